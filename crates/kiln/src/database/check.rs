@@ -1,0 +1,403 @@
+//! Checking a database and printing its log.
+//!
+//! A check accounts for every file, segment, extent, seal and record, and says what does not hold. It is the
+//! oracle of the tests.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::device::{Device, DeviceLock, FileDevice, OpenMode};
+use crate::error::{Error, ErrorKind, Result};
+use crate::kernel::engine::Engine;
+use crate::objects::{self, CATALOG_OBJECT, FIRST_OBJECT};
+use crate::storage::epoch;
+use crate::storage::extent::{Extent, Item, Scanner};
+use crate::storage::record::{Address, DiskRecord, Kind, NO_ADDRESS};
+use crate::storage::segments::{self, Segments};
+use crate::storage::superblock::{self, Superblock, SuperblockFile};
+
+/// What a check found.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct CheckReport {
+    /// Segments of the log.
+    pub segments: u64,
+    /// Extents, each with its seal.
+    pub extents: u64,
+    /// Records: puts and tombstones.
+    pub records: u64,
+    /// Tombstones among them.
+    pub tombstones: u64,
+    /// Records whose version was never sealed, or was lost in a crash.
+    pub lost_records: u64,
+    /// Bytes of padding between records.
+    pub padding_bytes: u64,
+    /// Bytes of an unfinished write at the end of the log.
+    pub cut_bytes: u64,
+    /// Keys that have a value.
+    pub keys: u64,
+    /// The last durable version.
+    pub horizon: u64,
+    /// What does not hold. Empty for a sound database.
+    pub problems: Vec<String>,
+}
+
+impl CheckReport {
+    /// True if nothing is wrong.
+    pub fn is_clean(&self) -> bool {
+        self.problems.is_empty()
+    }
+}
+
+impl fmt::Display for CheckReport {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            out,
+            "{} segments, {} extents, {} records ({} tombstones, {} never sealed), {} keys, {} bytes of padding, \
+             horizon {}, {} bytes of an unfinished write at the end",
+            self.segments,
+            self.extents,
+            self.records,
+            self.tombstones,
+            self.lost_records,
+            self.keys,
+            self.padding_bytes,
+            self.horizon,
+            self.cut_bytes
+        )?;
+        self.problems.iter().try_for_each(|problem| writeln!(out, "PROBLEM: {problem}"))?;
+        match self.problems.len() {
+            0 => write!(out, "sound: every checksum and every link holds"),
+            count => write!(out, "{count} problems"),
+        }
+    }
+}
+
+/// Opens what is needed to read a database that nobody has open.
+fn open_offline(device: Arc<dyn Device>) -> Result<(Segments, Superblock, Box<dyn DeviceLock>)> {
+    let lock = device.lock().map_err(|error| match error.kind() {
+        std::io::ErrorKind::WouldBlock => Error::new(ErrorKind::Locked, format!("{error}; stop it first")),
+        _ => Error::io("locking the database", error),
+    })?;
+    let names = device.list().map_err(|error| Error::io("listing the database's files", error))?;
+    if !names.iter().any(|name| name == superblock::FILE || segments::is_segment(name)) {
+        let directory = device.describe("");
+        return Err(Error::new(
+            ErrorKind::NotFound,
+            format!("there is no database in {}", directory.trim_end_matches('/')),
+        ));
+    }
+    if !names.iter().any(|name| name == superblock::FILE) {
+        return Err(Error::corrupted(&device.describe(superblock::FILE), 0, "it is missing"));
+    }
+    let superblock = SuperblockFile::open(&*device, OpenMode::Read)?.current().clone();
+    let segments = Segments::open(device.clone(), superblock.segment_bytes, OpenMode::Read)?;
+    Ok((segments, superblock, lock))
+}
+
+fn file_device(path: &Path) -> Result<Arc<dyn Device>> {
+    let device = FileDevice::open(path, false).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => {
+            Error::new(ErrorKind::NotFound, format!("there is no database at {}: {error}", path.display()))
+        }
+        _ => Error::io(format_args!("opening {}", path.display()), error),
+    })?;
+    Ok(Arc::new(device))
+}
+
+/// Checks the database in a directory, which nobody may have open. Changes nothing.
+///
+/// # Errors
+/// `Locked`, `NotFound`, `Version`, or `Io` if it cannot be read; damage is in the report.
+pub fn check(path: impl AsRef<Path>) -> Result<CheckReport> {
+    check_on(file_device(path.as_ref())?)
+}
+
+/// Checks the database on a device.
+///
+/// # Errors
+/// As [`check`].
+pub fn check_on(device: Arc<dyn Device>) -> Result<CheckReport> {
+    let mut checker = Checker::default();
+    let (segments, superblock, _lock) = match open_offline(device) {
+        Ok(opened) => opened,
+        Err(error) if error.kind() == ErrorKind::Corrupted => {
+            checker.report.problems.push(error.to_string());
+            return Ok(checker.report);
+        }
+        Err(error) => return Err(error),
+    };
+    checker.walk(&segments, &superblock, Address::MAX)?;
+    Ok(checker.report)
+}
+
+/// Checks an open database in which nothing is being written: the log, and the indexes against it.
+pub(super) fn check_open(engine: &Engine) -> Result<CheckReport> {
+    let mut checker = Checker::default();
+    let superblock = engine.superblock.lock().current().clone();
+    checker.walk(&engine.segments, &superblock, engine.log.hardened())?;
+    checker.compare_indexes(engine);
+    Ok(checker.report)
+}
+
+/// A key's newest record, as the log tells it.
+#[derive(Clone, Copy)]
+struct Newest {
+    address: Address,
+    version: u64,
+    live: bool,
+}
+
+/// A record and what it claims to follow.
+struct Link {
+    key: (u32, Vec<u8>),
+    newest: Newest,
+    previous: Address,
+}
+
+#[derive(Default)]
+struct Checker {
+    report: CheckReport,
+    newest: HashMap<(u32, Vec<u8>), Newest>,
+    objects: HashMap<u32, String>,
+}
+
+impl Checker {
+    fn problem(&mut self, segments: &Segments, address: Address, what: impl fmt::Display) {
+        let (file, offset) = segments.place(address);
+        self.report.problems.push(format!("{file}, offset {offset}: {what}"));
+    }
+
+    /// Walks the log up to `end` and collects each key's newest record.
+    fn walk(&mut self, segments: &Segments, superblock: &Superblock, end: Address) -> Result<()> {
+        let mut scanner = Scanner::new(segments, superblock);
+        let mut pending = Vec::new();
+        let mut last_segment = None;
+        while scanner.position() < end {
+            let extent = match scanner.next() {
+                Ok(Some(extent)) => extent,
+                Ok(None) => break,
+                Err(error) if error.kind() == ErrorKind::Corrupted => {
+                    self.report.problems.push(error.to_string());
+                    return Ok(());
+                }
+                Err(error) => return Err(error),
+            };
+            self.report.extents += 1;
+            let segment = extent.seal.address / superblock.segment_bytes;
+            self.report.segments += u64::from(last_segment.replace(segment) != Some(segment));
+            self.extent(segments, superblock, &extent, &mut pending);
+        }
+        self.report.cut_bytes = scanner.cut_bytes();
+        self.report.lost_records += pending.len() as u64;
+        if superblock.clean && end == Address::MAX && scanner.position() != superblock.known_end {
+            self.problem(
+                segments,
+                scanner.position(),
+                "the log does not end where the orderly close left it",
+            );
+        }
+        self.report.keys =
+            self.newest.iter().filter(|((object, _), newest)| newest.live && *object >= FIRST_OBJECT).count()
+                as u64;
+        Ok(())
+    }
+
+    fn extent(
+        &mut self,
+        segments: &Segments,
+        superblock: &Superblock,
+        extent: &Extent<'_>,
+        pending: &mut Vec<Link>,
+    ) {
+        let seal = &extent.seal;
+        if seal.first_version != 0 {
+            self.report.lost_records += pending.len() as u64;
+            pending.clear();
+        }
+        if seal.version < self.report.horizon {
+            self.problem(segments, seal.address, "a seal's version is older than the one before it");
+        }
+        self.report.horizon = seal.version;
+        let horizon = self.report.horizon;
+        let ready: Vec<Link> = pending.extract_if(.., |link| link.newest.version <= horizon).collect();
+        for link in ready {
+            self.link(segments, superblock, link);
+        }
+        for item in extent.items() {
+            match item {
+                Err((address, what)) => self.problem(segments, address, what),
+                Ok(Item::Padding(_, bytes)) => self.report.padding_bytes += bytes,
+                Ok(Item::Record(address, record)) => {
+                    self.record(segments, address, &record);
+                    let newest =
+                        Newest { address, version: record.version, live: record.shape.kind == Kind::Put };
+                    let key = (record.shape.object, record.key.to_vec());
+                    let link = Link { key, newest, previous: record.previous };
+                    match record.version > horizon {
+                        true => pending.push(link),
+                        false => self.link(segments, superblock, link),
+                    }
+                }
+            }
+        }
+    }
+
+    fn record(&mut self, segments: &Segments, address: Address, record: &DiskRecord<'_>) {
+        self.report.records += 1;
+        self.report.tombstones += u64::from(record.shape.kind == Kind::Tombstone);
+        if record.version == 0 {
+            self.problem(segments, address, "a record has version 0");
+        }
+        if record.shape.object == CATALOG_OBJECT
+            && let Some((name, _, id)) = objects::decode_entry(record.key, record.value)
+        {
+            self.objects.insert(id, name);
+        }
+        if record.shape.object >= FIRST_OBJECT && !self.objects.contains_key(&record.shape.object) {
+            let object = record.shape.object;
+            self.problem(
+                segments,
+                address,
+                format_args!("the record's object {object} is not in the catalog"),
+            );
+        }
+    }
+
+    /// A record must point to its key's record before it, unless that was forgotten or truncated.
+    fn link(&mut self, segments: &Segments, superblock: &Superblock, link: Link) {
+        let Link { key, newest, previous } = link;
+        let before = self.newest.insert(key, newest);
+        if previous >= newest.address && previous != NO_ADDRESS {
+            self.problem(segments, newest.address, "a record's previous address is not before it");
+        }
+        match before {
+            Some(before) if before.version > newest.version => {
+                self.problem(
+                    segments,
+                    newest.address,
+                    "a key's records are not in the order of their versions",
+                );
+            }
+            // A deleted key that was forgotten begins a new chain.
+            Some(before) if before.address != previous && (before.live || previous != NO_ADDRESS) => {
+                let was = before.address;
+                self.problem(
+                    segments,
+                    newest.address,
+                    format_args!(
+                        "a record does not follow its key's record before it, at log address {was:#x}"
+                    ),
+                );
+            }
+            None if previous >= superblock.begin && previous != NO_ADDRESS => {
+                self.problem(segments, newest.address, "a record's previous record is not there");
+            }
+            _ => {}
+        }
+    }
+
+    /// Every key of the log has its entry, every entry its key, every table key its place in the order.
+    fn compare_indexes(&mut self, engine: &Engine) {
+        let mut problems = Vec::new();
+        let mut entries = 0;
+        let keys: HashMap<Address, &(u32, Vec<u8>)> =
+            self.newest.iter().map(|(key, newest)| (newest.address, key)).collect();
+        for (bucket, addresses) in engine.index.buckets() {
+            for address in addresses {
+                entries += 1;
+                let Some((object, key)) = keys.get(&address) else {
+                    problems.push(format!(
+                        "the index entry of log address {address:#x} is not its key's newest record"
+                    ));
+                    continue;
+                };
+                if engine.index.bucket_of(engine.hash(*object, key)) != bucket {
+                    problems
+                        .push(format!("the index entry of log address {address:#x} is in the wrong bucket"));
+                }
+            }
+        }
+        let mut live: HashMap<u32, u64> = HashMap::new();
+        for ((object, key), newest) in &self.newest {
+            *live.entry(*object).or_default() += u64::from(newest.live);
+            let hash = engine.hash(*object, key);
+            let found = engine.index.addresses_of(hash).any(|address| address == newest.address);
+            if newest.live && !found {
+                problems.push(format!("the record at log address {:#x} is not in the index", newest.address));
+            }
+            let ordered = engine.objects.get(*object).and_then(|object| object.keys.ordered());
+            if newest.live && ordered.is_some_and(|ordered| !ordered.contains(&epoch::pin(), key)) {
+                problems.push(format!("a key of object {object} is not in the ordered index"));
+            }
+        }
+        for object in engine.objects.iter() {
+            let (counted, known) = (object.key_count.sum(), live.get(&object.id).copied().unwrap_or(0));
+            if counted != known {
+                problems.push(format!("object {:?} counts {counted} keys and has {known}", object.name));
+            }
+        }
+        if entries < self.newest.values().filter(|newest| newest.live).count() {
+            problems.push("the index has fewer entries than there are keys".to_owned());
+        }
+        self.report.problems.append(&mut problems);
+    }
+}
+
+/// Prints a database's log for people: every seal and every record, in order. Nobody may have it open.
+///
+/// # Errors
+/// As [`check`]; `Corrupted` where the log is damaged; `Io` if `out` fails.
+pub fn dump_log(path: impl AsRef<Path>, out: &mut dyn Write) -> Result<()> {
+    let (segments, superblock, _lock) = open_offline(file_device(path.as_ref())?)?;
+    let print = |error| Error::io("printing the log", error);
+    writeln!(out, "{superblock:#?}").map_err(print)?;
+    let mut scanner = Scanner::new(&segments, &superblock);
+    while let Some(extent) = scanner.next()? {
+        dump_extent(&extent, out).map_err(print)?;
+    }
+    let (end, cut) = (scanner.position(), scanner.cut_bytes());
+    writeln!(out, "{end:#014x} end of the log; {cut} bytes of an unfinished write follow").map_err(print)
+}
+
+fn dump_extent(extent: &Extent<'_>, out: &mut dyn Write) -> std::io::Result<()> {
+    let seal = &extent.seal;
+    write!(
+        out,
+        "{:#014x} seal {} version {} length {} previous {:08x} data {:08x} time {} us",
+        seal.address,
+        seal.number,
+        seal.version,
+        seal.length,
+        seal.previous_checksum,
+        seal.data_checksum,
+        seal.time_us
+    )?;
+    match seal.first_version {
+        0 => writeln!(out)?,
+        first => {
+            writeln!(out, " opened after a crash: versions {} to {} are lost", seal.version + 1, first - 1)?
+        }
+    }
+    for item in extent.items() {
+        match item {
+            Err((address, what)) => writeln!(out, "{address:#014x}   DAMAGED: {what}")?,
+            Ok(Item::Padding(address, bytes)) => writeln!(out, "{address:#014x}   padding {bytes}")?,
+            Ok(Item::Record(address, record)) => writeln!(
+                out,
+                "{address:#014x}   {} version {} object {} previous {:#x} key \"{}\" value {} bytes \"{}\"",
+                if record.shape.kind == Kind::Put { "put" } else { "tombstone" },
+                record.version,
+                record.shape.object,
+                record.previous,
+                record.key.escape_ascii(),
+                record.value.len(),
+                record.value[..record.value.len().min(64)].escape_ascii(),
+            )?,
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,434 @@
+//! The database: the handle that a program holds.
+
+mod check;
+mod open;
+mod snapshot;
+mod statistics;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use check::{CheckReport, check, check_on, dump_log};
+pub use snapshot::Snapshot;
+pub use statistics::Statistics;
+
+use crate::device::Device;
+use crate::error::{Error, ErrorKind, Result};
+use crate::kernel::clock::Version;
+use crate::kernel::engine::Engine;
+use crate::kernel::hardening::background::Background;
+use crate::kernel::hardening::horizon::Lost;
+use crate::kernel::object::ObjectKind;
+use crate::kernel::receipt::{Commit, Level, Receipt};
+use crate::kernel::recovery::RecoveryReport;
+use crate::kernel::session::Session;
+use crate::kernel::transaction::{self, Isolation, Transaction, Watch};
+use crate::objects::{self, FIRST_OBJECT, HasHandle, Map, Object, Table};
+use crate::options::Options;
+
+/// An object of a database, in a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObjectInfo {
+    /// Its name.
+    pub name: String,
+    /// Its kind.
+    pub kind: ObjectKind,
+    /// Number of keys that have a value.
+    pub keys: u64,
+}
+
+/// An open database. Clones are the same database; when the last is dropped it is closed in order.
+///
+/// ```
+/// # let directory = tempfile::tempdir()?;
+/// # let path = directory.path().join("ads.kiln");
+/// use kiln::{Kiln, Level};
+///
+/// let db = Kiln::open(path)?;
+/// let auctions = db.table("auctions")?;
+///
+/// // Fast: returns at the commit point; the receipt tells when it is durable.
+/// let (_, receipt) = db.transact(|tx| tx.put(&auctions, "a17", "open"))?.fast();
+/// receipt.wait(Level::LOCAL)?;
+///
+/// // Safe: returns at the durability point.
+/// db.transact(|tx| tx.put(&auctions, "a17", "closed"))?.safe()?;
+///
+/// // The last durable state, without waiting.
+/// let state = db.read_durable(|snapshot| snapshot.get(&auctions, "a17"))?;
+/// assert_eq!(state.as_deref(), Some(&b"closed"[..]));
+/// # db.close()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Kiln {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    engine: Arc<Engine>,
+    report: RecoveryReport,
+    background: parking_lot::Mutex<Option<Background>>,
+}
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.engine.fmt(out)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Nobody is left to tell of an error; what was acknowledged as durable is durable already.
+        let _ = self.close();
+    }
+}
+
+impl Inner {
+    fn close(&self) -> Result<()> {
+        drop(self.background.lock().take());
+        open::close(&self.engine)
+    }
+}
+
+impl Kiln {
+    /// Opens, or creates, the database in a directory, with the default options.
+    ///
+    /// # Errors
+    /// As [`Options::open`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Kiln> {
+        Options::new().open(path)
+    }
+
+    pub(crate) fn open_with(options: &Options, device: Arc<dyn Device>) -> Result<Kiln> {
+        let (engine, report) = open::open(options, device)?;
+        let engine = Arc::new(engine);
+        let background = match options.background {
+            true => Some(Background::start(&engine)?),
+            false => None,
+        };
+        Ok(Kiln {
+            inner: Arc::new(Inner { engine, report, background: parking_lot::Mutex::new(background) }),
+        })
+    }
+
+    #[inline]
+    fn engine(&self) -> &Arc<Engine> {
+        &self.inner.engine
+    }
+
+    /// Makes everything durable and closes the database, for all clones. Reads through what is still held go on;
+    /// commits fail.
+    ///
+    /// # Errors
+    /// `Lost` if the last commits could not be made durable.
+    pub fn close(&self) -> Result<()> {
+        self.inner.close()
+    }
+
+    /// Opens the map with this name, making it if there is none.
+    ///
+    /// # Errors
+    /// `Input` if the name is a table's, or not between 1 and 255 bytes.
+    pub fn map(&self, name: &str) -> Result<Map> {
+        Ok(Map::new(objects::open_object(self.engine(), name, ObjectKind::Map)?, name))
+    }
+
+    /// Opens the table with this name, making it if there is none.
+    ///
+    /// # Errors
+    /// `Input` if the name is a map's, or not between 1 and 255 bytes.
+    pub fn table(&self, name: &str) -> Result<Table> {
+        Ok(Table::new(objects::open_object(self.engine(), name, ObjectKind::Table)?, name))
+    }
+
+    /// The objects of the database, in the order in which they were made.
+    pub fn objects(&self) -> Vec<ObjectInfo> {
+        let users = self.engine().objects.iter().filter(|object| object.id >= FIRST_OBJECT);
+        users
+            .map(|object| ObjectInfo {
+                name: object.name.clone(),
+                kind: object.kind,
+                keys: object.key_count.sum(),
+            })
+            .collect()
+    }
+
+    /// Runs a strictly serializable transaction and commits it; if it conflicts with others, it is run again. The
+    /// closure must therefore have no effects besides those on the transaction.
+    ///
+    /// # Errors
+    /// The closure's own, and those of [`Transaction::commit`] other than `Conflict`.
+    pub fn transact<T>(&self, body: impl FnMut(&Transaction<'_>) -> Result<T>) -> Result<Commit<'_, T>> {
+        self.transact_with(Isolation::Serializable, body)
+    }
+
+    /// As [`Self::transact`], with the isolation given.
+    ///
+    /// # Errors
+    /// As [`Self::transact`].
+    pub fn transact_with<T>(
+        &self,
+        isolation: Isolation,
+        body: impl FnMut(&Transaction<'_>) -> Result<T>,
+    ) -> Result<Commit<'_, T>> {
+        transaction::run(self.engine(), isolation, body)
+    }
+
+    /// Begins a strictly serializable transaction, to be committed by hand.
+    ///
+    /// # Errors
+    /// `Limit` if too many are open.
+    pub fn begin(&self) -> Result<Transaction<'_>> {
+        self.begin_with(Isolation::Serializable)
+    }
+
+    /// Begins a transaction with the isolation given, to be committed by hand.
+    ///
+    /// # Errors
+    /// `Limit` if too many are open.
+    pub fn begin_with(&self, isolation: Isolation) -> Result<Transaction<'_>> {
+        Transaction::begin(self.engine(), isolation, true)
+    }
+
+    /// Remembers a key's state, for [`Transaction::require`].
+    ///
+    /// # Errors
+    /// `Conflict` if somebody is writing the key for too long.
+    pub fn watch<O: Object>(&self, object: &O, key: impl AsRef<[u8]>) -> Result<Watch> {
+        let engine = self.engine();
+        let hash = engine.hash(object.handle().id, key.as_ref());
+        let (bucket, stamp) = engine.index.stamp(hash).ok_or_else(Error::conflict)?;
+        Ok(Watch { bucket, stamp })
+    }
+
+    /// The newest value of a key, durable or not.
+    ///
+    /// # Errors
+    /// As [`Transaction::get`], but for `Conflict`.
+    pub fn get<O: Object>(&self, object: &O, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
+        let mut value = Vec::new();
+        Ok(self.get_into(object, key, &mut value)?.then_some(value))
+    }
+
+    /// Reads the newest value of a key into a buffer, which is cleared first; false if there is none.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub fn get_into<O: Object>(
+        &self,
+        object: &O,
+        key: impl AsRef<[u8]>,
+        value: &mut Vec<u8>,
+    ) -> Result<bool> {
+        let (engine, key) = (self.engine(), key.as_ref());
+        let id = engine.check_key(object.handle(), object.name(), key)?;
+        let hash = engine.hash(id, key);
+        value.clear();
+        loop {
+            if let Some(reading) = engine.read_current(id, key, hash, value)? {
+                if !reading.found {
+                    value.clear();
+                }
+                return Ok(reading.found);
+            }
+        }
+    }
+
+    /// Sets the value of a key, in a transaction of its own.
+    ///
+    /// # Errors
+    /// As [`Transaction::put`] and [`Self::transact`].
+    pub fn put<O: Object>(
+        &self,
+        object: &O,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+    ) -> Result<Commit<'_, ()>> {
+        let (engine, key, value) = (self.engine(), key.as_ref(), value.as_ref());
+        let id = engine.check_key(object.handle(), object.name(), key)?;
+        engine.check_value(value)?;
+        Ok(Commit::new(engine, engine.commit_single(id, key, Some(value))?.version, ()))
+    }
+
+    /// Deletes a key, in a transaction of its own; true if it had a value.
+    ///
+    /// # Errors
+    /// As [`Transaction::delete`] and [`Self::transact`].
+    pub fn delete<O: Object>(&self, object: &O, key: impl AsRef<[u8]>) -> Result<Commit<'_, bool>> {
+        let (engine, key) = (self.engine(), key.as_ref());
+        let id = engine.check_key(object.handle(), object.name(), key)?;
+        let committed = engine.commit_single(id, key, None)?;
+        Ok(Commit::new(engine, committed.version, committed.existed))
+    }
+
+    /// Adds to a key's integer, in a transaction of its own; gives the sum.
+    ///
+    /// # Errors
+    /// As [`Transaction::add`] and [`Self::transact`].
+    pub fn add<O: Object>(&self, object: &O, key: impl AsRef<[u8]>, delta: i64) -> Result<Commit<'_, i64>> {
+        let key = key.as_ref();
+        self.transact(|tx| tx.add(object, key, delta))
+    }
+
+    /// Replaces a key's value, in a transaction of its own.
+    ///
+    /// # Errors
+    /// As [`Transaction::update`] and [`Self::transact`].
+    pub fn update<O: Object>(
+        &self,
+        object: &O,
+        key: impl AsRef<[u8]>,
+        mut change: impl FnMut(Option<&[u8]>) -> Option<Vec<u8>>,
+    ) -> Result<Commit<'_, ()>> {
+        let key = key.as_ref();
+        self.transact(|tx| tx.update(object, key, &mut change))
+    }
+
+    /// Everything committed so far, to be read at leisure. Never blocks a writer nor is blocked or aborted by one.
+    ///
+    /// # Errors
+    /// None today; fallible so that later kinds of snapshot may be.
+    pub fn snapshot(&self) -> Result<Snapshot<'_>> {
+        Ok(Snapshot::new(self.engine(), self.engine().open_snapshot()))
+    }
+
+    /// The last durable state, at once: what a power loss now would leave.
+    ///
+    /// # Errors
+    /// As [`Self::snapshot`].
+    pub fn durable_snapshot(&self) -> Result<Snapshot<'_>> {
+        Ok(Snapshot::new(self.engine(), self.engine().open_durable_snapshot()))
+    }
+
+    /// Reads the last durable state, without waiting (a *durable* read).
+    ///
+    /// # Errors
+    /// The closure's own.
+    pub fn read_durable<T>(&self, body: impl FnOnce(&Snapshot<'_>) -> Result<T>) -> Result<T> {
+        body(&self.durable_snapshot()?)
+    }
+
+    /// Reads the latest state, and returns once all that was read is durable (a *safe* read). Writes made by the
+    /// closure are an error.
+    ///
+    /// # Errors
+    /// The closure's own; `Lost` if what was read never becomes durable.
+    pub fn read_safe<T>(&self, mut body: impl FnMut(&Transaction<'_>) -> Result<T>) -> Result<T> {
+        self.transact(|tx| {
+            let value = body(tx)?;
+            match tx.is_read_only()? {
+                true => Ok(value),
+                false => Err(Error::input("read_safe is for reading; use transact to write")),
+            }
+        })?
+        .safe()
+    }
+
+    /// About `count` keys and values of a map, from a cursor on, and the cursor to go on with; 0 begins, and 0
+    /// back means the end. A key that is there throughout is met exactly once; each pair is read by itself.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    #[allow(clippy::type_complexity)]
+    pub fn scan_map(&self, map: &Map, cursor: u64, count: usize) -> Result<(u64, Vec<(Vec<u8>, Vec<u8>)>)> {
+        let mut rows = Vec::new();
+        let mut cursor = cursor;
+        loop {
+            let (next, keys) = objects::next_keys(self.engine(), map.handle().id, cursor)?;
+            for key in keys {
+                if let Some(value) = self.get(map, &key)? {
+                    rows.push((key, value));
+                }
+            }
+            match next {
+                None => return Ok((0, rows)),
+                Some(next) if rows.len() >= count => return Ok((next, rows)),
+                Some(next) => cursor = next,
+            }
+        }
+    }
+
+    /// The current version.
+    pub fn version(&self) -> Version {
+        Version::new(self.engine().clock.now())
+    }
+
+    /// The highest version that is durable at a level.
+    pub fn horizon(&self, level: Level) -> Version {
+        match level {
+            Level::MEMORY => self.version(),
+            _ => Version::new(self.engine().hardening.horizon.local()),
+        }
+    }
+
+    /// A receipt for any version, e.g. one that a client kept across a restart.
+    pub fn receipt(&self, version: Version) -> Receipt {
+        Receipt::new(self.engine().clone(), version.number())
+    }
+
+    /// Makes everything committed so far durable, and waits for it.
+    ///
+    /// # Errors
+    /// `Lost` if the disk fails.
+    pub fn persist(&self) -> Result<()> {
+        self.engine().harden_all()?;
+        if self.inner.background.lock().is_none() {
+            self.engine().sweep();
+        }
+        Ok(())
+    }
+
+    /// Asks for a hardening to begin now, without waiting for it. Does nothing without background threads.
+    pub fn harden_soon(&self) {
+        self.engine().hardening.request_now();
+    }
+
+    /// Calls back with the new horizon after every hardening, on the thread that hardened: be quick, and do not
+    /// wait for this database.
+    pub fn on_durable(&self, callback: impl FnMut(Version) + Send + 'static) {
+        self.engine().hardening.horizon.on_durable(Box::new(callback));
+    }
+
+    /// Calls back when commits are lost because the disk failed; at once if that has happened.
+    pub fn on_lost(&self, callback: impl FnMut(Lost) + Send + 'static) {
+        self.engine().hardening.horizon.on_lost(Box::new(callback));
+    }
+
+    /// Opens the session with this id.
+    ///
+    /// # Errors
+    /// `Locked` if it is open; `Input` if the id does not have 1 to 1,024 bytes.
+    pub fn session(&self, id: impl AsRef<[u8]>) -> Result<Session> {
+        if self.engine().closed.load(std::sync::atomic::Ordering::Relaxed) {
+            return Err(Error::new(ErrorKind::Aborted, "the database is closed; open it again"));
+        }
+        Session::open(self.engine(), id.as_ref())
+    }
+
+    /// What opening found.
+    pub fn recovery_report(&self) -> &RecoveryReport {
+        &self.inner.report
+    }
+
+    /// The vulnerability window.
+    pub fn window(&self) -> Duration {
+        self.engine().hardening.window()
+    }
+
+    /// Numbers about the running database.
+    pub fn statistics(&self) -> Statistics {
+        statistics::collect(self.engine())
+    }
+
+    /// Checks the database while it is open: the log as [`check`](crate::check()) does, and the indexes against
+    /// it. Makes everything durable first; nothing may be written meanwhile.
+    ///
+    /// # Errors
+    /// `Lost` or `Io` if the disk fails; damage is in the report.
+    pub fn check(&self) -> Result<CheckReport> {
+        self.engine().harden_all()?;
+        check::check_open(self.engine())
+    }
+}

@@ -1,0 +1,203 @@
+//! Opening and closing a database.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+use parking_lot::Mutex;
+
+use crate::device::{Device, OpenMode};
+use crate::error::{Error, ErrorKind, Result};
+use crate::kernel::clock::Clock;
+use crate::kernel::engine::Engine;
+use crate::kernel::hardening::Hardening;
+use crate::kernel::object::Objects;
+use crate::kernel::recovery::{Recovered, Recovery, RecoveryReport, VERSIONS_SKIPPED};
+use crate::kernel::session::Sessions;
+use crate::kernel::snapshot::Snapshots;
+use crate::kernel::sweep::Graves;
+use crate::objects;
+use crate::options::Options;
+use crate::storage::extent::{ExtentWriter, RecordVisitor};
+use crate::storage::hash_index::HashIndex;
+use crate::storage::log::Log;
+use crate::storage::record::Address;
+use crate::storage::segments::{self, Segments};
+use crate::storage::superblock::{self, Superblock, SuperblockFile};
+
+/// Opens the database on a device, creating it if there is none and the options allow.
+pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Engine, RecoveryReport)> {
+    let began = Instant::now();
+    let lock = device.lock().map_err(|error| match error.kind() {
+        std::io::ErrorKind::WouldBlock => {
+            Error::new(ErrorKind::Locked, format!("{error}; close it there first"))
+        }
+        _ => Error::io("locking the database", error),
+    })?;
+    let is_new = is_new(&*device, options.create)?;
+    let superblock = match is_new {
+        true => SuperblockFile::create(&*device, first_superblock(options, &*device)?)?,
+        false => SuperblockFile::open(&*device, OpenMode::ReadWrite)?,
+    };
+    let current = superblock.current().clone();
+    let segments = Segments::open(device.clone(), current.segment_bytes, OpenMode::ReadWrite)?;
+    let memory = |error| Error::io("allocating the database's memory", error);
+    let log = Log::new(options.ring_bytes(current.segment_bytes), current.segment_bytes, current.begin)
+        .map_err(memory)?;
+    let index = HashIndex::new().map_err(memory)?;
+    let objects = Objects::new();
+    objects::add_system_objects(&objects)?;
+    let recovery = Recovery {
+        segments: &segments,
+        superblock: &current,
+        log: &log,
+        index: &index,
+        objects: &objects,
+        sessions: Default::default(),
+    };
+    let mut recovered = recovery.run()?;
+    recovered.report.clean |= is_new;
+    let mut opening = Opening { segments, superblock, log, writer: None };
+    let clock = opening.make_writable(&mut recovered)?;
+    let Opening { segments, superblock, log, writer } = opening;
+    let writer = writer.unwrap_or_else(|| ExtentWriter::new(current.database, recovered.chain));
+    let horizon = recovered.report.horizon.number();
+    let hardening = Hardening::new(writer, horizon, options.window, options.background);
+    hardening.horizon.set_lost_before(recovered.lost_ranges);
+    recovered.report.duration = began.elapsed();
+    let engine = Engine {
+        limits: options.limits(current.segment_bytes),
+        hash_seed: current.hash_seed,
+        log,
+        index,
+        segments: Arc::new(segments),
+        superblock: Mutex::new(superblock),
+        clock: Clock::new(clock),
+        objects,
+        hardening,
+        snapshots: Snapshots::default(),
+        sessions: Sessions::default(),
+        graves: Graves::default(),
+        forgotten: AtomicU64::new(0),
+        open_transactions: AtomicU64::new(0),
+        behind: AtomicBool::new(false),
+        closed: AtomicBool::new(false),
+        lock: Mutex::new(Some(lock)),
+    };
+    engine.update_limit();
+    Ok((engine, recovered.report))
+}
+
+/// Whether there is no database yet. Refuses a directory that holds something else.
+fn is_new(device: &dyn Device, create: bool) -> Result<bool> {
+    let names = device.list().map_err(|error| Error::io("listing the database's files", error))?;
+    if names.iter().any(|name| name == superblock::FILE) {
+        return Ok(false);
+    }
+    let directory = device.describe("");
+    let directory = directory.trim_end_matches('/');
+    if let Some(segment) = names.iter().find(|name| segments::is_segment(name)) {
+        return Err(Error::corrupted(
+            &device.describe(superblock::FILE),
+            0,
+            format_args!("it is missing, although there is {segment}"),
+        ));
+    }
+    if let Some(stranger) =
+        names.iter().find(|name| !segments::is_unfinished(name) && *name != superblock::UNFINISHED)
+    {
+        return Err(Error::new(
+            ErrorKind::NotFound,
+            format!(
+                "{directory} is not a database of Kiln's, and not empty: it holds {stranger:?}. Name another directory"
+            ),
+        ));
+    }
+    if !create {
+        return Err(Error::new(ErrorKind::NotFound, format!("there is no database in {directory}")));
+    }
+    Ok(true)
+}
+
+fn first_superblock(options: &Options, device: &dyn Device) -> Result<Superblock> {
+    let random = device.random().map_err(|error| Error::io("drawing random bytes", error))?;
+    let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|index| random[at + index]));
+    Ok(Superblock {
+        generation: 1,
+        database: u128::from_le_bytes(std::array::from_fn(|index| random[index])),
+        segment_bytes: options.segment_bytes,
+        hash_seed: word(16),
+        begin: 0,
+        begin_checksum: word(24) as u32,
+        known_end: 0,
+        known_end_checksum: 0,
+        clean: false,
+        clock: 0,
+    })
+}
+
+struct Opening {
+    segments: Segments,
+    superblock: SuperblockFile,
+    log: Log,
+    writer: Option<ExtentWriter>,
+}
+
+impl Opening {
+    /// Cuts an unfinished tail off, notes on disk how far the log is known to be whole, and, after a crash, seals
+    /// that what was not durable is lost. Returns the first version to be given out.
+    fn make_writable(&mut self, recovered: &mut Recovered) -> Result<u64> {
+        let end = recovered.end;
+        let head = end.saturating_sub(self.log.ring_bytes() / 2).max(self.log.begin());
+        self.segments.cut_at(end, recovered.report.cut_bytes > 0)?;
+        self.superblock.update(|superblock| {
+            superblock.known_end = end;
+            superblock.known_end_checksum = recovered.chain.checksum;
+            superblock.clean = false;
+        })?;
+        self.log.resume(head, end);
+        self.segments.prepare_next_after(end)?;
+        if recovered.report.clean {
+            return Ok(recovered.newest_version + 1);
+        }
+        let horizon = recovered.report.horizon.number();
+        let first_version = recovered.newest_version + VERSIONS_SKIPPED;
+        let mut writer = ExtentWriter::new(self.superblock.current().database, recovered.chain);
+        let sealed_end = self.log.shift_read_only();
+        writer
+            .write(&self.log, &self.segments, (end, sealed_end), (horizon, first_version), &mut NoTombstones)
+            .map_err(|error| Error::io("sealing what a crash has taken", error))?;
+        self.log.set_hardened(sealed_end);
+        self.writer = Some(writer);
+        recovered.lost_ranges.push((horizon + 1, first_version - 1));
+        let version = crate::Version::new;
+        recovered.report.lost_versions = Some((version(horizon + 1), version(first_version - 1)));
+        Ok(first_version)
+    }
+}
+
+struct NoTombstones;
+
+impl RecordVisitor for NoTombstones {
+    fn tombstone(&mut self, _address: Address, _object: u32, _key: &[u8]) {}
+}
+
+/// Hardens everything, marks the database as closed in order, and lets go of its directory.
+pub(super) fn close(engine: &Engine) -> Result<()> {
+    if engine.closed.swap(true, Ordering::SeqCst) {
+        return Ok(());
+    }
+    let closed = engine.harden_all().and_then(|()| mark_closed(engine));
+    drop(engine.lock.lock().take());
+    closed
+}
+
+fn mark_closed(engine: &Engine) -> Result<()> {
+    let (end, checksum) = (engine.log.hardened(), engine.hardening.chain_checksum());
+    engine.superblock.lock().update(|superblock| {
+        superblock.known_end = end;
+        superblock.known_end_checksum = checksum;
+        superblock.clean = true;
+        superblock.clock = engine.clock.now();
+    })
+}

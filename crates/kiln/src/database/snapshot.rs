@@ -1,0 +1,86 @@
+//! Read-only snapshots.
+
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::kernel::clock::Version;
+use crate::kernel::engine::Engine;
+use crate::objects::{HasHandle, Map, MapIter, Object};
+
+/// The database as it was at one version. Reading it never waits for a writer, never fails for one, and never
+/// holds one up. While it is open, what it may read stays in the log.
+pub struct Snapshot<'db> {
+    engine: &'db Arc<Engine>,
+    version: u64,
+}
+
+impl std::fmt::Debug for Snapshot<'_> {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Snapshot").field("version", &self.version).finish_non_exhaustive()
+    }
+}
+
+impl<'db> Snapshot<'db> {
+    pub(super) fn new(engine: &'db Arc<Engine>, version: u64) -> Snapshot<'db> {
+        Snapshot { engine, version }
+    }
+
+    pub(crate) fn engine(&self) -> &'db Arc<Engine> {
+        self.engine
+    }
+
+    /// The version as of which it reads: all commits up to it, and none after.
+    pub fn version(&self) -> Version {
+        Version::new(self.version)
+    }
+
+    /// The value of a key, or `None` if there is none.
+    ///
+    /// # Errors
+    /// `Corrupted` or `Io` if the record is on disk and cannot be read.
+    pub fn get<O: Object>(&self, object: &O, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
+        let mut value = Vec::new();
+        Ok(self.get_into(object, key, &mut value)?.then_some(value))
+    }
+
+    /// Reads a key's value into a buffer, which is cleared first; false if there is none.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub fn get_into<O: Object>(
+        &self,
+        object: &O,
+        key: impl AsRef<[u8]>,
+        value: &mut Vec<u8>,
+    ) -> Result<bool> {
+        if !Arc::ptr_eq(&object.handle().engine, self.engine) {
+            return Err(Error::input(format!("{:?} belongs to another database", object.name())));
+        }
+        self.read(object.handle().id, key.as_ref(), value)
+    }
+
+    /// True if the key has a value.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub fn contains<O: Object>(&self, object: &O, key: impl AsRef<[u8]>) -> Result<bool> {
+        self.get_into(object, key, &mut Vec::new())
+    }
+
+    /// All keys and values of a map, in no order.
+    pub fn iter(&self, map: &Map) -> MapIter<'_> {
+        MapIter::new(self, map.handle().id)
+    }
+
+    pub(crate) fn read(&self, object: u32, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+        value.clear();
+        let hash = self.engine.hash(object, key);
+        Ok(self.engine.read_as_of(object, key, hash, self.version, value)?.is_some())
+    }
+}
+
+impl Drop for Snapshot<'_> {
+    fn drop(&mut self) {
+        self.engine.release_snapshot(self.version);
+    }
+}

@@ -1,0 +1,80 @@
+//! Numbers about a running database.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::kernel::clock::Version;
+use crate::kernel::engine::Engine;
+
+/// Numbers about a running database; each is read by itself, without stopping anybody.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Statistics {
+    /// The current version.
+    pub version: Version,
+    /// The highest durable version.
+    pub horizon: Version,
+    /// How long the oldest commit that is not durable has waited; `None` if everything is durable.
+    pub oldest_unhardened: Option<Duration>,
+    /// Bytes of log that are not durable.
+    pub unhardened_bytes: u64,
+    /// The most that may be.
+    pub unhardened_bytes_max: u64,
+    /// Hardenings so far, the bytes they wrote, and how long one takes (smoothed).
+    pub hardenings: u64,
+    /// Bytes that hardenings have written.
+    pub hardened_bytes: u64,
+    /// How long a hardening takes, smoothed.
+    pub hardening_duration: Duration,
+    /// Where the log begins, in bytes from its beginning of time.
+    pub log_begin: u64,
+    /// Where its part in memory begins.
+    pub log_head: u64,
+    /// Where it ends.
+    pub log_tail: u64,
+    /// Memory of the log's ring, mapped.
+    pub ring_bytes: u64,
+    /// Memory of the hash index, mapped.
+    pub hash_index_bytes: u64,
+    /// Buckets of the hash index.
+    pub hash_index_buckets: u64,
+    /// Memory of the tables' ordered indexes.
+    pub ordered_index_bytes: u64,
+    /// Bytes that the log's files take on disk.
+    pub disk_bytes: u64,
+    /// Keys over all objects.
+    pub keys: u64,
+    /// Open snapshots.
+    pub snapshots: u64,
+    /// Transactions begun by hand that are open.
+    pub open_transactions: u64,
+    /// Why nothing can become durable any more, if so.
+    pub failure: Option<String>,
+}
+
+pub(super) fn collect(engine: &Engine) -> Statistics {
+    let counts = engine.hardening.counts();
+    let ordered = engine.objects.iter().filter_map(|object| object.keys.ordered());
+    Statistics {
+        version: Version::new(engine.clock.now()),
+        horizon: Version::new(engine.hardening.horizon.local()),
+        oldest_unhardened: engine.hardening.oldest_unhardened(),
+        unhardened_bytes: engine.log.unhardened_bytes(),
+        unhardened_bytes_max: engine.limits.unhardened_bytes,
+        hardenings: counts.count,
+        hardened_bytes: counts.bytes,
+        hardening_duration: counts.duration,
+        log_begin: engine.log.begin(),
+        log_head: engine.log.head(),
+        log_tail: engine.log.tail(),
+        ring_bytes: engine.log.ring_bytes(),
+        hash_index_bytes: engine.index.memory_bytes(),
+        hash_index_buckets: engine.index.bucket_count(),
+        ordered_index_bytes: ordered.map(|ordered| ordered.memory_bytes() as u64).sum(),
+        disk_bytes: engine.segments.disk_bytes(),
+        keys: engine.objects.iter().map(|object| object.key_count.sum()).sum(),
+        snapshots: engine.snapshot_count() as u64,
+        open_transactions: engine.open_transactions.load(Ordering::Relaxed),
+        failure: engine.hardening.horizon.failure().map(ToString::to_string),
+    }
+}

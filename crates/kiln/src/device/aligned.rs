@@ -1,0 +1,174 @@
+//! A heap buffer that direct I/O accepts.
+//!
+//! The bytes come from an ordinary zeroed vector that is one block larger than needed, and the buffer
+//! starts at the first aligned address in it. The rejected alternatives, a vector of aligned blocks and an
+//! allocation of one's own, both need unsafe code; this one wastes at most a block and gets its zeros from
+//! the allocator, which for a large buffer means pages that cost nothing until they are touched.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+
+use super::BLOCK_BYTES;
+
+/// Zeroed bytes on the heap whose address and length are multiples of [`BLOCK_BYTES`].
+#[derive(Default)]
+pub struct AlignedBuffer {
+    /// Owns the memory. It is never pushed to nor shrunk, so its address, and with it `start`, stays valid.
+    memory: Vec<u8>,
+    /// Where in `memory` the first aligned address lies.
+    start: usize,
+    /// Bytes in use from `start` on.
+    length: usize,
+}
+
+impl AlignedBuffer {
+    /// A buffer of `bytes` zeros, rounded up to whole blocks.
+    pub fn new(bytes: usize) -> AlignedBuffer {
+        let length = bytes.next_multiple_of(BLOCK_BYTES);
+        if length == 0 {
+            return AlignedBuffer::default();
+        }
+        let memory = vec![0; length + BLOCK_BYTES];
+        let start = memory.as_ptr().addr().wrapping_neg() % BLOCK_BYTES;
+        AlignedBuffer { memory, start, length }
+    }
+
+    /// The number of bytes, a multiple of [`BLOCK_BYTES`].
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether the buffer has no bytes at all.
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// The number of bytes that the buffer can hold without moving.
+    pub fn capacity(&self) -> usize {
+        self.memory.len().saturating_sub(BLOCK_BYTES)
+    }
+
+    /// Changes the length to `bytes`, rounded up to whole blocks. What was there stays, what is added is
+    /// zero. Memory is kept when shrinking; when it must grow it at least doubles, so repeated growing is
+    /// cheap.
+    pub fn resize(&mut self, bytes: usize) {
+        let length = bytes.next_multiple_of(BLOCK_BYTES);
+        if length > self.capacity() {
+            let mut larger = AlignedBuffer::new(length.max(2 * self.capacity()));
+            larger.as_mut_slice()[..self.length].copy_from_slice(self.as_slice());
+            larger.length = length;
+            *self = larger;
+        } else {
+            let kept = self.length.min(length);
+            self.length = length;
+            // Shrinking left old bytes behind; whoever grows again is promised zeros.
+            self.as_mut_slice()[kept..].fill(0);
+        }
+    }
+
+    /// Makes the buffer at least `bytes` long, as [`resize`](AlignedBuffer::resize) does; never shrinks it.
+    pub fn grow(&mut self, bytes: usize) {
+        if bytes > self.length {
+            self.resize(bytes);
+        }
+    }
+
+    /// All bytes.
+    pub fn as_slice(&self) -> &[u8] {
+        &self.memory[self.start..self.start + self.length]
+    }
+
+    /// All bytes, to be changed.
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        &mut self.memory[self.start..self.start + self.length]
+    }
+}
+
+impl Clone for AlignedBuffer {
+    fn clone(&self) -> AlignedBuffer {
+        AlignedBuffer::from(self.as_slice())
+    }
+}
+
+impl From<&[u8]> for AlignedBuffer {
+    /// Copies `bytes` and appends zeros up to a whole block.
+    fn from(bytes: &[u8]) -> AlignedBuffer {
+        let mut buffer = AlignedBuffer::new(bytes.len());
+        buffer.as_mut_slice()[..bytes.len()].copy_from_slice(bytes);
+        buffer
+    }
+}
+
+impl Deref for AlignedBuffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.as_slice()
+    }
+}
+
+impl DerefMut for AlignedBuffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.as_mut_slice()
+    }
+}
+
+impl fmt::Debug for AlignedBuffer {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "AlignedBuffer({} bytes)", self.length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn assert_aligned(buffer: &AlignedBuffer) {
+        assert_eq!(buffer.as_ptr().addr() % BLOCK_BYTES, 0);
+        assert_eq!(buffer.len() % BLOCK_BYTES, 0);
+    }
+
+    #[test]
+    fn address_and_length_are_aligned_and_bytes_are_zero() {
+        for bytes in [0, 1, 100, 4095, 4096, 4097, 1 << 20] {
+            let buffer = AlignedBuffer::new(bytes);
+            if bytes > 0 {
+                assert_aligned(&buffer);
+            }
+            assert!(buffer.len() >= bytes && buffer.len() < bytes + BLOCK_BYTES);
+            assert!(buffer.iter().all(|byte| *byte == 0));
+        }
+    }
+
+    #[test]
+    fn resizing_keeps_what_was_there_and_adds_zeros() {
+        let mut buffer = AlignedBuffer::from(&[7; 5000][..]);
+        buffer.resize(100_000);
+        assert_aligned(&buffer);
+        assert_eq!(buffer[..5000], [7; 5000]);
+        assert!(buffer[5000..].iter().all(|byte| *byte == 0));
+        buffer.fill(9);
+        buffer.resize(1);
+        assert_eq!(buffer[..], [9; 4096]);
+        buffer.resize(8192);
+        assert_aligned(&buffer);
+        assert_eq!(buffer[4096..], [0; 4096]);
+    }
+
+    #[test]
+    fn growing_never_shrinks() {
+        let mut buffer = AlignedBuffer::new(8192);
+        buffer.grow(10);
+        assert_eq!(buffer.len(), 8192);
+        buffer.grow(8193);
+        assert_eq!(buffer.len(), 12288);
+    }
+
+    #[test]
+    fn a_clone_is_aligned_and_equal() {
+        let buffer = AlignedBuffer::from(&[3; 4096][..]);
+        let clone = buffer.clone();
+        assert_aligned(&clone);
+        assert_eq!(buffer[..], clone[..]);
+    }
+}

@@ -1,0 +1,383 @@
+//! The device on a directory of the file system.
+//!
+//! Files are read and written with direct I/O, so that Kiln's own memory is the only cache and a sync has
+//! little left to flush. A file system that refuses direct I/O, when the file is opened or only when it is
+//! used, gets ordinary I/O on the same calls: slower, with the same durability, since every durability
+//! point is an `fdatasync` either way.
+//!
+//! All names are looked up relative to the directory's own descriptor: renaming the directory, or changing
+//! the working directory, cannot make an open database write elsewhere.
+
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{AtFlags, Dir, FallocateFlags, FileType, FlockOperation, Mode, OFlags};
+use rustix::io::{Errno, retry_on_intr};
+
+use super::{
+    AlignedBuffer, BLOCK_BYTES, Device, DeviceError, DeviceFile, DeviceLock, LOCK_NAME, OpenMode,
+    check_aligned, check_length, check_name,
+};
+
+/// Bytes written at once where zeros stand in for reserved space.
+const ZEROS_BYTES: usize = 1 << 20;
+
+/// A [`Device`] on a directory of the file system.
+#[derive(Debug)]
+pub struct FileDevice {
+    directory: OwnedFd,
+    path: PathBuf,
+}
+
+impl FileDevice {
+    /// Opens the directory `path`. With `create` it is made first if it does not exist (its parent must),
+    /// and its own name is made durable.
+    ///
+    /// # Errors
+    ///
+    /// [`NotFound`](io::ErrorKind::NotFound) if the directory, or with `create` its parent, does not exist;
+    /// [`NotADirectory`](io::ErrorKind::NotADirectory) if the path is something else;
+    /// [`PermissionDenied`](io::ErrorKind::PermissionDenied) if the process may not read it. A directory
+    /// that may be read but not written opens, so that a database can be checked there; locking it and
+    /// creating files fail.
+    pub fn open(path: &Path, create: bool) -> io::Result<FileDevice> {
+        let shown = path.display().to_string();
+        let made =
+            create && make_directory(path).map_err(|e| DeviceError::wrap("create directory", &shown, e))?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = retry_on_intr(|| rustix::fs::open(path, flags, Mode::empty()))
+            .map_err(|e| DeviceError::wrap("open directory", &shown, e))?;
+        if create {
+            sync_parent(&directory, made)
+                .map_err(|e| DeviceError::wrap("sync the parent directory of", &shown, e))?;
+        }
+        Ok(FileDevice { directory, path: path.to_owned() })
+    }
+
+    /// The directory's path, as it was given.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn open_plain(&self, name: &str, mode: OpenMode) -> io::Result<PlainFile> {
+        check_name(name)?;
+        let (operation, access) = match mode {
+            OpenMode::Read => ("open", OFlags::RDONLY),
+            OpenMode::ReadWrite => ("open", OFlags::RDWR),
+            OpenMode::Create => ("create", OFlags::RDWR | OFlags::CREATE | OFlags::EXCL),
+        };
+        let flags = access | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let descriptor =
+            retry_on_intr(|| rustix::fs::openat(&self.directory, name, flags, Mode::from_raw_mode(0o644)))
+                .map_err(self.failed(operation, name))?;
+        let direct = use_direct_io(&descriptor).map_err(self.failed(operation, name))?;
+        Ok(PlainFile { descriptor, direct: AtomicBool::new(direct), shown: self.describe(name) })
+    }
+
+    fn failed(&self, operation: &'static str, name: &str) -> impl FnOnce(Errno) -> io::Error {
+        let file = self.describe(name);
+        move |errno| DeviceError::wrap(operation, file, errno)
+    }
+
+    fn directory_failed(&self, operation: &'static str) -> impl FnOnce(Errno) -> io::Error {
+        let directory = self.path.display().to_string();
+        move |errno| DeviceError::wrap(operation, directory, errno)
+    }
+}
+
+/// Makes a directory; whether it was made now rather than being there already.
+fn make_directory(path: &Path) -> Result<bool, Errno> {
+    match retry_on_intr(|| rustix::fs::mkdir(path, Mode::from_raw_mode(0o777))) {
+        Ok(()) => Ok(true),
+        Err(Errno::EXIST) => Ok(false),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Makes the name of `directory` durable.
+///
+/// This is done for a directory that was there already too: whoever made it may have died before this step.
+/// Only a parent that this process may not read excuses it then, for such a directory was provided by
+/// somebody else.
+fn sync_parent(directory: &OwnedFd, made: bool) -> Result<(), Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    match retry_on_intr(|| rustix::fs::openat(directory, "..", flags, Mode::empty())) {
+        Ok(parent) => retry_on_intr(|| rustix::fs::fsync(&parent)),
+        Err(Errno::ACCESS | Errno::PERM) if !made => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
+impl Device for FileDevice {
+    fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn DeviceFile>> {
+        Ok(Arc::new(self.open_plain(name, mode)?))
+    }
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        let listing = || -> Result<Vec<String>, Errno> {
+            let mut names = Vec::new();
+            for entry in Dir::read_from(&self.directory)? {
+                let entry = entry?;
+                // No file of a database has a name that is not UTF-8.
+                let Ok(name) = entry.file_name().to_str() else { continue };
+                let file_type = match entry.file_type() {
+                    FileType::Unknown => {
+                        let status = rustix::fs::statat(
+                            &self.directory,
+                            entry.file_name(),
+                            AtFlags::SYMLINK_NOFOLLOW,
+                        )?;
+                        FileType::from_raw_mode(status.st_mode)
+                    }
+                    known => known,
+                };
+                if file_type == FileType::RegularFile && name != LOCK_NAME {
+                    names.push(name.to_owned());
+                }
+            }
+            names.sort_unstable();
+            Ok(names)
+        };
+        retry_on_intr(listing).map_err(self.directory_failed("list"))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        check_name(name)?;
+        retry_on_intr(|| rustix::fs::unlinkat(&self.directory, name, AtFlags::empty()))
+            .map_err(self.failed("remove", name))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        check_name(from)?;
+        check_name(to)?;
+        retry_on_intr(|| rustix::fs::renameat(&self.directory, from, &self.directory, to))
+            .map_err(self.failed("rename", from))
+    }
+
+    fn sync_directory(&self) -> io::Result<()> {
+        retry_on_intr(|| rustix::fs::fsync(&self.directory)).map_err(self.directory_failed("sync directory"))
+    }
+
+    fn lock(&self) -> io::Result<Box<dyn DeviceLock>> {
+        let failed = || self.failed("lock", LOCK_NAME);
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let descriptor = retry_on_intr(|| {
+            rustix::fs::openat(&self.directory, LOCK_NAME, flags, Mode::from_raw_mode(0o644))
+        })
+        .map_err(failed())?;
+        match retry_on_intr(|| rustix::fs::flock(&descriptor, FlockOperation::NonBlockingLockExclusive)) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Err(already_open(&self.path, holder(&descriptor))),
+            Err(errno) => return Err(failed()(errno)),
+        }
+        // From here on an early return drops the guard and with it the lock.
+        let lock = FileLock { descriptor };
+        lock.write_holder().map_err(failed())?;
+        Ok(Box::new(lock))
+    }
+
+    fn random(&self) -> io::Result<[u8; 32]> {
+        let mut bytes = [0; 32];
+        rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+        Ok(bytes)
+    }
+
+    fn time_us(&self) -> u64 {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        since.map_or(0, |since| since.as_micros() as u64)
+    }
+
+    fn describe(&self, name: &str) -> String {
+        self.path.join(name).display().to_string()
+    }
+}
+
+/// Switches an open file to direct I/O; whether the file system agreed.
+///
+/// Setting the flag afterwards, rather than opening with it, cannot leave behind a file that was created by
+/// an open which then failed.
+fn use_direct_io(descriptor: &OwnedFd) -> Result<bool, Errno> {
+    let flags = rustix::fs::fcntl_getfl(descriptor)?;
+    match rustix::fs::fcntl_setfl(descriptor, flags | OFlags::DIRECT) {
+        Ok(()) => Ok(true),
+        Err(Errno::INVAL) => Ok(false),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// The lock: an `flock` on the lock file, which the kernel releases however the process ends.
+///
+/// `flock` belongs to the open file, not to the process as a POSIX record lock does, and so it also refuses
+/// a second opening in the same process. The file is never removed, because a process that has just opened
+/// the removed file would lock something that nobody else sees.
+#[derive(Debug)]
+struct FileLock {
+    descriptor: OwnedFd,
+}
+
+impl DeviceLock for FileLock {}
+
+impl FileLock {
+    /// Writes this process's number into the lock file, for the message that others will get.
+    fn write_holder(&self) -> Result<(), Errno> {
+        let text = format!("{}\n", std::process::id());
+        retry_on_intr(|| rustix::fs::ftruncate(&self.descriptor, 0))?;
+        retry_on_intr(|| rustix::io::pwrite(&self.descriptor, text.as_bytes(), 0))?;
+        Ok(())
+    }
+}
+
+impl Drop for FileLock {
+    fn drop(&mut self) {
+        // The number is only information and closing the file unlocks it too, so neither failure matters.
+        // The lock is released by hand because a child process that was forked meanwhile shares it.
+        let _ = rustix::fs::ftruncate(&self.descriptor, 0);
+        let _ = rustix::fs::flock(&self.descriptor, FlockOperation::Unlock);
+    }
+}
+
+/// The process that holds the lock, if it has written its number yet.
+fn holder(lock_file: &OwnedFd) -> Option<u32> {
+    let mut text = [0; 32];
+    let length = retry_on_intr(|| rustix::io::pread(lock_file, &mut text, 0)).ok()?;
+    std::str::from_utf8(text.get(..length)?).ok()?.trim().parse().ok()
+}
+
+fn already_open(path: &Path, holder: Option<u32>) -> io::Error {
+    let database = path.display();
+    let message = match holder {
+        Some(process) => format!("database {database} is already open by process {process}"),
+        None => format!("database {database} is already open by another process"),
+    };
+    io::Error::new(io::ErrorKind::WouldBlock, message)
+}
+
+/// An open file of the file system.
+#[derive(Debug)]
+struct PlainFile {
+    descriptor: OwnedFd,
+    /// Whether direct I/O is on; it only ever goes from true to false.
+    direct: AtomicBool,
+    shown: String,
+}
+
+impl PlainFile {
+    fn failed(&self, operation: &'static str) -> impl FnOnce(Errno) -> io::Error {
+        move |errno| DeviceError::wrap(operation, self.shown.as_str(), errno)
+    }
+
+    /// One positional read or write, repeated when a signal interrupts it, and once more without direct I/O
+    /// when the file system turns out to refuse that only now (its blocks may be larger than ours).
+    fn transfer(&self, mut attempt: impl FnMut() -> Result<usize, Errno>) -> Result<usize, Errno> {
+        match retry_on_intr(&mut attempt) {
+            Err(Errno::INVAL) if self.direct.load(Ordering::Relaxed) => {
+                let flags = rustix::fs::fcntl_getfl(&self.descriptor)?;
+                rustix::fs::fcntl_setfl(&self.descriptor, flags - OFlags::DIRECT)?;
+                self.direct.store(false, Ordering::Relaxed);
+                retry_on_intr(&mut attempt)
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn length(&self) -> Result<u64, Errno> {
+        Ok(retry_on_intr(|| rustix::fs::fstat(&self.descriptor))?.st_size.cast_unsigned())
+    }
+
+    /// Lengthens the file to `bytes` by writing zeros, for file systems that cannot reserve space. Holes
+    /// that the file already has stay unreserved; Kiln makes none in files that it allocates.
+    fn write_zeros(&self, bytes: u64) -> io::Result<()> {
+        let length = self.length().map_err(self.failed("allocate"))?;
+        if length >= bytes {
+            return Ok(());
+        }
+        let mut zeros = AlignedBuffer::new(ZEROS_BYTES);
+        let mut offset = length - length % BLOCK_BYTES as u64;
+        if offset < length {
+            // The last block is partly in use, and only whole blocks can be written.
+            let mut last = AlignedBuffer::new(BLOCK_BYTES);
+            self.read_at(&mut last, offset)?;
+            self.write_at(&last, offset)?;
+            offset += BLOCK_BYTES as u64;
+        }
+        while offset < bytes {
+            let count = usize::try_from(bytes - offset).unwrap_or(ZEROS_BYTES).min(ZEROS_BYTES);
+            zeros.resize(count);
+            self.write_at(&zeros, offset)?;
+            offset += zeros.len() as u64;
+        }
+        if offset > bytes { self.truncate(bytes) } else { Ok(()) }
+    }
+}
+
+impl DeviceFile for PlainFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        check_aligned(buffer, offset)?;
+        let mut done = 0;
+        while done < buffer.len() {
+            let count = self
+                .transfer(|| rustix::io::pread(&self.descriptor, &mut buffer[done..], offset + done as u64))
+                .map_err(self.failed("read"))?;
+            let end = done + count;
+            let inside_block = !end.is_multiple_of(BLOCK_BYTES);
+            if count == 0 || (inside_block && offset + end as u64 >= self.size()?) {
+                return Ok(end);
+            }
+            done = next_start(done, end).ok_or_else(|| {
+                DeviceError::wrap("read", self.shown.as_str(), io::ErrorKind::UnexpectedEof)
+            })?;
+        }
+        Ok(done)
+    }
+
+    fn write_at(&self, buffer: &[u8], offset: u64) -> io::Result<()> {
+        check_aligned(buffer, offset)?;
+        let mut done = 0;
+        while done < buffer.len() {
+            let count = self
+                .transfer(|| rustix::io::pwrite(&self.descriptor, &buffer[done..], offset + done as u64))
+                .map_err(self.failed("write"))?;
+            done = next_start(done, done + count)
+                .ok_or_else(|| DeviceError::wrap("write", self.shown.as_str(), io::ErrorKind::WriteZero))?;
+        }
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        retry_on_intr(|| rustix::fs::fdatasync(&self.descriptor)).map_err(self.failed("sync"))
+    }
+
+    fn size(&self) -> io::Result<u64> {
+        self.length().map_err(self.failed("read the size of"))
+    }
+
+    fn allocate(&self, bytes: u64) -> io::Result<()> {
+        check_length(bytes)?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        match retry_on_intr(|| rustix::fs::fallocate(&self.descriptor, FallocateFlags::empty(), 0, bytes)) {
+            Ok(()) => Ok(()),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.write_zeros(bytes),
+            Err(errno) => Err(self.failed("allocate")(errno)),
+        }
+    }
+
+    fn truncate(&self, bytes: u64) -> io::Result<()> {
+        check_length(bytes)?;
+        retry_on_intr(|| rustix::fs::ftruncate(&self.descriptor, bytes)).map_err(self.failed("truncate"))
+    }
+}
+
+/// Where a transfer that began at `start` and stopped short at `end` goes on: at the last whole block,
+/// since direct I/O cannot begin elsewhere. `None` if that is no progress.
+fn next_start(start: usize, end: usize) -> Option<usize> {
+    let next = end - end % BLOCK_BYTES;
+    (next > start).then_some(next)
+}

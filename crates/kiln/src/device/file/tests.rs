@@ -1,0 +1,201 @@
+//! What is particular to the device on files; what both devices share is in `conformance`.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use super::*;
+
+/// Tells the child process of a test which directory to lock.
+const LOCK_DIRECTORY: &str = "KILN_TEST_LOCK_DIRECTORY";
+
+fn temporary() -> (tempfile::TempDir, FileDevice) {
+    let directory = tempfile::tempdir().unwrap();
+    let device = FileDevice::open(directory.path(), false).unwrap();
+    (directory, device)
+}
+
+#[test]
+fn opening_creates_the_directory_only_on_request() {
+    let parent = tempfile::tempdir().unwrap();
+    let path = parent.path().join("database");
+    let error = FileDevice::open(&path, false).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
+    FileDevice::open(&path, true).unwrap();
+    FileDevice::open(&path, true).unwrap();
+    FileDevice::open(&path, false).unwrap();
+    let error = FileDevice::open(&path.join("a/b"), true).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+}
+
+#[test]
+fn a_path_that_is_a_file_is_refused_by_name() {
+    let parent = tempfile::tempdir().unwrap();
+    let path = parent.path().join("file");
+    fs::write(&path, "text").unwrap();
+    for create in [false, true] {
+        let error = FileDevice::open(&path, create).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotADirectory);
+        assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
+    }
+}
+
+#[test]
+fn a_directory_that_may_not_be_written_can_be_read_but_not_locked() {
+    use std::os::unix::fs::PermissionsExt;
+    if rustix::process::geteuid().is_root() {
+        return; // Permissions do not bind root.
+    }
+    let (directory, device) = temporary();
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o500)).unwrap();
+    assert!(device.list().unwrap().is_empty());
+    assert_eq!(device.lock().unwrap_err().kind(), ErrorKind::PermissionDenied);
+    let error = device.open("new", OpenMode::Create).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::PermissionDenied);
+    assert!(error.to_string().contains(directory.path().to_str().unwrap()), "{error}");
+}
+
+#[test]
+fn errors_name_operation_and_path_and_keep_the_number() {
+    let (directory, device) = temporary();
+    let error = device.open("absent", OpenMode::Read).unwrap_err();
+    let path = directory.path().join("absent");
+    assert!(error.to_string().starts_with(&format!("cannot open {}: ", path.display())), "{error}");
+    let inner = DeviceError::of(&error).unwrap();
+    assert_eq!(inner.raw_os_error(), Some(Errno::NOENT.raw_os_error()));
+    assert_eq!(inner.file(), path.to_str().unwrap());
+    assert_eq!(inner.operation(), "open");
+}
+
+#[test]
+fn asking_for_more_space_than_any_disk_has_is_an_error_at_once() {
+    let (_directory, device) = temporary();
+    let file = device.open("huge", OpenMode::Create).unwrap();
+    let kind = file.allocate(1 << 60).unwrap_err().kind();
+    assert!(matches!(kind, ErrorKind::StorageFull | ErrorKind::FileTooLarge), "{kind:?}");
+}
+
+#[test]
+fn a_full_disk_keeps_its_kind() {
+    let error = DeviceError::wrap("write", "file", Errno::NOSPC);
+    assert_eq!(error.kind(), ErrorKind::StorageFull);
+}
+
+#[test]
+fn zeros_stand_in_for_reserved_space() {
+    let (_directory, device) = temporary();
+    let file = device.open_plain("zeros", OpenMode::Create).unwrap();
+    file.write_at(&AlignedBuffer::from(&[5; 8192][..]), 0).unwrap();
+    file.truncate(5000).unwrap();
+    let bytes = 2 * ZEROS_BYTES as u64 + 6000;
+    file.write_zeros(bytes).unwrap();
+    assert_eq!(file.size().unwrap(), bytes);
+    file.write_zeros(10).unwrap();
+    assert_eq!(file.size().unwrap(), bytes);
+    let mut buffer = AlignedBuffer::new(bytes as usize);
+    assert_eq!(file.read_at(&mut buffer, 0).unwrap(), bytes as usize);
+    assert!(buffer[..5000].iter().all(|byte| *byte == 5));
+    assert!(buffer[5000..].iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn refusing_direct_io_late_falls_back_to_ordinary_io() {
+    let (_directory, device) = temporary();
+    let file = device.open_plain("late", OpenMode::Create).unwrap();
+    file.direct.store(true, Ordering::Relaxed);
+    let mut attempts = 0;
+    let outcome = file.transfer(|| {
+        attempts += 1;
+        if attempts == 1 { Err(Errno::INVAL) } else { Ok(4096) }
+    });
+    assert_eq!((outcome, attempts), (Ok(4096), 2));
+    assert!(!file.direct.load(Ordering::Relaxed));
+    assert!(!rustix::fs::fcntl_getfl(&file.descriptor).unwrap().contains(OFlags::DIRECT));
+    assert_eq!(
+        file.transfer(|| Err(Errno::INVAL)),
+        Err(Errno::INVAL),
+        "there is nothing left to fall back to"
+    );
+}
+
+#[test]
+fn an_interrupted_call_is_repeated() {
+    let (_directory, device) = temporary();
+    let file = device.open_plain("interrupted", OpenMode::Create).unwrap();
+    let mut attempts = 0;
+    let outcome = file.transfer(|| {
+        attempts += 1;
+        if attempts < 3 { Err(Errno::INTR) } else { Ok(1) }
+    });
+    assert_eq!(outcome, Ok(1));
+}
+
+#[test]
+fn a_short_transfer_goes_on_at_a_whole_block_or_gives_up() {
+    assert_eq!(next_start(0, 8192), Some(8192));
+    assert_eq!(next_start(0, 5000), Some(4096));
+    assert_eq!(next_start(4096, 5000), None);
+    assert_eq!(next_start(4096, 4096), None);
+}
+
+#[test]
+fn only_regular_files_are_listed() {
+    let (directory, device) = temporary();
+    fs::create_dir(directory.path().join("directory")).unwrap();
+    std::os::unix::fs::symlink("elsewhere", directory.path().join("link")).unwrap();
+    let _lock = device.lock().unwrap();
+    device.open("file", OpenMode::Create).unwrap();
+    assert_eq!(device.list().unwrap(), ["file"]);
+}
+
+#[test]
+fn a_device_follows_its_directory_when_that_is_renamed() {
+    let parent = tempfile::tempdir().unwrap();
+    let device = FileDevice::open(&parent.path().join("old"), true).unwrap();
+    fs::rename(parent.path().join("old"), parent.path().join("new")).unwrap();
+    device.open("file", OpenMode::Create).unwrap();
+    assert!(parent.path().join("new/file").exists());
+}
+
+/// Not a test of its own: the process that [`the_lock_ends_with_the_process_that_holds_it`] starts and kills.
+#[test]
+#[ignore = "runs only as the child process of another test"]
+fn hold_the_lock_until_killed() {
+    let Some(directory) = std::env::var_os(LOCK_DIRECTORY) else { return };
+    let device = FileDevice::open(Path::new(&directory), false).unwrap();
+    let _lock = device.lock().unwrap();
+    std::thread::sleep(Duration::from_secs(60));
+}
+
+fn start_holder(directory: &Path) -> Child {
+    let module = module_path!().split_once("::").unwrap().1;
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", &format!("{module}::hold_the_lock_until_killed")])
+        .env(LOCK_DIRECTORY, directory)
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+#[test]
+fn the_lock_ends_with_the_process_that_holds_it() {
+    let (directory, device) = temporary();
+    let mut child = start_holder(directory.path());
+    let process = format!("{}\n", child.id());
+    let deadline = Instant::now() + Duration::from_secs(30);
+    // Trying the lock instead would sometimes take it away from the child.
+    while fs::read_to_string(directory.path().join(LOCK_NAME)).unwrap_or_default() != process {
+        assert!(Instant::now() < deadline, "the child does not take the lock");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let error = device.lock().unwrap_err();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(error.kind(), ErrorKind::WouldBlock);
+    let expected =
+        format!("database {} is already open by process {}", directory.path().display(), process.trim());
+    assert_eq!(error.to_string(), expected);
+    device.lock().unwrap();
+}

@@ -1,0 +1,119 @@
+//! The engine's one public error type: coarse kinds by what the caller can do, rich messages, sources kept.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+/// The engine's result.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What the caller can do about an [`Error`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// Another transaction got in the way. Nothing was written; run the transaction again.
+    Conflict,
+    /// The arguments are not acceptable (too long, wrong kind of object, bad option). Mend them.
+    Input,
+    /// The transaction passed one of its limits and is aborted. Make it smaller or raise the limit.
+    Limit,
+    /// The transaction has already failed or the database is closed; begin again.
+    Aborted,
+    /// The disk is full. Nothing is lost; commits work again once space is free.
+    NoSpace,
+    /// Another process (or this one) has the database open.
+    Locked,
+    /// There is no database there, or it is not one of Kiln's.
+    NotFound,
+    /// A write or a sync failed: what was not durable is lost, and nothing can become durable until the
+    /// database is opened again. Reads still work.
+    Lost,
+    /// A stored checksum or structure does not hold. Restore from a copy.
+    Corrupted,
+    /// The database was written by a newer format. Use a newer Kiln.
+    Version,
+    /// The operating system refused an operation; the source says why.
+    Io,
+}
+
+/// An error of the engine. Its text says what happened and what to do.
+#[derive(Clone, Debug)]
+pub struct Error {
+    kind: ErrorKind,
+    message: Arc<str>,
+    place: Option<(Arc<str>, u64)>,
+    source: Option<Arc<io::Error>>,
+}
+
+impl Error {
+    pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
+        Error { kind, message: message.into().into(), place: None, source: None }
+    }
+
+    pub(crate) fn input(message: impl Into<String>) -> Error {
+        Error::new(ErrorKind::Input, message)
+    }
+
+    pub(crate) fn conflict() -> Error {
+        thread_local! {
+            static CONFLICT: Error = Error::new(
+                ErrorKind::Conflict,
+                "another transaction changed what this one read or is writing; run it again",
+            );
+        }
+        // Conflicts are ordinary: reuse one allocation per thread.
+        CONFLICT.with(Clone::clone)
+    }
+
+    pub(crate) fn corrupted(file: &str, offset: u64, what: impl fmt::Display) -> Error {
+        Error {
+            kind: ErrorKind::Corrupted,
+            message: format!(
+                "{file} is damaged at offset {offset}: {what}. Nothing was changed; restore the database from a copy"
+            )
+            .into(),
+            place: Some((file.into(), offset)),
+            source: None,
+        }
+    }
+
+    pub(crate) fn io(doing: impl fmt::Display, error: io::Error) -> Error {
+        let kind = match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::NoSpace,
+            _ => ErrorKind::Io,
+        };
+        Error {
+            kind,
+            message: format!("{doing}: {error}").into(),
+            place: None,
+            source: Some(Arc::new(error)),
+        }
+    }
+
+    /// What the caller can do.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// File and offset of the damage, for [`ErrorKind::Corrupted`].
+    pub fn place(&self) -> Option<(&str, u64)> {
+        self.place.as_ref().map(|(file, offset)| (&**file, *offset))
+    }
+
+    /// True if running the same transaction again may succeed.
+    pub fn is_conflict(&self) -> bool {
+        self.kind == ErrorKind::Conflict
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source.as_ref().map(|source| source.as_ref() as _)
+    }
+}

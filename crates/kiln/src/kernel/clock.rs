@@ -1,0 +1,63 @@
+//! The clock: the database's one logical time.
+//!
+//! A *tick* moves to the next version; a version is *closed* when every commit that could have joined it has
+//! finished. A commit reads the clock under a pin and after it has locked what it writes, so once a quiesce has
+//! followed the tick, nothing will ever join the old version. Committers never wait for a tick.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::storage::epoch;
+
+/// A tick of the database's one clock. Every commit belongs to one version; versions become durable in order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Version(u64);
+
+impl Version {
+    /// The version with this number, e.g. one that a client kept.
+    pub fn new(number: u64) -> Version {
+        Version(number)
+    }
+
+    /// The version's number; it counts up from 1 over the database's whole life.
+    pub fn number(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}", self.0)
+    }
+}
+
+/// See the module's documentation.
+#[repr(align(128))]
+pub(crate) struct Clock {
+    version: AtomicU64,
+}
+
+impl Clock {
+    pub(crate) fn new(version: u64) -> Clock {
+        Clock { version: AtomicU64::new(version) }
+    }
+
+    /// The current version.
+    #[inline]
+    pub(crate) fn now(&self) -> u64 {
+        self.version.load(Ordering::SeqCst)
+    }
+
+    /// Moves to the next version and returns it. The old one is not closed yet.
+    pub(crate) fn tick(&self) -> u64 {
+        self.version.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    /// Ticks and waits until the old version is closed; returns the closed version. Must not be called
+    /// under a pin.
+    pub(crate) fn close(&self) -> u64 {
+        let closed = self.tick() - 1;
+        epoch::quiesce();
+        closed
+    }
+}

@@ -1,0 +1,479 @@
+//! The commit: one short critical section over everything that a transaction wrote, whatever its objects.
+//!
+//! ```text
+//!   1 lock      the buckets of all written keys        (bounded wait, else Conflict)
+//!   2 locate    the records that will be superseded, admit new keys to ordered indexes
+//!   3 clock     read the version v                     (pinned since before the locks)
+//!   4 validate  every bucket and leaf that was read
+//!   5 reserve   log space                              (none: undo, wait outside the pin, again)
+//!   6 install   the records, tagged v                  <- the commit point is the unlock of the last bucket
+//!   7 unlock, unpin
+//! ```
+//!
+//! *Lock, then read the clock, then validate* (design: Silo's commit, with CPR's guarantee): if T2 depends on
+//! T1 then version(T1) <= version(T2). For T2 read or overwrote what T1 wrote, so T2 read the clock after T1
+//! had released its locks; or T2 overwrote what T1 had read, so T2 locked it after T1 had validated, and T1 had
+//! read the clock before that.
+//!
+//! New keys enter the ordered indexes before the clock is read, too: it is their lock against the transactions that have
+//! read the range without them.
+//!
+//! The clock is read with sequential consistency after the locks are taken so: no transaction that began at a
+//! later version can have read an old value of anything this one writes.
+
+use super::engine::Engine;
+use super::object::{ObjectState, RangeRead};
+use super::write_set::WriteSet;
+use crate::error::{Error, Result};
+use crate::storage::epoch::{self, Pin};
+use crate::storage::hash_index::{Bucket, Stamp};
+use crate::storage::ordered_index::Insertion;
+use crate::storage::record::{self, Address, Kind, NO_ADDRESS, Shape};
+
+/// A bucket that a transaction read, and what it looked like.
+#[derive(Clone, Copy)]
+pub(crate) struct ReadEntry {
+    pub(crate) bucket: Bucket,
+    pub(crate) stamp: Stamp,
+}
+
+/// What a transaction read; shared by validation at commit and during the transaction.
+#[derive(Default)]
+pub(crate) struct ReadSet {
+    pub(crate) entries: Vec<ReadEntry>,
+    pub(crate) ranges: Vec<RangeRead>,
+}
+
+impl ReadSet {
+    pub(crate) fn clear(&mut self) {
+        self.entries.clear();
+        self.ranges.clear();
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len() + self.ranges.len()
+    }
+}
+
+/// A key's newest record when its bucket was locked.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Current {
+    /// [`NO_ADDRESS`] if the key has no record.
+    pub(crate) address: Address,
+    pub(crate) version: u64,
+    /// The record is a put: the key has a value.
+    pub(crate) exists: bool,
+}
+
+/// What was learnt about an address on disk: the record's state, if it is the key's that was looked for.
+pub(crate) type Resolved = Option<Current>;
+
+/// One write, taken apart.
+#[derive(Clone, Copy)]
+pub(crate) struct Change<'a> {
+    pub(crate) object: u32,
+    pub(crate) hash: u64,
+    pub(crate) key: &'a [u8],
+    /// `None` deletes.
+    pub(crate) value: Option<&'a [u8]>,
+}
+
+impl Change<'_> {
+    #[inline]
+    fn shape(&self) -> Shape {
+        Shape {
+            kind: if self.value.is_some() { Kind::Put } else { Kind::Tombstone },
+            object: self.object,
+            key_bytes: self.key.len(),
+            value_bytes: self.value.map_or(0, <[u8]>::len),
+        }
+    }
+}
+
+/// How one write will be carried out.
+#[derive(Clone, Copy, Default)]
+struct Step {
+    bucket: Bucket,
+    current: Current,
+    admitted: bool,
+    /// Where the new record goes; the current address for an update in place; none for a write that changes
+    /// nothing.
+    target: Address,
+}
+
+/// Scratch space of a commit, kept from one to the next so that committing allocates nothing.
+#[derive(Default)]
+pub(crate) struct CommitScratch {
+    steps: Vec<Step>,
+    locks: Vec<Bucket>,
+    order: Vec<(Bucket, usize)>,
+    /// Candidates on disk that were, or are to be, read to learn whose they are: address, and which write's.
+    resolved: Vec<(Address, usize, Resolved)>,
+    grow: bool,
+}
+
+/// Why an attempt did not commit.
+pub(crate) enum Setback {
+    Conflict,
+    /// Records on disk must be read first, which may not happen under the pin.
+    Cold,
+    NoLogSpace,
+    /// Closed, or failed: the next attempt says which.
+    NotWritable,
+}
+
+impl Engine {
+    /// Commits the writes if everything read still holds. `first_committer` is the snapshot under which a
+    /// snapshot-isolation transaction ran: nothing it writes may have changed since.
+    pub(crate) fn commit(
+        &self,
+        writes: &WriteSet,
+        reads: &mut ReadSet,
+        scratch: &mut CommitScratch,
+        first_committer: Option<u64>,
+    ) -> Result<u64> {
+        scratch.resolved.clear();
+        loop {
+            self.check_writable()?;
+            self.wait_while_behind();
+            match self.attempt(writes, reads, scratch, first_committer) {
+                Ok(version) => {
+                    self.hardening.note_commit();
+                    if std::mem::take(&mut scratch.grow) {
+                        self.index.grow();
+                    }
+                    return Ok(version);
+                }
+                Err(Setback::Conflict) => return Err(Error::conflict()),
+                Err(Setback::NoLogSpace) => self.wait_for_space()?,
+                Err(Setback::NotWritable) => {}
+                Err(Setback::Cold) => self.resolve_cold(writes, scratch)?,
+            }
+        }
+    }
+
+    fn attempt(
+        &self,
+        writes: &WriteSet,
+        reads: &mut ReadSet,
+        scratch: &mut CommitScratch,
+        first_committer: Option<u64>,
+    ) -> Result<u64, Setback> {
+        let pin = epoch::pin();
+        // Looked at again under the pin: closing waits for the pins, so nothing commits behind its back.
+        if self.check_writable().is_err() {
+            return Err(Setback::NotWritable);
+        }
+        if !self.lock_all(writes, scratch) {
+            self.unlock_all(scratch, false);
+            return Err(Setback::Conflict);
+        }
+        let outcome = self.prepare(&pin, writes, reads, scratch, first_committer);
+        match outcome {
+            Ok(version) => {
+                self.install_all(writes, scratch, version);
+                self.unlock_all(scratch, true);
+                Ok(version)
+            }
+            Err(setback) => {
+                self.retract_all(&pin, writes, scratch);
+                self.unlock_all(scratch, false);
+                Err(setback)
+            }
+        }
+    }
+
+    /// Steps 2 to 5: everything that can still fail.
+    fn prepare(
+        &self,
+        pin: &Pin,
+        writes: &WriteSet,
+        reads: &mut ReadSet,
+        scratch: &mut CommitScratch,
+        first_committer: Option<u64>,
+    ) -> Result<u64, Setback> {
+        self.locate_all(writes, scratch)?;
+        if let Some(snapshot) = first_committer
+            && scratch.steps.iter().any(|step| step.current.version > snapshot)
+        {
+            return Err(Setback::Conflict);
+        }
+        self.admit_all(pin, writes, reads, scratch)?;
+        let version = self.clock.now();
+        if !self.reads_hold(reads, &scratch.locks) {
+            return Err(Setback::Conflict);
+        }
+        self.reserve_all(writes, scratch, version)?;
+        Ok(version)
+    }
+
+    /// Step 1. Buckets are locked in ascending order, each once.
+    fn lock_all(&self, writes: &WriteSet, scratch: &mut CommitScratch) -> bool {
+        scratch.steps.clear();
+        scratch.steps.resize(writes.len(), Step::default());
+        scratch.locks.clear();
+        if let [write] = writes.writes() {
+            let Some(bucket) = self.index.lock(write.hash) else { return false };
+            scratch.steps[0].bucket = bucket;
+            scratch.locks.push(bucket);
+            return true;
+        }
+        scratch.order.clear();
+        scratch.order.extend(
+            writes.writes().iter().enumerate().map(|(at, write)| (self.index.bucket_of(write.hash), at)),
+        );
+        scratch.order.sort_unstable();
+        for &(bucket, at) in &scratch.order {
+            if scratch.locks.last() != Some(&bucket) {
+                let hash = writes.writes()[at].hash;
+                let Some(locked) = self.index.lock(hash) else { return false };
+                scratch.locks.push(locked);
+                if locked != bucket {
+                    // The bucket was split meanwhile; the order may be wrong now.
+                    return false;
+                }
+            } else if self.index.bucket_of(writes.writes()[at].hash) != bucket {
+                return false;
+            }
+            scratch.steps[at].bucket = bucket;
+        }
+        true
+    }
+
+    fn unlock_all(&self, scratch: &mut CommitScratch, changed: bool) {
+        for bucket in scratch.locks.drain(..) {
+            match changed {
+                true => self.index.unlock_changed(bucket),
+                false => self.index.unlock_unchanged(bucket),
+            }
+        }
+    }
+
+    /// Step 2, first half: the current record of every written key.
+    fn locate_all(&self, writes: &WriteSet, scratch: &mut CommitScratch) -> Result<(), Setback> {
+        let mut cold = false;
+        self.prefetch_records(writes, scratch);
+        for (at, write) in writes.writes().iter().enumerate() {
+            let resolved = &mut scratch.resolved;
+            let mut known = |address| {
+                let found =
+                    resolved.iter().find(|known| (known.0, known.1) == (address, at)).map(|known| known.2);
+                if found.is_none() {
+                    resolved.push((address, at, None));
+                    cold = true;
+                }
+                found.flatten()
+            };
+            let step = &mut scratch.steps[at];
+            step.current = self.locate(step.bucket, &writes.change(write), &mut known);
+        }
+        if cold { Err(Setback::Cold) } else { Ok(()) }
+    }
+
+    /// Lets the cache misses of several records overlap.
+    fn prefetch_records(&self, writes: &WriteSet, scratch: &CommitScratch) {
+        if let [_, _, ..] = writes.writes() {
+            for (write, step) in writes.writes().iter().zip(&scratch.steps) {
+                let _ = self.index.find(step.bucket, write.hash, |address| {
+                    self.log.prefetch(address);
+                    None::<()>
+                });
+            }
+        }
+    }
+
+    /// The current record of a key whose bucket is locked. `known` says what is known of an address on disk.
+    #[inline]
+    pub(crate) fn locate(
+        &self,
+        bucket: Bucket,
+        change: &Change<'_>,
+        known: &mut dyn FnMut(Address) -> Resolved,
+    ) -> Current {
+        let found = self.index.find(bucket, change.hash, |address| {
+            if address < self.log.head() {
+                return known(address);
+            }
+            self.log.view(address).filter(|view| view.is(change.object, change.key)).map(|view| Current {
+                address,
+                version: view.version(),
+                exists: view.shape().kind == Kind::Put,
+            })
+        });
+        found.unwrap_or_default()
+    }
+
+    /// Reads the candidates on disk that `locate_all` marked.
+    #[cold]
+    fn resolve_cold(&self, writes: &WriteSet, scratch: &mut CommitScratch) -> Result<()> {
+        scratch.resolved.retain(|known| known.0 >= self.log.begin());
+        for (address, at, resolved) in &mut scratch.resolved {
+            *resolved = self.resolve(*address, &writes.change(&writes.writes()[*at]))?;
+        }
+        Ok(())
+    }
+
+    /// Reads a record from disk to learn whether it is the key's. The caller is not pinned.
+    #[cold]
+    pub(crate) fn resolve(&self, address: Address, change: &Change<'_>) -> Result<Resolved> {
+        let record = match self.read_disk(address) {
+            Ok(record) => record,
+            // The segment was dropped since; the next attempt will not meet this address.
+            Err(_) if address < self.log.begin() => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let same = record.shape.object == change.object && record.key() == change.key;
+        Ok(same.then_some(Current {
+            address,
+            version: record.version,
+            exists: record.shape.kind == Kind::Put,
+        }))
+    }
+
+    /// Step 2, second half: keys that get their first record enter their object's ordered index *before*
+    /// validation, so that of two transactions that each scan where the other inserts at least one fails.
+    fn admit_all(
+        &self,
+        pin: &Pin,
+        writes: &WriteSet,
+        reads: &mut ReadSet,
+        scratch: &mut CommitScratch,
+    ) -> Result<(), Setback> {
+        for (step, write) in scratch.steps.iter_mut().zip(writes.writes()) {
+            if step.current.address != NO_ADDRESS || write.delete {
+                continue;
+            }
+            step.admitted = true;
+            if let Insertion::Inserted { before, after } =
+                self.object(write.object).keys.admit(pin, writes.key(write))
+            {
+                // Our own insert is no phantom to us.
+                for read in
+                    reads.ranges.iter_mut().filter(|read| read.object == write.object && read.leaf == before)
+                {
+                    read.leaf = after;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn retract_all(&self, pin: &Pin, writes: &WriteSet, scratch: &mut CommitScratch) {
+        for (step, write) in scratch.steps.iter_mut().zip(writes.writes()) {
+            if std::mem::take(&mut step.admitted) {
+                self.object(write.object).keys.retract(pin, writes.key(write));
+            }
+        }
+    }
+
+    /// Step 4. `locks` are the buckets that the caller holds itself, in ascending order.
+    #[inline]
+    pub(crate) fn reads_hold(&self, reads: &ReadSet, locks: &[Bucket]) -> bool {
+        reads.entries.iter().all(|read| {
+            self.index.unchanged(read.bucket, read.stamp)
+                || locks.binary_search(&read.bucket).is_ok()
+                    && self.index.unchanged_under_own_lock(read.bucket, read.stamp)
+        }) && reads.ranges.iter().all(|read| {
+            let object = self.objects.get(read.object);
+            object
+                .and_then(|object| object.keys.ordered())
+                .is_some_and(|ordered| ordered.validate(&read.leaf))
+        })
+    }
+
+    /// Step 5: a place for every write.
+    fn reserve_all(
+        &self,
+        writes: &WriteSet,
+        scratch: &mut CommitScratch,
+        version: u64,
+    ) -> Result<(), Setback> {
+        for at in 0..scratch.steps.len() {
+            let step = &mut scratch.steps[at];
+            let change = writes.change(&writes.writes()[at]);
+            match self.reserve(&change, &step.current, version) {
+                Some(target) => step.target = target,
+                None => {
+                    self.give_back_reserved(writes, &scratch.steps[..at]);
+                    return Err(Setback::NoLogSpace);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Decides between update in place and a new record, and takes the space. Nothing for the deletion of what
+    /// is not there; `None` if the log has no space now.
+    #[inline]
+    pub(crate) fn reserve(&self, change: &Change<'_>, current: &Current, version: u64) -> Option<Address> {
+        if change.value.is_none() && !current.exists {
+            return Some(NO_ADDRESS);
+        }
+        let shape = change.shape();
+        if current.version == version
+            && current.address >= self.log.read_only()
+            && current.address != NO_ADDRESS
+            && self.log.view(current.address).is_some_and(|view| view.shape().words() == shape.words())
+        {
+            return Some(current.address);
+        }
+        self.log.reserve(shape.bytes())
+    }
+
+    #[cold]
+    fn give_back_reserved(&self, writes: &WriteSet, steps: &[Step]) {
+        for (step, write) in steps.iter().zip(writes.writes()) {
+            if step.target != NO_ADDRESS && step.target != step.current.address {
+                self.log.pad(step.target, writes.change(write).shape().bytes());
+            }
+        }
+    }
+
+    /// Step 6. Nothing here can fail.
+    fn install_all(&self, writes: &WriteSet, scratch: &mut CommitScratch, version: u64) {
+        for (step, write) in scratch.steps.iter().zip(writes.writes()) {
+            scratch.grow |=
+                self.install(step.bucket, &writes.change(write), &step.current, step.target, version);
+        }
+    }
+
+    /// Carries one write out. True if the index should grow once nothing is locked.
+    #[inline]
+    pub(crate) fn install(
+        &self,
+        bucket: Bucket,
+        change: &Change<'_>,
+        current: &Current,
+        target: Address,
+        version: u64,
+    ) -> bool {
+        if target == NO_ADDRESS {
+            return false;
+        }
+        match (current.exists, change.value.is_some()) {
+            (false, true) => self.object(change.object).key_count.add(1),
+            (true, false) => self.object(change.object).key_count.add(-1),
+            _ => {}
+        }
+        let (shape, value) = (change.shape(), change.value.unwrap_or_default());
+        if target == current.address {
+            if let Some(view) = self.log.view(target) {
+                view.replace(shape, value);
+            }
+            return false;
+        }
+        let words = self.log.memory(target, shape.bytes());
+        record::write(words, shape, version, current.address, change.key, value);
+        if current.address == NO_ADDRESS {
+            return self.index.insert(bucket, change.hash, target);
+        }
+        let replaced = self.index.replace(bucket, change.hash, current.address, target);
+        assert!(replaced, "the entry of a located record is gone though its bucket is locked");
+        false
+    }
+
+    #[inline]
+    pub(crate) fn object(&self, id: u32) -> &ObjectState {
+        self.objects.get(id).unwrap_or_else(|| unreachable!("a write is only made for an open object"))
+    }
+}

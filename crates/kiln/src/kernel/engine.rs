@@ -1,0 +1,129 @@
+//! The engine: what all transactions of one database share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use super::clock::Clock;
+use super::hardening::Hardening;
+use super::object::Objects;
+use super::session::Sessions;
+use super::snapshot::Snapshots;
+use super::sweep::Graves;
+use crate::device::DeviceLock;
+use crate::error::{Error, ErrorKind, Result};
+use crate::objects::Handle;
+use crate::options::Limits;
+use crate::storage::hash_index::{self, HashIndex};
+use crate::storage::log::Log;
+use crate::storage::segments::Segments;
+use crate::storage::superblock::SuperblockFile;
+
+/// See the module's documentation. The kernel's modules add to it what they are about: reading, committing,
+/// hardening, sweeping.
+pub(crate) struct Engine {
+    pub(crate) limits: Limits,
+    pub(crate) hash_seed: u64,
+    pub(crate) log: Log,
+    pub(crate) index: HashIndex,
+    pub(crate) segments: Arc<Segments>,
+    pub(crate) superblock: Mutex<SuperblockFile>,
+    pub(crate) clock: Clock,
+    pub(crate) objects: Objects,
+    pub(crate) hardening: Hardening,
+    pub(crate) snapshots: Snapshots,
+    pub(crate) sessions: Sessions,
+    pub(crate) graves: Graves,
+    /// The newest version of a tombstone whose key was forgotten; see [`Engine::forgotten`].
+    pub(crate) forgotten: AtomicU64,
+    /// Transactions begun by hand that are still open.
+    pub(crate) open_transactions: AtomicU64,
+    /// Set by the keeper while hardening is behind the window: commits wait.
+    pub(crate) behind: AtomicBool,
+    pub(crate) closed: AtomicBool,
+    /// Keeps everybody else out until the database is closed.
+    pub(crate) lock: Mutex<Option<Box<dyn DeviceLock>>>,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Engine").field("version", &self.clock.now()).finish_non_exhaustive()
+    }
+}
+
+impl Engine {
+    #[inline]
+    pub(crate) fn hash(&self, object: u32, key: &[u8]) -> u64 {
+        hash_index::hash_of(self.hash_seed, object, key)
+    }
+
+    /// No tombstone of a newer version has vanished from the indexes. A transaction that began later may take
+    /// a key that it does not find as absent ever since it began.
+    #[inline]
+    pub(crate) fn forgotten(&self) -> u64 {
+        self.forgotten.load(Ordering::SeqCst)
+    }
+
+    /// Fails if the database was closed or has lost commits.
+    #[inline]
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if self.closed.load(Ordering::Relaxed) {
+            return Err(Error::new(ErrorKind::Aborted, "the database is closed; open it again"));
+        }
+        match self.hardening.horizon.failure() {
+            None => Ok(()),
+            Some(lost) => Err(lost.error()),
+        }
+    }
+
+    /// Checks that a handle is this database's and that a key is not too long; gives the object's number.
+    #[inline]
+    pub(crate) fn check_key(self: &Arc<Self>, handle: &Handle, name: &str, key: &[u8]) -> Result<u32> {
+        if !Arc::ptr_eq(&handle.engine, self) {
+            return Err(Error::input(format!("{name:?} belongs to another database")));
+        }
+        let most = self.limits.key_bytes;
+        if key.len() > most {
+            return Err(Error::input(format!(
+                "a key of {} bytes is too long; at most {most} are allowed",
+                key.len()
+            )));
+        }
+        Ok(handle.id)
+    }
+
+    #[inline]
+    pub(crate) fn check_value(&self, value: &[u8]) -> Result<()> {
+        let most = self.limits.value_bytes;
+        if value.len() > most {
+            return Err(Error::input(format!(
+                "a value of {} bytes is too long; at most {most} are allowed",
+                value.len()
+            )));
+        }
+        Ok(())
+    }
+
+    /// Recomputes how far reservations may go.
+    pub(crate) fn update_limit(&self) {
+        self.log.set_limit(self.segments.prepared_end(), self.limits.unhardened_bytes);
+    }
+
+    /// Prepares segments until one whole one is ahead of the tail, so that any record fits.
+    pub(crate) fn prepare_ahead(&self) -> Result<()> {
+        while self.segments.prepared_end() < self.log.tail() + self.log.segment_bytes() {
+            self.segments.prepare_next(self.hardening.writes_are_small())?;
+            self.update_limit();
+        }
+        Ok(())
+    }
+
+    /// Called by a committer for which the log had no space: makes some, or waits for it.
+    pub(crate) fn wait_for_space(&self) -> Result<()> {
+        self.check_writable()?;
+        self.prepare_ahead()?;
+        self.harden_or_wait();
+        self.check_writable()
+    }
+}

@@ -1,0 +1,150 @@
+//! The two background threads of a database.
+//!
+//! The *hardener* hardens what nobody waits for, within the vulnerability window, and what asynchronous waiters
+//! ask for. The *keeper* watches the window while the hardener may be stuck in a slow disk, prepares
+//! segments ahead of the tail, forgets deleted keys and drops dead segments.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::error::{Error, Result};
+use crate::kernel::engine::Engine;
+
+type Job = fn(&Engine);
+const JOBS: [(&str, Job); 2] = [("kiln-hardener", run_hardener), ("kiln-keeper", run_keeper)];
+
+/// Stops and joins the threads when dropped.
+pub(crate) struct Background {
+    engine: Weak<Engine>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Background {
+    pub(crate) fn start(engine: &Arc<Engine>) -> Result<Background> {
+        let mut background = Background { engine: Arc::downgrade(engine), threads: Vec::new() };
+        for (name, job) in JOBS {
+            let engine = engine.clone();
+            let thread = std::thread::Builder::new()
+                .name(name.to_owned())
+                .spawn(move || job(&engine))
+                .map_err(|error| Error::io("starting a background thread", error))?;
+            background.threads.push(thread);
+        }
+        Ok(background)
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        if let Some(engine) = self.engine.upgrade() {
+            engine.hardening.requests.lock().stop = true;
+            engine.hardening.wake.notify_all();
+        }
+        // The last handle may have been dropped by a callback on the hardener itself, which cannot await itself.
+        let others =
+            self.threads.drain(..).filter(|thread| thread.thread().id() != std::thread::current().id());
+        for thread in others {
+            // A panic in a background thread has been reported by the panic hook.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run_hardener(engine: &Engine) {
+    let hardening = &engine.hardening;
+    loop {
+        let mut requests = hardening.requests.lock();
+        loop {
+            if requests.stop {
+                return;
+            }
+            let due = earliest(requests.by, engine.window_due());
+            if requests.now || due.is_some_and(|due| due <= Instant::now()) {
+                break;
+            }
+            match due {
+                Some(due) => drop(hardening.wake.wait_until(&mut requests, due)),
+                None => hardening.wake.wait(&mut requests),
+            }
+        }
+        requests.now = false;
+        requests.by = None;
+        drop(requests);
+        engine.harden_or_wait();
+        if hardening.horizon.failure().is_some() {
+            wait_for_stop(engine);
+            return;
+        }
+    }
+}
+
+/// After a failure there is nothing to harden any more.
+fn wait_for_stop(engine: &Engine) {
+    let mut requests = engine.hardening.requests.lock();
+    while !requests.stop {
+        engine.hardening.wake.wait(&mut requests);
+    }
+}
+
+fn run_keeper(engine: &Engine) {
+    let period = (engine.hardening.window / 8).clamp(Duration::from_millis(1), Duration::from_millis(50));
+    loop {
+        {
+            let mut requests = engine.hardening.requests.lock();
+            if requests.stop {
+                return;
+            }
+            if engine.is_idle() {
+                engine.hardening.wake.wait(&mut requests);
+            } else {
+                engine.hardening.wake.wait_for(&mut requests, period);
+            }
+            if requests.stop {
+                return;
+            }
+        }
+        engine.watch_window();
+        // A full disk shows to the commits that need the space; the next round tries again.
+        let _ = engine.prepare_ahead();
+        engine.sweep();
+    }
+}
+
+impl Engine {
+    /// When the hardener has to begin so that the window holds: early enough for a few hardenings of the
+    /// usual length, and at half the window at the latest.
+    fn window_due(&self) -> Option<Instant> {
+        let hardening = &self.hardening;
+        let since = hardening.dirty_since.load(Ordering::SeqCst);
+        if since == 0 {
+            return None;
+        }
+        let reserve = Duration::from_micros(hardening.duration_us.load(Ordering::Relaxed)) * 4;
+        let margin =
+            (reserve + Duration::from_millis(5)).max(hardening.window / 10).min(hardening.window / 2);
+        Some(hardening.started + Duration::from_micros(since) + (hardening.window - margin))
+    }
+
+    fn is_idle(&self) -> bool {
+        self.hardening.oldest_unhardened().is_none() && self.graves.is_empty()
+    }
+
+    /// Makes commits wait while the oldest un-hardened one is older than the window.
+    fn watch_window(&self) {
+        let behind = self.hardening.oldest_unhardened().is_some_and(|age| age > self.hardening.window);
+        if behind && !self.behind.swap(true, Ordering::SeqCst) && self.hardening.oldest_unhardened().is_none()
+        {
+            // It caught up in between; its own reset may have come first.
+            self.behind.store(false, Ordering::SeqCst);
+        }
+    }
+}
+
+fn earliest(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    }
+}

@@ -1,0 +1,253 @@
+//! The horizon: how far the database is durable, and who waits for it to move.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::Waker;
+use std::thread::Thread;
+
+use parking_lot::Mutex;
+
+use crate::error::{Error, ErrorKind};
+use crate::kernel::clock::Version;
+
+/// Commits that will never become durable, and why.
+#[derive(Clone, Debug)]
+pub struct Lost {
+    horizon: u64,
+    reason: Arc<str>,
+}
+
+impl Lost {
+    pub(crate) fn new(horizon: u64, reason: String) -> Lost {
+        Lost { horizon, reason: reason.into() }
+    }
+
+    /// The last version that is durable. Everything committed after it is lost.
+    pub fn horizon(&self) -> Version {
+        Version::new(self.horizon)
+    }
+
+    /// What happened.
+    pub fn reason(&self) -> &str {
+        &self.reason
+    }
+
+    pub(crate) fn error(&self) -> Error {
+        Error::new(ErrorKind::Lost, self.to_string())
+    }
+}
+
+impl fmt::Display for Lost {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            out,
+            "everything committed after version {} is lost: {}. Reads still work; open the database again to write",
+            self.horizon, self.reason
+        )
+    }
+}
+
+/// How a receipt ends.
+pub type Outcome = Result<(), Lost>;
+
+/// Somebody to tell when a version's fate is known.
+pub(crate) enum Waiter {
+    Thread(Thread),
+    Task(Arc<Mutex<Option<Waker>>>),
+    Callback(Box<dyn FnOnce(Outcome) + Send>),
+}
+
+type OnDurable = Box<dyn FnMut(Version) + Send>;
+type OnLost = Box<dyn FnMut(Lost) + Send>;
+
+#[derive(Default)]
+struct Callbacks {
+    /// The horizon that was last told; two leaders in a row may come here in either order.
+    told: u64,
+    durable: Vec<OnDurable>,
+    lost: Vec<OnLost>,
+}
+
+/// Those whom one hardening was for.
+#[derive(Default)]
+#[must_use]
+pub(crate) struct Covered {
+    horizon: Option<u64>,
+    waiters: Vec<(u64, Waiter)>,
+}
+
+impl Covered {
+    pub(crate) fn waiter_count(&self) -> usize {
+        self.waiters.len()
+    }
+}
+
+/// See the module's documentation.
+pub(crate) struct Horizon {
+    /// The version of the last durable seal.
+    local: AtomicU64,
+    /// Every commit up to this version is durable; beyond `local` there were none.
+    covered: AtomicU64,
+    failure: OnceLock<Lost>,
+    /// Ranges of versions that were lost in earlier crashes: first and last, both included.
+    lost_before: OnceLock<Vec<(u64, u64)>>,
+    waiters: Mutex<Vec<(u64, Waiter)>>,
+    /// Length of `waiters`.
+    waiting: AtomicUsize,
+    callbacks: Mutex<Callbacks>,
+}
+
+impl Horizon {
+    pub(crate) fn new(local: u64) -> Horizon {
+        Horizon {
+            local: AtomicU64::new(local),
+            covered: AtomicU64::new(local),
+            failure: OnceLock::new(),
+            lost_before: OnceLock::new(),
+            waiters: Mutex::new(Vec::new()),
+            waiting: AtomicUsize::new(0),
+            callbacks: Mutex::new(Callbacks::default()),
+        }
+    }
+
+    /// Tells of the versions that earlier crashes took.
+    pub(crate) fn set_lost_before(&self, ranges: Vec<(u64, u64)>) {
+        self.lost_before.get_or_init(|| ranges);
+    }
+
+    #[inline]
+    pub(crate) fn local(&self) -> u64 {
+        self.local.load(Ordering::SeqCst)
+    }
+
+    #[inline]
+    pub(crate) fn failure(&self) -> Option<&Lost> {
+        self.failure.get()
+    }
+
+    /// The fate of a version, once it is known.
+    pub(crate) fn outcome(&self, version: u64) -> Option<Outcome> {
+        let lost = |&&(first, last): &&(u64, u64)| (first..=last).contains(&version);
+        if let Some(&(first, _)) = self.lost_before.get().and_then(|ranges| ranges.iter().find(lost)) {
+            return Some(Err(Lost::new(
+                first - 1,
+                "it was not durable when the database stopped".to_owned(),
+            )));
+        }
+        if version <= self.covered.load(Ordering::SeqCst) {
+            return Some(Ok(()));
+        }
+        self.failure.get().map(|lost| Err(lost.clone()))
+    }
+
+    /// Remembers a waiter for `version`; false if the version's fate is known already (a callback is called).
+    pub(crate) fn register(&self, version: u64, waiter: Waiter) -> bool {
+        let mut waiters = self.waiters.lock();
+        // Checked under the lock that `publish` and `fail` take after they have moved.
+        match self.outcome(version) {
+            None => {
+                waiters.push((version, waiter));
+                self.waiting.store(waiters.len(), Ordering::Relaxed);
+                true
+            }
+            Some(outcome) => {
+                drop(waiters);
+                if let Waiter::Callback(callback) = waiter {
+                    callback(outcome);
+                }
+                false
+            }
+        }
+    }
+
+    /// Number of registered waiters.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Moves the horizon to a version that was sealed. Returns who is to be told once the leader has let go.
+    pub(crate) fn publish(&self, version: u64) -> Covered {
+        self.local.store(version, Ordering::SeqCst);
+        Covered { horizon: Some(version), ..self.cover(version) }
+    }
+
+    /// Ends the waits for versions up to a closed one up to which everything is durable.
+    pub(crate) fn cover(&self, version: u64) -> Covered {
+        self.covered.store(version, Ordering::SeqCst);
+        let mut waiters = self.waiters.lock();
+        let covered = waiters.extract_if(.., |(wanted, _)| *wanted <= version).collect();
+        self.waiting.store(waiters.len(), Ordering::Relaxed);
+        Covered { horizon: None, waiters: covered }
+    }
+
+    /// Tells the waiters and the callbacks that a hardening was for.
+    pub(crate) fn tell(&self, covered: Covered) {
+        for (wanted, waiter) in covered.waiters {
+            tell(waiter, || self.outcome(wanted).unwrap_or(Ok(())));
+        }
+        if let Some(version) = covered.horizon {
+            let mut callbacks = self.callbacks.lock();
+            if version > callbacks.told {
+                callbacks.told = version;
+                callbacks.durable.iter_mut().for_each(|callback| callback(Version::new(version)));
+            }
+        }
+    }
+
+    /// Ends everything that is not durable as lost, for good.
+    pub(crate) fn fail(&self, lost: Lost) {
+        if self.failure.set(lost.clone()).is_err() {
+            return;
+        }
+        let waiters = std::mem::take(&mut *self.waiters.lock());
+        for (_, waiter) in waiters {
+            tell(waiter, || Err(lost.clone()));
+        }
+        let mut callbacks = self.callbacks.lock();
+        callbacks.lost.iter_mut().for_each(|callback| callback(lost.clone()));
+    }
+
+    /// Wakes a thread whose version was not covered, so that it leads the next hardening. True if there are
+    /// only waiters that cannot lead.
+    pub(crate) fn wake_successor(&self) -> bool {
+        let waiters = self.waiters.lock();
+        let thread = waiters.iter().find_map(|(_, waiter)| match waiter {
+            Waiter::Thread(thread) => Some(thread.clone()),
+            _ => None,
+        });
+        let left = !waiters.is_empty();
+        drop(waiters);
+        match thread {
+            Some(thread) => {
+                thread.unpark();
+                false
+            }
+            None => left,
+        }
+    }
+
+    pub(crate) fn on_durable(&self, callback: OnDurable) {
+        self.callbacks.lock().durable.push(callback);
+    }
+
+    pub(crate) fn on_lost(&self, mut callback: OnLost) {
+        let mut callbacks = self.callbacks.lock();
+        if let Some(lost) = self.failure.get() {
+            callback(lost.clone());
+        }
+        callbacks.lost.push(callback);
+    }
+}
+
+fn tell(waiter: Waiter, outcome: impl FnOnce() -> Outcome) {
+    match waiter {
+        Waiter::Thread(thread) => thread.unpark(),
+        Waiter::Task(waker) => {
+            if let Some(waker) = waker.lock().take() {
+                waker.wake();
+            }
+        }
+        Waiter::Callback(callback) => callback(outcome()),
+    }
+}

@@ -1,0 +1,378 @@
+//! Hardening: making versions durable, in order.
+//!
+//! One hardening is: tick, close version h, make the log read-only up to its tail, wait for those who still
+//! write there, write the extent with its seal, sync, publish horizon = h, wake the waiters.
+//!
+//! Whoever waits for durability leads: if nobody hardens at the moment, the waiter does it on its own thread (no
+//! hand-over to another thread delays a lone safe commit); otherwise it sleeps until the leader is done, and if it
+//! is not covered then, it leads the next one. So group commit clocks itself: whoever arrives during one
+//! write shares the next. A background thread hardens what nobody waits for, within the vulnerability window
+//! (`background`).
+
+pub(crate) mod background;
+pub(crate) mod horizon;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use self::horizon::{Covered, Horizon, Lost, Waiter};
+use super::engine::Engine;
+use super::sweep::Grave;
+use crate::error::{Error, Result};
+use crate::storage::epoch;
+use crate::storage::extent::{ExtentWriter, RecordVisitor};
+use crate::storage::record::Address;
+
+/// What the one who hardens owns.
+pub(crate) struct Leader {
+    writer: ExtentWriter,
+    tombstones: Tombstones,
+}
+
+/// Requests to the background thread.
+#[derive(Default)]
+pub(crate) struct Requests {
+    /// Harden at once.
+    now: bool,
+    /// Harden by then at the latest, besides the window.
+    by: Option<Instant>,
+    stop: bool,
+}
+
+/// See the module's documentation.
+pub(crate) struct Hardening {
+    pub(crate) horizon: Horizon,
+    leader: Mutex<Leader>,
+    requests: Mutex<Requests>,
+    wake: Condvar,
+    /// True while something was committed that no hardening has begun to cover.
+    dirty: AtomicBool,
+    /// When `dirty` was set, and the same for the hardening under way; microseconds since `started`, 0 if not.
+    dirty_since: AtomicU64,
+    hardening_since: AtomicU64,
+    started: Instant,
+    window: Duration,
+    background: bool,
+    /// Bytes of the last hardening, and how long it took in microseconds (smoothed).
+    last_bytes: AtomicU64,
+    duration_us: AtomicU64,
+    count: AtomicU64,
+    bytes: AtomicU64,
+    /// How many waited for the last hardening.
+    last_waiters: AtomicUsize,
+}
+
+/// Numbers for statistics.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct HardeningCounts {
+    pub(crate) count: u64,
+    pub(crate) bytes: u64,
+    pub(crate) duration: Duration,
+}
+
+impl Hardening {
+    pub(crate) fn new(writer: ExtentWriter, horizon: u64, window: Duration, background: bool) -> Hardening {
+        Hardening {
+            horizon: Horizon::new(horizon),
+            leader: Mutex::new(Leader { writer, tombstones: Tombstones::default() }),
+            requests: Mutex::new(Requests::default()),
+            wake: Condvar::new(),
+            dirty: AtomicBool::new(false),
+            dirty_since: AtomicU64::new(0),
+            hardening_since: AtomicU64::new(0),
+            started: Instant::now(),
+            window,
+            background,
+            last_bytes: AtomicU64::new(0),
+            duration_us: AtomicU64::new(0),
+            count: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            last_waiters: AtomicUsize::new(0),
+        }
+    }
+
+    /// Where many waited for the last hardening, they are just being woken, and most will be back with their next
+    /// commit in a moment that is short against a sync. Offers them the processor. A lone client never waits here.
+    fn gather(&self) {
+        let expected = self.last_waiters.load(Ordering::Relaxed) / 4 * 3;
+        if expected < 2 {
+            return;
+        }
+        let patience = Duration::from_micros(self.duration_us.load(Ordering::Relaxed) / 2);
+        let began = Instant::now();
+        while self.horizon.waiting() < expected && began.elapsed() < patience {
+            std::thread::yield_now();
+        }
+    }
+
+    /// True if syncs are frequent and small, so that segments are worth being written beforehand.
+    pub(crate) fn writes_are_small(&self) -> bool {
+        const SMALL_BYTES: u64 = 1 << 20;
+        self.last_bytes.load(Ordering::Relaxed) < SMALL_BYTES
+    }
+
+    /// Called after each commit that wrote. Costs one load unless it is the first since a hardening began.
+    #[inline]
+    pub(crate) fn note_commit(&self) {
+        if !self.dirty.load(Ordering::SeqCst) {
+            self.note_first_commit();
+        }
+    }
+
+    #[cold]
+    fn note_first_commit(&self) {
+        if !self.dirty.swap(true, Ordering::SeqCst) {
+            self.dirty_since.store(self.now_us(), Ordering::SeqCst);
+            if self.background {
+                let _requests = self.requests.lock();
+                self.wake.notify_all();
+            }
+        }
+    }
+
+    fn now_us(&self) -> u64 {
+        self.started.elapsed().as_micros() as u64 + 1
+    }
+
+    /// How long the oldest commit that is not durable has waited.
+    pub(crate) fn oldest_unhardened(&self) -> Option<Duration> {
+        let since = [&self.hardening_since, &self.dirty_since]
+            .into_iter()
+            .map(|since| since.load(Ordering::SeqCst))
+            .filter(|&since| since != 0)
+            .min()?;
+        Some(Duration::from_micros(self.now_us().saturating_sub(since)))
+    }
+
+    pub(crate) fn counts(&self) -> HardeningCounts {
+        HardeningCounts {
+            count: self.count.load(Ordering::Relaxed),
+            bytes: self.bytes.load(Ordering::Relaxed),
+            duration: Duration::from_micros(self.duration_us.load(Ordering::Relaxed)),
+        }
+    }
+
+    pub(crate) fn window(&self) -> Duration {
+        self.window
+    }
+
+    /// Checksum of the last seal.
+    pub(crate) fn chain_checksum(&self) -> u32 {
+        self.leader.lock().writer.chain.checksum
+    }
+
+    /// Asks the background thread to harden now.
+    pub(crate) fn request_now(&self) {
+        let mut requests = self.requests.lock();
+        if !requests.now {
+            requests.now = true;
+            self.wake.notify_all();
+        }
+    }
+
+    /// Asks the background thread to have hardened by `deadline`.
+    pub(crate) fn request_by(&self, deadline: Instant) {
+        let mut requests = self.requests.lock();
+        if requests.by.is_none_or(|by| deadline < by) {
+            requests.by = Some(deadline);
+            self.wake.notify_all();
+        }
+    }
+}
+
+impl Engine {
+    /// Waits until `version` is durable on this machine, leading the hardening if nobody else does.
+    pub(crate) fn wait_local(&self, version: u64) -> Result<()> {
+        self.wait_local_until(version, None).map(|_| ())
+    }
+
+    /// As [`Self::wait_local`], giving up at `deadline`; false if the version was not durable then.
+    pub(crate) fn wait_local_until(&self, version: u64, deadline: Option<Instant>) -> Result<bool> {
+        let hardening = &self.hardening;
+        if version > self.clock.now() {
+            return Err(Error::input(format!(
+                "no commit has version {version} yet; the clock is at {}",
+                self.clock.now()
+            )));
+        }
+        loop {
+            if let Some(outcome) = hardening.horizon.outcome(version) {
+                return outcome.map(|()| true).map_err(|lost| lost.error());
+            }
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Ok(false);
+            }
+            if let Some(leader) = hardening.leader.try_lock() {
+                if hardening.horizon.outcome(version).is_none() {
+                    self.lead(leader);
+                }
+                continue;
+            }
+            if !hardening.horizon.register(version, Waiter::Thread(std::thread::current())) {
+                continue;
+            }
+            // The leader looks for waiters after it has let go of the lock, so either it sees the registration
+            // or this sees the lock free.
+            if let Some(leader) = hardening.leader.try_lock() {
+                if hardening.horizon.outcome(version).is_none() {
+                    self.lead(leader);
+                }
+                continue;
+            }
+            match deadline {
+                None => std::thread::park(),
+                Some(deadline) => {
+                    std::thread::park_timeout(deadline.saturating_duration_since(Instant::now()))
+                }
+            }
+        }
+    }
+
+    /// Hardens everything committed so far; waits for a hardening under way first.
+    pub(crate) fn harden_all(&self) -> Result<()> {
+        let leader = self.hardening.leader.lock();
+        self.lead(leader);
+        match self.hardening.horizon.failure() {
+            None => Ok(()),
+            Some(lost) => Err(lost.error()),
+        }
+    }
+
+    /// Hardens, or waits until somebody else has made progress.
+    pub(crate) fn harden_or_wait(&self) {
+        match self.hardening.leader.try_lock() {
+            Some(leader) => self.lead(leader),
+            // The guard is released at once: the wait was the point.
+            None => drop(self.hardening.leader.lock()),
+        }
+    }
+
+    /// Runs one hardening as the leader, then hands over to a waiter that it did not cover.
+    fn lead(&self, mut leader: MutexGuard<'_, Leader>) {
+        let hardening = &self.hardening;
+        let covered = match hardening.horizon.failure() {
+            None => {
+                hardening.gather();
+                self.harden(&mut leader)
+            }
+            Some(_) => Covered::default(),
+        };
+        // Waking many takes a while; the next leader need not wait for it.
+        drop(leader);
+        hardening.horizon.tell(covered);
+        if hardening.horizon.wake_successor() && hardening.background {
+            hardening.request_now();
+        }
+    }
+
+    fn harden(&self, leader: &mut Leader) -> Covered {
+        let hardening = &self.hardening;
+        let began = Instant::now();
+        // Reset before the tick: a commit that still sees it set has installed its writes before the tick.
+        hardening.hardening_since.store(hardening.dirty_since.swap(0, Ordering::SeqCst), Ordering::SeqCst);
+        hardening.dirty.store(false, Ordering::SeqCst);
+        let version = self.clock.close();
+        let covered = if self.log.has_unsealed_records() {
+            let start = self.log.hardened();
+            let end = self.log.shift_read_only();
+            epoch::quiesce();
+            match self.write_extents(leader, start, end, version) {
+                Ok(()) => self.publish(leader, end, version, began),
+                Err(error) => {
+                    let lost = Lost::new(hardening.horizon.local(), format!("hardening failed: {error}"));
+                    hardening.horizon.fail(lost);
+                    Covered::default()
+                }
+            }
+        } else {
+            self.behind.store(false, Ordering::SeqCst);
+            hardening.horizon.cover(version)
+        };
+        hardening.hardening_since.store(0, Ordering::SeqCst);
+        self.make_room();
+        self.update_limit();
+        covered
+    }
+
+    /// Writes the log from `start` to `end`, one extent for each segment it touches, each durable before the
+    /// next is begun; only the last one carries the new version.
+    fn write_extents(
+        &self,
+        leader: &mut Leader,
+        start: Address,
+        end: Address,
+        version: u64,
+    ) -> std::io::Result<()> {
+        let mut from = start;
+        while from < end {
+            let to = (from + 1).next_multiple_of(self.log.segment_bytes()).min(end);
+            let sealed = if to == end { version } else { self.hardening.horizon.local() };
+            leader.writer.write(
+                &self.log,
+                &self.segments,
+                (from, to),
+                (sealed, 0),
+                &mut leader.tombstones,
+            )?;
+            from = to;
+        }
+        Ok(())
+    }
+
+    fn publish(&self, leader: &mut Leader, end: Address, version: u64, began: Instant) -> Covered {
+        let hardening = &self.hardening;
+        let bytes = end - self.log.hardened();
+        self.log.set_hardened(end);
+        hardening.last_bytes.store(bytes, Ordering::Relaxed);
+        hardening.bytes.fetch_add(bytes, Ordering::Relaxed);
+        hardening.count.fetch_add(1, Ordering::Relaxed);
+        let took_us = began.elapsed().as_micros() as u64;
+        let before_us = hardening.duration_us.load(Ordering::Relaxed);
+        hardening.duration_us.store((before_us * 3 + took_us) / 4, Ordering::Relaxed);
+        self.behind.store(false, Ordering::SeqCst);
+        self.graves.bury(&mut leader.tombstones.0);
+        let covered = hardening.horizon.publish(version);
+        hardening.last_waiters.store(covered.waiter_count(), Ordering::Relaxed);
+        covered
+    }
+
+    /// Frees ring memory before commits have to wait for it, but no more than that: what was evicted must be read
+    /// from disk by whoever updates it next.
+    fn make_room(&self) {
+        let (tail, ring) = (self.log.tail(), self.log.ring_bytes());
+        // The longest record always fits into a segment.
+        let free = (ring / 8).max(self.log.segment_bytes());
+        let target = (tail + free).saturating_sub(ring).min(self.log.hardened());
+        // A quiesce costs something, so not for every few records.
+        if target > self.log.head() + free / 4 {
+            self.log.evict(target);
+        }
+    }
+
+    /// Slows commits down while hardening is behind the vulnerability window (C5b).
+    #[inline]
+    pub(crate) fn wait_while_behind(&self) {
+        if self.behind.load(Ordering::Relaxed) {
+            self.wait_until_caught_up();
+        }
+    }
+
+    #[cold]
+    fn wait_until_caught_up(&self) {
+        while self.behind.load(Ordering::SeqCst) && self.check_writable().is_ok() {
+            self.harden_or_wait();
+        }
+    }
+}
+
+/// Collects the tombstones of the extents being written.
+#[derive(Default)]
+struct Tombstones(Vec<Grave>);
+
+impl RecordVisitor for Tombstones {
+    fn tombstone(&mut self, address: Address, object: u32, key: &[u8]) {
+        self.0.push(Grave { address, object, key: key.into() });
+    }
+}

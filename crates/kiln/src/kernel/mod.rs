@@ -1,0 +1,26 @@
+//! The kernel: transactions, the clock, hardening, sessions. It knows objects only by what they add to the
+//! indexes ([`object`]).
+//!
+//! ```text
+//!   transaction ── read ── commit        what a transaction does        write_set   what it buffers
+//!   single                               a transaction of one write
+//!   snapshot, session, receipt           what it gives out
+//!   clock                                versions: tick and close
+//!   hardening/                           making versions durable: leaders, horizon, background threads
+//!   sweep                                forgetting what nobody needs
+//! ```
+
+pub(crate) mod clock;
+pub(crate) mod commit;
+pub(crate) mod engine;
+pub(crate) mod hardening;
+pub(crate) mod object;
+pub(crate) mod read;
+pub(crate) mod receipt;
+pub(crate) mod recovery;
+pub(crate) mod session;
+pub(crate) mod single;
+pub(crate) mod snapshot;
+pub(crate) mod sweep;
+pub(crate) mod transaction;
+pub(crate) mod write_set;

@@ -1,0 +1,108 @@
+//! What the kernel asks of an object, and the registry of objects.
+//!
+//! Every object's records are found by the one hash index; an object adds what it needs besides. The kernel
+//! calls it at the moments when a key comes to exist and when it ceases to. A new kind of object implements
+//! [`ObjectKeys`] and is registered in `objects::keys_of`.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::storage::epoch::{self, Pin};
+use crate::storage::ordered_index::{Insertion, LeafRead, OrderedIndex};
+use crate::storage::record::OBJECTS_MAX;
+
+/// The kinds of object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ObjectKind {
+    /// Keys in no order.
+    Map,
+    /// Ordered keys with ranges.
+    Table,
+}
+
+/// An object's own view of which keys exist. All calls for one key are made under its bucket's lock.
+pub(crate) trait ObjectKeys: Send + Sync {
+    /// A transaction is about to commit the first record of `key`. It may still fail and retract it.
+    fn admit(&self, pin: &Pin, key: &[u8]) -> Insertion;
+    /// The key has no record any more.
+    fn retract(&self, pin: &Pin, key: &[u8]);
+    /// The ordered index, if the object has ranges.
+    fn ordered(&self) -> Option<&OrderedIndex>;
+}
+
+/// A number that many threads change and few read.
+pub(crate) struct StripedCounter {
+    stripes: Box<[Stripe; STRIPES]>,
+}
+
+const STRIPES: usize = 16;
+
+#[repr(align(128))]
+struct Stripe(AtomicI64);
+
+impl StripedCounter {
+    pub(crate) fn new() -> StripedCounter {
+        StripedCounter { stripes: Box::new([const { Stripe(AtomicI64::new(0)) }; STRIPES]) }
+    }
+
+    #[inline]
+    pub(crate) fn add(&self, change: i64) {
+        self.stripes[epoch::thread_index() % STRIPES].0.fetch_add(change, Ordering::Relaxed);
+    }
+
+    /// The sum; exact when nobody adds meanwhile.
+    pub(crate) fn sum(&self) -> u64 {
+        self.stripes.iter().map(|stripe| stripe.0.load(Ordering::Relaxed)).sum::<i64>().max(0) as u64
+    }
+}
+
+/// An open object.
+pub(crate) struct ObjectState {
+    pub(crate) id: u32,
+    pub(crate) name: String,
+    pub(crate) kind: ObjectKind,
+    pub(crate) keys: Box<dyn ObjectKeys>,
+    pub(crate) key_count: StripedCounter,
+}
+
+const CHUNK: usize = 1 << 9;
+type Chunk = Box<[OnceLock<ObjectState>]>;
+
+/// All objects, by number. Objects are only ever added, so finding one is two loads.
+pub(crate) struct Objects {
+    chunks: Box<[OnceLock<Chunk>]>,
+}
+
+impl Objects {
+    pub(crate) fn new() -> Objects {
+        Objects { chunks: (0..OBJECTS_MAX as usize / CHUNK).map(|_| OnceLock::new()).collect() }
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, id: u32) -> Option<&ObjectState> {
+        self.chunks.get(id as usize / CHUNK)?.get()?.get(id as usize % CHUNK)?.get()
+    }
+
+    /// Adds an object; an object that is there already stays.
+    pub(crate) fn add(&self, object: ObjectState) -> Result<&ObjectState> {
+        let id = object.id as usize;
+        let chunk = self.chunks.get(id / CHUNK).ok_or_else(|| {
+            Error::new(ErrorKind::Limit, format!("a database holds at most {OBJECTS_MAX} objects"))
+        })?;
+        let slots = chunk.get_or_init(|| (0..CHUNK).map(|_| OnceLock::new()).collect());
+        Ok(slots[id % CHUNK].get_or_init(|| object))
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &ObjectState> {
+        self.chunks.iter().filter_map(OnceLock::get).flat_map(|chunk| chunk.iter().filter_map(OnceLock::get))
+    }
+}
+
+/// A leaf of an object's ordered index that a transaction has read.
+#[derive(Clone, Copy)]
+pub(crate) struct RangeRead {
+    pub(crate) object: u32,
+    pub(crate) leaf: LeafRead,
+}

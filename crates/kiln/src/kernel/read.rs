@@ -1,0 +1,262 @@
+//! Reading a key: its newest record, or the newest one up to a version.
+//!
+//! No I/O happens under a pin: a record that is only on disk is read unpinned, and what led to it is validated
+//! afterwards.
+
+use std::sync::atomic::Ordering;
+
+use super::engine::Engine;
+use crate::error::Result;
+use crate::storage::epoch;
+use crate::storage::extent;
+use crate::storage::hash_index::{Bucket, Stamp};
+use crate::storage::record::{Address, Kind, NO_ADDRESS, OwnedRecord, RecordView};
+
+/// What a read found, and by what it can be validated later.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reading {
+    /// The key has a value, which is in the caller's buffer.
+    pub(crate) found: bool,
+    /// Version of the record that said so; 0 if there is none.
+    pub(crate) version: u64,
+    pub(crate) bucket: Bucket,
+    pub(crate) stamp: Stamp,
+}
+
+/// Addresses of candidates that are on disk; a bucket rarely has one whose tag matches by chance.
+type ColdCandidates = Vec<Address>;
+
+enum Memory {
+    Done(Reading),
+    Cold(Bucket, Stamp, ColdCandidates),
+    Retry,
+}
+
+impl Engine {
+    /// Reads the newest record of a key into `out`. `None` if somebody holds the key's bucket for too long.
+    #[inline]
+    pub(crate) fn read_current(
+        &self,
+        object: u32,
+        key: &[u8],
+        hash: u64,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Reading>> {
+        loop {
+            match self.read_memory(object, key, hash, out) {
+                None => return Ok(None),
+                Some(Memory::Done(reading)) => return Ok(Some(reading)),
+                Some(Memory::Retry) => {}
+                Some(Memory::Cold(bucket, stamp, cold)) => {
+                    if let Some(reading) = self.read_cold(object, key, (bucket, stamp), &cold, out)? {
+                        return Ok(Some(reading));
+                    }
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn read_memory(&self, object: u32, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Option<Memory> {
+        let _pin = epoch::pin();
+        let (bucket, stamp) = self.index.stamp(hash)?;
+        let mut cold = ColdCandidates::new();
+        let seen = self.index.find(bucket, hash, |address| {
+            if address < self.log.head() {
+                cold.push(address);
+                return None;
+            }
+            let Some(view) = self.log.view(address) else { return Some(None) };
+            if !view.is(object, key) {
+                return None;
+            }
+            let found = view.shape().kind == Kind::Put;
+            if found {
+                out.clear();
+                view.value_into(out);
+            }
+            Some(Some((found, view.version())))
+        });
+        // The bucket's sequence covers the record too: unchanged means that nothing was torn.
+        std::sync::atomic::fence(Ordering::Acquire);
+        if let Some(seen) = seen {
+            return Some(match seen.filter(|_| self.index.unchanged(bucket, stamp)) {
+                Some((found, version)) => Memory::Done(Reading { found, version, bucket, stamp }),
+                None => Memory::Retry,
+            });
+        }
+        if !cold.is_empty() {
+            return Some(Memory::Cold(bucket, stamp, cold));
+        }
+        Some(match self.index.unchanged(bucket, stamp) {
+            true => Memory::Done(Reading { found: false, version: 0, bucket, stamp }),
+            false => Memory::Retry,
+        })
+    }
+
+    /// Looks through candidates on disk; `None` if the bucket changed meanwhile.
+    #[cold]
+    fn read_cold(
+        &self,
+        object: u32,
+        key: &[u8],
+        (bucket, stamp): (Bucket, Stamp),
+        cold: &[Address],
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Reading>> {
+        let mut reading = Reading { found: false, version: 0, bucket, stamp };
+        for &address in cold {
+            let record = match self.read_disk(address) {
+                Ok(record) => record,
+                // The record may have been superseded and its segment reused since we looked.
+                Err(_) if !self.index.unchanged(bucket, stamp) => return Ok(None),
+                Err(error) => return Err(error),
+            };
+            if record.shape.object == object && record.key() == key {
+                reading.found = record.shape.kind == Kind::Put;
+                reading.version = record.version;
+                out.clear();
+                out.extend_from_slice(record.value());
+                break;
+            }
+        }
+        Ok(self.index.unchanged(bucket, stamp).then_some(reading))
+    }
+
+    /// Reads a record from disk. The caller is not pinned.
+    pub(crate) fn read_disk(&self, address: Address) -> Result<OwnedRecord> {
+        extent::read_record(&self.segments, address)
+    }
+
+    /// Reads the newest record of a key whose version is at most `version`, which is closed and held by a
+    /// registered snapshot. Waits for nobody's commit. Returns the record's version if there is a value.
+    pub(crate) fn read_as_of(
+        &self,
+        object: u32,
+        key: &[u8],
+        hash: u64,
+        version: u64,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<u64>> {
+        loop {
+            let before = self.index.stamp(hash);
+            let mut cold = ColdCandidates::new();
+            {
+                let _pin = epoch::pin();
+                let seen = self.index.find(self.index.bucket_of(hash), hash, |newest| {
+                    match self.walk_memory(object, key, newest, version, out) {
+                        Walk::OtherKey => {}
+                        Walk::Found(found) => return Some(found),
+                        Walk::Cold(address) => cold.push(address),
+                    }
+                    None
+                });
+                if let Some(found) = seen {
+                    return Ok(found);
+                }
+            }
+            for address in cold {
+                match self.walk_disk(object, key, address, version, out)? {
+                    Walk::Found(found) => return Ok(found),
+                    Walk::OtherKey | Walk::Cold(_) => {}
+                }
+            }
+            // Nothing was found. That stands if no split moved entries meanwhile; a commit in progress cannot
+            // hide an entry, but it is cheap to wait for it.
+            if let Some((bucket, stamp)) = before
+                && self.index.unchanged(bucket, stamp)
+            {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// The key of the record at `address`, if it is one of `object` and still in the log.
+    pub(crate) fn key_at(&self, object: u32, address: Address) -> Result<Option<Vec<u8>>> {
+        {
+            let _pin = epoch::pin();
+            if address >= self.log.head() {
+                let view = self.log.view(address).filter(|view| view.shape().object == object);
+                return Ok(view.map(|view| {
+                    let mut key = Vec::new();
+                    view.key_into(&mut key);
+                    key
+                }));
+            }
+        }
+        match self.read_disk(address) {
+            Ok(record) => Ok((record.shape.object == object).then(|| record.key().to_vec())),
+            Err(_) if address < self.log.begin() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn walk_memory(&self, object: u32, key: &[u8], newest: Address, version: u64, out: &mut Vec<u8>) -> Walk {
+        let mut address = newest;
+        loop {
+            if address == NO_ADDRESS || address < self.log.begin() {
+                return Walk::Found(None);
+            }
+            if address < self.log.head() {
+                return Walk::Cold(address);
+            }
+            let Some(view) = self.log.view(address) else { return Walk::OtherKey };
+            if !view.is(object, key) {
+                return Walk::OtherKey;
+            }
+            if view.version() <= version {
+                return Walk::Found(copy_put(&view, out));
+            }
+            address = view.previous();
+        }
+    }
+
+    fn walk_disk(
+        &self,
+        object: u32,
+        key: &[u8],
+        from: Address,
+        version: u64,
+        out: &mut Vec<u8>,
+    ) -> Result<Walk> {
+        let mut address = from;
+        loop {
+            if address == NO_ADDRESS || address < self.log.begin() {
+                return Ok(Walk::Found(None));
+            }
+            let record = match self.read_disk(address) {
+                Ok(record) => record,
+                // Truncated since we looked: then no snapshot needs it.
+                Err(_) if address < self.log.begin() => return Ok(Walk::OtherKey),
+                Err(error) => return Err(error),
+            };
+            if record.shape.object != object || record.key() != key {
+                return Ok(Walk::OtherKey);
+            }
+            if record.version <= version {
+                if record.shape.kind != Kind::Put {
+                    return Ok(Walk::Found(None));
+                }
+                out.clear();
+                out.extend_from_slice(record.value());
+                return Ok(Walk::Found(Some(record.version)));
+            }
+            address = record.previous;
+        }
+    }
+}
+
+enum Walk {
+    OtherKey,
+    Found(Option<u64>),
+    Cold(Address),
+}
+
+fn copy_put(view: &RecordView<'_>, out: &mut Vec<u8>) -> Option<u64> {
+    if view.shape().kind != Kind::Put {
+        return None;
+    }
+    out.clear();
+    view.value_into(out);
+    Some(view.version())
+}

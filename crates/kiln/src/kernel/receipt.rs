@@ -1,0 +1,200 @@
+//! Receipts: what a commit returns, and the two ways in which it ends.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::clock::Version;
+use super::engine::Engine;
+use super::hardening::horizon::{Outcome, Waiter};
+use crate::error::{Error, Result};
+
+/// A set of tolerated failures that a commit can be made durable against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Level(u8);
+
+impl Level {
+    /// Visible to everybody; survives nothing. Every commit is there when it returns.
+    pub const MEMORY: Level = Level(0);
+    /// Survives the loss of power: on this machine's disk, synced.
+    pub const LOCAL: Level = Level(1);
+}
+
+/// How far a receipt has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// Not durable yet.
+    Pending,
+    /// Durable at the level asked for. It stays so.
+    Durable,
+    /// It will never be durable. It stays so.
+    Lost,
+}
+
+/// A commit's receipt: tells when it is durable, or lost. It ends in exactly one of the two.
+#[derive(Clone)]
+pub struct Receipt {
+    engine: Arc<Engine>,
+    version: u64,
+}
+
+impl std::fmt::Debug for Receipt {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Receipt").field("version", &self.version).finish_non_exhaustive()
+    }
+}
+
+impl Receipt {
+    pub(crate) fn new(engine: Arc<Engine>, version: u64) -> Receipt {
+        Receipt { engine, version }
+    }
+
+    /// The version that the transaction committed into. What was committed in an earlier version is durable
+    /// whenever this one is.
+    pub fn version(&self) -> Version {
+        Version::new(self.version)
+    }
+
+    /// Waits until the commit is durable at `level`, hardening on the calling thread if nobody else does.
+    ///
+    /// # Errors
+    /// `Lost` if it never will be, with the reason; `Input` if no commit can have this version yet.
+    pub fn wait(&self, level: Level) -> Result<()> {
+        match level {
+            Level::MEMORY => Ok(()),
+            _ => self.engine.wait_local(self.version),
+        }
+    }
+
+    /// As [`Self::wait`], for at most `timeout`; false if it was not durable by then. A hardening that this call
+    /// leads is finished even if it takes longer.
+    ///
+    /// # Errors
+    /// As [`Self::wait`].
+    pub fn wait_timeout(&self, level: Level, timeout: Duration) -> Result<bool> {
+        match level {
+            Level::MEMORY => Ok(true),
+            _ => self.engine.wait_local_until(self.version, Instant::now().checked_add(timeout)),
+        }
+    }
+
+    /// How far it has come, at once.
+    pub fn poll(&self, level: Level) -> Progress {
+        match self.engine.hardening.horizon.outcome(self.version) {
+            _ if level == Level::MEMORY => Progress::Durable,
+            None => Progress::Pending,
+            Some(Ok(())) => Progress::Durable,
+            Some(Err(_)) => Progress::Lost,
+        }
+    }
+
+    /// Calls back when it is durable or lost: at once if that is known, else on the thread that hardens, so the
+    /// callback must be quick and must not wait for this database. Does not itself start a hardening.
+    pub fn on_durable(&self, level: Level, callback: impl FnOnce(Outcome) + Send + 'static) {
+        match level {
+            Level::MEMORY => callback(Ok(())),
+            _ => {
+                self.engine.hardening.horizon.register(self.version, Waiter::Callback(Box::new(callback)));
+            }
+        }
+    }
+
+    /// A future that ends when the commit is durable at `level`, or with the error `Lost`. It works with any
+    /// executor. Polling it asks the background thread to harden at once.
+    pub fn durable(&self, level: Level) -> Durable {
+        Durable { receipt: self.clone(), level, registered: None }
+    }
+}
+
+/// The future of [`Receipt::durable`].
+#[derive(Debug)]
+#[must_use = "a future does nothing until it is awaited"]
+pub struct Durable {
+    receipt: Receipt,
+    level: Level,
+    registered: Option<Arc<Mutex<Option<Waker>>>>,
+}
+
+impl Future for Durable {
+    type Output = Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        let (engine, version) = (self.receipt.engine.clone(), self.receipt.version);
+        if self.level == Level::MEMORY {
+            return Poll::Ready(Ok(()));
+        }
+        let known =
+            || engine.hardening.horizon.outcome(version).map(|outcome| outcome.map_err(|lost| lost.error()));
+        if let Some(outcome) = known() {
+            return Poll::Ready(outcome);
+        }
+        if version > engine.clock.now() {
+            return Poll::Ready(Err(Error::input(format!("no commit has version {version} yet"))));
+        }
+        if let Some(slot) = &self.registered {
+            *slot.lock() = Some(context.waker().clone());
+        } else {
+            let slot = Arc::new(Mutex::new(Some(context.waker().clone())));
+            engine.hardening.horizon.register(version, Waiter::Task(slot.clone()));
+            self.registered = Some(slot);
+            engine.hardening.request_now();
+        }
+        // The waker may have been taken between the look and the registration.
+        known().map_or(Poll::Pending, Poll::Ready)
+    }
+}
+
+/// A transaction that has committed: visible to everybody, and not yet said to be durable.
+///
+/// Say which it is to be: [`safe`](Self::safe) waits until it survives power loss, [`fast`](Self::fast) does
+/// not wait and gives the receipt.
+#[must_use = "say safe() to wait until it is durable, or fast() not to"]
+#[derive(Debug)]
+pub struct Commit<'db, T> {
+    engine: &'db Arc<Engine>,
+    version: u64,
+    value: T,
+}
+
+impl<'db, T> Commit<'db, T> {
+    pub(crate) fn new(engine: &'db Arc<Engine>, version: u64, value: T) -> Commit<'db, T> {
+        Commit { engine, version, value }
+    }
+
+    /// The version it committed into; of a transaction that only read, the newest version it has read.
+    pub fn version(&self) -> Version {
+        Version::new(self.version)
+    }
+
+    /// Waits until the commit survives power loss, and gives what the transaction returned.
+    ///
+    /// # Errors
+    /// `Lost` if the disk failed: then it is not durable and never will be.
+    pub fn safe(self) -> Result<T> {
+        self.engine.wait_local(self.version)?;
+        Ok(self.value)
+    }
+
+    /// Does not wait: the commit becomes durable within the database's vulnerability window.
+    pub fn fast(self) -> (T, Receipt) {
+        (self.value, Receipt::new(self.engine.clone(), self.version))
+    }
+
+    /// Does not wait, but has the commit durable within `bound`, or the window if that is shorter.
+    pub fn fast_within(self, bound: Duration) -> (T, Receipt) {
+        // Half the bound is for the hardening itself.
+        if let Some(deadline) = Instant::now().checked_add(bound / 2) {
+            self.engine.hardening.request_by(deadline);
+        }
+        self.fast()
+    }
+
+    /// As [`Self::fast`] for those who need no receipt; costs nothing beyond the commit.
+    pub fn forget(self) -> T {
+        self.value
+    }
+}

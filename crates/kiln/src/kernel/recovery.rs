@@ -1,0 +1,228 @@
+//! Recovery: from the log on disk to the indexes in memory.
+//!
+//! The log is walked once, extent by extent. A record's previous address is the address of its key's record
+//! before it, so the index is rebuilt without comparing keys and without a second read: an entry that points to
+//! the previous address moves on, and where there is none the key is new.
+//!
+//! A record whose version is newer than its extent's seal waits for a later seal; if a crash came first, the
+//! next opening wrote a seal that says so, and the record is lost.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use super::clock::Version;
+use super::object::Objects;
+use super::session::{SESSIONS_OBJECT, decode_serial};
+use crate::error::{Error, Result};
+use crate::objects::{self, CATALOG_OBJECT};
+use crate::storage::epoch;
+use crate::storage::extent::{Chain, Extent, Item, Scanner};
+use crate::storage::hash_index::{self, HashIndex};
+use crate::storage::log::Log;
+use crate::storage::record::{Address, DiskRecord, Kind, NO_ADDRESS, OwnedRecord};
+use crate::storage::segments::Segments;
+use crate::storage::superblock::Superblock;
+
+/// What opening a database found.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct RecoveryReport {
+    /// Everything committed up to this version is there, and nothing committed after it.
+    pub horizon: Version,
+    /// The versions, first and last, that are lost if anything was committed into them; `None` after an orderly
+    /// close.
+    pub lost_versions: Option<(Version, Version)>,
+    /// Bytes of an unfinished write that were cut off the end of the log.
+    pub cut_bytes: u64,
+    /// Records that had been written but whose version never became durable.
+    pub lost_records: u64,
+    /// Records read.
+    pub records: u64,
+    /// Extents read.
+    pub seals: u64,
+    /// Segments read.
+    pub segments: u64,
+    /// The database had been closed in order, or is new.
+    pub clean: bool,
+    /// Every session and the last of its serial numbers that survived.
+    pub sessions: Vec<(Vec<u8>, u64)>,
+    /// How long it took.
+    pub duration: Duration,
+}
+
+impl fmt::Display for RecoveryReport {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            out,
+            "recovered version {} from {} records in {} extents of {} segments in {:.3} s; ",
+            self.horizon,
+            self.records,
+            self.seals,
+            self.segments,
+            self.duration.as_secs_f64()
+        )?;
+        match &self.lost_versions {
+            None => out.write_str("it had been closed in order, nothing is lost")?,
+            Some((first, _)) => write!(
+                out,
+                "it had not been closed in order: whatever was committed from version {first} on is lost \
+                 ({} records never sealed, {} bytes of an unfinished write cut off)",
+                self.lost_records, self.cut_bytes
+            )?,
+        }
+        for (id, serial) in &self.sessions {
+            write!(out, "\n  session {:?}: durable through serial {serial}", String::from_utf8_lossy(id))?;
+        }
+        Ok(())
+    }
+}
+
+/// What the walk leaves behind besides the indexes.
+pub(crate) struct Recovered {
+    pub(crate) report: RecoveryReport,
+    /// Where the log goes on, and the chain of seals up to there.
+    pub(crate) end: Address,
+    pub(crate) chain: Chain,
+    /// The newest version seen in any record.
+    pub(crate) newest_version: u64,
+    /// Versions lost in this and in earlier crashes: first and last of each.
+    pub(crate) lost_ranges: Vec<(u64, u64)>,
+}
+
+/// After a crash the clock jumps by this much, so that no version that was given out but never reached the disk
+/// is given out again.
+pub(crate) const VERSIONS_SKIPPED: u64 = 1 << 24;
+
+/// Walks the log and fills the indexes.
+pub(crate) struct Recovery<'a> {
+    pub(crate) segments: &'a Segments,
+    pub(crate) superblock: &'a Superblock,
+    pub(crate) log: &'a Log,
+    pub(crate) index: &'a HashIndex,
+    pub(crate) objects: &'a Objects,
+    /// Serial numbers seen so far.
+    pub(crate) sessions: BTreeMap<Vec<u8>, u64>,
+}
+
+impl Recovery<'_> {
+    pub(crate) fn run(mut self) -> Result<Recovered> {
+        let mut scanner = Scanner::new(self.segments, self.superblock);
+        let mut report = RecoveryReport::default();
+        let mut pending: Vec<(Address, OwnedRecord)> = Vec::new();
+        let (mut horizon, mut newest_version) = (0, 0);
+        let mut lost_ranges = Vec::new();
+        let mut last_segment = None;
+        while let Some(extent) = scanner.next()? {
+            let seal = &extent.seal;
+            self.log.load(seal.address, extent.bytes);
+            report.seals += 1;
+            let segment = seal.address / self.superblock.segment_bytes;
+            report.segments += u64::from(last_segment.replace(segment) != Some(segment));
+            if seal.first_version != 0 {
+                // Opened after a crash: what was never sealed before is lost for ever.
+                pending.clear();
+                lost_ranges.push((seal.version + 1, seal.first_version - 1));
+                newest_version = newest_version.max(seal.first_version - 1);
+            }
+            horizon = horizon.max(seal.version);
+            for (address, record) in std::mem::take(&mut pending) {
+                self.apply_or_keep(address, &record.as_disk_record(), horizon, &mut pending)?;
+            }
+            self.replay(&extent, horizon, &mut pending, &mut report, &mut newest_version)?;
+        }
+        let clean = self.superblock.clean;
+        if clean && scanner.position() != self.superblock.known_end {
+            // A newer superblock must have been damaged: the log went on after this orderly close.
+            report.clean = false;
+        } else {
+            report.clean = clean;
+        }
+        report.horizon = Version::new(horizon);
+        report.cut_bytes = scanner.cut_bytes();
+        report.lost_records = pending.len() as u64;
+        report.sessions = std::mem::take(&mut self.sessions).into_iter().collect();
+        let (end, chain) = (scanner.position(), scanner.chain());
+        newest_version = newest_version.max(horizon).max(self.superblock.clock);
+        Ok(Recovered { report, end, chain, newest_version, lost_ranges })
+    }
+
+    fn replay(
+        &mut self,
+        extent: &Extent<'_>,
+        horizon: u64,
+        pending: &mut Vec<(Address, OwnedRecord)>,
+        report: &mut RecoveryReport,
+        newest_version: &mut u64,
+    ) -> Result<()> {
+        for item in extent.items() {
+            let item = item.map_err(|(address, what)| self.segments.corrupted(address, what))?;
+            if let Item::Record(address, record) = item {
+                report.records += 1;
+                *newest_version = record.version.max(*newest_version);
+                self.apply_or_keep(address, &record, horizon, pending)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn apply_or_keep(
+        &mut self,
+        address: Address,
+        record: &DiskRecord<'_>,
+        horizon: u64,
+        pending: &mut Vec<(Address, OwnedRecord)>,
+    ) -> Result<()> {
+        if record.version > horizon {
+            pending.push((address, OwnedRecord::from_disk(record)));
+            return Ok(());
+        }
+        self.apply(address, record)
+    }
+
+    fn apply(&mut self, address: Address, record: &DiskRecord<'_>) -> Result<()> {
+        let id = record.shape.object;
+        if id == CATALOG_OBJECT
+            && record.shape.kind == Kind::Put
+            && let Some((name, kind, id)) = objects::decode_entry(record.key, record.value)
+        {
+            objects::add(self.objects, id, &name, kind)?;
+        }
+        if id == SESSIONS_OBJECT {
+            self.sessions.insert(record.key.to_vec(), decode_serial(record.value));
+        }
+        let object = self.objects.get(id).ok_or_else(|| {
+            self.segments.corrupted(
+                address,
+                format_args!("a record belongs to object {id}, which is not in the catalog"),
+            )
+        })?;
+        let hash = hash_index::hash_of(self.superblock.hash_seed, id, record.key);
+        let pin = epoch::pin();
+        let bucket = self.index.lock(hash).ok_or_else(Error::conflict)?;
+        let mut overflowed = false;
+        match record.shape.kind {
+            Kind::Put
+                if record.previous != NO_ADDRESS
+                    && self.index.replace(bucket, hash, record.previous, address) => {}
+            Kind::Put => {
+                overflowed = self.index.insert(bucket, hash, address);
+                object.keys.admit(&pin, record.key);
+                object.key_count.add(1);
+            }
+            // A tombstone does not enter the index; what follows it looks like a new key.
+            _ => {
+                if self.index.remove(bucket, hash, record.previous) {
+                    object.keys.retract(&pin, record.key);
+                    object.key_count.add(-1);
+                }
+            }
+        }
+        self.index.unlock_changed(bucket);
+        drop(pin);
+        if overflowed {
+            self.index.grow();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,129 @@
+//! Sessions: resumable client identities with serial numbers (CPR §2).
+//!
+//! A session's serial number is a record like any other, written by the same transaction as the operation that it
+//! numbers. So the session's commit point after a crash is exact by atomicity alone (C7), an idle session
+//! costs nothing, and sessions need no place in the seals.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::engine::Engine;
+use super::receipt::Commit;
+use super::transaction::{self, Isolation, Transaction};
+use crate::error::{Error, ErrorKind, Result};
+
+/// The object that holds the sessions' serial numbers.
+pub(crate) const SESSIONS_OBJECT: u32 = 1;
+const ID_BYTES_MAX: usize = 1024;
+
+/// The sessions that are open now.
+#[derive(Default)]
+pub(crate) struct Sessions {
+    open: Mutex<HashSet<Box<[u8]>>>,
+}
+
+/// A resumable client identity. Each of its transactions takes the next serial number; after a crash
+/// [`recovered_serial`](Self::recovered_serial) says up to which one they survived: all up to it, none after.
+#[derive(Debug)]
+pub struct Session {
+    engine: Arc<Engine>,
+    id: Box<[u8]>,
+    recovered: u64,
+    serial: Mutex<u64>,
+}
+
+impl Session {
+    pub(crate) fn open(engine: &Arc<Engine>, id: &[u8]) -> Result<Session> {
+        if id.is_empty() || id.len() > ID_BYTES_MAX {
+            return Err(Error::input(format!(
+                "a session's id has 1 to {ID_BYTES_MAX} bytes; this one has {}",
+                id.len()
+            )));
+        }
+        if !engine.sessions.open.lock().insert(id.into()) {
+            return Err(Error::new(
+                ErrorKind::Locked,
+                format!("session {:?} is open already; close it there first", String::from_utf8_lossy(id)),
+            ));
+        }
+        let mut session =
+            Session { engine: engine.clone(), id: id.into(), recovered: 0, serial: Mutex::new(0) };
+        session.recovered = session.read_serial(None)?;
+        *session.serial.get_mut() = session.recovered;
+        Ok(session)
+    }
+
+    /// The id under which it was opened.
+    pub fn id(&self) -> &[u8] {
+        &self.id
+    }
+
+    /// The last serial number that was there when the session was opened; 0 for a new session.
+    pub fn recovered_serial(&self) -> u64 {
+        self.recovered
+    }
+
+    /// The serial number of the last transaction that committed.
+    pub fn serial(&self) -> u64 {
+        *self.serial.lock()
+    }
+
+    /// The last serial number that is durable.
+    ///
+    /// # Errors
+    /// `Corrupted` or `Io` if its record must be read from disk and cannot be.
+    pub fn durable_serial(&self) -> Result<u64> {
+        let version = self.engine.open_durable_snapshot();
+        let serial = self.read_serial(Some(version));
+        self.engine.release_snapshot(version);
+        serial
+    }
+
+    /// Runs a transaction as the session's next operation, again and again until it does not conflict. Calls
+    /// from several threads take their turns.
+    ///
+    /// # Errors
+    /// As [`Kiln::transact`](crate::Kiln::transact). A transaction that fails takes no serial number.
+    pub fn transact<T>(&self, mut body: impl FnMut(&Transaction<'_>) -> Result<T>) -> Result<Commit<'_, T>> {
+        let mut serial = self.serial.lock();
+        let next = *serial + 1;
+        let commit = transaction::run(&self.engine, Isolation::Serializable, |tx| {
+            let value = body(tx)?;
+            tx.put_key(SESSIONS_OBJECT, &self.id, &next.to_le_bytes())?;
+            Ok(value)
+        })?;
+        *serial = next;
+        Ok(commit)
+    }
+
+    fn read_serial(&self, as_of: Option<u64>) -> Result<u64> {
+        let hash = self.engine.hash(SESSIONS_OBJECT, &self.id);
+        let mut value = Vec::new();
+        let found = match as_of {
+            Some(version) => {
+                self.engine.read_as_of(SESSIONS_OBJECT, &self.id, hash, version, &mut value)?.is_some()
+            }
+            None => loop {
+                if let Some(reading) =
+                    self.engine.read_current(SESSIONS_OBJECT, &self.id, hash, &mut value)?
+                {
+                    break reading.found;
+                }
+            },
+        };
+        Ok(if found { decode_serial(&value) } else { 0 })
+    }
+}
+
+/// A serial number as it is stored.
+pub(crate) fn decode_serial(value: &[u8]) -> u64 {
+    value.try_into().map_or(0, u64::from_le_bytes)
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.engine.sessions.open.lock().remove(&self.id);
+    }
+}

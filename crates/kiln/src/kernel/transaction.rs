@@ -1,0 +1,518 @@
+//! Transactions: buffered writes, validated reads.
+
+use std::cell::{Cell, RefCell, RefMut};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use super::commit::{CommitScratch, ReadEntry, ReadSet};
+use super::engine::Engine;
+use super::object::RangeRead;
+use super::receipt::Commit;
+use super::write_set::WriteSet;
+use crate::error::{Error, ErrorKind, Result};
+use crate::objects::Object;
+use crate::storage::hash_index::{Bucket, Stamp};
+use crate::storage::ordered_index::LeafRead;
+
+/// What a transaction may see of others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Isolation {
+    /// As if transactions ran one after the other, in an order that agrees with real time. The default.
+    #[default]
+    Serializable,
+    /// Reads see the state when the transaction began; of two that write the same key the first to commit
+    /// wins. Reads never conflict, but write skew is possible.
+    Snapshot,
+}
+
+/// A key's state at some moment, for optimistic checks across transactions; see
+/// [`Kiln::watch`](crate::Kiln::watch).
+#[derive(Clone, Copy, Debug)]
+pub struct Watch {
+    pub(crate) bucket: Bucket,
+    pub(crate) stamp: Stamp,
+}
+
+/// Everything a transaction collects; kept by the thread from one transaction to the next.
+#[derive(Default)]
+struct Buffers {
+    reads: ReadSet,
+    writes: WriteSet,
+    scratch: CommitScratch,
+    value: Vec<u8>,
+    /// Every record read so far was current together with all the others at some moment since this version.
+    begin: u64,
+    /// The newest version among the records read.
+    read_version: u64,
+    /// Reads when the set was last validated.
+    validated: usize,
+}
+
+thread_local! {
+    // Boxed, so that beginning a transaction moves a pointer.
+    #[allow(clippy::vec_box)]
+    static POOL: RefCell<Vec<Box<Buffers>>> = const { RefCell::new(Vec::new()) };
+}
+const POOL_MAX: usize = 4;
+
+/// A transaction. Its writes are seen by nobody else until it commits, and dropping it aborts it.
+///
+/// An operation that fails with [`ErrorKind::Conflict`] or [`ErrorKind::Limit`] ends the transaction: all later
+/// operations fail too. No transaction, not even one that will fail, sees an inconsistent state.
+pub struct Transaction<'db> {
+    engine: &'db Arc<Engine>,
+    /// There until the transaction is dropped.
+    buffers: RefCell<Option<Box<Buffers>>>,
+    /// The registered snapshot of a snapshot-isolation transaction.
+    snapshot: Option<u64>,
+    /// Begun by hand: counted, and limited in age.
+    began: Option<Instant>,
+    failed: Cell<bool>,
+}
+
+impl std::fmt::Debug for Transaction<'_> {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Transaction").field("snapshot", &self.snapshot).finish_non_exhaustive()
+    }
+}
+
+impl<'db> Transaction<'db> {
+    pub(crate) fn begin(
+        engine: &'db Arc<Engine>,
+        isolation: Isolation,
+        by_hand: bool,
+    ) -> Result<Transaction<'db>> {
+        let began = match by_hand {
+            false => None,
+            true => {
+                let open = engine.open_transactions.fetch_add(1, Ordering::Relaxed);
+                if open >= engine.limits.open_transactions as u64 {
+                    engine.open_transactions.fetch_sub(1, Ordering::Relaxed);
+                    return Err(Error::new(
+                        ErrorKind::Limit,
+                        format!(
+                            "{open} transactions are open, which is the limit; end some, or raise open_transactions"
+                        ),
+                    ));
+                }
+                Some(Instant::now())
+            }
+        };
+        let snapshot = (isolation == Isolation::Snapshot).then(|| engine.open_snapshot());
+        let mut buffers = POOL.with(|pool| pool.borrow_mut().pop()).unwrap_or_default();
+        buffers.begin = engine.clock.now();
+        Ok(Transaction {
+            engine,
+            buffers: RefCell::new(Some(buffers)),
+            snapshot,
+            began,
+            failed: Cell::new(false),
+        })
+    }
+
+    fn open_buffers(&self) -> Result<RefMut<'_, Buffers>> {
+        if self.failed.get() {
+            return Err(Error::new(
+                ErrorKind::Aborted,
+                "this transaction has failed already and is aborted; begin a new one",
+            ));
+        }
+        if let Some(began) = self.began
+            && began.elapsed() > self.engine.limits.transaction_age
+        {
+            return Err(self.fail(Error::new(
+                ErrorKind::Limit,
+                "the transaction is older than transaction_age allows and is aborted; make it shorter, or raise the limit",
+            )));
+        }
+        let buffers = self.buffers.try_borrow_mut().map_err(|_| {
+            Error::input("a transaction's operation was called from within another one's closure")
+        })?;
+        Ok(RefMut::map(buffers, |buffers| {
+            buffers.as_deref_mut().unwrap_or_else(|| unreachable!("not dropped yet"))
+        }))
+    }
+
+    fn fail(&self, error: Error) -> Error {
+        self.failed.set(true);
+        error
+    }
+
+    #[inline]
+    fn check<O: Object>(&self, object: &O, key: &[u8]) -> Result<u32> {
+        self.engine.check_key(object.handle(), object.name(), key)
+    }
+
+    /// The value of a key, or `None` if there is none.
+    ///
+    /// # Errors
+    /// `Conflict` if another transaction is in the way; `Limit`; `Corrupted` or `Io` if the record is on disk and
+    /// cannot be read.
+    pub fn get<O: Object>(&self, object: &O, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
+        let mut value = Vec::new();
+        Ok(self.get_into(object, key, &mut value)?.then_some(value))
+    }
+
+    /// Reads a key's value into a buffer, which is cleared first and keeps its memory; false if there is none.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub fn get_into<O: Object>(
+        &self,
+        object: &O,
+        key: impl AsRef<[u8]>,
+        value: &mut Vec<u8>,
+    ) -> Result<bool> {
+        let id = self.check(object, key.as_ref())?;
+        self.get_key(id, key.as_ref(), value)
+    }
+
+    pub(crate) fn get_key(&self, object: u32, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+        let mut buffers = self.open_buffers()?;
+        self.read(&mut buffers, object, key, value)
+    }
+
+    fn read(&self, buffers: &mut Buffers, object: u32, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+        value.clear();
+        let hash = self.engine.hash(object, key);
+        if let Some(write) = buffers.writes.find(object, hash, key) {
+            if !write.delete {
+                value.extend_from_slice(buffers.writes.value(write));
+            }
+            return Ok(!write.delete);
+        }
+        if let Some(snapshot) = self.snapshot {
+            let found = self.engine.read_as_of(object, key, hash, snapshot, value)?;
+            buffers.read_version = buffers.read_version.max(found.unwrap_or(0));
+            return Ok(found.is_some());
+        }
+        let Some(reading) = self.engine.read_current(object, key, hash, value)? else {
+            return Err(self.fail(Error::conflict()));
+        };
+        self.check_entries(buffers)?;
+        buffers.read_version = buffers.read_version.max(reading.version);
+        buffers.reads.entries.push(ReadEntry { bucket: reading.bucket, stamp: reading.stamp });
+        let newest = if reading.version == 0 { self.engine.forgotten() } else { reading.version };
+        self.keep_consistent(buffers, newest)?;
+        if !reading.found {
+            value.clear();
+        }
+        Ok(reading.found)
+    }
+
+    /// Opacity: what was written in a version that began after this transaction may be newer than what was read
+    /// before, so everything read so far must still hold.
+    fn keep_consistent(&self, buffers: &mut Buffers, newest: u64) -> Result<()> {
+        if newest < buffers.begin || buffers.reads.len() <= 1 {
+            return Ok(());
+        }
+        // Validating the whole set at every read would be quadratic. A tick makes what is there now old: a writer
+        // of an older version had locked what it writes before the tick, so it shows in this validation.
+        const TICK_EVERY: usize = 32;
+        if buffers.reads.len() >= buffers.validated + TICK_EVERY {
+            buffers.begin = self.engine.clock.tick();
+            buffers.validated = buffers.reads.len();
+        }
+        match self.engine.reads_hold(&buffers.reads, &[]) {
+            true => Ok(()),
+            false => Err(self.fail(Error::conflict())),
+        }
+    }
+
+    fn check_entries(&self, buffers: &Buffers) -> Result<()> {
+        let entries = buffers.reads.len() + buffers.writes.len();
+        if entries < self.engine.limits.transaction_entries {
+            return Ok(());
+        }
+        Err(self.fail(Error::new(
+            ErrorKind::Limit,
+            format!("the transaction reads and writes more than {entries} keys and is aborted; split it, or raise transaction_entries"),
+        )))
+    }
+
+    /// Registers a leaf of an object's ordered index as read.
+    pub(crate) fn note_range(&self, object: u32, leaf: LeafRead) -> Result<()> {
+        if self.snapshot.is_some() {
+            return Ok(());
+        }
+        let mut buffers = self.open_buffers()?;
+        self.check_entries(&buffers)?;
+        buffers.reads.ranges.push(RangeRead { object, leaf });
+        let forgotten = self.engine.forgotten();
+        self.keep_consistent(&mut buffers, forgotten)
+    }
+
+    /// The next key of `object` within the bounds that this transaction itself has written.
+    pub(crate) fn next_written(
+        &self,
+        object: u32,
+        bounds: (std::ops::Bound<&[u8]>, std::ops::Bound<&[u8]>),
+        reverse: bool,
+    ) -> Result<Option<Vec<u8>>> {
+        Ok(self.open_buffers()?.writes.next_key(object, bounds, reverse))
+    }
+
+    /// True if the key has a value.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub fn contains<O: Object>(&self, object: &O, key: impl AsRef<[u8]>) -> Result<bool> {
+        self.with_value(object, key.as_ref(), |value| value.is_some())
+    }
+
+    /// The values of several keys, in the keys' order.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub fn multi_get<O: Object, K: AsRef<[u8]>>(
+        &self,
+        object: &O,
+        keys: &[K],
+    ) -> Result<Vec<Option<Vec<u8>>>> {
+        keys.iter().map(|key| self.get(object, key)).collect()
+    }
+
+    /// Sets the value of a key.
+    ///
+    /// # Errors
+    /// `Input` if key or value is too long, `Limit` if the transaction becomes too large.
+    pub fn put<O: Object>(&self, object: &O, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
+        let (key, value) = (key.as_ref(), value.as_ref());
+        let id = self.check(object, key)?;
+        let mut buffers = self.open_buffers()?;
+        self.write(&mut buffers, id, key, Some(value))
+    }
+
+    pub(crate) fn put_key(&self, object: u32, key: &[u8], value: &[u8]) -> Result<()> {
+        let mut buffers = self.open_buffers()?;
+        self.write(&mut buffers, object, key, Some(value))
+    }
+
+    fn write(&self, buffers: &mut Buffers, object: u32, key: &[u8], value: Option<&[u8]>) -> Result<()> {
+        self.engine.check_value(value.unwrap_or_default())?;
+        self.check_entries(buffers)?;
+        let hash = self.engine.hash(object, key);
+        self.engine.index.prefetch(hash);
+        buffers.writes.set(object, hash, key, value);
+        let (bytes, most) = (buffers.writes.bytes(), self.engine.limits.transaction_bytes);
+        // One write alone always fits, whatever the limit.
+        if bytes > most && buffers.writes.len() > 1 {
+            return Err(self.fail(Error::new(
+                ErrorKind::Limit,
+                format!(
+                    "the transaction writes {bytes} bytes, more than the {most} allowed, and is aborted; split it, or raise transaction_bytes (or the memory)"
+                ),
+            )));
+        }
+        Ok(())
+    }
+
+    /// Deletes a key; true if it had a value.
+    ///
+    /// # Errors
+    /// As [`Self::get`] and [`Self::put`].
+    pub fn delete<O: Object>(&self, object: &O, key: impl AsRef<[u8]>) -> Result<bool> {
+        let key = key.as_ref();
+        let existed = self.contains(object, key)?;
+        if existed {
+            let mut buffers = self.open_buffers()?;
+            self.write(&mut buffers, object.handle().id, key, None)?;
+        }
+        Ok(existed)
+    }
+
+    /// Replaces a key's value by what `change` makes of it; `None` stands for "no value" on both sides.
+    ///
+    /// # Errors
+    /// As [`Self::get`] and [`Self::put`].
+    pub fn update<O: Object>(
+        &self,
+        object: &O,
+        key: impl AsRef<[u8]>,
+        change: impl FnOnce(Option<&[u8]>) -> Option<Vec<u8>>,
+    ) -> Result<()> {
+        let key = key.as_ref();
+        let (existed, new) = self.with_value(object, key, |old| (old.is_some(), change(old)))?;
+        if !existed && new.is_none() {
+            return Ok(());
+        }
+        let mut buffers = self.open_buffers()?;
+        self.write(&mut buffers, object.handle().id, key, new.as_deref())
+    }
+
+    /// Adds to a key's value, an 8-byte little-endian integer (0 if there is none), and gives the sum.
+    ///
+    /// # Errors
+    /// `Input` if the value is not 8 bytes long or the sum overflows; otherwise as [`Self::get`] and [`Self::put`].
+    pub fn add<O: Object>(&self, object: &O, key: impl AsRef<[u8]>, delta: i64) -> Result<i64> {
+        let key = key.as_ref();
+        let old = self.with_value(object, key, |old| match old {
+            None => Ok(0),
+            Some(bytes) => bytes.try_into().map(i64::from_le_bytes).map_err(|_| {
+                Error::input(format!("add needs a value of 8 bytes; this one has {}", bytes.len()))
+            }),
+        })??;
+        let sum = old
+            .checked_add(delta)
+            .ok_or_else(|| Error::input(format!("{old} + {delta} overflows 64 bits")))?;
+        self.put(object, key, sum.to_le_bytes())?;
+        Ok(sum)
+    }
+
+    /// Sets a key to `new` if its value is `expected`; true if it was. `None` stands for "no value" on both sides.
+    ///
+    /// # Errors
+    /// As [`Self::get`] and [`Self::put`].
+    pub fn compare_and_set<O: Object>(
+        &self,
+        object: &O,
+        key: impl AsRef<[u8]>,
+        expected: Option<&[u8]>,
+        new: Option<&[u8]>,
+    ) -> Result<bool> {
+        let key = key.as_ref();
+        let matches = self.with_value(object, key, |value| value == expected)?;
+        if matches && (expected.is_some() || new.is_some()) {
+            let mut buffers = self.open_buffers()?;
+            self.write(&mut buffers, object.handle().id, key, new)?;
+        }
+        Ok(matches)
+    }
+
+    /// Reads a key's value in the transaction's own buffer.
+    fn with_value<O: Object, T>(
+        &self,
+        object: &O,
+        key: &[u8],
+        look: impl FnOnce(Option<&[u8]>) -> T,
+    ) -> Result<T> {
+        let id = self.check(object, key)?;
+        let mut value = std::mem::take(&mut self.open_buffers()?.value);
+        let found = self.get_key(id, key, &mut value);
+        let seen = found.map(|found| look(found.then_some(&value)));
+        if let Ok(mut buffers) = self.open_buffers() {
+            buffers.value = value;
+        }
+        seen
+    }
+
+    /// Whether a watched key is still as it was. If so, that becomes one of the transaction's reads: it commits
+    /// only if the key stays so. A change of a key that shares the watched key's bucket counts too (it is rare).
+    ///
+    /// # Errors
+    /// `Limit`, or `Aborted` if the transaction has failed.
+    pub fn require(&self, watch: &Watch) -> Result<bool> {
+        let mut buffers = self.open_buffers()?;
+        if !self.engine.index.unchanged(watch.bucket, watch.stamp) {
+            return Ok(false);
+        }
+        self.check_entries(&buffers)?;
+        buffers.reads.entries.push(ReadEntry { bucket: watch.bucket, stamp: watch.stamp });
+        Ok(true)
+    }
+
+    /// True if nothing has been written.
+    pub(crate) fn is_read_only(&self) -> Result<bool> {
+        Ok(self.open_buffers()?.writes.is_empty())
+    }
+
+    /// Commits: from here on everybody sees all of its writes. Waits for no device.
+    ///
+    /// # Errors
+    /// `Conflict` if what it read has changed or somebody else is writing the same keys: nothing was written.
+    /// `NoSpace` if the disk is full, `Lost` if the database has failed.
+    pub fn commit(self) -> Result<Commit<'db, ()>> {
+        let version = self.commit_now()?;
+        Ok(Commit::new(self.engine, version, ()))
+    }
+
+    pub(crate) fn commit_now(&self) -> Result<u64> {
+        let mut buffers = self.open_buffers()?;
+        let Buffers { reads, writes, scratch, read_version, .. } = &mut *buffers;
+        // A transaction that only read has seen one consistent state (opacity) and needs no validation.
+        let committed = match writes.is_empty() {
+            true => Ok(*read_version),
+            false => self.engine.commit(writes, reads, scratch, self.snapshot),
+        };
+        // Committed or not, it cannot be used again.
+        self.failed.set(true);
+        committed
+    }
+
+    /// Gives up: nothing was written.
+    pub fn abort(self) {}
+}
+
+impl Drop for Transaction<'_> {
+    fn drop(&mut self) {
+        if let Some(snapshot) = self.snapshot {
+            self.engine.release_snapshot(snapshot);
+        }
+        if self.began.is_some() {
+            self.engine.open_transactions.fetch_sub(1, Ordering::Relaxed);
+        }
+        let Some(mut buffers) = self.buffers.get_mut().take() else { return };
+        buffers.reads.clear();
+        buffers.writes.clear();
+        buffers.read_version = 0;
+        buffers.validated = 0;
+        POOL.with(|pool| {
+            let mut pool = pool.borrow_mut();
+            if pool.len() < POOL_MAX {
+                pool.push(buffers);
+            }
+        });
+    }
+}
+
+/// Runs a transaction until it does not conflict, pausing longer and longer, and by chance, in between.
+pub(crate) fn run<'db, T>(
+    engine: &'db Arc<Engine>,
+    isolation: Isolation,
+    mut body: impl FnMut(&Transaction<'_>) -> Result<T>,
+) -> Result<Commit<'db, T>> {
+    let mut backoff = Backoff::default();
+    loop {
+        let transaction = Transaction::begin(engine, isolation, false)?;
+        let outcome = body(&transaction).and_then(|value| Ok((transaction.commit_now()?, value)));
+        match outcome {
+            Ok((version, value)) => return Ok(Commit::new(engine, version, value)),
+            Err(error) if error.is_conflict() => {
+                drop(transaction);
+                backoff.pause();
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Pauses after conflicts: first the processor is offered, then sleeps of up to about a millisecond.
+#[derive(Default)]
+struct Backoff {
+    attempts: u32,
+}
+
+impl Backoff {
+    #[cold]
+    fn pause(&mut self) {
+        thread_local! {
+            static RANDOM: Cell<u64> = const { Cell::new(0x2545_F491_4F6C_DD1D) };
+        }
+        self.attempts += 1;
+        if self.attempts <= 3 {
+            std::thread::yield_now();
+            return;
+        }
+        let random = RANDOM.with(|state| {
+            let mut word = state.get() ^ (crate::storage::epoch::thread_index() as u64) << 32;
+            word ^= word << 13;
+            word ^= word >> 7;
+            word ^= word << 17;
+            state.set(word);
+            word
+        });
+        let most_us = 1u64 << self.attempts.min(10);
+        std::thread::sleep(std::time::Duration::from_micros(random % most_us));
+    }
+}

@@ -1,0 +1,175 @@
+//! A transaction's buffered writes.
+
+use std::collections::{BTreeSet, HashMap};
+use std::ops::Bound;
+
+use super::commit::Change;
+
+/// Beyond this many entries a lookup goes through a hash table instead of a walk.
+const LINEAR_MAX: usize = 16;
+
+/// One buffered write. Key and value lie in the set's arena.
+#[derive(Clone, Copy)]
+pub(crate) struct Write {
+    pub(crate) object: u32,
+    pub(crate) hash: u64,
+    pub(crate) delete: bool,
+    key: (usize, usize),
+    value: (usize, usize),
+}
+
+/// The writes, one per key: a later write of a key replaces the earlier one.
+#[derive(Default)]
+pub(crate) struct WriteSet {
+    writes: Vec<Write>,
+    arena: Vec<u8>,
+    by_hash: HashMap<u64, Vec<usize>>,
+    /// Keys in order, once a range has asked for them.
+    ordered: Option<BTreeSet<(u32, Vec<u8>)>>,
+}
+
+impl WriteSet {
+    pub(crate) fn clear(&mut self) {
+        self.writes.clear();
+        self.arena.clear();
+        self.by_hash.clear();
+        self.ordered = None;
+        // One huge transaction must not keep its memory for ever.
+        self.arena.shrink_to(1 << 20);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.writes.is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.writes.len()
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.arena.len()
+    }
+
+    pub(crate) fn writes(&self) -> &[Write] {
+        &self.writes
+    }
+
+    #[inline]
+    pub(crate) fn key(&self, write: &Write) -> &[u8] {
+        &self.arena[write.key.0..write.key.1]
+    }
+
+    #[inline]
+    pub(crate) fn value(&self, write: &Write) -> &[u8] {
+        &self.arena[write.value.0..write.value.1]
+    }
+
+    /// A write with its key and value.
+    #[inline]
+    pub(crate) fn change(&self, write: &Write) -> Change<'_> {
+        Change {
+            object: write.object,
+            hash: write.hash,
+            key: self.key(write),
+            value: (!write.delete).then(|| self.value(write)),
+        }
+    }
+
+    /// The write of this key, if there is one.
+    #[inline]
+    pub(crate) fn find(&self, object: u32, hash: u64, key: &[u8]) -> Option<&Write> {
+        self.position(object, hash, key).map(|index| &self.writes[index])
+    }
+
+    #[inline]
+    fn position(&self, object: u32, hash: u64, key: &[u8]) -> Option<usize> {
+        let same = |write: &Write| write.hash == hash && write.object == object && self.key(write) == key;
+        if self.writes.len() <= LINEAR_MAX {
+            return self.writes.iter().position(same);
+        }
+        self.by_hash.get(&hash)?.iter().copied().find(|&index| same(&self.writes[index]))
+    }
+
+    /// Buffers a write; `None` deletes.
+    pub(crate) fn set(&mut self, object: u32, hash: u64, key: &[u8], value: Option<&[u8]>) {
+        let position = self.position(object, hash, key);
+        let key_range = match position {
+            Some(index) => self.writes[index].key,
+            None => self.append(key),
+        };
+        let write = Write {
+            object,
+            hash,
+            delete: value.is_none(),
+            key: key_range,
+            value: self.append(value.unwrap_or_default()),
+        };
+        match position {
+            Some(index) => self.writes[index] = write,
+            None => {
+                self.writes.push(write);
+                self.index_last();
+                if let Some(ordered) = &mut self.ordered {
+                    ordered.insert((object, key.to_vec()));
+                }
+            }
+        }
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> (usize, usize) {
+        let start = self.arena.len();
+        self.arena.extend_from_slice(bytes);
+        (start, self.arena.len())
+    }
+
+    fn index_last(&mut self) {
+        let count = self.writes.len();
+        let first = match count {
+            0..=LINEAR_MAX => return,
+            _ if count == LINEAR_MAX + 1 => 0,
+            _ => count - 1,
+        };
+        for index in first..count {
+            self.by_hash.entry(self.writes[index].hash).or_default().push(index);
+        }
+    }
+
+    /// The written key of `object` that is next within the bounds, from below or from above.
+    pub(crate) fn next_key(
+        &mut self,
+        object: u32,
+        (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
+        reverse: bool,
+    ) -> Option<Vec<u8>> {
+        if self.writes.is_empty() || is_empty_range(lower, upper) {
+            return None;
+        }
+        let (writes, arena) = (&self.writes, &self.arena);
+        let ordered = self.ordered.get_or_insert_with(|| {
+            writes.iter().map(|write| (write.object, arena[write.key.0..write.key.1].to_vec())).collect()
+        });
+        let lower = match lower {
+            Bound::Included(key) => Bound::Included((object, key.to_vec())),
+            Bound::Excluded(key) => Bound::Excluded((object, key.to_vec())),
+            Bound::Unbounded => Bound::Included((object, Vec::new())),
+        };
+        let upper = match upper {
+            Bound::Included(key) => Bound::Included((object, key.to_vec())),
+            Bound::Excluded(key) => Bound::Excluded((object, key.to_vec())),
+            Bound::Unbounded => Bound::Excluded((object + 1, Vec::new())),
+        };
+        let mut range = ordered.range((lower, upper));
+        let next = if reverse { range.next_back() } else { range.next() };
+        next.map(|(_, key)| key.clone())
+    }
+}
+
+/// True for bounds that `BTreeSet::range` would refuse, or that hold nothing.
+pub(crate) fn is_empty_range(lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> bool {
+    match (lower, upper) {
+        (Bound::Included(low), Bound::Included(high)) => low > high,
+        (Bound::Included(low) | Bound::Excluded(low), Bound::Excluded(high))
+        | (Bound::Excluded(low), Bound::Included(high)) => low >= high,
+        _ => false,
+    }
+}

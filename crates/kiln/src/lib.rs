@@ -1,0 +1,38 @@
+//! # Kiln
+//!
+//! An embeddable transactional storage engine in which *commit* and *durability* are two separate, ordered,
+//! observable points. A transaction commits at memory speed: it is visible, isolated and atomic at once, and
+//! waits for no device. It *hardens* later, in order, and its [`Receipt`] tells exactly when it is durable, or
+//! that it is lost.
+//!
+//! Begin with [`Kiln`]; [`Options`] has what can be set. What is promised is in `docs/durability.md`.
+//!
+//! ```text
+//!  database   what a program holds: Kiln, Snapshot, check
+//!  objects    tables and maps, ranges, the catalog
+//!  kernel     transactions, the clock, hardening, receipts, sessions, recovery
+//!  storage    the record log, its files and formats, the indexes over it, epochs
+//!  device     files, real and simulated
+//! ```
+//!
+//! Each layer uses only those below it.
+
+mod database;
+pub mod device;
+mod error;
+mod kernel;
+mod objects;
+mod options;
+mod storage;
+
+pub use database::{CheckReport, Kiln, ObjectInfo, Snapshot, Statistics, check, check_on, dump_log};
+pub use error::{Error, ErrorKind, Result};
+pub use kernel::clock::Version;
+pub use kernel::hardening::horizon::{Lost, Outcome};
+pub use kernel::object::ObjectKind;
+pub use kernel::receipt::{Commit, Durable, Level, Progress, Receipt};
+pub use kernel::recovery::RecoveryReport;
+pub use kernel::session::Session;
+pub use kernel::transaction::{Isolation, Transaction, Watch};
+pub use objects::{Map, MapIter, Object, Range, SnapshotRange, Table};
+pub use options::Options;

@@ -1,0 +1,98 @@
+//! The catalog: which objects there are. It is an object itself, number 0: name → kind and number.
+
+use std::sync::Arc;
+
+use super::{Handle, keys_of};
+use crate::error::{Error, ErrorKind, Result};
+use crate::kernel::engine::Engine;
+use crate::kernel::object::{ObjectKind, ObjectState, Objects, StripedCounter};
+use crate::kernel::session::SESSIONS_OBJECT;
+use crate::kernel::transaction::{self, Isolation};
+
+/// The catalog's own number.
+pub(crate) const CATALOG_OBJECT: u32 = 0;
+const NAMES: [(u32, &str); 2] = [(CATALOG_OBJECT, "catalog"), (SESSIONS_OBJECT, "sessions")];
+/// The first number of an object that users make.
+pub(crate) const FIRST_OBJECT: u32 = 16;
+const NAME_BYTES_MAX: usize = 255;
+/// The catalog's key under which the next free number is kept; no object has the empty name.
+const NEXT_NUMBER: &[u8] = b"";
+
+fn kind_code(kind: ObjectKind) -> u8 {
+    match kind {
+        ObjectKind::Map => 1,
+        ObjectKind::Table => 2,
+    }
+}
+
+/// Takes an entry of the catalog apart; `None` for what is not an object's entry.
+pub(crate) fn decode_entry(name: &[u8], value: &[u8]) -> Option<(String, ObjectKind, u32)> {
+    let (&code, id) = value.split_first()?;
+    let kind = match code {
+        1 => ObjectKind::Map,
+        2 => ObjectKind::Table,
+        _ => return None,
+    };
+    let name = std::str::from_utf8(name).ok().filter(|name| !name.is_empty())?;
+    Some((name.to_owned(), kind, u32::from_le_bytes(id.try_into().ok()?)))
+}
+
+/// Registers the objects that every database has.
+pub(crate) fn add_system_objects(objects: &Objects) -> Result<()> {
+    for (id, name) in NAMES {
+        add(objects, id, name, ObjectKind::Map)?;
+    }
+    Ok(())
+}
+
+/// Registers an object with the kernel.
+pub(crate) fn add<'a>(
+    objects: &'a Objects,
+    id: u32,
+    name: &str,
+    kind: ObjectKind,
+) -> Result<&'a ObjectState> {
+    objects.add(ObjectState {
+        id,
+        name: name.to_owned(),
+        kind,
+        keys: keys_of(kind),
+        key_count: StripedCounter::new(),
+    })
+}
+
+/// Opens the object with this name, making it if there is none. Made objects become durable like any commit.
+pub(crate) fn open_object(engine: &Arc<Engine>, name: &str, kind: ObjectKind) -> Result<Handle> {
+    if name.is_empty() || name.len() > NAME_BYTES_MAX {
+        return Err(Error::input(format!(
+            "an object's name has 1 to {NAME_BYTES_MAX} bytes; {name:?} has {}",
+            name.len()
+        )));
+    }
+    let (found, id) = transaction::run(engine, Isolation::Serializable, |tx| {
+        let mut value = Vec::new();
+        if tx.get_key(CATALOG_OBJECT, name.as_bytes(), &mut value)? {
+            let (_, found, id) = decode_entry(name.as_bytes(), &value).ok_or_else(|| {
+                Error::new(
+                    ErrorKind::Version,
+                    format!("object {name:?} is of a kind that this Kiln does not know"),
+                )
+            })?;
+            return Ok((found, id));
+        }
+        let next = match tx.get_key(CATALOG_OBJECT, NEXT_NUMBER, &mut value)? {
+            true => value.as_slice().try_into().map_or(FIRST_OBJECT, u32::from_le_bytes),
+            false => FIRST_OBJECT,
+        };
+        let entry = [&[kind_code(kind)], &next.to_le_bytes()[..]].concat();
+        tx.put_key(CATALOG_OBJECT, name.as_bytes(), &entry)?;
+        tx.put_key(CATALOG_OBJECT, NEXT_NUMBER, &(next + 1).to_le_bytes())?;
+        Ok((kind, next))
+    })?
+    .forget();
+    if found != kind {
+        return Err(Error::input(format!("object {name:?} is a {found:?}, not a {kind:?}")));
+    }
+    add(&engine.objects, id, name, kind)?;
+    Ok(Handle { engine: engine.clone(), id })
+}

@@ -1,0 +1,28 @@
+//! What a program's object handle holds.
+
+use std::sync::Arc;
+
+use crate::kernel::engine::Engine;
+use crate::kernel::object::ObjectState;
+
+/// An open object, as the kernel knows it.
+#[derive(Clone, Debug)]
+pub struct Handle {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) id: u32,
+}
+
+impl Handle {
+    pub(crate) fn state(&self) -> &ObjectState {
+        self.engine
+            .objects
+            .get(self.id)
+            .unwrap_or_else(|| unreachable!("a handle is made for an open object"))
+    }
+}
+
+/// Only the engine's own types are objects: this trait cannot be named outside.
+pub trait HasHandle {
+    /// The handle.
+    fn handle(&self) -> &Handle;
+}

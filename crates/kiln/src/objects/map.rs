@@ -1,0 +1,124 @@
+//! Maps: keys in no order, found by hash.
+
+use std::sync::Arc;
+
+use super::{Handle, HasHandle, Object};
+use crate::database::Snapshot;
+use crate::error::Result;
+use crate::kernel::engine::Engine;
+use crate::kernel::object::{ObjectKeys, ObjectKind};
+use crate::storage::epoch::Pin;
+use crate::storage::ordered_index::{Insertion, OrderedIndex};
+
+/// A named map from keys to values, in no order: point reads and writes, at the least cost.
+///
+/// ```
+/// # let directory = tempfile::tempdir()?;
+/// let db = kiln::Kiln::open(directory.path().join("db"))?;
+/// let counters = db.map("counters")?;
+/// let total = db.transact(|tx| tx.add(&counters, "visits", 1))?.safe()?;
+/// assert_eq!(total, 1);
+/// # db.close()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Map {
+    handle: Handle,
+    name: Arc<str>,
+}
+
+impl Map {
+    pub(crate) fn new(handle: Handle, name: &str) -> Map {
+        Map { handle, name: name.into() }
+    }
+}
+
+impl Object for Map {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn kind(&self) -> ObjectKind {
+        ObjectKind::Map
+    }
+
+    fn len(&self) -> u64 {
+        self.handle.state().key_count.sum()
+    }
+}
+
+impl HasHandle for Map {
+    fn handle(&self) -> &Handle {
+        &self.handle
+    }
+}
+
+/// A map needs nothing besides the hash index.
+pub(crate) struct HashedKeys;
+
+impl ObjectKeys for HashedKeys {
+    fn admit(&self, _pin: &Pin, _key: &[u8]) -> Insertion {
+        Insertion::Present
+    }
+
+    fn retract(&self, _pin: &Pin, _key: &[u8]) {}
+
+    fn ordered(&self) -> Option<&OrderedIndex> {
+        None
+    }
+}
+
+/// All keys and values of a map as of a snapshot, in no order, each once.
+#[derive(Debug)]
+pub struct MapIter<'s> {
+    snapshot: &'s Snapshot<'s>,
+    object: u32,
+    cursor: Option<u64>,
+    keys: std::vec::IntoIter<Vec<u8>>,
+}
+
+impl<'s> MapIter<'s> {
+    pub(crate) fn new(snapshot: &'s Snapshot<'s>, object: u32) -> MapIter<'s> {
+        MapIter { snapshot, object, cursor: Some(0), keys: Vec::new().into_iter() }
+    }
+}
+
+impl Iterator for MapIter<'_> {
+    type Item = Result<(Vec<u8>, Vec<u8>)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            for key in self.keys.by_ref() {
+                let mut value = Vec::new();
+                match self.snapshot.read(self.object, &key, &mut value) {
+                    Ok(true) => return Some(Ok((key, value))),
+                    Ok(false) => {}
+                    Err(error) => return Some(Err(error)),
+                }
+            }
+            match next_keys(self.snapshot.engine(), self.object, self.cursor?) {
+                Ok((cursor, keys)) => {
+                    self.cursor = cursor;
+                    self.keys = keys.into_iter();
+                }
+                Err(error) => {
+                    self.cursor = None;
+                    return Some(Err(error));
+                }
+            }
+        }
+    }
+}
+
+/// The keys of `object` (with or without a value now) at a cursor, and the cursor that follows, if any. A key
+/// that is there throughout a walk from cursor 0 on is met exactly once, however the index grows meanwhile.
+pub(crate) fn next_keys(engine: &Engine, object: u32, cursor: u64) -> Result<(Option<u64>, Vec<Vec<u8>>)> {
+    let (addresses, next) = engine.index.addresses_at(cursor);
+    let mut keys = Vec::new();
+    for address in addresses {
+        if let Some(key) = engine.key_at(object, address)? {
+            keys.push(key);
+        }
+    }
+    Ok((next, keys))
+}

@@ -1,0 +1,41 @@
+//! Objects: the kinds of named data that a database holds, and how a program gets at them.
+//!
+//! An object is an entry in the catalog, the records of its keys in the one log, and what its kind adds to the
+//! indexes ([`ObjectKeys`]). A new kind is a module here and a line in [`keys_of`].
+
+mod catalog;
+mod handle;
+mod map;
+mod range;
+mod table;
+
+pub(crate) use catalog::{CATALOG_OBJECT, FIRST_OBJECT, add, add_system_objects, decode_entry, open_object};
+pub(crate) use handle::{Handle, HasHandle};
+pub(crate) use map::next_keys;
+pub use map::{Map, MapIter};
+pub use range::{Range, SnapshotRange};
+pub use table::Table;
+
+use crate::kernel::object::{ObjectKeys, ObjectKind};
+
+/// A named object of a database: a [`Map`] or a [`Table`].
+pub trait Object: HasHandle {
+    /// The name under which it was opened.
+    fn name(&self) -> &str;
+    /// What kind of object it is.
+    fn kind(&self) -> ObjectKind;
+    /// Number of keys that have a value; exact while nobody writes.
+    fn len(&self) -> u64;
+    /// True if no key has a value.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// What the kind of object keeps besides the records.
+pub(crate) fn keys_of(kind: ObjectKind) -> Box<dyn ObjectKeys> {
+    match kind {
+        ObjectKind::Map => Box::new(map::HashedKeys),
+        ObjectKind::Table => Box::new(table::OrderedKeys::new()),
+    }
+}

@@ -1,0 +1,195 @@
+//! How a database is opened.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::database::Kiln;
+use crate::device::{Device, FileDevice};
+use crate::error::{Error, ErrorKind, Result};
+use crate::storage::record::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::storage::superblock::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
+
+/// How a database is opened. Every option has a sane default.
+///
+/// ```
+/// # let directory = tempfile::tempdir()?;
+/// # let path = directory.path().join("ads.kiln");
+/// use std::time::Duration;
+/// let db = kiln::Options::new().memory(64 << 20).window(Duration::from_millis(20)).open(path)?;
+/// # db.close()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub(crate) memory: u64,
+    pub(crate) segment_bytes: u64,
+    pub(crate) window: Duration,
+    pub(crate) unhardened_bytes: Option<u64>,
+    pub(crate) background: bool,
+    pub(crate) create: bool,
+    transaction_entries: usize,
+    transaction_bytes: usize,
+    open_transactions: usize,
+    transaction_age: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            memory: 256 << 20,
+            segment_bytes: 32 << 20,
+            window: Duration::from_millis(100),
+            unhardened_bytes: None,
+            background: true,
+            create: true,
+            transaction_entries: 1 << 20,
+            transaction_bytes: usize::MAX,
+            open_transactions: 1 << 16,
+            transaction_age: Duration::from_secs(60),
+        }
+    }
+}
+
+/// What one transaction, and all of them together, may take.
+#[derive(Clone, Debug)]
+pub(crate) struct Limits {
+    pub(crate) key_bytes: usize,
+    pub(crate) value_bytes: usize,
+    pub(crate) unhardened_bytes: u64,
+    pub(crate) transaction_entries: usize,
+    pub(crate) transaction_bytes: usize,
+    pub(crate) open_transactions: usize,
+    pub(crate) transaction_age: Duration,
+}
+
+impl Options {
+    /// The defaults.
+    pub fn new() -> Options {
+        Options::default()
+    }
+
+    /// Memory for the tail of the record log, in bytes: what was written last is read and updated there. Rounded
+    /// up to a power of two and to two segments at least. Default 256 MiB. The indexes come on top: about 20
+    /// bytes for each key, and about 70 more for each key of a table. More memory means fewer reads from
+    /// disk; durability does not depend on it.
+    pub fn memory(mut self, bytes: u64) -> Options {
+        self.memory = bytes;
+        self
+    }
+
+    /// Size of the log's files in bytes, a power of two from 64 KiB to 1 GiB; only when the database is created.
+    /// Default 32 MiB. Values may have half of it at the most (and 16 MiB), keys an eighth (and 64 KiB).
+    pub fn segment_bytes(mut self, bytes: u64) -> Options {
+        self.segment_bytes = bytes;
+        self
+    }
+
+    /// The vulnerability window: the longest time that a fast commit may stay un-hardened. Default 100 ms.
+    /// A longer window lets more updates of the same key be written once, and risks that much more. When
+    /// the disk cannot keep up, commits are slowed down rather than exposed for longer.
+    pub fn window(mut self, window: Duration) -> Options {
+        self.window = window;
+        self
+    }
+
+    /// The most bytes of log that may be un-hardened; commits wait beyond it. Default a quarter of the memory;
+    /// at least two segments, at most the memory.
+    pub fn unhardened_bytes(mut self, bytes: u64) -> Options {
+        self.unhardened_bytes = Some(bytes);
+        self
+    }
+
+    /// Whether the database runs its two background threads. Default true. Without them nothing hardens until
+    /// somebody waits (`safe`, `wait`, `persist`), the window is not watched, and everything happens on the
+    /// calling threads: for tests that must be deterministic.
+    pub fn background(mut self, background: bool) -> Options {
+        self.background = background;
+        self
+    }
+
+    /// Whether to create the database if there is none. Default true.
+    pub fn create(mut self, create: bool) -> Options {
+        self.create = create;
+        self
+    }
+
+    /// The most keys that one transaction may read and write. Default 1,048,576.
+    pub fn transaction_entries(mut self, entries: usize) -> Options {
+        self.transaction_entries = entries;
+        self
+    }
+
+    /// The most bytes of keys and values that one transaction may write. Default, and at most, three eighths
+    /// of the bound on un-hardened bytes.
+    pub fn transaction_bytes(mut self, bytes: usize) -> Options {
+        self.transaction_bytes = bytes;
+        self
+    }
+
+    /// The most transactions begun by `begin` that may be open at once. Default 65,536.
+    pub fn open_transactions(mut self, count: usize) -> Options {
+        self.open_transactions = count;
+        self
+    }
+
+    /// How old a transaction begun by `begin` may become before its operations fail. Default 60 s.
+    pub fn transaction_age(mut self, age: Duration) -> Options {
+        self.transaction_age = age;
+        self
+    }
+
+    /// Opens, or creates, the database in a directory.
+    ///
+    /// # Errors
+    /// `Locked` if it is open already, `NotFound` if there is none and it must not be created, `Corrupted` if
+    /// something that was durable is damaged, `Version` if a newer Kiln wrote it, `Input` for bad options.
+    pub fn open(&self, path: impl AsRef<Path>) -> Result<Kiln> {
+        let path = path.as_ref();
+        let device = FileDevice::open(path, self.create).map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => Error::new(
+                ErrorKind::NotFound,
+                format!("there is no database at {}: {error}", path.display()),
+            ),
+            _ => Error::io(format_args!("opening {}", path.display()), error),
+        })?;
+        self.open_on(Arc::new(device))
+    }
+
+    /// Opens, or creates, the database on a device, such as the simulated one.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_on(&self, device: Arc<dyn Device>) -> Result<Kiln> {
+        if !self.segment_bytes.is_power_of_two()
+            || !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&self.segment_bytes)
+        {
+            return Err(Error::input("segment_bytes must be a power of two from 64 KiB to 1 GiB"));
+        }
+        if self.memory > 1 << 46 {
+            return Err(Error::input("memory must be below 64 TiB"));
+        }
+        if self.window.is_zero() {
+            return Err(Error::input("the window must be longer than 0; use safe commits to risk nothing"));
+        }
+        Kiln::open_with(self, device)
+    }
+
+    pub(crate) fn ring_bytes(&self, segment_bytes: u64) -> u64 {
+        self.memory.next_power_of_two().max(2 * segment_bytes)
+    }
+
+    pub(crate) fn limits(&self, segment_bytes: u64) -> Limits {
+        let ring = self.ring_bytes(segment_bytes);
+        let unhardened = self.unhardened_bytes.unwrap_or(ring / 4).clamp(2 * segment_bytes, ring);
+        Limits {
+            key_bytes: KEY_BYTES_MAX.min(segment_bytes as usize / 8),
+            value_bytes: VALUE_BYTES_MAX.min(segment_bytes as usize / 2),
+            unhardened_bytes: unhardened,
+            transaction_entries: self.transaction_entries,
+            transaction_bytes: self.transaction_bytes.min(unhardened as usize / 8 * 3),
+            open_transactions: self.open_transactions,
+            transaction_age: self.transaction_age,
+        }
+    }
+}

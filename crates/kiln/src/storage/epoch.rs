@@ -1,0 +1,258 @@
+//! Pins and quiescence: how the rare side of the engine waits out the common side.
+//!
+//! A thread that looks at shared memory (a ring page, an index node) or is inside a commit holds a
+//! [`Pin`]. A pin is one plain store into the thread's own slot. The rare side (a tick that closes a
+//! version, a read-only shift, an eviction, freeing memory) publishes its change and calls
+//! [`quiesce`], which returns once every pin that was taken before the call has been released.
+//!
+//! ```text
+//!   committer:  slot <- odd     read the clock, work ...     slot <- even
+//!   ticker:     clock <- v + 1  membarrier   wait for every slot that is odd now to change
+//! ```
+//!
+//! The committer pays no fence: the ticker's `membarrier` interrupts every running thread of the
+//! process, so either the ticker sees the slot odd, or the thread sees the new clock. (Silo §4.1 and
+//! CPR §3 use epochs for the same purpose; a per-thread counter that is odd while pinned needs no
+//! global epoch number and lets an idle, sleeping or abandoned thread never hold anybody up.) Where the
+//! kernel has no `membarrier`, every pin issues the fence instead.
+//!
+//! The slots are shared by all databases of the process. Pins are short and never span I/O or user code,
+//! so one database waits for another's pins only for microseconds.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, compiler_fence, fence};
+
+use parking_lot::Mutex;
+
+/// One thread's slot, alone on its cache lines so that a pin never bounces another thread's line.
+#[repr(align(128))]
+struct Slot {
+    /// Odd while the owning thread is pinned; counts up by one at every pin and unpin.
+    sequence: AtomicU64,
+    /// Position in the registry; objects use it to spread counters over threads.
+    index: usize,
+    owned: AtomicBool,
+}
+
+/// Every slot ever made. Slots live as long as the process and are reused by later threads, so their
+/// number is the largest number of threads that were ever alive at once.
+static SLOTS: Mutex<Vec<&'static Slot>> = Mutex::new(Vec::new());
+
+struct Registration {
+    slot: &'static Slot,
+    depth: Cell<u32>,
+}
+
+impl Registration {
+    fn acquire() -> Registration {
+        let mut slots = SLOTS.lock();
+        let free = slots.iter().copied().find(|slot| !slot.owned.load(Ordering::Relaxed));
+        let slot = free.unwrap_or_else(|| {
+            let slot: &'static Slot = Box::leak(Box::new(Slot {
+                sequence: AtomicU64::new(0),
+                index: slots.len(),
+                owned: AtomicBool::new(false),
+            }));
+            slots.push(slot);
+            slot
+        });
+        slot.owned.store(true, Ordering::Relaxed);
+        Registration { slot, depth: Cell::new(0) }
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        // Under the registry's lock, so that the next owner sees the sequence this thread left.
+        let _slots = SLOTS.lock();
+        self.slot.owned.store(false, Ordering::Relaxed);
+    }
+}
+
+thread_local! {
+    static REGISTRATION: Registration = Registration::acquire();
+}
+
+/// Keeps the calling thread pinned until dropped. Never hold one across I/O, a wait, or user code.
+#[derive(Debug)]
+pub(crate) struct Pin {
+    not_send: PhantomData<*const ()>,
+}
+
+/// Pins the calling thread. Pins nest; only the outermost one counts.
+#[inline]
+pub(crate) fn pin() -> Pin {
+    REGISTRATION.with(|registration| {
+        let depth = registration.depth.get();
+        registration.depth.set(depth + 1);
+        if depth == 0 {
+            let sequence = registration.slot.sequence.load(Ordering::Relaxed);
+            registration.slot.sequence.store(sequence + 1, Ordering::Relaxed);
+            if asymmetric() {
+                compiler_fence(Ordering::SeqCst);
+            } else {
+                fence(Ordering::SeqCst);
+            }
+        }
+    });
+    Pin { not_send: PhantomData }
+}
+
+impl Drop for Pin {
+    #[inline]
+    fn drop(&mut self) {
+        REGISTRATION.with(|registration| {
+            let depth = registration.depth.get() - 1;
+            registration.depth.set(depth);
+            if depth == 0 {
+                let sequence = registration.slot.sequence.load(Ordering::Relaxed);
+                registration.slot.sequence.store(sequence + 1, Ordering::Release);
+            }
+        });
+    }
+}
+
+/// A small number that differs between threads alive at the same time; spreads counters over threads.
+pub(crate) fn thread_index() -> usize {
+    REGISTRATION.with(|registration| registration.slot.index)
+}
+
+/// Waits until every pin that existed at the call has been released. What the caller stored before the
+/// call is seen by every pin taken after it.
+///
+/// # Panics
+/// If the calling thread is pinned: it would wait for itself.
+pub(crate) fn quiesce() {
+    REGISTRATION.with(|registration| assert_eq!(registration.depth.get(), 0, "quiesce under a pin"));
+    fence(Ordering::SeqCst);
+    if asymmetric() {
+        heavy_barrier();
+    }
+    let mut index = 0;
+    while let Some(slot) = slot_at(index) {
+        wait_unpinned(slot);
+        index += 1;
+    }
+    fence(Ordering::SeqCst);
+}
+
+/// A slot that is added while `quiesce` walks the registry belongs to a thread that saw its stores.
+fn slot_at(index: usize) -> Option<&'static Slot> {
+    SLOTS.lock().get(index).copied()
+}
+
+fn wait_unpinned(slot: &Slot) {
+    let seen = slot.sequence.load(Ordering::Acquire);
+    if seen & 1 == 0 {
+        return;
+    }
+    let mut spins = 0u32;
+    while slot.sequence.load(Ordering::Acquire) == seen {
+        spins += 1;
+        if spins < 64 {
+            std::hint::spin_loop();
+        } else {
+            // The pinned thread may have been descheduled; give it the processor.
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// True where the kernel offers the expedited private `membarrier`, so that pins need no fence.
+#[inline]
+fn asymmetric() -> bool {
+    static REGISTERED: OnceLock<bool> = OnceLock::new();
+    *REGISTERED.get_or_init(register_barrier)
+}
+
+#[cfg(not(miri))]
+fn register_barrier() -> bool {
+    use rustix::thread::{MembarrierCommand, MembarrierQuery, membarrier, membarrier_query};
+    membarrier_query().contains(MembarrierQuery::PRIVATE_EXPEDITED)
+        && membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok()
+}
+
+#[cfg(miri)]
+fn register_barrier() -> bool {
+    false
+}
+
+fn heavy_barrier() {
+    use rustix::thread::{MembarrierCommand, membarrier};
+    membarrier(MembarrierCommand::PrivateExpedited)
+        .expect("membarrier was registered at start and cannot fail afterwards");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+    use std::time::Duration;
+
+    #[test]
+    fn quiesce_waits_for_a_pin_taken_before_it_and_not_for_one_taken_after() {
+        let stage = Arc::new(AtomicUsize::new(0));
+        let pinned = pin();
+        let waiter = std::thread::spawn({
+            let stage = stage.clone();
+            move || {
+                quiesce();
+                stage.store(1, Ordering::SeqCst);
+            }
+        });
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(stage.load(Ordering::SeqCst), 0, "quiesce returned under an older pin");
+        drop(pinned);
+        let _later = pin();
+        waiter.join().unwrap();
+        assert_eq!(stage.load(Ordering::SeqCst), 1);
+    }
+
+    #[test]
+    fn idle_sleeping_and_ended_threads_never_delay_quiesce() {
+        let (ready, wait) = std::sync::mpsc::channel();
+        let (release, hold) = std::sync::mpsc::channel::<()>();
+        let sleeper = std::thread::spawn(move || {
+            drop(pin());
+            ready.send(()).unwrap();
+            let _ = hold.recv();
+        });
+        std::thread::spawn(|| drop(pin())).join().unwrap();
+        wait.recv().unwrap();
+        quiesce();
+        drop(release);
+        sleeper.join().unwrap();
+    }
+
+    #[test]
+    fn a_store_before_quiesce_is_seen_by_every_later_pin() {
+        let flag = Arc::new(AtomicU64::new(0));
+        let seen_after_close = Arc::new(AtomicU64::new(0));
+        let rounds = if cfg!(miri) { 20 } else { 2_000 };
+        let closed = Arc::new(AtomicU64::new(0));
+        let threads: Vec<_> = (0..2)
+            .map(|_| {
+                let (flag, closed, bad) = (flag.clone(), closed.clone(), seen_after_close.clone());
+                std::thread::spawn(move || {
+                    while flag.load(Ordering::Relaxed) < rounds {
+                        let _pin = pin();
+                        let version = flag.load(Ordering::SeqCst);
+                        if version < closed.load(Ordering::SeqCst) {
+                            bad.fetch_add(1, Ordering::SeqCst);
+                        }
+                    }
+                })
+            })
+            .collect();
+        for round in 1..=rounds {
+            flag.store(round, Ordering::SeqCst);
+            quiesce();
+            closed.store(round, Ordering::SeqCst);
+        }
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert_eq!(seen_after_close.load(Ordering::SeqCst), 0, "a pin joined a closed version");
+    }
+}

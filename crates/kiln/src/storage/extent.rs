@@ -1,0 +1,344 @@
+//! Writing and reading extents: the log's records between memory and disk.
+//!
+//! [`ExtentWriter`] copies a range of the ring into aligned buffers, fills in the checksums and writes seal and
+//! records in one go. [`Scanner`] walks the extents of a log from its beginning and decides, where an extent is
+//! not whole, whether that is the unfinished end of the log or damage.
+
+use std::io;
+
+use super::log::Log;
+use super::record::{self, Address, DiskRecord, Kind, Shape};
+use super::seal::{SEAL_BYTES, Seal, zero_sectors};
+use super::segments::Segments;
+use super::superblock::Superblock;
+use crate::device::{AlignedBuffer, BLOCK_BYTES, SECTOR_BYTES};
+use crate::error::{Error, Result};
+
+/// The end of the chain of seals: what the next one continues.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Chain {
+    pub(crate) number: u64,
+    pub(crate) checksum: u32,
+}
+
+/// What the hardener learns about a record while it copies it out.
+pub(crate) trait RecordVisitor {
+    /// A tombstone that has become durable together with its extent.
+    fn tombstone(&mut self, address: Address, object: u32, key: &[u8]);
+}
+
+/// Writes extents. Keeps its buffer, so that steady hardening allocates nothing.
+pub(crate) struct ExtentWriter {
+    database: u128,
+    buffer: AlignedBuffer,
+    pub(crate) chain: Chain,
+}
+
+impl ExtentWriter {
+    pub(crate) fn new(database: u128, chain: Chain) -> ExtentWriter {
+        ExtentWriter { database, buffer: AlignedBuffer::new(16 * BLOCK_BYTES), chain }
+    }
+
+    /// Writes the extent `start..end` (in one segment) and makes it durable. On an error nothing is known about
+    /// what reached the disk.
+    pub(crate) fn write(
+        &mut self,
+        log: &Log,
+        segments: &Segments,
+        (start, end): (Address, Address),
+        (version, first_version): (u64, u64),
+        visitor: &mut dyn RecordVisitor,
+    ) -> io::Result<()> {
+        let length = (end - start) as usize;
+        if self.buffer.len() < length {
+            self.buffer = AlignedBuffer::new(length.next_power_of_two());
+        }
+        self.copy_out(log, start, end, visitor);
+        let extent = &mut self.buffer[..length];
+        let seal = Seal {
+            address: start,
+            length: length as u64,
+            version,
+            number: self.chain.number + 1,
+            previous_checksum: self.chain.checksum,
+            data_checksum: crc32c::crc32c(&extent[SEAL_BYTES as usize..]),
+            time_us: segments.time_us(),
+            // The seal's own sector is never zero.
+            zero_sectors: zero_sectors(&extent[SECTOR_BYTES..]),
+            database: self.database,
+            first_version,
+        };
+        let (bytes, checksum) = seal.encode();
+        extent[..SEAL_BYTES as usize].copy_from_slice(&bytes);
+        segments.write(start, extent)?;
+        segments.sync(start)?;
+        self.chain = Chain { number: seal.number, checksum };
+        Ok(())
+    }
+
+    /// Copies the records of `start..end` into the buffer and completes them.
+    fn copy_out(&mut self, log: &Log, start: Address, end: Address, visitor: &mut dyn RecordVisitor) {
+        let extent = &mut self.buffer[..(end - start) as usize];
+        let words = log.memory(start, end - start);
+        for (bytes, word) in extent.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+            *bytes = word.load(std::sync::atomic::Ordering::Relaxed).to_le_bytes();
+        }
+        let mut offset = SEAL_BYTES as usize;
+        while offset < extent.len() {
+            let address = start + offset as u64;
+            let rest = &mut extent[offset..];
+            let word = rest.first_chunk::<8>().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+            if let Some(bytes) = record::padding_bytes(word) {
+                rest[8..bytes as usize].fill(record::PADDING_BYTE);
+                offset += bytes as usize;
+                continue;
+            }
+            let Some(shape) = record::finish(address, rest) else {
+                // Everything below the read-only offset was filled before its pin ended.
+                panic!("log memory at {address:#x} holds no record: {word:#018x}");
+            };
+            if shape.kind == Kind::Tombstone {
+                let key = &rest[record::HEADER_BYTES..record::HEADER_BYTES + shape.key_bytes];
+                visitor.tombstone(address, shape.object, key);
+            }
+            offset += shape.bytes() as usize;
+        }
+    }
+}
+
+/// An extent read from disk whose seal and checksum hold.
+pub(crate) struct Extent<'a> {
+    pub(crate) seal: Seal,
+    pub(crate) bytes: &'a [u8],
+}
+
+/// Something between two records of an extent.
+pub(crate) enum Item<'a> {
+    Record(Address, DiskRecord<'a>),
+    Padding(Address, u64),
+}
+
+impl<'a> Extent<'a> {
+    /// The extent's records and paddings. An error is the address and what is wrong there.
+    pub(crate) fn items(&self) -> impl Iterator<Item = Result<Item<'a>, (Address, &'static str)>> + use<'a> {
+        let (start, bytes) = (self.seal.address, self.bytes);
+        let mut offset = SEAL_BYTES as usize;
+        std::iter::from_fn(move || {
+            let rest = bytes.get(offset..).filter(|rest| !rest.is_empty())?;
+            let address = start + offset as u64;
+            let item = parse_item(address, rest);
+            offset = match &item {
+                Ok(Item::Record(_, record)) => offset + record.shape.bytes() as usize,
+                Ok(Item::Padding(_, bytes)) => offset + *bytes as usize,
+                Err(_) => bytes.len(),
+            };
+            Some(item)
+        })
+    }
+}
+
+fn parse_item(address: Address, rest: &[u8]) -> Result<Item<'_>, (Address, &'static str)> {
+    let word = rest.first_chunk::<8>().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+    match record::padding_bytes(word) {
+        Some(bytes) if bytes <= rest.len() as u64 => Ok(Item::Padding(address, bytes)),
+        Some(_) => Err((address, "padding is longer than its extent")),
+        None => DiskRecord::parse(address, rest)
+            .map(|record| Item::Record(address, record))
+            .map_err(|what| (address, what)),
+    }
+}
+
+/// Walks a log on disk.
+pub(crate) struct Scanner<'a> {
+    segments: &'a Segments,
+    superblock: &'a Superblock,
+    position: Address,
+    /// Checksum of the seal before `position`, and its number where known.
+    checksum: u32,
+    number: Option<u64>,
+    buffer: AlignedBuffer,
+    /// Bytes of an unfinished write found at the end.
+    cut_bytes: u64,
+}
+
+impl<'a> Scanner<'a> {
+    pub(crate) fn new(segments: &'a Segments, superblock: &'a Superblock) -> Scanner<'a> {
+        Scanner {
+            segments,
+            superblock,
+            position: superblock.begin,
+            checksum: superblock.begin_checksum,
+            number: None,
+            buffer: AlignedBuffer::new(16 * BLOCK_BYTES),
+            cut_bytes: 0,
+        }
+    }
+
+    /// Where the next extent is, or would be.
+    pub(crate) fn position(&self) -> Address {
+        self.position
+    }
+
+    /// The chain up to the position.
+    pub(crate) fn chain(&self) -> Chain {
+        Chain { number: self.number.unwrap_or(0), checksum: self.checksum }
+    }
+
+    /// Bytes of the unfinished write that ended the log; 0 if it ended between writes.
+    pub(crate) fn cut_bytes(&self) -> u64 {
+        self.cut_bytes
+    }
+
+    /// The next extent, or `None` at the log's end.
+    ///
+    /// # Errors
+    /// `Corrupted` if an extent that was once durable is not whole; `Io` if the device fails.
+    pub(crate) fn next(&mut self) -> Result<Option<Extent<'_>>> {
+        let start = self.position;
+        if !self.segments.exists(start) {
+            return self.end_of_log("a segment of the log is missing");
+        }
+        self.read(start, 0, BLOCK_BYTES)?;
+        let (seal, checksum) = match Seal::decode(&self.buffer) {
+            Ok(decoded) => decoded,
+            Err(_) if self.buffer[..SECTOR_BYTES].iter().all(|&byte| byte == 0) => {
+                return self.end_of_log("the log ends too early");
+            }
+            // A sector is either as it was, and that is zeros, or as it was written.
+            Err(what) => return Err(self.segments.corrupted(start, what)),
+        };
+        self.check_place(&seal)?;
+        let length = seal.length as usize;
+        if self.buffer.len() < length {
+            self.buffer = AlignedBuffer::new(length.next_power_of_two());
+        }
+        self.read(start, 0, length)?;
+        if crc32c::crc32c(&self.buffer[SEAL_BYTES as usize..length]) != seal.data_checksum {
+            if zero_sectors(&self.buffer[SECTOR_BYTES..length]) > seal.zero_sectors {
+                return self.end_of_log("an extent is incomplete");
+            }
+            return Err(self.damaged_extent(&seal));
+        }
+        self.position = seal.end();
+        self.checksum = checksum;
+        self.number = Some(seal.number);
+        Ok(Some(Extent { seal, bytes: &self.buffer[..length] }))
+    }
+
+    fn read(&mut self, address: Address, from: usize, to: usize) -> Result<()> {
+        self.segments.read(address + from as u64, &mut self.buffer[from..to]).map_err(|error| {
+            let (file, offset) = self.segments.place(address);
+            Error::io(format_args!("reading {file} at offset {offset}"), error)
+        })
+    }
+
+    /// A seal whose own checksum holds must also be the one that belongs here.
+    fn check_place(&self, seal: &Seal) -> Result<()> {
+        let room = self.superblock.segment_bytes - seal.address % self.superblock.segment_bytes;
+        let what = if seal.database != self.superblock.database {
+            "this seal belongs to another database"
+        } else if seal.address != self.position {
+            "this seal belongs to another place of the log"
+        } else if seal.previous_checksum != self.checksum
+            || self.number.is_some_and(|last| seal.number != last + 1)
+        {
+            "this seal does not continue the one before it"
+        } else if seal.length < BLOCK_BYTES as u64
+            || !seal.length.is_multiple_of(BLOCK_BYTES as u64)
+            || seal.length > room
+        {
+            "this seal's extent has an impossible length"
+        } else {
+            return Ok(());
+        };
+        Err(self.segments.corrupted(self.position, what))
+    }
+
+    /// Finds the record that is damaged, so that the error names its place.
+    fn damaged_extent(&self, seal: &Seal) -> Error {
+        let extent = Extent { seal: seal.clone(), bytes: &self.buffer[..seal.length as usize] };
+        for item in extent.items() {
+            if let Err((address, what)) = item {
+                return self.segments.corrupted(address, what);
+            }
+        }
+        self.segments.corrupted(seal.address, "an extent's checksum does not match its bytes")
+    }
+
+    /// Called where no whole extent follows: is it the end, or is something missing?
+    fn end_of_log<T>(&mut self, what: &str) -> Result<Option<T>> {
+        let end = self.position;
+        if end < self.superblock.known_end {
+            return Err(self.segments.corrupted(end, what));
+        }
+        self.cut_bytes = self.look_behind(end)?;
+        Ok(None)
+    }
+
+    /// An extent is only begun when the one before is durable. So a seal behind the end proves damage. Returns
+    /// how far behind the end something was written.
+    fn look_behind(&mut self, end: Address) -> Result<u64> {
+        let segment_bytes = self.superblock.segment_bytes;
+        let mut written = 0;
+        let mut block = AlignedBuffer::new(ZEROS_SCAN_BYTES);
+        for number in self.segments.numbers().into_iter().filter(|number| (number + 1) * segment_bytes > end)
+        {
+            let mut address = (number * segment_bytes).max(end);
+            while address < (number + 1) * segment_bytes {
+                let bytes = ((number + 1) * segment_bytes - address).min(block.len() as u64) as usize;
+                self.segments
+                    .read(address, &mut block[..bytes])
+                    .map_err(|error| Error::io("reading the end of the log", error))?;
+                for (index, candidate) in block[..bytes].chunks_exact(BLOCK_BYTES).enumerate() {
+                    let place = address + (index * BLOCK_BYTES) as u64;
+                    if candidate.iter().any(|&byte| byte != 0) {
+                        written = place + BLOCK_BYTES as u64 - end;
+                    }
+                    if place > end && self.is_later_seal(place, candidate) {
+                        return Err(self
+                            .segments
+                            .corrupted(end, "durable extents follow one that is not whole"));
+                    }
+                }
+                address += bytes as u64;
+            }
+        }
+        Ok(written)
+    }
+
+    fn is_later_seal(&self, place: Address, block: &[u8]) -> bool {
+        Seal::decode(block).is_ok_and(|(seal, _)| {
+            seal.database == self.superblock.database
+                && seal.address == place
+                && self.number.is_none_or(|last| seal.number > last)
+        })
+    }
+}
+
+const ZEROS_SCAN_BYTES: usize = 1 << 20;
+
+/// Reads one record from disk, checked.
+pub(crate) fn read_record(segments: &Segments, address: Address) -> Result<record::OwnedRecord> {
+    let block = address & !(BLOCK_BYTES as u64 - 1);
+    let skip = (address - block) as usize;
+    let segment_rest = (segments.segment_bytes() - block % segments.segment_bytes()) as usize;
+    let read = |bytes: usize| -> Result<AlignedBuffer> {
+        let mut buffer = AlignedBuffer::new(bytes.next_multiple_of(BLOCK_BYTES).min(segment_rest));
+        segments.read(block, &mut buffer).map_err(|error| {
+            let (file, offset) = segments.place(address);
+            Error::io(format_args!("reading {file} at offset {offset}"), error)
+        })?;
+        Ok(buffer)
+    };
+    let mut buffer = read(skip + record::HEADER_BYTES)?;
+    let word = buffer
+        .get(skip..)
+        .and_then(|bytes| bytes.first_chunk::<8>())
+        .map_or(0, |word| u64::from_le_bytes(*word));
+    if let Some(shape) = Shape::parse(word)
+        && skip + shape.bytes() as usize > buffer.len()
+    {
+        buffer = read(skip + shape.bytes() as usize)?;
+    }
+    record::OwnedRecord::parse(address, &buffer[skip..]).map_err(|what| segments.corrupted(address, what))
+}

@@ -1,0 +1,89 @@
+//! Holds `docs/format.md` against the code: every field's name and offset.
+
+use super::{record, seal, superblock};
+
+const DOCUMENT: &str = include_str!("../../../../docs/format.md");
+
+/// The rows `| offset | bytes | name: ...` below a heading.
+fn documented(heading: &str) -> Vec<(String, usize)> {
+    let section = DOCUMENT.split(&format!("# {heading}\n")).nth(1).expect("the heading is in the document");
+    let rows =
+        section.lines().skip_while(|line| !line.starts_with('|')).take_while(|line| line.starts_with('|'));
+    rows.filter_map(|row| {
+        let mut cells = row.split('|').map(str::trim).skip(1);
+        let offset = cells.next()?.parse().ok()?;
+        let name = cells.nth(1)?.split(':').next()?.to_owned();
+        Some((name, offset))
+    })
+    .collect()
+}
+
+fn in_code(offsets: &[(&str, usize)]) -> Vec<(String, usize)> {
+    offsets.iter().map(|&(name, offset)| (name.to_owned(), offset)).collect()
+}
+
+#[test]
+fn the_superblock_is_laid_out_as_documented() {
+    assert_eq!(documented("Superblock"), in_code(&superblock::OFFSETS));
+    assert!(DOCUMENT.contains(&format!("| 8 | 4 | format: {} |", superblock::FORMAT)));
+}
+
+#[test]
+fn a_seal_is_laid_out_as_documented() {
+    assert_eq!(documented("Seal"), in_code(&seal::OFFSETS));
+    assert!(DOCUMENT.contains(&format!("The first {} bytes of an extent", seal::SEAL_BYTES)));
+}
+
+#[test]
+fn a_seals_fields_are_where_the_table_says() {
+    let field = |name: &str| seal::OFFSETS.iter().find(|field| field.0 == name).map(|field| field.1).unwrap();
+    let seal = seal::Seal {
+        address: 0x1111,
+        length: 0x2222,
+        version: 0x3333,
+        number: 0x4444,
+        previous_checksum: 0x5555,
+        data_checksum: 0x6666,
+        time_us: 0x7777,
+        zero_sectors: 0x8888,
+        database: 0x9999,
+        first_version: 0xAAAA,
+    };
+    let (bytes, checksum) = seal.encode();
+    let at = |name: &str| u32::from_le_bytes(*bytes[field(name)..].first_chunk().unwrap());
+    assert_eq!(&bytes[field("magic")..][..8], &seal::MAGIC);
+    let expected = [
+        ("address", 0x1111),
+        ("length", 0x2222),
+        ("version", 0x3333),
+        ("number", 0x4444),
+        ("previous checksum", 0x5555),
+        ("data checksum", 0x6666),
+        ("time", 0x7777),
+        ("zero sectors", 0x8888),
+        ("database", 0x9999),
+        ("first version", 0xAAAA),
+        ("seal checksum", checksum),
+    ];
+    for (name, value) in expected {
+        assert_eq!(at(name), value, "{name}");
+    }
+    assert_eq!(seal::Seal::decode(&bytes), Ok((seal, checksum)));
+}
+
+#[test]
+fn a_records_bits_are_where_the_table_says() {
+    let shape = record::Shape {
+        kind: record::Kind::Tombstone,
+        object: 0x2_5A5A,
+        key_bytes: 0x1_0000,
+        value_bytes: 0x100_0000,
+    };
+    let word = shape.word();
+    assert_eq!(word >> 60, 2);
+    assert_eq!(word >> 42 & 0x3_FFFF, 0x2_5A5A);
+    assert_eq!(word >> 25 & 0x1_FFFF, 0x1_0000);
+    assert_eq!(word & 0x1FF_FFFF, 0x100_0000);
+    assert_eq!(record::Shape::parse(word), Some(shape));
+    assert_eq!(record::padding_word(64) >> 60, 3);
+}

@@ -1,0 +1,511 @@
+//! The hash index: finds the newest record of every (object, key).
+//!
+//! ```text
+//! bucket (one cache line):  entry | entry | entry | entry | entry | entry | entry | control
+//! entry:    tag 19 bits | address / 8, 45 bits          (0 = free)
+//! control:  overflow bucket 27 bits | sequence 36 bits | lock 1 bit
+//! ```
+//!
+//! There is one entry per key; older versions hang off the record's previous address. The control word is
+//! the lock and the sequence of *everything* that hangs off the bucket: entries, and records updated in
+//! place. So presence, absence, records in memory and records on disk are all validated in the same way:
+//! a reader remembers the control word (its [`Stamp`]) and what it read is current while the word is the
+//! same. Two keys of one bucket conflict falsely at times; a bucket holds about four keys.
+//!
+//! **Growth** is linear hashing: bucket `b` splits into `b` and `b + 2^level`, one after the other, under
+//! the two buckets' locks only, while everybody else goes on. Buckets never move in memory (each doubling is
+//! a mapping of its own), so a stale reference is never dangling. A split needs no key: the bits that
+//! decide it are the low bits of the tag. Growth drives itself: an insert that overflows its bucket splits a
+//! few buckets more, which keeps overflow rare at any size (Litwin 1980, uncontrolled splits).
+//!
+//! Rejected: FASTER's tag chains (§3 there), where a cold key that shares a tag with a hot one has to be
+//! found behind all the hot key's versions; a lock in every record, which says nothing about absent keys and
+//! records on disk (measured as faster for in-place updates, see `docs/decisions.md`).
+
+use std::io;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use super::memory::{self, Words};
+use super::record::Address;
+
+/// Level of the smallest index: 2^14 buckets, 1 MiB.
+const BASE_LEVEL: u32 = 14;
+const TAG_BITS: u32 = 19;
+/// The level at which the tag has no bit left to decide a split: 2^33 buckets, half a terabyte.
+const LEVEL_MAX: u32 = BASE_LEVEL + TAG_BITS;
+const BUCKET_WORDS: usize = 8;
+const ENTRIES: usize = 7;
+const CONTROL: usize = 7;
+const LOCK: u64 = 1;
+const SEQUENCE_ONE: u64 = 2;
+const SEQUENCE_MASK: u64 = ((1 << 36) - 1) << 1;
+const OVERFLOW_SHIFT: u32 = 37;
+const OVERFLOW_MAX: u64 = (1 << 27) - 1;
+const SPLIT_BITS: u32 = 56;
+/// Buckets split for every insert that overflows.
+const SPLITS_PER_OVERFLOW: usize = 8;
+const SPINS_MAX: u32 = 128;
+const YIELDS_MAX: u32 = 256;
+
+/// A bucket's number. Valid for ever; which keys live there changes when it splits.
+pub(crate) type Bucket = u64;
+
+/// A bucket's control word as a reader saw it, unlocked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stamp(u64);
+
+/// See the module's documentation.
+pub(crate) struct HashIndex {
+    segments: [OnceLock<Words>; (TAG_BITS + 1) as usize],
+    /// Level in the top byte, number of buckets already split in this level below it.
+    state: AtomicU64,
+    overflow: Overflow,
+    growth: Mutex<Vec<u64>>,
+}
+
+impl HashIndex {
+    pub(crate) fn new() -> io::Result<HashIndex> {
+        let index = HashIndex {
+            segments: [const { OnceLock::new() }; (TAG_BITS + 1) as usize],
+            state: AtomicU64::new((BASE_LEVEL as u64) << SPLIT_BITS),
+            overflow: Overflow::new(),
+            growth: Mutex::new(Vec::new()),
+        };
+        let words = Words::new(BUCKET_WORDS << BASE_LEVEL)?;
+        index.segments[0].get_or_init(|| words);
+        Ok(index)
+    }
+
+    /// Number of buckets in use.
+    pub(crate) fn bucket_count(&self) -> u64 {
+        let (level, split) = unpack(self.state.load(Ordering::SeqCst));
+        (1 << level) + split
+    }
+
+    /// Bytes of memory mapped for buckets in use.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        (self.bucket_count() + self.overflow.next.load(Ordering::Relaxed)) * (BUCKET_WORDS as u64 * 8)
+    }
+
+    /// The bucket where `hash` belongs now.
+    #[inline]
+    pub(crate) fn bucket_of(&self, hash: u64) -> Bucket {
+        let (level, split) = unpack(self.state.load(Ordering::SeqCst));
+        let bucket = hash & ((1 << level) - 1);
+        if bucket < split { hash & ((2 << level) - 1) } else { bucket }
+    }
+
+    /// Has the bucket's cache line fetched, for who will need it soon.
+    #[inline]
+    pub(crate) fn prefetch(&self, hash: u64) {
+        memory::prefetch(self.control(self.bucket_of(hash)));
+    }
+
+    /// The bucket of `hash` and its stamp, once it is unlocked; `None` if its holder takes too long.
+    #[inline]
+    pub(crate) fn stamp(&self, hash: u64) -> Option<(Bucket, Stamp)> {
+        let mut waits = 0;
+        loop {
+            let bucket = self.bucket_of(hash);
+            let control = self.control(bucket).load(Ordering::SeqCst);
+            // A split publishes the new state before it unlocks, so an unlocked control word that was read
+            // before a check of the state belongs to that state.
+            if control & LOCK == 0 && self.bucket_of(hash) == bucket {
+                return Some((bucket, Stamp(control)));
+            }
+            if !wait(&mut waits) {
+                return None;
+            }
+        }
+    }
+
+    /// True while nothing in the bucket has changed since the stamp and nobody holds it.
+    #[inline]
+    pub(crate) fn unchanged(&self, bucket: Bucket, stamp: Stamp) -> bool {
+        self.control(bucket).load(Ordering::SeqCst) == stamp.0
+    }
+
+    /// As [`Self::unchanged`], for a bucket that the caller itself holds locked.
+    #[inline]
+    pub(crate) fn unchanged_under_own_lock(&self, bucket: Bucket, stamp: Stamp) -> bool {
+        self.control(bucket).load(Ordering::SeqCst) == stamp.0 | LOCK
+    }
+
+    /// Locks the bucket where `hash` belongs; `None` if its holder takes too long.
+    #[inline]
+    pub(crate) fn lock(&self, hash: u64) -> Option<Bucket> {
+        let mut waits = 0;
+        loop {
+            let bucket = self.bucket_of(hash);
+            if self.try_lock(bucket) {
+                if self.bucket_of(hash) == bucket {
+                    return Some(bucket);
+                }
+                self.unlock_unchanged(bucket);
+            }
+            if !wait(&mut waits) {
+                return None;
+            }
+        }
+    }
+
+    #[inline]
+    fn try_lock(&self, bucket: Bucket) -> bool {
+        let control = self.control(bucket);
+        let word = control.load(Ordering::Relaxed);
+        word & LOCK == 0
+            && control.compare_exchange(word, word | LOCK, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    }
+
+    /// Unlocks a bucket whose contents the caller changed.
+    #[inline]
+    pub(crate) fn unlock_changed(&self, bucket: Bucket) {
+        let control = self.control(bucket);
+        let word = control.load(Ordering::Relaxed);
+        debug_assert_eq!(word & LOCK, LOCK);
+        let sequence = (word + SEQUENCE_ONE) & SEQUENCE_MASK;
+        control.store(word & !(SEQUENCE_MASK | LOCK) | sequence, Ordering::SeqCst);
+    }
+
+    /// Unlocks a bucket that the caller left as it was.
+    #[inline]
+    pub(crate) fn unlock_unchanged(&self, bucket: Bucket) {
+        let control = self.control(bucket);
+        let word = control.load(Ordering::Relaxed);
+        debug_assert_eq!(word & LOCK, LOCK);
+        control.store(word & !LOCK, Ordering::SeqCst);
+    }
+
+    /// Looks at the addresses in the bucket that may be those of a key with this hash, until `look` has found
+    /// what it wants.
+    #[inline]
+    pub(crate) fn find<T>(
+        &self,
+        bucket: Bucket,
+        hash: u64,
+        mut look: impl FnMut(Address) -> Option<T>,
+    ) -> Option<T> {
+        let tag = tag_of(hash);
+        let mut line = self.line(bucket);
+        let mut overflow = line[CONTROL].load(Ordering::Acquire) >> OVERFLOW_SHIFT;
+        loop {
+            for slot in &line[..ENTRIES] {
+                let entry = slot.load(Ordering::Acquire);
+                if entry & TAG_MASK == tag
+                    && entry != 0
+                    && let Some(found) = look(address_of(entry))
+                {
+                    return Some(found);
+                }
+            }
+            line = self.overflow.line(overflow)?;
+            overflow = line[CONTROL].load(Ordering::Acquire);
+        }
+    }
+
+    /// The addresses at a cursor, and the cursor that follows, if any. The walk begins with cursor 0. An entry
+    /// that is there throughout a walk is met exactly once, however the index grows meanwhile: a cursor stands
+    /// for a bucket as of the level where the walk began, together with all that split off from it since.
+    pub(crate) fn addresses_at(&self, cursor: u64) -> (Vec<Address>, Option<u64>) {
+        let now = unpack(self.state.load(Ordering::SeqCst)).0;
+        let (level, first) = match unpack(cursor) {
+            (0, _) => (now, 0),
+            // A cursor comes back from clients, and may be anything.
+            (level, first) => (level.clamp(BASE_LEVEL, now), first),
+        };
+        let base = 1u64 << level;
+        if first >= base {
+            return (Vec::new(), None);
+        }
+        let next = (first + 1 < base).then_some((level as u64) << SPLIT_BITS | (first + 1));
+        let mut addresses = Vec::new();
+        loop {
+            addresses.clear();
+            let family = || (first..self.bucket_count()).step_by(base as usize);
+            let before: Vec<u64> =
+                family().map(|bucket| self.control(bucket).load(Ordering::SeqCst)).collect();
+            if before.iter().all(|control| control & LOCK == 0) {
+                family().for_each(|bucket| addresses.extend(self.entries(bucket).map(address_of)));
+                // A split changes the bucket it takes from, so an unchanged family was read whole.
+                if family().map(|bucket| self.control(bucket).load(Ordering::SeqCst)).eq(before) {
+                    return (addresses, next);
+                }
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// The buckets, each with the addresses in it; for checks while nothing is written.
+    pub(crate) fn buckets(&self) -> impl Iterator<Item = (Bucket, Vec<Address>)> {
+        (0..self.bucket_count()).map(|bucket| (bucket, self.entries(bucket).map(address_of).collect()))
+    }
+
+    /// Addresses that may be the newest record of a key with this hash.
+    pub(crate) fn addresses_of(&self, hash: u64) -> impl Iterator<Item = Address> {
+        let tag = tag_of(hash);
+        self.entries(self.bucket_of(hash)).filter(move |entry| entry & TAG_MASK == tag).map(address_of)
+    }
+
+    fn entries(&self, bucket: Bucket) -> impl Iterator<Item = u64> {
+        self.slots(bucket).map(|slot| slot.load(Ordering::Acquire)).filter(|&entry| entry != 0)
+    }
+
+    /// All slots of the bucket and of the overflow buckets behind it.
+    #[inline]
+    fn slots(&self, bucket: Bucket) -> impl Iterator<Item = &AtomicU64> {
+        let line = self.line(bucket);
+        let overflow = line[CONTROL].load(Ordering::Acquire) >> OVERFLOW_SHIFT;
+        line[..ENTRIES].iter().chain(self.overflow.slots(overflow))
+    }
+
+    /// Points the entry of `old` at the key's newer record. The caller holds the bucket.
+    /// False if there is no such entry.
+    #[inline]
+    pub(crate) fn replace(&self, bucket: Bucket, hash: u64, old: Address, new: Address) -> bool {
+        let slot = self.slot_of(bucket, hash, old);
+        if let Some(slot) = slot {
+            slot.store(entry(hash, new), Ordering::Release);
+        }
+        slot.is_some()
+    }
+
+    /// Removes the entry of `address`, if it is there. The caller holds the bucket.
+    pub(crate) fn remove(&self, bucket: Bucket, hash: u64, address: Address) -> bool {
+        let slot = self.slot_of(bucket, hash, address);
+        if let Some(slot) = slot {
+            slot.store(0, Ordering::Release);
+        }
+        slot.is_some()
+    }
+
+    #[inline]
+    fn slot_of(&self, bucket: Bucket, hash: u64, address: Address) -> Option<&AtomicU64> {
+        let entry = entry(hash, address);
+        self.slots(bucket).find(|slot| slot.load(Ordering::Relaxed) == entry)
+    }
+
+    /// Adds the entry of a key that has none. The caller holds the bucket. True if the bucket overflowed:
+    /// call [`Self::grow`] once nothing is locked.
+    #[must_use]
+    pub(crate) fn insert(&self, bucket: Bucket, hash: u64, address: Address) -> bool {
+        let entry = entry(hash, address);
+        for slot in self.slots(bucket) {
+            if slot.load(Ordering::Relaxed) == 0 {
+                slot.store(entry, Ordering::Release);
+                return false;
+            }
+        }
+        let number = self.overflow.take();
+        let line = self.overflow.line(number).unwrap_or_else(|| unreachable!("just taken"));
+        let control = self.control(bucket);
+        let word = control.load(Ordering::Relaxed);
+        line[CONTROL].store(word >> OVERFLOW_SHIFT, Ordering::Relaxed);
+        line[0].store(entry, Ordering::Release);
+        control.store(word & (SEQUENCE_MASK | LOCK) | number << OVERFLOW_SHIFT, Ordering::SeqCst);
+        true
+    }
+
+    /// Splits a few buckets, if nobody else is at it.
+    pub(crate) fn grow(&self) {
+        let Some(mut scratch) = self.growth.try_lock() else { return };
+        for _ in 0..SPLITS_PER_OVERFLOW {
+            if !self.split_next(&mut scratch) {
+                return;
+            }
+        }
+    }
+
+    fn split_next(&self, scratch: &mut Vec<u64>) -> bool {
+        let (level, split) = unpack(self.state.load(Ordering::SeqCst));
+        if level == LEVEL_MAX {
+            return false;
+        }
+        let new = split + (1 << level);
+        if split == 0 && !self.add_segment(level) {
+            return false;
+        }
+        let mut waits = 0;
+        while !self.try_lock(split) {
+            if !wait(&mut waits) {
+                return false;
+            }
+        }
+        self.control(new).store(LOCK, Ordering::SeqCst);
+        self.move_entries(split, new, 1 << (64 - TAG_BITS + level - BASE_LEVEL), scratch);
+        let state = if split + 1 == 1 << level {
+            ((level + 1) as u64) << SPLIT_BITS
+        } else {
+            (level as u64) << SPLIT_BITS | (split + 1)
+        };
+        self.state.store(state, Ordering::SeqCst);
+        self.unlock_changed(new);
+        self.unlock_changed(split);
+        true
+    }
+
+    /// Maps the buckets of the next level; false if there is no memory for them, and then the index stays as
+    /// it is, only slower.
+    fn add_segment(&self, level: u32) -> bool {
+        let segment = &self.segments[(level - BASE_LEVEL + 1) as usize];
+        if segment.get().is_some() {
+            return true;
+        }
+        match Words::new(BUCKET_WORDS << level) {
+            Ok(words) => segment.set(words).is_ok(),
+            Err(_) => false,
+        }
+    }
+
+    /// Deals the entries of `old` out to `old` and `new` by one bit of the tag. Both are locked.
+    fn move_entries(&self, old: Bucket, new: Bucket, bit: u64, scratch: &mut Vec<u64>) {
+        scratch.clear();
+        for slot in self.slots(old) {
+            let entry = slot.load(Ordering::Relaxed);
+            if entry != 0 {
+                scratch.push(entry);
+                slot.store(0, Ordering::Release);
+            }
+        }
+        let control = self.control(old);
+        let word = control.load(Ordering::Relaxed);
+        control.store(word & (SEQUENCE_MASK | LOCK), Ordering::SeqCst);
+        self.overflow.give_back(word >> OVERFLOW_SHIFT);
+        for &entry in scratch.iter() {
+            let bucket = if entry & bit == 0 { old } else { new };
+            // An overflow here is left for the next round of splits.
+            let _ = self.insert_entry(bucket, entry);
+        }
+    }
+
+    fn insert_entry(&self, bucket: Bucket, entry: u64) -> bool {
+        // The tag's place in the entry is its place in `hash`, shifted; see `entry`.
+        self.insert(bucket, entry >> (64 - TAG_BITS) << BASE_LEVEL, address_of(entry))
+    }
+
+    #[inline]
+    fn control(&self, bucket: Bucket) -> &AtomicU64 {
+        &self.line(bucket)[CONTROL]
+    }
+
+    #[inline]
+    fn line(&self, bucket: Bucket) -> &[AtomicU64; BUCKET_WORDS] {
+        let level = 63 - (bucket | 1 << (BASE_LEVEL - 1)).leading_zeros();
+        let (segment, first) =
+            if bucket >> BASE_LEVEL == 0 { (0, 0) } else { (level - BASE_LEVEL + 1, 1u64 << level) };
+        let words =
+            self.segments[segment as usize].get().unwrap_or_else(|| unreachable!("bucket not mapped"));
+        line_of(words, bucket - first)
+    }
+}
+
+/// Overflow buckets: entries as in a bucket, and the number of the next overflow bucket in the last word.
+/// Number 0 is "none". Freed ones are reused; a reader on one sees its bucket's stamp change.
+struct Overflow {
+    segments: [OnceLock<Words>; 28],
+    next: AtomicU64,
+    free: Mutex<Vec<u64>>,
+}
+
+impl Overflow {
+    fn new() -> Overflow {
+        Overflow {
+            segments: [const { OnceLock::new() }; 28],
+            next: AtomicU64::new(1),
+            free: Mutex::new(Vec::new()),
+        }
+    }
+
+    fn take(&self) -> u64 {
+        if let Some(number) = self.free.lock().pop() {
+            return number;
+        }
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        assert!(number <= OVERFLOW_MAX, "the hash index has more overflow buckets than it can number");
+        let level = number.ilog2();
+        self.segments[level as usize].get_or_init(|| {
+            Words::new(BUCKET_WORDS << level)
+                .unwrap_or_else(|error| panic!("no memory for the hash index: {error}"))
+        });
+        number
+    }
+
+    fn give_back(&self, mut number: u64) {
+        while let Some(line) = self.line(number) {
+            let next = line[CONTROL].swap(0, Ordering::Relaxed);
+            self.free.lock().push(number);
+            number = next;
+        }
+    }
+
+    /// The slots of an overflow bucket and of those behind it.
+    #[inline]
+    fn slots(&self, first: u64) -> impl Iterator<Item = &AtomicU64> {
+        std::iter::successors(self.line(first), |line| self.line(line[CONTROL].load(Ordering::Acquire)))
+            .flat_map(|line| &line[..ENTRIES])
+    }
+
+    #[inline]
+    fn line(&self, number: u64) -> Option<&[AtomicU64; BUCKET_WORDS]> {
+        if number == 0 {
+            return None;
+        }
+        let level = number.ilog2();
+        self.segments[level as usize].get().map(|words| line_of(words, number - (1 << level)))
+    }
+}
+
+#[inline]
+fn line_of(words: &Words, index: u64) -> &[AtomicU64; BUCKET_WORDS] {
+    let (lines, _) = words.as_chunks::<BUCKET_WORDS>();
+    &lines[index as usize]
+}
+
+const TAG_MASK: u64 = !0 << (64 - TAG_BITS);
+
+#[inline]
+fn tag_of(hash: u64) -> u64 {
+    hash >> BASE_LEVEL << (64 - TAG_BITS)
+}
+
+#[inline]
+fn entry(hash: u64, address: Address) -> u64 {
+    debug_assert!(address != 0 && address.is_multiple_of(8) && address >> 48 == 0);
+    tag_of(hash) | address >> 3
+}
+
+#[inline]
+fn address_of(entry: u64) -> Address {
+    (entry & !TAG_MASK) << 3
+}
+
+#[inline]
+fn unpack(state: u64) -> (u32, u64) {
+    ((state >> SPLIT_BITS) as u32, state & ((1 << SPLIT_BITS) - 1))
+}
+
+/// One more round of a bounded wait; false when the bound is reached.
+#[inline]
+fn wait(waits: &mut u32) -> bool {
+    *waits += 1;
+    if *waits < SPINS_MAX {
+        std::hint::spin_loop();
+    } else {
+        // The holder may have been descheduled; give it the processor.
+        std::thread::yield_now();
+    }
+    *waits < SPINS_MAX + YIELDS_MAX
+}
+
+/// The hash of a key within an object. The seed is drawn when the database is created, so that nobody can
+/// prepare keys that collide.
+#[inline]
+pub(crate) fn hash_of(seed: u64, object: u32, key: &[u8]) -> u64 {
+    xxhash_rust::xxh3::xxh3_64_with_seed(key, seed ^ (object as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15))
+}
+
+#[cfg(test)]
+#[path = "hash_index_tests.rs"]
+mod tests;

@@ -1,0 +1,243 @@
+//! The record log in memory: a ring that holds the log's tail.
+//!
+//! ```text
+//!  begin        head            hardened        read-only                 tail       limit
+//!    |  on disk  |  disk + memory  |  being written  |  mutable (memory)   |  free    |
+//!    +-----------+-----------------+-----------------+---------------------+----------+---> address
+//! ```
+//!
+//! An address is a byte offset from the log's beginning of time; its place in memory is the address modulo
+//! the ring. Every segment begins with room for a seal, every hardening leaves room for the next one's seal
+//! behind itself, and no record crosses a segment's end:
+//!
+//! ```text
+//!  segment:  [seal | records ... padding][seal | records ... padding][seal | ...        padding]
+//!             ^ extent, 4 KiB boundary    ^ extent                    ^            segment end ^
+//! ```
+//!
+//! Invariants:
+//! - `begin <= head <= hardened <= read-only <= tail`, and `tail` stays a hardening's padding and seal below
+//!   the end of the ring and of the prepared segments.
+//! - A record at or above the read-only offset whose version is the current one may be updated in place under
+//!   its bucket's lock; all others are immutable (the hardener copies them without looking back).
+//! - Space is reserved and filled within one pin, so after [`epoch::quiesce`](super::epoch::quiesce)
+//!   everything below an earlier tail is complete.
+//! - Memory below `head` is reused only after a quiesce that follows the move of `head`.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::epoch;
+use super::memory::{self, Words};
+use super::record::{self, Address, RecordView};
+use super::seal::SEAL_BYTES;
+use crate::device::BLOCK_BYTES;
+
+/// What a hardening may need beyond the last record: padding to a block, and the next seal.
+const SHIFT_BYTES: u64 = 2 * BLOCK_BYTES as u64;
+
+/// A counter alone on its cache lines.
+#[repr(align(128))]
+struct Padded(AtomicU64);
+
+/// See the module's documentation.
+pub(crate) struct Log {
+    ring: Words,
+    ring_bytes: u64,
+    segment_bytes: u64,
+    tail: Padded,
+    /// No reservation reaches beyond; see [`Log::set_limit`].
+    limit: Padded,
+    begin: AtomicU64,
+    head: AtomicU64,
+    /// The head that a quiesce has followed: memory below it is free.
+    safe_head: AtomicU64,
+    hardened: AtomicU64,
+    read_only: AtomicU64,
+}
+
+impl Log {
+    /// An empty ring for a log that begins at `begin`. Where it goes on is told by [`Self::resume`].
+    pub(crate) fn new(ring_bytes: u64, segment_bytes: u64, begin: Address) -> io::Result<Log> {
+        debug_assert!(ring_bytes.is_power_of_two() && segment_bytes.is_power_of_two());
+        debug_assert!(ring_bytes >= 2 * segment_bytes);
+        let end = begin;
+        Ok(Log {
+            ring: Words::new((ring_bytes / 8) as usize)?,
+            ring_bytes,
+            segment_bytes,
+            tail: Padded(AtomicU64::new(end + SEAL_BYTES)),
+            limit: Padded(AtomicU64::new(0)),
+            begin: AtomicU64::new(begin),
+            head: AtomicU64::new(end),
+            safe_head: AtomicU64::new(end),
+            hardened: AtomicU64::new(end),
+            read_only: AtomicU64::new(end),
+        })
+    }
+
+    pub(crate) fn ring_bytes(&self) -> u64 {
+        self.ring_bytes
+    }
+
+    pub(crate) fn segment_bytes(&self) -> u64 {
+        self.segment_bytes
+    }
+
+    #[inline]
+    pub(crate) fn tail(&self) -> Address {
+        self.tail.0.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn begin(&self) -> Address {
+        self.begin.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn set_begin(&self, begin: Address) {
+        self.begin.store(begin, Ordering::SeqCst);
+    }
+
+    pub(crate) fn head(&self) -> Address {
+        self.head.load(Ordering::SeqCst)
+    }
+
+    /// Frees the memory below `head`, which is durable. Must not be called under a pin, nor by two at once.
+    pub(crate) fn evict(&self, head: Address) {
+        debug_assert!(head >= self.head() && head <= self.hardened());
+        self.head.store(head, Ordering::SeqCst);
+        epoch::quiesce();
+        self.safe_head.store(head, Ordering::SeqCst);
+    }
+
+    /// Recovery is done: the log goes on at `end` (a block boundary), and the memory from `head` up to there was
+    /// filled by [`Self::load`].
+    pub(crate) fn resume(&self, head: Address, end: Address) {
+        debug_assert!(head <= end && end.is_multiple_of(BLOCK_BYTES as u64));
+        self.head.store(head, Ordering::SeqCst);
+        self.safe_head.store(head, Ordering::SeqCst);
+        self.hardened.store(end, Ordering::SeqCst);
+        self.read_only.store(end, Ordering::SeqCst);
+        self.tail.0.store(end + SEAL_BYTES, Ordering::SeqCst);
+    }
+
+    /// The address up to which the log is durable.
+    pub(crate) fn hardened(&self) -> Address {
+        self.hardened.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn set_hardened(&self, end: Address) {
+        debug_assert!(end <= self.read_only());
+        self.hardened.store(end, Ordering::SeqCst);
+    }
+
+    #[inline]
+    pub(crate) fn read_only(&self) -> Address {
+        self.read_only.load(Ordering::SeqCst)
+    }
+
+    /// Lets reservations go up to what the ring, the prepared segments and the bound on un-hardened bytes
+    /// allow.
+    pub(crate) fn set_limit(&self, prepared_end: Address, unhardened_bytes: u64) {
+        let space = (self.safe_head.load(Ordering::SeqCst) + self.ring_bytes).min(prepared_end);
+        let bound = self.hardened() + unhardened_bytes;
+        self.limit.0.store(space.min(bound).saturating_sub(SHIFT_BYTES), Ordering::SeqCst);
+    }
+
+    /// Bytes of records (and padding) that are not durable.
+    pub(crate) fn unhardened_bytes(&self) -> u64 {
+        self.tail().saturating_sub(self.hardened() + SEAL_BYTES)
+    }
+
+    /// True if something was appended since the last shift.
+    pub(crate) fn has_unsealed_records(&self) -> bool {
+        self.tail() != self.read_only() + SEAL_BYTES
+    }
+
+    /// Takes `bytes` of the tail, all in one segment. The caller is pinned, and fills the space before it
+    /// unpins. `None` if there is no space now; then nothing was taken.
+    #[inline]
+    pub(crate) fn reserve(&self, bytes: u64) -> Option<Address> {
+        debug_assert!(bytes.is_multiple_of(8) && bytes <= self.segment_bytes - SEAL_BYTES);
+        let mut tail = self.tail.0.load(Ordering::Relaxed);
+        loop {
+            let offset = tail & (self.segment_bytes - 1);
+            // A tail exactly on a boundary is the end of the old segment: the seal's room is still to be left.
+            let fits = offset != 0 && offset + bytes <= self.segment_bytes;
+            let start = if fits { tail } else { tail.next_multiple_of(self.segment_bytes) + SEAL_BYTES };
+            if start + bytes > self.limit.0.load(Ordering::Acquire) {
+                return None;
+            }
+            match self.tail.0.compare_exchange_weak(tail, start + bytes, Ordering::SeqCst, Ordering::Relaxed)
+            {
+                Ok(_) => {
+                    if !fits && offset != 0 {
+                        self.pad(tail, self.segment_bytes - offset);
+                    }
+                    return Some(start);
+                }
+                Err(now) => tail = now,
+            }
+        }
+    }
+
+    /// Marks reserved space that turned out not to be needed.
+    pub(crate) fn pad(&self, address: Address, bytes: u64) {
+        self.memory(address, 8)[0].store(record::padding_word(bytes), Ordering::Release);
+    }
+
+    /// Makes everything below the tail read-only, up to a fresh block boundary, and leaves room for the next
+    /// seal. Complete once a quiesce has followed. Only the hardener calls this.
+    pub(crate) fn shift_read_only(&self) -> Address {
+        let mut tail = self.tail();
+        loop {
+            let end = tail.next_multiple_of(BLOCK_BYTES as u64);
+            match self.tail.0.compare_exchange_weak(
+                tail,
+                end + SEAL_BYTES,
+                Ordering::SeqCst,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => {
+                    if end > tail {
+                        self.pad(tail, end - tail);
+                    }
+                    self.read_only.store(end, Ordering::SeqCst);
+                    return end;
+                }
+                Err(now) => tail = now,
+            }
+        }
+    }
+
+    /// The memory from `address` on, `bytes` long, which must not cross a segment's end.
+    #[inline]
+    pub(crate) fn memory(&self, address: Address, bytes: u64) -> &[AtomicU64] {
+        let start = ((address & (self.ring_bytes - 1)) / 8) as usize;
+        &self.ring[start..start + (bytes / 8) as usize]
+    }
+
+    /// The record at `address` if it is in memory. The caller is pinned, and stays so while it uses it.
+    #[inline]
+    pub(crate) fn view(&self, address: Address) -> Option<RecordView<'_>> {
+        if address < self.head() {
+            return None;
+        }
+        let rest = self.segment_bytes - (address & (self.segment_bytes - 1));
+        RecordView::at(self.memory(address, rest))
+    }
+
+    /// Has the beginning of a record in memory fetched into the cache.
+    #[inline]
+    pub(crate) fn prefetch(&self, address: Address) {
+        memory::prefetch(&self.ring[((address & (self.ring_bytes - 1)) / 8) as usize]);
+    }
+
+    /// Copies bytes read from disk into the ring, so that recovery leaves the newest part of the log in
+    /// memory. Whole blocks only.
+    pub(crate) fn load(&self, address: Address, bytes: &[u8]) {
+        let words = self.memory(address, bytes.len() as u64);
+        for (word, chunk) in words.iter().zip(bytes.as_chunks::<8>().0) {
+            word.store(u64::from_le_bytes(*chunk), Ordering::Relaxed);
+        }
+    }
+}

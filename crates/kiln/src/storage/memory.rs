@@ -1,0 +1,89 @@
+//! Large zeroed memory as atomic words: the one place where the engine maps memory.
+//!
+//! The log's ring and the hash index are arrays of [`AtomicU64`]. Everything above works on them through
+//! relaxed atomic loads and stores, which compile to plain moves, so that optimistic readers race with
+//! writers without undefined behaviour and the rest of the storage layer is safe code.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::ops::Deref;
+use std::sync::atomic::AtomicU64;
+
+/// A zeroed, lazily populated array of words, on huge pages where the kernel grants them.
+pub(crate) struct Words {
+    start: *const AtomicU64,
+    count: usize,
+}
+
+// SAFETY: `Words` owns its mapping and only hands out `&[AtomicU64]`, which is Send and Sync.
+unsafe impl Send for Words {}
+// SAFETY: as above; all access is through atomics.
+unsafe impl Sync for Words {}
+
+impl Words {
+    /// Maps `count` words of zeros. Memory is populated at first touch.
+    ///
+    /// # Errors
+    /// The operating system's, when the address space or the memory limit does not allow it.
+    #[cfg(not(miri))]
+    pub(crate) fn new(count: usize) -> io::Result<Words> {
+        use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
+        let bytes = count.checked_mul(8).filter(|&bytes| bytes > 0).ok_or(io::ErrorKind::InvalidInput)?;
+        // SAFETY: a fresh private anonymous mapping aliases nothing.
+        let start = unsafe {
+            mmap_anonymous(
+                std::ptr::null_mut(),
+                bytes,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )
+        }?;
+        const HUGE_PAGE_BYTES: usize = 2 << 20;
+        if bytes >= HUGE_PAGE_BYTES {
+            // SAFETY: the range is the mapping made above. Refusal is harmless: small pages work too.
+            let _ = unsafe { madvise(start, bytes, Advice::LinuxHugepage) };
+        }
+        Ok(Words { start: start.cast(), count })
+    }
+
+    #[cfg(miri)]
+    pub(crate) fn new(count: usize) -> io::Result<Words> {
+        let words: Box<[AtomicU64]> = (0..count).map(|_| AtomicU64::new(0)).collect();
+        Ok(Words { start: Box::into_raw(words).cast(), count })
+    }
+}
+
+impl Deref for Words {
+    type Target = [AtomicU64];
+
+    #[inline]
+    fn deref(&self) -> &[AtomicU64] {
+        // SAFETY: `new` mapped `count` zeroed words at `start`, page-aligned, and they stay mapped until
+        // drop; an all-zero word is a valid AtomicU64.
+        unsafe { std::slice::from_raw_parts(self.start, self.count) }
+    }
+}
+
+impl Drop for Words {
+    fn drop(&mut self) {
+        #[cfg(not(miri))]
+        // SAFETY: the range is exactly the mapping made in `new`; no borrow outlives self.
+        let _ = unsafe { rustix::mm::munmap(self.start.cast_mut().cast(), self.count * 8) };
+        #[cfg(miri)]
+        // SAFETY: `new` leaked a boxed slice of exactly this length.
+        drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(self.start.cast_mut(), self.count)) });
+    }
+}
+
+/// Asks the processor to fetch a word's cache line, without waiting for it.
+#[inline]
+pub(crate) fn prefetch(word: &AtomicU64) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a prefetch has no effect but on the cache, whatever the address, and every x86-64 has it.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(word).cast());
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = word;
+}

@@ -1,0 +1,22 @@
+//! Storage: the record log and its files, the indexes over it, and the epochs under them.
+//!
+//! ```text
+//!   hash_index   ordered_index      find records, in memory
+//!   log          ring of memory that holds the tail; records are updated in place there
+//!   extent       copies the tail out, sealed; walks it back in
+//!   segments     the log's files            superblock   what must be known before reading them
+//!   record, seal the formats                epoch, memory   pins and mapped words
+//! ```
+
+pub(crate) mod epoch;
+pub(crate) mod extent;
+#[cfg(test)]
+mod format_tests;
+pub(crate) mod hash_index;
+pub(crate) mod log;
+pub(crate) mod memory;
+pub(crate) mod ordered_index;
+pub(crate) mod record;
+pub(crate) mod seal;
+pub(crate) mod segments;
+pub(crate) mod superblock;

@@ -1,0 +1,237 @@
+//! The index under several threads. The same tests run under Miri, in small.
+
+use std::ops::{Bound, RangeBounds};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+use crate::storage::epoch;
+
+use super::tests::{Random, key, scan};
+use super::{Insertion, LeafBatch, LeafRead, OrderedIndex};
+
+const SCALE: u64 = if cfg!(miri) { 1 } else { 200 };
+
+/// Stops the other threads of a test when it is dropped, also by a panic.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Keys that stay are even; keys that come and go are odd.
+fn numbered(number: u64) -> Vec<u8> {
+    let mut key = [b"equal heads here", number.to_be_bytes().as_slice()].concat();
+    if number.is_multiple_of(3) {
+        key.drain(..16);
+    }
+    key
+}
+
+#[test]
+fn a_scan_sees_every_key_that_stays_in_order_and_once() {
+    let index = OrderedIndex::new();
+    let count = 60 * SCALE;
+    let mut staying: Vec<_> = (0..count).map(|number| numbered(2 * number)).collect();
+    staying.iter().for_each(|key| assert!(index.insert(&epoch::pin(), key) != Insertion::Present));
+    staying.sort();
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _stop = Stop(&stop);
+        for seed in 0..2 {
+            let (index, stop) = (&index, &stop);
+            scope.spawn(move || {
+                let mut random = Random(seed);
+                while !stop.load(Ordering::Relaxed) {
+                    // Runs of neighbours, so that whole leaves fill up, split, and become empty.
+                    let first = random.below(count);
+                    let last = (first + random.below(80)).min(count);
+                    for number in first..last {
+                        index.insert(&epoch::pin(), &numbered(2 * number + 1));
+                    }
+                    for number in first..last {
+                        index.remove(&epoch::pin(), &numbered(2 * number + 1));
+                    }
+                }
+            });
+        }
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                index.reclaim();
+                thread::yield_now();
+            }
+        });
+        for round in 0..if cfg!(miri) { 4 } else { 300 } {
+            let mut seen = changing_scan(&index, round % 2 == 0);
+            if round % 2 == 1 {
+                seen.reverse();
+            }
+            assert!(seen.is_sorted_by(|a, b| a < b), "out of order or twice");
+            let mut rest = seen.iter();
+            for key in &staying {
+                assert!(rest.any(|seen| seen == key), "a key that was there throughout was missed");
+            }
+            let key = &staying[round as usize % staying.len()];
+            assert!(index.contains(&epoch::pin(), key));
+        }
+    });
+    index.verify();
+}
+
+/// A scan that pins anew for each batch, as a transaction does.
+fn changing_scan(index: &OrderedIndex, forward: bool) -> Vec<Vec<u8>> {
+    let mut batch = LeafBatch::new();
+    let mut keys = Vec::new();
+    if forward {
+        index.read_forward(&epoch::pin(), Bound::Unbounded, &mut batch);
+    } else {
+        index.read_backward(&epoch::pin(), Bound::Unbounded, &mut batch);
+    }
+    loop {
+        keys.extend(batch.keys().map(<[u8]>::to_vec));
+        if !index.read_next(&epoch::pin(), &mut batch) {
+            return keys;
+        }
+    }
+}
+
+/// Each thread has its own keys, so that it knows the outcome of each of its operations.
+#[test]
+fn threads_that_insert_and_remove_their_own_keys_lose_none() {
+    let index = OrderedIndex::new();
+    let kept: Vec<Vec<u8>> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..3u64)
+            .map(|thread| {
+                let index = &index;
+                scope.spawn(move || {
+                    let mut random = Random(thread);
+                    let mut mine = std::collections::BTreeSet::new();
+                    for step in 0..150 * SCALE {
+                        let key = numbered(random.below(40 * SCALE) * 3 + thread);
+                        let pin = epoch::pin();
+                        if random.below(3) > 0 && step < 120 * SCALE {
+                            assert_eq!(index.insert(&pin, &key) != Insertion::Present, mine.insert(key));
+                        } else {
+                            assert_eq!(index.remove(&pin, &key), mine.remove(&key));
+                        }
+                    }
+                    mine
+                })
+            })
+            .collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    index.reclaim();
+    index.verify();
+    let mut kept = kept;
+    kept.sort();
+    assert_eq!(scan(&index, true, Bound::Unbounded), kept);
+}
+
+/// Reads taken while others insert, remove, split and unlink. Afterwards, when nothing moves any more, each
+/// read that still validates must agree with the index about its interval.
+#[test]
+fn a_read_taken_in_the_midst_of_changes_that_validates_has_no_phantoms() {
+    let mut validated = 0;
+    for round in 0..if cfg!(miri) { 2 } else { 40u64 } {
+        let index = OrderedIndex::new();
+        let (key_count, steps) = (200 + 20 * SCALE, 40 * SCALE);
+        let running = AtomicU64::new(2);
+        let reads = thread::scope(|scope| {
+            for seed in 0..2 {
+                let (index, running) = (&index, &running);
+                scope.spawn(move || {
+                    let mut random = Random(round * 2 + seed);
+                    for step in 0..steps {
+                        let growing = step / (steps / 4) % 2 == 0;
+                        let key = key(random.below(key_count));
+                        if (random.below(10) < 8) == growing {
+                            index.insert(&epoch::pin(), &key);
+                        } else {
+                            index.remove(&epoch::pin(), &key);
+                        }
+                    }
+                    running.fetch_sub(1, Ordering::Relaxed);
+                });
+            }
+            let mut random = Random(!round);
+            let mut reads: Vec<(Vec<u8>, LeafBatch)> = Vec::new();
+            while running.load(Ordering::Relaxed) > 0 {
+                let (from, mut batch) = (key(random.below(key_count)), LeafBatch::new());
+                index.read_forward(&epoch::pin(), Bound::Included(&from), &mut batch);
+                reads.retain(|(_, batch)| index.validate(&batch.read()));
+                reads.push((from, batch));
+            }
+            reads
+        });
+        let all = scan(&index, true, Bound::Unbounded);
+        for (from, batch) in reads.iter().filter(|(_, batch)| index.validate(&batch.read())) {
+            let fence = match batch.next() {
+                Some(Bound::Included(fence)) => Bound::Excluded(fence),
+                _ => Bound::Unbounded,
+            };
+            let covered = (Bound::Included(from.as_slice()), fence);
+            let inside = |key: &&Vec<u8>| RangeBounds::<[u8]>::contains(&covered, key.as_slice());
+            assert!(all.iter().filter(inside).eq(batch.keys()), "a phantom passed");
+            validated += 1;
+        }
+        index.verify();
+    }
+    assert!(validated > 0, "no read validated, so nothing was tested");
+}
+
+/// The root is replaced while readers are between its word and its version. The key that stays is the highest,
+/// so that a reader that took the left half of a split root for the root would miss it.
+#[test]
+fn readers_follow_a_root_that_changes() {
+    let index = OrderedIndex::new();
+    let staying = [255; 20];
+    index.insert(&epoch::pin(), &staying);
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut found = true;
+            while found && !stop.load(Ordering::Relaxed) {
+                found = index.contains(&epoch::pin(), &staying);
+            }
+            found
+        });
+        for _ in 0..if cfg!(miri) { 3 } else { 20_000 } {
+            (0..40u8)
+                .for_each(|number| assert!(index.insert(&epoch::pin(), &[number]) != Insertion::Present));
+            (0..40u8).for_each(|number| assert!(index.remove(&epoch::pin(), &[number])));
+        }
+        stop.store(true, Ordering::Relaxed);
+        assert!(reader.join().unwrap(), "a key that was there throughout was missed");
+    });
+    index.verify();
+    assert_eq!(index.nodes_in_use(), (1, 0));
+}
+
+/// Two threads each read the leaf that the other one inserts into, insert, and validate: never both succeed
+/// (write skew by phantoms). Each round uses two leaves of a fresh pair of indexes.
+#[test]
+fn two_crossing_insertions_never_both_validate() {
+    for round in 0..if cfg!(miri) { 8 } else { 3_000u64 } {
+        let indexes = [OrderedIndex::new(), OrderedIndex::new()];
+        let reads: Vec<LeafRead> = indexes
+            .iter()
+            .map(|index| {
+                let mut batch = LeafBatch::new();
+                index.read_forward(&epoch::pin(), Bound::Unbounded, &mut batch);
+                batch.read()
+            })
+            .collect();
+        let commit = |mine: usize| {
+            indexes[mine].insert(&epoch::pin(), &round.to_be_bytes());
+            indexes[1 - mine].validate(&reads[1 - mine])
+        };
+        let both = thread::scope(|scope| {
+            let other = scope.spawn(|| commit(1));
+            let own = commit(0);
+            own && other.join().unwrap()
+        });
+        assert!(!both, "two transactions missed each other's insertion");
+    }
+}

@@ -1,0 +1,203 @@
+//! Insertion, and the splits that it causes.
+//!
+//! An insertion locks its leaf alone. If the leaf is full, it goes down once more, remembers the path, and
+//! locks from the leaf upwards every full node and the first one that has room:
+//!
+//! ```text
+//!        root  [ . . . ]            not touched
+//!              [ x . . ]  locked    has room: takes separator and right half
+//!              [ x x x ]  locked    full: split
+//!        leaf  [ x x x ]  locked    full: split
+//! ```
+//!
+//! Each lock is taken only at the version that the descent has read, never waited for, and all are held until
+//! all changes are made; so there is no deadlock, a failure changes nothing, and no reader can see a node that
+//! has shrunk under a parent that does not know it.
+
+use std::sync::atomic::Ordering;
+
+use crate::storage::epoch::Pin;
+
+use super::batch::LeafRead;
+use super::inner::{LockedInner, NodeId, Target};
+use super::key::{Key, Probe, UnpublishedKey, shortest_separator};
+use super::slots::{Locked, SLOT_COUNT, Slots};
+use super::{HEIGHT_MAX, OrderedIndex, Step, retry};
+
+/// What an insertion did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Insertion {
+    /// The key was there; nothing was changed.
+    Present,
+    /// The key was inserted, and nothing else happened to its leaf between `before` and `after`: a
+    /// transaction that had read `before` may go on with `after` in its place.
+    Inserted { before: LeafRead, after: LeafRead },
+    /// The key was inserted and its leaf split, so that a read of the leaf has no single successor.
+    Split,
+}
+
+impl OrderedIndex {
+    /// Inserts a key unless it is there.
+    ///
+    /// # Panics
+    /// If the key is longer than 65,536 bytes.
+    pub(crate) fn insert(&self, pin: &Pin, key: &[u8]) -> Insertion {
+        let probe = Probe::new(key);
+        // Made at most once, outside any lock, and freed if the key turns out to be present.
+        let mut new_key = None;
+        retry(|| self.try_insert(pin, key, &probe, &mut new_key))
+    }
+
+    fn try_insert(
+        &self,
+        pin: &Pin,
+        key: &[u8],
+        probe: &Probe<'_>,
+        new_key: &mut Option<UnpublishedKey>,
+    ) -> Option<Insertion> {
+        let leaf = self.descend(pin, &Target::At(*probe), |_| Some(()))?;
+        let (position, present) = leaf.slots.search(pin, leaf.version, probe)?;
+        if present {
+            leaf.slots.check(leaf.version)?;
+            return Some(Insertion::Present);
+        }
+        new_key.get_or_insert_with(|| UnpublishedKey::new(key));
+        if leaf.slots.count() == SLOT_COUNT {
+            return self.try_insert_with_split(pin, probe, new_key);
+        }
+        let mut locked = leaf.slots.lock(leaf.version)?;
+        locked.insert(position, self.publish(new_key));
+        let read = |version| LeafRead { leaf: leaf.number, version };
+        let before = read(locked.version_before().number());
+        let after = read(locked.version_after().number());
+        drop(locked);
+        self.counters.add_keys(1);
+        Some(Insertion::Inserted { before, after })
+    }
+
+    fn publish(&self, new_key: &mut Option<UnpublishedKey>) -> Key {
+        let key = new_key.take().expect("the key is made before the leaf is locked").publish();
+        self.counters.add_key_bytes(key.heap_bytes() as isize);
+        key
+    }
+
+    fn try_insert_with_split(
+        &self,
+        pin: &Pin,
+        probe: &Probe<'_>,
+        new_key: &mut Option<UnpublishedKey>,
+    ) -> Option<Insertion> {
+        let mut path: Vec<Step<'_>> = Vec::with_capacity(HEIGHT_MAX);
+        let leaf = self.descend(pin, &Target::At(*probe), |step| {
+            path.push(step);
+            Some(())
+        })?;
+        let (position, present) = leaf.slots.search(pin, leaf.version, probe)?;
+        let locked = leaf.slots.lock(leaf.version)?;
+        if present || !locked.is_full() {
+            // Somebody else was faster with this key or this split; the ordinary way will do now.
+            return None;
+        }
+        let mut parents = Vec::with_capacity(path.len());
+        for step in path.iter().rev() {
+            let parent = LockedInner::lock(step.id, step.inner, step.version)?;
+            let is_full = parent.slots.is_full();
+            parents.push((parent, step.index));
+            if !is_full {
+                break;
+            }
+        }
+        // Keys mostly arrive in order at the end of the index or not at all. There a split in the middle
+        // would leave every node half empty for ever.
+        let at_end = path.iter().all(|step| step.index == step.inner.slots.count());
+        self.split(locked, NodeId::leaf(leaf.number), position, self.publish(new_key), at_end, parents);
+        self.counters.add_keys(1);
+        Some(Insertion::Split)
+    }
+
+    /// Splits the leaf and hands separators up. All nodes are locked; unlocking them is the last thing.
+    fn split<'a>(
+        &'a self,
+        mut leaf: Locked<'a>,
+        leaf_id: NodeId,
+        position: usize,
+        key: Key,
+        at_end: bool,
+        mut parents: Vec<(LockedInner<'a>, usize)>,
+    ) {
+        let (right_number, right) = self.leaves.allocate();
+        let mut right = right.adopt();
+        let mut separator = self.split_leaf(&mut leaf, &mut right, position, key, at_end);
+        let (mut left_id, mut right_id) = (leaf_id, NodeId::leaf(right_number));
+        let mut new_nodes = Vec::new();
+        for (parent, index) in &mut parents {
+            if !parent.slots.is_full() {
+                parent.insert(*index, separator, right_id);
+                return;
+            }
+            let (number, sibling) = self.inners.allocate();
+            let mut sibling = LockedInner::adopt(NodeId::inner(number), sibling);
+            separator = split_inner(parent, &mut sibling, *index, separator, right_id, at_end);
+            (left_id, right_id) = (parent.id, sibling.id);
+            new_nodes.push(sibling);
+        }
+        // Every node of the path was full, so the last one split is the root, and this thread has it locked.
+        assert!(parents.len() + 2 < HEIGHT_MAX, "a tree of {HEIGHT_MAX} levels cannot be filled");
+        let (number, root) = self.inners.allocate();
+        let mut root = LockedInner::adopt(NodeId::inner(number), root);
+        root.set_only_child(left_id);
+        root.insert(0, separator, right_id);
+        self.root.store(root.id.word(), Ordering::Release);
+    }
+
+    /// Splits a full leaf around a new key; returns the separator of the two halves.
+    fn split_leaf(
+        &self,
+        left: &mut Locked<'_>,
+        right: &mut Locked<'_>,
+        position: usize,
+        key: Key,
+        at_end: bool,
+    ) -> Key {
+        const MIDDLE: usize = SLOT_COUNT / 2;
+        let append = at_end && position == SLOT_COUNT;
+        let into_left = !append && position <= MIDDLE;
+        let split_at = match (append, into_left) {
+            (true, _) => SLOT_COUNT,
+            (false, true) => MIDDLE,
+            (false, false) => MIDDLE + 1,
+        };
+        left.move_upper(split_at, right);
+        if into_left {
+            left.insert(position, key);
+        } else {
+            right.insert(position - split_at, key);
+        }
+        let (highest_left, lowest_right) = (left.key(left.count() - 1).to_vec(), right.key(0).to_vec());
+        let separator = UnpublishedKey::new(shortest_separator(&highest_left, &lowest_right)).publish();
+        self.counters.add_key_bytes(separator.heap_bytes() as isize);
+        separator
+    }
+}
+
+/// Splits a full inner node around a new child, to be put to the right of the one at `index`; returns the
+/// separator that goes up.
+fn split_inner(
+    left: &mut LockedInner<'_>,
+    right: &mut LockedInner<'_>,
+    index: usize,
+    separator: Key,
+    child: NodeId,
+    at_end: bool,
+) -> Key {
+    let split_at = if at_end { SLOT_COUNT - 1 } else { SLOT_COUNT / 2 };
+    let upwards = left.split(split_at, right);
+    if index <= split_at {
+        left.insert(index, separator, child);
+    } else {
+        right.insert(index - split_at - 1, separator, child);
+    }
+    upwards
+}
+
+const _: () = assert!(size_of::<Slots>().is_multiple_of(64), "nodes of an arena do not share cache lines");

@@ -1,0 +1,307 @@
+//! The ordered index: a concurrent in-memory set of byte strings, for range scans and for phantom detection.
+//!
+//! Point reads go through the hash index; this one answers "which keys are in this interval, and is that
+//! still so at commit". It is a B+-tree with optimistic lock coupling (Leis, Scheibner, Kemper and Neumann,
+//! *The ART of Practical Synchronization*, DaMoN 2016; Leis, Haubenschild and Neumann, *Optimistic Lock
+//! Coupling*, IEEE Data Eng. Bull. 2019): readers write nothing, writers lock only the nodes that they
+//! change. Skip lists lose to it three- to fourfold, which is why there is none.
+//!
+//! ```text
+//!                      root  [ g . . . . ]                inner: separators and children (inner.rs)
+//!                           /             \
+//!            [ b  d . . . ]                [ p . . . . ]
+//!           /     |     \                 /       \
+//!        [a aa] [b ba] [e f]         [g h k]     [p q]    leaves: keys only (slots.rs)
+//!         ..b)   [b,d)  [d,g)         [g,p)       [p..    the intervals, given by the path alone
+//! ```
+//!
+//! # Reading
+//! A reader goes down from the root. At each step it reads the child's version and *then* checks that the
+//! parent (for the root: the root word) has not changed. So at the moment of that check the child, at the
+//! version read, was responsible for the interval that the path says. If a change is noticed, the reader
+//! starts again. Nothing is locked, and no pointer to a sibling is needed: a scan goes down again with the
+//! leaf's fence.
+//!
+//! # Phantoms
+//! A transaction remembers a [`LeafRead`] (leaf and version) for each leaf of a range that it read, and
+//! validates them at commit (Silo §4.6). What makes this right:
+//!
+//! 1. **A node's interval shrinks only while that node is locked, and its version changes.** (A split.)
+//! 2. **An interval grows without a change of the node's version**, when an empty neighbour is unlinked.
+//! 3. **A leaf's keys change only while it is locked, and its version changes.** This holds for an unlinked
+//!    leaf too: it stays locked until it is used again, under a higher version.
+//!
+//! By 1 and 2, a node at an unchanged version is responsible for *at least* the interval that was read on
+//! the way to it; so whoever inserts a key into that interval must, by 3, change the version of that very
+//! leaf. When a leaf is unlinked, a transaction that read it fails (3). One that read the neighbour which
+//! takes the interval over read a smaller interval, which the neighbour still holds, so its read stays right
+//! and the neighbour's version need not change. A later insert into the interval that was taken over does
+//! change it: a needless conflict at worst, never a missed one. (Changing the neighbour's version as well
+//! was rejected: it may be the outermost leaf of another subtree, to be found and locked first, and it would
+//! abort transactions whose reads are right.) A key that is removed and inserted again leaves a changed
+//! version behind, because versions only grow.
+//!
+//! Two transactions that each insert into a leaf that the other one read must not both validate. Locking a
+//! leaf and [`OrderedIndex::validate`] are therefore sequentially consistent operations: one of two threads
+//! that insert first and validate then sees the other's lock.
+//!
+//! # Memory
+//! Nodes live in arenas (arena.rs) until the index is dropped and are reused only as nodes of the same type.
+//! Long keys have a heap block (key.rs); a removed key waits in a list until [`OrderedIndex::reclaim`] has
+//! waited for the readers. Nodes are not merged but unlinked when they become empty (Johnson and Shasha,
+//! *B-trees with inserts and deletes: why free-at-empty is better than merge-at-half*, JCSS 1993): a queue's
+//! churn leaves nothing behind, and there is never more than one leaf per key.
+
+mod arena;
+mod batch;
+mod counters;
+mod inner;
+mod insert;
+mod key;
+mod slots;
+mod unlink;
+#[cfg(test)]
+mod verify;
+
+#[cfg(test)]
+mod concurrent_tests;
+#[cfg(test)]
+mod tests;
+
+use std::ops::Bound;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::storage::epoch::Pin;
+
+use arena::Arena;
+pub(crate) use batch::{LeafBatch, LeafRead};
+use counters::Counters;
+use inner::{Inner, NodeId, Target};
+pub(crate) use insert::Insertion;
+use key::{KeyRef, Probe, Retired};
+use slots::{Slots, Version};
+
+/// More levels than a tree can get: an inner node splits once for every 15 or more splits of its children (on
+/// average; see `split_inner`), so that this many levels would take more than 2^64 insertions.
+const HEIGHT_MAX: usize = 20;
+
+/// A concurrent ordered set of keys of 0 to 65,536 bytes. See the module's documentation.
+pub(crate) struct OrderedIndex {
+    /// The [`NodeId`] of the root. Stored only while the node that it named is locked.
+    root: AtomicU32,
+    leaves: Arena<Slots>,
+    inners: Arena<Inner>,
+    retired: Retired,
+    counters: Counters,
+}
+
+/// A leaf at the end of a descent.
+struct Leaf<'a> {
+    number: u32,
+    slots: &'a Slots,
+    version: Version,
+}
+
+/// An inner node on the way, and the child that was taken.
+#[derive(Clone, Copy)]
+struct Step<'a> {
+    id: NodeId,
+    inner: &'a Inner,
+    version: Version,
+    index: usize,
+}
+
+impl OrderedIndex {
+    /// An empty index: one empty leaf.
+    pub(crate) fn new() -> OrderedIndex {
+        let leaves = Arena::<Slots>::new();
+        let (number, leaf) = leaves.allocate();
+        drop(leaf.adopt());
+        OrderedIndex {
+            root: AtomicU32::new(NodeId::leaf(number).word()),
+            leaves,
+            inners: Arena::new(),
+            retired: Retired::default(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// The number of keys; approximate while others insert or remove.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.counters.keys()
+    }
+
+    /// Bytes of removed keys that wait for [`OrderedIndex::reclaim`].
+    #[cfg(test)]
+    pub(crate) fn retired_bytes(&self) -> usize {
+        self.retired.bytes()
+    }
+
+    /// Bytes that the index occupies: nodes (used or free) and the blocks of long keys (retired ones too).
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.leaves.memory_bytes() + self.inners.memory_bytes() + self.counters.key_bytes()
+    }
+
+    /// Frees the memory of keys that were removed before the call. For a background thread: it waits until
+    /// every thread pinned now has unpinned.
+    ///
+    /// # Panics
+    /// If the calling thread is pinned.
+    pub(crate) fn reclaim(&self) {
+        let freed = self.retired.reclaim();
+        self.counters.add_key_bytes(-(freed as isize));
+    }
+
+    /// True if the index holds the key.
+    pub(crate) fn contains(&self, pin: &Pin, key: &[u8]) -> bool {
+        let probe = Probe::new(key);
+        retry(|| {
+            let leaf = self.descend(pin, &Target::At(probe), |_| Some(()))?;
+            let (_, present) = leaf.slots.search(pin, leaf.version, &probe)?;
+            leaf.slots.check(leaf.version)?;
+            Some(present)
+        })
+    }
+
+    /// True if the leaf is as it was read: no key of the interval that was read has come or gone, and no
+    /// thread is about to change that. May be called at any later time, with or without a pin. The read must
+    /// be one of this index; one of another index gives a meaningless answer, but does no harm.
+    pub(crate) fn validate(&self, read: &LeafRead) -> bool {
+        self.leaves.get(read.leaf).is_some_and(|leaf| leaf.is_at(read.version))
+    }
+
+    /// Reads from one leaf the keys that follow a bound, in ascending order. The batch covers the interval
+    /// from the bound up to, but not including, the leaf's upper fence, which is where [`LeafBatch::next`]
+    /// continues (`Included`). A batch may be empty though others follow.
+    pub(crate) fn read_forward(&self, pin: &Pin, from: Bound<&[u8]>, batch: &mut LeafBatch) {
+        let target = match from {
+            Bound::Unbounded => Target::First,
+            Bound::Included(key) | Bound::Excluded(key) => Target::At(Probe::new(key)),
+        };
+        batch.start(true);
+        retry(|| {
+            let mut fence: Option<KeyRef<'_>> = None;
+            let leaf = self.descend(pin, &target, |step| {
+                if step.index < step.inner.slots.count() {
+                    fence = Some(step.inner.slots.key(pin, step.version, step.index)?);
+                }
+                Some(())
+            })?;
+            let begin = match (&target, from) {
+                (Target::At(probe), Bound::Included(_)) => leaf.slots.search(pin, leaf.version, probe)?.0,
+                (Target::At(probe), _) => {
+                    let (below, equal) = leaf.slots.search(pin, leaf.version, probe)?;
+                    below + usize::from(equal)
+                }
+                _ => 0,
+            };
+            batch.fill(pin, &leaf, begin..leaf.slots.count(), fence)
+        });
+    }
+
+    /// Reads from one leaf the keys that precede a bound, in descending order. The batch covers the interval
+    /// from the leaf's lower fence, which is included, up to the bound; [`LeafBatch::next`] continues below
+    /// that fence (`Excluded`). A batch may be empty though others follow.
+    pub(crate) fn read_backward(&self, pin: &Pin, from: Bound<&[u8]>, batch: &mut LeafBatch) {
+        let target = match from {
+            Bound::Unbounded => Target::Last,
+            Bound::Included(key) => Target::At(Probe::new(key)),
+            Bound::Excluded(key) => Target::Below(Probe::new(key)),
+        };
+        batch.start(false);
+        retry(|| {
+            let mut fence: Option<KeyRef<'_>> = None;
+            let leaf = self.descend(pin, &target, |step| {
+                if step.index > 0 {
+                    fence = Some(step.inner.slots.key(pin, step.version, step.index - 1)?);
+                }
+                Some(())
+            })?;
+            let end = match &target {
+                Target::At(probe) => {
+                    let (below, equal) = leaf.slots.search(pin, leaf.version, probe)?;
+                    below + usize::from(equal)
+                }
+                Target::Below(probe) => leaf.slots.search(pin, leaf.version, probe)?.0,
+                _ => leaf.slots.count(),
+            };
+            batch.fill(pin, &leaf, 0..end, fence)
+        });
+    }
+
+    /// Replaces the batch by the one that follows it in its direction; false if there is none.
+    pub(crate) fn read_next(&self, pin: &Pin, batch: &mut LeafBatch) -> bool {
+        batch.take_fence(|batch, fence| match (fence, batch.is_forward()) {
+            (None, _) => false,
+            (Some(fence), true) => {
+                self.read_forward(pin, Bound::Included(fence), batch);
+                true
+            }
+            (Some(fence), false) => {
+                self.read_backward(pin, Bound::Excluded(fence), batch);
+                true
+            }
+        })
+    }
+
+    /// Goes down to the leaf of a target and shows each inner node on the way. Nothing, if a change or a lock
+    /// was in the way: then start again.
+    #[inline]
+    fn descend<'a>(
+        &'a self,
+        pin: &Pin,
+        target: &Target<'_>,
+        mut visit: impl FnMut(Step<'a>) -> Option<()>,
+    ) -> Option<Leaf<'a>> {
+        let mut id = NodeId::from_word(self.root.load(Ordering::Acquire));
+        let mut slots = self.slots(id)?;
+        let mut version = slots.version()?;
+        // The version was loaded with Acquire, so this load is not older than it. Whoever takes the root's
+        // place away changes the root's version later than its own word.
+        if self.root.load(Ordering::Acquire) != id.word() {
+            return None;
+        }
+        for _ in 0..HEIGHT_MAX {
+            if id.is_leaf() {
+                return Some(Leaf { number: id.number(), slots, version });
+            }
+            let inner = self.inners.get(id.number())?;
+            let index = inner.child_index(pin, version, target)?;
+            let child = inner.child(index);
+            visit(Step { id, inner, version, index })?;
+            let child_slots = self.slots(child)?;
+            let child_version = child_slots.version()?;
+            slots.check(version)?;
+            (id, slots, version) = (child, child_slots, child_version);
+        }
+        None
+    }
+
+    #[inline]
+    fn slots(&self, id: NodeId) -> Option<&Slots> {
+        if id.is_leaf() {
+            self.leaves.get(id.number())
+        } else {
+            self.inners.get(id.number()).map(|inner| &inner.slots)
+        }
+    }
+}
+
+/// Repeats an optimistic attempt until it succeeds. A thread that holds a lock may have been descheduled, so
+/// that after a few attempts the processor is given away.
+#[inline]
+fn retry<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
+    let mut failures = 0u32;
+    loop {
+        if let Some(result) = attempt() {
+            return result;
+        }
+        failures += 1;
+        if failures < 6 {
+            (0..1 << failures).for_each(|_| std::hint::spin_loop());
+        } else {
+            std::thread::yield_now();
+        }
+    }
+}

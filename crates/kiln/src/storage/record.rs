@@ -1,0 +1,358 @@
+//! Records: the unit of the log, in memory and on disk alike.
+//!
+//! ```text
+//! word 0   | kind 4 | object 18 | key bytes 17 | value bytes 25 |   (bit 63 first)
+//! word 1   | checksum, high half 16 | version 48 |
+//! word 2   | checksum, low half 16  | previous address 48 |
+//! word 3.. | key, padded with zeros to whole words | value, likewise |
+//! ```
+//!
+//! Words are little-endian on disk. The checksum (CRC-32C over the record's address and all its bytes with
+//! the checksum's own bits zero) is filled in by the hardener when it copies the record out; in memory it
+//! is meaningless, since a record may still be updated in place there. The address in the checksum
+//! makes a stale or misplaced record as detectable as a damaged one.
+//!
+//! *Padding* fills what a record did not (the end of a segment or of an extent): word 0 holds the kind
+//! and, in its low 60 bits, the padding's whole length in bytes; the bytes behind word 0 are
+//! [`PADDING_BYTE`], so that a sector of all zeros in an extent means a sector that was never written.
+//!
+//! Invariant: a record is immutable once its version is closed. Its key never changes.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A place in the log: a byte offset from the log's beginning of time; a multiple of 8, below 2^48.
+pub(crate) type Address = u64;
+
+/// The address that no record has: "no older version".
+pub(crate) const NO_ADDRESS: Address = 0;
+
+pub(crate) const HEADER_WORDS: usize = 3;
+pub(crate) const HEADER_BYTES: usize = HEADER_WORDS * 8;
+pub(crate) const KEY_BYTES_MAX: usize = 1 << 16;
+pub(crate) const VALUE_BYTES_MAX: usize = 16 << 20;
+pub(crate) const OBJECTS_MAX: u32 = 1 << 18;
+pub(crate) const ADDRESS_BITS: u32 = 48;
+pub(crate) const PADDING_BYTE: u8 = 0xA5;
+const LOW_48: u64 = (1 << 48) - 1;
+
+const _: () = assert!(KEY_BYTES_MAX < 1 << 17 && VALUE_BYTES_MAX < 1 << 25);
+
+/// What a record says about its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    Put = 1,
+    Tombstone = 2,
+    Padding = 3,
+}
+
+/// Word 0, taken apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    pub(crate) kind: Kind,
+    pub(crate) object: u32,
+    pub(crate) key_bytes: usize,
+    pub(crate) value_bytes: usize,
+}
+
+impl Shape {
+    #[inline]
+    pub(crate) fn word(self) -> u64 {
+        (self.kind as u64) << 60
+            | (self.object as u64) << 42
+            | (self.key_bytes as u64) << 25
+            | self.value_bytes as u64
+    }
+
+    /// Takes word 0 of a key's record apart; `None` for padding and for anything that no writer makes.
+    #[inline]
+    pub(crate) fn parse(word: u64) -> Option<Shape> {
+        let kind = match word >> 60 {
+            1 => Kind::Put,
+            2 => Kind::Tombstone,
+            _ => return None,
+        };
+        let shape = Shape {
+            kind,
+            object: (word >> 42) as u32 & (OBJECTS_MAX - 1),
+            key_bytes: (word >> 25) as usize & 0x1_FFFF,
+            value_bytes: word as usize & 0x1FF_FFFF,
+        };
+        (shape.key_bytes <= KEY_BYTES_MAX && shape.value_bytes <= VALUE_BYTES_MAX).then_some(shape)
+    }
+
+    #[inline]
+    pub(crate) fn key_words(self) -> usize {
+        self.key_bytes.div_ceil(8)
+    }
+
+    #[inline]
+    pub(crate) fn value_words(self) -> usize {
+        self.value_bytes.div_ceil(8)
+    }
+
+    /// Length of the whole record in words.
+    #[inline]
+    pub(crate) fn words(self) -> usize {
+        HEADER_WORDS + self.key_words() + self.value_words()
+    }
+
+    #[inline]
+    pub(crate) fn bytes(self) -> u64 {
+        self.words() as u64 * 8
+    }
+}
+
+/// Word 0 of padding that is `bytes` long in all.
+pub(crate) fn padding_word(bytes: u64) -> u64 {
+    debug_assert!(bytes.is_multiple_of(8) && (8..1 << 60).contains(&bytes));
+    (Kind::Padding as u64) << 60 | bytes
+}
+
+/// Length in bytes of the padding whose word 0 this is.
+pub(crate) fn padding_bytes(word: u64) -> Option<u64> {
+    let bytes = word & ((1 << 60) - 1);
+    (word >> 60 == Kind::Padding as u64 && bytes >= 8 && bytes.is_multiple_of(8)).then_some(bytes)
+}
+
+/// The version in word 1.
+#[inline]
+pub(crate) fn version_of(word: u64) -> u64 {
+    word & LOW_48
+}
+
+/// The previous address in word 2.
+#[inline]
+pub(crate) fn previous_of(word: u64) -> Address {
+    word & LOW_48
+}
+
+/// The CRC-32C of a record at `address` whose bytes (checksum bits zero) are `record`.
+pub(crate) fn checksum(address: Address, record: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&address.to_le_bytes()), record)
+}
+
+/// A record's words in the log's memory.
+///
+/// Reading while somebody updates the record in place gives a mixture; callers detect that by the bucket's
+/// sequence (see `hash_index`) or only read records of closed versions.
+#[derive(Clone, Copy)]
+pub(crate) struct RecordView<'a> {
+    words: &'a [AtomicU64],
+    shape: Shape,
+}
+
+impl<'a> RecordView<'a> {
+    /// The record at the start of `words`, which reach to the end of its segment.
+    #[inline]
+    pub(crate) fn at(words: &'a [AtomicU64]) -> Option<RecordView<'a>> {
+        let shape = Shape::parse(words.first()?.load(Ordering::Acquire))?;
+        (shape.words() <= words.len()).then(|| RecordView { words: &words[..shape.words()], shape })
+    }
+
+    #[inline]
+    pub(crate) fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    #[inline]
+    pub(crate) fn version(&self) -> u64 {
+        version_of(self.words[1].load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    pub(crate) fn previous(&self) -> Address {
+        previous_of(self.words[2].load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    pub(crate) fn is(&self, object: u32, key: &[u8]) -> bool {
+        self.shape.object == object && self.key_equals(key)
+    }
+
+    #[inline]
+    fn key_equals(&self, key: &[u8]) -> bool {
+        if self.shape.key_bytes != key.len() {
+            return false;
+        }
+        let (chunks, rest) = key.as_chunks::<8>();
+        let words = &self.words[HEADER_WORDS..];
+        for (word, chunk) in words.iter().zip(chunks) {
+            if word.load(Ordering::Relaxed) != u64::from_le_bytes(*chunk) {
+                return false;
+            }
+        }
+        rest.is_empty() || words[chunks.len()].load(Ordering::Relaxed) == partial_word(rest)
+    }
+
+    /// Appends the value's bytes to `out`.
+    #[inline]
+    pub(crate) fn value_into(&self, out: &mut Vec<u8>) {
+        let start = HEADER_WORDS + self.shape.key_words();
+        read_bytes(&self.words[start..], self.shape.value_bytes, out);
+    }
+
+    /// Appends the key's bytes to `out`.
+    pub(crate) fn key_into(&self, out: &mut Vec<u8>) {
+        read_bytes(&self.words[HEADER_WORDS..], self.shape.key_bytes, out);
+    }
+
+    /// Overwrites kind and value in place. The new value must fill the same number of words, and the caller
+    /// holds the key's bucket lock.
+    pub(crate) fn replace(&self, shape: Shape, value: &[u8]) {
+        debug_assert_eq!(shape.words(), self.shape.words());
+        debug_assert_eq!(shape.key_bytes, self.shape.key_bytes);
+        self.words[0].store(shape.word(), Ordering::Relaxed);
+        write_bytes(&self.words[HEADER_WORDS + shape.key_words()..], value);
+    }
+}
+
+/// Writes a whole record into fresh log memory. Nobody can see it until its address is published.
+#[inline]
+pub(crate) fn write(
+    words: &[AtomicU64],
+    shape: Shape,
+    version: u64,
+    previous: Address,
+    key: &[u8],
+    value: &[u8],
+) {
+    debug_assert!(version <= LOW_48 && previous <= LOW_48);
+    words[1].store(version, Ordering::Relaxed);
+    words[2].store(previous, Ordering::Relaxed);
+    write_bytes(&words[HEADER_WORDS..], key);
+    write_bytes(&words[HEADER_WORDS + shape.key_words()..], value);
+    words[0].store(shape.word(), Ordering::Release);
+}
+
+#[inline]
+fn write_bytes(words: &[AtomicU64], bytes: &[u8]) {
+    let (chunks, rest) = bytes.as_chunks::<8>();
+    let (whole, last) = words.split_at(chunks.len());
+    for (word, chunk) in whole.iter().zip(chunks) {
+        word.store(u64::from_le_bytes(*chunk), Ordering::Relaxed);
+    }
+    if !rest.is_empty() {
+        last[0].store(partial_word(rest), Ordering::Relaxed);
+    }
+}
+
+/// Appends `count` bytes of the words to `out`.
+#[inline]
+fn read_bytes(words: &[AtomicU64], count: usize, out: &mut Vec<u8>) {
+    let start = out.len();
+    out.resize(start + count, 0);
+    let (chunks, rest) = out[start..].as_chunks_mut::<8>();
+    let (whole, last) = words.split_at(chunks.len());
+    for (chunk, word) in chunks.iter_mut().zip(whole) {
+        *chunk = word.load(Ordering::Relaxed).to_le_bytes();
+    }
+    if !rest.is_empty() {
+        rest.copy_from_slice(&last[0].load(Ordering::Relaxed).to_le_bytes()[..rest.len()]);
+    }
+}
+
+#[inline]
+fn partial_word(rest: &[u8]) -> u64 {
+    let mut bytes = [0u8; 8];
+    bytes[..rest.len()].copy_from_slice(rest);
+    u64::from_le_bytes(bytes)
+}
+
+/// A record copied out of the log: what a read from disk returns and a scan yields.
+#[derive(Clone, Debug)]
+pub(crate) struct OwnedRecord {
+    pub(crate) shape: Shape,
+    pub(crate) version: u64,
+    pub(crate) previous: Address,
+    bytes: Vec<u8>,
+}
+
+impl OwnedRecord {
+    /// Checks and takes over the record at `address` whose bytes begin `bytes`; `Err` says what is wrong.
+    pub(crate) fn parse(address: Address, bytes: &[u8]) -> Result<OwnedRecord, &'static str> {
+        DiskRecord::parse(address, bytes).map(|record| OwnedRecord::from_disk(&record))
+    }
+
+    /// A copy of a record that was checked.
+    pub(crate) fn from_disk(record: &DiskRecord<'_>) -> OwnedRecord {
+        let mut bytes = vec![0; record.shape.bytes() as usize];
+        let value_start = HEADER_BYTES + record.shape.key_words() * 8;
+        bytes[HEADER_BYTES..HEADER_BYTES + record.key.len()].copy_from_slice(record.key);
+        bytes[value_start..value_start + record.value.len()].copy_from_slice(record.value);
+        OwnedRecord { shape: record.shape, version: record.version, previous: record.previous, bytes }
+    }
+
+    pub(crate) fn as_disk_record(&self) -> DiskRecord<'_> {
+        DiskRecord {
+            shape: self.shape,
+            version: self.version,
+            previous: self.previous,
+            key: self.key(),
+            value: self.value(),
+        }
+    }
+
+    pub(crate) fn key(&self) -> &[u8] {
+        &self.bytes[HEADER_BYTES..HEADER_BYTES + self.shape.key_bytes]
+    }
+
+    pub(crate) fn value(&self) -> &[u8] {
+        let start = HEADER_BYTES + self.shape.key_words() * 8;
+        &self.bytes[start..start + self.shape.value_bytes]
+    }
+}
+
+/// A checked record in bytes read from disk.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DiskRecord<'a> {
+    pub(crate) shape: Shape,
+    pub(crate) version: u64,
+    pub(crate) previous: Address,
+    pub(crate) key: &'a [u8],
+    pub(crate) value: &'a [u8],
+}
+
+impl<'a> DiskRecord<'a> {
+    /// Checks the record at `address` that begins `bytes`; `Err` says what is wrong with it.
+    pub(crate) fn parse(address: Address, bytes: &'a [u8]) -> Result<DiskRecord<'a>, &'static str> {
+        let word = |index: usize| -> Option<u64> {
+            Some(u64::from_le_bytes(*bytes.get(index * 8..)?.first_chunk::<8>()?))
+        };
+        let (Some(word0), Some(word1), Some(word2)) = (word(0), word(1), word(2)) else {
+            return Err("a record's header is cut short");
+        };
+        let shape = Shape::parse(word0).ok_or("this is not the beginning of a record")?;
+        let record =
+            bytes.get(..shape.bytes() as usize).ok_or("a record is longer than the space it is in")?;
+        let stored = (word1 >> 48 << 16 | word2 >> 48) as u32;
+        let mut header = [0u8; HEADER_BYTES];
+        header[..8].copy_from_slice(&word0.to_le_bytes());
+        header[8..16].copy_from_slice(&(word1 & LOW_48).to_le_bytes());
+        header[16..].copy_from_slice(&(word2 & LOW_48).to_le_bytes());
+        if crc32c::crc32c_append(checksum(address, &header), &record[HEADER_BYTES..]) != stored {
+            return Err("a record's checksum does not match its bytes");
+        }
+        let value_start = HEADER_BYTES + shape.key_words() * 8;
+        Ok(DiskRecord {
+            shape,
+            version: version_of(word1),
+            previous: previous_of(word2),
+            key: &record[HEADER_BYTES..HEADER_BYTES + shape.key_bytes],
+            value: &record[value_start..value_start + shape.value_bytes],
+        })
+    }
+}
+
+/// Fills in the checksum of the record at `address` that begins `bytes` (a copy out of the log's memory).
+/// Returns its shape; `None` if no record begins there.
+pub(crate) fn finish(address: Address, bytes: &mut [u8]) -> Option<Shape> {
+    let shape = Shape::parse(u64::from_le_bytes(*bytes.first_chunk::<8>()?))?;
+    let record = bytes.get_mut(..shape.bytes() as usize)?;
+    record[14..16].fill(0);
+    record[22..24].fill(0);
+    let checksum = checksum(address, record);
+    record[14..16].copy_from_slice(&((checksum >> 16) as u16).to_le_bytes());
+    record[22..24].copy_from_slice(&(checksum as u16).to_le_bytes());
+    Some(shape)
+}

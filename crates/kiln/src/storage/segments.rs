@@ -1,0 +1,259 @@
+//! Segments: the log's files.
+//!
+//! The log is cut into files of a fixed size, named after their place. A segment is *prepared* before any
+//! record is given an address in it: its space is allocated (so that a full disk shows before a commit depends
+//! on it), its name is durable, and where hardenings are small its bytes are written with zeros, which halves
+//! the cost of a sync. The oldest segment, once nothing in it is needed, becomes the *spare*, which the next
+//! preparation zeroes and uses again.
+//!
+//! Invariant: in a prepared segment every sector beyond the last extent is zero. Recovery tells an unfinished
+//! write from damage by it.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+
+use super::record::Address;
+use crate::device::{AlignedBuffer, Device, DeviceFile, OpenMode};
+use crate::error::{Error, Result};
+
+const PREFIX: &str = "segment-";
+const SPARE: &str = "spare";
+const UNFINISHED: &str = "segment.new";
+const ZEROS_BYTES: usize = 1 << 20;
+
+/// The name of the segment with this number.
+pub(crate) fn name_of(number: u64) -> String {
+    format!("{PREFIX}{number:08}")
+}
+
+fn number_of(name: &str) -> Option<u64> {
+    name.strip_prefix(PREFIX)?.parse().ok().filter(|&number| name_of(number) == name)
+}
+
+/// True for the name of a file that holds part of the log.
+pub(crate) fn is_segment(name: &str) -> bool {
+    number_of(name).is_some()
+}
+
+/// True for the name of a file that holds nothing yet.
+pub(crate) fn is_unfinished(name: &str) -> bool {
+    name == UNFINISHED || name == SPARE
+}
+
+/// The open segments of a database.
+pub(crate) struct Segments {
+    device: Arc<dyn Device>,
+    segment_bytes: u64,
+    files: RwLock<BTreeMap<u64, Arc<dyn DeviceFile>>>,
+    prepared_end: AtomicU64,
+    preparing: Mutex<()>,
+}
+
+impl Segments {
+    /// Opens all segments there are.
+    pub(crate) fn open(device: Arc<dyn Device>, segment_bytes: u64, mode: OpenMode) -> Result<Segments> {
+        let names = device.list().map_err(|error| Error::io("listing the database's files", error))?;
+        let mut files = BTreeMap::new();
+        for number in names.iter().filter_map(|name| number_of(name)) {
+            let name = name_of(number);
+            let file = device
+                .open(&name, mode)
+                .map_err(|error| Error::io(format_args!("opening {}", device.describe(&name)), error))?;
+            files.insert(number, file);
+        }
+        Ok(Segments {
+            device,
+            segment_bytes,
+            files: RwLock::new(files),
+            prepared_end: AtomicU64::new(0),
+            preparing: Mutex::new(()),
+        })
+    }
+
+    pub(crate) fn segment_bytes(&self) -> u64 {
+        self.segment_bytes
+    }
+
+    /// Where the prepared segments end.
+    pub(crate) fn prepared_end(&self) -> Address {
+        self.prepared_end.load(Ordering::SeqCst)
+    }
+
+    /// The device's time of day.
+    pub(crate) fn time_us(&self) -> u64 {
+        self.device.time_us()
+    }
+
+    pub(crate) fn numbers(&self) -> Vec<u64> {
+        self.files.read().keys().copied().collect()
+    }
+
+    /// Bytes that the segments take on the device.
+    pub(crate) fn disk_bytes(&self) -> u64 {
+        self.files.read().len() as u64 * self.segment_bytes
+    }
+
+    /// How errors call the file at `address`, and the offset in it.
+    pub(crate) fn place(&self, address: Address) -> (String, u64) {
+        (self.device.describe(&name_of(address / self.segment_bytes)), address % self.segment_bytes)
+    }
+
+    /// The error for damage at `address`.
+    pub(crate) fn corrupted(&self, address: Address, what: impl std::fmt::Display) -> Error {
+        let (file, offset) = self.place(address);
+        Error::corrupted(&file, offset, what)
+    }
+
+    pub(crate) fn exists(&self, address: Address) -> bool {
+        self.files.read().contains_key(&(address / self.segment_bytes))
+    }
+
+    fn file(&self, address: Address) -> io::Result<Arc<dyn DeviceFile>> {
+        let number = address / self.segment_bytes;
+        self.files.read().get(&number).cloned().ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::NotFound,
+                format!("{} is missing", self.device.describe(&name_of(number))),
+            )
+        })
+    }
+
+    /// Reads `buffer` from `address` on, within one segment; what lies beyond the file's end reads as zeros.
+    pub(crate) fn read(&self, address: Address, buffer: &mut [u8]) -> io::Result<()> {
+        let read = self.file(address)?.read_at(buffer, address % self.segment_bytes)?;
+        buffer[read..].fill(0);
+        Ok(())
+    }
+
+    /// Writes `buffer` at `address`, within one segment. Durable after [`Self::sync`].
+    pub(crate) fn write(&self, address: Address, buffer: &[u8]) -> io::Result<()> {
+        self.file(address)?.write_at(buffer, address % self.segment_bytes)
+    }
+
+    /// Makes what was written to the segment at `address` durable.
+    pub(crate) fn sync(&self, address: Address) -> io::Result<()> {
+        self.file(address)?.sync()
+    }
+
+    /// Prepares the segment in which a log that ends at `end` goes on, if it is not there.
+    pub(crate) fn prepare_next_after(&self, end: Address) -> Result<()> {
+        match self.prepared_end() > end {
+            true => Ok(()),
+            false => self.prepare_next(true),
+        }
+    }
+
+    /// Prepares the segment at the end of the prepared ones. With `zero`, its bytes are written too.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace) if the disk is full; nothing has changed then, and a
+    /// later call may succeed.
+    pub(crate) fn prepare_next(&self, zero: bool) -> Result<()> {
+        let _one_at_a_time = self.preparing.lock();
+        let start = self.prepared_end();
+        let name = name_of(start / self.segment_bytes);
+        let file = self
+            .prepare(&name, zero)
+            .map_err(|error| Error::io(format_args!("preparing {}", self.device.describe(&name)), error))?;
+        self.files.write().insert(start / self.segment_bytes, file);
+        self.prepared_end.store(start + self.segment_bytes, Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn prepare(&self, name: &str, zero: bool) -> io::Result<Arc<dyn DeviceFile>> {
+        let names = self.device.list()?;
+        let has = |wanted: &str| names.iter().any(|name| name == wanted);
+        let (from, file) = if has(SPARE) {
+            (SPARE, self.device.open(SPARE, OpenMode::ReadWrite)?)
+        } else {
+            if has(UNFINISHED) {
+                self.device.remove(UNFINISHED)?;
+            }
+            (UNFINISHED, self.device.open(UNFINISHED, OpenMode::Create)?)
+        };
+        let finish = || {
+            file.allocate(self.segment_bytes)?;
+            if zero || from == SPARE {
+                write_zeros(&*file, 0, self.segment_bytes)?;
+            }
+            file.sync()?;
+            self.device.rename(from, name)?;
+            self.device.sync_directory()
+        };
+        if let Err(error) = finish() {
+            if from == UNFINISHED && error.kind() == io::ErrorKind::StorageFull {
+                // Give back what little was taken; the disk is full. A failure here changes nothing.
+                let _ = self.device.remove(UNFINISHED);
+            }
+            return Err(error);
+        }
+        Ok(file)
+    }
+
+    /// After recovery: the log ends at `end`. Makes every sector behind it zero, drops segments that hold
+    /// nothing, and makes what recovery read durable.
+    pub(crate) fn cut_at(&self, end: Address, dirty: bool) -> Result<()> {
+        let keep = end.div_ceil(self.segment_bytes);
+        let extra: Vec<u64> = self.numbers().into_iter().filter(|&number| number >= keep).collect();
+        let cut = || -> io::Result<()> {
+            for &number in &extra {
+                self.files.write().remove(&number);
+                self.device.remove(&name_of(number))?;
+            }
+            if !extra.is_empty() {
+                self.device.sync_directory()?;
+            }
+            if !end.is_multiple_of(self.segment_bytes) {
+                let file = self.file(end)?;
+                if dirty {
+                    write_zeros(&*file, end % self.segment_bytes, self.segment_bytes)?;
+                }
+            }
+            // What was read from the last segments may have been in flight when the last process ended; every
+            // extent before was durable before the last one was begun.
+            [end.saturating_sub(1), end]
+                .iter()
+                .filter(|&&at| self.exists(at))
+                .try_for_each(|&at| self.sync(at))
+        };
+        cut().map_err(|error| Error::io("cutting the unfinished end off the log", error))?;
+        self.prepared_end.store(keep * self.segment_bytes, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Drops the segments before `begin`; one of them stays as the spare.
+    pub(crate) fn drop_before(&self, begin: Address) -> Result<()> {
+        let _one_at_a_time = self.preparing.lock();
+        let numbers: Vec<u64> =
+            self.numbers().into_iter().filter(|number| (number + 1) * self.segment_bytes <= begin).collect();
+        let drop = || -> io::Result<()> {
+            let mut has_spare = self.device.list()?.iter().any(|name| name == SPARE);
+            for &number in &numbers {
+                self.files.write().remove(&number);
+                if has_spare {
+                    self.device.remove(&name_of(number))?;
+                } else {
+                    self.device.rename(&name_of(number), SPARE)?;
+                    has_spare = true;
+                }
+            }
+            self.device.sync_directory()
+        };
+        drop().map_err(|error| Error::io("dropping the oldest segments of the log", error))
+    }
+}
+
+fn write_zeros(file: &dyn DeviceFile, from: u64, to: u64) -> io::Result<()> {
+    let zeros = AlignedBuffer::new(ZEROS_BYTES.min((to - from) as usize));
+    let mut offset = from;
+    while offset < to {
+        let bytes = (to - offset).min(zeros.len() as u64);
+        file.write_at(&zeros[..bytes as usize], offset)?;
+        offset += bytes;
+    }
+    Ok(())
+}

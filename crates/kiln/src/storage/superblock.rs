@@ -1,0 +1,206 @@
+//! The superblock: what must be known before the log can be read.
+//!
+//! Two 4 KiB slots in one file, written alternately, so that a torn write leaves the older one. The layout is
+//! in `docs/format.md`. It is written when the database is created, opened, truncated and closed: never on
+//! the way of a commit.
+
+use std::sync::Arc;
+
+use super::record::Address;
+use crate::device::{AlignedBuffer, BLOCK_BYTES, Device, DeviceFile, OpenMode};
+use crate::error::{Error, ErrorKind, Result};
+
+pub(crate) const FILE: &str = "superblock";
+/// Its name while it is being made.
+pub(crate) const UNFINISHED: &str = "superblock.new";
+pub(crate) const MAGIC: [u8; 8] = *b"KILN-DB\0";
+/// The format this engine writes, and the newest that it reads.
+pub(crate) const FORMAT: u32 = 1;
+#[cfg(test)]
+pub(crate) const OFFSETS: [(&str, usize); 13] = [
+    ("magic", 0),
+    ("format", 8),
+    ("flags", 12),
+    ("generation", 16),
+    ("database", 24),
+    ("segment bytes", 40),
+    ("hash seed", 48),
+    ("begin", 56),
+    ("known end", 64),
+    ("known end checksum", 72),
+    ("begin checksum", 76),
+    ("clock", 80),
+    ("slot checksum", 124),
+];
+const SLOT_BYTES: usize = 128;
+const CLEAN: u32 = 1;
+
+/// The superblock's contents.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Superblock {
+    /// Counts the writes of the superblock.
+    pub(crate) generation: u64,
+    /// The database's identity, in every seal.
+    pub(crate) database: u128,
+    pub(crate) segment_bytes: u64,
+    pub(crate) hash_seed: u64,
+    /// Where the log begins: the start of a segment.
+    pub(crate) begin: Address,
+    /// Checksum of the seal before `begin`.
+    pub(crate) begin_checksum: u32,
+    /// The log is known to be durable up to here, so what is wrong below is damage and no torn tail.
+    pub(crate) known_end: Address,
+    /// Checksum of the last seal before `known_end`.
+    pub(crate) known_end_checksum: u32,
+    /// Closed in order: the log ends exactly at `known_end`.
+    pub(crate) clean: bool,
+    /// The clock when the database was closed in order.
+    pub(crate) clock: u64,
+}
+
+impl Superblock {
+    fn encode(&self, out: &mut [u8]) {
+        let mut put = |offset: usize, field: &[u8]| out[offset..offset + field.len()].copy_from_slice(field);
+        put(0, &MAGIC);
+        put(8, &FORMAT.to_le_bytes());
+        put(12, &(if self.clean { CLEAN } else { 0 }).to_le_bytes());
+        put(16, &self.generation.to_le_bytes());
+        put(24, &self.database.to_le_bytes());
+        put(40, &self.segment_bytes.to_le_bytes());
+        put(48, &self.hash_seed.to_le_bytes());
+        put(56, &self.begin.to_le_bytes());
+        put(64, &self.known_end.to_le_bytes());
+        put(72, &self.known_end_checksum.to_le_bytes());
+        put(76, &self.begin_checksum.to_le_bytes());
+        put(80, &self.clock.to_le_bytes());
+        let checksum = crc32c::crc32c(&out[..124]);
+        out[124..SLOT_BYTES].copy_from_slice(&checksum.to_le_bytes());
+    }
+
+    fn decode(bytes: &[u8]) -> Slot {
+        let Some(bytes) = bytes.first_chunk::<SLOT_BYTES>() else { return Slot::Damaged };
+        let u32_at = |offset: usize| u32::from_le_bytes(std::array::from_fn(|index| bytes[offset + index]));
+        let u64_at = |offset: usize| u64::from_le_bytes(std::array::from_fn(|index| bytes[offset + index]));
+        if bytes[..8] != MAGIC || crc32c::crc32c(&bytes[..124]) != u32_at(124) {
+            return Slot::Damaged;
+        }
+        if u32_at(8) > FORMAT {
+            return Slot::Newer(u32_at(8));
+        }
+        let superblock = Superblock {
+            generation: u64_at(16),
+            database: u128::from_le_bytes(std::array::from_fn(|index| bytes[24 + index])),
+            segment_bytes: u64_at(40),
+            hash_seed: u64_at(48),
+            begin: u64_at(56),
+            begin_checksum: u32_at(76),
+            known_end: u64_at(64),
+            known_end_checksum: u32_at(72),
+            clean: u32_at(12) & CLEAN != 0,
+            clock: u64_at(80),
+        };
+        if superblock.is_sane() { Slot::Valid(superblock) } else { Slot::Damaged }
+    }
+
+    fn is_sane(&self) -> bool {
+        self.segment_bytes.is_power_of_two()
+            && (SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&self.segment_bytes)
+            && self.begin.is_multiple_of(self.segment_bytes)
+            && self.known_end.is_multiple_of(BLOCK_BYTES as u64)
+            && self.begin <= self.known_end
+            && self.known_end < 1 << super::record::ADDRESS_BITS
+    }
+}
+
+/// Bounds of the segment size.
+pub(crate) const SEGMENT_BYTES_MIN: u64 = 64 << 10;
+pub(crate) const SEGMENT_BYTES_MAX: u64 = 1 << 30;
+
+enum Slot {
+    Valid(Superblock),
+    Newer(u32),
+    Damaged,
+}
+
+/// The open superblock file.
+pub(crate) struct SuperblockFile {
+    file: Arc<dyn DeviceFile>,
+    current: Superblock,
+}
+
+impl SuperblockFile {
+    /// Makes the superblock of a new database durable, directory entry included.
+    pub(crate) fn create(device: &dyn Device, first: Superblock) -> Result<SuperblockFile> {
+        let doing = "creating the superblock";
+        let make = || -> std::io::Result<()> {
+            if device.list()?.iter().any(|name| name == UNFINISHED) {
+                device.remove(UNFINISHED)?;
+            }
+            let file = device.open(UNFINISHED, OpenMode::Create)?;
+            let mut slots = AlignedBuffer::new(2 * BLOCK_BYTES);
+            first.encode(&mut slots[slot_offset(first.generation)..]);
+            file.write_at(&slots, 0)?;
+            file.sync()?;
+            device.rename(UNFINISHED, FILE)?;
+            device.sync_directory()
+        };
+        make().map_err(|error| Error::io(doing, error))?;
+        let file = device.open(FILE, OpenMode::ReadWrite).map_err(|error| Error::io(doing, error))?;
+        Ok(SuperblockFile { file, current: first })
+    }
+
+    /// Opens and reads the superblock: the newer of the valid slots.
+    pub(crate) fn open(device: &dyn Device, mode: OpenMode) -> Result<SuperblockFile> {
+        let doing = "opening the superblock";
+        let file = device.open(FILE, mode).map_err(|error| Error::io(doing, error))?;
+        let mut slots = AlignedBuffer::new(2 * BLOCK_BYTES);
+        let read = file.read_at(&mut slots, 0).map_err(|error| Error::io(doing, error))?;
+        let mut current: Option<Superblock> = None;
+        for slot in 0..2 {
+            let bytes = slots[..read].get(slot * BLOCK_BYTES..).unwrap_or_default();
+            match Superblock::decode(bytes) {
+                Slot::Newer(format) => {
+                    return Err(Error::new(
+                        ErrorKind::Version,
+                        format!(
+                            "{} has format {format}; this Kiln reads up to format {FORMAT}. Use a newer Kiln",
+                            device.describe(FILE)
+                        ),
+                    ));
+                }
+                Slot::Valid(found)
+                    if current.as_ref().is_none_or(|known| found.generation > known.generation) =>
+                {
+                    current = Some(found);
+                }
+                Slot::Valid(_) | Slot::Damaged => {}
+            }
+        }
+        let current = current
+            .ok_or_else(|| Error::corrupted(&device.describe(FILE), 0, "neither of its slots is valid"))?;
+        Ok(SuperblockFile { file, current })
+    }
+
+    pub(crate) fn current(&self) -> &Superblock {
+        &self.current
+    }
+
+    /// Changes the superblock durably.
+    pub(crate) fn update(&mut self, change: impl FnOnce(&mut Superblock)) -> Result<()> {
+        let mut next = self.current.clone();
+        change(&mut next);
+        next.generation += 1;
+        let mut slot = AlignedBuffer::new(BLOCK_BYTES);
+        next.encode(&mut slot);
+        self.file
+            .write_at(&slot, slot_offset(next.generation) as u64)
+            .and_then(|()| self.file.sync())
+            .map_err(|error| Error::io("writing the superblock", error))?;
+        self.current = next;
+        Ok(())
+    }
+}
+
+fn slot_offset(generation: u64) -> usize {
+    (generation % 2) as usize * BLOCK_BYTES
+}
