@@ -149,7 +149,11 @@ impl Opening {
     fn make_writable(&mut self, recovered: &mut Recovered) -> Result<u64> {
         let end = recovered.end;
         let head = end.saturating_sub(self.log.ring_bytes() / 2).max(self.log.begin());
+        if let (false, Some(start)) = (recovered.report.clean, recovered.last_extent) {
+            self.segments.rewrite(start, end)?;
+        }
         self.segments.cut_at(end, recovered.report.cut_bytes > 0)?;
+        self.superblock.rewrite()?;
         self.superblock.update(|superblock| {
             superblock.known_end = end;
             superblock.known_end_checksum = recovered.chain.checksum;

@@ -53,6 +53,23 @@ impl ReadSet {
     pub(crate) fn len(&self) -> usize {
         self.entries.len() + self.ranges.len()
     }
+
+    /// Our own insertion is no phantom to us: goes on with the leaf, or its halves, as the insertion left it.
+    fn note_own_insertion(&mut self, object: u32, insertion: Insertion) {
+        let (before, after) = match insertion {
+            Insertion::Present => return,
+            Insertion::Inserted { before, after } => (before, [after, after]),
+            Insertion::Split { before, after } => (before, after),
+        };
+        for at in 0..self.ranges.len() {
+            if self.ranges[at].object == object && self.ranges[at].leaf == before {
+                self.ranges[at].leaf = after[0];
+                if after[0] != after[1] {
+                    self.ranges.push(RangeRead { object, leaf: after[1] });
+                }
+            }
+        }
+    }
 }
 
 /// A key's newest record when its bucket was locked.
@@ -344,16 +361,8 @@ impl Engine {
                 continue;
             }
             step.admitted = true;
-            if let Insertion::Inserted { before, after } =
-                self.object(write.object).keys.admit(pin, writes.key(write))
-            {
-                // Our own insert is no phantom to us.
-                for read in
-                    reads.ranges.iter_mut().filter(|read| read.object == write.object && read.leaf == before)
-                {
-                    read.leaf = after;
-                }
-            }
+            let insertion = self.object(write.object).keys.admit(pin, writes.key(write));
+            reads.note_own_insertion(write.object, insertion);
         }
         Ok(())
     }

@@ -70,8 +70,8 @@ impl Receipt {
         }
     }
 
-    /// As [`Self::wait`], for at most `timeout`; false if it was not durable by then. A hardening that this call
-    /// leads is finished even if it takes longer.
+    /// As [`Self::wait`], for at most `timeout`; false if it was not durable by then. Without background threads the
+    /// hardening runs on this thread, and is finished even if it takes longer.
     ///
     /// # Errors
     /// As [`Self::wait`].

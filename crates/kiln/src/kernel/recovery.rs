@@ -84,6 +84,8 @@ pub(crate) struct Recovered {
     /// Where the log goes on, and the chain of seals up to there.
     pub(crate) end: Address,
     pub(crate) chain: Chain,
+    /// Where the last extent begins.
+    pub(crate) last_extent: Option<Address>,
     /// The newest version seen in any record.
     pub(crate) newest_version: u64,
     /// Versions lost in this and in earlier crashes: first and last of each.
@@ -112,11 +114,12 @@ impl Recovery<'_> {
         let mut pending: Vec<(Address, OwnedRecord)> = Vec::new();
         let (mut horizon, mut newest_version) = (0, 0);
         let mut lost_ranges = Vec::new();
-        let mut last_segment = None;
+        let (mut last_segment, mut last_extent) = (None, None);
         while let Some(extent) = scanner.next()? {
             let seal = &extent.seal;
             self.log.load(seal.address, extent.bytes);
             report.seals += 1;
+            last_extent = Some(seal.address);
             let segment = seal.address / self.superblock.segment_bytes;
             report.segments += u64::from(last_segment.replace(segment) != Some(segment));
             if seal.first_version != 0 {
@@ -144,7 +147,7 @@ impl Recovery<'_> {
         report.sessions = std::mem::take(&mut self.sessions).into_iter().collect();
         let (end, chain) = (scanner.position(), scanner.chain());
         newest_version = newest_version.max(horizon).max(self.superblock.clock);
-        Ok(Recovered { report, end, chain, newest_version, lost_ranges })
+        Ok(Recovered { report, end, chain, last_extent, newest_version, lost_ranges })
     }
 
     fn replay(
@@ -212,7 +215,7 @@ impl Recovery<'_> {
             }
             // A tombstone does not enter the index; what follows it looks like a new key.
             _ => {
-                if self.index.remove(bucket, hash, record.previous) {
+                if record.previous != NO_ADDRESS && self.index.remove(bucket, hash, record.previous) {
                     object.keys.retract(&pin, record.key);
                     object.key_count.add(-1);
                 }

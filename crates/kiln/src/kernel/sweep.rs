@@ -4,14 +4,16 @@
 //! the deletion. The hardener finds the tombstones as it copies the log out, so that deleting costs a
 //! transaction nothing extra.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 
 use super::engine::Engine;
+use super::transaction::{self, Isolation};
 use crate::error::Result;
 use crate::storage::epoch;
-use crate::storage::extent::{self, Scanner};
+use crate::storage::extent::{Extent, Item, Scanner};
 use crate::storage::record::{Address, Kind, NO_ADDRESS};
 
 /// A durable tombstone that may still be in the indexes.
@@ -28,10 +30,29 @@ pub(crate) struct Graves {
     sweeping: Mutex<TruncationMark>,
 }
 
+/// The part of a segment that may be written anew for the rest of it to be dropped.
+const LEFTOVERS_PART: u64 = 16;
+
+/// What is still needed of a segment that is otherwise dead.
+#[derive(Default)]
+struct Leftovers {
+    keys: Vec<(u32, Vec<u8>)>,
+    bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Need {
+    None,
+    /// It is its key's newest record, and holds a value.
+    Newest,
+    /// A snapshot, or the durable state, may still be read through it.
+    Snapshot,
+}
+
 /// A record that kept the oldest segment alive when it was last looked at.
 #[derive(Default)]
 struct TruncationMark {
-    live: Address,
+    blocking: Address,
     /// Where the durable log must have come before it is worth looking again.
     next_look: Address,
 }
@@ -48,7 +69,7 @@ impl Graves {
 
 impl Engine {
     /// Forgets deleted keys that nobody can see any more, frees what they held, and truncates the log.
-    pub(crate) fn sweep(&self) {
+    pub(crate) fn sweep(self: &Arc<Self>) {
         let Some(mut mark) = self.graves.sweeping.try_lock() else { return };
         self.forget_deleted();
         for object in self.objects.iter() {
@@ -111,32 +132,33 @@ impl Engine {
         self.read_disk(grave.address).ok().map(|record| record.version)
     }
 
-    /// Drops the oldest segments while nothing in them is needed.
-    fn truncate(&self, mark: &mut TruncationMark) -> Result<()> {
+    /// Drops the oldest segments while nothing in them is needed. Where only little is, such as the catalog's
+    /// entries, it is written anew at the tail, and the segment goes the next time.
+    fn truncate(self: &Arc<Self>, mark: &mut TruncationMark) -> Result<()> {
         let segment_bytes = self.log.segment_bytes();
         loop {
-            let begin = self.log.begin();
-            let end = begin + segment_bytes;
+            let end = self.log.begin() + segment_bytes;
             if end > self.log.head() || end > self.log.hardened() {
                 return Ok(());
             }
             let oldest = self.oldest_needed();
-            if mark.live >= begin && mark.live < end && self.is_needed(mark.live, oldest)? {
+            if mark.blocking >= self.log.begin()
+                && mark.blocking < end
+                && self.need(mark.blocking, oldest)? == Need::Snapshot
+            {
                 return Ok(());
             }
             let superblock = self.superblock.lock().current().clone();
             let mut scanner = Scanner::new(&self.segments, &superblock);
+            let mut leftovers = Leftovers::default();
             while scanner.position() < end {
                 let Some(extent) = scanner.next()? else { return Ok(()) };
-                for item in extent.items() {
-                    if let Ok(extent::Item::Record(address, _)) = item
-                        && address >= mark.live
-                        && self.is_needed(address, oldest)?
-                    {
-                        mark.live = address;
-                        return Ok(());
-                    }
+                if !self.collect_leftovers(&extent, oldest, mark, &mut leftovers)? {
+                    return Ok(());
                 }
+            }
+            if !leftovers.keys.is_empty() {
+                return self.write_anew(&leftovers);
             }
             let checksum = scanner.chain().checksum;
             self.superblock.lock().update(|superblock| {
@@ -149,30 +171,74 @@ impl Engine {
         }
     }
 
-    /// True if the record at `address` is its key's newest, or a snapshot may still read it.
-    fn is_needed(&self, address: Address, oldest: u64) -> Result<bool> {
+    /// Adds the extent's records that are still needed; false if the segment has to stay.
+    fn collect_leftovers(
+        &self,
+        extent: &Extent<'_>,
+        oldest: u64,
+        mark: &mut TruncationMark,
+        leftovers: &mut Leftovers,
+    ) -> Result<bool> {
+        let bytes_max = self.log.segment_bytes() / LEFTOVERS_PART;
+        for item in extent.items() {
+            let Ok(Item::Record(address, record)) = item else { continue };
+            match self.need(address, oldest)? {
+                Need::None => {}
+                Need::Newest if leftovers.bytes + record.shape.bytes() <= bytes_max => {
+                    leftovers.bytes += record.shape.bytes();
+                    leftovers.keys.push((record.shape.object, record.key.to_vec()));
+                }
+                Need::Newest | Need::Snapshot => {
+                    mark.blocking = address;
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Puts each key's value once more, as a transaction like any other.
+    fn write_anew(self: &Arc<Self>, leftovers: &Leftovers) -> Result<()> {
+        for (object, key) in &leftovers.keys {
+            let mut value = Vec::new();
+            transaction::run(self, Isolation::Serializable, |tx| {
+                match tx.get_key(*object, key, &mut value)? {
+                    true => tx.put_key(*object, key, &value),
+                    false => Ok(()),
+                }
+            })?
+            .forget();
+        }
+        Ok(())
+    }
+
+    /// Who needs the record at `address`.
+    fn need(&self, address: Address, oldest: u64) -> Result<Need> {
         let record = self.read_disk(address)?;
         let hash = self.hash(record.shape.object, record.key());
-        let Some((bucket, stamp)) = self.index.stamp(hash) else { return Ok(true) };
+        let Some((bucket, stamp)) = self.index.stamp(hash) else { return Ok(Need::Snapshot) };
         let candidates: Vec<Address> = self.index.addresses_of(hash).collect();
-        let mut needed = false;
         for newest in candidates {
             if newest == address {
-                needed = record.shape.kind == Kind::Put || record.version > oldest;
+                return Ok(match record.shape.kind {
+                    Kind::Put => Need::Newest,
+                    _ if record.version > oldest => Need::Snapshot,
+                    _ => Need::None,
+                });
             }
             // Walk from the key's newest record down to the one that superseded this.
             let mut newer = newest;
             while newer != NO_ADDRESS && newer > address {
                 let (version, previous) = self.version_and_previous(newer)?;
-                if previous == address {
-                    needed |= version > oldest;
+                if previous == address && version > oldest {
+                    return Ok(Need::Snapshot);
                 }
                 newer = previous;
             }
         }
-        // Where no path leads here the key was forgotten, or this is another crash's lost version. But a bucket
-        // that changed meanwhile has proved nothing.
-        Ok(needed || !self.index.unchanged(bucket, stamp))
+        // Where no path leads here the key was forgotten, or this is a version that a crash took. But a bucket that
+        // changed meanwhile has proved nothing.
+        Ok(if self.index.unchanged(bucket, stamp) { Need::None } else { Need::Snapshot })
     }
 
     fn version_and_previous(&self, address: Address) -> Result<(u64, Address)> {

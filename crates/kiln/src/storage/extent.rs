@@ -32,11 +32,14 @@ pub(crate) struct ExtentWriter {
     database: u128,
     buffer: AlignedBuffer,
     pub(crate) chain: Chain,
+    /// The newest version among the records written so far. It can be newer than the last seal's: records of the
+    /// version that followed the tick lie in the extent too, and wait for a seal of their own.
+    pub(crate) newest_version: u64,
 }
 
 impl ExtentWriter {
     pub(crate) fn new(database: u128, chain: Chain) -> ExtentWriter {
-        ExtentWriter { database, buffer: AlignedBuffer::new(16 * BLOCK_BYTES), chain }
+        ExtentWriter { database, buffer: AlignedBuffer::new(16 * BLOCK_BYTES), chain, newest_version: 0 }
     }
 
     /// Writes the extent `start..end` (in one segment) and makes it durable. On an error nothing is known about
@@ -97,6 +100,9 @@ impl ExtentWriter {
                 // Everything below the read-only offset was filled before its pin ended.
                 panic!("log memory at {address:#x} holds no record: {word:#018x}");
             };
+            let version =
+                rest[8..].first_chunk::<8>().map_or(0, |word| record::version_of(u64::from_le_bytes(*word)));
+            self.newest_version = self.newest_version.max(version);
             if shape.kind == Kind::Tombstone {
                 let key = &rest[record::HEADER_BYTES..record::HEADER_BYTES + shape.key_bytes];
                 visitor.tombstone(address, shape.object, key);

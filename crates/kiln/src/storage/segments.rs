@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::{Mutex, RwLock};
 
 use super::record::Address;
-use crate::device::{AlignedBuffer, Device, DeviceFile, OpenMode};
+use crate::device::{AlignedBuffer, BLOCK_BYTES, Device, DeviceFile, OpenMode};
 use crate::error::{Error, Result};
 
 const PREFIX: &str = "segment-";
@@ -124,8 +124,26 @@ impl Segments {
 
     /// Reads `buffer` from `address` on, within one segment; what lies beyond the file's end reads as zeros.
     pub(crate) fn read(&self, address: Address, buffer: &mut [u8]) -> io::Result<()> {
-        let read = self.file(address)?.read_at(buffer, address % self.segment_bytes)?;
-        buffer[read..].fill(0);
+        let (file, offset) = (self.file(address)?, address % self.segment_bytes);
+        let mut done = file.read_at(buffer, offset)?;
+        while done < buffer.len() {
+            let size = file.size()?;
+            if offset + done as u64 >= size {
+                buffer[done..].fill(0);
+                break;
+            }
+            // A read may come back short before the file ends; whole blocks of it count.
+            done -= done % BLOCK_BYTES;
+            match file.read_at(&mut buffer[done..], offset + done as u64)? {
+                more if more < BLOCK_BYTES && offset + ((done + more) as u64) < size => {
+                    return Err(io::Error::new(
+                        io::ErrorKind::UnexpectedEof,
+                        "the device returns less than a block",
+                    ));
+                }
+                more => done += more,
+            }
+        }
         Ok(())
     }
 
@@ -194,8 +212,19 @@ impl Segments {
         Ok(file)
     }
 
-    /// After recovery: the log ends at `end`. Makes every sector behind it zero, drops segments that hold
-    /// nothing, and makes what recovery read durable.
+    /// Writes what was read from `start..end` (in one segment) once more, and makes it durable. The last extent may
+    /// have been in flight when the last process ended, or its sync may have failed: then the operating system may
+    /// still show it, call it clean, and never write it. Every extent before was durable before the last was begun.
+    pub(crate) fn rewrite(&self, start: Address, end: Address) -> Result<()> {
+        let mut bytes = AlignedBuffer::new((end - start) as usize);
+        self.read(start, &mut bytes)
+            .and_then(|()| self.write(start, &bytes))
+            .and_then(|()| self.sync(start))
+            .map_err(|error| Error::io("making the end of the log durable", error))
+    }
+
+    /// After recovery: the log ends at `end`. Makes every sector behind it zero, durably, and drops segments that
+    /// hold nothing.
     pub(crate) fn cut_at(&self, end: Address, dirty: bool) -> Result<()> {
         let keep = end.div_ceil(self.segment_bytes);
         let extra: Vec<u64> = self.numbers().into_iter().filter(|&number| number >= keep).collect();
@@ -211,14 +240,10 @@ impl Segments {
                 let file = self.file(end)?;
                 if dirty {
                     write_zeros(&*file, end % self.segment_bytes, self.segment_bytes)?;
+                    file.sync()?;
                 }
             }
-            // What was read from the last segments may have been in flight when the last process ended; every
-            // extent before was durable before the last one was begun.
-            [end.saturating_sub(1), end]
-                .iter()
-                .filter(|&&at| self.exists(at))
-                .try_for_each(|&at| self.sync(at))
+            Ok(())
         };
         cut().map_err(|error| Error::io("cutting the unfinished end off the log", error))?;
         self.prepared_end.store(keep * self.segment_bytes, Ordering::SeqCst);

@@ -185,17 +185,27 @@ impl SuperblockFile {
         &self.current
     }
 
+    /// Writes the current slot once more. If its sync failed, the operating system may still show it and never
+    /// write it; then the next update, which goes to the other slot, would overwrite the only durable one.
+    pub(crate) fn rewrite(&self) -> Result<()> {
+        self.write(&self.current)
+    }
+
+    fn write(&self, superblock: &Superblock) -> Result<()> {
+        let mut slot = AlignedBuffer::new(BLOCK_BYTES);
+        superblock.encode(&mut slot);
+        self.file
+            .write_at(&slot, slot_offset(superblock.generation) as u64)
+            .and_then(|()| self.file.sync())
+            .map_err(|error| Error::io("writing the superblock", error))
+    }
+
     /// Changes the superblock durably.
     pub(crate) fn update(&mut self, change: impl FnOnce(&mut Superblock)) -> Result<()> {
         let mut next = self.current.clone();
         change(&mut next);
         next.generation += 1;
-        let mut slot = AlignedBuffer::new(BLOCK_BYTES);
-        next.encode(&mut slot);
-        self.file
-            .write_at(&slot, slot_offset(next.generation) as u64)
-            .and_then(|()| self.file.sync())
-            .map_err(|error| Error::io("writing the superblock", error))?;
+        self.write(&next)?;
         self.current = next;
         Ok(())
     }

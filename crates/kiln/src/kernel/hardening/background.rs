@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, Result};
 use crate::kernel::engine::Engine;
 
-type Job = fn(&Engine);
+type Job = fn(&Arc<Engine>);
 const JOBS: [(&str, Job); 2] = [("kiln-hardener", run_hardener), ("kiln-keeper", run_keeper)];
 
 /// Stops and joins the threads when dropped.
@@ -52,7 +52,7 @@ impl Drop for Background {
     }
 }
 
-fn run_hardener(engine: &Engine) {
+fn run_hardener(engine: &Arc<Engine>) {
     let hardening = &engine.hardening;
     loop {
         let mut requests = hardening.requests.lock();
@@ -88,7 +88,7 @@ fn wait_for_stop(engine: &Engine) {
     }
 }
 
-fn run_keeper(engine: &Engine) {
+fn run_keeper(engine: &Arc<Engine>) {
     let period = (engine.hardening.window / 8).clamp(Duration::from_millis(1), Duration::from_millis(50));
     loop {
         {

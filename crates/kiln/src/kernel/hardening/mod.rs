@@ -185,49 +185,60 @@ impl Hardening {
 impl Engine {
     /// Waits until `version` is durable on this machine, leading the hardening if nobody else does.
     pub(crate) fn wait_local(&self, version: u64) -> Result<()> {
-        self.wait_local_until(version, None).map(|_| ())
-    }
-
-    /// As [`Self::wait_local`], giving up at `deadline`; false if the version was not durable then.
-    pub(crate) fn wait_local_until(&self, version: u64, deadline: Option<Instant>) -> Result<bool> {
-        let hardening = &self.hardening;
-        if version > self.clock.now() {
-            return Err(Error::input(format!(
-                "no commit has version {version} yet; the clock is at {}",
-                self.clock.now()
-            )));
-        }
+        let horizon = &self.hardening.horizon;
+        self.check_is_given_out(version)?;
         loop {
-            if let Some(outcome) = hardening.horizon.outcome(version) {
-                return outcome.map(|()| true).map_err(|lost| lost.error());
+            if let Some(outcome) = horizon.outcome(version) {
+                return outcome.map_err(|lost| lost.error());
             }
-            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                return Ok(false);
-            }
-            if let Some(leader) = hardening.leader.try_lock() {
-                if hardening.horizon.outcome(version).is_none() {
-                    self.lead(leader);
-                }
-                continue;
-            }
-            if !hardening.horizon.register(version, Waiter::Thread(std::thread::current())) {
+            if self.try_lead_for(version) || !horizon.register(version, Waiter::Thread(std::thread::current())) {
                 continue;
             }
             // The leader looks for waiters after it has let go of the lock, so either it sees the registration
             // or this sees the lock free.
-            if let Some(leader) = hardening.leader.try_lock() {
-                if hardening.horizon.outcome(version).is_none() {
-                    self.lead(leader);
-                }
-                continue;
-            }
-            match deadline {
-                None => std::thread::park(),
-                Some(deadline) => {
-                    std::thread::park_timeout(deadline.saturating_duration_since(Instant::now()))
-                }
+            if !self.try_lead_for(version) {
+                std::thread::park();
             }
         }
+    }
+
+    /// As [`Self::wait_local`], giving up at `deadline`; false if the version was not durable then. To keep the
+    /// deadline it has the background thread harden, if there is one.
+    pub(crate) fn wait_local_until(&self, version: u64, deadline: Option<Instant>) -> Result<bool> {
+        let (Some(deadline), true) = (deadline, self.hardening.background) else {
+            return self.wait_local(version).map(|()| true);
+        };
+        let horizon = &self.hardening.horizon;
+        self.check_is_given_out(version)?;
+        let (told, hear) = std::sync::mpsc::channel();
+        let waiter = Waiter::Callback(Box::new(move |outcome| {
+            // Whoever asked may have given up.
+            let _ = told.send(outcome);
+        }));
+        if horizon.register(version, waiter) {
+            self.hardening.request_now();
+        }
+        match hear.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(outcome) => outcome.map(|()| true).map_err(|lost| lost.error()),
+            Err(_) => Ok(false),
+        }
+    }
+
+    fn check_is_given_out(&self, version: u64) -> Result<()> {
+        let now = self.clock.now();
+        match version <= now {
+            true => Ok(()),
+            false => Err(Error::input(format!("no commit has version {version} yet; the clock is at {now}"))),
+        }
+    }
+
+    /// Hardens, if nobody does and the version still needs it; false if somebody else is at it.
+    fn try_lead_for(&self, version: u64) -> bool {
+        let Some(leader) = self.hardening.leader.try_lock() else { return false };
+        if self.hardening.horizon.outcome(version).is_none() {
+            self.lead(leader);
+        }
+        true
     }
 
     /// Hardens everything committed so far; waits for a hardening under way first.
@@ -274,7 +285,10 @@ impl Engine {
         hardening.hardening_since.store(hardening.dirty_since.swap(0, Ordering::SeqCst), Ordering::SeqCst);
         hardening.dirty.store(false, Ordering::SeqCst);
         let version = self.clock.close();
-        let covered = if self.log.has_unsealed_records() {
+        // Records that were written between the last tick and its shift are on disk, but under an older seal.
+        let unsealed =
+            leader.writer.newest_version > hardening.horizon.local() || self.log.has_unsealed_records();
+        let covered = if unsealed {
             let start = self.log.hardened();
             let end = self.log.shift_read_only();
             epoch::quiesce();

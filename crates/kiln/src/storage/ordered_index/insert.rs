@@ -32,8 +32,9 @@ pub(crate) enum Insertion {
     /// The key was inserted, and nothing else happened to its leaf between `before` and `after`: a
     /// transaction that had read `before` may go on with `after` in its place.
     Inserted { before: LeafRead, after: LeafRead },
-    /// The key was inserted and its leaf split, so that a read of the leaf has no single successor.
-    Split,
+    /// The key was inserted and its leaf split: a transaction that had read `before` may go on with both of
+    /// `after` in its place.
+    Split { before: LeafRead, after: [LeafRead; 2] },
 }
 
 impl OrderedIndex {
@@ -110,30 +111,34 @@ impl OrderedIndex {
         // Keys mostly arrive in order at the end of the index or not at all. There a split in the middle
         // would leave every node half empty for ever.
         let at_end = path.iter().all(|step| step.index == step.inner.slots.count());
-        self.split(locked, NodeId::leaf(leaf.number), position, self.publish(new_key), at_end, parents);
+        let before = LeafRead { leaf: leaf.number, version: locked.version_before().number() };
+        let after = self.split(locked, leaf.number, position, self.publish(new_key), at_end, parents);
         self.counters.add_keys(1);
-        Some(Insertion::Split)
+        Some(Insertion::Split { before, after })
     }
 
-    /// Splits the leaf and hands separators up. All nodes are locked; unlocking them is the last thing.
+    /// Splits the leaf and hands separators up; returns its halves as they will be. All nodes are locked; unlocking
+    /// them is the last thing.
     fn split<'a>(
         &'a self,
         mut leaf: Locked<'a>,
-        leaf_id: NodeId,
+        leaf_number: u32,
         position: usize,
         key: Key,
         at_end: bool,
         mut parents: Vec<(LockedInner<'a>, usize)>,
-    ) {
+    ) -> [LeafRead; 2] {
         let (right_number, right) = self.leaves.allocate();
         let mut right = right.adopt();
         let mut separator = self.split_leaf(&mut leaf, &mut right, position, key, at_end);
-        let (mut left_id, mut right_id) = (leaf_id, NodeId::leaf(right_number));
+        let halves = [(leaf_number, &leaf), (right_number, &right)]
+            .map(|(leaf, locked)| LeafRead { leaf, version: locked.version_after().number() });
+        let (mut left_id, mut right_id) = (NodeId::leaf(leaf_number), NodeId::leaf(right_number));
         let mut new_nodes = Vec::new();
         for (parent, index) in &mut parents {
             if !parent.slots.is_full() {
                 parent.insert(*index, separator, right_id);
-                return;
+                return halves;
             }
             let (number, sibling) = self.inners.allocate();
             let mut sibling = LockedInner::adopt(NodeId::inner(number), sibling);
@@ -148,6 +153,7 @@ impl OrderedIndex {
         root.set_only_child(left_id);
         root.insert(0, separator, right_id);
         self.root.store(root.id.word(), Ordering::Release);
+        halves
     }
 
     /// Splits a full leaf around a new key; returns the separator of the two halves.

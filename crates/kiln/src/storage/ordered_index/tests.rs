@@ -197,7 +197,8 @@ fn an_insertion_tells_the_version_before_and_after() {
     }
     assert_eq!(index.insert(&pin, &[7]), Insertion::Present);
     assert!(index.validate(&read), "a key that was there changes nothing");
-    assert_eq!(index.insert(&pin, &[7, 7]), Insertion::Split);
+    let Insertion::Split { before, after } = index.insert(&pin, &[7, 7]) else { panic!("the leaf was full") };
+    assert!(!index.validate(&before) && after.iter().all(|half| index.validate(half)));
     assert!(!index.validate(&read));
 }
 
