@@ -120,7 +120,7 @@ impl Options {
         self
     }
 
-    /// The most bytes of keys and values that one transaction may write. Default, and at most, three eighths
+    /// The most bytes of log that one transaction may write: its keys, its values, and 24 to 38 bytes for each. Default, and at most, three eighths
     /// of the bound on un-hardened bytes.
     pub fn transaction_bytes(mut self, bytes: usize) -> Options {
         self.transaction_bytes = bytes;

@@ -198,7 +198,8 @@ impl Kiln {
     /// `Conflict` if somebody is writing the key for too long.
     pub fn watch<O: Object>(&self, object: &O, key: impl AsRef<[u8]>) -> Result<Watch> {
         let engine = self.engine();
-        let hash = engine.hash(object.handle().id, key.as_ref());
+        let id = engine.check_key(object.handle(), object.name(), key.as_ref())?;
+        let hash = engine.hash(id, key.as_ref());
         let (bucket, stamp) = engine.index.stamp(hash).ok_or_else(Error::conflict)?;
         Ok(Watch { bucket, stamp })
     }

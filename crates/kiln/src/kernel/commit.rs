@@ -96,6 +96,11 @@ pub(crate) struct Change<'a> {
 }
 
 impl Change<'_> {
+    /// Bytes of its record.
+    pub(crate) fn log_bytes(&self) -> u64 {
+        self.shape().bytes()
+    }
+
     #[inline]
     fn shape(&self) -> Shape {
         Shape {
@@ -162,7 +167,7 @@ impl Engine {
                     return Ok(version);
                 }
                 Err(Setback::Conflict) => return Err(Error::conflict()),
-                Err(Setback::NoLogSpace) => self.wait_for_space()?,
+                Err(Setback::NoLogSpace) => self.wait_for_space(writes.log_bytes() as u64)?,
                 Err(Setback::NotWritable) => {}
                 Err(Setback::Cold) => self.resolve_cold(writes, scratch)?,
             }

@@ -120,8 +120,10 @@ impl Engine {
     }
 
     /// Called by a committer for which the log had no space: makes some, or waits for it.
-    pub(crate) fn wait_for_space(&self) -> Result<()> {
+    pub(crate) fn wait_for_space(&self, bytes: u64) -> Result<()> {
         self.check_writable()?;
+        // Besides its records it may leave the rest of two segments behind.
+        self.hardening.want_free(bytes + 2 * self.log.segment_bytes());
         self.prepare_ahead()?;
         self.harden_or_wait();
         self.check_writable()

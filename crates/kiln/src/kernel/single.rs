@@ -40,7 +40,7 @@ impl Engine {
                     return Ok(committed);
                 }
                 Err(Setback::Conflict | Setback::NotWritable) => std::thread::yield_now(),
-                Err(Setback::NoLogSpace) => self.wait_for_space()?,
+                Err(Setback::NoLogSpace) => self.wait_for_space(change.log_bytes())?,
                 Err(Setback::Cold) => {
                     for (address, known) in &mut resolved {
                         *known = self.resolve(*address, &change)?;

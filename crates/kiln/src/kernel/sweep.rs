@@ -31,7 +31,7 @@ pub(crate) struct Graves {
 }
 
 /// The part of a segment that may be written anew for the rest of it to be dropped.
-const LEFTOVERS_PART: u64 = 16;
+const LEFTOVERS_PART: u64 = 4;
 
 /// What is still needed of a segment that is otherwise dead.
 #[derive(Default)]

@@ -140,7 +140,7 @@ impl<'db> Transaction<'db> {
     }
 
     #[inline]
-    fn check<O: Object>(&self, object: &O, key: &[u8]) -> Result<u32> {
+    pub(crate) fn check<O: Object>(&self, object: &O, key: &[u8]) -> Result<u32> {
         self.engine.check_key(object.handle(), object.name(), key)
     }
 
@@ -295,7 +295,7 @@ impl<'db> Transaction<'db> {
         let hash = self.engine.hash(object, key);
         self.engine.index.prefetch(hash);
         buffers.writes.set(object, hash, key, value);
-        let (bytes, most) = (buffers.writes.bytes(), self.engine.limits.transaction_bytes);
+        let (bytes, most) = (buffers.writes.log_bytes(), self.engine.limits.transaction_bytes);
         // One write alone always fits, whatever the limit.
         if bytes > most && buffers.writes.len() > 1 {
             return Err(self.fail(Error::new(

@@ -23,6 +23,8 @@ pub(crate) struct Write {
 pub(crate) struct WriteSet {
     writes: Vec<Write>,
     arena: Vec<u8>,
+    /// Bytes that the writes take in the log at the most.
+    log_bytes: usize,
     by_hash: HashMap<u64, Vec<usize>>,
     /// Keys in order, once a range has asked for them.
     ordered: Option<BTreeSet<(u32, Vec<u8>)>>,
@@ -32,6 +34,7 @@ impl WriteSet {
     pub(crate) fn clear(&mut self) {
         self.writes.clear();
         self.arena.clear();
+        self.log_bytes = 0;
         self.by_hash.clear();
         self.ordered = None;
         // One huge transaction must not keep its memory for ever.
@@ -46,8 +49,9 @@ impl WriteSet {
         self.writes.len()
     }
 
-    pub(crate) fn bytes(&self) -> usize {
-        self.arena.len()
+    /// Bytes of log that the writes take, headers included; what was overwritten counts too.
+    pub(crate) fn log_bytes(&self) -> usize {
+        self.log_bytes
     }
 
     pub(crate) fn writes(&self) -> &[Write] {
@@ -104,6 +108,7 @@ impl WriteSet {
             key: key_range,
             value: self.append(value.unwrap_or_default()),
         };
+        self.log_bytes += self.change(&write).log_bytes() as usize;
         match position {
             Some(index) => self.writes[index] = write,
             None => {

@@ -2,7 +2,7 @@
 
 use std::ops::{Bound, RangeBounds};
 
-use super::{HasHandle, Table};
+use super::{HasHandle, Object, Table};
 use crate::database::Snapshot;
 use crate::error::Result;
 use crate::kernel::transaction::Transaction;
@@ -157,7 +157,8 @@ impl<'tx, 'db> Range<'tx, 'db> {
     }
 
     fn step(&mut self) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
-        let (transaction, id) = (self.transaction, self.table.handle().id);
+        let transaction = self.transaction;
+        let id = transaction.check(&self.table, &[])?;
         let mut value = Vec::new();
         while self.walk.remaining > 0 {
             let bounds = (as_slice(&self.walk.lower), as_slice(&self.walk.upper));
@@ -237,7 +238,7 @@ impl<'s> SnapshotRange<'s> {
     }
 
     fn step(&mut self) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
-        let id = self.table.handle().id;
+        let id = self.snapshot.engine().check_key(self.table.handle(), self.table.name(), &[])?;
         let mut value = Vec::new();
         while self.walk.remaining > 0 {
             let Some(key) = self.walk.peek(&self.table, &mut |_| Ok(()))? else { return Ok(None) };

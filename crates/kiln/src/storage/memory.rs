@@ -53,6 +53,28 @@ impl Words {
     }
 }
 
+impl Words {
+    /// Has the kernel provide the memory of `count` words from `first` on, so that the first to write there need
+    /// not wait for it. Without effect where the kernel does not know how.
+    #[cfg(not(miri))]
+    pub(crate) fn populate(&self, first: usize, count: usize) {
+        const PAGE_WORDS: usize = 4096 / 8;
+        let first = first / PAGE_WORDS * PAGE_WORDS;
+        let words = &self[first..(first + count).min(self.count)];
+        // SAFETY: the range lies in the mapping that `new` made, and populating changes no contents.
+        let _ = unsafe {
+            rustix::mm::madvise(
+                words.as_ptr().cast_mut().cast(),
+                words.len() * 8,
+                rustix::mm::Advice::LinuxPopulateWrite,
+            )
+        };
+    }
+
+    #[cfg(miri)]
+    pub(crate) fn populate(&self, _first: usize, _count: usize) {}
+}
+
 impl Deref for Words {
     type Target = [AtomicU64];
 

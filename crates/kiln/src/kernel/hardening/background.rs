@@ -108,6 +108,7 @@ fn run_keeper(engine: &Arc<Engine>) {
         engine.watch_window();
         // A full disk shows to the commits that need the space; the next round tries again.
         let _ = engine.prepare_ahead();
+        engine.log.populate_ahead();
         engine.sweep();
     }
 }

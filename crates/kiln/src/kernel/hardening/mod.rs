@@ -62,6 +62,8 @@ pub(crate) struct Hardening {
     bytes: AtomicU64,
     /// How many waited for the last hardening.
     last_waiters: AtomicUsize,
+    /// Ring memory that a waiting committer needs.
+    wanted_free: AtomicU64,
 }
 
 /// Numbers for statistics.
@@ -90,6 +92,7 @@ impl Hardening {
             count: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             last_waiters: AtomicUsize::new(0),
+            wanted_free: AtomicU64::new(0),
         }
     }
 
@@ -154,6 +157,11 @@ impl Hardening {
         }
     }
 
+    /// Has the next hardening free at least so much of the ring.
+    pub(crate) fn want_free(&self, bytes: u64) {
+        self.wanted_free.fetch_max(bytes, Ordering::SeqCst);
+    }
+
     pub(crate) fn window(&self) -> Duration {
         self.window
     }
@@ -191,7 +199,9 @@ impl Engine {
             if let Some(outcome) = horizon.outcome(version) {
                 return outcome.map_err(|lost| lost.error());
             }
-            if self.try_lead_for(version) || !horizon.register(version, Waiter::Thread(std::thread::current())) {
+            if self.try_lead_for(version)
+                || !horizon.register(version, Waiter::Thread(std::thread::current()))
+            {
                 continue;
             }
             // The leader looks for waiters after it has let go of the lock, so either it sees the registration
@@ -356,11 +366,12 @@ impl Engine {
     /// from disk by whoever updates it next.
     fn make_room(&self) {
         let (tail, ring) = (self.log.tail(), self.log.ring_bytes());
-        // The longest record always fits into a segment.
-        let free = (ring / 8).max(self.log.segment_bytes());
+        // The longest record always fits into a segment; a large transaction may want more.
+        let wanted = self.hardening.wanted_free.swap(0, Ordering::SeqCst);
+        let free = (ring / 8).max(self.log.segment_bytes()).max(wanted).min(ring);
         let target = (tail + free).saturating_sub(ring).min(self.log.hardened());
         // A quiesce costs something, so not for every few records.
-        if target > self.log.head() + free / 4 {
+        if target > self.log.head() + if wanted > 0 { 0 } else { free / 4 } {
             self.log.evict(target);
         }
     }

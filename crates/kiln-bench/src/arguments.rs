@@ -1,0 +1,126 @@
+//! The command line.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Measures Kiln: ratios from one run, with every result checked.
+#[derive(Debug, Parser)]
+#[command(name = "kiln-bench", version)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// The figures of the README: single keys, transactions, safe commits against the device's floor, RESP beside Redis.
+    Figures(Settings),
+}
+
+/// A part of the figures that can be run alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Section {
+    /// Single-key get and put on Map and Table.
+    Single,
+    /// Transactions of three keys on Map.
+    Transactions,
+    /// Safe commits against one direct write and sync.
+    Safe,
+    /// The server beside Redis, both under redis-benchmark.
+    Resp,
+}
+
+/// What is measured and for how long.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = crate::results::FIELDS_HELP)]
+pub(crate) struct Settings {
+    /// Measure only these sections.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Section::Single, Section::Transactions, Section::Safe, Section::Resp])]
+    pub(crate) sections: Vec<Section>,
+    /// A short run: 3 rounds of half a second unless told otherwise.
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Seconds of one measurement [default: 2, or 0.5 with --quick].
+    #[arg(long, value_parser = seconds)]
+    pub(crate) seconds: Option<Duration>,
+    /// Rounds of alternating measurements [default: 5, or 3 with --quick].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: Option<u32>,
+    /// Keys in the database. Each has 16 bytes, its value 100.
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1000..=1_000_000_000))]
+    pub(crate) records: u64,
+    /// Memory of each database's log, in MiB. With the default nearly every record is read and updated in memory.
+    #[arg(long, default_value_t = 2048, value_parser = clap::value_parser!(u64).range(64..=1 << 20))]
+    memory: u64,
+    /// Where the data goes: a directory that is not there, is empty, or was left by an earlier run. It is removed at the end.
+    #[arg(long, default_value = "kiln-bench-data")]
+    pub(crate) dir: PathBuf,
+    /// Also write every measurement to this file, one JSON object a line. The file must not be there.
+    #[arg(long)]
+    pub(crate) json: Option<PathBuf>,
+    /// The kiln program to serve with [default: built by cargo, or the one beside this program].
+    #[arg(long)]
+    pub(crate) kiln: Option<PathBuf>,
+    /// The Redis server to compare with.
+    #[arg(long, default_value = "redis-server")]
+    pub(crate) redis_server: PathBuf,
+    /// The load generator of the RESP section.
+    #[arg(long, default_value = "redis-benchmark")]
+    pub(crate) redis_benchmark: PathBuf,
+}
+
+impl Settings {
+    /// How long one measurement takes.
+    pub(crate) fn duration(&self) -> Duration {
+        self.seconds.unwrap_or(Duration::from_millis(if self.quick { 500 } else { 2000 }))
+    }
+
+    /// How often each measurement is repeated.
+    pub(crate) fn rounds(&self) -> u32 {
+        self.rounds.unwrap_or(if self.quick { 3 } else { 5 })
+    }
+
+    /// Memory of one database's log.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.memory << 20
+    }
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 =
+        text.parse().map_err(|_| "a number of seconds is needed, for example 0.5".to_owned())?;
+    if !(0.05..=3600.0).contains(&seconds) {
+        return Err("between 0.05 and 3600 seconds are possible".to_owned());
+    }
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn quick_only_changes_what_was_not_given() {
+        let settings = |text: &str| match Arguments::parse_from(text.split(' ')).command {
+            Command::Figures(settings) => settings,
+        };
+        assert_eq!(settings("kiln-bench figures").rounds(), 5);
+        assert_eq!(settings("kiln-bench figures --quick").rounds(), 3);
+        assert_eq!(settings("kiln-bench figures --quick --rounds 9").rounds(), 9);
+        assert_eq!(settings("kiln-bench figures --quick --seconds 4").duration(), Duration::from_secs(4));
+        assert_eq!(
+            settings("kiln-bench figures --sections safe,resp").sections,
+            [Section::Safe, Section::Resp]
+        );
+        assert!(Arguments::try_parse_from(["kiln-bench", "figures", "--seconds", "NaN"]).is_err());
+    }
+}

@@ -1,0 +1,111 @@
+//! The figures of the README: four sections, each a table, and the goals that they are held to.
+
+mod resp;
+mod safe_commits;
+mod single_key;
+mod transactions;
+
+use anyhow::Result;
+
+use crate::arguments::{Section, Settings};
+use crate::generate::{KEY_BYTES, VALUE_BYTES};
+use crate::machine::{self, Watch};
+use crate::progress::Progress;
+use crate::report::{Goal, Table, Wanted, goals_table};
+use crate::results::{Row, RowWriter};
+use crate::scratch::Scratch;
+
+/// What the log grows by in a second of writing with one thread, at most: to see beforehand whether the disk has room.
+const LOG_BYTES_PER_SECOND: u64 = 400 << 20;
+
+/// What all sections share.
+struct Run<'a> {
+    settings: &'a Settings,
+    scratch: Scratch,
+    progress: Progress,
+    rows: RowWriter,
+    goals: Vec<Goal>,
+}
+
+impl Run<'_> {
+    /// Writes down one measurement, and moves the bar on.
+    fn record(&mut self, mut row: Row, round: u32) -> Result<()> {
+        row.round = round;
+        row.records = self.settings.records;
+        row.checked = true;
+        self.rows.write(&row)?;
+        self.progress.step();
+        Ok(())
+    }
+
+    /// Prints a finished table.
+    fn print(&self, table: &Table) {
+        self.progress.print(table.text().trim_end_matches('\n'));
+    }
+
+    /// Adds a goal.
+    fn goal(&mut self, what: impl Into<String>, measured: f64, wanted: Wanted) {
+        self.goals.push(Goal { what: what.into(), measured, wanted });
+    }
+
+    /// The settings as words, for the title of a table.
+    fn method(&self) -> String {
+        format!("{} rounds of {} s", self.settings.rounds(), self.settings.duration().as_secs_f64())
+    }
+}
+
+/// Measures everything that was asked for.
+pub(crate) fn run(settings: &Settings) -> Result<()> {
+    if cfg!(debug_assertions) {
+        eprintln!("kiln-bench: this is a debug build, its figures mean nothing: use cargo run --release");
+    }
+    let watch = Watch::start();
+    let scratch = Scratch::create(&settings.dir)?;
+    scratch.require_space(space_needed(settings))?;
+    if scratch.in_memory() {
+        eprintln!(
+            "kiln-bench: {} is in memory: nothing about durability can be measured there",
+            settings.dir.display()
+        );
+    }
+    let steps = settings.sections.iter().map(|section| match section {
+        Section::Single => single_key::STEPS,
+        Section::Transactions => transactions::STEPS,
+        Section::Safe => safe_commits::STEPS,
+        Section::Resp => resp::STEPS,
+    });
+    let progress = Progress::new(steps.sum::<u64>() * u64::from(settings.rounds()));
+    let rows = RowWriter::create(settings.json.as_deref())?;
+    let mut run = Run { settings, scratch, progress, rows, goals: Vec::new() };
+    run.progress.print(&heading(settings));
+    for section in &settings.sections {
+        match section {
+            Section::Single => single_key::run(&mut run)?,
+            Section::Transactions => transactions::run(&mut run)?,
+            Section::Safe => safe_commits::run(&mut run)?,
+            Section::Resp => resp::run(&mut run)?,
+        }
+    }
+    let goals = goals_table(&run.goals);
+    run.progress.print(&format!("{goals}\n{}", watch.finish().verdict()));
+    Ok(())
+}
+
+fn heading(settings: &Settings) -> String {
+    format!(
+        "kiln {}; {}\n{} keys of {KEY_BYTES} bytes with values of {VALUE_BYTES}, chosen uniformly; {} MiB of log memory; every \
+         result checked",
+        env!("CARGO_PKG_VERSION"),
+        machine::description(),
+        settings.records,
+        settings.memory_bytes() >> 20
+    )
+}
+
+/// The most that one section has on the disk at a time.
+fn space_needed(settings: &Settings) -> u64 {
+    let seconds = settings.duration().as_secs_f64() * f64::from(settings.rounds());
+    // One thread and two threads write in turn.
+    let written = (3.0 * seconds * LOG_BYTES_PER_SECOND as f64) as u64;
+    2 * settings.memory_bytes() + settings.records * 256 + written
+}

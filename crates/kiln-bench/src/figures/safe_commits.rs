@@ -1,0 +1,133 @@
+//! Safe commits with one and with 64 clients, against one direct write and sync on the same disk.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use kiln::Map;
+
+use super::Run;
+use crate::engines::{Engine, KilnEngine, KilnSettings};
+use crate::floor::Floor;
+use crate::measure::{self, Measured};
+use crate::report::{Samples, Table, Wanted};
+use crate::results::Row;
+use crate::workloads::{self, Workload};
+
+const WINDOW: Duration = Duration::from_millis(100);
+/// Measurements in a round.
+pub(super) const STEPS: u64 = 3;
+/// A round is cut into this many slices, in which the three alternate: the device's speed changes within seconds.
+const SLICES: u32 = 6;
+
+/// What alternates.
+#[derive(Clone, Copy)]
+struct Contestant {
+    name: &'static str,
+    clients: usize,
+    floor: bool,
+}
+
+const CONTESTANTS: [Contestant; 3] = [
+    Contestant { name: "floor: one 4 KiB direct write + sync", clients: 1, floor: true },
+    Contestant { name: "safe put, 1 client", clients: 1, floor: false },
+    Contestant { name: "safe puts, 64 clients", clients: 64, floor: false },
+];
+
+/// What was seen of a contestant over all rounds.
+#[derive(Default)]
+struct Seen {
+    rate: Samples,
+    p50_us: Samples,
+    p99_us: Samples,
+}
+
+pub(super) fn run(run: &mut Run<'_>) -> Result<()> {
+    let records = run.settings.records;
+    run.progress.now("safe commits: loading");
+    let settings = KilnSettings { window: WINDOW, memory_bytes: run.settings.memory_bytes() };
+    let engine = KilnEngine::<Map>::create(&run.scratch.join("safe"), settings)?;
+    workloads::load(&engine, records)?;
+    let mut floor = Floor::create(&run.scratch.join("floor"))?;
+    let mut seen: [Seen; 3] = Default::default();
+    for round in 0..run.settings.rounds() {
+        let measured = alternate(run, &engine, &mut floor)?;
+        for ((contestant, seen), measured) in CONTESTANTS.iter().zip(&mut seen).zip(measured) {
+            seen.rate.push(measured.ops_per_s);
+            seen.p50_us.push(measured.latency_us(0.5).unwrap_or(f64::NAN));
+            seen.p99_us.push(measured.latency_us(0.99).unwrap_or(f64::NAN));
+            let row = Row {
+                engine: if contestant.floor { "floor" } else { engine.name() },
+                mode: if contestant.floor { "floor" } else { "safe" },
+                workload: "safe-commit".to_owned(),
+                threads: contestant.clients,
+                window_ms: (!contestant.floor).then_some(WINDOW.as_millis() as u64),
+                disk_bytes: if contestant.floor { 0 } else { engine.disk_bytes() },
+                ..Row::measured(&measured)
+            };
+            run.record(row, round)?;
+        }
+    }
+    workloads::check_all(&engine, records)?;
+    engine.close()?;
+    run.scratch.remove("safe")?;
+    run.scratch.remove("floor")?;
+    report(run, &seen);
+    Ok(())
+}
+
+/// One round: short slices of each contestant in turn, put together.
+fn alternate(run: &Run<'_>, engine: &KilnEngine<Map>, floor: &mut Floor) -> Result<Vec<Measured>> {
+    let duration = run.settings.duration() / SLICES;
+    let mut parts: [Vec<Measured>; 3] = Default::default();
+    for slice_index in 0..SLICES {
+        for at in 0..CONTESTANTS.len() {
+            // Each slice begins with another contestant, so that none always follows the same one.
+            let at = (at + slice_index as usize) % CONTESTANTS.len();
+            let contestant = &CONTESTANTS[at];
+            run.progress.now(contestant.name);
+            parts[at].push(if contestant.floor {
+                measure_floor(floor, duration)?
+            } else {
+                workloads::run(
+                    engine,
+                    Workload::PutDurably,
+                    contestant.clients,
+                    duration,
+                    run.settings.records,
+                )?
+            });
+        }
+    }
+    parts.into_iter().map(measure::join).collect()
+}
+
+fn measure_floor(floor: &mut Floor, duration: Duration) -> Result<Measured> {
+    let floor = std::sync::Mutex::new(floor);
+    measure::latency(1, duration, |_| {
+        let floor = &floor;
+        Ok(move || match floor.lock() {
+            // Only one thread measures, so that the lock is always free and costs nothing beside a sync.
+            Ok(mut floor) => floor.write(),
+            Err(_) => anyhow::bail!("the floor's file failed before"),
+        })
+    })
+}
+
+fn report(run: &mut Run<'_>, seen: &[Seen; 3]) {
+    let title = format!("Safe commits beside the device's floor, alternating ({})", run.method());
+    let columns = ["", "commits/s", "min", "max", "p50 us", "p99 us", "latency / floor", "rate / floor"];
+    let mut table = Table::new(title, &columns);
+    let floor = &seen[0];
+    for (contestant, seen) in CONTESTANTS.iter().zip(seen) {
+        let [rate, min, max] = seen.rate.cells(1.0, 0);
+        let latencies = [&seen.p50_us, &seen.p99_us].map(|samples| format!("{:.0}", samples.median()));
+        let ratios = [seen.p50_us.ratios_to(&floor.p50_us), seen.rate.ratios_to(&floor.rate)];
+        let cells = [contestant.name.to_owned(), rate, min, max].into_iter().chain(latencies);
+        table.row(cells.chain(ratios.map(|ratios| format!("{:.2}", ratios.median()))));
+    }
+    run.print(&table);
+    let latency = seen[1].p50_us.ratios_to(&floor.p50_us).median();
+    run.goal("Safe commit, 1 client: median latency over the floor's", latency, Wanted::AtMost(1.3));
+    let rate = seen[2].rate.ratios_to(&seen[1].rate).median();
+    run.goal("Safe commits: rate of 64 clients over that of 1", rate, Wanted::AtLeast(20.0));
+}

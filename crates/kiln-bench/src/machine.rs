@@ -1,0 +1,149 @@
+//! The machine that a run was made on, and whether it had anything else to do.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::time::Instant;
+
+use crate::usage::TICKS_PER_SECOND;
+
+/// What describes the machine, for the head of a report.
+pub(crate) fn description() -> String {
+    let cpu_info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpu_info
+        .lines()
+        .find_map(|line| line.strip_prefix("model name"))
+        .and_then(|rest| rest.split_once(':'))
+        .map_or("unknown processor", |(_, name)| name.trim());
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let memory_kib: u64 = memory
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:"))
+        .and_then(|rest| rest.split_whitespace().next()?.parse().ok())
+        .unwrap_or(0);
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    format!("{model}, {cores} cores, {} GiB, Linux {}", (memory_kib + (1 << 19)) >> 20, kernel.trim())
+}
+
+/// Watches from the start to the end of a run what else the machine did.
+pub(crate) struct Watch {
+    started: Instant,
+    load_before: f64,
+    system: SystemTicks,
+    own: f64,
+}
+
+impl Watch {
+    /// Begins to watch.
+    pub(crate) fn start() -> Watch {
+        Watch {
+            started: Instant::now(),
+            load_before: load_average(),
+            system: SystemTicks::read(),
+            own: own_and_children_seconds(),
+        }
+    }
+
+    /// What was seen. All child processes must have been waited for, or their time counts as somebody else's.
+    pub(crate) fn finish(&self) -> Idleness {
+        let system = SystemTicks::read();
+        let seconds = self.started.elapsed().as_secs_f64().max(0.001);
+        let cores = std::thread::available_parallelism().map_or(1, usize::from) as f64;
+        let busy_s = (system.busy - self.system.busy) / TICKS_PER_SECOND;
+        let own_s = own_and_children_seconds() - self.own;
+        Idleness {
+            load_before: self.load_before,
+            others: ((busy_s - own_s) / (seconds * cores)).clamp(0.0, 1.0),
+            steal: ((system.steal - self.system.steal) / TICKS_PER_SECOND / (seconds * cores))
+                .clamp(0.0, 1.0),
+        }
+    }
+}
+
+/// How idle the machine was, apart from the run itself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Idleness {
+    /// The load average over the minute before the run.
+    pub(crate) load_before: f64,
+    /// The part of all processor time that other processes took.
+    pub(crate) others: f64,
+    /// The part of all processor time that the host gave to other machines.
+    pub(crate) steal: f64,
+}
+
+impl Idleness {
+    /// What a reader of the figures must know about it.
+    pub(crate) fn verdict(&self) -> String {
+        let mut text = String::new();
+        let idle = self.load_before < 0.5 && self.others < 0.03 && self.steal < 0.02;
+        text.push_str(if idle {
+            "The machine was idle otherwise"
+        } else {
+            "THE MACHINE WAS NOT IDLE: read the figures as ratios, or run again"
+        });
+        // Writing to a String cannot fail.
+        let _ = write!(
+            text,
+            " (load {:.2} before the run; other processes took {:.1}% of the processors, the host {:.1}%).",
+            self.load_before,
+            self.others * 100.0,
+            self.steal * 100.0
+        );
+        text
+    }
+}
+
+fn load_average() -> f64 {
+    fs::read_to_string("/proc/loadavg")
+        .ok()
+        .and_then(|text| text.split_whitespace().next()?.parse().ok())
+        .unwrap_or(0.0)
+}
+
+/// Processor time of the whole machine since it started, in ticks.
+struct SystemTicks {
+    busy: f64,
+    steal: f64,
+}
+
+impl SystemTicks {
+    fn read() -> SystemTicks {
+        SystemTicks::parse(&fs::read_to_string("/proc/stat").unwrap_or_default())
+    }
+
+    fn parse(stat: &str) -> SystemTicks {
+        let line = stat.lines().next().unwrap_or_default();
+        let ticks: Vec<f64> =
+            line.split_whitespace().skip(1).filter_map(|field| field.parse().ok()).collect();
+        let at = |index: usize| ticks.get(index).copied().unwrap_or(0.0);
+        // user, nice, system, idle, iowait, irq, softirq, steal
+        SystemTicks { busy: at(0) + at(1) + at(2) + at(5) + at(6), steal: at(7) }
+    }
+}
+
+fn own_and_children_seconds() -> f64 {
+    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    // utime, stime, cutime and cstime follow each other.
+    let ticks: f64 = fields.iter().skip(11).take(4).filter_map(|field| field.parse::<f64>().ok()).sum();
+    ticks / TICKS_PER_SECOND
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn busy_time_leaves_out_idle_waiting_and_steal() {
+        let ticks = SystemTicks::parse("cpu  10 1 5 1000 200 2 3 7 0 0\ncpu0 1 1 1 1\n");
+        assert_eq!((ticks.busy, ticks.steal), (21.0, 7.0));
+    }
+
+    #[test]
+    fn a_busy_machine_is_called_so() {
+        let idle = Idleness { load_before: 0.1, others: 0.01, steal: 0.0 };
+        assert!(idle.verdict().starts_with("The machine was idle"));
+        let busy = Idleness { steal: 0.2, ..idle };
+        assert!(busy.verdict().contains("NOT IDLE") && busy.verdict().contains("20.0%"));
+    }
+}

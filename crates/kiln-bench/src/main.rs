@@ -1,0 +1,55 @@
+//! `kiln-bench`: how fast Kiln is, as ratios measured in one run.
+//!
+//! ```text
+//!  main ── arguments           what is asked for
+//!   └── figures                which cells are measured, their goals, their tables
+//!        ├── workloads         one operation, repeated: what a cell does
+//!        │    ├── engines      who does it (Kiln; peers implement the same two traits)
+//!        │    └── generate     keys and values, at almost no cost inside the timed loop
+//!        ├── measure           threads, time, latencies: how a cell is timed
+//!        ├── floor             what the device itself takes for one durable write
+//!        ├── servers           servers and `redis-benchmark` as child processes
+//!        └── report, results   tables for people, JSON lines for programs
+//!  machine, scratch, progress, interrupt, usage: the surroundings of a run
+//! ```
+//!
+//! Method: load once, warm up, then rounds in which the compared cells alternate (A B A B), so that a slow moment of the machine
+//! falls on both sides; medians, minimum, maximum and ratios. Everything that is read is checked, and counts must add up: a
+//! wrong result fails the run, a missed goal does not.
+
+mod arguments;
+mod engines;
+mod figures;
+mod floor;
+mod generate;
+mod interrupt;
+mod machine;
+mod measure;
+mod progress;
+
+mod report;
+mod results;
+mod scratch;
+mod servers;
+mod usage;
+mod workloads;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::arguments::{Arguments, Command};
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let result = interrupt::install().and_then(|()| match &arguments.command {
+        Command::Figures(settings) => figures::run(settings),
+    });
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("kiln-bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

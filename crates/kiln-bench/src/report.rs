@@ -1,0 +1,189 @@
+//! Tables for people.
+
+use std::fmt::Write as _;
+
+/// The values of one cell over all rounds.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Samples(Vec<f64>);
+
+impl Samples {
+    /// Adds the value of a round.
+    pub(crate) fn push(&mut self, value: f64) {
+        self.0.push(value);
+    }
+
+    /// The middle value, or the mean of the two in the middle. NaN without values.
+    pub(crate) fn median(&self) -> f64 {
+        let mut sorted = self.0.clone();
+        sorted.sort_by(f64::total_cmp);
+        match sorted.len() {
+            0 => f64::NAN,
+            count if count % 2 == 1 => sorted[count / 2],
+            count => (sorted[count / 2 - 1] + sorted[count / 2]) / 2.0,
+        }
+    }
+
+    /// The smallest value.
+    pub(crate) fn min(&self) -> f64 {
+        self.0.iter().copied().fold(f64::NAN, f64::min)
+    }
+
+    /// The largest value.
+    pub(crate) fn max(&self) -> f64 {
+        self.0.iter().copied().fold(f64::NAN, f64::max)
+    }
+
+    /// The ratios of each round: a slow moment of the machine falls on both sides of a round, and so drops out.
+    pub(crate) fn ratios_to(&self, base: &Samples) -> Samples {
+        Samples(self.0.iter().zip(&base.0).map(|(value, base)| value / base).collect())
+    }
+
+    /// Median, minimum and maximum in a unit.
+    pub(crate) fn cells(&self, unit: f64, digits: usize) -> [String; 3] {
+        [self.median(), self.min(), self.max()].map(|value| format!("{:.digits$}", value / unit))
+    }
+}
+
+/// A table of text. Numbers are set to the right.
+pub(crate) struct Table {
+    title: String,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// A table with the names of its columns.
+    pub(crate) fn new(title: impl Into<String>, columns: &[&str]) -> Table {
+        Table { title: title.into(), rows: vec![columns.iter().map(|&name| name.to_owned()).collect()] }
+    }
+
+    /// Adds a row.
+    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        self.rows.push(cells.into_iter().collect());
+    }
+
+    /// The table as text that is also a Markdown table.
+    pub(crate) fn text(&self) -> String {
+        let column_count = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let width = |column: usize| {
+            self.rows
+                .iter()
+                .filter_map(|row| row.get(column))
+                .map(|cell| cell.chars().count())
+                .max()
+                .unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..column_count).map(width).collect();
+        let numeric: Vec<bool> = (0..column_count)
+            .map(|column| {
+                self.rows.iter().skip(1).filter_map(|row| row.get(column)).all(|cell| is_number(cell))
+            })
+            .collect();
+        let mut text = format!("\n{}\n\n", self.title);
+        for (index, row) in self.rows.iter().enumerate() {
+            for (column, &width) in widths.iter().enumerate() {
+                let cell = row.get(column).map_or("", String::as_str);
+                // Writing to a String cannot fail.
+                let _ = if numeric[column] {
+                    write!(text, "| {cell:>width$} ")
+                } else {
+                    write!(text, "| {cell:<width$} ")
+                };
+            }
+            text.push_str("|\n");
+            if index == 0 {
+                for (column, &width) in widths.iter().enumerate() {
+                    let _ =
+                        write!(text, "|{}{}", "-".repeat(width + 1), if numeric[column] { ":" } else { "-" });
+                }
+                text.push_str("|\n");
+            }
+        }
+        text
+    }
+}
+
+fn is_number(cell: &str) -> bool {
+    !cell.is_empty() && cell.starts_with(|c: char| c.is_ascii_digit() || c == '-')
+}
+
+/// A goal, and what was measured.
+#[derive(Clone, Debug)]
+pub(crate) struct Goal {
+    /// What it is about.
+    pub(crate) what: String,
+    /// What was measured.
+    pub(crate) measured: f64,
+    /// What is wanted.
+    pub(crate) wanted: Wanted,
+}
+
+/// On which side of a value a goal is met.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Wanted {
+    /// This or more.
+    AtLeast(f64),
+    /// This or less.
+    AtMost(f64),
+}
+
+impl Goal {
+    /// Whether the goal is met.
+    pub(crate) fn met(&self) -> bool {
+        match self.wanted {
+            Wanted::AtLeast(value) => self.measured >= value,
+            Wanted::AtMost(value) => self.measured <= value,
+        }
+    }
+}
+
+/// The goals as a table.
+pub(crate) fn goals_table(goals: &[Goal]) -> String {
+    let mut table = Table::new("Goals", &["what", "measured", "goal", ""]);
+    for goal in goals {
+        let wanted = match goal.wanted {
+            Wanted::AtLeast(value) => format!(">= {value}"),
+            Wanted::AtMost(value) => format!("<= {value}"),
+        };
+        let verdict = if goal.met() { "met" } else { "NOT MET" };
+        table.row([goal.what.clone(), format!("{:.2}", goal.measured), wanted, verdict.to_owned()]);
+    }
+    table.text()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn samples(values: &[f64]) -> Samples {
+        Samples(values.to_vec())
+    }
+
+    #[test]
+    fn medians_ranges_and_ratios() {
+        assert_eq!(samples(&[3.0, 1.0, 2.0]).median(), 2.0);
+        assert_eq!(samples(&[4.0, 1.0, 2.0, 3.0]).median(), 2.5);
+        assert!(samples(&[]).median().is_nan());
+        assert_eq!(samples(&[3.0, 1.0, 2.0]).cells(2.0, 1), ["1.0", "0.5", "1.5"]);
+        let ratios = samples(&[2.0, 9.0]).ratios_to(&samples(&[1.0, 3.0]));
+        assert_eq!((ratios.min(), ratios.max()), (2.0, 3.0));
+    }
+
+    #[test]
+    fn a_table_lines_up_and_sets_numbers_to_the_right() {
+        let mut table = Table::new("Title", &["name", "n"]);
+        table.row(["a".to_owned(), "1".to_owned()]);
+        table.row(["long name".to_owned(), "-100".to_owned()]);
+        let expected = "\nTitle\n\n| name      |    n |\n|-----------|-----:|\n| a         |    1 |\n| long name | -100 |\n";
+        assert_eq!(table.text(), expected);
+    }
+
+    #[test]
+    fn a_goal_that_could_not_be_measured_is_not_met() {
+        let goal = |measured, wanted| Goal { what: String::new(), measured, wanted };
+        assert!(goal(2.0, Wanted::AtLeast(2.0)).met());
+        assert!(!goal(1.9, Wanted::AtLeast(2.0)).met());
+        assert!(goal(1.3, Wanted::AtMost(1.3)).met());
+        assert!(!goal(f64::NAN, Wanted::AtMost(1.3)).met());
+        assert!(!goal(f64::NAN, Wanted::AtLeast(1.3)).met());
+    }
+}

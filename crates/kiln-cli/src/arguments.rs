@@ -1,0 +1,230 @@
+//! The command line.
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Where the database is if the user does not say.
+const DEFAULT_DIR: &str = "kiln-data";
+
+/// Kiln: a transactional store in which commit and durability are two separate points.
+#[derive(Debug, Parser)]
+#[command(
+    name = "kiln",
+    bin_name = "kiln",
+    version,
+    max_term_width = 110,
+    after_help = "\
+Start with:
+  kiln serve                       serve ./kiln-data to Redis clients on 127.0.0.1:6380
+  redis-cli -p 6380 set clay 1     answered when it is durable
+  kiln check                       account for every segment, seal and record"
+)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Serve the database to Redis clients
+    #[command(after_help = "\
+Examples:
+  kiln serve
+  kiln serve --dir /srv/ads --listen 0.0.0.0:6380 --memory 4GiB
+  kiln serve --durability fast --window 20ms     answer at the commit point; at most 20 ms are at risk
+
+A connection can choose for itself: KILN DURABILITY fast|safe. See KILN HELP.
+There are no passwords: listen on an address that only trusted clients reach.")]
+    Serve(Serve),
+    /// Check every segment, seal and record; exit with 1 if there is a problem
+    Check(Dir),
+    /// Show the objects, the log and what recovery found (which runs if the database was not closed in order)
+    Stat(Dir),
+    /// Print one key's value
+    #[command(after_help = "\
+Example:
+  kiln get --object counters visits
+
+The server keeps its keys in the map 'strings' (after a FLUSHALL in 'strings.1' and so on; see kiln stat).")]
+    Get(Get),
+    /// Store one key; returns when it is durable
+    #[command(after_help = "\
+Examples:
+  kiln put --object notes hello 'good morning'
+  kiln put --object photos cat < cat.jpg          without a value it is read from standard input
+  kiln put --object events --table 2026-01-01 x   --table: if the object is new, make it ordered")]
+    Put(Put),
+    /// Delete keys; returns when that is durable
+    Del(Del),
+    /// List keys and values
+    #[command(after_help = "\
+Examples:
+  kiln scan --object events --prefix 2026-
+  kiln scan --object events --from a --to m --reverse --limit 10
+  kiln scan --object strings --keys-only
+
+One line for each key: key, tab, value, both escaped (\\xHH) unless --raw is given.")]
+    Scan(Scan),
+    /// Read JSON lines {"key": ..., "value": ...} into an object
+    #[command(after_help = "\
+Examples:
+  kiln import --object notes notes.jsonl
+  zcat dump.jsonl.gz | kiln import --object events --table
+
+Bytes that are not UTF-8 are written as {\"base64\": \"...\"} in place of a string. Keys that exist are replaced.
+Everything is durable when the command ends; if it fails, the lines before the one it names may be in.")]
+    Import(Import),
+    /// Write an object as JSON lines {"key": ..., "value": ...}
+    #[command(after_help = "\
+Examples:
+  kiln export --object notes notes.jsonl
+  kiln export --object events | gzip > events.jsonl.gz")]
+    Export(Export),
+    /// Print the log in readable form
+    DumpLog(Dir),
+}
+
+/// A database given as the only argument.
+#[derive(Debug, Args)]
+pub(crate) struct Dir {
+    /// The database's directory
+    #[arg(default_value = DEFAULT_DIR)]
+    pub(crate) dir: PathBuf,
+}
+
+/// When a write is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Durability {
+    /// When it is committed
+    Fast,
+    /// When it is durable
+    Safe,
+}
+
+/// `kiln serve`
+#[derive(Debug, Args)]
+pub(crate) struct Serve {
+    /// The database's directory; created if there is none
+    #[arg(long, default_value = DEFAULT_DIR)]
+    pub(crate) dir: PathBuf,
+    /// Where to listen
+    #[arg(long, default_value = "127.0.0.1:6380", value_name = "HOST:PORT")]
+    pub(crate) listen: SocketAddr,
+    /// When a new connection's writes are answered
+    #[arg(long, default_value = "safe")]
+    pub(crate) durability: Durability,
+    /// The longest time that a fast write may stay un-hardened
+    #[arg(long, default_value = "100ms", value_parser = humantime::parse_duration)]
+    pub(crate) window: Duration,
+    /// How much of the log to keep in memory
+    #[arg(long, default_value = "256MiB", value_name = "SIZE")]
+    pub(crate) memory: ByteSize,
+    /// The most bytes that may be un-hardened; beyond it writes are slowed [default: a quarter of --memory]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) unhardened: Option<ByteSize>,
+    /// The most connections at once
+    #[arg(long, default_value_t = 10_000, value_name = "COUNT")]
+    pub(crate) connections: usize,
+}
+
+/// An object of a database.
+#[derive(Debug, Args)]
+pub(crate) struct Object {
+    /// The database's directory
+    #[arg(long, default_value = DEFAULT_DIR)]
+    pub(crate) dir: PathBuf,
+    /// The object's name
+    #[arg(long)]
+    pub(crate) object: String,
+}
+
+/// `kiln get`
+#[derive(Debug, Args)]
+pub(crate) struct Get {
+    #[command(flatten)]
+    pub(crate) object: Object,
+    /// The key
+    pub(crate) key: OsString,
+    /// Write the value's bytes as they are, without a line end
+    #[arg(long)]
+    pub(crate) raw: bool,
+}
+
+/// `kiln put`
+#[derive(Debug, Args)]
+pub(crate) struct Put {
+    #[command(flatten)]
+    pub(crate) object: Object,
+    /// The key
+    pub(crate) key: OsString,
+    /// The value; read from standard input if absent
+    pub(crate) value: Option<OsString>,
+    /// If the object is new, make it a table (ordered) and not a map
+    #[arg(long)]
+    pub(crate) table: bool,
+}
+
+/// `kiln del`
+#[derive(Debug, Args)]
+pub(crate) struct Del {
+    #[command(flatten)]
+    pub(crate) object: Object,
+    /// The keys
+    #[arg(required = true, value_name = "KEY")]
+    pub(crate) keys: Vec<OsString>,
+}
+
+/// `kiln scan`
+#[derive(Debug, Args)]
+pub(crate) struct Scan {
+    #[command(flatten)]
+    pub(crate) object: Object,
+    /// Only keys that begin so
+    #[arg(long, conflicts_with_all = ["from", "to"])]
+    pub(crate) prefix: Option<OsString>,
+    /// The first key (tables only)
+    #[arg(long)]
+    pub(crate) from: Option<OsString>,
+    /// The key before which to stop (tables only)
+    #[arg(long)]
+    pub(crate) to: Option<OsString>,
+    /// From the last key to the first (tables only)
+    #[arg(long)]
+    pub(crate) reverse: bool,
+    /// At most so many keys
+    #[arg(long)]
+    pub(crate) limit: Option<usize>,
+    /// Leave the values out
+    #[arg(long)]
+    pub(crate) keys_only: bool,
+    /// Write bytes as they are
+    #[arg(long)]
+    pub(crate) raw: bool,
+}
+
+/// `kiln import`
+#[derive(Debug, Args)]
+pub(crate) struct Import {
+    #[command(flatten)]
+    pub(crate) object: Object,
+    /// The file; standard input if absent
+    pub(crate) file: Option<PathBuf>,
+    /// If the object is new, make it a table (ordered) and not a map
+    #[arg(long)]
+    pub(crate) table: bool,
+}
+
+/// `kiln export`
+#[derive(Debug, Args)]
+pub(crate) struct Export {
+    #[command(flatten)]
+    pub(crate) object: Object,
+    /// The file; standard output if absent. It must not exist
+    pub(crate) file: Option<PathBuf>,
+}

@@ -1,0 +1,206 @@
+//! `get`, `put`, `del` and `scan`: one object of a database.
+
+use std::io::{self, BufWriter, Read as _, Write};
+use std::ops::Bound;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+use kiln::{Kiln, Map, ObjectKind, Options, Snapshot, Table};
+
+use crate::arguments::{Del, Get, Object, Put, Scan};
+use crate::escape::escape;
+use crate::failure::Failure;
+
+/// An object that exists, of either kind.
+pub(crate) enum AnyObject {
+    Map(Map),
+    Table(Table),
+}
+
+/// Opens a database that must exist.
+pub(crate) fn open_database(dir: &Path) -> Result<Kiln, Failure> {
+    Ok(Options::new().create(false).open(dir)?)
+}
+
+/// Opens an object that must exist.
+pub(crate) fn open_object(db: &Kiln, object: &Object) -> Result<AnyObject, Failure> {
+    find_object(db, &object.object)?.ok_or_else(|| {
+        let names: Vec<String> = db.objects().into_iter().map(|object| object.name).collect();
+        let known =
+            if names.is_empty() { "it has none".to_owned() } else { format!("it has: {}", names.join(", ")) };
+        Failure::Other(format!("{}: no object named '{}'; {known}", object.dir.display(), object.object))
+    })
+}
+
+/// Opens an object, which is created if it does not exist.
+pub(crate) fn open_or_create_object(db: &Kiln, object: &Object, table: bool) -> Result<AnyObject, Failure> {
+    match find_object(db, &object.object)? {
+        Some(AnyObject::Map(_)) if table => Err(Failure::Other(format!(
+            "{}: '{}' is a map already; leave out --table, or choose another name",
+            object.dir.display(),
+            object.object
+        ))),
+        Some(found) => Ok(found),
+        None if table => Ok(AnyObject::Table(db.table(&object.object)?)),
+        None => Ok(AnyObject::Map(db.map(&object.object)?)),
+    }
+}
+
+fn find_object(db: &Kiln, name: &str) -> Result<Option<AnyObject>, Failure> {
+    let found = db.objects().into_iter().find(|object| object.name == name);
+    Ok(match found.map(|object| object.kind) {
+        None => None,
+        Some(ObjectKind::Map) => Some(AnyObject::Map(db.map(name)?)),
+        Some(ObjectKind::Table) => Some(AnyObject::Table(db.table(name)?)),
+        Some(kind) => {
+            return Err(Failure::Other(format!("'{name}' is a {kind:?}, which this command cannot read")));
+        }
+    })
+}
+
+/// `kiln get`
+pub(crate) fn get(arguments: &Get) -> Result<(), Failure> {
+    let db = open_database(&arguments.object.dir)?;
+    let key = arguments.key.as_bytes();
+    let value = match open_object(&db, &arguments.object)? {
+        AnyObject::Map(map) => db.get(&map, key)?,
+        AnyObject::Table(table) => db.get(&table, key)?,
+    };
+    db.close()?;
+    let value = value.ok_or_else(|| {
+        Failure::Other(format!("'{}' has no key '{}'", arguments.object.object, escape(key)))
+    })?;
+    let mut out = io::stdout().lock();
+    let written = if arguments.raw { out.write_all(&value) } else { writeln!(out, "{}", escape(&value)) };
+    written.and_then(|()| out.flush()).map_err(Failure::output)
+}
+
+/// `kiln put`
+pub(crate) fn put(arguments: &Put) -> Result<(), Failure> {
+    let value = match &arguments.value {
+        Some(value) => value.as_bytes().to_vec(),
+        None => read_standard_input()?,
+    };
+    let db = Kiln::open(&arguments.object.dir)?;
+    let key = arguments.key.as_bytes();
+    match open_or_create_object(&db, &arguments.object, arguments.table)? {
+        AnyObject::Map(map) => db.put(&map, key, &value)?.safe()?,
+        AnyObject::Table(table) => db.put(&table, key, &value)?.safe()?,
+    }
+    Ok(db.close()?)
+}
+
+fn read_standard_input() -> Result<Vec<u8>, Failure> {
+    let mut bytes = Vec::new();
+    io::stdin()
+        .lock()
+        .read_to_end(&mut bytes)
+        .map_err(|error| Failure::Io { doing: "reading standard input".to_owned(), error })?;
+    Ok(bytes)
+}
+
+/// `kiln del`
+pub(crate) fn del(arguments: &Del) -> Result<(), Failure> {
+    let db = open_database(&arguments.object.dir)?;
+    let object = open_object(&db, &arguments.object)?;
+    let deleted = db.transact(|tx| {
+        arguments.keys.iter().try_fold(0u64, |count, key| {
+            let existed = match &object {
+                AnyObject::Map(map) => tx.delete(map, key.as_bytes())?,
+                AnyObject::Table(table) => tx.delete(table, key.as_bytes())?,
+            };
+            Ok(count + u64::from(existed))
+        })
+    })?;
+    let deleted = deleted.safe()?;
+    db.close()?;
+    println!("deleted {deleted} of {}", arguments.keys.len());
+    Ok(())
+}
+
+/// `kiln scan`
+pub(crate) fn scan(arguments: &Scan) -> Result<(), Failure> {
+    let db = open_database(&arguments.object.dir)?;
+    let object = open_object(&db, &arguments.object)?;
+    let snapshot = db.snapshot()?;
+    let mut out = BufWriter::new(io::stdout().lock());
+    let mut print = |key: &[u8], value: &[u8]| print_entry(&mut out, arguments, key, value);
+    let limit = arguments.limit.unwrap_or(usize::MAX);
+    match &object {
+        AnyObject::Map(map) => scan_map(&snapshot, map, arguments, limit, &mut print)?,
+        AnyObject::Table(table) => scan_table(&snapshot, table, arguments, limit, &mut print)?,
+    }
+    out.flush().map_err(Failure::output)?;
+    drop(snapshot);
+    Ok(db.close()?)
+}
+
+fn scan_map(
+    snapshot: &Snapshot<'_>,
+    map: &Map,
+    arguments: &Scan,
+    limit: usize,
+    print: &mut impl FnMut(&[u8], &[u8]) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    if arguments.from.is_some() || arguments.to.is_some() || arguments.reverse {
+        let name = &arguments.object.object;
+        return Err(Failure::Other(format!(
+            "'{name}' is a map, which has no order; --from, --to and --reverse are for tables"
+        )));
+    }
+    let prefix = arguments.prefix.as_deref().map_or(b"".as_slice(), |prefix| prefix.as_bytes());
+    let mut printed = 0;
+    for entry in snapshot.iter(map) {
+        if printed == limit {
+            break;
+        }
+        let (key, value) = entry?;
+        if key.starts_with(prefix) {
+            print(&key, &value)?;
+            printed += 1;
+        }
+    }
+    Ok(())
+}
+
+fn scan_table(
+    snapshot: &Snapshot<'_>,
+    table: &Table,
+    arguments: &Scan,
+    limit: usize,
+    print: &mut impl FnMut(&[u8], &[u8]) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let range = match &arguments.prefix {
+        Some(prefix) => snapshot.prefix(table, prefix.as_bytes()),
+        None => {
+            let from =
+                arguments.from.as_deref().map_or(Bound::Unbounded, |key| Bound::Included(key.as_bytes()));
+            let to = arguments.to.as_deref().map_or(Bound::Unbounded, |key| Bound::Excluded(key.as_bytes()));
+            if let (Bound::Included(from), Bound::Excluded(to)) = (from, to)
+                && from >= to
+            {
+                return Ok(());
+            }
+            snapshot.range::<&[u8]>(table, (from, to))
+        }
+    };
+    let range = if arguments.reverse { range.reverse() } else { range };
+    for entry in range.limit(limit) {
+        let (key, value) = entry?;
+        print(&key, &value)?;
+    }
+    Ok(())
+}
+
+fn print_entry(out: &mut impl Write, arguments: &Scan, key: &[u8], value: &[u8]) -> Result<(), Failure> {
+    let mut field = |bytes: &[u8], end: &[u8]| {
+        let written =
+            if arguments.raw { out.write_all(bytes) } else { out.write_all(escape(bytes).as_bytes()) };
+        written.and_then(|()| out.write_all(end)).map_err(Failure::output)
+    };
+    if arguments.keys_only {
+        return field(key, b"\n");
+    }
+    field(key, b"\t")?;
+    field(value, b"\n")
+}

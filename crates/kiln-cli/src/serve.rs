@@ -1,0 +1,115 @@
+//! `serve`: the database behind a Redis-compatible server.
+
+use std::io::ErrorKind;
+use std::time::Duration;
+
+use kiln::{Kiln, Level, Options};
+use kiln_server::Server;
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::arguments::{Durability, Serve};
+use crate::failure::Failure;
+
+/// The files that a database and a runtime need beside one for each connection.
+const OTHER_FILES: u64 = 128;
+
+/// `kiln serve`
+pub(crate) fn serve(arguments: &Serve) -> Result<(), Failure> {
+    // Warnings, such as connections that had to be cut off, go to stderr.
+    let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false);
+    log.with_max_level(tracing_subscriber::filter::LevelFilter::WARN).init();
+    raise_file_limit(arguments.connections);
+
+    let db = open(arguments)?;
+    println!("kiln {} on {}", env!("CARGO_PKG_VERSION"), arguments.dir.display());
+    println!("{}", db.recovery_report().to_string().trim_end());
+    let runtime = runtime()?;
+    runtime.block_on(run(arguments, db.clone()))?;
+    // Connections that did not end in time end here.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+
+    println!("persisting ...");
+    let version = db.version();
+    db.persist()?;
+    let horizon = db.horizon(Level::LOCAL);
+    db.close()?;
+    println!("everything committed is persisted: up to version {}", version.max(horizon));
+    Ok(())
+}
+
+fn open(arguments: &Serve) -> Result<Kiln, Failure> {
+    let mut options = Options::new().window(arguments.window).memory(arguments.memory.as_u64());
+    if let Some(bytes) = arguments.unhardened {
+        options = options.unhardened_bytes(bytes.as_u64());
+    }
+    Ok(options.open(&arguments.dir)?)
+}
+
+/// More threads than processors, because a call into the engine can wait for a disk and must not hold up the
+/// others.
+fn runtime() -> Result<Runtime, Failure> {
+    let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads((2 * cores).max(4))
+        .thread_name("kiln-server")
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::Io { doing: "starting threads".to_owned(), error })
+}
+
+async fn run(arguments: &Serve, db: Kiln) -> Result<(), Failure> {
+    let (durability, answered) = match arguments.durability {
+        Durability::Fast => (kiln_server::Durability::Fast, "when committed"),
+        Durability::Safe => (kiln_server::Durability::Safe, "when durable"),
+    };
+    let options = kiln_server::Options::new().durability(durability).connections_max(arguments.connections);
+    let server = Server::bind(db, arguments.listen, options).await.map_err(|error| {
+        let listen = arguments.listen;
+        match error.kind() {
+            ErrorKind::AddrInUse => Failure::Other(format!(
+                "{listen} is in use; is a server running already? --listen takes another address"
+            )),
+            _ => Failure::Io { doing: format!("listening on {listen}"), error },
+        }
+    })?;
+    let address = server.address();
+    let window = humantime::format_duration(arguments.window);
+    println!("listening on {address}; writes are answered {answered}; fast ones are durable within {window}");
+    println!("now type:  redis-cli -h {} -p {} set clay 1", address.ip(), address.port());
+    println!("Ctrl-C persists everything and ends");
+    let stop =
+        stop_signal().map_err(|error| Failure::Io { doing: "waiting for signals".to_owned(), error })?;
+    server.run(stop).await;
+    Ok(())
+}
+
+/// Ends at Ctrl-C or SIGTERM.
+fn stop_signal() -> std::io::Result<impl Future<Output = ()>> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    })
+}
+
+/// Lets the process open one file for each connection, as far as the system allows.
+fn raise_file_limit(connections: usize) {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    let wanted = connections as u64 + OTHER_FILES;
+    let Some(current) = limit.current else { return };
+    let allowed = limit.maximum.map_or(wanted, |maximum| wanted.min(maximum));
+    if current < allowed {
+        limit.current = Some(allowed);
+    }
+    if allowed < wanted || setrlimit(Resource::Nofile, limit).is_err() {
+        eprintln!(
+            "kiln: the limit of open files allows about {} connections; raise it with 'ulimit -n'",
+            allowed.saturating_sub(OTHER_FILES)
+        );
+    }
+}

@@ -1,0 +1,172 @@
+//! `import` and `export`: objects as JSON lines.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, BufWriter, IsTerminal as _, Read, Write};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use kiln::{Kiln, Object as _};
+
+use crate::arguments::{Export, Import};
+use crate::entry::{Entry, Text};
+use crate::failure::Failure;
+use crate::object::{AnyObject, open_database, open_object, open_or_create_object};
+
+/// How much one transaction of an import holds. Larger ones gain nothing: hardening is shared anyway.
+const BATCH_ENTRIES: usize = 512;
+const BATCH_BYTES: usize = 1024 * 1024;
+/// The longest line: the longest key and value in base64, escapes and field names.
+const LINE_BYTES_MAX: u64 = 128 * 1024 * 1024;
+
+/// `kiln import`
+pub(crate) fn import(arguments: &Import) -> Result<(), Failure> {
+    let (input, bytes): (Box<dyn Read>, _) = match &arguments.file {
+        None => (Box::new(io::stdin()), None),
+        Some(path) => {
+            let file = File::open(path).map_err(|error| Failure::io("opening", path, error))?;
+            let bytes = file.metadata().map_err(|error| Failure::io("reading", path, error))?.len();
+            (Box::new(file), Some(bytes))
+        }
+    };
+    let db = Kiln::open(&arguments.object.dir)?;
+    let object = open_or_create_object(&db, &arguments.object, arguments.table)?;
+    let progress = progress(bytes, Unit::Bytes);
+    let mut lines = Lines { input: BufReader::new(progress.wrap_read(input)), number: 0, line: Vec::new() };
+    let result = import_lines(&db, &object, &mut lines);
+    progress.finish_and_clear();
+    // Also after a line that could not be read: what the message says is in must be durable.
+    db.persist()?;
+    let count = result?;
+    db.close()?;
+    eprintln!("imported {count} keys into '{}'", arguments.object.object);
+    Ok(())
+}
+
+fn import_lines(db: &Kiln, object: &AnyObject, lines: &mut Lines<impl BufRead>) -> Result<u64, Failure> {
+    let mut count = 0;
+    loop {
+        let (mut batch, mut bytes) = (Vec::new(), 0);
+        while batch.len() < BATCH_ENTRIES && bytes < BATCH_BYTES {
+            let Some((key, value)) = lines.next_entry()? else { break };
+            bytes += key.len() + value.len();
+            batch.push((key, value));
+        }
+        if batch.is_empty() {
+            return Ok(count);
+        }
+        let commit = db.transact(|tx| {
+            batch.iter().try_for_each(|(key, value)| match object {
+                AnyObject::Map(map) => tx.put(map, key, value),
+                AnyObject::Table(table) => tx.put(table, key, value),
+            })
+        });
+        let commit = commit.map_err(|error| {
+            Failure::Other(format!("the {} lines up to line {}: {error}", batch.len(), lines.number))
+        })?;
+        commit.forget();
+        count += batch.len() as u64;
+    }
+}
+
+/// The entries of an input, one a line.
+struct Lines<R> {
+    input: R,
+    number: u64,
+    line: Vec<u8>,
+}
+
+/// A key and its value.
+type Pair = (Vec<u8>, Vec<u8>);
+
+impl<R: BufRead> Lines<R> {
+    /// The next entry; lines without text are passed over.
+    fn next_entry(&mut self) -> Result<Option<Pair>, Failure> {
+        loop {
+            self.line.clear();
+            self.number += 1;
+            let read = (&mut self.input).take(LINE_BYTES_MAX).read_until(b'\n', &mut self.line);
+            match read {
+                Ok(0) => return Ok(None),
+                Ok(bytes) if bytes as u64 == LINE_BYTES_MAX => return Err(self.failure("is too long")),
+                Ok(_) => {}
+                Err(error) => return Err(self.failure(error)),
+            }
+            if !self.line.trim_ascii().is_empty() {
+                break;
+            }
+        }
+        let entry: Entry = serde_json::from_slice(&self.line)
+            .map_err(|error| self.failure(format!("expected {{\"key\": ..., \"value\": ...}}: {error}")))?;
+        let key = entry.key.into_bytes().map_err(|error| self.failure(error))?;
+        let value = entry.value.into_bytes().map_err(|error| self.failure(error))?;
+        Ok(Some((key, value)))
+    }
+
+    fn failure(&self, what: impl std::fmt::Display) -> Failure {
+        Failure::Other(format!("line {}: {what}", self.number))
+    }
+}
+
+/// `kiln export`
+pub(crate) fn export(arguments: &Export) -> Result<(), Failure> {
+    let db = open_database(&arguments.object.dir)?;
+    let object = open_object(&db, &arguments.object)?;
+    let mut out: Box<dyn Write> = match &arguments.file {
+        None => Box::new(BufWriter::new(io::stdout().lock())),
+        Some(path) => {
+            // Never over an existing file: it may be the only other copy.
+            let file = File::create_new(path).map_err(|error| Failure::io("creating", path, error))?;
+            Box::new(BufWriter::new(file))
+        }
+    };
+    let snapshot = db.snapshot()?;
+    let progress = match &object {
+        AnyObject::Map(map) => progress(Some(map.len()), Unit::Keys),
+        AnyObject::Table(table) => progress(Some(table.len()), Unit::Keys),
+    };
+    let mut count = 0u64;
+    let mut write = |entry: kiln::Result<Pair>| -> Result<(), Failure> {
+        let (key, value) = entry?;
+        let entry = Entry { key: Text::new(key), value: Text::new(value) };
+        serde_json::to_writer(&mut out, &entry).map_err(|error| Failure::output(error.into()))?;
+        out.write_all(b"\n").map_err(Failure::output)?;
+        count += 1;
+        progress.inc(1);
+        Ok(())
+    };
+    match &object {
+        AnyObject::Map(map) => snapshot.iter(map).try_for_each(&mut write)?,
+        AnyObject::Table(table) => snapshot.range::<&[u8]>(table, ..).try_for_each(&mut write)?,
+    }
+    out.flush().map_err(Failure::output)?;
+    progress.finish_and_clear();
+    eprintln!("exported {count} keys of '{}'", arguments.object.object);
+    drop(snapshot);
+    Ok(db.close()?)
+}
+
+/// What a bar counts.
+#[derive(Debug, Clone, Copy)]
+enum Unit {
+    Bytes,
+    Keys,
+}
+
+/// A bar on stderr if that is a terminal, and nothing otherwise.
+fn progress(total: Option<u64>, unit: Unit) -> ProgressBar {
+    if !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let (bar, template) = match (total, unit) {
+        (Some(total), Unit::Bytes) => {
+            (ProgressBar::new(total), "{wide_bar} {percent}% ({binary_bytes_per_sec}, {eta} left)")
+        }
+        (Some(total), Unit::Keys) => {
+            (ProgressBar::new(total), "{wide_bar} {percent}% ({human_pos} keys, {eta} left)")
+        }
+        (None, _) => (ProgressBar::no_length(), "{spinner} {binary_bytes} ({binary_bytes_per_sec})"),
+    };
+    match ProgressStyle::with_template(template) {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}

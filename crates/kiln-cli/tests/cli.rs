@@ -1,0 +1,336 @@
+//! The command line as a user meets it.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+/// A directory for one test, and the program run in it.
+struct Sandbox {
+    directory: TempDir,
+}
+
+impl Sandbox {
+    fn new() -> Self {
+        Self { directory: tempfile::tempdir().unwrap() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(assert_cmd::cargo::cargo_bin!("kiln"));
+        command.args(arguments).current_dir(self.directory.path()).stdin(Stdio::null());
+        command
+    }
+
+    #[track_caller]
+    fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    /// Runs a command that must succeed and returns what it wrote.
+    #[track_caller]
+    fn ok(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", text(&output.stderr));
+        text(&output.stdout)
+    }
+
+    /// Runs a command that must fail with this code and returns what it said.
+    #[track_caller]
+    fn fails(&self, code: i32, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", text(&output.stderr));
+        text(&output.stderr)
+    }
+
+    /// Runs a command that must succeed with `input` on its standard input and returns what it wrote.
+    #[track_caller]
+    fn ok_with_input(&self, arguments: &[&str], input: &[u8]) -> Output {
+        let mut command = self.command(arguments);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(input).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", text(&output.stderr));
+        output
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn what_is_put_is_got_and_what_is_deleted_is_gone() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["put", "--object", "notes", "hello", "good morning"]);
+    assert_eq!(sandbox.ok(&["get", "--object", "notes", "hello"]), "good morning\n");
+    assert_eq!(sandbox.ok(&["get", "--object", "notes", "hello", "--raw"]), "good morning");
+    assert_eq!(sandbox.ok(&["del", "--object", "notes", "hello", "none"]), "deleted 1 of 2\n");
+    let error = sandbox.fails(1, &["get", "--object", "notes", "hello"]);
+    assert_eq!(error, "kiln: 'notes' has no key 'hello'\n");
+    assert!(sandbox.path("kiln-data").is_dir(), "the default directory");
+}
+
+#[test]
+fn values_are_any_bytes_and_shown_escaped_unless_raw_is_asked_for() {
+    let sandbox = Sandbox::new();
+    let bytes = b"line\n\xff\0end";
+    sandbox.ok_with_input(&["put", "--object", "blobs", "b"], bytes);
+    assert_eq!(sandbox.ok(&["get", "--object", "blobs", "b"]), "line\\n\\xff\\x00end\n");
+    let raw = sandbox.run(&["get", "--object", "blobs", "b", "--raw"]);
+    assert_eq!(raw.stdout, bytes);
+}
+
+#[test]
+fn tables_are_scanned_in_order_within_bounds() {
+    let sandbox = Sandbox::new();
+    for key in ["b1", "a2", "a1", "c1", "b2"] {
+        sandbox.ok(&["put", "--object", "events", "--table", key, &format!("v{key}")]);
+    }
+    let scan = |options: &[&str]| {
+        let mut arguments = vec!["scan", "--object", "events", "--keys-only"];
+        arguments.extend(options);
+        sandbox.ok(&arguments).split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(scan(&[]), "a1 a2 b1 b2 c1");
+    assert_eq!(scan(&["--prefix", "b"]), "b1 b2");
+    assert_eq!(scan(&["--from", "a2", "--to", "b2"]), "a2 b1");
+    assert_eq!(scan(&["--reverse", "--limit", "2"]), "c1 b2");
+    assert_eq!(scan(&["--from", "z", "--to", "a"]), "");
+    assert_eq!(sandbox.ok(&["scan", "--object", "events", "--limit", "1"]), "a1\tva1\n");
+    sandbox.fails(2, &["scan", "--object", "events", "--prefix", "a", "--from", "b"]);
+}
+
+#[test]
+fn maps_are_scanned_in_no_order_and_say_so() {
+    let sandbox = Sandbox::new();
+    for key in ["a1", "a2", "b1"] {
+        sandbox.ok(&["put", "--object", "map", key, "v"]);
+    }
+    let keys = sandbox.ok(&["scan", "--object", "map", "--keys-only", "--prefix", "a"]);
+    let mut keys: Vec<&str> = keys.lines().collect();
+    keys.sort_unstable();
+    assert_eq!(keys, ["a1", "a2"]);
+    let error = sandbox.fails(1, &["scan", "--object", "map", "--reverse"]);
+    assert!(error.contains("which has no order"), "{error}");
+    let error = sandbox.fails(1, &["put", "--object", "map", "--table", "k", "v"]);
+    assert!(error.contains("is a map already"), "{error}");
+}
+
+#[test]
+fn an_export_can_be_imported_and_is_the_same() {
+    let sandbox = Sandbox::new();
+    let lines = "{\"key\":\"a\",\"value\":\"text\"}\n\n{\"key\":{\"base64\":\"/w==\"},\"value\":{\"base64\":\"AP8=\"}}\n{\"key\":\"z\",\"value\":\"größe\"}\n";
+    let imported = sandbox.ok_with_input(&["import", "--object", "first", "--table"], lines.as_bytes());
+    assert_eq!(text(&imported.stderr), "imported 3 keys into 'first'\n");
+    let raw = sandbox.run(&["get", "--object", "first", "a", "--raw"]);
+    assert_eq!(raw.stdout, b"text");
+    sandbox.ok(&["export", "--object", "first", "dump.jsonl"]);
+    let dumped = std::fs::read_to_string(sandbox.path("dump.jsonl")).unwrap();
+    let expected = "{\"key\":\"a\",\"value\":\"text\"}\n{\"key\":\"z\",\"value\":\"größe\"}\n{\"key\":{\"base64\":\"/w==\"},\"value\":{\"base64\":\"AP8=\"}}\n";
+    assert_eq!(dumped, expected);
+    sandbox.ok(&["import", "--object", "second", "--table", "dump.jsonl"]);
+    assert_eq!(sandbox.ok(&["export", "--object", "second"]), dumped);
+    let error = sandbox.fails(1, &["export", "--object", "first", "dump.jsonl"]);
+    assert!(error.starts_with("kiln: creating dump.jsonl: "), "{error}");
+}
+
+#[test]
+fn a_line_that_cannot_be_imported_is_named() {
+    let sandbox = Sandbox::new();
+    for (lines, error) in [
+        (
+            "{\"key\":\"a\",\"value\":\"b\"}\nnot json\n",
+            "kiln: line 2: expected {\"key\": ..., \"value\": ...}",
+        ),
+        ("{\"key\":\"a\"}\n", "kiln: line 1: expected"),
+        ("{\"key\":\"a\",\"value\":{\"base64\":\"%\"}}\n", "kiln: line 1: not valid base64"),
+    ] {
+        std::fs::write(sandbox.path("bad.jsonl"), lines).unwrap();
+        let said = sandbox.fails(1, &["import", "--object", "notes", "bad.jsonl"]);
+        assert!(said.starts_with(error), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+    let said = sandbox.fails(1, &["import", "--object", "notes", "none.jsonl"]);
+    assert!(said.starts_with("kiln: opening none.jsonl: "), "{said}");
+}
+
+#[test]
+fn a_database_can_be_checked_described_and_dumped() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["put", "--object", "notes", "--dir", "db", "k", "v"]);
+    sandbox.ok(&["put", "--object", "events", "--table", "--dir", "db", "k", "v"]);
+    sandbox.ok(&["check", "db"]);
+    let stat = sandbox.ok(&["stat", "db"]);
+    assert!(stat.contains("notes (1 keys)") && stat.contains("events (1 keys)"), "{stat}");
+    assert!(!sandbox.ok(&["dump-log", "db"]).is_empty());
+}
+
+#[test]
+fn damage_makes_check_fail_with_1() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["put", "--object", "notes", "--dir", "db", "precious", "v"]);
+    sandbox.ok(&["put", "--object", "notes", "--dir", "db", "another", "v"]);
+    let damaged = damage(&sandbox.path("db"), b"precious");
+    assert!(damaged > 0, "the key must be somewhere in the files");
+    let error = sandbox.fails(1, &["check", "db"]);
+    assert!(error.starts_with("kiln: "), "{error}");
+    assert_eq!(error.lines().count(), 1, "{error}");
+}
+
+/// Flips a bit in every place of the files below `directory` that holds `needle`, and says how many there
+/// were.
+fn damage(directory: &Path, needle: &[u8]) -> usize {
+    let mut count = 0;
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            count += damage(&path, needle);
+            continue;
+        }
+        let mut bytes = std::fs::read(&path).unwrap();
+        let places: Vec<usize> = (0..bytes.len()).filter(|at| bytes[*at..].starts_with(needle)).collect();
+        for at in &places {
+            bytes[*at] ^= 1;
+        }
+        if !places.is_empty() {
+            std::fs::write(&path, bytes).unwrap();
+        }
+        count += places.len();
+    }
+    count
+}
+
+#[test]
+fn errors_are_one_line_that_says_what_is_wrong() {
+    let sandbox = Sandbox::new();
+    for arguments in [
+        ["get", "--object", "notes", "k"].as_slice(),
+        &["scan", "--object", "notes"],
+        &["del", "--object", "notes", "k"],
+        &["export", "--object", "notes"],
+        &["stat"],
+        &["check"],
+        &["dump-log"],
+    ] {
+        let error = sandbox.fails(1, arguments);
+        assert!(error.starts_with("kiln: ") && error.lines().count() == 1, "{arguments:?}: {error}");
+        assert!(!sandbox.path("kiln-data").exists(), "{arguments:?} must not create a database");
+    }
+    sandbox.ok(&["put", "--object", "notes", "k", "v"]);
+    let error = sandbox.fails(1, &["get", "--object", "other", "k"]);
+    assert_eq!(error, "kiln: kiln-data: no object named 'other'; it has: notes\n");
+}
+
+#[test]
+fn a_wrong_command_line_ends_with_2_and_help_has_examples() {
+    let sandbox = Sandbox::new();
+    for arguments in [
+        [].as_slice(),
+        &["frob"],
+        &["get", "k"],
+        &["serve", "--window", "soon"],
+        &["serve", "--memory", "much"],
+        &["serve", "--durability", "maybe"],
+        &["serve", "--listen", "here"],
+    ] {
+        sandbox.fails(2, arguments);
+    }
+    for command in ["serve", "get", "put", "scan", "import", "export"] {
+        let help = sandbox.ok(&[command, "--help"]);
+        assert!(help.contains("kiln ") && help.contains("xample"), "{command}: {help}");
+    }
+    assert!(sandbox.ok(&["--help"]).contains("redis-cli"));
+}
+
+/// A server process, and what it has said so far.
+struct Served {
+    child: Child,
+    output: BufReader<std::process::ChildStdout>,
+    port: u16,
+}
+
+impl Served {
+    fn start(sandbox: &Sandbox, options: &[&str]) -> Self {
+        let mut arguments = vec!["serve", "--listen", "127.0.0.1:0", "--memory", "64MiB"];
+        arguments.extend(options);
+        let mut child = sandbox.command(&arguments).stdout(Stdio::piped()).spawn().unwrap();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        let mut port = 0;
+        let mut line = String::new();
+        while !line.starts_with("Ctrl-C") {
+            line.clear();
+            assert!(output.read_line(&mut line).unwrap() > 0, "the server ended");
+            if let Some((_, rest)) = line.split_once(" -p ") {
+                port = rest.split_whitespace().next().unwrap().parse().unwrap();
+            }
+        }
+        Self { child, output, port }
+    }
+
+    fn connect(&self) -> redis::Connection {
+        redis::Client::open(format!("redis://127.0.0.1:{}/", self.port)).unwrap().get_connection().unwrap()
+    }
+
+    /// Sends a signal and returns the exit code and the last line.
+    fn end(mut self, signal: rustix::process::Signal) -> (Option<i32>, String) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).unwrap();
+        let last = self.output.by_ref().lines().map_while(Result::ok).last().unwrap_or_default();
+        (self.child.wait().unwrap().code(), last)
+    }
+}
+
+#[test]
+fn serve_says_what_to_type_and_persists_everything_at_the_end() {
+    let sandbox = Sandbox::new();
+    for (round, signal) in
+        [rustix::process::Signal::INT, rustix::process::Signal::TERM].into_iter().enumerate()
+    {
+        let served = Served::start(&sandbox, &["--durability", "fast", "--window", "5m"]);
+        let mut connection = served.connect();
+        let (count,): (usize,) = redis::pipe().cmd("INCR").arg("rounds").query(&mut connection).unwrap();
+        assert_eq!(count, round + 1, "what the last round wrote is there");
+        let (code, last) = served.end(signal);
+        assert_eq!(code, Some(0));
+        assert!(last.starts_with("everything committed is persisted: up to version "), "{last}");
+    }
+    assert_eq!(sandbox.ok(&["get", "--object", "strings", "rounds"]), "2\n");
+}
+
+#[test]
+fn a_database_that_is_served_is_locked_and_the_error_says_so() {
+    let sandbox = Sandbox::new();
+    let served = Served::start(&sandbox, &[]);
+    let error = sandbox.fails(1, &["get", "--object", "strings", "k"]);
+    assert!(error.contains(&served.child.id().to_string()), "the holder's pid: {error}");
+    assert_eq!(error.lines().count(), 1);
+    let error =
+        sandbox.fails(1, &["serve", "--dir", "other", "--listen", &format!("127.0.0.1:{}", served.port)]);
+    assert!(error.contains("is in use"), "{error}");
+    served.end(rustix::process::Signal::TERM);
+}
+
+/// C5 through the server: what a safe connection was told is written survives the death of the process.
+#[test]
+fn acknowledged_safe_writes_survive_a_kill() {
+    let sandbox = Sandbox::new();
+    let mut acknowledged = 0;
+    for _ in 0..3 {
+        let served = Served::start(&sandbox, &["--window", "5m"]);
+        let mut connection = served.connect();
+        let recovered: Option<u64> = redis::cmd("GET").arg("n").query(&mut connection).unwrap();
+        assert!(recovered.unwrap_or(0) >= acknowledged, "{recovered:?} of {acknowledged}");
+        for _ in 0..50 {
+            acknowledged = redis::cmd("INCR").arg("n").query(&mut connection).unwrap();
+        }
+        let (code, _) = served.end(rustix::process::Signal::KILL);
+        assert_eq!(code, None);
+    }
+    assert_eq!(sandbox.ok(&["get", "--object", "strings", "n"]), format!("{acknowledged}\n"));
+}

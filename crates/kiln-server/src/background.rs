@@ -1,0 +1,79 @@
+//! What the server does without being asked: deletes keys whose time has come, empties what a flush left
+//! behind, and watches whether the engine is about to make its callers wait.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::time::MissedTickBehavior;
+
+use crate::clock;
+use crate::shared::Shared;
+
+/// How often due keys are looked for. A key that is due is absent for clients at once; this is about its
+/// space.
+const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
+/// How long to leave the engine alone after it refused something in the background.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// Deletes due keys until the server ends.
+pub(crate) async fn sweep(shared: Arc<Shared>) {
+    let mut ticks = tokio::time::interval(SWEEP_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    while !shared.is_stopping() {
+        ticks.tick().await;
+        loop {
+            match shared.with_engine(false, || shared.keyspace.sweep(clock::now())) {
+                Ok(swept) => {
+                    shared.counters.expired_keys.fetch_add(swept.keys, Ordering::Relaxed);
+                    if !swept.more {
+                        break;
+                    }
+                    tokio::task::yield_now().await;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "expired keys could not be deleted; they stay absent for clients");
+                    tokio::time::sleep(RETRY_AFTER).await;
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// How often to look whether the engine is about to make its callers wait.
+const PRESSURE_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Notes, until the server ends, whether hardening is falling behind. The engine then slows commits down
+/// (C5b), and whoever calls it should expect to wait: see [`Shared::with_engine`].
+pub(crate) async fn watch_pressure(shared: Arc<Shared>) {
+    let mut ticks = tokio::time::interval(PRESSURE_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    while !shared.is_stopping() {
+        ticks.tick().await;
+        let statistics = shared.db.statistics();
+        let full = statistics.unhardened_bytes > statistics.unhardened_bytes_max / 2;
+        let late = statistics.oldest_unhardened.is_some_and(|oldest| oldest > shared.db.window());
+        shared.engine_may_block.store(full || late, Ordering::Relaxed);
+    }
+}
+
+/// Empties objects that a flush left behind, until the server ends. What is not done then is done after the
+/// next start.
+pub(crate) async fn empty(shared: Arc<Shared>) {
+    while !shared.is_stopping() {
+        let worker = Arc::clone(&shared);
+        let emptied =
+            tokio::task::spawn_blocking(move || worker.keyspace.empty_one(|| !worker.is_stopping())).await;
+        match emptied {
+            Ok(Ok(true)) => {}
+            Ok(Ok(false)) => shared.keyspace.flushed.notified().await,
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "flushed keys could not be deleted yet; clients do not see them");
+                tokio::time::sleep(RETRY_AFTER).await;
+            }
+            // The runtime is ending.
+            Err(_) => return,
+        }
+    }
+}

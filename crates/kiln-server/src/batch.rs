@@ -1,0 +1,96 @@
+//! Runs everything that has arrived on a connection, without waiting for anything in between.
+
+use std::sync::atomic::Ordering;
+
+use crate::client::Client;
+use crate::clock;
+use crate::commands::durability::Wait;
+use crate::dispatch::{Dispatch, Hardening, Next};
+use crate::limits::{BATCH_REPLY_BYTES, VALUE_BYTES_MAX};
+use crate::protocol::decoder::{Decoder, Step, TooLarge};
+use crate::protocol::reply::Reply;
+use crate::shared::Shared;
+use crate::work::Scratch;
+
+/// The buffers of a connection that is doing something. An idle one has none: see `buffers`.
+#[derive(Debug, Default)]
+pub(crate) struct Buffers {
+    /// What has arrived and is not yet run.
+    pub(crate) input: Vec<u8>,
+    /// What has been run and is not yet sent.
+    pub(crate) reply: Reply,
+    pub(crate) scratch: Scratch,
+    pub(crate) hardening: Hardening,
+}
+
+/// Why a batch ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pause {
+    /// There is no whole request left.
+    NeedInput,
+    /// There are so many replies that they must leave first.
+    Flush,
+    /// A command waits for durability.
+    Wait(Wait),
+    /// The connection is to end.
+    Close,
+}
+
+/// Runs requests until one of the reasons to pause. The replies of safe writes must not leave before
+/// `buffers.hardening` is satisfied.
+pub(crate) fn run(
+    shared: &Shared,
+    client: &mut Client,
+    decoder: &mut Decoder,
+    buffers: &mut Buffers,
+) -> Pause {
+    let Buffers { input, reply, scratch, hardening } = buffers;
+    reply.set_protocol(client.protocol);
+    let mut dispatch = Dispatch::new(shared, client, reply, scratch, hardening, clock::now());
+    let (mut at, mut commands) = (0, 0);
+    let pause = loop {
+        if dispatch.reply.len() >= BATCH_REPLY_BYTES {
+            break Pause::Flush;
+        }
+        match decoder.decode(&input[at..]) {
+            Step::Request(length) => {
+                commands += 1;
+                let next = dispatch.run(decoder.arguments(&input[at..at + length]));
+                at += length;
+                match next {
+                    Next::Continue => {}
+                    Next::Wait(wait) => break Pause::Wait(wait),
+                    Next::Close => break Pause::Close,
+                }
+            }
+            Step::Empty(length) => at += length,
+            Step::TooLarge(length, reason) => {
+                at += length;
+                dispatch.refuse(too_large(reason));
+            }
+            Step::Incomplete(length) => {
+                at += length;
+                break Pause::NeedInput;
+            }
+            Step::Broken(error) => {
+                shared.counters.protocol_errors.fetch_add(1, Ordering::Relaxed);
+                dispatch.reply.error(format!("ERR Protocol error: {error}"));
+                break Pause::Close;
+            }
+        }
+    };
+    drop(dispatch);
+    input.drain(..at);
+    client.card.touch(client.protocol, client.durability);
+    shared.counters.commands.fetch_add(commands, Ordering::Relaxed);
+    pause
+}
+
+fn too_large(reason: TooLarge) -> String {
+    match reason {
+        TooLarge::Argument(bytes) => {
+            format!("ERR an argument of {bytes} bytes is longer than the limit of {VALUE_BYTES_MAX} bytes")
+        }
+        TooLarge::Request => "ERR a request must not be longer than 64 MiB".to_owned(),
+    }
+}

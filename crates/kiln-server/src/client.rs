@@ -1,0 +1,237 @@
+//! What the server knows about one connection: the part that only its task touches, and the card that others
+//! may read.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::time::Instant;
+
+use kiln::{Session, Version, Watch};
+use parking_lot::Mutex;
+
+use crate::commands::Command;
+use crate::expiry::Expiry;
+use crate::limits::REQUEST_BYTES_MAX;
+use crate::protocol::decoder::{Arguments, Span};
+use crate::protocol::reply::Protocol;
+
+/// When a connection's writes are acknowledged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Durability {
+    /// At the commit point: visible, isolated and atomic, and durable within the vulnerability window.
+    Fast,
+    /// When durable: a write that was acknowledged survives power loss.
+    #[default]
+    Safe,
+}
+
+impl Durability {
+    /// The word for it in commands, options and `INFO`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Fast => "fast",
+            Self::Safe => "safe",
+        }
+    }
+
+    /// The mode of that name, whatever its case.
+    pub(crate) fn parse(name: &[u8]) -> Option<Self> {
+        [Self::Fast, Self::Safe].into_iter().find(|mode| name.eq_ignore_ascii_case(mode.name().as_bytes()))
+    }
+}
+
+/// The state of one connection.
+pub(crate) struct Client {
+    pub(crate) card: Arc<Card>,
+    pub(crate) protocol: Protocol,
+    pub(crate) durability: Durability,
+    /// The version into which this connection's last write committed.
+    pub(crate) last_version: Option<Version>,
+    /// The session of `KILN SESSION`.
+    pub(crate) session: Option<Session>,
+    /// Set between `MULTI` and `EXEC`.
+    pub(crate) queue: Option<Queue>,
+    pub(crate) watches: Vec<Watched>,
+}
+
+impl Client {
+    pub(crate) fn new(card: Arc<Card>, durability: Durability) -> Self {
+        Self {
+            card,
+            protocol: Protocol::default(),
+            durability,
+            last_version: None,
+            session: None,
+            queue: None,
+            watches: Vec::new(),
+        }
+    }
+
+    /// Puts everything but the identity back to the start, for `RESET`.
+    pub(crate) fn reset(&mut self, durability: Durability) {
+        *self = Self::new(Arc::clone(&self.card), durability);
+        *self.card.names.lock() = Names::default();
+    }
+}
+
+/// A key that must not change before `EXEC`.
+pub(crate) struct Watched {
+    /// Its value and its lifetime.
+    pub(crate) watches: [Watch; 2],
+    /// The objects in which the key was watched: a flush in between counts as a change.
+    pub(crate) space_index: u64,
+    /// When the key expires, if it was there and ever does: it then changes without a write.
+    pub(crate) expiry: Option<Expiry>,
+}
+
+/// The commands between `MULTI` and `EXEC`.
+#[derive(Default)]
+pub(crate) struct Queue {
+    commands: Vec<Queued>,
+    /// The arguments of all commands.
+    bytes: Vec<u8>,
+    /// Set when a command could not be queued, which dooms the `EXEC`.
+    pub(crate) failed: bool,
+}
+
+struct Queued {
+    command: &'static Command,
+    bytes: std::ops::Range<usize>,
+    spans: Vec<Span>,
+}
+
+impl Queue {
+    /// Queues a command. `false`: all commands together have become too large.
+    pub(crate) fn push(&mut self, command: &'static Command, args: Arguments<'_>) -> bool {
+        let start = self.bytes.len();
+        let mut spans = Vec::with_capacity(args.len());
+        for argument in args.from(0) {
+            if self.bytes.len() + argument.len() > REQUEST_BYTES_MAX {
+                self.bytes.truncate(start);
+                return false;
+            }
+            let from = self.bytes.len() - start;
+            self.bytes.extend_from_slice(argument);
+            spans.push(Span::new(from, from + argument.len()));
+        }
+        self.commands.push(Queued { command, bytes: start..self.bytes.len(), spans });
+        true
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.commands.len()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&'static Command, Arguments<'_>)> {
+        self.commands
+            .iter()
+            .map(|queued| (queued.command, Arguments::new(&self.bytes[queued.bytes.clone()], &queued.spans)))
+    }
+}
+
+/// What other connections can learn about one, with `CLIENT LIST`.
+pub(crate) struct Card {
+    pub(crate) id: u64,
+    pub(crate) peer: SocketAddr,
+    pub(crate) local: SocketAddr,
+    pub(crate) since: Instant,
+    /// Milliseconds from `since` to the last batch of commands.
+    active_ms: AtomicU64,
+    protocol: AtomicU8,
+    safe: AtomicBool,
+    pub(crate) names: Mutex<Names>,
+}
+
+/// What a client says about itself.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Names {
+    pub(crate) name: String,
+    pub(crate) library: String,
+    pub(crate) library_version: String,
+}
+
+impl Card {
+    fn new(id: u64, peer: SocketAddr, local: SocketAddr) -> Self {
+        Self {
+            id,
+            peer,
+            local,
+            since: Instant::now(),
+            active_ms: AtomicU64::new(0),
+            protocol: AtomicU8::new(2),
+            safe: AtomicBool::new(false),
+            names: Mutex::new(Names::default()),
+        }
+    }
+
+    /// Notes that a batch of commands has run.
+    pub(crate) fn touch(&self, protocol: Protocol, durability: Durability) {
+        let elapsed_ms = u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.active_ms.store(elapsed_ms, Ordering::Relaxed);
+        self.protocol.store(protocol.number() as u8, Ordering::Relaxed);
+        self.safe.store(durability == Durability::Safe, Ordering::Relaxed);
+    }
+
+    /// One line of `CLIENT LIST`, in Redis' format.
+    pub(crate) fn line(&self) -> String {
+        let Names { name, library, library_version } = self.names.lock().clone();
+        let age_ms = u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let idle_ms = age_ms.saturating_sub(self.active_ms.load(Ordering::Relaxed));
+        let durability = if self.safe.load(Ordering::Relaxed) { Durability::Safe } else { Durability::Fast };
+        format!(
+            "id={} addr={} laddr={} name={name} age={} idle={} flags=N db=0 resp={} lib-name={library} \
+             lib-ver={library_version} durability={}",
+            self.id,
+            self.peer,
+            self.local,
+            age_ms / 1000,
+            idle_ms / 1000,
+            self.protocol.load(Ordering::Relaxed),
+            durability.name(),
+        )
+    }
+}
+
+/// The cards of all connections.
+#[derive(Default)]
+pub(crate) struct Registry {
+    cards: Mutex<BTreeMap<u64, Arc<Card>>>,
+    last_id: AtomicU64,
+}
+
+impl Registry {
+    /// Registers a new connection. The entry goes when the guard does.
+    pub(crate) fn register(&self, peer: SocketAddr, local: SocketAddr) -> Registered<'_> {
+        let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
+        let card = Arc::new(Card::new(id, peer, local));
+        self.cards.lock().insert(id, Arc::clone(&card));
+        Registered { registry: self, card }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.cards.lock().len()
+    }
+
+    /// How many connections there have been.
+    pub(crate) fn total(&self) -> u64 {
+        self.last_id.load(Ordering::Relaxed)
+    }
+
+    /// The cards, by id.
+    pub(crate) fn all(&self) -> Vec<Arc<Card>> {
+        self.cards.lock().values().cloned().collect()
+    }
+}
+
+/// Keeps a connection listed.
+pub(crate) struct Registered<'r> {
+    registry: &'r Registry,
+    pub(crate) card: Arc<Card>,
+}
+
+impl Drop for Registered<'_> {
+    fn drop(&mut self) {
+        self.registry.cards.lock().remove(&self.card.id);
+    }
+}

@@ -1,0 +1,90 @@
+//! Commands about the connection itself.
+
+use super::Context;
+use super::options::integer;
+use super::wrong_arity;
+use crate::failure::Failure;
+use crate::protocol::decoder::Arguments;
+use crate::protocol::reply::Protocol;
+
+/// Clients that still send a password get Redis' answer for a server without one.
+const NO_PASSWORD: Failure = Failure::text(
+    "ERR AUTH <password> called without any password configured for the default user. Are you sure your \
+     configuration is correct?",
+);
+
+/// `PING [message]`
+pub(crate) fn ping(context: &mut Context<'_>, args: Arguments<'_>) -> Result<(), Failure> {
+    match (args.get(1), args.len()) {
+        (None, _) => context.reply.simple("PONG"),
+        (Some(message), 2) => context.reply.bulk(message),
+        _ => return Err(wrong_arity("ping")),
+    }
+    Ok(())
+}
+
+/// `ECHO message`
+pub(crate) fn echo(context: &mut Context<'_>, args: Arguments<'_>) -> Result<(), Failure> {
+    context.reply.bulk(args.at(1));
+    Ok(())
+}
+
+/// `SELECT 0`
+pub(crate) fn select(context: &mut Context<'_>, args: Arguments<'_>) -> Result<(), Failure> {
+    if integer(args.at(1))? != 0 {
+        return Err(Failure::text("ERR DB index is out of range"));
+    }
+    context.reply.ok();
+    Ok(())
+}
+
+/// `AUTH ...`
+pub(crate) fn auth(_: &mut Context<'_>, _: Arguments<'_>) -> Result<(), Failure> {
+    Err(NO_PASSWORD)
+}
+
+/// `HELLO [2 | 3 [SETNAME name]]`
+pub(crate) fn hello(context: &mut Context<'_>, args: Arguments<'_>) -> Result<(), Failure> {
+    let protocol = match args.get(1) {
+        None => context.client.protocol,
+        Some(b"2") => Protocol::Resp2,
+        Some(b"3") => Protocol::Resp3,
+        Some(other) if crate::protocol::number::parse_integer(other).is_some() => {
+            return Err(Failure::text("NOPROTO unsupported protocol version"));
+        }
+        Some(_) => return Err(Failure::text("ERR Protocol version is not an integer or out of range")),
+    };
+    let mut words = args.from(2);
+    while let Some(word) = words.next() {
+        match word.to_ascii_uppercase().as_slice() {
+            b"AUTH" => return Err(NO_PASSWORD),
+            b"SETNAME" => {
+                let name = words.next().ok_or(Failure::text("ERR Syntax error in HELLO option 'SETNAME'"))?;
+                context.client.card.names.lock().name = super::client::checked_name(name)?;
+            }
+            _ => {
+                let word = String::from_utf8_lossy(&word[..word.len().min(128)]);
+                return Err(Failure::Reply(format!("ERR Syntax error in HELLO option '{word}'").into()));
+            }
+        }
+    }
+    context.client.protocol = protocol;
+    context.reply.set_protocol(protocol);
+    let reply = &mut *context.reply;
+    reply.map(7);
+    for (key, value) in [("server", "kiln"), ("version", env!("CARGO_PKG_VERSION"))] {
+        reply.bulk(key.as_bytes());
+        reply.bulk(value.as_bytes());
+    }
+    reply.bulk(b"proto");
+    reply.integer(protocol.number());
+    reply.bulk(b"id");
+    reply.integer(context.client.card.id as i64);
+    for (key, value) in [("mode", "standalone"), ("role", "master")] {
+        reply.bulk(key.as_bytes());
+        reply.bulk(value.as_bytes());
+    }
+    reply.bulk(b"modules");
+    reply.array(0);
+    Ok(())
+}

@@ -1,0 +1,191 @@
+//! `KILN`, `WAIT` and `WAITAOF`: durability as something that a client chooses, sees and waits for.
+
+use std::time::Duration;
+
+use kiln::{Level, Progress, Version};
+
+use super::options::integer;
+use super::{Context, unknown_subcommand, wrong_arity};
+use crate::client::Durability;
+use crate::failure::Failure;
+use crate::protocol::decoder::Arguments;
+use crate::protocol::reply::Reply;
+use crate::shared::Shared;
+
+const HELP: &[&str] = &[
+    "KILN <subcommand> [<arg> ...]. Subcommands are:",
+    "DURABILITY [fast|safe]",
+    "    Return or set when this connection's writes are answered: 'safe' when durable, 'fast' when committed.",
+    "HORIZON",
+    "    Return the highest version that is durable.",
+    "RECEIPT",
+    "    Return the version of this connection's last write, or nil.",
+    "SERIAL",
+    "    Return the serial number of this session's last write.",
+    "SESSION <id>",
+    "    Name this connection's session and return its recovered serial number: that many of its writes survived.",
+    "WAIT <version> <timeout-ms>",
+    "    Return 1 when the version is durable, 0 when the time is over (0: no limit).",
+    "Errors: LOST (not durable, never will be: reopen), NOSPACE (free space and retry), LIMIT (make it smaller),",
+    "CONFLICT (retry), LOCKED (the session is open elsewhere: retry), CORRUPTED (restore).",
+];
+
+/// A wait for durability that a command asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Wait {
+    /// What to wait for; nothing to wait for if `None`.
+    pub(crate) version: Option<Version>,
+    /// How long; without limit if `None`.
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) answer: Answer,
+}
+
+/// How a wait is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// `KILN WAIT`: 1 or 0.
+    Integer,
+    /// `WAITAOF`: how many local and how many remote logs have it.
+    Pair,
+}
+
+impl Wait {
+    /// Writes the reply once it is known whether the version is durable.
+    pub(crate) fn answer(&self, durable: bool, reply: &mut Reply) {
+        match self.answer {
+            Answer::Integer => reply.integer(i64::from(durable)),
+            Answer::Pair => {
+                reply.array(2);
+                reply.integer(i64::from(durable));
+                reply.integer(0);
+            }
+        }
+    }
+
+    /// Answers at once with what is so now, as inside `EXEC`, where nothing may wait.
+    pub(crate) fn answer_now(&self, shared: &Shared, reply: &mut Reply) {
+        let durable = self
+            .version
+            .is_none_or(|version| shared.db.receipt(version).poll(Level::LOCAL) == Progress::Durable);
+        self.answer(durable, reply);
+    }
+}
+
+/// `WAIT numreplicas timeout`. There are no replicas and there can be none, so waiting for them would be in
+/// vain.
+pub(crate) fn wait(args: Arguments<'_>, reply: &mut Reply) -> Result<(), Failure> {
+    integer(args.at(1))?;
+    timeout(args.at(2))?;
+    reply.integer(0);
+    Ok(())
+}
+
+/// `WAITAOF numlocal numreplicas timeout`: waits for this connection's writes so far.
+pub(crate) fn waitaof(args: Arguments<'_>, last: Option<Version>) -> Result<Wait, Failure> {
+    let numlocal = integer(args.at(1))?;
+    if !(0..=1).contains(&numlocal) {
+        return Err(Failure::text("ERR value is out of range, must be between 0 and 1"));
+    }
+    if integer(args.at(2))? < 0 {
+        return Err(Failure::text("ERR value is out of range, must be positive"));
+    }
+    let timeout = timeout(args.at(3))?;
+    // `numlocal` 0 asks how things are; nothing is waited for.
+    let timeout = if numlocal == 0 { Some(Duration::ZERO) } else { timeout };
+    Ok(Wait { version: last, timeout, answer: Answer::Pair })
+}
+
+/// A time to wait in milliseconds; 0 is no limit.
+fn timeout(text: &[u8]) -> Result<Option<Duration>, Failure> {
+    let ms = integer(text).map_err(|_| Failure::text("ERR timeout is not an integer or out of range"))?;
+    let ms = u64::try_from(ms).map_err(|_| Failure::text("ERR timeout is negative"))?;
+    Ok((ms > 0).then(|| Duration::from_millis(ms)))
+}
+
+/// `KILN subcommand ...`. A wait, if the subcommand is one.
+pub(crate) fn kiln(context: &mut Context<'_>, args: Arguments<'_>) -> Result<Option<Wait>, Failure> {
+    let name = args.at(1);
+    let arity = |expected: usize, full_name: &str| {
+        if args.len() == expected { Ok(()) } else { Err(wrong_arity(full_name)) }
+    };
+    match name.to_ascii_uppercase().as_slice() {
+        b"DURABILITY" => durability(context, args)?,
+        b"HORIZON" => {
+            arity(2, "kiln|horizon")?;
+            reply_version(context.reply, context.shared.db.horizon(Level::LOCAL));
+        }
+        b"RECEIPT" => {
+            arity(2, "kiln|receipt")?;
+            match context.client.last_version {
+                Some(version) => reply_version(context.reply, version),
+                None => context.reply.null(),
+            }
+        }
+        b"SERIAL" => {
+            arity(2, "kiln|serial")?;
+            let session =
+                context.client.session.as_ref().ok_or(Failure::text(
+                    "ERR this connection has no session; name one with KILN SESSION id",
+                ))?;
+            context.reply.integer(serial_number(session.serial()));
+        }
+        b"SESSION" => {
+            arity(3, "kiln|session")?;
+            session(context, args.at(2))?;
+        }
+        b"WAIT" => {
+            arity(4, "kiln|wait")?;
+            return wait_version(context, args).map(Some);
+        }
+        b"HELP" => super::client::help(context, HELP),
+        _ => return Err(unknown_subcommand("KILN", name)),
+    }
+    Ok(None)
+}
+
+fn reply_version(reply: &mut Reply, version: Version) {
+    reply.integer(serial_number(version.number()));
+}
+
+/// RESP integers are signed; no counter of the engine gets there in the life of a disk.
+fn serial_number(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn durability(context: &mut Context<'_>, args: Arguments<'_>) -> Result<(), Failure> {
+    match (args.get(2), args.len()) {
+        (None, _) => context.reply.bulk(context.client.durability.name().as_bytes()),
+        (Some(mode), 3) => {
+            context.client.durability = Durability::parse(mode)
+                .ok_or(Failure::text("ERR the durability of a connection is 'fast' or 'safe'"))?;
+            context.reply.ok();
+        }
+        _ => return Err(wrong_arity("kiln|durability")),
+    }
+    Ok(())
+}
+
+fn session(context: &mut Context<'_>, id: &[u8]) -> Result<(), Failure> {
+    let id = std::str::from_utf8(id).map_err(|_| Failure::text("ERR a session's id must be UTF-8 text"))?;
+    if id.is_empty() {
+        return Err(Failure::text("ERR a session's id must not be empty"));
+    }
+    // The old session ends first, so that a connection can name the session that it already has.
+    context.client.session = None;
+    let session = context.shared.db.session(id)?;
+    context.reply.integer(serial_number(session.recovered_serial()));
+    context.client.session = Some(session);
+    Ok(())
+}
+
+fn wait_version(context: &Context<'_>, args: Arguments<'_>) -> Result<Wait, Failure> {
+    let number = u64::try_from(integer(args.at(2))?)
+        .map_err(|_| Failure::text("ERR value is out of range, must be positive"))?;
+    let version = Version::new(number);
+    let current = context.shared.db.version();
+    if version > current {
+        let text = format!("ERR version {version} has not begun; the current version is {current}");
+        return Err(Failure::Reply(text.into()));
+    }
+    Ok(Wait { version: Some(version), timeout: timeout(args.at(3))?, answer: Answer::Integer })
+}

@@ -1,0 +1,101 @@
+//! `COMMAND`: the table of commands, as clients read it to learn where keys are.
+
+use super::{Access, Command, Context, InMulti, TABLE, find, unknown_subcommand, wrong_arity};
+use crate::failure::Failure;
+use crate::protocol::decoder::Arguments;
+use crate::protocol::reply::Reply;
+
+const HELP: &[&str] = &[
+    "COMMAND <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+    "(no subcommand)",
+    "    Return details about all commands.",
+    "COUNT",
+    "    Return the number of commands.",
+    "DOCS [<name> ...]",
+    "    Return documentation of commands.",
+    "INFO [<name> ...]",
+    "    Return details about commands.",
+    "LIST",
+    "    Return the names of all commands.",
+];
+
+/// `COMMAND [subcommand ...]`
+pub(crate) fn command(context: &mut Context<'_>, args: Arguments<'_>) -> Result<(), Failure> {
+    let reply = &mut *context.reply;
+    let Some(name) = args.get(1) else {
+        reply.array(TABLE.len());
+        TABLE.iter().for_each(|command| details(command, reply));
+        return Ok(());
+    };
+    match name.to_ascii_uppercase().as_slice() {
+        b"COUNT" if args.len() == 2 => reply.integer(TABLE.len() as i64),
+        b"COUNT" => return Err(wrong_arity("command|count")),
+        b"DOCS" => {
+            let chosen = chosen(args);
+            reply.map(chosen.iter().flatten().count());
+            chosen.into_iter().flatten().for_each(|command| docs(command, reply));
+        }
+        b"INFO" => {
+            let chosen = chosen(args);
+            reply.array(chosen.len());
+            for command in chosen {
+                match command {
+                    Some(command) => details(command, reply),
+                    None => reply.null_array(),
+                }
+            }
+        }
+        b"LIST" => {
+            reply.array(TABLE.len());
+            TABLE.iter().for_each(|command| reply.bulk(command.name.as_bytes()));
+        }
+        b"HELP" => super::client::help(context, HELP),
+        _ => return Err(unknown_subcommand("COMMAND", name)),
+    }
+    Ok(())
+}
+
+/// The commands that the arguments name, or all.
+fn chosen(args: Arguments<'_>) -> Vec<Option<&'static Command>> {
+    if args.len() == 2 { TABLE.iter().map(Some).collect() } else { args.from(2).map(find).collect() }
+}
+
+/// Name, arity, flags, first key, last key, step, ACL categories, tips, key specifications, subcommands.
+fn details(command: &Command, reply: &mut Reply) {
+    reply.array(10);
+    reply.bulk(command.name.as_bytes());
+    reply.integer(i64::from(command.arity));
+    let flags: Vec<&str> = [
+        match command.access {
+            Access::None => None,
+            Access::Read => Some("readonly"),
+            Access::Write => Some("write"),
+        },
+        command.hot.map(|_| "fast"),
+        (command.in_multi == InMulti::Refuse).then_some("no_multi"),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    reply.array(flags.len());
+    flags.iter().for_each(|flag| reply.simple(flag));
+    for position in [command.keys.first, command.keys.last, command.keys.step] {
+        reply.integer(i64::from(position));
+    }
+    for _ in 0..4 {
+        reply.array(0);
+    }
+}
+
+fn docs(command: &Command, reply: &mut Reply) {
+    let group = match command.access {
+        Access::None => "connection",
+        Access::Read | Access::Write => "string",
+    };
+    reply.bulk(command.name.as_bytes());
+    reply.map(3);
+    for (key, value) in [("summary", command.summary), ("since", "1.0.0"), ("group", group)] {
+        reply.bulk(key.as_bytes());
+        reply.bulk(value.as_bytes());
+    }
+}

@@ -1,0 +1,106 @@
+//! Commands over all keys. They see the latest state, and cannot be part of a transaction: the engine
+//! validates ranges of tables, not whole maps, so a phantom could slip in.
+
+use kiln::{Map, Object as _};
+
+use super::All;
+use super::options::integer;
+use crate::expiry::Expiry;
+use crate::failure::Failure;
+use crate::glob;
+use crate::limits::REPLY_BYTES_MAX;
+use crate::protocol::decoder::Arguments;
+use crate::protocol::reply::Reply;
+
+/// How many keys `SCAN` looks at if the client does not say.
+const SCAN_COUNT_DEFAULT: usize = 10;
+/// The most keys one `SCAN` looks at, whatever the client says; more would hold its values in memory
+/// together.
+const SCAN_COUNT_MAX: usize = 1024;
+
+/// `DBSIZE`, which like Redis' counts keys that have expired but are not swept yet.
+pub(crate) fn dbsize(all: &All<'_>, _: Arguments<'_>, reply: &mut Reply) -> Result<(), Failure> {
+    reply.integer(i64::try_from(all.space.strings.len()).unwrap_or(i64::MAX));
+    Ok(())
+}
+
+/// `KEYS pattern`, over one snapshot.
+pub(crate) fn keys(all: &All<'_>, args: Arguments<'_>, reply: &mut Reply) -> Result<(), Failure> {
+    let snapshot = all.db.snapshot()?;
+    let mut found = Vec::new();
+    let mut found_bytes = 0;
+    for entry in snapshot.iter(&all.space.strings) {
+        let (key, _) = entry?;
+        if glob::matches(args.at(1), &key, false) && all.is_live(|lifetimes| snapshot.get(lifetimes, &key))? {
+            found_bytes += key.len();
+            if found_bytes > REPLY_BYTES_MAX {
+                return Err(Failure::text("ERR the reply would be longer than 256 MiB; use SCAN"));
+            }
+            found.push(key);
+        }
+    }
+    reply.array(found.len());
+    found.iter().for_each(|key| reply.bulk(key));
+    Ok(())
+}
+
+impl All<'_> {
+    /// Whether a key has not expired. `lifetime` reads its lifetime, where there can be one.
+    fn is_live(&self, lifetime: impl FnOnce(&Map) -> kiln::Result<Option<Vec<u8>>>) -> Result<bool, Failure> {
+        if !self.space.has_lifetimes {
+            return Ok(true);
+        }
+        let expiry = lifetime(&self.space.lifetimes)?.as_deref().and_then(Expiry::decode);
+        Ok(expiry.is_none_or(|expiry| !expiry.is_over(self.now)))
+    }
+}
+
+/// What `SCAN` was asked for.
+struct ScanOptions<'a> {
+    pattern: Option<&'a [u8]>,
+    count: usize,
+    /// Whether strings, the only type there is, are wanted.
+    strings: bool,
+}
+
+impl<'a> ScanOptions<'a> {
+    fn parse(args: Arguments<'a>) -> Result<Self, Failure> {
+        let mut options = Self { pattern: None, count: SCAN_COUNT_DEFAULT, strings: true };
+        let mut words = args.from(2);
+        while let Some(word) = words.next() {
+            let value = words.next().ok_or(Failure::SYNTAX)?;
+            match word.to_ascii_uppercase().as_slice() {
+                b"MATCH" => options.pattern = Some(value),
+                b"COUNT" => {
+                    let count = usize::try_from(integer(value)?).ok().filter(|count| *count > 0);
+                    options.count = count.ok_or(Failure::SYNTAX)?.min(SCAN_COUNT_MAX);
+                }
+                b"TYPE" => options.strings = value.eq_ignore_ascii_case(b"string"),
+                _ => return Err(Failure::SYNTAX),
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`
+pub(crate) fn scan(all: &All<'_>, args: Arguments<'_>, reply: &mut Reply) -> Result<(), Failure> {
+    let cursor: u64 = std::str::from_utf8(args.at(1))
+        .ok()
+        .and_then(|cursor| cursor.parse().ok())
+        .ok_or(Failure::text("ERR invalid cursor"))?;
+    let options = ScanOptions::parse(args)?;
+    let (next, entries) = all.db.scan_map(&all.space.strings, cursor, options.count)?;
+    let mut found = Vec::new();
+    for (key, _) in entries {
+        let matches = options.pattern.is_none_or(|pattern| glob::matches(pattern, &key, false));
+        if options.strings && matches && all.is_live(|lifetimes| all.db.get(lifetimes, &key))? {
+            found.push(key);
+        }
+    }
+    reply.array(2);
+    reply.bulk(next.to_string().as_bytes());
+    reply.array(found.len());
+    found.iter().for_each(|key| reply.bulk(key));
+    Ok(())
+}

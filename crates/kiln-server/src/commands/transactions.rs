@@ -1,0 +1,296 @@
+//! How commands on keys become transactions of the engine: one alone, or all that were queued between `MULTI`
+//! and `EXEC`.
+
+use kiln::Transaction;
+
+use super::{Access, Command, Context, Flow, Run, RunKeys, durability};
+use crate::client::{Queue, Watched};
+use crate::dispatch::{Dispatch, run_keys, transact};
+use crate::expiry::Expiry;
+use crate::failure::{Failure, engine_error};
+use crate::keyspace::{Keyspace, Space};
+use crate::limits::REPLY_BYTES_MAX;
+use crate::protocol::decoder::Arguments;
+use crate::work::Work;
+
+/// The most keys that one connection can watch.
+const WATCHES_MAX: usize = 64 * 1024;
+
+/// Runs a command that flushes. Nobody is inside the keyspace, the caller included.
+pub(crate) fn flush(
+    dispatch: &mut Dispatch<'_>,
+    command: &Command,
+    run: RunKeys,
+    args: Arguments<'_>,
+) -> Result<(), Failure> {
+    let mut flush = Flush::prepare(&dispatch.shared.keyspace, 1)?;
+    let changed = single(dispatch, &flush.guard, &flush.vacant, command, run, args)?;
+    flush.done = usize::from(changed);
+    Ok(())
+}
+
+/// Runs one command as a transaction of its own, and says whether it changed anything.
+pub(crate) fn single(
+    dispatch: &mut Dispatch<'_>,
+    space: &Space,
+    vacant: &[Space],
+    command: &Command,
+    run: RunKeys,
+    args: Arguments<'_>,
+) -> Result<bool, Failure> {
+    let (shared, now, start) = (dispatch.shared, dispatch.now, dispatch.reply.len());
+    let writes = command.access == Access::Write;
+    let session = dispatch.client.session.as_ref().filter(|_| writes);
+    let (reply, scratch) = (&mut *dispatch.reply, &mut *dispatch.scratch);
+    let mut refused = None;
+    let result = transact(&shared.db, session, |tx| {
+        // A conflict makes this run again.
+        reply.truncate(start);
+        let mut work = Work {
+            tx,
+            keyspace: &shared.keyspace,
+            space,
+            vacant: vacant.iter(),
+            reply,
+            scratch,
+            now,
+            changed: false,
+        };
+        match run(&mut work, args) {
+            Ok(()) => Ok(work.changed),
+            Err(Failure::Engine(error)) => Err(error),
+            // Ended by an error, so that a command which did nothing takes no serial number of the session.
+            Err(Failure::Reply(text)) => {
+                refused = Some(text);
+                Err(shared.refusal.clone())
+            }
+        }
+    });
+    if let Some(text) = refused {
+        return Err(Failure::Reply(text));
+    }
+    let commit = result?;
+    let version = commit.version();
+    let changed = commit.forget();
+    // A command that could have written but did not (`SETNX` of a key that exists) tells the client something
+    // that may not be durable yet, so on a safe connection its reply waits as that of a write does.
+    if writes {
+        dispatch.wrote(version, start);
+    }
+    Ok(changed)
+}
+
+/// `WATCH key [key ...]`
+pub(crate) fn watch(dispatch: &mut Dispatch<'_>, args: Arguments<'_>) -> Result<(), Failure> {
+    if dispatch.client.queue.is_some() {
+        return Err(Failure::text("ERR WATCH inside MULTI is not allowed"));
+    }
+    if dispatch.client.watches.len() + args.len() > WATCHES_MAX {
+        return Err(Failure::text("ERR too many watched keys"));
+    }
+    dispatch.inside(|dispatch, space| args.from(1).try_for_each(|key| watch_key(dispatch, space, key)))?;
+    dispatch.reply.ok();
+    Ok(())
+}
+
+fn watch_key(dispatch: &mut Dispatch<'_>, space: &Space, key: &[u8]) -> Result<(), Failure> {
+    let db = &dispatch.shared.db;
+    // Watched first and read then: a change in between makes the `EXEC` fail, never succeed.
+    let watches = [db.watch(&space.strings, key)?, db.watch(&space.lifetimes, key)?];
+    let expiry = db.get(&space.lifetimes, key)?.as_deref().and_then(Expiry::decode);
+    // A key that has expired already is absent, and stays so.
+    let expiry = expiry.filter(|expiry| !expiry.is_over(dispatch.now));
+    dispatch.client.watches.push(Watched { watches, space_index: space.index, expiry });
+    Ok(())
+}
+
+/// `EXEC`: all queued commands in one transaction of the engine, strictly serializable.
+pub(crate) fn exec(dispatch: &mut Dispatch<'_>) -> Result<(), Failure> {
+    let queue = dispatch.client.queue.take().ok_or(Failure::text("ERR EXEC without MULTI"))?;
+    let watches = std::mem::take(&mut dispatch.client.watches);
+    if queue.failed {
+        return Err(Failure::text("EXECABORT Transaction discarded because of previous errors."));
+    }
+    let flushes = queue.iter().filter(|(command, _)| command.flushes).count();
+    if flushes == 0 {
+        if queue.iter().any(|(command, args)| command.gives_lifetimes(args)) {
+            dispatch.expect_lifetimes();
+        }
+        return dispatch.inside(|dispatch, space| exec_in(dispatch, space, &[], &queue, &watches).map(drop));
+    }
+    dispatch.outside(|dispatch| {
+        let mut flush = Flush::prepare(&dispatch.shared.keyspace, flushes)?;
+        flush.done = exec_in(dispatch, &flush.guard, &flush.vacant, &queue, &watches)?;
+        Ok(())
+    })
+}
+
+/// Ends the transaction because `EXEC` itself was malformed, as Redis does.
+pub(crate) fn abort(dispatch: &mut Dispatch<'_>, reason: &str) {
+    dispatch.client.queue = None;
+    dispatch.client.watches.clear();
+    let reason = reason.strip_prefix("ERR ").unwrap_or(reason);
+    dispatch.reply.error(format!("EXECABORT Transaction discarded because of: {reason}"));
+}
+
+/// Runs the queue as one transaction, and says how many of its commands flushed.
+fn exec_in(
+    dispatch: &mut Dispatch<'_>,
+    space: &Space,
+    vacant: &[Space],
+    queue: &Queue,
+    watches: &[Watched],
+) -> Result<usize, Failure> {
+    let start = dispatch.reply.len();
+    let writes = queue.iter().any(|(command, _)| command.access == Access::Write);
+    // Taken out so that the queued commands about the connection can have the rest of the client.
+    let session = dispatch.client.session.take();
+    let shared = dispatch.shared;
+    let mut dirty = false;
+    let result = transact(&shared.db, session.as_ref().filter(|_| writes), |tx| {
+        dispatch.reply.truncate(start);
+        if !all_hold(dispatch, tx, space, watches)? {
+            dirty = true;
+            return Err(shared.refusal.clone());
+        }
+        run_queue(dispatch, tx, space, vacant, queue)
+    });
+    let result = result.map(|commit| (commit.version(), commit.forget()));
+    dispatch.client.session = session;
+    if dirty {
+        dispatch.reply.null_array();
+        return Ok(0);
+    }
+    let (version, flushes) = result.map_err(|error| match error.kind() {
+        kiln::ErrorKind::Lost => Failure::Engine(error),
+        // The code with which Redis says that nothing of the transaction was run.
+        _ => Failure::Reply(format!("EXECABORT {}", engine_error(&error)).into()),
+    })?;
+    if writes {
+        dispatch.wrote(version, start);
+    }
+    Ok(flushes)
+}
+
+/// Whether no watched key has changed; the transaction then depends on their staying so until it commits.
+fn all_hold(
+    dispatch: &Dispatch<'_>,
+    tx: &Transaction<'_>,
+    space: &Space,
+    watches: &[Watched],
+) -> kiln::Result<bool> {
+    for Watched { watches, space_index, expiry } in watches {
+        let expired = expiry.is_some_and(|expiry| expiry.is_over(dispatch.now));
+        if expired || *space_index != space.index {
+            return Ok(false);
+        }
+        for watch in watches {
+            if !tx.require(watch)? {
+                return Ok(false);
+            }
+        }
+    }
+    Ok(true)
+}
+
+fn run_queue(
+    dispatch: &mut Dispatch<'_>,
+    tx: &Transaction<'_>,
+    space: &Space,
+    vacant: &[Space],
+    queue: &Queue,
+) -> kiln::Result<usize> {
+    let (shared, start) = (dispatch.shared, dispatch.reply.len());
+    dispatch.reply.array(queue.len());
+    let mut work = Work {
+        tx,
+        keyspace: &shared.keyspace,
+        space,
+        vacant: vacant.iter(),
+        reply: dispatch.reply,
+        scratch: dispatch.scratch,
+        now: dispatch.now,
+        changed: false,
+    };
+    for (command, args) in queue.iter() {
+        if work.reply.len() - start > REPLY_BYTES_MAX {
+            work.reply.error("ERR the reply of the transaction is longer than 256 MiB");
+            continue;
+        }
+        match command.run {
+            Run::Keys(run) => run_keys(&mut work, command, run, args)?,
+            Run::Connection(run) => {
+                let before = work.reply.len();
+                let context = Context { shared, client: dispatch.client, reply: work.reply };
+                in_place(context, before, |context| run(context, args));
+            }
+            Run::Flow(flow) => {
+                let before = work.reply.len();
+                let context = Context { shared, client: dispatch.client, reply: work.reply };
+                in_place(context, before, |context| run_flow(context, flow, args));
+            }
+            Run::All(_) => work.reply.error("ERR Command not allowed inside a transaction"),
+        }
+    }
+    Ok(vacant.len() - work.vacant.len())
+}
+
+/// Runs a command whose failure is its reply, an element of the reply of `EXEC`.
+fn in_place(
+    mut context: Context<'_>,
+    before: usize,
+    run: impl FnOnce(&mut Context<'_>) -> Result<(), Failure>,
+) {
+    if let Err(failure) = run(&mut context) {
+        context.reply.truncate(before);
+        context.reply.error(&*failure.into_reply());
+    }
+}
+
+/// The steering commands that can be queued: none of them waits inside a transaction.
+fn run_flow(context: &mut Context<'_>, flow: Flow, args: Arguments<'_>) -> Result<(), Failure> {
+    match flow {
+        Flow::Wait => durability::wait(args, context.reply)?,
+        Flow::WaitAof => {
+            durability::waitaof(args, context.client.last_version)?.answer_now(context.shared, context.reply);
+        }
+        // `EXEC` has forgotten the watches already.
+        Flow::Unwatch => context.reply.ok(),
+        _ => return Err(Failure::text("ERR Command not allowed inside a transaction")),
+    }
+    Ok(())
+}
+
+/// A flush in progress: the keyspace with nobody else inside, and the empty objects that the transaction may
+/// make current.
+struct Flush<'k> {
+    keyspace: &'k Keyspace,
+    guard: parking_lot::RwLockWriteGuard<'k, Space>,
+    vacant: Vec<Space>,
+    /// How many flushes the committed transaction went through; what the last of them took is current now.
+    done: usize,
+}
+
+impl<'k> Flush<'k> {
+    fn prepare(keyspace: &'k Keyspace, count: usize) -> Result<Self, Failure> {
+        let mut flush = Self { keyspace, guard: keyspace.exclusive(), vacant: Vec::new(), done: 0 };
+        // Other commands of the transaction may give lifetimes.
+        flush.guard.has_lifetimes = true;
+        for _ in 0..count {
+            flush.vacant.push(keyspace.take_vacant()?);
+        }
+        Ok(flush)
+    }
+}
+
+impl Drop for Flush<'_> {
+    fn drop(&mut self) {
+        if let Some(last) = self.done.checked_sub(1) {
+            let new = self.vacant.swap_remove(last);
+            self.keyspace.give_back(std::mem::replace(&mut *self.guard, new));
+        }
+        for space in self.vacant.drain(..) {
+            self.keyspace.give_back(space);
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! The task of one connection: read, run, harden, reply.
+//!
+//! ```text
+//!        ┌──────────────── no whole request left ───────────────┐
+//!        ▼                                                      │
+//!   read what has arrived ─▶ run all of it (`batch`) ─▶ wait until its safe writes are durable ─▶ send all replies
+//!                                  ▲                                                              │
+//!                                  └────── replies reached their limit, or a wait is over ────────┘
+//! ```
+//!
+//! # Invariants
+//!
+//! - Replies leave in the order of the requests, and the reply of a safe write leaves only when the write is
+//!   durable.
+//! - A batch waits for durability once, for its highest version; writes of other connections that arrive
+//!   meanwhile share the next hardening. Nobody but this task waits for this connection's socket, and while
+//!   it waits it holds no lock of any kind.
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+
+use kiln::Level;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use crate::batch::{self, Buffers, Pause};
+use crate::buffers;
+use crate::client::Client;
+use crate::commands::durability::Wait;
+use crate::dispatch::Hardening;
+use crate::failure::engine_error;
+use crate::limits::{READ_BYTES, REQUEST};
+use crate::protocol::decoder::Decoder;
+use crate::protocol::reply::Reply;
+use crate::shared::Shared;
+
+/// The start of a request that is longer than this keeps its buffers while the rest is awaited; a shorter one
+/// is copied.
+const LEFTOVER_BYTES_MAX: usize = 4 * 1024;
+
+/// Serves a connection until either side ends it.
+pub(crate) async fn serve(shared: Arc<Shared>, stream: TcpStream) -> io::Result<()> {
+    let registered = shared.clients.register(stream.peer_addr()?, stream.local_addr()?);
+    let client = Client::new(Arc::clone(&registered.card), shared.options.durability);
+    let mut connection =
+        Connection { shared: &shared, stream, client, decoder: Decoder::new(REQUEST), held: Held::default() };
+    let mut stopped = pin!(shared.stopped());
+    while let Some(mut buffers) = connection.fill(stopped.as_mut()).await? {
+        // A client that never stops sending must not keep the server from ending.
+        if !connection.answer(&mut buffers).await? || shared.is_stopping() {
+            break;
+        }
+        connection.hold(buffers);
+    }
+    // An orderly end also towards a client that is still sending.
+    connection.stream.shutdown().await
+}
+
+/// What a connection keeps while it waits for more to arrive.
+#[derive(Debug, Default)]
+enum Held {
+    #[default]
+    Nothing,
+    /// The start of a request.
+    Leftover(Vec<u8>),
+    /// The start of a large request, in the buffers in which it grows.
+    Buffers(Box<Buffers>),
+}
+
+struct Connection<'s> {
+    shared: &'s Shared,
+    stream: TcpStream,
+    client: Client,
+    decoder: Decoder,
+    held: Held,
+}
+
+impl Connection<'_> {
+    /// Waits for bytes. `None`: the client is gone or the server is to end. While nothing arrives no buffer
+    /// is held, except for the start of a request.
+    async fn fill(
+        &mut self,
+        mut stopped: Pin<&mut impl Future<Output = ()>>,
+    ) -> io::Result<Option<Box<Buffers>>> {
+        poll_fn(|context| {
+            if let Poll::Ready(read) = self.poll_read(context) {
+                return Poll::Ready(read);
+            }
+            stopped.as_mut().poll(context).map(|()| Ok(None))
+        })
+        .await
+    }
+
+    fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<io::Result<Option<Box<Buffers>>>> {
+        let mut buffers = self.take_held();
+        buffers.input.reserve(READ_BYTES);
+        // Reading is cancel safe: a future that is dropped while pending has read nothing.
+        let read = pin!(self.stream.read_buf(&mut buffers.input)).poll(context);
+        match read {
+            Poll::Pending => {
+                self.hold(buffers);
+                Poll::Pending
+            }
+            Poll::Ready(Ok(0)) => Poll::Ready(Ok(None)),
+            Poll::Ready(Ok(bytes)) => {
+                self.shared.counters.received_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+                Poll::Ready(Ok(Some(buffers)))
+            }
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+        }
+    }
+
+    fn take_held(&mut self) -> Box<Buffers> {
+        match std::mem::take(&mut self.held) {
+            Held::Nothing => buffers::take(),
+            Held::Leftover(bytes) => {
+                let mut buffers = buffers::take();
+                buffers.input.extend_from_slice(&bytes);
+                buffers
+            }
+            Held::Buffers(buffers) => buffers,
+        }
+    }
+
+    /// Keeps what is left of the input, as small as it can be.
+    fn hold(&mut self, buffers: Box<Buffers>) {
+        self.held = match buffers.input.len() {
+            0 => Held::Nothing,
+            1..=LEFTOVER_BYTES_MAX => Held::Leftover(buffers.input.as_slice().into()),
+            _ => {
+                self.held = Held::Buffers(buffers);
+                return;
+            }
+        };
+        buffers::put(buffers);
+    }
+
+    /// Runs and answers all whole requests that have arrived. `false`: the connection is to end.
+    async fn answer(&mut self, buffers: &mut Buffers) -> io::Result<bool> {
+        loop {
+            let shared = self.shared;
+            let (client, decoder) = (&mut self.client, &mut self.decoder);
+            let pause = shared.with_engine(false, || batch::run(shared, client, decoder, buffers));
+            self.harden(buffers).await;
+            self.send(&mut buffers.reply).await?;
+            match pause {
+                Pause::NeedInput => {
+                    self.decoder.shrink();
+                    return Ok(true);
+                }
+                Pause::Flush => {}
+                Pause::Wait(wait) => self.wait(wait, &mut buffers.reply).await,
+                Pause::Close => return Ok(false),
+            }
+        }
+    }
+
+    /// Waits until the batch's safe writes are durable. If they are lost instead, their replies say so.
+    async fn harden(&self, buffers: &mut Buffers) {
+        let Some(version) = buffers.hardening.version.take() else { return };
+        let durable = self.shared.db.receipt(version).durable(Level::LOCAL).await;
+        if let Err(error) = durable {
+            fail_writes(&mut buffers.reply, &buffers.hardening, &engine_error(&error));
+        }
+        buffers.hardening.replies.clear();
+    }
+
+    async fn send(&mut self, reply: &mut Reply) -> io::Result<()> {
+        if reply.len() > 0 {
+            self.stream.write_all(reply.bytes()).await?;
+            self.shared.counters.sent_bytes.fetch_add(reply.len() as u64, Ordering::Relaxed);
+            reply.clear();
+        }
+        Ok(())
+    }
+
+    /// `WAITAOF` and `KILN WAIT`.
+    async fn wait(&self, wait: Wait, reply: &mut Reply) {
+        let Some(version) = wait.version else { return wait.answer(true, reply) };
+        let durable = self.shared.db.receipt(version).durable(Level::LOCAL);
+        let ended = match wait.timeout {
+            None => Some(durable.await),
+            Some(timeout) => tokio::time::timeout(timeout, durable).await.ok(),
+        };
+        match ended {
+            Some(Err(error)) => reply.error(engine_error(&error)),
+            Some(Ok(())) => wait.answer(true, reply),
+            None => wait.answer(false, reply),
+        }
+    }
+}
+
+/// Turns the replies of writes into errors, from the last to the first so that the places of the others stay
+/// right.
+fn fail_writes(reply: &mut Reply, hardening: &Hardening, error: &str) {
+    for range in hardening.replies.iter().rev() {
+        reply.replace_by_error(range.clone(), error);
+    }
+}

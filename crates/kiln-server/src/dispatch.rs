@@ -1,0 +1,325 @@
+//! Runs one command after the other: finds it, checks it, and gives it the transaction or the connection that
+//! it needs.
+//!
+//! ```text
+//! name ─▶ table ─▶ arity, key sizes ─▶ between MULTI and EXEC? ── yes ─▶ queue
+//!                                             │ no
+//!            GET, plain SET ◀── hot ──────────┤
+//!            one transaction ◀── keys ────────┤
+//!            connection state ◀── the rest ───┘
+//! ```
+//!
+//! Nothing here waits for a device or another client. What must be durable before the replies may leave is
+//! noted in [`Hardening`]; the connection's task waits for all of a batch at once.
+
+use std::ops::Range;
+
+use kiln::{Commit, ErrorKind, Kiln, Session, Transaction, Version};
+use parking_lot::RwLockReadGuard;
+
+use crate::client::{Client, Durability, Queue};
+use crate::clock::UnixMs;
+use crate::commands::durability::{self, Wait};
+use crate::commands::{self, Access, All, Command, Context, Flow, Hot, InMulti, Run, RunKeys, transactions};
+use crate::failure::{Failure, engine_error};
+use crate::keyspace::Space;
+use crate::limits::KEY_BYTES_MAX;
+use crate::protocol::decoder::Arguments;
+use crate::protocol::reply::{Protocol, Reply};
+use crate::shared::Shared;
+use crate::work::{Scratch, Work};
+
+/// What must be durable before the replies of a batch may leave.
+#[derive(Debug, Default)]
+pub(crate) struct Hardening {
+    /// The highest version that a safe write of the batch committed into.
+    pub(crate) version: Option<Version>,
+    /// Where the replies of these writes are: they become errors if the writes are lost.
+    pub(crate) replies: Vec<Range<usize>>,
+}
+
+/// What follows a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// The next command.
+    Continue,
+    /// Nothing, until the wait is over and answered.
+    Wait(Wait),
+    /// The end of the connection, once the replies are sent.
+    Close,
+}
+
+/// A batch of commands of one connection, being run.
+pub(crate) struct Dispatch<'a> {
+    pub(crate) shared: &'a Shared,
+    pub(crate) client: &'a mut Client,
+    pub(crate) reply: &'a mut Reply,
+    pub(crate) scratch: &'a mut Scratch,
+    pub(crate) hardening: &'a mut Hardening,
+    /// When the batch began. One look at the clock for all of it.
+    pub(crate) now: UnixMs,
+    /// Held over the whole batch, and given up only for a flush.
+    space: Option<RwLockReadGuard<'a, Space>>,
+}
+
+impl<'a> Dispatch<'a> {
+    pub(crate) fn new(
+        shared: &'a Shared,
+        client: &'a mut Client,
+        reply: &'a mut Reply,
+        scratch: &'a mut Scratch,
+        hardening: &'a mut Hardening,
+        now: UnixMs,
+    ) -> Self {
+        let space = Some(shared.keyspace.enter());
+        Self { shared, client, reply, scratch, hardening, now, space }
+    }
+
+    /// Runs one command and writes its reply.
+    pub(crate) fn run(&mut self, args: Arguments<'_>) -> Next {
+        let Some(command) = commands::find(args.at(0)) else {
+            self.refuse(commands::unknown(args));
+            return Next::Continue;
+        };
+        if let Err(failure) = check(command, args) {
+            let text = failure.into_reply();
+            match command.run {
+                Run::Flow(Flow::Exec) => transactions::abort(self, &text),
+                _ => self.refuse(&*text),
+            }
+            return Next::Continue;
+        }
+        if self.client.queue.is_some() && command.in_multi != InMulti::RunAtOnce {
+            self.queue(command, args);
+            return Next::Continue;
+        }
+        let start = self.reply.len();
+        match self.run_now(command, args) {
+            Ok(next) => next,
+            Err(failure) => {
+                self.reply.truncate(start);
+                self.reply.error(&*failure.into_reply());
+                Next::Continue
+            }
+        }
+    }
+
+    /// Answers a request that is not run. Between `MULTI` and `EXEC` this dooms the transaction.
+    pub(crate) fn refuse(&mut self, text: impl AsRef<[u8]>) {
+        if let Some(queue) = &mut self.client.queue {
+            queue.failed = true;
+        }
+        self.reply.error(text);
+    }
+
+    fn queue(&mut self, command: &'static Command, args: Arguments<'_>) {
+        if command.in_multi == InMulti::Refuse {
+            return self.refuse("ERR Command not allowed inside a transaction");
+        }
+        let queue = self.client.queue.get_or_insert_default();
+        if queue.push(command, args) {
+            self.reply.simple("QUEUED");
+        } else {
+            self.refuse("ERR the queued commands together are longer than 64 MiB");
+        }
+    }
+
+    fn run_now(&mut self, command: &'static Command, args: Arguments<'_>) -> Result<Next, Failure> {
+        match command.run {
+            Run::Keys(run) => self.run_keys(command, run, args).map(|()| Next::Continue),
+            Run::All(run) => self.inside(|dispatch, space| {
+                let all = All { db: &dispatch.shared.db, space, now: dispatch.now };
+                dispatch.shared.with_engine(true, || run(&all, args, dispatch.reply))?;
+                Ok(Next::Continue)
+            }),
+            Run::Connection(run) => run(&mut self.context(), args).map(|()| Next::Continue),
+            Run::Flow(flow) => self.flow(flow, args),
+        }
+    }
+
+    fn run_keys(
+        &mut self,
+        command: &'static Command,
+        run: RunKeys,
+        args: Arguments<'_>,
+    ) -> Result<(), Failure> {
+        if command.flushes {
+            return self.outside(|dispatch| transactions::flush(dispatch, command, run, args));
+        }
+        if command.gives_lifetimes(args) {
+            self.expect_lifetimes();
+        }
+        self.inside(|dispatch, space| match command.hot {
+            Some(Hot::Get) if !space.has_lifetimes => dispatch.get(space, args),
+            Some(Hot::Set)
+                if args.len() == 3 && !space.has_lifetimes && dispatch.client.session.is_none() =>
+            {
+                dispatch.set(space, args)
+            }
+            _ => transactions::single(dispatch, space, &[], command, run, args).map(drop),
+        })
+    }
+
+    fn flow(&mut self, flow: Flow, args: Arguments<'_>) -> Result<Next, Failure> {
+        match flow {
+            Flow::Multi if self.client.queue.is_some() => {
+                return Err(Failure::text("ERR MULTI calls can not be nested"));
+            }
+            Flow::Multi => {
+                self.client.queue = Some(Queue::default());
+                self.reply.ok();
+            }
+            Flow::Exec => transactions::exec(self)?,
+            Flow::Discard => {
+                if self.client.queue.take().is_none() {
+                    return Err(Failure::text("ERR DISCARD without MULTI"));
+                }
+                self.client.watches.clear();
+                self.reply.ok();
+            }
+            Flow::Watch => transactions::watch(self, args)?,
+            Flow::Unwatch => {
+                self.client.watches.clear();
+                self.reply.ok();
+            }
+            Flow::Wait => durability::wait(args, self.reply)?,
+            Flow::WaitAof => return durability::waitaof(args, self.client.last_version).map(Next::Wait),
+            Flow::Kiln => {
+                return Ok(durability::kiln(&mut self.context(), args)?.map_or(Next::Continue, Next::Wait));
+            }
+            Flow::Reset => {
+                self.client.reset(self.shared.options.durability);
+                self.reply.set_protocol(Protocol::Resp2);
+                self.reply.simple("RESET");
+            }
+            Flow::Quit => {
+                self.reply.ok();
+                return Ok(Next::Close);
+            }
+            Flow::Shutdown => {
+                self.shared.stop();
+                return Ok(Next::Close);
+            }
+        }
+        Ok(Next::Continue)
+    }
+
+    /// `GET` while no key has a lifetime: one read, as of one moment without any transaction.
+    fn get(&mut self, space: &Space, args: Arguments<'_>) -> Result<(), Failure> {
+        let buffer = &mut self.scratch.value;
+        if !self.shared.db.get_into(&space.strings, args.at(1), buffer)? {
+            self.reply.null();
+            return Ok(());
+        }
+        self.reply.bulk(buffer);
+        Ok(())
+    }
+
+    /// `SET key value` while no key has a lifetime that it would have to end: a blind write.
+    fn set(&mut self, space: &Space, args: Arguments<'_>) -> Result<(), Failure> {
+        let start = self.reply.len();
+        let commit = self.shared.db.put(&space.strings, args.at(1), args.at(2))?;
+        self.reply.ok();
+        // No receipt for each write: `db.receipt(version)` stands for all writes of the batch.
+        let version = commit.version();
+        commit.forget();
+        self.wrote(version, start);
+        Ok(())
+    }
+
+    /// Notes a write whose reply begins at `start` and ends here.
+    pub(crate) fn wrote(&mut self, version: Version, start: usize) {
+        // Nothing was written, and nothing read that anybody has ever written.
+        if version.number() == 0 {
+            return;
+        }
+        self.client.last_version = self.client.last_version.max(Some(version));
+        if self.client.durability == Durability::Safe {
+            self.hardening.version = self.hardening.version.max(Some(version));
+            self.hardening.replies.push(start..self.reply.len());
+        }
+    }
+
+    /// Runs with the current objects, which stay current meanwhile.
+    pub(crate) fn inside<T>(&mut self, run: impl FnOnce(&mut Self, &Space) -> T) -> T {
+        let space = self.space.take().unwrap_or_else(|| self.shared.keyspace.enter());
+        let result = run(self, &space);
+        self.space = Some(space);
+        result
+    }
+
+    /// Announces that the next command may give keys lifetimes.
+    pub(crate) fn expect_lifetimes(&mut self) {
+        if !self.space.as_ref().is_some_and(|space| space.has_lifetimes) {
+            self.space = None;
+            self.space = Some(self.shared.keyspace.enter_with_lifetimes());
+        }
+    }
+
+    /// Gives up the keyspace while `run` enters it alone.
+    pub(crate) fn outside<T>(&mut self, run: impl FnOnce(&mut Self) -> T) -> T {
+        self.space = None;
+        let result = run(self);
+        self.space = Some(self.shared.keyspace.enter());
+        result
+    }
+
+    fn context(&mut self) -> Context<'_> {
+        Context { shared: self.shared, client: self.client, reply: self.reply }
+    }
+}
+
+/// Whether a command got what it needs.
+fn check(command: &Command, args: Arguments<'_>) -> Result<(), Failure> {
+    if !command.takes(args.len()) {
+        return Err(commands::wrong_arity(command.name));
+    }
+    match command.keys(args).find(|key| key.len() > KEY_BYTES_MAX) {
+        None => Ok(()),
+        Some(key) => Err(Failure::Reply(
+            format!("ERR a key of {} bytes is longer than the limit of {KEY_BYTES_MAX} bytes", key.len())
+                .into(),
+        )),
+    }
+}
+
+/// A transaction of the connection: with a session it takes the next serial number.
+pub(crate) fn transact<'e, T>(
+    db: &'e Kiln,
+    session: Option<&'e Session>,
+    run: impl FnMut(&Transaction<'_>) -> kiln::Result<T>,
+) -> kiln::Result<Commit<'e, T>> {
+    match session {
+        None => db.transact(run),
+        Some(session) => session.transact(run),
+    }
+}
+
+/// Runs a command among others in a transaction. Its own failures become its reply; the engine's end the
+/// transaction.
+pub(crate) fn run_keys(
+    work: &mut Work<'_, '_>,
+    command: &Command,
+    run: RunKeys,
+    args: Arguments<'_>,
+) -> kiln::Result<()> {
+    let start = work.reply.len();
+    work.changed = false;
+    let result = run(work, args);
+    debug_assert!(command.access == Access::Write || !work.changed, "{} wrote", command.name);
+    let text = match result {
+        Ok(()) => return Ok(()),
+        Err(Failure::Reply(text)) => {
+            assert!(!work.changed, "{} wrote and then failed", command.name);
+            text
+        }
+        // A value that the engine finds too long, for one.
+        Err(Failure::Engine(error)) if error.kind() == ErrorKind::Input && !work.changed => {
+            engine_error(&error).into()
+        }
+        Err(Failure::Engine(error)) => return Err(error),
+    };
+    work.reply.truncate(start);
+    work.reply.error(&*text);
+    Ok(())
+}

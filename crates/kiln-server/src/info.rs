@@ -1,0 +1,152 @@
+//! The text of `INFO`.
+
+use std::fmt::Write as _;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use kiln::{Level, Object as _};
+
+use crate::clock;
+use crate::shared::Shared;
+
+/// The Redis version whose commands and replies the server follows; clients compare it to decide what they
+/// may send.
+const REDIS_VERSION: &str = "7.2.0";
+
+type Section = (&'static str, fn(&Shared, &mut String));
+
+const SECTIONS: [Section; 8] = [
+    ("Server", server),
+    ("Clients", clients),
+    ("Memory", memory),
+    ("Persistence", persistence),
+    ("Durability", durability),
+    ("Stats", stats),
+    ("Replication", replication),
+    ("Keyspace", keyspace),
+];
+
+/// The sections named in `wanted`, or all.
+pub(crate) fn text(shared: &Shared, wanted: &[&[u8]]) -> String {
+    let all = wanted.is_empty()
+        || wanted.iter().any(|word| {
+            [b"all".as_slice(), b"default", b"everything"].iter().any(|name| word.eq_ignore_ascii_case(name))
+        });
+    let mut text = String::new();
+    for (name, write) in SECTIONS {
+        if all || wanted.iter().any(|word| word.eq_ignore_ascii_case(name.as_bytes())) {
+            if !text.is_empty() {
+                text.push_str("\r\n");
+            }
+            text.push_str(&format!("# {name}\r\n"));
+            write(shared, &mut text);
+        }
+    }
+    text
+}
+
+/// One line.
+fn line(text: &mut String, name: &str, value: impl std::fmt::Display) {
+    // Writing to a String cannot fail.
+    let _ = write!(text, "{name}:{value}\r\n");
+}
+
+fn ms(duration: Duration) -> u128 {
+    duration.as_millis()
+}
+
+fn server(shared: &Shared, text: &mut String) {
+    let uptime = shared.started.elapsed();
+    line(text, "redis_version", REDIS_VERSION);
+    line(text, "redis_mode", "standalone");
+    line(text, "kiln_version", env!("CARGO_PKG_VERSION"));
+    line(text, "os", format_args!("{} {}", std::env::consts::OS, std::env::consts::ARCH));
+    line(text, "arch_bits", usize::BITS);
+    line(text, "process_id", std::process::id());
+    line(text, "tcp_port", shared.address.port());
+    line(text, "uptime_in_seconds", uptime.as_secs());
+    line(text, "uptime_in_days", uptime.as_secs() / 86_400);
+}
+
+fn clients(shared: &Shared, text: &mut String) {
+    line(text, "connected_clients", shared.clients.len());
+    line(text, "maxclients", shared.options.connections_max);
+}
+
+fn memory(shared: &Shared, text: &mut String) {
+    let statistics = shared.db.statistics();
+    line(text, "maxmemory", 0);
+    line(text, "maxmemory_policy", "noeviction");
+    let index_bytes = statistics.hash_index_bytes + statistics.ordered_index_bytes;
+    line(text, "used_memory", statistics.ring_bytes + index_bytes);
+    line(text, "log_memory_bytes", statistics.ring_bytes);
+    line(text, "index_memory_bytes", index_bytes);
+}
+
+fn persistence(shared: &Shared, text: &mut String) {
+    line(text, "loading", 0);
+    line(text, "rdb_bgsave_in_progress", 0);
+    line(text, "aof_enabled", 1);
+    line(text, "aof_rewrite_in_progress", 0);
+    let statistics = shared.db.statistics();
+    line(text, "log_bytes", statistics.log_tail.saturating_sub(statistics.log_begin));
+    line(text, "disk_bytes", statistics.disk_bytes);
+}
+
+/// What may still be lost, and what was.
+fn durability(shared: &Shared, text: &mut String) {
+    let statistics = shared.db.statistics();
+    let report = shared.db.recovery_report();
+    line(text, "durability_default", shared.options.durability.name());
+    line(text, "version", shared.db.version());
+    line(text, "horizon", shared.db.horizon(Level::LOCAL));
+    line(text, "window_ms", ms(shared.db.window()));
+    line(text, "lag_ms", statistics.oldest_unhardened.map_or(0, ms));
+    line(text, "lag_bytes", statistics.unhardened_bytes);
+    line(text, "lag_bytes_max", statistics.unhardened_bytes_max);
+    let committed_at = |oldest| clock::now().0.saturating_sub(u64::try_from(ms(oldest)).unwrap_or(u64::MAX));
+    line(text, "oldest_unhardened_unix_ms", statistics.oldest_unhardened.map_or(0, committed_at));
+    line(text, "hardenings", statistics.hardenings);
+    line(text, "hardened_bytes", statistics.hardened_bytes);
+    line(text, "hardening_us", statistics.hardening_duration.as_micros());
+    line(
+        text,
+        "failure",
+        statistics.failure.as_deref().map_or("none", |failure| failure.lines().next().unwrap_or("")),
+    );
+    line(text, "recovered_horizon", report.horizon);
+    line(text, "recovered_clean", u8::from(report.clean));
+    match report.lost_versions {
+        None => line(text, "recovered_lost_versions", "none"),
+        Some((first, last)) => line(text, "recovered_lost_versions", format_args!("{first}-{last}")),
+    }
+    line(text, "recovery_ms", ms(report.duration));
+}
+
+fn stats(shared: &Shared, text: &mut String) {
+    let counters = &shared.counters;
+    line(text, "total_connections_received", shared.clients.total());
+    for (name, counter) in [
+        ("total_commands_processed", &counters.commands),
+        ("total_net_input_bytes", &counters.received_bytes),
+        ("total_net_output_bytes", &counters.sent_bytes),
+        ("rejected_connections", &counters.rejected_connections),
+        ("protocol_errors", &counters.protocol_errors),
+        ("expired_keys", &counters.expired_keys),
+    ] {
+        line(text, name, counter.load(Ordering::Relaxed));
+    }
+}
+
+fn replication(_: &Shared, text: &mut String) {
+    line(text, "role", "master");
+    line(text, "connected_slaves", 0);
+}
+
+fn keyspace(shared: &Shared, text: &mut String) {
+    let space = shared.keyspace.enter();
+    let (keys, expires) = (space.strings.len(), space.lifetimes.len());
+    if keys > 0 {
+        line(text, "db0", format_args!("keys={keys},expires={expires},avg_ttl=0"));
+    }
+}

@@ -1,0 +1,21 @@
+//! What one client can make the server hold, in one place.
+
+use crate::protocol::decoder::Limits;
+
+/// The longest value.
+pub(crate) const VALUE_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// The longest key.
+pub(crate) const KEY_BYTES_MAX: usize = 64 * 1024;
+/// The most bytes of one request, and of all commands that wait for one `EXEC`.
+pub(crate) const REQUEST_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// The longest reply of one command. Beyond it the command fails, so that `MGET big big big ...` cannot
+/// exhaust memory.
+pub(crate) const REPLY_BYTES_MAX: usize = 256 * 1024 * 1024;
+/// When the replies of a batch reach this size they are sent before the next command runs.
+pub(crate) const BATCH_REPLY_BYTES: usize = 256 * 1024;
+/// How much is read from a socket at once, and the buffer that a busy connection keeps.
+pub(crate) const READ_BYTES: usize = 64 * 1024;
+
+/// The limits of the decoder.
+pub(crate) const REQUEST: Limits =
+    Limits { arguments: 1024 * 1024, argument_bytes: VALUE_BYTES_MAX, request_bytes: REQUEST_BYTES_MAX };

@@ -1,0 +1,152 @@
+//! Accepts connections, and ends the server in order.
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use kiln::Kiln;
+use tokio::net::{TcpListener, TcpSocket, TcpStream, ToSocketAddrs, lookup_host};
+use tokio::task::JoinSet;
+
+use crate::options::Options;
+use crate::shared::Shared;
+use crate::{background, connection};
+
+/// How long connections get to finish their batches and send their replies when the server ends.
+const END_GRACE: Duration = Duration::from_secs(5);
+/// How many connections may wait to be accepted. A thousand clients that connect at once must not be told to
+/// try again a second later, which is what a full backlog comes to.
+const BACKLOG: u32 = 4096;
+/// How long to wait after the system had no file descriptor or memory for a connection.
+const ACCEPT_RETRY_AFTER: Duration = Duration::from_millis(50);
+
+/// A server that listens but does not yet serve.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let directory = tempfile::tempdir()?;
+/// let db = kiln::Kiln::open(directory.path())?;
+/// let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+/// runtime.block_on(async {
+///     let server = kiln_server::Server::bind(db.clone(), "127.0.0.1:0", kiln_server::Options::new()).await?;
+///     println!("redis-cli -p {}", server.address().port());
+///     // Serves until the future that it is given ends; here at once.
+///     server.run(async {}).await;
+///     Ok::<(), std::io::Error>(())
+/// })?;
+/// db.close()?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct Server {
+    listener: TcpListener,
+    shared: Arc<Shared>,
+}
+
+impl Server {
+    /// Listens on `address` and opens the server's objects in `db`.
+    ///
+    /// # Errors
+    ///
+    /// If the address is taken or not this machine's, or if the engine refuses (then the error's source is
+    /// its error).
+    pub async fn bind(db: Kiln, address: impl ToSocketAddrs, options: Options) -> io::Result<Self> {
+        let listener = listen(address).await?;
+        let shared = Shared::new(db, options, listener.local_addr()?)?;
+        Ok(Self { listener, shared: Arc::new(shared) })
+    }
+
+    /// Where it listens; the port is the one that the system chose if 0 was asked for.
+    pub fn address(&self) -> SocketAddr {
+        self.shared.address
+    }
+
+    /// Serves until `stop` ends or a client sends `SHUTDOWN`. Then accepts nobody any more, lets every
+    /// connection finish what has arrived, for a few seconds at most, and returns. The database is left open:
+    /// persist it with [`Kiln::close`].
+    ///
+    /// Must run on a multi-threaded runtime with time and I/O enabled: calls into the engine can wait for a
+    /// disk.
+    pub async fn run(self, stop: impl Future<Output = ()>) {
+        let Self { listener, shared } = self;
+        let accepting = tokio::spawn(accept(listener, Arc::clone(&shared)));
+        let emptying = tokio::spawn(background::empty(Arc::clone(&shared)));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(background::sweep(Arc::clone(&shared)));
+        tasks.spawn(background::watch_pressure(Arc::clone(&shared)));
+        tokio::select! {
+            () = stop => {}
+            () = shared.stopped() => {}
+        }
+        shared.stop();
+        emptying.abort();
+        let ended = tokio::time::timeout(END_GRACE, async {
+            // The connections are dropped, that is cut off, with the set that they are in.
+            if let Ok(mut connections) = accepting.await {
+                while connections.join_next().await.is_some() {}
+            }
+            while tasks.join_next().await.is_some() {}
+        });
+        if ended.await.is_err() {
+            let connections = shared.clients.len();
+            tracing::warn!(connections, "connections that did not read their replies were cut off");
+        }
+    }
+}
+
+/// Accepts connections until the server is to end, and returns the tasks of those that are open.
+async fn accept(listener: TcpListener, shared: Arc<Shared>) -> JoinSet<()> {
+    let mut connections = JoinSet::new();
+    let mut stopped = pin!(shared.stopped());
+    loop {
+        // Tasks that have ended are taken out, or they would pile up.
+        while connections.try_join_next().is_some() {}
+        let accepted = tokio::select! {
+            () = &mut stopped => return connections,
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((stream, _)) if shared.clients.len() < shared.options.connections_max => {
+                connections.spawn(run_connection(Arc::clone(&shared), stream));
+            }
+            Ok((stream, _)) => {
+                shared.counters.rejected_connections.fetch_add(1, Ordering::Relaxed);
+                // To a socket that was just opened this is written at once, or never.
+                let _ = stream.try_write(b"-ERR max number of clients reached\r\n");
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a connection could not be accepted");
+                tokio::time::sleep(ACCEPT_RETRY_AFTER).await;
+            }
+        }
+    }
+}
+
+/// Listens on the first of the addresses that can be had.
+async fn listen(address: impl ToSocketAddrs) -> io::Result<TcpListener> {
+    let mut refusal = io::Error::new(io::ErrorKind::InvalidInput, "the address names no host");
+    for address in lookup_host(address).await? {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        socket.set_reuseaddr(true)?;
+        match socket.bind(address).and_then(|()| socket.listen(BACKLOG)) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => refusal = error,
+        }
+    }
+    Err(refusal)
+}
+
+async fn run_connection(shared: Arc<Shared>, stream: TcpStream) {
+    // Replies are whole batches, so waiting to fill packets gains nothing.
+    let result = match stream.set_nodelay(true) {
+        Ok(()) => connection::serve(shared, stream).await,
+        Err(error) => Err(error),
+    };
+    if let Err(error) = result {
+        tracing::debug!(%error, "a connection ended");
+    }
+}

@@ -1,0 +1,42 @@
+//! What a server can be told when it starts.
+
+use crate::client::Durability;
+
+/// Options of a [`Server`](crate::Server).
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Options {
+    /// When a new connection's writes are acknowledged. Default: [`Durability::Safe`], the choice that never
+    /// loses an acknowledged write. A connection changes its own with `KILN DURABILITY`.
+    pub durability: Durability,
+    /// How many connections may be open at once. Default: 10,000. One more is told so and closed. An idle
+    /// connection costs about 2 KiB, so the operating system's limit of open files is usually lower.
+    pub connections_max: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { durability: Durability::default(), connections_max: 10_000 }
+    }
+}
+
+impl Options {
+    /// The defaults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets [`Self::durability`].
+    #[must_use]
+    pub fn durability(mut self, durability: Durability) -> Self {
+        self.durability = durability;
+        self
+    }
+
+    /// Sets [`Self::connections_max`].
+    #[must_use]
+    pub fn connections_max(mut self, count: usize) -> Self {
+        self.connections_max = count;
+        self
+    }
+}

@@ -1,0 +1,295 @@
+//! Connections: many, slow, stuck, hostile; protocols and limits.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{Client, TestServer, encode};
+use kiln_server::{Durability, Options};
+
+#[test]
+fn pipelined_replies_come_in_the_order_of_the_requests() {
+    let server = TestServer::start();
+    let mut client = server.client();
+    let mut batch = Vec::new();
+    for number in 0..20_000 {
+        batch.extend(encode(&[b"ECHO", format!("{number}").as_bytes()]));
+    }
+    let mut writer = client.try_clone();
+    let sender = std::thread::spawn(move || writer.send_bytes(&batch));
+    for number in 0..20_000 {
+        assert_eq!(client.reply(), format!("\"{number}\""));
+    }
+    sender.join().unwrap();
+}
+
+#[test]
+fn two_hundred_connections_work_at_once() {
+    let server = TestServer::start();
+    let mut clients: Vec<Client> = (0..200).map(|_| server.client()).collect();
+    for round in 0..5 {
+        for (index, client) in clients.iter_mut().enumerate() {
+            client.send(&[b"SET", format!("k{index}").as_bytes(), format!("{round}").as_bytes()]);
+        }
+        for client in &mut clients {
+            assert_eq!(client.reply(), "OK");
+        }
+    }
+    clients[0].expect("DBSIZE", "(integer) 200");
+    let list = clients[0].run("CLIENT LIST");
+    assert_eq!(list.lines().filter(|line| line.contains("addr=")).count(), 200);
+}
+
+#[test]
+fn a_client_that_does_not_read_delays_nobody_and_is_cut_off_at_the_end() {
+    let server = TestServer::start();
+    let mut stuck = server.client();
+    let value = vec![b'x'; 1 << 20];
+    stuck.send(&[b"SET", b"big", &value]);
+    assert_eq!(stuck.reply(), "OK");
+    // Far more than the sockets buffer.
+    for _ in 0..200 {
+        stuck.send(&[b"GET", b"big"]);
+    }
+    let mut half = server.client();
+    half.send_bytes(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$100\r\nabc");
+    let mut client = server.client();
+    let start = Instant::now();
+    for number in 0..200 {
+        client.expect(&format!("SET k {number}"), "OK");
+    }
+    assert!(start.elapsed() < Duration::from_secs(10), "200 writes took {:?}", start.elapsed());
+    client.expect("FLUSHALL", "OK");
+    client.expect("DBSIZE", "(integer) 0");
+    drop(server);
+}
+
+#[test]
+fn requests_that_arrive_byte_by_byte_are_understood() {
+    let server = TestServer::start();
+    let mut client = server.client();
+    for byte in encode(&[b"SET", b"k", b"\r\n$5\r\n"]) {
+        client.send_bytes(&[byte]);
+    }
+    assert_eq!(client.reply(), "OK");
+    client.expect("STRLEN k", "(integer) 6");
+}
+
+#[test]
+fn inline_commands_work() {
+    let server = TestServer::start();
+    let mut client = server.client();
+    client.send_bytes(b"\r\nSET greeting \"hello \\\"you\\\"\"\r\nget greeting\nPING\r\n");
+    for reply in ["OK", "\"hello \"you\"\"", "PONG"] {
+        assert_eq!(client.reply(), reply);
+    }
+}
+
+#[test]
+fn malformed_requests_are_named_and_end_the_connection() {
+    let server = TestServer::start();
+    for (bytes, error) in [
+        (b"*1000000000\r\n".as_slice(), "invalid multibulk length"),
+        (b"*x\r\n", "invalid multibulk length"),
+        (b"*1\r\n$99999999999\r\n", "invalid bulk length"),
+        (b"*1\r\n$-5\r\n", "invalid bulk length"),
+        (b"*2\r\n*1\r\n$1\r\na\r\n", "expected '$', got '*'"),
+        (b"set \"a\r\n", "unbalanced quotes in request"),
+    ] {
+        let mut client = server.client();
+        client.send_bytes(&encode(&[b"SET", b"before", b"1"]));
+        client.send_bytes(bytes);
+        assert_eq!(client.reply(), "OK");
+        assert_eq!(client.reply(), format!("(error) ERR Protocol error: {error}"));
+        assert!(client.frame().is_none(), "the connection must end");
+    }
+    server.client().expect("GET before", "\"1\"");
+}
+
+#[test]
+fn oversize_keys_and_values_get_an_error_and_the_connection_lives_on() {
+    let server = TestServer::start();
+    let mut client = server.client();
+    let (value, key) = (vec![b'v'; (16 << 20) + 1], vec![b'k'; (64 << 10) + 1]);
+    client.send(&[b"SET", b"k", &value]);
+    let too_long = "(error) ERR an argument of 16777217 bytes is longer than the limit of 16777216 bytes";
+    assert_eq!(client.reply(), too_long);
+    client.send(&[b"SET", &key, b"v"]);
+    let key_error = "(error) ERR a key of 65537 bytes is longer than the limit of 65536 bytes";
+    assert_eq!(client.reply(), key_error);
+    client.expect("MULTI", "OK");
+    client.send(&[b"SET", b"k", &value]);
+    assert_eq!(client.reply(), too_long);
+    client.expect("EXEC", "(error) EXECABORT Transaction discarded because of previous errors.");
+    let parts = vec![b'v'; 15 << 20];
+    let mut words: Vec<&[u8]> = vec![b"MSET"];
+    (0..5).for_each(|_| words.extend([b"k".as_slice(), &parts]));
+    client.send(&words);
+    assert_eq!(client.reply(), "(error) ERR a request must not be longer than 64 MiB");
+    client.expect("EXISTS k", "(integer) 0");
+}
+
+#[test]
+fn the_largest_keys_and_values_are_stored_and_read() {
+    let server = TestServer::start();
+    let mut client = server.client();
+    let (value, key) = (vec![b'v'; 16 << 20], vec![b'k'; 64 << 10]);
+    client.send(&[b"SET", &key, &value]);
+    assert_eq!(client.reply(), "OK");
+    client.send(&[b"EXPIRE", &key, b"1000"]);
+    assert_eq!(client.reply(), "(integer) 1");
+    client.send(&[b"GET", &key]);
+    assert_eq!(client.frame().unwrap().as_bytes().unwrap().len(), 16 << 20);
+    client.send(&[b"APPEND", &key, b"x"]);
+    assert_eq!(client.reply(), "(error) ERR string exceeds maximum allowed size (16777216 bytes)");
+}
+
+#[test]
+fn unknown_commands_and_wrong_numbers_of_arguments_are_worded_as_in_redis() {
+    let server = TestServer::start();
+    let mut client = server.client();
+    client.expect("foo", "(error) ERR unknown command 'foo', with args beginning with: ");
+    client.expect("foo a b", "(error) ERR unknown command 'foo', with args beginning with: 'a' 'b' ");
+    client.expect("GET", "(error) ERR wrong number of arguments for 'get' command");
+    client.expect("GET a b", "(error) ERR wrong number of arguments for 'get' command");
+    client.expect("PING a b", "(error) ERR wrong number of arguments for 'ping' command");
+    client.expect("CLIENT FOO", "(error) ERR unknown subcommand 'FOO'. Try CLIENT HELP.");
+    let long = "x".repeat(300);
+    let reply = client.run(&format!("{long} {long} y"));
+    assert_eq!(reply.len(), "(error) ERR unknown command '', with args beginning with: '' ".len() + 256);
+}
+
+#[test]
+fn the_connection_commands_answer_as_redis_does() {
+    let server = TestServer::start();
+    let mut client = server.client();
+    client.expect("PING", "PONG");
+    client.expect("ping hello", "\"hello\"");
+    client.expect("ECHO hello", "\"hello\"");
+    client.expect("SELECT 0", "OK");
+    client.expect("SELECT 1", "(error) ERR DB index is out of range");
+    client.expect("CLIENT GETNAME", "(nil)");
+    client.expect("CLIENT SETNAME me", "OK");
+    client.expect("CLIENT GETNAME", "\"me\"");
+    client.expect("CLIENT SETINFO LIB-NAME test", "OK");
+    client.expect("CLIENT SETINFO LIB-VER 1.0", "OK");
+    client.expect("CLIENT NO-EVICT ON", "OK");
+    client.expect("CLIENT NO-TOUCH OFF", "OK");
+    let info = client.run("CLIENT INFO");
+    assert!(
+        info.contains("name=me") && info.contains("lib-name=test") && info.contains("lib-ver=1.0"),
+        "{info}"
+    );
+    assert!(client.run("CLIENT SETNAME a\nb").starts_with("(error) ERR Client names cannot contain"));
+    let id = client.run("CLIENT ID");
+    assert_ne!(server.client().run("CLIENT ID"), id);
+    client.expect("KILN DURABILITY safe", "OK");
+    client.expect("MULTI", "OK");
+    client.expect("RESET", "RESET");
+    client.expect("CLIENT GETNAME", "(nil)");
+    client.expect("KILN DURABILITY", "\"fast\"");
+    client.expect("EXEC", "(error) ERR EXEC without MULTI");
+    client.expect("QUIT", "OK");
+    assert!(client.frame().is_none());
+}
+
+#[test]
+fn resp3_is_spoken_after_hello_3_and_until_hello_2() {
+    let server = TestServer::start();
+    let mut client = server.client();
+    assert!(client.run("HELLO").starts_with(r#"["server", "kiln", "version", "#));
+    let hello = client.run("HELLO 3 SETNAME me");
+    assert!(
+        hello.starts_with(r#"{"server": "kiln", "#) && hello.contains(r#""proto": (integer) 3"#),
+        "{hello}"
+    );
+    client.expect("GET none", "(null)");
+    client.expect("MGET none", "[(null)]");
+    client.expect("CONFIG GET save", r#"{"save": ""}"#);
+    assert!(client.run("INFO server").starts_with("text:"));
+    client.expect("CLIENT GETNAME", "\"me\"");
+    client.expect("WATCH k", "OK");
+    server.client().expect("SET k 1", "OK");
+    client.expect("MULTI", "OK");
+    client.expect("EXEC", "(null)");
+    client.expect("HELLO 4", "(error) NOPROTO unsupported protocol version");
+    client.expect("HELLO x", "(error) ERR Protocol version is not an integer or out of range");
+    assert!(client.run("HELLO 3 AUTH default secret").starts_with("(error) ERR AUTH"));
+    assert!(client.run("HELLO 2").starts_with(r#"["server", "#));
+    client.expect("GET none", "(nil)");
+}
+
+#[test]
+fn what_clients_and_benchmarks_ask_for_is_answered() {
+    let server = TestServer::start();
+    let mut client = server.client();
+    client.expect("CONFIG GET save", r#"["save", ""]"#);
+    client.expect("CONFIG GET appendonly APPENDFSYNC", r#"["appendfsync", "everysec", "appendonly", "yes"]"#);
+    client.expect("CONFIG GET maxmemory", r#"["maxmemory", "0"]"#);
+    client.expect("CONFIG GET nothing*", "[]");
+    client.expect("CONFIG RESETSTAT", "OK");
+    assert!(client.run("CONFIG SET save 1").starts_with("(error) ERR settings are given when"));
+    let count = client.run("COMMAND COUNT");
+    assert!(client.run("COMMAND").len() > 1000);
+    assert_eq!(
+        client.run("COMMAND LIST").matches('"').count() / 2,
+        count["(integer) ".len()..].parse().unwrap()
+    );
+    let get = r#"[["get", (integer) 2, [readonly, fast], (integer) 1, (integer) 1, (integer) 1, [], [], [], []], (nil)]"#;
+    client.expect("COMMAND INFO get none", get);
+    assert!(client.run("COMMAND DOCS get").contains("Returns a string."));
+    client.expect("SET k 1 EX 100", "OK");
+    let info = client.run("INFO");
+    for section in
+        ["Server", "Clients", "Memory", "Persistence", "Durability", "Stats", "Replication", "Keyspace"]
+    {
+        assert!(info.contains(&format!("# {section}\r\n")), "{section}");
+    }
+    for field in [
+        "redis_version",
+        "version",
+        "horizon",
+        "lag_ms",
+        "lag_bytes",
+        "oldest_unhardened_unix_ms",
+        "hardenings",
+    ] {
+        common::info_field(&info, field);
+    }
+    assert!(info.contains("db0:keys=1,expires=1"), "{info}");
+    let some = client.run("INFO durability clients");
+    assert!(some.contains("# Durability") && some.contains("# Clients") && !some.contains("# Server"));
+}
+
+#[test]
+fn one_connection_more_than_allowed_is_told_so() {
+    let options = Options::new().durability(Durability::Fast).connections_max(2);
+    let server = TestServer::with_options(options);
+    let (mut first, mut second) = (server.client(), server.client());
+    first.expect("PING", "PONG");
+    second.expect("PING", "PONG");
+    let mut third = server.client();
+    assert_eq!(third.reply(), "(error) ERR max number of clients reached");
+    assert!(third.frame().is_none());
+}
+
+#[test]
+fn when_the_server_ends_connections_get_their_replies_and_are_closed() {
+    let server = TestServer::start();
+    let mut idle = server.client();
+    idle.expect("PING", "PONG");
+    let mut client = server.client();
+    client.expect("SET k 1", "OK");
+    server.stop();
+    assert!(idle.frame().is_none());
+    assert!(client.frame().is_none());
+}
+
+#[test]
+fn a_client_can_end_the_server() {
+    let server = TestServer::start();
+    let mut client = server.client();
+    client.send(&[b"SHUTDOWN"]);
+    assert!(client.frame().is_none());
+    server.stop();
+}

@@ -1,0 +1,303 @@
+//! Fast and safe connections, receipts, waits and sessions; what is acknowledged as durable is.
+
+mod common;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use common::{TestServer, database_options, info_field};
+use kiln::device::{Fault, FaultKind, OperationKind, SimulatedDevice};
+use kiln::{Kiln, Level};
+use kiln_server::{Durability, Options};
+
+/// A server whose database hardens by itself only after minutes, so that whatever is durable sooner was
+/// waited for.
+fn lazy_server(directory: &std::path::Path, durability: Durability) -> TestServer {
+    let db = database_options().window(Duration::from_secs(300)).open(directory).unwrap();
+    TestServer::over(db, Options::new().durability(durability))
+}
+
+fn integer(reply: &str) -> u64 {
+    reply.strip_prefix("(integer) ").unwrap_or_else(|| panic!("{reply}")).parse().unwrap()
+}
+
+#[test]
+fn a_safe_write_is_durable_when_it_is_answered_and_a_fast_one_need_not_be() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = lazy_server(directory.path(), Durability::Safe);
+    let mut client = server.client();
+    client.expect("KILN DURABILITY", "\"safe\"");
+    for command in ["SET k 1", "INCR k", "SETNX other 1", "SETNX other 2", "DEL k", "FLUSHALL"] {
+        client.run(command);
+        let version = integer(&client.run("KILN RECEIPT"));
+        let horizon = server.db.horizon(Level::LOCAL).number();
+        assert!(horizon >= version, "{command}: version {version} was acknowledged at horizon {horizon}");
+    }
+    client.expect("KILN DURABILITY fast", "OK");
+    client.expect("KILN DURABILITY", "\"fast\"");
+    client.expect("SET k 1", "OK");
+    let version = integer(&client.run("KILN RECEIPT"));
+    assert!(server.db.horizon(Level::LOCAL).number() < version);
+    assert_ne!(info_field(&client.run("INFO durability"), "lag_bytes"), "0");
+}
+
+#[test]
+fn safe_transactions_and_pipelines_wait_once_and_answer_in_order() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = lazy_server(directory.path(), Durability::Safe);
+    let mut client = server.client();
+    let before = server.db.statistics().hardenings;
+    let mut batch = Vec::new();
+    for number in 0..500 {
+        batch.extend(common::encode(&[b"SET", format!("k{number}").as_bytes(), b"v"]));
+        batch.extend(common::encode(&[b"GET", format!("k{number}").as_bytes()]));
+    }
+    client.send_bytes(&batch);
+    for _ in 0..500 {
+        assert_eq!(client.reply(), "OK");
+        assert_eq!(client.reply(), "\"v\"");
+    }
+    let hardenings = server.db.statistics().hardenings - before;
+    assert!(hardenings < 50, "{hardenings} hardenings for one pipeline");
+    client.expect("MULTI", "OK");
+    client.expect("SET a 1", "QUEUED");
+    client.expect("EXEC", "[OK]");
+    let version = integer(&client.run("KILN RECEIPT"));
+    assert!(server.db.horizon(Level::LOCAL).number() >= version);
+}
+
+#[test]
+fn waits_end_when_this_connections_writes_are_durable() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = lazy_server(directory.path(), Durability::Fast);
+    let mut client = server.client();
+    client.expect("KILN RECEIPT", "(nil)");
+    client.expect("WAITAOF 1 0 0", "[(integer) 1, (integer) 0]");
+    client.expect("SET k 1", "OK");
+    client.expect("WAITAOF 0 0 0", "[(integer) 0, (integer) 0]");
+    let version = integer(&client.run("KILN RECEIPT"));
+    client.expect("WAITAOF 1 0 0", "[(integer) 1, (integer) 0]");
+    assert!(integer(&client.run("KILN HORIZON")) >= version);
+    client.expect("SET k 2", "OK");
+    let version = integer(&client.run("KILN RECEIPT"));
+    client.expect(&format!("KILN WAIT {version} 10000"), "(integer) 1");
+    client.expect(&format!("KILN WAIT {version} 0"), "(integer) 1");
+    assert!(integer(&client.run("KILN HORIZON")) >= version);
+    client.expect("WAITAOF 1 3 1000", "[(integer) 1, (integer) 0]");
+    client.expect("WAIT 0 0", "(integer) 0");
+    client.expect("WAIT 1 100", "(integer) 0");
+}
+
+#[test]
+fn waits_refuse_what_makes_no_sense() {
+    let server = TestServer::start();
+    let mut client = server.client();
+    client.expect("WAITAOF 2 0 0", "(error) ERR value is out of range, must be between 0 and 1");
+    client.expect("WAITAOF 1 -1 0", "(error) ERR value is out of range, must be positive");
+    client.expect("WAITAOF 1 0 -1", "(error) ERR timeout is negative");
+    client.expect("WAITAOF 1 0 x", "(error) ERR timeout is not an integer or out of range");
+    client.expect("KILN WAIT 1", "(error) ERR wrong number of arguments for 'kiln|wait' command");
+    assert!(client.run("KILN WAIT 99999999 0").starts_with("(error) ERR version 99999999 has not begun"));
+    client.expect("KILN DURABILITY slow", "(error) ERR the durability of a connection is 'fast' or 'safe'");
+    client.expect("KILN FOO", "(error) ERR unknown subcommand 'FOO'. Try KILN HELP.");
+    client.expect("KILN", "(error) ERR wrong number of arguments for 'kiln' command");
+    assert!(client.run("KILN HELP").contains("SESSION"));
+}
+
+#[test]
+fn pipelined_commands_after_a_wait_are_answered_after_it() {
+    let server = TestServer::start();
+    let mut client = server.client();
+    let mut batch = Vec::new();
+    for command in ["SET a 1", "WAITAOF 1 0 0", "INCR a", "WAITAOF 1 0 0", "GET a"] {
+        batch.extend(common::encode(&common::words(command)));
+    }
+    client.send_bytes(&batch);
+    let durable = "[(integer) 1, (integer) 0]";
+    for reply in ["OK", durable, "(integer) 2", durable, "\"2\""] {
+        assert_eq!(client.reply(), reply);
+    }
+}
+
+#[test]
+fn concurrent_safe_writers_share_hardenings() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = lazy_server(directory.path(), Durability::Safe);
+    let before = server.db.statistics().hardenings;
+    std::thread::scope(|scope| {
+        for writer in 0..32 {
+            let server = &server;
+            scope.spawn(move || {
+                let mut client = server.client();
+                for number in 0..20 {
+                    client.expect(&format!("SET {writer}:{number} v"), "OK");
+                }
+            });
+        }
+    });
+    let hardenings = server.db.statistics().hardenings - before;
+    assert!(hardenings < 640 / 2, "{hardenings} hardenings for 640 safe writes of 32 clients");
+}
+
+#[test]
+fn a_session_counts_its_writes_and_goes_on_after_a_restart() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = TestServer::at(directory.path());
+    let mut client = server.client();
+    client.expect("KILN SERIAL", "(error) ERR this connection has no session; name one with KILN SESSION id");
+    client.expect("KILN SESSION teller-7", "(integer) 0");
+    for (serial, command) in [
+        (1, "SET a 1"),
+        (2, "INCR a"),
+        (3, "SETNX a 5"),
+        (3, "GET a"),
+        (3, "INCR a x"),
+        (4, "SET text abc"),
+        (4, "INCR text"),
+        (5, "MSET b 1 c 2"),
+    ] {
+        client.run(command);
+        client.expect("KILN SERIAL", &format!("(integer) {serial}"));
+    }
+    client.expect("MULTI", "OK");
+    client.expect("SET d 1", "QUEUED");
+    client.expect("SET e 1", "QUEUED");
+    client.expect("EXEC", "[OK, OK]");
+    client.expect("KILN SERIAL", "(integer) 6");
+    let open = server.client().run("KILN SESSION teller-7");
+    assert!(open.starts_with("(error) LOCKED session") && open.contains("open"), "{open}");
+    client.expect("WAITAOF 1 0 0", "[(integer) 1, (integer) 0]");
+    server.stop();
+
+    let server = TestServer::at(directory.path());
+    let mut client = server.client();
+    client.expect("KILN SESSION teller-7", "(integer) 6");
+    client.expect("INCR a", "(integer) 3");
+    client.expect("KILN SERIAL", "(integer) 7");
+    client.expect("KILN SESSION teller-7", "(integer) 7");
+    client.expect("KILN SESSION other", "(integer) 0");
+    server.stop();
+}
+
+#[test]
+fn an_exec_that_does_not_run_takes_no_serial() {
+    let server = TestServer::start();
+    let mut client = server.client();
+    client.expect("KILN SESSION s", "(integer) 0");
+    client.expect("WATCH k", "OK");
+    server.client().expect("SET k 1", "OK");
+    client.expect("MULTI", "OK");
+    client.expect("SET k 2", "QUEUED");
+    client.expect("EXEC", "(nil)");
+    client.expect("KILN SERIAL", "(integer) 0");
+}
+
+#[test]
+fn a_session_is_free_again_when_its_connection_ends() {
+    let server = TestServer::start();
+    let mut client = server.client();
+    client.expect("KILN SESSION s", "(integer) 0");
+    client.expect("SET a 1", "OK");
+    drop(client);
+    let start = Instant::now();
+    let mut client = server.client();
+    while client.run("KILN SESSION s") != "(integer) 1" {
+        assert!(start.elapsed() < Duration::from_secs(10), "the session is still open");
+    }
+}
+
+#[test]
+fn everything_is_there_after_an_orderly_restart() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = lazy_server(directory.path(), Durability::Fast);
+    let mut client = server.client();
+    client.expect("SET plain 1", "OK");
+    client.expect("SET short 1 EX 1000", "OK");
+    server.stop();
+    let server = lazy_server(directory.path(), Durability::Fast);
+    let mut client = server.client();
+    client.expect("MGET plain short", r#"["1", "1"]"#);
+    assert!(integer(&client.run("TTL short")) > 990);
+    assert_eq!(info_field(&client.run("INFO durability"), "recovered_clean"), "1");
+    server.stop();
+}
+
+/// A database on a disk that fails on demand.
+fn simulated(seed: u64) -> (SimulatedDevice, Kiln) {
+    let disk = SimulatedDevice::new(seed);
+    let options = database_options().segment_bytes(1 << 20).memory(4 << 20);
+    let db = options.open_on(Arc::new(disk.clone())).unwrap();
+    (disk, db)
+}
+
+#[test]
+fn writes_that_the_disk_loses_are_answered_as_lost_and_never_as_done() {
+    let (disk, db) = simulated(1);
+    let server = TestServer::over(db, Options::new());
+    let mut client = server.client();
+    client.expect("SET a 1", "OK");
+    disk.inject(Fault { operation: OperationKind::Sync, nth: 1, kind: FaultKind::EIO, sticky: true });
+    let mut batch = Vec::new();
+    for command in ["GET a", "SET a 2", "ECHO x", "INCR n", "ECHO y"] {
+        batch.extend(common::encode(&common::words(command)));
+    }
+    client.send_bytes(&batch);
+    assert_eq!(client.reply(), "\"1\"");
+    assert!(client.reply().starts_with("(error) LOST "));
+    assert_eq!(client.reply(), "\"x\"");
+    assert!(client.reply().starts_with("(error) LOST "));
+    assert_eq!(client.reply(), "\"y\"");
+    for command in ["SET b 1", "WAITAOF 1 0 0", "KILN WAIT 1000000 0"] {
+        assert!(client.run(command).starts_with("(error) "), "{command}");
+    }
+    let mut fast = server.client();
+    fast.expect("KILN DURABILITY fast", "OK");
+    assert!(fast.run("SET b 1").starts_with("(error) LOST "));
+    fast.expect("EXISTS b", "(integer) 0");
+    assert_ne!(info_field(&fast.run("INFO durability"), "failure"), "none");
+}
+
+#[test]
+fn a_full_disk_refuses_writes_and_loses_nothing() {
+    let (disk, db) = simulated(2);
+    let server = TestServer::over(db, Options::new().durability(Durability::Fast));
+    let mut client = server.client();
+    client.expect("SET first 1", "OK");
+    client.expect("WAITAOF 1 0 0", "[(integer) 1, (integer) 0]");
+    disk.set_capacity(Some(disk.used_bytes()));
+    let value = "x".repeat(100_000);
+    let refusal =
+        (0..1000).map(|number| client.run(&format!("SET k{number} {value}"))).find(|reply| reply != "OK");
+    let refusal = refusal.expect("the disk must become full");
+    assert!(refusal.starts_with("(error) NOSPACE "), "{refusal}");
+    client.expect("GET first", "\"1\"");
+    disk.set_capacity(None);
+    client.expect("SET first 2", "OK");
+    client.expect("WAITAOF 1 0 0", "[(integer) 1, (integer) 0]");
+}
+
+#[test]
+fn whatever_was_acknowledged_as_safe_is_there_after_a_power_loss() {
+    for seed in 0..12 {
+        let (disk, db) = simulated(seed);
+        let server = TestServer::over(db, Options::new());
+        disk.crash_after(disk.steps() + 5 + 7 * seed);
+        let mut acknowledged = 0;
+        let mut client = server.client();
+        loop {
+            let reply = client.run("INCR n");
+            match reply.strip_prefix("(integer) ") {
+                Some(number) => acknowledged = number.parse().unwrap(),
+                None => break assert!(reply.starts_with("(error) "), "{reply}"),
+            }
+        }
+        drop(server);
+        let db = database_options().open_on(Arc::new(disk.after_crash_seeded(seed))).unwrap();
+        let strings = db.map("strings").unwrap();
+        let found = db
+            .get(&strings, "n")
+            .unwrap()
+            .map_or(0, |text| String::from_utf8(text).unwrap().parse().unwrap());
+        assert!(found >= acknowledged, "seed {seed}: {found} of {acknowledged}");
+    }
+}

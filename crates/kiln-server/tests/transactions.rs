@@ -1,0 +1,210 @@
+//! `MULTI`, `EXEC` and `WATCH` are transactions of the engine.
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use common::TestServer;
+
+#[test]
+fn queued_commands_run_together_and_answer_together() {
+    let server = TestServer::start();
+    let mut client = server.client();
+    client.expect("MULTI", "OK");
+    client.expect("SET a 1", "QUEUED");
+    client.expect("INCR a", "QUEUED");
+    client.expect("GET a", "QUEUED");
+    client.expect("PING", "QUEUED");
+    client.expect("CLIENT GETNAME", "QUEUED");
+    client.expect("WAITAOF 0 0 0", "QUEUED");
+    server.client().expect("GET a", "(nil)");
+    client.expect("EXEC", r#"[OK, (integer) 2, "2", PONG, (nil), [(integer) 1, (integer) 0]]"#);
+    server.client().expect("GET a", "\"2\"");
+    client.expect("MULTI", "OK");
+    client.expect("EXEC", "[]");
+}
+
+#[test]
+fn a_command_that_fails_inside_leaves_the_others_alone() {
+    let server = TestServer::start();
+    let mut client = server.client();
+    client.expect("SET text abc", "OK");
+    client.expect("MULTI", "OK");
+    client.expect("SET a 1", "QUEUED");
+    client.expect("INCR text", "QUEUED");
+    client.expect("SET b 2", "QUEUED");
+    client.expect("EXEC", "[OK, (error) ERR value is not an integer or out of range, OK]");
+    client.expect("MGET a b", r#"["1", "2"]"#);
+}
+
+#[test]
+fn a_command_that_cannot_be_queued_dooms_the_transaction() {
+    let server = TestServer::start();
+    let mut client = server.client();
+    for (command, error) in [
+        ("GET", "(error) ERR wrong number of arguments for 'get' command"),
+        ("FOO a b", "(error) ERR unknown command 'FOO', with args beginning with: 'a' 'b' "),
+        ("KEYS *", "(error) ERR Command not allowed inside a transaction"),
+        ("KILN RECEIPT", "(error) ERR Command not allowed inside a transaction"),
+    ] {
+        client.expect("MULTI", "OK");
+        client.expect("SET a 1", "QUEUED");
+        client.expect(command, error);
+        client.expect("EXEC", "(error) EXECABORT Transaction discarded because of previous errors.");
+        client.expect("GET a", "(nil)");
+    }
+}
+
+#[test]
+fn the_steering_commands_refuse_what_makes_no_sense() {
+    let server = TestServer::start();
+    let mut client = server.client();
+    client.expect("EXEC", "(error) ERR EXEC without MULTI");
+    client.expect("DISCARD", "(error) ERR DISCARD without MULTI");
+    client.expect("MULTI", "OK");
+    client.expect("MULTI", "(error) ERR MULTI calls can not be nested");
+    client.expect("WATCH a", "(error) ERR WATCH inside MULTI is not allowed");
+    client.expect("SET a 1", "QUEUED");
+    client.expect("DISCARD", "OK");
+    client.expect("GET a", "(nil)");
+    client.expect("UNWATCH", "OK");
+}
+
+#[test]
+fn exec_returns_nil_if_a_watched_key_has_changed() {
+    let server = TestServer::start();
+    let (mut client, mut other) = (server.client(), server.client());
+    for change in ["SET k 2", "DEL k", "EXPIRE k 100", "INCR k", "FLUSHALL", "GETSET k 1"] {
+        client.expect("SET k 1", "OK");
+        client.expect("WATCH other k", "OK");
+        other.run(change);
+        client.expect("MULTI", "OK");
+        client.expect("SET k mine", "QUEUED");
+        client.expect("EXEC", "(nil)");
+        client.expect("SET k mine", "OK");
+    }
+    client.expect("WATCH none", "OK");
+    other.expect("SET none 1", "OK");
+    client.expect("MULTI", "OK");
+    client.expect("EXEC", "(nil)");
+}
+
+#[test]
+fn exec_runs_if_no_watched_key_has_changed() {
+    let server = TestServer::start();
+    let (mut client, mut other) = (server.client(), server.client());
+    client.expect("SET k 1", "OK");
+    for forget in ["UNWATCH", "EXEC", "DISCARD", ""] {
+        client.expect("WATCH k none", "OK");
+        if forget.is_empty() {
+            other.expect("SET unrelated 1", "OK");
+        } else {
+            if forget != "UNWATCH" {
+                client.expect("MULTI", "OK");
+            }
+            client.run(forget);
+            other.expect("SET k 1", "OK");
+        }
+        client.expect("MULTI", "OK");
+        client.expect("SET k 1", "QUEUED");
+        client.expect("EXEC", "[OK]");
+    }
+}
+
+#[test]
+fn a_watched_key_that_expires_counts_as_changed() {
+    let server = TestServer::start();
+    let mut client = server.client();
+    client.expect("SET k 1 PX 30", "OK");
+    client.expect("WATCH k", "OK");
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    client.expect("MULTI", "OK");
+    client.expect("SET k 2", "QUEUED");
+    client.expect("EXEC", "(nil)");
+}
+
+#[test]
+fn a_transaction_that_flushes_sees_its_own_flush() {
+    let server = TestServer::start();
+    let mut client = server.client();
+    client.expect("MSET a 1 b 2", "OK");
+    client.expect("MULTI", "OK");
+    for command in ["SET c 3", "FLUSHALL", "GET a", "SET d 4", "FLUSHDB", "GET d", "SET e 5"] {
+        client.expect(command, "QUEUED");
+    }
+    client.expect("EXEC", "[OK, OK, (nil), OK, OK, (nil), OK]");
+    client.expect("KEYS *", r#"["e"]"#);
+}
+
+/// Two accounts whose sum never changes, moved between by `WATCH`/`MULTI`/`EXEC` and read by `MGET` and by
+/// `EXEC`.
+#[test]
+fn concurrent_transactions_keep_their_invariant_and_readers_see_it() {
+    let server = TestServer::start();
+    server.client().expect("MSET a 500 b 500", "OK");
+    let stop = AtomicBool::new(false);
+    let moved: u64 = std::thread::scope(|scope| {
+        for reading in ["MGET a b", "EXEC"] {
+            let (server, stop) = (&server, &stop);
+            scope.spawn(move || {
+                let mut client = server.client();
+                while !stop.load(Ordering::Relaxed) {
+                    if reading == "EXEC" {
+                        client.expect("MULTI", "OK");
+                        client.expect("GET a", "QUEUED");
+                        client.expect("GET b", "QUEUED");
+                    }
+                    let reply = client.run(reading);
+                    let sum: i64 = reply.split('"').filter_map(|part| part.parse::<i64>().ok()).sum();
+                    assert_eq!(sum, 1000, "{reply}");
+                }
+            });
+        }
+        let movers: Vec<_> = (0..4).map(|_| scope.spawn(|| move_money(&server))).collect();
+        let moved = movers.into_iter().map(|mover| mover.join().unwrap()).sum();
+        stop.store(true, Ordering::Relaxed);
+        moved
+    });
+    assert!(moved > 0);
+    let mut client = server.client();
+    let a: i64 = client.run("GET a").trim_matches('"').parse().unwrap();
+    assert_eq!(a, 500 - moved as i64);
+}
+
+/// Moves 1 from a to b, a hundred times over, and says how often it went through.
+fn move_money(server: &TestServer) -> u64 {
+    let mut client = server.client();
+    let mut moved = 0;
+    for _ in 0..100 {
+        client.expect("WATCH a b", "OK");
+        let read = |client: &mut common::Client, key: &str| -> i64 {
+            client.run(&format!("GET {key}")).trim_matches('"').parse().unwrap()
+        };
+        let (a, b) = (read(&mut client, "a"), read(&mut client, "b"));
+        client.expect("MULTI", "OK");
+        client.expect(&format!("SET a {}", a - 1), "QUEUED");
+        client.expect(&format!("SET b {}", b + 1), "QUEUED");
+        match client.run("EXEC").as_str() {
+            "[OK, OK]" => moved += 1,
+            "(nil)" => {}
+            other => panic!("{other}"),
+        }
+    }
+    moved
+}
+
+#[test]
+fn concurrent_increments_are_all_counted() {
+    let server = TestServer::start();
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let mut client = server.client();
+                for _ in 0..200 {
+                    client.run("INCR n");
+                }
+            });
+        }
+    });
+    server.client().expect("GET n", "\"1600\"");
+}

@@ -1,0 +1,160 @@
+//! Actors that write numbers to keys of their own.
+
+use fastrand::Rng;
+use redis::{Connection, RedisResult, cmd, pipe};
+
+use super::{Actor, Mode, number_of, numbered_value};
+
+/// Keys of one safe writer.
+const KEY_COUNT: usize = 40;
+
+/// Numbers of one key.
+#[derive(Clone, Copy, Debug, Default)]
+struct Numbers {
+    /// Acknowledged as durable: must be there, or a later one.
+    acknowledged: u64,
+    /// Asked for: nothing later may be there.
+    asked: u64,
+}
+
+impl Numbers {
+    fn check(&mut self, found: u64, key: &str) {
+        let Numbers { acknowledged, asked } = *self;
+        assert!(
+            found >= acknowledged,
+            "{key}: {acknowledged} was acknowledged as safe, and {found} is there"
+        );
+        assert!(found <= asked, "{key}: {asked} was the last to be written, and {found} is there");
+        // What was recovered is durable, and the next restart must not go back behind it.
+        *self = Numbers { acknowledged: found, asked: found };
+    }
+}
+
+/// Writes numbered values, safe, some at a time on one connection.
+#[derive(Debug)]
+pub struct SafeWriter {
+    id: usize,
+    keys: Vec<Numbers>,
+    writes: u64,
+}
+
+impl SafeWriter {
+    /// A writer with keys that no other number has.
+    pub fn new(id: usize) -> SafeWriter {
+        SafeWriter { id, keys: vec![Numbers::default(); KEY_COUNT], writes: 0 }
+    }
+
+    fn key(&self, at: usize) -> String {
+        format!("safe:{}:{at}", self.id)
+    }
+}
+
+impl Actor for SafeWriter {
+    fn begin(&mut self, connection: &mut Connection) -> RedisResult<()> {
+        Mode::Safe.set(connection)
+    }
+
+    fn step(&mut self, connection: &mut Connection, random: &mut Rng) -> RedisResult<()> {
+        let first = random.usize(..KEY_COUNT);
+        let count = random.usize(1..=8);
+        let written: Vec<usize> = (first..first + count).map(|at| at % KEY_COUNT).collect();
+        let mut pipeline = pipe();
+        for &at in &written {
+            self.keys[at].asked += 1;
+            let value = numbered_value(self.keys[at].asked, random);
+            pipeline.cmd("SET").arg(self.key(at)).arg(value).ignore();
+        }
+        pipeline.exec(connection)?;
+        for &at in &written {
+            self.keys[at].acknowledged = self.keys[at].asked;
+        }
+        self.writes += count as u64;
+        Ok(())
+    }
+
+    fn check(&mut self, connection: &mut Connection) -> RedisResult<()> {
+        for at in 0..KEY_COUNT {
+            let key = self.key(at);
+            let value: Option<Vec<u8>> = cmd("GET").arg(&key).query(connection)?;
+            self.keys[at].check(number_of(value.as_deref()), &key);
+        }
+        Ok(())
+    }
+
+    fn acknowledged(&self) -> u64 {
+        self.writes
+    }
+}
+
+/// Writes the same number to two keys in turn, fast, and sometimes waits until it is durable.
+#[derive(Debug)]
+pub struct FastWriter {
+    id: usize,
+    first: Numbers,
+    second: Numbers,
+    writes: u64,
+}
+
+impl FastWriter {
+    /// A writer with keys that no other number has.
+    pub fn new(id: usize) -> FastWriter {
+        FastWriter { id, first: Numbers::default(), second: Numbers::default(), writes: 0 }
+    }
+
+    fn keys(&self) -> [String; 2] {
+        [format!("fast:{}:first", self.id), format!("fast:{}:second", self.id)]
+    }
+}
+
+impl Actor for FastWriter {
+    fn begin(&mut self, connection: &mut Connection) -> RedisResult<()> {
+        Mode::Fast.set(connection)?;
+        if self.second.asked < self.first.asked {
+            // The kill came between the two writes of a step: the step is finished first, or a kill in the next one would
+            // leave them two apart.
+            self.second.asked = self.first.asked;
+            let value = format!("{:020}", self.second.asked);
+            cmd("SET").arg(&self.keys()[1]).arg(value).exec(connection)?;
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, connection: &mut Connection, random: &mut Rng) -> RedisResult<()> {
+        let [first, second] = self.keys();
+        self.first.asked += 1;
+        cmd("SET").arg(first).arg(numbered_value(self.first.asked, random)).exec(connection)?;
+        self.second.asked = self.first.asked;
+        cmd("SET").arg(second).arg(numbered_value(self.second.asked, random)).exec(connection)?;
+        self.writes += 2;
+        if random.u8(..) < 8 {
+            let (local, replicas): (u64, u64) = cmd("WAITAOF").arg(1).arg(0).arg(0).query(connection)?;
+            assert_eq!(
+                (local, replicas),
+                (1, 0),
+                "WAITAOF without a limit returned before the writes were durable"
+            );
+            self.first.acknowledged = self.first.asked;
+            self.second.acknowledged = self.second.asked;
+        }
+        Ok(())
+    }
+
+    fn check(&mut self, connection: &mut Connection) -> RedisResult<()> {
+        let [first_key, second_key] = self.keys();
+        let (first, second): (Option<Vec<u8>>, Option<Vec<u8>>) =
+            cmd("MGET").arg(&first_key).arg(&second_key).query(connection)?;
+        let (first, second) = (number_of(first.as_deref()), number_of(second.as_deref()));
+        self.first.check(first, &first_key);
+        self.second.check(second, &second_key);
+        // A step always writes the first key before the second; so a state that is a prefix has them equal, or one apart.
+        assert!(
+            first == second || first == second + 1,
+            "{first_key} is {first} and {second_key} is {second}: a later write survived and an earlier one did not"
+        );
+        Ok(())
+    }
+
+    fn acknowledged(&self) -> u64 {
+        self.writes
+    }
+}

@@ -1,0 +1,323 @@
+//! C3, C5, C6: early visibility, receipts that end in exactly one way, and reads of three kinds.
+//!
+//! The disk is stuck on purpose: see [`gate`](super::gate).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
+
+use kiln::device::{Fault, FaultKind, Keep, OperationKind, SimulatedDevice};
+use kiln::{ErrorKind, Kiln, Level, Progress};
+
+use super::crash::reopen;
+use super::gate::{Gate, GatedDevice, OpenAtEnd};
+use super::support::{PATIENCE, background, block_on, eventually, manual, watched};
+
+const LONG: Duration = Duration::from_secs(3600);
+
+/// A database with background threads that harden at once when asked, and never by themselves.
+fn stuck_database() -> (Kiln, SimulatedDevice, Gate) {
+    let disk = SimulatedDevice::new(1);
+    let (device, gate) = GatedDevice::new(&disk);
+    let db = background().window(LONG).open_on(device).unwrap();
+    (db, disk, gate)
+}
+
+#[test]
+fn c3_fast_commits_are_visible_to_other_threads_while_the_disk_is_stuck() {
+    watched("c3_fast_commits_are_visible", PATIENCE, |_| {
+        let (db, _disk, gate) = stuck_database();
+        let _open = OpenAtEnd(gate.clone());
+        let map = db.map("map").unwrap();
+        db.put(&map, "key", "old").unwrap().safe().unwrap();
+        gate.shut();
+        db.put(&map, "another", "commit").unwrap().forget();
+        db.harden_soon();
+        gate.wait_until_stuck();
+        let (_, receipt) = db.put(&map, "key", "new").unwrap().fast();
+        let seen = thread::scope(|scope| scope.spawn(|| db.get(&map, "key").unwrap()).join().unwrap());
+        assert_eq!(seen.unwrap(), b"new");
+        assert_eq!(receipt.poll(Level::LOCAL), Progress::Pending);
+        gate.open();
+        receipt.wait(Level::LOCAL).unwrap();
+    });
+}
+
+#[test]
+fn c3_locks_are_released_at_the_commit_point_while_the_disk_is_stuck() {
+    watched("c3_locks_are_released", PATIENCE, |_| {
+        let (db, _disk, gate) = stuck_database();
+        let _open = OpenAtEnd(gate.clone());
+        let table = db.table("table").unwrap();
+        gate.shut();
+        db.add(&table, "counter", 1).unwrap().forget();
+        db.harden_soon();
+        gate.wait_until_stuck();
+        // Every thread overwrites what the others have committed and not hardened, and reads its range.
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..50 {
+                        let rows = db.transact(|tx| {
+                            tx.add(&table, "counter", 1)?;
+                            Ok(tx.range::<&[u8]>(&table, ..).count())
+                        });
+                        assert_eq!(rows.unwrap().forget(), 1);
+                    }
+                });
+            }
+        });
+        assert_eq!(db.get(&table, "counter").unwrap().unwrap(), 201_i64.to_le_bytes());
+        assert_eq!(db.read_durable(|durable| durable.get(&table, "counter")).unwrap(), None);
+        gate.open();
+        db.persist().unwrap();
+        let durable = db.read_durable(|durable| durable.get(&table, "counter")).unwrap();
+        assert_eq!(durable.unwrap(), 201_i64.to_le_bytes());
+    });
+}
+
+/// All ways to learn how one commit ends, running at once. Returns what each has heard, in the order: waiter,
+/// future, callback; and how many times the callback came.
+fn ask_in_every_way(db: &Kiln, gate: &Gate, release: impl FnOnce()) -> ([Result<(), ErrorKind>; 3], u64) {
+    let map = db.map("map").unwrap();
+    let calls = Arc::new(AtomicU64::new(0));
+    let (told, hear) = channel();
+    gate.shut();
+    let (_, receipt) = db.put(&map, "key", "value").unwrap().fast();
+    let counted = calls.clone();
+    receipt.on_durable(Level::LOCAL, move |outcome| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        told.send(outcome.map_err(|_| ErrorKind::Lost)).unwrap();
+    });
+    let ends = thread::scope(|scope| {
+        let waiter = scope.spawn(|| receipt.wait(Level::LOCAL).map_err(|error| error.kind()));
+        let future = scope.spawn(|| block_on(receipt.durable(Level::LOCAL)).map_err(|error| error.kind()));
+        gate.wait_until_stuck();
+        assert_eq!(receipt.poll(Level::LOCAL), Progress::Pending);
+        assert_eq!(receipt.poll(Level::MEMORY), Progress::Durable);
+        assert!(!receipt.wait_timeout(Level::LOCAL, Duration::from_millis(5)).unwrap());
+        assert!(hear.try_recv().is_err(), "a callback came while the disk was stuck");
+        release();
+        gate.open();
+        [waiter.join().unwrap(), future.join().unwrap(), hear.recv_timeout(PATIENCE).unwrap()]
+    });
+    // Once more, now that the end is known: the answer is the same, and comes at once.
+    let again = receipt.wait(Level::LOCAL).map_err(|error| error.kind());
+    assert_eq!(again, ends[0]);
+    let progress = if ends[0].is_ok() { Progress::Durable } else { Progress::Lost };
+    assert_eq!(receipt.poll(Level::LOCAL), progress);
+    assert_eq!(block_on(receipt.durable(Level::LOCAL)).map_err(|error| error.kind()), ends[0]);
+    let (told, hear) = channel();
+    receipt.on_durable(Level::LOCAL, move |outcome| told.send(outcome.is_ok()).unwrap());
+    assert_eq!(hear.recv_timeout(PATIENCE).unwrap(), ends[0].is_ok());
+    (ends, calls.load(Ordering::SeqCst))
+}
+
+#[test]
+fn c5_wait_poll_future_and_callback_all_end_once_as_durable() {
+    watched("c5_wait_poll_future_and_callback", PATIENCE, |_| {
+        let (db, _disk, gate) = stuck_database();
+        let _open = OpenAtEnd(gate.clone());
+        let (ends, calls) = ask_in_every_way(&db, &gate, || {});
+        assert_eq!((ends, calls), ([Ok(()); 3], 1));
+        assert!(db.horizon(Level::LOCAL) >= db.receipt(db.horizon(Level::LOCAL)).version());
+    });
+}
+
+#[test]
+fn c5_wait_poll_future_and_callback_all_end_once_as_lost() {
+    for kind in [FaultKind::EIO, FaultKind::FailedSyncThenSuccess] {
+        watched("c5_wait_poll_future_and_callback", PATIENCE, |_| {
+            let (db, disk, gate) = stuck_database();
+            let _open = OpenAtEnd(gate.clone());
+            let map = db.map("map").unwrap();
+            db.put(&map, "kept", "value").unwrap().safe().unwrap();
+            let kept = db.horizon(Level::LOCAL);
+            let (told, lost) = channel();
+            db.on_lost(move |lost| told.send(lost).unwrap());
+            // Sticky, since the preparation of a segment may be stuck at the gate, too.
+            let fail = || disk.inject(Fault { operation: OperationKind::Sync, nth: 1, kind, sticky: true });
+            let (ends, calls) = ask_in_every_way(&db, &gate, fail);
+            disk.clear_faults();
+            assert_eq!((ends, calls), ([Err(ErrorKind::Lost); 3], 1));
+            let told = lost.recv_timeout(PATIENCE).unwrap();
+            assert_eq!(told.horizon(), kept);
+            assert!(!told.reason().is_empty());
+            assert!(lost.try_recv().is_err(), "on_lost came twice");
+
+            // The disk works again, and that must not tempt anybody.
+            assert_eq!(
+                db.put(&map, "key", "later").map(|commit| commit.forget()).unwrap_err().kind(),
+                ErrorKind::Lost
+            );
+            assert_eq!(db.persist().unwrap_err().kind(), ErrorKind::Lost);
+            assert_eq!(db.horizon(Level::LOCAL), kept);
+            assert_eq!(db.get(&map, "key").unwrap().unwrap(), b"value", "reads go on");
+            assert_eq!(db.get(&map, "kept").unwrap().unwrap(), b"value");
+            assert!(db.statistics().failure.is_some());
+            let (told, late) = channel();
+            db.on_lost(move |lost| told.send(lost.horizon()).unwrap());
+            assert_eq!(late.recv_timeout(PATIENCE).unwrap(), kept, "who asks late is told at once");
+            drop(map);
+            drop(db);
+
+            let db = reopen(&disk.after_crash(&mut |_| Keep::Lost)).unwrap();
+            let map = db.map("map").unwrap();
+            assert_eq!(db.recovery_report().horizon, kept);
+            assert_eq!(db.get(&map, "kept").unwrap().unwrap(), b"value");
+            assert_eq!(db.get(&map, "key").unwrap(), None);
+            assert!(db.recovery_report().lost_versions.is_some());
+        });
+    }
+}
+
+#[test]
+fn c5_waiters_that_arrive_during_one_sync_share_the_next() {
+    watched("c5_waiters_that_arrive", PATIENCE, |_| {
+        let (db, disk, gate) = stuck_database();
+        let _open = OpenAtEnd(gate.clone());
+        let map = db.map("map").unwrap();
+        db.persist().unwrap();
+        gate.shut();
+        let committed = AtomicU64::new(0);
+        thread::scope(|scope| {
+            let first = scope.spawn(|| db.put(&map, "first", "value").unwrap().safe());
+            gate.wait_until_stuck();
+            let before = gate.syncs();
+            let others: Vec<_> = (0..16_u32)
+                .map(|number| {
+                    let (db, map, committed) = (&db, &map, &committed);
+                    scope.spawn(move || {
+                        let commit = db.put(map, number.to_le_bytes(), "value").unwrap();
+                        committed.fetch_add(1, Ordering::SeqCst);
+                        commit.safe()
+                    })
+                })
+                .collect();
+            eventually("sixteen commits", || committed.load(Ordering::SeqCst) == 16);
+            gate.open();
+            first.join().unwrap().unwrap();
+            others.into_iter().for_each(|other| other.join().unwrap().unwrap());
+            // One write may cross into the next segment; then it takes two.
+            assert!(gate.syncs() - before <= 2, "{} syncs for one group", gate.syncs() - before);
+        });
+        let left = disk.after_crash(&mut |_| Keep::Lost);
+        let db = reopen(&left).unwrap();
+        assert_eq!(db.objects()[0].keys, 17);
+    });
+}
+
+#[test]
+fn c5_receipts_outlive_the_database_and_tell_how_it_closed() {
+    let disk = SimulatedDevice::new(1);
+    let db = manual().open_on(Arc::new(disk.clone())).unwrap();
+    let map = db.map("map").unwrap();
+    let (_, receipt) = db.put(&map, "key", "value").unwrap().fast();
+    let called = Arc::new(AtomicBool::new(false));
+    let calling = called.clone();
+    receipt.on_durable(Level::LOCAL, move |outcome| calling.store(outcome.is_ok(), Ordering::SeqCst));
+    assert_eq!(receipt.poll(Level::LOCAL), Progress::Pending);
+    drop(map);
+    drop(db);
+    assert_eq!(receipt.poll(Level::LOCAL), Progress::Durable);
+    receipt.wait(Level::LOCAL).unwrap();
+    assert!(called.load(Ordering::SeqCst), "closing has made it durable and told nobody");
+}
+
+#[test]
+fn c5_a_future_version_is_nobodys_receipt() {
+    let db = manual().open_on(Arc::new(SimulatedDevice::new(1))).unwrap();
+    let future = db.receipt(kiln::Version::new(db.version().number() + 1_000));
+    assert_eq!(future.poll(Level::LOCAL), Progress::Pending);
+    assert_eq!(future.wait(Level::LOCAL).unwrap_err().kind(), ErrorKind::Input);
+    assert_eq!(block_on(future.durable(Level::LOCAL)).unwrap_err().kind(), ErrorKind::Input);
+}
+
+#[test]
+fn c4_the_horizon_only_rises_and_covers_every_durable_receipt() {
+    let disk = SimulatedDevice::new(1);
+    let db = background().window(Duration::from_millis(1)).open_on(Arc::new(disk)).unwrap();
+    let map = db.map("map").unwrap();
+    let (told, horizons) = channel();
+    db.on_durable(move |horizon| told.send(horizon).unwrap());
+    thread::scope(|scope| {
+        for thread in 0..3_u64 {
+            let (db, map) = (&db, &map);
+            scope.spawn(move || {
+                for round in 0..200_u64 {
+                    let commit = db.put(map, thread.to_le_bytes(), round.to_le_bytes()).unwrap();
+                    let version = commit.version();
+                    if round % 8 == 0 {
+                        commit.safe().unwrap();
+                        assert!(db.horizon(Level::LOCAL) >= version);
+                    } else {
+                        commit.forget();
+                    }
+                }
+            });
+        }
+    });
+    db.persist().unwrap();
+    let horizons: Vec<_> = horizons.try_iter().collect();
+    assert!(horizons.is_sorted() && !horizons.is_empty(), "the horizon went back: {horizons:?}");
+    assert_eq!(horizons.last(), Some(&db.horizon(Level::LOCAL)));
+}
+
+#[test]
+fn c6_a_safe_read_waits_a_durable_read_is_old_and_a_fast_read_is_new() {
+    watched("c6_a_safe_read_waits", PATIENCE, |_| {
+        let (db, _disk, gate) = stuck_database();
+        let _open = OpenAtEnd(gate.clone());
+        let table = db.table("table").unwrap();
+        db.put(&table, "key", "old").unwrap().safe().unwrap();
+        gate.shut();
+        let (_, receipt) = db.put(&table, "key", "new").unwrap().fast();
+        let answered = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let safe = scope.spawn(|| {
+                let value = db.read_safe(|tx| tx.get(&table, "key")).unwrap().unwrap();
+                answered.store(true, Ordering::SeqCst);
+                assert_eq!(receipt.poll(Level::LOCAL), Progress::Durable, "acknowledged too early");
+                value
+            });
+            gate.wait_until_stuck();
+            assert_eq!(db.get(&table, "key").unwrap().unwrap(), b"new");
+            let durable = |durable: &kiln::Snapshot<'_>| durable.get(&table, "key");
+            assert_eq!(db.read_durable(durable).unwrap().unwrap(), b"old");
+            assert_eq!(db.durable_snapshot().unwrap().range::<&[u8]>(&table, ..).count(), 1);
+            assert!(!answered.load(Ordering::SeqCst), "a safe read was answered while the disk was stuck");
+            gate.open();
+            assert_eq!(safe.join().unwrap(), b"new");
+            assert_eq!(db.read_durable(durable).unwrap().unwrap(), b"new");
+        });
+    });
+}
+
+#[test]
+fn c6_a_safe_read_of_what_is_durable_needs_no_disk_and_one_of_absence_waits() {
+    watched("c6_a_safe_read_of_what_is_durable", PATIENCE, |_| {
+        let (db, _disk, gate) = stuck_database();
+        let _open = OpenAtEnd(gate.clone());
+        let table = db.table("table").unwrap();
+        for key in ["kept", "deleted"] {
+            db.put(&table, key, "value").unwrap().safe().unwrap();
+        }
+        gate.shut();
+        let (_, receipt) = db.delete(&table, "deleted").unwrap().fast();
+        let kept = db.read_safe(|tx| tx.get(&table, "kept")).unwrap();
+        assert_eq!(kept.unwrap(), b"value", "this needs no sync, or it would hang");
+        thread::scope(|scope| {
+            // That a key is gone is something read, too.
+            let gone = scope.spawn(|| {
+                let gone = db.read_safe(|tx| tx.contains(&table, "deleted")).unwrap();
+                (gone, receipt.poll(Level::LOCAL))
+            });
+            gate.wait_until_stuck();
+            gate.open();
+            assert_eq!(gone.join().unwrap(), (false, Progress::Durable));
+        });
+        assert!(db.read_safe(|tx| tx.put(&table, "key", "value")).is_err(), "a safe read must not write");
+    });
+}

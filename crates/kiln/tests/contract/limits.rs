@@ -1,0 +1,320 @@
+//! The edges: limits and what an error says at them, what opening refuses, and transactions of the largest size.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use kiln::device::{Device, FileDevice, SimulatedDevice};
+use kiln::{Error, ErrorKind, Isolation, Kiln, Object, ObjectKind, Options};
+
+use super::crash::reopen;
+use super::support::{PATIENCE, Random, background, budget, manual, seed, watched};
+
+/// The longest key and value of the smallest database: an eighth of a segment, and half of one.
+const KEY_BYTES_MAX: usize = 8 << 10;
+const VALUE_BYTES_MAX: usize = 32 << 10;
+
+fn kind<T>(result: Result<T, Error>) -> ErrorKind {
+    match result {
+        Ok(_) => panic!("this must fail"),
+        Err(error) => {
+            assert!(error.to_string().len() > 15, "an error says what to do: {error}");
+            error.kind()
+        }
+    }
+}
+
+fn memory_database(options: &Options) -> Kiln {
+    options.open_on(Arc::new(SimulatedDevice::new(seed()))).unwrap()
+}
+
+#[test]
+fn c1_keys_and_values_of_every_length_up_to_the_limit() {
+    let db = memory_database(&manual());
+    let (table, map) = (db.table("table").unwrap(), db.map("map").unwrap());
+    let lengths = [0, 1, 7, 8, 9, 255, 4_096, KEY_BYTES_MAX - 1, KEY_BYTES_MAX];
+    for key_bytes in lengths {
+        for value_bytes in [0, 1, 8, 511, 512, 4_096, VALUE_BYTES_MAX - 1, VALUE_BYTES_MAX] {
+            let (key, value) = (vec![b'k'; key_bytes], vec![b'v'; value_bytes]);
+            db.put(&table, &key, &value).unwrap().forget();
+            db.put(&map, &key, &value).unwrap().safe().unwrap();
+            assert!(db.get(&table, &key).unwrap().unwrap() == value);
+            assert!(db.get(&map, &key).unwrap().unwrap() == value);
+        }
+    }
+    assert_eq!((table.len(), map.len()), (lengths.len() as u64, lengths.len() as u64));
+    let long_key = vec![b'k'; KEY_BYTES_MAX + 1];
+    assert_eq!(kind(db.put(&table, &long_key, "value")), ErrorKind::Input);
+    assert_eq!(kind(db.put(&map, "key", vec![0; VALUE_BYTES_MAX + 1])), ErrorKind::Input);
+    assert_eq!(db.get(&map, "key").unwrap(), None);
+    // A transaction lives on after a wrong argument.
+    let tx = db.begin().unwrap();
+    assert_eq!(kind(tx.put(&map, &long_key, "value")), ErrorKind::Input);
+    assert_eq!(kind(tx.get(&table, &long_key)), ErrorKind::Input);
+    tx.put(&map, "key", "value").unwrap();
+    tx.commit().unwrap().safe().unwrap();
+    assert_eq!(db.get(&map, "key").unwrap().unwrap(), b"value");
+}
+
+#[test]
+fn c1_values_of_sixteen_megabytes_and_keys_of_sixty_four_kilobytes() {
+    let disk = SimulatedDevice::new(seed());
+    let options = Options::new().background(false).memory(128 << 20);
+    let db = options.open_on(Arc::new(disk.clone())).unwrap();
+    let table = db.table("table").unwrap();
+    let (key, value) = (vec![b'k'; 64 << 10], vec![b'v'; 16 << 20]);
+    for round in 0..3_u8 {
+        let key = [key.as_slice(), &[]].concat();
+        db.put(&table, &key[round.into()..], &value).unwrap().safe().unwrap();
+    }
+    assert_eq!(kind(db.put(&table, [key.as_slice(), b"k"].concat(), "value")), ErrorKind::Input);
+    assert_eq!(kind(db.put(&table, "key", vec![b'v'; (16 << 20) + 1])), ErrorKind::Input);
+    drop((table, db));
+    let db = options.open_on(Arc::new(disk)).unwrap();
+    let table = db.table("table").unwrap();
+    for round in 0..3 {
+        assert!(db.get(&table, &key[round..]).unwrap().unwrap() == value);
+    }
+}
+
+#[test]
+fn c1_a_transaction_over_a_limit_is_aborted_and_others_go_on() {
+    let db = memory_database(&manual().transaction_entries(10).transaction_bytes(2_000).open_transactions(2));
+    let map = db.map("map").unwrap();
+    let tx = db.begin().unwrap();
+    for number in 0..10_u8 {
+        tx.put(&map, [number], "value").unwrap();
+    }
+    assert_eq!(kind(tx.put(&map, "one more", "value")), ErrorKind::Limit);
+    assert_eq!(kind(tx.get(&map, [1])), ErrorKind::Aborted);
+    assert_eq!(kind(tx.commit()), ErrorKind::Aborted);
+    assert!(map.is_empty());
+
+    let tx = db.begin().unwrap();
+    tx.put(&map, "a", vec![0; 1_500]).unwrap();
+    assert_eq!(kind(tx.put(&map, "b", vec![0; 1_500])), ErrorKind::Limit);
+    drop(tx);
+    let too_many = db.transact(|tx| (0..20_u8).try_for_each(|key| tx.get(&map, [key]).map(drop)));
+    assert_eq!(kind(too_many), ErrorKind::Limit);
+
+    let open = (db.begin().unwrap(), db.begin_with(Isolation::Snapshot).unwrap());
+    assert_eq!(kind(db.begin()), ErrorKind::Limit);
+    db.put(&map, "key", "closures are not counted").unwrap().safe().unwrap();
+    drop(open.0);
+    db.begin().unwrap().abort();
+    assert_eq!(db.statistics().open_transactions, 1);
+}
+
+#[test]
+fn c1_an_old_transaction_fails_and_a_stuck_one_blocks_nobody() {
+    let db = memory_database(&background().transaction_age(Duration::from_millis(20)));
+    let table = db.table("table").unwrap();
+    let stuck = db.begin().unwrap();
+    stuck.put(&table, "key", "stuck").unwrap();
+    assert_eq!(stuck.range::<&[u8]>(&table, ..).count(), 1);
+    for round in 0..20_u8 {
+        db.put(&table, "key", [round]).unwrap().safe().unwrap();
+    }
+    thread::sleep(Duration::from_millis(25));
+    assert_eq!(kind(stuck.get(&table, "key")), ErrorKind::Limit);
+    assert_eq!(kind(stuck.commit()), ErrorKind::Aborted);
+    assert_eq!(db.get(&table, "key").unwrap().unwrap(), [19]);
+}
+
+/// Transactions as large as they may be, again and again, in the smallest memory there is: they must find space
+/// wherever the log's tail happens to be.
+#[test]
+fn c5b_the_largest_transactions_always_find_space() {
+    let name = "c5b_the_largest_transactions_always_find_space";
+    watched(name, 3 * PATIENCE, |replay| {
+        let transaction_bytes_max = (128 << 10) / 8 * 3;
+        for round in 0..budget(120) {
+            let seed = seed() + round;
+            replay.at(name, &format!("KILN_SEED={seed}"));
+            let mut random = Random::new(seed);
+            let db = reopen(&SimulatedDevice::new(seed)).unwrap();
+            let map = db.map("map").unwrap();
+            for number in 0..12_u8 {
+                let parts = 1 + random.below(4);
+                // Each record has a header of 24 bytes, and its key and value are filled up to 8.
+                let most = (transaction_bytes_max / parts - 40).min(VALUE_BYTES_MAX);
+                let bytes = if random.one_in(2) { most } else { random.below(most) };
+                let write = db.transact(|tx| {
+                    (0..parts)
+                        .try_for_each(|part| tx.put(&map, [number % 4, part as u8], vec![number; bytes]))
+                });
+                write.unwrap().forget();
+                for part in 0..parts {
+                    assert!(db.get(&map, [number % 4, part as u8]).unwrap().unwrap() == vec![number; bytes]);
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn c1_objects_are_checked_by_name_kind_and_database() {
+    let db = memory_database(&manual());
+    let table = db.table("name").unwrap();
+    assert_eq!(kind(db.map("name")), ErrorKind::Input);
+    assert_eq!(kind(db.table("")), ErrorKind::Input);
+    assert_eq!(kind(db.table(&"x".repeat(256))), ErrorKind::Input);
+    db.map(&"x".repeat(255)).unwrap();
+    let other = memory_database(&manual());
+    let foreign = other.map("name").unwrap();
+    assert_eq!(kind(db.put(&foreign, "key", "value")), ErrorKind::Input);
+    assert_eq!(kind(db.get(&foreign, "key")), ErrorKind::Input);
+    assert_eq!(kind(db.transact(|tx| tx.get(&foreign, "key"))), ErrorKind::Input);
+    assert_eq!(kind(db.snapshot().unwrap().get(&foreign, "key")), ErrorKind::Input);
+    // A name of one database may be another kind in the other; two handles are one object.
+    db.put(&db.table("name").unwrap(), "key", "value").unwrap().forget();
+    assert_eq!(db.get(&table, "key").unwrap().unwrap(), b"value");
+    let objects: Vec<_> =
+        db.objects().into_iter().map(|info| (info.name.len(), info.kind, info.keys)).collect();
+    assert_eq!(objects, [(4, ObjectKind::Table, 1), (255, ObjectKind::Map, 0)]);
+}
+
+/// Another database, by the same names, must not be written to by accident.
+#[test]
+fn c2_ranges_and_watches_of_another_database_are_refused() {
+    let (db, other) = (memory_database(&manual()), memory_database(&manual()));
+    let (own, foreign) = (db.table("table").unwrap(), other.table("table").unwrap());
+    db.put(&own, "key", "own").unwrap().forget();
+    other.put(&foreign, "key", "foreign").unwrap().forget();
+    let tx = db.begin().unwrap();
+    assert_eq!(kind(tx.range::<&[u8]>(&foreign, ..).next().transpose()), ErrorKind::Input);
+    assert_eq!(kind(tx.prefix(&foreign, "k").next().transpose()), ErrorKind::Input);
+    let snapshot = db.snapshot().unwrap();
+    assert_eq!(kind(snapshot.range::<&[u8]>(&foreign, ..).next().transpose()), ErrorKind::Input);
+    assert_eq!(kind(db.watch(&foreign, "key")), ErrorKind::Input);
+}
+
+#[test]
+fn c8_a_second_opening_is_refused_and_names_the_process() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("db");
+    let db = Kiln::open(&path).unwrap();
+    let refused = Kiln::open(&path).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Locked);
+    assert!(refused.to_string().contains(&std::process::id().to_string()), "{refused}");
+    assert_eq!(kiln::check(&path).unwrap_err().kind(), ErrorKind::Locked);
+    let map = db.map("map").unwrap();
+    db.put(&map, "key", "value").unwrap().forget();
+    db.close().unwrap();
+    // A closed database reads on, writes no more, and lets nobody in before it is dropped or after it is closed.
+    assert_eq!(db.get(&map, "key").unwrap().unwrap(), b"value");
+    assert_eq!(kind(db.put(&map, "key", "later")), ErrorKind::Aborted);
+    assert_eq!(kind(db.session("late")), ErrorKind::Aborted);
+    drop((map, db));
+    let db = Kiln::open(&path).unwrap();
+    assert!(db.recovery_report().clean);
+    assert_eq!(db.get(&db.map("map").unwrap(), "key").unwrap().unwrap(), b"value");
+
+    let disk = SimulatedDevice::new(seed());
+    let db = reopen(&disk).unwrap();
+    let refused = reopen(&disk).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Locked);
+    assert!(refused.to_string().contains(&std::process::id().to_string()), "{refused}");
+    drop(db);
+    reopen(&disk).unwrap();
+}
+
+#[test]
+fn c9_opening_refuses_what_is_no_database_and_touches_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("db");
+    assert_eq!(kind(Options::new().create(false).open(&path)), ErrorKind::NotFound);
+    assert!(!path.exists());
+    assert_eq!(kind(kiln::check(&path)), ErrorKind::NotFound);
+    assert_eq!(kind(Kiln::open(directory.path().join("no").join("parent"))), ErrorKind::NotFound);
+    std::fs::create_dir(&path).unwrap();
+    std::fs::write(path.join("letter.txt"), "not yours").unwrap();
+    assert_eq!(kind(Kiln::open(&path)), ErrorKind::NotFound);
+    assert_eq!(std::fs::read_to_string(path.join("letter.txt")).unwrap(), "not yours");
+    let file = path.join("letter.txt");
+    assert!(matches!(kind(Kiln::open(&file)), ErrorKind::Io | ErrorKind::NotFound));
+    // The same on the simulated disk, where an empty directory may be refused, too.
+    let disk = SimulatedDevice::new(seed());
+    assert_eq!(kind(manual().create(false).open_on(Arc::new(disk.clone()))), ErrorKind::NotFound);
+    assert_eq!(disk.list().unwrap().len(), 0);
+    disk.set_bytes("stranger", b"not yours");
+    assert_eq!(kind(reopen(&disk)), ErrorKind::NotFound);
+    assert_eq!(disk.list().unwrap(), ["stranger"]);
+}
+
+#[test]
+fn c9_bad_options_are_refused_and_segment_bytes_stay_as_created() {
+    for bad in [0, 1, 32 << 10, 3 << 20, 2 << 30] {
+        let disk = Arc::new(SimulatedDevice::new(seed()));
+        assert_eq!(kind(Options::new().segment_bytes(bad).open_on(disk)), ErrorKind::Input);
+    }
+    let disk = SimulatedDevice::new(seed());
+    let zero_window = manual().window(Duration::ZERO);
+    assert_eq!(kind(zero_window.open_on(Arc::new(disk.clone()))), ErrorKind::Input);
+    drop(reopen(&disk).unwrap());
+    let before = disk.bytes("segment-00000000").len();
+    let db = Options::new().background(false).segment_bytes(1 << 20).open_on(Arc::new(disk.clone())).unwrap();
+    db.put(&db.map("map").unwrap(), "key", "value").unwrap().safe().unwrap();
+    drop(db);
+    assert_eq!((before, disk.bytes("segment-00000000").len()), (64 << 10, 64 << 10));
+}
+
+/// Overwrites a number in both slots of the superblock, checksum included.
+fn rewrite_superblock(disk: &SimulatedDevice, place: RangeInclusive<usize>, bytes: &[u8]) {
+    let mut file = disk.bytes("superblock");
+    for slot in [0, 4096] {
+        file[slot + place.start()..=slot + place.end()].copy_from_slice(bytes);
+        let checksum = crc32c::crc32c(&file[slot..slot + 124]);
+        file[slot + 124..slot + 128].copy_from_slice(&checksum.to_le_bytes());
+    }
+    disk.set_bytes("superblock", file);
+}
+
+#[test]
+fn c9_a_newer_format_is_refused_by_version_and_left_alone() {
+    let disk = SimulatedDevice::new(seed());
+    let db = reopen(&disk).unwrap();
+    db.put(&db.map("map").unwrap(), "key", "value").unwrap().safe().unwrap();
+    drop(db);
+    rewrite_superblock(&disk, 8..=11, &99_u32.to_le_bytes());
+    let before = disk.bytes("superblock");
+    let refused = reopen(&disk).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Version);
+    assert!(refused.to_string().contains("99"), "{refused}");
+    assert_eq!(kiln::check_on(Arc::new(disk.clone())).unwrap_err().kind(), ErrorKind::Version);
+    assert!(disk.bytes("superblock") == before, "a database of another version was written to");
+    // The helper itself is right: the format of this version is accepted.
+    rewrite_superblock(&disk, 8..=11, &1_u32.to_le_bytes());
+    reopen(&disk).unwrap();
+}
+
+#[test]
+fn c8_a_database_on_a_real_directory_survives_reopening() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("db");
+    for round in 0..3_u64 {
+        let db = background().open(&path).unwrap();
+        let (table, map) = (db.table("table").unwrap(), db.map("map").unwrap());
+        assert_eq!(table.len(), round * 500);
+        for number in 0..500 {
+            let key = (round * 500 + number).to_be_bytes();
+            let commit =
+                db.transact(|tx| tx.put(&table, key, [7; 900]).and_then(|()| tx.add(&map, "rows", 1)));
+            if number % 100 == 0 {
+                commit.unwrap().safe().unwrap()
+            } else {
+                commit.unwrap().forget()
+            };
+        }
+        assert_eq!(db.get(&map, "rows").unwrap().unwrap(), (table.len() as i64).to_le_bytes());
+        db.close().unwrap();
+        drop((table, map, db));
+        let report = kiln::check(&path).unwrap();
+        assert!(report.problems.is_empty(), "{report}");
+        let mut dump = Vec::new();
+        kiln::dump_log(&path, &mut dump).unwrap();
+        assert!(dump.len() > 1_000);
+        assert!(FileDevice::open(&path, false).unwrap().list().unwrap().len() >= 2);
+    }
+}

@@ -1,0 +1,151 @@
+//! A full disk: commits get an error that says so, nothing is lost, and when there is space again they work.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kiln::device::{Keep, SimulatedDevice};
+use kiln::{ErrorKind, Kiln, Level, Object, Progress, Result};
+
+use super::crash::reopen;
+use super::model::History;
+use super::oracle::check_recovered;
+use super::support::{PATIENCE, background, eventually, manual, seed, watched};
+use super::workload::{LARGE, Shift};
+
+const MINUTES: Duration = Duration::from_secs(600);
+
+/// Works until the disk has been full for a while, lifts the limit, and goes on.
+fn fill_and_go_on(disk: &SimulatedDevice, history: &mut History, seed: u64) -> Result<u64> {
+    let db = reopen(disk)?;
+    let mut full = 0;
+    let mut shift = Shift::begin(&db, history, LARGE, seed)?;
+    for step in 0..LARGE.operations {
+        if full == 6 || step == LARGE.operations * 3 / 4 {
+            disk.set_capacity(None);
+        }
+        match shift.step() {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::NoSpace => {
+                assert!(full < 6, "there is space again, but: {error}");
+                full += 1;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    drop(shift);
+    db.persist()?;
+    history.told_durable(history.commits.last().map_or(0, |commit| commit.version));
+    disk.crash_after(disk.steps());
+    Ok(full)
+}
+
+#[test]
+fn c5_nothing_is_lost_on_a_disk_of_any_size() {
+    watched("c5_nothing_is_lost_on_a_disk_of_any_size", MINUTES, |replay| {
+        let mut ever_full = 0;
+        for blocks in (0..140).step_by(3) {
+            let seed = seed() + blocks / 12;
+            replay.at("c5_nothing_is_lost_on_a_disk_of_any_size", &format!("KILN_SEED={seed}"));
+            let disk = SimulatedDevice::new(seed);
+            disk.set_capacity(Some(blocks * 4096));
+            let mut history = History::default();
+            match fill_and_go_on(&disk, &mut history, seed) {
+                Ok(full) => ever_full += full,
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::NoSpace, "{blocks} blocks: {error}");
+                    assert!(history.commits.len() <= 1, "{blocks} blocks: the workload stopped: {error}");
+                    disk.set_capacity(None);
+                }
+            }
+            let left = disk.after_crash(&mut |_| Keep::Lost);
+            left.set_capacity(None);
+            let db = reopen(&left).unwrap_or_else(|error| panic!("{blocks} blocks: {error}"));
+            check_recovered(&db, &history).unwrap_or_else(|what| panic!("{blocks} blocks: {what}"));
+        }
+        assert!(ever_full > 20, "the disks were hardly ever full: {ever_full}");
+    });
+}
+
+/// Writes until the disk is full; returns how many values went in.
+fn fill(db: &Kiln, table: &kiln::Table, from: u32) -> u32 {
+    for number in from.. {
+        match db.put(table, number.to_be_bytes(), vec![number as u8; 8_000]) {
+            Ok(commit) => commit.forget(),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+                assert!(error.to_string().len() > 20, "{error}");
+                return number;
+            }
+        }
+    }
+    unreachable!("an endless disk")
+}
+
+#[test]
+fn c5_a_full_disk_fails_commits_but_not_reads_waits_or_earlier_receipts() {
+    for options in [manual(), background().window(Duration::from_millis(5))] {
+        watched("c5_a_full_disk_fails_commits", PATIENCE, |_| {
+            let disk = SimulatedDevice::new(1);
+            let db = options.open_on(Arc::new(disk.clone())).unwrap();
+            let table = db.table("table").unwrap();
+            disk.fail_after_bytes(2 << 20);
+            let count = fill(&db, &table, 0);
+            assert!(count > 50, "only {count} values of 8,000 bytes fit into 2 MiB");
+            // What was committed can still be made durable: its space was reserved before.
+            db.persist().unwrap();
+            assert_eq!(db.receipt(db.horizon(Level::LOCAL)).poll(Level::LOCAL), Progress::Durable);
+            assert_eq!(table.len(), u64::from(count));
+            for number in 0..count {
+                let found = db.get(&table, number.to_be_bytes()).unwrap().unwrap();
+                assert_eq!(found, vec![number as u8; 8_000]);
+            }
+            // A transaction that does not fit leaves nothing behind.
+            let rows = |db: &Kiln| db.snapshot().unwrap().range::<&[u8]>(&table, ..).count();
+            let before = rows(&db);
+            let too_much = db.transact(|tx| {
+                (0..3_u32).try_for_each(|number| tx.put(&table, (count + number).to_be_bytes(), [0; 9_000]))
+            });
+            assert_eq!(too_much.map(|commit| commit.forget()).unwrap_err().kind(), ErrorKind::NoSpace);
+            assert_eq!(rows(&db), before);
+            assert!(db.statistics().failure.is_none(), "a full disk loses nothing");
+
+            disk.set_capacity(None);
+            eventually("a commit once there is space", || {
+                db.put(&table, "later", "value").map(|commit| commit.safe()).is_ok_and(|safe| safe.is_ok())
+            });
+            fill_some(&db, &table, count);
+            drop(db);
+            let left = disk.after_crash(&mut |_| Keep::Lost);
+            let db = options.open_on(Arc::new(left)).unwrap();
+            assert_eq!(db.table("table").unwrap().len(), u64::from(count) + 101);
+        });
+    }
+}
+
+fn fill_some(db: &Kiln, table: &kiln::Table, from: u32) {
+    for number in from..from + 100 {
+        db.put(table, number.to_be_bytes(), vec![number as u8; 8_000]).unwrap().forget();
+    }
+    db.persist().unwrap();
+}
+
+#[test]
+fn c5_opening_on_a_full_disk_says_so_and_works_once_there_is_space() {
+    let disk = SimulatedDevice::new(1);
+    disk.set_capacity(Some(0));
+    assert_eq!(reopen(&disk).unwrap_err().kind(), ErrorKind::NoSpace);
+    disk.set_capacity(None);
+    let db = reopen(&disk).unwrap();
+    let map = db.map("map").unwrap();
+    db.put(&map, "key", "value").unwrap().safe().unwrap();
+    drop((map, db));
+    disk.fail_after_bytes(0);
+    match reopen(&disk) {
+        // The log had room left.
+        Ok(db) => assert_eq!(db.get(&db.map("map").unwrap(), "key").unwrap().unwrap(), b"value"),
+        Err(error) => assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}"),
+    }
+    disk.set_capacity(None);
+    let db = reopen(&disk).unwrap();
+    assert_eq!(db.get(&db.map("map").unwrap(), "key").unwrap().unwrap(), b"value");
+}

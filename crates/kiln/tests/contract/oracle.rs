@@ -1,0 +1,263 @@
+//! The oracle: is a recovered database what the history says it must be?
+//!
+//! Every check returns what is wrong as text, so that the oracle itself can be tested: the tests at the end tell
+//! it lies, and it has to notice each.
+
+use kiln::{Kiln, Level, Object, Progress, Version};
+
+use super::bank::{Objects, at_place, invariants};
+use super::model::{History, Place, State};
+use super::workload::{SESSIONS, compare_snapshot, difference};
+
+/// The map to which the oracle writes.
+const PROBES: &str = "probes";
+
+/// What is wrong, or nothing.
+pub(crate) type Verdict = Result<(), String>;
+
+macro_rules! ensure {
+    ($condition:expr, $($message:tt)+) => {
+        if !$condition {
+            return Err(format!($($message)+));
+        }
+    };
+}
+pub(crate) use ensure;
+
+/// Compares a database that was just opened with the history, clause by clause. Writes to the database.
+pub(crate) fn check_recovered(db: &Kiln, history: &History) -> Verdict {
+    let horizon = db.recovery_report().horizon.number();
+    ensure!(
+        horizon >= history.durable,
+        "C5: version {} was called durable, but the horizon recovered is {horizon}",
+        history.durable
+    );
+    let state = check_contents(db, history, horizon)?;
+    invariants(&state).map_err(|what| format!("C1: {what}"))?;
+    check_report(db, history, horizon)?;
+    check_sessions(db, history, horizon)?;
+    check_receipts(db, history, horizon)?;
+    check_new_commit(db, history)
+}
+
+/// C1, C4: the contents are exactly the transactions up to the horizon.
+fn check_contents(db: &Kiln, history: &History, horizon: u64) -> Result<State, String> {
+    let expected = history.state_at(horizon);
+    let found = read_all(db, history).map_err(|error| format!("C1: reading what was recovered: {error}"))?;
+    ensure!(
+        found == expected,
+        "C4: at the horizon {horizon} of {} commits: {}",
+        history.commits.len(),
+        difference(&expected, &found)
+    );
+    Ok(expected)
+}
+
+/// Reads everything in several ways, which must agree.
+pub(crate) fn read_all(db: &Kiln, history: &History) -> kiln::Result<State> {
+    let objects = Objects::open(db)?;
+    let mut state = State::new();
+    for (place, key) in history.keys() {
+        if let Some(value) = at_place!(objects, *place, object => db.get(object, key))? {
+            state.insert((*place, key.clone()), value.into());
+        }
+    }
+    let snapshot = db.snapshot()?;
+    compare_snapshot(&snapshot, &objects, &state, history.commits.len().is_multiple_of(8))?;
+    for place in [Place::Accounts, Place::Children] {
+        let rows = snapshot.range::<&[u8]>(objects.table(place), ..).reverse();
+        let keys = rows.map(|row| Ok(row?.0)).collect::<kiln::Result<Vec<_>>>()?;
+        let expected: Vec<_> = state.keys().filter(|(at, _)| *at == place).map(|(_, key)| key).collect();
+        assert!(keys.iter().rev().eq(expected), "a range backwards differs from one forwards");
+    }
+    for place in [Place::Accounts, Place::Children, Place::Numbers] {
+        let counted = at_place!(objects, place, object => object.len());
+        let there = state.keys().filter(|(at, _)| *at == place).count() as u64;
+        assert_eq!(counted, there, "the number of keys of {place:?}");
+    }
+    Ok(state)
+}
+
+/// C8: the report tells the boundary and what is lost.
+fn check_report(db: &Kiln, history: &History, horizon: u64) -> Verdict {
+    let report = db.recovery_report();
+    let after = history.commits.iter().map(|commit| commit.version).filter(|&version| version > horizon);
+    for version in after {
+        let told = report.lost_versions;
+        let covered = |(first, last): (Version, Version)| (first.number()..=last.number()).contains(&version);
+        ensure!(told.is_some_and(covered), "C8: version {version} is lost; the report says {told:?}");
+        ensure!(
+            !report.clean,
+            "C8: version {version} is lost, but the report says the database was closed in order"
+        );
+    }
+    ensure!(
+        report.to_string().contains(&horizon.to_string()),
+        "C8: the report does not name the horizon {horizon}: {report}"
+    );
+    Ok(())
+}
+
+/// C7: every session's serial is exactly its last one at the horizon.
+fn check_sessions(db: &Kiln, history: &History, horizon: u64) -> Verdict {
+    for (number, id) in SESSIONS.iter().enumerate() {
+        let expected = history.serial_at(number, horizon);
+        let reported = db.recovery_report().sessions.iter().find(|(of, _)| of == id.as_bytes());
+        let reported = reported.map_or(0, |(_, serial)| *serial);
+        let session = db.session(id).map_err(|error| format!("C7: opening a session: {error}"))?;
+        let recovered = session.recovered_serial();
+        let durable = session.durable_serial().map_err(|error| format!("C7: a durable serial: {error}"))?;
+        ensure!(
+            (reported, recovered, durable, session.serial()) == (expected, expected, expected, expected),
+            "C7: session {id:?} was at {expected}; reported {reported}, recovered {recovered}, durable {durable}"
+        );
+    }
+    Ok(())
+}
+
+/// C5: receipts of earlier commits tell the truth for ever.
+fn check_receipts(db: &Kiln, history: &History, horizon: u64) -> Verdict {
+    let kept = history.commits.iter().map(|commit| commit.version);
+    for version in kept.chain(history.lost.iter().copied()) {
+        let is_lost = version > horizon || history.lost.contains(&version);
+        let expected = if is_lost { Progress::Lost } else { Progress::Durable };
+        let receipt = db.receipt(Version::new(version));
+        let said = receipt.poll(Level::LOCAL);
+        ensure!(
+            said == expected,
+            "C5: version {version} is {expected:?} (horizon {horizon}); its receipt: {said:?}"
+        );
+        let waited = receipt.wait(Level::LOCAL);
+        ensure!(
+            waited.is_ok() != is_lost,
+            "C5: waiting for version {version}, which is {expected:?}: {waited:?}"
+        );
+    }
+    Ok(())
+}
+
+/// The database takes new commits, under versions that were never given out before.
+fn check_new_commit(db: &Kiln, history: &History) -> Verdict {
+    let probe = || -> kiln::Result<u64> {
+        let probes = db.map(PROBES)?;
+        let commit = db.add(&probes, "probe", 1)?;
+        let version = commit.version().number();
+        commit.safe()?;
+        Ok(version)
+    };
+    let version = probe().map_err(|error| format!("C8: a commit after recovery: {error}"))?;
+    ensure!(version > history.newest, "C4: version {version} comes after {} was given out", history.newest);
+    Ok(())
+}
+
+mod tests {
+    use super::*;
+    use crate::crash::{play, reopen};
+    use crate::model::Writes;
+    use crate::support::{Random, copy_of, manual};
+    use crate::workload::SMALL;
+    use kiln::device::{Fault, FaultKind, OperationKind, SimulatedDevice};
+
+    /// A database that was stopped without being closed, and its history.
+    fn stopped() -> (SimulatedDevice, History) {
+        let disk = SimulatedDevice::new(3);
+        let mut history = History::default();
+        let db = manual().open_on(std::sync::Arc::new(disk.clone())).unwrap();
+        let mut shift = crate::workload::Shift::begin(&db, &mut history, SMALL, 3).unwrap();
+        shift.work().unwrap();
+        drop(shift);
+        disk.crash_after(disk.steps());
+        (copy_of(&disk), history)
+    }
+
+    fn verdict(disk: &SimulatedDevice, history: &History) -> Verdict {
+        check_recovered(&reopen(&copy_of(disk)).unwrap(), history)
+    }
+
+    #[test]
+    fn c4_the_oracle_accepts_the_truth_and_notices_every_lie() {
+        let (disk, history) = stopped();
+        verdict(&disk, &history).unwrap();
+        let horizon = reopen(&copy_of(&disk)).unwrap().recovery_report().horizon.number();
+        let kept = history.commits.partition_point(|commit| commit.version <= horizon);
+        assert!(kept > 20, "the workload hardened too little for this test: {kept} commits");
+
+        let mut more_durable = history.clone();
+        more_durable.durable = horizon + 1;
+        assert!(verdict(&disk, &more_durable).unwrap_err().starts_with("C5"));
+
+        let mut random = Random::new(5);
+        for _ in 0..20 {
+            let chosen = random.below(kept);
+            let mut half_there = history.clone();
+            let writes = &mut half_there.commits[chosen].writes;
+            if let Some(key) = writes.keys().next().cloned() {
+                writes.insert(key, Some(b"another value"[..].into()));
+                half_there.latest = State::new();
+                half_there
+                    .commits
+                    .iter()
+                    .for_each(|c| crate::model::apply(&mut half_there.latest, &c.writes));
+                let unseen = half_there.state_at(horizon) == history.state_at(horizon);
+                assert_eq!(verdict(&disk, &half_there).is_ok(), unseen, "commit {chosen}");
+            }
+        }
+    }
+
+    #[test]
+    fn c7_the_oracle_notices_a_wrong_serial_and_a_reused_version() {
+        let (disk, history) = stopped();
+        let mut one_more = history.clone();
+        let last = one_more.commits.iter().position(|commit| commit.session.is_some()).unwrap();
+        let (session, _) = one_more.commits[last].session.unwrap();
+        let serial = history.serial_at(session, u64::MAX) + 1;
+        let version = one_more.commits[0].version;
+        one_more.commits.insert(
+            1,
+            crate::model::Committed { version, writes: Writes::new(), session: Some((session, serial)) },
+        );
+        one_more.commits.iter_mut().skip(2).for_each(|commit| commit.session = None);
+        assert!(verdict(&disk, &one_more).unwrap_err().starts_with("C7"));
+
+        let mut from_the_future = history.clone();
+        from_the_future.newest = u64::MAX;
+        assert!(verdict(&disk, &from_the_future).unwrap_err().contains("was given out"));
+    }
+
+    #[test]
+    fn c1_the_invariants_notice_a_missing_or_an_extra_write() {
+        let (_, history) = stopped();
+        let state = history.state_at(u64::MAX);
+        invariants(&state).unwrap();
+        let mut noticed = 0;
+        for key in state.keys() {
+            let mut broken = state.clone();
+            broken.remove(key);
+            noticed += usize::from(invariants(&broken).is_err());
+        }
+        // Only the number of visits is free.
+        assert!(noticed >= state.len() - 1, "{noticed} of {} missing rows were noticed", state.len());
+    }
+
+    /// A disk that reports syncs which it does not carry out loses what was acknowledged: the crash tests must
+    /// find that out, or they could not fail.
+    #[test]
+    fn c5_the_oracle_catches_a_disk_that_lies_about_syncs() {
+        let mut caught = 0;
+        for seed in 0..10 {
+            let disk = SimulatedDevice::new(seed);
+            let lie =
+                Fault { operation: OperationKind::Sync, nth: 6, kind: FaultKind::Ignored, sticky: true };
+            disk.inject(lie);
+            let mut history = History::default();
+            let _ = play(&disk, &mut history, SMALL, seed, false);
+            disk.crash_after(disk.steps());
+            let left = disk.after_crash(&mut |_| kiln::device::Keep::Lost);
+            caught += u32::from(match reopen(&left) {
+                Ok(db) => check_recovered(&db, &history).is_err(),
+                Err(_) => true,
+            });
+        }
+        assert_eq!(caught, 10, "a lying disk went unnoticed");
+    }
+}

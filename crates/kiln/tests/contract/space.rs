@@ -1,0 +1,262 @@
+//! Space: data larger than memory, a log whose beginning is dropped, and keys that are gone without a trace.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use kiln::device::{Keep, SimulatedDevice};
+use kiln::{Kiln, Level, Object, Progress, Result, Version};
+
+use super::crash::reopen;
+use super::support::{PATIENCE, Random, background, eventually, manual, seed, watched};
+
+#[test]
+fn c1_data_much_larger_than_memory_reads_back_while_it_is_updated() {
+    watched("c1_data_much_larger_than_memory", 3 * PATIENCE, |_| {
+        let disk = SimulatedDevice::new(seed());
+        let db = manual().open_on(Arc::new(disk.clone())).unwrap();
+        let (table, map) = (db.table("table").unwrap(), db.map("map").unwrap());
+        let mut random = Random::new(seed());
+        // Four megabytes of values against 128 KiB of memory.
+        let mut values: Vec<Vec<u8>> = (0..1_000).map(|_| random.bytes(2_000)).collect();
+        let put = |number: usize, value: &[u8]| {
+            let key = (number as u32).to_be_bytes();
+            db.transact(|tx| tx.put(&table, key, value).and_then(|()| tx.put(&map, key, value)))
+                .unwrap()
+                .forget();
+        };
+        values.iter().enumerate().for_each(|(number, value)| put(number, value));
+        for round in 0..4 {
+            for _ in 0..150 {
+                let number = random.below(values.len());
+                let length = random.below(3_000);
+                values[number] = random.bytes(length);
+                put(number, &values[number]);
+                let other = random.below(values.len());
+                let key = (other as u32).to_be_bytes();
+                assert!(db.get(&table, key).unwrap().unwrap() == values[other]);
+                assert!(db.get(&map, key).unwrap().unwrap() == values[other]);
+            }
+            let rows = db.transact(|tx| {
+                let range = tx.range::<&[u8]>(&table, ..);
+                let range = if round % 2 == 0 { range } else { range.reverse() };
+                range.map(|row| Ok(row?.1)).collect::<Result<Vec<_>>>()
+            });
+            let mut rows = rows.unwrap().forget();
+            if round % 2 == 1 {
+                rows.reverse();
+            }
+            assert!(rows == values, "round {round}: a range over what is on disk");
+        }
+        let statistics = db.statistics();
+        assert_eq!(statistics.ring_bytes, 128 << 10);
+        assert!(statistics.disk_bytes > 4 << 20);
+        drop((table, map, db));
+        let db = reopen(&disk).unwrap();
+        let table = db.table("table").unwrap();
+        let snapshot = db.snapshot().unwrap();
+        let found = snapshot.range::<&[u8]>(&table, ..).map(|row| Ok(row?.1)).collect::<Result<Vec<_>>>();
+        assert!(found.unwrap() == values, "after reopening");
+    });
+}
+
+#[test]
+fn c1_data_larger_than_memory_under_concurrent_readers_and_writers() {
+    watched("c1_data_larger_than_memory_under_concurrent", 3 * PATIENCE, |_| {
+        let options = background().window(Duration::from_millis(2)).segment_bytes(64 << 10).memory(256 << 10);
+        let db = options.open_on(Arc::new(SimulatedDevice::new(seed()))).unwrap();
+        let map = db.map("map").unwrap();
+        // A value says whose it is, so that a mixture of two would show.
+        let value = |key: u32, round: u32| {
+            let length = 500 + (round * 37 % 1_500) as usize;
+            [&key.to_le_bytes()[..], &round.to_le_bytes(), &vec![(key ^ round) as u8; length]].concat()
+        };
+        let check = |key: u32, found: &[u8]| {
+            let round = u32::from_le_bytes(found[4..8].try_into().unwrap());
+            assert!(found == value(key, round), "key {key}: a torn value");
+        };
+        (0..600_u32).for_each(|key| db.put(&map, key.to_le_bytes(), value(key, 0)).unwrap().forget());
+        thread::scope(|scope| {
+            for thread in 0..3 {
+                let (db, map) = (&db, &map);
+                scope.spawn(move || {
+                    let mut random = Random::new(seed() + thread);
+                    for round in 0..1_500 {
+                        let key = random.below(600) as u32;
+                        check(key, &db.get(map, key.to_le_bytes()).unwrap().unwrap());
+                        if random.one_in(2) {
+                            db.put(map, key.to_le_bytes(), value(key, round)).unwrap().forget();
+                        }
+                    }
+                });
+            }
+        });
+        let snapshot = db.snapshot().unwrap();
+        assert_eq!(snapshot.iter(&map).filter(Result::is_ok).count(), 600);
+    });
+}
+
+/// Overwrites the same few keys many times. `harden` is called now and then.
+fn overwrite(db: &Kiln, rounds: u32, harden: impl Fn(u32)) {
+    let (table, map) = (db.table("table").unwrap(), db.map("map").unwrap());
+    for round in 0..rounds {
+        let key = (round % 20).to_be_bytes();
+        db.put(&table, key, vec![round as u8; 1_000 + (round % 7) as usize * 8]).unwrap().forget();
+        db.put(&map, key, vec![round as u8; 1_000 + (round % 7) as usize * 8]).unwrap().forget();
+        harden(round);
+    }
+}
+
+#[test]
+fn c4_overwriting_a_few_keys_for_long_keeps_the_disk_small() {
+    watched("c4_overwriting_a_few_keys", 3 * PATIENCE, |_| {
+        let disk = SimulatedDevice::new(seed());
+        let db = reopen(&disk).unwrap();
+        // About 12 MiB of log in all, for 40 KiB of data. Without background threads, persist() sweeps.
+        overwrite(&db, 6_000, |round| {
+            if round % 16 == 0 {
+                db.persist().unwrap();
+                let used = disk.used_bytes();
+                assert!(used <= 2 << 20, "round {round}: {used} bytes on disk for 40 KiB of data");
+            }
+        });
+        let statistics = db.statistics();
+        assert!(statistics.log_begin > 4 << 20, "the log's beginning was never dropped: {statistics:?}");
+        assert!(statistics.disk_bytes <= disk.used_bytes());
+        let report = db.check().unwrap();
+        assert!(report.problems.is_empty(), "{report}");
+        disk.crash_after(disk.steps());
+        let db = reopen(&disk.after_crash(&mut |_| Keep::Lost)).unwrap();
+        let (table, map) = (db.table("table").unwrap(), db.map("map").unwrap());
+        assert_eq!((table.len(), map.len()), (20, 20));
+        for key in 0..20_u32 {
+            assert_eq!(db.get(&table, key.to_be_bytes()).unwrap(), db.get(&map, key.to_be_bytes()).unwrap());
+        }
+    });
+}
+
+#[test]
+fn c4_the_background_threads_keep_the_disk_small_too() {
+    watched("c4_the_background_threads_keep", 3 * PATIENCE, |_| {
+        let disk = SimulatedDevice::new(seed());
+        let options = background().segment_bytes(64 << 10).memory(256 << 10).window(Duration::from_millis(2));
+        let db = options.open_on(Arc::new(disk.clone())).unwrap();
+        overwrite(&db, 6_000, |_| {});
+        // The log goes on while the sweep catches up.
+        eventually("a small disk", || {
+            overwrite(&db, 20, |_| {});
+            disk.used_bytes() <= 2 << 20
+        });
+    });
+}
+
+#[test]
+fn c4_ever_new_keys_that_are_deleted_leave_nothing_behind() {
+    watched("c4_ever_new_keys_that_are_deleted", 3 * PATIENCE, |_| {
+        let disk = SimulatedDevice::new(seed());
+        let db = reopen(&disk).unwrap();
+        let (table, map) = (db.table("table").unwrap(), db.map("map").unwrap());
+        let mut after_warming_up = None;
+        for round in 0..60_u32 {
+            for number in 0..200_u32 {
+                // Long enough for a block of its own in the index.
+                let key = format!("a key that comes and goes {:08}", round * 200 + number);
+                let deleted =
+                    format!("a key that comes and goes {:08}", (round * 200 + number).wrapping_sub(300));
+                db.transact(|tx| {
+                    tx.put(&table, &key, "value")?;
+                    tx.put(&map, &key, "value")?;
+                    tx.delete(&table, &deleted)?;
+                    tx.delete(&map, &deleted)
+                })
+                .unwrap()
+                .forget();
+            }
+            db.persist().unwrap();
+            db.persist().unwrap();
+            if round >= 2 {
+                assert_eq!((table.len(), map.len()), (300, 300), "round {round}");
+            }
+            let statistics = db.statistics();
+            let memory = (statistics.ordered_index_bytes, statistics.hash_index_bytes);
+            let (ordered, hash) = *after_warming_up.get_or_insert(memory);
+            if round < 10 {
+                after_warming_up = Some(memory);
+            } else {
+                assert!(
+                    memory.0 <= ordered * 2,
+                    "round {round}: the ordered index grew from {ordered} to {}",
+                    memory.0
+                );
+                assert!(
+                    memory.1 <= hash * 2,
+                    "round {round}: the hash index grew from {hash} to {}",
+                    memory.1
+                );
+                assert!(disk.used_bytes() <= 3 << 20, "round {round}: {} bytes on disk", disk.used_bytes());
+            }
+        }
+        let snapshot = db.snapshot().unwrap();
+        assert_eq!(snapshot.range::<&[u8]>(&table, ..).count(), 300);
+        assert_eq!(snapshot.iter(&map).count(), 300);
+    });
+}
+
+#[test]
+fn c5_space_freed_by_deletions_serves_new_values_on_a_full_disk() {
+    watched("c5_space_freed_by_deletions", 3 * PATIENCE, |_| {
+        let disk = SimulatedDevice::new(seed());
+        let db = reopen(&disk).unwrap();
+        let table = db.table("table").unwrap();
+        disk.set_capacity(Some(2 << 20));
+        let fill = || {
+            let put = |number: u32| db.put(&table, number.to_be_bytes(), vec![number as u8; 8_000]);
+            (0..).take_while(|&number| put(number).map(|commit| commit.forget()).is_ok()).count() as u32
+        };
+        let count = fill();
+        assert!(count > 100, "{count} values of 8,000 bytes in 2 MiB");
+        disk.set_capacity(None);
+        (0..count).for_each(|number| {
+            db.delete(&table, number.to_be_bytes()).unwrap().forget();
+        });
+        (0..4).for_each(|_| db.persist().unwrap());
+        disk.set_capacity(Some(2 << 20));
+        let again = fill();
+        assert!(again >= count / 2, "{again} values fit where {count} had been deleted");
+    });
+}
+
+/// What an earlier crash took stays lost, even when the part of the log that tells of the crash is dropped.
+#[test]
+fn c8_receipts_of_lost_versions_stay_lost_when_the_log_is_truncated() {
+    let disk = SimulatedDevice::new(seed());
+    let db = reopen(&disk).unwrap();
+    overwrite(&db, 20, |_| {});
+    db.persist().unwrap();
+    let durable = db.horizon(Level::LOCAL);
+    let (_, receipt) = db.put(&db.map("map").unwrap(), "lost", "value").unwrap().fast();
+    let lost = receipt.version();
+    drop(receipt);
+    disk.crash_after(disk.steps());
+    drop(db);
+    let disk = disk.after_crash(&mut |_| Keep::Lost);
+    for round in 0..4_u32 {
+        let db = reopen(&disk).unwrap();
+        let progress = |version: Version| db.receipt(version).poll(Level::LOCAL);
+        assert_eq!((progress(durable), progress(lost)), (Progress::Durable, Progress::Lost), "round {round}");
+        overwrite(&db, 600, |round| {
+            if round % 16 == 0 {
+                db.persist().unwrap();
+            }
+        });
+        assert_eq!((progress(durable), progress(lost)), (Progress::Durable, Progress::Lost), "round {round}");
+        let begin = db.statistics().log_begin;
+        assert!(
+            begin > u64::from(round) << 18,
+            "the log is truncated from {begin} only, so this tests nothing"
+        );
+        if round % 2 == 0 {
+            db.close().unwrap();
+        }
+    }
+}

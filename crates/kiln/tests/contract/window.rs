@@ -1,0 +1,178 @@
+//! C5b: the time and the bytes that a fast commit stays un-hardened are bounded.
+//!
+//! Nothing here asserts that something happens *fast*: a loaded machine would make that fail. The tests wait for
+//! what must come, and assert what must never come.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use kiln::device::SimulatedDevice;
+use kiln::{Kiln, Level, Progress};
+
+use super::gate::{GatedDevice, OpenAtEnd};
+use super::support::{PATIENCE, background, eventually, watched};
+
+const LONG: Duration = Duration::from_secs(3600);
+
+#[test]
+fn c5b_a_fast_commit_hardens_within_the_window_without_anybody_waiting() {
+    let disk = SimulatedDevice::new(1);
+    let db = background().window(Duration::from_millis(20)).open_on(Arc::new(disk.clone())).unwrap();
+    let map = db.map("map").unwrap();
+    for round in 0..5 {
+        let (_, receipt) = db.put(&map, "key", [round]).unwrap().fast();
+        eventually("the window's end", || receipt.poll(Level::LOCAL) == Progress::Durable);
+        let durable = db.read_durable(|durable| durable.get(&map, "key")).unwrap();
+        assert_eq!(durable.unwrap(), [round]);
+    }
+}
+
+#[test]
+fn c5b_fast_within_beats_a_long_window() {
+    let db = background().window(LONG).open_on(Arc::new(SimulatedDevice::new(1))).unwrap();
+    let map = db.map("map").unwrap();
+    let (_, patient) = db.put(&map, "patient", "1").unwrap().fast();
+    thread::sleep(Duration::from_millis(30));
+    assert_eq!(
+        patient.poll(Level::LOCAL),
+        Progress::Pending,
+        "nobody asked for it, and the window is an hour"
+    );
+    let (_, urgent) = db.put(&map, "urgent", "1").unwrap().fast_within(Duration::from_millis(10));
+    eventually("the bound of one commit", || urgent.poll(Level::LOCAL) == Progress::Durable);
+    assert_eq!(patient.poll(Level::LOCAL), Progress::Durable, "what came before hardens with it");
+    let (_, later) = db.put(&map, "later", "1").unwrap().fast();
+    db.harden_soon();
+    eventually("the hardening asked for", || later.poll(Level::LOCAL) == Progress::Durable);
+}
+
+/// Commits until told to stop, and counts.
+fn write_on(db: &Kiln, stop: &AtomicBool, commits: &AtomicU64, value: &[u8]) {
+    let map = db.map("map").unwrap();
+    while !stop.load(Ordering::SeqCst) {
+        let number = commits.load(Ordering::SeqCst);
+        db.put(&map, number.to_le_bytes(), value).unwrap().forget();
+        commits.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// Stops the writers when a test ends, however it ends.
+struct StopAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Waits until a counter stands still for a while.
+fn wait_until_still(what: &str, counter: &AtomicU64) {
+    eventually(what, || {
+        let before = counter.load(Ordering::SeqCst);
+        thread::sleep(Duration::from_millis(150));
+        counter.load(Ordering::SeqCst) == before && before > 0
+    });
+}
+
+#[test]
+fn c5b_commits_are_held_back_when_the_window_has_passed_and_go_on_afterwards() {
+    watched("c5b_commits_are_held_back", 2 * PATIENCE, |_| {
+        let disk = SimulatedDevice::new(1);
+        let (device, gate) = GatedDevice::new(&disk);
+        let db = background().window(Duration::from_millis(20)).memory(64 << 20).open_on(device).unwrap();
+        let (stop, commits) = (AtomicBool::new(false), AtomicU64::new(0));
+        thread::scope(|scope| {
+            let (_open, _stop) = (OpenAtEnd(gate.clone()), StopAtEnd(&stop));
+            db.persist().unwrap();
+            gate.shut();
+            scope.spawn(|| write_on(&db, &stop, &commits, b"small"));
+            wait_until_still("backpressure of the window", &commits);
+            let statistics = db.statistics();
+            assert!(
+                statistics.unhardened_bytes < statistics.unhardened_bytes_max,
+                "this was the other bound"
+            );
+            let held_at = commits.load(Ordering::SeqCst);
+            assert!(db.get(&db.map("map").unwrap(), 0_u64.to_le_bytes()).unwrap().is_some(), "reads go on");
+            gate.open();
+            eventually("commits after the disk came back", || commits.load(Ordering::SeqCst) > held_at + 100);
+        });
+    });
+}
+
+#[test]
+fn c5b_unhardened_bytes_never_pass_their_bound() {
+    watched("c5b_unhardened_bytes_never_pass", 2 * PATIENCE, |_| {
+        let disk = SimulatedDevice::new(1);
+        let (device, gate) = GatedDevice::new(&disk);
+        let options = background().window(LONG).unhardened_bytes(1 << 20);
+        let db = options.open_on(device).unwrap();
+        let (stop, commits) = (AtomicBool::new(false), AtomicU64::new(0));
+        thread::scope(|scope| {
+            let (_open, _stop) = (OpenAtEnd(gate.clone()), StopAtEnd(&stop));
+            db.persist().unwrap();
+            gate.shut();
+            for _ in 0..2 {
+                scope.spawn(|| write_on(&db, &stop, &commits, &[7; 4_000]));
+            }
+            eventually("backpressure of the bytes", || {
+                let before = commits.load(Ordering::SeqCst);
+                for _ in 0..30 {
+                    let statistics = db.statistics();
+                    assert_eq!(statistics.unhardened_bytes_max, 1 << 20);
+                    assert!(statistics.unhardened_bytes <= statistics.unhardened_bytes_max, "{statistics:?}");
+                    thread::sleep(Duration::from_millis(5));
+                }
+                commits.load(Ordering::SeqCst) == before && before > 0
+            });
+            let committed_bytes = commits.load(Ordering::SeqCst) * 4_000;
+            assert!(committed_bytes <= 1 << 20, "{committed_bytes} bytes were committed, none is durable");
+            // The next segment cannot be prepared either while the disk is stuck, which may hold them back sooner.
+            assert!(
+                committed_bytes > 1 << 17,
+                "commits were held back long before the bound: {committed_bytes}"
+            );
+            let held_at = commits.load(Ordering::SeqCst);
+            gate.open();
+            eventually("commits after the disk came back", || commits.load(Ordering::SeqCst) > held_at + 500);
+        });
+    });
+}
+
+#[test]
+fn c5b_idle_threads_and_abandoned_transactions_never_delay_a_safe_commit() {
+    watched("c5b_idle_threads", PATIENCE, |_| {
+        let db = background().window(LONG).open_on(Arc::new(SimulatedDevice::new(1))).unwrap();
+        let (map, table) = (db.map("map").unwrap(), db.table("table").unwrap());
+        thread::scope(|scope| {
+            let mut idle = Vec::new();
+            for number in 0..4_u8 {
+                let (db, map, table) = (&db, &map, &table);
+                let (ready, wait) = std::sync::mpsc::channel();
+                let (release, hold) = std::sync::mpsc::channel::<()>();
+                scope.spawn(move || {
+                    let session = db.session([b'i', number]).unwrap();
+                    session.transact(|tx| tx.put(map, [number], "value")).unwrap().forget();
+                    let transaction = db.begin().unwrap();
+                    transaction.put(table, [number], "never committed").unwrap();
+                    let mut rows = transaction.range::<&[u8]>(table, ..);
+                    rows.next();
+                    let snapshot = db.snapshot().unwrap();
+                    ready.send(()).unwrap();
+                    let _ = hold.recv();
+                    drop(snapshot);
+                });
+                wait.recv().unwrap();
+                idle.push(release);
+            }
+            for round in 0..20_u8 {
+                db.put(&table, [100 + round], "value").unwrap().safe().unwrap();
+                db.persist().unwrap();
+            }
+            drop(idle);
+        });
+        assert_eq!(db.objects().iter().map(|object| object.keys).sum::<u64>(), 24);
+    });
+}

@@ -1,0 +1,559 @@
+//! The workload: a bank with sessions, fast and safe commits, snapshots and durable reads held open.
+//!
+//! A [`Shift`] carries out random operations on an open database and on the [`History`] at once, and compares
+//! all that it reads. It runs on one thread with background threads off, so that the seed decides the
+//! sequence of device steps. What the database says about durability goes into the history, for the
+//! [`oracle`](super::oracle) to hold against it after a crash.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use kiln::{Commit, Isolation, Kiln, Level, Progress, Receipt, Result, Session, Snapshot, Version};
+
+use super::bank::{
+    ACCOUNTS, FIRST_ACCOUNTS, Objects, PAIRS, TOTAL, Teller, account_key, at_place, child_key, count_key,
+    lower_key, number_of, upper_key,
+};
+use super::model::{History, Key, Place, State, Writes};
+use super::support::Random;
+
+/// The sessions' ids.
+pub(crate) const SESSIONS: [&str; 2] = ["teller one", "teller two"];
+
+/// Receipts and snapshots that are held at most.
+const RECEIPTS_HELD: usize = 12;
+const SNAPSHOTS_HELD: usize = 2;
+
+/// What a workload is like.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Profile {
+    /// Operations, the first transaction not counted.
+    pub(crate) operations: usize,
+    /// One commit in so many is safe.
+    pub(crate) safe_one_in: usize,
+    /// The longest filler of a value.
+    pub(crate) filler_max: usize,
+    /// One value in so many is long.
+    pub(crate) long_one_in: usize,
+    /// One transaction in so many overwrites ballast: it lets the log grow, but not the data.
+    pub(crate) ballast_one_in: usize,
+}
+
+/// Small values: most hardenings write a single block.
+pub(crate) const SMALL: Profile =
+    Profile { operations: 60, safe_one_in: 4, filler_max: 24, long_one_in: 1_000, ballast_one_in: 1_000 };
+
+/// Values of all sizes, in many hardenings: the log goes over several segments and its beginning is dropped.
+pub(crate) const LARGE: Profile =
+    Profile { operations: 200, safe_one_in: 7, filler_max: 2_500, long_one_in: 8, ballast_one_in: 4 };
+
+/// Rare hardenings: each covers many transactions, and at times more than one segment.
+pub(crate) const LAZY: Profile =
+    Profile { operations: 220, safe_one_in: 60, filler_max: 18_000, long_one_in: 8, ballast_one_in: 16 };
+
+/// What callbacks have said.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    pub(crate) durable: AtomicU64,
+    pub(crate) lost: AtomicU64,
+}
+
+/// A run of the workload on an open database.
+pub(crate) struct Shift<'a> {
+    db: &'a Kiln,
+    history: &'a mut History,
+    profile: Profile,
+    random: Random,
+    objects: Objects,
+    sessions: Vec<Session>,
+    receipts: Vec<(u64, Receipt)>,
+    held: Vec<(Snapshot<'a>, State)>,
+    pub(crate) told: Arc<Told>,
+}
+
+impl<'a> Shift<'a> {
+    /// Opens objects and sessions, and founds the bank if there is none.
+    pub(crate) fn begin(
+        db: &'a Kiln,
+        history: &'a mut History,
+        profile: Profile,
+        seed: u64,
+    ) -> Result<Shift<'a>> {
+        let told = Arc::new(Told::default());
+        let (durable, lost) = (told.clone(), told.clone());
+        db.on_durable(move |version| {
+            durable.durable.fetch_max(version.number(), Ordering::SeqCst);
+        });
+        db.on_lost(move |_| {
+            lost.lost.fetch_add(1, Ordering::SeqCst);
+        });
+        let sessions = SESSIONS.iter().map(|id| db.session(id)).collect::<Result<Vec<_>>>()?;
+        let (receipts, held) = (Vec::new(), Vec::new());
+        let random = Random::new(seed);
+        let objects = Objects::open(db)?;
+        let mut shift = Shift { db, history, profile, random, objects, sessions, receipts, held, told };
+        if shift.history.latest.is_empty() {
+            shift.transaction(|teller, _, _| found_bank(teller))?;
+        }
+        Ok(shift)
+    }
+
+    /// Carries out the profile's operations.
+    pub(crate) fn work(&mut self) -> Result<()> {
+        (0..self.profile.operations).try_for_each(|_| self.step())
+    }
+
+    /// One operation, and a look at what has become durable.
+    pub(crate) fn step(&mut self) -> Result<()> {
+        match self.random.below(100) {
+            0..=54 => self.deed()?,
+            55..=58 => self.aborted()?,
+            59..=61 => self.single_operation()?,
+            62..=65 => self.snapshot_transaction()?,
+            66..=68 => self.persist()?,
+            69..=73 => self.wait_for_receipt()?,
+            74..=80 => self.hold_snapshot()?,
+            81..=87 => self.look_at_snapshot()?,
+            88..=93 => self.durable_read()?,
+            _ => self.safe_read()?,
+        }
+        self.listen();
+        Ok(())
+    }
+
+    fn deed(&mut self) -> Result<()> {
+        if self.random.one_in(self.profile.ballast_one_in) {
+            return self.transaction(load_ballast);
+        }
+        let deed = *self.random.pick(&[
+            transfer as Deed,
+            transfer,
+            open_child,
+            open_child,
+            close_child,
+            open_account,
+            close_account,
+            move_pair,
+            resize,
+            resize,
+        ]);
+        self.transaction(deed)
+    }
+
+    /// Runs a transaction, through a session or not, and ends its commit in one of all the ways.
+    fn transaction(&mut self, deed: Deed) -> Result<()> {
+        let (seed, profile) = (self.random.next(), self.profile);
+        let session = Some(self.random.below(2 * SESSIONS.len())).filter(|&number| number < SESSIONS.len());
+        let (objects, before) = (&self.objects, &self.history.latest);
+        let mut writes = Writes::new();
+        let body = |tx: &kiln::Transaction<'_>| {
+            let mut teller = Teller::new(tx, objects, before);
+            deed(&mut teller, &mut Random::new(seed), profile)?;
+            writes = teller.writes;
+            Ok(())
+        };
+        let commit = match session {
+            Some(number) => self.sessions[number].transact(body)?,
+            None => self.db.transact(body)?,
+        };
+        let session = session.map(|number| (number, self.sessions[number].serial()));
+        self.history.commit_unless_empty(commit.version().number(), writes, session);
+        end(commit, self.history, &mut self.receipts, &mut self.random, profile)
+    }
+
+    /// Transactions that must leave nothing behind: aborted, dropped, or failed in the closure.
+    fn aborted(&mut self) -> Result<()> {
+        let (objects, before) = (&self.objects, &self.history.latest);
+        let mut random = Random::new(self.random.next());
+        let way = random.below(3);
+        if way == 0 {
+            let failed = self.db.transact(|tx| {
+                transfer(&mut Teller::new(tx, objects, before), &mut random.clone(), self.profile)?;
+                tx.add(&objects.numbers, "no number", i64::MAX)?;
+                tx.add(&objects.numbers, "no number", 1)
+            });
+            let error = failed.map(Commit::forget).unwrap_err();
+            if error.kind() == kiln::ErrorKind::Io {
+                // The machine was switched off while a record was being read.
+                return Err(error);
+            }
+            assert_eq!(error.kind(), kiln::ErrorKind::Input);
+            return Ok(());
+        }
+        let tx = self.db.begin()?;
+        let mut teller = Teller::new(&tx, objects, before);
+        transfer(&mut teller, &mut random, self.profile)?;
+        close_account(&mut teller, &mut random, self.profile)?;
+        if way == 1 {
+            tx.abort();
+        }
+        Ok(())
+    }
+
+    /// The operations that are transactions of their own.
+    fn single_operation(&mut self) -> Result<()> {
+        let key = (Place::Numbers, b"visits".to_vec());
+        let before = self.history.latest.get(&key).map(|value| number_of(value));
+        let (db, numbers) = (self.db, &self.objects.numbers);
+        let (commit, value) = match self.random.below(3) {
+            0 => {
+                let commit = db.add(numbers, "visits", 3)?;
+                let (version, sum) = (commit.version(), commit.forget());
+                assert_eq!(sum, before.unwrap_or(0) + 3);
+                (version, Some(sum))
+            }
+            1 => (db.put(numbers, "visits", 7_i64.to_le_bytes())?.version(), Some(7)),
+            _ => {
+                let commit = db.delete(numbers, "visits")?;
+                let (version, existed) = (commit.version(), commit.forget());
+                assert_eq!(existed, before.is_some());
+                (version, None)
+            }
+        };
+        if before.is_some() || value.is_some() {
+            let value = value.map(|number| number.to_le_bytes().as_slice().into());
+            self.history.commit(commit.number(), Writes::from([(key, value)]), None);
+        }
+        Ok(())
+    }
+
+    /// A transfer under snapshot isolation.
+    fn snapshot_transaction(&mut self) -> Result<()> {
+        let (seed, profile) = (self.random.next(), self.profile);
+        let (objects, before) = (&self.objects, &self.history.latest);
+        let mut writes = Writes::new();
+        let commit = self.db.transact_with(Isolation::Snapshot, |tx| {
+            let mut teller = Teller::new(tx, objects, before);
+            transfer(&mut teller, &mut Random::new(seed), profile)?;
+            writes = teller.writes;
+            Ok(())
+        })?;
+        self.history.commit_unless_empty(commit.version().number(), writes, None);
+        end(commit, self.history, &mut self.receipts, &mut self.random, profile)
+    }
+
+    fn persist(&mut self) -> Result<()> {
+        if self.random.one_in(2) {
+            // Now nothing holds up what persist() sweeps away.
+            self.held.clear();
+        }
+        self.db.persist()?;
+        let last = self.history.commits.last().map_or(0, |commit| commit.version);
+        self.history.told_durable(last);
+        Ok(())
+    }
+
+    fn wait_for_receipt(&mut self) -> Result<()> {
+        if self.receipts.is_empty() {
+            return Ok(());
+        }
+        let (version, receipt) = self.receipts.swap_remove(self.random.below(self.receipts.len()));
+        if self.random.one_in(2) {
+            receipt.wait(Level::LOCAL)?;
+            self.history.told_durable(version);
+        } else if receipt.wait_timeout(Level::LOCAL, Duration::from_secs(3600))? {
+            self.history.told_durable(version);
+        }
+        Ok(())
+    }
+
+    fn hold_snapshot(&mut self) -> Result<()> {
+        if self.held.len() == SNAPSHOTS_HELD {
+            self.held.remove(0);
+        }
+        let durable = self.random.one_in(2);
+        let snapshot = if durable { self.db.durable_snapshot()? } else { self.db.snapshot()? };
+        let version = snapshot.version().number();
+        let last = self.history.commits.last().map_or(0, |commit| commit.version);
+        assert!(durable || version >= last, "a snapshot at {version} misses the commit at {last}");
+        if durable {
+            assert_eq!(version, self.db.horizon(Level::LOCAL).number());
+            self.history.told_durable(version);
+        }
+        let state = self.history.state_at(version);
+        self.held.push((snapshot, state));
+        Ok(())
+    }
+
+    fn look_at_snapshot(&mut self) -> Result<()> {
+        if self.held.is_empty() {
+            return Ok(());
+        }
+        let chosen = self.random.below(self.held.len());
+        let (snapshot, state) = &self.held[chosen];
+        compare_snapshot(snapshot, &self.objects, state, self.random.one_in(8))?;
+        if self.random.one_in(3) {
+            self.held.remove(chosen);
+        }
+        Ok(())
+    }
+
+    fn durable_read(&mut self) -> Result<()> {
+        let (objects, history) = (&self.objects, &mut *self.history);
+        self.db.read_durable(|snapshot| {
+            let version = snapshot.version().number();
+            history.told_durable(version);
+            compare_snapshot(snapshot, objects, &history.state_at(version), false)
+        })
+    }
+
+    /// A read that is acknowledged once what it saw is durable.
+    fn safe_read(&mut self) -> Result<()> {
+        let keys: Vec<&(Place, Key)> = self.history.latest.keys().collect();
+        if keys.is_empty() {
+            return Ok(());
+        }
+        let key = (*self.random.pick(&keys)).clone();
+        let (place, name) = &key;
+        let objects = &self.objects;
+        let found = self.db.read_safe(|tx| at_place!(objects, *place, object => tx.get(object, name)))?;
+        assert_eq!(found.as_deref(), self.history.latest.get(&key).map(|value| &**value));
+        let version = self.history.last_write(&key);
+        self.history.told_durable(version);
+        Ok(())
+    }
+
+    /// Takes in what the database says about durability, and checks that it does not contradict itself.
+    pub(crate) fn listen(&mut self) {
+        self.history.told_durable(self.told.durable.load(Ordering::SeqCst));
+        let horizon = self.db.horizon(Level::LOCAL).number();
+        self.history.told_durable(horizon);
+        let durable = self.history.durable;
+        for (version, receipt) in &self.receipts {
+            assert_eq!(receipt.version(), Version::new(*version));
+            match receipt.poll(Level::LOCAL) {
+                Progress::Durable => self.history.told_durable(*version),
+                other => assert!(
+                    *version > durable,
+                    "version {version} is {other:?} although {durable} is durable"
+                ),
+            }
+        }
+        if self.receipts.len() > RECEIPTS_HELD {
+            self.receipts.remove(0);
+        }
+    }
+
+    /// To be called when an operation has failed because the disk did: from now on nothing is acknowledged that
+    /// was not acknowledged before, and memory still reads.
+    pub(crate) fn work_after_failure(&mut self) {
+        self.listen();
+        let durable = self.history.durable;
+        for _ in 0..4 {
+            let Ok(commit) = self.db.add(&self.objects.numbers, "visits", 1) else { continue };
+            let version = commit.version().number();
+            let (sum, receipt) = commit.fast();
+            let key = (Place::Numbers, b"visits".to_vec());
+            let value = Some(sum.to_le_bytes().as_slice().into());
+            self.history.commit(version, Writes::from([(key, value)]), None);
+            assert!(
+                receipt.wait(Level::LOCAL).is_err(),
+                "version {version} was acknowledged after a failure"
+            );
+            assert_eq!(receipt.poll(Level::LOCAL), Progress::Lost);
+        }
+        let last = self.history.commits.last().map_or(0, |commit| commit.version);
+        // With nothing left to write, there is nothing that could fail.
+        assert!(self.db.persist().is_err() || last <= durable, "persist() succeeded after a failure");
+        self.listen();
+        assert_eq!(self.history.durable, durable, "something became durable after a failure");
+    }
+}
+
+/// Ends a commit as safe or fast, and tells the history.
+fn end(
+    commit: Commit<'_, ()>,
+    history: &mut History,
+    receipts: &mut Vec<(u64, Receipt)>,
+    random: &mut Random,
+    profile: Profile,
+) -> Result<()> {
+    let version = commit.version().number();
+    if random.one_in(profile.safe_one_in) {
+        commit.safe()?;
+        history.told_durable(version);
+        return Ok(());
+    }
+    match random.below(3) {
+        0 => commit.forget(),
+        1 => receipts.push((version, commit.fast_within(Duration::from_millis(1)).1)),
+        _ => receipts.push((version, commit.fast().1)),
+    }
+    Ok(())
+}
+
+/// Compares a snapshot with the state that it must show.
+pub(crate) fn compare_snapshot(
+    snapshot: &Snapshot<'_>,
+    objects: &Objects,
+    state: &State,
+    whole_map: bool,
+) -> Result<()> {
+    let mut seen = State::new();
+    for place in [Place::Accounts, Place::Children] {
+        for row in snapshot.range::<&[u8]>(objects.table(place), ..) {
+            let (key, value) = row?;
+            seen.insert((place, key), value.into());
+        }
+    }
+    if whole_map {
+        for row in snapshot.iter(&objects.numbers) {
+            let (key, value) = row?;
+            let before = seen.insert((Place::Numbers, key), value.into());
+            assert!(before.is_none(), "a walk over a map meets a key twice");
+        }
+    } else {
+        for (place, key) in state.keys().filter(|(place, _)| *place == Place::Numbers) {
+            if let Some(value) = snapshot.get(&objects.numbers, key)? {
+                seen.insert((*place, key.clone()), value.into());
+            }
+        }
+    }
+    assert!(seen == *state, "the snapshot at {} differs: {}", snapshot.version(), difference(state, &seen));
+    Ok(())
+}
+
+/// Where two states differ first, for a message.
+pub(crate) fn difference(expected: &State, found: &State) -> String {
+    let describe = |value: Option<&super::model::Value>| match value {
+        None => "nothing".to_owned(),
+        Some(value) => format!("{} bytes, number {}", value.len(), number_of(value)),
+    };
+    let keys = expected.keys().chain(found.keys());
+    let mut different = keys.filter(|key| expected.get(*key) != found.get(*key));
+    different.next().map_or("nowhere".to_owned(), |key| {
+        let (must, is) = (describe(expected.get(key)), describe(found.get(key)));
+        format!("{:?} {:?} must be {must}, is {is}", key.0, key.1.escape_ascii().to_string())
+    })
+}
+
+/// What a transaction does; the randomness is its own, so that it does the same when it is run again.
+type Deed = fn(&mut Teller<'_, '_>, &mut Random, Profile) -> Result<()>;
+
+fn found_bank(teller: &mut Teller<'_, '_>) -> Result<()> {
+    for number in 0..FIRST_ACCOUNTS {
+        let balance = TOTAL / FIRST_ACCOUNTS as i64;
+        teller.put(Place::Accounts, &account_key(number), &balance.to_le_bytes())?;
+    }
+    for pair in 0..PAIRS {
+        teller.put(Place::Numbers, &lower_key(pair), &0_i64.to_le_bytes())?;
+        teller.put(Place::Accounts, &upper_key(pair), &1_i64.to_le_bytes())?;
+    }
+    teller.put(Place::Numbers, &count_key(Place::Accounts), &(FIRST_ACCOUNTS as i64).to_le_bytes())?;
+    teller.put(Place::Numbers, &count_key(Place::Children), &0_i64.to_le_bytes())
+}
+
+/// The rows that hold money, which a deed chooses from.
+fn rows(teller: &Teller<'_, '_>) -> Vec<(Place, Key)> {
+    let money = |key: &&(Place, Key)| key.0 != Place::Numbers && key.1.first() == Some(&b'a');
+    teller.before.keys().filter(money).cloned().collect()
+}
+
+fn accounts(teller: &Teller<'_, '_>) -> Vec<Key> {
+    rows(teller).into_iter().filter(|(place, _)| *place == Place::Accounts).map(|(_, key)| key).collect()
+}
+
+fn transfer(teller: &mut Teller<'_, '_>, random: &mut Random, _: Profile) -> Result<()> {
+    let rows = rows(teller);
+    let (from, to) = (random.pick(&rows), random.pick(&rows));
+    if from == to {
+        return Ok(());
+    }
+    let amount = random.below(100) as i64;
+    teller.change(from.0, &from.1, -amount)?;
+    teller.change(to.0, &to.1, amount)
+}
+
+fn open_child(teller: &mut Teller<'_, '_>, random: &mut Random, profile: Profile) -> Result<()> {
+    let parent = random.pick(&accounts(teller)).clone();
+    let key = child_key(&parent, random.below(4));
+    if teller.get(Place::Children, &key)?.is_some() {
+        return Ok(());
+    }
+    let amount = random.below(50) as i64;
+    teller.change(Place::Accounts, &parent, -amount)?;
+    let filler_bytes = filler_bytes(random, profile);
+    let value = [&amount.to_le_bytes(), random.bytes(filler_bytes).as_slice()].concat();
+    teller.put(Place::Children, &key, &value)?;
+    teller.change(Place::Numbers, &count_key(Place::Children), 1)
+}
+
+fn close_child(teller: &mut Teller<'_, '_>, random: &mut Random, _: Profile) -> Result<()> {
+    let parent = random.pick(&accounts(teller)).clone();
+    let prefix = [parent.as_slice(), b"/"].concat();
+    let Some(key) = teller.keys(Place::Children, &prefix, random.one_in(2))?.into_iter().next() else {
+        return Ok(());
+    };
+    let balance = number_of(&teller.get(Place::Children, &key)?.unwrap_or_default());
+    teller.delete(Place::Children, &key)?;
+    teller.change(Place::Accounts, &parent, balance)?;
+    teller.change(Place::Numbers, &count_key(Place::Children), -1)
+}
+
+fn open_account(teller: &mut Teller<'_, '_>, random: &mut Random, profile: Profile) -> Result<()> {
+    let key = account_key(random.below(ACCOUNTS));
+    if teller.get(Place::Accounts, &key)?.is_some() {
+        return Ok(());
+    }
+    let filler_bytes = filler_bytes(random, profile);
+    let value = [&0_i64.to_le_bytes(), random.bytes(filler_bytes).as_slice()].concat();
+    teller.put(Place::Accounts, &key, &value)?;
+    teller.change(Place::Numbers, &count_key(Place::Accounts), 1)
+}
+
+/// Closes an account with all its children, and gives the money to another one.
+fn close_account(teller: &mut Teller<'_, '_>, random: &mut Random, _: Profile) -> Result<()> {
+    let accounts = accounts(teller);
+    let (closed, heir) = (random.pick(&accounts), random.pick(&accounts));
+    if accounts.len() < 3 || closed == heir {
+        return Ok(());
+    }
+    let mut balance = number_of(&teller.get(Place::Accounts, closed)?.unwrap_or_default());
+    let children = teller.keys(Place::Children, &[closed.as_slice(), b"/"].concat(), false)?;
+    for child in &children {
+        balance += number_of(&teller.get(Place::Children, child)?.unwrap_or_default());
+        teller.delete(Place::Children, child)?;
+    }
+    teller.delete(Place::Accounts, closed)?;
+    teller.change(Place::Accounts, heir, balance)?;
+    teller.change(Place::Numbers, &count_key(Place::Children), -(children.len() as i64))?;
+    teller.change(Place::Numbers, &count_key(Place::Accounts), -1)
+}
+
+/// Moves both halves of a pair, or one of them as far as it may go.
+fn move_pair(teller: &mut Teller<'_, '_>, random: &mut Random, _: Profile) -> Result<()> {
+    let pair = random.below(PAIRS);
+    let (lower, upper) = (lower_key(pair), upper_key(pair));
+    let number = |teller: &Teller<'_, '_>, place, key: &Key| {
+        teller.get(place, key).map(|value| number_of(&value.unwrap_or_default()))
+    };
+    let gap = number(teller, Place::Accounts, &upper)? - number(teller, Place::Numbers, &lower)?;
+    let by = 1 + random.below(9) as i64;
+    if gap > by && random.one_in(2) {
+        return teller.change(Place::Numbers, &lower, by);
+    }
+    teller.change(Place::Accounts, &upper, by)?;
+    teller.change(Place::Numbers, &lower, random.below(by as usize + 1) as i64)
+}
+
+/// Gives a row another filler, of the same length or not.
+fn resize(teller: &mut Teller<'_, '_>, random: &mut Random, profile: Profile) -> Result<()> {
+    let (place, key) = random.pick(&rows(teller)).clone();
+    let value = teller.get(place, &key)?.unwrap_or_default();
+    let filler_bytes = if random.one_in(2) { value.len() - 8 } else { filler_bytes(random, profile) };
+    teller.put(place, &key, &[&value[..8], random.bytes(filler_bytes).as_slice()].concat())
+}
+
+/// Overwrites a large value of no meaning.
+fn load_ballast(teller: &mut Teller<'_, '_>, random: &mut Random, _: Profile) -> Result<()> {
+    let key = *random.pick(&[b"ballast 1", b"ballast 2"]);
+    let bytes = 2_000 + random.below(16_000);
+    teller.put(Place::Numbers, key, &random.bytes(bytes))
+}
+
+fn filler_bytes(random: &mut Random, profile: Profile) -> usize {
+    let longest =
+        if random.one_in(profile.long_one_in) { profile.filler_max } else { profile.filler_max.min(100) };
+    random.below(longest + 1)
+}
