@@ -3,7 +3,7 @@
 //! A check accounts for every file, segment, extent, seal and record, and says what does not hold. It is the
 //! oracle of the tests.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io::Write;
 use std::path::Path;
@@ -163,6 +163,8 @@ struct Checker {
     report: CheckReport,
     newest: HashMap<(u32, Vec<u8>), Newest>,
     objects: HashMap<u32, String>,
+    /// The first record of each object; its catalog entry may stand behind it.
+    first_records: BTreeMap<u32, Address>,
 }
 
 impl Checker {
@@ -190,6 +192,15 @@ impl Checker {
             let segment = extent.seal.address / superblock.segment_bytes;
             self.report.segments += u64::from(last_segment.replace(segment) != Some(segment));
             self.extent(segments, superblock, &extent, &mut pending);
+        }
+        for (object, address) in std::mem::take(&mut self.first_records) {
+            if !self.objects.contains_key(&object) {
+                self.problem(
+                    segments,
+                    address,
+                    format_args!("the record's object {object} is not in the catalog"),
+                );
+            }
         }
         self.report.cut_bytes = scanner.cut_bytes();
         self.report.lost_records += pending.len() as u64;
@@ -257,13 +268,8 @@ impl Checker {
         {
             self.objects.insert(id, name);
         }
-        if record.shape.object >= FIRST_OBJECT && !self.objects.contains_key(&record.shape.object) {
-            let object = record.shape.object;
-            self.problem(
-                segments,
-                address,
-                format_args!("the record's object {object} is not in the catalog"),
-            );
+        if record.shape.object >= FIRST_OBJECT {
+            self.first_records.entry(record.shape.object).or_insert(address);
         }
     }
 

@@ -54,6 +54,7 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Engine
         index: &index,
         objects: &objects,
         sessions: Default::default(),
+        later_entries: None,
     };
     let mut recovered = recovery.run()?;
     recovered.report.clean |= is_new;

@@ -12,7 +12,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::clock::Version;
-use super::object::Objects;
+use super::object::{ObjectKind, Objects};
 use super::session::{SESSIONS_OBJECT, decode_serial};
 use crate::error::{Error, Result};
 use crate::objects::{self, CATALOG_OBJECT};
@@ -105,6 +105,8 @@ pub(crate) struct Recovery<'a> {
     pub(crate) objects: &'a Objects,
     /// Serial numbers seen so far.
     pub(crate) sessions: BTreeMap<Vec<u8>, u64>,
+    /// The catalog's entries in the whole log, once they had to be looked for.
+    pub(crate) later_entries: Option<BTreeMap<u32, (String, ObjectKind)>>,
 }
 
 impl Recovery<'_> {
@@ -183,6 +185,31 @@ impl Recovery<'_> {
         self.apply(address, record)
     }
 
+    /// When the log's beginning was dropped, an object's catalog entry may have been written anew behind records of
+    /// the object. Then the log is walked once more for the entries.
+    fn add_from_later_entry(&mut self, id: u32) -> Result<()> {
+        if self.later_entries.is_none() {
+            let mut entries = BTreeMap::new();
+            let mut scanner = Scanner::new(self.segments, self.superblock);
+            while let Some(extent) = scanner.next()? {
+                for item in extent.items() {
+                    if let Ok(Item::Record(_, record)) = item
+                        && (record.shape.object, record.shape.kind) == (CATALOG_OBJECT, Kind::Put)
+                        && let Some((name, kind, id)) = objects::decode_entry(record.key, record.value)
+                    {
+                        // A number is only given out again if a crash took its first entry, so the last one counts.
+                        entries.insert(id, (name, kind));
+                    }
+                }
+            }
+            self.later_entries = Some(entries);
+        }
+        if let Some((name, kind)) = self.later_entries.as_ref().and_then(|entries| entries.get(&id)) {
+            objects::add(self.objects, id, name, *kind)?;
+        }
+        Ok(())
+    }
+
     fn apply(&mut self, address: Address, record: &DiskRecord<'_>) -> Result<()> {
         let id = record.shape.object;
         if id == CATALOG_OBJECT
@@ -193,6 +220,9 @@ impl Recovery<'_> {
         }
         if id == SESSIONS_OBJECT {
             self.sessions.insert(record.key.to_vec(), decode_serial(record.value));
+        }
+        if self.objects.get(id).is_none() {
+            self.add_from_later_entry(id)?;
         }
         let object = self.objects.get(id).ok_or_else(|| {
             self.segments.corrupted(

@@ -52,7 +52,7 @@ enum Need {
 /// A record that kept the oldest segment alive when it was last looked at.
 #[derive(Default)]
 struct TruncationMark {
-    blocking: Address,
+    blocking: Option<Address>,
     /// Where the durable log must have come before it is worth looking again.
     next_look: Address,
 }
@@ -142,9 +142,9 @@ impl Engine {
                 return Ok(());
             }
             let oldest = self.oldest_needed();
-            if mark.blocking >= self.log.begin()
-                && mark.blocking < end
-                && self.need(mark.blocking, oldest)? == Need::Snapshot
+            if let Some(blocking) =
+                mark.blocking.filter(|blocking| (self.log.begin()..end).contains(blocking))
+                && self.need(blocking, oldest)? == Need::Snapshot
             {
                 return Ok(());
             }
@@ -189,7 +189,7 @@ impl Engine {
                     leftovers.keys.push((record.shape.object, record.key.to_vec()));
                 }
                 Need::Newest | Need::Snapshot => {
-                    mark.blocking = address;
+                    mark.blocking = Some(address);
                     return Ok(false);
                 }
             }

@@ -6,7 +6,8 @@
 //! - [`support`]: randomness, budgets, replay lines, the watchdog.
 //! - [`model`]: the history of everything that was committed, and what it makes the recovered state be.
 //! - [`bank`]: one transaction of the workload, run against the engine and the model at once.
-//! - [`workload`]: the workload itself: a bank whose invariants span two tables and a map.
+//! - [`deeds`]: what the transactions do, so that the invariants of the bank hold.
+//! - [`workload`]: the workload itself: transactions, snapshots, waits and durable reads, at random.
 //! - [`oracle`]: compares a recovered database with the history; it is tested against planted lies.
 //! - [`crash`]: a power loss at every step of the device.
 //! - [`gate`]: a disk that is stuck until a test lets it go on.
@@ -22,6 +23,7 @@
 mod bank;
 mod corruption;
 mod crash;
+mod deeds;
 mod durability;
 mod faults;
 mod gate;
