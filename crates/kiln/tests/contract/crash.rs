@@ -15,7 +15,7 @@ use kiln::{ErrorKind, Kiln};
 use super::model::History;
 use super::oracle::{Verdict, check_recovered, ensure};
 use super::support::{Random, Replay, budget, copy_of, manual, only_step, seed, watched};
-use super::workload::{LARGE, LAZY, Profile, SMALL, Shift};
+use super::workload::{LARGE, LAZY, Profile, SMALL, Shift, TINY};
 
 /// Opens what is on a disk.
 pub(crate) fn reopen(disk: &SimulatedDevice) -> kiln::Result<Kiln> {
@@ -209,10 +209,18 @@ fn check_closed(disk: &SimulatedDevice, db: Kiln, history: &History) -> Verdict 
 
 const MINUTES: Duration = Duration::from_secs(600);
 
+/// A hardening that writes one block has eight sectors to lose, and all 256 ways are tried.
 #[test]
-fn c1_atomic_in_every_loss_pattern_of_small_writes() {
-    let name = "c1_atomic_in_every_loss_pattern_of_small_writes";
-    let sweep = Sweep { name, profile: SMALL, samples: 6, exhaustive_units: 8, states: 2_500 };
+fn c1_atomic_in_every_loss_pattern_of_every_step() {
+    let name = "c1_atomic_in_every_loss_pattern_of_every_step";
+    let sweep = Sweep { name, profile: TINY, samples: 6, exhaustive_units: 8, states: 1_500 };
+    watched(name, MINUTES, |replay| sweep.run(replay));
+}
+
+#[test]
+fn c1_atomic_at_every_step_of_many_small_hardenings() {
+    let name = "c1_atomic_at_every_step_of_many_small_hardenings";
+    let sweep = Sweep { name, profile: SMALL, samples: 12, exhaustive_units: 4, states: 1_500 };
     watched(name, MINUTES, |replay| sweep.run(replay));
 }
 

@@ -38,6 +38,10 @@ pub(crate) struct Profile {
     pub(crate) ballast_one_in: usize,
 }
 
+/// So little that every loss pattern of every step can be tried.
+pub(crate) const TINY: Profile =
+    Profile { operations: 16, safe_one_in: 3, filler_max: 0, long_one_in: 1_000, ballast_one_in: 1_000 };
+
 /// Small values: most hardenings write a single block.
 pub(crate) const SMALL: Profile =
     Profile { operations: 60, safe_one_in: 4, filler_max: 24, long_one_in: 1_000, ballast_one_in: 1_000 };
