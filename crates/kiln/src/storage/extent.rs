@@ -202,13 +202,13 @@ impl<'a> Scanner<'a> {
     pub(crate) fn next(&mut self) -> Result<Option<Extent<'_>>> {
         let start = self.position;
         if !self.segments.exists(start) {
-            return self.end_of_log("a segment of the log is missing");
+            return self.end_of_log(None, "a segment of the log is missing");
         }
         self.read(start, 0, BLOCK_BYTES)?;
         let (seal, checksum) = match Seal::decode(&self.buffer) {
             Ok(decoded) => decoded,
             Err(_) if self.buffer[..SECTOR_BYTES].iter().all(|&byte| byte == 0) => {
-                return self.end_of_log("the log ends too early");
+                return self.end_of_log(None, "the log ends too early");
             }
             // A sector is either as it was, and that is zeros, or as it was written.
             Err(what) => return Err(self.segments.corrupted(start, what)),
@@ -221,7 +221,7 @@ impl<'a> Scanner<'a> {
         self.read(start, 0, length)?;
         if crc32c::crc32c(&self.buffer[SEAL_BYTES as usize..length]) != seal.data_checksum {
             if zero_sectors(&self.buffer[SECTOR_BYTES..length]) > seal.zero_sectors {
-                return self.end_of_log("an extent is incomplete");
+                return self.end_of_log(Some(seal.end()), "an extent is incomplete");
             }
             return Err(self.damaged_extent(&seal));
         }
@@ -271,19 +271,20 @@ impl<'a> Scanner<'a> {
         self.segments.corrupted(seal.address, "an extent's checksum does not match its bytes")
     }
 
-    /// Called where no whole extent follows: is it the end, or is something missing?
-    fn end_of_log<T>(&mut self, what: &str) -> Result<Option<T>> {
+    /// Called where no whole extent follows: is it the end, or is something missing? `torn_end` is where the extent would
+    /// end whose seal is there.
+    fn end_of_log<T>(&mut self, torn_end: Option<Address>, what: &str) -> Result<Option<T>> {
         let end = self.position;
         if end < self.superblock.known_end {
             return Err(self.segments.corrupted(end, what));
         }
-        self.cut_bytes = self.look_behind(end)?;
+        self.cut_bytes = self.look_behind(end, torn_end.unwrap_or(Address::MAX))?;
         Ok(None)
     }
 
-    /// An extent is only begun when the one before is durable. So a seal behind the end proves damage. Returns
-    /// how far behind the end something was written.
-    fn look_behind(&mut self, end: Address) -> Result<u64> {
+    /// An extent is only begun when the one before is durable. So a seal behind the end proves damage, and so does
+    /// anything behind an extent that is torn. Returns how far behind the end something was written.
+    fn look_behind(&mut self, end: Address, torn_end: Address) -> Result<u64> {
         let segment_bytes = self.superblock.segment_bytes;
         let mut written = 0;
         let mut block = AlignedBuffer::new(ZEROS_SCAN_BYTES);
@@ -297,10 +298,12 @@ impl<'a> Scanner<'a> {
                     .map_err(|error| Error::io("reading the end of the log", error))?;
                 for (index, candidate) in block[..bytes].chunks_exact(BLOCK_BYTES).enumerate() {
                     let place = address + (index * BLOCK_BYTES) as u64;
-                    if candidate.iter().any(|&byte| byte != 0) {
+                    let is_written = candidate.iter().any(|&byte| byte != 0);
+                    if is_written {
                         written = place + BLOCK_BYTES as u64 - end;
                     }
-                    if place > end && self.is_later_seal(place, candidate) {
+                    if place > end && self.is_later_seal(place, candidate) || is_written && place >= torn_end
+                    {
                         return Err(self
                             .segments
                             .corrupted(end, "durable extents follow one that is not whole"));

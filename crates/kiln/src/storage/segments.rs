@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
@@ -51,6 +51,11 @@ pub(crate) struct Segments {
     files: RwLock<BTreeMap<u64, Arc<dyn DeviceFile>>>,
     prepared_end: AtomicU64,
     preparing: Mutex<()>,
+    /// A sync of the directory has failed. The operating system may have forgotten which names were not durable, and a
+    /// later sync that succeeds says nothing of them. So nothing more is written: it might be without a name.
+    names_uncertain: AtomicBool,
+    /// The disk had no space for the last segment that was to be prepared.
+    disk_full: AtomicBool,
 }
 
 impl Segments {
@@ -60,9 +65,15 @@ impl Segments {
         let mut files = BTreeMap::new();
         for number in names.iter().filter_map(|name| number_of(name)) {
             let name = name_of(number);
-            let file = device
-                .open(&name, mode)
-                .map_err(|error| Error::io(format_args!("opening {}", device.describe(&name)), error))?;
+            let doing = |error| Error::io(format_args!("opening {}", device.describe(&name)), error);
+            let file = device.open(&name, mode).map_err(doing)?;
+            // It had its whole size before it had its name.
+            let size = file.size().map_err(doing)?;
+            if size < segment_bytes {
+                let what =
+                    format_args!("the file is cut short: a segment has {segment_bytes} bytes, it has {size}");
+                return Err(Error::corrupted(&device.describe(&name), size, what));
+            }
             files.insert(number, file);
         }
         Ok(Segments {
@@ -71,6 +82,8 @@ impl Segments {
             files: RwLock::new(files),
             prepared_end: AtomicU64::new(0),
             preparing: Mutex::new(()),
+            names_uncertain: AtomicBool::new(false),
+            disk_full: AtomicBool::new(false),
         })
     }
 
@@ -81,6 +94,11 @@ impl Segments {
     /// Where the prepared segments end.
     pub(crate) fn prepared_end(&self) -> Address {
         self.prepared_end.load(Ordering::SeqCst)
+    }
+
+    /// True while the disk has no space for another segment, as far as is known.
+    pub(crate) fn disk_is_full(&self) -> bool {
+        self.disk_full.load(Ordering::SeqCst)
     }
 
     /// The device's time of day.
@@ -147,8 +165,22 @@ impl Segments {
         Ok(())
     }
 
+    /// Makes the names of the files durable, or has nothing written any more.
+    fn sync_names(&self) -> io::Result<()> {
+        self.device.sync_directory().inspect_err(|_| self.names_uncertain.store(true, Ordering::SeqCst))
+    }
+
+    /// Fails once a sync of the directory has failed.
+    fn check_names(&self) -> io::Result<()> {
+        match self.names_uncertain.load(Ordering::SeqCst) {
+            true => Err(io::Error::other("the names of the log's files could not be made durable")),
+            false => Ok(()),
+        }
+    }
+
     /// Writes `buffer` at `address`, within one segment. Durable after [`Self::sync`].
     pub(crate) fn write(&self, address: Address, buffer: &[u8]) -> io::Result<()> {
+        self.check_names()?;
         self.file(address)?.write_at(buffer, address % self.segment_bytes)
     }
 
@@ -174,8 +206,10 @@ impl Segments {
         let _one_at_a_time = self.preparing.lock();
         let start = self.prepared_end();
         let name = name_of(start / self.segment_bytes);
-        let file = self
-            .prepare(&name, zero)
+        let prepared = self.prepare(&name, zero);
+        let full = prepared.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::StorageFull);
+        self.disk_full.store(full, Ordering::SeqCst);
+        let file = prepared
             .map_err(|error| Error::io(format_args!("preparing {}", self.device.describe(&name)), error))?;
         self.files.write().insert(start / self.segment_bytes, file);
         self.prepared_end.store(start + self.segment_bytes, Ordering::SeqCst);
@@ -183,6 +217,7 @@ impl Segments {
     }
 
     fn prepare(&self, name: &str, zero: bool) -> io::Result<Arc<dyn DeviceFile>> {
+        self.check_names()?;
         let names = self.device.list()?;
         let has = |wanted: &str| names.iter().any(|name| name == wanted);
         let (from, file) = if has(SPARE) {
@@ -200,7 +235,7 @@ impl Segments {
             }
             file.sync()?;
             self.device.rename(from, name)?;
-            self.device.sync_directory()
+            self.sync_names()
         };
         if let Err(error) = finish() {
             if from == UNFINISHED && error.kind() == io::ErrorKind::StorageFull {
@@ -234,7 +269,7 @@ impl Segments {
                 self.device.remove(&name_of(number))?;
             }
             if !extra.is_empty() {
-                self.device.sync_directory()?;
+                self.sync_names()?;
             }
             if !end.is_multiple_of(self.segment_bytes) {
                 let file = self.file(end)?;
@@ -256,6 +291,7 @@ impl Segments {
         let numbers: Vec<u64> =
             self.numbers().into_iter().filter(|number| (number + 1) * self.segment_bytes <= begin).collect();
         let drop = || -> io::Result<()> {
+            self.check_names()?;
             let mut has_spare = self.device.list()?.iter().any(|name| name == SPARE);
             for &number in &numbers {
                 self.files.write().remove(&number);
@@ -266,7 +302,7 @@ impl Segments {
                     has_spare = true;
                 }
             }
-            self.device.sync_directory()
+            self.sync_names()
         };
         drop().map_err(|error| Error::io("dropping the oldest segments of the log", error))
     }

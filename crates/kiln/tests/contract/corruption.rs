@@ -180,7 +180,6 @@ fn c9_a_flipped_bit_in_a_stopped_database_is_detected_or_harmless() {
 }
 
 #[test]
-#[ignore = "known gap, found last: see the replay line it prints"]
 fn c9_zeroed_sectors_are_detected_or_harmless() {
     watched("c9_zeroed_sectors", MINUTES, |_| {
         for specimen in [closed(SMALL), stopped(SMALL), closed(LARGE), stopped(LARGE)] {
@@ -200,7 +199,6 @@ fn c9_zeroed_sectors_are_detected_or_harmless() {
 }
 
 #[test]
-#[ignore = "known gap, found last: see the replay line it prints"]
 fn c9_files_cut_short_or_lengthened_are_detected_or_harmless() {
     watched("c9_files_cut_short", MINUTES, |_| {
         for specimen in [closed(SMALL), stopped(SMALL), closed(LARGE), stopped(LARGE)] {

@@ -124,7 +124,6 @@ fn c8_a_failure_of_any_operation_is_told_and_nothing_lost_is_acknowledged() {
 }
 
 #[test]
-#[ignore = "known gap, found last: see the replay line it prints"]
 fn c8_failures_while_segments_are_prepared_and_dropped() {
     let name = "c8_failures_while_segments";
     watched(name, MINUTES, |replay| {
