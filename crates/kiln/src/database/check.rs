@@ -78,10 +78,7 @@ impl fmt::Display for CheckReport {
 
 /// Opens what is needed to read a database that nobody has open.
 fn open_offline(device: Arc<dyn Device>) -> Result<(Segments, Superblock, Box<dyn DeviceLock>)> {
-    let lock = device.lock().map_err(|error| match error.kind() {
-        std::io::ErrorKind::WouldBlock => Error::new(ErrorKind::Locked, format!("{error}; stop it first")),
-        _ => Error::io("locking the database", error),
-    })?;
+    // Looked at first: where there is no database, not even the lock's file is to be left behind.
     let names = device.list().map_err(|error| Error::io("listing the database's files", error))?;
     if !names.iter().any(|name| name == superblock::FILE || segments::is_segment(name)) {
         let directory = device.describe("");
@@ -93,6 +90,10 @@ fn open_offline(device: Arc<dyn Device>) -> Result<(Segments, Superblock, Box<dy
     if !names.iter().any(|name| name == superblock::FILE) {
         return Err(Error::corrupted(&device.describe(superblock::FILE), 0, "it is missing"));
     }
+    let lock = device.lock().map_err(|error| match error.kind() {
+        std::io::ErrorKind::WouldBlock => Error::new(ErrorKind::Locked, format!("{error}; stop it first")),
+        _ => Error::io("locking the database", error),
+    })?;
     let superblock = SuperblockFile::open(&*device, OpenMode::Read)?.current().clone();
     let segments = Segments::open(device.clone(), superblock.segment_bytes, OpenMode::Read)?;
     Ok((segments, superblock, lock))

@@ -103,7 +103,6 @@ impl Kiln {
 
     pub(crate) fn open_with(options: &Options, device: Arc<dyn Device>) -> Result<Kiln> {
         let (engine, report) = open::open(options, device)?;
-        let engine = Arc::new(engine);
         let background = match options.background {
             true => Some(Background::start(&engine)?),
             false => None,

@@ -26,8 +26,11 @@ use crate::storage::segments::{self, Segments};
 use crate::storage::superblock::{self, Superblock, SuperblockFile};
 
 /// Opens the database on a device, creating it if there is none and the options allow.
-pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Engine, RecoveryReport)> {
+pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<Engine>, RecoveryReport)> {
     let began = Instant::now();
+    // Looked at before the lock, so that where there is no database not even the lock's file is left behind; and again
+    // under it.
+    is_new(&*device, options.create)?;
     let lock = device.lock().map_err(|error| match error.kind() {
         std::io::ErrorKind::WouldBlock => {
             Error::new(ErrorKind::Locked, format!("{error}; close it there first"))
@@ -54,6 +57,7 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Engine
         index: &index,
         objects: &objects,
         sessions: Default::default(),
+        losses: Default::default(),
         later_entries: None,
     };
     let mut recovered = recovery.run()?;
@@ -64,9 +68,9 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Engine
     let writer = writer.unwrap_or_else(|| ExtentWriter::new(current.database, recovered.chain));
     let horizon = recovered.report.horizon.number();
     let hardening = Hardening::new(writer, horizon, options.window, options.background);
-    hardening.horizon.set_lost_before(recovered.lost_ranges);
-    recovered.report.duration = began.elapsed();
-    let engine = Engine {
+    hardening.horizon.set_lost_before(recovered.losses.ranges());
+    let opened_end = log.hardened();
+    let engine = Arc::new(Engine {
         limits: options.limits(current.segment_bytes),
         hash_seed: current.hash_seed,
         log,
@@ -80,12 +84,15 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Engine
         sessions: Sessions::default(),
         graves: Graves::default(),
         forgotten: AtomicU64::new(0),
+        opened_end,
         open_transactions: AtomicU64::new(0),
         behind: AtomicBool::new(false),
         closed: AtomicBool::new(false),
         lock: Mutex::new(Some(lock)),
-    };
+    });
     engine.update_limit();
+    recovered.losses.record(&engine)?;
+    recovered.report.duration = began.elapsed();
     Ok((engine, recovered.report))
 }
 
@@ -174,7 +181,7 @@ impl Opening {
             .map_err(|error| Error::io("sealing what a crash has taken", error))?;
         self.log.set_hardened(sealed_end);
         self.writer = Some(writer);
-        recovered.lost_ranges.push((horizon + 1, first_version - 1));
+        recovered.losses.add(horizon + 1, first_version - 1);
         let version = crate::Version::new;
         recovered.report.lost_versions = Some((version(horizon + 1), version(first_version - 1)));
         Ok(first_version)

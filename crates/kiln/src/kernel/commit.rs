@@ -2,10 +2,10 @@
 //!
 //! ```text
 //!   1 lock      the buckets of all written keys        (bounded wait, else Conflict)
-//!   2 locate    the records that will be superseded, admit new keys to ordered indexes
+//!   2 locate    the records that will be superseded; new keys take log space and enter the ordered indexes
 //!   3 clock     read the version v                     (pinned since before the locks)
 //!   4 validate  every bucket and leaf that was read
-//!   5 reserve   log space                              (none: undo, wait outside the pin, again)
+//!   5 reserve   log space for the other keys           (none: undo, wait outside the pin, again)
 //!   6 install   the records, tagged v                  <- the commit point is the unlock of the last bucket
 //!   7 unlock, unpin
 //! ```
@@ -16,17 +16,21 @@
 //! read the clock before that.
 //!
 //! New keys enter the ordered indexes before the clock is read, too: it is their lock against the transactions that have
-//! read the range without them.
+//! read the range without them. Their log space is taken before: undoing their entrance changes what this transaction
+//! itself has read of the range, so there must be as few reasons to undo it as possible.
 //!
 //! The clock is read with sequential consistency after the locks are taken so: no transaction that began at a
 //! later version can have read an old value of anything this one writes.
 
+use std::sync::Arc;
+
 use super::engine::Engine;
 use super::object::{ObjectState, RangeRead};
-use super::write_set::WriteSet;
+use super::write_set::{Write, WriteSet};
 use crate::error::{Error, Result};
 use crate::storage::epoch::{self, Pin};
 use crate::storage::hash_index::{Bucket, Stamp};
+use crate::storage::log::Purpose;
 use crate::storage::ordered_index::Insertion;
 use crate::storage::record::{self, Address, Kind, NO_ADDRESS, Shape};
 
@@ -101,6 +105,12 @@ impl Change<'_> {
         self.shape().bytes()
     }
 
+    /// What its log space is for.
+    #[inline]
+    pub(crate) fn purpose(&self) -> Purpose {
+        if self.value.is_some() { Purpose::Ordinary } else { Purpose::Deletion }
+    }
+
     #[inline]
     fn shape(&self) -> Shape {
         Shape {
@@ -148,7 +158,7 @@ impl Engine {
     /// Commits the writes if everything read still holds. `first_committer` is the snapshot under which a
     /// snapshot-isolation transaction ran: nothing it writes may have changed since.
     pub(crate) fn commit(
-        &self,
+        self: &Arc<Self>,
         writes: &WriteSet,
         reads: &mut ReadSet,
         scratch: &mut CommitScratch,
@@ -167,7 +177,9 @@ impl Engine {
                     return Ok(version);
                 }
                 Err(Setback::Conflict) => return Err(Error::conflict()),
-                Err(Setback::NoLogSpace) => self.wait_for_space(writes.log_bytes() as u64)?,
+                Err(Setback::NoLogSpace) => {
+                    self.wait_for_space(writes.log_bytes() as u64, writes.purpose())?;
+                }
                 Err(Setback::NotWritable) => {}
                 Err(Setback::Cold) => self.resolve_cold(writes, scratch)?,
             }
@@ -199,6 +211,7 @@ impl Engine {
             }
             Err(setback) => {
                 self.retract_all(&pin, writes, scratch);
+                self.give_back_reserved(writes, scratch);
                 self.unlock_all(scratch, false);
                 Err(setback)
             }
@@ -220,12 +233,13 @@ impl Engine {
         {
             return Err(Setback::Conflict);
         }
+        self.reserve_for_new_keys(writes, scratch)?;
         self.admit_all(pin, writes, reads, scratch)?;
         let version = self.clock.now();
         if !self.reads_hold(reads, &scratch.locks) {
             return Err(Setback::Conflict);
         }
-        self.reserve_all(writes, scratch, version)?;
+        self.reserve_for_the_rest(writes, scratch, version)?;
         Ok(version)
     }
 
@@ -395,22 +409,39 @@ impl Engine {
         })
     }
 
-    /// Step 5: a place for every write.
-    fn reserve_all(
+    /// Step 2: places for the keys that need a new record whatever the version is. If the others then find no space, the
+    /// new keys must be retracted; so that this is rare, there must be space for all.
+    fn reserve_for_new_keys(&self, writes: &WriteSet, scratch: &mut CommitScratch) -> Result<(), Setback> {
+        let purpose = writes.purpose();
+        let is_new = |step: &Step, write: &Write| step.current.address == NO_ADDRESS && !write.delete;
+        let (mut any, mut rest_bytes) = (false, 0);
+        for (step, write) in scratch.steps.iter_mut().zip(writes.writes()) {
+            let bytes = writes.change(write).log_bytes();
+            if is_new(step, write) {
+                step.target = self.log.reserve(bytes, purpose).ok_or(Setback::NoLogSpace)?;
+                any = true;
+            } else {
+                rest_bytes += bytes;
+            }
+        }
+        match any && rest_bytes > 0 && !self.log.has_space(rest_bytes, purpose) {
+            true => Err(Setback::NoLogSpace),
+            false => Ok(()),
+        }
+    }
+
+    /// Step 5: places for the other writes.
+    fn reserve_for_the_rest(
         &self,
         writes: &WriteSet,
         scratch: &mut CommitScratch,
         version: u64,
     ) -> Result<(), Setback> {
-        for at in 0..scratch.steps.len() {
-            let step = &mut scratch.steps[at];
-            let change = writes.change(&writes.writes()[at]);
-            match self.reserve(&change, &step.current, version) {
-                Some(target) => step.target = target,
-                None => {
-                    self.give_back_reserved(writes, &scratch.steps[..at]);
-                    return Err(Setback::NoLogSpace);
-                }
+        let purpose = writes.purpose();
+        for (step, write) in scratch.steps.iter_mut().zip(writes.writes()) {
+            if step.target == NO_ADDRESS {
+                let target = self.reserve(&writes.change(write), &step.current, version, purpose);
+                step.target = target.ok_or(Setback::NoLogSpace)?;
             }
         }
         Ok(())
@@ -419,7 +450,13 @@ impl Engine {
     /// Decides between update in place and a new record, and takes the space. Nothing for the deletion of what
     /// is not there; `None` if the log has no space now.
     #[inline]
-    pub(crate) fn reserve(&self, change: &Change<'_>, current: &Current, version: u64) -> Option<Address> {
+    pub(crate) fn reserve(
+        &self,
+        change: &Change<'_>,
+        current: &Current,
+        version: u64,
+        purpose: Purpose,
+    ) -> Option<Address> {
         if change.value.is_none() && !current.exists {
             return Some(NO_ADDRESS);
         }
@@ -431,12 +468,12 @@ impl Engine {
         {
             return Some(current.address);
         }
-        self.log.reserve(shape.bytes())
+        self.log.reserve(shape.bytes(), purpose)
     }
 
     #[cold]
-    fn give_back_reserved(&self, writes: &WriteSet, steps: &[Step]) {
-        for (step, write) in steps.iter().zip(writes.writes()) {
+    fn give_back_reserved(&self, writes: &WriteSet, scratch: &CommitScratch) {
+        for (step, write) in scratch.steps.iter().zip(writes.writes()) {
             if step.target != NO_ADDRESS && step.target != step.current.address {
                 self.log.pad(step.target, writes.change(write).shape().bytes());
             }

@@ -16,7 +16,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::objects::Handle;
 use crate::options::Limits;
 use crate::storage::hash_index::{self, HashIndex};
-use crate::storage::log::Log;
+use crate::storage::log::{Log, Purpose};
+use crate::storage::record::Address;
 use crate::storage::segments::Segments;
 use crate::storage::superblock::SuperblockFile;
 
@@ -37,6 +38,8 @@ pub(crate) struct Engine {
     pub(crate) graves: Graves,
     /// The newest version of a tombstone whose key was forgotten; see [`Engine::forgotten`].
     pub(crate) forgotten: AtomicU64,
+    /// Where the log went on when the database was opened.
+    pub(crate) opened_end: Address,
     /// Transactions begun by hand that are still open.
     pub(crate) open_transactions: AtomicU64,
     /// Set by the keeper while hardening is behind the window: commits wait.
@@ -110,9 +113,10 @@ impl Engine {
         self.log.set_limit(self.segments.prepared_end(), self.limits.unhardened_bytes);
     }
 
-    /// Prepares segments until one whole one is ahead of the tail, so that any record fits.
-    pub(crate) fn prepare_ahead(&self) -> Result<()> {
-        while self.segments.prepared_end() < self.log.tail() + self.log.segment_bytes() {
+    /// Prepares segments until `bytes` and another whole segment fit before the log's reserve.
+    pub(crate) fn prepare_ahead(&self, bytes: u64) -> Result<()> {
+        let ahead = bytes + self.log.segment_bytes() + self.log.reserve_bytes();
+        while self.segments.prepared_end() < self.log.tail() + ahead {
             self.segments.prepare_next(self.hardening.writes_are_small())?;
             self.update_limit();
         }
@@ -120,12 +124,26 @@ impl Engine {
     }
 
     /// Called by a committer for which the log had no space: makes some, or waits for it.
-    pub(crate) fn wait_for_space(&self, bytes: u64) -> Result<()> {
+    ///
+    /// # Errors
+    /// `NoSpace` if the disk is full, and nothing can be dropped either.
+    pub(crate) fn wait_for_space(self: &Arc<Self>, bytes: u64, purpose: Purpose) -> Result<()> {
         self.check_writable()?;
         // Besides its records it may leave the rest of two segments behind.
         self.hardening.want_free(bytes + 2 * self.log.segment_bytes());
-        self.prepare_ahead()?;
+        let prepared = self.prepare_ahead(bytes);
         self.harden_or_wait();
-        self.check_writable()
+        self.check_writable()?;
+        if prepared.is_ok() || self.log.has_space(bytes, purpose) {
+            return Ok(());
+        }
+        loop {
+            let more = self.sweep();
+            match self.prepare_ahead(bytes) {
+                Err(_) if more => self.harden_or_wait(),
+                prepared => return prepared,
+            }
+            self.check_writable()?;
+        }
     }
 }

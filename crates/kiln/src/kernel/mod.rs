@@ -7,6 +7,7 @@
 //!   snapshot, session, receipt           what it gives out
 //!   clock                                versions: tick and close
 //!   hardening/                           making versions durable: leaders, horizon, background threads
+//!   recovery, losses                     from the log to the indexes, and what crashes took
 //!   sweep                                forgetting what nobody needs
 //! ```
 
@@ -14,6 +15,7 @@ pub(crate) mod clock;
 pub(crate) mod commit;
 pub(crate) mod engine;
 pub(crate) mod hardening;
+pub(crate) mod losses;
 pub(crate) mod object;
 pub(crate) mod read;
 pub(crate) mod receipt;

@@ -12,6 +12,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::clock::Version;
+use super::losses::{LOSSES_OBJECT, Losses};
 use super::object::{ObjectKind, Objects};
 use super::session::{SESSIONS_OBJECT, decode_serial};
 use crate::error::{Error, Result};
@@ -88,8 +89,8 @@ pub(crate) struct Recovered {
     pub(crate) last_extent: Option<Address>,
     /// The newest version seen in any record.
     pub(crate) newest_version: u64,
-    /// Versions lost in this and in earlier crashes: first and last of each.
-    pub(crate) lost_ranges: Vec<(u64, u64)>,
+    /// Versions lost in this and in earlier crashes.
+    pub(crate) losses: Losses,
 }
 
 /// After a crash the clock jumps by this much, so that no version that was given out but never reached the disk
@@ -105,6 +106,8 @@ pub(crate) struct Recovery<'a> {
     pub(crate) objects: &'a Objects,
     /// Serial numbers seen so far.
     pub(crate) sessions: BTreeMap<Vec<u8>, u64>,
+    /// Losses seen so far.
+    pub(crate) losses: Losses,
     /// The catalog's entries in the whole log, once they had to be looked for.
     pub(crate) later_entries: Option<BTreeMap<u32, (String, ObjectKind)>>,
 }
@@ -115,7 +118,6 @@ impl Recovery<'_> {
         let mut report = RecoveryReport::default();
         let mut pending: Vec<(Address, OwnedRecord)> = Vec::new();
         let (mut horizon, mut newest_version) = (0, 0);
-        let mut lost_ranges = Vec::new();
         let (mut last_segment, mut last_extent) = (None, None);
         while let Some(extent) = scanner.next()? {
             let seal = &extent.seal;
@@ -127,7 +129,7 @@ impl Recovery<'_> {
             if seal.first_version != 0 {
                 // Opened after a crash: what was never sealed before is lost for ever.
                 pending.clear();
-                lost_ranges.push((seal.version + 1, seal.first_version - 1));
+                self.losses.add(seal.version + 1, seal.first_version - 1);
                 newest_version = newest_version.max(seal.first_version - 1);
             }
             horizon = horizon.max(seal.version);
@@ -149,7 +151,7 @@ impl Recovery<'_> {
         report.sessions = std::mem::take(&mut self.sessions).into_iter().collect();
         let (end, chain) = (scanner.position(), scanner.chain());
         newest_version = newest_version.max(horizon).max(self.superblock.clock);
-        Ok(Recovered { report, end, chain, last_extent, newest_version, lost_ranges })
+        Ok(Recovered { report, end, chain, last_extent, newest_version, losses: self.losses })
     }
 
     fn replay(
@@ -220,6 +222,9 @@ impl Recovery<'_> {
         }
         if id == SESSIONS_OBJECT {
             self.sessions.insert(record.key.to_vec(), decode_serial(record.value));
+        }
+        if id == LOSSES_OBJECT {
+            self.losses.add_record(record);
         }
         if self.objects.get(id).is_none() {
             self.add_from_later_entry(id)?;

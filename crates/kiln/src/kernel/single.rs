@@ -3,6 +3,8 @@
 //! The steps are those of `commit`, in the same order and made of the same parts. There is nothing to validate: what
 //! a delete looks at is under its own lock.
 
+use std::sync::Arc;
+
 use super::commit::{Change, Current, Resolved, Setback};
 use super::engine::Engine;
 use crate::error::Result;
@@ -21,7 +23,7 @@ pub(crate) struct SingleCommit {
 impl Engine {
     /// Puts one key, or deletes it (`value` is `None`).
     pub(crate) fn commit_single(
-        &self,
+        self: &Arc<Self>,
         object: u32,
         key: &[u8],
         value: Option<&[u8]>,
@@ -40,7 +42,7 @@ impl Engine {
                     return Ok(committed);
                 }
                 Err(Setback::Conflict | Setback::NotWritable) => std::thread::yield_now(),
-                Err(Setback::NoLogSpace) => self.wait_for_space(change.log_bytes())?,
+                Err(Setback::NoLogSpace) => self.wait_for_space(change.log_bytes(), change.purpose())?,
                 Err(Setback::Cold) => {
                     for (address, known) in &mut resolved {
                         *known = self.resolve(*address, &change)?;
@@ -81,15 +83,18 @@ impl Engine {
         }
         // Before the clock is read: a transaction that validates a range without this key is then not of a newer
         // version.
-        let is_first = current.address == NO_ADDRESS;
-        if is_first {
-            self.object(change.object).keys.admit(&pin, change.key);
-        }
-        let version = self.clock.now();
-        let Some(target) = self.reserve(change, &current, version) else {
-            if is_first {
-                self.object(change.object).keys.retract(&pin, change.key);
+        let (version, target);
+        if current.address == NO_ADDRESS {
+            target = self.log.reserve(change.log_bytes(), change.purpose());
+            if target.is_some() {
+                self.object(change.object).keys.admit(&pin, change.key);
             }
+            version = self.clock.now();
+        } else {
+            version = self.clock.now();
+            target = self.reserve(change, &current, version, change.purpose());
+        }
+        let Some(target) = target else {
             self.index.unlock_unchanged(bucket);
             return Err(Setback::NoLogSpace);
         };

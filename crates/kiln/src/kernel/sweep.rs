@@ -5,7 +5,7 @@
 //! transaction nothing extra.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
@@ -14,7 +14,7 @@ use super::transaction::{self, Isolation};
 use crate::error::Result;
 use crate::storage::epoch;
 use crate::storage::extent::{Extent, Item, Scanner};
-use crate::storage::record::{Address, Kind, NO_ADDRESS};
+use crate::storage::record::{Address, Kind, NO_ADDRESS, OwnedRecord};
 
 /// A durable tombstone that may still be in the indexes.
 pub(crate) struct Grave {
@@ -28,6 +28,8 @@ pub(crate) struct Grave {
 pub(crate) struct Graves {
     graves: Mutex<Vec<Grave>>,
     sweeping: Mutex<TruncationMark>,
+    /// Where the durable log must have come before it is worth looking again what can be dropped.
+    next_look: AtomicU64,
 }
 
 /// The part of a segment that may be written anew for the rest of it to be dropped.
@@ -53,8 +55,6 @@ enum Need {
 #[derive(Default)]
 struct TruncationMark {
     blocking: Option<Address>,
-    /// Where the durable log must have come before it is worth looking again.
-    next_look: Address,
 }
 
 impl Graves {
@@ -65,23 +65,33 @@ impl Graves {
     pub(crate) fn is_empty(&self) -> bool {
         self.graves.lock().is_empty()
     }
+
+    /// True if enough of the log has hardened to look again what can be dropped.
+    pub(crate) fn is_due(&self, hardened: Address) -> bool {
+        hardened >= self.next_look.load(Ordering::SeqCst)
+    }
 }
 
 impl Engine {
-    /// Forgets deleted keys that nobody can see any more, frees what they held, and truncates the log.
-    pub(crate) fn sweep(self: &Arc<Self>) {
-        let Some(mut mark) = self.graves.sweeping.try_lock() else { return };
+    /// Forgets deleted keys that nobody can see any more, frees what they held, and truncates the log. True if more can be
+    /// dropped after the next hardening.
+    pub(crate) fn sweep(self: &Arc<Self>) -> bool {
+        let Some(mut mark) = self.graves.sweeping.try_lock() else { return false };
         self.forget_deleted();
         for object in self.objects.iter() {
             if let Some(ordered) = object.keys.ordered() {
                 ordered.reclaim();
             }
         }
-        if self.log.hardened() >= mark.next_look {
-            // A segment that cannot be dropped now stays; nothing depends on it.
-            let _ = self.truncate(&mut mark);
-            mark.next_look = self.log.hardened() + self.log.segment_bytes() / 4;
+        let hardened = self.log.hardened();
+        if !self.graves.is_due(hardened) {
+            return false;
         }
+        // A segment that cannot be dropped now stays; nothing depends on it.
+        let more = self.truncate(&mut mark).unwrap_or(false);
+        let ahead = if more || self.segments.disk_is_full() { 1 } else { self.log.segment_bytes() / 4 };
+        self.graves.next_look.store(hardened + ahead, Ordering::SeqCst);
+        more
     }
 
     fn forget_deleted(&self) {
@@ -133,32 +143,39 @@ impl Engine {
     }
 
     /// Drops the oldest segments while nothing in them is needed. Where only little is, such as the catalog's
-    /// entries, it is written anew at the tail, and the segment goes the next time.
-    fn truncate(self: &Arc<Self>, mark: &mut TruncationMark) -> Result<()> {
+    /// entries, it is written anew at the tail, and the segment goes once that has hardened; then it returns true.
+    fn truncate(self: &Arc<Self>, mark: &mut TruncationMark) -> Result<bool> {
         let segment_bytes = self.log.segment_bytes();
         loop {
             let end = self.log.begin() + segment_bytes;
-            if end > self.log.head() || end > self.log.hardened() {
-                return Ok(());
+            // What is still in memory may yet die there, which costs nothing; but a full disk cannot wait for that.
+            let cold = if self.segments.disk_is_full() { self.log.hardened() } else { self.log.head() };
+            // Until the first hardening only seals may tell what earlier crashes took.
+            if end > cold || self.log.hardened() == self.opened_end {
+                return Ok(false);
             }
             let oldest = self.oldest_needed();
             if let Some(blocking) =
                 mark.blocking.filter(|blocking| (self.log.begin()..end).contains(blocking))
                 && self.need(blocking, oldest)? == Need::Snapshot
             {
-                return Ok(());
+                return Ok(false);
             }
             let superblock = self.superblock.lock().current().clone();
             let mut scanner = Scanner::new(&self.segments, &superblock);
             let mut leftovers = Leftovers::default();
             while scanner.position() < end {
-                let Some(extent) = scanner.next()? else { return Ok(()) };
+                let Some(extent) = scanner.next()? else { return Ok(false) };
                 if !self.collect_leftovers(&extent, oldest, mark, &mut leftovers)? {
-                    return Ok(());
+                    return Ok(false);
                 }
             }
             if !leftovers.keys.is_empty() {
-                return self.write_anew(&leftovers);
+                self.write_anew(&leftovers)?;
+                return Ok(true);
+            }
+            if end > self.log.head() && !self.evict_dead(end) {
+                return Ok(true);
             }
             let checksum = scanner.chain().checksum;
             self.superblock.lock().update(|superblock| {
@@ -202,6 +219,7 @@ impl Engine {
         for (object, key) in &leftovers.keys {
             let mut value = Vec::new();
             transaction::run(self, Isolation::Serializable, |tx| {
+                tx.set_sweeping()?;
                 match tx.get_key(*object, key, &mut value)? {
                     true => tx.put_key(*object, key, &value),
                     false => Ok(()),
@@ -226,14 +244,17 @@ impl Engine {
                     _ => Need::None,
                 });
             }
-            // Walk from the key's newest record down to the one that superseded this.
+            // Walk down from the key's newest record. One that every snapshot sees hides all that is older.
             let mut newer = newest;
             while newer != NO_ADDRESS && newer > address {
-                let (version, previous) = self.version_and_previous(newer)?;
-                if previous == address && version > oldest {
-                    return Ok(Need::Snapshot);
+                let Some((version, previous)) = self.version_and_previous(newer, &record)? else { break };
+                if version <= oldest {
+                    return Ok(Need::None);
                 }
                 newer = previous;
+            }
+            if newer == address {
+                return Ok(Need::Snapshot);
             }
         }
         // Where no path leads here the key was forgotten, or this is a version that a crash took. But a bucket that
@@ -241,16 +262,19 @@ impl Engine {
         Ok(if self.index.unchanged(bucket, stamp) { Need::None } else { Need::Snapshot })
     }
 
-    fn version_and_previous(&self, address: Address) -> Result<(u64, Address)> {
+    /// Version and previous address of the record at `address`, if it has the same key as `like`.
+    fn version_and_previous(&self, address: Address, like: &OwnedRecord) -> Result<Option<(u64, Address)>> {
         {
             let _pin = epoch::pin();
             if address >= self.log.head()
                 && let Some(view) = self.log.view(address)
             {
-                return Ok((view.version(), view.previous()));
+                let same = view.is(like.shape.object, like.key());
+                return Ok(same.then(|| (view.version(), view.previous())));
             }
         }
         let record = self.read_disk(address)?;
-        Ok((record.version, record.previous))
+        let same = record.shape.object == like.shape.object && record.key() == like.key();
+        Ok(same.then_some((record.version, record.previous)))
     }
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::ops::Bound;
 
 use super::commit::Change;
+use crate::storage::log::Purpose;
 
 /// Beyond this many entries a lookup goes through a hash table instead of a walk.
 const LINEAR_MAX: usize = 16;
@@ -25,6 +26,8 @@ pub(crate) struct WriteSet {
     arena: Vec<u8>,
     /// Bytes that the writes take in the log at the most.
     log_bytes: usize,
+    has_puts: bool,
+    sweeping: bool,
     by_hash: HashMap<u64, Vec<usize>>,
     /// Keys in order, once a range has asked for them.
     ordered: Option<BTreeSet<(u32, Vec<u8>)>>,
@@ -35,6 +38,8 @@ impl WriteSet {
         self.writes.clear();
         self.arena.clear();
         self.log_bytes = 0;
+        self.has_puts = false;
+        self.sweeping = false;
         self.by_hash.clear();
         self.ordered = None;
         // One huge transaction must not keep its memory for ever.
@@ -52,6 +57,21 @@ impl WriteSet {
     /// Bytes of log that the writes take, headers included; what was overwritten counts too.
     pub(crate) fn log_bytes(&self) -> usize {
         self.log_bytes
+    }
+
+    /// What the log space is for.
+    #[inline]
+    pub(crate) fn purpose(&self) -> Purpose {
+        match (self.sweeping, self.has_puts) {
+            (true, _) => Purpose::Sweep,
+            (false, false) => Purpose::Deletion,
+            (false, true) => Purpose::Ordinary,
+        }
+    }
+
+    /// The writes are the sweep's.
+    pub(crate) fn set_sweeping(&mut self) {
+        self.sweeping = true;
     }
 
     pub(crate) fn writes(&self) -> &[Write] {
@@ -108,6 +128,7 @@ impl WriteSet {
             key: key_range,
             value: self.append(value.unwrap_or_default()),
         };
+        self.has_puts |= value.is_some();
         self.log_bytes += self.change(&write).log_bytes() as usize;
         match position {
             Some(index) => self.writes[index] = write,

@@ -5,13 +5,15 @@ use std::sync::Arc;
 use super::{Handle, keys_of};
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::engine::Engine;
+use crate::kernel::losses::LOSSES_OBJECT;
 use crate::kernel::object::{ObjectKind, ObjectState, Objects, StripedCounter};
 use crate::kernel::session::SESSIONS_OBJECT;
 use crate::kernel::transaction::{self, Isolation};
 
 /// The catalog's own number.
 pub(crate) const CATALOG_OBJECT: u32 = 0;
-const NAMES: [(u32, &str); 2] = [(CATALOG_OBJECT, "catalog"), (SESSIONS_OBJECT, "sessions")];
+const NAMES: [(u32, &str); 3] =
+    [(CATALOG_OBJECT, "catalog"), (SESSIONS_OBJECT, "sessions"), (LOSSES_OBJECT, "losses")];
 /// The first number of an object that users make.
 pub(crate) const FIRST_OBJECT: u32 = 16;
 const NAME_BYTES_MAX: usize = 255;

@@ -36,6 +36,15 @@ use crate::device::BLOCK_BYTES;
 /// What a hardening may need beyond the last record: padding to a block, and the next seal.
 const SHIFT_BYTES: u64 = 2 * BLOCK_BYTES as u64;
 
+/// What log space is wanted for. The last prepared segment is not given to ordinary writes whole: on a full disk it is
+/// from there that deletions, and the sweep that makes segments free, get theirs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    Ordinary,
+    Deletion,
+    Sweep,
+}
+
 /// A counter alone on its cache lines.
 #[repr(align(128))]
 struct Padded(AtomicU64);
@@ -46,8 +55,11 @@ pub(crate) struct Log {
     ring_bytes: u64,
     segment_bytes: u64,
     tail: Padded,
-    /// No reservation reaches beyond; see [`Log::set_limit`].
+    /// No ordinary reservation reaches beyond; see [`Log::set_limit`].
     limit: Padded,
+    /// The limit as far as the ring and the bound on un-hardened bytes go, and where the prepared segments end.
+    memory_end: AtomicU64,
+    prepared_end: AtomicU64,
     begin: AtomicU64,
     head: AtomicU64,
     /// The head that a quiesce has followed: memory below it is free.
@@ -71,6 +83,8 @@ impl Log {
             segment_bytes,
             tail: Padded(AtomicU64::new(end + SEAL_BYTES)),
             limit: Padded(AtomicU64::new(0)),
+            memory_end: AtomicU64::new(0),
+            prepared_end: AtomicU64::new(0),
             begin: AtomicU64::new(begin),
             head: AtomicU64::new(end),
             safe_head: AtomicU64::new(end),
@@ -162,9 +176,41 @@ impl Log {
     /// Lets reservations go up to what the ring, the prepared segments and the bound on un-hardened bytes
     /// allow.
     pub(crate) fn set_limit(&self, prepared_end: Address, unhardened_bytes: u64) {
-        let space = (self.safe_head.load(Ordering::SeqCst) + self.ring_bytes).min(prepared_end);
-        let bound = self.hardened() + unhardened_bytes;
-        self.limit.0.store(space.min(bound).saturating_sub(SHIFT_BYTES), Ordering::SeqCst);
+        let space = self.safe_head.load(Ordering::SeqCst) + self.ring_bytes;
+        self.memory_end.store(space.min(self.hardened() + unhardened_bytes), Ordering::SeqCst);
+        self.prepared_end.store(prepared_end, Ordering::SeqCst);
+        self.limit.0.store(self.limit_for(Purpose::Ordinary), Ordering::SeqCst);
+    }
+
+    fn limit_for(&self, purpose: Purpose) -> Address {
+        let held_back = match purpose {
+            Purpose::Ordinary => self.reserve_bytes(),
+            Purpose::Deletion => self.reserve_bytes() / 2,
+            Purpose::Sweep => 0,
+        };
+        let prepared_end = self.prepared_end.load(Ordering::SeqCst).saturating_sub(held_back);
+        self.memory_end.load(Ordering::SeqCst).min(prepared_end).saturating_sub(SHIFT_BYTES)
+    }
+
+    /// How much of the prepared segments ordinary writes do not get.
+    pub(crate) fn reserve_bytes(&self) -> u64 {
+        self.segment_bytes / 2
+    }
+
+    /// Whether there is space for one record of this size now.
+    pub(crate) fn has_space(&self, bytes: u64, purpose: Purpose) -> bool {
+        self.place(self.tail(), bytes) + bytes <= self.limit_for(purpose)
+    }
+
+    /// Where a record goes: at the tail, or into the next segment if it does not fit.
+    #[inline]
+    fn place(&self, tail: Address, bytes: u64) -> Address {
+        let offset = tail & (self.segment_bytes - 1);
+        // A tail exactly on a boundary is the end of the old segment: the seal's room is still to be left.
+        match offset != 0 && offset + bytes <= self.segment_bytes {
+            true => tail,
+            false => tail.next_multiple_of(self.segment_bytes) + SEAL_BYTES,
+        }
     }
 
     /// Bytes of records (and padding) that are not durable.
@@ -180,22 +226,28 @@ impl Log {
     /// Takes `bytes` of the tail, all in one segment. The caller is pinned, and fills the space before it
     /// unpins. `None` if there is no space now; then nothing was taken.
     #[inline]
-    pub(crate) fn reserve(&self, bytes: u64) -> Option<Address> {
+    pub(crate) fn reserve(&self, bytes: u64, purpose: Purpose) -> Option<Address> {
+        self.reserve_below(bytes, self.limit.0.load(Ordering::Acquire)).or_else(|| match purpose {
+            Purpose::Ordinary => None,
+            Purpose::Deletion | Purpose::Sweep => self.reserve_below(bytes, self.limit_for(purpose)),
+        })
+    }
+
+    #[inline]
+    fn reserve_below(&self, bytes: u64, limit: Address) -> Option<Address> {
         debug_assert!(bytes.is_multiple_of(8) && bytes <= self.segment_bytes - SEAL_BYTES);
         let mut tail = self.tail.0.load(Ordering::Relaxed);
         loop {
-            let offset = tail & (self.segment_bytes - 1);
-            // A tail exactly on a boundary is the end of the old segment: the seal's room is still to be left.
-            let fits = offset != 0 && offset + bytes <= self.segment_bytes;
-            let start = if fits { tail } else { tail.next_multiple_of(self.segment_bytes) + SEAL_BYTES };
-            if start + bytes > self.limit.0.load(Ordering::Acquire) {
+            let start = self.place(tail, bytes);
+            if start + bytes > limit {
                 return None;
             }
             match self.tail.0.compare_exchange_weak(tail, start + bytes, Ordering::SeqCst, Ordering::Relaxed)
             {
                 Ok(_) => {
-                    if !fits && offset != 0 {
-                        self.pad(tail, self.segment_bytes - offset);
+                    let rest = tail.next_multiple_of(self.segment_bytes) - tail;
+                    if start != tail && rest != 0 {
+                        self.pad(tail, rest);
                     }
                     return Some(start);
                 }

@@ -136,7 +136,6 @@ fn c4_overwriting_a_few_keys_for_long_keeps_the_disk_small() {
 }
 
 #[test]
-#[ignore = "known gap: the keeper sleeps once everything is durable, before the last segments are dropped"]
 fn c4_the_background_threads_keep_the_disk_small_too() {
     watched("c4_the_background_threads_keep", 3 * PATIENCE, |_| {
         let disk = SimulatedDevice::new(seed());
@@ -204,7 +203,6 @@ fn c4_ever_new_keys_that_are_deleted_leave_nothing_behind() {
 }
 
 #[test]
-#[ignore = "known gap: a full disk leaves no log space for the writing anew that would free some"]
 fn c5_space_freed_by_deletions_serves_new_values_on_a_full_disk() {
     watched("c5_space_freed_by_deletions", 3 * PATIENCE, |_| {
         let disk = SimulatedDevice::new(seed());
@@ -217,12 +215,10 @@ fn c5_space_freed_by_deletions_serves_new_values_on_a_full_disk() {
         };
         let count = fill();
         assert!(count > 100, "{count} values of 8,000 bytes in 2 MiB");
-        disk.set_capacity(None);
+        // What is kept for deletions is enough for some; each makes room for more.
         (0..count).for_each(|number| {
             db.delete(&table, number.to_be_bytes()).unwrap().forget();
         });
-        (0..4).for_each(|_| db.persist().unwrap());
-        disk.set_capacity(Some(2 << 20));
         let again = fill();
         assert!(again >= count / 2, "{again} values fit where {count} had been deleted");
     });
@@ -230,7 +226,6 @@ fn c5_space_freed_by_deletions_serves_new_values_on_a_full_disk() {
 
 /// What an earlier crash took stays lost, even when the part of the log that tells of the crash is dropped.
 #[test]
-#[ignore = "known gap: lost ranges are only in the log, and go with its beginning"]
 fn c8_receipts_of_lost_versions_stay_lost_when_the_log_is_truncated() {
     let disk = SimulatedDevice::new(seed());
     let db = reopen(&disk).unwrap();

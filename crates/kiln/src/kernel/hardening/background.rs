@@ -107,7 +107,7 @@ fn run_keeper(engine: &Arc<Engine>) {
         }
         engine.watch_window();
         // A full disk shows to the commits that need the space; the next round tries again.
-        let _ = engine.prepare_ahead();
+        let _ = engine.prepare_ahead(0);
         engine.log.populate_ahead();
         engine.sweep();
     }
@@ -129,7 +129,9 @@ impl Engine {
     }
 
     fn is_idle(&self) -> bool {
-        self.hardening.oldest_unhardened().is_none() && self.graves.is_empty()
+        self.hardening.oldest_unhardened().is_none()
+            && self.graves.is_empty()
+            && !self.graves.is_due(self.log.hardened())
     }
 
     /// Makes commits wait while the oldest un-hardened one is older than the window.

@@ -376,6 +376,16 @@ impl Engine {
         }
     }
 
+    /// Frees ring memory up to `target`, which is durable and needed by nobody; false if somebody is hardening.
+    pub(crate) fn evict_dead(&self, target: Address) -> bool {
+        let Some(_leader) = self.hardening.leader.try_lock() else { return false };
+        if self.log.head() < target {
+            self.log.evict(target);
+        }
+        self.update_limit();
+        true
+    }
+
     /// Slows commits down while hardening is behind the vulnerability window (C5b).
     #[inline]
     pub(crate) fn wait_while_behind(&self) {
