@@ -330,6 +330,7 @@ impl Engine {
             if address < self.log.head() {
                 return known(address);
             }
+            self.log.prefetch(address);
             self.log.view(address).filter(|view| view.is(change.object, change.key)).map(|view| Current {
                 address,
                 version: view.version(),

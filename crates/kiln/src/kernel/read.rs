@@ -66,6 +66,7 @@ impl Engine {
                 cold.push(address);
                 return None;
             }
+            self.log.prefetch(address);
             let Some(view) = self.log.view(address) else { return Some(None) };
             if !view.is(object, key) {
                 return None;

@@ -9,6 +9,9 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use parking_lot::MutexGuard;
+
+use super::Requests;
 use crate::error::{Error, Result};
 use crate::kernel::engine::Engine;
 
@@ -52,8 +55,32 @@ impl Drop for Background {
     }
 }
 
+/// When a background thread looks next by itself.
+enum Nap {
+    Until(Instant),
+    /// Nothing was committed since it looked last: it sleeps until something is.
+    Idle,
+}
+
+/// Waits for a request or the end of the nap.
+fn nap(engine: &Engine, requests: &mut MutexGuard<'_, Requests>, nap: Nap) {
+    let hardening = &engine.hardening;
+    match nap {
+        Nap::Until(due) => drop(hardening.wake.wait_until(requests, due)),
+        Nap::Idle => {
+            hardening.asleep.fetch_add(1, Ordering::SeqCst);
+            // Either this sees the commit, or the commit sees the sleeper and has to take the lock to wake it.
+            if hardening.oldest_unhardened().is_none() {
+                hardening.wake.wait(requests);
+            }
+            hardening.asleep.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
 fn run_hardener(engine: &Arc<Engine>) {
     let hardening = &engine.hardening;
+    let mut hardenings_seen = 0;
     loop {
         let mut requests = hardening.requests.lock();
         loop {
@@ -64,10 +91,15 @@ fn run_hardener(engine: &Arc<Engine>) {
             if requests.now || due.is_some_and(|due| due <= Instant::now()) {
                 break;
             }
-            match due {
-                Some(due) => drop(hardening.wake.wait_until(&mut requests, due)),
-                None => hardening.wake.wait(&mut requests),
-            }
+            let count = hardening.count.load(Ordering::Relaxed);
+            let was_active = std::mem::replace(&mut hardenings_seen, count) != count;
+            let next = match due {
+                Some(due) => Nap::Until(due),
+                // The window ends half a window after the first commit at the earliest; see `window_due`.
+                None if was_active => Nap::Until(Instant::now() + hardening.window / 2),
+                None => Nap::Idle,
+            };
+            nap(engine, &mut requests, next);
         }
         requests.now = false;
         requests.by = None;
@@ -90,17 +122,20 @@ fn wait_for_stop(engine: &Engine) {
 
 fn run_keeper(engine: &Arc<Engine>) {
     let period = (engine.hardening.window / 8).clamp(Duration::from_millis(1), Duration::from_millis(50));
+    let mut hardenings_seen = 0;
     loop {
         {
             let mut requests = engine.hardening.requests.lock();
             if requests.stop {
                 return;
             }
-            if engine.is_idle() {
-                engine.hardening.wake.wait(&mut requests);
-            } else {
-                engine.hardening.wake.wait_for(&mut requests, period);
-            }
+            let count = engine.hardening.count.load(Ordering::Relaxed);
+            let was_active = std::mem::replace(&mut hardenings_seen, count) != count;
+            let next = match engine.is_idle() && !was_active {
+                true => Nap::Idle,
+                false => Nap::Until(Instant::now() + period),
+            };
+            nap(engine, &mut requests, next);
             if requests.stop {
                 return;
             }

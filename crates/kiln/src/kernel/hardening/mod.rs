@@ -47,6 +47,9 @@ pub(crate) struct Hardening {
     leader: Mutex<Leader>,
     requests: Mutex<Requests>,
     wake: Condvar,
+    /// Background threads that sleep until a commit wakes them. While there is something to do now and then they look by
+    /// themselves, so that commits do not pay for waking them.
+    asleep: AtomicUsize,
     /// True while something was committed that no hardening has begun to cover.
     dirty: AtomicBool,
     /// When `dirty` was set, and the same for the hardening under way; microseconds since `started`, 0 if not.
@@ -81,6 +84,7 @@ impl Hardening {
             leader: Mutex::new(Leader { writer, tombstones: Tombstones::default() }),
             requests: Mutex::new(Requests::default()),
             wake: Condvar::new(),
+            asleep: AtomicUsize::new(0),
             dirty: AtomicBool::new(false),
             dirty_since: AtomicU64::new(0),
             hardening_since: AtomicU64::new(0),
@@ -128,7 +132,7 @@ impl Hardening {
     fn note_first_commit(&self) {
         if !self.dirty.swap(true, Ordering::SeqCst) {
             self.dirty_since.store(self.now_us(), Ordering::SeqCst);
-            if self.background {
+            if self.asleep.load(Ordering::SeqCst) > 0 {
                 let _requests = self.requests.lock();
                 self.wake.notify_all();
             }
