@@ -196,7 +196,10 @@ impl Engine {
         mark: &mut TruncationMark,
         leftovers: &mut Leftovers,
     ) -> Result<bool> {
-        let bytes_max = self.log.segment_bytes() / LEFTOVERS_PART;
+        let bytes_max = match self.segments.disk_is_full() {
+            true => self.log.reserve_for_sweep(),
+            false => self.log.segment_bytes() / LEFTOVERS_PART,
+        };
         for item in extent.items() {
             let Ok(Item::Record(address, record)) = item else { continue };
             match self.need(address, oldest)? {

@@ -185,7 +185,7 @@ impl Log {
     fn limit_for(&self, purpose: Purpose) -> Address {
         let held_back = match purpose {
             Purpose::Ordinary => self.reserve_bytes(),
-            Purpose::Deletion => self.reserve_bytes() / 2,
+            Purpose::Deletion => self.reserve_for_sweep(),
             Purpose::Sweep => 0,
         };
         let prepared_end = self.prepared_end.load(Ordering::SeqCst).saturating_sub(held_back);
@@ -194,7 +194,12 @@ impl Log {
 
     /// How much of the prepared segments ordinary writes do not get.
     pub(crate) fn reserve_bytes(&self) -> u64 {
-        self.segment_bytes / 2
+        self.segment_bytes / 4
+    }
+
+    /// The part of the reserve that deletions do not get either.
+    pub(crate) fn reserve_for_sweep(&self) -> u64 {
+        self.reserve_bytes() / 2
     }
 
     /// Whether there is space for one record of this size now.
