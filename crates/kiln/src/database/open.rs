@@ -47,7 +47,7 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
     let memory = |error| Error::io("allocating the database's memory", error);
     let log = Log::new(options.ring_bytes(current.segment_bytes), current.segment_bytes, current.begin)
         .map_err(memory)?;
-    let index = HashIndex::new().map_err(memory)?;
+    let index = HashIndex::new(options.ring_bytes(current.segment_bytes)).map_err(memory)?;
     let objects = Objects::new();
     objects::add_system_objects(&objects)?;
     let recovery = Recovery {

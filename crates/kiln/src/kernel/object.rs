@@ -67,36 +67,52 @@ pub(crate) struct ObjectState {
     pub(crate) key_count: StripedCounter,
 }
 
-const CHUNK: usize = 1 << 9;
-type Chunk = Box<[OnceLock<ObjectState>]>;
+/// Objects in the first group; each group after it doubles their number.
+const FIRST_GROUP: usize = 32;
+const GROUPS: usize = (OBJECTS_MAX as usize / FIRST_GROUP).ilog2() as usize + 1;
+type Group = Box<[OnceLock<ObjectState>]>;
 
 /// All objects, by number. Objects are only ever added, so finding one is two loads.
 pub(crate) struct Objects {
-    chunks: Box<[OnceLock<Chunk>]>,
+    groups: [OnceLock<Group>; GROUPS],
 }
 
 impl Objects {
     pub(crate) fn new() -> Objects {
-        Objects { chunks: (0..OBJECTS_MAX as usize / CHUNK).map(|_| OnceLock::new()).collect() }
+        Objects { groups: [const { OnceLock::new() }; GROUPS] }
+    }
+
+    /// The group of an object, and its place there.
+    #[inline]
+    fn place(id: u32) -> (usize, usize) {
+        let id = id as usize;
+        match id < FIRST_GROUP {
+            true => (0, id),
+            false => {
+                ((id / FIRST_GROUP).ilog2() as usize + 1, id - (FIRST_GROUP << (id / FIRST_GROUP).ilog2()))
+            }
+        }
     }
 
     #[inline]
     pub(crate) fn get(&self, id: u32) -> Option<&ObjectState> {
-        self.chunks.get(id as usize / CHUNK)?.get()?.get(id as usize % CHUNK)?.get()
+        let (group, place) = Self::place(id);
+        self.groups.get(group)?.get()?.get(place)?.get()
     }
 
     /// Adds an object; an object that is there already stays.
     pub(crate) fn add(&self, object: ObjectState) -> Result<&ObjectState> {
-        let id = object.id as usize;
-        let chunk = self.chunks.get(id / CHUNK).ok_or_else(|| {
+        let (group, place) = Self::place(object.id);
+        let slots = self.groups.get(group).ok_or_else(|| {
             Error::new(ErrorKind::Limit, format!("a database holds at most {OBJECTS_MAX} objects"))
         })?;
-        let slots = chunk.get_or_init(|| (0..CHUNK).map(|_| OnceLock::new()).collect());
-        Ok(slots[id % CHUNK].get_or_init(|| object))
+        let count = FIRST_GROUP << group.saturating_sub(1);
+        let slots = slots.get_or_init(|| (0..count).map(|_| OnceLock::new()).collect());
+        Ok(slots[place].get_or_init(|| object))
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &ObjectState> {
-        self.chunks.iter().filter_map(OnceLock::get).flat_map(|chunk| chunk.iter().filter_map(OnceLock::get))
+        self.groups.iter().filter_map(OnceLock::get).flat_map(|group| group.iter().filter_map(OnceLock::get))
     }
 }
 
@@ -105,4 +121,23 @@ impl Objects {
 pub(crate) struct RangeRead {
     pub(crate) object: u32,
     pub(crate) leaf: LeafRead,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_object_has_a_place_of_its_own() {
+        let mut next = [0; GROUPS];
+        for id in 0..OBJECTS_MAX {
+            let (group, place) = Objects::place(id);
+            assert_eq!(place, next[group], "object {id}");
+            next[group] += 1;
+        }
+        assert!(
+            next.iter().enumerate().all(|(group, &count)| count == FIRST_GROUP << group.saturating_sub(1))
+        );
+        assert!(Objects::new().get(u32::MAX).is_none());
+    }
 }

@@ -39,7 +39,7 @@ pub(crate) struct ExtentWriter {
 
 impl ExtentWriter {
     pub(crate) fn new(database: u128, chain: Chain) -> ExtentWriter {
-        ExtentWriter { database, buffer: AlignedBuffer::new(16 * BLOCK_BYTES), chain, newest_version: 0 }
+        ExtentWriter { database, buffer: AlignedBuffer::new(4 * BLOCK_BYTES), chain, newest_version: 0 }
     }
 
     /// Writes the extent `start..end` (in one segment) and makes it durable. On an error nothing is known about
@@ -175,7 +175,7 @@ impl<'a> Scanner<'a> {
             position: superblock.begin,
             checksum: superblock.begin_checksum,
             number: None,
-            buffer: AlignedBuffer::new(16 * BLOCK_BYTES),
+            buffer: AlignedBuffer::new(4 * BLOCK_BYTES),
             cut_bytes: 0,
         }
     }
@@ -287,7 +287,7 @@ impl<'a> Scanner<'a> {
     fn look_behind(&mut self, end: Address, torn_end: Address) -> Result<u64> {
         let segment_bytes = self.superblock.segment_bytes;
         let mut written = 0;
-        let mut block = AlignedBuffer::new(ZEROS_SCAN_BYTES);
+        let mut block = AlignedBuffer::new(ZEROS_SCAN_BYTES.min(segment_bytes as usize));
         for number in self.segments.numbers().into_iter().filter(|number| (number + 1) * segment_bytes > end)
         {
             let mut address = (number * segment_bytes).max(end);

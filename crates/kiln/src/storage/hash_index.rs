@@ -31,11 +31,10 @@ use parking_lot::Mutex;
 use super::memory::{self, Words};
 use super::record::Address;
 
-/// Level of the smallest index: 2^14 buckets, 1 MiB.
-const BASE_LEVEL: u32 = 14;
+/// Levels at which an index can begin: 2^8 buckets, 16 KiB, to 2^14 buckets, 1 MiB.
+const BASE_LEVEL_MIN: u32 = 8;
+const BASE_LEVEL_MAX: u32 = 14;
 const TAG_BITS: u32 = 19;
-/// The level at which the tag has no bit left to decide a split: 2^33 buckets, half a terabyte.
-const LEVEL_MAX: u32 = BASE_LEVEL + TAG_BITS;
 const BUCKET_WORDS: usize = 8;
 const ENTRIES: usize = 7;
 const CONTROL: usize = 7;
@@ -59,6 +58,9 @@ pub(crate) struct Stamp(u64);
 
 /// See the module's documentation.
 pub(crate) struct HashIndex {
+    /// The level at which it began. So many bits of the hash are not in the tag; when the index has `TAG_BITS` levels more,
+    /// the tag has no bit left to decide a split: 2^33 buckets, half a terabyte, unless the memory is very small.
+    base_level: u32,
     segments: [OnceLock<Words>; (TAG_BITS + 1) as usize],
     /// Level in the top byte, number of buckets already split in this level below it.
     state: AtomicU64,
@@ -67,14 +69,19 @@ pub(crate) struct HashIndex {
 }
 
 impl HashIndex {
-    pub(crate) fn new() -> io::Result<HashIndex> {
+    /// An index for a database whose log has so much memory; it grows from there.
+    pub(crate) fn new(log_memory_bytes: u64) -> io::Result<HashIndex> {
+        const LOG_BYTES_PER_BUCKET: u64 = 512;
+        let buckets = (log_memory_bytes / LOG_BYTES_PER_BUCKET).max(1);
+        let base_level = buckets.ilog2().clamp(BASE_LEVEL_MIN, BASE_LEVEL_MAX);
         let index = HashIndex {
+            base_level,
             segments: [const { OnceLock::new() }; (TAG_BITS + 1) as usize],
-            state: AtomicU64::new((BASE_LEVEL as u64) << SPLIT_BITS),
+            state: AtomicU64::new((base_level as u64) << SPLIT_BITS),
             overflow: Overflow::new(),
             growth: Mutex::new(Vec::new()),
         };
-        let words = Words::new(BUCKET_WORDS << BASE_LEVEL)?;
+        let words = Words::new(BUCKET_WORDS << base_level)?;
         index.segments[0].get_or_init(|| words);
         Ok(index)
     }
@@ -188,7 +195,7 @@ impl HashIndex {
         hash: u64,
         mut look: impl FnMut(Address) -> Option<T>,
     ) -> Option<T> {
-        let tag = tag_of(hash);
+        let tag = self.tag_of(hash);
         let mut line = self.line(bucket);
         let mut overflow = line[CONTROL].load(Ordering::Acquire) >> OVERFLOW_SHIFT;
         loop {
@@ -214,7 +221,7 @@ impl HashIndex {
         let (level, first) = match unpack(cursor) {
             (0, _) => (now, 0),
             // A cursor comes back from clients, and may be anything.
-            (level, first) => (level.clamp(BASE_LEVEL, now), first),
+            (level, first) => (level.clamp(self.base_level, now), first),
         };
         let base = 1u64 << level;
         if first >= base {
@@ -245,7 +252,7 @@ impl HashIndex {
 
     /// Addresses that may be the newest record of a key with this hash.
     pub(crate) fn addresses_of(&self, hash: u64) -> impl Iterator<Item = Address> {
-        let tag = tag_of(hash);
+        let tag = self.tag_of(hash);
         self.entries(self.bucket_of(hash)).filter(move |entry| entry & TAG_MASK == tag).map(address_of)
     }
 
@@ -267,7 +274,7 @@ impl HashIndex {
     pub(crate) fn replace(&self, bucket: Bucket, hash: u64, old: Address, new: Address) -> bool {
         let slot = self.slot_of(bucket, hash, old);
         if let Some(slot) = slot {
-            slot.store(entry(hash, new), Ordering::Release);
+            slot.store(self.entry(hash, new), Ordering::Release);
         }
         slot.is_some()
     }
@@ -283,7 +290,7 @@ impl HashIndex {
 
     #[inline]
     fn slot_of(&self, bucket: Bucket, hash: u64, address: Address) -> Option<&AtomicU64> {
-        let entry = entry(hash, address);
+        let entry = self.entry(hash, address);
         self.slots(bucket).find(|slot| slot.load(Ordering::Relaxed) == entry)
     }
 
@@ -291,7 +298,7 @@ impl HashIndex {
     /// call [`Self::grow`] once nothing is locked.
     #[must_use]
     pub(crate) fn insert(&self, bucket: Bucket, hash: u64, address: Address) -> bool {
-        let entry = entry(hash, address);
+        let entry = self.entry(hash, address);
         for slot in self.slots(bucket) {
             if slot.load(Ordering::Relaxed) == 0 {
                 slot.store(entry, Ordering::Release);
@@ -320,7 +327,7 @@ impl HashIndex {
 
     fn split_next(&self, scratch: &mut Vec<u64>) -> bool {
         let (level, split) = unpack(self.state.load(Ordering::SeqCst));
-        if level == LEVEL_MAX {
+        if level == self.base_level + TAG_BITS {
             return false;
         }
         let new = split + (1 << level);
@@ -334,7 +341,7 @@ impl HashIndex {
             }
         }
         self.control(new).store(LOCK, Ordering::SeqCst);
-        self.move_entries(split, new, 1 << (64 - TAG_BITS + level - BASE_LEVEL), scratch);
+        self.move_entries(split, new, 1 << (64 - TAG_BITS + level - self.base_level), scratch);
         let state = if split + 1 == 1 << level {
             ((level + 1) as u64) << SPLIT_BITS
         } else {
@@ -349,7 +356,7 @@ impl HashIndex {
     /// Maps the buckets of the next level; false if there is no memory for them, and then the index stays as
     /// it is, only slower.
     fn add_segment(&self, level: u32) -> bool {
-        let segment = &self.segments[(level - BASE_LEVEL + 1) as usize];
+        let segment = &self.segments[(level - self.base_level + 1) as usize];
         if segment.get().is_some() {
             return true;
         }
@@ -382,7 +389,18 @@ impl HashIndex {
 
     fn insert_entry(&self, bucket: Bucket, entry: u64) -> bool {
         // The tag's place in the entry is its place in `hash`, shifted; see `entry`.
-        self.insert(bucket, entry >> (64 - TAG_BITS) << BASE_LEVEL, address_of(entry))
+        self.insert(bucket, entry >> (64 - TAG_BITS) << self.base_level, address_of(entry))
+    }
+
+    #[inline]
+    fn tag_of(&self, hash: u64) -> u64 {
+        hash >> self.base_level << (64 - TAG_BITS)
+    }
+
+    #[inline]
+    fn entry(&self, hash: u64, address: Address) -> u64 {
+        debug_assert!(address != 0 && address.is_multiple_of(8) && address >> 48 == 0);
+        self.tag_of(hash) | address >> 3
     }
 
     #[inline]
@@ -392,9 +410,9 @@ impl HashIndex {
 
     #[inline]
     fn line(&self, bucket: Bucket) -> &[AtomicU64; BUCKET_WORDS] {
-        let level = 63 - (bucket | 1 << (BASE_LEVEL - 1)).leading_zeros();
+        let level = 63 - (bucket | 1).leading_zeros();
         let (segment, first) =
-            if bucket >> BASE_LEVEL == 0 { (0, 0) } else { (level - BASE_LEVEL + 1, 1u64 << level) };
+            if level < self.base_level { (0, 0) } else { (level - self.base_level + 1, 1u64 << level) };
         let words =
             self.segments[segment as usize].get().unwrap_or_else(|| unreachable!("bucket not mapped"));
         line_of(words, bucket - first)
@@ -464,17 +482,6 @@ fn line_of(words: &Words, index: u64) -> &[AtomicU64; BUCKET_WORDS] {
 }
 
 const TAG_MASK: u64 = !0 << (64 - TAG_BITS);
-
-#[inline]
-fn tag_of(hash: u64) -> u64 {
-    hash >> BASE_LEVEL << (64 - TAG_BITS)
-}
-
-#[inline]
-fn entry(hash: u64, address: Address) -> u64 {
-    debug_assert!(address != 0 && address.is_multiple_of(8) && address >> 48 == 0);
-    tag_of(hash) | address >> 3
-}
 
 #[inline]
 fn address_of(entry: u64) -> Address {

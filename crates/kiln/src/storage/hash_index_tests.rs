@@ -36,7 +36,7 @@ fn finds(index: &HashIndex, key: u64) -> bool {
 
 #[test]
 fn every_key_is_found_while_the_index_grows() {
-    let index = HashIndex::new().unwrap();
+    let index = HashIndex::new(0).unwrap();
     let before = index.bucket_count();
     for key in 0..KEYS {
         insert(&index, key);
@@ -54,7 +54,7 @@ fn every_key_is_found_while_the_index_grows() {
 
 #[test]
 fn an_entry_moves_on_and_goes_away() {
-    let index = HashIndex::new().unwrap();
+    let index = HashIndex::new(0).unwrap();
     insert(&index, 7);
     let bucket = index.lock(hash(7)).unwrap();
     assert!(index.replace(bucket, hash(7), address(7), 80_000));
@@ -67,7 +67,7 @@ fn an_entry_moves_on_and_goes_away() {
 
 #[test]
 fn a_stamp_holds_until_the_bucket_changes_and_not_while_it_is_locked() {
-    let index = HashIndex::new().unwrap();
+    let index = HashIndex::new(0).unwrap();
     let (bucket, stamp) = index.stamp(hash(1)).unwrap();
     assert!(index.unchanged(bucket, stamp));
     let locked = index.lock(hash(1)).unwrap();
@@ -83,7 +83,7 @@ fn a_stamp_holds_until_the_bucket_changes_and_not_while_it_is_locked() {
 
 #[test]
 fn readers_miss_nothing_while_others_insert_and_buckets_split() {
-    let index = HashIndex::new().unwrap();
+    let index = HashIndex::new(0).unwrap();
     let half = KEYS / 2;
     (0..half).for_each(|key| insert(&index, key));
     let done = AtomicBool::new(false);
@@ -104,7 +104,7 @@ fn readers_miss_nothing_while_others_insert_and_buckets_split() {
 
 #[test]
 fn a_walk_meets_every_entry_exactly_once_while_the_index_grows() {
-    let index = HashIndex::new().unwrap();
+    let index = HashIndex::new(0).unwrap();
     let old = KEYS / 4;
     (0..old).for_each(|key| insert(&index, key));
     let mut met: HashMap<Address, u32> = HashMap::new();
@@ -128,8 +128,8 @@ fn a_walk_meets_every_entry_exactly_once_while_the_index_grows() {
 
 #[test]
 fn an_impossible_cursor_ends_the_walk() {
-    let index = HashIndex::new().unwrap();
-    for cursor in [u64::MAX, 1, 63 << SPLIT_BITS, (BASE_LEVEL as u64) << SPLIT_BITS | 1 << 50] {
+    let index = HashIndex::new(0).unwrap();
+    for cursor in [u64::MAX, 1, 63 << SPLIT_BITS, (BASE_LEVEL_MIN as u64) << SPLIT_BITS | 1 << 50] {
         let _ = index.addresses_at(cursor);
     }
 }
