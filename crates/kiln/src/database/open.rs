@@ -141,6 +141,7 @@ fn first_superblock(options: &Options, device: &dyn Device) -> Result<Superblock
         known_end_checksum: 0,
         clean: false,
         clock: 0,
+        may_be_outdated: false,
     })
 }
 

@@ -279,6 +279,12 @@ impl<'a> Scanner<'a> {
             return Err(self.segments.corrupted(end, what));
         }
         self.cut_bytes = self.look_behind(end, torn_end.unwrap_or(Address::MAX))?;
+        if self.cut_bytes > 0 && self.superblock.may_be_outdated {
+            // The damaged slot may have said that the log goes further.
+            return Err(self
+                .segments
+                .corrupted(end, format_args!("{what}, and a slot of the superblock is damaged")));
+        }
         Ok(None)
     }
 

@@ -56,6 +56,9 @@ pub(crate) struct Superblock {
     pub(crate) clean: bool,
     /// The clock when the database was closed in order.
     pub(crate) clock: u64,
+    /// Not stored: the other slot is damaged, and may have been the newer one. A torn write does not do that, since a slot's
+    /// contents lie in one sector.
+    pub(crate) may_be_outdated: bool,
 }
 
 impl Superblock {
@@ -98,6 +101,7 @@ impl Superblock {
             known_end_checksum: u32_at(72),
             clean: u32_at(12) & CLEAN != 0,
             clock: u64_at(80),
+            may_be_outdated: false,
         };
         if superblock.is_sane() { Slot::Valid(superblock) } else { Slot::Damaged }
     }
@@ -156,6 +160,7 @@ impl SuperblockFile {
         let mut slots = AlignedBuffer::new(2 * BLOCK_BYTES);
         let read = file.read_at(&mut slots, 0).map_err(|error| Error::io(doing, error))?;
         let mut current: Option<Superblock> = None;
+        let mut damaged = false;
         for slot in 0..2 {
             let bytes = slots[..read].get(slot * BLOCK_BYTES..).unwrap_or_default();
             match Superblock::decode(bytes) {
@@ -173,10 +178,13 @@ impl SuperblockFile {
                 {
                     current = Some(found);
                 }
-                Slot::Valid(_) | Slot::Damaged => {}
+                Slot::Valid(_) => {}
+                // The slot that was never written is zeros.
+                Slot::Damaged => damaged |= bytes.len() < SLOT_BYTES || bytes.iter().any(|&byte| byte != 0),
             }
         }
         let current = current
+            .map(|current| Superblock { may_be_outdated: damaged, ..current })
             .ok_or_else(|| Error::corrupted(&device.describe(FILE), 0, "neither of its slots is valid"))?;
         Ok(SuperblockFile { file, current })
     }
@@ -205,6 +213,7 @@ impl SuperblockFile {
         let mut next = self.current.clone();
         change(&mut next);
         next.generation += 1;
+        next.may_be_outdated = false;
         self.write(&next)?;
         self.current = next;
         Ok(())
