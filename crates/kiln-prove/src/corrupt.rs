@@ -7,18 +7,17 @@
 
 use std::fmt::Debug;
 use std::sync::Arc;
-use std::time::Duration;
 
 use kiln::device::{BLOCK_BYTES, Device, Fault, FaultKind, OperationKind, SECTOR_BYTES, SimulatedDevice};
-use kiln::{Error, ErrorKind, Kiln};
+use kiln::{Error, ErrorKind};
 
-use super::crash::{play, reopen};
-use super::model::{History, Place, State};
-use super::oracle::{Verdict, ensure, read_all};
-use super::support::{Random, Replay, budget, copy_of, seed, watched};
-use super::workload::{LARGE, Profile, SMALL};
-
-const MINUTES: Duration = Duration::from_secs(600);
+use crate::arguments::Effort;
+use crate::crash::{play, reopen};
+use crate::jobs::Progress;
+use crate::oracle::{Verdict, ensure, read_all};
+use crate::support::{Random, Replay, copy_of};
+use crate::workload::history::{History, Place, State};
+use crate::workload::{Name, Profile};
 
 /// A database to damage.
 struct Specimen {
@@ -31,17 +30,17 @@ struct Specimen {
 }
 
 /// One that was closed in order.
-fn closed(profile: Profile) -> Specimen {
-    let disk = SimulatedDevice::new(seed());
+fn closed(profile: Profile, seed: u64) -> Specimen {
+    let disk = SimulatedDevice::new(seed);
     let mut history = History::default();
-    play(&disk, &mut history, profile, seed(), true).unwrap();
+    play(&disk, &mut history, profile, seed, true).unwrap();
     let contents = vec![history.latest.clone()];
     Specimen { disk: copy_of(&disk), history, contents, tail: None }
 }
 
 /// One that was stopped after a hardening, without being closed.
-fn stopped(profile: Profile) -> Specimen {
-    let Specimen { disk, mut history, .. } = closed(profile);
+fn stopped(profile: Profile, seed: u64) -> Specimen {
+    let Specimen { disk, mut history, .. } = closed(profile, seed);
     let db = reopen(&disk).unwrap();
     let map = db.map("numbers").unwrap();
     let mut contents = Vec::new();
@@ -134,7 +133,7 @@ impl Specimen {
 }
 
 /// Places in a file: all of them where something is stored, and few where there are only zeros. At most `most`.
-fn places(bytes: &[u8], most: usize) -> Vec<usize> {
+fn places(bytes: &[u8], seed: u64, most: usize) -> Vec<usize> {
     let stored = |block: usize| bytes[block..].iter().take(BLOCK_BYTES).any(|&byte| byte != 0);
     let every = |block: &usize| if stored(*block) { 1 } else { SECTOR_BYTES };
     let blocks = (0..bytes.len()).step_by(BLOCK_BYTES);
@@ -142,135 +141,104 @@ fn places(bytes: &[u8], most: usize) -> Vec<usize> {
         .flat_map(|block| (block..bytes.len().min(block + BLOCK_BYTES)).step_by(every(&block)))
         .collect();
     let stride = all.len().div_ceil(most.max(1)).max(1);
-    all.into_iter().skip(seed() as usize % stride).step_by(stride).collect()
+    all.into_iter().skip(seed as usize % stride).step_by(stride).collect()
 }
 
+/// Damages of one kind, all over a specimen. `most` is how many of them are tried, where there are many.
+type Damage = fn(&Specimen, u64, usize, &mut Progress);
+
 /// One bit of every byte.
-fn flip_bits(name: &str, replay: &Replay, specimen: &Specimen, most: u64) {
-    replay.at(name, &format!("KILN_SEED={}", seed()));
+fn flip_bits(specimen: &Specimen, seed: u64, most: usize, progress: &mut Progress) {
     let (mut flips, mut noticed) = (0, 0);
     for (file, bytes) in files(&specimen.disk) {
-        for place in places(&bytes, most as usize) {
+        for place in places(&bytes, seed, most) {
             let bit = (place * 8 + place % 7) as u64;
             let found = specimen.damaged(&(&file, "bit", bit), false, |disk| disk.flip_bit(&file, bit));
             flips += 1;
             noticed += u64::from(found);
+            progress.count();
+            if progress.is_enough() {
+                return;
+            }
         }
     }
-    println!("{name}: {flips} flips, {noticed} noticed, the others harmless");
     assert!(noticed > flips / 4, "hardly any damage is noticed: {noticed} of {flips}");
 }
 
-#[test]
-fn c9_a_flipped_bit_in_a_closed_database_is_detected_or_harmless() {
-    let name = "c9_a_flipped_bit_in_a_closed_database";
-    watched(name, MINUTES, |replay| {
-        flip_bits(name, replay, &closed(SMALL), budget(6_000));
-        flip_bits(name, replay, &closed(LARGE), budget(500));
-    });
-}
-
-#[test]
-fn c9_a_flipped_bit_in_a_stopped_database_is_detected_or_harmless() {
-    let name = "c9_a_flipped_bit_in_a_stopped_database";
-    watched(name, MINUTES, |replay| {
-        flip_bits(name, replay, &stopped(Profile { operations: 30, ..SMALL }), budget(6_000));
-        flip_bits(name, replay, &stopped(LARGE), budget(500));
-    });
-}
-
-#[test]
-fn c9_zeroed_sectors_are_detected_or_harmless() {
-    watched("c9_zeroed_sectors", MINUTES, |_| {
-        for specimen in [closed(SMALL), stopped(SMALL), closed(LARGE), stopped(LARGE)] {
-            for (file, bytes) in files(&specimen.disk) {
-                let sectors = (0..bytes.len()).step_by(SECTOR_BYTES);
-                let stored = |at: &usize| bytes[*at..].iter().take(SECTOR_BYTES).any(|&byte| byte != 0);
-                for place in sectors.filter(stored) {
-                    for length in [SECTOR_BYTES, BLOCK_BYTES] {
-                        let tail = specimen.is_tail(&file, place);
-                        let what = (&file, place, length);
-                        specimen.damaged(&what, tail, |disk| disk.zero(&file, place as u64, length as u64));
-                    }
-                }
+fn zero_sectors(specimen: &Specimen, _seed: u64, _most: usize, progress: &mut Progress) {
+    for (file, bytes) in files(&specimen.disk) {
+        let sectors = (0..bytes.len()).step_by(SECTOR_BYTES);
+        let stored = |at: &usize| bytes[*at..].iter().take(SECTOR_BYTES).any(|&byte| byte != 0);
+        for place in sectors.filter(stored) {
+            for length in [SECTOR_BYTES, BLOCK_BYTES] {
+                let tail = specimen.is_tail(&file, place);
+                let what = (&file, place, length);
+                specimen.damaged(&what, tail, |disk| disk.zero(&file, place as u64, length as u64));
+                progress.count();
             }
         }
-    });
-}
-
-#[test]
-fn c9_files_cut_short_or_lengthened_are_detected_or_harmless() {
-    watched("c9_files_cut_short", MINUTES, |_| {
-        for specimen in [closed(SMALL), stopped(SMALL), closed(LARGE), stopped(LARGE)] {
-            for (file, bytes) in files(&specimen.disk) {
-                let mut lengths: Vec<usize> = (0..bytes.len()).step_by(2 * BLOCK_BYTES).collect();
-                lengths.extend([1, 100, 511, 512, 4_095, 4_097, bytes.len() - 1, bytes.len() / 2 + 3]);
-                for length in lengths.into_iter().filter(|&length| length < bytes.len()) {
-                    let tail = specimen.is_tail(&file, length);
-                    specimen.damaged(&(&file, "cut to", length), tail, |disk| {
-                        disk.set_bytes(&file, &bytes[..length]);
-                    });
-                }
-                for more in [1, 512, 4_096, 100_000] {
-                    let longer = [bytes.as_slice(), &vec![0xEE; more]].concat();
-                    specimen
-                        .damaged(&(&file, "longer by", more), false, |disk| disk.set_bytes(&file, &longer));
-                }
-            }
-        }
-    });
-}
-
-#[test]
-fn c9_missing_files_are_detected_or_harmless() {
-    for specimen in [closed(SMALL), stopped(SMALL), closed(LARGE), stopped(LARGE)] {
-        for (file, _) in files(&specimen.disk) {
-            let (name, disk) = (file.as_str(), copy_of(&specimen.disk));
-            disk.remove_file(name);
-            // Without a superblock that says so, nothing tells that the last segment was there.
-            let is_last = specimen.tail.as_ref().is_some_and(|(last, _)| last == name);
-            match specimen.examine(&disk, false) {
-                Ok(_) => {}
-                Err(wrong) => assert!(is_last, "{name} is missing: {wrong}"),
-            }
-        }
-        // Without any file there is no database, and a new one is none of ours.
-        let disk = SimulatedDevice::new(1);
-        assert_eq!(
-            super::support::manual().create(false).open_on(Arc::new(disk)).unwrap_err().kind(),
-            ErrorKind::NotFound
-        );
     }
 }
 
-#[test]
-fn c9_blocks_that_have_changed_places_are_detected_or_harmless() {
-    watched("c9_blocks_that_have_changed_places", MINUTES, |_| {
-        for specimen in [closed(SMALL), stopped(SMALL), closed(LARGE), stopped(LARGE)] {
-            let files = files(&specimen.disk);
-            let mut blocks = Vec::new();
-            for (file, bytes) in &files {
-                let starts = (0..bytes.len()).step_by(BLOCK_BYTES);
-                let stored = |at: &usize| bytes[*at..*at + BLOCK_BYTES].iter().any(|&byte| byte != 0);
-                blocks.extend(starts.filter(stored).map(|at| (file, at)));
-            }
-            let mut random = Random::new(seed());
-            for _ in 0..budget(300) {
-                let ((one, at), (other, there)) = (*random.pick(&blocks), *random.pick(&blocks));
-                let read =
-                    |file: &String, at: usize| specimen.disk.bytes(file)[at..at + BLOCK_BYTES].to_vec();
-                let (first, second) = (read(one, at), read(other, there));
-                let swap = random.one_in(2);
-                let tail = specimen.is_tail(one, at) || swap && specimen.is_tail(other, there);
-                specimen.damaged(&(one, at, other, there, swap), tail, |disk| {
-                    overwrite(disk, one, at, &second);
-                    if swap {
-                        overwrite(disk, other, there, &first);
-                    }
-                });
-            }
+fn change_lengths(specimen: &Specimen, _seed: u64, _most: usize, progress: &mut Progress) {
+    for (file, bytes) in files(&specimen.disk) {
+        let mut lengths: Vec<usize> = (0..bytes.len()).step_by(2 * BLOCK_BYTES).collect();
+        lengths.extend([1, 100, 511, 512, 4_095, 4_097, bytes.len() - 1, bytes.len() / 2 + 3]);
+        for length in lengths.into_iter().filter(|&length| length < bytes.len()) {
+            let tail = specimen.is_tail(&file, length);
+            specimen
+                .damaged(&(&file, "cut to", length), tail, |disk| disk.set_bytes(&file, &bytes[..length]));
+            progress.count();
         }
-    });
+        for more in [1, 512, 4_096, 100_000] {
+            let longer = [bytes.as_slice(), &vec![0xEE; more]].concat();
+            specimen.damaged(&(&file, "longer by", more), false, |disk| disk.set_bytes(&file, &longer));
+            progress.count();
+        }
+    }
+}
+
+fn remove_files(specimen: &Specimen, _seed: u64, _most: usize, progress: &mut Progress) {
+    for (file, _) in files(&specimen.disk) {
+        let (name, disk) = (file.as_str(), copy_of(&specimen.disk));
+        disk.remove_file(name);
+        // Without a superblock that says so, nothing tells that the last segment was there.
+        let is_last = specimen.tail.as_ref().is_some_and(|(last, _)| last == name);
+        match specimen.examine(&disk, false) {
+            Ok(_) => {}
+            Err(wrong) => assert!(is_last, "{name} is missing: {wrong}"),
+        }
+        progress.count();
+    }
+}
+
+/// Blocks that have changed places, or stand in a second place too.
+fn move_blocks(specimen: &Specimen, seed: u64, most: usize, progress: &mut Progress) {
+    let files = files(&specimen.disk);
+    let mut blocks = Vec::new();
+    for (file, bytes) in &files {
+        let starts = (0..bytes.len()).step_by(BLOCK_BYTES);
+        let stored = |at: &usize| bytes[*at..*at + BLOCK_BYTES].iter().any(|&byte| byte != 0);
+        blocks.extend(starts.filter(stored).map(|at| (file, at)));
+    }
+    let mut random = Random::new(seed);
+    for _ in 0..most.min(4 * blocks.len() * blocks.len()) {
+        let ((one, at), (other, there)) = (*random.pick(&blocks), *random.pick(&blocks));
+        let read = |file: &String, at: usize| specimen.disk.bytes(file)[at..at + BLOCK_BYTES].to_vec();
+        let (first, second) = (read(one, at), read(other, there));
+        let swap = random.one_in(2);
+        let tail = specimen.is_tail(one, at) || swap && specimen.is_tail(other, there);
+        specimen.damaged(&(one, at, other, there, swap), tail, |disk| {
+            overwrite(disk, one, at, &second);
+            if swap {
+                overwrite(disk, other, there, &first);
+            }
+        });
+        progress.count();
+        if progress.is_enough() {
+            return;
+        }
+    }
 }
 
 fn overwrite(disk: &SimulatedDevice, file: &str, at: usize, block: &[u8]) {
@@ -279,60 +247,181 @@ fn overwrite(disk: &SimulatedDevice, file: &str, at: usize, block: &[u8]) {
     disk.set_bytes(file, bytes);
 }
 
-/// A write that the disk has lost or put in another place, and reported as done. After an orderly close it must
-/// be noticed. (If the database was not closed, the loss of the very last write looks like a torn tail.)
-#[test]
-fn c9_lost_and_misdirected_writes_are_detected_after_an_orderly_close() {
-    let name = "c9_lost_and_misdirected_writes";
-    watched(name, MINUTES, |replay| {
-        let mut noticed = 0;
-        for profile in [SMALL, LARGE] {
-            for kind in [FaultKind::Ignored, FaultKind::Misdirected(8_192), FaultKind::Misdirected(0)] {
-                for nth in 1.. {
-                    replay.at(name, &format!("KILN_SEED={}", seed()));
-                    let disk = SimulatedDevice::new(seed());
-                    disk.inject(Fault { operation: OperationKind::Write, nth, kind, sticky: false });
-                    let mut history = History::default();
-                    let played = play(&disk, &mut history, profile, seed(), true);
-                    if disk.faults_fired() == 0 {
-                        break;
-                    }
-                    let contents = vec![history.latest.clone()];
-                    let specimen = Specimen { disk: copy_of(&disk), history, contents, tail: None };
-                    match played {
-                        // It was noticed while working, by a read.
-                        Err(error) => {
-                            assert!(matches!(error.kind(), ErrorKind::Corrupted | ErrorKind::Io), "{error}");
-                            noticed += 1;
-                        }
-                        Ok(()) => {
-                            let what = (kind, nth, profile.operations);
-                            noticed += u32::from(specimen.damaged(&what, false, |_| {}));
-                        }
+/// Writes that the disk has lost or put in another place, and reported as done. After an orderly close each must be
+/// noticed. (If the database was not closed, the loss of the very last write looks like a torn tail.) Returns how many
+/// were.
+fn lose_writes(profile: Profile, seed: u64, progress: &mut Progress) -> u64 {
+    let mut noticed = 0;
+    for kind in [FaultKind::Ignored, FaultKind::Misdirected(8_192), FaultKind::Misdirected(0)] {
+        for nth in 1.. {
+            let disk = SimulatedDevice::new(seed);
+            disk.inject(Fault { operation: OperationKind::Write, nth, kind, sticky: false });
+            let mut history = History::default();
+            let played = play(&disk, &mut history, profile, seed, true);
+            if disk.faults_fired() == 0 {
+                break;
+            }
+            let contents = vec![history.latest.clone()];
+            let specimen = Specimen { disk: copy_of(&disk), history, contents, tail: None };
+            match played {
+                // It was noticed while working, by a read.
+                Err(error) => {
+                    assert!(matches!(error.kind(), ErrorKind::Corrupted | ErrorKind::Io), "{error}");
+                    noticed += 1;
+                }
+                Ok(()) => {
+                    let what = (kind, nth, profile.operations);
+                    noticed += u64::from(specimen.damaged(&what, false, |_| {}));
+                }
+            }
+            progress.count();
+        }
+    }
+    noticed
+}
+
+const DAMAGES: [Damage; 5] = [flip_bits, zero_sectors, change_lengths, remove_files, move_blocks];
+/// Moves of blocks that one pass tries with each specimen. Of other damages it tries all.
+const MOVES: usize = 20_000;
+
+/// All damages to a closed and to a stopped database, with seed after seed.
+pub(crate) fn prove(effort: &Effort, replay: &Replay, progress: &mut Progress) {
+    let workloads = effort.workload.map_or(vec![Name::Small, Name::Large], |workload| vec![workload]);
+    for seed in effort.seed.. {
+        for &workload in &workloads {
+            replay.at(&format!("corrupt --workload {} --seed {seed}", workload.as_str()));
+            for specimen in [closed, stopped].map(|make| make(workload.profile(), seed)) {
+                for damage in DAMAGES {
+                    let most =
+                        if damage as usize == move_blocks as Damage as usize { MOVES } else { usize::MAX };
+                    damage(&specimen, seed, most, progress);
+                    if progress.is_enough() {
+                        return;
                     }
                 }
             }
+            lose_writes(workload.profile(), seed, progress);
         }
-        assert!(noticed > 20, "hardly any lost write was noticed: {noticed}");
-    });
+        if !progress.goes_on() {
+            return;
+        }
+    }
 }
 
-#[test]
-fn c9_the_examination_notices_wrong_contents() {
-    let mut specimen = closed(SMALL);
-    assert_eq!(specimen.examine(&copy_of(&specimen.disk), false), Ok(false));
-    let key = specimen.contents[0].keys().next_back().unwrap().clone();
-    specimen.contents[0].insert(key, b"something else"[..].into());
-    assert!(specimen.examine(&copy_of(&specimen.disk), false).is_err());
-}
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
 
-#[test]
-fn c9_an_open_database_reports_damage_that_it_meets() {
-    let specimen = closed(LARGE);
-    let db: Kiln = reopen(&specimen.disk).unwrap();
-    assert!(db.check().unwrap().problems.is_empty());
-    let first = specimen.disk.list().unwrap().into_iter().find(|name| name.starts_with("segment")).unwrap();
-    specimen.disk.flip_bit(&first, 8 * 300);
-    let report = db.check().unwrap();
-    assert!(report.problems.iter().any(|problem| problem.contains(&first)), "{report}");
+    use super::*;
+    use crate::arguments::Limit;
+    use crate::testing::{at_test, budget, seed, watched};
+    use crate::workload::{LARGE, SMALL};
+
+    const MINUTES: Duration = Duration::from_secs(600);
+
+    fn everywhere(name: &'static str, specimens: &[Specimen], damage: Damage, most: u64) {
+        watched(name, MINUTES, |replay| {
+            at_test(replay, name, seed());
+            let mut progress = Progress::silent(name, Limit::Pass);
+            specimens.iter().for_each(|specimen| damage(specimen, seed(), most as usize, &mut progress));
+            progress.finish();
+        });
+    }
+
+    fn four() -> [Specimen; 4] {
+        [closed(SMALL, seed()), stopped(SMALL, seed()), closed(LARGE, seed()), stopped(LARGE, seed())]
+    }
+
+    #[test]
+    fn c9_a_flipped_bit_in_a_closed_database_is_detected_or_harmless() {
+        let name = "c9_a_flipped_bit_in_a_closed_database";
+        everywhere(name, &[closed(SMALL, seed())], flip_bits, budget(6_000));
+        everywhere(name, &[closed(LARGE, seed())], flip_bits, budget(500));
+    }
+
+    #[test]
+    fn c9_a_flipped_bit_in_a_stopped_database_is_detected_or_harmless() {
+        let name = "c9_a_flipped_bit_in_a_stopped_database";
+        everywhere(name, &[stopped(Profile { operations: 30, ..SMALL }, seed())], flip_bits, budget(6_000));
+        everywhere(name, &[stopped(LARGE, seed())], flip_bits, budget(500));
+    }
+
+    #[test]
+    fn c9_zeroed_sectors_are_detected_or_harmless() {
+        everywhere("c9_zeroed_sectors", &four(), zero_sectors, u64::MAX);
+    }
+
+    #[test]
+    fn c9_files_cut_short_or_lengthened_are_detected_or_harmless() {
+        everywhere("c9_files_cut_short", &four(), change_lengths, u64::MAX);
+    }
+
+    #[test]
+    fn c9_missing_files_are_detected_or_harmless() {
+        everywhere("c9_missing_files", &four(), remove_files, u64::MAX);
+        // Without any file there is no database, and a new one is none of ours.
+        let disk = SimulatedDevice::new(1);
+        let error = crate::support::manual().create(false).open_on(Arc::new(disk)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn c9_blocks_that_have_changed_places_are_detected_or_harmless() {
+        everywhere("c9_blocks_that_have_changed_places", &four(), move_blocks, budget(300));
+    }
+
+    /// The newest slot of the superblock says that the log was closed in order. Without it the last extent, damaged, would
+    /// look like a write that was never finished.
+    #[test]
+    fn c9_a_torn_end_and_a_damaged_superblock_are_no_crash() {
+        for specimen in [closed(SMALL, seed()), closed(LARGE, seed())] {
+            let is_stored = |bytes: &[u8]| bytes.iter().any(|&byte| byte != 0);
+            let mut segments = files(&specimen.disk);
+            // The last one is prepared, and still empty.
+            segments.retain(|(name, bytes)| name.starts_with("segment-") && is_stored(bytes));
+            let (segment, bytes) = segments.pop().unwrap();
+            let blocks = (0..bytes.len()).step_by(BLOCK_BYTES);
+            let last = blocks.rev().find(|at| is_stored(&bytes[*at..*at + BLOCK_BYTES])).unwrap();
+            for slot in [0, BLOCK_BYTES] {
+                specimen.damaged(&(slot, last), false, |disk| {
+                    let superblock = disk.bytes("superblock")[slot..slot + BLOCK_BYTES].to_vec();
+                    overwrite(disk, "superblock", slot, &bytes[last..last + BLOCK_BYTES]);
+                    overwrite(disk, &segment, last, &superblock);
+                });
+            }
+        }
+    }
+
+    #[test]
+    fn c9_lost_and_misdirected_writes_are_detected_after_an_orderly_close() {
+        let name = "c9_lost_and_misdirected_writes";
+        watched(name, MINUTES, |replay| {
+            at_test(replay, name, seed());
+            let mut progress = Progress::silent(name, Limit::Pass);
+            let noticed: u64 =
+                [SMALL, LARGE].map(|profile| lose_writes(profile, seed(), &mut progress)).iter().sum();
+            assert!(noticed > 20, "hardly any lost write was noticed: {noticed}");
+        });
+    }
+
+    #[test]
+    fn c9_the_examination_notices_wrong_contents() {
+        let mut specimen = closed(SMALL, seed());
+        assert_eq!(specimen.examine(&copy_of(&specimen.disk), false), Ok(false));
+        let key = specimen.contents[0].keys().next_back().unwrap().clone();
+        specimen.contents[0].insert(key, b"something else"[..].into());
+        assert!(specimen.examine(&copy_of(&specimen.disk), false).is_err());
+    }
+
+    #[test]
+    fn c9_an_open_database_reports_damage_that_it_meets() {
+        let specimen = closed(LARGE, seed());
+        let db = reopen(&specimen.disk).unwrap();
+        assert!(db.check().unwrap().problems.is_empty());
+        let first =
+            specimen.disk.list().unwrap().into_iter().find(|name| name.starts_with("segment")).unwrap();
+        specimen.disk.flip_bit(&first, 8 * 300);
+        let report = db.check().unwrap();
+        assert!(report.problems.iter().any(|problem| problem.contains(&first)), "{report}");
+    }
 }

@@ -3,19 +3,20 @@
 //! The workload is run once to count the device's steps; then, for every step k, it is run again with a power
 //! loss after step k. Of what was not synced then, any part may survive: all subsets are tried where
 //! there are few, and a biased sample where there are many. Each disk that may be left is opened, and the
-//! [`oracle`](super::oracle) compares it with the history. Some of them meet a second power loss during the
+//! [`oracle`](crate::oracle) compares it with the history. Some of them meet a second power loss during the
 //! recovery, and some go on working and crash again, so that boundaries of several generations are checked.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use kiln::device::{Keep, SimulatedDevice};
 use kiln::{ErrorKind, Kiln};
 
-use super::model::History;
-use super::oracle::{Verdict, check_recovered, ensure};
-use super::support::{Random, Replay, budget, copy_of, manual, only_step, seed, watched};
-use super::workload::{LARGE, LAZY, Profile, SMALL, Shift, TINY};
+use crate::arguments::Effort;
+use crate::jobs::Progress;
+use crate::oracle::{Verdict, check_recovered, ensure};
+use crate::support::{Random, Replay, copy_of, manual};
+use crate::workload::history::History;
+use crate::workload::{Name, Profile, Shift};
 
 /// Opens what is on a disk.
 pub(crate) fn reopen(disk: &SimulatedDevice) -> kiln::Result<Kiln> {
@@ -49,17 +50,42 @@ pub(crate) fn play(
     Ok(())
 }
 
-/// How thoroughly a sweep looks at each step.
+/// How thoroughly the steps of a workload are looked at.
 #[derive(Clone, Copy, Debug)]
 struct Sweep {
-    name: &'static str,
+    workload: Name,
     profile: Profile,
     /// Crash states of one step, where not all subsets are tried.
     samples: u64,
     /// All subsets are tried up to this many loss units.
     exhaustive_units: usize,
-    /// Crash states to look at in all, by default.
-    states: u64,
+}
+
+impl Sweep {
+    fn of(workload: Name) -> Sweep {
+        // A hardening that writes one block has eight sectors to lose; of the tiny workload all 256 ways are tried.
+        let (samples, exhaustive_units) = match workload {
+            Name::Three => (40, 12),
+            Name::Tiny => (6, 8),
+            Name::Small => (12, 4),
+            Name::Large => (6, 4),
+            Name::Lazy => (10, 4),
+        };
+        Sweep { workload, profile: workload.profile(), samples, exhaustive_units }
+    }
+}
+
+/// Crashes one workload after the other, with seed after seed.
+pub(crate) fn prove(effort: &Effort, replay: &Replay, progress: &mut Progress) {
+    let workloads = effort.workload.map_or(Name::ALL.to_vec(), |workload| vec![workload]);
+    for seed in effort.seed.. {
+        for &workload in &workloads {
+            Sweep::of(workload).one_run(seed, effort.step, replay, progress);
+        }
+        if !progress.goes_on() {
+            return;
+        }
+    }
 }
 
 /// One run that crashed, and what is known about it.
@@ -82,67 +108,61 @@ fn run_until(profile: Profile, seed: u64, step: u64) -> Crashed {
 }
 
 /// The disks to look at after a crash: every subset of the loss units, or a sample.
-fn disks_after(crashed: &Crashed, sweep: &Sweep) -> Vec<SimulatedDevice> {
-    let states = crashed.disk.crash_states();
-    if states.unit_count() <= sweep.exhaustive_units {
-        return states.exhaustive().collect();
+fn disks_after(crashed: &Crashed, sweep: &Sweep) -> Box<dyn Iterator<Item = SimulatedDevice>> {
+    let (states, seed, samples) = (crashed.disk.crash_states(), crashed.seed, sweep.samples);
+    let units = states.unit_count();
+    if units <= sweep.exhaustive_units {
+        return Box::new((0..1_u64 << units).map(move |mask| states.after_crash_mask(mask)));
     }
-    let extremes = [Keep::Kept, Keep::Lost].map(|keep| states.after_crash(&mut |_| keep));
-    let sampled = (0..sweep.samples).map(|sample| states.after_crash_seeded(crashed.seed ^ (sample << 32)));
-    extremes.into_iter().chain(sampled).collect()
+    Box::new((0..samples + 2).map(move |sample| match sample {
+        0 => states.after_crash(&mut |_| Keep::Kept),
+        1 => states.after_crash(&mut |_| Keep::Lost),
+        _ => states.after_crash_seeded(seed ^ ((sample - 2) << 32)),
+    }))
 }
 
 impl Sweep {
-    /// Looks at every step of run after run until the budget of states is used up.
-    fn run(&self, replay: &Replay) {
-        let (began, wanted) = (Instant::now(), budget(self.states));
-        let (mut states, mut runs) = (0, 0);
-        while states < wanted {
-            let seed = seed() + runs;
-            states += self.one_run(seed, replay);
-            runs += 1;
-            if only_step().is_some() {
-                break;
-            }
-        }
-        let per_second = states as f64 / began.elapsed().as_secs_f64();
-        println!("{}: {states} crash states in {runs} runs, {per_second:.0} per second", self.name);
-    }
-
-    fn one_run(&self, seed: u64, replay: &Replay) -> u64 {
+    /// Looks at every step of one run, or at one of them.
+    fn one_run(&self, seed: u64, only: Option<u64>, replay: &Replay, progress: &mut Progress) {
         let steps = run_until(self.profile, seed, u64::MAX).disk.steps();
-        let mut states = 0;
-        for step in 0..=steps {
-            if only_step().is_some_and(|only| only != step) {
-                continue;
-            }
-            replay.at(self.name, &format!("KILN_SEED={seed} KILN_STEP={step}"));
+        for step in (0..=steps).filter(|step| only.is_none_or(|only| only == *step)) {
+            replay.at(&format!("crash --workload {} --seed {seed} --step {step}", self.workload.as_str()));
             let crashed = run_until(self.profile, seed, step);
-            for (pattern, disk) in disks_after(&crashed, self).into_iter().enumerate() {
+            for (pattern, disk) in disks_after(&crashed, self).enumerate() {
                 let mut random = Random::new(seed ^ (step << 24) ^ (pattern as u64) << 48);
-                let verdict = examine(&disk, &crashed.history, self.profile, &mut random);
+                let verdict = examine(&disk, &crashed.history, self.profile, &mut random, progress);
                 verdict.unwrap_or_else(|what| {
                     panic!("after step {step} of {steps}, loss pattern {pattern}: {what}")
                 });
-                states += 1;
+            }
+            if progress.is_enough() {
+                return;
             }
         }
-        states
     }
 }
 
-/// Opens one disk that a crash has left and compares it with the history.
-fn examine(left: &SimulatedDevice, history: &History, profile: Profile, random: &mut Random) -> Verdict {
+/// Opens one disk that a crash has left and compares it with the history. Some are crashed once more; what that leaves is
+/// looked at, and counted, too.
+fn examine(
+    left: &SimulatedDevice,
+    history: &History,
+    profile: Profile,
+    random: &mut Random,
+    progress: &mut Progress,
+) -> Verdict {
     let disk = copy_of(left);
     let db =
         reopen(&disk).map_err(|error| format!("opening after the crash: {:?}: {error}", error.kind()))?;
     let horizon = db.recovery_report().horizon.number();
     check_recovered(&db, history)?;
+    progress.count();
     if random.one_in(4) {
         crash_in_recovery(left, history, horizon, random)?;
+        progress.count();
     }
     match random.below(8) {
-        0 => next_generation(&disk, db, history, horizon, profile, random),
+        0 => next_generation(&disk, db, history, horizon, profile, random).map(|()| progress.count()),
         1 => check_closed(&disk, db, history),
         _ => Ok(()),
     }
@@ -207,54 +227,65 @@ fn check_closed(disk: &SimulatedDevice, db: Kiln, history: &History) -> Verdict 
     Ok(())
 }
 
-const MINUTES: Duration = Duration::from_secs(600);
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
 
-/// A hardening that writes one block has eight sectors to lose, and all 256 ways are tried.
-#[test]
-fn c1_atomic_in_every_loss_pattern_of_every_step() {
-    let name = "c1_atomic_in_every_loss_pattern_of_every_step";
-    let sweep = Sweep { name, profile: TINY, samples: 6, exhaustive_units: 8, states: 1_500 };
-    watched(name, MINUTES, |replay| sweep.run(replay));
-}
+    use super::*;
+    use crate::arguments::Limit;
+    use crate::testing::{budget, seed, watched};
+    use crate::workload::{LARGE, LAZY, SMALL};
 
-#[test]
-fn c1_atomic_at_every_step_of_many_small_hardenings() {
-    let name = "c1_atomic_at_every_step_of_many_small_hardenings";
-    let sweep = Sweep { name, profile: SMALL, samples: 12, exhaustive_units: 4, states: 1_500 };
-    watched(name, MINUTES, |replay| sweep.run(replay));
-}
+    /// Run after run of a workload, until so many states were looked at.
+    fn sweep(name: &'static str, workload: Name, states: u64) {
+        watched(name, Duration::from_secs(600), |replay| {
+            let mut progress = Progress::silent(name, Limit::States(budget(states)));
+            let mut seeds = seed()..;
+            while progress.goes_on() {
+                Sweep::of(workload).one_run(seeds.next().unwrap_or_default(), None, replay, &mut progress);
+            }
+            progress.finish();
+        });
+    }
 
-#[test]
-fn c4_ordered_across_segments_and_truncation_at_every_step() {
-    let name = "c4_ordered_across_segments_and_truncation_at_every_step";
-    let sweep = Sweep { name, profile: LARGE, samples: 6, exhaustive_units: 4, states: 2_000 };
-    watched(name, MINUTES, |replay| sweep.run(replay));
-}
+    #[test]
+    fn c1_atomic_in_every_loss_pattern_of_every_step() {
+        sweep("c1_atomic_in_every_loss_pattern_of_every_step", Name::Tiny, 1_500);
+    }
 
-#[test]
-fn c5_receipts_hold_when_hardenings_are_rare_and_long() {
-    let name = "c5_receipts_hold_when_hardenings_are_rare_and_long";
-    let sweep = Sweep { name, profile: LAZY, samples: 10, exhaustive_units: 4, states: 1_500 };
-    watched(name, MINUTES, |replay| sweep.run(replay));
-}
+    #[test]
+    fn c1_atomic_at_every_step_of_many_small_hardenings() {
+        sweep("c1_atomic_at_every_step_of_many_small_hardenings", Name::Small, 1_500);
+    }
 
-#[test]
-fn c4_the_large_workload_spans_many_segments() {
-    let crashed = run_until(LARGE, seed(), u64::MAX);
-    let db = reopen(&crashed.disk).unwrap();
-    let statistics = db.statistics();
-    assert!(statistics.log_tail > 4 * (64 << 10), "the log stayed within a few segments: {statistics:?}");
-}
+    #[test]
+    fn c4_ordered_across_segments_and_truncation_at_every_step() {
+        sweep("c4_ordered_across_segments_and_truncation_at_every_step", Name::Large, 2_000);
+    }
 
-#[test]
-fn c8_the_same_seed_gives_the_same_run() {
-    for (round, profile) in [SMALL, LARGE, LAZY].into_iter().enumerate() {
-        let seed = seed() + round as u64;
-        let runs = [(); 2].map(|()| run_until(profile, seed, u64::MAX));
-        assert_eq!(runs[0].disk.steps(), runs[1].disk.steps());
-        let versions =
-            |run: &Crashed| run.history.commits.iter().map(|commit| commit.version).collect::<Vec<_>>();
-        assert_eq!(versions(&runs[0]), versions(&runs[1]));
-        assert!(runs[0].history.latest == runs[1].history.latest);
+    #[test]
+    fn c5_receipts_hold_when_hardenings_are_rare_and_long() {
+        sweep("c5_receipts_hold_when_hardenings_are_rare_and_long", Name::Lazy, 1_500);
+    }
+
+    #[test]
+    fn c4_the_large_workload_spans_many_segments() {
+        let crashed = run_until(LARGE, seed(), u64::MAX);
+        let db = reopen(&crashed.disk).unwrap();
+        let statistics = db.statistics();
+        assert!(statistics.log_tail > 4 * (64 << 10), "the log stayed within a few segments: {statistics:?}");
+    }
+
+    #[test]
+    fn c8_the_same_seed_gives_the_same_run() {
+        for (round, profile) in [SMALL, LARGE, LAZY].into_iter().enumerate() {
+            let seed = seed() + round as u64;
+            let runs = [(); 2].map(|()| run_until(profile, seed, u64::MAX));
+            assert_eq!(runs[0].disk.steps(), runs[1].disk.steps());
+            let versions =
+                |run: &Crashed| run.history.commits.iter().map(|commit| commit.version).collect::<Vec<_>>();
+            assert_eq!(versions(&runs[0]), versions(&runs[1]));
+            assert!(runs[0].history.latest == runs[1].history.latest);
+        }
     }
 }

@@ -5,9 +5,9 @@
 
 use kiln::{Kiln, Level, Object, Progress, Version};
 
-use super::bank::{Objects, at_place, invariants};
-use super::model::{History, Place, State};
-use super::workload::{SESSIONS, compare_snapshot, difference};
+use crate::workload::bank::{Objects, at_place, invariants};
+use crate::workload::history::{History, Place, State};
+use crate::workload::{SESSIONS, compare_snapshot, difference};
 
 /// The map to which the oracle writes.
 const PROBES: &str = "probes";
@@ -150,12 +150,13 @@ fn check_new_commit(db: &Kiln, history: &History) -> Verdict {
     Ok(())
 }
 
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::crash::{play, reopen};
-    use crate::model::Writes;
     use crate::support::{Random, copy_of, manual};
     use crate::workload::SMALL;
+    use crate::workload::history::Writes;
     use kiln::device::{Fault, FaultKind, OperationKind, SimulatedDevice};
 
     /// A database that was stopped without being closed, and its history.
@@ -197,7 +198,7 @@ mod tests {
                 half_there
                     .commits
                     .iter()
-                    .for_each(|c| crate::model::apply(&mut half_there.latest, &c.writes));
+                    .for_each(|c| crate::workload::history::apply(&mut half_there.latest, &c.writes));
                 let unseen = half_there.state_at(horizon) == history.state_at(horizon);
                 assert_eq!(verdict(&disk, &half_there).is_ok(), unseen, "commit {chosen}");
             }
@@ -214,7 +215,11 @@ mod tests {
         let version = one_more.commits[0].version;
         one_more.commits.insert(
             1,
-            crate::model::Committed { version, writes: Writes::new(), session: Some((session, serial)) },
+            crate::workload::history::Committed {
+                version,
+                writes: Writes::new(),
+                session: Some((session, serial)),
+            },
         );
         one_more.commits.iter_mut().skip(2).for_each(|commit| commit.session = None);
         assert!(verdict(&disk, &one_more).unwrap_err().starts_with("C7"));

@@ -11,9 +11,10 @@ use std::time::Duration;
 use kiln::device::{Fault, FaultKind, Keep, OperationKind, SimulatedDevice};
 use kiln::{ErrorKind, Kiln, Level, Progress};
 
-use super::crash::reopen;
 use super::gate::{Gate, GatedDevice, OpenAtEnd};
-use super::support::{PATIENCE, background, block_on, eventually, manual, watched};
+use crate::crash::reopen;
+use crate::support::manual;
+use crate::testing::{PATIENCE, background, block_on, eventually, watched};
 
 const LONG: Duration = Duration::from_secs(3600);
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use kiln::device::{Device, DeviceFile, DeviceLock, OpenMode, SimulatedDevice};
 
-use super::support::{PATIENCE, eventually};
+use crate::testing::{PATIENCE, eventually};
 
 #[derive(Debug, Default)]
 struct GateState {

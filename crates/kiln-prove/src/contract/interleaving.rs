@@ -18,8 +18,9 @@ use std::time::Duration;
 use kiln::device::SimulatedDevice;
 use kiln::{Error, Isolation, Kiln, Map, Result, Snapshot, Table, Transaction, Watch};
 
-use super::crash::reopen;
-use super::support::{Random, budget, seed, watched};
+use crate::crash::reopen;
+use crate::support::Random;
+use crate::testing::{at_test, budget, seed, watched};
 
 const KEYS: u8 = 7;
 const OPEN: usize = 4;
@@ -365,7 +366,7 @@ fn c2_opacity_and_strict_serializability_in_random_interleavings() {
         let (mut commits, mut conflicts, mut needless) = (0, 0, 0);
         for round in 0..budget(1_500) {
             let seed = seed() + round;
-            replay.at(name, &format!("KILN_SEED={seed}"));
+            at_test(replay, name, seed);
             let db = reopen(&SimulatedDevice::new(seed)).unwrap();
             let mut world = World::new(&db, seed);
             for _ in 0..400 {

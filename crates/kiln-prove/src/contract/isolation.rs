@@ -12,8 +12,9 @@ use std::time::Duration;
 use kiln::device::SimulatedDevice;
 use kiln::{Isolation, Kiln, Map, Object, Result, Table, Transaction};
 
-use super::crash::reopen;
-use super::support::{PATIENCE, Random, background, seed, watched};
+use crate::crash::reopen;
+use crate::support::Random;
+use crate::testing::{PATIENCE, background, seed, watched};
 
 const ACCOUNTS: u8 = 24;
 const BALANCE: i64 = 100;

@@ -8,8 +8,9 @@ use std::time::Duration;
 use kiln::device::{Device, FileDevice, SimulatedDevice};
 use kiln::{Error, ErrorKind, Isolation, Kiln, Object, ObjectKind, Options};
 
-use super::crash::reopen;
-use super::support::{PATIENCE, Random, background, budget, manual, seed, watched};
+use crate::crash::reopen;
+use crate::support::{Random, manual};
+use crate::testing::{PATIENCE, at_test, background, budget, seed, watched};
 
 /// The longest key and value of the smallest database: an eighth of a segment, and half of one.
 const KEY_BYTES_MAX: usize = 8 << 10;
@@ -131,7 +132,7 @@ fn c5b_the_largest_transactions_always_find_space() {
         let transaction_bytes_max = (128 << 10) / 8 * 3;
         for round in 0..budget(120) {
             let seed = seed() + round;
-            replay.at(name, &format!("KILN_SEED={seed}"));
+            at_test(replay, name, seed);
             let mut random = Random::new(seed);
             let db = reopen(&SimulatedDevice::new(seed)).unwrap();
             let map = db.map("map").unwrap();

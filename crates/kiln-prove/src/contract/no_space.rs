@@ -6,11 +6,12 @@ use std::time::Duration;
 use kiln::device::{Keep, SimulatedDevice};
 use kiln::{ErrorKind, Kiln, Level, Object, Progress, Result};
 
-use super::crash::reopen;
-use super::model::History;
-use super::oracle::check_recovered;
-use super::support::{PATIENCE, background, eventually, manual, seed, watched};
-use super::workload::{LARGE, Shift};
+use crate::crash::reopen;
+use crate::oracle::check_recovered;
+use crate::support::manual;
+use crate::testing::{PATIENCE, at_test, background, eventually, seed, watched};
+use crate::workload::history::History;
+use crate::workload::{LARGE, Shift};
 
 const MINUTES: Duration = Duration::from_secs(600);
 
@@ -45,7 +46,7 @@ fn c5_nothing_is_lost_on_a_disk_of_any_size() {
         let mut ever_full = 0;
         for blocks in (0..140).step_by(3) {
             let seed = seed() + blocks / 12;
-            replay.at("c5_nothing_is_lost_on_a_disk_of_any_size", &format!("KILN_SEED={seed}"));
+            at_test(replay, "c5_nothing_is_lost_on_a_disk_of_any_size", seed);
             let disk = SimulatedDevice::new(seed);
             disk.set_capacity(Some(blocks * 4096));
             let mut history = History::default();

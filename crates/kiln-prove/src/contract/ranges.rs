@@ -10,8 +10,8 @@ use kiln::{ErrorKind, Kiln, Map, Object, Result, Table, Transaction};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
-use super::crash::reopen;
-use super::support::{budget, seed, watched};
+use crate::crash::reopen;
+use crate::testing::{budget, seed, watched};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -407,7 +407,7 @@ fn c2_ranges_over_many_leaves_meet_every_row_once_in_order() {
     for number in (0..count).map(|number| number * 7_919 % count) {
         db.put(&table, key(number), number.to_le_bytes()).unwrap().forget();
     }
-    let mut random = super::support::Random::new(seed());
+    let mut random = crate::support::Random::new(seed());
     for _ in 0..budget(60) {
         let (a, b) = (random.below(count as usize) as u32, random.below(count as usize) as u32);
         let (from, to) = (a.min(b), a.max(b));

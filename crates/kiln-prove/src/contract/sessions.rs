@@ -10,8 +10,9 @@ use std::time::Duration;
 use kiln::device::{Keep, SimulatedDevice};
 use kiln::{ErrorKind, Kiln, Level, Progress, Version};
 
-use super::crash::reopen;
-use super::support::{PATIENCE, Random, background, budget, copy_of, manual, seed, watched};
+use crate::crash::reopen;
+use crate::support::{Random, copy_of, manual};
+use crate::testing::{PATIENCE, at_test, background, budget, seed, watched};
 
 #[test]
 fn c7_a_session_takes_consecutive_serials_and_goes_on_after_reopening() {
@@ -159,7 +160,7 @@ fn c7_serials_are_exact_after_a_crash_under_concurrent_load() {
     watched(name, 5 * PATIENCE, |replay| {
         for round in 0..budget(60) {
             let seed = seed() + round;
-            replay.at(name, &format!("KILN_SEED={seed}"));
+            at_test(replay, name, seed);
             let mut random = Random::new(seed);
             let disk = SimulatedDevice::new(seed);
             let options =

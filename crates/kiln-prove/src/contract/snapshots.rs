@@ -9,8 +9,9 @@ use std::time::Duration;
 use kiln::device::SimulatedDevice;
 use kiln::{Kiln, Level, Map, Object, Result, Snapshot, Table};
 
-use super::crash::reopen;
-use super::support::{PATIENCE, Random, background, seed, watched};
+use crate::crash::reopen;
+use crate::support::Random;
+use crate::testing::{PATIENCE, background, seed, watched};
 
 type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
 

@@ -7,8 +7,9 @@ use std::time::Duration;
 use kiln::device::{Keep, SimulatedDevice};
 use kiln::{Kiln, Level, Object, Progress, Result, Version};
 
-use super::crash::reopen;
-use super::support::{PATIENCE, Random, background, eventually, manual, seed, watched};
+use crate::crash::reopen;
+use crate::support::{Random, manual};
+use crate::testing::{PATIENCE, background, eventually, seed, watched};
 
 #[test]
 fn c1_data_much_larger_than_memory_reads_back_while_it_is_updated() {

@@ -12,7 +12,7 @@ use kiln::device::SimulatedDevice;
 use kiln::{Kiln, Level, Progress};
 
 use super::gate::{GatedDevice, OpenAtEnd};
-use super::support::{PATIENCE, background, eventually, watched};
+use crate::testing::{PATIENCE, background, eventually, watched};
 
 const LONG: Duration = Duration::from_secs(3600);
 

@@ -18,7 +18,7 @@ use std::ops::Bound;
 
 use kiln::{Kiln, Map, Result, Table, Transaction};
 
-use super::model::{Key, Place, State, Writes};
+use crate::workload::history::{Key, Place, State, Writes};
 
 pub(crate) const TOTAL: i64 = 12_000;
 pub(crate) const ACCOUNTS: usize = 12;
@@ -171,7 +171,7 @@ impl<'t, 'db> Teller<'t, 'db> {
 
     fn expected_rows(&self, place: Place, prefix: &[u8]) -> Vec<(Key, Vec<u8>)> {
         let mut state = self.before.clone();
-        super::model::apply(&mut state, &self.writes);
+        crate::workload::history::apply(&mut state, &self.writes);
         let from = (Bound::Included((place, prefix.to_vec())), Bound::Unbounded);
         let rows = state.range::<(Place, Key), _>(from);
         rows.take_while(|((at, key), _)| *at == place && key.starts_with(prefix))

@@ -1,17 +1,17 @@
 //! What the bank's transactions do.
 //!
-//! Each deed keeps the invariants of [`bank`](super::bank), and chooses with a randomness of its own, so that it does
+//! Each deed keeps the invariants of [`bank`](crate::workload::bank), and chooses with a randomness of its own, so that it does
 //! the same when the transaction is run again.
 
 use kiln::Result;
 
-use super::bank::{
+use crate::support::Random;
+use crate::workload::Profile;
+use crate::workload::bank::{
     ACCOUNTS, FIRST_ACCOUNTS, PAIRS, TOTAL, Teller, account_key, child_key, count_key, lower_key, number_of,
     upper_key,
 };
-use super::model::{Key, Place};
-use super::support::Random;
-use super::workload::Profile;
+use crate::workload::history::{Key, Place};
 
 /// The deeds of an ordinary day, the frequent ones more than once.
 pub(crate) const ORDINARY: [Deed; 10] = [

@@ -3,7 +3,11 @@
 //! A [`Shift`] carries out random operations on an open database and on the [`History`] at once, and compares
 //! all that it reads. It runs on one thread with background threads off, so that the seed decides the
 //! sequence of device steps. What the database says about durability goes into the history, for the
-//! [`oracle`](super::oracle) to hold against it after a crash.
+//! [`oracle`](crate::oracle) to hold against it after a crash.
+
+pub(crate) mod bank;
+mod deeds;
+pub(crate) mod history;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,10 +15,10 @@ use std::time::Duration;
 
 use kiln::{Commit, Isolation, Kiln, Level, Progress, Receipt, Result, Session, Snapshot, Version};
 
-use super::bank::{Objects, Teller, at_place, number_of};
-use super::deeds::{Deed, ORDINARY, close_account, found_bank, load_ballast, transfer};
-use super::model::{History, Key, Place, State, Writes};
-use super::support::Random;
+use crate::support::Random;
+use crate::workload::bank::{Objects, Teller, at_place, number_of};
+use crate::workload::deeds::{Deed, ORDINARY, close_account, found_bank, load_ballast, transfer};
+use crate::workload::history::{History, Key, Place, State, Writes};
 
 /// The sessions' ids.
 pub(crate) const SESSIONS: [&str; 2] = ["teller one", "teller two"];
@@ -38,6 +42,10 @@ pub(crate) struct Profile {
     pub(crate) ballast_one_in: usize,
 }
 
+/// Three transactions: every loss pattern of every step can be tried, though a step have 4,096.
+pub(crate) const THREE: Profile =
+    Profile { operations: 3, safe_one_in: 2, filler_max: 0, long_one_in: 1_000, ballast_one_in: 1_000 };
+
 /// So little that every loss pattern of every step can be tried.
 pub(crate) const TINY: Profile =
     Profile { operations: 16, safe_one_in: 3, filler_max: 0, long_one_in: 1_000, ballast_one_in: 1_000 };
@@ -53,6 +61,45 @@ pub(crate) const LARGE: Profile =
 /// Rare hardenings: each covers many transactions, and at times more than one segment.
 pub(crate) const LAZY: Profile =
     Profile { operations: 220, safe_one_in: 60, filler_max: 18_000, long_one_in: 8, ballast_one_in: 16 };
+
+/// The workloads, for the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Name {
+    /// Three small transactions.
+    Three,
+    /// A few small transactions.
+    Tiny,
+    /// Many small transactions.
+    Small,
+    /// Values of all sizes in many hardenings; segments come and go.
+    Large,
+    /// Values of all sizes in few, long hardenings.
+    Lazy,
+}
+
+impl Name {
+    pub(crate) const ALL: [Name; 5] = [Name::Three, Name::Tiny, Name::Small, Name::Large, Name::Lazy];
+
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Name::Three => "three",
+            Name::Tiny => "tiny",
+            Name::Small => "small",
+            Name::Large => "large",
+            Name::Lazy => "lazy",
+        }
+    }
+
+    pub(crate) fn profile(self) -> Profile {
+        match self {
+            Name::Three => THREE,
+            Name::Tiny => TINY,
+            Name::Small => SMALL,
+            Name::Large => LARGE,
+            Name::Lazy => LAZY,
+        }
+    }
+}
 
 /// What callbacks have said.
 #[derive(Debug, Default)]
@@ -407,7 +454,7 @@ pub(crate) fn compare_snapshot(
 
 /// Where two states differ first, for a message.
 pub(crate) fn difference(expected: &State, found: &State) -> String {
-    let describe = |value: Option<&super::model::Value>| match value {
+    let describe = |value: Option<&crate::workload::history::Value>| match value {
         None => "nothing".to_owned(),
         Some(value) => format!("{} bytes, number {}", value.len(), number_of(value)),
     };

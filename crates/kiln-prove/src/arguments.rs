@@ -1,0 +1,95 @@
+//! The command line.
+
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+
+/// Tries to break Kiln, on a simulated disk that keeps, loses, tears and damages what a real one may. Whatever fails prints
+/// a line that repeats it.
+#[derive(Debug, Parser)]
+#[command(name = "kiln-prove", version, arg_required_else_help = true)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) part: Part,
+}
+
+/// What is tried.
+#[derive(Clone, Copy, Debug, Subcommand)]
+pub(crate) enum Part {
+    /// Cut the power at every step of the device, with every loss that a disk allows, and again during recovery.
+    Crash(Effort),
+    /// Let every operation of the device fail, once and for ever, in every way.
+    Faults(Effort),
+    /// Damage every byte, sector and file of a small database.
+    Corrupt(Effort),
+}
+
+/// How much is tried.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct Effort {
+    /// The seed of every random choice.
+    #[arg(long, default_value_t = crate::support::DEFAULT_SEED)]
+    pub(crate) seed: u64,
+    /// Stop after so many seconds.
+    #[arg(long, conflicts_with = "states")]
+    seconds: Option<f64>,
+    /// Stop after so many states: crash states, runs with a failure, or damaged databases. Without this and --seconds, one
+    /// whole pass is made with the seed.
+    #[arg(long)]
+    states: Option<u64>,
+    /// Look at one step of the device only, to repeat what failed.
+    #[arg(long, conflicts_with_all = ["seconds", "states"])]
+    pub(crate) step: Option<u64>,
+    /// Use this workload only.
+    #[arg(long)]
+    pub(crate) workload: Option<crate::workload::Name>,
+    /// Processes that work side by side, each with seeds of its own [default: one for each processor].
+    #[arg(long)]
+    jobs: Option<u64>,
+    /// This process is one of several: print counts for the first one to add up.
+    #[arg(long, hide = true)]
+    pub(crate) counts: bool,
+}
+
+/// When to stop.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Limit {
+    Pass,
+    Time(Duration),
+    States(u64),
+}
+
+impl Part {
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Part::Crash(_) => "crash",
+            Part::Faults(_) => "faults",
+            Part::Corrupt(_) => "corrupt",
+        }
+    }
+
+    pub(crate) fn effort(&self) -> &Effort {
+        match self {
+            Part::Crash(effort) | Part::Faults(effort) | Part::Corrupt(effort) => effort,
+        }
+    }
+}
+
+impl Effort {
+    pub(crate) fn limit(&self) -> Limit {
+        match (self.seconds, self.states) {
+            (Some(seconds), _) => Limit::Time(Duration::from_secs_f64(seconds.clamp(0.0, 1e9))),
+            (None, Some(states)) => Limit::States(states),
+            (None, None) => Limit::Pass,
+        }
+    }
+
+    /// Number of processes. One pass is one process's work.
+    pub(crate) fn jobs(&self) -> u64 {
+        let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
+        match self.limit() {
+            Limit::Pass => 1,
+            _ => self.jobs.unwrap_or(processors).max(1),
+        }
+    }
+}

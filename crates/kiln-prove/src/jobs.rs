@@ -1,0 +1,175 @@
+//! Work on all processors: each job is a process of its own, so that nothing in one waits for the others, and a crash, a hang
+//! or a panic of one is seen.
+
+use std::io::{BufRead, BufReader, IsTerminal};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::arguments::{Effort, Limit, Part};
+use crate::support::Replay;
+
+/// Seeds of one job, before those of the next begin.
+const SEEDS_PER_JOB: u64 = 1 << 32;
+/// The longest that one state may take; what takes longer hangs.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Between two lines of progress.
+const EVERY: Duration = Duration::from_secs(5);
+
+/// Counts states, tells whoever wants to know, and says when it is enough.
+pub(crate) struct Progress {
+    name: &'static str,
+    began: Instant,
+    told: Instant,
+    limit: Limit,
+    states: u64,
+    /// A copy of `states` for the watchdog.
+    beats: Arc<AtomicU64>,
+    counts: bool,
+}
+
+impl Progress {
+    pub(crate) fn new(name: &'static str, limit: Limit, counts: bool) -> Progress {
+        Progress {
+            name,
+            began: Instant::now(),
+            told: Instant::now(),
+            limit,
+            states: 0,
+            beats: Arc::default(),
+            counts,
+        }
+    }
+
+    /// Ends the process if one state takes too long: a hang is a failure that must say so.
+    pub(crate) fn watch(&self, replay: Replay) {
+        let (name, beats) = (self.name, self.beats.clone());
+        std::thread::spawn(move || {
+            loop {
+                let before = beats.load(Ordering::Relaxed);
+                std::thread::sleep(PATIENCE);
+                if beats.load(Ordering::Relaxed) == before {
+                    eprintln!("{name} hangs: nothing has come to an end for {PATIENCE:?}");
+                    replay.print();
+                    std::process::abort();
+                }
+            }
+        });
+    }
+
+    #[cfg(test)]
+    /// For a test: counts up to a limit, and tells nobody before the end.
+    pub(crate) fn silent(name: &'static str, limit: Limit) -> Progress {
+        Progress { told: Instant::now() + Duration::from_secs(1 << 30), ..Progress::new(name, limit, false) }
+    }
+
+    /// One state was looked at, and nothing was wrong.
+    pub(crate) fn count(&mut self) {
+        self.states += 1;
+        self.beats.store(self.states, Ordering::Relaxed);
+        // Looking at the clock costs as much as some states.
+        if self.states.is_multiple_of(16) && Instant::now().saturating_duration_since(self.told) > EVERY {
+            self.told = Instant::now();
+            match self.counts {
+                true => println!("{}", self.states),
+                false => eprintln!("{}", self.summary("so far")),
+            }
+        }
+    }
+
+    pub(crate) fn is_enough(&self) -> bool {
+        match self.limit {
+            Limit::Pass => false,
+            Limit::Time(time) => self.began.elapsed() >= time,
+            Limit::States(states) => self.states >= states,
+        }
+    }
+
+    /// True if the next pass, with other seeds, is to begin.
+    pub(crate) fn goes_on(&self) -> bool {
+        self.limit != Limit::Pass && !self.is_enough()
+    }
+
+    fn summary(&self, outcome: &str) -> String {
+        summary(self.name, self.states, 1, self.began.elapsed(), outcome)
+    }
+
+    /// The verdict; whatever was wrong has ended the process before.
+    pub(crate) fn finish(&self) {
+        match self.counts {
+            true => println!("{}", self.states),
+            false => println!("{}", self.summary("nothing is wrong")),
+        }
+    }
+}
+
+fn summary(name: &str, states: u64, jobs: u64, took: Duration, outcome: &str) -> String {
+    let (seconds, rate) = (took.as_secs_f64(), states as f64 / took.as_secs_f64().max(1e-9));
+    let each = rate / jobs as f64;
+    format!(
+        "{name}: {states} states in {seconds:.1} s, {rate:.0} per second, {each:.0} per processor: {outcome}"
+    )
+}
+
+/// Runs the part in several processes and adds up what they count.
+pub(crate) fn spread(part: &Part, effort: &Effort) -> ExitCode {
+    let (began, jobs) = (Instant::now(), effort.jobs());
+    let total: Vec<AtomicU64> = (0..jobs).map(|_| AtomicU64::new(0)).collect();
+    let sum = || total.iter().map(|count| count.load(Ordering::Relaxed)).sum::<u64>();
+    let failed = std::thread::scope(|scope| {
+        let runs: Vec<_> = (0..jobs)
+            .zip(&total)
+            .map(|(job, count)| scope.spawn(move || run(part, effort, job, count)))
+            .collect();
+        let mut told = Instant::now();
+        while runs.iter().any(|run| !run.is_finished()) {
+            std::thread::sleep(Duration::from_millis(20));
+            if told.elapsed() > EVERY && std::io::stderr().is_terminal() {
+                told = Instant::now();
+                eprintln!("{}", summary(part.name(), sum(), jobs, began.elapsed(), "so far"));
+            }
+        }
+        runs.into_iter()
+            .filter_map(|run| run.join().unwrap_or(Err("a thread panicked".to_owned())).err())
+            .collect::<Vec<_>>()
+    });
+    let outcome = match failed.first() {
+        None => "nothing is wrong".to_owned(),
+        Some(what) => format!("FAILED, {what}"),
+    };
+    println!("{}", summary(part.name(), sum(), jobs, began.elapsed(), &outcome));
+    if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// One job, to its end; `Err` if it found something, or could not run.
+fn run(part: &Part, effort: &Effort, job: u64, count: &AtomicU64) -> Result<(), String> {
+    let program =
+        std::env::current_exe().map_err(|error| format!("this program cannot find itself: {error}"))?;
+    let mut command = Command::new(program);
+    let seed = effort.seed.wrapping_add(job * SEEDS_PER_JOB);
+    command.args([part.name(), "--counts", "--jobs", "1", "--seed", &seed.to_string()]);
+    let limit = match effort.limit() {
+        Limit::Pass => None,
+        Limit::Time(time) => Some(("--seconds", time.as_secs_f64().to_string())),
+        Limit::States(states) => Some(("--states", states.div_ceil(effort.jobs()).to_string())),
+    };
+    if let Some((option, value)) = limit {
+        command.args([option, &value]);
+    }
+    if let Some(workload) = effort.workload {
+        command.args(["--workload", workload.as_str()]);
+    }
+    let mut child =
+        command.stdout(Stdio::piped()).spawn().map_err(|error| format!("starting a process: {error}"))?;
+    for line in child.stdout.take().into_iter().flat_map(|output| BufReader::new(output).lines()) {
+        if let Ok(states) = line.unwrap_or_default().parse() {
+            count.store(states, Ordering::Relaxed);
+        }
+    }
+    match child.wait() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(_) => Err("see the line that begins with replay".to_owned()),
+        Err(error) => Err(format!("waiting for a process: {error}")),
+    }
+}
