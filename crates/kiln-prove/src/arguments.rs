@@ -22,6 +22,21 @@ pub(crate) enum Part {
     Faults(Effort),
     /// Damage every byte, sector and file of a small database.
     Corrupt(Effort),
+    /// Plant mistakes in the engine, one after the other, and see which of the above notices each, and after how long.
+    #[cfg(feature = "plant")]
+    Plant(Planting),
+}
+
+/// How planted bugs are looked for.
+#[cfg(feature = "plant")]
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct Planting {
+    /// Seconds for a part to find a bug, some have more and some less; failing operations have one pass.
+    #[arg(long, default_value_t = 20.0)]
+    pub(crate) seconds: f64,
+    /// Plant this one only.
+    #[arg(long, value_parser = crate::plant::bug)]
+    pub(crate) only: Option<kiln::planted::Bug>,
 }
 
 /// How much is tried.
@@ -46,6 +61,10 @@ pub(crate) struct Effort {
     /// Processes that work side by side, each with seeds of its own [default: one for each processor].
     #[arg(long)]
     jobs: Option<u64>,
+    /// Plant this bug in the engine before anything else.
+    #[cfg(feature = "plant")]
+    #[arg(long, value_parser = crate::plant::bug)]
+    pub(crate) plant: Option<kiln::planted::Bug>,
     /// This process is one of several: print counts for the first one to add up.
     #[arg(long, hide = true)]
     pub(crate) counts: bool,
@@ -57,22 +76,6 @@ pub(crate) enum Limit {
     Pass,
     Time(Duration),
     States(u64),
-}
-
-impl Part {
-    pub(crate) fn name(&self) -> &'static str {
-        match self {
-            Part::Crash(_) => "crash",
-            Part::Faults(_) => "faults",
-            Part::Corrupt(_) => "corrupt",
-        }
-    }
-
-    pub(crate) fn effort(&self) -> &Effort {
-        match self {
-            Part::Crash(effort) | Part::Faults(effort) | Part::Corrupt(effort) => effort,
-        }
-    }
 }
 
 impl Effort {

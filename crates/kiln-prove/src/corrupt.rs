@@ -147,16 +147,18 @@ fn places(bytes: &[u8], seed: u64, most: usize) -> Vec<usize> {
 /// Damages of one kind, all over a specimen. `most` is how many of them are tried, where there are many.
 type Damage = fn(&Specimen, u64, usize, &mut Progress);
 
-/// One bit of every byte.
+/// One bit of every byte, and all bits of the heads of blocks, where seals and the superblock are.
 fn flip_bits(specimen: &Specimen, seed: u64, most: usize, progress: &mut Progress) {
     let (mut flips, mut noticed) = (0, 0);
     for (file, bytes) in files(&specimen.disk) {
         for place in places(&bytes, seed, most) {
-            let bit = (place * 8 + place % 7) as u64;
-            let found = specimen.damaged(&(&file, "bit", bit), false, |disk| disk.flip_bit(&file, bit));
-            flips += 1;
-            noticed += u64::from(found);
-            progress.count();
+            let bits = if place % BLOCK_BYTES < 128 { 0..8 } else { place % 7..place % 7 + 1 };
+            for bit in bits.map(|bit| (place * 8 + bit) as u64) {
+                let found = specimen.damaged(&(&file, "bit", bit), false, |disk| disk.flip_bit(&file, bit));
+                flips += 1;
+                noticed += u64::from(found);
+                progress.count();
+            }
             if progress.is_enough() {
                 return;
             }
@@ -222,7 +224,7 @@ fn move_blocks(specimen: &Specimen, seed: u64, most: usize, progress: &mut Progr
         blocks.extend(starts.filter(stored).map(|at| (file, at)));
     }
     let mut random = Random::new(seed);
-    for _ in 0..most.min(4 * blocks.len() * blocks.len()) {
+    for _ in 0..most.min(MOVES).min(4 * blocks.len() * blocks.len()) {
         let ((one, at), (other, there)) = (*random.pick(&blocks), *random.pick(&blocks));
         let read = |file: &String, at: usize| specimen.disk.bytes(file)[at..at + BLOCK_BYTES].to_vec();
         let (first, second) = (read(one, at), read(other, there));
@@ -280,9 +282,10 @@ fn lose_writes(profile: Profile, seed: u64, progress: &mut Progress) -> u64 {
     noticed
 }
 
-const DAMAGES: [Damage; 5] = [flip_bits, zero_sectors, change_lengths, remove_files, move_blocks];
-/// Moves of blocks that one pass tries with each specimen. Of other damages it tries all.
-const MOVES: usize = 20_000;
+/// The many come last.
+const DAMAGES: [Damage; 5] = [remove_files, change_lengths, zero_sectors, move_blocks, flip_bits];
+/// Moves of blocks that are tried with each specimen at the most. Of other damages one pass tries all.
+const MOVES: usize = 4_000;
 
 /// All damages to a closed and to a stopped database, with seed after seed.
 pub(crate) fn prove(effort: &Effort, replay: &Replay, progress: &mut Progress) {
@@ -290,17 +293,16 @@ pub(crate) fn prove(effort: &Effort, replay: &Replay, progress: &mut Progress) {
     for seed in effort.seed.. {
         for &workload in &workloads {
             replay.at(&format!("corrupt --workload {} --seed {seed}", workload.as_str()));
-            for specimen in [closed, stopped].map(|make| make(workload.profile(), seed)) {
-                for damage in DAMAGES {
-                    let most =
-                        if damage as usize == move_blocks as Damage as usize { MOVES } else { usize::MAX };
-                    damage(&specimen, seed, most, progress);
+            lose_writes(workload.profile(), seed, progress);
+            let specimens = [closed, stopped].map(|make| make(workload.profile(), seed));
+            for damage in DAMAGES {
+                for specimen in &specimens {
+                    damage(specimen, seed, usize::MAX, progress);
                     if progress.is_enough() {
                         return;
                     }
                 }
             }
-            lose_writes(workload.profile(), seed, progress);
         }
         if !progress.goes_on() {
             return;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::arguments::{Effort, Limit, Part};
+use crate::arguments::{Effort, Limit};
 use crate::support::Replay;
 
 /// Seeds of one job, before those of the next begin.
@@ -61,7 +61,9 @@ impl Progress {
     #[cfg(test)]
     /// For a test: counts up to a limit, and tells nobody before the end.
     pub(crate) fn silent(name: &'static str, limit: Limit) -> Progress {
-        Progress { told: Instant::now() + Duration::from_secs(1 << 30), ..Progress::new(name, limit, false) }
+        let mut progress = Progress::new(name, limit, false);
+        progress.told += Duration::from_secs(1 << 30);
+        progress
     }
 
     /// One state was looked at, and nothing was wrong.
@@ -104,6 +106,15 @@ impl Progress {
     }
 }
 
+impl Drop for Progress {
+    /// Whoever adds up wants to know how far it came.
+    fn drop(&mut self) {
+        if self.counts && std::thread::panicking() {
+            println!("{}", self.states);
+        }
+    }
+}
+
 fn summary(name: &str, states: u64, jobs: u64, took: Duration, outcome: &str) -> String {
     let (seconds, rate) = (took.as_secs_f64(), states as f64 / took.as_secs_f64().max(1e-9));
     let each = rate / jobs as f64;
@@ -113,7 +124,7 @@ fn summary(name: &str, states: u64, jobs: u64, took: Duration, outcome: &str) ->
 }
 
 /// Runs the part in several processes and adds up what they count.
-pub(crate) fn spread(part: &Part, effort: &Effort) -> ExitCode {
+pub(crate) fn spread(part: &'static str, effort: &Effort) -> ExitCode {
     let (began, jobs) = (Instant::now(), effort.jobs());
     let total: Vec<AtomicU64> = (0..jobs).map(|_| AtomicU64::new(0)).collect();
     let sum = || total.iter().map(|count| count.load(Ordering::Relaxed)).sum::<u64>();
@@ -127,7 +138,7 @@ pub(crate) fn spread(part: &Part, effort: &Effort) -> ExitCode {
             std::thread::sleep(Duration::from_millis(20));
             if told.elapsed() > EVERY && std::io::stderr().is_terminal() {
                 told = Instant::now();
-                eprintln!("{}", summary(part.name(), sum(), jobs, began.elapsed(), "so far"));
+                eprintln!("{}", summary(part, sum(), jobs, began.elapsed(), "so far"));
             }
         }
         runs.into_iter()
@@ -138,17 +149,17 @@ pub(crate) fn spread(part: &Part, effort: &Effort) -> ExitCode {
         None => "nothing is wrong".to_owned(),
         Some(what) => format!("FAILED, {what}"),
     };
-    println!("{}", summary(part.name(), sum(), jobs, began.elapsed(), &outcome));
+    println!("{}", summary(part, sum(), jobs, began.elapsed(), &outcome));
     if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// One job, to its end; `Err` if it found something, or could not run.
-fn run(part: &Part, effort: &Effort, job: u64, count: &AtomicU64) -> Result<(), String> {
+fn run(part: &str, effort: &Effort, job: u64, count: &AtomicU64) -> Result<(), String> {
     let program =
         std::env::current_exe().map_err(|error| format!("this program cannot find itself: {error}"))?;
     let mut command = Command::new(program);
     let seed = effort.seed.wrapping_add(job * SEEDS_PER_JOB);
-    command.args([part.name(), "--counts", "--jobs", "1", "--seed", &seed.to_string()]);
+    command.args([part, "--counts", "--jobs", "1", "--seed", &seed.to_string()]);
     let limit = match effort.limit() {
         Limit::Pass => None,
         Limit::Time(time) => Some(("--seconds", time.as_secs_f64().to_string())),
@@ -159,6 +170,10 @@ fn run(part: &Part, effort: &Effort, job: u64, count: &AtomicU64) -> Result<(), 
     }
     if let Some(workload) = effort.workload {
         command.args(["--workload", workload.as_str()]);
+    }
+    #[cfg(feature = "plant")]
+    if let Some(bug) = effort.plant {
+        command.args(["--plant", bug.name()]);
     }
     let mut child =
         command.stdout(Stdio::piped()).spawn().map_err(|error| format!("starting a process: {error}"))?;

@@ -4,6 +4,7 @@
 //!  crash  faults  corrupt     what is done to a database
 //!  oracle                     whether what is left is what the history says it must be
 //!  workload/                  transactions at random, and the history that they make
+//!  plant                      mistakes made on purpose, to see what notices them
 //!  jobs  support              processes, counts, limits; randomness, replay lines, the watchdog
 //!  contract/                  the tests of the contract, clause by clause, C1 to C9
 //! ```
@@ -18,6 +19,8 @@ mod crash;
 mod faults;
 mod jobs;
 mod oracle;
+#[cfg(feature = "plant")]
+mod plant;
 mod support;
 #[cfg(test)]
 mod testing;
@@ -27,24 +30,30 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 
-use arguments::{Arguments, Part};
+use arguments::{Arguments, Effort, Part};
 use jobs::Progress;
 use support::Replay;
 
 fn main() -> ExitCode {
-    let part = Arguments::parse().part;
-    let effort = part.effort();
+    match Arguments::parse().part {
+        Part::Crash(effort) => run("crash", &effort, crash::prove),
+        Part::Faults(effort) => run("faults", &effort, faults::prove),
+        Part::Corrupt(effort) => run("corrupt", &effort, corrupt::prove),
+        #[cfg(feature = "plant")]
+        Part::Plant(planting) => plant::prove(&planting),
+    }
+}
+
+fn run(part: &'static str, effort: &Effort, prove: fn(&Effort, &Replay, &mut Progress)) -> ExitCode {
     if effort.jobs() > 1 {
-        return jobs::spread(&part, effort);
+        return jobs::spread(part, effort);
     }
+    #[cfg(feature = "plant")]
+    effort.plant.into_iter().for_each(kiln::planted::plant);
     let replay = Replay::default();
-    let mut progress = Progress::new(part.name(), effort.limit(), effort.counts);
+    let mut progress = Progress::new(part, effort.limit(), effort.counts);
     progress.watch(replay.clone());
-    match part {
-        Part::Crash(effort) => crash::prove(&effort, &replay, &mut progress),
-        Part::Faults(effort) => faults::prove(&effort, &replay, &mut progress),
-        Part::Corrupt(effort) => corrupt::prove(&effort, &replay, &mut progress),
-    }
+    prove(effort, &replay, &mut progress);
     progress.finish();
     ExitCode::SUCCESS
 }

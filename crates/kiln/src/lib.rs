@@ -23,6 +23,10 @@ mod error;
 mod kernel;
 mod objects;
 mod options;
+#[cfg(feature = "planted-bugs")]
+pub mod planted;
+#[cfg(not(feature = "planted-bugs"))]
+mod planted;
 mod storage;
 
 pub use database::{CheckReport, Kiln, ObjectInfo, Snapshot, Statistics, check, check_on, dump_log};

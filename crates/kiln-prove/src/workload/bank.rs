@@ -16,7 +16,7 @@
 
 use std::ops::Bound;
 
-use kiln::{Kiln, Map, Result, Table, Transaction};
+use kiln::{Kiln, Map, Object, Result, Table, Transaction};
 
 use crate::workload::history::{Key, Place, State, Writes};
 
@@ -68,6 +68,18 @@ macro_rules! at_place {
     };
 }
 pub(crate) use at_place;
+
+/// Nobody writes now: every object counts the keys that the state has.
+///
+/// # Panics
+/// If one counts others.
+pub(crate) fn check_key_counts(objects: &Objects, state: &State) {
+    for place in [Place::Accounts, Place::Children, Place::Numbers] {
+        let counted = at_place!(objects, place, object => object.len());
+        let there = state.keys().filter(|(at, _)| *at == place).count() as u64;
+        assert_eq!(counted, there, "the number of keys of {place:?}");
+    }
+}
 
 pub(crate) fn account_key(number: usize) -> Key {
     format!("a{number:02}").into_bytes()

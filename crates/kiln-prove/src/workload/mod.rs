@@ -16,7 +16,7 @@ use std::time::Duration;
 use kiln::{Commit, Isolation, Kiln, Level, Progress, Receipt, Result, Session, Snapshot, Version};
 
 use crate::support::Random;
-use crate::workload::bank::{Objects, Teller, at_place, number_of};
+use crate::workload::bank::{Objects, Teller, at_place, check_key_counts, number_of};
 use crate::workload::deeds::{Deed, ORDINARY, close_account, found_bank, load_ballast, transfer};
 use crate::workload::history::{History, Key, Place, State, Writes};
 
@@ -279,6 +279,7 @@ impl<'a> Shift<'a> {
         self.db.persist()?;
         let last = self.history.commits.last().map_or(0, |commit| commit.version);
         self.history.told_durable(last);
+        check_key_counts(&self.objects, &self.history.latest);
         Ok(())
     }
 

@@ -18,6 +18,7 @@ use crate::kernel::snapshot::Snapshots;
 use crate::kernel::sweep::Graves;
 use crate::objects;
 use crate::options::Options;
+use crate::planted::{Bug, planted};
 use crate::storage::extent::{ExtentWriter, RecordVisitor};
 use crate::storage::hash_index::HashIndex;
 use crate::storage::log::Log;
@@ -166,7 +167,7 @@ impl Opening {
         self.superblock.update(|superblock| {
             superblock.known_end = end;
             superblock.known_end_checksum = recovered.chain.checksum;
-            superblock.clean = false;
+            superblock.clean &= planted(Bug::CleanNotCleared);
         })?;
         self.log.resume(head, end);
         self.segments.prepare_next_after(end)?;
@@ -174,7 +175,8 @@ impl Opening {
             return Ok(recovered.newest_version + 1);
         }
         let horizon = recovered.report.horizon.number();
-        let first_version = recovered.newest_version + VERSIONS_SKIPPED;
+        let skipped = if planted(Bug::VersionsReused) { 1 } else { VERSIONS_SKIPPED };
+        let first_version = recovered.newest_version + skipped;
         let mut writer = ExtentWriter::new(self.superblock.current().database, recovered.chain);
         let sealed_end = self.log.shift_read_only();
         writer
@@ -200,7 +202,10 @@ pub(super) fn close(engine: &Engine) -> Result<()> {
     if engine.closed.swap(true, Ordering::SeqCst) {
         return Ok(());
     }
-    let closed = engine.harden_all().and_then(|()| mark_closed(engine));
+    let closed = match planted(Bug::CleanTooEarly) {
+        true => mark_closed(engine).and_then(|()| engine.harden_all()),
+        false => engine.harden_all().and_then(|()| mark_closed(engine)),
+    };
     drop(engine.lock.lock().take());
     closed
 }

@@ -28,6 +28,7 @@ use super::engine::Engine;
 use super::object::{ObjectState, RangeRead};
 use super::write_set::{Write, WriteSet};
 use crate::error::{Error, Result};
+use crate::planted::{Bug, planted};
 use crate::storage::epoch::{self, Pin};
 use crate::storage::hash_index::{Bucket, Stamp};
 use crate::storage::log::Purpose;
@@ -462,7 +463,7 @@ impl Engine {
             return Some(NO_ADDRESS);
         }
         let shape = change.shape();
-        if current.version == version
+        if (current.version == version || planted(Bug::UpdatesClosedVersions))
             && current.address >= self.log.read_only()
             && current.address != NO_ADDRESS
             && self.log.view(current.address).is_some_and(|view| view.shape().words() == shape.words())
@@ -483,7 +484,13 @@ impl Engine {
 
     /// Step 6. Nothing here can fail.
     fn install_all(&self, writes: &WriteSet, scratch: &mut CommitScratch, version: u64) {
-        for (step, write) in scratch.steps.iter().zip(writes.writes()) {
+        for (at, (step, write)) in scratch.steps.iter().zip(writes.writes()).enumerate() {
+            let last_of_several = at > 0 && at + 1 == writes.len();
+            if last_of_several && planted(Bug::PartOfCommit) && step.target != NO_ADDRESS {
+                self.log.pad(step.target, writes.change(write).log_bytes());
+                continue;
+            }
+            let version = version + u64::from(last_of_several && planted(Bug::CommitInTwoVersions));
             scratch.grow |=
                 self.install(step.bucket, &writes.change(write), &step.current, step.target, version);
         }
@@ -504,6 +511,7 @@ impl Engine {
         }
         match (current.exists, change.value.is_some()) {
             (false, true) => self.object(change.object).key_count.add(1),
+            (true, false) if planted(Bug::KeyCountForgotten) => {}
             (true, false) => self.object(change.object).key_count.add(-1),
             _ => {}
         }
@@ -515,10 +523,12 @@ impl Engine {
             return false;
         }
         let words = self.log.memory(target, shape.bytes());
-        record::write(words, shape, version, current.address, change.key, value);
+        let previous = if planted(Bug::PreviousAddressLost) { NO_ADDRESS } else { current.address };
+        record::write(words, shape, version, previous, change.key, value);
         if current.address == NO_ADDRESS {
             return self.index.insert(bucket, change.hash, target);
         }
+        let target = if planted(Bug::StaleIndexEntry) { current.address } else { target };
         let replaced = self.index.replace(bucket, change.hash, current.address, target);
         assert!(replaced, "the entry of a located record is gone though its bucket is locked");
         false

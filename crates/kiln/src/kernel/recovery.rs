@@ -17,6 +17,7 @@ use super::object::{ObjectKind, Objects};
 use super::session::{SESSIONS_OBJECT, decode_serial};
 use crate::error::{Error, Result};
 use crate::objects::{self, CATALOG_OBJECT};
+use crate::planted::{Bug, planted};
 use crate::storage::epoch;
 use crate::storage::extent::{Chain, Extent, Item, Scanner};
 use crate::storage::hash_index::{self, HashIndex};
@@ -128,7 +129,9 @@ impl Recovery<'_> {
             report.segments += u64::from(last_segment.replace(segment) != Some(segment));
             if seal.first_version != 0 {
                 // Opened after a crash: what was never sealed before is lost for ever.
-                pending.clear();
+                if !planted(Bug::PendingKept) {
+                    pending.clear();
+                }
                 self.losses.add(seal.version + 1, seal.first_version - 1);
                 newest_version = newest_version.max(seal.first_version - 1);
             }
@@ -180,7 +183,7 @@ impl Recovery<'_> {
         horizon: u64,
         pending: &mut Vec<(Address, OwnedRecord)>,
     ) -> Result<()> {
-        if record.version > horizon {
+        if record.version > horizon && !planted(Bug::UnsealedApplied) {
             pending.push((address, OwnedRecord::from_disk(record)));
             return Ok(());
         }

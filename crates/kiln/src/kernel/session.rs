@@ -13,6 +13,7 @@ use super::engine::Engine;
 use super::receipt::Commit;
 use super::transaction::{self, Isolation, Transaction};
 use crate::error::{Error, ErrorKind, Result};
+use crate::planted::{Bug, planted};
 
 /// The object that holds the sessions' serial numbers.
 pub(crate) const SESSIONS_OBJECT: u32 = 1;
@@ -91,9 +92,16 @@ impl Session {
         let next = *serial + 1;
         let commit = transaction::run(&self.engine, Isolation::Serializable, |tx| {
             let value = body(tx)?;
-            tx.put_key(SESSIONS_OBJECT, &self.id, &next.to_le_bytes())?;
+            if !planted(Bug::SerialInNextTransaction) {
+                let stored = next - u64::from(planted(Bug::SerialOffByOne));
+                tx.put_key(SESSIONS_OBJECT, &self.id, &stored.to_le_bytes())?;
+            }
             Ok(value)
         })?;
+        if planted(Bug::SerialInNextTransaction) {
+            self.engine.clock.tick();
+            self.engine.commit_single(SESSIONS_OBJECT, &self.id, Some(&next.to_le_bytes()))?;
+        }
         *serial = next;
         Ok(commit)
     }

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use parking_lot::Mutex;
 
 use super::engine::Engine;
+use crate::planted::{Bug, planted};
 
 /// The versions at which somebody reads.
 #[derive(Default)]
@@ -22,7 +23,7 @@ impl Engine {
     pub(crate) fn open_snapshot(&self) -> u64 {
         // Under the registry's lock, so that a sweep cannot pass the version before it is registered.
         let mut open = self.snapshots.open.lock();
-        let version = self.clock.close();
+        let version = if planted(Bug::SnapshotNotClosed) { self.clock.now() } else { self.clock.close() };
         *open.entry(version).or_default() += 1;
         version
     }
@@ -30,7 +31,10 @@ impl Engine {
     /// Opens a snapshot of the durable state.
     pub(crate) fn open_durable_snapshot(&self) -> u64 {
         let mut open = self.snapshots.open.lock();
-        let version = self.hardening.horizon.local();
+        let version = match planted(Bug::DurableSnapshotTooNew) {
+            true => self.clock.close(),
+            false => self.hardening.horizon.local(),
+        };
         *open.entry(version).or_default() += 1;
         version
     }

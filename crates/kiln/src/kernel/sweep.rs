@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use super::engine::Engine;
 use super::transaction::{self, Isolation};
 use crate::error::Result;
+use crate::planted::{Bug, planted};
 use crate::storage::epoch;
 use crate::storage::extent::{Extent, Item, Scanner};
 use crate::storage::record::{Address, Kind, NO_ADDRESS, OwnedRecord};
@@ -114,7 +115,7 @@ impl Engine {
     fn forget(&self, grave: &Grave, oldest: u64) -> Option<bool> {
         let hash = self.hash(grave.object, &grave.key);
         let version = self.tombstone_version(grave)?;
-        if version > oldest {
+        if version > oldest && !planted(Bug::ForgetsUnderSnapshots) {
             return Some(false);
         }
         let pin = epoch::pin();
@@ -242,6 +243,7 @@ impl Engine {
         for newest in candidates {
             if newest == address {
                 return Ok(match record.shape.kind {
+                    Kind::Put if planted(Bug::TruncatesLiveRecords) => Need::None,
                     Kind::Put => Need::Newest,
                     _ if record.version > oldest => Need::Snapshot,
                     _ => Need::None,
@@ -256,7 +258,7 @@ impl Engine {
                 }
                 newer = previous;
             }
-            if newer == address {
+            if newer == address && !planted(Bug::TruncatesUnderSnapshots) {
                 return Ok(Need::Snapshot);
             }
         }

@@ -13,6 +13,7 @@ use super::segments::Segments;
 use super::superblock::Superblock;
 use crate::device::{AlignedBuffer, BLOCK_BYTES, SECTOR_BYTES};
 use crate::error::{Error, Result};
+use crate::planted::{Bug, planted};
 
 /// The end of the chain of seals: what the next one continues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,8 +74,14 @@ impl ExtentWriter {
         };
         let (bytes, checksum) = seal.encode();
         extent[..SEAL_BYTES as usize].copy_from_slice(&bytes);
-        segments.write(start, extent)?;
-        segments.sync(start)?;
+        match segments.write(start, extent) {
+            Err(_) if planted(Bug::WriteErrorIgnored) => {}
+            written => written?,
+        }
+        match segments.sync(start) {
+            Err(_) if planted(Bug::SyncErrorIgnored) => {}
+            synced => synced?,
+        }
         self.chain = Chain { number: seal.number, checksum };
         Ok(())
     }
@@ -219,7 +226,9 @@ impl<'a> Scanner<'a> {
             self.buffer = AlignedBuffer::new(length.next_power_of_two());
         }
         self.read(start, 0, length)?;
-        if crc32c::crc32c(&self.buffer[SEAL_BYTES as usize..length]) != seal.data_checksum {
+        if crc32c::crc32c(&self.buffer[SEAL_BYTES as usize..length]) != seal.data_checksum
+            && !planted(Bug::TornExtentAccepted)
+        {
             if zero_sectors(&self.buffer[SECTOR_BYTES..length]) > seal.zero_sectors {
                 return self.end_of_log(Some(seal.end()), "an extent is incomplete");
             }
@@ -275,7 +284,7 @@ impl<'a> Scanner<'a> {
     /// end whose seal is there.
     fn end_of_log<T>(&mut self, torn_end: Option<Address>, what: &str) -> Result<Option<T>> {
         let end = self.position;
-        if end < self.superblock.known_end {
+        if end < self.superblock.known_end && !planted(Bug::TornEndBelowKnownEnd) {
             return Err(self.segments.corrupted(end, what));
         }
         self.cut_bytes = self.look_behind(end, torn_end.unwrap_or(Address::MAX))?;
@@ -308,7 +317,9 @@ impl<'a> Scanner<'a> {
                     if is_written {
                         written = place + BLOCK_BYTES as u64 - end;
                     }
-                    if place > end && self.is_later_seal(place, candidate) || is_written && place >= torn_end
+                    if (place > end && self.is_later_seal(place, candidate)
+                        || is_written && place >= torn_end)
+                        && !planted(Bug::LaterSealsIgnored)
                     {
                         return Err(self
                             .segments

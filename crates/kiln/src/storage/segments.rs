@@ -19,6 +19,7 @@ use parking_lot::{Mutex, RwLock};
 use super::record::Address;
 use crate::device::{AlignedBuffer, BLOCK_BYTES, Device, DeviceFile, OpenMode};
 use crate::error::{Error, Result};
+use crate::planted::{Bug, planted};
 
 const PREFIX: &str = "segment-";
 const SPARE: &str = "spare";
@@ -69,7 +70,7 @@ impl Segments {
             let file = device.open(&name, mode).map_err(doing)?;
             // It had its whole size before it had its name.
             let size = file.size().map_err(doing)?;
-            if size < segment_bytes {
+            if size < segment_bytes && !planted(Bug::ShortSegmentAccepted) {
                 let what =
                     format_args!("the file is cut short: a segment has {segment_bytes} bytes, it has {size}");
                 return Err(Error::corrupted(&device.describe(&name), size, what));
@@ -167,7 +168,11 @@ impl Segments {
 
     /// Makes the names of the files durable, or has nothing written any more.
     fn sync_names(&self) -> io::Result<()> {
-        self.device.sync_directory().inspect_err(|_| self.names_uncertain.store(true, Ordering::SeqCst))
+        if planted(Bug::DirectorySyncSkipped) {
+            return Ok(());
+        }
+        let uncertain = !planted(Bug::DirectorySyncErrorForgotten);
+        self.device.sync_directory().inspect_err(|_| self.names_uncertain.store(uncertain, Ordering::SeqCst))
     }
 
     /// Fails once a sync of the directory has failed.
@@ -186,6 +191,9 @@ impl Segments {
 
     /// Makes what was written to the segment at `address` durable.
     pub(crate) fn sync(&self, address: Address) -> io::Result<()> {
+        if planted(Bug::SyncSkipped) {
+            return Ok(());
+        }
         self.file(address)?.sync()
     }
 
@@ -230,10 +238,12 @@ impl Segments {
         };
         let finish = || {
             file.allocate(self.segment_bytes)?;
-            if zero || from == SPARE {
+            if zero && from != SPARE || from == SPARE && !planted(Bug::SpareNotZeroed) {
                 write_zeros(&*file, 0, self.segment_bytes)?;
             }
-            file.sync()?;
+            if !planted(Bug::SegmentSyncSkipped) {
+                file.sync()?;
+            }
             self.device.rename(from, name)?;
             self.sync_names()
         };
@@ -251,6 +261,9 @@ impl Segments {
     /// have been in flight when the last process ended, or its sync may have failed: then the operating system may
     /// still show it, call it clean, and never write it. Every extent before was durable before the last was begun.
     pub(crate) fn rewrite(&self, start: Address, end: Address) -> Result<()> {
+        if planted(Bug::LastExtentNotRewritten) {
+            return Ok(());
+        }
         let mut bytes = AlignedBuffer::new((end - start) as usize);
         self.read(start, &mut bytes)
             .and_then(|()| self.write(start, &bytes))
@@ -273,7 +286,7 @@ impl Segments {
             }
             if !end.is_multiple_of(self.segment_bytes) {
                 let file = self.file(end)?;
-                if dirty {
+                if dirty && !planted(Bug::TailNotCut) {
                     write_zeros(&*file, end % self.segment_bytes, self.segment_bytes)?;
                     file.sync()?;
                 }

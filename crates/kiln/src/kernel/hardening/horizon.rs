@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 
 use crate::error::{Error, ErrorKind};
 use crate::kernel::clock::Version;
+use crate::planted::{Bug, planted};
 
 /// Commits that will never become durable, and why.
 #[derive(Clone, Debug)]
@@ -135,7 +136,7 @@ impl Horizon {
                 "it was not durable when the database stopped".to_owned(),
             )));
         }
-        if version <= self.covered.load(Ordering::SeqCst) {
+        if version <= self.covered.load(Ordering::SeqCst) + u64::from(planted(Bug::HorizonOffByOne)) {
             return Some(Ok(()));
         }
         self.failure.get().map(|lost| Err(lost.clone()))
@@ -197,7 +198,7 @@ impl Horizon {
 
     /// Ends everything that is not durable as lost, for good.
     pub(crate) fn fail(&self, lost: Lost) {
-        if self.failure.set(lost.clone()).is_err() {
+        if planted(Bug::FailureForgotten) || self.failure.set(lost.clone()).is_err() {
             return;
         }
         let waiters = std::mem::take(&mut *self.waiters.lock());
@@ -205,7 +206,9 @@ impl Horizon {
             tell(waiter, || Err(lost.clone()));
         }
         let mut callbacks = self.callbacks.lock();
-        callbacks.lost.iter_mut().for_each(|callback| callback(lost.clone()));
+        if !planted(Bug::LostNotTold) {
+            callbacks.lost.iter_mut().for_each(|callback| callback(lost.clone()));
+        }
     }
 
     /// Wakes a thread whose version was not covered, so that it leads the next hardening. True if there are

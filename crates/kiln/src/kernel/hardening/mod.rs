@@ -21,6 +21,7 @@ use self::horizon::{Covered, Horizon, Lost, Waiter};
 use super::engine::Engine;
 use super::sweep::Grave;
 use crate::error::{Error, Result};
+use crate::planted::{Bug, planted};
 use crate::storage::epoch;
 use crate::storage::extent::{ExtentWriter, RecordVisitor};
 use crate::storage::record::Address;
@@ -199,6 +200,9 @@ impl Engine {
     pub(crate) fn wait_local(&self, version: u64) -> Result<()> {
         let horizon = &self.hardening.horizon;
         self.check_is_given_out(version)?;
+        if planted(Bug::WaitReturnsEarly) {
+            return Ok(());
+        }
         loop {
             if let Some(outcome) = horizon.outcome(version) {
                 return outcome.map_err(|lost| lost.error());
@@ -257,6 +261,9 @@ impl Engine {
 
     /// Hardens everything committed so far; waits for a hardening under way first.
     pub(crate) fn harden_all(&self) -> Result<()> {
+        if planted(Bug::PersistDoesNothing) {
+            return Ok(());
+        }
         let leader = self.hardening.leader.lock();
         self.lead(leader);
         match self.hardening.horizon.failure() {
@@ -306,6 +313,9 @@ impl Engine {
             let start = self.log.hardened();
             let end = self.log.shift_read_only();
             epoch::quiesce();
+            if planted(Bug::HorizonBeforeWrite) {
+                hardening.horizon.tell(hardening.horizon.publish(version));
+            }
             match self.write_extents(leader, start, end, version) {
                 Ok(()) => self.publish(leader, end, version, began),
                 Err(error) => {
@@ -336,7 +346,8 @@ impl Engine {
         let mut from = start;
         while from < end {
             let to = (from + 1).next_multiple_of(self.log.segment_bytes()).min(end);
-            let sealed = if to == end { version } else { self.hardening.horizon.local() };
+            let last = to == end || planted(Bug::EarlySealNewVersion);
+            let sealed = if last { version } else { self.hardening.horizon.local() };
             leader.writer.write(
                 &self.log,
                 &self.segments,

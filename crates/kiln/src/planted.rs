@@ -1,0 +1,104 @@
+//! Planted bugs: mistakes made on purpose, so that it can be measured whether the proof notices them.
+//!
+//! Only a build with the feature `planted-bugs` contains them, and there none is active until [`plant`] is called. In every
+//! other build [`planted`] is the constant `false`, and nothing of them is left. A bug is a name here and a place in the code
+//! that asks for it.
+
+macro_rules! bugs {
+    ($($bug:ident $name:literal $what:literal,)*) => {
+        /// A mistake that can be planted.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[cfg_attr(not(feature = "planted-bugs"), expect(unreachable_pub, reason = "only test builds show it"))]
+        pub enum Bug {
+            $(#[doc = $what] $bug,)*
+        }
+
+        #[cfg(feature = "planted-bugs")]
+        impl Bug {
+            /// All of them.
+            pub const ALL: &[Bug] = &[$(Bug::$bug,)*];
+
+            /// Its name on command lines.
+            pub fn name(self) -> &'static str {
+                match self { $(Bug::$bug => $name,)* }
+            }
+
+            /// What is wrong then.
+            pub fn what(self) -> &'static str {
+                match self { $(Bug::$bug => $what,)* }
+            }
+        }
+    };
+}
+
+bugs! {
+    SyncSkipped "sync-skipped" "An extent is not synced.",
+    SyncErrorIgnored "sync-error-ignored" "A failed sync of an extent passes for a success.",
+    WriteErrorIgnored "write-error-ignored" "A failed write of an extent passes for a success.",
+    HorizonBeforeWrite "horizon-before-write" "The horizon is published before the extent is written.",
+    HorizonOffByOne "horizon-off-by-one" "A version counts as durable when the one before it is.",
+    EarlySealNewVersion "early-seal-new-version" "The first extent of a hardening over two segments already seals the version.",
+    FailureForgotten "failure-forgotten" "After a failed hardening the next one goes on.",
+    LostNotTold "lost-not-told" "The callbacks for lost commits are not called.",
+    WaitReturnsEarly "wait-returns-early" "Waiting for a receipt returns at once.",
+    PersistDoesNothing "persist-does-nothing" "persist() returns without hardening.",
+    SafeReadDoesNotWait "safe-read-does-not-wait" "A safe read returns before what it read is durable.",
+    DirectorySyncSkipped "directory-sync-skipped" "The directory is not synced when a segment gets its name.",
+    DirectorySyncErrorForgotten "directory-sync-error-forgotten" "After a failed sync of the directory segments are named as before.",
+    SegmentSyncSkipped "segment-sync-skipped" "A prepared segment gets its name before its bytes are durable.",
+    SpareNotZeroed "spare-not-zeroed" "A segment that is used again keeps its old bytes.",
+    TailNotCut "tail-not-cut" "The unfinished end of the log is not zeroed when the database is opened.",
+    LastExtentNotRewritten "last-extent-not-rewritten" "What a failed sync may have forgotten is believed when the database is opened.",
+    TornExtentAccepted "torn-extent-accepted" "An extent's checksum is not compared.",
+    SealChecksumIgnored "seal-checksum-ignored" "A seal's checksum is not compared.",
+    TornEndBelowKnownEnd "torn-end-below-known-end" "The log may end before the place that the superblock knows to be durable.",
+    LaterSealsIgnored "later-seals-ignored" "Extents behind the end of the log are not looked for.",
+    ShortSegmentAccepted "short-segment-accepted" "A segment that is cut short is opened.",
+    PendingKept "pending-kept" "Records that a crash took come back when later versions are sealed.",
+    UnsealedApplied "unsealed-applied" "Recovery applies records whose version was never sealed.",
+    VersionsReused "versions-reused" "After a crash the clock goes on where the log ends.",
+    LossesNotRecorded "losses-not-recorded" "What a crash took is only told by a seal.",
+    LossOffByOne "loss-off-by-one" "The first version that a crash took counts as durable.",
+    CleanTooEarly "clean-too-early" "The superblock says closed in order before the last commits are hardened.",
+    CleanNotCleared "clean-not-cleared" "The superblock still says closed in order while the database is open.",
+    SuperblockNotSynced "superblock-not-synced" "The superblock is not synced before segments are dropped.",
+    TruncatesLiveRecords "truncates-live-records" "Segments are dropped although newest records are in them.",
+    TruncatesUnderSnapshots "truncates-under-snapshots" "Segments are dropped although a snapshot needs them.",
+    ForgetsUnderSnapshots "forgets-under-snapshots" "A deleted key is forgotten although a snapshot still sees it.",
+    UpdatesClosedVersions "updates-closed-versions" "A record of a closed version is updated in place.",
+    PreviousAddressLost "previous-address-lost" "A record does not point to the one before it.",
+    StaleIndexEntry "stale-index-entry" "The index keeps pointing to the older record.",
+    KeyCountForgotten "key-count-forgotten" "A deletion is not counted.",
+    SerialOffByOne "serial-off-by-one" "A session stores the serial number before its own.",
+    SerialInNextTransaction "serial-in-next-transaction" "A session's serial number commits after its operation.",
+    DurableSnapshotTooNew "durable-snapshot-too-new" "A durable read sees what is not durable yet.",
+    SnapshotNotClosed "snapshot-not-closed" "A snapshot's version is still being written.",
+    PartOfCommit "part-of-commit" "The last write of a transaction of several is left out.",
+    CommitInTwoVersions "commit-in-two-versions" "The last write of a transaction of several gets the next version.",
+}
+
+#[cfg(feature = "planted-bugs")]
+static PLANTED: std::sync::OnceLock<Bug> = std::sync::OnceLock::new();
+
+/// Makes one mistake active, for the rest of the process.
+///
+/// # Panics
+/// If one is active already.
+#[cfg(feature = "planted-bugs")]
+pub fn plant(bug: Bug) {
+    PLANTED.set(bug).expect("one bug at a time");
+}
+
+/// True if this mistake is to be made.
+#[cfg(feature = "planted-bugs")]
+#[inline]
+pub(crate) fn planted(bug: Bug) -> bool {
+    PLANTED.get() == Some(&bug)
+}
+
+/// True if this mistake is to be made: never, without the feature `planted-bugs`.
+#[cfg(not(feature = "planted-bugs"))]
+#[inline(always)]
+pub(crate) const fn planted(_: Bug) -> bool {
+    false
+}
