@@ -46,12 +46,10 @@ fn open(arguments: &Serve) -> Result<Kiln, Failure> {
     Ok(options.open(&arguments.dir)?)
 }
 
-/// More threads than processors, because a call into the engine can wait for a disk and must not hold up the
-/// others.
+/// As many threads as processors: more of them take the processor from each other and from the hardener. A call that
+/// is likely to wait for a disk leaves its thread to the others first.
 fn runtime() -> Result<Runtime, Failure> {
-    let cores = std::thread::available_parallelism().map_or(2, usize::from);
     tokio::runtime::Builder::new_multi_thread()
-        .worker_threads((2 * cores).max(4))
         .thread_name("kiln-server")
         .enable_all()
         .build()

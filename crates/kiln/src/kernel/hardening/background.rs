@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use parking_lot::MutexGuard;
+use parking_lot::{Condvar, MutexGuard};
 
 use super::Requests;
 use crate::error::{Error, Result};
@@ -43,7 +43,7 @@ impl Drop for Background {
     fn drop(&mut self) {
         if let Some(engine) = self.engine.upgrade() {
             engine.hardening.requests.lock().stop = true;
-            engine.hardening.wake.notify_all();
+            engine.hardening.wake_all();
         }
         // The last handle may have been dropped by a callback on the hardener itself, which cannot await itself.
         let others =
@@ -62,16 +62,16 @@ enum Nap {
     Idle,
 }
 
-/// Waits for a request or the end of the nap.
-fn nap(engine: &Engine, requests: &mut MutexGuard<'_, Requests>, nap: Nap) {
+/// Waits to be woken or for the end of the nap.
+fn nap(engine: &Engine, wake: &Condvar, requests: &mut MutexGuard<'_, Requests>, nap: Nap) {
     let hardening = &engine.hardening;
     match nap {
-        Nap::Until(due) => drop(hardening.wake.wait_until(requests, due)),
+        Nap::Until(due) => drop(wake.wait_until(requests, due)),
         Nap::Idle => {
             hardening.asleep.fetch_add(1, Ordering::SeqCst);
             // Either this sees the commit, or the commit sees the sleeper and has to take the lock to wake it.
             if hardening.oldest_unhardened().is_none() {
-                hardening.wake.wait(requests);
+                wake.wait(requests);
             }
             hardening.asleep.fetch_sub(1, Ordering::SeqCst);
         }
@@ -99,7 +99,7 @@ fn run_hardener(engine: &Arc<Engine>) {
                 None if was_active => Nap::Until(Instant::now() + hardening.window / 2),
                 None => Nap::Idle,
             };
-            nap(engine, &mut requests, next);
+            nap(engine, &hardening.wake_hardener, &mut requests, next);
         }
         requests.now = false;
         requests.by = None;
@@ -116,7 +116,7 @@ fn run_hardener(engine: &Arc<Engine>) {
 fn wait_for_stop(engine: &Engine) {
     let mut requests = engine.hardening.requests.lock();
     while !requests.stop {
-        engine.hardening.wake.wait(&mut requests);
+        engine.hardening.wake_hardener.wait(&mut requests);
     }
 }
 
@@ -135,7 +135,7 @@ fn run_keeper(engine: &Arc<Engine>) {
                 true => Nap::Idle,
                 false => Nap::Until(Instant::now() + period),
             };
-            nap(engine, &mut requests, next);
+            nap(engine, &engine.hardening.wake_keeper, &mut requests, next);
             if requests.stop {
                 return;
             }

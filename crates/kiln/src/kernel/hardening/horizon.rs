@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 use std::thread::Thread;
+use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use crate::error::{Error, ErrorKind};
 use crate::kernel::clock::Version;
@@ -94,8 +95,9 @@ pub(crate) struct Horizon {
     /// Ranges of versions that were lost in earlier crashes: first and last, both included.
     lost_before: OnceLock<Vec<(u64, u64)>>,
     waiters: Mutex<Vec<(u64, Waiter)>>,
-    /// Length of `waiters`.
-    waiting: AtomicUsize,
+    /// How many waiters the leader would like to see before it begins; 0 if it is not waiting for them.
+    expected: AtomicUsize,
+    gathered: Condvar,
     callbacks: Mutex<Callbacks>,
 }
 
@@ -107,7 +109,8 @@ impl Horizon {
             failure: OnceLock::new(),
             lost_before: OnceLock::new(),
             waiters: Mutex::new(Vec::new()),
-            waiting: AtomicUsize::new(0),
+            expected: AtomicUsize::new(0),
+            gathered: Condvar::new(),
             callbacks: Mutex::new(Callbacks::default()),
         }
     }
@@ -149,7 +152,9 @@ impl Horizon {
         match self.outcome(version) {
             None => {
                 waiters.push((version, waiter));
-                self.waiting.store(waiters.len(), Ordering::Relaxed);
+                if waiters.len() == self.expected.load(Ordering::Relaxed) {
+                    self.gathered.notify_one();
+                }
                 true
             }
             Some(outcome) => {
@@ -162,9 +167,13 @@ impl Horizon {
         }
     }
 
-    /// Number of registered waiters.
-    pub(crate) fn waiting(&self) -> usize {
-        self.waiting.load(Ordering::Relaxed)
+    /// Waits until so many waiters are registered, for at most `patience`.
+    pub(crate) fn wait_for_waiters(&self, expected: usize, patience: Duration) {
+        let deadline = Instant::now() + patience;
+        let mut waiters = self.waiters.lock();
+        self.expected.store(expected, Ordering::Relaxed);
+        while waiters.len() < expected && !self.gathered.wait_until(&mut waiters, deadline).timed_out() {}
+        self.expected.store(0, Ordering::Relaxed);
     }
 
     /// Moves the horizon to a version that was sealed. Returns who is to be told once the leader has let go.
@@ -178,7 +187,6 @@ impl Horizon {
         self.covered.store(version, Ordering::SeqCst);
         let mut waiters = self.waiters.lock();
         let covered = waiters.extract_if(.., |(wanted, _)| *wanted <= version).collect();
-        self.waiting.store(waiters.len(), Ordering::Relaxed);
         Covered { horizon: None, waiters: covered }
     }
 

@@ -47,7 +47,8 @@ pub(crate) struct Hardening {
     pub(crate) horizon: Horizon,
     leader: Mutex<Leader>,
     requests: Mutex<Requests>,
-    wake: Condvar,
+    wake_hardener: Condvar,
+    wake_keeper: Condvar,
     /// Background threads that sleep until a commit wakes them. While there is something to do now and then they look by
     /// themselves, so that commits do not pay for waking them.
     asleep: AtomicUsize,
@@ -84,7 +85,8 @@ impl Hardening {
             horizon: Horizon::new(horizon),
             leader: Mutex::new(Leader { writer, tombstones: Tombstones::default() }),
             requests: Mutex::new(Requests::default()),
-            wake: Condvar::new(),
+            wake_hardener: Condvar::new(),
+            wake_keeper: Condvar::new(),
             asleep: AtomicUsize::new(0),
             dirty: AtomicBool::new(false),
             dirty_since: AtomicU64::new(0),
@@ -109,10 +111,7 @@ impl Hardening {
             return;
         }
         let patience = Duration::from_micros(self.duration_us.load(Ordering::Relaxed) / 2);
-        let began = Instant::now();
-        while self.horizon.waiting() < expected && began.elapsed() < patience {
-            std::thread::yield_now();
-        }
+        self.horizon.wait_for_waiters(expected, patience);
     }
 
     /// True if syncs are frequent and small, so that segments are worth being written beforehand.
@@ -135,9 +134,14 @@ impl Hardening {
             self.dirty_since.store(self.now_us(), Ordering::SeqCst);
             if self.asleep.load(Ordering::SeqCst) > 0 {
                 let _requests = self.requests.lock();
-                self.wake.notify_all();
+                self.wake_all();
             }
         }
+    }
+
+    fn wake_all(&self) {
+        self.wake_hardener.notify_one();
+        self.wake_keeper.notify_one();
     }
 
     fn now_us(&self) -> u64 {
@@ -181,7 +185,7 @@ impl Hardening {
         let mut requests = self.requests.lock();
         if !requests.now {
             requests.now = true;
-            self.wake.notify_all();
+            self.wake_hardener.notify_one();
         }
     }
 
@@ -190,7 +194,7 @@ impl Hardening {
         let mut requests = self.requests.lock();
         if requests.by.is_none_or(|by| deadline < by) {
             requests.by = Some(deadline);
-            self.wake.notify_all();
+            self.wake_hardener.notify_one();
         }
     }
 }
