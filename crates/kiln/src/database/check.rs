@@ -138,6 +138,7 @@ pub fn check_on(device: Arc<dyn Device>) -> Result<CheckReport> {
 /// Checks an open database in which nothing is being written: the log, and the indexes against it.
 pub(super) fn check_open(engine: &Engine) -> Result<CheckReport> {
     let mut checker = Checker::default();
+    let _paused = engine.graves.pause();
     let superblock = engine.superblock.lock().current().clone();
     checker.walk(&engine.segments, &superblock, engine.log.hardened())?;
     checker.compare_indexes(engine);
@@ -346,6 +347,26 @@ impl Checker {
             if counted != known {
                 problems.push(format!("object {:?} counts {counted} keys and has {known}", object.name));
             }
+        }
+        let mut liveness: BTreeMap<Address, u64> = BTreeMap::new();
+        let segment_of = |address: Address| address - address % engine.log.segment_bytes();
+        for (_, addresses) in engine.index.buckets() {
+            for address in addresses {
+                *liveness.entry(segment_of(address)).or_default() += 1;
+            }
+        }
+        let mut segment = engine.log.begin();
+        while segment < engine.log.hardened() {
+            let (counted, known) = (
+                engine.liveness.lock().of_segment(segment).live(),
+                liveness.get(&segment).copied().unwrap_or(0),
+            );
+            if counted != known {
+                problems.push(format!(
+                    "the segment at log address {segment:#x} counts {counted} live records and has {known}"
+                ));
+            }
+            segment += engine.log.segment_bytes();
         }
         if entries < self.newest.values().filter(|newest| newest.live).count() {
             problems.push("the index has fewer entries than there are keys".to_owned());

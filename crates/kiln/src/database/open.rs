@@ -19,10 +19,10 @@ use crate::kernel::sweep::Graves;
 use crate::objects;
 use crate::options::Options;
 use crate::planted::{Bug, planted};
-use crate::storage::extent::{ExtentWriter, RecordVisitor};
+use crate::storage::extent::ExtentWriter;
 use crate::storage::hash_index::HashIndex;
+use crate::storage::liveness::Liveness;
 use crate::storage::log::Log;
-use crate::storage::record::Address;
 use crate::storage::segments::{self, Segments};
 use crate::storage::superblock::{self, Superblock, SuperblockFile};
 
@@ -51,21 +51,23 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
     let index = HashIndex::new(options.ring_bytes(current.segment_bytes)).map_err(memory)?;
     let objects = Objects::new();
     objects::add_system_objects(&objects)?;
+    let mut liveness = Liveness::new(current.begin, current.segment_bytes);
     let recovery = Recovery {
         segments: &segments,
         superblock: &current,
         log: &log,
         index: &index,
         objects: &objects,
+        liveness: &mut liveness,
         sessions: Default::default(),
         losses: Default::default(),
         later_entries: None,
     };
     let mut recovered = recovery.run()?;
     recovered.report.clean |= is_new;
-    let mut opening = Opening { segments, superblock, log, writer: None };
+    let mut opening = Opening { segments, superblock, log, liveness, writer: None };
     let clock = opening.make_writable(&mut recovered)?;
-    let Opening { segments, superblock, log, writer } = opening;
+    let Opening { segments, superblock, log, liveness, writer } = opening;
     let writer = writer.unwrap_or_else(|| ExtentWriter::new(current.database, recovered.chain));
     let horizon = recovered.report.horizon.number();
     let hardening = Hardening::new(writer, horizon, options.window, options.background);
@@ -76,6 +78,7 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
         hash_seed: current.hash_seed,
         log,
         index,
+        liveness: Mutex::new(liveness),
         segments: Arc::new(segments),
         superblock: Mutex::new(superblock),
         clock: Clock::new(clock),
@@ -150,6 +153,7 @@ struct Opening {
     segments: Segments,
     superblock: SuperblockFile,
     log: Log,
+    liveness: Liveness,
     writer: Option<ExtentWriter>,
 }
 
@@ -179,9 +183,11 @@ impl Opening {
         let first_version = recovered.newest_version + skipped;
         let mut writer = ExtentWriter::new(self.superblock.current().database, recovered.chain);
         let sealed_end = self.log.shift_read_only();
+        writer.copy_out(&self.log, end, sealed_end, &mut |_| {});
         writer
-            .write(&self.log, &self.segments, (end, sealed_end), (horizon, first_version), &mut NoTombstones)
+            .write(&self.segments, (end, sealed_end), (horizon, first_version))
             .map_err(|error| Error::io("sealing what a crash has taken", error))?;
+        self.liveness.set_end_checksum(end, writer.chain.checksum);
         self.log.set_hardened(sealed_end);
         self.writer = Some(writer);
         recovered.losses.add(horizon + 1, first_version - 1);
@@ -189,12 +195,6 @@ impl Opening {
         recovered.report.lost_versions = Some((version(horizon + 1), version(first_version - 1)));
         Ok(first_version)
     }
-}
-
-struct NoTombstones;
-
-impl RecordVisitor for NoTombstones {
-    fn tombstone(&mut self, _address: Address, _object: u32, _key: &[u8]) {}
 }
 
 /// Hardens everything, marks the database as closed in order, and lets go of its directory.

@@ -16,6 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::objects::Handle;
 use crate::options::Limits;
 use crate::storage::hash_index::{self, HashIndex};
+use crate::storage::liveness::Liveness;
 use crate::storage::log::{Log, Purpose};
 use crate::storage::record::Address;
 use crate::storage::segments::Segments;
@@ -28,6 +29,7 @@ pub(crate) struct Engine {
     pub(crate) hash_seed: u64,
     pub(crate) log: Log,
     pub(crate) index: HashIndex,
+    pub(crate) liveness: Mutex<Liveness>,
     pub(crate) segments: Arc<Segments>,
     pub(crate) superblock: Mutex<SuperblockFile>,
     pub(crate) clock: Clock,

@@ -21,6 +21,7 @@ use crate::planted::{Bug, planted};
 use crate::storage::epoch;
 use crate::storage::extent::{Chain, Extent, Item, Scanner};
 use crate::storage::hash_index::{self, HashIndex};
+use crate::storage::liveness::Liveness;
 use crate::storage::log::Log;
 use crate::storage::record::{Address, DiskRecord, Kind, NO_ADDRESS, OwnedRecord};
 use crate::storage::segments::Segments;
@@ -105,6 +106,7 @@ pub(crate) struct Recovery<'a> {
     pub(crate) log: &'a Log,
     pub(crate) index: &'a HashIndex,
     pub(crate) objects: &'a Objects,
+    pub(crate) liveness: &'a mut Liveness,
     /// Serial numbers seen so far.
     pub(crate) sessions: BTreeMap<Vec<u8>, u64>,
     /// Losses seen so far.
@@ -125,12 +127,13 @@ impl Recovery<'_> {
             self.log.load(seal.address, extent.bytes);
             report.seals += 1;
             last_extent = Some(seal.address);
+            self.liveness.set_end_checksum(seal.address, extent.checksum);
             let segment = seal.address / self.superblock.segment_bytes;
             report.segments += u64::from(last_segment.replace(segment) != Some(segment));
             if seal.first_version != 0 {
                 // Opened after a crash: what was never sealed before is lost for ever.
                 if !planted(Bug::PendingKept) {
-                    pending.clear();
+                    self.give_up(pending.drain(..));
                 }
                 self.losses.add(seal.version + 1, seal.first_version - 1);
                 newest_version = newest_version.max(seal.first_version - 1);
@@ -151,10 +154,16 @@ impl Recovery<'_> {
         report.horizon = Version::new(horizon);
         report.cut_bytes = scanner.cut_bytes();
         report.lost_records = pending.len() as u64;
+        self.give_up(pending.into_iter());
         report.sessions = std::mem::take(&mut self.sessions).into_iter().collect();
         let (end, chain) = (scanner.position(), scanner.chain());
         newest_version = newest_version.max(horizon).max(self.superblock.clock);
         Ok(Recovered { report, end, chain, last_extent, newest_version, losses: self.losses })
+    }
+
+    /// A crash took these records: nobody will ever need them.
+    fn give_up(&mut self, lost: impl Iterator<Item = (Address, OwnedRecord)>) {
+        lost.for_each(|(address, _)| self.liveness.supersede(address, 0));
     }
 
     fn replay(
@@ -169,6 +178,7 @@ impl Recovery<'_> {
             let item = item.map_err(|(address, what)| self.segments.corrupted(address, what))?;
             if let Item::Record(address, record) = item {
                 report.records += 1;
+                self.liveness.add(address);
                 *newest_version = record.version.max(*newest_version);
                 self.apply_or_keep(address, &record, horizon, pending)?;
             }
@@ -245,7 +255,10 @@ impl Recovery<'_> {
         match record.shape.kind {
             Kind::Put
                 if record.previous != NO_ADDRESS
-                    && self.index.replace(bucket, hash, record.previous, address) => {}
+                    && self.index.replace(bucket, hash, record.previous, address) =>
+            {
+                self.liveness.supersede(record.previous, record.version);
+            }
             Kind::Put => {
                 overflowed = self.index.insert(bucket, hash, address);
                 object.keys.admit(&pin, record.key);
@@ -253,7 +266,9 @@ impl Recovery<'_> {
             }
             // A tombstone does not enter the index; what follows it looks like a new key.
             _ => {
+                self.liveness.supersede(address, record.version);
                 if record.previous != NO_ADDRESS && self.index.remove(bucket, hash, record.previous) {
+                    self.liveness.supersede(record.previous, record.version);
                     object.keys.retract(&pin, record.key);
                     object.key_count.add(-1);
                 }

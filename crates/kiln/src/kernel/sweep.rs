@@ -15,7 +15,7 @@ use crate::error::Result;
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
 use crate::storage::extent::{Extent, Item, Scanner};
-use crate::storage::record::{Address, Kind, NO_ADDRESS, OwnedRecord};
+use crate::storage::record::{Address, DiskRecord, Kind, NO_ADDRESS};
 
 /// A durable tombstone that may still be in the indexes.
 pub(crate) struct Grave {
@@ -65,6 +65,11 @@ impl Graves {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.graves.lock().is_empty()
+    }
+
+    /// Keeps sweeping from going on until dropped.
+    pub(crate) fn pause(&self) -> impl Drop {
+        self.sweeping.lock()
     }
 
     /// True if enough of the log has hardened to look again what can be dropped.
@@ -130,6 +135,7 @@ impl Engine {
             object.keys.retract(&pin, &grave.key);
         }
         self.index.unlock_changed(bucket);
+        self.liveness.lock().supersede(grave.address, version);
         Some(true)
     }
 
@@ -146,47 +152,63 @@ impl Engine {
     /// Drops the oldest segments while nothing in them is needed. Where only little is, such as the catalog's
     /// entries, it is written anew at the tail, and the segment goes once that has hardened; then it returns true.
     fn truncate(self: &Arc<Self>, mark: &mut TruncationMark) -> Result<bool> {
-        let segment_bytes = self.log.segment_bytes();
-        loop {
-            let end = self.log.begin() + segment_bytes;
+        while !self.hardening.is_stopping() {
+            let begin = self.log.begin();
+            let end = begin + self.log.segment_bytes();
+            let disk_is_full = self.segments.disk_is_full();
             // What is still in memory may yet die there, which costs nothing; but a full disk cannot wait for that.
-            let cold = if self.segments.disk_is_full() { self.log.hardened() } else { self.log.head() };
+            let cold = if disk_is_full { self.log.hardened() } else { self.log.head() };
             // Until the first hardening only seals may tell what earlier crashes took.
             if end > cold || self.log.hardened() == self.opened_end {
                 return Ok(false);
             }
             let oldest = self.oldest_needed();
-            if let Some(blocking) =
-                mark.blocking.filter(|blocking| (self.log.begin()..end).contains(blocking))
-                && self.need(blocking, oldest)? == Need::Snapshot
-            {
+            let segment = self.liveness.lock().of_segment(begin);
+            if segment.newest_successor > oldest && !planted(Bug::TruncatesUnderSnapshots) {
                 return Ok(false);
             }
-            let superblock = self.superblock.lock().current().clone();
-            let mut scanner = Scanner::new(&self.segments, &superblock);
-            let mut leftovers = Leftovers::default();
-            while scanner.position() < end {
-                let Some(extent) = scanner.next()? else { return Ok(false) };
-                if !self.collect_leftovers(&extent, oldest, mark, &mut leftovers)? {
-                    return Ok(false);
-                }
-            }
-            if !leftovers.keys.is_empty() {
-                self.write_anew(&leftovers)?;
-                return Ok(true);
+            if segment.live() > 0 && !planted(Bug::TruncatesLiveRecords) {
+                let few = segment.live() * LEFTOVERS_PART <= segment.records;
+                return Ok((few || disk_is_full) && self.write_leftovers_anew(end, oldest, mark)?);
             }
             if end > self.log.head() && !self.evict_dead(end) {
                 return Ok(true);
             }
-            let checksum = scanner.chain().checksum;
             self.superblock.lock().update(|superblock| {
                 superblock.begin = end;
-                superblock.begin_checksum = checksum;
+                superblock.begin_checksum = segment.end_checksum;
                 superblock.known_end = superblock.known_end.max(end);
             })?;
             self.log.set_begin(end);
+            self.liveness.lock().drop_before(end);
             self.segments.drop_before(end)?;
         }
+        Ok(false)
+    }
+
+    /// Writes what is needed of the oldest segment, which ends at `end`, anew; false if the segment has to stay.
+    fn write_leftovers_anew(
+        self: &Arc<Self>,
+        end: Address,
+        oldest: u64,
+        mark: &mut TruncationMark,
+    ) -> Result<bool> {
+        if let Some(blocking) = mark.blocking.filter(|blocking| (self.log.begin()..end).contains(blocking))
+            && self.need(blocking, &self.read_disk(blocking)?.as_disk_record(), oldest)? == Need::Snapshot
+        {
+            return Ok(false);
+        }
+        let superblock = self.superblock.lock().current().clone();
+        let mut scanner = Scanner::new(&self.segments, &superblock);
+        let mut leftovers = Leftovers::default();
+        while scanner.position() < end {
+            let Some(extent) = scanner.next()? else { return Ok(false) };
+            if !self.collect_leftovers(&extent, oldest, mark, &mut leftovers)? {
+                return Ok(false);
+            }
+        }
+        self.write_anew(&leftovers)?;
+        Ok(true)
     }
 
     /// Adds the extent's records that are still needed; false if the segment has to stay.
@@ -203,7 +225,7 @@ impl Engine {
         };
         for item in extent.items() {
             let Ok(Item::Record(address, record)) = item else { continue };
-            match self.need(address, oldest)? {
+            match self.need(address, &record, oldest)? {
                 Need::None => {}
                 Need::Newest if leftovers.bytes + record.shape.bytes() <= bytes_max => {
                     leftovers.bytes += record.shape.bytes();
@@ -234,16 +256,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Who needs the record at `address`.
-    fn need(&self, address: Address, oldest: u64) -> Result<Need> {
-        let record = self.read_disk(address)?;
-        let hash = self.hash(record.shape.object, record.key());
+    /// Who needs the record at `address`, which was read from disk.
+    fn need(&self, address: Address, record: &DiskRecord<'_>, oldest: u64) -> Result<Need> {
+        let hash = self.hash(record.shape.object, record.key);
         let Some((bucket, stamp)) = self.index.stamp(hash) else { return Ok(Need::Snapshot) };
         let candidates: Vec<Address> = self.index.addresses_of(hash).collect();
         for newest in candidates {
             if newest == address {
                 return Ok(match record.shape.kind {
-                    Kind::Put if planted(Bug::TruncatesLiveRecords) => Need::None,
                     Kind::Put => Need::Newest,
                     _ if record.version > oldest => Need::Snapshot,
                     _ => Need::None,
@@ -252,13 +272,13 @@ impl Engine {
             // Walk down from the key's newest record. One that every snapshot sees hides all that is older.
             let mut newer = newest;
             while newer != NO_ADDRESS && newer > address {
-                let Some((version, previous)) = self.version_and_previous(newer, &record)? else { break };
+                let Some((version, previous)) = self.version_and_previous(newer, record)? else { break };
                 if version <= oldest {
                     return Ok(Need::None);
                 }
                 newer = previous;
             }
-            if newer == address && !planted(Bug::TruncatesUnderSnapshots) {
+            if newer == address {
                 return Ok(Need::Snapshot);
             }
         }
@@ -268,18 +288,22 @@ impl Engine {
     }
 
     /// Version and previous address of the record at `address`, if it has the same key as `like`.
-    fn version_and_previous(&self, address: Address, like: &OwnedRecord) -> Result<Option<(u64, Address)>> {
+    fn version_and_previous(
+        &self,
+        address: Address,
+        like: &DiskRecord<'_>,
+    ) -> Result<Option<(u64, Address)>> {
         {
             let _pin = epoch::pin();
             if address >= self.log.head()
                 && let Some(view) = self.log.view(address)
             {
-                let same = view.is(like.shape.object, like.key());
+                let same = view.is(like.shape.object, like.key);
                 return Ok(same.then(|| (view.version(), view.previous())));
             }
         }
         let record = self.read_disk(address)?;
-        let same = record.shape.object == like.shape.object && record.key() == like.key();
+        let same = record.shape.object == like.shape.object && record.key() == like.key;
         Ok(same.then_some((record.version, record.previous)))
     }
 }

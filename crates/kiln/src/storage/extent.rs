@@ -22,10 +22,14 @@ pub(crate) struct Chain {
     pub(crate) checksum: u32,
 }
 
-/// What the hardener learns about a record while it copies it out.
-pub(crate) trait RecordVisitor {
-    /// A tombstone that has become durable together with its extent.
-    fn tombstone(&mut self, address: Address, object: u32, key: &[u8]);
+/// A record as the hardener sees it while it copies it out.
+pub(crate) struct Hardened<'a> {
+    pub(crate) address: Address,
+    pub(crate) kind: Kind,
+    pub(crate) object: u32,
+    pub(crate) version: u64,
+    pub(crate) previous: Address,
+    pub(crate) key: &'a [u8],
 }
 
 /// Writes extents. Keeps its buffer, so that steady hardening allocates nothing.
@@ -43,21 +47,15 @@ impl ExtentWriter {
         ExtentWriter { database, buffer: AlignedBuffer::new(4 * BLOCK_BYTES), chain, newest_version: 0 }
     }
 
-    /// Writes the extent `start..end` (in one segment) and makes it durable. On an error nothing is known about
-    /// what reached the disk.
+    /// Writes the extent `start..end` that was copied out last, with its seal, and makes it durable. On an error nothing
+    /// is known about what reached the disk.
     pub(crate) fn write(
         &mut self,
-        log: &Log,
         segments: &Segments,
         (start, end): (Address, Address),
         (version, first_version): (u64, u64),
-        visitor: &mut dyn RecordVisitor,
     ) -> io::Result<()> {
         let length = (end - start) as usize;
-        if self.buffer.len() < length {
-            self.buffer = AlignedBuffer::new(length.next_power_of_two());
-        }
-        self.copy_out(log, start, end, visitor);
         let extent = &mut self.buffer[..length];
         let seal = Seal {
             address: start,
@@ -86,9 +84,19 @@ impl ExtentWriter {
         Ok(())
     }
 
-    /// Copies the records of `start..end` into the buffer and completes them.
-    fn copy_out(&mut self, log: &Log, start: Address, end: Address, visitor: &mut dyn RecordVisitor) {
-        let extent = &mut self.buffer[..(end - start) as usize];
+    /// Copies the records of `start..end` (in one segment) into the buffer, completes them, and shows each to `visit`.
+    pub(crate) fn copy_out(
+        &mut self,
+        log: &Log,
+        start: Address,
+        end: Address,
+        visit: &mut impl FnMut(Hardened<'_>),
+    ) {
+        let length = (end - start) as usize;
+        if self.buffer.len() < length {
+            self.buffer = AlignedBuffer::new(length.next_power_of_two());
+        }
+        let extent = &mut self.buffer[..length];
         let words = log.memory(start, end - start);
         for (bytes, word) in extent.as_chunks_mut::<8>().0.iter_mut().zip(words) {
             *bytes = word.load(std::sync::atomic::Ordering::Relaxed).to_le_bytes();
@@ -107,13 +115,11 @@ impl ExtentWriter {
                 // Everything below the read-only offset was filled before its pin ended.
                 panic!("log memory at {address:#x} holds no record: {word:#018x}");
             };
-            let version =
-                rest[8..].first_chunk::<8>().map_or(0, |word| record::version_of(u64::from_le_bytes(*word)));
+            let word = |at: usize| rest[at..].first_chunk::<8>().map_or(0, |word| u64::from_le_bytes(*word));
+            let (version, previous) = (record::version_of(word(8)), record::previous_of(word(16)));
             self.newest_version = self.newest_version.max(version);
-            if shape.kind == Kind::Tombstone {
-                let key = &rest[record::HEADER_BYTES..record::HEADER_BYTES + shape.key_bytes];
-                visitor.tombstone(address, shape.object, key);
-            }
+            let key = &rest[record::HEADER_BYTES..record::HEADER_BYTES + shape.key_bytes];
+            visit(Hardened { address, kind: shape.kind, object: shape.object, version, previous, key });
             offset += shape.bytes() as usize;
         }
     }
@@ -122,6 +128,8 @@ impl ExtentWriter {
 /// An extent read from disk whose seal and checksum hold.
 pub(crate) struct Extent<'a> {
     pub(crate) seal: Seal,
+    /// The seal's own checksum, which the next one continues.
+    pub(crate) checksum: u32,
     pub(crate) bytes: &'a [u8],
 }
 
@@ -237,7 +245,7 @@ impl<'a> Scanner<'a> {
         self.position = seal.end();
         self.checksum = checksum;
         self.number = Some(seal.number);
-        Ok(Some(Extent { seal, bytes: &self.buffer[..length] }))
+        Ok(Some(Extent { seal, checksum, bytes: &self.buffer[..length] }))
     }
 
     fn read(&mut self, address: Address, from: usize, to: usize) -> Result<()> {
@@ -271,7 +279,7 @@ impl<'a> Scanner<'a> {
 
     /// Finds the record that is damaged, so that the error names its place.
     fn damaged_extent(&self, seal: &Seal) -> Error {
-        let extent = Extent { seal: seal.clone(), bytes: &self.buffer[..seal.length as usize] };
+        let extent = Extent { seal: seal.clone(), checksum: 0, bytes: &self.buffer[..seal.length as usize] };
         for item in extent.items() {
             if let Err((address, what)) = item {
                 return self.segments.corrupted(address, what);

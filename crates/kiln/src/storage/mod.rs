@@ -5,6 +5,7 @@
 //!   log          ring of memory that holds the tail; records are updated in place there
 //!   extent       copies the tail out, sealed; walks it back in
 //!   segments     the log's files            superblock   what must be known before reading them
+//!   liveness     which of them are still needed
 //!   record, seal the formats                epoch, memory   pins and mapped words
 //! ```
 
@@ -13,6 +14,7 @@ pub(crate) mod extent;
 #[cfg(test)]
 mod format_tests;
 pub(crate) mod hash_index;
+pub(crate) mod liveness;
 pub(crate) mod log;
 pub(crate) mod memory;
 pub(crate) mod ordered_index;

@@ -4,7 +4,7 @@
 //! record is given an address in it: its space is allocated (so that a full disk shows before a commit depends
 //! on it), its name is durable, and where hardenings are small its bytes are written with zeros, which halves
 //! the cost of a sync. The oldest segment, once nothing in it is needed, becomes the *spare*, which the next
-//! preparation zeroes and uses again.
+//! preparation zeroes and uses again, or removes.
 //!
 //! Invariant: in a prepared segment every sector beyond the last extent is zero. Recovery tells an unfinished
 //! write from damage by it.
@@ -228,17 +228,18 @@ impl Segments {
         self.check_names()?;
         let names = self.device.list()?;
         let has = |wanted: &str| names.iter().any(|name| name == wanted);
-        let (from, file) = if has(SPARE) {
+        let (from, file) = if zero && has(SPARE) {
             (SPARE, self.device.open(SPARE, OpenMode::ReadWrite)?)
         } else {
-            if has(UNFINISHED) {
-                self.device.remove(UNFINISHED)?;
+            // Where nothing is to be written beforehand new space costs less: the file system knows that it is zero.
+            for unused in [SPARE, UNFINISHED].into_iter().filter(|name| has(name)) {
+                self.device.remove(unused)?;
             }
             (UNFINISHED, self.device.open(UNFINISHED, OpenMode::Create)?)
         };
         let finish = || {
             file.allocate(self.segment_bytes)?;
-            if zero && from != SPARE || from == SPARE && !planted(Bug::SpareNotZeroed) {
+            if zero && !(from == SPARE && planted(Bug::SpareNotZeroed)) {
                 write_zeros(&*file, 0, self.segment_bytes)?;
             }
             if !planted(Bug::SegmentSyncSkipped) {

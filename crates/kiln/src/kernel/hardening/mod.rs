@@ -23,13 +23,14 @@ use super::sweep::Grave;
 use crate::error::{Error, Result};
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
-use crate::storage::extent::{ExtentWriter, RecordVisitor};
-use crate::storage::record::Address;
+use crate::storage::extent::ExtentWriter;
+use crate::storage::record::{Address, Kind};
 
 /// What the one who hardens owns.
 pub(crate) struct Leader {
     writer: ExtentWriter,
-    tombstones: Tombstones,
+    /// Tombstones in the extents being written.
+    graves: Vec<Grave>,
 }
 
 /// Requests to the background thread.
@@ -83,7 +84,7 @@ impl Hardening {
     pub(crate) fn new(writer: ExtentWriter, horizon: u64, window: Duration, background: bool) -> Hardening {
         Hardening {
             horizon: Horizon::new(horizon),
-            leader: Mutex::new(Leader { writer, tombstones: Tombstones::default() }),
+            leader: Mutex::new(Leader { writer, graves: Vec::new() }),
             requests: Mutex::new(Requests::default()),
             wake_hardener: Condvar::new(),
             wake_keeper: Condvar::new(),
@@ -178,6 +179,11 @@ impl Hardening {
     /// Checksum of the last seal.
     pub(crate) fn chain_checksum(&self) -> u32 {
         self.leader.lock().writer.chain.checksum
+    }
+
+    /// True once the background threads are to end.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.requests.lock().stop
     }
 
     /// Asks the background thread to harden now.
@@ -352,13 +358,19 @@ impl Engine {
             let to = (from + 1).next_multiple_of(self.log.segment_bytes()).min(end);
             let last = to == end || planted(Bug::EarlySealNewVersion);
             let sealed = if last { version } else { self.hardening.horizon.local() };
-            leader.writer.write(
-                &self.log,
-                &self.segments,
-                (from, to),
-                (sealed, 0),
-                &mut leader.tombstones,
-            )?;
+            let Leader { writer, graves } = &mut *leader;
+            let mut liveness = self.liveness.lock();
+            writer.copy_out(&self.log, from, to, &mut |record| {
+                liveness.add(record.address);
+                liveness.supersede(record.previous, record.version);
+                if record.kind == Kind::Tombstone {
+                    let (address, object) = (record.address, record.object);
+                    graves.push(Grave { address, object, key: record.key.into() });
+                }
+            });
+            drop(liveness);
+            writer.write(&self.segments, (from, to), (sealed, 0))?;
+            self.liveness.lock().set_end_checksum(from, writer.chain.checksum);
             from = to;
         }
         Ok(())
@@ -375,7 +387,7 @@ impl Engine {
         let before_us = hardening.duration_us.load(Ordering::Relaxed);
         hardening.duration_us.store((before_us * 3 + took_us) / 4, Ordering::Relaxed);
         self.behind.store(false, Ordering::SeqCst);
-        self.graves.bury(&mut leader.tombstones.0);
+        self.graves.bury(&mut leader.graves);
         let covered = hardening.horizon.publish(version);
         hardening.last_waiters.store(covered.waiter_count(), Ordering::Relaxed);
         covered
@@ -418,15 +430,5 @@ impl Engine {
         while self.behind.load(Ordering::SeqCst) && self.check_writable().is_ok() {
             self.harden_or_wait();
         }
-    }
-}
-
-/// Collects the tombstones of the extents being written.
-#[derive(Default)]
-struct Tombstones(Vec<Grave>);
-
-impl RecordVisitor for Tombstones {
-    fn tombstone(&mut self, address: Address, object: u32, key: &[u8]) {
-        self.0.push(Grave { address, object, key: key.into() });
     }
 }
