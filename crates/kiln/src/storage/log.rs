@@ -254,6 +254,8 @@ impl Log {
                     if start != tail && rest != 0 {
                         self.pad(tail, rest);
                     }
+                    // The next record goes behind this one; its lines are fetched while this one is written.
+                    self.prefetch(start + 2 * bytes);
                     return Some(start);
                 }
                 Err(now) => tail = now,
