@@ -45,7 +45,7 @@ const OVERFLOW_SHIFT: u32 = 37;
 const OVERFLOW_MAX: u64 = (1 << 27) - 1;
 const SPLIT_BITS: u32 = 56;
 /// Buckets split for every insert that overflows.
-const SPLITS_PER_OVERFLOW: usize = 8;
+const SPLITS_PER_OVERFLOW: u64 = 8;
 const SPINS_MAX: u32 = 128;
 const YIELDS_MAX: u32 = 256;
 
@@ -66,6 +66,7 @@ pub(crate) struct HashIndex {
     state: AtomicU64,
     overflow: Overflow,
     growth: Mutex<Vec<u64>>,
+    splits_due: AtomicU64,
 }
 
 impl HashIndex {
@@ -80,6 +81,7 @@ impl HashIndex {
             state: AtomicU64::new((base_level as u64) << SPLIT_BITS),
             overflow: Overflow::new(),
             growth: Mutex::new(Vec::new()),
+            splits_due: AtomicU64::new(0),
         };
         let words = Words::new(BUCKET_WORDS << base_level)?;
         index.segments[0].get_or_init(|| words);
@@ -295,7 +297,7 @@ impl HashIndex {
     }
 
     /// Adds the entry of a key that has none. The caller holds the bucket. True if the bucket overflowed:
-    /// call [`Self::grow`] once nothing is locked.
+    /// call [`Self::grow`] once nothing is locked, be it after several such inserts.
     #[must_use]
     pub(crate) fn insert(&self, bucket: Bucket, hash: u64, address: Address) -> bool {
         let entry = self.entry(hash, address);
@@ -305,6 +307,7 @@ impl HashIndex {
                 return false;
             }
         }
+        self.splits_due.fetch_add(SPLITS_PER_OVERFLOW, Ordering::Relaxed);
         let number = self.overflow.take();
         let line = self.overflow.line(number).unwrap_or_else(|| unreachable!("just taken"));
         let control = self.control(bucket);
@@ -315,11 +318,13 @@ impl HashIndex {
         true
     }
 
-    /// Splits a few buckets, if nobody else is at it.
+    /// Splits as many buckets as the overflows so far are worth, if nobody else is at it.
     pub(crate) fn grow(&self) {
         let Some(mut scratch) = self.growth.try_lock() else { return };
-        for _ in 0..SPLITS_PER_OVERFLOW {
-            if !self.split_next(&mut scratch) {
+        loop {
+            let due = self.splits_due.swap(0, Ordering::Relaxed);
+            // Where a bucket cannot be split now, the next overflow tries again.
+            if due == 0 || !(0..due).all(|_| self.split_next(&mut scratch)) {
                 return;
             }
         }

@@ -52,6 +52,22 @@ fn every_key_is_found_while_the_index_grows() {
     }
 }
 
+/// A transaction of many inserts calls for growth once, at its end; so the index used to stay far too small.
+#[test]
+fn the_index_grows_with_the_keys_however_seldom_it_is_called_for() {
+    let (index, keys) = (HashIndex::new(1 << 20).unwrap(), KEYS / 8);
+    for key in 0..keys {
+        let bucket = index.lock(hash(key)).unwrap();
+        let _ = index.insert(bucket, hash(key), address(key));
+        index.unlock_changed(bucket);
+        if key % 500 == 499 {
+            index.grow();
+        }
+    }
+    assert!(index.bucket_count() > keys / 8, "{} buckets for {keys} keys", index.bucket_count());
+    assert!((0..keys).all(|key| finds(&index, key)));
+}
+
 #[test]
 fn an_entry_moves_on_and_goes_away() {
     let index = HashIndex::new(0).unwrap();
