@@ -14,7 +14,7 @@ pub(crate) struct Arguments {
 }
 
 /// What is tried.
-#[derive(Clone, Copy, Debug, Subcommand)]
+#[derive(Clone, Debug, Subcommand)]
 pub(crate) enum Part {
     /// Cut the power at every step of the device, with every loss that a disk allows, and again during recovery.
     Crash(Effort),
@@ -22,6 +22,8 @@ pub(crate) enum Part {
     Faults(Effort),
     /// Damage every byte, sector and file of a small database.
     Corrupt(Effort),
+    /// Run transactions on many threads, crash now and then, and check everything that anybody saw for anomalies.
+    Isolation(Concurrency),
     /// Plant mistakes in the engine, one after the other, and see which of the above notices each, and after how long.
     #[cfg(feature = "plant")]
     Plant(Planting),
@@ -68,6 +70,48 @@ pub(crate) struct Effort {
     /// This process is one of several: print counts for the first one to add up.
     #[arg(long, hide = true)]
     pub(crate) counts: bool,
+}
+
+/// How many concurrent transactions are run and checked, and how.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Concurrency {
+    /// The seed of every random choice; who comes first it does not decide.
+    #[arg(long, default_value_t = crate::support::DEFAULT_SEED)]
+    pub(crate) seed: u64,
+    /// Stop after so many seconds.
+    #[arg(long, conflicts_with = "states", default_value_t = 20.0)]
+    seconds: f64,
+    /// Stop after so many transactions.
+    #[arg(long)]
+    states: Option<u64>,
+    /// Use so many threads, 2 to 16 [default: as the seed says].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(2..=16))]
+    pub(crate) threads: Option<u32>,
+    /// Go only through this [default: both in turn].
+    #[arg(long)]
+    pub(crate) through: Option<crate::isolation::Through>,
+    /// Run nothing: check a history that was saved.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) check: Option<std::path::PathBuf>,
+    /// Where to save a history in which something is wrong.
+    #[arg(long, value_name = "DIRECTORY", default_value = ".")]
+    pub(crate) out: std::path::PathBuf,
+    /// Plant this bug in the engine before anything else.
+    #[cfg(feature = "plant")]
+    #[arg(long, value_parser = crate::plant::bug)]
+    pub(crate) plant: Option<kiln::planted::Bug>,
+    /// Print counts only.
+    #[arg(long, hide = true)]
+    pub(crate) counts: bool,
+}
+
+impl Concurrency {
+    pub(crate) fn limit(&self) -> Limit {
+        match self.states {
+            Some(states) => Limit::States(states),
+            None => Limit::Time(Duration::from_secs_f64(self.seconds.clamp(0.0, 1e9))),
+        }
+    }
 }
 
 /// When to stop.

@@ -27,6 +27,10 @@ pub(crate) struct Progress {
     /// A copy of `states` for the watchdog.
     beats: Arc<AtomicU64>,
     counts: bool,
+    /// What is counted.
+    noun: &'static str,
+    /// What else is to be told.
+    besides: String,
 }
 
 impl Progress {
@@ -39,6 +43,8 @@ impl Progress {
             states: 0,
             beats: Arc::default(),
             counts,
+            noun: "states",
+            besides: String::new(),
         }
     }
 
@@ -71,7 +77,21 @@ impl Progress {
         self.states += 1;
         self.beats.store(self.states, Ordering::Relaxed);
         // Looking at the clock costs as much as some states.
-        if self.states.is_multiple_of(16) && Instant::now().saturating_duration_since(self.told) > EVERY {
+        if self.states.is_multiple_of(16) {
+            self.tell();
+        }
+    }
+
+    /// So many of something were looked at, and nothing was wrong.
+    pub(crate) fn count_all(&mut self, count: u64, noun: &'static str, besides: String) {
+        self.states += count;
+        (self.noun, self.besides) = (noun, besides);
+        self.beats.store(self.states, Ordering::Relaxed);
+        self.tell();
+    }
+
+    fn tell(&mut self) {
+        if Instant::now().saturating_duration_since(self.told) > EVERY {
             self.told = Instant::now();
             match self.counts {
                 true => println!("{}", self.states),
@@ -94,7 +114,8 @@ impl Progress {
     }
 
     fn summary(&self, outcome: &str) -> String {
-        summary(self.name, self.states, 1, self.began.elapsed(), outcome)
+        let counted = format!("{} {}{}", self.states, self.noun, self.besides);
+        summary(self.name, &counted, (self.states, 1), self.began.elapsed(), outcome)
     }
 
     /// The verdict; whatever was wrong has ended the process before.
@@ -115,12 +136,10 @@ impl Drop for Progress {
     }
 }
 
-fn summary(name: &str, states: u64, jobs: u64, took: Duration, outcome: &str) -> String {
+fn summary(name: &str, counted: &str, (states, jobs): (u64, u64), took: Duration, outcome: &str) -> String {
     let (seconds, rate) = (took.as_secs_f64(), states as f64 / took.as_secs_f64().max(1e-9));
     let each = rate / jobs as f64;
-    format!(
-        "{name}: {states} states in {seconds:.1} s, {rate:.0} per second, {each:.0} per processor: {outcome}"
-    )
+    format!("{name}: {counted} in {seconds:.1} s, {rate:.0} per second, {each:.0} per processor: {outcome}")
 }
 
 /// Runs the part in several processes and adds up what they count.
@@ -128,6 +147,8 @@ pub(crate) fn spread(part: &'static str, effort: &Effort) -> ExitCode {
     let (began, jobs) = (Instant::now(), effort.jobs());
     let total: Vec<AtomicU64> = (0..jobs).map(|_| AtomicU64::new(0)).collect();
     let sum = || total.iter().map(|count| count.load(Ordering::Relaxed)).sum::<u64>();
+    let summary =
+        |outcome: &str| summary(part, &format!("{} states", sum()), (sum(), jobs), began.elapsed(), outcome);
     let failed = std::thread::scope(|scope| {
         let runs: Vec<_> = (0..jobs)
             .zip(&total)
@@ -138,7 +159,7 @@ pub(crate) fn spread(part: &'static str, effort: &Effort) -> ExitCode {
             std::thread::sleep(Duration::from_millis(20));
             if told.elapsed() > EVERY && std::io::stderr().is_terminal() {
                 told = Instant::now();
-                eprintln!("{}", summary(part, sum(), jobs, began.elapsed(), "so far"));
+                eprintln!("{}", summary("so far"));
             }
         }
         runs.into_iter()
@@ -149,7 +170,7 @@ pub(crate) fn spread(part: &'static str, effort: &Effort) -> ExitCode {
         None => "nothing is wrong".to_owned(),
         Some(what) => format!("FAILED, {what}"),
     };
-    println!("{}", summary(part, sum(), jobs, began.elapsed(), &outcome));
+    println!("{}", summary(&outcome));
     if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  crash  faults  corrupt     what is done to a database
+//!  isolation/                 histories of many threads, with crashes in between, and their checker
 //!  oracle                     whether what is left is what the history says it must be
 //!  workload/                  transactions at random, and the history that they make
 //!  plant                      mistakes made on purpose, to see what notices them
@@ -17,6 +18,7 @@ mod contract;
 mod corrupt;
 mod crash;
 mod faults;
+mod isolation;
 mod jobs;
 mod oracle;
 #[cfg(feature = "plant")]
@@ -39,6 +41,11 @@ fn main() -> ExitCode {
         Part::Crash(effort) => run("crash", &effort, crash::prove),
         Part::Faults(effort) => run("faults", &effort, faults::prove),
         Part::Corrupt(effort) => run("corrupt", &effort, corrupt::prove),
+        Part::Isolation(concurrency) => {
+            #[cfg(feature = "plant")]
+            concurrency.plant.into_iter().for_each(kiln::planted::plant);
+            isolation::prove(&concurrency)
+        }
         #[cfg(feature = "plant")]
         Part::Plant(planting) => plant::prove(&planting),
     }

@@ -1,0 +1,131 @@
+//! Rows: what point reads and ranges say about keys that come and go.
+//!
+//! The journal of a row has all its changes in order. A row that is there says by its number which change it is of. One
+//! that is not there may be so before its first change or after any deletion: those that ended before the read began, and
+//! those that began after it had ended, narrow that down, mostly to one.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::Check;
+use super::facts::{RangeRead, ValueRead, found};
+use super::graph::{About, Why};
+use super::lists::Orders;
+use crate::isolation::history::{Key, Level, Number, Transaction, journal_of};
+
+/// A change of a row.
+#[derive(Clone, Copy, Debug)]
+struct Change {
+    writer: u32,
+    present: bool,
+}
+
+/// The changes of each row in each generation, and where each number stands among them.
+#[derive(Debug, Default)]
+struct Journals {
+    changes: HashMap<(u32, Key), Vec<Change>>,
+    places: HashMap<(u32, Number), usize>,
+}
+
+impl Check<'_> {
+    /// Finds what depends on what by rows, phantoms included.
+    pub(crate) fn rows(&mut self, orders: &Orders) {
+        let mut journals = Journals::default();
+        let keys: BTreeSet<Key> = self.facts.row_writes.values().map(|written| written.key).collect();
+        for (&(generation, list), order) in orders {
+            let row = list & !(1 << 31);
+            if list != journal_of(row) {
+                continue;
+            }
+            // A number that no change of a row stands for is told of with the lists.
+            let written = |number: &Number| self.facts.row_writes.get(number);
+            let changes = order.iter().filter_map(|number| Some((*number, written(number)?)));
+            let mut known = Vec::new();
+            for (at, (number, written)) in changes.enumerate() {
+                journals.places.insert((generation, number), at);
+                known.push(Change { writer: written.transaction, present: written.present });
+            }
+            journals.changes.insert((generation, row), known);
+        }
+        for read in std::mem::take(&mut self.facts.rows) {
+            self.read_row(&journals, read, Why::ReadWrite);
+        }
+        for range in std::mem::take(&mut self.facts.ranges) {
+            let RangeRead { transaction, first, last, rows, own } = range;
+            // What is there but was never written.
+            for &(key, number) in rows.iter().filter(|(key, _)| !keys.contains(key)) {
+                self.read_row(&journals, ValueRead { transaction, key, value: Some(number) }, Why::ReadWrite);
+            }
+            for &key in keys.range(first..=last).filter(|key| !own.contains(key)) {
+                let value = found(rows, key);
+                self.read_row(&journals, ValueRead { transaction, key, value }, Why::ReadWriteRange);
+            }
+        }
+    }
+
+    fn read_row(&mut self, journals: &Journals, read: ValueRead, why: Why) {
+        let (reader, about) = (read.transaction, About::Row(read.key));
+        let generation = self.history.transactions[reader as usize].generation;
+        let nothing = Vec::new();
+        let changes = journals.changes.get(&(generation, read.key)).unwrap_or(&nothing);
+        // A state is the number of changes that have led to it.
+        let (earliest, latest) = match read.value {
+            Some(number) => {
+                let written = self.facts.row_writes.get(&number).copied();
+                let written = written.filter(|written| written.key == read.key && written.present);
+                if self.check_write(read, about, written).is_none() {
+                    return;
+                }
+                // The journal that lacks a committed change is told of with the lists.
+                let Some(place) = journals.places.get(&(generation, number)) else { return };
+                (place + 1, place + 1)
+            }
+            None => self.absent_states(reader, changes),
+        };
+        if let Some(before) = earliest.checked_sub(1).map(|at| changes[at].writer).filter(|&at| at != reader)
+        {
+            self.read_from(before, reader, about);
+        }
+        if let Some(after) = changes.get(latest).map(|change| change.writer).filter(|&at| at != reader) {
+            let why = if changes[latest].present { why } else { Why::ReadWrite };
+            self.missed(reader, after, why, about);
+        }
+    }
+
+    /// The earliest and the latest state without the row that a transaction may have seen.
+    fn absent_states(&self, reader: u32, changes: &[Change]) -> (usize, usize) {
+        let history = &self.history.transactions;
+        let (from, to) = reading_time(&history[reader as usize]);
+        let writer = |change: &Change| &history[change.writer as usize];
+        let ended_before = |change: &Change| {
+            writer(change).times.completed < from
+                || writer(change).generation < history[reader as usize].generation
+        };
+        let lowest = changes.iter().rposition(ended_before).map_or(0, |at| at + 1);
+        let begins_after = |change: &Change| writer(change).times.invoked > to;
+        let highest = changes.iter().position(begins_after).unwrap_or(changes.len());
+        let is_absent = |state: &usize| {
+            let between =
+                (1..changes.len()).contains(state) && changes[*state].writer == changes[state - 1].writer;
+            !between && state.checked_sub(1).is_none_or(|last| !changes[last].present)
+        };
+        let mut states = (lowest..=highest.max(lowest)).filter(is_absent);
+        match states.next() {
+            Some(first) => (first, states.next_back().unwrap_or(first)),
+            // It cannot have been absent then, so the nearest time when it was will show as a cycle.
+            None => {
+                let nearest = (0..lowest).rev().find(is_absent).unwrap_or(0);
+                (nearest, nearest)
+            }
+        }
+    }
+}
+
+/// When a transaction may have read.
+fn reading_time(transaction: &Transaction) -> (u64, u64) {
+    let times = transaction.times;
+    match transaction.level {
+        Level::Serializable => (times.invoked, times.completed),
+        Level::Snapshot | Level::AsOf(_) => (times.invoked, times.began),
+        Level::Durable(_) => (0, times.began),
+    }
+}

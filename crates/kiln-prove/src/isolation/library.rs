@@ -1,0 +1,546 @@
+//! The load through the library: transactions of every kind, from one thread.
+
+use std::time::Duration;
+
+use kiln::{Commit, Error, Isolation, Kiln, Map, Session, Snapshot, Table, Transaction};
+
+use super::history::{Key, Level, Number, Operation, Outcome, journal_of};
+use super::recorder::{Attempt, Recorder, Shared};
+use super::values::{decode, decode_key, decode_list, encode, encode_key, encode_list};
+use crate::support::Random;
+
+/// One of so many processes has a session.
+const SESSION_ONE_IN: u32 = 4;
+/// Keys that a survey reads in one transaction.
+const SURVEYED_AT_ONCE: usize = 64;
+
+/// The objects, each kind of key in two of them where that is possible.
+#[derive(Debug)]
+pub(crate) struct Objects {
+    map: Map,
+    table: Table,
+    registers: Map,
+    ordered_registers: Table,
+    rows: Table,
+}
+
+impl Objects {
+    pub(crate) fn open(db: &Kiln) -> kiln::Result<Objects> {
+        Ok(Objects {
+            map: db.map("lists")?,
+            table: db.table("ordered lists")?,
+            registers: db.map("registers")?,
+            ordered_registers: db.table("ordered registers")?,
+            rows: db.table("rows")?,
+        })
+    }
+}
+
+/// Calls a method with the object where a key lives.
+macro_rules! at_key {
+    ($key:expr, $map:expr, $table:expr, $object:ident => $call:expr) => {
+        match $key % 2 {
+            0 => {
+                let $object = $map;
+                $call
+            }
+            _ => {
+                let $object = $table;
+                $call
+            }
+        }
+    };
+}
+
+/// A way along the rows of a range.
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    first: Key,
+    last: Key,
+    reverse: bool,
+    limit: usize,
+}
+
+/// What transactions and snapshots have in common.
+trait View {
+    fn list(&self, objects: &Objects, key: Key) -> kiln::Result<Option<Vec<u8>>>;
+    fn register(&self, objects: &Objects, key: Key) -> kiln::Result<Option<Vec<u8>>>;
+    fn row(&self, objects: &Objects, key: Key) -> kiln::Result<Option<Vec<u8>>>;
+    fn range(&self, objects: &Objects, way: Way) -> kiln::Result<Vec<(Vec<u8>, Vec<u8>)>>;
+}
+
+macro_rules! view {
+    ($view:ty) => {
+        impl View for $view {
+            fn list(&self, objects: &Objects, key: Key) -> kiln::Result<Option<Vec<u8>>> {
+                at_key!(key, &objects.map, &objects.table, object => self.get(object, encode_key(key)))
+            }
+
+            fn register(&self, objects: &Objects, key: Key) -> kiln::Result<Option<Vec<u8>>> {
+                at_key!(key, &objects.registers, &objects.ordered_registers, object => self.get(object, encode_key(key)))
+            }
+
+            fn row(&self, objects: &Objects, key: Key) -> kiln::Result<Option<Vec<u8>>> {
+                self.get(&objects.rows, encode_key(key))
+            }
+
+            fn range(&self, objects: &Objects, way: Way) -> kiln::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+                let rows = <$view>::range(self, &objects.rows, encode_key(way.first)..=encode_key(way.last));
+                let rows = if way.reverse { rows.reverse() } else { rows };
+                rows.limit(way.limit).collect()
+            }
+        }
+    };
+}
+view!(Transaction<'_>);
+view!(Snapshot<'_>);
+
+/// Reads, and records what it reads.
+fn read_list(view: &impl View, objects: &Objects, key: Key, into: &mut Attempt) -> kiln::Result<Vec<Number>> {
+    let numbers = decode_list(view.list(objects, key)?.as_deref());
+    into.operations.push(Operation::List(key, numbers.clone()));
+    Ok(numbers)
+}
+
+fn read_register(view: &impl View, objects: &Objects, key: Key, into: &mut Attempt) -> kiln::Result<()> {
+    let value = decode(view.register(objects, key)?.as_deref());
+    into.operations.push(Operation::Read(key, value));
+    Ok(())
+}
+
+fn read_row(
+    view: &impl View,
+    objects: &Objects,
+    key: Key,
+    into: &mut Attempt,
+) -> kiln::Result<Option<Number>> {
+    let value = decode(view.row(objects, key)?.as_deref());
+    into.operations.push(Operation::Row(key, value));
+    Ok(value)
+}
+
+fn read_range(view: &impl View, objects: &Objects, way: Way, into: &mut Attempt) -> kiln::Result<()> {
+    let rows = view.range(objects, way)?;
+    let mut rows: Vec<(Key, Number)> =
+        rows.iter().map(|(key, value)| (decode_key(key), decode(Some(value)).unwrap_or_default())).collect();
+    let (mut first, mut last) = (way.first, way.last);
+    // Where it ended early nothing is known of the rest.
+    if rows.len() == way.limit
+        && let Some(&(end, _)) = rows.last()
+    {
+        *(if way.reverse { &mut first } else { &mut last }) = end;
+    }
+    if way.reverse {
+        rows.reverse();
+    }
+    into.operations.push(Operation::Range(first, last, rows));
+    Ok(())
+}
+
+/// What one step of a transaction is to do.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    List(Key),
+    Append(Key),
+    Register(Key),
+    Overwrite(Key),
+    Update(Key),
+    Row(Key),
+    /// Inserts, deletes or overwrites, whatever can be done and as the number wants.
+    Change(Key, u64),
+    Range(Way),
+    Pause,
+}
+
+fn reading_step(shared: &Shared, random: &mut Random) -> Step {
+    match random.below(10) {
+        0..=2 => Step::List(shared.list(random)),
+        3..=4 => Step::Register(shared.register(random)),
+        5 => Step::Row(shared.row(random)),
+        6..=8 => {
+            let (first, last) = shared.rows_around(random);
+            let limit = if random.one_in(3) { 1 + random.below(3) } else { usize::MAX };
+            Step::Range(Way { first, last, reverse: random.one_in(3), limit })
+        }
+        _ => Step::Pause,
+    }
+}
+
+fn step(shared: &Shared, random: &mut Random) -> Step {
+    match random.below(10) {
+        0..=1 => Step::Append(shared.list(random)),
+        2 => Step::Overwrite(shared.register(random)),
+        3 => Step::Update(shared.register(random)),
+        4..=5 => Step::Change(shared.row(random), random.next()),
+        _ => reading_step(shared, random),
+    }
+}
+
+/// Gives others a chance to get in between.
+fn pause(random: &mut Random) {
+    match random.below(8) {
+        0 => std::thread::sleep(Duration::from_micros(random.below(100) as u64)),
+        1..=4 => std::thread::yield_now(),
+        _ => (0..random.below(2_000)).for_each(|_| std::hint::spin_loop()),
+    }
+}
+
+/// A thread that puts load on a database, and records it.
+pub(crate) struct Worker<'w, 's> {
+    pub(crate) db: &'w Kiln,
+    pub(crate) objects: &'w Objects,
+    pub(crate) recorder: &'w mut Recorder<'s>,
+    pub(crate) random: Random,
+    pub(crate) session: Option<Session>,
+}
+
+/// What a transaction does.
+type Body<'b> = dyn FnMut(&Transaction<'_>) -> kiln::Result<()> + 'b;
+
+/// The id of a process's session, if it has one.
+pub(crate) fn session_of(process: u32) -> Option<String> {
+    process.is_multiple_of(SESSION_ONE_IN).then(|| format!("process {process}"))
+}
+
+impl Worker<'_, '_> {
+    /// Works until it is told to stop, or the database cannot go on.
+    ///
+    /// # Errors
+    /// Why the database cannot go on.
+    pub(crate) fn work(&mut self) -> kiln::Result<()> {
+        while !self.recorder.shared.is_over() {
+            let way = self.random.below(100);
+            let outcome = match way {
+                0..=29 => self.by_hand(Isolation::Serializable),
+                30..=47 => self.run_again_until_it_commits(),
+                48..=57 => self.in_session(),
+                58..=72 => self.by_hand(Isolation::Snapshot),
+                73..=79 => self.read_only(),
+                80..=84 => self.snapshot(),
+                85..=87 => self.durable_snapshot(),
+                88..=95 => self.single(),
+                96..=98 => self.safe_read(),
+                _ if self.random.one_in(8) => self.db.persist(),
+                _ => Ok(()),
+            };
+            match outcome {
+                Err(error) if !error.is_conflict() => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn steps(&mut self, choose: fn(&Shared, &mut Random) -> Step, most: usize) -> Vec<Step> {
+        let shared = self.recorder.shared;
+        (0..1 + self.random.below(most)).map(|_| choose(shared, &mut self.random)).collect()
+    }
+
+    /// Begins and commits, or aborts, by itself.
+    fn by_hand(&mut self, isolation: Isolation) -> kiln::Result<()> {
+        let steps = self.steps(step, 5);
+        let level = match isolation {
+            Isolation::Serializable => Level::Serializable,
+            Isolation::Snapshot => Level::Snapshot,
+        };
+        let mut attempt = self.recorder.invoke(level);
+        let tx = self.db.begin_with(isolation)?;
+        self.recorder.began(&mut attempt, level);
+        let done = carry_out(&tx, self.objects, &steps, self.recorder, &mut self.random, &mut attempt);
+        self.recorder.committing(&mut attempt);
+        if done.is_err() || self.random.one_in(12) {
+            drop(tx);
+            self.recorder.end(attempt, Outcome::Aborted);
+            return done;
+        }
+        match tx.commit() {
+            Ok(commit) => finish(self.recorder, &mut self.random, attempt, commit),
+            Err(error) => {
+                self.recorder.end(attempt, Outcome::Aborted);
+                Err(error)
+            }
+        }
+    }
+
+    fn run_again_until_it_commits(&mut self) -> kiln::Result<()> {
+        let steps = self.steps(step, 5);
+        let db = self.db;
+        self.transact(&steps, |body| db.transact(body))
+    }
+
+    fn in_session(&mut self) -> kiln::Result<()> {
+        let Some(session) = self.session.take() else { return self.run_again_until_it_commits() };
+        let steps = self.steps(step, 4);
+        let before = session.serial();
+        let done = self.transact(&steps, |body| session.transact(body));
+        if session.serial() > before
+            && let Some(last) = self.recorder.transactions.last_mut()
+        {
+            last.serial = Some(session.serial());
+        }
+        self.session = Some(session);
+        done
+    }
+
+    /// Runs a transaction until it does not conflict; each attempt is recorded.
+    fn transact<'d>(
+        &mut self,
+        steps: &[Step],
+        run: impl FnOnce(&mut Body<'_>) -> kiln::Result<Commit<'d, ()>>,
+    ) -> kiln::Result<()> {
+        let mut attempt: Option<Attempt> = None;
+        let (recorder, random, objects) = (&mut *self.recorder, &mut self.random, self.objects);
+        let result = run(&mut |tx| {
+            if let Some(failed) = attempt.take() {
+                recorder.end(failed, Outcome::Aborted);
+            }
+            let current = attempt.insert(recorder.invoke(Level::Serializable));
+            let done = carry_out(tx, objects, steps, recorder, random, current);
+            recorder.committing(current);
+            done
+        });
+        match (result, attempt) {
+            (Ok(commit), Some(attempt)) => finish(recorder, random, attempt, commit),
+            (Ok(commit), None) => Ok(commit.forget()),
+            (Err(error), attempt) => {
+                if let Some(attempt) = attempt {
+                    recorder.end(attempt, Outcome::Aborted);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// A serializable transaction that reads a lot.
+    fn read_only(&mut self) -> kiln::Result<()> {
+        let steps = self.steps(reading_step, 30);
+        let db = self.db;
+        self.transact(&steps, |body| db.transact(body))
+    }
+
+    fn snapshot(&mut self) -> kiln::Result<()> {
+        let attempt = self.recorder.invoke(Level::AsOf(0));
+        let snapshot = self.db.snapshot()?;
+        self.read_snapshot(attempt, &snapshot, Level::AsOf(snapshot.version().number()))
+    }
+
+    fn durable_snapshot(&mut self) -> kiln::Result<()> {
+        let attempt = self.recorder.invoke(Level::Durable(0));
+        let snapshot = self.db.durable_snapshot()?;
+        self.read_snapshot(attempt, &snapshot, Level::Durable(snapshot.version().number()))
+    }
+
+    fn read_snapshot(
+        &mut self,
+        mut attempt: Attempt,
+        snapshot: &Snapshot<'_>,
+        level: Level,
+    ) -> kiln::Result<()> {
+        let steps = self.steps(reading_step, 20);
+        self.recorder.began(&mut attempt, level);
+        for step in steps {
+            read_step(snapshot, self.objects, step, &mut self.random, &mut attempt)?;
+        }
+        self.recorder.end(attempt, Outcome::Committed(None)).durable = matches!(level, Level::Durable(_));
+        Ok(())
+    }
+
+    /// Operations that are transactions of their own.
+    fn single(&mut self) -> kiln::Result<()> {
+        let mut attempt = self.recorder.invoke(Level::Serializable);
+        let (db, objects, shared) = (self.db, self.objects, self.recorder.shared);
+        match self.random.below(3) {
+            0 => {
+                let (key, number) = (shared.register(&mut self.random), self.recorder.number());
+                let (name, value) = (encode_key(key), encode(number));
+                attempt.operations.push(Operation::Write(key, number));
+                let commit = at_key!(key, &objects.registers, &objects.ordered_registers, object => db.put(object, name, value));
+                match commit {
+                    Ok(commit) => return finish(self.recorder, &mut self.random, attempt, commit),
+                    Err(error) => {
+                        self.recorder.end(attempt, Outcome::Aborted);
+                        return Err(error);
+                    }
+                }
+            }
+            1 => {
+                let key = shared.register(&mut self.random);
+                let value = at_key!(key, &objects.registers, &objects.ordered_registers, object => db.get(object, encode_key(key)));
+                attempt.operations.push(Operation::Read(key, decode(value?.as_deref())));
+            }
+            _ => {
+                let key = shared.list(&mut self.random);
+                let value =
+                    at_key!(key, &objects.map, &objects.table, object => db.get(object, encode_key(key)));
+                attempt.operations.push(Operation::List(key, decode_list(value?.as_deref())));
+            }
+        }
+        self.recorder.end(attempt, Outcome::Committed(None));
+        Ok(())
+    }
+
+    /// A read that is answered when what it saw is durable.
+    fn safe_read(&mut self) -> kiln::Result<()> {
+        let steps = self.steps(reading_step, 4);
+        let mut attempt: Option<Attempt> = None;
+        let (recorder, random, objects) = (&mut *self.recorder, &mut self.random, self.objects);
+        let done = self.db.read_safe(|tx| {
+            if let Some(failed) = attempt.take() {
+                recorder.end(failed, Outcome::Aborted);
+            }
+            let current = attempt.insert(recorder.invoke(Level::Serializable));
+            steps.iter().try_for_each(|&step| read_step(tx, objects, step, random, current))
+        });
+        if let Some(attempt) = attempt {
+            let outcome = if done.is_ok() { Outcome::Committed(None) } else { Outcome::Aborted };
+            recorder.end(attempt, outcome).durable = done.is_ok();
+        }
+        done
+    }
+
+    /// Reads everything, so that the history knows what has become of every write.
+    pub(crate) fn survey(&mut self) -> kiln::Result<()> {
+        let shared = self.recorder.shared;
+        let lists: Vec<Key> = shared.all_lists().chain(shared.all_rows().map(journal_of)).collect();
+        for keys in lists.chunks(SURVEYED_AT_ONCE) {
+            let mut attempt = self.recorder.invoke(Level::Serializable);
+            let tx = self.db.begin()?;
+            keys.iter().try_for_each(|&key| read_list(&tx, self.objects, key, &mut attempt).map(drop))?;
+            self.recorder.end(attempt, Outcome::Committed(None));
+        }
+        let mut attempt = self.recorder.invoke(Level::AsOf(0));
+        let snapshot = self.db.snapshot()?;
+        let level = Level::AsOf(snapshot.version().number());
+        self.recorder.began(&mut attempt, level);
+        (0..shared.registers)
+            .try_for_each(|key| read_register(&snapshot, self.objects, key, &mut attempt))?;
+        let all = Way { first: 0, last: Key::MAX, reverse: false, limit: usize::MAX };
+        read_range(&snapshot, self.objects, all, &mut attempt)?;
+        self.recorder.end(attempt, Outcome::Committed(None));
+        Ok(())
+    }
+}
+
+/// A step that only reads.
+fn read_step(
+    view: &impl View,
+    objects: &Objects,
+    step: Step,
+    random: &mut Random,
+    attempt: &mut Attempt,
+) -> kiln::Result<()> {
+    match step {
+        Step::List(key) | Step::Append(key) => read_list(view, objects, key, attempt).map(drop),
+        Step::Register(key) | Step::Overwrite(key) | Step::Update(key) => {
+            read_register(view, objects, key, attempt)
+        }
+        Step::Row(key) | Step::Change(key, _) => read_row(view, objects, key, attempt).map(drop),
+        Step::Range(way) => read_range(view, objects, way, attempt),
+        Step::Pause => {
+            pause(random);
+            Ok(())
+        }
+    }
+}
+
+/// Carries out the steps of a transaction, and records them.
+fn carry_out(
+    tx: &Transaction<'_>,
+    objects: &Objects,
+    steps: &[Step],
+    recorder: &mut Recorder<'_>,
+    random: &mut Random,
+    attempt: &mut Attempt,
+) -> kiln::Result<()> {
+    for &step in steps {
+        match step {
+            Step::Append(key) => append(tx, objects, key, recorder, attempt).map(drop)?,
+            Step::Overwrite(key) => overwrite(tx, objects, key, recorder, attempt)?,
+            Step::Update(key) => {
+                read_register(tx, objects, key, attempt)?;
+                overwrite(tx, objects, key, recorder, attempt)?;
+            }
+            Step::Change(row, wish) => change_row(tx, objects, (row, wish), recorder, attempt)?,
+            step => read_step(tx, objects, step, random, attempt)?,
+        }
+    }
+    Ok(())
+}
+
+/// Appends a number to a list; gives the number, and the new length.
+fn append(
+    tx: &Transaction<'_>,
+    objects: &Objects,
+    key: Key,
+    recorder: &mut Recorder<'_>,
+    attempt: &mut Attempt,
+) -> kiln::Result<(Number, usize)> {
+    let mut numbers = read_list(tx, objects, key, attempt)?;
+    let number = recorder.number();
+    numbers.push(number);
+    let value = encode_list(&numbers);
+    at_key!(key, &objects.map, &objects.table, object => tx.put(object, encode_key(key), value))?;
+    attempt.operations.push(Operation::Append(key, number));
+    recorder.shared.note_length(key, numbers.len());
+    Ok((number, numbers.len()))
+}
+
+fn overwrite(
+    tx: &Transaction<'_>,
+    objects: &Objects,
+    key: Key,
+    recorder: &mut Recorder<'_>,
+    attempt: &mut Attempt,
+) -> kiln::Result<()> {
+    let number = recorder.number();
+    let (name, value) = (encode_key(key), encode(number));
+    at_key!(key, &objects.registers, &objects.ordered_registers, object => tx.put(object, name, value))?;
+    attempt.operations.push(Operation::Write(key, number));
+    Ok(())
+}
+
+fn change_row(
+    tx: &Transaction<'_>,
+    objects: &Objects,
+    (row, wish): (Key, u64),
+    recorder: &mut Recorder<'_>,
+    attempt: &mut Attempt,
+) -> kiln::Result<()> {
+    let is_there = match wish % 2 {
+        0 => read_row(tx, objects, row, attempt)?.is_some(),
+        // Looked at by nobody, so that only the index and the journal can find a conflict.
+        _ => false,
+    };
+    let (number, changes) = append(tx, objects, journal_of(row), recorder, attempt)?;
+    if is_there && !wish.is_multiple_of(3) {
+        tx.delete(&objects.rows, encode_key(row))?;
+        attempt.operations.push(Operation::Delete(row, number));
+        recorder.shared.note_deletion(row, changes);
+    } else {
+        tx.put(&objects.rows, encode_key(row), encode(number))?;
+        attempt.operations.push(Operation::Put(row, number));
+    }
+    Ok(())
+}
+
+/// Ends a commit in one of all the ways, and records it.
+fn finish(
+    recorder: &mut Recorder<'_>,
+    random: &mut Random,
+    attempt: Attempt,
+    commit: Commit<'_, ()>,
+) -> kiln::Result<()> {
+    let version = commit.version().number();
+    // From here on it is committed, however long the disk takes.
+    let transaction = recorder.end(attempt, Outcome::Committed(Some(version)));
+    let durable: Result<bool, Error> = match random.below(16) {
+        0 => commit.safe().map(|()| true),
+        1 => commit.fast().1.wait_timeout(kiln::Level::LOCAL, Duration::from_millis(2)),
+        _ => {
+            commit.forget();
+            Ok(false)
+        }
+    };
+    transaction.durable = matches!(durable, Ok(true));
+    durable.map(drop)
+}

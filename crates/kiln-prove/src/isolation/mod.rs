@@ -1,0 +1,108 @@
+//! Isolation under real threads: histories of concurrent transactions, with crashes in between, and their checker.
+//!
+//! ```text
+//!  round      threads, crashes, recoveries: one history           library  resp   the load of one thread
+//!  recorder   the clock and the keys of a run                     values          numbers as bytes
+//!  history    what every transaction did and saw                  checker/        whether that is what was promised
+//! ```
+//!
+//! Threads are not deterministic: a seed repeats the choices and not who came first. So a history in which something is
+//! wrong is saved, and can be checked again.
+
+mod checker;
+pub(crate) mod history;
+mod library;
+mod recorder;
+mod round;
+mod values;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+pub(crate) use round::Through;
+
+use crate::arguments::Concurrency;
+use crate::jobs::Progress;
+use crate::support::Replay;
+use history::History;
+use round::Round;
+
+/// Runs and checks round after round.
+pub(crate) fn prove(concurrency: &Concurrency) -> ExitCode {
+    if let Some(file) = &concurrency.check {
+        return check_again(file);
+    }
+    let (mut progress, replay) =
+        (Progress::new("isolation", concurrency.limit(), concurrency.counts), Replay::default());
+    progress.watch(replay.clone());
+    let (mut crashes, mut seed) = (0, concurrency.seed);
+    while !progress.is_enough() {
+        for &through in
+            concurrency.through.as_ref().map_or(&[Through::Library, Through::Resp][..], std::slice::from_ref)
+        {
+            let threads =
+                concurrency.threads.map_or(String::new(), |threads| format!(" --threads {threads}"));
+            replay.at(&format!(
+                "isolation --through {} --seed {seed}{threads} --states 1  (threads are not deterministic: it may take several runs)",
+                through.as_str()
+            ));
+            let history = Round::new(seed, concurrency.threads, through).run();
+            crashes += history.crashes.len();
+            progress.count_all(
+                history.transactions.len() as u64,
+                "transactions",
+                format!(" and {crashes} crashes"),
+            );
+            if let Err(anomalies) = checker::check(&history) {
+                eprintln!("{anomalies}");
+                return tell(&history, &concurrency.out, seed, &replay);
+            }
+        }
+        seed += 1;
+    }
+    progress.finish();
+    ExitCode::SUCCESS
+}
+
+/// Saves a history in which something is wrong, and says how to look at it again.
+fn tell(history: &History, directory: &Path, seed: u64, replay: &Replay) -> ExitCode {
+    let path = directory.join(format!("isolation-{seed}.json"));
+    match history.save(&path) {
+        Ok(()) => eprintln!(
+            "the history is in {}; check it again: kiln-prove isolation --check {}",
+            path.display(),
+            path.display()
+        ),
+        Err(error) => eprintln!("the history cannot be saved to {}: {error}", path.display()),
+    }
+    replay.print();
+    ExitCode::FAILURE
+}
+
+/// Checks a history that was saved.
+fn check_again(file: &PathBuf) -> ExitCode {
+    let history = match History::load(file) {
+        Ok(history) => history,
+        Err(error) => {
+            eprintln!("{}: {error}", file.display());
+            return ExitCode::from(2);
+        }
+    };
+    let began = Instant::now();
+    let verdict = checker::check(&history);
+    let (count, crashes) = (history.transactions.len(), history.crashes.len());
+    let took = began.elapsed().as_secs_f64();
+    match verdict {
+        Ok(()) => {
+            println!("{count} transactions and {crashes} crashes checked in {took:.1} s: nothing is wrong");
+            ExitCode::SUCCESS
+        }
+        Err(anomalies) => {
+            println!(
+                "{anomalies}\n{count} transactions and {crashes} crashes checked in {took:.1} s: FAILED"
+            );
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! Numbers as bytes, in such a way that a torn value is seen.
+
+use super::history::{GARBAGE, Key, Number};
+
+/// A list: its numbers, one after the other.
+pub(crate) fn encode_list(numbers: &[Number]) -> Vec<u8> {
+    numbers.iter().flat_map(|number| number.to_be_bytes()).collect()
+}
+
+pub(crate) fn decode_list(bytes: Option<&[u8]>) -> Vec<Number> {
+    let (numbers, rest) = bytes.unwrap_or_default().as_chunks::<4>();
+    let numbers = numbers.iter().map(|bytes| Number::from_be_bytes(*bytes));
+    numbers.chain((!rest.is_empty()).then_some(GARBAGE)).collect()
+}
+
+/// A value: its number again and again, the more often the longer it takes to read.
+pub(crate) fn encode(number: Number) -> Vec<u8> {
+    const COPIES: [usize; 4] = [1, 2, 40, 40];
+    number.to_be_bytes().repeat(COPIES[number as usize % COPIES.len()])
+}
+
+pub(crate) fn decode(bytes: Option<&[u8]>) -> Option<Number> {
+    let bytes = bytes?;
+    let number = bytes.first_chunk().map_or(GARBAGE, |bytes| Number::from_be_bytes(*bytes));
+    Some(if encode(number) == bytes { number } else { GARBAGE })
+}
+
+/// A key of the engine, in the order of its number.
+pub(crate) fn encode_key(key: Key) -> [u8; 4] {
+    key.to_be_bytes()
+}
+
+pub(crate) fn decode_key(bytes: &[u8]) -> Key {
+    bytes.try_into().map_or(Key::MAX, Key::from_be_bytes)
+}
