@@ -322,3 +322,18 @@ fn c6_a_safe_read_of_what_is_durable_needs_no_disk_and_one_of_absence_waits() {
         assert!(db.read_safe(|tx| tx.put(&table, "key", "value")).is_err(), "a safe read must not write");
     });
 }
+
+/// A deletion has a version like any other write: who reads its absence depends on it, under snapshot isolation too.
+#[test]
+fn c6_a_safe_read_of_a_deleted_key_waits_for_the_deletion() {
+    for isolation in [kiln::Isolation::Serializable, kiln::Isolation::Snapshot] {
+        let db = reopen(&SimulatedDevice::new(1)).unwrap();
+        let map = db.map("map").unwrap();
+        db.put(&map, "key", "value").unwrap().safe().unwrap();
+        let deletion = db.delete(&map, "key").unwrap().fast().1.version();
+        let read = db.transact_with(isolation, |tx| tx.contains(&map, "key")).unwrap();
+        assert_eq!(read.version(), deletion, "{isolation:?}");
+        assert!(!read.safe().unwrap());
+        assert!(db.horizon(Level::LOCAL) >= deletion, "{isolation:?}");
+    }
+}

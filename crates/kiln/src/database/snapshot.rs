@@ -75,7 +75,7 @@ impl<'db> Snapshot<'db> {
     pub(crate) fn read(&self, object: u32, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
         value.clear();
         let hash = self.engine.hash(object, key);
-        Ok(self.engine.read_as_of(object, key, hash, self.version, value)?.is_some())
+        Ok(self.engine.read_as_of(object, key, hash, self.version, value)?.found)
     }
 }
 

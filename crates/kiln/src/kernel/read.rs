@@ -23,6 +23,15 @@ pub(crate) struct Reading {
     pub(crate) stamp: Stamp,
 }
 
+/// What a read as of a version found.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PastReading {
+    /// The key had a value, which is in the caller's buffer.
+    pub(crate) found: bool,
+    /// Version of the record that said so, be it a deletion's; 0 if there is none.
+    pub(crate) version: u64,
+}
+
 /// Addresses of candidates that are on disk; a bucket rarely has one whose tag matches by chance.
 type ColdCandidates = Vec<Address>;
 
@@ -130,7 +139,7 @@ impl Engine {
     }
 
     /// Reads the newest record of a key whose version is at most `version`, which is closed and held by a
-    /// registered snapshot. Waits for nobody's commit. Returns the record's version if there is a value.
+    /// registered snapshot. Waits for nobody's commit.
     pub(crate) fn read_as_of(
         &self,
         object: u32,
@@ -138,7 +147,7 @@ impl Engine {
         hash: u64,
         version: u64,
         out: &mut Vec<u8>,
-    ) -> Result<Option<u64>> {
+    ) -> Result<PastReading> {
         loop {
             let before = self.index.stamp(hash);
             let mut cold = ColdCandidates::new();
@@ -167,7 +176,7 @@ impl Engine {
             if let Some((bucket, stamp)) = before
                 && self.index.unchanged(bucket, stamp)
             {
-                return Ok(None);
+                return Ok(PastReading::default());
             }
         }
     }
@@ -196,7 +205,7 @@ impl Engine {
         let mut address = newest;
         loop {
             if address == NO_ADDRESS || address < self.log.begin() {
-                return Walk::Found(None);
+                return Walk::Found(PastReading::default());
             }
             if address < self.log.head() {
                 return Walk::Cold(address);
@@ -223,7 +232,7 @@ impl Engine {
         let mut address = from;
         loop {
             if address == NO_ADDRESS || address < self.log.begin() {
-                return Ok(Walk::Found(None));
+                return Ok(Walk::Found(PastReading::default()));
             }
             let record = match self.read_disk(address) {
                 Ok(record) => record,
@@ -235,12 +244,12 @@ impl Engine {
                 return Ok(Walk::OtherKey);
             }
             if record.version <= version {
-                if record.shape.kind != Kind::Put {
-                    return Ok(Walk::Found(None));
+                let found = record.shape.kind == Kind::Put;
+                if found {
+                    out.clear();
+                    out.extend_from_slice(record.value());
                 }
-                out.clear();
-                out.extend_from_slice(record.value());
-                return Ok(Walk::Found(Some(record.version)));
+                return Ok(Walk::Found(PastReading { found, version: record.version }));
             }
             address = record.previous;
         }
@@ -249,15 +258,15 @@ impl Engine {
 
 enum Walk {
     OtherKey,
-    Found(Option<u64>),
+    Found(PastReading),
     Cold(Address),
 }
 
-fn copy_put(view: &RecordView<'_>, out: &mut Vec<u8>) -> Option<u64> {
-    if view.shape().kind != Kind::Put {
-        return None;
+fn copy_put(view: &RecordView<'_>, out: &mut Vec<u8>) -> PastReading {
+    let found = view.shape().kind == Kind::Put;
+    if found {
+        out.clear();
+        view.value_into(out);
     }
-    out.clear();
-    view.value_into(out);
-    Some(view.version())
+    PastReading { found, version: view.version() }
 }

@@ -111,7 +111,7 @@ impl Session {
         let mut value = Vec::new();
         let found = match as_of {
             Some(version) => {
-                self.engine.read_as_of(SESSIONS_OBJECT, &self.id, hash, version, &mut value)?.is_some()
+                self.engine.read_as_of(SESSIONS_OBJECT, &self.id, hash, version, &mut value)?.found
             }
             None => loop {
                 if let Some(reading) =

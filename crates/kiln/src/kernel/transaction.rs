@@ -183,9 +183,9 @@ impl<'db> Transaction<'db> {
             return Ok(!write.delete);
         }
         if let Some(snapshot) = self.snapshot {
-            let found = self.engine.read_as_of(object, key, hash, snapshot, value)?;
-            buffers.read_version = buffers.read_version.max(found.unwrap_or(0));
-            return Ok(found.is_some());
+            let reading = self.engine.read_as_of(object, key, hash, snapshot, value)?;
+            buffers.read_version = buffers.read_version.max(reading.version);
+            return Ok(reading.found);
         }
         let Some(reading) = self.engine.read_current(object, key, hash, value)? else {
             return Err(self.fail(Error::conflict()));
