@@ -92,7 +92,20 @@ impl Check<'_> {
     /// `second` read what `first` had written.
     fn read_from(&mut self, first: u32, second: u32, about: About) {
         self.graph.add(self.graph.writes(first), self.graph.reads(second), Why::WriteRead, about);
-        self.compare_versions(first, second, about, "read what the first wrote");
+        let (writer, reader) =
+            (&self.history.transactions[first as usize], &self.history.transactions[second as usize]);
+        if reader.durable && facts::is_lost(&self.history.crashes, writer) {
+            let text = format!(
+                "{}: a durable read of what the next crash took{}",
+                name(about),
+                self.show(&[first, second])
+            );
+            self.anomalies.add(Kind::DurableLost, || text);
+        }
+        // Nothing is left of a row that is gone for long, so who finds it absent and writes nothing has no version of it.
+        if reader.writes() || !matches!(about, About::Row(_)) {
+            self.compare_versions(first, second, about, "read what the first wrote");
+        }
         let version = self.version(first);
         let newest = &mut self.newest_read[second as usize];
         if newest.is_none_or(|newest| self.history.transactions[newest as usize].version() < version) {

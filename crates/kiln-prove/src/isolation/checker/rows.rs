@@ -37,12 +37,16 @@ impl Check<'_> {
                 continue;
             }
             // A number that no change of a row stands for is told of with the lists.
-            let written = |number: &Number| self.facts.row_writes.get(number);
-            let changes = order.iter().filter_map(|number| Some((*number, written(number)?)));
-            let mut known = Vec::new();
-            for (at, (number, written)) in changes.enumerate() {
-                journals.places.insert((generation, number), at);
-                known.push(Change { writer: written.transaction, present: written.present });
+            let changes =
+                order.iter().filter_map(|number| Some((*number, self.facts.row_writes.get(number)?)));
+            let mut known: Vec<Change> = Vec::new();
+            for (number, written) in changes.filter(|(_, written)| written.last) {
+                let was_there = known.last().is_some_and(|last| last.present);
+                // What puts a row and deletes it again has changed nothing.
+                if was_there || written.present {
+                    journals.places.insert((generation, number), known.len());
+                    known.push(Change { writer: written.transaction, present: written.present });
+                }
             }
             journals.changes.insert((generation, row), known);
         }
@@ -103,11 +107,7 @@ impl Check<'_> {
         let lowest = changes.iter().rposition(ended_before).map_or(0, |at| at + 1);
         let begins_after = |change: &Change| writer(change).times.invoked > to;
         let highest = changes.iter().position(begins_after).unwrap_or(changes.len());
-        let is_absent = |state: &usize| {
-            let between =
-                (1..changes.len()).contains(state) && changes[*state].writer == changes[state - 1].writer;
-            !between && state.checked_sub(1).is_none_or(|last| !changes[last].present)
-        };
+        let is_absent = |state: &usize| state.checked_sub(1).is_none_or(|last| !changes[last].present);
         let mut states = (lowest..=highest.max(lowest)).filter(is_absent);
         match states.next() {
             Some(first) => (first, states.next_back().unwrap_or(first)),

@@ -321,7 +321,7 @@ fn versions_agree_with_dependencies_and_with_time() {
     // An anti-dependency: the second overwrites what the first has read.
     let anti = |first, second| {
         let read = tx(1, 6, &[&[List(1, vec![])][..], &append(2, &[], 7)].concat()).at(first);
-        history(&[read, tx(2, 5, &append(1, &[], 8)).at(second)])
+        history(&[read, tx(2, 6, &append(1, &[], 8)).at(second)])
     };
     accepts(&anti(3, 4));
     flags(&anti(4, 3), Kind::VersionOrder);
