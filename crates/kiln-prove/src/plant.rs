@@ -9,13 +9,18 @@ use kiln::planted::Bug;
 
 use crate::arguments::Planting;
 
-/// What each bug meets, in this order, until something notices it, and for how many times the seconds asked for. Most
-/// are noticed at once, so it begins with short looks.
-const ATTEMPTS: [(&str, &str, f64); 8] = [
+/// A part, its workload or, of `isolation`, what it goes through, and for how many times the seconds asked for.
+type Attempt = (&'static str, &'static str, f64);
+
+/// What each bug meets, in this order, until something notices it. Most are noticed at once, so it begins with short looks.
+const ATTEMPTS: [Attempt; 11] = [
     ("crash", "small", 0.2),
+    ("isolation", "library", 0.2),
     ("crash", "large", 0.4),
     ("faults", "small", 1.0),
     ("faults", "large", 1.0),
+    ("isolation", "resp", 0.5),
+    ("isolation", "library", 2.0),
     ("corrupt", "small", 2.0),
     ("crash", "lazy", 0.5),
     ("crash", "large", 2.0),
@@ -72,7 +77,11 @@ fn hunt(bug: Bug, seconds: f64) -> Option<Catch> {
     for (part, workload, times) in ATTEMPTS {
         let program = std::env::current_exe().expect("this program finds itself");
         let mut command = Command::new(program);
-        command.args([part, "--workload", workload, "--plant", bug.name(), "--counts", "--jobs", "1"]);
+        command.args([part, "--plant", bug.name(), "--counts"]);
+        match part {
+            "isolation" => command.args(["--through", workload]),
+            _ => command.args(["--workload", workload, "--jobs", "1"]),
+        };
         // A pass of failing operations is short, and what matters may come at its end.
         if part != "faults" {
             command.args(["--seconds", &(seconds * times).to_string()]);

@@ -13,10 +13,11 @@ mod checker;
 pub(crate) mod history;
 mod library;
 mod recorder;
+mod resp;
 mod round;
 mod values;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -36,6 +37,7 @@ pub(crate) fn prove(concurrency: &Concurrency) -> ExitCode {
     let (mut progress, replay) =
         (Progress::new("isolation", concurrency.limit(), concurrency.counts), Replay::default());
     progress.watch(replay.clone());
+    end_with_any_thread(&replay);
     let (mut crashes, mut seed) = (0, concurrency.seed);
     while !progress.is_enough() {
         for &through in
@@ -56,7 +58,11 @@ pub(crate) fn prove(concurrency: &Concurrency) -> ExitCode {
             );
             if let Err(anomalies) = checker::check(&history) {
                 eprintln!("{anomalies}");
-                return tell(&history, &concurrency.out, seed, &replay);
+                match concurrency.counts {
+                    true => progress.finish(),
+                    false => tell(&history, &concurrency.out, seed, &replay),
+                }
+                return ExitCode::FAILURE;
             }
         }
         seed += 1;
@@ -65,8 +71,18 @@ pub(crate) fn prove(concurrency: &Concurrency) -> ExitCode {
     ExitCode::SUCCESS
 }
 
+/// A thread of the engine's own that panics would leave the others waiting for ever.
+fn end_with_any_thread(replay: &Replay) {
+    let (usual, replay) = (std::panic::take_hook(), replay.clone());
+    std::panic::set_hook(Box::new(move |panic| {
+        usual(panic);
+        replay.print();
+        std::process::abort();
+    }));
+}
+
 /// Saves a history in which something is wrong, and says how to look at it again.
-fn tell(history: &History, directory: &Path, seed: u64, replay: &Replay) -> ExitCode {
+fn tell(history: &History, directory: &Path, seed: u64, replay: &Replay) {
     let path = directory.join(format!("isolation-{seed}.json"));
     match history.save(&path) {
         Ok(()) => eprintln!(
@@ -77,11 +93,10 @@ fn tell(history: &History, directory: &Path, seed: u64, replay: &Replay) -> Exit
         Err(error) => eprintln!("the history cannot be saved to {}: {error}", path.display()),
     }
     replay.print();
-    ExitCode::FAILURE
 }
 
 /// Checks a history that was saved.
-fn check_again(file: &PathBuf) -> ExitCode {
+fn check_again(file: &Path) -> ExitCode {
     let history = match History::load(file) {
         Ok(history) => history,
         Err(error) => {

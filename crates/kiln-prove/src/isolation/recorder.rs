@@ -8,7 +8,7 @@ use crate::support::Random;
 /// Numbers of one process.
 const NUMBERS_BITS: u32 = 26;
 /// A list of this length gets no more appends: long ones take long to read, and to check.
-const LENGTH_MAX: usize = 40;
+pub(crate) const LENGTH_MAX: usize = 40;
 /// Rows in one slot of the table, one after the other.
 const ROWS_BITS: u32 = 12;
 
@@ -25,12 +25,15 @@ pub(crate) struct Shared {
     next_list: AtomicU32,
     /// The rows in use.
     rows: Vec<AtomicU32>,
+    /// A row that is deleted after so many changes is replaced by another.
+    changes_max: usize,
     pub(crate) registers: Key,
 }
 
 impl Shared {
-    /// `keys` of each kind are in use at a time: the fewer there are, the more conflicts.
-    pub(crate) fn new(keys: u32) -> Shared {
+    /// `keys` of each kind are in use at a time: the fewer there are, the more conflicts. Of rows that are replaced after
+    /// few changes most are new to the index when they are put.
+    pub(crate) fn new(keys: u32, changes_max: usize) -> Shared {
         Shared {
             clock: AtomicU64::new(1),
             recorded: AtomicU64::new(0),
@@ -38,6 +41,7 @@ impl Shared {
             lists: (0..keys).map(AtomicU32::new).collect(),
             next_list: AtomicU32::new(keys),
             rows: (0..keys).map(|slot| AtomicU32::new(slot << ROWS_BITS)).collect(),
+            changes_max,
             registers: keys,
         }
     }
@@ -82,7 +86,7 @@ impl Shared {
 
     /// Takes another row instead of one that is deleted and has a long journal.
     pub(crate) fn note_deletion(&self, row: Key, changes: usize) {
-        if changes >= LENGTH_MAX {
+        if changes >= self.changes_max && row % (1 << ROWS_BITS) + 1 < 1 << ROWS_BITS {
             let slot = &self.rows[(row >> ROWS_BITS) as usize];
             let _ = slot.compare_exchange(row, row + 1, Ordering::Relaxed, Ordering::Relaxed);
         }

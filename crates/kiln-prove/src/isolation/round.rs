@@ -10,7 +10,8 @@ use kiln::{ErrorKind, Kiln, Level, Options};
 
 use super::history::{Crash, History};
 use super::library::{Objects, Worker, session_of};
-use super::recorder::{Recorder, Shared};
+use super::recorder::{LENGTH_MAX, Recorder, Shared};
+use super::resp::Server;
 use crate::support::Random;
 
 /// Steps of the device after which the power fails, at most.
@@ -36,15 +37,33 @@ impl Through {
     }
 }
 
+/// Why a thread could not go on.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    /// The disk has failed, as it does when the power fails.
+    pub(crate) of_disk: bool,
+    pub(crate) text: String,
+}
+
+impl From<kiln::Error> for Failure {
+    fn from(error: kiln::Error) -> Failure {
+        let of_disk = matches!(error.kind(), ErrorKind::Lost | ErrorKind::Io);
+        Failure { of_disk, text: format!("{:?}: {error}", error.kind()) }
+    }
+}
+
 /// What a round is like.
 #[derive(Clone, Debug)]
 pub(crate) struct Round {
-    pub(crate) through: Through,
-    pub(crate) threads: u32,
+    through: Through,
+    threads: u32,
     seed: u64,
     /// Keys of each kind in use.
     keys: u32,
+    /// Changes of a row before it is replaced.
+    changes_max: usize,
     crashes: u32,
+    calm: bool,
     /// Transactions before each crash, and before the end.
     transactions: u64,
     options: Options,
@@ -64,8 +83,10 @@ impl Round {
             threads: threads.unwrap_or(2 + random.below(15) as u32),
             seed,
             keys: *random.pick(&[3, 6, 12, 40]),
+            changes_max: *random.pick(&[2, 2, 5, LENGTH_MAX]),
             crashes: random.below(4) as u32,
-            transactions: 500 + random.below(4_000) as u64,
+            calm: random.one_in(3),
+            transactions: 500 + random.below(if through == Through::Resp { 1_000 } else { 4_000 }) as u64,
             options,
         }
     }
@@ -73,26 +94,20 @@ impl Round {
     /// Runs it.
     pub(crate) fn run(&self) -> History {
         let mut random = Random::new(self.seed ^ 1);
-        let shared = Shared::new(self.keys);
+        let shared = Shared::new(self.keys, self.changes_max);
         let mut disk = SimulatedDevice::new(self.seed);
         let mut history = History::default();
         let mut numbers = vec![0; self.threads as usize];
         for generation in 0..=self.crashes {
             let told = Arc::new(AtomicU64::new(0));
             let db = self.open(&disk, &mut history, generation, &told);
-            let mut surveyor = Recorder::new(&shared, self.threads, generation, 0);
-            survey(&db, &mut surveyor);
             let is_last = generation == self.crashes;
-            let goal = shared.recorded.load(Ordering::Relaxed) + self.transactions;
-            shared.stop.store(false, Ordering::Relaxed);
+            let mut surveyor = Recorder::new(&shared, self.threads, generation, 0);
             let mut recorders: Vec<Recorder<'_>> = (0..)
                 .zip(&numbers)
                 .map(|(process, &numbers)| Recorder::new(&shared, process, generation, numbers))
                 .collect();
-            self.work(&db, &disk, &mut recorders, &mut random, (goal, is_last));
-            if is_last {
-                survey(&db, &mut surveyor);
-            }
+            self.work(&db, &disk, &mut recorders, &mut surveyor, &mut random, is_last);
             numbers = recorders.iter().map(Recorder::numbers).collect();
             told.fetch_max(db.horizon(Level::LOCAL).number(), Ordering::SeqCst);
             for recorder in recorders.into_iter().chain([surveyor]) {
@@ -137,26 +152,49 @@ impl Round {
         db
     }
 
-    /// Has all threads work until the goal is reached and, unless it is the last time, the power has failed.
+    /// Has all threads work until the goal is reached and, unless it is the last time, the power has failed; and reads
+    /// everything, before that and after the last time.
     fn work(
         &self,
         db: &Kiln,
         disk: &SimulatedDevice,
         recorders: &mut [Recorder<'_>],
+        surveyor: &mut Recorder<'_>,
         random: &mut Random,
-        (goal, is_last): (u64, bool),
+        is_last: bool,
     ) {
-        let Some(shared) = recorders.first().map(|recorder| recorder.shared) else { return };
+        let shared = surveyor.shared;
         let objects = Objects::open(db).unwrap_or_else(|error| panic!("opening the objects: {error}"));
+        let server = (self.through == Through::Resp).then(|| Server::start(db));
+        let work = |recorder: &mut Recorder<'_>, random: Random, survey: bool| -> Result<(), Failure> {
+            match &server {
+                Some(server) => {
+                    let mut teller =
+                        server.connect(recorder, random).map_err(|error| Failure::from(&error))?;
+                    if survey { teller.survey() } else { teller.work() }
+                }
+                None => {
+                    let id = session_of(recorder.process).filter(|_| !survey);
+                    let session = id.map(|id| db.session(id)).transpose()?;
+                    let calm = self.calm;
+                    let mut worker = Worker { db, objects: &objects, recorder, random, session, calm };
+                    if survey { worker.survey() } else { worker.work() }.map_err(Failure::from)
+                }
+            }
+        };
+        let survey = |surveyor: &mut Recorder<'_>| {
+            let done = work(surveyor, Random::new(0), true);
+            done.unwrap_or_else(|failure| panic!("reading everything: {}", failure.text));
+        };
+        survey(surveyor);
+        let goal = shared.recorded.load(Ordering::Relaxed) + self.transactions;
+        shared.stop.store(false, Ordering::Relaxed);
         std::thread::scope(|scope| {
             let workers: Vec<_> = recorders
                 .iter_mut()
                 .map(|recorder| {
-                    let (objects, random) = (&objects, Random::new(random.next()));
-                    scope.spawn(move || {
-                        let session = session_of(recorder.process).map(|id| db.session(id)).transpose()?;
-                        Worker { db, objects, recorder, random, session }.work()
-                    })
+                    let (work, random) = (&work, Random::new(random.next()));
+                    scope.spawn(move || work(recorder, random, false))
                 })
                 .collect();
             while shared.recorded.load(Ordering::Relaxed) < goal
@@ -165,32 +203,35 @@ impl Round {
                 std::thread::sleep(Duration::from_micros(200));
             }
             if !is_last {
-                disk.crash_after(disk.steps() + random.below(STEPS_MAX) as u64);
-                let deadline = Instant::now() + PATIENCE;
-                while !disk.crashed() && Instant::now() < deadline {
-                    std::thread::sleep(Duration::from_micros(100));
-                }
-                // Whoever does not need the disk goes on for a moment.
-                std::thread::sleep(Duration::from_micros(random.below(3_000) as u64));
-                disk.crash_after(disk.steps());
+                switch_off(disk, random);
             }
             shared.stop.store(true, Ordering::Relaxed);
             for worker in workers {
                 let outcome = worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-                let expected = |kind| !is_last && matches!(kind, ErrorKind::Lost | ErrorKind::Io);
-                if let Err(error) = outcome
-                    && !expected(error.kind())
+                if let Err(Failure { of_disk, text }) = outcome
+                    && (is_last || !of_disk)
                 {
-                    panic!("an operation failed: {:?}: {error}", error.kind());
+                    panic!("an operation failed: {text}");
                 }
             }
         });
+        if is_last {
+            survey(surveyor);
+        }
+        if let Some(server) = server {
+            server.stop();
+        }
     }
 }
 
-/// Reads everything.
-fn survey(db: &Kiln, recorder: &mut Recorder<'_>) {
-    let objects = Objects::open(db).unwrap_or_else(|error| panic!("opening the objects: {error}"));
-    let mut surveyor = Worker { db, objects: &objects, recorder, random: Random::new(0), session: None };
-    surveyor.survey().unwrap_or_else(|error| panic!("reading everything: {error}"));
+/// The power fails a few steps from now.
+fn switch_off(disk: &SimulatedDevice, random: &mut Random) {
+    disk.crash_after(disk.steps() + random.below(STEPS_MAX) as u64);
+    let deadline = Instant::now() + PATIENCE;
+    while !disk.crashed() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_micros(100));
+    }
+    // Whoever does not need the disk goes on for a moment.
+    std::thread::sleep(Duration::from_micros(random.below(3_000) as u64));
+    disk.crash_after(disk.steps());
 }

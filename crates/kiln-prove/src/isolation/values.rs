@@ -13,16 +13,17 @@ pub(crate) fn decode_list(bytes: Option<&[u8]>) -> Vec<Number> {
     numbers.chain((!rest.is_empty()).then_some(GARBAGE)).collect()
 }
 
-/// A value: its number again and again, the more often the longer it takes to read.
-pub(crate) fn encode(number: Number) -> Vec<u8> {
-    const COPIES: [usize; 4] = [1, 2, 40, 40];
-    number.to_be_bytes().repeat(COPIES[number as usize % COPIES.len()])
+/// The value of a key: its number again and again, so that it takes long to read and to write. All values of a key have one
+/// length, so that they are updated in place.
+pub(crate) fn encode(key: Key, number: Number) -> Vec<u8> {
+    const COPIES: [usize; 4] = [500, 2, 40, 1];
+    number.to_be_bytes().repeat(COPIES[key as usize % COPIES.len()])
 }
 
-pub(crate) fn decode(bytes: Option<&[u8]>) -> Option<Number> {
+pub(crate) fn decode(key: Key, bytes: Option<&[u8]>) -> Option<Number> {
     let bytes = bytes?;
     let number = bytes.first_chunk().map_or(GARBAGE, |bytes| Number::from_be_bytes(*bytes));
-    Some(if encode(number) == bytes { number } else { GARBAGE })
+    Some(if encode(key, number) == bytes { number } else { GARBAGE })
 }
 
 /// A key of the engine, in the order of its number.

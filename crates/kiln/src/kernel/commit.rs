@@ -67,7 +67,8 @@ impl ReadSet {
             Insertion::Split { before, after } => (before, after),
         };
         for at in 0..self.ranges.len() {
-            if self.ranges[at].object == object && self.ranges[at].leaf == before {
+            let hides = planted(Bug::InsertionHidesOthers) && self.ranges[at].leaf.is_of_same_leaf(before);
+            if self.ranges[at].object == object && (self.ranges[at].leaf == before || hides) {
                 self.ranges[at].leaf = after[0];
                 if after[0] != after[1] {
                     self.ranges.push(RangeRead { object, leaf: after[1] });
@@ -199,11 +200,15 @@ impl Engine {
         if self.check_writable().is_err() {
             return Err(Setback::NotWritable);
         }
+        if planted(Bug::ValidatesBeforeLocking) && !self.reads_hold(reads, &[]) {
+            return Err(Setback::Conflict);
+        }
+        let early = planted(Bug::ClockBeforeLocks).then(|| self.clock.now());
         if !self.lock_all(writes, scratch) {
             self.unlock_all(scratch, false);
             return Err(Setback::Conflict);
         }
-        let outcome = self.prepare(&pin, writes, reads, scratch, first_committer);
+        let outcome = self.prepare(&pin, writes, reads, scratch, first_committer, early);
         match outcome {
             Ok(version) => {
                 self.install_all(writes, scratch, version);
@@ -227,18 +232,25 @@ impl Engine {
         reads: &mut ReadSet,
         scratch: &mut CommitScratch,
         first_committer: Option<u64>,
+        early: Option<u64>,
     ) -> Result<u64, Setback> {
         self.locate_all(writes, scratch)?;
         if let Some(snapshot) = first_committer
+            && !planted(Bug::FirstCommitterIgnored)
             && scratch.steps.iter().any(|step| step.current.version > snapshot)
         {
             return Err(Setback::Conflict);
         }
         self.reserve_for_new_keys(writes, scratch)?;
-        self.admit_all(pin, writes, reads, scratch)?;
-        let version = self.clock.now();
-        if !self.reads_hold(reads, &scratch.locks) {
+        if !planted(Bug::AdmitsAfterValidation) {
+            self.admit_all(pin, writes, reads, scratch)?;
+        }
+        let version = early.unwrap_or_else(|| self.clock.now());
+        if !planted(Bug::ValidatesBeforeLocking) && !self.reads_hold(reads, &scratch.locks) {
             return Err(Setback::Conflict);
+        }
+        if planted(Bug::AdmitsAfterValidation) {
+            self.admit_all(pin, writes, reads, scratch)?;
         }
         self.reserve_for_the_rest(writes, scratch, version)?;
         Ok(version)
@@ -279,7 +291,7 @@ impl Engine {
 
     fn unlock_all(&self, scratch: &mut CommitScratch, changed: bool) {
         for bucket in scratch.locks.drain(..) {
-            match changed {
+            match changed && !planted(Bug::StampNotChanged) {
                 true => self.index.unlock_changed(bucket),
                 false => self.index.unlock_unchanged(bucket),
             }
@@ -400,10 +412,14 @@ impl Engine {
     #[inline]
     pub(crate) fn reads_hold(&self, reads: &ReadSet, locks: &[Bucket]) -> bool {
         reads.entries.iter().all(|read| {
-            self.index.unchanged(read.bucket, read.stamp)
+            planted(Bug::ReadsNotValidated)
+                || self.index.unchanged(read.bucket, read.stamp)
                 || locks.binary_search(&read.bucket).is_ok()
                     && self.index.unchanged_under_own_lock(read.bucket, read.stamp)
         }) && reads.ranges.iter().all(|read| {
+            if planted(Bug::RangesNotValidated) {
+                return true;
+            }
             let object = self.objects.get(read.object);
             object
                 .and_then(|object| object.keys.ordered())

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 
 use super::engine::Engine;
 use crate::error::Result;
+use crate::planted::{Bug, planted};
 use crate::storage::epoch;
 use crate::storage::extent;
 use crate::storage::hash_index::{Bucket, Stamp};
@@ -90,10 +91,12 @@ impl Engine {
         // The bucket's sequence covers the record too: unchanged means that nothing was torn.
         std::sync::atomic::fence(Ordering::Acquire);
         if let Some(seen) = seen {
-            return Some(match seen.filter(|_| self.index.unchanged(bucket, stamp)) {
-                Some((found, version)) => Memory::Done(Reading { found, version, bucket, stamp }),
-                None => Memory::Retry,
-            });
+            return Some(
+                match seen.filter(|_| planted(Bug::ReadNotRepeated) || self.index.unchanged(bucket, stamp)) {
+                    Some((found, version)) => Memory::Done(Reading { found, version, bucket, stamp }),
+                    None => Memory::Retry,
+                },
+            );
         }
         if !cold.is_empty() {
             return Some(Memory::Cold(bucket, stamp, cold));
@@ -214,7 +217,7 @@ impl Engine {
             if !view.is(object, key) {
                 return Walk::OtherKey;
             }
-            if view.version() <= version {
+            if view.version() <= version || planted(Bug::SnapshotReadsNewest) {
                 return Walk::Found(copy_put(&view, out));
             }
             address = view.previous();

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::commit::{Change, Current, Resolved, Setback};
 use super::engine::Engine;
 use crate::error::Result;
+use crate::planted::{Bug, planted};
 use crate::storage::epoch;
 use crate::storage::record::{Address, NO_ADDRESS};
 
@@ -63,6 +64,7 @@ impl Engine {
         if self.check_writable().is_err() {
             return Err(Setback::NotWritable);
         }
+        let early = planted(Bug::ClockBeforeLocks).then(|| self.clock.now());
         let bucket = self.index.lock(change.hash).ok_or(Setback::Conflict)?;
         let mut cold = false;
         let current = self.locate(bucket, change, &mut |address| {
@@ -89,9 +91,9 @@ impl Engine {
             if target.is_some() {
                 self.object(change.object).keys.admit(&pin, change.key);
             }
-            version = self.clock.now();
+            version = early.unwrap_or_else(|| self.clock.now());
         } else {
-            version = self.clock.now();
+            version = early.unwrap_or_else(|| self.clock.now());
             target = self.reserve(change, &current, version, change.purpose());
         }
         let Some(target) = target else {

@@ -12,6 +12,7 @@ use super::receipt::Commit;
 use super::write_set::WriteSet;
 use crate::error::{Error, ErrorKind, Result};
 use crate::objects::Object;
+use crate::planted::{Bug, planted};
 use crate::storage::hash_index::{Bucket, Stamp};
 use crate::storage::ordered_index::LeafRead;
 
@@ -204,7 +205,8 @@ impl<'db> Transaction<'db> {
     /// Opacity: what was written in a version that began after this transaction may be newer than what was read
     /// before, so everything read so far must still hold.
     fn keep_consistent(&self, buffers: &mut Buffers, newest: u64) -> Result<()> {
-        if newest < buffers.begin || buffers.reads.len() <= 1 {
+        let begin = buffers.begin + u64::from(planted(Bug::OpacityOffByOne));
+        if newest < begin || buffers.reads.len() <= 1 || planted(Bug::OpacityForgotten) {
             return Ok(());
         }
         // Validating the whole set at every read would be quadratic. A tick makes what is there now old: a writer
@@ -414,7 +416,9 @@ impl<'db> Transaction<'db> {
             return Ok(false);
         }
         self.check_entries(&buffers)?;
-        buffers.reads.entries.push(ReadEntry { bucket: watch.bucket, stamp: watch.stamp });
+        if !planted(Bug::WatchNotKept) {
+            buffers.reads.entries.push(ReadEntry { bucket: watch.bucket, stamp: watch.stamp });
+        }
         Ok(true)
     }
 

@@ -30,6 +30,7 @@ use parking_lot::Mutex;
 
 use super::memory::{self, Words};
 use super::record::Address;
+use crate::planted::{Bug, planted};
 
 /// Levels at which an index can begin: 2^8 buckets, 16 KiB, to 2^14 buckets, 1 MiB.
 const BASE_LEVEL_MIN: u32 = 8;
@@ -134,7 +135,8 @@ impl HashIndex {
     /// True while nothing in the bucket has changed since the stamp and nobody holds it.
     #[inline]
     pub(crate) fn unchanged(&self, bucket: Bucket, stamp: Stamp) -> bool {
-        self.control(bucket).load(Ordering::SeqCst) == stamp.0
+        let mask = if planted(Bug::LocksOverlooked) { !LOCK } else { !0 };
+        self.control(bucket).load(Ordering::SeqCst) & mask == stamp.0
     }
 
     /// As [`Self::unchanged`], for a bucket that the caller itself holds locked.

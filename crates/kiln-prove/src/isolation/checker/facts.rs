@@ -166,13 +166,16 @@ impl OwnValue {
     }
 }
 
+/// The rows that a range has found, and its first and last key.
+type Found<'h> = (Key, Key, &'h [(Key, Number)]);
+
 /// What one transaction knows.
 #[derive(Default)]
 struct Own<'h> {
     lists: HashMap<Key, OwnList<'h>>,
     registers: HashMap<Key, OwnValue>,
     rows: HashMap<Key, OwnValue>,
-    ranges: Vec<(Key, Key, &'h [(Key, Number)])>,
+    ranges: Vec<Found<'h>>,
 }
 
 impl<'h> Own<'h> {

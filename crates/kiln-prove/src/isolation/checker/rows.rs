@@ -4,7 +4,7 @@
 //! that is not there may be so before its first change or after any deletion: those that ended before the read began, and
 //! those that began after it had ended, narrow that down, mostly to one.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 
 use super::Check;
 use super::facts::{RangeRead, ValueRead, found};
@@ -19,18 +19,55 @@ struct Change {
     present: bool,
 }
 
+/// All changes of a row, when the first of them began, and when the last had ended.
+#[derive(Debug)]
+struct Changes {
+    changes: Vec<Change>,
+    began: u64,
+    ended: u64,
+}
+
+impl Changes {
+    /// True if the row was certainly absent all the time from one moment to another.
+    fn leave_it_absent(&self, (from, to): (u64, u64)) -> bool {
+        to < self.began || self.ended < from && self.changes.last().is_none_or(|last| !last.present)
+    }
+}
+
 /// The changes of each row in each generation, and where each number stands among them.
 #[derive(Debug, Default)]
 struct Journals {
-    changes: HashMap<(u32, Key), Vec<Change>>,
+    changes: HashMap<u32, BTreeMap<Key, Changes>>,
     places: HashMap<(u32, Number), usize>,
 }
 
 impl Check<'_> {
     /// Finds what depends on what by rows, phantoms included.
     pub(crate) fn rows(&mut self, orders: &Orders) {
+        let journals = self.journals(orders);
+        for read in std::mem::take(&mut self.facts.rows) {
+            self.read_row(&journals, read, Why::ReadWrite);
+        }
+        let no_rows = BTreeMap::new();
+        for range in std::mem::take(&mut self.facts.ranges) {
+            let RangeRead { transaction, first, last, rows, own } = range;
+            let reader = &self.history.transactions[transaction as usize];
+            let known = journals.changes.get(&reader.generation).unwrap_or(&no_rows);
+            let time = reading_time(reader);
+            for &(key, number) in rows.iter().filter(|(key, _)| !own.contains(key)) {
+                self.read_row(&journals, ValueRead { transaction, key, value: Some(number) }, Why::ReadWrite);
+            }
+            for (&key, changes) in known.range(first..=last) {
+                if changes.leave_it_absent(time) || found(rows, key).is_some() || own.contains(&key) {
+                    continue;
+                }
+                self.read_row(&journals, ValueRead { transaction, key, value: None }, Why::ReadWriteRange);
+            }
+        }
+    }
+
+    fn journals(&self, orders: &Orders) -> Journals {
         let mut journals = Journals::default();
-        let keys: BTreeSet<Key> = self.facts.row_writes.values().map(|written| written.key).collect();
         for (&(generation, list), order) in orders {
             let row = list & !(1 << 31);
             if list != journal_of(row) {
@@ -48,29 +85,20 @@ impl Check<'_> {
                     known.push(Change { writer: written.transaction, present: written.present });
                 }
             }
-            journals.changes.insert((generation, row), known);
+            let times = |change: &Change| self.history.transactions[change.writer as usize].times;
+            let began = known.iter().map(|change| times(change).invoked).min().unwrap_or(u64::MAX);
+            let ended = known.iter().map(|change| times(change).completed).max().unwrap_or(0);
+            let changes = Changes { changes: known, began, ended };
+            journals.changes.entry(generation).or_default().insert(row, changes);
         }
-        for read in std::mem::take(&mut self.facts.rows) {
-            self.read_row(&journals, read, Why::ReadWrite);
-        }
-        for range in std::mem::take(&mut self.facts.ranges) {
-            let RangeRead { transaction, first, last, rows, own } = range;
-            // What is there but was never written.
-            for &(key, number) in rows.iter().filter(|(key, _)| !keys.contains(key)) {
-                self.read_row(&journals, ValueRead { transaction, key, value: Some(number) }, Why::ReadWrite);
-            }
-            for &key in keys.range(first..=last).filter(|key| !own.contains(key)) {
-                let value = found(rows, key);
-                self.read_row(&journals, ValueRead { transaction, key, value }, Why::ReadWriteRange);
-            }
-        }
+        journals
     }
 
     fn read_row(&mut self, journals: &Journals, read: ValueRead, why: Why) {
         let (reader, about) = (read.transaction, About::Row(read.key));
         let generation = self.history.transactions[reader as usize].generation;
-        let nothing = Vec::new();
-        let changes = journals.changes.get(&(generation, read.key)).unwrap_or(&nothing);
+        let of_row = journals.changes.get(&generation).and_then(|rows| rows.get(&read.key));
+        let changes = of_row.map_or(&[][..], |of_row| &of_row.changes);
         // A state is the number of changes that have led to it.
         let (earliest, latest) = match read.value {
             Some(number) => {

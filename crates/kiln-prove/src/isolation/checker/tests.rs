@@ -409,7 +409,7 @@ fn c7_a_session_goes_on_from_the_last_serial_that_survived() {
 fn serial_history(count: u64, seed: u64) -> History {
     let (mut random, mut transactions) = (Random::new(seed), Vec::new());
     let mut lists = vec![Vec::new(); (count / 20 + 4) as usize];
-    let mut registers = vec![None; 10];
+    let mut registers = [None; 10];
     let mut rows: Vec<(Option<u32>, Vec<u32>)> = vec![(None, Vec::new()); (count / 30 + 4) as usize];
     for at in 1..=count {
         let number = |step: u64| (at * 8 + step) as u32;

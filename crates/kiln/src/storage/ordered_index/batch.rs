@@ -23,6 +23,13 @@ pub(crate) struct LeafRead {
     pub(super) version: u64,
 }
 
+impl LeafRead {
+    /// True if both are of one leaf, however it has changed in between.
+    pub(crate) fn is_of_same_leaf(self, other: LeafRead) -> bool {
+        self.leaf == other.leaf
+    }
+}
+
 /// The keys of one leaf on one side of a bound, in the order of the scan.
 #[derive(Debug)]
 pub(crate) struct LeafBatch {
