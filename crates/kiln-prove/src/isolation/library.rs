@@ -197,6 +197,8 @@ pub(crate) struct Worker<'w, 's> {
     pub(crate) session: Option<Session>,
     /// No snapshots: the clock ticks rarely, and records are updated in place.
     pub(crate) calm: bool,
+    /// Most transactions are about rows.
+    pub(crate) rows_mostly: bool,
 }
 
 /// What a transaction does.
@@ -214,7 +216,7 @@ impl Worker<'_, '_> {
     /// Why the database cannot go on.
     pub(crate) fn work(&mut self) -> kiln::Result<()> {
         while !self.recorder.shared.is_over() {
-            let way = self.random.below(100);
+            let way = self.random.below(if self.rows_mostly { 250 } else { 100 });
             let outcome = match way {
                 0..=29 => self.by_hand(Isolation::Serializable),
                 58..=72 | 80..=87 if self.calm => self.by_hand(Isolation::Serializable),
@@ -226,6 +228,7 @@ impl Worker<'_, '_> {
                 85..=87 => self.durable_snapshot(),
                 88..=93 => self.single(),
                 94..=95 => self.wide(),
+                100.. => self.look_and_put(),
                 96..=98 => self.safe_read(),
                 _ if self.random.one_in(8) => self.db.persist(),
                 _ => Ok(()),
@@ -322,6 +325,16 @@ impl Worker<'_, '_> {
                 Err(error)
             }
         }
+    }
+
+    /// Puts a row where it has just looked: what phantoms are made of.
+    fn look_and_put(&mut self) -> kiln::Result<()> {
+        let (shared, random) = (self.recorder.shared, &mut self.random);
+        let (first, last) = shared.rows_around(random);
+        let range = Step::Range(Way { first, last, reverse: random.one_in(3), limit: usize::MAX });
+        let steps = [range, Step::Change(shared.row(random), random.next())];
+        let db = self.db;
+        self.transact(&steps, |body| db.transact(body))
     }
 
     /// A transaction that writes a lot, so that its commit takes long.

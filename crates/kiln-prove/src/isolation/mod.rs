@@ -121,3 +121,33 @@ fn check_again(file: &Path) -> ExitCode {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::testing::{at_test, budget, seed, watched};
+
+    fn rounds(name: &'static str, through: Through) {
+        watched(name, Duration::from_secs(600), |replay| {
+            for seed in (seed()..).take(budget(4) as usize) {
+                at_test(replay, name, seed);
+                let history = Round::new(seed, None, through).run();
+                if let Err(anomalies) = checker::check(&history) {
+                    panic!("seed {seed}: {anomalies}");
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn c2_histories_of_many_threads_and_crashes_through_the_library() {
+        rounds("c2_histories_of_many_threads_and_crashes_through_the_library", Through::Library);
+    }
+
+    #[test]
+    fn c2_histories_of_many_threads_and_crashes_through_resp() {
+        rounds("c2_histories_of_many_threads_and_crashes_through_resp", Through::Resp);
+    }
+}

@@ -64,6 +64,7 @@ pub(crate) struct Round {
     changes_max: usize,
     crashes: u32,
     calm: bool,
+    rows_mostly: bool,
     /// Transactions before each crash, and before the end.
     transactions: u64,
     options: Options,
@@ -86,6 +87,7 @@ impl Round {
             changes_max: *random.pick(&[2, 2, 5, LENGTH_MAX]),
             crashes: random.below(4) as u32,
             calm: random.one_in(3),
+            rows_mostly: random.one_in(3),
             transactions: 500 + random.below(if through == Through::Resp { 1_000 } else { 4_000 }) as u64,
             options,
         }
@@ -177,7 +179,9 @@ impl Round {
                     let id = session_of(recorder.process).filter(|_| !survey);
                     let session = id.map(|id| db.session(id)).transpose()?;
                     let calm = self.calm;
-                    let mut worker = Worker { db, objects: &objects, recorder, random, session, calm };
+                    let rows_mostly = self.rows_mostly;
+                    let mut worker =
+                        Worker { db, objects: &objects, recorder, random, session, calm, rows_mostly };
                     if survey { worker.survey() } else { worker.work() }.map_err(Failure::from)
                 }
             }
