@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!  round      threads, crashes, recoveries: one history           library  resp   the load of one thread
-//!  recorder   the clock and the keys of a run                     values          numbers as bytes
+//!  recorder   the clock and the keys of a run                     operations      what transactions consist of
+//!  values     numbers as bytes
 //!  history    what every transaction did and saw                  checker/        whether that is what was promised
 //! ```
 //!
@@ -12,6 +13,7 @@
 mod checker;
 pub(crate) mod history;
 mod library;
+mod operations;
 mod recorder;
 mod resp;
 mod round;

@@ -9,7 +9,8 @@ use kiln::device::SimulatedDevice;
 use kiln::{ErrorKind, Kiln, Level, Options};
 
 use super::history::{Crash, History};
-use super::library::{Objects, Worker, session_of};
+use super::library::{Worker, session_of};
+use super::operations::Objects;
 use super::recorder::{LENGTH_MAX, Recorder, Shared};
 use super::resp::Server;
 use crate::support::Random;
