@@ -311,12 +311,13 @@ impl Checker {
     /// Every key of the log has its entry, every entry its key, every table key its place in the order.
     fn compare_indexes(&mut self, engine: &Engine) {
         let mut problems = Vec::new();
-        let mut entries = 0;
+        // By segment.
+        let mut entries: BTreeMap<Address, u64> = BTreeMap::new();
         let keys: HashMap<Address, &(u32, Vec<u8>)> =
             self.newest.iter().map(|(key, newest)| (newest.address, key)).collect();
         for (bucket, addresses) in engine.index.buckets() {
             for address in addresses {
-                entries += 1;
+                *entries.entry(address - address % engine.log.segment_bytes()).or_default() += 1;
                 let Some((object, key)) = keys.get(&address) else {
                     problems.push(format!(
                         "the index entry of log address {address:#x} is not its key's newest record"
@@ -348,27 +349,18 @@ impl Checker {
                 problems.push(format!("object {:?} counts {counted} keys and has {known}", object.name));
             }
         }
-        let mut liveness: BTreeMap<Address, u64> = BTreeMap::new();
-        let segment_of = |address: Address| address - address % engine.log.segment_bytes();
-        for (_, addresses) in engine.index.buckets() {
-            for address in addresses {
-                *liveness.entry(segment_of(address)).or_default() += 1;
-            }
-        }
-        let mut segment = engine.log.begin();
-        while segment < engine.log.hardened() {
-            let (counted, known) = (
-                engine.liveness.lock().of_segment(segment).live(),
-                liveness.get(&segment).copied().unwrap_or(0),
-            );
+        let segments =
+            (engine.log.begin()..engine.log.hardened()).step_by(engine.log.segment_bytes() as usize);
+        for segment in segments {
+            let counted = engine.liveness.lock().of_segment(segment).live();
+            let known = entries.get(&segment).copied().unwrap_or(0);
             if counted != known {
                 problems.push(format!(
                     "the segment at log address {segment:#x} counts {counted} live records and has {known}"
                 ));
             }
-            segment += engine.log.segment_bytes();
         }
-        if entries < self.newest.values().filter(|newest| newest.live).count() {
+        if entries.values().sum::<u64>() < self.newest.values().filter(|newest| newest.live).count() as u64 {
             problems.push("the index has fewer entries than there are keys".to_owned());
         }
         self.report.problems.append(&mut problems);

@@ -188,7 +188,8 @@ impl Engine {
         Ok(false)
     }
 
-    /// Writes what is needed of the oldest segment, which ends at `end`, anew; false if the segment has to stay.
+    /// Writes what is needed of the oldest segment, which ends at `end`, anew; false if that did nothing, because the
+    /// segment has to stay, or because what lives in it are deletions that are yet to be forgotten.
     fn write_leftovers_anew(
         self: &Arc<Self>,
         end: Address,
@@ -210,7 +211,7 @@ impl Engine {
             }
         }
         self.write_anew(&leftovers)?;
-        Ok(true)
+        Ok(!leftovers.keys.is_empty())
     }
 
     /// Adds the extent's records that are still needed; false if the segment has to stay.

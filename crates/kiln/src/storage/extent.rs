@@ -142,20 +142,27 @@ pub(crate) enum Item<'a> {
 impl<'a> Extent<'a> {
     /// The extent's records and paddings. An error is the address and what is wrong there.
     pub(crate) fn items(&self) -> impl Iterator<Item = Result<Item<'a>, (Address, &'static str)>> + use<'a> {
-        let (start, bytes) = (self.seal.address, self.bytes);
-        let mut offset = SEAL_BYTES as usize;
-        std::iter::from_fn(move || {
-            let rest = bytes.get(offset..).filter(|rest| !rest.is_empty())?;
-            let address = start + offset as u64;
-            let item = parse_item(address, rest);
-            offset = match &item {
-                Ok(Item::Record(_, record)) => offset + record.shape.bytes() as usize,
-                Ok(Item::Padding(_, bytes)) => offset + *bytes as usize,
-                Err(_) => bytes.len(),
-            };
-            Some(item)
-        })
+        items(self.seal.address, self.bytes)
     }
+}
+
+/// The records and paddings in the bytes of the extent at `start`.
+fn items(
+    start: Address,
+    bytes: &[u8],
+) -> impl Iterator<Item = Result<Item<'_>, (Address, &'static str)>> + use<'_> {
+    let mut offset = SEAL_BYTES as usize;
+    std::iter::from_fn(move || {
+        let rest = bytes.get(offset..).filter(|rest| !rest.is_empty())?;
+        let address = start + offset as u64;
+        let item = parse_item(address, rest);
+        offset = match &item {
+            Ok(Item::Record(_, record)) => offset + record.shape.bytes() as usize,
+            Ok(Item::Padding(_, bytes)) => offset + *bytes as usize,
+            Err(_) => bytes.len(),
+        };
+        Some(item)
+    })
 }
 
 fn parse_item(address: Address, rest: &[u8]) -> Result<Item<'_>, (Address, &'static str)> {
@@ -279,8 +286,7 @@ impl<'a> Scanner<'a> {
 
     /// Finds the record that is damaged, so that the error names its place.
     fn damaged_extent(&self, seal: &Seal) -> Error {
-        let extent = Extent { seal: seal.clone(), checksum: 0, bytes: &self.buffer[..seal.length as usize] };
-        for item in extent.items() {
+        for item in items(seal.address, &self.buffer[..seal.length as usize]) {
             if let Err((address, what)) = item {
                 return self.segments.corrupted(address, what);
             }

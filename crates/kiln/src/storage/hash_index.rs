@@ -67,6 +67,7 @@ pub(crate) struct HashIndex {
     state: AtomicU64,
     overflow: Overflow,
     growth: Mutex<Vec<u64>>,
+    /// Splits that overflows have called for and nobody has begun.
     splits_due: AtomicU64,
 }
 

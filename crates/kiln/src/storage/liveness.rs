@@ -44,9 +44,14 @@ impl Liveness {
         Liveness { segment_bytes, first: begin / segment_bytes, segments: VecDeque::new() }
     }
 
+    /// Place of the segment at `address` in `segments`; `None` if it was dropped.
+    fn position(&self, address: Address) -> Option<usize> {
+        (address / self.segment_bytes).checked_sub(self.first).map(|at| at as usize)
+    }
+
     /// The segment at `address`; `None` if it was dropped.
     fn segment(&mut self, address: Address) -> Option<&mut SegmentLiveness> {
-        let at = (address / self.segment_bytes).checked_sub(self.first)? as usize;
+        let at = self.position(address)?;
         if at >= self.segments.len() {
             self.segments.resize(at + 1, SegmentLiveness::default());
         }
@@ -79,8 +84,7 @@ impl Liveness {
 
     /// What is known of the segment at `address`.
     pub(crate) fn of_segment(&self, address: Address) -> SegmentLiveness {
-        let at = (address / self.segment_bytes).checked_sub(self.first);
-        at.and_then(|at| self.segments.get(at as usize)).copied().unwrap_or_default()
+        self.position(address).and_then(|at| self.segments.get(at)).copied().unwrap_or_default()
     }
 
     /// Forgets the segments before `begin`.

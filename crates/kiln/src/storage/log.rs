@@ -254,7 +254,7 @@ impl Log {
                     if start != tail && rest != 0 {
                         self.pad(tail, rest);
                     }
-                    // The next record goes behind this one; its lines are fetched while this one is written.
+                    // Where the record after the next goes, if they are as long: its lines are fetched meanwhile.
                     self.prefetch(start + 2 * bytes);
                     return Some(start);
                 }

@@ -1,7 +1,7 @@
 //! The horizon: how far the database is durable, and who waits for it to move.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 use std::thread::Thread;
@@ -71,6 +71,14 @@ struct Callbacks {
     lost: Vec<OnLost>,
 }
 
+/// Those whose version's fate is not known.
+#[derive(Default)]
+struct Waiters {
+    list: Vec<(u64, Waiter)>,
+    /// How many of them the leader would like to see before it begins; 0 if it is not waiting for them.
+    expected: usize,
+}
+
 /// Those whom one hardening was for.
 #[derive(Default)]
 #[must_use]
@@ -94,9 +102,7 @@ pub(crate) struct Horizon {
     failure: OnceLock<Lost>,
     /// Ranges of versions that were lost in earlier crashes: first and last, both included.
     lost_before: OnceLock<Vec<(u64, u64)>>,
-    waiters: Mutex<Vec<(u64, Waiter)>>,
-    /// How many waiters the leader would like to see before it begins; 0 if it is not waiting for them.
-    expected: AtomicUsize,
+    waiters: Mutex<Waiters>,
     gathered: Condvar,
     callbacks: Mutex<Callbacks>,
 }
@@ -108,8 +114,7 @@ impl Horizon {
             covered: AtomicU64::new(local),
             failure: OnceLock::new(),
             lost_before: OnceLock::new(),
-            waiters: Mutex::new(Vec::new()),
-            expected: AtomicUsize::new(0),
+            waiters: Mutex::new(Waiters::default()),
             gathered: Condvar::new(),
             callbacks: Mutex::new(Callbacks::default()),
         }
@@ -151,8 +156,8 @@ impl Horizon {
         // Checked under the lock that `publish` and `fail` take after they have moved.
         match self.outcome(version) {
             None => {
-                waiters.push((version, waiter));
-                if waiters.len() == self.expected.load(Ordering::Relaxed) {
+                waiters.list.push((version, waiter));
+                if waiters.list.len() == waiters.expected {
                     self.gathered.notify_one();
                 }
                 true
@@ -171,9 +176,10 @@ impl Horizon {
     pub(crate) fn wait_for_waiters(&self, expected: usize, patience: Duration) {
         let deadline = Instant::now() + patience;
         let mut waiters = self.waiters.lock();
-        self.expected.store(expected, Ordering::Relaxed);
-        while waiters.len() < expected && !self.gathered.wait_until(&mut waiters, deadline).timed_out() {}
-        self.expected.store(0, Ordering::Relaxed);
+        waiters.expected = expected;
+        while waiters.list.len() < expected && !self.gathered.wait_until(&mut waiters, deadline).timed_out() {
+        }
+        waiters.expected = 0;
     }
 
     /// Moves the horizon to a version that was sealed. Returns who is to be told once the leader has let go.
@@ -186,7 +192,7 @@ impl Horizon {
     pub(crate) fn cover(&self, version: u64) -> Covered {
         self.covered.store(version, Ordering::SeqCst);
         let mut waiters = self.waiters.lock();
-        let covered = waiters.extract_if(.., |(wanted, _)| *wanted <= version).collect();
+        let covered = waiters.list.extract_if(.., |(wanted, _)| *wanted <= version).collect();
         Covered { horizon: None, waiters: covered }
     }
 
@@ -209,7 +215,7 @@ impl Horizon {
         if planted(Bug::FailureForgotten) || self.failure.set(lost.clone()).is_err() {
             return;
         }
-        let waiters = std::mem::take(&mut *self.waiters.lock());
+        let waiters = std::mem::take(&mut self.waiters.lock().list);
         for (_, waiter) in waiters {
             tell(waiter, || Err(lost.clone()));
         }
@@ -223,11 +229,11 @@ impl Horizon {
     /// only waiters that cannot lead.
     pub(crate) fn wake_successor(&self) -> bool {
         let waiters = self.waiters.lock();
-        let thread = waiters.iter().find_map(|(_, waiter)| match waiter {
+        let thread = waiters.list.iter().find_map(|(_, waiter)| match waiter {
             Waiter::Thread(thread) => Some(thread.clone()),
             _ => None,
         });
-        let left = !waiters.is_empty();
+        let left = !waiters.list.is_empty();
         drop(waiters);
         match thread {
             Some(thread) => {
