@@ -44,7 +44,7 @@ pub(crate) struct ExtentWriter {
 
 impl ExtentWriter {
     pub(crate) fn new(database: u128, chain: Chain) -> ExtentWriter {
-        ExtentWriter { database, buffer: AlignedBuffer::new(4 * BLOCK_BYTES), chain, newest_version: 0 }
+        ExtentWriter { database, buffer: AlignedBuffer::new(FIRST_READ_BYTES), chain, newest_version: 0 }
     }
 
     /// Writes the extent `start..end` that was copied out last, with its seal, and makes it durable. On an error nothing
@@ -197,7 +197,7 @@ impl<'a> Scanner<'a> {
             position: superblock.begin,
             checksum: superblock.begin_checksum,
             number: None,
-            buffer: AlignedBuffer::new(4 * BLOCK_BYTES),
+            buffer: AlignedBuffer::new(FIRST_READ_BYTES),
             cut_bytes: 0,
         }
     }
@@ -226,10 +226,12 @@ impl<'a> Scanner<'a> {
         if !self.segments.exists(start) {
             return self.end_of_log(None, "a segment of the log is missing");
         }
-        self.read(start, 0, BLOCK_BYTES)?;
+        let room = self.superblock.segment_bytes - start % self.superblock.segment_bytes;
+        let first_bytes = FIRST_READ_BYTES.min(room as usize);
+        self.read(start, first_bytes)?;
         let (seal, checksum) = match Seal::decode(&self.buffer) {
             Ok(decoded) => decoded,
-            Err(_) if self.buffer[..SECTOR_BYTES].iter().all(|&byte| byte == 0) => {
+            Err(_) if self.buffer[..SECTOR_BYTES] == ZEROS[..SECTOR_BYTES] => {
                 return self.end_of_log(None, "the log ends too early");
             }
             // A sector is either as it was, and that is zeros, or as it was written.
@@ -240,7 +242,9 @@ impl<'a> Scanner<'a> {
         if self.buffer.len() < length {
             self.buffer = AlignedBuffer::new(length.next_power_of_two());
         }
-        self.read(start, 0, length)?;
+        if first_bytes < length {
+            self.read(start, length)?;
+        }
         if crc32c::crc32c(&self.buffer[SEAL_BYTES as usize..length]) != seal.data_checksum
             && !planted(Bug::TornExtentAccepted)
         {
@@ -255,8 +259,8 @@ impl<'a> Scanner<'a> {
         Ok(Some(Extent { seal, checksum, bytes: &self.buffer[..length] }))
     }
 
-    fn read(&mut self, address: Address, from: usize, to: usize) -> Result<()> {
-        self.segments.read(address + from as u64, &mut self.buffer[from..to]).map_err(|error| {
+    fn read(&mut self, address: Address, bytes: usize) -> Result<()> {
+        self.segments.read(address, &mut self.buffer[..bytes]).map_err(|error| {
             let (file, offset) = self.segments.place(address);
             Error::io(format_args!("reading {file} at offset {offset}"), error)
         })
@@ -327,7 +331,7 @@ impl<'a> Scanner<'a> {
                     .map_err(|error| Error::io("reading the end of the log", error))?;
                 for (index, candidate) in block[..bytes].chunks_exact(BLOCK_BYTES).enumerate() {
                     let place = address + (index * BLOCK_BYTES) as u64;
-                    let is_written = candidate.iter().any(|&byte| byte != 0);
+                    let is_written = candidate != ZEROS;
                     if is_written {
                         written = place + BLOCK_BYTES as u64 - end;
                     }
@@ -355,7 +359,11 @@ impl<'a> Scanner<'a> {
     }
 }
 
+/// What is read of an extent before its length is known: all of it, where hardenings are small.
+const FIRST_READ_BYTES: usize = 4 * BLOCK_BYTES;
 const ZEROS_SCAN_BYTES: usize = 1 << 20;
+/// To compare blocks with.
+static ZEROS: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
 
 /// Reads one record from disk, checked.
 pub(crate) fn read_record(segments: &Segments, address: Address) -> Result<record::OwnedRecord> {

@@ -1,4 +1,4 @@
-//! Large zeroed memory as atomic words: the one place where the engine maps memory.
+//! Zeroed memory as atomic words: the one place where the engine maps memory.
 //!
 //! The log's ring and the hash index are arrays of [`AtomicU64`]. Everything above works on them through
 //! relaxed atomic loads and stores, which compile to plain moves, so that optimistic readers race with
@@ -9,26 +9,33 @@ use std::io;
 use std::ops::Deref;
 use std::sync::atomic::AtomicU64;
 
-/// A zeroed, lazily populated array of words, on huge pages where the kernel grants them.
+/// Arrays from this size on are mappings of their own; smaller ones, which a small database opens and closes faster, are
+/// on the heap.
+const MAPPED_BYTES_MIN: usize = 256 << 10;
+
+/// A zeroed array of words; a large one is populated as it is touched, on huge pages where the kernel grants them.
 pub(crate) struct Words {
     start: *const AtomicU64,
     count: usize,
 }
 
-// SAFETY: `Words` owns its mapping and only hands out `&[AtomicU64]`, which is Send and Sync.
+// SAFETY: `Words` owns its memory and only hands out `&[AtomicU64]`, which is Send and Sync.
 unsafe impl Send for Words {}
 // SAFETY: as above; all access is through atomics.
 unsafe impl Sync for Words {}
 
 impl Words {
-    /// Maps `count` words of zeros. Memory is populated at first touch.
+    /// Takes memory for `count` words of zeros.
     ///
     /// # Errors
     /// The operating system's, when the address space or the memory limit does not allow it.
-    #[cfg(not(miri))]
     pub(crate) fn new(count: usize) -> io::Result<Words> {
-        use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
         let bytes = count.checked_mul(8).filter(|&bytes| bytes > 0).ok_or(io::ErrorKind::InvalidInput)?;
+        if !is_mapped(bytes) {
+            let words: Box<[AtomicU64]> = (0..count).map(|_| AtomicU64::new(0)).collect();
+            return Ok(Words { start: Box::into_raw(words).cast(), count });
+        }
+        use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
         // SAFETY: a fresh private anonymous mapping aliases nothing.
         let start = unsafe {
             mmap_anonymous(
@@ -46,19 +53,13 @@ impl Words {
         Ok(Words { start: start.cast(), count })
     }
 
-    #[cfg(miri)]
-    pub(crate) fn new(count: usize) -> io::Result<Words> {
-        let words: Box<[AtomicU64]> = (0..count).map(|_| AtomicU64::new(0)).collect();
-        Ok(Words { start: Box::into_raw(words).cast(), count })
-    }
-}
-
-impl Words {
     /// Has the kernel provide the memory of `count` words from `first` on, so that the first to write there need
     /// not wait for it. Without effect where the kernel does not know how.
-    #[cfg(not(miri))]
     pub(crate) fn populate(&self, first: usize, count: usize) {
         const PAGE_WORDS: usize = 4096 / 8;
+        if !is_mapped(self.count * 8) {
+            return;
+        }
         let first = first / PAGE_WORDS * PAGE_WORDS;
         let words = &self[first..(first + count).min(self.count)];
         // SAFETY: the range lies in the mapping that `new` made, and populating changes no contents.
@@ -70,9 +71,11 @@ impl Words {
             )
         };
     }
+}
 
-    #[cfg(miri)]
-    pub(crate) fn populate(&self, _first: usize, _count: usize) {}
+/// Whether an array of this size is a mapping. Miri knows no mappings.
+fn is_mapped(bytes: usize) -> bool {
+    !cfg!(miri) && bytes >= MAPPED_BYTES_MIN
 }
 
 impl Deref for Words {
@@ -80,20 +83,22 @@ impl Deref for Words {
 
     #[inline]
     fn deref(&self) -> &[AtomicU64] {
-        // SAFETY: `new` mapped `count` zeroed words at `start`, page-aligned, and they stay mapped until
-        // drop; an all-zero word is a valid AtomicU64.
+        // SAFETY: `new` took `count` zeroed words at `start`, aligned, and they stay until drop; an all-zero word is a
+        // valid AtomicU64.
         unsafe { std::slice::from_raw_parts(self.start, self.count) }
     }
 }
 
 impl Drop for Words {
     fn drop(&mut self) {
-        #[cfg(not(miri))]
-        // SAFETY: the range is exactly the mapping made in `new`; no borrow outlives self.
-        let _ = unsafe { rustix::mm::munmap(self.start.cast_mut().cast(), self.count * 8) };
-        #[cfg(miri)]
-        // SAFETY: `new` leaked a boxed slice of exactly this length.
-        drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(self.start.cast_mut(), self.count)) });
+        let start = self.start.cast_mut();
+        if is_mapped(self.count * 8) {
+            // SAFETY: the range is exactly the mapping made in `new`; no borrow outlives self.
+            let _ = unsafe { rustix::mm::munmap(start.cast(), self.count * 8) };
+        } else {
+            // SAFETY: `new` leaked a boxed slice of exactly this length.
+            drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(start, self.count)) });
+        }
     }
 }
 

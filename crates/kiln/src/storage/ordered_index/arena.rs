@@ -5,9 +5,9 @@
 //! which is what lets a transaction keep a leaf's number and version without a pin.
 //!
 //! ```text
-//!   level 0     level 1     level 2 ...       level L holds 64 << L nodes,
-//!   [chunk]     [chunk]     [chunk]  [chunk chunk] ...        in chunks of at most 256
-//!   0..63       64..191     192..447
+//!   level 0     level 1     level 2 ...       level L holds 8 << L nodes,
+//!   [chunk]     [chunk]     [chunk]  ... [chunk chunk] ...    in chunks of at most 256
+//!   0..7        8..23       24..55
 //! ```
 //!
 //! Levels that double keep the small index small and the directory short; chunks of bounded size keep the
@@ -17,9 +17,9 @@ use std::sync::OnceLock;
 
 use parking_lot::Mutex;
 
-const FIRST_LEVEL_NODES: usize = 64;
+const FIRST_LEVEL_NODES: usize = 8;
 const CHUNK_NODES: usize = 256;
-const LEVELS: usize = 24;
+const LEVELS: usize = 27;
 
 type Chunk<T> = OnceLock<Box<[T]>>;
 
