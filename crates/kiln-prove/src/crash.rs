@@ -18,6 +18,11 @@ use crate::support::{Random, Replay, copy_of, manual};
 use crate::workload::history::History;
 use crate::workload::{Name, Profile, Shift};
 
+/// Opens the database of a workload, and creates it if there is none.
+pub(crate) fn open(disk: &SimulatedDevice, profile: Profile) -> kiln::Result<Kiln> {
+    manual().segment_bytes(profile.segment_bytes).open_on(Arc::new(disk.clone()))
+}
+
 /// Opens what is on a disk.
 pub(crate) fn reopen(disk: &SimulatedDevice) -> kiln::Result<Kiln> {
     manual().open_on(Arc::new(disk.clone()))
@@ -32,7 +37,7 @@ pub(crate) fn play(
     seed: u64,
     close: bool,
 ) -> kiln::Result<()> {
-    let db = reopen(disk)?;
+    let db = open(disk, profile)?;
     let mut shift = Shift::begin(&db, history, profile, seed)?;
     let outcome = shift.work();
     if outcome.is_err() && disk.crashed() {

@@ -11,7 +11,7 @@ use kiln::device::{Fault, FaultKind, Keep, OperationKind, SimulatedDevice};
 use kiln::{Error, ErrorKind, Kiln};
 
 use crate::arguments::Effort;
-use crate::crash::reopen;
+use crate::crash::{open, reopen};
 use crate::jobs::Progress;
 use crate::oracle::{check_recovered, read_all};
 use crate::support::{Replay, copy_of};
@@ -71,7 +71,7 @@ impl Case {
         let disk = SimulatedDevice::new(seed);
         disk.inject(Fault { nth, ..self.fault });
         let mut history = History::default();
-        if let Ok(db) = reopen(&disk) {
+        if let Ok(db) = open(&disk, profile) {
             play_on(&db, &mut history, profile, seed);
             if !self.reopen {
                 disk.crash_after(disk.steps());

@@ -53,7 +53,7 @@ impl Random {
 
 /// The smallest database there is, on the calling thread alone: the same calls make the same device steps.
 pub(crate) fn manual() -> Options {
-    Options::new().background(false).segment_bytes(64 << 10).memory(128 << 10)
+    Options::new().background(false).segment_bytes(64 << 10).memory(0)
 }
 
 /// An independent copy of a disk, as it is seen now.

@@ -78,7 +78,7 @@ impl Options {
         self
     }
 
-    /// Size of the log's files in bytes, a power of two from 64 KiB to 1 GiB; only when the database is created.
+    /// Size of the log's files in bytes, a power of two from 16 KiB to 1 GiB; only when the database is created.
     /// Default 32 MiB. Values may have half of it at the most (and 16 MiB), keys an eighth (and 64 KiB).
     pub fn segment_bytes(mut self, bytes: u64) -> Options {
         self.segment_bytes = bytes;
@@ -164,7 +164,7 @@ impl Options {
         if !self.segment_bytes.is_power_of_two()
             || !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&self.segment_bytes)
         {
-            return Err(Error::input("segment_bytes must be a power of two from 64 KiB to 1 GiB"));
+            return Err(Error::input("segment_bytes must be a power of two from 16 KiB to 1 GiB"));
         }
         if self.memory > 1 << 46 {
             return Err(Error::input("memory must be below 64 TiB"));

@@ -12,7 +12,7 @@ use crate::crash::reopen;
 use crate::support::{Random, manual};
 use crate::testing::{PATIENCE, at_test, background, budget, seed, watched};
 
-/// The longest key and value of the smallest database: an eighth of a segment, and half of one.
+/// The longest key and value of a database with segments of 64 KiB: an eighth of a segment, and half of one.
 const KEY_BYTES_MAX: usize = 8 << 10;
 const VALUE_BYTES_MAX: usize = 32 << 10;
 
@@ -246,7 +246,7 @@ fn c9_opening_refuses_what_is_no_database_and_touches_nothing() {
 
 #[test]
 fn c9_bad_options_are_refused_and_segment_bytes_stay_as_created() {
-    for bad in [0, 1, 32 << 10, 3 << 20, 2 << 30] {
+    for bad in [0, 1, 8 << 10, 3 << 20, 2 << 30] {
         let disk = Arc::new(SimulatedDevice::new(seed()));
         assert_eq!(kind(Options::new().segment_bytes(bad).open_on(disk)), ErrorKind::Input);
     }

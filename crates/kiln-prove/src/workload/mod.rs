@@ -40,27 +40,64 @@ pub(crate) struct Profile {
     pub(crate) long_one_in: usize,
     /// One transaction in so many overwrites ballast: it lets the log grow, but not the data.
     pub(crate) ballast_one_in: usize,
+    /// The size of the log's segments.
+    pub(crate) segment_bytes: u64,
 }
 
+/// The smallest segments there are: the less an opening reads and writes, the more states can be looked at.
+const SMALLEST_SEGMENTS: u64 = 16 << 10;
+/// Segments in which the longest values have room.
+const LARGER_SEGMENTS: u64 = 64 << 10;
+
 /// Three transactions: every loss pattern of every step can be tried, though a step have 4,096.
-pub(crate) const THREE: Profile =
-    Profile { operations: 3, safe_one_in: 2, filler_max: 0, long_one_in: 1_000, ballast_one_in: 1_000 };
+pub(crate) const THREE: Profile = Profile {
+    operations: 3,
+    safe_one_in: 2,
+    filler_max: 0,
+    long_one_in: 1_000,
+    ballast_one_in: 1_000,
+    segment_bytes: SMALLEST_SEGMENTS,
+};
 
 /// So little that every loss pattern of every step can be tried.
-pub(crate) const TINY: Profile =
-    Profile { operations: 16, safe_one_in: 3, filler_max: 0, long_one_in: 1_000, ballast_one_in: 1_000 };
+pub(crate) const TINY: Profile = Profile {
+    operations: 16,
+    safe_one_in: 3,
+    filler_max: 0,
+    long_one_in: 1_000,
+    ballast_one_in: 1_000,
+    segment_bytes: SMALLEST_SEGMENTS,
+};
 
 /// Small values: most hardenings write a single block.
-pub(crate) const SMALL: Profile =
-    Profile { operations: 60, safe_one_in: 4, filler_max: 24, long_one_in: 1_000, ballast_one_in: 1_000 };
+pub(crate) const SMALL: Profile = Profile {
+    operations: 60,
+    safe_one_in: 4,
+    filler_max: 24,
+    long_one_in: 1_000,
+    ballast_one_in: 1_000,
+    segment_bytes: SMALLEST_SEGMENTS,
+};
 
 /// Values of all sizes, in many hardenings: the log goes over several segments and its beginning is dropped.
-pub(crate) const LARGE: Profile =
-    Profile { operations: 200, safe_one_in: 7, filler_max: 2_500, long_one_in: 8, ballast_one_in: 4 };
+pub(crate) const LARGE: Profile = Profile {
+    operations: 200,
+    safe_one_in: 7,
+    filler_max: 2_500,
+    long_one_in: 8,
+    ballast_one_in: 4,
+    segment_bytes: LARGER_SEGMENTS,
+};
 
 /// Rare hardenings: each covers many transactions, and at times more than one segment.
-pub(crate) const LAZY: Profile =
-    Profile { operations: 220, safe_one_in: 60, filler_max: 18_000, long_one_in: 8, ballast_one_in: 16 };
+pub(crate) const LAZY: Profile = Profile {
+    operations: 220,
+    safe_one_in: 60,
+    filler_max: 18_000,
+    long_one_in: 8,
+    ballast_one_in: 16,
+    segment_bytes: LARGER_SEGMENTS,
+};
 
 /// The workloads, for the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

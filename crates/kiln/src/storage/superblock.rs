@@ -118,7 +118,7 @@ impl Superblock {
 }
 
 /// Bounds of the segment size.
-pub(crate) const SEGMENT_BYTES_MIN: u64 = 64 << 10;
+pub(crate) const SEGMENT_BYTES_MIN: u64 = 16 << 10;
 pub(crate) const SEGMENT_BYTES_MAX: u64 = 1 << 30;
 
 enum Slot {
