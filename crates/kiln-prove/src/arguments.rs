@@ -33,7 +33,7 @@ pub(crate) enum Part {
 #[cfg(feature = "plant")]
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct Planting {
-    /// Seconds for a part to find a bug, some have more and some less; failing operations have one pass.
+    /// Seconds for a part to find a bug; some have more and some less.
     #[arg(long, default_value_t = 20.0)]
     pub(crate) seconds: f64,
     /// Plant this one only.

@@ -20,9 +20,9 @@ const ATTEMPTS: [Attempt; 11] = [
     ("faults", "small", 1.0),
     ("faults", "large", 1.0),
     ("isolation", "resp", 0.5),
-    ("isolation", "library", 2.0),
     ("corrupt", "small", 2.0),
     ("crash", "lazy", 0.5),
+    ("isolation", "library", 2.0),
     ("crash", "large", 2.0),
     ("corrupt", "large", 2.0),
 ];
@@ -82,10 +82,7 @@ fn hunt(bug: Bug, seconds: f64) -> Option<Catch> {
             "isolation" => command.args(["--through", workload]),
             _ => command.args(["--workload", workload, "--jobs", "1"]),
         };
-        // A pass of failing operations is short, and what matters may come at its end.
-        if part != "faults" {
-            command.args(["--seconds", &(seconds * times).to_string()]);
-        }
+        command.args(["--seconds", &(seconds * times).to_string()]);
         let mut child =
             command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("this program starts");
         let lines = child.stdout.take().into_iter().flat_map(|output| BufReader::new(output).lines());
