@@ -131,6 +131,10 @@ pub(crate) struct Serve {
     /// The most connections at once
     #[arg(long, default_value_t = 10_000, value_name = "COUNT")]
     pub(crate) connections: usize,
+    /// Plant this bug in the engine
+    #[cfg(feature = "planted-bugs")]
+    #[arg(long)]
+    pub(crate) plant: Option<kiln::planted::Bug>,
 }
 
 /// An object of a database.

@@ -21,6 +21,8 @@ pub(crate) fn serve(arguments: &Serve) -> Result<(), Failure> {
     log.with_max_level(tracing_subscriber::filter::LevelFilter::WARN).init();
     raise_file_limit(arguments.connections);
 
+    #[cfg(feature = "planted-bugs")]
+    arguments.plant.into_iter().for_each(kiln::planted::plant);
     let db = open(arguments)?;
     println!("kiln {} on {}", env!("CARGO_PKG_VERSION"), arguments.dir.display());
     println!("{}", db.recovery_report().to_string().trim_end());

@@ -37,7 +37,7 @@ pub(crate) struct Planting {
     #[arg(long, default_value_t = 20.0)]
     pub(crate) seconds: f64,
     /// Plant this one only.
-    #[arg(long, value_parser = crate::plant::bug)]
+    #[arg(long)]
     pub(crate) only: Option<kiln::planted::Bug>,
 }
 
@@ -65,7 +65,7 @@ pub(crate) struct Effort {
     jobs: Option<u64>,
     /// Plant this bug in the engine before anything else.
     #[cfg(feature = "plant")]
-    #[arg(long, value_parser = crate::plant::bug)]
+    #[arg(long)]
     pub(crate) plant: Option<kiln::planted::Bug>,
     /// This process is one of several: print counts for the first one to add up.
     #[arg(long, hide = true)]
@@ -98,7 +98,7 @@ pub(crate) struct Concurrency {
     pub(crate) out: std::path::PathBuf,
     /// Plant this bug in the engine before anything else.
     #[cfg(feature = "plant")]
-    #[arg(long, value_parser = crate::plant::bug)]
+    #[arg(long)]
     pub(crate) plant: Option<kiln::planted::Bug>,
     /// Print counts only.
     #[arg(long, hide = true)]

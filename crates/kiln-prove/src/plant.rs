@@ -35,14 +35,6 @@ struct Catch {
     took: Duration,
 }
 
-/// The bug with this name.
-pub(crate) fn bug(name: &str) -> Result<Bug, String> {
-    Bug::ALL.iter().copied().find(|bug| bug.name() == name).ok_or_else(|| {
-        let names: Vec<_> = Bug::ALL.iter().map(|bug| bug.name()).collect();
-        format!("no bug has this name; there are {}", names.join(", "))
-    })
-}
-
 /// Plants one bug after the other and has all parts look for it.
 pub(crate) fn prove(planting: &Planting) -> ExitCode {
     let began = Instant::now();

@@ -14,6 +14,18 @@ macro_rules! bugs {
         }
 
         #[cfg(feature = "planted-bugs")]
+        impl std::str::FromStr for Bug {
+            type Err = String;
+
+            fn from_str(name: &str) -> Result<Bug, String> {
+                Bug::ALL.iter().copied().find(|bug| bug.name() == name).ok_or_else(|| {
+                    let names: Vec<_> = Bug::ALL.iter().map(|bug| bug.name()).collect();
+                    format!("no bug has this name; there are {}", names.join(", "))
+                })
+            }
+        }
+
+        #[cfg(feature = "planted-bugs")]
         impl Bug {
             /// All of them.
             pub const ALL: &[Bug] = &[$(Bug::$bug,)*];
