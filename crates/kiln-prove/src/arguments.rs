@@ -24,6 +24,8 @@ pub(crate) enum Part {
     Corrupt(Effort),
     /// Run transactions on many threads, crash now and then, and check everything that anybody saw for anomalies.
     Isolation(Concurrency),
+    /// Run the real server under the load of real clients; kill it, stop it, restart it, and check what is there.
+    Kill(Rounds),
     /// Plant mistakes in the engine, one after the other, and see which of the above notices each, and after how long.
     #[cfg(feature = "plant")]
     Plant(Planting),
@@ -107,10 +109,46 @@ pub(crate) struct Concurrency {
 
 impl Concurrency {
     pub(crate) fn limit(&self) -> Limit {
-        match self.states {
-            Some(states) => Limit::States(states),
-            None => Limit::Time(Duration::from_secs_f64(self.seconds.clamp(0.0, 1e9))),
+        Limit::of(self.seconds, self.states)
+    }
+}
+
+/// How often the real server is run and ended, and which.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Rounds {
+    /// The seed of every random choice; how long something takes it does not decide.
+    #[arg(long, default_value_t = crate::support::DEFAULT_SEED)]
+    pub(crate) seed: u64,
+    /// Stop after so many seconds.
+    #[arg(long, conflicts_with = "rounds", default_value_t = 20.0)]
+    seconds: f64,
+    /// Stop after so many rounds.
+    #[arg(long)]
+    rounds: Option<u64>,
+    /// The program [default: the kiln beside this program; if there is none, it is built].
+    #[arg(long, value_name = "PATH")]
+    pub(crate) kiln: Option<std::path::PathBuf>,
+    /// Plant this bug in the server.
+    #[cfg(feature = "plant")]
+    #[arg(long)]
+    plant: Option<kiln::planted::Bug>,
+    /// Print counts only.
+    #[arg(long, hide = true)]
+    pub(crate) counts: bool,
+}
+
+impl Rounds {
+    /// Options that every server gets.
+    pub(crate) fn server_arguments(&self) -> Vec<&'static str> {
+        #[cfg(feature = "plant")]
+        if let Some(bug) = self.plant {
+            return vec!["--plant", bug.name()];
         }
+        Vec::new()
+    }
+
+    pub(crate) fn limit(&self) -> Limit {
+        Limit::of(self.seconds, self.rounds)
     }
 }
 
@@ -122,12 +160,21 @@ pub(crate) enum Limit {
     States(u64),
 }
 
+impl Limit {
+    /// So many states, or else so many seconds.
+    fn of(seconds: f64, states: Option<u64>) -> Limit {
+        match states {
+            Some(states) => Limit::States(states),
+            None => Limit::Time(Duration::from_secs_f64(seconds.clamp(0.0, 1e9))),
+        }
+    }
+}
+
 impl Effort {
     pub(crate) fn limit(&self) -> Limit {
         match (self.seconds, self.states) {
-            (Some(seconds), _) => Limit::Time(Duration::from_secs_f64(seconds.clamp(0.0, 1e9))),
-            (None, Some(states)) => Limit::States(states),
             (None, None) => Limit::Pass,
+            (seconds, states) => Limit::of(seconds.unwrap_or_default(), states),
         }
     }
 

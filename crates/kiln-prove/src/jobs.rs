@@ -118,6 +118,14 @@ impl Progress {
         summary(self.name, &counted, (self.states, 1), self.began.elapsed(), outcome)
     }
 
+    /// The verdict of those who go on to the end although something is wrong.
+    pub(crate) fn fail(&self) {
+        match self.counts {
+            true => println!("{}", self.states),
+            false => println!("{}", self.summary("FAILED")),
+        }
+    }
+
     /// The verdict; whatever was wrong has ended the process before.
     pub(crate) fn finish(&self) {
         match self.counts {

@@ -7,6 +7,7 @@
 //!  workload/                  transactions at random, and the history that they make
 //!  plant                      mistakes made on purpose, to see what notices them
 //!  jobs  support              processes, counts, limits; randomness, replay lines, the watchdog
+//!  program/                   the real server under real clients: kill -9, SIGSTOP; full disks, bad input
 //!  contract/                  the tests of the contract, clause by clause, C1 to C9
 //! ```
 //!
@@ -23,6 +24,7 @@ mod jobs;
 mod oracle;
 #[cfg(feature = "plant")]
 mod plant;
+mod program;
 mod support;
 #[cfg(test)]
 mod testing;
@@ -46,6 +48,7 @@ fn main() -> ExitCode {
             concurrency.plant.into_iter().for_each(kiln::planted::plant);
             isolation::prove(&concurrency)
         }
+        Part::Kill(rounds) => program::kill::prove(&rounds),
         #[cfg(feature = "plant")]
         Part::Plant(planting) => plant::prove(&planting),
     }

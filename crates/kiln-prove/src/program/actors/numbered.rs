@@ -1,9 +1,10 @@
 //! Actors that write numbers to keys of their own.
 
-use fastrand::Rng;
 use redis::{Connection, RedisResult, cmd, pipe};
 
-use super::{Actor, Mode, number_of, numbered_value};
+use crate::support::Random;
+
+use super::{Actor, Mode, number_of, numbered_value, wait_limit};
 
 /// Keys of one safe writer.
 const KEY_COUNT: usize = 40;
@@ -13,26 +14,47 @@ const KEY_COUNT: usize = 40;
 struct Numbers {
     /// Acknowledged as durable: must be there, or a later one.
     acknowledged: u64,
+    /// Acknowledged in some way.
+    answered: u64,
     /// Asked for: nothing later may be there.
     asked: u64,
 }
 
 impl Numbers {
     fn check(&mut self, found: u64, key: &str) {
-        let Numbers { acknowledged, asked } = *self;
+        let Numbers { acknowledged, asked, .. } = *self;
         assert!(
             found >= acknowledged,
             "{key}: {acknowledged} was acknowledged as safe, and {found} is there"
         );
         assert!(found <= asked, "{key}: {asked} was the last to be written, and {found} is there");
         // What was recovered is durable, and the next restart must not go back behind it.
-        *self = Numbers { acknowledged: found, asked: found };
+        *self = Numbers { acknowledged: found, answered: found, asked: found };
+    }
+
+    /// The next number to ask for.
+    fn ask(&mut self) -> u64 {
+        self.asked += 1;
+        self.asked
+    }
+
+    /// What was asked for was acknowledged, as durable or not.
+    fn answer(&mut self, is_durable: bool) {
+        self.answered = self.asked;
+        if is_durable {
+            self.acknowledged = self.asked;
+        }
+    }
+
+    /// What was acknowledged in some way is durable.
+    fn settle(&mut self) {
+        self.acknowledged = self.answered;
     }
 }
 
 /// Writes numbered values, safe, some at a time on one connection.
 #[derive(Debug)]
-pub struct SafeWriter {
+pub(crate) struct SafeWriter {
     id: usize,
     keys: Vec<Numbers>,
     writes: u64,
@@ -40,7 +62,7 @@ pub struct SafeWriter {
 
 impl SafeWriter {
     /// A writer with keys that no other number has.
-    pub fn new(id: usize) -> SafeWriter {
+    pub(crate) fn new(id: usize) -> SafeWriter {
         SafeWriter { id, keys: vec![Numbers::default(); KEY_COUNT], writes: 0 }
     }
 
@@ -54,29 +76,28 @@ impl Actor for SafeWriter {
         Mode::Safe.set(connection)
     }
 
-    fn step(&mut self, connection: &mut Connection, random: &mut Rng) -> RedisResult<()> {
-        let first = random.usize(..KEY_COUNT);
-        let count = random.usize(1..=8);
+    fn step(&mut self, connection: &mut Connection, random: &mut Random) -> RedisResult<()> {
+        let first = random.below(KEY_COUNT);
+        let count = 1 + random.below(8);
         let written: Vec<usize> = (first..first + count).map(|at| at % KEY_COUNT).collect();
         let mut pipeline = pipe();
         for &at in &written {
-            self.keys[at].asked += 1;
-            let value = numbered_value(self.keys[at].asked, random);
+            let value = numbered_value(self.keys[at].ask(), random);
             pipeline.cmd("SET").arg(self.key(at)).arg(value).ignore();
         }
         pipeline.exec(connection)?;
         for &at in &written {
-            self.keys[at].acknowledged = self.keys[at].asked;
+            self.keys[at].answer(true);
         }
         self.writes += count as u64;
         Ok(())
     }
 
     fn check(&mut self, connection: &mut Connection) -> RedisResult<()> {
-        for at in 0..KEY_COUNT {
-            let key = self.key(at);
-            let value: Option<Vec<u8>> = cmd("GET").arg(&key).query(connection)?;
-            self.keys[at].check(number_of(value.as_deref()), &key);
+        let names: Vec<String> = (0..KEY_COUNT).map(|at| self.key(at)).collect();
+        let values: Vec<Option<Vec<u8>>> = cmd("MGET").arg(&names).query(connection)?;
+        for ((numbers, name), value) in self.keys.iter_mut().zip(&names).zip(values) {
+            numbers.check(number_of(value.as_deref()), name);
         }
         Ok(())
     }
@@ -88,7 +109,7 @@ impl Actor for SafeWriter {
 
 /// Writes the same number to two keys in turn, fast, and sometimes waits until it is durable.
 #[derive(Debug)]
-pub struct FastWriter {
+pub(crate) struct FastWriter {
     id: usize,
     first: Numbers,
     second: Numbers,
@@ -97,7 +118,7 @@ pub struct FastWriter {
 
 impl FastWriter {
     /// A writer with keys that no other number has.
-    pub fn new(id: usize) -> FastWriter {
+    pub(crate) fn new(id: usize) -> FastWriter {
         FastWriter { id, first: Numbers::default(), second: Numbers::default(), writes: 0 }
     }
 
@@ -115,26 +136,31 @@ impl Actor for FastWriter {
             self.second.asked = self.first.asked;
             let value = format!("{:020}", self.second.asked);
             cmd("SET").arg(&self.keys()[1]).arg(value).exec(connection)?;
+            self.second.answer(false);
         }
         Ok(())
     }
 
-    fn step(&mut self, connection: &mut Connection, random: &mut Rng) -> RedisResult<()> {
+    fn step(&mut self, connection: &mut Connection, random: &mut Random) -> RedisResult<()> {
         let [first, second] = self.keys();
-        self.first.asked += 1;
-        cmd("SET").arg(first).arg(numbered_value(self.first.asked, random)).exec(connection)?;
+        cmd("SET").arg(first).arg(numbered_value(self.first.ask(), random)).exec(connection)?;
+        self.first.answer(false);
         self.second.asked = self.first.asked;
         cmd("SET").arg(second).arg(numbered_value(self.second.asked, random)).exec(connection)?;
+        self.second.answer(false);
         self.writes += 2;
-        if random.u8(..) < 8 {
-            let (local, replicas): (u64, u64) = cmd("WAITAOF").arg(1).arg(0).arg(0).query(connection)?;
-            assert_eq!(
-                (local, replicas),
-                (1, 0),
+        if random.one_in(32) {
+            let limit = wait_limit(random);
+            let (local, replicas): (u64, u64) = cmd("WAITAOF").arg(1).arg(0).arg(limit).query(connection)?;
+            assert_eq!(replicas, 0, "there are no replicas");
+            assert!(
+                local == 1 || limit > 0,
                 "WAITAOF without a limit returned before the writes were durable"
             );
-            self.first.acknowledged = self.first.asked;
-            self.second.acknowledged = self.second.asked;
+            if local == 1 {
+                self.first.answer(true);
+                self.second.answer(true);
+            }
         }
         Ok(())
     }
@@ -152,6 +178,11 @@ impl Actor for FastWriter {
             "{first_key} is {first} and {second_key} is {second}: a later write survived and an earlier one did not"
         );
         Ok(())
+    }
+
+    fn settle(&mut self) {
+        self.first.settle();
+        self.second.settle();
     }
 
     fn acknowledged(&self) -> u64 {

@@ -17,40 +17,28 @@ mod numbered;
 mod session;
 mod shared;
 
-use fastrand::Rng;
 use redis::{Connection, RedisResult};
 
-pub use self::numbered::{FastWriter, SafeWriter};
-pub use self::session::Session;
-pub use self::shared::{
-    ACCOUNT_COUNT, ACCOUNT_START, Auditor, PAIR_COUNT, Pairs, Transfers, create_accounts,
-};
+use crate::support::Random;
+
+pub(crate) use self::numbered::{FastWriter, SafeWriter};
+pub(crate) use self::session::Session;
+pub(crate) use self::shared::{Auditor, Pairs, Transfers, create_accounts};
 
 /// A client that lives through all rounds.
-pub trait Actor: Send {
+pub(crate) trait Actor: Send {
     /// Sets up a new connection, before any other actor steps.
-    ///
-    /// # Errors
-    /// Those of the connection.
     fn begin(&mut self, connection: &mut Connection) -> RedisResult<()>;
 
-    /// Does one thing. An error of the connection ends the round; the actor then knows what is in doubt.
-    ///
-    /// # Errors
-    /// Those of the connection, and error replies.
-    ///
-    /// # Panics
-    /// If a reply is wrong.
-    fn step(&mut self, connection: &mut Connection, random: &mut Rng) -> RedisResult<()>;
+    /// Does one thing, and panics if a reply is wrong. An error of the connection ends the round; the actor then knows what is
+    /// in doubt.
+    fn step(&mut self, connection: &mut Connection, random: &mut Random) -> RedisResult<()>;
 
-    /// Checks what it wrote, on a new connection after a restart, before anybody writes.
-    ///
-    /// # Errors
-    /// Those of the connection.
-    ///
-    /// # Panics
-    /// If a promise was broken.
+    /// Checks what it wrote, on a new connection after a restart, before anybody writes; panics if a promise was broken.
     fn check(&mut self, connection: &mut Connection) -> RedisResult<()>;
+
+    /// The server has ended in order: all that was acknowledged is durable, fast or not.
+    fn settle(&mut self) {}
 
     /// How many writes were acknowledged so far.
     fn acknowledged(&self) -> u64;
@@ -58,7 +46,7 @@ pub trait Actor: Send {
 
 /// When a connection's writes are answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub(crate) enum Mode {
     /// When they are durable.
     Safe,
     /// When they are committed.
@@ -67,10 +55,7 @@ pub enum Mode {
 
 impl Mode {
     /// Sets the mode of a connection.
-    ///
-    /// # Errors
-    /// Those of the connection.
-    pub fn set(self, connection: &mut Connection) -> RedisResult<()> {
+    pub(crate) fn set(self, connection: &mut Connection) -> RedisResult<()> {
         let name = match self {
             Mode::Safe => "safe",
             Mode::Fast => "fast",
@@ -80,21 +65,24 @@ impl Mode {
 }
 
 /// A value that begins with a number and has some more bytes, so that records have all sizes.
-fn numbered_value(number: u64, random: &mut Rng) -> Vec<u8> {
-    let padding = match random.u8(..) {
-        0..=3 => random.usize(..60_000),
-        4..=40 => random.usize(..3_000),
-        _ => random.usize(..200),
+fn numbered_value(number: u64, random: &mut Random) -> Vec<u8> {
+    let padding = match random.below(256) {
+        0..=3 => random.below(60_000),
+        4..=40 => random.below(3_000),
+        _ => random.below(200),
     };
     let mut value = format!("{number:020}").into_bytes();
     value.resize(value.len() + padding, b'.');
     value
 }
 
+/// The longest that a wait for durability may take, in milliseconds: for ever (0), or so short that a server may not keep it,
+/// above all one that is stopped meanwhile.
+fn wait_limit(random: &mut Random) -> u64 {
+    if random.one_in(2) { 0 } else { 1 + random.below(20) as u64 }
+}
+
 /// The number that a value begins with; 0 if there is no value.
-///
-/// # Panics
-/// If the value was not written by [`numbered_value`].
 fn number_of(value: Option<&[u8]>) -> u64 {
     let Some(value) = value else { return 0 };
     let (number, padding) = value.split_at(value.len().min(20));
@@ -111,7 +99,7 @@ mod tests {
 
     #[test]
     fn values_keep_their_number() {
-        let mut random = Rng::with_seed(1);
+        let mut random = Random::new(1);
         for number in [0, 1, 77, u64::MAX] {
             assert_eq!(number_of(Some(&numbered_value(number, &mut random))), number);
         }

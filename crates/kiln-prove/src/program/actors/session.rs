@@ -2,26 +2,30 @@
 
 use std::time::{Duration, Instant};
 
-use fastrand::Rng;
 use redis::{Connection, RedisResult, cmd};
 
-use super::{Actor, Mode, number_of, numbered_value};
+use crate::support::Random;
+
+use super::{Actor, Mode, number_of, numbered_value, wait_limit};
 
 /// Writes the serial number of each write as its value.
 #[derive(Debug)]
-pub struct Session {
+pub(crate) struct Session {
     id: usize,
     mode: Mode,
     /// The last serial that was acknowledged as durable.
     durable: u64,
+    /// The last serial that was acknowledged in some way.
+    answered: u64,
     /// The last serial that was asked for.
     asked: u64,
+    writes: u64,
 }
 
 impl Session {
     /// A session of its own. Fast sessions wait for durability now and then.
-    pub fn new(id: usize, mode: Mode) -> Session {
-        Session { id, mode, durable: 0, asked: 0 }
+    pub(crate) fn new(id: usize, mode: Mode) -> Session {
+        Session { id, mode, durable: 0, answered: 0, asked: 0, writes: 0 }
     }
 
     fn key(&self) -> String {
@@ -59,18 +63,26 @@ impl Actor for Session {
         Ok(())
     }
 
-    fn step(&mut self, connection: &mut Connection, random: &mut Rng) -> RedisResult<()> {
+    fn step(&mut self, connection: &mut Connection, random: &mut Random) -> RedisResult<()> {
         self.asked += 1;
         cmd("SET").arg(self.key()).arg(numbered_value(self.asked, random)).exec(connection)?;
+        self.answered = self.asked;
+        self.writes += 1;
         if self.mode == Mode::Safe {
             self.durable = self.asked;
-        } else if random.u8(..) < 8 {
+        } else if random.one_in(32) {
             let version: u64 = cmd("KILN").arg("RECEIPT").query(connection)?;
-            let durable: u64 = cmd("KILN").arg("WAIT").arg(version).arg(0).query(connection)?;
-            assert_eq!(durable, 1, "KILN WAIT without a limit returned before the write was durable");
-            self.durable = self.asked;
+            let limit = wait_limit(random);
+            let durable: u64 = cmd("KILN").arg("WAIT").arg(version).arg(limit).query(connection)?;
+            assert!(
+                durable == 1 || limit > 0,
+                "KILN WAIT without a limit returned before the write was durable"
+            );
+            if durable == 1 {
+                self.durable = self.asked;
+            }
         }
-        if random.u8(..) < 4 {
+        if random.one_in(64) {
             let serial: u64 = cmd("KILN").arg("SERIAL").query(connection)?;
             assert_eq!(serial, self.asked, "{}: the serial is not the number of writes", self.name());
         }
@@ -88,11 +100,15 @@ impl Actor for Session {
         );
         assert!(recovered >= durable, "{name}: serial {durable} was durable, {recovered} is recovered");
         assert!(recovered <= asked, "{name}: serial {asked} was the last, {recovered} is recovered");
-        (self.durable, self.asked) = (recovered, recovered);
+        (self.durable, self.answered, self.asked) = (recovered, recovered, recovered);
         Ok(())
     }
 
+    fn settle(&mut self) {
+        self.durable = self.answered;
+    }
+
     fn acknowledged(&self) -> u64 {
-        self.asked
+        self.writes
     }
 }

@@ -4,9 +4,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use kiln_tests::program;
-use kiln_tests::server::Server;
 use redis::{Connection, RedisResult, cmd};
+
+use super::binary;
+use super::server::Server;
 
 const SERVER: &[&str] = &["--memory", "64MiB"];
 const VALUE_BYTES: usize = 100_000;
@@ -17,7 +18,7 @@ struct Mount<'a>(&'a Path);
 impl Mount<'_> {
     fn new(path: &Path, megabytes: u32) -> Option<Mount<'_>> {
         let options = format!("size={megabytes}m");
-        run("mount", &["-t", "tmpfs", "-o", &options, "kiln-tests"], path).then_some(Mount(path))
+        run("mount", &["-t", "tmpfs", "-o", &options, "kiln-prove"], path).then_some(Mount(path))
     }
 
     fn resize(&self, megabytes: u32) {
@@ -73,7 +74,7 @@ fn a_full_disk_is_an_error_that_says_so_and_nothing_acknowledged_is_lost() {
         return;
     };
     let database = directory.path().join("database");
-    let server = Server::start(&database, SERVER);
+    let mut server = Server::start(&database, SERVER);
     let mut connection = server.connect();
 
     let (count, error) = fill(&mut connection);
@@ -85,9 +86,8 @@ fn a_full_disk_is_an_error_that_says_so_and_nothing_acknowledged_is_lost() {
     assert_all_there(&mut server.connect(), count);
 
     server.kill();
-    server.assert_killed();
-    program::check(&database);
-    let server = Server::start(&database, SERVER);
+    binary::check(&database);
+    let mut server = Server::start(&database, SERVER);
     assert_all_there(&mut server.connect(), count);
 
     mount.resize(512);
@@ -98,8 +98,8 @@ fn a_full_disk_is_an_error_that_says_so_and_nothing_acknowledged_is_lost() {
         std::thread::sleep(Duration::from_millis(50));
     }
     assert_all_there(&mut connection, count + 1);
-    assert!(server.terminate().success());
-    program::check(&database);
+    server.terminate();
+    binary::check(&database);
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn a_server_goes_on_by_itself_when_there_is_space_again() {
         println!("skipped: only root can mount the small file system that this test fills");
         return;
     };
-    let server = Server::start(&directory.path().join("database"), SERVER);
+    let mut server = Server::start(&directory.path().join("database"), SERVER);
     let mut connection = server.connect();
     let (count, _) = fill(&mut connection);
     mount.resize(512);
@@ -119,5 +119,5 @@ fn a_server_goes_on_by_itself_when_there_is_space_again() {
         std::thread::sleep(Duration::from_millis(50));
     }
     assert_all_there(&mut connection, count + 1);
-    assert!(server.terminate().success());
+    server.terminate();
 }

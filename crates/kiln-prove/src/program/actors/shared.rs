@@ -1,16 +1,17 @@
 //! Actors that share keys: what one transaction writes is seen whole by everybody, at every moment and after every kill.
 
-use fastrand::Rng;
 use redis::{Connection, RedisResult, Value, cmd, pipe};
+
+use crate::support::Random;
 
 use super::{Actor, Mode, number_of, numbered_value};
 
 /// How many accounts there are.
-pub const ACCOUNT_COUNT: usize = 12;
+const ACCOUNT_COUNT: usize = 12;
 /// What each account holds at first.
-pub const ACCOUNT_START: i64 = 1000;
+const ACCOUNT_START: i64 = 1000;
 /// How many pairs of keys there are.
-pub const PAIR_COUNT: usize = 6;
+const PAIR_COUNT: usize = 6;
 
 fn account(at: usize) -> String {
     format!("account:{at}")
@@ -21,10 +22,7 @@ fn pair(at: usize) -> [String; 2] {
 }
 
 /// Puts the same amount into each account.
-///
-/// # Errors
-/// Those of the connection.
-pub fn create_accounts(connection: &mut Connection) -> RedisResult<()> {
+pub(crate) fn create_accounts(connection: &mut Connection) -> RedisResult<()> {
     Mode::Safe.set(connection)?;
     let mut command = cmd("MSET");
     for at in 0..ACCOUNT_COUNT {
@@ -52,14 +50,14 @@ fn check_pair(connection: &mut Connection, at: usize) -> RedisResult<()> {
 
 /// Moves amounts between accounts, if the first holds enough.
 #[derive(Debug)]
-pub struct Transfers {
+pub(crate) struct Transfers {
     mode: Mode,
     count: u64,
 }
 
 impl Transfers {
     /// Some transfers.
-    pub fn new(mode: Mode) -> Transfers {
+    pub(crate) fn new(mode: Mode) -> Transfers {
         Transfers { mode, count: 0 }
     }
 }
@@ -69,10 +67,10 @@ impl Actor for Transfers {
         self.mode.set(connection)
     }
 
-    fn step(&mut self, connection: &mut Connection, random: &mut Rng) -> RedisResult<()> {
-        let from = random.usize(..ACCOUNT_COUNT);
-        let to = (from + random.usize(1..ACCOUNT_COUNT)) % ACCOUNT_COUNT;
-        let (from, to, amount) = (account(from), account(to), random.i64(1..400));
+    fn step(&mut self, connection: &mut Connection, random: &mut Random) -> RedisResult<()> {
+        let from = random.below(ACCOUNT_COUNT);
+        let to = (from + 1 + random.below(ACCOUNT_COUNT - 1)) % ACCOUNT_COUNT;
+        let (from, to, amount) = (account(from), account(to), 1 + random.below(400) as i64);
         cmd("WATCH").arg(&from).exec(connection)?;
         let balance: i64 = cmd("GET").arg(&from).query(connection)?;
         if balance < amount {
@@ -103,7 +101,7 @@ impl Actor for Transfers {
 
 /// Writes one number to two keys at once.
 #[derive(Debug)]
-pub struct Pairs {
+pub(crate) struct Pairs {
     id: u64,
     mode: Mode,
     count: u64,
@@ -111,7 +109,7 @@ pub struct Pairs {
 
 impl Pairs {
     /// A writer whose numbers no other writer has, if there are fewer than a hundred writers.
-    pub fn new(id: u64, mode: Mode) -> Pairs {
+    pub(crate) fn new(id: u64, mode: Mode) -> Pairs {
         Pairs { id, mode, count: 0 }
     }
 }
@@ -121,12 +119,12 @@ impl Actor for Pairs {
         self.mode.set(connection)
     }
 
-    fn step(&mut self, connection: &mut Connection, random: &mut Rng) -> RedisResult<()> {
-        let [left, right] = pair(random.usize(..PAIR_COUNT));
+    fn step(&mut self, connection: &mut Connection, random: &mut Random) -> RedisResult<()> {
+        let [left, right] = pair(random.below(PAIR_COUNT));
         let number = (self.count + 1) * 100 + self.id;
         // The sizes differ, so that the two records lie at unlike places of pages and sectors.
         let values = [numbered_value(number, random), numbered_value(number, random)];
-        if random.bool() {
+        if random.one_in(2) {
             cmd("MSET").arg(left).arg(&values[0]).arg(right).arg(&values[1]).exec(connection)?;
         } else {
             let mut transaction = pipe();
@@ -148,18 +146,18 @@ impl Actor for Pairs {
 
 /// Reads what [`Transfers`] and [`Pairs`] write while they do.
 #[derive(Debug, Default)]
-pub struct Auditor;
+pub(crate) struct Auditor;
 
 impl Actor for Auditor {
     fn begin(&mut self, _: &mut Connection) -> RedisResult<()> {
         Ok(())
     }
 
-    fn step(&mut self, connection: &mut Connection, random: &mut Rng) -> RedisResult<()> {
-        if random.bool() {
+    fn step(&mut self, connection: &mut Connection, random: &mut Random) -> RedisResult<()> {
+        if random.one_in(2) {
             check_accounts(connection)
         } else {
-            check_pair(connection, random.usize(..PAIR_COUNT))
+            check_pair(connection, random.below(PAIR_COUNT))
         }
     }
 

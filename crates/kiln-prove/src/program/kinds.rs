@@ -1,0 +1,25 @@
+//! Databases and servers of many kinds, as a seed wants them.
+
+use kiln::{Kiln, Options};
+
+use crate::arguments::Rounds;
+use crate::support::Random;
+
+/// Options of a server: mostly so little memory that the log goes round often.
+pub(super) fn server_arguments(rounds: &Rounds, random: &mut Random) -> Vec<String> {
+    let memory = random.pick(&["4MiB", "16MiB", "64MiB"]);
+    let window = random.pick(&["2ms", "20ms", "100ms"]);
+    let mut arguments = vec!["--memory", memory, "--window", window];
+    arguments.extend(rounds.server_arguments());
+    arguments.into_iter().map(str::to_owned).collect()
+}
+
+/// Most databases have small segments, of which a short load fills many, and are made beforehand: servers make large ones.
+pub(super) fn prepare(random: &mut Random, open: impl FnOnce(&Options) -> kiln::Result<Kiln>) {
+    if random.one_in(4) {
+        return;
+    }
+    let options =
+        Options::new().background(false).memory(1 << 20).segment_bytes(256 << 10 << random.below(3));
+    open(&options).and_then(|db| db.close()).expect("an empty database can be made");
+}

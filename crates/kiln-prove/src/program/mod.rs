@@ -1,0 +1,98 @@
+//! The real program: `kiln serve` under the load of real clients, killed, stopped and starved.
+//!
+//! ```text
+//!  kill                 kill -9 and SIGSTOP at any moment
+//!  load                 what clients do to one run of the server     actors/     the clients, one promise each
+//!  kinds                what databases and servers are like          leash       servers do not outlive this program
+//!  server  binary       a running server; the program                disk_full  bad_input    tests of other misfortunes
+//! ```
+
+mod actors;
+#[cfg(test)]
+mod bad_input;
+mod binary;
+#[cfg(test)]
+mod disk_full;
+pub(crate) mod kill;
+mod kinds;
+mod leash;
+mod load;
+mod server;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+
+use crate::arguments::Rounds;
+use crate::jobs::Progress;
+use crate::support::Replay;
+
+/// Counts rounds, and the writes that were acknowledged in them.
+struct Tally {
+    progress: Progress,
+    noun: &'static str,
+    writes: u64,
+}
+
+impl Tally {
+    /// One more round, in which so many writes were acknowledged; and what else is to be told by now.
+    fn count(&mut self, writes: u64, besides: &str) {
+        self.writes += writes;
+        let besides = format!("{besides} and {} acknowledged writes", self.writes);
+        self.progress.count_all(1, self.noun, besides);
+    }
+
+    fn is_enough(&self) -> bool {
+        self.progress.is_enough()
+    }
+}
+
+/// Lets one database after the other live through some rounds.
+fn prove_by_lives(
+    part: &'static str,
+    noun: &'static str,
+    rounds: &Rounds,
+    mut one_life: impl FnMut(u64, &mut Tally),
+) -> ExitCode {
+    if let Some(path) = &rounds.kiln {
+        match path.canonicalize() {
+            Ok(path) => binary::choose(path),
+            Err(error) => {
+                eprintln!("kiln-prove: {}: {error}; --kiln names the program to be tried", path.display());
+                return ExitCode::from(2);
+            }
+        }
+    }
+    let arguments = rounds.server_arguments();
+    if !binary::knows(&arguments) {
+        eprintln!(
+            "kiln-prove: {} does not take: serve {}; to plant bugs it must be built with --features planted-bugs",
+            binary::path().display(),
+            arguments.join(" ")
+        );
+        return ExitCode::from(2);
+    }
+    let replay = Replay::default();
+    let progress = Progress::new(part, rounds.limit(), rounds.counts);
+    progress.watch(replay.clone());
+    let mut tally = Tally { progress, noun, writes: 0 };
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        // Which, is worth a line: an old one may lie there.
+        eprintln!("{part}: the program is {}", binary::path().display());
+        for seed in rounds.seed.. {
+            if tally.is_enough() {
+                break;
+            }
+            replay.at(&format!(
+                "{part} --seed {seed} --seconds 60  (time is not repeated: it may take several runs)"
+            ));
+            one_life(seed, &mut tally);
+        }
+    }));
+    if outcome.is_err() {
+        tally.progress.fail();
+        replay.print();
+        return ExitCode::FAILURE;
+    }
+    tally.progress.finish();
+    ExitCode::SUCCESS
+}
