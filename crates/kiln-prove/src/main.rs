@@ -7,7 +7,7 @@
 //!  workload/                  transactions at random, and the history that they make
 //!  plant                      mistakes made on purpose, to see what notices them
 //!  jobs  support              processes, counts, limits; randomness, replay lines, the watchdog
-//!  program/                   the real server under real clients: kill -9, SIGSTOP; full disks, bad input
+//!  program/                   the real server under real clients: kill -9, SIGSTOP, power cuts; full disks, bad input
 //!  contract/                  the tests of the contract, clause by clause, C1 to C9
 //! ```
 //!
@@ -49,6 +49,7 @@ fn main() -> ExitCode {
             isolation::prove(&concurrency)
         }
         Part::Kill(rounds) => program::kill::prove(&rounds),
+        Part::Powercut(rounds) => program::powercut::prove(&rounds),
         #[cfg(feature = "plant")]
         Part::Plant(planting) => plant::prove(&planting),
     }

@@ -1,7 +1,7 @@
 //! The real program: `kiln serve` under the load of real clients, killed, stopped and starved.
 //!
 //! ```text
-//!  kill                 kill -9 and SIGSTOP at any moment
+//!  kill                 kill -9 and SIGSTOP at any moment            powercut/   a power loss at any moment
 //!  load                 what clients do to one run of the server     actors/     the clients, one promise each
 //!  kinds                what databases and servers are like          leash       servers do not outlive this program
 //!  server  binary       a running server; the program                disk_full  bad_input    tests of other misfortunes
@@ -17,6 +17,7 @@ pub(crate) mod kill;
 mod kinds;
 mod leash;
 mod load;
+pub(crate) mod powercut;
 mod server;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
