@@ -15,7 +15,7 @@
 //!  device     files, real and simulated
 //! ```
 //!
-//! Each layer uses only those below it.
+//! Each layer uses only those below it. Atomics, locks, threads and the clock of all of them come from `sync`.
 
 mod database;
 pub mod device;
@@ -27,7 +27,10 @@ mod options;
 pub mod planted;
 #[cfg(not(feature = "planted-bugs"))]
 mod planted;
+#[cfg(feature = "schedules")]
+pub mod schedules;
 mod storage;
+mod sync;
 
 pub use database::{CheckReport, Kiln, ObjectInfo, Snapshot, Statistics, check, check_on, dump_log};
 pub use error::{Error, ErrorKind, Result};

@@ -70,7 +70,7 @@ pub struct Kiln {
 struct Inner {
     engine: Arc<Engine>,
     report: RecoveryReport,
-    background: parking_lot::Mutex<Option<Background>>,
+    background: crate::sync::Mutex<Option<Background>>,
 }
 
 impl std::fmt::Debug for Inner {
@@ -109,7 +109,7 @@ impl Kiln {
             false => None,
         };
         Ok(Kiln {
-            inner: Arc::new(Inner { engine, report, background: parking_lot::Mutex::new(background) }),
+            inner: Arc::new(Inner { engine, report, background: crate::sync::Mutex::new(background) }),
         })
     }
 
@@ -402,7 +402,7 @@ impl Kiln {
     /// # Errors
     /// `Locked` if it is open; `Input` if the id does not have 1 to 1,024 bytes.
     pub fn session(&self, id: impl AsRef<[u8]>) -> Result<Session> {
-        if self.engine().closed.load(std::sync::atomic::Ordering::Relaxed) {
+        if self.engine().closed.load(crate::sync::atomic::Ordering::Relaxed) {
             return Err(Error::new(ErrorKind::Aborted, "the database is closed; open it again"));
         }
         Session::open(self.engine(), id.as_ref())

@@ -1,10 +1,6 @@
 //! Opening and closing a database.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
-
-use parking_lot::Mutex;
 
 use crate::device::{Device, OpenMode};
 use crate::error::{Error, ErrorKind, Result};
@@ -25,6 +21,8 @@ use crate::storage::liveness::Liveness;
 use crate::storage::log::Log;
 use crate::storage::segments::{self, Segments};
 use crate::storage::superblock::{self, Superblock, SuperblockFile};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{Instant, Mutex};
 
 /// Opens the database on a device, creating it if there is none and the options allow.
 pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<Engine>, RecoveryReport)> {

@@ -1,10 +1,10 @@
 //! Numbers about a running database.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::kernel::clock::Version;
 use crate::kernel::engine::Engine;
+use crate::sync::atomic::Ordering;
 
 /// Numbers about a running database; each is read by itself, without stopping anybody.
 #[derive(Clone, Debug, Default)]

@@ -15,7 +15,6 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{AtFlags, Dir, FallocateFlags, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
@@ -24,6 +23,7 @@ use super::{
     AlignedBuffer, BLOCK_BYTES, Device, DeviceError, DeviceFile, DeviceLock, LOCK_NAME, OpenMode,
     check_aligned, check_length, check_name,
 };
+use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// Bytes written at once where zeros stand in for reserved space.
 const ZEROS_BYTES: usize = 1 << 20;

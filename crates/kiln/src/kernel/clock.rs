@@ -5,9 +5,9 @@
 //! followed the tick, nothing will ever join the old version. Committers never wait for a tick.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::storage::epoch;
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// A tick of the database's one clock. Every commit belongs to one version; versions become durable in order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

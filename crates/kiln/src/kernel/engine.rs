@@ -1,9 +1,6 @@
 //! The engine: what all transactions of one database share.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
-use parking_lot::Mutex;
 
 use super::clock::Clock;
 use super::hardening::Hardening;
@@ -21,6 +18,8 @@ use crate::storage::log::{Log, Purpose};
 use crate::storage::record::Address;
 use crate::storage::segments::Segments;
 use crate::storage::superblock::SuperblockFile;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// See the module's documentation. The kernel's modules add to it what they are about: reading, committing,
 /// hardening, sweeping.

@@ -4,13 +4,12 @@
 //! calls it at the moments when a key comes to exist and when it ceases to. A new kind of object implements
 //! [`ObjectKeys`] and is registered in `objects::keys_of`.
 
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicI64, Ordering};
-
 use crate::error::{Error, ErrorKind, Result};
 use crate::storage::epoch::{self, Pin};
 use crate::storage::ordered_index::{Insertion, LeafRead, OrderedIndex};
 use crate::storage::record::OBJECTS_MAX;
+use crate::sync::OnceLock;
+use crate::sync::atomic::{AtomicI64, Ordering};
 
 /// The kinds of object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

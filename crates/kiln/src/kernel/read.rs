@@ -3,8 +3,6 @@
 //! No I/O happens under a pin: a record that is only on disk is read unpinned, and what led to it is validated
 //! afterwards.
 
-use std::sync::atomic::Ordering;
-
 use super::engine::Engine;
 use crate::error::Result;
 use crate::planted::{Bug, planted};
@@ -12,6 +10,7 @@ use crate::storage::epoch;
 use crate::storage::extent;
 use crate::storage::hash_index::{Bucket, Stamp};
 use crate::storage::record::{Address, Kind, NO_ADDRESS, OwnedRecord, RecordView};
+use crate::sync::atomic::{Ordering, fence};
 
 /// What a read found, and by what it can be validated later.
 #[derive(Clone, Copy, Debug)]
@@ -89,7 +88,7 @@ impl Engine {
             Some(Some((found, view.version())))
         });
         // The bucket's sequence covers the record too: unchanged means that nothing was torn.
-        std::sync::atomic::fence(Ordering::Acquire);
+        fence(Ordering::Acquire);
         if let Some(seen) = seen {
             return Some(
                 match seen.filter(|_| planted(Bug::ReadNotRepeated) || self.index.unchanged(bucket, stamp)) {

@@ -4,14 +4,13 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
-
-use parking_lot::Mutex;
+use std::time::Duration;
 
 use super::clock::Version;
 use super::engine::Engine;
 use super::hardening::horizon::{Outcome, Waiter};
 use crate::error::{Error, Result};
+use crate::sync::{Instant, Mutex};
 
 /// A set of tolerated failures that a commit can be made durable against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -7,13 +7,12 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 use super::engine::Engine;
 use super::receipt::Commit;
 use super::transaction::{self, Isolation, Transaction};
 use crate::error::{Error, ErrorKind, Result};
 use crate::planted::{Bug, planted};
+use crate::sync::Mutex;
 
 /// The object that holds the sessions' serial numbers.
 pub(crate) const SESSIONS_OBJECT: u32 = 1;

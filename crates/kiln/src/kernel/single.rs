@@ -42,7 +42,7 @@ impl Engine {
                     }
                     return Ok(committed);
                 }
-                Err(Setback::Conflict | Setback::NotWritable) => std::thread::yield_now(),
+                Err(Setback::Conflict | Setback::NotWritable) => crate::sync::thread::yield_now(),
                 Err(Setback::NoLogSpace) => self.wait_for_space(change.log_bytes(), change.purpose())?,
                 Err(Setback::Cold) => {
                     for (address, known) in &mut resolved {

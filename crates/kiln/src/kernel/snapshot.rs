@@ -6,10 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use parking_lot::Mutex;
-
 use super::engine::Engine;
 use crate::planted::{Bug, planted};
+use crate::sync::Mutex;
 
 /// The versions at which somebody reads.
 #[derive(Default)]

@@ -5,9 +5,6 @@
 //! transaction nothing extra.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use parking_lot::Mutex;
 
 use super::engine::Engine;
 use super::transaction::{self, Isolation};
@@ -16,6 +13,8 @@ use crate::planted::{Bug, planted};
 use crate::storage::epoch;
 use crate::storage::extent::{Extent, Item, Scanner};
 use crate::storage::record::{Address, DiskRecord, Kind, NO_ADDRESS};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// A durable tombstone that may still be in the indexes.
 pub(crate) struct Grave {

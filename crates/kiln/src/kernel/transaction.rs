@@ -2,8 +2,6 @@
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 use super::commit::{CommitScratch, ReadEntry, ReadSet};
 use super::engine::Engine;
@@ -15,6 +13,8 @@ use crate::objects::Object;
 use crate::planted::{Bug, planted};
 use crate::storage::hash_index::{Bucket, Stamp};
 use crate::storage::ordered_index::LeafRead;
+use crate::sync::atomic::Ordering;
+use crate::sync::{Instant, thread, thread_local};
 
 /// What a transaction may see of others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -511,7 +511,7 @@ impl Backoff {
         }
         self.attempts += 1;
         if self.attempts <= 3 {
-            std::thread::yield_now();
+            thread::yield_now();
             return;
         }
         let random = RANDOM.with(|state| {
@@ -523,6 +523,6 @@ impl Backoff {
             word
         });
         let most_us = 1u64 << self.attempts.min(10);
-        std::thread::sleep(std::time::Duration::from_micros(random % most_us));
+        thread::sleep(std::time::Duration::from_micros(random % most_us));
     }
 }

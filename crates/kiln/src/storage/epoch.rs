@@ -11,20 +11,19 @@
 //! ```
 //!
 //! The committer pays no fence: the ticker's `membarrier` interrupts every running thread of the
-//! process, so either the ticker sees the slot odd, or the thread sees the new clock. (Silo §4.1 and
+//! process ([`barrier`]), so either the ticker sees the slot odd, or the thread sees the new clock. (Silo §4.1 and
 //! CPR §3 use epochs for the same purpose; a per-thread counter that is odd while pinned needs no
-//! global epoch number and lets an idle, sleeping or abandoned thread never hold anybody up.) Where the
-//! kernel has no `membarrier`, every pin issues the fence instead.
+//! global epoch number and lets an idle, sleeping or abandoned thread never hold anybody up.)
 //!
 //! The slots are shared by all databases of the process. Pins are short and never span I/O or user code,
 //! so one database waits for another's pins only for microseconds.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, compiler_fence, fence};
+use std::sync::Arc;
 
-use parking_lot::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use crate::sync::{Mutex, barrier, hint, process_wide, thread, thread_local};
 
 /// One thread's slot, alone on its cache lines so that a pin never bounces another thread's line.
 #[repr(align(128))]
@@ -36,26 +35,28 @@ struct Slot {
     owned: AtomicBool,
 }
 
-/// Every slot ever made. Slots live as long as the process and are reused by later threads, so their
-/// number is the largest number of threads that were ever alive at once.
-static SLOTS: Mutex<Vec<&'static Slot>> = Mutex::new(Vec::new());
+process_wide! {
+    /// Every slot ever made. Slots live as long as the process and are reused by later threads, so their
+    /// number is the largest number of threads that were ever alive at once.
+    static SLOTS: Mutex<Vec<Arc<Slot>>> = Mutex::new(Vec::new());
+}
 
 struct Registration {
-    slot: &'static Slot,
+    slot: Arc<Slot>,
     depth: Cell<u32>,
 }
 
 impl Registration {
     fn acquire() -> Registration {
         let mut slots = SLOTS.lock();
-        let free = slots.iter().copied().find(|slot| !slot.owned.load(Ordering::Relaxed));
+        let free = slots.iter().find(|slot| !slot.owned.load(Ordering::Relaxed)).cloned();
         let slot = free.unwrap_or_else(|| {
-            let slot: &'static Slot = Box::leak(Box::new(Slot {
+            let slot = Arc::new(Slot {
                 sequence: AtomicU64::new(0),
                 index: slots.len(),
                 owned: AtomicBool::new(false),
-            }));
-            slots.push(slot);
+            });
+            slots.push(slot.clone());
             slot
         });
         slot.owned.store(true, Ordering::Relaxed);
@@ -90,11 +91,7 @@ pub(crate) fn pin() -> Pin {
         if depth == 0 {
             let sequence = registration.slot.sequence.load(Ordering::Relaxed);
             registration.slot.sequence.store(sequence + 1, Ordering::Relaxed);
-            if asymmetric() {
-                compiler_fence(Ordering::SeqCst);
-            } else {
-                fence(Ordering::SeqCst);
-            }
+            barrier::light();
         }
     });
     Pin { not_send: PhantomData }
@@ -126,21 +123,18 @@ pub(crate) fn thread_index() -> usize {
 /// If the calling thread is pinned: it would wait for itself.
 pub(crate) fn quiesce() {
     REGISTRATION.with(|registration| assert_eq!(registration.depth.get(), 0, "quiesce under a pin"));
-    fence(Ordering::SeqCst);
-    if asymmetric() {
-        heavy_barrier();
-    }
+    barrier::heavy();
     let mut index = 0;
     while let Some(slot) = slot_at(index) {
-        wait_unpinned(slot);
+        wait_unpinned(&slot);
         index += 1;
     }
     fence(Ordering::SeqCst);
 }
 
 /// A slot that is added while `quiesce` walks the registry belongs to a thread that saw its stores.
-fn slot_at(index: usize) -> Option<&'static Slot> {
-    SLOTS.lock().get(index).copied()
+fn slot_at(index: usize) -> Option<Arc<Slot>> {
+    SLOTS.lock().get(index).cloned()
 }
 
 fn wait_unpinned(slot: &Slot) {
@@ -152,43 +146,17 @@ fn wait_unpinned(slot: &Slot) {
     while slot.sequence.load(Ordering::Acquire) == seen {
         spins += 1;
         if spins < 64 {
-            std::hint::spin_loop();
+            hint::spin_loop();
         } else {
             // The pinned thread may have been descheduled; give it the processor.
-            std::thread::yield_now();
+            thread::yield_now();
         }
     }
-}
-
-/// True where the kernel offers the expedited private `membarrier`, so that pins need no fence.
-#[inline]
-fn asymmetric() -> bool {
-    static REGISTERED: OnceLock<bool> = OnceLock::new();
-    *REGISTERED.get_or_init(register_barrier)
-}
-
-#[cfg(not(miri))]
-fn register_barrier() -> bool {
-    use rustix::thread::{MembarrierCommand, MembarrierQuery, membarrier, membarrier_query};
-    membarrier_query().contains(MembarrierQuery::PRIVATE_EXPEDITED)
-        && membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok()
-}
-
-#[cfg(miri)]
-fn register_barrier() -> bool {
-    false
-}
-
-fn heavy_barrier() {
-    use rustix::thread::{MembarrierCommand, membarrier};
-    membarrier(MembarrierCommand::PrivateExpedited)
-        .expect("membarrier was registered at start and cannot fail afterwards");
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
     use std::sync::atomic::AtomicUsize;
     use std::time::Duration;
 

@@ -99,7 +99,7 @@ impl ExtentWriter {
         let extent = &mut self.buffer[..length];
         let words = log.memory(start, end - start);
         for (bytes, word) in extent.as_chunks_mut::<8>().0.iter_mut().zip(words) {
-            *bytes = word.load(std::sync::atomic::Ordering::Relaxed).to_le_bytes();
+            *bytes = word.load(crate::sync::atomic::Ordering::Relaxed).to_le_bytes();
         }
         let mut offset = SEAL_BYTES as usize;
         while offset < extent.len() {

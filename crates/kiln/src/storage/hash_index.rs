@@ -23,14 +23,12 @@
 //! records on disk (measured as faster for in-place updates, see `docs/decisions.md`).
 
 use std::io;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use parking_lot::Mutex;
 
 use super::memory::{self, Words};
 use super::record::Address;
 use crate::planted::{Bug, planted};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Mutex, OnceLock, hint, thread};
 
 /// Levels at which an index can begin: 2^8 buckets, 16 KiB, to 2^14 buckets, 1 MiB.
 const BASE_LEVEL_MIN: u32 = 8;
@@ -246,7 +244,7 @@ impl HashIndex {
                     return (addresses, next);
                 }
             }
-            std::thread::yield_now();
+            thread::yield_now();
         }
     }
 
@@ -506,10 +504,10 @@ fn unpack(state: u64) -> (u32, u64) {
 fn wait(waits: &mut u32) -> bool {
     *waits += 1;
     if *waits < SPINS_MAX {
-        std::hint::spin_loop();
+        hint::spin_loop();
     } else {
         // The holder may have been descheduled; give it the processor.
-        std::thread::yield_now();
+        thread::yield_now();
     }
     *waits < SPINS_MAX + YIELDS_MAX
 }

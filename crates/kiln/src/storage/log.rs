@@ -25,13 +25,13 @@
 //! - Memory below `head` is reused only after a quiesce that follows the move of `head`.
 
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::epoch;
 use super::memory::{self, Words};
 use super::record::{self, Address, RecordView};
 use super::seal::SEAL_BYTES;
 use crate::device::BLOCK_BYTES;
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// What a hardening may need beyond the last record: padding to a block, and the next seal.
 const SHIFT_BYTES: u64 = 2 * BLOCK_BYTES as u64;

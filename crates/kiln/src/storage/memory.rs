@@ -7,7 +7,8 @@
 
 use std::io;
 use std::ops::Deref;
-use std::sync::atomic::AtomicU64;
+
+use crate::sync::atomic::AtomicU64;
 
 /// Arrays from this size on are mappings of their own; smaller ones, which a small database opens and closes faster, are
 /// on the heap.

@@ -18,7 +18,7 @@
 //!
 //! Invariant: a record is immutable once its version is closed. Its key never changes.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// A place in the log: a byte offset from the log's beginning of time; a multiple of 8, below 2^48.
 pub(crate) type Address = u64;

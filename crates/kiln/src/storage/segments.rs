@@ -12,14 +12,13 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
-use parking_lot::{Mutex, RwLock};
 
 use super::record::Address;
 use crate::device::{AlignedBuffer, BLOCK_BYTES, Device, DeviceFile, OpenMode};
 use crate::error::{Error, Result};
 use crate::planted::{Bug, planted};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{Mutex, RwLock};
 
 const PREFIX: &str = "segment-";
 const SPARE: &str = "spare";

@@ -35,15 +35,15 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
 
 pub use crash::{CrashStates, Keep, LossUnit};
 pub use faults::{Fault, FaultKind, OperationKind};
 
 use super::{Device, DeviceError, DeviceFile, DeviceLock, OpenMode, check_aligned, check_length, check_name};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Mutex, MutexGuard, thread};
 use content::Content;
 use disk::{Disk, Inode, Names};
 use random::Random;
@@ -263,7 +263,7 @@ impl Shared {
         let mut disk = self.disk.lock();
         let fault = disk.begin(operation)?;
         if let Some(FaultKind::Delay(duration)) = fault {
-            MutexGuard::unlocked(&mut disk, || std::thread::sleep(duration));
+            MutexGuard::unlocked(&mut disk, || thread::sleep(duration));
             disk.check_power()?;
             return Ok((disk, None));
         }

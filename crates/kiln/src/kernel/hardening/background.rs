@@ -4,16 +4,15 @@
 //! ask for. The *keeper* watches the window while the hardener may be stuck in a slow disk, prepares
 //! segments ahead of the tail, forgets deleted keys and drops dead segments.
 
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
-
-use parking_lot::{Condvar, MutexGuard};
+use std::time::Duration;
 
 use super::Requests;
 use crate::error::{Error, Result};
 use crate::kernel::engine::Engine;
+use crate::sync::atomic::Ordering;
+use crate::sync::thread::{self, JoinHandle};
+use crate::sync::{Condvar, Instant, MutexGuard};
 
 type Job = fn(&Arc<Engine>);
 const JOBS: [(&str, Job); 2] = [("kiln-hardener", run_hardener), ("kiln-keeper", run_keeper)];
@@ -29,7 +28,7 @@ impl Background {
         let mut background = Background { engine: Arc::downgrade(engine), threads: Vec::new() };
         for (name, job) in JOBS {
             let engine = engine.clone();
-            let thread = std::thread::Builder::new()
+            let thread = thread::Builder::new()
                 .name(name.to_owned())
                 .spawn(move || job(&engine))
                 .map_err(|error| Error::io("starting a background thread", error))?;
@@ -46,8 +45,7 @@ impl Drop for Background {
             engine.hardening.wake_all();
         }
         // The last handle may have been dropped by a callback on the hardener itself, which cannot await itself.
-        let others =
-            self.threads.drain(..).filter(|thread| thread.thread().id() != std::thread::current().id());
+        let others = self.threads.drain(..).filter(|thread| thread.thread().id() != thread::current().id());
         for thread in others {
             // A panic in a background thread has been reported by the panic hook.
             let _ = thread.join();

@@ -1,17 +1,16 @@
 //! The horizon: how far the database is durable, and who waits for it to move.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::task::Waker;
-use std::thread::Thread;
-use std::time::{Duration, Instant};
-
-use parking_lot::{Condvar, Mutex};
+use std::time::Duration;
 
 use crate::error::{Error, ErrorKind};
 use crate::kernel::clock::Version;
 use crate::planted::{Bug, planted};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::thread::Thread;
+use crate::sync::{Condvar, Instant, Mutex, OnceLock};
 
 /// Commits that will never become durable, and why.
 #[derive(Clone, Debug)]

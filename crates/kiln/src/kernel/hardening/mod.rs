@@ -12,10 +12,7 @@
 pub(crate) mod background;
 pub(crate) mod horizon;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
-
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::time::Duration;
 
 use self::horizon::{Covered, Horizon, Lost, Waiter};
 use super::engine::Engine;
@@ -25,6 +22,8 @@ use crate::planted::{Bug, planted};
 use crate::storage::epoch;
 use crate::storage::extent::ExtentWriter;
 use crate::storage::record::{Address, Kind};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{Condvar, Instant, Mutex, MutexGuard, mpsc, thread};
 
 /// What the one who hardens owns.
 pub(crate) struct Leader {
@@ -217,15 +216,13 @@ impl Engine {
             if let Some(outcome) = horizon.outcome(version) {
                 return outcome.map_err(|lost| lost.error());
             }
-            if self.try_lead_for(version)
-                || !horizon.register(version, Waiter::Thread(std::thread::current()))
-            {
+            if self.try_lead_for(version) || !horizon.register(version, Waiter::Thread(thread::current())) {
                 continue;
             }
             // The leader looks for waiters after it has let go of the lock, so either it sees the registration
             // or this sees the lock free.
             if !self.try_lead_for(version) {
-                std::thread::park();
+                thread::park();
             }
         }
     }
@@ -238,7 +235,7 @@ impl Engine {
         };
         let horizon = &self.hardening.horizon;
         self.check_is_given_out(version)?;
-        let (told, hear) = std::sync::mpsc::channel();
+        let (told, hear) = mpsc::channel();
         let waiter = Waiter::Callback(Box::new(move |outcome| {
             // Whoever asked may have given up.
             let _ = told.send(outcome);

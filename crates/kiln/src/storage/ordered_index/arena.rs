@@ -13,9 +13,7 @@
 //! Levels that double keep the small index small and the directory short; chunks of bounded size keep the
 //! time bounded for which one insertion waits for fresh memory.
 
-use std::sync::OnceLock;
-
-use parking_lot::Mutex;
+use crate::sync::{Mutex, OnceLock};
 
 const FIRST_LEVEL_NODES: usize = 8;
 const CHUNK_NODES: usize = 256;

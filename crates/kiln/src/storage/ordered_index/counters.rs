@@ -1,9 +1,8 @@
 //! Counters of an index, spread over cache lines so that threads that insert at the same time do not share
 //! one. A sum is exact when nothing runs.
 
-use std::sync::atomic::{AtomicIsize, Ordering};
-
 use crate::storage::epoch;
+use crate::sync::atomic::{AtomicIsize, Ordering};
 
 const SHARDS: usize = 16;
 

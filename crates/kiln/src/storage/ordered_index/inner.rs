@@ -8,9 +8,8 @@
 //! The version word of the separators protects the children as well. An inner node with no separator has
 //! one child; that is legal, and comes from unlinking (see `unlink.rs`).
 
-use std::sync::atomic::{AtomicU32, Ordering};
-
 use crate::storage::epoch::Pin;
+use crate::sync::atomic::{AtomicU32, Ordering};
 
 use super::key::{Key, Probe};
 use super::slots::{Locked, SLOT_COUNT, Slots, Version};

@@ -14,9 +14,8 @@
 //! all changes are made; so there is no deadlock, a failure changes nothing, and no reader can see a node that
 //! has shrunk under a parent that does not know it.
 
-use std::sync::atomic::Ordering;
-
 use crate::storage::epoch::Pin;
+use crate::sync::atomic::Ordering;
 
 use super::batch::LeafRead;
 use super::inner::{LockedInner, NodeId, Target};

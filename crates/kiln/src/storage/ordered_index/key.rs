@@ -29,11 +29,10 @@ use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::cmp::Ordering;
 use std::marker::PhantomData;
 use std::ptr;
-use std::sync::atomic::{AtomicUsize, Ordering as Memory};
-
-use parking_lot::Mutex;
 
 use crate::storage::epoch;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicUsize, Ordering as Memory};
 
 /// The bytes of a key that its head holds.
 pub(super) const HEAD_BYTES: usize = 16;

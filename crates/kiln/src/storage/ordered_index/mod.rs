@@ -69,9 +69,10 @@ mod concurrent_tests;
 mod tests;
 
 use std::ops::Bound;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::storage::epoch::Pin;
+use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::{hint, thread};
 
 use arena::Arena;
 pub(crate) use batch::{LeafBatch, LeafRead};
@@ -299,9 +300,9 @@ fn retry<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
         }
         failures += 1;
         if failures < 6 {
-            (0..1 << failures).for_each(|_| std::hint::spin_loop());
+            (0..1 << failures).for_each(|_| hint::spin_loop());
         } else {
-            std::thread::yield_now();
+            thread::yield_now();
         }
     }
 }

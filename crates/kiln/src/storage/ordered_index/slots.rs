@@ -23,9 +23,10 @@
 
 use std::cmp::Ordering;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering as Memory, fence};
 
 use crate::storage::epoch::Pin;
+use crate::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering as Memory, fence};
+use crate::sync::hint;
 
 use super::key::{Head, Key, KeyRef, Probe, TailWord};
 
@@ -78,7 +79,7 @@ impl Slots {
             if version & 1 == 0 {
                 return Some(Version(version));
             }
-            std::hint::spin_loop();
+            hint::spin_loop();
         }
         None
     }

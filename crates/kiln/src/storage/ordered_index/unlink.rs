@@ -16,9 +16,8 @@
 //! why they need not be. An unlinked node stays locked until it is used again. If the anchor is the root and
 //! keeps one child, that child becomes the root.
 
-use std::sync::atomic::Ordering;
-
 use crate::storage::epoch::Pin;
+use crate::sync::atomic::Ordering;
 
 use super::inner::{LockedInner, NodeId, Target};
 use super::key::Probe;

@@ -1,8 +1,7 @@
 //! A structural check of the whole tree, for tests.
 
-use std::sync::atomic::Ordering;
-
 use crate::storage::epoch;
+use crate::sync::atomic::Ordering;
 
 use super::OrderedIndex;
 use super::inner::NodeId;
