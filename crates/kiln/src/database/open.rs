@@ -209,7 +209,7 @@ pub(super) fn close(engine: &Engine) -> Result<()> {
 }
 
 fn mark_closed(engine: &Engine) -> Result<()> {
-    let (end, checksum) = (engine.log.hardened(), engine.hardening.chain_checksum());
+    let (end, checksum) = (engine.log.hardened(), engine.chain_checksum());
     engine.superblock.lock().update(|superblock| {
         superblock.known_end = end;
         superblock.known_end_checksum = checksum;

@@ -175,11 +175,6 @@ impl Hardening {
         self.window
     }
 
-    /// Checksum of the last seal.
-    pub(crate) fn chain_checksum(&self) -> u32 {
-        self.leader.lock().writer.chain.checksum
-    }
-
     /// True once the background threads are to end.
     pub(crate) fn is_stopping(&self) -> bool {
         self.requests.lock().stop
@@ -219,8 +214,8 @@ impl Engine {
             if self.try_lead_for(version) || !horizon.register(version, Waiter::Thread(thread::current())) {
                 continue;
             }
-            // The leader looks for waiters after it has let go of the lock, so either it sees the registration
-            // or this sees the lock free.
+            // Whoever holds the lock looks for waiters after it has let go, so either it sees the registration or this
+            // sees the lock free.
             if !self.try_lead_for(version) {
                 thread::park();
             }
@@ -260,10 +255,19 @@ impl Engine {
     /// Hardens, if nobody does and the version still needs it; false if somebody else is at it.
     fn try_lead_for(&self, version: u64) -> bool {
         let Some(leader) = self.hardening.leader.try_lock() else { return false };
-        if self.hardening.horizon.outcome(version).is_none() {
-            self.lead(leader);
+        match self.hardening.horizon.outcome(version) {
+            None => self.lead(leader),
+            Some(_) => self.let_go(leader, Covered::default()),
         }
         true
+    }
+
+    /// Checksum of the last seal.
+    pub(crate) fn chain_checksum(&self) -> u32 {
+        let leader = self.hardening.leader.lock();
+        let checksum = leader.writer.chain.checksum;
+        self.let_go(leader, Covered::default());
+        checksum
     }
 
     /// Hardens everything committed so far; waits for a hardening under way first.
@@ -283,12 +287,12 @@ impl Engine {
     pub(crate) fn harden_or_wait(&self) {
         match self.hardening.leader.try_lock() {
             Some(leader) => self.lead(leader),
-            // The guard is released at once: the wait was the point.
-            None => drop(self.hardening.leader.lock()),
+            // The wait was the point.
+            None => self.let_go(self.hardening.leader.lock(), Covered::default()),
         }
     }
 
-    /// Runs one hardening as the leader, then hands over to a waiter that it did not cover.
+    /// Runs one hardening as the leader.
     fn lead(&self, mut leader: MutexGuard<'_, Leader>) {
         let hardening = &self.hardening;
         let covered = match hardening.horizon.failure() {
@@ -298,6 +302,13 @@ impl Engine {
             }
             Some(_) => Covered::default(),
         };
+        self.let_go(leader, covered);
+    }
+
+    /// Ends the lead, and hands it over to a waiter that was not covered. Nobody who has held the lock may leave this out,
+    /// not even without a hardening: a waiter that found it taken sleeps, and relies on being seen here.
+    fn let_go(&self, leader: MutexGuard<'_, Leader>, covered: Covered) {
+        let hardening = &self.hardening;
         // Waking many takes a while; the next leader need not wait for it.
         drop(leader);
         hardening.horizon.tell(covered);
@@ -408,11 +419,12 @@ impl Engine {
 
     /// Frees ring memory up to `target`, which is durable and needed by nobody; false if somebody is hardening.
     pub(crate) fn evict_dead(&self, target: Address) -> bool {
-        let Some(_leader) = self.hardening.leader.try_lock() else { return false };
+        let Some(leader) = self.hardening.leader.try_lock() else { return false };
         if self.log.head() < target {
             self.log.evict(target);
         }
         self.update_limit();
+        self.let_go(leader, Covered::default());
         true
     }
 
