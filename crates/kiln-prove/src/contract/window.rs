@@ -176,3 +176,30 @@ fn c5b_idle_threads_and_abandoned_transactions_never_delay_a_safe_commit() {
         assert_eq!(db.objects().iter().map(|object| object.keys).sum::<u64>(), 24);
     });
 }
+
+/// While somebody else hardened, the hardener used to turn with the lock of its requests in hand, if a commit had just woken it.
+/// Whoever asked it for something then waited for the device: a wait with a deadline, and the poll of a future.
+#[test]
+fn c5b_a_deadline_holds_while_the_device_is_stuck() {
+    watched("c5b_a_deadline_holds", 2 * PATIENCE, |_| {
+        let (device, gate) = GatedDevice::new(&SimulatedDevice::new(1));
+        let db = background().window(Duration::from_millis(20)).open_on(device).unwrap();
+        let map = db.map("map").unwrap();
+        for round in 0..5_u64 {
+            db.persist().unwrap();
+            // Long enough for the hardener to fall asleep, so that the commit wakes it.
+            thread::sleep(Duration::from_millis(100));
+            thread::scope(|scope| {
+                let _open = OpenAtEnd(gate.clone());
+                gate.shut();
+                let (_, receipt) = db.put(&map, "key", round.to_le_bytes()).unwrap().fast();
+                let leads = receipt.clone();
+                scope.spawn(move || leads.wait(Level::LOCAL).unwrap());
+                gate.wait_until_stuck();
+                let ends = scope.spawn(move || receipt.wait_timeout(Level::LOCAL, Duration::from_millis(1)));
+                eventually("the deadline", || ends.is_finished());
+                assert!(!ends.join().unwrap().unwrap(), "it cannot be durable yet");
+            });
+        }
+    });
+}

@@ -67,8 +67,9 @@ fn nap(engine: &Engine, wake: &Condvar, requests: &mut MutexGuard<'_, Requests>,
         Nap::Until(due) => drop(wake.wait_until(requests, due)),
         Nap::Idle => {
             hardening.asleep.fetch_add(1, Ordering::SeqCst);
-            // Either this sees the commit, or the commit sees the sleeper and has to take the lock to wake it.
-            if hardening.oldest_unhardened().is_none() {
+            // Either this sees the commit, or the commit sees the sleeper and has to take the lock to wake it. What somebody
+            // else is hardening is no reason to stay awake: that would be turning here, with the lock, until it is done.
+            if hardening.dirty_since.load(Ordering::SeqCst) == 0 {
                 wake.wait(requests);
             }
             hardening.asleep.fetch_sub(1, Ordering::SeqCst);
