@@ -14,6 +14,18 @@ pub(crate) struct Arguments {
 }
 
 /// What is tried.
+#[cfg(feature = "schedules")]
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum Part {
+    /// Run short concurrent programs on the engine under one schedule after the other.
+    Schedules(Scheduling),
+    /// Plant mistakes in the engine, one after the other, and see whether schedules notice them, and after how many.
+    #[cfg(feature = "plant")]
+    Plant(Planting),
+}
+
+/// What is tried.
+#[cfg(not(feature = "schedules"))]
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum Part {
     /// Cut the power at every step of the device, with every loss that a disk allows, and again during recovery.
@@ -45,7 +57,43 @@ pub(crate) struct Planting {
     pub(crate) only: Option<kiln::planted::Bug>,
 }
 
+/// How many schedules are tried.
+#[cfg(feature = "schedules")]
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct Scheduling {
+    /// The seed of the first schedule of each program; it decides every choice.
+    #[arg(long, default_value_t = crate::support::DEFAULT_SEED)]
+    pub(crate) seed: u64,
+    /// Stop after so many seconds.
+    #[arg(long, conflicts_with = "states", default_value_t = 20.0)]
+    seconds: f64,
+    /// Stop after so many schedules.
+    #[arg(long)]
+    pub(crate) states: Option<u64>,
+    /// Run this program only.
+    #[arg(long, value_parser = crate::schedules::program)]
+    pub(crate) only: Option<kiln::schedules::Program>,
+    /// Plant this bug in the engine before anything else.
+    #[cfg(feature = "plant")]
+    #[arg(long)]
+    pub(crate) plant: Option<kiln::planted::Bug>,
+    /// Print counts only.
+    #[arg(long, hide = true)]
+    pub(crate) counts: bool,
+}
+
+#[cfg(feature = "schedules")]
+impl Scheduling {
+    pub(crate) fn limit(&self) -> Limit {
+        match self.states {
+            Some(states) => Limit::States(states),
+            None => Limit::Time(Duration::from_secs_f64(self.seconds.clamp(0.0, 1e9))),
+        }
+    }
+}
+
 /// How much is tried.
+#[cfg(not(feature = "schedules"))]
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct Effort {
     /// The seed of every random choice.
@@ -77,6 +125,7 @@ pub(crate) struct Effort {
 }
 
 /// How many concurrent transactions are run and checked, and how.
+#[cfg(not(feature = "schedules"))]
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Concurrency {
     /// The seed of every random choice; who comes first it does not decide.
@@ -109,6 +158,7 @@ pub(crate) struct Concurrency {
     pub(crate) counts: bool,
 }
 
+#[cfg(not(feature = "schedules"))]
 impl Concurrency {
     pub(crate) fn limit(&self) -> Limit {
         Limit::of(self.seconds, self.states)
@@ -116,6 +166,7 @@ impl Concurrency {
 }
 
 /// How often the real server is run and ended, and which.
+#[cfg(not(feature = "schedules"))]
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Rounds {
     /// The seed of every random choice; how long something takes it does not decide.
@@ -139,6 +190,7 @@ pub(crate) struct Rounds {
     pub(crate) counts: bool,
 }
 
+#[cfg(not(feature = "schedules"))]
 impl Rounds {
     /// Options that every server gets.
     pub(crate) fn server_arguments(&self) -> Vec<&'static str> {
@@ -157,11 +209,13 @@ impl Rounds {
 /// When to stop.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Limit {
+    #[cfg_attr(feature = "schedules", allow(dead_code, reason = "schedules have no end"))]
     Pass,
     Time(Duration),
     States(u64),
 }
 
+#[cfg(not(feature = "schedules"))]
 impl Limit {
     /// So many states, or else so many seconds.
     fn of(seconds: f64, states: Option<u64>) -> Limit {
@@ -172,6 +226,7 @@ impl Limit {
     }
 }
 
+#[cfg(not(feature = "schedules"))]
 impl Effort {
     pub(crate) fn limit(&self) -> Limit {
         match (self.seconds, self.states) {

@@ -1,16 +1,21 @@
 //! Work on all processors: each job is a process of its own, so that nothing in one waits for the others, and a crash, a hang
 //! or a panic of one is seen.
 
+#[cfg(not(feature = "schedules"))]
 use std::io::{BufRead, BufReader, IsTerminal};
+#[cfg(not(feature = "schedules"))]
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::arguments::{Effort, Limit};
+#[cfg(not(feature = "schedules"))]
+use crate::arguments::Effort;
+use crate::arguments::Limit;
 use crate::support::Replay;
 
 /// Seeds of one job, before those of the next begin.
+#[cfg(not(feature = "schedules"))]
 const SEEDS_PER_JOB: u64 = 1 << 32;
 /// The longest that one state may take; what takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -151,6 +156,7 @@ fn summary(name: &str, counted: &str, (states, jobs): (u64, u64), took: Duration
 }
 
 /// Runs the part in several processes and adds up what they count.
+#[cfg(not(feature = "schedules"))]
 pub(crate) fn spread(part: &'static str, effort: &Effort) -> ExitCode {
     let (began, jobs) = (Instant::now(), effort.jobs());
     let total: Vec<AtomicU64> = (0..jobs).map(|_| AtomicU64::new(0)).collect();
@@ -183,6 +189,7 @@ pub(crate) fn spread(part: &'static str, effort: &Effort) -> ExitCode {
 }
 
 /// One job, to its end; `Err` if it found something, or could not run.
+#[cfg(not(feature = "schedules"))]
 fn run(part: &str, effort: &Effort, job: u64, count: &AtomicU64) -> Result<(), String> {
     let program =
         std::env::current_exe().map_err(|error| format!("this program cannot find itself: {error}"))?;

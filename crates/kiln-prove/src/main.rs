@@ -5,6 +5,7 @@
 //!  isolation/                 histories of many threads, with crashes in between, and their checker
 //!  oracle                     whether what is left is what the history says it must be
 //!  workload/                  transactions at random, and the history that they make
+//!  schedules/                 the engine's code under a scheduler of shuttle's: a build of its own, without the parts above
 //!  plant                      mistakes made on purpose, to see what notices them
 //!  jobs  support              processes, counts, limits; randomness, replay lines, the watchdog
 //!  program/                   the real server under real clients: kill -9, SIGSTOP, power cuts; full disks, bad input
@@ -14,30 +15,59 @@
 //! Exit codes: 0 nothing is wrong, 1 something is, 2 the command line is.
 
 mod arguments;
-#[cfg(test)]
+#[cfg(all(test, not(feature = "schedules")))]
 mod contract;
+#[cfg(not(feature = "schedules"))]
 mod corrupt;
+#[cfg(not(feature = "schedules"))]
 mod crash;
+#[cfg(not(feature = "schedules"))]
 mod faults;
+#[cfg(not(feature = "schedules"))]
 mod isolation;
+#[cfg_attr(feature = "schedules", expect(dead_code, reason = "the other parts need more of it"))]
 mod jobs;
+#[cfg(not(feature = "schedules"))]
 mod oracle;
 #[cfg(feature = "plant")]
 mod plant;
+#[cfg(not(feature = "schedules"))]
 mod program;
+#[cfg(feature = "schedules")]
+mod schedules;
+#[cfg_attr(feature = "schedules", expect(dead_code, reason = "the other parts need more of it"))]
 mod support;
-#[cfg(test)]
+#[cfg(all(test, not(feature = "schedules")))]
 mod testing;
+#[cfg(not(feature = "schedules"))]
 mod workload;
 
 use std::process::ExitCode;
 
 use clap::Parser as _;
 
-use arguments::{Arguments, Effort, Part};
+#[cfg(not(feature = "schedules"))]
+use arguments::Effort;
+use arguments::{Arguments, Part};
+#[cfg(not(feature = "schedules"))]
 use jobs::Progress;
+#[cfg(not(feature = "schedules"))]
 use support::Replay;
 
+#[cfg(feature = "schedules")]
+fn main() -> ExitCode {
+    match Arguments::parse().part {
+        Part::Schedules(scheduling) => {
+            #[cfg(feature = "plant")]
+            scheduling.plant.into_iter().for_each(kiln::planted::plant);
+            schedules::prove(&scheduling)
+        }
+        #[cfg(feature = "plant")]
+        Part::Plant(planting) => plant::prove(&planting),
+    }
+}
+
+#[cfg(not(feature = "schedules"))]
 fn main() -> ExitCode {
     match Arguments::parse().part {
         Part::Crash(effort) => run("crash", &effort, crash::prove),
@@ -55,6 +85,7 @@ fn main() -> ExitCode {
     }
 }
 
+#[cfg(not(feature = "schedules"))]
 fn run(part: &'static str, effort: &Effort, prove: fn(&Effort, &Replay, &mut Progress)) -> ExitCode {
     if effort.jobs() > 1 {
         return jobs::spread(part, effort);

@@ -5,7 +5,7 @@
 //! that asks for it.
 
 macro_rules! bugs {
-    ($($bug:ident $name:literal $what:literal,)*) => {
+    ($($bug:ident $name:literal $what:literal $(in $build:ident)?,)*) => {
         /// A mistake that can be planted.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[cfg_attr(not(feature = "planted-bugs"), expect(unreachable_pub, reason = "only test builds show it"))]
@@ -39,8 +39,16 @@ macro_rules! bugs {
             pub fn what(self) -> &'static str {
                 match self { $(Bug::$bug => $what,)* }
             }
+
+            /// True if it takes a certain interleaving, so that it is looked for in the build in which all of them can be
+            /// had (the feature `schedules`).
+            pub fn is_in_schedules(self) -> bool {
+                match self { $(Bug::$bug => bugs!(@in $($build)?),)* }
+            }
         }
     };
+    (@in schedules) => { true };
+    (@in) => { false };
 }
 
 bugs! {
@@ -103,6 +111,20 @@ bugs! {
     FirstCommitterIgnored "first-committer-ignored" "Under snapshot isolation the last committer wins.",
     CopiesUnfinished "copies-unfinished" "The end of the log is copied out while commits still write it.",
     WatchNotKept "watch-not-kept" "A watched key may change between its check and the commit.",
+    ClosesWithoutWaiting "closes-without-waiting" "A version closes while commits that join it are still at work." in schedules,
+    SuccessorNotWoken "successor-not-woken" "Who has hardened does not wake those that it was too late for." in schedules,
+    LeadLetGoQuietly "lead-let-go-quietly" "Who held the lead without hardening wakes nobody that found it taken." in schedules,
+    ParksWithoutLooking "parks-without-looking" "A waiter sleeps without looking again whether somebody leads." in schedules,
+    RegistersUnseen "registers-unseen" "A waiter is registered although its version has just become durable." in schedules,
+    SleepsWithoutLooking "sleeps-without-looking" "The background threads fall asleep without looking once more for a commit." in schedules,
+    TurnsWithTheLock "turns-with-the-lock" "The hardener turns, with its lock, while somebody else hardens." in schedules,
+    EvictsUnderReaders "evicts-under-readers" "Log memory is used again while somebody may still read it." in schedules,
+    QuiesceOverlooks "quiesce-overlooks" "Waiting for all pins leaves out every second thread." in schedules,
+    InnerUnpinEnds "inner-unpin-ends" "The end of an inner pin ends the outer one, too." in schedules,
+    UnlocksBeforeInstalling "unlocks-before-installing" "A commit unlocks its keys before it has written them." in schedules,
+    SplitShownLate "split-shown-late" "A bucket that was split is unlocked before others can know of the split." in schedules,
+    ReadOnlyIgnored "read-only-ignored" "A record is updated in place while the hardener copies it out." in schedules,
+    TailTakenTwice "tail-taken-twice" "Two commits may get the same log space." in schedules,
     CommitInTwoVersions "commit-in-two-versions" "The last write of a transaction of several gets the next version.",
 }
 

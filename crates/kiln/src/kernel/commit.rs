@@ -211,6 +211,9 @@ impl Engine {
         let outcome = self.prepare(&pin, writes, reads, scratch, first_committer, early);
         match outcome {
             Ok(version) => {
+                if planted(Bug::UnlocksBeforeInstalling) {
+                    self.unlock_all(scratch, true);
+                }
                 self.install_all(writes, scratch, version);
                 self.unlock_all(scratch, true);
                 Ok(version)
@@ -480,7 +483,7 @@ impl Engine {
         }
         let shape = change.shape();
         if (current.version == version || planted(Bug::UpdatesClosedVersions))
-            && current.address >= self.log.read_only()
+            && (current.address >= self.log.read_only() || planted(Bug::ReadOnlyIgnored))
             && current.address != NO_ADDRESS
             && self.log.view(current.address).is_some_and(|view| view.shape().words() == shape.words())
         {

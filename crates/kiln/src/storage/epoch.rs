@@ -22,6 +22,7 @@ use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use crate::planted::{Bug, planted};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use crate::sync::{Mutex, barrier, hint, process_wide, thread, thread_local};
 
@@ -103,7 +104,7 @@ impl Drop for Pin {
         REGISTRATION.with(|registration| {
             let depth = registration.depth.get() - 1;
             registration.depth.set(depth);
-            if depth == 0 {
+            if depth == 0 || planted(Bug::InnerUnpinEnds) {
                 let sequence = registration.slot.sequence.load(Ordering::Relaxed);
                 registration.slot.sequence.store(sequence + 1, Ordering::Release);
             }
@@ -127,7 +128,7 @@ pub(crate) fn quiesce() {
     let mut index = 0;
     while let Some(slot) = slot_at(index) {
         wait_unpinned(&slot);
-        index += 1;
+        index += 1 + usize::from(planted(Bug::QuiesceOverlooks));
     }
     fence(Ordering::SeqCst);
 }

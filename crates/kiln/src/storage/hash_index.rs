@@ -353,6 +353,12 @@ impl HashIndex {
         } else {
             (level as u64) << SPLIT_BITS | (split + 1)
         };
+        if planted(Bug::SplitShownLate) {
+            self.unlock_changed(new);
+            self.unlock_changed(split);
+            self.state.store(state, Ordering::SeqCst);
+            return true;
+        }
         self.state.store(state, Ordering::SeqCst);
         self.unlock_changed(new);
         self.unlock_changed(split);

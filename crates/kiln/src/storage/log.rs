@@ -31,6 +31,7 @@ use super::memory::{self, Words};
 use super::record::{self, Address, RecordView};
 use super::seal::SEAL_BYTES;
 use crate::device::BLOCK_BYTES;
+use crate::planted::{Bug, planted};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// What a hardening may need beyond the last record: padding to a block, and the next seal.
@@ -124,7 +125,9 @@ impl Log {
     pub(crate) fn evict(&self, head: Address) {
         debug_assert!(head >= self.head() && head <= self.hardened());
         self.head.store(head, Ordering::SeqCst);
-        epoch::quiesce();
+        if !planted(Bug::EvictsUnderReaders) {
+            epoch::quiesce();
+        }
         self.safe_head.store(head, Ordering::SeqCst);
     }
 
@@ -246,6 +249,9 @@ impl Log {
             let start = self.place(tail, bytes);
             if start + bytes > limit {
                 return None;
+            }
+            if planted(Bug::TailTakenTwice) {
+                self.tail.0.store(tail, Ordering::SeqCst);
             }
             match self.tail.0.compare_exchange_weak(tail, start + bytes, Ordering::SeqCst, Ordering::Relaxed)
             {

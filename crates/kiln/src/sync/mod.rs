@@ -23,3 +23,5 @@ mod scheduled;
 pub(crate) use real::*;
 #[cfg(feature = "schedules")]
 pub(crate) use scheduled::*;
+#[cfg(feature = "schedules")]
+pub use scheduled::{Time, begin, quietly};

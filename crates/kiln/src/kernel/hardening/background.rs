@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::Requests;
 use crate::error::{Error, Result};
 use crate::kernel::engine::Engine;
+use crate::planted::{Bug, planted};
 use crate::sync::atomic::Ordering;
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Condvar, Instant, MutexGuard};
@@ -69,7 +70,11 @@ fn nap(engine: &Engine, wake: &Condvar, requests: &mut MutexGuard<'_, Requests>,
             hardening.asleep.fetch_add(1, Ordering::SeqCst);
             // Either this sees the commit, or the commit sees the sleeper and has to take the lock to wake it. What somebody
             // else is hardening is no reason to stay awake: that would be turning here, with the lock, until it is done.
-            if hardening.dirty_since.load(Ordering::SeqCst) == 0 {
+            let awake = match planted(Bug::TurnsWithTheLock) {
+                true => hardening.oldest_unhardened().is_some(),
+                false => hardening.dirty_since.load(Ordering::SeqCst) != 0,
+            };
+            if !awake || planted(Bug::SleepsWithoutLooking) {
                 wake.wait(requests);
             }
             hardening.asleep.fetch_sub(1, Ordering::SeqCst);

@@ -216,7 +216,7 @@ impl Engine {
             }
             // Whoever holds the lock looks for waiters after it has let go, so either it sees the registration or this
             // sees the lock free.
-            if !self.try_lead_for(version) {
+            if planted(Bug::ParksWithoutLooking) || !self.try_lead_for(version) {
                 thread::park();
             }
         }
@@ -311,7 +311,11 @@ impl Engine {
         let hardening = &self.hardening;
         // Waking many takes a while; the next leader need not wait for it.
         drop(leader);
+        let quietly = planted(Bug::LeadLetGoQuietly) && covered.waiter_count() == 0;
         hardening.horizon.tell(covered);
+        if quietly || planted(Bug::SuccessorNotWoken) {
+            return;
+        }
         if hardening.horizon.wake_successor() && hardening.background {
             hardening.request_now();
         }

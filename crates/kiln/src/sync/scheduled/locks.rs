@@ -7,7 +7,7 @@ use shuttle::rand::Rng as _;
 use shuttle::sync;
 
 use super::point;
-use super::time::{self, Instant, Time};
+use super::time::{self, Instant};
 
 /// As parking_lot's.
 #[derive(Debug, Default)]
@@ -122,7 +122,7 @@ impl Condvar {
         guard: &mut MutexGuard<'_, T>,
         deadline: Instant,
     ) -> WaitTimeoutResult {
-        if time::current() == Time::StandsStill {
+        if !time::may_come(deadline) {
             self.wait(guard);
             return WaitTimeoutResult(false);
         }

@@ -16,24 +16,41 @@ pub use time::{Time, begin};
 
 // Each thread of the operating system has executions of its own.
 std::thread_local! {
-    /// Set while one thread alone prepares or looks at something.
-    static QUIET: Cell<bool> = const { Cell::new(false) };
+    /// So many points are left out yet, because one thread alone prepares or looks at something.
+    static QUIET: Cell<u64> = const { Cell::new(0) };
+    /// Relaxed accesses since the last other one.
+    static RELAXED: Cell<u64> = const { Cell::new(0) };
 }
+
+/// Who is quiet for longer than so many points turns, and is to be noticed.
+const QUIET_MAX: u64 = 10_000_000;
 
 /// Runs what concerns one thread alone, such as opening a database or looking at what a crash has left, with hardly any
 /// points in it: they would only make schedules longer.
 pub fn quietly<T>(act: impl FnOnce() -> T) -> T {
-    QUIET.set(true);
+    QUIET.set(QUIET_MAX);
     let result = act();
-    QUIET.set(false);
+    QUIET.set(0);
     result
 }
 
 /// Here another thread may go on.
 fn point() {
-    if !QUIET.get() {
+    match QUIET.get() {
         // Shuttle has no name for it but this: a sleep is nothing but a chance for others.
-        shuttle::thread::sleep(std::time::Duration::ZERO);
+        0 => shuttle::thread::sleep(std::time::Duration::ZERO),
+        left => QUIET.set(left - 1),
+    }
+}
+
+/// As [`point`], before an access of this order. A record or a page is copied by one relaxed access after the other; in so
+/// long a row points become rare, or schedules would consist of little else.
+fn point_before(order: std::sync::atomic::Ordering) {
+    const ALL: u64 = 8;
+    let row = if order == std::sync::atomic::Ordering::Relaxed { RELAXED.get() + 1 } else { 0 };
+    RELAXED.set(row);
+    if row < ALL || row.is_power_of_two() {
+        point();
     }
 }
 
@@ -62,7 +79,7 @@ pub(crate) mod barrier {
 pub(crate) mod atomic {
     pub(crate) use std::sync::atomic::Ordering;
 
-    use super::point;
+    use super::{point, point_before};
 
     /// All orderings are the strongest here.
     pub(crate) fn fence(_: Ordering) {}
@@ -87,13 +104,13 @@ pub(crate) mod atomic {
             impl $(<$parameter>)? $name $(<$parameter>)? {
                 #[inline]
                 pub(crate) fn load(&self, order: Ordering) -> $value {
-                    point();
+                    point_before(order);
                     self.0.load(order)
                 }
 
                 #[inline]
                 pub(crate) fn store(&self, value: $value, order: Ordering) {
-                    point();
+                    point_before(order);
                     self.0.store(value, order);
                 }
 

@@ -15,7 +15,7 @@ std::thread_local! {
 pub enum Time {
     /// They may come to their ends whenever the thread gets its turn.
     Passes,
-    /// They never do, so that nothing but a wake-up helps: a lost one is a deadlock.
+    /// They never do, but for the shortest: nothing but a wake-up helps, and a lost one is a deadlock.
     StandsStill,
 }
 
@@ -23,11 +23,15 @@ pub enum Time {
 pub fn begin(time: Time) {
     NOW_US.set(0);
     TIME.set(time);
-    super::QUIET.set(false);
+    super::QUIET.set(0);
 }
 
-pub(super) fn current() -> Time {
-    TIME.get()
+/// Where time stands still, deadlines that are nearer still come: a leader waits so long for company, on purpose.
+const NEAR: Duration = Duration::from_millis(1);
+
+/// Whether a wait until then may come to its end by itself.
+pub(super) fn may_come(deadline: Instant) -> bool {
+    TIME.get() == Time::Passes || deadline.saturating_duration_since(Instant::now()) < NEAR
 }
 
 pub(super) fn advance_to(instant: Instant) {
@@ -89,7 +93,7 @@ pub(crate) mod mpsc {
     use shuttle::rand::Rng as _;
     use shuttle::sync::mpsc::{RecvTimeoutError, Sender, TryRecvError};
 
-    use super::{Duration, Instant, Time, advance_to, current};
+    use super::{Duration, Instant, advance_to, may_come};
 
     pub(crate) fn channel<T>() -> (Sender<T>, Receiver<T>) {
         let (sender, receiver) = shuttle::sync::mpsc::channel();
@@ -99,12 +103,12 @@ pub(crate) mod mpsc {
     pub(crate) struct Receiver<T>(shuttle::sync::mpsc::Receiver<T>);
 
     impl<T> Receiver<T> {
-        /// Where time stands still, only a message or the end of all senders ends it.
+        /// As a wait for a condition with a deadline.
         pub(crate) fn recv_timeout(&self, timeout: Duration) -> Result<T, RecvTimeoutError> {
-            if current() == Time::StandsStill {
+            let deadline = Instant::now() + timeout;
+            if !may_come(deadline) {
                 return self.0.recv().map_err(|_| RecvTimeoutError::Disconnected);
             }
-            let deadline = Instant::now() + timeout;
             loop {
                 match self.0.try_recv() {
                     Ok(message) => return Ok(message),

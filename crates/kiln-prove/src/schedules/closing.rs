@@ -1,0 +1,90 @@
+//! Closed versions: what a crash leaves is all commits up to one version, whatever was going on.
+
+use super::database::{Database, Ledger, choose, failed, thread, together, unless_crashed};
+
+/// Commits of all kinds beside hardenings, until the power fails somewhere.
+pub(super) fn a_crash_leaves_whole_versions() {
+    let (database, ledger) = (Database::new(), Ledger::default());
+    database.crash_sometime(8);
+    let committers = (0..2).map(|who| {
+        let (database, ledger) = (database.clone(), ledger.clone());
+        thread(move || (0..2).for_each(|round| commit(&database, &ledger, &format!("{who}-{round}"))))
+    });
+    let hardener = {
+        let (db, ledger) = (database.db.clone(), ledger.clone());
+        thread(move || {
+            for _ in 0..2 {
+                let newest = ledger.newest();
+                if unless_crashed(db.persist()).is_some() {
+                    ledger.durable(newest);
+                }
+            }
+        })
+    };
+    together(committers.chain([hardener]).collect());
+    let left = database.after_crash();
+    ledger.check(&left);
+}
+
+/// One commit, of one key or of two, waited for or not.
+fn commit(database: &Database, ledger: &Ledger, name: &str) {
+    let Database { db, map, table, .. } = database;
+    let (key, other) = (format!("key {name}"), format!("other {name}"));
+    let commit = match choose(2) {
+        0 => db.put(map, &key, name),
+        _ => db.transact(|tx| {
+            tx.put(map, &other, name)?;
+            tx.put(table, &key, name)?;
+            tx.put(map, &key, name)
+        }),
+    };
+    let Some(commit) = unless_crashed(commit) else { return };
+    let (_, receipt) = commit.fast();
+    ledger.committed(key.as_bytes(), receipt.version(), name.as_bytes());
+    if choose(3) == 0 {
+        ledger.wait(&receipt);
+    }
+}
+
+/// One key is overwritten again and again, in place where that is allowed: what a crash leaves is the last value of its
+/// version.
+pub(super) fn updates_in_place_are_not_lost() {
+    let (database, ledger) = (Database::new(), Ledger::default());
+    database.crash_sometime(6);
+    let writer = {
+        let (Database { db, map, .. }, ledger) = (database.clone(), ledger.clone());
+        thread(move || {
+            for round in 0..5_u64 {
+                let value = round.to_le_bytes().repeat(2);
+                let Some(commit) = unless_crashed(db.put(&map, "one", &value)) else { return };
+                let (_, receipt) = commit.fast();
+                ledger.overwritten(b"one", receipt.version(), &value);
+            }
+        })
+    };
+    let hardener = {
+        let db = database.db.clone();
+        thread(move || {
+            for _ in 0..2 {
+                if unless_crashed(db.persist()).is_none() {
+                    return;
+                }
+            }
+        })
+    };
+    let reader = {
+        let Database { db, map, .. } = database.clone();
+        thread(move || {
+            for _ in 0..3 {
+                let value = db.get(&map, "one").unwrap_or_else(failed);
+                assert!(
+                    value.is_none_or(|value| value[..8] == value[8..]),
+                    "a value was read while it was being overwritten"
+                );
+            }
+        })
+    };
+    together(vec![writer, hardener, reader]);
+    let left = database.after_crash();
+    ledger.check_overwritten(&left, b"one");
+}

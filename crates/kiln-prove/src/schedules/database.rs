@@ -1,0 +1,177 @@
+//! A database on a simulated disk, and what is left of it after a power loss.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use kiln::device::SimulatedDevice;
+use kiln::schedules::quietly;
+use kiln::{ErrorKind, Kiln, Map, Options, Receipt, Table, Version};
+use shuttle::rand::Rng as _;
+
+use crate::support::manual;
+
+/// An open database with a map and a table in it.
+#[derive(Clone)]
+pub(super) struct Database {
+    pub(super) disk: SimulatedDevice,
+    pub(super) db: Kiln,
+    pub(super) map: Map,
+    pub(super) table: Table,
+}
+
+impl Database {
+    /// Without background threads.
+    pub(super) fn new() -> Database {
+        Database::with(manual())
+    }
+
+    pub(super) fn with(options: Options) -> Database {
+        let disk = SimulatedDevice::new(1);
+        quietly(|| {
+            let db = open(&options, &disk);
+            let (map, table) = (db.map("map"), db.table("table"));
+            let (map, table) = (map.unwrap_or_else(failed), table.unwrap_or_else(failed));
+            db.persist().unwrap_or_else(failed);
+            Database { disk, db, map, table }
+        })
+    }
+
+    /// Cuts the power after a few more steps of the device, or not at all.
+    pub(super) fn crash_sometime(&self, steps_max: u64) {
+        let steps = choose(2 * steps_max);
+        if steps < steps_max {
+            self.disk.crash_after(self.disk.steps() + steps);
+        }
+    }
+
+    /// Cuts the power, if it is not off already, and opens what is left.
+    pub(super) fn after_crash(self) -> Database {
+        let Database { disk, db, map, table } = self;
+        let seed = shuttle::rand::thread_rng().r#gen();
+        quietly(|| {
+            disk.crash_after(disk.steps());
+            drop((map, table, db));
+            let disk = disk.after_crash_seeded(seed);
+            let db = open(&manual(), &disk);
+            let (map, table) = (db.map("map"), db.table("table"));
+            let (map, table) = (map.unwrap_or_else(failed), table.unwrap_or_else(failed));
+            Database { disk, db, map, table }
+        })
+    }
+}
+
+fn open(options: &Options, disk: &SimulatedDevice) -> Kiln {
+    options.open_on(Arc::new(disk.clone())).unwrap_or_else(failed)
+}
+
+/// What nothing can make fail has failed.
+pub(super) fn failed<T>(error: kiln::Error) -> T {
+    panic!("{:?}: {error}", error.kind())
+}
+
+/// `None` if the power is off by now.
+pub(super) fn unless_crashed<T>(outcome: kiln::Result<T>) -> Option<T> {
+    match outcome {
+        Ok(value) => Some(value),
+        Err(error) if matches!(error.kind(), ErrorKind::Lost | ErrorKind::Io | ErrorKind::Aborted) => None,
+        Err(error) => failed(error),
+    }
+}
+
+/// A number below `bound` that the schedule's seed decides.
+pub(super) fn choose(bound: u64) -> u64 {
+    shuttle::rand::thread_rng().gen_range(0..bound)
+}
+
+/// Runs each of the threads beside the others, and waits for all of them.
+pub(super) fn together(threads: Vec<Box<dyn FnOnce() + Send>>) {
+    let running: Vec<_> = threads.into_iter().map(shuttle::thread::spawn).collect();
+    running.into_iter().for_each(|thread| thread.join().unwrap_or_else(|_| panic!("a thread panicked")));
+}
+
+/// Wrapped up as [`together`] wants it.
+pub(super) fn thread(act: impl FnOnce() + Send + 'static) -> Box<dyn FnOnce() + Send> {
+    Box::new(act)
+}
+
+/// What was committed, and what was said about it; the threads of a program add to it. Its lock is none of shuttle's, and
+/// never held at a point.
+#[derive(Clone, Default)]
+pub(super) struct Ledger {
+    shared: Arc<Mutex<Entries>>,
+}
+
+#[derive(Default)]
+struct Entries {
+    /// Key to version and value.
+    commits: BTreeMap<Vec<u8>, (u64, Vec<u8>)>,
+    /// Of a key that is overwritten: all its versions, each with the last value.
+    overwritten: BTreeMap<(Vec<u8>, u64), Vec<u8>>,
+    durable: u64,
+}
+
+impl Ledger {
+    /// As [`Self::committed`], of a key that one thread alone overwrites.
+    pub(super) fn overwritten(&self, key: &[u8], version: Version, value: &[u8]) {
+        let mut entries = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.overwritten.insert((key.to_vec(), version.number()), value.to_vec());
+    }
+
+    pub(super) fn committed(&self, key: &[u8], version: Version, value: &[u8]) {
+        let mut entries = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.commits.insert(key.to_vec(), (version.number(), value.to_vec()));
+    }
+
+    /// The newest version that was committed into.
+    pub(super) fn newest(&self) -> Version {
+        let entries = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        Version::new(entries.commits.values().map(|commit| commit.0).max().unwrap_or_default())
+    }
+
+    /// What was committed up to this version was said to be durable.
+    pub(super) fn durable(&self, version: Version) {
+        let mut entries = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.durable = entries.durable.max(version.number());
+    }
+
+    /// Waits for a receipt and notes what it says.
+    pub(super) fn wait(&self, receipt: &Receipt) {
+        if unless_crashed(receipt.wait(kiln::Level::LOCAL)).is_some() {
+            self.durable(receipt.version());
+        }
+    }
+
+    /// What a crash has left is exactly what was committed up to one version, and no less than what was said to be durable.
+    pub(super) fn check(&self, left: &Database) {
+        let entries = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let horizon = left.db.recovery_report().horizon.number();
+        assert!(horizon >= entries.durable, "version {} was durable, and {horizon} is left", entries.durable);
+        for (key, (version, value)) in &entries.commits {
+            let shown = String::from_utf8_lossy(key);
+            let found = left.db.get(&left.map, key).unwrap_or_else(failed);
+            match *version <= horizon {
+                true => assert_eq!(
+                    found.as_ref(),
+                    Some(value),
+                    "{shown} of version {version} is not as it was; the horizon is {horizon}"
+                ),
+                false => {
+                    assert_eq!(
+                        found, None,
+                        "{shown} of version {version} is there; the horizon is {horizon}"
+                    );
+                }
+            }
+        }
+    }
+
+    /// A key that was overwritten has its last value of the newest version that is left.
+    pub(super) fn check_overwritten(&self, left: &Database, key: &[u8]) {
+        let entries = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let horizon = left.db.recovery_report().horizon.number();
+        let up_to = (key.to_vec(), 0)..=(key.to_vec(), horizon);
+        let expected = entries.overwritten.range(up_to).next_back().map(|(_, value)| value);
+        let found = left.db.get(&left.map, key).unwrap_or_else(failed);
+        assert_eq!(found.as_ref(), expected, "not the last value up to version {horizon}");
+    }
+}

@@ -1,0 +1,125 @@
+//! Views: nobody sees half of a commit, not even who will fail, and no snapshot cuts one in two.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use kiln::Isolation;
+use kiln::schedules::quietly;
+
+use super::database::{Database, choose, failed, thread, together};
+
+const SUM: i64 = 100;
+
+fn number(value: Option<Vec<u8>>) -> i64 {
+    let bytes = value.unwrap_or_else(|| panic!("a key is gone"));
+    bytes.as_slice().try_into().map_or_else(|_| panic!("no counter"), i64::from_le_bytes)
+}
+
+/// `x` in the map and `y` in the table are so much together.
+fn new_pair() -> Database {
+    let database = Database::new();
+    quietly(|| {
+        let Database { db, map, table, .. } = &database;
+        let put = db.transact(|tx| {
+            tx.put(map, "x", SUM.to_le_bytes())?;
+            tx.put(table, "y", 0_i64.to_le_bytes())
+        });
+        put.unwrap_or_else(failed).forget();
+    });
+    database
+}
+
+/// Moves some from one to the other.
+fn mover(database: &Database, by: i64, rounds: usize) -> Box<dyn FnOnce() + Send> {
+    let Database { db, map, table, .. } = database.clone();
+    thread(move || {
+        for _ in 0..rounds {
+            let moved = db.transact(|tx| {
+                tx.add(&map, "x", -by)?;
+                tx.add(&table, "y", by)
+            });
+            moved.unwrap_or_else(failed).forget();
+        }
+    })
+}
+
+/// A reader beside two writers sees the sum in every attempt, whatever becomes of it.
+pub(super) fn nobody_sees_half_of_a_commit() {
+    let database = new_pair();
+    let reader = {
+        let Database { db, map, table, .. } = database.clone();
+        thread(move || {
+            for _ in 0..2 {
+                let isolation = [Isolation::Serializable, Isolation::Snapshot][choose(2) as usize];
+                let read = db.transact_with(isolation, |tx| {
+                    let (x, y) = (number(tx.get(&map, "x")?), number(tx.get(&table, "y")?));
+                    assert_eq!(x + y, SUM, "half of a commit was seen");
+                    Ok(())
+                });
+                read.unwrap_or_else(failed).forget();
+            }
+        })
+    };
+    let closer = {
+        let db = database.db.clone();
+        thread(move || drop(db.snapshot().unwrap_or_else(failed)))
+    };
+    together(vec![mover(&database, 1, 2), mover(&database, 7, 1), reader, closer]);
+}
+
+/// Snapshots and durable reads, opened and read in the middle of everything.
+pub(super) fn snapshots_are_cuts() {
+    let database = new_pair();
+    let reader = |durable: bool| {
+        let Database { db, map, table, .. } = database.clone();
+        thread(move || {
+            for _ in 0..2 {
+                let snapshot = if durable { db.durable_snapshot() } else { db.snapshot() };
+                let snapshot = snapshot.unwrap_or_else(failed);
+                if durable && !snapshot.contains(&map, "x").unwrap_or_else(failed) {
+                    continue;
+                }
+                let x = number(snapshot.get(&map, "x").unwrap_or_else(failed));
+                let y = number(snapshot.get(&table, "y").unwrap_or_else(failed));
+                assert_eq!(x + y, SUM, "a snapshot has half of a commit");
+                let again = number(snapshot.get(&map, "x").unwrap_or_else(failed));
+                assert_eq!(x, again, "a snapshot has changed");
+            }
+        })
+    };
+    let hardener = {
+        let db = database.db.clone();
+        thread(move || db.persist().unwrap_or_else(failed))
+    };
+    together(vec![mover(&database, 1, 3), reader(false), reader(true), hardener]);
+}
+
+/// Two transactions that each count a range and insert into it if nobody has: one of them sees the other.
+pub(super) fn two_do_not_miss_each_other() {
+    let database = Database::new();
+    let alone = Arc::new(AtomicU64::new(0));
+    let inserters = (0..2).map(|who| {
+        let (Database { db, table, .. }, alone) = (database.clone(), alone.clone());
+        let with_key = choose(2) == 0;
+        thread(move || {
+            let inserted = db.transact(|tx| {
+                let mut rows = 0;
+                for row in tx.range::<&str>(&table, ..) {
+                    row?;
+                    rows += 1;
+                }
+                // A look at the other's key instead of a range is write skew, too.
+                if with_key && tx.contains(&table, format!("key {}", 1 - who))? {
+                    rows += 1;
+                }
+                if rows == 0 {
+                    tx.put(&table, format!("key {who}"), "here")?;
+                }
+                Ok(rows == 0)
+            });
+            alone.fetch_add(u64::from(inserted.unwrap_or_else(failed).forget()), Ordering::SeqCst);
+        })
+    });
+    together(inserters.collect());
+    assert_eq!(alone.load(Ordering::SeqCst), 1, "both of two that exclude each other have committed");
+}

@@ -1,0 +1,125 @@
+//! The hash index: entries while buckets split, and the lock that is a bucket's sequence, too.
+
+use std::sync::Arc;
+
+use super::{quietly, together};
+use crate::storage::hash_index::HashIndex;
+use crate::storage::record::Address;
+use crate::sync::atomic::{AtomicU64, Ordering, fence};
+
+/// All belong to bucket 0 at first, which is the first to be split, and to two buckets after that.
+fn hash(key: u64) -> u64 {
+    key << 8
+}
+
+fn address(key: u64) -> Address {
+    (key + 1) * 8
+}
+
+fn new_index() -> HashIndex {
+    HashIndex::new(0).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn insert(index: &HashIndex, key: u64) {
+    let bucket = lock(index, key);
+    let overflowed = index.insert(bucket, hash(key), address(key));
+    index.unlock_changed(bucket);
+    if overflowed {
+        index.grow();
+    }
+}
+
+fn lock(index: &HashIndex, key: u64) -> u64 {
+    loop {
+        if let Some(bucket) = index.lock(hash(key)) {
+            return bucket;
+        }
+    }
+}
+
+fn finds(index: &HashIndex, key: u64) -> bool {
+    loop {
+        let Some((bucket, stamp)) = index.stamp(hash(key)) else { continue };
+        let found = index.find(bucket, hash(key), |at| (at == address(key)).then_some(())).is_some();
+        if index.unchanged(bucket, stamp) {
+            return found;
+        }
+    }
+}
+
+/// Keys that are there are found, and those that are not are not, while others come, go and split their bucket.
+pub(super) fn entries_survive_splits() {
+    let index = quietly(|| {
+        let index = new_index();
+        (0..6).for_each(|key| insert(&index, key));
+        index
+    });
+    let index = Arc::new(index);
+    let inserter: Box<dyn FnOnce() + Send> = {
+        let index = index.clone();
+        // The second of them overflows the bucket.
+        Box::new(move || (10..13).for_each(|key| insert(&index, key)))
+    };
+    let remover: Box<dyn FnOnce() + Send> = {
+        let index = index.clone();
+        Box::new(move || {
+            for key in 4..6 {
+                let bucket = lock(&index, key);
+                assert!(index.remove(bucket, hash(key), address(key)), "key {key} was lost");
+                index.unlock_changed(bucket);
+                assert!(!finds(&index, key), "key {key} came back");
+            }
+        })
+    };
+    let reader: Box<dyn FnOnce() + Send> = {
+        let index = index.clone();
+        Box::new(move || {
+            (0..4).for_each(|key| assert!(finds(&index, key), "key {key} was missed"));
+            let (addresses, _) = index.addresses_at(0);
+            (0..4).for_each(|key| {
+                let count = addresses.iter().filter(|&&at| at == address(key)).count();
+                assert_eq!(count, 1, "a walk met key {key} {count} times");
+            });
+        })
+    };
+    together(vec![inserter, remover, reader]);
+    quietly(|| {
+        for key in 0..20 {
+            let there = key < 4 || (10..13).contains(&key);
+            assert_eq!(finds(&index, key), there, "key {key}");
+        }
+    });
+}
+
+/// What hangs off a bucket is changed by one at a time, and a reader whose stamp holds has seen one state of it.
+pub(super) fn a_bucket_is_read_whole() {
+    let index = Arc::new(quietly(new_index));
+    let words: Arc<[AtomicU64; 2]> = Arc::default();
+    let writer = |times: usize| -> Box<dyn FnOnce() + Send> {
+        let (index, words) = (index.clone(), words.clone());
+        Box::new(move || {
+            for _ in 0..times {
+                let bucket = lock(&index, 1);
+                let value = words[0].load(Ordering::Relaxed);
+                words[0].store(value + 1, Ordering::Relaxed);
+                words[1].store(value + 1, Ordering::Relaxed);
+                index.unlock_changed(bucket);
+            }
+        })
+    };
+    let reader: Box<dyn FnOnce() + Send> = {
+        let (index, words) = (index.clone(), words.clone());
+        Box::new(move || {
+            for _ in 0..3 {
+                let Some((bucket, stamp)) = index.stamp(hash(1)) else { continue };
+                let seen = [words[0].load(Ordering::Relaxed), words[1].load(Ordering::Relaxed)];
+                fence(Ordering::Acquire);
+                if index.unchanged(bucket, stamp) {
+                    assert_eq!(seen[0], seen[1], "a stamp holds, and yet what was read is torn");
+                }
+            }
+        })
+    };
+    together(vec![writer(2), writer(2), reader]);
+    assert_eq!(words[0].load(Ordering::Relaxed), 4, "an update under the bucket's lock was lost");
+}
