@@ -8,9 +8,7 @@
 //!
 //! In a build with `schedules` all threads are coroutines of one thread, shuttle decides at every point who goes on, and time
 //! is a counter. So an interleaving is a sequence of choices that a seed repeats (`kiln-prove schedules`), and a lost
-//! wake-up is a deadlock that shuttle notices. Orderings weaker than sequentially consistent are not explored there; that is
-//! what the tests under loom are for, which compile `epoch` and `hash_index` against a third set of these names
-//! (`tests/weak_memory`).
+//! wake-up is a deadlock that shuttle notices. Orderings weaker than sequentially consistent are not explored there.
 //!
 //! `Arc` is not among the names: that it is counted atomically shows nowhere.
 
