@@ -1,5 +1,7 @@
 //! Holds `docs/format.md` against the code: every field's name and offset.
 
+use std::sync::atomic::AtomicU64;
+
 use super::{record, seal, superblock};
 
 const DOCUMENT: &str = include_str!("../../../../docs/format.md");
@@ -69,6 +71,7 @@ fn a_seals_fields_are_where_the_table_says() {
         assert_eq!(at(name), value, "{name}");
     }
     assert_eq!(seal::Seal::decode(&bytes), Ok((seal, checksum)));
+    assert_eq!(seal::Seal::decode(&bytes[..100]), Err("a seal is cut short"));
 }
 
 #[test]
@@ -86,4 +89,23 @@ fn a_records_bits_are_where_the_table_says() {
     assert_eq!(word & 0x1FF_FFFF, 0x100_0000);
     assert_eq!(record::Shape::parse(word), Some(shape));
     assert_eq!(record::padding_word(64) >> 60, 3);
+}
+
+#[test]
+fn a_record_is_only_that_of_its_own_key() {
+    let words: Vec<AtomicU64> = (0..8).map(|_| AtomicU64::new(0)).collect();
+    let key = b"eight by eight 24 bytes+";
+    for length in [24, 20, 0] {
+        let shape = record::Shape { kind: record::Kind::Put, object: 16, key_bytes: length, value_bytes: 3 };
+        record::write(&words, shape, 1, 0, &key[..length], b"one");
+        let view = record::RecordView::at(&words).unwrap();
+        assert!(view.is(16, &key[..length]) && !view.is(17, &key[..length]));
+        assert!(!view.is(16, b"another length"));
+        for at in 0..length {
+            let mut other = key[..length].to_vec();
+            other[at] += 1;
+            assert!(!view.is(16, &other), "{at} of {length}");
+        }
+    }
+    assert!(record::RecordView::at(&words[..3]).is_none() && record::RecordView::at(&[]).is_none());
 }

@@ -32,6 +32,7 @@ pub(crate) const KEY_BYTES_MAX: usize = 1 << 16;
 pub(crate) const VALUE_BYTES_MAX: usize = 16 << 20;
 pub(crate) const OBJECTS_MAX: u32 = 1 << 18;
 pub(crate) const ADDRESS_BITS: u32 = 48;
+pub(crate) const VERSION_BITS: u32 = 48;
 pub(crate) const PADDING_BYTE: u8 = 0xA5;
 const LOW_48: u64 = (1 << 48) - 1;
 
@@ -333,14 +334,14 @@ impl<'a> DiskRecord<'a> {
         if crc32c::crc32c_append(checksum(address, &header), &record[HEADER_BYTES..]) != stored {
             return Err("a record's checksum does not match its bytes");
         }
-        let value_start = HEADER_BYTES + shape.key_words() * 8;
-        Ok(DiskRecord {
-            shape,
-            version: version_of(word1),
-            previous: previous_of(word2),
-            key: &record[HEADER_BYTES..HEADER_BYTES + shape.key_bytes],
-            value: &record[value_start..value_start + shape.value_bytes],
-        })
+        let (key, value) = record[HEADER_BYTES..].split_at(shape.key_words() * 8);
+        let ((key, key_rest), (value, value_rest)) =
+            (key.split_at(shape.key_bytes), value.split_at(shape.value_bytes));
+        // In memory keys are compared by whole words.
+        if key_rest.iter().chain(value_rest).any(|&byte| byte != 0) {
+            return Err("a record is not filled up with zeros");
+        }
+        Ok(DiskRecord { shape, version: version_of(word1), previous: previous_of(word2), key, value })
     }
 }
 

@@ -10,7 +10,7 @@
 //! database was opened after a crash: records above its `version` in the extents before it are lost for ever,
 //! and new versions begin at `first_version`.
 
-use super::record::Address;
+use super::record::{ADDRESS_BITS, Address, VERSION_BITS};
 use crate::device::{BLOCK_BYTES, SECTOR_BYTES};
 use crate::planted::{Bug, planted};
 
@@ -109,7 +109,19 @@ impl Seal {
             database: u128::from_le_bytes(std::array::from_fn(|index| bytes[64 + index])),
             first_version: u64_at(80),
         };
-        Ok((seal, checksum))
+        if seal.is_sane() { Ok((seal, checksum)) } else { Err("a seal's numbers are impossible") }
+    }
+
+    /// Numbers within these bounds can be counted on without an overflow.
+    fn is_sane(&self) -> bool {
+        let address_end = 1 << ADDRESS_BITS;
+        let version_end = 1 << VERSION_BITS;
+        self.address < address_end
+            && self.length < address_end
+            && self.number < u64::MAX
+            && self.version < version_end
+            && self.first_version < version_end
+            && (self.first_version == 0 || self.first_version > self.version)
     }
 
     /// The address behind the extent.

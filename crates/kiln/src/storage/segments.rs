@@ -13,7 +13,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
-use super::record::Address;
+use super::record::{ADDRESS_BITS, Address};
+use super::superblock::SEGMENT_BYTES_MIN;
 use crate::device::{AlignedBuffer, BLOCK_BYTES, Device, DeviceFile, OpenMode};
 use crate::error::{Error, Result};
 use crate::planted::{Bug, planted};
@@ -24,14 +25,17 @@ const PREFIX: &str = "segment-";
 const SPARE: &str = "spare";
 const UNFINISHED: &str = "segment.new";
 const ZEROS_BYTES: usize = 1 << 20;
+const NUMBER_END: u64 = (1 << ADDRESS_BITS) / SEGMENT_BYTES_MIN;
 
 /// The name of the segment with this number.
 pub(crate) fn name_of(number: u64) -> String {
     format!("{PREFIX}{number:08}")
 }
 
+/// The number in a segment's name. One of which no address can be is no segment's.
 fn number_of(name: &str) -> Option<u64> {
-    name.strip_prefix(PREFIX)?.parse().ok().filter(|&number| name_of(number) == name)
+    let is_segments = |number: &u64| *number < NUMBER_END && name_of(*number) == name;
+    name.strip_prefix(PREFIX)?.parse().ok().filter(is_segments)
 }
 
 /// True for the name of a file that holds part of the log.
@@ -330,4 +334,61 @@ fn write_zeros(file: &dyn DeviceFile, from: u64, to: u64) -> io::Result<()> {
         offset += bytes;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::{Fault, FaultKind, OperationKind, SimulatedDevice};
+
+    const SEGMENT_BYTES: usize = 64 << 10;
+
+    fn one_segment(disk: &SimulatedDevice) -> Segments {
+        disk.set_bytes(&name_of(0), vec![7; SEGMENT_BYTES]);
+        Segments::open(Arc::new(disk.clone()), SEGMENT_BYTES as u64, OpenMode::Read).expect("it is whole")
+    }
+
+    #[test]
+    fn what_lies_beyond_a_files_end_reads_as_zeros() {
+        let disk = SimulatedDevice::new(1);
+        let segments = one_segment(&disk);
+        let mut buffer = AlignedBuffer::new(2 * BLOCK_BYTES);
+        disk.set_bytes(&name_of(0), vec![7; BLOCK_BYTES]);
+        segments.read(0, &mut buffer).expect("what is there is read");
+        assert!(buffer[..BLOCK_BYTES].iter().all(|&byte| byte == 7));
+        assert!(buffer[BLOCK_BYTES..].iter().all(|&byte| byte == 0));
+    }
+
+    #[test]
+    fn a_device_that_returns_less_and_less_is_an_error() {
+        let disk = SimulatedDevice::new(1);
+        let segments = one_segment(&disk);
+        disk.inject(Fault {
+            operation: OperationKind::Read,
+            nth: 1,
+            kind: FaultKind::ShortWrite,
+            sticky: true,
+        });
+        let mut buffer = AlignedBuffer::new(BLOCK_BYTES);
+        let error = segments.read(0, &mut buffer).expect_err("nothing can be read");
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+        disk.clear_faults();
+        segments.read(0, &mut buffer).expect("it is over");
+    }
+
+    #[test]
+    fn a_short_read_goes_on_up_to_a_files_odd_end() {
+        let disk = SimulatedDevice::new(1);
+        let segments = one_segment(&disk);
+        disk.set_bytes(&name_of(0), [7; 100]);
+        disk.inject(Fault {
+            operation: OperationKind::Read,
+            nth: 1,
+            kind: FaultKind::ShortWrite,
+            sticky: false,
+        });
+        let mut buffer = AlignedBuffer::new(BLOCK_BYTES);
+        segments.read(0, &mut buffer).expect("the second read returns all there is");
+        assert!(buffer[..100].iter().all(|&byte| byte == 7) && buffer[100..].iter().all(|&byte| byte == 0));
+    }
 }

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::record::Address;
+use super::record::{ADDRESS_BITS, Address, VERSION_BITS};
 use crate::device::{AlignedBuffer, BLOCK_BYTES, Device, DeviceFile, OpenMode};
 use crate::error::{Error, ErrorKind, Result};
 use crate::planted::{Bug, planted};
@@ -33,7 +33,7 @@ pub(crate) const OFFSETS: [(&str, usize); 13] = [
     ("clock", 80),
     ("slot checksum", 124),
 ];
-const SLOT_BYTES: usize = 128;
+pub(crate) const SLOT_BYTES: usize = 128;
 const CLEAN: u32 = 1;
 
 /// The superblock's contents.
@@ -63,7 +63,7 @@ pub(crate) struct Superblock {
 }
 
 impl Superblock {
-    fn encode(&self, out: &mut [u8]) {
+    pub(crate) fn encode(&self, out: &mut [u8]) {
         let mut put = |offset: usize, field: &[u8]| out[offset..offset + field.len()].copy_from_slice(field);
         put(0, &MAGIC);
         put(8, &FORMAT.to_le_bytes());
@@ -113,7 +113,8 @@ impl Superblock {
             && self.begin.is_multiple_of(self.segment_bytes)
             && self.known_end.is_multiple_of(BLOCK_BYTES as u64)
             && self.begin <= self.known_end
-            && self.known_end < 1 << super::record::ADDRESS_BITS
+            && self.known_end < 1 << ADDRESS_BITS
+            && self.clock < 1 << VERSION_BITS
     }
 }
 
