@@ -3,7 +3,7 @@
 //! A check accounts for every file, segment, extent, seal and record, and says what does not hold. It is the
 //! oracle of the tests.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::io::Write;
 use std::path::Path;
@@ -12,7 +12,9 @@ use std::sync::Arc;
 use crate::device::{Device, DeviceLock, FileDevice, OpenMode};
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::engine::Engine;
-use crate::objects::{self, CATALOG_OBJECT, FIRST_OBJECT};
+use crate::kernel::object::ObjectKind;
+use crate::kernel::recovery::{NUMBER_TAKEN, SystemRecord};
+use crate::objects::{Entry, FIRST_OBJECT};
 use crate::storage::epoch;
 use crate::storage::extent::{Extent, Item, Scanner};
 use crate::storage::record::{Address, DiskRecord, Kind, NO_ADDRESS};
@@ -158,13 +160,17 @@ struct Link {
     key: (u32, Vec<u8>),
     newest: Newest,
     previous: Address,
+    /// The object, if it is the record of its entry in the catalog.
+    entry: Option<(String, ObjectKind, u32)>,
 }
 
 #[derive(Default)]
 struct Checker {
     report: CheckReport,
     newest: HashMap<(u32, Vec<u8>), Newest>,
-    objects: HashMap<u32, String>,
+    /// Every object that an entry names, and those whose entries count.
+    named: HashSet<u32>,
+    objects: HashMap<u32, (String, ObjectKind)>,
     /// The first record of each object; its catalog entry may stand behind it.
     first_records: BTreeMap<u32, Address>,
 }
@@ -196,7 +202,7 @@ impl Checker {
             self.extent(segments, superblock, &extent, &mut pending);
         }
         for (object, address) in std::mem::take(&mut self.first_records) {
-            if !self.objects.contains_key(&object) {
+            if !self.named.contains(&object) {
                 self.problem(
                     segments,
                     address,
@@ -245,11 +251,11 @@ impl Checker {
                 Err((address, what)) => self.problem(segments, address, what),
                 Ok(Item::Padding(_, bytes)) => self.report.padding_bytes += bytes,
                 Ok(Item::Record(address, record)) => {
-                    self.record(segments, address, &record);
+                    let entry = self.record(segments, address, &record);
                     let newest =
                         Newest { address, version: record.version, live: record.shape.kind == Kind::Put };
                     let key = (record.shape.object, record.key.to_vec());
-                    let link = Link { key, newest, previous: record.previous };
+                    let link = Link { key, newest, previous: record.previous, entry };
                     match record.version > horizon {
                         true => pending.push(link),
                         false => self.link(segments, superblock, link),
@@ -259,25 +265,41 @@ impl Checker {
         }
     }
 
-    fn record(&mut self, segments: &Segments, address: Address, record: &DiskRecord<'_>) {
+    /// Returns the object if it is the record of an object's entry in the catalog.
+    fn record(
+        &mut self,
+        segments: &Segments,
+        address: Address,
+        record: &DiskRecord<'_>,
+    ) -> Option<(String, ObjectKind, u32)> {
         self.report.records += 1;
         self.report.tombstones += u64::from(record.shape.kind == Kind::Tombstone);
         if record.version == 0 {
             self.problem(segments, address, "a record has version 0");
         }
-        if record.shape.object == CATALOG_OBJECT
-            && let Some((name, _, id)) = objects::decode_entry(record.key, record.value)
-        {
-            self.objects.insert(id, name);
+        match SystemRecord::decode(record) {
+            Err(what) => self.problem(segments, address, what),
+            Ok(None) => {
+                self.first_records.entry(record.shape.object).or_insert(address);
+            }
+            Ok(Some(SystemRecord::Entry(Entry::Object(name, kind, id)))) => {
+                self.named.insert(id);
+                return Some((name, kind, id));
+            }
+            Ok(Some(_)) => {}
         }
-        if record.shape.object >= FIRST_OBJECT {
-            self.first_records.entry(record.shape.object).or_insert(address);
-        }
+        None
     }
 
     /// A record must point to its key's record before it, unless that was forgotten or truncated.
     fn link(&mut self, segments: &Segments, superblock: &Superblock, link: Link) {
-        let Link { key, newest, previous } = link;
+        let Link { key, newest, previous, entry } = link;
+        if let Some((name, kind, id)) = entry {
+            let object = (name, kind);
+            if *self.objects.entry(id).or_insert_with(|| object.clone()) != object {
+                self.problem(segments, newest.address, NUMBER_TAKEN);
+            }
+        }
         let before = self.newest.insert(key, newest);
         if previous >= newest.address && previous != NO_ADDRESS {
             self.problem(segments, newest.address, "a record's previous address is not before it");

@@ -1,6 +1,8 @@
 //! The database: the handle that a program holds.
 
 mod check;
+#[cfg(test)]
+mod forged_tests;
 mod open;
 mod snapshot;
 mod statistics;
@@ -114,7 +116,7 @@ impl Kiln {
     }
 
     #[inline]
-    fn engine(&self) -> &Arc<Engine> {
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
         &self.inner.engine
     }
 

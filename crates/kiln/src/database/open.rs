@@ -8,7 +8,7 @@ use crate::kernel::clock::Clock;
 use crate::kernel::engine::Engine;
 use crate::kernel::hardening::Hardening;
 use crate::kernel::object::Objects;
-use crate::kernel::recovery::{Recovered, Recovery, RecoveryReport, VERSIONS_SKIPPED};
+use crate::kernel::recovery::{Recovered, Recovery, RecoveryReport, VERSIONS_END, VERSIONS_SKIPPED};
 use crate::kernel::session::Sessions;
 use crate::kernel::snapshot::Snapshots;
 use crate::kernel::sweep::Graves;
@@ -160,6 +160,15 @@ impl Opening {
     /// that what was not durable is lost. Returns the first version to be given out.
     fn make_writable(&mut self, recovered: &mut Recovered) -> Result<u64> {
         let end = recovered.end;
+        let skipped =
+            if recovered.report.clean || planted(Bug::VersionsReused) { 1 } else { VERSIONS_SKIPPED };
+        let first_version = recovered.newest_version + skipped;
+        if first_version >= VERSIONS_END {
+            return Err(Error::new(
+                ErrorKind::Limit,
+                "the database has used up its versions; restore it from a copy",
+            ));
+        }
         let head = end.saturating_sub(self.log.ring_bytes() / 2).max(self.log.begin());
         if let (false, Some(start)) = (recovered.report.clean, recovered.last_extent) {
             self.segments.rewrite(start, end)?;
@@ -174,11 +183,9 @@ impl Opening {
         self.log.resume(head, end);
         self.segments.prepare_next_after(end)?;
         if recovered.report.clean {
-            return Ok(recovered.newest_version + 1);
+            return Ok(first_version);
         }
         let horizon = recovered.report.horizon.number();
-        let skipped = if planted(Bug::VersionsReused) { 1 } else { VERSIONS_SKIPPED };
-        let first_version = recovered.newest_version + skipped;
         let mut writer = ExtentWriter::new(self.superblock.current().database, recovered.chain);
         let sealed_end = self.log.shift_read_only();
         writer.copy_out(&self.log, end, sealed_end, &mut |_| {});

@@ -10,7 +10,6 @@ use super::engine::Engine;
 use super::transaction::{self, Isolation};
 use crate::error::Result;
 use crate::planted::{Bug, planted};
-use crate::storage::record::DiskRecord;
 
 /// The object that holds the losses: first lost version → last lost version.
 pub(crate) const LOSSES_OBJECT: u32 = 2;
@@ -31,13 +30,10 @@ impl Losses {
         self.unrecorded.push((first, last));
     }
 
-    /// Adds what a record of [`LOSSES_OBJECT`] tells.
-    pub(crate) fn add_record(&mut self, record: &DiskRecord<'_>) {
-        let number = |bytes: &[u8]| bytes.try_into().map(u64::from_le_bytes);
-        if let (Ok(first), Ok(last)) = (number(record.key), number(record.value)) {
-            self.ranges.insert(first, last);
-            self.unrecorded.retain(|known| *known != (first, last));
-        }
+    /// A record tells that `first..=last` are lost.
+    pub(crate) fn add_recorded(&mut self, first: u64, last: u64) {
+        self.ranges.insert(first, last);
+        self.unrecorded.retain(|known| *known != (first, last));
     }
 
     /// First and last version of each loss, both included, in order.
@@ -59,4 +55,10 @@ impl Losses {
         .forget();
         Ok(())
     }
+}
+
+/// The first and the last version in a record of [`LOSSES_OBJECT`]; `None` for what no recovery has stored.
+pub(crate) fn decode_loss(key: &[u8], value: &[u8]) -> Option<(u64, u64)> {
+    let number = |bytes: &[u8]| bytes.try_into().ok().map(u64::from_le_bytes);
+    Some((number(key)?, number(value)?)).filter(|(first, last)| first <= last)
 }

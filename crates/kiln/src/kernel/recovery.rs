@@ -12,18 +12,18 @@ use std::fmt;
 use std::time::Duration;
 
 use super::clock::Version;
-use super::losses::{LOSSES_OBJECT, Losses};
+use super::losses::{LOSSES_OBJECT, Losses, decode_loss};
 use super::object::{ObjectKind, Objects};
 use super::session::{SESSIONS_OBJECT, decode_serial};
 use crate::error::{Error, Result};
-use crate::objects::{self, CATALOG_OBJECT};
+use crate::objects::{self, CATALOG_OBJECT, Entry};
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
 use crate::storage::extent::{Chain, Extent, Item, Scanner};
 use crate::storage::hash_index::{self, HashIndex};
 use crate::storage::liveness::Liveness;
 use crate::storage::log::Log;
-use crate::storage::record::{Address, DiskRecord, Kind, NO_ADDRESS, OwnedRecord};
+use crate::storage::record::{Address, DiskRecord, Kind, NO_ADDRESS, OwnedRecord, VERSION_BITS};
 use crate::storage::segments::Segments;
 use crate::storage::superblock::Superblock;
 
@@ -98,6 +98,43 @@ pub(crate) struct Recovered {
 /// After a crash the clock jumps by this much, so that no version that was given out but never reached the disk
 /// is given out again.
 pub(crate) const VERSIONS_SKIPPED: u64 = 1 << 24;
+
+/// A database in which so many versions were given out is not opened any more: a record has no room for twice as many.
+pub(crate) const VERSIONS_END: u64 = 1 << (VERSION_BITS - 1);
+
+/// What a record of one of the objects that every database has says.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum SystemRecord {
+    Entry(Entry),
+    Serial(u64),
+    Loss(u64, u64),
+}
+
+/// What is wrong where the catalog gives one number to two objects.
+pub(crate) const NUMBER_TAKEN: &str = "the catalog gives an object the number of another one";
+
+impl SystemRecord {
+    /// Takes such a record apart; `None` for any other record. `Err` says what is wrong with it.
+    pub(crate) fn decode(record: &DiskRecord<'_>) -> Result<Option<SystemRecord>, &'static str> {
+        let (decoded, what) = match record.shape.object {
+            CATALOG_OBJECT => (
+                objects::decode_entry(record.key, record.value).map(SystemRecord::Entry),
+                "an entry of the catalog names no object",
+            ),
+            SESSIONS_OBJECT => (
+                decode_serial(record.value).map(SystemRecord::Serial),
+                "the record of a session holds no serial number",
+            ),
+            LOSSES_OBJECT => (
+                decode_loss(record.key, record.value).map(|(first, last)| SystemRecord::Loss(first, last)),
+                "the record of a loss does not name versions",
+            ),
+            _ => return Ok(None),
+        };
+        // None of them is ever deleted.
+        decoded.filter(|_| record.shape.kind == Kind::Put).map(Some).ok_or(what)
+    }
+}
 
 /// Walks the log and fills the indexes.
 pub(crate) struct Recovery<'a> {
@@ -209,8 +246,8 @@ impl Recovery<'_> {
             while let Some(extent) = scanner.next()? {
                 for item in extent.items() {
                     if let Ok(Item::Record(_, record)) = item
-                        && (record.shape.object, record.shape.kind) == (CATALOG_OBJECT, Kind::Put)
-                        && let Some((name, kind, id)) = objects::decode_entry(record.key, record.value)
+                        && let Ok(Some(SystemRecord::Entry(Entry::Object(name, kind, id)))) =
+                            SystemRecord::decode(&record)
                     {
                         // A number is only given out again if a crash took its first entry, so the last one counts.
                         entries.insert(id, (name, kind));
@@ -225,20 +262,27 @@ impl Recovery<'_> {
         Ok(())
     }
 
+    /// What a record of the system's objects tells.
+    fn learn(&mut self, address: Address, record: &DiskRecord<'_>) -> Result<()> {
+        match SystemRecord::decode(record).map_err(|what| self.segments.corrupted(address, what))? {
+            None | Some(SystemRecord::Entry(Entry::NextNumber(_))) => {}
+            Some(SystemRecord::Entry(Entry::Object(name, kind, id))) => {
+                let object = objects::add(self.objects, id, &name, kind)?;
+                if object.name != name || object.kind != kind {
+                    return Err(self.segments.corrupted(address, NUMBER_TAKEN));
+                }
+            }
+            Some(SystemRecord::Serial(serial)) => {
+                self.sessions.insert(record.key.to_vec(), serial);
+            }
+            Some(SystemRecord::Loss(first, last)) => self.losses.add_recorded(first, last),
+        }
+        Ok(())
+    }
+
     fn apply(&mut self, address: Address, record: &DiskRecord<'_>) -> Result<()> {
         let id = record.shape.object;
-        if id == CATALOG_OBJECT
-            && record.shape.kind == Kind::Put
-            && let Some((name, kind, id)) = objects::decode_entry(record.key, record.value)
-        {
-            objects::add(self.objects, id, &name, kind)?;
-        }
-        if id == SESSIONS_OBJECT {
-            self.sessions.insert(record.key.to_vec(), decode_serial(record.value));
-        }
-        if id == LOSSES_OBJECT {
-            self.losses.add_record(record);
-        }
+        self.learn(address, record)?;
         if self.objects.get(id).is_none() {
             self.add_from_later_entry(id)?;
         }

@@ -88,7 +88,9 @@ impl Session {
     /// As [`Kiln::transact`](crate::Kiln::transact). A transaction that fails takes no serial number.
     pub fn transact<T>(&self, mut body: impl FnMut(&Transaction<'_>) -> Result<T>) -> Result<Commit<'_, T>> {
         let mut serial = self.serial.lock();
-        let next = *serial + 1;
+        let next = serial.checked_add(1).ok_or_else(|| {
+            Error::new(ErrorKind::Limit, "the session has used up its serial numbers; take a new one")
+        })?;
         let commit = transaction::run(&self.engine, Isolation::Serializable, |tx| {
             let value = body(tx)?;
             if !planted(Bug::SerialInNextTransaction) {
@@ -120,17 +122,46 @@ impl Session {
                 }
             },
         };
-        Ok(if found { decode_serial(&value) } else { 0 })
+        // Recovery has refused what is no serial number.
+        Ok(decode_serial(&value).filter(|_| found).unwrap_or(0))
     }
 }
 
-/// A serial number as it is stored.
-pub(crate) fn decode_serial(value: &[u8]) -> u64 {
-    value.try_into().map_or(0, u64::from_le_bytes)
+/// The serial number in a session's record; `None` for what no session has stored.
+pub(crate) fn decode_serial(value: &[u8]) -> Option<u64> {
+    value.try_into().ok().map(u64::from_le_bytes)
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
         self.engine.sessions.open.lock().remove(&self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::device::SimulatedDevice;
+    use crate::{Kiln, Options};
+
+    /// Reading its serial number gives up on a record that somebody else keeps locked, and begins again.
+    #[test]
+    fn a_session_opens_although_its_record_is_locked_for_a_while() -> Result<()> {
+        let disk = Arc::new(SimulatedDevice::new(1));
+        let db: Kiln =
+            Options::new().background(false).memory(1 << 20).segment_bytes(64 << 10).open_on(disk)?;
+        drop(db.session("one")?);
+        let engine = db.engine();
+        let bucket = engine.index.lock(engine.hash(SESSIONS_OBJECT, b"one")).expect("nobody else has it");
+        std::thread::scope(|scope| {
+            let opening = scope.spawn(|| db.session("one").map(|session| session.recovered_serial()));
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(!opening.is_finished());
+            engine.index.unlock_unchanged(bucket);
+            assert_eq!(opening.join().expect("it does not panic")?, 0);
+            Ok(())
+        })
     }
 }

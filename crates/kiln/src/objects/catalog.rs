@@ -9,6 +9,7 @@ use crate::kernel::losses::LOSSES_OBJECT;
 use crate::kernel::object::{ObjectKind, ObjectState, Objects, StripedCounter};
 use crate::kernel::session::SESSIONS_OBJECT;
 use crate::kernel::transaction::{self, Isolation};
+use crate::storage::record::OBJECTS_MAX;
 
 /// The catalog's own number.
 pub(crate) const CATALOG_OBJECT: u32 = 0;
@@ -27,16 +28,29 @@ fn kind_code(kind: ObjectKind) -> u8 {
     }
 }
 
-/// Takes an entry of the catalog apart; `None` for what is not an object's entry.
-pub(crate) fn decode_entry(name: &[u8], value: &[u8]) -> Option<(String, ObjectKind, u32)> {
+/// What an entry of the catalog says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Entry {
+    /// An object's name, kind and number.
+    Object(String, ObjectKind, u32),
+    /// The next number to give out.
+    NextNumber(u32),
+}
+
+/// Takes an entry of the catalog apart; `None` for what this Kiln never writes there.
+pub(crate) fn decode_entry(name: &[u8], value: &[u8]) -> Option<Entry> {
+    if name == NEXT_NUMBER {
+        return Some(Entry::NextNumber(u32::from_le_bytes(value.try_into().ok()?)));
+    }
     let (&code, id) = value.split_first()?;
     let kind = match code {
         1 => ObjectKind::Map,
         2 => ObjectKind::Table,
         _ => return None,
     };
-    let name = std::str::from_utf8(name).ok().filter(|name| !name.is_empty())?;
-    Some((name.to_owned(), kind, u32::from_le_bytes(id.try_into().ok()?)))
+    let id = u32::from_le_bytes(id.try_into().ok()?);
+    let name = std::str::from_utf8(name).ok()?;
+    (FIRST_OBJECT..OBJECTS_MAX).contains(&id).then(|| Entry::Object(name.to_owned(), kind, id))
 }
 
 /// Registers the objects that every database has.
@@ -73,19 +87,22 @@ pub(crate) fn open_object(engine: &Arc<Engine>, name: &str, kind: ObjectKind) ->
     }
     let (found, id) = transaction::run(engine, Isolation::Serializable, |tx| {
         let mut value = Vec::new();
-        if tx.get_key(CATALOG_OBJECT, name.as_bytes(), &mut value)? {
-            let (_, found, id) = decode_entry(name.as_bytes(), &value).ok_or_else(|| {
-                Error::new(
-                    ErrorKind::Version,
-                    format!("object {name:?} is of a kind that this Kiln does not know"),
-                )
-            })?;
+        if tx.get_key(CATALOG_OBJECT, name.as_bytes(), &mut value)?
+            && let Some(Entry::Object(_, found, id)) = decode_entry(name.as_bytes(), &value)
+        {
             return Ok((found, id));
         }
-        let next = match tx.get_key(CATALOG_OBJECT, NEXT_NUMBER, &mut value)? {
-            true => value.as_slice().try_into().map_or(FIRST_OBJECT, u32::from_le_bytes),
-            false => FIRST_OBJECT,
+        tx.get_key(CATALOG_OBJECT, NEXT_NUMBER, &mut value)?;
+        let first = match decode_entry(NEXT_NUMBER, &value) {
+            Some(Entry::NextNumber(next)) => next.max(FIRST_OBJECT),
+            _ => FIRST_OBJECT,
         };
+        let next = (first..OBJECTS_MAX).find(|&id| engine.objects.get(id).is_none()).ok_or_else(|| {
+            Error::new(
+                ErrorKind::Limit,
+                format!("a database gives out at most {OBJECTS_MAX} objects' numbers"),
+            )
+        })?;
         let entry = [&[kind_code(kind)], &next.to_le_bytes()[..]].concat();
         tx.put_key(CATALOG_OBJECT, name.as_bytes(), &entry)?;
         tx.put_key(CATALOG_OBJECT, NEXT_NUMBER, &(next + 1).to_le_bytes())?;

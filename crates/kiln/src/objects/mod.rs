@@ -9,7 +9,9 @@ mod map;
 mod range;
 mod table;
 
-pub(crate) use catalog::{CATALOG_OBJECT, FIRST_OBJECT, add, add_system_objects, decode_entry, open_object};
+pub(crate) use catalog::{
+    CATALOG_OBJECT, Entry, FIRST_OBJECT, add, add_system_objects, decode_entry, open_object,
+};
 pub(crate) use handle::{Handle, HasHandle};
 pub(crate) use map::next_keys;
 pub use map::{Map, MapIter};

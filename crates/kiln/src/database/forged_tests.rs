@@ -1,0 +1,372 @@
+//! Databases whose checksums all hold and whose contents no engine writes: another program, or a mistake in this one, has
+//! made them. What opening refuses, the check finds, and neither overflows, panics or believes it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::check::check_on;
+use crate::device::{BLOCK_BYTES, SECTOR_BYTES, SimulatedDevice};
+use crate::error::{Error, ErrorKind, Result};
+use crate::kernel::losses::LOSSES_OBJECT;
+use crate::kernel::session::SESSIONS_OBJECT;
+use crate::kernel::transaction::{self, Isolation, Transaction};
+use crate::objects::{CATALOG_OBJECT, FIRST_OBJECT};
+use crate::storage::record::{self, Kind, OBJECTS_MAX, Shape};
+use crate::storage::seal::{SEAL_BYTES, Seal, zero_sectors};
+use crate::storage::segments::name_of;
+use crate::storage::superblock::{FILE, SLOT_BYTES};
+use crate::{Kiln, Options};
+
+const SEGMENT: &str = "segment-00000000";
+const HEAD: usize = SEAL_BYTES as usize;
+
+fn options() -> Options {
+    Options::new().background(false).segment_bytes(64 << 10).memory(128 << 10)
+}
+
+fn open(disk: &SimulatedDevice) -> Result<Kiln> {
+    options().open_on(Arc::new(disk.clone()))
+}
+
+/// A database with a map and a table, stopped after its third hardening.
+fn stopped() -> SimulatedDevice {
+    let disk = SimulatedDevice::new(1);
+    let db = open(&disk).unwrap();
+    let (map, table) = (db.map("map").unwrap(), db.table("table").unwrap());
+    db.persist().unwrap();
+    db.put(&map, "key", "value").unwrap().safe().unwrap();
+    db.put(&table, "row", "value").unwrap().safe().unwrap();
+    disk.crash_after(disk.steps());
+    drop((map, table, db));
+    disk.after_crash_seeded(1)
+}
+
+/// The last extent of a segment: where it is, its seal, and what follows the seal.
+fn last_extent(segment: &[u8]) -> (usize, Seal, Vec<u8>) {
+    let (mut at, mut last) = (0, None);
+    while let Ok((seal, _)) = Seal::decode(&segment[at..]) {
+        let end = at + seal.length as usize;
+        last = Some((at, seal, segment[at + HEAD..end].to_vec()));
+        at = end;
+    }
+    last.expect("there is an extent")
+}
+
+/// A disk whose last extent was changed, with every checksum made to hold.
+fn forged(change: impl FnOnce(&mut Seal, &mut Vec<u8>)) -> SimulatedDevice {
+    let disk = stopped();
+    let mut segment = disk.bytes(SEGMENT);
+    let (at, mut seal, mut data) = last_extent(&segment);
+    change(&mut seal, &mut data);
+    seal.data_checksum = crc32c::crc32c(&data);
+    segment[at + HEAD..at + HEAD + data.len()].copy_from_slice(&data);
+    seal.zero_sectors = zero_sectors(&segment[at + SECTOR_BYTES..at + HEAD + data.len()]);
+    segment[at..at + HEAD].copy_from_slice(&seal.encode().0);
+    disk.set_bytes(SEGMENT, segment);
+    disk
+}
+
+struct Forged<'a> {
+    kind: Kind,
+    object: u32,
+    version: u64,
+    previous: u64,
+    key: &'a [u8],
+    value: &'a [u8],
+}
+
+impl Default for Forged<'_> {
+    fn default() -> Self {
+        Forged { kind: Kind::Put, object: FIRST_OBJECT, version: 1, previous: 0, key: b"key", value: b"" }
+    }
+}
+
+/// Puts a record in the place of the padding at the end of an extent.
+fn append(seal: &Seal, data: &mut [u8], forged: &Forged<'_>) {
+    let at = padding_at(data);
+    let shape = Shape {
+        kind: forged.kind,
+        object: forged.object,
+        key_bytes: forged.key.len(),
+        value_bytes: forged.value.len(),
+    };
+    let words: Vec<AtomicU64> = (0..shape.words()).map(|_| AtomicU64::new(0)).collect();
+    record::write(&words, shape, forged.version, forged.previous, forged.key, forged.value);
+    let mut bytes: Vec<u8> =
+        words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()).collect();
+    record::finish(seal.address + SEAL_BYTES + at as u64, &mut bytes);
+    data[at..at + bytes.len()].copy_from_slice(&bytes);
+    let (at, end) = (at + bytes.len(), data.len());
+    data[at..at + 8].copy_from_slice(&record::padding_word((end - at) as u64).to_le_bytes());
+}
+
+fn padding_at(data: &[u8]) -> usize {
+    let mut at = 0;
+    loop {
+        let word = u64::from_le_bytes(*data[at..].first_chunk().unwrap());
+        match Shape::parse(word) {
+            Some(shape) => at += shape.bytes() as usize,
+            None => return at,
+        }
+    }
+}
+
+/// It is refused as damaged, and the check finds it.
+#[track_caller]
+fn refused(disk: &SimulatedDevice, what: &str) {
+    let report = check_on(Arc::new(disk.after_crash_seeded(1))).unwrap();
+    assert!(report.problems.iter().any(|problem| problem.contains(what)), "{what:?} is not in {report}");
+    let error = open(disk).expect_err(what);
+    assert_eq!(error.kind(), ErrorKind::Corrupted, "{error}");
+    assert!(error.to_string().contains(what) && error.place().is_some(), "{error}");
+}
+
+/// It opens, but the check does not call it sound.
+#[track_caller]
+fn suspicious(disk: &SimulatedDevice, what: &str) {
+    let report = check_on(Arc::new(disk.after_crash_seeded(1))).unwrap();
+    assert!(report.problems.iter().any(|problem| problem.contains(what)), "{what:?} is not in {report}");
+    open(disk).unwrap().close().unwrap();
+}
+
+#[test]
+fn nothing_is_wrong_where_nothing_was_changed() {
+    let disk = forged(|_, _| {});
+    assert!(check_on(Arc::new(disk.after_crash_seeded(1))).unwrap().is_clean());
+    open(&disk).unwrap().close().unwrap();
+}
+
+#[test]
+fn a_seal_that_does_not_belong_where_it_is_is_refused() {
+    refused(&forged(|seal, _| seal.database += 1), "belongs to another database");
+    refused(&forged(|seal, _| seal.address += BLOCK_BYTES as u64), "belongs to another place");
+    refused(&forged(|seal, _| seal.previous_checksum += 1), "does not continue");
+    refused(&forged(|seal, _| seal.number += 1), "does not continue");
+}
+
+#[test]
+fn an_extent_of_an_impossible_length_is_refused() {
+    for length in [0, SEAL_BYTES, BLOCK_BYTES as u64 + 8, 64 << 10] {
+        refused(&forged(|seal, _| seal.length = length), "impossible length");
+    }
+}
+
+/// These were added to without a look: the sum overflowed.
+#[test]
+fn a_seal_whose_numbers_are_out_of_bounds_is_refused() {
+    let cases: [fn(&mut Seal); 7] = [
+        |seal| seal.address = 1 << 48,
+        |seal| seal.length = 1 << 48,
+        |seal| seal.number = u64::MAX,
+        |seal| seal.version = 1 << 48,
+        |seal| seal.first_version = 1 << 48,
+        |seal| seal.first_version = seal.version,
+        |seal| (seal.version, seal.first_version) = (u64::MAX, u64::MAX),
+    ];
+    for change in cases {
+        refused(&forged(|seal, _| change(seal)), "numbers are impossible");
+    }
+}
+
+/// The clock after a crash jumps; near its end it would have run into the bits of a record's checksum.
+#[test]
+fn a_database_without_versions_left_is_not_opened_and_not_changed() {
+    let disk = forged(|seal, _| seal.version = (1 << 48) - 1);
+    let steps = disk.steps();
+    assert_eq!(open(&disk).unwrap_err().kind(), ErrorKind::Limit);
+    assert_eq!(disk.steps(), steps);
+}
+
+#[test]
+fn records_of_the_system_that_say_nothing_are_refused() {
+    let refuse = |object: u32, kind: Kind, key: &[u8], value: &[u8], what: &str| {
+        let record = Forged { kind, object, key, value, ..Forged::default() };
+        refused(&forged(|seal, data| append(seal, data, &record)), what);
+    };
+    let serial = 7_u64.to_le_bytes();
+    let entry = |kind: u8, id: u32| [&[kind], id.to_le_bytes().as_slice()].concat();
+    refuse(SESSIONS_OBJECT, Kind::Put, b"session", b"seven", "holds no serial number");
+    refuse(SESSIONS_OBJECT, Kind::Tombstone, b"session", &serial, "holds no serial number");
+    refuse(LOSSES_OBJECT, Kind::Put, b"one", &serial, "does not name versions");
+    refuse(LOSSES_OBJECT, Kind::Put, &serial, b"two", "does not name versions");
+    refuse(LOSSES_OBJECT, Kind::Put, &serial, &[0; 8], "does not name versions");
+    for value in [&b""[..], b"\x01", &entry(3, 20), &entry(1, FIRST_OBJECT - 1), &entry(1, OBJECTS_MAX)] {
+        refuse(CATALOG_OBJECT, Kind::Put, b"name", value, "names no object");
+    }
+    refuse(CATALOG_OBJECT, Kind::Put, b"\xff", &entry(1, 20), "names no object");
+    refuse(CATALOG_OBJECT, Kind::Put, b"", b"too many", "names no object");
+    refuse(CATALOG_OBJECT, Kind::Put, b"other", &entry(1, FIRST_OBJECT), "the number of another one");
+    refuse(CATALOG_OBJECT, Kind::Put, b"map", &entry(2, FIRST_OBJECT), "the number of another one");
+    refuse(100, Kind::Put, b"key", b"", "not in the catalog");
+    refuse(FIRST_OBJECT - 1, Kind::Put, b"key", b"", "not in the catalog");
+}
+
+/// Keys are compared by whole words in memory: such a key was listed and could not be found.
+#[test]
+fn a_record_that_is_not_filled_up_with_zeros_is_refused() {
+    for at in [record::HEADER_BYTES + 3, record::HEADER_BYTES + 8 + 5] {
+        let disk = forged(|seal, data| {
+            data[at] = 1;
+            let address = seal.address + SEAL_BYTES;
+            record::finish(address, data).unwrap();
+        });
+        refused(&disk, "not filled up with zeros");
+    }
+}
+
+#[test]
+fn records_that_do_not_fit_together_are_found_by_the_check() {
+    let suspect = |record: Forged<'_>, what: &str| {
+        suspicious(&forged(|seal, data| append(seal, data, &record)), what);
+    };
+    suspect(Forged { key: b"new", version: 0, ..Forged::default() }, "has version 0");
+    suspect(Forged { key: b"new", previous: 1 << 40, ..Forged::default() }, "is not before it");
+    suspect(Forged { key: b"new", previous: 136, ..Forged::default() }, "is not there");
+    suspect(Forged { previous: 0, version: 2, ..Forged::default() }, "does not follow");
+    suspect(Forged { version: 0, ..Forged::default() }, "not in the order of their versions");
+    suspicious(&forged(|seal, _| seal.version = 0), "older than the one before it");
+}
+
+#[test]
+fn a_record_that_is_cut_off_by_the_end_of_its_extent_is_refused() {
+    let end = |data: &mut [u8], word: u64| {
+        let at = data.len() - 8;
+        let padding = padding_at(data);
+        data[padding..padding + 8]
+            .copy_from_slice(&record::padding_word((at - padding) as u64).to_le_bytes());
+        data[at..].copy_from_slice(&word.to_le_bytes());
+    };
+    refused(&forged(|_, data| end(data, 1 << 60)), "header is cut short");
+    refused(&forged(|_, data| end(data, record::padding_word(16))), "longer than its extent");
+    refused(&forged(|_, data| end(data, 3 << 60)), "cut short");
+    refused(&forged(|_, data| end(data, 3 << 60 | 12)), "cut short");
+    let long = |data: &mut Vec<u8>| {
+        let at = padding_at(data);
+        data[at..at + 8].copy_from_slice(&(1_u64 << 60 | 5_000).to_le_bytes());
+    };
+    refused(&forged(|_, data| long(data)), "longer than the space it is in");
+}
+
+#[test]
+fn a_superblock_that_makes_no_sense_is_damaged() {
+    let cases: [(usize, u64); 7] = [
+        (40, 3 << 16),
+        (40, 1 << 15),
+        (40, 1 << 31),
+        (56, 4_096),
+        (64, 100),
+        (64, 1 << 48),
+        // It was added to, and the sum overflowed.
+        (80, u64::MAX),
+    ];
+    for (at, value) in cases {
+        let disk = stopped();
+        sign_slots(&disk, |slot| slot[at..at + 8].copy_from_slice(&value.to_le_bytes()));
+        refused(&disk, "neither of its slots is valid");
+    }
+    let disk = stopped();
+    sign_slots(&disk, |slot| slot[56..64].copy_from_slice(&(1_u64 << 20).to_le_bytes()));
+    refused(&disk, "neither of its slots is valid");
+    let disk = stopped();
+    disk.set_bytes(FILE, &disk.bytes(FILE)[..100]);
+    refused(&disk, "neither of its slots is valid");
+}
+
+fn sign_slots(disk: &SimulatedDevice, change: impl Fn(&mut [u8])) {
+    let mut file = disk.bytes(FILE);
+    for slot in file.chunks_mut(BLOCK_BYTES) {
+        change(&mut slot[..SLOT_BYTES]);
+        let checksum = crc32c::crc32c(&slot[..SLOT_BYTES - 4]);
+        slot[SLOT_BYTES - 4..SLOT_BYTES].copy_from_slice(&checksum.to_le_bytes());
+    }
+    disk.set_bytes(FILE, file);
+}
+
+/// Its number, times the size of a segment, is no address: the multiplication overflowed.
+#[test]
+fn a_file_with_the_name_of_an_impossible_segment_is_passed_over() {
+    let disk = stopped();
+    disk.set_bytes(&name_of(u64::MAX), vec![0; 64 << 10]);
+    disk.set_bytes(&name_of(1 << 32), vec![1; 64 << 10]);
+    assert!(check_on(Arc::new(disk.after_crash_seeded(1))).unwrap().is_clean());
+    open(&disk).unwrap().close().unwrap();
+}
+
+/// Makes this the next number that the catalog gives out.
+fn set_next_number(db: &Kiln, next: u32) -> Result<()> {
+    let set = |tx: &Transaction<'_>| tx.put_key(CATALOG_OBJECT, b"", &next.to_le_bytes());
+    transaction::run(db.engine(), Isolation::Serializable, set)?.safe()
+}
+
+/// The entry was committed before its number was refused, and from then on the database could not be opened.
+#[test]
+fn when_all_numbers_are_given_out_no_entry_is_made() -> Result<()> {
+    let disk = stopped();
+    let db = open(&disk)?;
+    set_next_number(&db, OBJECTS_MAX)?;
+    assert_eq!(db.map("another").unwrap_err().kind(), ErrorKind::Limit);
+    assert_eq!(db.get(&db.map("map")?, "key")?.as_deref(), Some(&b"value"[..]));
+    db.close()?;
+    drop(db);
+    open(&disk)?.close()
+}
+
+/// The next serial number overflowed.
+#[test]
+fn a_session_that_has_used_up_its_serial_numbers_says_so() -> Result<()> {
+    let last = u64::MAX.to_le_bytes();
+    let record = Forged { object: SESSIONS_OBJECT, key: b"s", value: &last, ..Forged::default() };
+    let db = open(&forged(|seal, data| append(seal, data, &record)))?;
+    let session = db.session("s")?;
+    assert_eq!(session.recovered_serial(), u64::MAX);
+    let refused: Error = session.transact(|_| Ok(())).map(|_| ()).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Limit);
+    db.close()
+}
+
+/// A stray number in the catalog must not give two objects the same one.
+#[test]
+fn a_number_that_is_taken_is_not_given_out_again() -> Result<()> {
+    let db = open(&stopped())?;
+    set_next_number(&db, 0)?;
+    let (map, new) = (db.map("map")?, db.map("new")?);
+    db.put(&new, "key", "new")?.safe()?;
+    assert_eq!(db.get(&map, "key")?.as_deref(), Some(&b"value"[..]));
+    db.close()
+}
+
+/// Behind the end of the log only what is a seal of this database, in its place, proves that durable extents follow.
+#[test]
+fn seals_of_others_behind_the_end_do_not_prove_damage() {
+    let behind = |change: fn(&mut Seal)| {
+        let disk = stopped();
+        let mut segment = disk.bytes(SEGMENT);
+        let (at, mut seal, _) = last_extent(&segment);
+        let place = at + seal.length as usize + BLOCK_BYTES;
+        (seal.address, seal.number) = (place as u64, seal.number + 2);
+        change(&mut seal);
+        segment[place..place + HEAD].copy_from_slice(&seal.encode().0);
+        disk.set_bytes(SEGMENT, segment);
+        disk
+    };
+    let others: [fn(&mut Seal); 3] =
+        [|seal| seal.database += 1, |seal| seal.address = 0, |seal| seal.number = 1];
+    for change in others {
+        assert!(open(&behind(change)).unwrap().recovery_report().cut_bytes > 0);
+    }
+    refused(&behind(|_| {}), "durable extents follow");
+}
+
+#[test]
+fn files_that_are_being_made_are_no_database() {
+    let disk = SimulatedDevice::new(1);
+    for name in ["segment.new", "spare", "superblock.new"] {
+        disk.set_bytes(name, [1; 100]);
+    }
+    assert_eq!(
+        options().create(false).open_on(Arc::new(disk.clone())).unwrap_err().kind(),
+        ErrorKind::NotFound
+    );
+    assert_eq!(check_on(Arc::new(disk.clone())).unwrap_err().kind(), ErrorKind::NotFound);
+    open(&disk).unwrap().close().unwrap();
+}
