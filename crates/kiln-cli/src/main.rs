@@ -1,44 +1,7 @@
-//! `kiln`: serve a database to Redis clients, look into it, move data in and out.
-//!
-//! Exit codes: 0 it worked, 1 it did not (one line on stderr says why and what to do), 2 the command line is
-//! wrong.
-
-mod arguments;
-mod entry;
-mod escape;
-mod failure;
-mod inspect;
-mod object;
-mod serve;
-mod transfer;
+//! `kiln`: all of it is in the library, where tests and fuzzers can reach it.
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
-
-use arguments::{Arguments, Command};
-use failure::Failure;
-
 fn main() -> ExitCode {
-    let result = match Arguments::parse().command {
-        Command::Serve(arguments) => serve::serve(&arguments),
-        Command::Check(arguments) => inspect::check(&arguments.dir),
-        Command::Stat(arguments) => inspect::stat(&arguments.dir),
-        Command::DumpLog(arguments) => inspect::dump_log(&arguments.dir),
-        Command::Get(arguments) => object::get(&arguments),
-        Command::Put(arguments) => object::put(&arguments),
-        Command::Del(arguments) => object::del(&arguments),
-        Command::Scan(arguments) => object::scan(&arguments),
-        Command::Import(arguments) => transfer::import(&arguments),
-        Command::Export(arguments) => transfer::export(&arguments),
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        // Whoever reads our output has had enough, as `head` does.
-        Err(Failure::Io { error, .. }) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-        Err(failure) => {
-            eprintln!("kiln: {failure}");
-            ExitCode::FAILURE
-        }
-    }
+    kiln_cli::run()
 }

@@ -30,7 +30,7 @@ pub(crate) fn import(arguments: &Import) -> Result<(), Failure> {
     let db = Kiln::open(&arguments.object.dir)?;
     let object = open_or_create_object(&db, &arguments.object, arguments.table)?;
     let progress = progress(bytes, Unit::Bytes);
-    let mut lines = Lines { input: BufReader::new(progress.wrap_read(input)), number: 0, line: Vec::new() };
+    let mut lines = Lines::new(BufReader::new(progress.wrap_read(input)));
     let result = import_lines(&db, &object, &mut lines);
     progress.finish_and_clear();
     // Also after a line that could not be read: what the message says is in must be durable.
@@ -68,18 +68,22 @@ fn import_lines(db: &Kiln, object: &AnyObject, lines: &mut Lines<impl BufRead>) 
 }
 
 /// The entries of an input, one a line.
-struct Lines<R> {
+pub(crate) struct Lines<R> {
     input: R,
     number: u64,
     line: Vec<u8>,
 }
 
 /// A key and its value.
-type Pair = (Vec<u8>, Vec<u8>);
+pub(crate) type Pair = (Vec<u8>, Vec<u8>);
 
 impl<R: BufRead> Lines<R> {
+    pub(crate) fn new(input: R) -> Self {
+        Self { input, number: 0, line: Vec::new() }
+    }
+
     /// The next entry; lines without text are passed over.
-    fn next_entry(&mut self) -> Result<Option<Pair>, Failure> {
+    pub(crate) fn next_entry(&mut self) -> Result<Option<Pair>, Failure> {
         loop {
             self.line.clear();
             self.number += 1;
@@ -125,10 +129,7 @@ pub(crate) fn export(arguments: &Export) -> Result<(), Failure> {
     };
     let mut count = 0u64;
     let mut write = |entry: kiln::Result<Pair>| -> Result<(), Failure> {
-        let (key, value) = entry?;
-        let entry = Entry { key: Text::new(key), value: Text::new(value) };
-        serde_json::to_writer(&mut out, &entry).map_err(|error| Failure::output(error.into()))?;
-        out.write_all(b"\n").map_err(Failure::output)?;
+        write_line(&mut out, entry?)?;
         count += 1;
         progress.inc(1);
         Ok(())
@@ -142,6 +143,13 @@ pub(crate) fn export(arguments: &Export) -> Result<(), Failure> {
     eprintln!("exported {count} keys of '{}'", arguments.object.object);
     drop(snapshot);
     Ok(db.close()?)
+}
+
+/// Writes an entry as one line.
+pub(crate) fn write_line(out: &mut impl Write, (key, value): Pair) -> Result<(), Failure> {
+    let entry = Entry { key: Text::new(key), value: Text::new(value) };
+    serde_json::to_writer(&mut *out, &entry).map_err(|error| Failure::output(error.into()))?;
+    out.write_all(b"\n").map_err(Failure::output)
 }
 
 /// What a bar counts.

@@ -46,6 +46,9 @@ mod dispatch;
 mod expiry;
 mod failure;
 mod float;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod glob;
 mod info;
 mod keyspace;

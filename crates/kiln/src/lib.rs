@@ -20,6 +20,9 @@
 mod database;
 pub mod device;
 mod error;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod kernel;
 mod objects;
 mod options;

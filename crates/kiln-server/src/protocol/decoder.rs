@@ -24,7 +24,7 @@ use std::fmt;
 use super::{inline, number};
 
 /// The longest inline line, as in Redis.
-const INLINE_BYTES_MAX: usize = 64 * 1024;
+pub(crate) const INLINE_BYTES_MAX: usize = 64 * 1024;
 /// A bulk string announced longer than this is a broken client, not a large value: the connection ends, as in
 /// Redis.
 const ANNOUNCED_BYTES_MAX: u64 = 512 * 1024 * 1024;

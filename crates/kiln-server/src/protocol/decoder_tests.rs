@@ -5,52 +5,9 @@ use proptest::prelude::*;
 use resp_rs::resp2::{Frame, frame_to_bytes};
 
 use super::*;
+use crate::fuzzing::{Seen, feed};
 
 const LIMITS: Limits = Limits { arguments: 8, argument_bytes: 64, request_bytes: 256 };
-
-/// What a client sees of one request.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Seen {
-    Request(Vec<Vec<u8>>),
-    TooLarge(TooLarge),
-    Broken(ProtocolError),
-}
-
-/// Feeds `pieces` one after the other, as a connection does; also returns the most bytes that were held at
-/// once.
-fn feed<'a>(limits: Limits, pieces: impl IntoIterator<Item = &'a [u8]>) -> (Vec<Seen>, usize) {
-    let mut decoder = Decoder::new(limits);
-    let (mut buffer, mut seen, mut held_max) = (Vec::new(), Vec::new(), 0);
-    for piece in pieces {
-        buffer.extend_from_slice(piece);
-        loop {
-            let consumed = match decoder.decode(&buffer) {
-                Step::Request(consumed) => {
-                    seen.push(Seen::Request(
-                        decoder.arguments(&buffer).from(0).map(<[u8]>::to_vec).collect(),
-                    ));
-                    consumed
-                }
-                Step::Empty(consumed) => consumed,
-                Step::TooLarge(consumed, reason) => {
-                    seen.push(Seen::TooLarge(reason));
-                    consumed
-                }
-                Step::Incomplete(consumed) => {
-                    buffer.drain(..consumed);
-                    break;
-                }
-                Step::Broken(error) => {
-                    seen.push(Seen::Broken(error));
-                    return (seen, held_max);
-                }
-            };
-            buffer.drain(..consumed);
-        }
-        held_max = held_max.max(buffer.len());
-    }
-    (seen, held_max)
-}
 
 fn whole(bytes: &[u8]) -> Vec<Seen> {
     feed(LIMITS, [bytes]).0
@@ -93,6 +50,7 @@ fn lengths_that_announce_too_much_end_the_connection_without_reserving_memory() 
         (b"*1\r\n$1x\r\n", ProtocolError::BulkLength),
         (b"*1\r\n$1\rx", ProtocolError::BulkLength),
         (b"*1\r\n$0000000000000000000000000000", ProtocolError::BulkLength),
+        (b"*1\r\n$000000000000000000000\r\n", ProtocolError::BulkLength),
         (b"*1\r\n*1\r\n*1\r\n", ProtocolError::ExpectedDollar(b'*')),
         (b"*1\r\n:1\r\n", ProtocolError::ExpectedDollar(b':')),
         (b"*1\r\n$1\r\nabc", ProtocolError::ExpectedLineEnd),
@@ -106,6 +64,8 @@ fn lengths_that_announce_too_much_end_the_connection_without_reserving_memory() 
 fn a_line_without_end_is_refused() {
     let line = vec![b'x'; INLINE_BYTES_MAX + 1];
     assert_eq!(whole(&line), [Seen::Broken(ProtocolError::InlineTooLong)]);
+    let ended = [&line[..], b"\r\n"].concat();
+    assert_eq!(whole(&ended), [Seen::Broken(ProtocolError::InlineTooLong)]);
 }
 
 #[test]
@@ -116,6 +76,23 @@ fn an_oversize_argument_is_skipped_without_being_held_and_the_next_request_is_re
     let (seen, held_max) = feed(LIMITS, bytes.chunks(100));
     assert_eq!(seen, [Seen::TooLarge(TooLarge::Argument(100_000)), request(&[b"PING"])]);
     assert!(held_max < 256, "{held_max} bytes were held");
+}
+
+#[test]
+fn an_oversize_argument_must_end_as_any_other() {
+    let bytes = [&b"*1\r\n$65\r\n"[..], &[b'v'; 65], b"xx"].concat();
+    assert_eq!(whole(&bytes), [Seen::Broken(ProtocolError::ExpectedLineEnd)]);
+}
+
+#[test]
+fn shrinking_in_the_middle_of_a_request_forgets_nothing() {
+    let bytes = b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n";
+    let mut decoder = Decoder::new(LIMITS);
+    assert_eq!(decoder.decode(&bytes[..15]), Step::Incomplete(0));
+    decoder.shrink();
+    assert_eq!(decoder.decode(bytes), Step::Request(bytes.len()));
+    assert_eq!(decoder.arguments(bytes).get(0), Some(&b"GET"[..]));
+    decoder.shrink();
 }
 
 #[test]

@@ -117,6 +117,10 @@ mod tests {
             [b"set".to_vec(), b"a b".to_vec(), b"A\n\"".to_vec(), b"it's".to_vec()]
         );
         assert_eq!(words(br#"echo """#).unwrap(), [b"echo".to_vec(), b"".to_vec()]);
+        assert_eq!(
+            words(br#""\r\t\b\a\\" "\xg1\x1g\xFf""#).unwrap(),
+            [b"\r\t\x08\x07\\".to_vec(), b"xg1x1g\xFF".to_vec()]
+        );
     }
 
     #[test]

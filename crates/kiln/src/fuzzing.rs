@@ -1,0 +1,85 @@
+//! The decoders, one function each, for fuzzers.
+//!
+//! Only a build with the feature `fuzzing` shows them. Each takes bytes apart as recovery does, and returns them as the engine
+//! itself writes what it has understood: so whoever calls can compare, and the engine's own types stay private.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::device::{OpenMode, SimulatedDevice};
+use crate::error::Result;
+use crate::kernel::losses;
+use crate::kernel::object::ObjectKind;
+use crate::kernel::session;
+use crate::objects::{self, Entry};
+use crate::storage::extent::{Extent, Item};
+use crate::storage::record::{self, DiskRecord};
+use crate::storage::seal::Seal;
+use crate::storage::superblock::{self, SuperblockFile};
+
+/// The slot that counts of a file with both slots of a superblock.
+///
+/// # Errors
+/// As opening a database that has it.
+pub fn superblock(file: &[u8]) -> Result<Vec<u8>> {
+    let disk = SimulatedDevice::new(0);
+    disk.set_bytes(superblock::FILE, file);
+    let opened = SuperblockFile::open(&disk, OpenMode::Read)?;
+    let mut slot = vec![0; superblock::SLOT_BYTES];
+    opened.current().encode(&mut slot);
+    Ok(slot)
+}
+
+/// The seal that `bytes` begin with.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn seal(bytes: &[u8]) -> Result<Vec<u8>, &'static str> {
+    Seal::decode(bytes).map(|(seal, _)| seal.encode().0.to_vec())
+}
+
+/// An extent: its seal, its records, its padding.
+///
+/// # Errors
+/// What is wrong with the first of them that cannot be read.
+pub fn extent(bytes: &[u8]) -> Result<Vec<u8>, &'static str> {
+    let (seal, checksum) = Seal::decode(bytes)?;
+    let mut encoded = seal.encode().0.to_vec();
+    for item in (Extent { seal, checksum, bytes }).items() {
+        match item.map_err(|(_, what)| what)? {
+            Item::Record(address, record) => encoded.extend(encode_record(address, &record)),
+            Item::Padding(_, bytes) => {
+                let end = encoded.len() + bytes as usize;
+                encoded.extend(record::padding_word(bytes).to_le_bytes());
+                encoded.resize(end, record::PADDING_BYTE);
+            }
+        }
+    }
+    Ok(encoded)
+}
+
+fn encode_record(address: record::Address, record: &DiskRecord<'_>) -> Vec<u8> {
+    let words: Vec<AtomicU64> = (0..record.shape.words()).map(|_| AtomicU64::new(0)).collect();
+    record::write(&words, record.shape, record.version, record.previous, record.key, record.value);
+    let mut bytes: Vec<u8> =
+        words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()).collect();
+    record::finish(address, &mut bytes);
+    bytes
+}
+
+/// The name, kind and number in an object's entry in the catalog.
+pub fn catalog_entry(name: &[u8], value: &[u8]) -> Option<(String, ObjectKind, u32)> {
+    match objects::decode_entry(name, value) {
+        Some(Entry::Object(name, kind, id)) => Some((name, kind, id)),
+        _ => None,
+    }
+}
+
+/// The serial number in the record of a session.
+pub fn serial(value: &[u8]) -> Option<u64> {
+    session::decode_serial(value)
+}
+
+/// The first and the last version in the record of a loss.
+pub fn loss(key: &[u8], value: &[u8]) -> Option<(u64, u64)> {
+    losses::decode_loss(key, value)
+}
