@@ -273,7 +273,9 @@ pub(crate) fn records(extent: &[u8], address: u64) -> Option<Vec<Record>> {
             unsigned[22..24].fill(0);
             let stored = u64_at(record, 8) >> 48 << 16 | u64_at(record, 16) >> 48;
             let zeros = record[key.1..value.0].iter().chain(&record[value.1..]).all(|&byte| byte == 0);
-            if u64::from(record_checksum(address + at as u64, &unsigned)) != stored || !zeros {
+            let previous = u64_at(record, 16) & LOW_48;
+            let follows = previous < address + at as u64 && previous.is_multiple_of(8);
+            if u64::from(record_checksum(address + at as u64, &unsigned)) != stored || !zeros || !follows {
                 return None;
             }
             let word = u64_at(record, 0);
@@ -281,7 +283,7 @@ pub(crate) fn records(extent: &[u8], address: u64) -> Option<Vec<Record>> {
                 tombstone: word >> 60 == 2,
                 object: (word >> 42) as u32 & 0x3_FFFF,
                 version: u64_at(record, 8) & LOW_48,
-                previous: u64_at(record, 16) & LOW_48,
+                previous,
                 key: record[key.0..key.1].to_vec(),
                 value: record[value.0..value.1].to_vec(),
             });

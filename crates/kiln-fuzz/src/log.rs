@@ -72,7 +72,7 @@ impl Log {
     /// One more extent, of records that the input chooses.
     fn extent(&mut self, choices: &mut Unstructured<'_>) -> Result<()> {
         let first_version = match choices.int_in_range(0..=15)? {
-            0 => self.version + (1 << 24) + u64::from(choices.arbitrary::<u16>()?),
+            0 => self.version.wrapping_add((1 << 24) + u64::from(choices.arbitrary::<u16>()?)),
             1 => odd_number(choices)?,
             _ => 0,
         };
@@ -126,8 +126,8 @@ impl Log {
         };
         let version = match choices.int_in_range(0..=15)? {
             0 => odd_number(choices)?,
-            1..=3 => self.version + 2,
-            _ => self.version + 1,
+            1..=3 => self.version.wrapping_add(2),
+            _ => self.version.wrapping_add(1),
         };
         Ok(Record { tombstone, object, version, previous, key, value })
     }

@@ -301,9 +301,6 @@ impl Checker {
             }
         }
         let before = self.newest.insert(key, newest);
-        if previous >= newest.address && previous != NO_ADDRESS {
-            self.problem(segments, newest.address, "a record's previous address is not before it");
-        }
         match before {
             Some(before) if before.version > newest.version => {
                 self.problem(

@@ -214,13 +214,21 @@ fn a_record_that_is_not_filled_up_with_zeros_is_refused() {
     }
 }
 
+/// The index looked for an entry that it has no bits for.
+#[test]
+fn a_record_that_does_not_follow_an_earlier_one_is_refused() {
+    for previous in [131, 1 << 40, (1 << 48) - 8] {
+        let record = Forged { key: b"new", previous, ..Forged::default() };
+        refused(&forged(|seal, data| append(seal, data, &record)), "is not before it");
+    }
+}
+
 #[test]
 fn records_that_do_not_fit_together_are_found_by_the_check() {
     let suspect = |record: Forged<'_>, what: &str| {
         suspicious(&forged(|seal, data| append(seal, data, &record)), what);
     };
     suspect(Forged { key: b"new", version: 0, ..Forged::default() }, "has version 0");
-    suspect(Forged { key: b"new", previous: 1 << 40, ..Forged::default() }, "is not before it");
     suspect(Forged { key: b"new", previous: 136, ..Forged::default() }, "is not there");
     suspect(Forged { previous: 0, version: 2, ..Forged::default() }, "does not follow");
     suspect(Forged { version: 0, ..Forged::default() }, "not in the order of their versions");

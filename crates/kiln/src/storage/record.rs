@@ -341,7 +341,12 @@ impl<'a> DiskRecord<'a> {
         if key_rest.iter().chain(value_rest).any(|&byte| byte != 0) {
             return Err("a record is not filled up with zeros");
         }
-        Ok(DiskRecord { shape, version: version_of(word1), previous: previous_of(word2), key, value })
+        // So every walk along previous addresses ends.
+        let previous = previous_of(word2);
+        if previous >= address || !previous.is_multiple_of(8) {
+            return Err("a record's previous address is not before it");
+        }
+        Ok(DiskRecord { shape, version: version_of(word1), previous, key, value })
     }
 }
 
