@@ -168,6 +168,31 @@ fn a_seal_whose_numbers_are_out_of_bounds_is_refused() {
     }
 }
 
+/// It was given up when the database was opened, and came back when a later version was sealed.
+#[test]
+fn a_record_that_an_orderly_close_has_not_sealed_stays_lost() -> Result<()> {
+    let disk = forged(|seal, data| {
+        let record = Forged { key: b"unsealed", version: seal.version + 1, ..Forged::default() };
+        append(seal, data, &record);
+    });
+    let (at, seal, _) = last_extent(&disk.bytes(SEGMENT));
+    let end = at as u64 + seal.length;
+    sign_slots(&disk, |slot| {
+        slot[12] = 1;
+        slot[64..72].copy_from_slice(&end.to_le_bytes());
+        slot[80..88].copy_from_slice(&(seal.version + 1).to_le_bytes());
+    });
+    let db = open(&disk)?;
+    assert!(!db.recovery_report().clean);
+    db.put(&db.map("map")?, "key", "newer")?.safe()?;
+    db.close()?;
+    drop(db);
+    let db = open(&disk)?;
+    assert_eq!(db.get(&db.map("map")?, "unsealed")?, None);
+    assert!(db.check()?.is_clean());
+    db.close()
+}
+
 /// The clock after a crash jumps; near its end it would have run into the bits of a record's checksum.
 #[test]
 fn a_database_without_versions_left_is_not_opened_and_not_changed() {

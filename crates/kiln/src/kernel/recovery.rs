@@ -181,13 +181,10 @@ impl Recovery<'_> {
             }
             self.replay(&extent, horizon, &mut pending, &mut report, &mut newest_version)?;
         }
-        let clean = self.superblock.clean;
-        if clean && scanner.position() != self.superblock.known_end {
-            // A newer superblock must have been damaged: the log went on after this orderly close.
-            report.clean = false;
-        } else {
-            report.clean = clean;
-        }
+        // If the log goes on after the orderly close, a newer superblock must have been damaged. And a close leaves nothing
+        // unsealed: what is must not come back with the next seal.
+        let ends_there = scanner.position() == self.superblock.known_end;
+        report.clean = self.superblock.clean && ends_there && pending.is_empty();
         report.horizon = Version::new(horizon);
         report.cut_bytes = scanner.cut_bytes();
         report.lost_records = pending.len() as u64;
