@@ -69,7 +69,7 @@ pub(crate) fn current_slot(file: &[u8]) -> Option<&[u8]> {
 fn is_sane(slot: &[u8]) -> bool {
     let (segment_bytes, begin, known_end) = (u64_at(slot, 40), u64_at(slot, 56), u64_at(slot, 64));
     segment_bytes.is_power_of_two()
-        && (64 << 10..=1 << 30).contains(&segment_bytes)
+        && (16 << 10..=1 << 30).contains(&segment_bytes)
         && begin.is_multiple_of(segment_bytes)
         && known_end.is_multiple_of(BLOCK as u64)
         && begin <= known_end

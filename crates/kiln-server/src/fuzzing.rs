@@ -49,7 +49,7 @@ pub(crate) fn feed<'a>(limits: Limits, pieces: impl IntoIterator<Item = &'a [u8]
 }
 
 #[cfg(feature = "fuzzing")]
-pub use for_fuzzers::{HELD_BYTES_MAX, Served, decode, serve};
+pub use for_fuzzers::{HELD_BYTES_MAX, Outcome, Served, decode, serve};
 
 #[cfg(feature = "fuzzing")]
 mod for_fuzzers {
@@ -69,18 +69,19 @@ mod for_fuzzers {
     /// Small, so that short streams reach them.
     const LIMITS: Limits = Limits { arguments: 8, argument_bytes: 64, request_bytes: 256 };
 
+    /// The words of a request, or why it is refused.
+    pub type Outcome = Result<Vec<Vec<u8>>, String>;
+
     /// The most bytes that [`decode`] may hold: the longest line, and a piece that arrives on top.
     pub const HELD_BYTES_MAX: usize = INLINE_BYTES_MAX + 256;
 
     /// The requests in a stream that arrives in `pieces`, or why they are refused, and the most bytes that were held at once.
-    pub fn decode<'a>(
-        pieces: impl IntoIterator<Item = &'a [u8]>,
-    ) -> (Vec<Result<Vec<Vec<u8>>, String>>, usize) {
+    pub fn decode<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (Vec<Outcome>, usize) {
         let (seen, held_max) = feed(LIMITS, pieces);
         (seen.into_iter().map(outcome).collect(), held_max)
     }
 
-    fn outcome(seen: Seen) -> Result<Vec<Vec<u8>>, String> {
+    fn outcome(seen: Seen) -> Outcome {
         match seen {
             Seen::Request(words) => Ok(words),
             Seen::TooLarge(reason) => Err(format!("{reason:?}")),

@@ -146,7 +146,6 @@ mod tests {
     use crate::device::SimulatedDevice;
     use crate::{Kiln, Options};
 
-    /// Reading its serial number gives up on a record that somebody else keeps locked, and begins again.
     #[test]
     fn a_session_opens_although_its_record_is_locked_for_a_while() -> Result<()> {
         let disk = Arc::new(SimulatedDevice::new(1));

@@ -14,7 +14,6 @@ use std::io;
 use std::sync::Arc;
 
 use super::record::{ADDRESS_BITS, Address};
-use super::superblock::SEGMENT_BYTES_MIN;
 use crate::device::{AlignedBuffer, BLOCK_BYTES, Device, DeviceFile, OpenMode};
 use crate::error::{Error, Result};
 use crate::planted::{Bug, planted};
@@ -25,17 +24,14 @@ const PREFIX: &str = "segment-";
 const SPARE: &str = "spare";
 const UNFINISHED: &str = "segment.new";
 const ZEROS_BYTES: usize = 1 << 20;
-const NUMBER_END: u64 = (1 << ADDRESS_BITS) / SEGMENT_BYTES_MIN;
 
 /// The name of the segment with this number.
 pub(crate) fn name_of(number: u64) -> String {
     format!("{PREFIX}{number:08}")
 }
 
-/// The number in a segment's name. One of which no address can be is no segment's.
 fn number_of(name: &str) -> Option<u64> {
-    let is_segments = |number: &u64| *number < NUMBER_END && name_of(*number) == name;
-    name.strip_prefix(PREFIX)?.parse().ok().filter(is_segments)
+    name.strip_prefix(PREFIX)?.parse().ok().filter(|&number| name_of(number) == name)
 }
 
 /// True for the name of a file that holds part of the log.
@@ -67,7 +63,9 @@ impl Segments {
     pub(crate) fn open(device: Arc<dyn Device>, segment_bytes: u64, mode: OpenMode) -> Result<Segments> {
         let names = device.list().map_err(|error| Error::io("listing the database's files", error))?;
         let mut files = BTreeMap::new();
-        for number in names.iter().filter_map(|name| number_of(name)) {
+        // Of others no address can be: they are not the log's.
+        let is_addressed = |number: &u64| *number < (1 << ADDRESS_BITS) / segment_bytes;
+        for number in names.iter().filter_map(|name| number_of(name)).filter(is_addressed) {
             let name = name_of(number);
             let doing = |error| Error::io(format_args!("opening {}", device.describe(&name)), error);
             let file = device.open(&name, mode).map_err(doing)?;
