@@ -1,4 +1,4 @@
-//! Closed versions: what a crash leaves is all commits up to one version, whatever was going on.
+//! Closed versions: what a crash leaves is all commits up to one version, and what a close leaves is all commits.
 
 use super::database::{Database, Ledger, choose, failed, thread, together, unless_crashed};
 
@@ -23,6 +23,24 @@ pub(super) fn a_crash_leaves_whole_versions() {
     };
     together(committers.chain([hardener]).collect());
     let left = database.after_crash();
+    ledger.check(&left);
+}
+
+/// Commits beside a close: those that were not refused are there when the database is opened again.
+pub(super) fn a_close_leaves_every_commit() {
+    let (database, ledger) = (Database::new(), Ledger::default());
+    let committers = (0..2).map(|who| {
+        let (database, ledger) = (database.clone(), ledger.clone());
+        thread(move || (0..2).for_each(|round| commit(&database, &ledger, &format!("{who}-{round}"))))
+    });
+    let closer = {
+        let db = database.db.clone();
+        thread(move || db.close().unwrap_or_else(failed))
+    };
+    together(committers.chain([closer]).collect());
+    ledger.durable(ledger.newest());
+    let left = database.after_crash();
+    assert!(left.db.recovery_report().clean, "it was closed: {}", left.db.recovery_report());
     ledger.check(&left);
 }
 

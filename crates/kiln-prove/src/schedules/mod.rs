@@ -39,6 +39,7 @@ const PROGRAMS: &[Program] = &[
     ("lost-update-in-versions", lost_update::while_versions_close),
     ("lost-deletion", lost_update::while_the_key_is_deleted),
     ("closed-versions", closing::a_crash_leaves_whole_versions),
+    ("close", closing::a_close_leaves_every_commit),
     ("hardening-in-place", closing::updates_in_place_are_not_lost),
     ("safe-commits", wake_ups::safe_commits_end),
     ("receipts", wake_ups::receipts_end),

@@ -15,6 +15,7 @@ use crate::kernel::sweep::Graves;
 use crate::objects;
 use crate::options::Options;
 use crate::planted::{Bug, planted};
+use crate::storage::epoch;
 use crate::storage::extent::ExtentWriter;
 use crate::storage::hash_index::HashIndex;
 use crate::storage::liveness::Liveness;
@@ -206,6 +207,11 @@ impl Opening {
 pub(super) fn close(engine: &Engine) -> Result<()> {
     if engine.closed.swap(true, Ordering::SeqCst) {
         return Ok(());
+    }
+    // A commit that has begun may still get the version after the one that is hardened now. Wait for it; later ones see
+    // that the database is closed.
+    if !planted(Bug::CloseOvertakesCommits) {
+        epoch::quiesce();
     }
     let closed = match planted(Bug::CleanTooEarly) {
         true => mark_closed(engine).and_then(|()| engine.harden_all()),
