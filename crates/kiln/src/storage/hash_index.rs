@@ -27,7 +27,7 @@ use std::io;
 use super::memory::{self, Words};
 use super::record::Address;
 use crate::planted::{Bug, planted};
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU64, Ordering, fence};
 use crate::sync::{Mutex, OnceLock, hint, thread};
 
 /// Levels at which an index can begin: 2^8 buckets, 16 KiB, to 2^14 buckets, 1 MiB.
@@ -166,8 +166,11 @@ impl HashIndex {
     fn try_lock(&self, bucket: Bucket) -> bool {
         let control = self.control(bucket);
         let word = control.load(Ordering::Relaxed);
-        word & LOCK == 0
-            && control.compare_exchange(word, word | LOCK, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+        let locked = word & LOCK == 0
+            && control.compare_exchange(word, word | LOCK, Ordering::SeqCst, Ordering::Relaxed).is_ok();
+        // Who reads something that is written under the lock must find the lock when it looks again.
+        fence(Ordering::Release);
+        locked
     }
 
     /// Unlocks a bucket whose contents the caller changed.
