@@ -207,18 +207,27 @@ impl Engine {
         if planted(Bug::WaitReturnsEarly) {
             return Ok(());
         }
+        // Once is enough: a registration stays until the version's fate is known.
+        let mut registered = false;
         loop {
             if let Some(outcome) = horizon.outcome(version) {
                 return outcome.map_err(|lost| lost.error());
             }
-            if self.try_lead_for(version) || !horizon.register(version, Waiter::Thread(thread::current())) {
+            if self.try_lead_for(version) {
                 continue;
             }
-            // Whoever holds the lock looks for waiters after it has let go, so either it sees the registration or this
-            // sees the lock free.
-            if planted(Bug::ParksWithoutLooking) || !self.try_lead_for(version) {
-                thread::park();
+            if !registered {
+                if !horizon.register(version, Waiter::Thread(thread::current())) {
+                    continue;
+                }
+                registered = true;
+                if !planted(Bug::ParksWithoutLooking) && self.try_lead_for(version) {
+                    continue;
+                }
             }
+            // Whoever holds the lock looks for waiters after it has let go, so either it sees the registration or this
+            // saw the lock free.
+            thread::park();
         }
     }
 
