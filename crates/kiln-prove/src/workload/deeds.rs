@@ -145,9 +145,11 @@ fn resize(teller: &mut Teller<'_, '_>, random: &mut Random, profile: Profile) ->
 }
 
 /// Overwrites a large value of no meaning.
-pub(crate) fn load_ballast(teller: &mut Teller<'_, '_>, random: &mut Random, _: Profile) -> Result<()> {
+pub(crate) fn load_ballast(teller: &mut Teller<'_, '_>, random: &mut Random, profile: Profile) -> Result<()> {
     let key = *random.pick(&[b"ballast 1", b"ballast 2"]);
-    let bytes = 2_000 + random.below(16_000);
+    // A value may have half a segment.
+    let longest = (profile.segment_bytes as usize / 2).min(18_000);
+    let bytes = 2_000 + random.below(longest - 2_000);
     teller.put(Place::Numbers, key, &random.bytes(bytes))
 }
 
