@@ -129,9 +129,13 @@ fn disks_after(crashed: &Crashed, sweep: &Sweep) -> Box<dyn Iterator<Item = Simu
 impl Sweep {
     /// Looks at every step of one run, or at one of them.
     fn one_run(&self, seed: u64, only: Option<u64>, replay: &Replay, progress: &mut Progress) {
+        let replay_at = |step: u64| {
+            replay.at(&format!("crash --workload {} --seed {seed} --step {step}", self.workload.as_str()));
+        };
+        replay_at(0);
         let steps = run_until(self.profile, seed, u64::MAX).disk.steps();
         for step in (0..=steps).filter(|step| only.is_none_or(|only| only == *step)) {
-            replay.at(&format!("crash --workload {} --seed {seed} --step {step}", self.workload.as_str()));
+            replay_at(step);
             let crashed = run_until(self.profile, seed, step);
             for (pattern, disk) in disks_after(&crashed, self).enumerate() {
                 let mut random = Random::new(seed ^ (step << 24) ^ (pattern as u64) << 48);
