@@ -125,6 +125,7 @@ bugs! {
     SplitShownLate "split-shown-late" "A bucket that was split is unlocked before others can know of the split." in schedules,
     ReadOnlyIgnored "read-only-ignored" "A record is updated in place while the hardener copies it out." in schedules,
     CloseOvertakesCommits "close-overtakes-commits" "Closing does not wait for commits that have begun." in schedules,
+    HorizonBeforeFailure "horizon-before-failure" "What has just become durable passes for lost if the next hardening fails." in schedules,
     TailTakenTwice "tail-taken-twice" "Two commits may get the same log space." in schedules,
     CommitInTwoVersions "commit-in-two-versions" "The last write of a transaction of several gets the next version.",
 }

@@ -143,10 +143,14 @@ impl Horizon {
                 "it was not durable when the database stopped".to_owned(),
             )));
         }
+        // The failure first: once there is one the horizon stays where it is. The other way round, a version that becomes
+        // durable between the two looks, just before the failure, would pass for lost.
+        let failure = self.failure.get();
         if version <= self.covered.load(Ordering::SeqCst) + u64::from(planted(Bug::HorizonOffByOne)) {
             return Some(Ok(()));
         }
-        self.failure.get().map(|lost| Err(lost.clone()))
+        let failure = if planted(Bug::HorizonBeforeFailure) { self.failure.get() } else { failure };
+        failure.map(|lost| Err(lost.clone()))
     }
 
     /// Remembers a waiter for `version`; false if the version's fate is known already (a callback is called).
