@@ -44,7 +44,7 @@ pub(crate) struct ExtentWriter {
 
 impl ExtentWriter {
     pub(crate) fn new(database: u128, chain: Chain) -> ExtentWriter {
-        ExtentWriter { database, buffer: AlignedBuffer::new(FIRST_READ_BYTES), chain, newest_version: 0 }
+        ExtentWriter { database, buffer: AlignedBuffer::new(4 * BLOCK_BYTES), chain, newest_version: 0 }
     }
 
     /// Writes the extent `start..end` that was copied out last, with its seal, and makes it durable. On an error nothing
