@@ -22,6 +22,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use kiln::Level;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -181,6 +182,9 @@ impl Connection<'_> {
     /// `WAITAOF` and `KILN WAIT`.
     async fn wait(&self, wait: Wait, reply: &mut Reply) {
         let Some(version) = wait.version else { return wait.answer(true, reply) };
+        if wait.timeout == Some(Duration::ZERO) {
+            return wait.answer_now(self.shared, reply);
+        }
         let durable = self.shared.db.receipt(version).durable(Level::LOCAL);
         let ended = match wait.timeout {
             None => Some(durable.await),

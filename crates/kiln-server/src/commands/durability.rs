@@ -35,7 +35,7 @@ const HELP: &[&str] = &[
 pub(crate) struct Wait {
     /// What to wait for; nothing to wait for if `None`.
     pub(crate) version: Option<Version>,
-    /// How long; without limit if `None`.
+    /// How long; without limit if `None`. Zero asks how things are, and hardens nothing.
     pub(crate) timeout: Option<Duration>,
     pub(crate) answer: Answer,
 }
@@ -62,7 +62,7 @@ impl Wait {
         }
     }
 
-    /// Answers at once with what is so now, as inside `EXEC`, where nothing may wait.
+    /// Answers at once with what is so now: all that is asked for, or inside `EXEC`, where nothing may wait.
     pub(crate) fn answer_now(&self, shared: &Shared, reply: &mut Reply) {
         let durable = self
             .version
