@@ -152,6 +152,10 @@ impl DeviceFile for GatedFile {
         self.file.allocate(bytes)
     }
 
+    fn clear(&self, bytes: u64) -> io::Result<()> {
+        self.file.clear(bytes)
+    }
+
     fn truncate(&self, bytes: u64) -> io::Result<()> {
         self.file.truncate(bytes)
     }

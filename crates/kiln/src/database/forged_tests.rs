@@ -393,7 +393,7 @@ fn seals_of_others_behind_the_end_do_not_prove_damage() {
 #[test]
 fn files_that_are_being_made_are_no_database() {
     let disk = SimulatedDevice::new(1);
-    for name in ["segment.new", "spare", "superblock.new"] {
+    for name in ["segment.new", "spare-00000000", "superblock.new"] {
         disk.set_bytes(name, [1; 100]);
     }
     assert_eq!(

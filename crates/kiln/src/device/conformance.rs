@@ -103,6 +103,21 @@ fn allocating_lengthens_with_zeros_and_never_shortens() {
 }
 
 #[test]
+fn clearing_leaves_zeros_and_never_shortens() {
+    on_each_device(|device| {
+        let file = device.open("a", OpenMode::Create).unwrap();
+        file.write_at(&blocks(1, 3), 0).unwrap();
+        file.clear(2 * BLOCK).unwrap();
+        assert_eq!(contents(&*file), [vec![0; 2 * 4096], vec![1; 4096]].concat());
+        file.clear(0).unwrap();
+        file.clear(4 * BLOCK).unwrap();
+        assert_eq!(contents(&*file), vec![0; 4 * 4096]);
+        assert_eq!(file.clear(100).unwrap_err().kind(), ErrorKind::InvalidInput);
+        assert_eq!(file.clear(u64::MAX - 4095).unwrap_err().kind(), ErrorKind::InvalidInput);
+    });
+}
+
+#[test]
 fn truncating_cuts_off_and_what_is_appended_again_is_zeros() {
     on_each_device(|device| {
         let file = device.open("a", OpenMode::Create).unwrap();
@@ -137,6 +152,7 @@ fn a_file_opened_for_reading_cannot_be_changed() {
         let reader = device.open("a", OpenMode::Read).unwrap();
         assert!(reader.write_at(&blocks(2, 1), 0).is_err());
         assert!(reader.allocate(BLOCK).is_err());
+        assert!(reader.clear(BLOCK).is_err());
         assert!(reader.truncate(0).is_err());
         assert_eq!(contents(&*reader), [1; 4096]);
         let writer = device.open("a", OpenMode::ReadWrite).unwrap();

@@ -21,7 +21,7 @@ use rustix::io::{Errno, retry_on_intr};
 
 use super::{
     AlignedBuffer, BLOCK_BYTES, Device, DeviceError, DeviceFile, DeviceLock, LOCK_NAME, OpenMode,
-    check_aligned, check_length, check_name,
+    check_aligned, check_length, check_name, check_whole_blocks,
 };
 use crate::sync::atomic::{AtomicBool, Ordering};
 
@@ -292,12 +292,11 @@ impl PlainFile {
 
     /// Lengthens the file to `bytes` by writing zeros, for file systems that cannot reserve space. Holes
     /// that the file already has stay unreserved; Kiln makes none in files that it allocates.
-    fn write_zeros(&self, bytes: u64) -> io::Result<()> {
+    fn lengthen(&self, bytes: u64) -> io::Result<()> {
         let length = self.length().map_err(self.failed("allocate"))?;
         if length >= bytes {
             return Ok(());
         }
-        let mut zeros = AlignedBuffer::new(ZEROS_BYTES);
         let mut offset = length - length % BLOCK_BYTES as u64;
         if offset < length {
             // The last block is partly in use, and only whole blocks can be written.
@@ -306,13 +305,20 @@ impl PlainFile {
             self.write_at(&last, offset)?;
             offset += BLOCK_BYTES as u64;
         }
-        while offset < bytes {
-            let count = usize::try_from(bytes - offset).unwrap_or(ZEROS_BYTES).min(ZEROS_BYTES);
+        self.write_zeros(offset, bytes)?;
+        self.truncate(bytes)
+    }
+
+    /// Writes zeros from `offset` to the end of the block that holds `end`.
+    fn write_zeros(&self, mut offset: u64, end: u64) -> io::Result<()> {
+        let mut zeros = AlignedBuffer::new(ZEROS_BYTES);
+        while offset < end {
+            let count = usize::try_from(end - offset).unwrap_or(ZEROS_BYTES).min(ZEROS_BYTES);
             zeros.resize(count);
             self.write_at(&zeros, offset)?;
             offset += zeros.len() as u64;
         }
-        if offset > bytes { self.truncate(bytes) } else { Ok(()) }
+        Ok(())
     }
 }
 
@@ -364,8 +370,21 @@ impl DeviceFile for PlainFile {
         }
         match retry_on_intr(|| rustix::fs::fallocate(&self.descriptor, FallocateFlags::empty(), 0, bytes)) {
             Ok(()) => Ok(()),
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.write_zeros(bytes),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.lengthen(bytes),
             Err(errno) => Err(self.failed("allocate")(errno)),
+        }
+    }
+
+    fn clear(&self, bytes: u64) -> io::Result<()> {
+        check_whole_blocks(bytes)?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        match retry_on_intr(|| rustix::fs::fallocate(&self.descriptor, FallocateFlags::ZERO_RANGE, 0, bytes))
+        {
+            Ok(()) => Ok(()),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.write_zeros(0, bytes),
+            Err(errno) => Err(self.failed("clear")(errno)),
         }
     }
 

@@ -22,8 +22,8 @@
 //! # What is durable when
 //!
 //! ```text
-//!  write_at, allocate, truncate ──▶ volatile ──DeviceFile::sync──────▶ durable   (contents and length)
-//!  create, remove, rename       ──▶ volatile ──Device::sync_directory─▶ durable  (names)
+//!  write_at, allocate, clear, truncate ──▶ volatile ──DeviceFile::sync──────▶ durable   (contents and length)
+//!  create, remove, rename              ──▶ volatile ──Device::sync_directory─▶ durable  (names)
 //! ```
 //!
 //! A volatile effect is seen by every later read at once. At a power loss each volatile effect is
@@ -183,6 +183,16 @@ pub trait DeviceFile: Send + Sync + Debug {
     /// [`StorageFull`](io::ErrorKind::StorageFull) if there is not enough space.
     fn allocate(&self, bytes: u64) -> io::Result<()>;
 
+    /// Makes the first `bytes` bytes zeros whose space is reserved, and lengthens the file to at least `bytes`. What was
+    /// there is gone after [`sync`](DeviceFile::sync); until then a crash may keep any of its sectors. Where the file
+    /// system can, it notes that they are zero and writes nothing.
+    ///
+    /// # Errors
+    ///
+    /// As for [`allocate`](DeviceFile::allocate); [`InvalidInput`](io::ErrorKind::InvalidInput) if `bytes` is not a
+    /// multiple of [`BLOCK_BYTES`].
+    fn clear(&self, bytes: u64) -> io::Result<()>;
+
     /// Sets the file's length: cuts off what lies beyond, or appends a hole that reads as zeros and has no
     /// space reserved. Durable after [`sync`](DeviceFile::sync).
     fn truncate(&self, bytes: u64) -> io::Result<()>;
@@ -207,6 +217,15 @@ fn check_aligned(buffer: &[u8], offset: u64) -> io::Result<()> {
         io::ErrorKind::InvalidInput,
         format!("{misaligned} is not a multiple of {block} bytes"),
     ))
+}
+
+/// Refuses what whole blocks of zeros cannot make.
+fn check_whole_blocks(bytes: u64) -> io::Result<()> {
+    if !bytes.is_multiple_of(BLOCK_BYTES as u64) {
+        let what = format!("length {bytes} is not a multiple of {BLOCK_BYTES} bytes");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+    }
+    check_length(bytes)
 }
 
 /// Refuses positions beyond what the operating system can address; above this check their sum cannot

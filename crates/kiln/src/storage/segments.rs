@@ -3,8 +3,8 @@
 //! The log is cut into files of a fixed size, named after their place. A segment is *prepared* before any
 //! record is given an address in it: its space is allocated (so that a full disk shows before a commit depends
 //! on it), its name is durable, and where hardenings are small its bytes are written with zeros, which halves
-//! the cost of a sync. The oldest segment, once nothing in it is needed, becomes the *spare*, which the next
-//! preparation zeroes and uses again, or removes.
+//! the cost of a sync. A segment in which nothing is needed any more becomes a *spare*, which a later preparation
+//! zeroes and uses again: to give it back and to take new space instead costs more on every file system.
 //!
 //! Invariant: in a prepared segment every sector beyond the last extent is zero. Recovery tells an unfinished
 //! write from damage by it.
@@ -21,7 +21,9 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, RwLock};
 
 const PREFIX: &str = "segment-";
-const SPARE: &str = "spare";
+const SPARE_PREFIX: &str = "spare-";
+/// More of them are given back to the file system.
+const SPARES_MAX: usize = 4;
 const UNFINISHED: &str = "segment.new";
 const ZEROS_BYTES: usize = 1 << 20;
 
@@ -34,6 +36,16 @@ fn number_of(name: &str) -> Option<u64> {
     name.strip_prefix(PREFIX)?.parse().ok().filter(|&number| name_of(number) == name)
 }
 
+/// The name that the segment with this number has once it is spare.
+fn spare_name_of(number: u64) -> String {
+    format!("{SPARE_PREFIX}{number:08}")
+}
+
+fn is_spare(name: &str) -> bool {
+    let number = name.strip_prefix(SPARE_PREFIX).and_then(|number| number.parse().ok());
+    number.is_some_and(|number| spare_name_of(number) == name)
+}
+
 /// True for the name of a file that holds part of the log.
 pub(crate) fn is_segment(name: &str) -> bool {
     number_of(name).is_some()
@@ -41,7 +53,7 @@ pub(crate) fn is_segment(name: &str) -> bool {
 
 /// True for the name of a file that holds nothing yet.
 pub(crate) fn is_unfinished(name: &str) -> bool {
-    name == UNFINISHED || name == SPARE
+    name == UNFINISHED || is_spare(name)
 }
 
 /// The open segments of a database.
@@ -228,19 +240,22 @@ impl Segments {
     fn prepare(&self, name: &str, zero: bool) -> io::Result<Arc<dyn DeviceFile>> {
         self.check_names()?;
         let names = self.device.list()?;
-        let has = |wanted: &str| names.iter().any(|name| name == wanted);
-        let (from, file) = if zero && has(SPARE) {
-            (SPARE, self.device.open(SPARE, OpenMode::ReadWrite)?)
-        } else {
-            // Where nothing is to be written beforehand new space costs less: the file system knows that it is zero.
-            for unused in [SPARE, UNFINISHED].into_iter().filter(|name| has(name)) {
-                self.device.remove(unused)?;
+        let (from, file) = match names.iter().find(|name| is_spare(name)) {
+            Some(spare) => (spare.as_str(), self.device.open(spare, OpenMode::ReadWrite)?),
+            None => {
+                if names.iter().any(|name| name == UNFINISHED) {
+                    self.device.remove(UNFINISHED)?;
+                }
+                (UNFINISHED, self.device.open(UNFINISHED, OpenMode::Create)?)
             }
-            (UNFINISHED, self.device.open(UNFINISHED, OpenMode::Create)?)
         };
+        let has_old_bytes = from != UNFINISHED && !planted(Bug::SpareNotZeroed);
         let finish = || {
-            file.allocate(self.segment_bytes)?;
-            if zero && !(from == SPARE && planted(Bug::SpareNotZeroed)) {
+            match has_old_bytes && !zero {
+                true => file.clear(self.segment_bytes)?,
+                false => file.allocate(self.segment_bytes)?,
+            }
+            if zero && (has_old_bytes || from == UNFINISHED) {
                 write_zeros(&*file, 0, self.segment_bytes)?;
             }
             if !planted(Bug::SegmentSyncSkipped) {
@@ -300,21 +315,21 @@ impl Segments {
         Ok(())
     }
 
-    /// Drops the segments before `begin`; one of them stays as the spare.
+    /// Drops the segments before `begin`; a few of them stay as spares.
     pub(crate) fn drop_before(&self, begin: Address) -> Result<()> {
         let _one_at_a_time = self.preparing.lock();
         let numbers: Vec<u64> =
             self.numbers().into_iter().filter(|number| (number + 1) * self.segment_bytes <= begin).collect();
         let drop = || -> io::Result<()> {
             self.check_names()?;
-            let mut has_spare = self.device.list()?.iter().any(|name| name == SPARE);
+            let mut spares = self.device.list()?.iter().filter(|name| is_spare(name)).count();
             for &number in &numbers {
                 self.files.write().remove(&number);
-                if has_spare {
-                    self.device.remove(&name_of(number))?;
+                if spares < SPARES_MAX {
+                    self.device.rename(&name_of(number), &spare_name_of(number))?;
+                    spares += 1;
                 } else {
-                    self.device.rename(&name_of(number), SPARE)?;
-                    has_spare = true;
+                    self.device.remove(&name_of(number))?;
                 }
             }
             self.sync_names()
@@ -388,5 +403,34 @@ mod tests {
         let mut buffer = AlignedBuffer::new(BLOCK_BYTES);
         segments.read(0, &mut buffer).expect("the second read returns all there is");
         assert!(buffer[..100].iter().all(|&byte| byte == 7) && buffer[100..].iter().all(|&byte| byte == 0));
+    }
+
+    #[test]
+    fn a_spare_is_used_again_and_zero_and_only_a_few_are_kept() {
+        for zero in [true, false] {
+            let disk = SimulatedDevice::new(1);
+            let segments =
+                Segments::open(Arc::new(disk.clone()), SEGMENT_BYTES as u64, OpenMode::ReadWrite).unwrap();
+            for number in 0..7 {
+                segments.prepare_next(zero).unwrap();
+                let start = number * SEGMENT_BYTES as u64;
+                segments.write(start, &AlignedBuffer::from(&[7; SEGMENT_BYTES][..])).unwrap();
+                segments.sync(start).unwrap();
+            }
+            segments.drop_before(6 * SEGMENT_BYTES as u64).unwrap();
+            let spares =
+                |disk: &SimulatedDevice| disk.list().unwrap().iter().filter(|name| is_spare(name)).count();
+            assert_eq!(spares(&disk), SPARES_MAX);
+            segments.prepare_next(zero).unwrap();
+            assert_eq!(spares(&disk), SPARES_MAX - 1);
+            // It was zero before it had its name: no crash leaves anything else.
+            for seed in 0..100 {
+                let state = disk.after_crash_seeded(seed);
+                let mut bytes = AlignedBuffer::new(SEGMENT_BYTES);
+                let file = state.open(&name_of(7), OpenMode::Read).unwrap();
+                assert_eq!(file.read_at(&mut bytes, 0).unwrap(), SEGMENT_BYTES);
+                assert!(bytes.iter().all(|&byte| byte == 0));
+            }
+        }
     }
 }

@@ -24,6 +24,7 @@ use fuser::{
     ReplyWrite, Request, WriteFlags,
 };
 use kiln::device::{AlignedBuffer, BLOCK_BYTES, Device, DeviceError, DeviceFile, OpenMode, OperationKind};
+use rustix::fs::FallocateFlags;
 
 use super::power::Power;
 use super::volume::{DATABASE, Volume};
@@ -369,8 +370,13 @@ impl Filesystem for Layer {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        // Holes, and space beyond the end, are not for Kiln: whoever asks for them must learn that this is no place to test it.
-        let allocate = || if mode == 0 { self.file(node)?.allocate(offset + length) } else { Err(refused()) };
+        let allocate = || match (FallocateFlags::from_bits_retain(mode.cast_unsigned()), offset) {
+            (mode, _) if mode.is_empty() => self.file(node)?.allocate(offset + length),
+            (FallocateFlags::ZERO_RANGE, 0) => self.file(node)?.clear(length),
+            // Holes, and space beyond the end, are not for Kiln: whoever asks for them must learn that this is no place to
+            // test it.
+            _ => Err(refused()),
+        };
         done(self.act(OperationKind::Allocate, allocate), reply);
     }
 

@@ -102,6 +102,16 @@ fn a_write_that_was_not_synced_is_kept_lost_and_torn_between_sectors() {
 }
 
 #[test]
+fn a_clearing_that_was_not_synced_is_kept_or_lost_or_torn() {
+    let Some(left) = left_after(|device| ones(device, "a").clear(2 * BLOCK_BYTES as u64).unwrap()) else {
+        return;
+    };
+    assert!(left.contains(&vec![file("a", 1, 2)]), "it is never lost");
+    assert!(left.contains(&vec![file("a", 0, 2)]), "it is never kept");
+    assert!(left.len() > 10, "it is hardly ever torn");
+}
+
+#[test]
 fn a_length_that_was_not_synced_is_kept_or_lost() {
     let Some(left) = left_after(|device| ones(device, "a").allocate(4 * BLOCK_BYTES as u64).unwrap()) else {
         return;

@@ -90,9 +90,9 @@ fn zeros_stand_in_for_reserved_space() {
     file.write_at(&AlignedBuffer::from(&[5; 8192][..]), 0).unwrap();
     file.truncate(5000).unwrap();
     let bytes = 2 * ZEROS_BYTES as u64 + 6000;
-    file.write_zeros(bytes).unwrap();
+    file.lengthen(bytes).unwrap();
     assert_eq!(file.size().unwrap(), bytes);
-    file.write_zeros(10).unwrap();
+    file.lengthen(10).unwrap();
     assert_eq!(file.size().unwrap(), bytes);
     let mut buffer = AlignedBuffer::new(bytes as usize);
     assert_eq!(file.read_at(&mut buffer, 0).unwrap(), bytes as usize);

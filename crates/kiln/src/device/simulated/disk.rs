@@ -338,6 +338,12 @@ impl Disk {
         Ok(())
     }
 
+    pub(super) fn clear(&mut self, inode: Inode, size: u64) -> io::Result<()> {
+        self.allocate(inode, size)?;
+        self.file(inode)?.write(&vec![0; size as usize], 0);
+        Ok(())
+    }
+
     pub(super) fn truncate(&mut self, inode: Inode, size: u64) -> io::Result<()> {
         if self.fitting(inode, size)? < size {
             return Err(Errno::NOSPC.into());

@@ -41,7 +41,10 @@ use rustix::io::Errno;
 pub use crash::{CrashStates, Keep, LossUnit};
 pub use faults::{Fault, FaultKind, OperationKind};
 
-use super::{Device, DeviceError, DeviceFile, DeviceLock, OpenMode, check_aligned, check_length, check_name};
+use super::{
+    Device, DeviceError, DeviceFile, DeviceLock, OpenMode, check_aligned, check_length, check_name,
+    check_whole_blocks,
+};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, MutexGuard, thread};
 use content::Content;
@@ -483,6 +486,14 @@ impl DeviceFile for SimulatedFile {
         self.check_writable()
             .and_then(|()| self.shared.change_whole(OperationKind::Allocate, allocate))
             .map_err(self.failed("allocate"))
+    }
+
+    fn clear(&self, bytes: u64) -> io::Result<()> {
+        check_whole_blocks(bytes)?;
+        let clear = |disk: &mut Disk| disk.clear(self.inode, bytes);
+        self.check_writable()
+            .and_then(|()| self.shared.change_whole(OperationKind::Allocate, clear))
+            .map_err(self.failed("clear"))
     }
 
     fn truncate(&self, bytes: u64) -> io::Result<()> {
