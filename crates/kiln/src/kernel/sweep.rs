@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
 use crate::storage::extent::{Extent, Item, Scanner};
-use crate::storage::record::{Address, DiskRecord, Kind, NO_ADDRESS};
+use crate::storage::record::{Address, Kind};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -42,19 +42,12 @@ struct Leftovers {
     bytes: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Need {
-    None,
-    /// It is its key's newest record, and holds a value.
-    Newest,
-    /// A snapshot, or the durable state, may still be read through it.
-    Snapshot,
-}
-
-/// A record that kept the oldest segment alive when it was last looked at.
+/// What truncation knows of its last look at the oldest segment.
 #[derive(Default)]
 struct TruncationMark {
-    blocking: Option<Address>,
+    /// Where the segment begins, how many of its records were live, and how many bytes of it could have been written anew.
+    /// Nothing could be done, and until one of them changes nothing can.
+    in_vain: Option<(Address, u64, u64)>,
 }
 
 impl Graves {
@@ -170,7 +163,7 @@ impl Engine {
             }
             if segment.live() > 0 && !planted(Bug::TruncatesLiveRecords) {
                 let few = segment.live() * LEFTOVERS_PART <= segment.records;
-                return Ok((few || disk_is_full) && self.write_leftovers_anew(end, oldest, mark)?);
+                return Ok((few || disk_is_full) && self.write_leftovers_anew(end, segment.live(), mark)?);
             }
             if end > self.log.head() && !self.evict_dead(end) {
                 return Ok(true);
@@ -187,59 +180,70 @@ impl Engine {
         Ok(false)
     }
 
-    /// Writes what is needed of the oldest segment, which ends at `end`, anew; false if that did nothing, because the
-    /// segment has to stay, or because what lives in it are deletions that are yet to be forgotten.
+    /// Writes what is needed of the oldest segment, which ends at `end` and has so many live records, anew. False if that
+    /// did nothing: there is too much of it, or all of it are deletions that are yet to be forgotten, and records whose
+    /// successors are yet to harden.
     fn write_leftovers_anew(
         self: &Arc<Self>,
         end: Address,
-        oldest: u64,
+        live: u64,
         mark: &mut TruncationMark,
-    ) -> Result<bool> {
-        if let Some(blocking) = mark.blocking.filter(|blocking| (self.log.begin()..end).contains(blocking))
-            && self.need(blocking, &self.read_disk(blocking)?.as_disk_record(), oldest)? == Need::Snapshot
-        {
-            return Ok(false);
-        }
-        let superblock = self.superblock.lock().current().clone();
-        let mut scanner = Scanner::new(&self.segments, &superblock);
-        let mut leftovers = Leftovers::default();
-        while scanner.position() < end {
-            let Some(extent) = scanner.next()? else { return Ok(false) };
-            if !self.collect_leftovers(&extent, oldest, mark, &mut leftovers)? {
-                return Ok(false);
-            }
-        }
-        self.write_anew(&leftovers)?;
-        Ok(!leftovers.keys.is_empty())
-    }
-
-    /// Adds the extent's records that are still needed; false if the segment has to stay.
-    fn collect_leftovers(
-        &self,
-        extent: &Extent<'_>,
-        oldest: u64,
-        mark: &mut TruncationMark,
-        leftovers: &mut Leftovers,
     ) -> Result<bool> {
         let bytes_max = match self.segments.disk_is_full() {
             true => self.log.reserve_for_sweep(),
             false => self.log.segment_bytes() / LEFTOVERS_PART,
         };
-        for item in extent.items() {
-            let Ok(Item::Record(address, record)) = item else { continue };
-            match self.need(address, &record, oldest)? {
-                Need::None => {}
-                Need::Newest if leftovers.bytes + record.shape.bytes() <= bytes_max => {
+        let now = Some((self.log.begin(), live, bytes_max));
+        if mark.in_vain == now {
+            return Ok(false);
+        }
+        let superblock = self.superblock.lock().current().clone();
+        let mut scanner = Scanner::new(&self.segments, &superblock);
+        let mut leftovers = Leftovers::default();
+        while scanner.position() < end && (leftovers.keys.len() as u64) < live {
+            let Some(extent) = scanner.next()? else { return Ok(false) };
+            self.collect_leftovers(&extent, &mut leftovers);
+            if leftovers.bytes > bytes_max {
+                leftovers.keys.clear();
+                break;
+            }
+        }
+        self.write_anew(&leftovers)?;
+        mark.in_vain = now.filter(|_| leftovers.keys.is_empty());
+        Ok(!leftovers.keys.is_empty())
+    }
+
+    /// Adds the extent's records that hold their keys' newest values.
+    fn collect_leftovers(&self, extent: &Extent<'_>, leftovers: &mut Leftovers) {
+        /// So many cache misses overlap.
+        const BATCH: usize = 32;
+        let mut records = extent.items().filter_map(|item| match item {
+            Ok(Item::Record(address, record)) => Some((address, record)),
+            _ => None,
+        });
+        let mut batch = Vec::with_capacity(BATCH);
+        loop {
+            batch.extend(records.by_ref().take(BATCH).map(|(address, record)| {
+                let hash = self.hash(record.shape.object, record.key);
+                self.index.prefetch(hash);
+                (address, hash, record)
+            }));
+            if batch.is_empty() {
+                return;
+            }
+            for (address, hash, record) in batch.drain(..) {
+                if record.shape.kind == Kind::Put && self.may_be_newest(address, hash) {
                     leftovers.bytes += record.shape.bytes();
                     leftovers.keys.push((record.shape.object, record.key.to_vec()));
                 }
-                Need::Newest | Need::Snapshot => {
-                    mark.blocking = Some(address);
-                    return Ok(false);
-                }
             }
         }
-        Ok(true)
+    }
+
+    /// True if the index refers to the record at `address`, or is just being changed there.
+    fn may_be_newest(&self, address: Address, hash: u64) -> bool {
+        let Some((bucket, stamp)) = self.index.stamp(hash) else { return true };
+        self.index.addresses_of(hash).any(|newest| newest == address) || !self.index.unchanged(bucket, stamp)
     }
 
     /// Puts each key's value once more, as a transaction like any other.
@@ -256,56 +260,5 @@ impl Engine {
             .forget();
         }
         Ok(())
-    }
-
-    /// Who needs the record at `address`, which was read from disk.
-    fn need(&self, address: Address, record: &DiskRecord<'_>, oldest: u64) -> Result<Need> {
-        let hash = self.hash(record.shape.object, record.key);
-        let Some((bucket, stamp)) = self.index.stamp(hash) else { return Ok(Need::Snapshot) };
-        let candidates: Vec<Address> = self.index.addresses_of(hash).collect();
-        for newest in candidates {
-            if newest == address {
-                return Ok(match record.shape.kind {
-                    Kind::Put => Need::Newest,
-                    _ if record.version > oldest => Need::Snapshot,
-                    _ => Need::None,
-                });
-            }
-            // Walk down from the key's newest record. One that every snapshot sees hides all that is older.
-            let mut newer = newest;
-            while newer != NO_ADDRESS && newer > address {
-                let Some((version, previous)) = self.version_and_previous(newer, record)? else { break };
-                if version <= oldest {
-                    return Ok(Need::None);
-                }
-                newer = previous;
-            }
-            if newer == address {
-                return Ok(Need::Snapshot);
-            }
-        }
-        // Where no path leads here the key was forgotten, or this is a version that a crash took. But a bucket that
-        // changed meanwhile has proved nothing.
-        Ok(if self.index.unchanged(bucket, stamp) { Need::None } else { Need::Snapshot })
-    }
-
-    /// Version and previous address of the record at `address`, if it has the same key as `like`.
-    fn version_and_previous(
-        &self,
-        address: Address,
-        like: &DiskRecord<'_>,
-    ) -> Result<Option<(u64, Address)>> {
-        {
-            let _pin = epoch::pin();
-            if address >= self.log.head()
-                && let Some(view) = self.log.view(address)
-            {
-                let same = view.is(like.shape.object, like.key);
-                return Ok(same.then(|| (view.version(), view.previous())));
-            }
-        }
-        let record = self.read_disk(address)?;
-        let same = record.shape.object == like.shape.object && record.key() == like.key;
-        Ok(same.then_some((record.version, record.previous)))
     }
 }
