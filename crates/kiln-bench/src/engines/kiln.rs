@@ -166,6 +166,7 @@ impl<O: KilnObject> Worker for KilnWorker<'_, O> {
         let mut changed = Ok(());
         db.transact(|tx| {
             changed = Ok(());
+            tx.prefetch(object, keys);
             for (at, key) in keys.iter().enumerate() {
                 let found = tx.get_into(object, key, buffer)?;
                 changed = if found { change(at, buffer) } else { Err(anyhow!("a key is missing")) };

@@ -48,10 +48,38 @@ fn total(tx: &Transaction<'_>, table: &Table, map: &Map, reverse: bool) -> Resul
     for row in range {
         sum += number(Some(row?.1));
     }
-    for account in 0..ACCOUNTS {
-        sum += number(tx.get(map, [account])?);
+    let accounts: Vec<[u8; 1]> = (0..ACCOUNTS).map(|account| [account]).collect();
+    if reverse {
+        for account in accounts {
+            sum += number(tx.get(map, account)?);
+        }
+    } else {
+        sum += tx.multi_get(map, &accounts)?.into_iter().map(number).sum::<i64>();
     }
     Ok(sum)
+}
+
+#[test]
+fn c1_several_keys_are_read_in_their_order_with_the_own_writes() {
+    let db = manual_database();
+    let map = db.map("map").unwrap();
+    let keys: Vec<[u8; 1]> = (0..100).map(|key| [key]).collect();
+    for key in keys.iter().step_by(2) {
+        db.put(&map, key, key).unwrap().forget();
+    }
+    db.transact(|tx| {
+        tx.put(&map, keys[99], [7])?;
+        tx.delete(&map, keys[0])?;
+        tx.prefetch(&map, &keys);
+        let values = tx.multi_get(&map, &keys)?;
+        assert_eq!((&values[0], &values[99]), (&None, &Some(vec![7])));
+        for (at, value) in values.iter().enumerate().take(99).skip(1) {
+            assert_eq!(value, &(at % 2 == 0).then(|| vec![at as u8]));
+        }
+        tx.multi_get::<_, &[u8]>(&map, &[]).map(|none| assert!(none.is_empty()))
+    })
+    .unwrap()
+    .forget();
 }
 
 /// Moves money between any two accounts; now and then a row disappears and comes back elsewhere, so that ranges meet

@@ -42,6 +42,19 @@ enum Memory {
 }
 
 impl Engine {
+    /// Has the processor fetch the buckets of several keys, and then their records, so that whoever reads one after the
+    /// other soon waits for memory once and not for each.
+    pub(crate) fn prefetch(&self, hashes: impl Iterator<Item = u64> + Clone) {
+        let _pin = epoch::pin();
+        hashes.clone().for_each(|hash| self.index.prefetch(hash));
+        for hash in hashes {
+            let _ = self.index.find(self.index.bucket_of(hash), hash, |address| {
+                self.log.prefetch(address);
+                None::<()>
+            });
+        }
+    }
+
     /// Reads the newest record of a key into `out`. `None` if somebody holds the key's bucket for too long.
     #[inline]
     pub(crate) fn read_current(
