@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::time::MissedTickBehavior;
 
 use crate::clock;
@@ -41,12 +42,17 @@ pub(crate) async fn sweep(shared: Arc<Shared>) {
     }
 }
 
+/// A hardening that takes longer is left to the engine's own thread: a connection that runs it keeps one of the server's
+/// threads for so long.
+const QUICK_HARDENING: Duration = Duration::from_micros(500);
 /// How often to look whether the engine is about to make its callers wait.
 const PRESSURE_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Notes, until the server ends, whether hardening is falling behind. The engine then slows commits down
-/// (C5b), and whoever calls it should expect to wait: see [`Shared::with_engine`].
+/// (C5b), and whoever calls it should expect to wait: see [`Shared::with_engine`]. And whether the disk is quick enough,
+/// and the server has threads enough, for connections to harden what they wait for.
 pub(crate) async fn watch_pressure(shared: Arc<Shared>) {
+    let threads = Handle::current().metrics().num_workers();
     let mut ticks = tokio::time::interval(PRESSURE_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while !shared.is_stopping() {
@@ -55,6 +61,8 @@ pub(crate) async fn watch_pressure(shared: Arc<Shared>) {
         let full = statistics.unhardened_bytes > statistics.unhardened_bytes_max / 2;
         let late = statistics.oldest_unhardened.is_some_and(|oldest| oldest > shared.db.window());
         shared.engine_may_block.store(full || late, Ordering::Relaxed);
+        let tasks_harden = !late && statistics.hardening_duration < QUICK_HARDENING && threads > 1;
+        shared.tasks_harden.store(tasks_harden, Ordering::Relaxed);
     }
 }
 

@@ -27,6 +27,8 @@ pub(crate) struct Shared {
     pub(crate) refusal: kiln::Error,
     /// Set while the engine is likely to make a caller wait.
     pub(crate) engine_may_block: AtomicBool,
+    /// Set while connections harden on their own threads what they wait for, because that is quick.
+    pub(crate) tasks_harden: AtomicBool,
     /// Becomes `true` once, when the server is to end.
     stop: watch::Sender<bool>,
 }
@@ -57,6 +59,7 @@ impl Shared {
             clients: Registry::default(),
             counters: Counters::default(),
             engine_may_block: AtomicBool::new(false),
+            tasks_harden: AtomicBool::new(false),
             stop: watch::Sender::new(false),
         })
     }

@@ -2,9 +2,11 @@
 //!
 //! The disk is stuck on purpose: see [`gate`](super::gate).
 
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
+use std::task::{Context, Wake};
 use std::thread;
 use std::time::Duration;
 
@@ -81,7 +83,7 @@ fn c3_locks_are_released_at_the_commit_point_while_the_disk_is_stuck() {
 
 /// All ways to learn how one commit ends, running at once. Returns what each has heard, in the order: waiter,
 /// future, callback; and how many times the callback came.
-fn ask_in_every_way(db: &Kiln, gate: &Gate, release: impl FnOnce()) -> ([Result<(), ErrorKind>; 3], u64) {
+fn ask_in_every_way(db: &Kiln, gate: &Gate, release: impl FnOnce()) -> ([Result<(), ErrorKind>; 4], u64) {
     let map = db.map("map").unwrap();
     let calls = Arc::new(AtomicU64::new(0));
     let (told, hear) = channel();
@@ -95,6 +97,8 @@ fn ask_in_every_way(db: &Kiln, gate: &Gate, release: impl FnOnce()) -> ([Result<
     let ends = thread::scope(|scope| {
         let waiter = scope.spawn(|| receipt.wait(Level::LOCAL).map_err(|error| error.kind()));
         let future = scope.spawn(|| block_on(receipt.durable(Level::LOCAL)).map_err(|error| error.kind()));
+        let leading =
+            scope.spawn(|| block_on(receipt.durable_leading(Level::LOCAL)).map_err(|error| error.kind()));
         gate.wait_until_stuck();
         assert_eq!(receipt.poll(Level::LOCAL), Progress::Pending);
         assert_eq!(receipt.poll(Level::MEMORY), Progress::Durable);
@@ -102,7 +106,8 @@ fn ask_in_every_way(db: &Kiln, gate: &Gate, release: impl FnOnce()) -> ([Result<
         assert!(hear.try_recv().is_err(), "a callback came while the disk was stuck");
         release();
         gate.open();
-        [waiter.join().unwrap(), future.join().unwrap(), hear.recv_timeout(PATIENCE).unwrap()]
+        let told = hear.recv_timeout(PATIENCE).unwrap();
+        [waiter.join().unwrap(), future.join().unwrap(), leading.join().unwrap(), told]
     });
     // Once more, now that the end is known: the answer is the same, and comes at once.
     let again = receipt.wait(Level::LOCAL).map_err(|error| error.kind());
@@ -122,8 +127,42 @@ fn c5_wait_poll_future_and_callback_all_end_once_as_durable() {
         let (db, _disk, gate) = stuck_database();
         let _open = OpenAtEnd(gate.clone());
         let (ends, calls) = ask_in_every_way(&db, &gate, || {});
-        assert_eq!((ends, calls), ([Ok(()); 3], 1));
+        assert_eq!((ends, calls), ([Ok(()); 4], 1));
         assert!(db.horizon(Level::LOCAL) >= db.receipt(db.horizon(Level::LOCAL)).version());
+    });
+}
+
+#[test]
+fn c5_a_task_that_is_given_up_leaves_the_lead_to_the_next() {
+    struct Woken(AtomicBool);
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+    watched("c5_a_task_that_is_given_up", PATIENCE, |_| {
+        let (db, _disk, gate) = stuck_database();
+        let _open = OpenAtEnd(gate.clone());
+        let map = db.map("map").unwrap();
+        gate.shut();
+        db.put(&map, "another", "commit").unwrap().forget();
+        db.harden_soon();
+        gate.wait_until_stuck();
+        // Both come too late for the hardening under way, and nobody asks the background for another.
+        let tasks = ["given up", "waited for"].map(|key| {
+            let (_, receipt) = db.put(&map, key, "value").unwrap().fast();
+            let mut future = Box::pin(receipt.durable_leading(Level::LOCAL));
+            let woken = Arc::new(Woken(AtomicBool::new(false)));
+            assert!(future.as_mut().poll(&mut Context::from_waker(&woken.clone().into())).is_pending());
+            (future, woken)
+        });
+        gate.open();
+        eventually("the first is to lead", || tasks[0].1.0.load(Ordering::SeqCst));
+        assert!(!tasks[1].1.0.load(Ordering::SeqCst), "one is enough");
+        let [given_up, (mut future, woken)] = tasks;
+        drop(given_up);
+        eventually("the other is to lead", || woken.0.load(Ordering::SeqCst));
+        assert!(future.as_mut().poll(&mut Context::from_waker(&woken.into())).is_ready());
     });
 }
 
@@ -142,7 +181,7 @@ fn c5_wait_poll_future_and_callback_all_end_once_as_lost() {
             let fail = || disk.inject(Fault { operation: OperationKind::Sync, nth: 1, kind, sticky: true });
             let (ends, calls) = ask_in_every_way(&db, &gate, fail);
             disk.clear_faults();
-            assert_eq!((ends, calls), ([Err(ErrorKind::Lost); 3], 1));
+            assert_eq!((ends, calls), ([Err(ErrorKind::Lost); 4], 1));
             let told = lost.recv_timeout(PATIENCE).unwrap();
             assert_eq!(told.horizon(), kept);
             assert!(!told.reason().is_empty());

@@ -54,18 +54,25 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Without background threads, waiters lead and wake each other.
+/// Without background threads, waiters lead and wake each other, be they threads or tasks.
 pub(super) fn safe_commits_end() {
     begin(Time::StandsStill);
     let (database, ledger) = (Database::new(), Ledger::default());
     let committers = (0..3).map(|who| {
         let (Database { db, map, .. }, ledger) = (database.clone(), ledger.clone());
+        let ways = [choose(2), choose(2)];
         thread(move || {
-            for round in 0..2 {
+            for (round, way) in ways.into_iter().enumerate() {
                 let key = format!("{who}-{round}");
                 let (_, receipt) = db.put(&map, &key, "value").unwrap_or_else(failed).fast();
                 ledger.committed(key.as_bytes(), receipt.version(), b"value");
-                ledger.wait(&receipt);
+                match way {
+                    0 => ledger.wait(&receipt),
+                    _ => {
+                        block_on(receipt.durable_leading(Level::LOCAL)).unwrap_or_else(failed);
+                        ledger.durable(receipt.version());
+                    }
+                }
                 assert_eq!(receipt.poll(Level::LOCAL), Progress::Durable);
             }
         })
@@ -90,7 +97,7 @@ pub(super) fn receipts_end() {
     let database = Database::with(manual().background(true));
     let waiters = (0..3).map(|who| {
         let Database { db, map, .. } = database.clone();
-        let way = choose(5);
+        let way = choose(6);
         thread(move || {
             let (_, receipt) = db.put(&map, format!("{who}"), "value").unwrap_or_else(failed).fast();
             match way {
@@ -100,7 +107,8 @@ pub(super) fn receipts_end() {
                     assert!(ended.unwrap_or_else(failed), "a wait timed out though no time has passed");
                 }
                 2 => block_on(receipt.durable(Level::LOCAL)).unwrap_or_else(failed),
-                3 => {
+                3 => block_on(receipt.durable_leading(Level::LOCAL)).unwrap_or_else(failed),
+                4 => {
                     let event = Event::default();
                     let told = event.clone();
                     receipt.on_durable(Level::LOCAL, move |outcome| {

@@ -105,45 +105,87 @@ impl Receipt {
     /// A future that ends when the commit is durable at `level`, or with the error `Lost`. It works with any
     /// executor. Polling it asks the background thread to harden at once.
     pub fn durable(&self, level: Level) -> Durable {
-        Durable { receipt: self.clone(), level, registered: None }
+        Durable { receipt: self.clone(), level, leads: false, registered: None }
+    }
+
+    /// As [`Self::durable`], but polling it hardens on the polling thread if nobody else hardens at the moment, as
+    /// [`Self::wait`] does: no other thread has to be woken for it, and those it wakes are tasks of the same executor. A
+    /// poll may so take as long as a write to the disk; other tasks of the thread should be able to go elsewhere.
+    pub fn durable_leading(&self, level: Level) -> Durable {
+        Durable { receipt: self.clone(), level, leads: true, registered: None }
     }
 }
 
-/// The future of [`Receipt::durable`].
+/// The future of [`Receipt::durable`] and [`Receipt::durable_leading`].
 #[derive(Debug)]
 #[must_use = "a future does nothing until it is awaited"]
 pub struct Durable {
     receipt: Receipt,
     level: Level,
+    leads: bool,
     registered: Option<Arc<Mutex<Option<Waker>>>>,
+}
+
+impl Durable {
+    fn outcome(&self) -> Option<Result<()>> {
+        let outcome = self.receipt.engine.hardening.horizon.outcome(self.receipt.version)?;
+        Some(outcome.map_err(|lost| lost.error()))
+    }
+
+    /// Hardens, if this is a future that does, and nobody else is at it; then the outcome is known.
+    fn lead(&self) -> Option<Result<()>> {
+        if self.leads {
+            self.receipt.engine.try_lead_for(self.receipt.version);
+        }
+        self.outcome()
+    }
 }
 
 impl Future for Durable {
     type Output = Result<()>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
-        let (engine, version) = (self.receipt.engine.clone(), self.receipt.version);
         if self.level == Level::MEMORY {
             return Poll::Ready(Ok(()));
         }
-        let known =
-            || engine.hardening.horizon.outcome(version).map(|outcome| outcome.map_err(|lost| lost.error()));
-        if let Some(outcome) = known() {
+        if let Some(outcome) = self.outcome() {
             return Poll::Ready(outcome);
         }
+        let (engine, version) = (self.receipt.engine.clone(), self.receipt.version);
         if version > engine.clock.now() {
             return Poll::Ready(Err(Error::input(format!("no commit has version {version} yet"))));
         }
         if let Some(slot) = &self.registered {
             *slot.lock() = Some(context.waker().clone());
         } else {
-            let slot = Arc::new(Mutex::new(Some(context.waker().clone())));
-            engine.hardening.horizon.register(version, Waiter::Task(slot.clone()));
-            self.registered = Some(slot);
-            engine.hardening.request_now();
+            if let Some(outcome) = self.lead() {
+                return Poll::Ready(outcome);
+            }
+            let waker = Arc::new(Mutex::new(Some(context.waker().clone())));
+            engine
+                .hardening
+                .horizon
+                .register(version, Waiter::Task { waker: waker.clone(), leads: self.leads });
+            self.registered = Some(waker);
+            if !self.leads {
+                engine.hardening.request_now();
+            }
         }
-        // The waker may have been taken between the look and the registration.
-        known().map_or(Poll::Pending, Poll::Ready)
+        // The waker may have been taken between the look and the registration. And whoever hardens looks for successors
+        // after it has let go, so either it sees the registration or this finds nobody hardening.
+        self.lead().map_or(Poll::Pending, Poll::Ready)
+    }
+}
+
+impl Drop for Durable {
+    fn drop(&mut self) {
+        // Whoever was to lead next, and is not waited for any more, leaves it to another.
+        if let Some(waker) = self.registered.take().filter(|_| self.leads) {
+            *waker.lock() = None;
+            if self.outcome().is_none() {
+                self.receipt.engine.hand_over_lead();
+            }
+        }
     }
 }
 

@@ -55,7 +55,11 @@ pub type Outcome = Result<(), Lost>;
 /// Somebody to tell when a version's fate is known.
 pub(crate) enum Waiter {
     Thread(Thread),
-    Task(Arc<Mutex<Option<Waker>>>),
+    /// `leads`: it hardens itself if it is woken before its version is covered.
+    Task {
+        waker: Arc<Mutex<Option<Waker>>>,
+        leads: bool,
+    },
     Callback(Box<dyn FnOnce(Outcome) + Send>),
 }
 
@@ -228,23 +232,29 @@ impl Horizon {
         }
     }
 
-    /// Wakes a thread whose version was not covered, so that it leads the next hardening. True if there are
-    /// only waiters that cannot lead.
+    /// Wakes somebody whose version was not covered, so that it leads the next hardening: a thread, or else a task. True if
+    /// there are only waiters that cannot lead.
     pub(crate) fn wake_successor(&self) -> bool {
         let waiters = self.waiters.lock();
         let thread = waiters.list.iter().find_map(|(_, waiter)| match waiter {
             Waiter::Thread(thread) => Some(thread.clone()),
             _ => None,
         });
+        let task = || {
+            waiters.list.iter().find_map(|(_, waiter)| match waiter {
+                Waiter::Task { waker, leads: true } => waker.lock().take(),
+                _ => None,
+            })
+        };
+        let task = if thread.is_none() { task() } else { None };
         let left = !waiters.list.is_empty();
         drop(waiters);
-        match thread {
-            Some(thread) => {
-                thread.unpark();
-                false
-            }
-            None => left,
+        match (thread, task) {
+            (Some(thread), _) => thread.unpark(),
+            (None, Some(task)) => task.wake(),
+            (None, None) => return left,
         }
+        false
     }
 
     pub(crate) fn on_durable(&self, callback: OnDurable) {
@@ -263,7 +273,7 @@ impl Horizon {
 fn tell(waiter: Waiter, outcome: impl FnOnce() -> Outcome) {
     match waiter {
         Waiter::Thread(thread) => thread.unpark(),
-        Waiter::Task(waker) => {
+        Waiter::Task { waker, .. } => {
             if let Some(waker) = waker.lock().take() {
                 waker.wake();
             }

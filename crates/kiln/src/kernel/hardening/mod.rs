@@ -3,8 +3,8 @@
 //! One hardening is: tick, close version h, make the log read-only up to its tail, wait for those who still
 //! write there, write the extent with its seal, sync, publish horizon = h, wake the waiters.
 //!
-//! Whoever waits for durability leads: if nobody hardens at the moment, the waiter does it on its own thread (no
-//! hand-over to another thread delays a lone safe commit); otherwise it sleeps until the leader is done, and if it
+//! Whoever waits for durability leads, be it a thread or a task: if nobody hardens at the moment, the waiter does it on its own
+//! thread (no hand-over to another thread delays a lone safe commit); otherwise it sleeps until the leader is done, and if it
 //! is not covered then, it leads the next one. So group commit clocks itself: whoever arrives during one
 //! write shares the next. A background thread hardens what nobody waits for, within the vulnerability window
 //! (`background`).
@@ -262,7 +262,7 @@ impl Engine {
     }
 
     /// Hardens, if nobody does and the version still needs it; false if somebody else is at it.
-    fn try_lead_for(&self, version: u64) -> bool {
+    pub(crate) fn try_lead_for(&self, version: u64) -> bool {
         let Some(leader) = self.hardening.leader.try_lock() else { return false };
         match self.hardening.horizon.outcome(version) {
             None => self.lead(leader),
@@ -325,8 +325,13 @@ impl Engine {
         if quietly || planted(Bug::SuccessorNotWoken) {
             return;
         }
-        if hardening.horizon.wake_successor() && hardening.background {
-            hardening.request_now();
+        self.hand_over_lead();
+    }
+
+    /// Has somebody lead the next hardening, if anybody waits for one.
+    pub(crate) fn hand_over_lead(&self) {
+        if self.hardening.horizon.wake_successor() && self.hardening.background {
+            self.hardening.request_now();
         }
     }
 
