@@ -1,10 +1,12 @@
 //! How a cell is timed: threads that repeat one operation for a given time.
 //!
 //! Each thread prepares its operation, waits until all are ready, and then counts its own operations over its own time; the rate
-//! is the sum of the threads' rates. So neither starting nor stopping threads is part of any figure.
+//! is the sum of the threads' rates. So neither starting nor stopping threads is part of any figure. Clients can also be tasks,
+//! which share a few threads.
 
-use std::sync::Barrier;
+use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
@@ -90,7 +92,68 @@ where
     })
 }
 
-/// What one thread counted.
+/// The same for tasks on as many threads as there are processors. `client` makes one task, which repeats its operation while
+/// its [`Timer`] says so.
+pub(crate) fn task_latency<F, T>(clients: usize, duration: Duration, client: F) -> Result<Measured>
+where
+    F: Fn(usize, Timer) -> T,
+    T: Future<Output = Result<Timer>> + Send + 'static,
+{
+    interrupt::check()?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().build().context("cannot start threads for tasks")?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let before = Usage::own();
+    let mut tasks = Vec::new();
+    for number in 0..clients {
+        tasks.push(runtime.spawn(client(number, Timer::start(stop.clone())?)));
+    }
+    sleep(duration, &stop);
+    stop.store(true, Ordering::Relaxed);
+    let counts = runtime.block_on(async {
+        let mut counts = Vec::new();
+        for task in tasks {
+            counts.push(task.await.context("a measuring task panicked")??.count());
+        }
+        anyhow::Ok(counts)
+    })?;
+    interrupt::check()?;
+    combine(counts, Usage::own().since(before))
+}
+
+/// Times the operations of one task.
+pub(crate) struct Timer {
+    stop: Arc<AtomicBool>,
+    start: Instant,
+    before: Instant,
+    ops: u64,
+    latency_ns: Histogram<u64>,
+}
+
+impl Timer {
+    fn start(stop: Arc<AtomicBool>) -> Result<Timer> {
+        let latency_ns = Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3)?;
+        let now = Instant::now();
+        Ok(Timer { stop, start: now, before: now, ops: 0, latency_ns })
+    }
+
+    /// An operation has ended. False if it was the last.
+    pub(crate) fn tick(&mut self) -> bool {
+        let now = Instant::now();
+        let latency = u64::try_from((now - self.before).as_nanos()).unwrap_or(u64::MAX);
+        self.latency_ns.saturating_record(latency);
+        self.before = now;
+        self.ops += 1;
+        !self.stop.load(Ordering::Relaxed)
+    }
+
+    fn count(self) -> ThreadCount {
+        let seconds = (self.before - self.start).as_secs_f64();
+        ThreadCount { ops: self.ops, seconds, latency_ns: Some(self.latency_ns) }
+    }
+}
+
+/// What one thread, or task, counted.
 struct ThreadCount {
     ops: u64,
     seconds: f64,

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use kiln::{Kiln, Map, Object, Table};
+use kiln::{Kiln, Level, Map, Object, Table};
 
 use super::{Engine, Worker};
 use crate::generate::Key;
@@ -81,6 +81,11 @@ impl<O: KilnObject> KilnEngine<O> {
             .with_context(|| format!("cannot create a database in {}", path.display()))?;
         let object = O::open(&db)?;
         Ok(KilnEngine { db, object, path: path.to_owned(), memory_bytes: settings.memory_bytes })
+    }
+
+    /// Access for one task.
+    pub(crate) fn client(&self) -> KilnClient<O> {
+        KilnClient { db: self.db.clone(), object: self.object.clone() }
     }
 
     /// Closes the database.
@@ -179,5 +184,21 @@ impl<O: KilnObject> Worker for KilnWorker<'_, O> {
         })?
         .forget();
         changed
+    }
+}
+
+/// One task's access to a [`KilnEngine`].
+pub(crate) struct KilnClient<O> {
+    db: Kiln,
+    object: O,
+}
+
+impl<O: KilnObject> KilnClient<O> {
+    /// Writes one key, acknowledged when it is durable.
+    pub(crate) async fn put_durably(&self, key: &Key, value: &[u8]) -> Result<()> {
+        let (_, receipt) = self.db.put(&self.object, key, value)?.fast();
+        // The other tasks that can commit do so first, and share the hardening.
+        tokio::task::yield_now().await;
+        Ok(receipt.durable_leading(Level::LOCAL).await?)
     }
 }

@@ -1,4 +1,4 @@
-//! Safe commits with one and with 64 clients, against one direct write and sync on the same disk.
+//! Safe commits with one client and with 64, as threads and as tasks, against one direct write and sync on the same disk.
 
 use std::time::Duration;
 
@@ -8,6 +8,7 @@ use kiln::Map;
 use super::Run;
 use crate::engines::{Engine, KilnEngine, KilnSettings};
 use crate::floor::Floor;
+use crate::generate::{self, Indexes, blank_value, key};
 use crate::measure::{self, Measured};
 use crate::report::{Samples, Table, Wanted};
 use crate::results::Row;
@@ -15,8 +16,8 @@ use crate::workloads::{self, Workload};
 
 const WINDOW: Duration = Duration::from_millis(100);
 /// Measurements in a round.
-pub(super) const STEPS: u64 = 3;
-/// A round is cut into this many slices, in which the three alternate: the device's speed changes within seconds.
+pub(super) const STEPS: u64 = 4;
+/// A round is cut into this many slices, in which they alternate: the device's speed changes within seconds.
 const SLICES: u32 = 6;
 
 /// What alternates.
@@ -24,13 +25,21 @@ const SLICES: u32 = 6;
 struct Contestant {
     name: &'static str,
     clients: usize,
-    floor: bool,
+    kind: Kind,
 }
 
-const CONTESTANTS: [Contestant; 3] = [
-    Contestant { name: "floor: one 4 KiB direct write + sync", clients: 1, floor: true },
-    Contestant { name: "safe put, 1 client", clients: 1, floor: false },
-    Contestant { name: "safe puts, 64 clients", clients: 64, floor: false },
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Floor,
+    Threads,
+    Tasks,
+}
+
+const CONTESTANTS: [Contestant; 4] = [
+    Contestant { name: "floor: one 4 KiB direct write + sync", clients: 1, kind: Kind::Floor },
+    Contestant { name: "safe put, 1 client", clients: 1, kind: Kind::Threads },
+    Contestant { name: "safe puts, 64 clients: a thread each", clients: 64, kind: Kind::Threads },
+    Contestant { name: "safe puts, 64 clients: a task each", clients: 64, kind: Kind::Tasks },
 ];
 
 /// What was seen of a contestant over all rounds.
@@ -48,20 +57,22 @@ pub(super) fn run(run: &mut Run<'_>) -> Result<()> {
     let engine = KilnEngine::<Map>::create(&run.scratch.join("safe"), settings)?;
     workloads::load(&engine, records)?;
     let mut floor = Floor::create(&run.scratch.join("floor"))?;
-    let mut seen: [Seen; 3] = Default::default();
+    let mut seen: [Seen; 4] = Default::default();
     for round in 0..run.settings.rounds() {
         let measured = alternate(run, &engine, &mut floor)?;
         for ((contestant, seen), measured) in CONTESTANTS.iter().zip(&mut seen).zip(measured) {
             seen.rate.push(measured.ops_per_s);
             seen.p50_us.push(measured.latency_us(0.5).unwrap_or(f64::NAN));
             seen.p99_us.push(measured.latency_us(0.99).unwrap_or(f64::NAN));
+            let is_floor = contestant.kind == Kind::Floor;
             let row = Row {
-                engine: if contestant.floor { "floor" } else { engine.name() },
-                mode: if contestant.floor { "floor" } else { "safe" },
-                workload: "safe-commit".to_owned(),
+                engine: if is_floor { "floor" } else { engine.name() },
+                mode: if is_floor { "floor" } else { "safe" },
+                workload: if contestant.kind == Kind::Tasks { "safe-commit-tasks" } else { "safe-commit" }
+                    .to_owned(),
                 threads: contestant.clients,
-                window_ms: (!contestant.floor).then_some(WINDOW.as_millis() as u64),
-                disk_bytes: if contestant.floor { 0 } else { engine.disk_bytes() },
+                window_ms: (!is_floor).then_some(WINDOW.as_millis() as u64),
+                disk_bytes: if is_floor { 0 } else { engine.disk_bytes() },
                 ..Row::measured(&measured)
             };
             run.record(row, round)?;
@@ -78,23 +89,18 @@ pub(super) fn run(run: &mut Run<'_>) -> Result<()> {
 /// One round: short slices of each contestant in turn, put together.
 fn alternate(run: &Run<'_>, engine: &KilnEngine<Map>, floor: &mut Floor) -> Result<Vec<Measured>> {
     let duration = run.settings.duration() / SLICES;
-    let mut parts: [Vec<Measured>; 3] = Default::default();
+    let mut parts: [Vec<Measured>; 4] = Default::default();
     for slice_index in 0..SLICES {
         for at in 0..CONTESTANTS.len() {
             // Each slice begins with another contestant, so that none always follows the same one.
             let at = (at + slice_index as usize) % CONTESTANTS.len();
             let contestant = &CONTESTANTS[at];
             run.progress.now(contestant.name);
-            parts[at].push(if contestant.floor {
-                measure_floor(floor, duration)?
-            } else {
-                workloads::run(
-                    engine,
-                    Workload::PutDurably,
-                    contestant.clients,
-                    duration,
-                    run.settings.records,
-                )?
+            let (clients, records) = (contestant.clients, run.settings.records);
+            parts[at].push(match contestant.kind {
+                Kind::Floor => measure_floor(floor, duration)?,
+                Kind::Threads => workloads::run(engine, Workload::PutDurably, clients, duration, records)?,
+                Kind::Tasks => measure_tasks(engine, clients, duration, records)?,
             });
         }
     }
@@ -113,7 +119,29 @@ fn measure_floor(floor: &mut Floor, duration: Duration) -> Result<Measured> {
     })
 }
 
-fn report(run: &mut Run<'_>, seen: &[Seen; 3]) {
+fn measure_tasks(
+    engine: &KilnEngine<Map>,
+    clients: usize,
+    duration: Duration,
+    records: u64,
+) -> Result<Measured> {
+    measure::task_latency(clients, duration, |number, mut timer| {
+        let (client, mut indexes, mut value) =
+            (engine.client(), Indexes::new(number as u64, records), blank_value());
+        async move {
+            loop {
+                let index = indexes.next();
+                generate::stamp(&mut value, index, 1);
+                client.put_durably(&key(index), &value).await?;
+                if !timer.tick() {
+                    return Ok(timer);
+                }
+            }
+        }
+    })
+}
+
+fn report(run: &mut Run<'_>, seen: &[Seen; 4]) {
     let title = format!("Safe commits beside the device's floor, alternating ({})", run.method());
     let columns = ["", "commits/s", "min", "max", "p50 us", "p99 us", "latency / floor", "rate / floor"];
     let mut table = Table::new(title, &columns);
@@ -128,6 +156,8 @@ fn report(run: &mut Run<'_>, seen: &[Seen; 3]) {
     run.print(&table);
     let latency = seen[1].p50_us.ratios_to(&floor.p50_us).median();
     run.goal("Safe commit, 1 client: median latency over the floor's", latency, Wanted::AtMost(1.3));
-    let rate = seen[2].rate.ratios_to(&seen[1].rate).median();
-    run.goal("Safe commits: rate of 64 clients over that of 1", rate, Wanted::AtLeast(20.0));
+    for (contestant, seen_of_it) in CONTESTANTS.iter().zip(seen).skip(2) {
+        let rate = seen_of_it.rate.ratios_to(&seen[1].rate).median();
+        run.goal(format!("{}: rate over that of 1 client", contestant.name), rate, Wanted::AtLeast(20.0));
+    }
 }

@@ -179,10 +179,11 @@ impl Horizon {
         }
     }
 
-    /// Waits until so many waiters are registered, for at most `patience`.
-    pub(crate) fn wait_for_waiters(&self, expected: usize, patience: Duration) {
+    /// Waits for those who are `returning`, besides who waits already, for at most `patience`. Three quarters are enough.
+    pub(crate) fn gather(&self, returning: usize, patience: Duration) {
         let deadline = Instant::now() + patience;
         let mut waiters = self.waiters.lock();
+        let expected = (returning + waiters.list.len()) / 4 * 3;
         waiters.expected = expected;
         while waiters.list.len() < expected && !self.gathered.wait_until(&mut waiters, deadline).timed_out() {
         }

@@ -106,12 +106,12 @@ impl Hardening {
     /// Where many waited for the last hardening, they are just being woken, and most will be back with their next
     /// commit in a moment that is short against a sync. Offers them the processor. A lone client never waits here.
     fn gather(&self) {
-        let expected = self.last_waiters.load(Ordering::Relaxed) / 4 * 3;
-        if expected < 2 {
+        let returning = self.last_waiters.load(Ordering::Relaxed);
+        if returning < 3 {
             return;
         }
         let patience = Duration::from_micros(self.duration_us.load(Ordering::Relaxed) / 2);
-        self.horizon.wait_for_waiters(expected, patience);
+        self.horizon.gather(returning, patience);
     }
 
     /// True if syncs are frequent and small, so that segments are worth being written beforehand.
