@@ -58,6 +58,15 @@ fn fill(connection: &mut Connection) -> (u32, String) {
     }
 }
 
+/// Space has come back: the writes go on within seconds.
+fn write_when_there_is_space(connection: &mut Connection, number: u32) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while let Err(error) = set(connection, number) {
+        assert!(Instant::now() < end, "there is space again, and writes still fail: {error}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
 fn assert_all_there(connection: &mut Connection, count: u32) {
     for number in 0..count {
         let value: Option<Vec<u8>> = cmd("GET").arg(format!("key:{number}")).query(connection).unwrap();
@@ -92,11 +101,7 @@ fn a_full_disk_is_an_error_that_says_so_and_nothing_acknowledged_is_lost() {
 
     mount.resize(512);
     let mut connection = server.connect();
-    let end = Instant::now() + Duration::from_secs(20);
-    while let Err(error) = set(&mut connection, count) {
-        assert!(Instant::now() < end, "there is space again, and writes still fail: {error}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    write_when_there_is_space(&mut connection, count);
     assert_all_there(&mut connection, count + 1);
     server.terminate();
     binary::check(&database);
@@ -113,11 +118,7 @@ fn a_server_goes_on_by_itself_when_there_is_space_again() {
     let mut connection = server.connect();
     let (count, _) = fill(&mut connection);
     mount.resize(512);
-    let end = Instant::now() + Duration::from_secs(20);
-    while let Err(error) = set(&mut connection, count) {
-        assert!(Instant::now() < end, "there is space again, and writes still fail: {error}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    write_when_there_is_space(&mut connection, count);
     assert_all_there(&mut connection, count + 1);
     server.terminate();
 }

@@ -5,17 +5,16 @@
 //! and while the server closes it because it was asked to end. A server that is stopped for a while must not tell anybody
 //! afterwards what is not true: many waits for durability have a limit that ends meanwhile.
 
-use std::path::Path;
 use std::process::ExitCode;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use rustix::process::Signal;
 use tempfile::TempDir;
 
 use super::kinds::{prepare, server_arguments};
-use super::load::Clients;
-use super::server::{Ended, Handle, Server};
+use super::load::{Clients, run_until};
+use super::server::{Ended, Handle};
 use super::{Tally, binary, prove_by_lives};
 use crate::arguments::Rounds;
 use crate::support::Random;
@@ -43,7 +42,10 @@ fn one_life(seed: u64, rounds: &Rounds, tally: &mut Tally) {
         }
         let before = clients.acknowledged();
         let plan = Plan::draw(&mut random, round + 2 == LIFE_ROUNDS);
-        was_there |= one_run(&database, &arguments, &plan, &mut clients, &mut random);
+        let carry_out = |server: &Handle, load| plan.carry_out(server, load);
+        let (found, end) = run_until(carry_out, &database, &arguments, &mut clients, &mut random);
+        plan.assert_end(&end);
+        was_there |= found;
         tally.count(clients.acknowledged() - before, "");
         if tally.is_enough() {
             return;
@@ -120,36 +122,4 @@ impl Plan {
 
 fn milliseconds(random: &mut Random, below: usize) -> Duration {
     Duration::from_micros(random.below(below * 1000) as u64)
-}
-
-/// Runs a server until the plan ends it. Returns whether it got so far that there is a database.
-fn one_run(
-    database: &Path,
-    arguments: &[String],
-    plan: &Plan,
-    clients: &mut Clients,
-    random: &mut Random,
-) -> bool {
-    let mut server = Server::spawn(database, arguments);
-    let handle = server.handle();
-    let (at_work, load) = channel();
-    let port = std::thread::scope(|scope| {
-        // Gone with a panic, too, for which the plan must not wait.
-        let at_work = at_work;
-        scope.spawn(move || plan.carry_out(&handle, load));
-        let port = server.wait_until_ready();
-        if let Some(port) = port {
-            clients.meet(port, random, || {
-                // An error says that nobody waits for it.
-                let _ = at_work.send(());
-            });
-        }
-        port
-    });
-    let end = server.wait();
-    plan.assert_end(&end);
-    if end.was_orderly() {
-        clients.settle();
-    }
-    port.is_some()
 }

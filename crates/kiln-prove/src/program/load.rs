@@ -1,12 +1,47 @@
 //! What clients do to one run of the server: they check what they find, and work until it is gone.
 
+use std::path::Path;
+use std::sync::mpsc::{Receiver, channel};
+
 use redis::{RedisError, RedisResult};
 
 use super::actors::{
     Actor, Auditor, FastWriter, Mode, Pairs, SafeWriter, Session, Transfers, create_accounts,
 };
-use super::server::connect;
+use super::server::{Ended, Handle, Server, connect};
 use crate::support::Random;
+
+/// Runs a server until `plan` ends it, which is told the beginning of the load, or that there will be none. Returns whether
+/// the server got so far that there is a database, and how it ended.
+pub(super) fn run_until(
+    plan: impl FnOnce(&Handle, Receiver<()>) + Send,
+    database: &Path,
+    arguments: &[String],
+    clients: &mut Clients,
+    random: &mut Random,
+) -> (bool, Ended) {
+    let mut server = Server::spawn(database, arguments);
+    let handle = server.handle();
+    let (at_work, load) = channel();
+    let port = std::thread::scope(|scope| {
+        // Gone with a panic, too, for which the plan must not wait.
+        let at_work = at_work;
+        scope.spawn(move || plan(&handle, load));
+        let port = server.wait_until_ready();
+        if let Some(port) = port {
+            clients.meet(port, random, || {
+                // An error says that nobody waits for it.
+                let _ = at_work.send(());
+            });
+        }
+        port
+    });
+    let end = server.wait();
+    if end.was_orderly() {
+        clients.settle();
+    }
+    (port.is_some(), end)
+}
 
 /// The clients of one database, through all runs of its server.
 pub(super) struct Clients {
@@ -30,7 +65,7 @@ impl Clients {
     }
 
     /// The server has ended in order, so that all that was acknowledged is durable.
-    pub(super) fn settle(&mut self) {
+    fn settle(&mut self) {
         self.actors.iter_mut().for_each(|actor| actor.settle());
     }
 
@@ -41,7 +76,7 @@ impl Clients {
 
     /// Meets a server that listens on this port: checks what it has, calls `at_work`, and works, until the server is gone.
     /// Panics if a promise was broken.
-    pub(super) fn meet(&mut self, port: u16, random: &mut Random, at_work: impl FnOnce()) {
+    fn meet(&mut self, port: u16, random: &mut Random, at_work: impl FnOnce()) {
         match self.try_to_meet(port, random, at_work) {
             Err(error) if !is_gone(&error) => panic!("the server refused: {error}"),
             _ => {}

@@ -19,15 +19,15 @@ mod tests;
 mod volume;
 
 use std::process::ExitCode;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use kiln::device::{Device, OperationKind, SimulatedDevice};
 use rustix::process::Signal;
 
 use super::kinds::{prepare, server_arguments};
-use super::load::Clients;
-use super::server::{Handle, Server};
+use super::load::{Clients, run_until};
+use super::server::{Ended, Handle};
 use super::{Tally, binary, prove_by_lives};
 use crate::arguments::Rounds;
 use crate::support::{Random, copy_of};
@@ -83,7 +83,13 @@ fn one_life(seed: u64, rounds: &Rounds, tally: &mut Tally, at_stake: &mut AtStak
         }
         let before = clients.acknowledged();
         let moment = if round + 2 == LIFE_ROUNDS { Moment::Closed } else { Moment::draw(&mut random) };
-        was_there |= one_run(&machine, &arguments, moment, &mut clients, &mut random);
+        if let Moment::Start(steps) = moment {
+            machine.power().cut_after_steps(steps);
+        }
+        let cut = |server: &Handle, load| moment.carry_out(machine.power(), server, load);
+        let (found, end) = run_until(cut, &machine.database(), &arguments, &mut clients, &mut random);
+        moment.assert_end(&end);
+        was_there |= found;
         let held_back = machine.cut();
         at_stake.add(&held_back);
         volume = held_back.after_cut(&mut random);
@@ -204,44 +210,12 @@ impl Moment {
         server.signal(Signal::KILL);
         power.answer_the_dead();
     }
-}
 
-/// Runs a server until the power is cut. Returns whether it got so far that there is a database.
-fn one_run(
-    machine: &Machine,
-    arguments: &[String],
-    moment: Moment,
-    clients: &mut Clients,
-    random: &mut Random,
-) -> bool {
-    let power = machine.power();
-    if let Moment::Start(steps) = moment {
-        power.cut_after_steps(steps);
-    }
-    let mut server = Server::spawn(&machine.database(), arguments);
-    let handle = server.handle();
-    let (at_work, load) = channel();
-    let port = std::thread::scope(|scope| {
-        // Gone with a panic, too, for which the cut must not wait.
-        let at_work = at_work;
-        scope.spawn(move || moment.carry_out(power, &handle, load));
-        let port = server.wait_until_ready();
-        if let Some(port) = port {
-            clients.meet(port, random, || {
-                // An error says that the power is off already.
-                let _ = at_work.send(());
-            });
+    fn assert_end(self, end: &Ended) {
+        match self {
+            Moment::Closed => end.assert_success(),
+            Moment::Closing(..) if end.was_orderly() => {}
+            _ => end.assert_killed(),
         }
-        port
-    });
-    let end = server.wait();
-    match moment {
-        Moment::Closed => end.assert_success(),
-        Moment::Closing(..) if end.was_orderly() => {}
-        _ => end.assert_killed(),
     }
-    if end.was_orderly() {
-        clients.settle();
-    }
-    port.is_some()
 }
