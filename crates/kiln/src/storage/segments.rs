@@ -249,13 +249,13 @@ impl Segments {
                 (UNFINISHED, self.device.open(UNFINISHED, OpenMode::Create)?)
             }
         };
-        let has_old_bytes = from != UNFINISHED && !planted(Bug::SpareNotZeroed);
+        let has_old_bytes = from != UNFINISHED;
         let finish = || {
-            match has_old_bytes && !zero {
+            match has_old_bytes && !zero && !planted(Bug::SpareNotZeroed) {
                 true => file.clear(self.segment_bytes)?,
                 false => file.allocate(self.segment_bytes)?,
             }
-            if zero && (has_old_bytes || from == UNFINISHED) {
+            if zero && !(has_old_bytes && planted(Bug::SpareNotZeroed)) {
                 write_zeros(&*file, 0, self.segment_bytes)?;
             }
             if !planted(Bug::SegmentSyncSkipped) {
@@ -265,7 +265,7 @@ impl Segments {
             self.sync_names()
         };
         if let Err(error) = finish() {
-            if from == UNFINISHED && error.kind() == io::ErrorKind::StorageFull {
+            if !has_old_bytes && error.kind() == io::ErrorKind::StorageFull {
                 // Give back what little was taken; the disk is full. A failure here changes nothing.
                 let _ = self.device.remove(UNFINISHED);
             }
