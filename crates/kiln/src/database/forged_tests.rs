@@ -315,6 +315,18 @@ fn sign_slots(disk: &SimulatedDevice, change: impl Fn(&mut [u8])) {
     disk.set_bytes(FILE, file);
 }
 
+/// A newer superblock, which said so, must have been damaged: it opens like after a crash.
+#[test]
+fn a_log_that_goes_on_behind_an_orderly_close_is_found_by_the_check() {
+    let disk = stopped();
+    let (at, ..) = last_extent(&disk.bytes(SEGMENT));
+    sign_slots(&disk, |slot| {
+        slot[12] = 1;
+        slot[64..72].copy_from_slice(&(at as u64).to_le_bytes());
+    });
+    suspicious(&disk, "does not end where the orderly close left it");
+}
+
 /// Its number, times the size of a segment, is no address: the multiplication overflowed.
 #[test]
 fn a_file_with_the_name_of_an_impossible_segment_is_passed_over() {
@@ -325,10 +337,29 @@ fn a_file_with_the_name_of_an_impossible_segment_is_passed_over() {
     open(&disk).unwrap().close().unwrap();
 }
 
+/// Puts a record into the catalog of an open database.
+fn set_entry(db: &Kiln, name: &[u8], value: &[u8]) -> Result<()> {
+    let set = |tx: &Transaction<'_>| tx.put_key(CATALOG_OBJECT, name, value);
+    transaction::run(db.engine(), Isolation::Serializable, set)?.safe()
+}
+
 /// Makes this the next number that the catalog gives out.
 fn set_next_number(db: &Kiln, next: u32) -> Result<()> {
-    let set = |tx: &Transaction<'_>| tx.put_key(CATALOG_OBJECT, b"", &next.to_le_bytes());
-    transaction::run(db.engine(), Isolation::Serializable, set)?.safe()
+    set_entry(db, b"", &next.to_le_bytes())
+}
+
+/// An object of this name was made anew, and what had been in it was lost without a word.
+#[test]
+fn an_entry_that_names_no_object_is_not_replaced() -> Result<()> {
+    let disk = stopped();
+    let db = open(&disk)?;
+    set_entry(&db, b"other", b"no object")?;
+    assert_eq!(db.map("other").unwrap_err().kind(), ErrorKind::Corrupted);
+    assert_eq!(db.get(&db.map("map")?, "key")?.as_deref(), Some(&b"value"[..]));
+    db.close()?;
+    drop(db);
+    refused(&disk, "names no object");
+    Ok(())
 }
 
 /// The entry was committed before its number was refused, and from then on the database could not be opened.

@@ -87,10 +87,17 @@ pub(crate) fn open_object(engine: &Arc<Engine>, name: &str, kind: ObjectKind) ->
     }
     let (found, id) = transaction::run(engine, Isolation::Serializable, |tx| {
         let mut value = Vec::new();
-        if tx.get_key(CATALOG_OBJECT, name.as_bytes(), &mut value)?
-            && let Some(Entry::Object(_, found, id)) = decode_entry(name.as_bytes(), &value)
-        {
-            return Ok((found, id));
+        if tx.get_key(CATALOG_OBJECT, name.as_bytes(), &mut value)? {
+            // Recovery refuses what is no entry. To make the object anew would lose what is in it.
+            return match decode_entry(name.as_bytes(), &value) {
+                Some(Entry::Object(_, found, id)) => Ok((found, id)),
+                _ => Err(Error::new(
+                    ErrorKind::Corrupted,
+                    format!(
+                        "the catalog's entry of {name:?} names no object; restore the database from a copy"
+                    ),
+                )),
+            };
         }
         tx.get_key(CATALOG_OBJECT, NEXT_NUMBER, &mut value)?;
         let first = match decode_entry(NEXT_NUMBER, &value) {
