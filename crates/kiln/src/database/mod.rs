@@ -2,6 +2,8 @@
 
 mod check;
 #[cfg(test)]
+mod check_tests;
+#[cfg(test)]
 mod forged_tests;
 mod open;
 mod snapshot;

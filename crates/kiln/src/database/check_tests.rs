@@ -1,0 +1,118 @@
+//! What a check of an open database finds where an index does not agree with the log, what it does where it cannot read,
+//! and what a printed log shows.
+
+use std::sync::Arc;
+
+use super::check::{check_on, dump_log};
+use crate::device::{Fault, FaultKind, OperationKind, SimulatedDevice};
+use crate::error::{ErrorKind, Result};
+use crate::objects::FIRST_OBJECT;
+use crate::storage::epoch;
+use crate::storage::record::Address;
+use crate::{Kiln, Options};
+
+const OBJECT: u32 = FIRST_OBJECT;
+const KEY: &[u8] = b"key";
+
+fn options() -> Options {
+    Options::new().background(false).segment_bytes(64 << 10).memory(128 << 10)
+}
+
+/// A database with one key in a table.
+fn database() -> Result<(SimulatedDevice, Kiln)> {
+    let disk = SimulatedDevice::new(1);
+    let db = options().open_on(Arc::new(disk.clone()))?;
+    db.put(&db.table("table")?, KEY, "value")?.safe()?;
+    assert!(db.check()?.is_clean());
+    Ok((disk, db))
+}
+
+/// The key's entry in the hash index.
+fn entry(db: &Kiln) -> Address {
+    let engine = db.engine();
+    engine.index.addresses_of(engine.hash(OBJECT, KEY)).next().expect("it is there")
+}
+
+/// Adds an entry to the bucket of one key as if it were that of another, or takes it away.
+fn change_index(db: &Kiln, key: &[u8], change: impl FnOnce(u64, u64)) {
+    let engine = db.engine();
+    let hash = engine.hash(OBJECT, key);
+    let bucket = engine.index.lock(hash).expect("nobody else has it");
+    change(bucket, hash);
+    engine.index.unlock_changed(bucket);
+}
+
+#[track_caller]
+fn finds(db: &Kiln, expected: &[&str]) -> Result<()> {
+    let report = db.check()?;
+    for what in expected {
+        assert!(report.problems.iter().any(|problem| problem.contains(what)), "{what:?} is not in {report}");
+    }
+    assert_eq!(report.problems.len(), expected.len(), "{report}");
+    Ok(())
+}
+
+#[test]
+fn a_key_that_is_not_in_the_hash_index_is_found() -> Result<()> {
+    let (_disk, db) = database()?;
+    let address = entry(&db);
+    change_index(&db, KEY, |bucket, hash| assert!(db.engine().index.remove(bucket, hash, address)));
+    finds(&db, &["is not in the index", "live records and has", "fewer entries than there are keys"])
+}
+
+#[test]
+fn an_entry_in_the_wrong_bucket_is_found() -> Result<()> {
+    let (_disk, db) = database()?;
+    let address = entry(&db);
+    change_index(&db, b"other", |bucket, hash| {
+        assert!(!db.engine().index.insert(bucket, hash, address), "there is room");
+    });
+    finds(&db, &["is in the wrong bucket", "live records and has"])
+}
+
+#[test]
+fn a_key_that_is_not_in_the_ordered_index_is_found() -> Result<()> {
+    let (_disk, db) = database()?;
+    let object = db.engine().objects.get(OBJECT).expect("the table");
+    object.keys.retract(&epoch::pin(), KEY);
+    finds(&db, &["is not in the ordered index"])
+}
+
+#[test]
+fn a_wrong_count_of_keys_is_found() -> Result<()> {
+    let (_disk, db) = database()?;
+    db.engine().objects.get(OBJECT).expect("the table").key_count.add(1);
+    finds(&db, &["counts 2 keys and has 1"])
+}
+
+#[test]
+fn a_check_that_cannot_read_the_log_does_not_call_it_damaged() -> Result<()> {
+    let (disk, db) = database()?;
+    db.close()?;
+    drop(db);
+    // The first read is that of the superblock.
+    disk.inject(Fault { operation: OperationKind::Read, nth: 2, kind: FaultKind::EIO, sticky: false });
+    assert_eq!(check_on(Arc::new(disk.clone())).unwrap_err().kind(), ErrorKind::Io);
+    assert!(check_on(Arc::new(disk)).unwrap().is_clean());
+    Ok(())
+}
+
+#[test]
+fn a_printed_log_tells_values_from_deletions() -> Result<()> {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("db");
+    let db = options().open(&path)?;
+    let table = db.table("table")?;
+    db.put(&table, KEY, "value")?.safe()?;
+    db.delete(&table, KEY)?.safe()?;
+    db.close()?;
+    drop((table, db));
+    let mut log = Vec::new();
+    dump_log(&path, &mut log)?;
+    let log = String::from_utf8(log).unwrap();
+    let of_the_key: Vec<&str> = log.lines().filter(|line| line.contains("key \"key\"")).collect();
+    assert_eq!(of_the_key.len(), 2, "{log}");
+    assert!(of_the_key[0].contains(" put ") && of_the_key[0].contains("\"value\""), "{log}");
+    assert!(of_the_key[1].contains(" tombstone ") && of_the_key[1].contains("value 0 bytes"), "{log}");
+    Ok(())
+}
