@@ -390,3 +390,16 @@ pub(crate) fn read_record(segments: &Segments, address: Address) -> Result<recor
     }
     record::OwnedRecord::parse(address, &buffer[skip..]).map_err(|what| segments.corrupted(address, what))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rather no hardening than a seal over what nobody has written.
+    #[test]
+    #[should_panic(expected = "log memory at 0x80 holds no record")]
+    fn memory_that_nobody_has_filled_is_not_copied_out() {
+        let log = Log::new(32 << 10, 16 << 10, 0).unwrap();
+        ExtentWriter::new(1, Chain::default()).copy_out(&log, 0, BLOCK_BYTES as u64, &mut |_| {});
+    }
+}
