@@ -52,7 +52,8 @@ impl Worker<'_, '_> {
                 30..=47 => self.run_again_until_it_commits(),
                 48..=57 => self.in_session(),
                 58..=72 => self.by_hand(Isolation::Snapshot),
-                73..=79 => self.read_only(),
+                73..=76 => self.read_only(),
+                77..=79 => self.watched(),
                 80..=84 => self.snapshot(),
                 85..=87 => self.durable_snapshot(),
                 88..=93 => self.single(),
@@ -88,7 +89,37 @@ impl Worker<'_, '_> {
         let mut attempt = self.recorder.invoke(level);
         let tx = self.db.begin_with(isolation)?;
         self.recorder.began(&mut attempt, level);
-        let done = carry_out(&tx, self.objects, &steps, self.recorder, &mut self.random, &mut attempt);
+        self.carry_out_and_commit(tx, attempt, &steps)
+    }
+
+    /// Watches a list and reads it, and appends to it later if it has stayed.
+    fn watched(&mut self) -> kiln::Result<()> {
+        let (db, objects, list) = (self.db, self.objects, self.recorder.shared.list(&mut self.random));
+        let mut steps = self.steps(step, 3);
+        steps.extend([Step::Pause, Step::Append(list)]);
+        let name = encode_key(list);
+        let (watch, value) = at_key!(list, &objects.map, &objects.table, object => (db.watch(object, name)?, db.get(object, name)?));
+        let mut attempt = self.recorder.invoke(Level::Serializable);
+        let tx = db.begin_with(Isolation::Serializable)?;
+        self.recorder.began(&mut attempt, Level::Serializable);
+        if !tx.require(&watch)? {
+            drop(tx);
+            self.recorder.end(attempt, Outcome::Aborted);
+            return Ok(());
+        }
+        // What it has seen before it began holds until it commits.
+        attempt.operations.push(Operation::List(list, decode_list(value.as_deref())));
+        self.carry_out_and_commit(tx, attempt, &steps)
+    }
+
+    /// What is done by hand in a transaction that has begun.
+    fn carry_out_and_commit(
+        &mut self,
+        tx: Transaction<'_>,
+        mut attempt: Attempt,
+        steps: &[Step],
+    ) -> kiln::Result<()> {
+        let done = carry_out(&tx, self.objects, steps, self.recorder, &mut self.random, &mut attempt);
         self.recorder.committing(&mut attempt);
         if done.is_err() || self.random.one_in(12) {
             drop(tx);
