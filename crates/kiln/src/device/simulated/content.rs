@@ -55,16 +55,20 @@ impl Content {
 
     fn write_in_block(&mut self, number: u64, start: usize, part: &[u8]) {
         if part == &ZEROS[..part.len()] {
-            if part.len() == BLOCK_BYTES {
-                self.blocks.remove(&number);
-            } else if let Some(block) = self.blocks.get_mut(&number) {
-                Arc::make_mut(block)[start..start + part.len()].fill(0);
-            }
+            self.clear_in_block(number, start, part.len());
         } else if let Ok(whole) = Block::try_from(part) {
             self.blocks.insert(number, Arc::new(whole));
         } else {
             let block = self.blocks.entry(number).or_insert_with(|| Arc::new(ZEROS));
             Arc::make_mut(block)[start..start + part.len()].copy_from_slice(part);
+        }
+    }
+
+    fn clear_in_block(&mut self, number: u64, start: usize, count: usize) {
+        if count == BLOCK_BYTES {
+            self.blocks.remove(&number);
+        } else if let Some(block) = self.blocks.get_mut(&number) {
+            Arc::make_mut(block)[start..start + count].fill(0);
         }
     }
 
@@ -97,12 +101,16 @@ impl Content {
 
     /// Replaces the part of `offset..offset + length` that lies within the file by zeros.
     pub(super) fn zero(&mut self, offset: u64, length: u64) {
-        let end = offset.saturating_add(length).min(self.size);
-        let mut position = offset;
+        self.clear(offset, offset.saturating_add(length).min(self.size));
+    }
+
+    /// Replaces everything from `start` up to `end` by zeros, which does not change the size.
+    pub(super) fn clear(&mut self, start: u64, end: u64) {
+        let mut position = start;
         while position < end {
             let (number, start) = locate(position);
             let count = (BLOCK_BYTES - start).min(usize::try_from(end - position).unwrap_or(usize::MAX));
-            self.write_in_block(number, start, &ZEROS[..count]);
+            self.clear_in_block(number, start, count);
             position += count as u64;
         }
     }

@@ -198,6 +198,11 @@ impl FileAtRisk {
                         Arc::make_mut(&mut content).write(&data[start..end], offset + start as u64);
                     }
                 }
+                Change::Clear { end } => {
+                    for (start, end) in self.kept_runs(index, 0, *end as usize, choice) {
+                        Arc::make_mut(&mut content).clear(start as u64, end as u64);
+                    }
+                }
                 Change::Grow { size } | Change::Truncate { size } => {
                     if choice(LossUnit::Size { file: &self.name, size: *size }) == Keep::Kept {
                         change.apply(Arc::make_mut(&mut content));

@@ -22,6 +22,8 @@ pub(super) type Names = BTreeMap<Arc<str>, Inode>;
 pub(super) enum Change {
     /// Bytes at an offset, both in whole sectors; at a crash each sector is kept or lost by itself.
     Write { offset: u64, data: Arc<[u8]> },
+    /// Zeros from the file's beginning up to here, in whole sectors; at a crash it is a write like any other.
+    Clear { end: u64 },
     /// The size became at least this.
     Grow { size: u64 },
     /// The size became this.
@@ -33,6 +35,7 @@ impl Change {
     pub(super) fn loss_units(&self) -> usize {
         match self {
             Change::Write { data, .. } => data.len() / SECTOR_BYTES,
+            Change::Clear { end } => *end as usize / SECTOR_BYTES,
             Change::Grow { .. } | Change::Truncate { .. } => 1,
         }
     }
@@ -40,6 +43,7 @@ impl Change {
     pub(super) fn apply(&self, content: &mut Content) {
         match self {
             Change::Write { offset, data } => content.write(data, *offset),
+            Change::Clear { end } => content.clear(0, *end),
             Change::Grow { size } => content.grow(*size),
             Change::Truncate { size } => content.set_size(*size),
         }
@@ -137,7 +141,7 @@ impl FileState {
     /// What Linux does after a failed write-back: the pages count as clean, and nobody will write them
     /// again. The size is another matter, since the file system's journal keeps it.
     fn forget_writes(&mut self) {
-        self.pending.retain(|change| !matches!(change, Change::Write { .. }));
+        self.pending.retain(|change| !matches!(change, Change::Write { .. } | Change::Clear { .. }));
     }
 }
 
@@ -340,7 +344,7 @@ impl Disk {
 
     pub(super) fn clear(&mut self, inode: Inode, size: u64) -> io::Result<()> {
         self.allocate(inode, size)?;
-        self.file(inode)?.write(&vec![0; size as usize], 0);
+        self.file(inode)?.change(Change::Clear { end: size });
         Ok(())
     }
 
