@@ -48,6 +48,8 @@ pub(crate) struct Committed {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
     pub(crate) commits: Vec<Committed>,
+    /// Every key that was ever written.
+    keys: BTreeSet<(Place, Key)>,
     /// The state after all commits.
     pub(crate) latest: State,
     /// Everything up to this version has been called durable.
@@ -67,6 +69,11 @@ impl History {
         let before = self.commits.last().map_or(0, |last| last.version);
         assert!(version >= before, "a commit got version {version} after one that had got {before}");
         apply(&mut self.latest, &writes);
+        for key in writes.keys() {
+            if !self.keys.contains(key) {
+                self.keys.insert(key.clone());
+            }
+        }
         self.newest = self.newest.max(version);
         self.commits.push(Committed { version, writes, session });
     }
@@ -118,8 +125,8 @@ impl History {
     }
 
     /// Every key that was ever written.
-    pub(crate) fn keys(&self) -> BTreeSet<&(Place, Key)> {
-        self.commits.iter().flat_map(|commit| commit.writes.keys()).collect()
+    pub(crate) fn keys(&self) -> &BTreeSet<(Place, Key)> {
+        &self.keys
     }
 
     /// Forgets what a crash took: everything after `horizon`.

@@ -473,27 +473,48 @@ pub(crate) fn compare_snapshot(
     state: &State,
     whole_map: bool,
 ) -> Result<()> {
-    let mut seen = State::new();
+    let wrong = |place: Place, key: &Key| -> ! {
+        panic!(
+            "the snapshot at {} differs at {place:?} {:?}",
+            snapshot.version(),
+            key.escape_ascii().to_string()
+        )
+    };
+    let rows_at = |place: Place| state.iter().filter(move |((at, _), _)| *at == place);
     for place in [Place::Accounts, Place::Children] {
+        let mut expected = rows_at(place);
         for row in snapshot.range::<&[u8]>(objects.table(place), ..) {
             let (key, value) = row?;
-            seen.insert((place, key), value.into());
+            if expected.next().is_none_or(|((_, must), it)| *must != key || **it != *value) {
+                wrong(place, &key);
+            }
+        }
+        if let Some(((_, key), _)) = expected.next() {
+            wrong(place, key);
         }
     }
     if whole_map {
+        let expected: State =
+            rows_at(Place::Numbers).map(|(key, value)| (key.clone(), value.clone())).collect();
+        let mut seen = State::new();
         for row in snapshot.iter(&objects.numbers) {
             let (key, value) = row?;
             let before = seen.insert((Place::Numbers, key), value.into());
             assert!(before.is_none(), "a walk over a map meets a key twice");
         }
+        assert!(
+            seen == expected,
+            "the snapshot at {} differs: {}",
+            snapshot.version(),
+            difference(&expected, &seen)
+        );
     } else {
-        for (place, key) in state.keys().filter(|(place, _)| *place == Place::Numbers) {
-            if let Some(value) = snapshot.get(&objects.numbers, key)? {
-                seen.insert((*place, key.clone()), value.into());
+        for ((place, key), value) in rows_at(Place::Numbers) {
+            if snapshot.get(&objects.numbers, key)?.as_deref() != Some(&**value) {
+                wrong(*place, key);
             }
         }
     }
-    assert!(seen == *state, "the snapshot at {} differs: {}", snapshot.version(), difference(state, &seen));
     Ok(())
 }
 
