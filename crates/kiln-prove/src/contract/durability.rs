@@ -3,9 +3,10 @@
 //! The disk is stuck on purpose: see [`gate`](super::gate).
 
 use std::future::Future;
-use std::sync::Arc;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Wake};
 use std::thread;
 use std::time::Duration;
@@ -129,6 +130,42 @@ fn c5_wait_poll_future_and_callback_all_end_once_as_durable() {
         let (ends, calls) = ask_in_every_way(&db, &gate, || {});
         assert_eq!((ends, calls), ([Ok(()); 4], 1));
         assert!(db.horizon(Level::LOCAL) >= db.receipt(db.horizon(Level::LOCAL)).version());
+    });
+}
+
+/// An executor that is going down drops a task when it is woken, and there are those that run it then and there.
+#[test]
+fn c5_a_wake_may_drop_its_task() {
+    type Task = Pin<Box<dyn Future<Output = kiln::Result<()>> + Send>>;
+    struct Executor(Mutex<Option<Task>>);
+    impl Wake for Executor {
+        fn wake(self: Arc<Self>) {
+            let task = self.0.lock().unwrap().take();
+            drop(task);
+        }
+    }
+    watched("c5_a_wake_may_drop_its_task", PATIENCE, |_| {
+        let (db, _disk, gate) = stuck_database();
+        let _open = OpenAtEnd(gate.clone());
+        let map = db.map("map").unwrap();
+        gate.shut();
+        db.put(&map, "another", "commit").unwrap().forget();
+        db.harden_soon();
+        gate.wait_until_stuck();
+        let (_, receipt) = db.put(&map, "key", "value").unwrap().fast();
+        let mut task: Task = Box::pin(receipt.durable_leading(Level::LOCAL));
+        let executor = Arc::new(Executor(Mutex::new(None)));
+        assert!(task.as_mut().poll(&mut Context::from_waker(&executor.clone().into())).is_pending());
+        *executor.0.lock().unwrap() = Some(task);
+        // Threads come first, so the task is woken by the hardening that covers it.
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| receipt.wait(Level::LOCAL).unwrap());
+            thread::sleep(Duration::from_millis(100));
+            gate.open();
+            waiter.join().unwrap();
+        });
+        eventually("the task is dropped", || executor.0.lock().unwrap().is_none());
+        db.put(&map, "key", "more").unwrap().safe().unwrap();
     });
 }
 

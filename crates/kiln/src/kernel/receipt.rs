@@ -110,7 +110,9 @@ impl Receipt {
 
     /// As [`Self::durable`], but polling it hardens on the polling thread if nobody else hardens at the moment, as
     /// [`Self::wait`] does: no other thread has to be woken for it, and those it wakes are tasks of the same executor. A
-    /// poll may so take as long as a write to the disk; other tasks of the thread should be able to go elsewhere.
+    /// poll may so take as long as a write to the disk; other tasks of the thread should be able to go elsewhere. Once woken
+    /// it is to be polled or dropped: others may wait for it to harden, until the window ends, or for ever without
+    /// background threads.
     pub fn durable_leading(&self, level: Level) -> Durable {
         Durable { receipt: self.clone(), level, leads: true, registered: None }
     }

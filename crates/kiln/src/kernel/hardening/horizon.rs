@@ -275,7 +275,9 @@ fn tell(waiter: Waiter, outcome: impl FnOnce() -> Outcome) {
     match waiter {
         Waiter::Thread(thread) => thread.unpark(),
         Waiter::Task { waker, .. } => {
-            if let Some(waker) = waker.lock().take() {
+            // Woken without its lock: an executor may run the task then and there, or drop it.
+            let waker = waker.lock().take();
+            if let Some(waker) = waker {
                 waker.wake();
             }
         }
