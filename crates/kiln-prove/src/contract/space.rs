@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use kiln::device::{Fault, FaultKind, Keep, OperationKind, SimulatedDevice};
+use kiln::device::{Device as _, Fault, FaultKind, Keep, OperationKind, SimulatedDevice};
 use kiln::{Kiln, Level, Object, Progress, Result, Version};
 
 use crate::crash::reopen;
@@ -242,6 +242,27 @@ fn c5_space_freed_by_deletions_serves_new_values_on_a_full_disk() {
         let again = fill();
         assert!(again >= count / 2, "{again} values fit where {count} had been deleted");
     });
+}
+
+#[test]
+fn c5_segments_that_a_crash_has_left_before_the_log_are_dropped_when_opening() {
+    let disk = SimulatedDevice::new(seed());
+    let db = reopen(&disk).unwrap();
+    overwrite(&db, 400, |_| db.persist().unwrap());
+    assert!(db.statistics().log_begin >= 128 << 10);
+    drop(db);
+    let before = disk.used_bytes();
+    for number in 0..2 {
+        disk.set_bytes(&format!("segment-{number:08}"), vec![7; 64 << 10]);
+    }
+    let db = reopen(&disk).unwrap();
+    let names = disk.list().unwrap();
+    assert!(!names.contains(&"segment-00000000".to_owned()), "{names:?}");
+    assert_eq!(
+        db.statistics().disk_bytes / (64 << 10),
+        names.iter().filter(|name| name.starts_with('s')).count() as u64 - 1
+    );
+    assert!(disk.used_bytes() <= before + (128 << 10), "{} bytes, {before} before", disk.used_bytes());
 }
 
 /// What an earlier crash took stays lost, even when the part of the log that tells of the crash is dropped.

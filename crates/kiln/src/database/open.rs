@@ -182,6 +182,9 @@ impl Opening {
             superblock.clean &= planted(Bug::CleanNotCleared);
         })?;
         self.log.resume(head, end);
+        // The last process may have ended between noting where the log begins and dropping what lies before; on a full disk
+        // nothing else might ever be dropped.
+        self.segments.drop_before(self.superblock.current().begin)?;
         self.segments.prepare_next_after(end)?;
         if recovered.report.clean {
             return Ok(first_version);

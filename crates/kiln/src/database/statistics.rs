@@ -40,7 +40,7 @@ pub struct Statistics {
     pub hash_index_buckets: u64,
     /// Memory of the tables' ordered indexes.
     pub ordered_index_bytes: u64,
-    /// Bytes that the log's files take on disk.
+    /// Bytes that the log's files take on disk, those included that are kept to be used again.
     pub disk_bytes: u64,
     /// Keys over all objects.
     pub keys: u64,

@@ -62,6 +62,8 @@ pub(crate) struct Segments {
     segment_bytes: u64,
     files: RwLock<BTreeMap<u64, Arc<dyn DeviceFile>>>,
     prepared_end: AtomicU64,
+    /// How many spares there are.
+    spares: AtomicU64,
     preparing: Mutex<()>,
     /// A sync of the directory has failed. The operating system may have forgotten which names were not durable, and a
     /// later sync that succeeds says nothing of them. So nothing more is written: it might be without a name.
@@ -95,6 +97,7 @@ impl Segments {
             segment_bytes,
             files: RwLock::new(files),
             prepared_end: AtomicU64::new(0),
+            spares: AtomicU64::new(names.iter().filter(|name| is_spare(name)).count() as u64),
             preparing: Mutex::new(()),
             names_uncertain: AtomicBool::new(false),
             disk_full: AtomicBool::new(false),
@@ -124,9 +127,9 @@ impl Segments {
         self.files.read().keys().copied().collect()
     }
 
-    /// Bytes that the segments take on the device.
+    /// Bytes that the segments take on the device, spares included.
     pub(crate) fn disk_bytes(&self) -> u64 {
-        self.files.read().len() as u64 * self.segment_bytes
+        (self.files.read().len() as u64 + self.spares.load(Ordering::Relaxed)) * self.segment_bytes
     }
 
     /// How errors call the file at `address`, and the offset in it.
@@ -240,37 +243,53 @@ impl Segments {
     fn prepare(&self, name: &str, zero: bool) -> io::Result<Arc<dyn DeviceFile>> {
         self.check_names()?;
         let names = self.device.list()?;
-        let (from, file) = match names.iter().find(|name| is_spare(name)) {
-            Some(spare) => (spare.as_str(), self.device.open(spare, OpenMode::ReadWrite)?),
-            None => {
-                if names.iter().any(|name| name == UNFINISHED) {
-                    self.device.remove(UNFINISHED)?;
+        for spare in names.iter().filter(|name| is_spare(name)) {
+            let error = match self.prepare_from(spare, name, zero) {
+                Ok(file) => {
+                    self.spares.fetch_sub(1, Ordering::Relaxed);
+                    return Ok(file);
                 }
-                (UNFINISHED, self.device.open(UNFINISHED, OpenMode::Create)?)
+                Err(error) => error,
+            };
+            if self.names_uncertain.load(Ordering::SeqCst) {
+                return Err(error);
             }
-        };
-        let has_old_bytes = from != UNFINISHED;
-        let finish = || {
-            match has_old_bytes && !zero && !planted(Bug::SpareNotZeroed) {
-                true => file.clear(self.segment_bytes)?,
-                false => file.allocate(self.segment_bytes)?,
+            // It may be the spare that is bad. And where clearing takes new space, as on a file system that never writes
+            // in place, removing it makes some.
+            self.device.remove(spare)?;
+            self.spares.fetch_sub(1, Ordering::Relaxed);
+            if error.kind() != io::ErrorKind::StorageFull {
+                return Err(error);
             }
-            if zero && !(has_old_bytes && planted(Bug::SpareNotZeroed)) {
-                write_zeros(&*file, 0, self.segment_bytes)?;
-            }
-            if !planted(Bug::SegmentSyncSkipped) {
-                file.sync()?;
-            }
-            self.device.rename(from, name)?;
-            self.sync_names()
-        };
-        if let Err(error) = finish() {
-            if !has_old_bytes && error.kind() == io::ErrorKind::StorageFull {
+        }
+        if names.iter().any(|name| name == UNFINISHED) {
+            self.device.remove(UNFINISHED)?;
+        }
+        self.prepare_from(UNFINISHED, name, zero).inspect_err(|error| {
+            if error.kind() == io::ErrorKind::StorageFull {
                 // Give back what little was taken; the disk is full. A failure here changes nothing.
                 let _ = self.device.remove(UNFINISHED);
             }
-            return Err(error);
+        })
+    }
+
+    /// Makes the file called `from`, a spare or a new one, the segment called `name`.
+    fn prepare_from(&self, from: &str, name: &str, zero: bool) -> io::Result<Arc<dyn DeviceFile>> {
+        let has_old_bytes = from != UNFINISHED;
+        let mode = if has_old_bytes { OpenMode::ReadWrite } else { OpenMode::Create };
+        let file = self.device.open(from, mode)?;
+        match has_old_bytes && !zero && !planted(Bug::SpareNotZeroed) {
+            true => file.clear(self.segment_bytes)?,
+            false => file.allocate(self.segment_bytes)?,
         }
+        if zero && !(has_old_bytes && planted(Bug::SpareNotZeroed)) {
+            write_zeros(&*file, 0, self.segment_bytes)?;
+        }
+        if !planted(Bug::SegmentSyncSkipped) {
+            file.sync()?;
+        }
+        self.device.rename(from, name)?;
+        self.sync_names()?;
         Ok(file)
     }
 
@@ -320,6 +339,9 @@ impl Segments {
         let _one_at_a_time = self.preparing.lock();
         let numbers: Vec<u64> =
             self.numbers().into_iter().filter(|number| (number + 1) * self.segment_bytes <= begin).collect();
+        if numbers.is_empty() {
+            return Ok(());
+        }
         let drop = || -> io::Result<()> {
             self.check_names()?;
             let mut spares = self.device.list()?.iter().filter(|name| is_spare(name)).count();
@@ -328,6 +350,7 @@ impl Segments {
                 if spares < SPARES_MAX {
                     self.device.rename(&name_of(number), &spare_name_of(number))?;
                     spares += 1;
+                    self.spares.fetch_add(1, Ordering::Relaxed);
                 } else {
                     self.device.remove(&name_of(number))?;
                 }
@@ -403,6 +426,30 @@ mod tests {
         let mut buffer = AlignedBuffer::new(BLOCK_BYTES);
         segments.read(0, &mut buffer).expect("the second read returns all there is");
         assert!(buffer[..100].iter().all(|&byte| byte == 7) && buffer[100..].iter().all(|&byte| byte == 0));
+    }
+
+    #[test]
+    fn a_spare_that_cannot_be_used_again_does_not_stand_in_the_way() {
+        for (zero, operation) in [(true, OperationKind::Write), (false, OperationKind::Allocate)] {
+            for kind in [FaultKind::ENOSPC, FaultKind::EIO] {
+                let disk = SimulatedDevice::new(1);
+                let segments =
+                    Segments::open(Arc::new(disk.clone()), SEGMENT_BYTES as u64, OpenMode::ReadWrite)
+                        .unwrap();
+                (0..3).for_each(|_| segments.prepare_next(zero).unwrap());
+                segments.drop_before(2 * SEGMENT_BYTES as u64).unwrap();
+                assert_eq!(segments.disk_bytes(), disk.used_bytes());
+                let before = disk.list().unwrap();
+                disk.inject(Fault { operation, nth: 1, kind, sticky: false });
+                // Where clearing takes new space, as on file systems that never write in place, to remove one makes it.
+                assert_eq!(segments.prepare_next(zero).is_ok(), kind == FaultKind::ENOSPC);
+                let after = disk.list().unwrap();
+                let first = before.iter().find(|name| is_spare(name)).unwrap();
+                assert!(!after.contains(first), "{first} is to be gone: {after:?}");
+                segments.prepare_next(zero).unwrap();
+                assert_eq!(segments.disk_bytes(), disk.used_bytes());
+            }
+        }
     }
 
     #[test]
