@@ -250,7 +250,7 @@ fn writes_that_the_disk_loses_are_answered_as_lost_and_never_as_done() {
     assert_eq!(client.reply(), "\"x\"");
     assert!(client.reply().starts_with("(error) LOST "));
     assert_eq!(client.reply(), "\"y\"");
-    for command in ["SET b 1", "WAITAOF 1 0 0", "KILN WAIT 1000000 0"] {
+    for command in ["SET b 1", "WAITAOF 1 0 0", "WAITAOF 0 0 0", "KILN WAIT 1000000 0"] {
         assert!(client.run(command).starts_with("(error) "), "{command}");
     }
     let mut fast = server.client();

@@ -7,7 +7,7 @@ use kiln::{Level, Progress, Version};
 use super::options::integer;
 use super::{Context, unknown_subcommand, wrong_arity};
 use crate::client::Durability;
-use crate::failure::Failure;
+use crate::failure::{Failure, engine_error};
 use crate::protocol::decoder::Arguments;
 use crate::protocol::reply::Reply;
 use crate::shared::Shared;
@@ -64,9 +64,15 @@ impl Wait {
 
     /// Answers at once with what is so now: all that is asked for, or inside `EXEC`, where nothing may wait.
     pub(crate) fn answer_now(&self, shared: &Shared, reply: &mut Reply) {
-        let durable = self
-            .version
-            .is_none_or(|version| shared.db.receipt(version).poll(Level::LOCAL) == Progress::Durable);
+        let receipt = self.version.map(|version| shared.db.receipt(version));
+        let progress = receipt.as_ref().map_or(Progress::Durable, |receipt| receipt.poll(Level::LOCAL));
+        // What is lost is said, with the reason; to ask for that does not wait.
+        if let (Progress::Lost, Some(receipt)) = (progress, receipt)
+            && let Err(error) = receipt.wait(Level::LOCAL)
+        {
+            return reply.error(engine_error(&error));
+        }
+        let durable = progress == Progress::Durable;
         self.answer(durable, reply);
     }
 }
