@@ -265,6 +265,30 @@ fn c5_segments_that_a_crash_has_left_before_the_log_are_dropped_when_opening() {
     assert!(disk.used_bytes() <= before + (128 << 10), "{} bytes, {before} before", disk.used_bytes());
 }
 
+/// A full disk looked for what can be dropped only once more of the log had hardened, and on a full disk nothing does.
+#[test]
+fn c5_a_snapshot_that_ends_makes_room_on_a_full_disk() {
+    watched("c5_a_snapshot_that_ends_makes_room", 3 * PATIENCE, |_| {
+        for options in [manual(), background().window(Duration::from_millis(5))] {
+            let disk = SimulatedDevice::new(seed());
+            let db = options.open_on(Arc::new(disk.clone())).unwrap();
+            let table = db.table("table").unwrap();
+            disk.set_capacity(Some(2 << 20));
+            // Each in a version of its own: within one, a record is updated where it is.
+            let put = |number: u32| db.put(&table, [number as u8 % 8], vec![number as u8; 8_000])?.safe();
+            let fill = || (0..2_000).take_while(|&number| put(number).is_ok()).count();
+            db.put(&table, "key", "value").unwrap().forget();
+            let snapshot = db.snapshot().unwrap();
+            let count = fill();
+            assert!((100..1_000).contains(&count), "{count} values of 8,000 bytes in 2 MiB");
+            assert_eq!(fill(), 0, "the snapshot holds all of it");
+            drop(snapshot);
+            let again = fill();
+            assert_eq!(again, 2_000, "{again} values fit once nobody needs the old ones");
+        }
+    });
+}
+
 /// What an earlier crash took stays lost, even when the part of the log that tells of the crash is dropped.
 #[test]
 fn c8_receipts_of_lost_versions_stay_lost_when_the_log_is_truncated() {

@@ -138,10 +138,16 @@ impl Engine {
         if prepared.is_ok() || self.log.has_space(bytes, purpose) {
             return Ok(());
         }
+        if purpose == Purpose::Sweep {
+            // Whoever sweeps cannot sweep for it.
+            return prepared;
+        }
+        // What somebody else's sweep wrote anew makes room, too, once it has hardened.
+        let mut once_more = true;
         loop {
-            let more = self.sweep();
+            let more = self.sweep_in_turn();
             match self.prepare_ahead(bytes) {
-                Err(_) if more => self.harden_or_wait(),
+                Err(_) if more || std::mem::take(&mut once_more) => self.harden_or_wait(),
                 prepared => return prepared,
             }
             self.check_writable()?;

@@ -13,8 +13,8 @@ use crate::planted::{Bug, planted};
 use crate::storage::epoch;
 use crate::storage::extent::{Extent, Item, Scanner};
 use crate::storage::record::{Address, Kind};
-use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Mutex, MutexGuard};
 
 /// A durable tombstone that may still be in the indexes.
 pub(crate) struct Grave {
@@ -45,6 +45,8 @@ struct Leftovers {
 /// What truncation knows of its last look at the oldest segment.
 #[derive(Default)]
 struct TruncationMark {
+    /// The oldest version that was needed.
+    oldest: u64,
     /// Where the segment begins, how many of its records were live, and how many bytes of it could have been written anew.
     /// Nothing could be done, and until one of them changes nothing can.
     in_vain: Option<(Address, u64, u64)>,
@@ -74,7 +76,15 @@ impl Engine {
     /// Forgets deleted keys that nobody can see any more, frees what they held, and truncates the log. True if more can be
     /// dropped after the next hardening.
     pub(crate) fn sweep(self: &Arc<Self>) -> bool {
-        let Some(mut mark) = self.graves.sweeping.try_lock() else { return false };
+        self.graves.sweeping.try_lock().is_some_and(|mark| self.sweep_with(mark))
+    }
+
+    /// As [`Self::sweep`], after whoever sweeps at the moment: what that one finds may be all there is.
+    pub(crate) fn sweep_in_turn(self: &Arc<Self>) -> bool {
+        self.sweep_with(self.graves.sweeping.lock())
+    }
+
+    fn sweep_with(self: &Arc<Self>, mut mark: MutexGuard<'_, TruncationMark>) -> bool {
         self.forget_deleted();
         for object in self.objects.iter() {
             if let Some(ordered) = object.keys.ordered() {
@@ -82,9 +92,13 @@ impl Engine {
             }
         }
         let hardened = self.log.hardened();
-        if !self.graves.is_due(hardened) {
+        let oldest = self.oldest_needed();
+        // On a full disk nothing more hardens until there is room, and a snapshot that has ended may have made some.
+        let released = self.segments.disk_is_full() && oldest > mark.oldest;
+        if !self.graves.is_due(hardened) && !released {
             return false;
         }
+        mark.oldest = oldest;
         // A segment that cannot be dropped now stays; nothing depends on it.
         let more = self.truncate(&mut mark).unwrap_or(false);
         let ahead = if more || self.segments.disk_is_full() { 1 } else { self.log.segment_bytes() / 4 };
