@@ -21,12 +21,9 @@ use rustix::io::{Errno, retry_on_intr};
 
 use super::{
     AlignedBuffer, BLOCK_BYTES, Device, DeviceError, DeviceFile, DeviceLock, LOCK_NAME, OpenMode,
-    check_aligned, check_length, check_name, check_whole_blocks,
+    check_aligned, check_length, check_name, check_whole_blocks, write_zeros,
 };
 use crate::sync::atomic::{AtomicBool, Ordering};
-
-/// Bytes written at once where zeros stand in for reserved space.
-const ZEROS_BYTES: usize = 1 << 20;
 
 /// A [`Device`] on a directory of the file system.
 #[derive(Debug)]
@@ -305,20 +302,8 @@ impl PlainFile {
             self.write_at(&last, offset)?;
             offset += BLOCK_BYTES as u64;
         }
-        self.write_zeros(offset, bytes)?;
+        write_zeros(self, offset, bytes)?;
         self.truncate(bytes)
-    }
-
-    /// Writes zeros from `offset` to the end of the block that holds `end`.
-    fn write_zeros(&self, mut offset: u64, end: u64) -> io::Result<()> {
-        let mut zeros = AlignedBuffer::new(ZEROS_BYTES);
-        while offset < end {
-            let count = usize::try_from(end - offset).unwrap_or(ZEROS_BYTES).min(ZEROS_BYTES);
-            zeros.resize(count);
-            self.write_at(&zeros, offset)?;
-            offset += zeros.len() as u64;
-        }
-        Ok(())
     }
 }
 
@@ -383,7 +368,7 @@ impl DeviceFile for PlainFile {
         match retry_on_intr(|| rustix::fs::fallocate(&self.descriptor, FallocateFlags::ZERO_RANGE, 0, bytes))
         {
             Ok(()) => Ok(()),
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.write_zeros(0, bytes),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => write_zeros(self, 0, bytes),
             Err(errno) => Err(self.failed("clear")(errno)),
         }
     }

@@ -201,6 +201,22 @@ pub trait DeviceFile: Send + Sync + Debug {
 /// Exclusive ownership of a device, from [`Device::lock`]; dropping it gives the device back.
 pub trait DeviceLock: Send + Sync + Debug {}
 
+/// What is written at once where zeros are written.
+const ZEROS_BYTES: usize = 1 << 20;
+
+/// Writes zeros from `start`, where a block begins, to the end of the block that holds the byte before `end`.
+pub(crate) fn write_zeros(file: &dyn DeviceFile, start: u64, end: u64) -> io::Result<()> {
+    let bytes_at = |offset: u64| usize::try_from(end - offset).unwrap_or(ZEROS_BYTES).min(ZEROS_BYTES);
+    let zeros = AlignedBuffer::new(bytes_at(start));
+    let mut offset = start;
+    while offset < end {
+        let part = &zeros[..bytes_at(offset).next_multiple_of(BLOCK_BYTES)];
+        file.write_at(part, offset)?;
+        offset += part.len() as u64;
+    }
+    Ok(())
+}
+
 /// Refuses what direct I/O would refuse, so that no implementation is more lenient than another.
 fn check_aligned(buffer: &[u8], offset: u64) -> io::Result<()> {
     let block = BLOCK_BYTES;

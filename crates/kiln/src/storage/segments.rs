@@ -14,7 +14,7 @@ use std::io;
 use std::sync::Arc;
 
 use super::record::{ADDRESS_BITS, Address};
-use crate::device::{AlignedBuffer, BLOCK_BYTES, Device, DeviceFile, OpenMode};
+use crate::device::{AlignedBuffer, BLOCK_BYTES, Device, DeviceFile, OpenMode, write_zeros};
 use crate::error::{Error, Result};
 use crate::planted::{Bug, planted};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,9 +23,8 @@ use crate::sync::{Mutex, RwLock};
 const PREFIX: &str = "segment-";
 const SPARE_PREFIX: &str = "spare-";
 /// More of them are given back to the file system.
-const SPARES_MAX: usize = 4;
+const SPARES_MAX: u64 = 4;
 const UNFINISHED: &str = "segment.new";
-const ZEROS_BYTES: usize = 1 << 20;
 
 /// The name of the segment with this number.
 pub(crate) fn name_of(number: u64) -> String {
@@ -344,12 +343,10 @@ impl Segments {
         }
         let drop = || -> io::Result<()> {
             self.check_names()?;
-            let mut spares = self.device.list()?.iter().filter(|name| is_spare(name)).count();
             for &number in &numbers {
                 self.files.write().remove(&number);
-                if spares < SPARES_MAX {
+                if self.spares.load(Ordering::Relaxed) < SPARES_MAX {
                     self.device.rename(&name_of(number), &spare_name_of(number))?;
-                    spares += 1;
                     self.spares.fetch_add(1, Ordering::Relaxed);
                 } else {
                     self.device.remove(&name_of(number))?;
@@ -359,17 +356,6 @@ impl Segments {
         };
         drop().map_err(|error| Error::io("dropping the oldest segments of the log", error))
     }
-}
-
-fn write_zeros(file: &dyn DeviceFile, from: u64, to: u64) -> io::Result<()> {
-    let zeros = AlignedBuffer::new(ZEROS_BYTES.min((to - from) as usize));
-    let mut offset = from;
-    while offset < to {
-        let bytes = (to - offset).min(zeros.len() as u64);
-        file.write_at(&zeros[..bytes as usize], offset)?;
-        offset += bytes;
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -465,8 +451,9 @@ mod tests {
                 segments.sync(start).unwrap();
             }
             segments.drop_before(6 * SEGMENT_BYTES as u64).unwrap();
-            let spares =
-                |disk: &SimulatedDevice| disk.list().unwrap().iter().filter(|name| is_spare(name)).count();
+            let spares = |disk: &SimulatedDevice| {
+                disk.list().unwrap().iter().filter(|name| is_spare(name)).count() as u64
+            };
             assert_eq!(spares(&disk), SPARES_MAX);
             segments.prepare_next(zero).unwrap();
             assert_eq!(spares(&disk), SPARES_MAX - 1);

@@ -6,6 +6,7 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use super::*;
+use crate::device::ZEROS_BYTES;
 
 /// Tells the child process of a test which directory to lock.
 const LOCK_DIRECTORY: &str = "KILN_TEST_LOCK_DIRECTORY";

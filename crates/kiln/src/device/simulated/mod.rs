@@ -449,6 +449,17 @@ impl SimulatedFile {
     fn check_writable(&self) -> io::Result<()> {
         if self.writable { Ok(()) } else { Err(Errno::BADF.into()) }
     }
+
+    fn change_whole(
+        &self,
+        name: &'static str,
+        operation: OperationKind,
+        act: impl FnOnce(&mut Disk) -> io::Result<()>,
+    ) -> io::Result<()> {
+        self.check_writable()
+            .and_then(|()| self.shared.change_whole(operation, act))
+            .map_err(self.failed(name))
+    }
 }
 
 impl DeviceFile for SimulatedFile {
@@ -482,26 +493,17 @@ impl DeviceFile for SimulatedFile {
 
     fn allocate(&self, bytes: u64) -> io::Result<()> {
         check_length(bytes)?;
-        let allocate = |disk: &mut Disk| disk.allocate(self.inode, bytes);
-        self.check_writable()
-            .and_then(|()| self.shared.change_whole(OperationKind::Allocate, allocate))
-            .map_err(self.failed("allocate"))
+        self.change_whole("allocate", OperationKind::Allocate, |disk| disk.allocate(self.inode, bytes))
     }
 
     fn clear(&self, bytes: u64) -> io::Result<()> {
         check_whole_blocks(bytes)?;
-        let clear = |disk: &mut Disk| disk.clear(self.inode, bytes);
-        self.check_writable()
-            .and_then(|()| self.shared.change_whole(OperationKind::Allocate, clear))
-            .map_err(self.failed("clear"))
+        self.change_whole("clear", OperationKind::Allocate, |disk| disk.clear(self.inode, bytes))
     }
 
     fn truncate(&self, bytes: u64) -> io::Result<()> {
         check_length(bytes)?;
-        let truncate = |disk: &mut Disk| disk.truncate(self.inode, bytes);
-        self.check_writable()
-            .and_then(|()| self.shared.change_whole(OperationKind::Truncate, truncate))
-            .map_err(self.failed("truncate"))
+        self.change_whole("truncate", OperationKind::Truncate, |disk| disk.truncate(self.inode, bytes))
     }
 }
 
