@@ -326,10 +326,7 @@ impl Engine {
     fn prefetch_records(&self, writes: &WriteSet, scratch: &CommitScratch) {
         if let [_, _, ..] = writes.writes() {
             for (write, step) in writes.writes().iter().zip(&scratch.steps) {
-                let _ = self.index.find(step.bucket, write.hash, |address| {
-                    self.log.prefetch(address);
-                    None::<()>
-                });
+                self.prefetch_record(step.bucket, write.hash);
             }
         }
     }

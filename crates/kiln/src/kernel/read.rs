@@ -47,12 +47,16 @@ impl Engine {
     pub(crate) fn prefetch(&self, hashes: impl Iterator<Item = u64> + Clone) {
         let _pin = epoch::pin();
         hashes.clone().for_each(|hash| self.index.prefetch(hash));
-        for hash in hashes {
-            let _ = self.index.find(self.index.bucket_of(hash), hash, |address| {
-                self.log.prefetch(address);
-                None::<()>
-            });
-        }
+        hashes.for_each(|hash| self.prefetch_record(self.index.bucket_of(hash), hash));
+    }
+
+    /// Has the processor fetch the records that may be those of a key with this hash.
+    #[inline]
+    pub(crate) fn prefetch_record(&self, bucket: Bucket, hash: u64) {
+        let _ = self.index.find(bucket, hash, |address| {
+            self.log.prefetch(address);
+            None::<()>
+        });
     }
 
     /// Reads the newest record of a key into `out`. `None` if somebody holds the key's bucket for too long.
