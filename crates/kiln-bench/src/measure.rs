@@ -77,18 +77,13 @@ where
 {
     run(threads, duration, |thread, gate, stop| {
         let mut operation = prepare(thread)?;
-        let mut latency = Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3)?;
         gate.open();
-        let start = Instant::now();
-        let (mut ops, mut before) = (0, start);
+        let mut laps = Laps::start()?;
         while !stop.load(Ordering::Relaxed) {
             operation()?;
-            let now = Instant::now();
-            latency.saturating_record(u64::try_from((now - before).as_nanos()).unwrap_or(u64::MAX));
-            before = now;
-            ops += 1;
+            laps.end_one();
         }
-        Ok(ThreadCount { ops, seconds: start.elapsed().as_secs_f64(), latency_ns: Some(latency) })
+        Ok(laps.count())
     })
 }
 
@@ -106,14 +101,14 @@ where
     let before = Usage::own();
     let mut tasks = Vec::new();
     for number in 0..clients {
-        tasks.push(runtime.spawn(client(number, Timer::start(stop.clone())?)));
+        tasks.push(runtime.spawn(client(number, Timer { stop: stop.clone(), laps: Laps::start()? })));
     }
     sleep(duration, &stop);
     stop.store(true, Ordering::Relaxed);
     let counts = runtime.block_on(async {
         let mut counts = Vec::new();
         for task in tasks {
-            counts.push(task.await.context("a measuring task panicked")??.count());
+            counts.push(task.await.context("a measuring task panicked")??.laps.count());
         }
         anyhow::Ok(counts)
     })?;
@@ -124,27 +119,39 @@ where
 /// Times the operations of one task.
 pub(crate) struct Timer {
     stop: Arc<AtomicBool>,
+    laps: Laps,
+}
+
+impl Timer {
+    /// An operation has ended. False if it was the last.
+    pub(crate) fn tick(&mut self) -> bool {
+        self.laps.end_one();
+        !self.stop.load(Ordering::Relaxed)
+    }
+}
+
+/// Times operations that follow each other without a pause.
+struct Laps {
     start: Instant,
     before: Instant,
     ops: u64,
     latency_ns: Histogram<u64>,
 }
 
-impl Timer {
-    fn start(stop: Arc<AtomicBool>) -> Result<Timer> {
+impl Laps {
+    fn start() -> Result<Laps> {
         let latency_ns = Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3)?;
         let now = Instant::now();
-        Ok(Timer { stop, start: now, before: now, ops: 0, latency_ns })
+        Ok(Laps { start: now, before: now, ops: 0, latency_ns })
     }
 
-    /// An operation has ended. False if it was the last.
-    pub(crate) fn tick(&mut self) -> bool {
+    /// An operation has ended.
+    fn end_one(&mut self) {
         let now = Instant::now();
         let latency = u64::try_from((now - self.before).as_nanos()).unwrap_or(u64::MAX);
         self.latency_ns.saturating_record(latency);
         self.before = now;
         self.ops += 1;
-        !self.stop.load(Ordering::Relaxed)
     }
 
     fn count(self) -> ThreadCount {

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use kiln::device::{Fault, FaultKind, Keep, OperationKind, SimulatedDevice};
-use kiln::{ErrorKind, Kiln, Level, Progress};
+use kiln::{ErrorKind, Kiln, Level, Map, Progress};
 
 use super::gate::{Gate, GatedDevice, OpenAtEnd};
 use crate::crash::reopen;
@@ -29,6 +29,14 @@ fn stuck_database() -> (Kiln, SimulatedDevice, Gate) {
     (db, disk, gate)
 }
 
+/// Begins a hardening, of something that nobody asks for, and leaves it stuck until the gate is opened.
+fn harden_and_get_stuck(db: &Kiln, map: &Map, gate: &Gate) {
+    gate.shut();
+    db.put(map, "another", "commit").unwrap().forget();
+    db.harden_soon();
+    gate.wait_until_stuck();
+}
+
 #[test]
 fn c3_fast_commits_are_visible_to_other_threads_while_the_disk_is_stuck() {
     watched("c3_fast_commits_are_visible", PATIENCE, |_| {
@@ -36,10 +44,7 @@ fn c3_fast_commits_are_visible_to_other_threads_while_the_disk_is_stuck() {
         let _open = OpenAtEnd(gate.clone());
         let map = db.map("map").unwrap();
         db.put(&map, "key", "old").unwrap().safe().unwrap();
-        gate.shut();
-        db.put(&map, "another", "commit").unwrap().forget();
-        db.harden_soon();
-        gate.wait_until_stuck();
+        harden_and_get_stuck(&db, &map, &gate);
         let (_, receipt) = db.put(&map, "key", "new").unwrap().fast();
         let seen = thread::scope(|scope| scope.spawn(|| db.get(&map, "key").unwrap()).join().unwrap());
         assert_eq!(seen.unwrap(), b"new");
@@ -148,10 +153,7 @@ fn c5_a_wake_may_drop_its_task() {
         let (db, _disk, gate) = stuck_database();
         let _open = OpenAtEnd(gate.clone());
         let map = db.map("map").unwrap();
-        gate.shut();
-        db.put(&map, "another", "commit").unwrap().forget();
-        db.harden_soon();
-        gate.wait_until_stuck();
+        harden_and_get_stuck(&db, &map, &gate);
         let (_, receipt) = db.put(&map, "key", "value").unwrap().fast();
         let mut task: Task = Box::pin(receipt.durable_leading(Level::LOCAL));
         let executor = Arc::new(Executor(Mutex::new(None)));
@@ -181,10 +183,7 @@ fn c5_a_task_that_is_given_up_leaves_the_lead_to_the_next() {
         let (db, _disk, gate) = stuck_database();
         let _open = OpenAtEnd(gate.clone());
         let map = db.map("map").unwrap();
-        gate.shut();
-        db.put(&map, "another", "commit").unwrap().forget();
-        db.harden_soon();
-        gate.wait_until_stuck();
+        harden_and_get_stuck(&db, &map, &gate);
         // Both come too late for the hardening under way, and nobody asks the background for another.
         let tasks = ["given up", "waited for"].map(|key| {
             let (_, receipt) = db.put(&map, key, "value").unwrap().fast();
