@@ -19,6 +19,8 @@ pub enum ErrorKind {
     Limit,
     /// The transaction has already failed or the database is closed; begin again.
     Aborted,
+    /// The closure of a transaction gave up with [`Error::caller`]. Nothing was written; its reason is the caller's own.
+    Caller,
     /// The disk is full. Nothing is lost; commits work again once space is free.
     NoSpace,
     /// Another process (or this one) has the database open.
@@ -88,6 +90,26 @@ impl Error {
             place: None,
             source: Some(Arc::new(error)),
         }
+    }
+
+    /// An error of the caller's own. The closure of a transaction that returns it has the transaction aborted, and not
+    /// tried again; whoever ran the transaction gets it back with its message.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let db = kiln::Kiln::open(directory.path())?;
+    /// let accounts = db.map("accounts")?;
+    /// db.add(&accounts, "alice", 5)?.safe()?;
+    /// let taken = db.transact(|tx| match tx.add(&accounts, "alice", -8)? {
+    ///     left if left < 0 => Err(kiln::Error::caller(format!("{} are missing", -left))),
+    ///     left => Ok(left),
+    /// });
+    /// assert_eq!(taken.unwrap_err().to_string(), "3 are missing");
+    /// assert_eq!(db.add(&accounts, "alice", 0)?.forget(), 5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn caller(message: impl Into<String>) -> Error {
+        Error::new(ErrorKind::Caller, message)
     }
 
     /// What the caller can do.
