@@ -4,6 +4,7 @@
 //! is the sum of the threads' rates. So neither starting nor stopping threads is part of any figure. Clients can also be tasks,
 //! which share a few threads.
 
+use std::collections::VecDeque;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
@@ -12,11 +13,17 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 use hdrhistogram::Histogram;
 
+use crate::engines::Hardening;
 use crate::interrupt;
 use crate::usage::Usage;
 
-/// How often the clock flag is looked at when only throughput is measured.
+/// Operations that are faster than this are timed one in [`STRIDE`]: to time each would cost more than a percent of it.
+const TIMED_EACH: Duration = Duration::from_micros(10);
 const STRIDE: u64 = 64;
+/// The width of the bins in which operations are counted over time.
+pub(crate) const BIN: Duration = Duration::from_millis(50);
+/// How often hardening is looked at.
+const WATCHED_EACH: Duration = Duration::from_millis(2);
 
 /// The longest latency that is told apart: a minute.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
@@ -29,10 +36,22 @@ pub(crate) struct Measured {
     pub(crate) seconds: f64,
     /// The sum of the threads' rates.
     pub(crate) ops_per_s: f64,
-    /// How long each operation took in nanoseconds, where that was measured.
-    pub(crate) latency_ns: Option<Histogram<u64>>,
+    /// How long an operation took, in nanoseconds.
+    pub(crate) latency_ns: Histogram<u64>,
+    /// Operations of all threads in each [`BIN`] since they began.
+    pub(crate) bins: Vec<u64>,
+    /// What was seen of hardening, where the engine tells.
+    pub(crate) hardening: Option<Hardened>,
     /// What this process used meanwhile.
     pub(crate) usage: Usage,
+}
+
+/// What was seen of an engine's hardening.
+pub(crate) struct Hardened {
+    /// When commits became durable, in milliseconds since the beginning.
+    pub(crate) marks_ms: Vec<f64>,
+    /// How long a commit was not durable, in nanoseconds, for commits at evenly spaced times.
+    pub(crate) lag_ns: Histogram<u64>,
 }
 
 impl Measured {
@@ -43,48 +62,140 @@ impl Measured {
     }
 
     /// The latency that this part of the operations did not exceed, in microseconds.
-    pub(crate) fn latency_us(&self, quantile: f64) -> Option<f64> {
-        self.latency_ns.as_ref().map(|latency| latency.value_at_quantile(quantile) as f64 / 1000.0)
+    pub(crate) fn latency_us(&self, quantile: f64) -> f64 {
+        self.latency_ns.value_at_quantile(quantile) as f64 / 1000.0
+    }
+
+    fn nothing(usage: Usage) -> Result<Measured> {
+        Ok(Measured {
+            ops: 0,
+            seconds: 0.0,
+            ops_per_s: 0.0,
+            latency_ns: histogram()?,
+            bins: Vec::new(),
+            hardening: None,
+            usage,
+        })
     }
 }
 
-/// Measures how often `threads` threads can do an operation in `duration`. `prepare` makes one thread's operation.
-pub(crate) fn throughput<F, O>(threads: usize, duration: Duration, prepare: F) -> Result<Measured>
-where
-    F: Fn(usize) -> Result<O> + Sync,
-    O: FnMut() -> Result<()>,
-{
-    run(threads, duration, |thread, gate, stop| {
-        let mut operation = prepare(thread)?;
-        gate.open();
-        let start = Instant::now();
-        let mut ops = 0;
-        while !stop.load(Ordering::Relaxed) {
-            for _ in 0..STRIDE {
-                operation()?;
-            }
-            ops += STRIDE;
-        }
-        Ok(ThreadCount { ops, seconds: start.elapsed().as_secs_f64(), latency_ns: None })
-    })
+/// A histogram of nanoseconds with three digits.
+fn histogram() -> Result<Histogram<u64>> {
+    Ok(Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3)?)
 }
 
-/// The same for operations that take so long that timing each one costs nothing.
-pub(crate) fn latency<F, O>(threads: usize, duration: Duration, prepare: F) -> Result<Measured>
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Measures how often `threads` threads can do an operation in `duration`, and how long it takes. `prepare` makes one thread's
+/// operation, which returns how many it did. `progress` tells how far hardening is, if anybody knows.
+pub(crate) fn repeat<F, O>(
+    threads: usize,
+    duration: Duration,
+    progress: &dyn Fn() -> Option<Hardening>,
+    prepare: F,
+) -> Result<Measured>
 where
     F: Fn(usize) -> Result<O> + Sync,
-    O: FnMut() -> Result<()>,
+    O: FnMut() -> Result<u64>,
 {
-    run(threads, duration, |thread, gate, stop| {
-        let mut operation = prepare(thread)?;
-        gate.open();
-        let mut laps = Laps::start()?;
-        while !stop.load(Ordering::Relaxed) {
-            operation()?;
-            laps.end_one();
+    interrupt::check()?;
+    let stop = AtomicBool::new(false);
+    let barrier = Barrier::new(threads + 1);
+    let (counts, usage, hardening) = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads)
+            .map(|thread| {
+                let (prepare, barrier, stop) = (&prepare, &barrier, &stop);
+                scope.spawn(move || {
+                    let mut gate = Gate { barrier: Some(barrier) };
+                    let result = prepare(thread).and_then(|operation| one_thread(&mut gate, stop, operation));
+                    if result.is_err() {
+                        stop.store(true, Ordering::Relaxed);
+                    }
+                    result
+                })
+            })
+            .collect();
+        barrier.wait();
+        let before = Usage::own();
+        let hardening = watch(duration, &stop, progress);
+        stop.store(true, Ordering::Relaxed);
+        let counts = workers
+            .into_iter()
+            .map(|worker| worker.join().map_err(|_| anyhow!("a measuring thread panicked"))?)
+            .collect::<Result<Vec<ThreadCount>>>()?;
+        anyhow::Ok((counts, Usage::own().since(before), hardening?))
+    })?;
+    interrupt::check()?;
+    Ok(Measured { hardening, ..combine(counts, usage)? })
+}
+
+fn one_thread(
+    gate: &mut Gate<'_>,
+    stop: &AtomicBool,
+    mut operation: impl FnMut() -> Result<u64>,
+) -> Result<ThreadCount> {
+    let mut latency_ns = histogram()?;
+    // Room for more than the bins that are to be expected, so that nothing is allocated in the loop.
+    let (mut bins, mut ops) = (Vec::with_capacity(1 << 12), 0);
+    gate.open();
+    let start = Instant::now();
+    let mut now = start;
+    while !stop.load(Ordering::Relaxed) {
+        let mut done = operation()?;
+        let after = Instant::now();
+        let latency = after - now;
+        let more = if latency < TIMED_EACH { STRIDE - 1 } else { 0 };
+        for _ in 0..more {
+            done += operation()?;
         }
-        Ok(laps.count())
-    })
+        latency_ns.saturating_record_n(nanoseconds(latency), 1 + more);
+        let bin = ((after - start).as_nanos() / BIN.as_nanos()) as usize;
+        if bin >= bins.len() {
+            bins.resize(bin + 1, 0);
+        }
+        bins[bin] += done;
+        ops += done;
+        now = if more == 0 { after } else { Instant::now() };
+    }
+    Ok(ThreadCount { ops, seconds: start.elapsed().as_secs_f64(), latency_ns, bins })
+}
+
+/// Waits until the time is over, and looks at hardening meanwhile.
+fn watch(
+    duration: Duration,
+    stop: &AtomicBool,
+    progress: &dyn Fn() -> Option<Hardening>,
+) -> Result<Option<Hardened>> {
+    let start = Instant::now();
+    let Some(first) = progress() else {
+        sleep(duration, stop);
+        return Ok(None);
+    };
+    let mut hardened = Hardened { marks_ms: Vec::new(), lag_ns: histogram()? };
+    // Commits that were made when this was looked at, and are not durable.
+    let mut pending = VecDeque::new();
+    let mut durable = first.durable;
+    while !interrupt::asked() && !stop.load(Ordering::Relaxed) {
+        let now = Instant::now();
+        let Some(seen) = progress() else { break };
+        if seen.durable > durable {
+            durable = seen.durable;
+            hardened.marks_ms.push((now - start).as_secs_f64() * 1000.0);
+        }
+        while let Some((version, when)) = pending.pop_front_if(|(version, _)| *version <= durable) {
+            let _: u64 = version;
+            hardened.lag_ns.saturating_record(nanoseconds(now - when));
+        }
+        let left = (start + duration).saturating_duration_since(now);
+        if left.is_zero() {
+            break;
+        }
+        pending.push_back((seen.current, now));
+        std::thread::sleep(left.min(WATCHED_EACH));
+    }
+    Ok(Some(hardened))
 }
 
 /// The same for tasks on as many threads as there are processors. `client` makes one task, which repeats its operation while
@@ -101,14 +212,14 @@ where
     let before = Usage::own();
     let mut tasks = Vec::new();
     for number in 0..clients {
-        tasks.push(runtime.spawn(client(number, Timer { stop: stop.clone(), laps: Laps::start()? })));
+        tasks.push(runtime.spawn(client(number, Timer::start(stop.clone())?)));
     }
     sleep(duration, &stop);
     stop.store(true, Ordering::Relaxed);
     let counts = runtime.block_on(async {
         let mut counts = Vec::new();
         for task in tasks {
-            counts.push(task.await.context("a measuring task panicked")??.laps.count());
+            counts.push(task.await.context("a measuring task panicked")??.count());
         }
         anyhow::Ok(counts)
     })?;
@@ -119,44 +230,30 @@ where
 /// Times the operations of one task.
 pub(crate) struct Timer {
     stop: Arc<AtomicBool>,
-    laps: Laps,
-}
-
-impl Timer {
-    /// An operation has ended. False if it was the last.
-    pub(crate) fn tick(&mut self) -> bool {
-        self.laps.end_one();
-        !self.stop.load(Ordering::Relaxed)
-    }
-}
-
-/// Times operations that follow each other without a pause.
-struct Laps {
     start: Instant,
     before: Instant,
     ops: u64,
     latency_ns: Histogram<u64>,
 }
 
-impl Laps {
-    fn start() -> Result<Laps> {
-        let latency_ns = Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3)?;
+impl Timer {
+    fn start(stop: Arc<AtomicBool>) -> Result<Timer> {
         let now = Instant::now();
-        Ok(Laps { start: now, before: now, ops: 0, latency_ns })
+        Ok(Timer { stop, start: now, before: now, ops: 0, latency_ns: histogram()? })
     }
 
-    /// An operation has ended.
-    fn end_one(&mut self) {
+    /// An operation has ended. False if it was the last.
+    pub(crate) fn tick(&mut self) -> bool {
         let now = Instant::now();
-        let latency = u64::try_from((now - self.before).as_nanos()).unwrap_or(u64::MAX);
-        self.latency_ns.saturating_record(latency);
+        self.latency_ns.saturating_record(nanoseconds(now - self.before));
         self.before = now;
         self.ops += 1;
+        !self.stop.load(Ordering::Relaxed)
     }
 
     fn count(self) -> ThreadCount {
         let seconds = (self.before - self.start).as_secs_f64();
-        ThreadCount { ops: self.ops, seconds, latency_ns: Some(self.latency_ns) }
+        ThreadCount { ops: self.ops, seconds, latency_ns: self.latency_ns, bins: Vec::new() }
     }
 }
 
@@ -164,7 +261,8 @@ impl Laps {
 struct ThreadCount {
     ops: u64,
     seconds: f64,
-    latency_ns: Option<Histogram<u64>>,
+    latency_ns: Histogram<u64>,
+    bins: Vec<u64>,
 }
 
 /// Lets a thread through once all are ready. A thread that fails before still counts as ready, or the others would wait for ever.
@@ -186,40 +284,6 @@ impl Drop for Gate<'_> {
     }
 }
 
-fn run<B>(threads: usize, duration: Duration, body: B) -> Result<Measured>
-where
-    B: Fn(usize, &mut Gate<'_>, &AtomicBool) -> Result<ThreadCount> + Sync,
-{
-    interrupt::check()?;
-    let stop = AtomicBool::new(false);
-    let barrier = Barrier::new(threads + 1);
-    let before = Usage::own();
-    let counts = std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads)
-            .map(|thread| {
-                let (body, barrier, stop) = (&body, &barrier, &stop);
-                scope.spawn(move || {
-                    let mut gate = Gate { barrier: Some(barrier) };
-                    let result = body(thread, &mut gate, stop);
-                    if result.is_err() {
-                        stop.store(true, Ordering::Relaxed);
-                    }
-                    result
-                })
-            })
-            .collect();
-        barrier.wait();
-        sleep(duration, &stop);
-        stop.store(true, Ordering::Relaxed);
-        workers
-            .into_iter()
-            .map(|worker| worker.join().map_err(|_| anyhow!("a measuring thread panicked"))?)
-            .collect::<Result<Vec<ThreadCount>>>()
-    })?;
-    interrupt::check()?;
-    combine(counts, Usage::own().since(before))
-}
-
 /// Sleeps until the time is over, the user interrupts, or a thread has failed.
 fn sleep(duration: Duration, stop: &AtomicBool) {
     let end = Instant::now() + duration;
@@ -233,42 +297,33 @@ fn sleep(duration: Duration, stop: &AtomicBool) {
 }
 
 fn combine(counts: Vec<ThreadCount>, usage: Usage) -> Result<Measured> {
-    let mut total = Measured { ops: 0, seconds: 0.0, ops_per_s: 0.0, latency_ns: None, usage };
+    let mut total = Measured::nothing(usage)?;
     for count in counts {
         total.ops += count.ops;
         total.seconds = total.seconds.max(count.seconds);
         total.ops_per_s += count.ops as f64 / count.seconds.max(1e-9);
-        total.latency_ns = add(total.latency_ns.take(), count.latency_ns)?;
+        total.latency_ns.add(count.latency_ns).context("cannot add up latencies")?;
+        total.bins.resize(total.bins.len().max(count.bins.len()), 0);
+        total.bins.iter_mut().zip(count.bins).for_each(|(sum, more)| *sum += more);
     }
     Ok(total)
 }
 
 /// Puts slices of one cell together, measured one after the other with other cells between them.
 pub(crate) fn join(parts: Vec<Measured>) -> Result<Measured> {
-    let mut whole =
-        Measured { ops: 0, seconds: 0.0, ops_per_s: 0.0, latency_ns: None, usage: Usage::default() };
+    let mut whole = Measured::nothing(Usage::default())?;
     for part in parts {
         whole.ops += part.ops;
         whole.seconds += part.seconds;
         // The rate is the mean of the slices' rates by their time, and becomes it by the division below.
         whole.ops_per_s += part.ops_per_s * part.seconds;
-        whole.latency_ns = add(whole.latency_ns.take(), part.latency_ns)?;
+        whole.latency_ns.add(part.latency_ns).context("cannot add up latencies")?;
         whole.usage.cpu_s += part.usage.cpu_s;
         whole.usage.rss_bytes = part.usage.rss_bytes;
         whole.usage.device_bytes += part.usage.device_bytes;
     }
     whole.ops_per_s /= whole.seconds.max(1e-9);
     Ok(whole)
-}
-
-fn add(all: Option<Histogram<u64>>, more: Option<Histogram<u64>>) -> Result<Option<Histogram<u64>>> {
-    match (all, more) {
-        (Some(mut all), Some(more)) => {
-            all.add(more).context("cannot add up latencies")?;
-            Ok(Some(all))
-        }
-        (all, more) => Ok(all.or(more)),
-    }
 }
 
 #[cfg(test)]
@@ -280,43 +335,57 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_operation_of_every_thread_is_counted() {
-        let done = AtomicU64::new(0);
-        let measured = throughput(3, Duration::from_millis(5), |_| {
-            Ok(|| {
-                done.fetch_add(1, Ordering::Relaxed);
-                Ok(())
+    fn every_operation_of_every_thread_is_counted_and_recorded() {
+        for nap in [Duration::ZERO, Duration::from_millis(1)] {
+            let done = AtomicU64::new(0);
+            let measured = repeat(3, Duration::from_millis(5), &|| None, |_| {
+                Ok(|| {
+                    done.fetch_add(2, Ordering::Relaxed);
+                    std::thread::sleep(nap);
+                    Ok(2)
+                })
             })
-        })
-        .unwrap();
-        assert_eq!(measured.ops, done.into_inner());
-        assert!(measured.latency_us(0.5).is_none());
+            .unwrap();
+            assert_eq!(measured.ops, done.into_inner());
+            assert_eq!(measured.bins.iter().sum::<u64>(), measured.ops);
+            assert_eq!(measured.latency_ns.len() * 2, measured.ops);
+            // Sleeping takes at least as long as was asked for; the histogram keeps three digits.
+            assert!(measured.latency_us(0.0) >= nap.as_micros() as f64 * 0.99);
+            assert!(measured.hardening.is_none());
+        }
     }
 
     #[test]
-    fn every_latency_is_recorded() {
-        let nap = Duration::from_millis(2);
-        let sleep = || {
-            std::thread::sleep(nap);
-            Ok(())
+    fn hardening_is_seen_with_its_lag() {
+        let calls = AtomicU64::new(0);
+        // Every fifth look finds that what was committed five looks ago is durable.
+        let progress = || {
+            let call = calls.fetch_add(1, Ordering::Relaxed);
+            Some(Hardening { current: call, durable: (call / 5 * 5).saturating_sub(5) })
         };
-        let measured = latency(2, Duration::from_millis(5), |_| Ok(sleep)).unwrap();
-        assert_eq!(measured.latency_ns.as_ref().unwrap().len(), measured.ops);
-        // Sleeping takes at least as long as was asked for; the histogram keeps three digits.
-        assert!(measured.latency_us(0.0).unwrap() >= nap.as_micros() as f64 * 0.99);
+        let nap = || {
+            std::thread::sleep(Duration::from_millis(1));
+            Ok(1)
+        };
+        let hardened =
+            repeat(1, Duration::from_millis(200), &progress, |_| Ok(nap)).unwrap().hardening.unwrap();
+        let looks = calls.into_inner();
+        assert!(looks > 12, "{looks}");
+        assert_eq!(hardened.marks_ms.len() as u64, (looks - 1) / 5 - 1);
+        assert!(hardened.lag_ns.min() >= 5 * nanoseconds(WATCHED_EACH) * 99 / 100);
     }
 
     #[test]
     fn slices_join_to_the_mean_rate_and_all_latencies() {
         let part = |ops: u64, seconds: f64| {
-            let mut latency = Histogram::new(3).unwrap();
-            latency.record_n(ops, ops).unwrap();
-            let rate = ops as f64 / seconds;
-            Measured { ops, seconds, ops_per_s: rate, latency_ns: Some(latency), usage: Usage::default() }
+            let mut latency_ns = histogram().unwrap();
+            latency_ns.record_n(ops, ops).unwrap();
+            let ops_per_s = ops as f64 / seconds;
+            Measured { ops, seconds, ops_per_s, latency_ns, ..Measured::nothing(Usage::default()).unwrap() }
         };
         let whole = join(vec![part(10, 1.0), part(50, 2.0)]).unwrap();
         assert_eq!((whole.ops, whole.seconds, whole.ops_per_s), (60, 3.0, 20.0));
-        assert_eq!(whole.latency_ns.unwrap().len(), 60);
+        assert_eq!(whole.latency_ns.len(), 60);
     }
 
     #[test]
@@ -326,12 +395,12 @@ mod tests {
                 if thread == bad_thread {
                     bail!("cannot begin");
                 }
-                Ok(|| Ok(()))
+                Ok(|| Ok(1))
             };
-            let error = throughput(2, Duration::from_secs(3600), prepare).map(drop).unwrap_err();
+            let error = repeat(2, Duration::from_secs(3600), &|| None, prepare).map(drop).unwrap_err();
             assert_eq!(error.to_string(), "cannot begin");
         }
-        let failing = latency(2, Duration::from_secs(3600), |_| Ok(|| bail!("broken")));
+        let failing = repeat(2, Duration::from_secs(3600), &|| None, |_| Ok(|| bail!("broken")));
         assert_eq!(failing.map(drop).unwrap_err().to_string(), "broken");
     }
 }

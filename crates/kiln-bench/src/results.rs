@@ -1,89 +1,169 @@
 //! Measurements as JSON lines, for programs.
 
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::path::Path;
 
-use anyhow::{Context, Result};
-use serde::Serialize;
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
 
-use crate::measure::Measured;
+use crate::engines::catalog::{Mode, Name};
+use crate::generate::Sizes;
+use crate::generate::draws::Distribution;
+use crate::measure::{BIN, Measured};
 
 /// What `--help` says of the fields. The names are stable: new ones may come, none goes or changes its meaning.
 pub(crate) const FIELDS_HELP: &str = "\
-Each line of the --json file is one measurement:
-  engine        kiln, redis, floor (the device alone) or generator (the load without an engine)
+Each line of a result file is one measurement:
+  engine        kiln, a peer (see kiln-bench list), memory or device (the floors), generator (the load without an engine)
+  version       the engine's version
   mode          safe or strong (acknowledged when durable), fast or weak (when committed), floor
-  workload      map-read, map-upsert, read, update (tables), txn-N (read and write N keys),
-                txn-put-N, safe-commit, resp-set, resp-get
+  workload      see kiln-bench list; also resp-set and resp-get (a server under redis-benchmark)
+  distribution  of the keys: uniform, zipf or latest
   threads       client threads, or connections for resp-*
   pipeline      requests in flight on each connection
+  batch         keys of each operation of map-*
   window_ms     the vulnerability window, null where there is none
-  records, key_bytes, value_bytes
+  records, key_bytes, value_bytes, cache_bytes
   round         counted from 0
-  ops, seconds, ops_per_s
-  p50_us, p99_us, p999_us, max_us   latency, null where only throughput was measured
+  ops, seconds  what was done, and in which time
+  persist_s     the time after it for making everything durable; zero where it was, or where nothing was written
+  ops_per_s     ops over seconds and persist_s together
+  p50_us, p99_us, p999_us, max_us   latency; of operations faster than 10 us, one in 64 is timed
+  lag_p50_us, lag_p99_us, lag_max_us  from commit to durable, null where the engine does not tell
   cpu_s         processor time of the engine's process (for an embedded engine, its load included)
-  rss_bytes     memory of that process at the end of the measurement
+  rss_bytes     the most memory that the process has had so far
   device_bytes  bytes that it caused to be written to the device meanwhile
   disk_bytes    size of its files at the end
+  bin_ms, bins  operations over time: so many in each bin of so many milliseconds
+  hardened_ms   when commits became durable, in milliseconds since the beginning
+  others, steal the parts of the processors' time that other processes and other machines took meanwhile
   checked       whether the results were checked, and right";
 
 /// One measurement of one round. See [`FIELDS_HELP`].
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Row {
-    pub(crate) engine: &'static str,
-    pub(crate) mode: &'static str,
+    pub(crate) engine: String,
+    pub(crate) version: String,
+    pub(crate) mode: Mode,
     pub(crate) workload: String,
+    pub(crate) distribution: Distribution,
     pub(crate) threads: usize,
     pub(crate) pipeline: u32,
+    pub(crate) batch: usize,
     pub(crate) window_ms: Option<u64>,
     pub(crate) records: u64,
     pub(crate) key_bytes: usize,
     pub(crate) value_bytes: usize,
+    pub(crate) cache_bytes: u64,
     pub(crate) round: u32,
     pub(crate) ops: u64,
     pub(crate) seconds: f64,
+    pub(crate) persist_s: f64,
     pub(crate) ops_per_s: f64,
     pub(crate) p50_us: Option<f64>,
     pub(crate) p99_us: Option<f64>,
     pub(crate) p999_us: Option<f64>,
     pub(crate) max_us: Option<f64>,
+    pub(crate) lag_p50_us: Option<f64>,
+    pub(crate) lag_p99_us: Option<f64>,
+    pub(crate) lag_max_us: Option<f64>,
     pub(crate) cpu_s: f64,
     pub(crate) rss_bytes: u64,
     pub(crate) device_bytes: u64,
     pub(crate) disk_bytes: u64,
+    pub(crate) bin_ms: u64,
+    pub(crate) bins: Vec<u64>,
+    pub(crate) hardened_ms: Vec<f64>,
+    pub(crate) others: f64,
+    pub(crate) steal: f64,
     pub(crate) checked: bool,
 }
 
 impl Row {
-    /// A row with what was measured in this process. What names the cell is filled in by the caller.
-    pub(crate) fn measured(measured: &Measured) -> Row {
+    /// A row without measurements. What names the cell is filled in by the caller.
+    pub(crate) fn new(engine: &str, mode: Mode, sizes: Sizes) -> Row {
         Row {
-            engine: "",
-            mode: "",
+            engine: engine.to_owned(),
+            version: String::new(),
+            mode,
             workload: String::new(),
+            distribution: Distribution::Uniform,
             threads: 0,
             pipeline: 1,
+            batch: 1,
             window_ms: None,
             records: 0,
-            key_bytes: crate::generate::KEY_BYTES,
-            value_bytes: crate::generate::VALUE_BYTES,
+            key_bytes: sizes.key_bytes,
+            value_bytes: sizes.value_bytes,
+            cache_bytes: 0,
             round: 0,
-            ops: measured.ops,
-            seconds: measured.seconds,
-            ops_per_s: measured.ops_per_s,
-            p50_us: measured.latency_us(0.5),
-            p99_us: measured.latency_us(0.99),
-            p999_us: measured.latency_us(0.999),
-            max_us: measured.latency_us(1.0),
-            cpu_s: measured.usage.cpu_s,
-            rss_bytes: measured.usage.rss_bytes,
-            device_bytes: measured.usage.device_bytes,
+            ops: 0,
+            seconds: 0.0,
+            persist_s: 0.0,
+            ops_per_s: 0.0,
+            p50_us: None,
+            p99_us: None,
+            p999_us: None,
+            max_us: None,
+            lag_p50_us: None,
+            lag_p99_us: None,
+            lag_max_us: None,
+            cpu_s: 0.0,
+            rss_bytes: 0,
+            device_bytes: 0,
             disk_bytes: 0,
+            bin_ms: BIN.as_millis() as u64,
+            bins: Vec::new(),
+            hardened_ms: Vec::new(),
+            others: 0.0,
+            steal: 0.0,
             checked: false,
         }
     }
+
+    /// A row with what was measured in this process.
+    pub(crate) fn measured(engine: Name, mode: Mode, sizes: Sizes, measured: &Measured) -> Row {
+        let microseconds = |ns: u64| ns as f64 / 1000.0;
+        let lag = |quantile: f64| {
+            let lag = measured.hardening.as_ref().map(|hardening| &hardening.lag_ns);
+            lag.filter(|lag| !lag.is_empty()).map(|lag| microseconds(lag.value_at_quantile(quantile)))
+        };
+        Row {
+            ops: measured.ops,
+            seconds: measured.seconds,
+            ops_per_s: measured.ops_per_s,
+            p50_us: Some(measured.latency_us(0.5)),
+            p99_us: Some(measured.latency_us(0.99)),
+            p999_us: Some(measured.latency_us(0.999)),
+            max_us: Some(measured.latency_us(1.0)),
+            lag_p50_us: lag(0.5),
+            lag_p99_us: lag(0.99),
+            lag_max_us: lag(1.0),
+            cpu_s: measured.usage.cpu_s,
+            rss_bytes: measured.usage.rss_bytes,
+            device_bytes: measured.usage.device_bytes,
+            bins: measured.bins.clone(),
+            hardened_ms: measured.hardening.as_ref().map_or_else(Vec::new, |seen| seen.marks_ms.clone()),
+            ..Row::new(&engine.text(), mode, sizes)
+        }
+    }
+}
+
+/// The rows of a result file.
+pub(crate) fn read(path: &Path) -> Result<Vec<Row>> {
+    let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+    let mut rows = Vec::new();
+    for (number, line) in (1..).zip(BufReader::new(file).lines()) {
+        let line = line.with_context(|| format!("cannot read {}", path.display()))?;
+        if !line.trim().is_empty() {
+            rows.push(serde_json::from_str(&line).with_context(|| {
+                format!("line {number} of {} is no measurement of this version of kiln-bench", path.display())
+            })?);
+        }
+    }
+    ensure!(!rows.is_empty(), "{} holds no measurements", path.display());
+    Ok(rows)
 }
 
 /// Where the lines go, if anywhere.
@@ -120,11 +200,9 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::usage::Usage;
 
     fn row() -> Row {
-        let usage = Usage::default();
-        Row::measured(&Measured { ops: 1, seconds: 1.0, ops_per_s: 1.0, latency_ns: None, usage })
+        Row::new("kiln", Mode::Fast, Sizes { key_bytes: 16, value_bytes: 100 })
     }
 
     #[test]
@@ -149,7 +227,22 @@ mod tests {
         let mut writer = RowWriter::create(Some(&path)).unwrap();
         writer.write(&row()).unwrap();
         writer.write(&row()).unwrap();
-        assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), 2);
+        let rows = read(&path).unwrap();
+        assert_eq!(rows.len(), 2);
+        assert_eq!(serde_json::to_value(&rows[1]).unwrap(), serde_json::to_value(row()).unwrap());
         assert!(RowWriter::create(Some(&path)).is_err());
+    }
+
+    #[test]
+    fn a_file_of_something_else_is_refused_with_its_line() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("results.json");
+        assert!(read(&path).unwrap_err().to_string().contains("cannot open"));
+        let line = serde_json::to_string(&row()).unwrap();
+        for (text, complaint) in [("", "no measurements"), (&format!("{line}\n{{}}\n"), "line 2")] {
+            std::fs::write(&path, text).unwrap();
+            let error = read(&path).unwrap_err().to_string();
+            assert!(error.contains(complaint), "{error}");
+        }
     }
 }

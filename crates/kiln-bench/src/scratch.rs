@@ -63,6 +63,14 @@ impl Scratch {
         self.path.join(name)
     }
 
+    /// Makes an empty directory inside the directory, and returns its path.
+    pub(crate) fn make(&self, name: &str) -> Result<PathBuf> {
+        self.remove(name)?;
+        let path = self.join(name);
+        fs::create_dir(&path).with_context(|| format!("cannot make the directory {}", path.display()))?;
+        Ok(path)
+    }
+
     /// Removes one entry, if it is there.
     pub(crate) fn remove(&self, name: &str) -> Result<()> {
         remove(&self.join(name))

@@ -1,44 +1,52 @@
 //! Kiln itself.
 
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use anyhow::{Context, Result};
+use kiln::{Kiln, Level, Map, Object, Table, Transaction};
 
-use anyhow::{Context, Result, anyhow};
-use kiln::{Kiln, Level, Map, Object, Table};
+use super::catalog::{Description, Mode, Settings, Shape};
+use super::{Access, Engine, Hardening, Worker, add_in_transaction};
+use crate::generate::{Entry, Key};
 
-use super::{Engine, Worker};
-use crate::generate::Key;
-use crate::scratch::disk_bytes;
+pub(super) const DESCRIPTION: Description = Description {
+    what: "Kiln's tables and maps: serializable transactions that commit first and harden in order",
+    modes: &[Mode::Safe, Mode::Fast],
+    shapes: &[Shape::Table, Shape::Map],
+    transactions: true,
+    keeps_data: true,
+    durable_puts: true,
+    settings: |_| "defaults; memory of the log as given for caches",
+    version: || Ok(env!("CARGO_PKG_VERSION").to_owned()),
+};
 
-/// How a Kiln database is opened.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct KilnSettings {
-    /// The vulnerability window.
-    pub(crate) window: Duration,
-    /// Memory of the log.
-    pub(crate) memory_bytes: u64,
-}
+/// The log's memory is at least this.
+const MEMORY_BYTES_MIN: u64 = 64 << 20;
 
 /// A kind of object with one key for one value.
 pub(crate) trait KilnObject: Object + Clone + Send + Sync {
     /// What a person calls it.
     const KIND: &'static str;
-    /// The workload that reads single keys.
-    const READ: &'static str;
-    /// The workload that writes single keys.
-    const WRITE: &'static str;
+    /// Whether its keys are in order.
+    const SHAPE: Shape;
 
     /// Opens or creates the object.
     fn open(db: &Kiln) -> kiln::Result<Self>;
 
     /// How many keys it has.
     fn key_count(&self) -> u64;
+
+    /// Reads rows from a key on.
+    fn scan(
+        &self,
+        db: &Kiln,
+        from: &[u8],
+        count: usize,
+        row: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>,
+    ) -> Result<()>;
 }
 
 impl KilnObject for Map {
     const KIND: &'static str = "Map";
-    const READ: &'static str = "map-read";
-    const WRITE: &'static str = "map-upsert";
+    const SHAPE: Shape = Shape::Map;
 
     fn open(db: &Kiln) -> kiln::Result<Map> {
         db.map("bench")
@@ -47,12 +55,21 @@ impl KilnObject for Map {
     fn key_count(&self) -> u64 {
         self.len()
     }
+
+    fn scan(
+        &self,
+        _db: &Kiln,
+        _from: &[u8],
+        _count: usize,
+        _row: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        anyhow::bail!("a map has no order")
+    }
 }
 
 impl KilnObject for Table {
     const KIND: &'static str = "Table";
-    const READ: &'static str = "read";
-    const WRITE: &'static str = "update";
+    const SHAPE: Shape = Shape::Table;
 
     fn open(db: &Kiln) -> kiln::Result<Table> {
         db.table("bench")
@@ -61,37 +78,46 @@ impl KilnObject for Table {
     fn key_count(&self) -> u64 {
         self.len()
     }
+
+    fn scan(
+        &self,
+        db: &Kiln,
+        from: &[u8],
+        count: usize,
+        row: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        for entry in db.snapshot()?.range(self, from..).take(count) {
+            let (key, value) = entry?;
+            row(&key, &value)?;
+        }
+        Ok(())
+    }
 }
 
 /// A Kiln database with one object.
 pub(crate) struct KilnEngine<O> {
     db: Kiln,
     object: O,
-    path: PathBuf,
+    safe: bool,
     memory_bytes: u64,
 }
 
 impl<O: KilnObject> KilnEngine<O> {
     /// Creates a database.
-    pub(crate) fn create(path: &Path, settings: KilnSettings) -> Result<KilnEngine<O>> {
+    pub(crate) fn create(settings: &Settings) -> Result<KilnEngine<O>> {
+        let memory_bytes = settings.cache_bytes.max(MEMORY_BYTES_MIN);
         let db = kiln::Options::new()
             .window(settings.window)
-            .memory(settings.memory_bytes)
-            .open(path)
-            .with_context(|| format!("cannot create a database in {}", path.display()))?;
+            .memory(memory_bytes)
+            .open(&settings.path)
+            .with_context(|| format!("cannot create a database in {}", settings.path.display()))?;
         let object = O::open(&db)?;
-        Ok(KilnEngine { db, object, path: path.to_owned(), memory_bytes: settings.memory_bytes })
+        Ok(KilnEngine { db, object, safe: settings.mode.is_durable(), memory_bytes })
     }
 
     /// Access for one task.
     pub(crate) fn client(&self) -> KilnClient<O> {
         KilnClient { db: self.db.clone(), object: self.object.clone() }
-    }
-
-    /// Closes the database.
-    pub(crate) fn close(self) -> Result<()> {
-        drop(self.object);
-        self.db.close().context("cannot close the database")
     }
 }
 
@@ -101,12 +127,8 @@ impl<O: KilnObject> Engine for KilnEngine<O> {
     where
         Self: 'a;
 
-    fn name(&self) -> &'static str {
-        "kiln"
-    }
-
-    fn worker(&self) -> KilnWorker<'_, O> {
-        KilnWorker { db: &self.db, object: &self.object, buffer: Vec::new() }
+    fn worker(&self) -> Result<KilnWorker<'_, O>> {
+        Ok(KilnWorker { db: &self.db, object: &self.object, safe: self.safe })
     }
 
     fn key_count(&self) -> Result<u64> {
@@ -122,8 +144,14 @@ impl<O: KilnObject> Engine for KilnEngine<O> {
         self.db.statistics().log_tail > self.memory_bytes
     }
 
-    fn disk_bytes(&self) -> u64 {
-        disk_bytes(&self.path)
+    fn progress(&self) -> Option<Hardening> {
+        let durable = self.db.horizon(Level::LOCAL).number();
+        Some(Hardening { current: self.db.version().number(), durable })
+    }
+
+    fn close(self) -> Result<()> {
+        drop(self.object);
+        self.db.close().context("cannot close the database")
     }
 }
 
@@ -131,59 +159,123 @@ impl<O: KilnObject> Engine for KilnEngine<O> {
 pub(crate) struct KilnWorker<'a, O> {
     db: &'a Kiln,
     object: &'a O,
-    buffer: Vec<u8>,
+    safe: bool,
+}
+
+impl<O> KilnWorker<'_, O> {
+    /// Acknowledges a commit as the mode says.
+    #[inline]
+    fn acknowledge<T>(&self, commit: kiln::Commit<'_, T>) -> Result<()> {
+        if self.safe {
+            commit.safe()?;
+        } else {
+            commit.forget();
+        }
+        Ok(())
+    }
 }
 
 impl<O: KilnObject> Worker for KilnWorker<'_, O> {
     #[inline]
-    fn get(&mut self, key: &Key, value: &mut Vec<u8>) -> Result<bool> {
+    fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
         Ok(self.db.get_into(self.object, key, value)?)
     }
 
     #[inline]
-    fn put(&mut self, key: &Key, value: &[u8]) -> Result<()> {
-        self.db.put(self.object, key, value)?.forget();
-        Ok(())
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.acknowledge(self.db.put(self.object, key, value)?)
     }
 
-    fn put_durably(&mut self, key: &Key, value: &[u8]) -> Result<()> {
+    fn put_durably(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         Ok(self.db.put(self.object, key, value)?.safe()?)
     }
 
-    fn put_all<'v>(&mut self, entries: impl Iterator<Item = (Key, &'v [u8])> + Clone) -> Result<()> {
-        self.db
-            .transact(|tx| {
-                for (key, value) in entries.clone() {
-                    tx.put(self.object, key, value)?;
-                }
-                Ok(())
-            })?
-            .forget();
+    #[inline]
+    fn add(&mut self, key: &[u8], delta: u64) -> Result<()> {
+        match self.db.add(self.object, key, delta.cast_signed()) {
+            Ok(commit) => self.acknowledge(commit),
+            // A value that is not one number is changed in a transaction.
+            Err(error) if error.kind() == kiln::ErrorKind::Input => add_in_transaction(self, key, delta),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn get_all(&mut self, keys: &[Key], row: &mut dyn FnMut(usize, &[u8]) -> Result<()>) -> Result<()> {
+        let values = self.db.transact(|tx| tx.multi_get(self.object, keys))?.forget();
+        for (at, value) in values.iter().enumerate() {
+            row(at, value.as_ref().context("a key is missing")?)?;
+        }
         Ok(())
     }
 
-    fn modify_all(
+    fn put_all(&mut self, entries: &[Entry]) -> Result<()> {
+        let commit = self.db.transact(|tx| {
+            entries.iter().try_for_each(|entry| tx.put(self.object, entry.key, &entry.value))
+        })?;
+        self.acknowledge(commit)
+    }
+
+    fn scan(
         &mut self,
-        keys: &[Key],
-        mut change: impl FnMut(usize, &mut [u8]) -> Result<()>,
+        from: &[u8],
+        count: usize,
+        row: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>,
     ) -> Result<()> {
-        let (db, object, buffer) = (self.db, self.object, &mut self.buffer);
-        let mut changed = Ok(());
-        db.transact(|tx| {
-            changed = Ok(());
-            tx.prefetch(object, keys);
-            for (at, key) in keys.iter().enumerate() {
-                let found = tx.get_into(object, key, buffer)?;
-                changed = if found { change(at, buffer) } else { Err(anyhow!("a key is missing")) };
-                if changed.is_err() {
-                    break;
-                }
-                tx.put(object, key, &*buffer)?;
+        self.object.scan(self.db, from, count, row)
+    }
+
+    fn transact(&mut self, body: &mut dyn FnMut(&mut dyn Access) -> Result<()>) -> Result<()> {
+        let mut failure = None;
+        let commit = self.db.transact(|tx| {
+            let mut access = KilnAccess { tx, object: self.object, error: None };
+            let result = body(&mut access);
+            match access.error {
+                // A conflict is tried again by the database.
+                Some(error) => Err(error),
+                None => result.or_else(|error| {
+                    failure = Some(error);
+                    Err(kiln::Error::caller("the workload gave up"))
+                }),
             }
-            Ok(())
-        })?
-        .forget();
-        changed
+        });
+        match (failure, commit) {
+            (Some(failure), _) => Err(failure),
+            (None, commit) => self.acknowledge(commit?),
+        }
+    }
+}
+
+/// A running transaction.
+struct KilnAccess<'a, 'db, O> {
+    tx: &'a Transaction<'db>,
+    object: &'a O,
+    /// The engine's own error, which outlives the one that the body makes of it.
+    error: Option<kiln::Error>,
+}
+
+impl<O> KilnAccess<'_, '_, O> {
+    fn keep<T>(&mut self, result: kiln::Result<T>) -> Result<T> {
+        result.map_err(|error| {
+            let text = anyhow::anyhow!("{error}");
+            self.error = Some(error);
+            text
+        })
+    }
+}
+
+impl<O: KilnObject> Access for KilnAccess<'_, '_, O> {
+    fn prefetch(&mut self, keys: &[Key]) {
+        self.tx.prefetch(self.object, keys);
+    }
+
+    fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+        let found = self.tx.get_into(self.object, key, value);
+        self.keep(found)
+    }
+
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        let put = self.tx.put(self.object, key, value);
+        self.keep(put)
     }
 }
 
@@ -195,7 +287,7 @@ pub(crate) struct KilnClient<O> {
 
 impl<O: KilnObject> KilnClient<O> {
     /// Writes one key, acknowledged when it is durable.
-    pub(crate) async fn put_durably(&self, key: &Key, value: &[u8]) -> Result<()> {
+    pub(crate) async fn put_durably(&self, key: &[u8], value: &[u8]) -> Result<()> {
         let (_, receipt) = self.db.put(&self.object, key, value)?.fast();
         // The other tasks that can commit do so first, and share the hardening.
         tokio::task::yield_now().await;

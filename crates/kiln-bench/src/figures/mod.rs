@@ -5,10 +5,13 @@ mod safe_commits;
 mod single_key;
 mod transactions;
 
+use std::time::Duration;
+
 use anyhow::Result;
 
 use crate::arguments::{Section, Settings};
-use crate::generate::{KEY_BYTES, VALUE_BYTES};
+use crate::engines::catalog::{self, Mode, Shape};
+use crate::generate::Sizes;
 use crate::machine::{self, Watch};
 use crate::progress::Progress;
 use crate::report::{Goal, Table, Wanted, goals_table};
@@ -17,6 +20,9 @@ use crate::scratch::Scratch;
 
 /// What the log grows by in a second of writing with one thread, at most: to see beforehand whether the disk has room.
 const LOG_BYTES_PER_SECOND: u64 = 400 << 20;
+
+/// Keys and values of all sections.
+const SIZES: Sizes = Sizes { key_bytes: 16, value_bytes: 100 };
 
 /// What all sections share.
 struct Run<'a> {
@@ -46,6 +52,19 @@ impl Run<'_> {
     /// Adds a goal.
     fn goal(&mut self, what: impl Into<String>, measured: f64, wanted: Wanted) {
         self.goals.push(Goal { what: what.into(), measured, wanted });
+    }
+
+    /// How a Kiln database in this directory is opened.
+    fn database(&self, name: &str, shape: Shape, window: Duration) -> Result<catalog::Settings> {
+        Ok(catalog::Settings {
+            path: self.scratch.make(name)?,
+            mode: Mode::Fast,
+            shape,
+            sizes: SIZES,
+            records: self.settings.records,
+            cache_bytes: self.settings.memory_bytes(),
+            window,
+        })
     }
 
     /// The settings as words, for the title of a table.
@@ -93,11 +112,13 @@ pub(crate) fn run(settings: &Settings) -> Result<()> {
 
 fn heading(settings: &Settings) -> String {
     format!(
-        "kiln {}; {}\n{} keys of {KEY_BYTES} bytes with values of {VALUE_BYTES}, chosen uniformly; {} MiB of log memory; every \
+        "kiln {}; {}\n{} keys of {} bytes with values of {}, chosen uniformly; {} MiB of log memory; every \
          result checked",
         env!("CARGO_PKG_VERSION"),
         machine::description(),
         settings.records,
+        SIZES.key_bytes,
+        SIZES.value_bytes,
         settings.memory_bytes() >> 20
     )
 }

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 
-use super::Run;
-use crate::generate::{KEY_BYTES, VALUE_BYTES};
+use super::{Run, SIZES};
+use crate::engines::catalog::Mode;
+use crate::generate::draws::{Distribution, Draws};
 use crate::report::{Samples, Table, Wanted};
 use crate::results::Row;
 use crate::scratch::disk_bytes;
@@ -32,7 +33,8 @@ struct Cell {
 struct Pairing {
     durability: &'static str,
     fsync: &'static str,
-    redis_mode: &'static str,
+    kiln_mode: Mode,
+    redis_mode: Mode,
     cells: &'static [Cell],
 }
 
@@ -40,7 +42,8 @@ const PAIRINGS: [Pairing; 2] = [
     Pairing {
         durability: "safe",
         fsync: "always",
-        redis_mode: "strong",
+        kiln_mode: Mode::Safe,
+        redis_mode: Mode::Strong,
         cells: &[Cell {
             test: "set",
             pipeline: 1,
@@ -50,7 +53,8 @@ const PAIRINGS: [Pairing; 2] = [
     Pairing {
         durability: "fast",
         fsync: "everysec",
-        redis_mode: "weak",
+        kiln_mode: Mode::Fast,
+        redis_mode: Mode::Weak,
         cells: &[
             Cell {
                 test: "set",
@@ -87,14 +91,14 @@ pub(super) fn run(run: &mut Run<'_>) -> Result<()> {
 struct Side {
     server: Server,
     directory: PathBuf,
-    mode: &'static str,
+    mode: Mode,
     requests: u64,
     rate: Samples,
     p50_ms: Samples,
 }
 
 impl Side {
-    fn new(server: Server, directory: PathBuf, mode: &'static str) -> Side {
+    fn new(server: Server, directory: PathBuf, mode: Mode) -> Side {
         Side { server, directory, mode, requests: 0, rate: Samples::default(), p50_ms: Samples::default() }
     }
 
@@ -109,7 +113,7 @@ fn pair(run: &mut Run<'_>, table: &mut Table, pairing: &Pairing, kiln: &std::pat
     let kiln = Server::kiln(kiln, &kiln_directory, pairing.durability, run.settings.memory_bytes())?;
     let redis = Server::redis(&run.settings.redis_server, &redis_directory, pairing.fsync)?;
     let mut sides = [
-        Side::new(kiln, kiln_directory, pairing.durability),
+        Side::new(kiln, kiln_directory, pairing.kiln_mode),
         Side::new(redis, redis_directory, pairing.redis_mode),
     ];
     for side in &sides {
@@ -139,7 +143,7 @@ fn pair(run: &mut Run<'_>, table: &mut Table, pairing: &Pairing, kiln: &std::pat
 
 /// Both servers in turn, each with as many requests as fill the time.
 fn rounds(run: &mut Run<'_>, sides: &mut [Side; 2], cell: &Cell) -> Result<()> {
-    let (records, value_bytes) = (run.settings.records, VALUE_BYTES);
+    let (records, value_bytes) = (run.settings.records, SIZES.value_bytes);
     let load = |requests| Load {
         test: cell.test,
         connections: CONNECTIONS,
@@ -173,28 +177,21 @@ fn rounds(run: &mut Run<'_>, sides: &mut [Side; 2], cell: &Cell) -> Result<()> {
 
 fn row(side: &Side, cell: &Cell, seen: &Seen, usage: crate::usage::Usage) -> Row {
     Row {
-        engine: side.server.name(),
-        mode: side.mode,
         workload: format!("resp-{}", cell.test),
         threads: CONNECTIONS,
         pipeline: cell.pipeline,
         window_ms: (side.server.name() == "kiln").then_some(100),
-        records: 0,
-        key_bytes: KEY_BYTES,
-        value_bytes: VALUE_BYTES,
-        round: 0,
         ops: side.requests,
         seconds: side.requests as f64 / seen.requests_per_s,
         ops_per_s: seen.requests_per_s,
         p50_us: Some(seen.p50_ms * 1000.0),
         p99_us: Some(seen.p99_ms * 1000.0),
-        p999_us: None,
         max_us: Some(seen.max_ms * 1000.0),
         cpu_s: usage.cpu_s,
         rss_bytes: usage.rss_bytes,
         device_bytes: usage.device_bytes,
         disk_bytes: disk_bytes(&side.directory),
-        checked: false,
+        ..Row::new(side.server.name(), side.mode, SIZES)
     }
 }
 
@@ -206,7 +203,7 @@ fn key(index: u64) -> String {
 /// Writes all keys, so that every GET finds one.
 fn load(server: &Server, records: u64) -> Result<()> {
     let mut connection = server.connect()?;
-    let value = [b'v'; VALUE_BYTES];
+    let value = vec![b'v'; SIZES.value_bytes];
     for first in (0..records).step_by(LOAD_KEYS as usize) {
         crate::interrupt::check()?;
         let mut command = redis::cmd("MSET");
@@ -223,12 +220,16 @@ fn check(server: &Server, records: u64) -> Result<()> {
     let mut connection = server.connect()?;
     let count: u64 = redis::cmd("DBSIZE").query(&mut connection)?;
     ensure!(count == records, "{} has {count} keys, not {records}", server.name());
-    let mut indexes = crate::generate::Indexes::new(0, records);
+    let mut draws = Draws::new(Distribution::Uniform, 0, records)?;
     for _ in 0..1000 {
-        let key = key(indexes.next());
+        let key = key(draws.next().index());
         let value: Option<Vec<u8>> = redis::cmd("GET").arg(&key).query(&mut connection)?;
         let size = value.map(|value| value.len());
-        ensure!(size == Some(VALUE_BYTES), "{}: the value of {key} has the size {size:?}", server.name());
+        ensure!(
+            size == Some(SIZES.value_bytes),
+            "{}: the value of {key} has the size {size:?}",
+            server.name()
+        );
     }
     Ok(())
 }

@@ -5,14 +5,17 @@ use std::time::Duration;
 use anyhow::Result;
 use kiln::Map;
 
-use super::Run;
-use crate::engines::{Engine, KilnEngine, KilnSettings};
+use super::{Run, SIZES};
+use crate::engines::catalog::{Mode, Name, Shape};
+use crate::engines::{Engine, KilnEngine};
 use crate::floor::Floor;
-use crate::generate::{self, Indexes, blank_value, key};
+use crate::generate::draws::Distribution;
+use crate::generate::stamp;
 use crate::measure::{self, Measured};
 use crate::report::{Samples, Table, Wanted};
 use crate::results::Row;
-use crate::workloads::{self, Workload};
+use crate::scratch::disk_bytes;
+use crate::workloads::{self, Data, Operation};
 
 const WINDOW: Duration = Duration::from_millis(100);
 /// Measurements in a round.
@@ -53,32 +56,31 @@ struct Seen {
 pub(super) fn run(run: &mut Run<'_>) -> Result<()> {
     let records = run.settings.records;
     run.progress.now("safe commits: loading");
-    let settings = KilnSettings { window: WINDOW, memory_bytes: run.settings.memory_bytes() };
-    let engine = KilnEngine::<Map>::create(&run.scratch.join("safe"), settings)?;
-    workloads::load(&engine, records)?;
+    let engine = KilnEngine::<Map>::create(&run.database("safe", Shape::Map, WINDOW)?)?;
+    let data = Data::new(&engine, SIZES, records);
+    data.load()?;
     let mut floor = Floor::create(&run.scratch.join("floor"))?;
     let mut seen: [Seen; 4] = Default::default();
     for round in 0..run.settings.rounds() {
-        let measured = alternate(run, &engine, &mut floor)?;
+        let measured = alternate(run, &data, &mut floor)?;
         for ((contestant, seen), measured) in CONTESTANTS.iter().zip(&mut seen).zip(measured) {
             seen.rate.push(measured.ops_per_s);
-            seen.p50_us.push(measured.latency_us(0.5).unwrap_or(f64::NAN));
-            seen.p99_us.push(measured.latency_us(0.99).unwrap_or(f64::NAN));
+            seen.p50_us.push(measured.latency_us(0.5));
+            seen.p99_us.push(measured.latency_us(0.99));
             let is_floor = contestant.kind == Kind::Floor;
+            let (name, mode) = if is_floor { (Name::Device, Mode::Floor) } else { (Name::Kiln, Mode::Safe) };
             let row = Row {
-                engine: if is_floor { "floor" } else { engine.name() },
-                mode: if is_floor { "floor" } else { "safe" },
                 workload: if contestant.kind == Kind::Tasks { "safe-commit-tasks" } else { "safe-commit" }
                     .to_owned(),
                 threads: contestant.clients,
                 window_ms: (!is_floor).then_some(WINDOW.as_millis() as u64),
-                disk_bytes: if is_floor { 0 } else { engine.disk_bytes() },
-                ..Row::measured(&measured)
+                disk_bytes: disk_bytes(&run.scratch.join(if is_floor { "floor" } else { "safe" })),
+                ..Row::measured(name, mode, SIZES, &measured)
             };
             run.record(row, round)?;
         }
     }
-    workloads::check_all(&engine, records)?;
+    data.check_all()?;
     engine.close()?;
     run.scratch.remove("safe")?;
     run.scratch.remove("floor")?;
@@ -87,7 +89,7 @@ pub(super) fn run(run: &mut Run<'_>) -> Result<()> {
 }
 
 /// One round: short slices of each contestant in turn, put together.
-fn alternate(run: &Run<'_>, engine: &KilnEngine<Map>, floor: &mut Floor) -> Result<Vec<Measured>> {
+fn alternate(run: &Run<'_>, data: &Data<'_, KilnEngine<Map>>, floor: &mut Floor) -> Result<Vec<Measured>> {
     let duration = run.settings.duration() / SLICES;
     let mut parts: [Vec<Measured>; 4] = Default::default();
     for slice_index in 0..SLICES {
@@ -96,11 +98,13 @@ fn alternate(run: &Run<'_>, engine: &KilnEngine<Map>, floor: &mut Floor) -> Resu
             let at = (at + slice_index as usize) % CONTESTANTS.len();
             let contestant = &CONTESTANTS[at];
             run.progress.now(contestant.name);
-            let (clients, records) = (contestant.clients, run.settings.records);
+            let clients = contestant.clients;
             parts[at].push(match contestant.kind {
                 Kind::Floor => measure_floor(floor, duration)?,
-                Kind::Threads => workloads::run(engine, Workload::PutDurably, clients, duration, records)?,
-                Kind::Tasks => measure_tasks(engine, clients, duration, records)?,
+                Kind::Threads => {
+                    workloads::run(data, Operation::PutDurably, Distribution::Uniform, clients, duration)?
+                }
+                Kind::Tasks => measure_tasks(data, clients, duration)?,
             });
         }
     }
@@ -109,30 +113,27 @@ fn alternate(run: &Run<'_>, engine: &KilnEngine<Map>, floor: &mut Floor) -> Resu
 
 fn measure_floor(floor: &mut Floor, duration: Duration) -> Result<Measured> {
     let floor = std::sync::Mutex::new(floor);
-    measure::latency(1, duration, |_| {
+    measure::repeat(1, duration, &|| None, |_| {
         let floor = &floor;
         Ok(move || match floor.lock() {
             // Only one thread measures, so that the lock is always free and costs nothing beside a sync.
-            Ok(mut floor) => floor.write(),
+            Ok(mut floor) => floor.write().map(|()| 1),
             Err(_) => anyhow::bail!("the floor's file failed before"),
         })
     })
 }
 
-fn measure_tasks(
-    engine: &KilnEngine<Map>,
-    clients: usize,
-    duration: Duration,
-    records: u64,
-) -> Result<Measured> {
+fn measure_tasks(data: &Data<'_, KilnEngine<Map>>, clients: usize, duration: Duration) -> Result<Measured> {
+    // All tasks draw from one sequence, each from a place of its own.
+    let draws = data.draws(Distribution::Uniform, 0)?;
     measure::task_latency(clients, duration, |number, mut timer| {
-        let (client, mut indexes, mut value) =
-            (engine.client(), Indexes::new(number as u64, records), blank_value());
+        let (client, mut draws, mut value) =
+            (data.engine.client(), draws.from_place(number), SIZES.blank_value());
         async move {
             loop {
-                let index = indexes.next();
-                generate::stamp(&mut value, index, 1);
-                client.put_durably(&key(index), &value).await?;
+                let index = draws.next().index();
+                stamp(&mut value, index, 1);
+                client.put_durably(&SIZES.key(index), &value).await?;
                 if !timer.tick() {
                     return Ok(timer);
                 }

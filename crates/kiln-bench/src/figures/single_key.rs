@@ -2,14 +2,17 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use kiln::{Map, Table as KilnTable};
 
-use super::Run;
-use crate::engines::{Engine, Generator, KilnEngine, KilnObject, KilnSettings};
+use super::{Run, SIZES};
+use crate::engines::catalog::{Mode, Name, Shape};
+use crate::engines::{Engine, Generator, KilnEngine, KilnObject};
+use crate::generate::draws::Distribution;
 use crate::report::{Samples, Table, Wanted};
 use crate::results::Row;
-use crate::workloads::{self, Workload};
+use crate::scratch::disk_bytes;
+use crate::workloads::{self, Data, Operation};
 
 /// The vulnerability windows that are compared.
 const WINDOWS: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
@@ -19,6 +22,19 @@ const THREADS: [usize; 2] = [1, 2];
 pub(super) const STEPS: u64 = 2 * 2 * 2 * 2 + 2;
 
 const MILLION: f64 = 1e6;
+const GET: Operation = Operation::GetOrPut { reads: 100 };
+const PUT: Operation = Operation::GetOrPut { reads: 0 };
+
+/// The name of one of both in results.
+fn workload(shape: Shape, operation: Operation) -> String {
+    let name = match (shape, operation == GET) {
+        (Shape::Map, true) => "map-read",
+        (Shape::Map, false) => "map-upsert",
+        (Shape::Table, true) => "read",
+        (Shape::Table, false) => "update",
+    };
+    name.to_owned()
+}
 
 pub(super) fn run(run: &mut Run<'_>) -> Result<()> {
     let title = format!(
@@ -42,16 +58,15 @@ fn object<O: KilnObject>(run: &mut Run<'_>, table: &mut Table, window: Duration,
     let records = run.settings.records;
     let what = format!("{} {} ms", O::KIND, window.as_millis());
     run.progress.now(format!("{what}: loading"));
-    let settings = KilnSettings { window, memory_bytes: run.settings.memory_bytes() };
-    let engine = KilnEngine::<O>::create(&run.scratch.join("single"), settings)?;
-    workloads::load(&engine, records)?;
+    let engine = KilnEngine::<O>::create(&run.database("single", O::SHAPE, window)?)?;
+    let data = Data::new(&engine, SIZES, records);
+    data.load()?;
     // Reads first, while every value is where the load has put it, in memory.
-    let gets = rounds::<O>(run, &engine, Workload::Get, window)?;
+    let gets = rounds::<O>(run, &data, GET, window)?;
     run.progress.now(format!("{what}: warming up"));
-    workloads::warm_up(&engine, records)?;
-    let puts = rounds::<O>(run, &engine, Workload::Put, window)?;
-    workloads::check_all(&engine, records)?;
-    ensure!(engine.key_count()? == records, "keys were lost or invented");
+    data.warm_up()?;
+    let puts = rounds::<O>(run, &data, PUT, window)?;
+    data.check_all()?;
     engine.close()?;
     run.scratch.remove("single")?;
 
@@ -75,30 +90,30 @@ fn object<O: KilnObject>(run: &mut Run<'_>, table: &mut Table, window: Duration,
 /// Repeats a workload with each number of threads in turn: the rates and the processor time of an operation.
 fn rounds<O: KilnObject>(
     run: &mut Run<'_>,
-    engine: &KilnEngine<O>,
-    workload: Workload,
+    data: &Data<'_, KilnEngine<O>>,
+    operation: Operation,
     window: Duration,
 ) -> Result<[(Samples, Samples); 2]> {
     let mut samples: [(Samples, Samples); 2] = Default::default();
     for round in 0..run.settings.rounds() {
         for (threads, (samples, cpu)) in THREADS.into_iter().zip(&mut samples) {
             run.progress.now(format!(
-                "{} {} ms: {workload:?}, {threads} thread(s)",
+                "{} {} ms: {}, {threads} thread(s)",
                 O::KIND,
-                window.as_millis()
+                window.as_millis(),
+                workload(O::SHAPE, operation)
             ));
             let measured =
-                workloads::run(engine, workload, threads, run.settings.duration(), run.settings.records)?;
+                workloads::run(data, operation, Distribution::Uniform, threads, run.settings.duration())?;
+            data.check_sample()?;
             samples.push(measured.ops_per_s);
             cpu.push(measured.cpu_ns());
             let row = Row {
-                engine: engine.name(),
-                mode: "fast",
-                workload: if workload == Workload::Get { O::READ } else { O::WRITE }.to_owned(),
+                workload: workload(O::SHAPE, operation),
                 threads,
                 window_ms: Some(window.as_millis() as u64),
-                disk_bytes: engine.disk_bytes(),
-                ..Row::measured(&measured)
+                disk_bytes: disk_bytes(&run.scratch.join("single")),
+                ..Row::measured(Name::Kiln, Mode::Fast, SIZES, &measured)
             };
             run.record(row, round)?;
         }
@@ -109,23 +124,23 @@ fn rounds<O: KilnObject>(
 /// What the load costs without an engine: to be subtracted in thought from everything above.
 fn generator(run: &mut Run<'_>, table: &mut Table) -> Result<()> {
     run.progress.now("generator");
-    for (operation, workload) in [("get", Workload::Get), ("put", Workload::Put)] {
+    let engine = Generator::new(SIZES);
+    let data = Data::new(&engine, SIZES, run.settings.records);
+    for (name, operation) in [("get", GET), ("put", PUT)] {
         let (mut samples, mut cpu) = (Samples::default(), Samples::default());
         for round in 0..run.settings.rounds() {
             let duration = run.settings.duration().min(Duration::from_millis(200));
-            let measured = workloads::run(&Generator, workload, 1, duration, run.settings.records)?;
+            let measured = workloads::run(&data, operation, Distribution::Uniform, 1, duration)?;
             samples.push(measured.ops_per_s);
             cpu.push(measured.cpu_ns());
             let row = Row {
-                engine: Generator.name(),
-                mode: "floor",
-                workload: if workload == Workload::Get { Map::READ } else { Map::WRITE }.to_owned(),
+                workload: workload(Shape::Map, operation),
                 threads: 1,
-                ..Row::measured(&measured)
+                ..Row::measured(Name::Generator, Mode::Floor, SIZES, &measured)
             };
             run.record(row, round)?;
         }
-        let cells = ["no engine", "-", operation, "1"].map(str::to_owned);
+        let cells = ["no engine", "-", name, "1"].map(str::to_owned);
         let last = [format!("{:.2}", samples.median() / MILLION), cpu.cells(1.0, 0)[0].clone()];
         table.row(cells.into_iter().chain(samples.cells(MILLION, 2)).chain(last));
     }

@@ -1,129 +1,188 @@
 //! Workloads find wrong results.
 
-use std::collections::HashMap;
-use std::sync::Mutex;
-
-use anyhow::bail;
+use std::time::Duration;
 
 use super::*;
-use crate::engines::Generator;
-use crate::generate::Key;
+use crate::engines::{Access, Engine, Generator, MemoryMap, MemoryTable, Worker};
+use crate::generate::draws::Distribution;
+use crate::generate::{Entry, Sizes};
 
-/// A map behind a mutex that can be told to be wrong.
+const SIZES: Sizes = Sizes { key_bytes: 16, value_bytes: 100 };
+const RECORDS: u64 = 1234;
+const MOMENT: Duration = Duration::from_millis(3);
+
+fn all_operations() -> Vec<Operation> {
+    vec![
+        Operation::GetOrPut { reads: 0 },
+        Operation::GetOrPut { reads: 50 },
+        Operation::GetOrPut { reads: 100 },
+        Operation::GetOrAdd { reads: 50 },
+        Operation::GetMany(4),
+        Operation::PutMany(3),
+        Operation::ModifyMany(3),
+        Operation::GetOrInsert { reads: 50 },
+        Operation::ScanOrInsert { scans: 95, rows: 100 },
+        Operation::FillInOrder,
+        Operation::ReadInOrder,
+    ]
+}
+
+fn run_uniform<E: Engine>(data: &Data<'_, E>, operation: Operation) -> anyhow::Result<u64> {
+    run(data, operation, Distribution::Uniform, 2, MOMENT).map(|measured| measured.ops)
+}
+
+#[test]
+fn a_right_engine_passes_everything_and_its_counters_add_up() {
+    let engine = MemoryTable::default();
+    let data = Data::new(&engine, SIZES, RECORDS);
+    data.load().unwrap();
+    assert_eq!(data.check_all().unwrap(), 0);
+    let ops = run_uniform(&data, Operation::ModifyMany(3)).unwrap();
+    let added = run_uniform(&data, Operation::GetOrAdd { reads: 0 }).unwrap();
+    assert_eq!(data.check_all().unwrap(), 3 * ops + added);
+    for operation in all_operations() {
+        assert!(run_uniform(&data, operation).unwrap() > 0, "{operation:?}");
+    }
+    for distribution in [Distribution::Zipf, Distribution::Latest] {
+        assert!(run(&data, Operation::GetOrInsert { reads: 95 }, distribution, 2, MOMENT).unwrap().ops > 0);
+    }
+    data.check_all().unwrap();
+    data.check_order().unwrap();
+}
+
+/// A table that can be told to be wrong.
 #[derive(Default)]
-struct Simple {
-    entries: Mutex<HashMap<Key, Vec<u8>>>,
+struct Wrong {
+    table: MemoryTable,
     /// Drop the second write of each transaction.
     half: bool,
 }
 
-struct SimpleWorker<'a>(&'a Simple);
+struct WrongWorker<'a>(<MemoryTable as Engine>::Worker<'a>, bool);
 
-impl Engine for Simple {
-    type Worker<'a> = SimpleWorker<'a>;
+struct HalfAccess<'a>(&'a mut dyn Access, u32);
 
-    fn name(&self) -> &'static str {
-        "simple"
+impl Access for HalfAccess<'_> {
+    fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> anyhow::Result<bool> {
+        self.0.get(key, value)
     }
 
-    fn worker(&self) -> SimpleWorker<'_> {
-        SimpleWorker(self)
-    }
-
-    fn key_count(&self) -> Result<u64> {
-        Ok(self.entries.lock().unwrap().len() as u64)
-    }
-
-    fn persist(&self) -> Result<()> {
-        Ok(())
-    }
-
-    fn is_warm(&self) -> bool {
-        true
-    }
-
-    fn disk_bytes(&self) -> u64 {
-        0
+    fn put(&mut self, key: &[u8], value: &[u8]) -> anyhow::Result<()> {
+        self.1 += 1;
+        if self.1 == 2 { Ok(()) } else { self.0.put(key, value) }
     }
 }
 
-impl Worker for SimpleWorker<'_> {
-    fn get(&mut self, key: &Key, value: &mut Vec<u8>) -> Result<bool> {
-        value.clear();
-        let entries = self.0.entries.lock().unwrap();
-        Ok(entries.get(key).map(|found| value.extend_from_slice(found)).is_some())
+impl Engine for Wrong {
+    type Worker<'a> = WrongWorker<'a>;
+
+    fn worker(&self) -> anyhow::Result<WrongWorker<'_>> {
+        Ok(WrongWorker(self.table.worker()?, self.half))
     }
 
-    fn put(&mut self, key: &Key, value: &[u8]) -> Result<()> {
-        self.0.entries.lock().unwrap().insert(*key, value.to_vec());
+    fn key_count(&self) -> anyhow::Result<u64> {
+        self.table.key_count()
+    }
+
+    fn persist(&self) -> anyhow::Result<()> {
         Ok(())
     }
+}
 
-    fn put_durably(&mut self, key: &Key, value: &[u8]) -> Result<()> {
-        self.put(key, value)
+impl Worker for WrongWorker<'_> {
+    fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> anyhow::Result<bool> {
+        self.0.get(key, value)
     }
 
-    fn put_all<'v>(&mut self, mut entries: impl Iterator<Item = (Key, &'v [u8])> + Clone) -> Result<()> {
-        entries.try_for_each(|(key, value)| self.put(&key, value))
+    fn put(&mut self, key: &[u8], value: &[u8]) -> anyhow::Result<()> {
+        self.0.put(key, value)
     }
 
-    fn modify_all(
+    fn put_durably(&mut self, key: &[u8], value: &[u8]) -> anyhow::Result<()> {
+        self.0.put(key, value)
+    }
+
+    fn put_all(&mut self, entries: &[Entry]) -> anyhow::Result<()> {
+        self.0.put_all(entries)
+    }
+
+    fn scan(
         &mut self,
-        keys: &[Key],
-        mut change: impl FnMut(usize, &mut [u8]) -> Result<()>,
-    ) -> Result<()> {
-        let mut entries = self.0.entries.lock().unwrap();
-        for (at, key) in keys.iter().enumerate() {
-            match entries.get_mut(key) {
-                Some(_) if self.0.half && at == 1 => {}
-                Some(value) => change(at, value)?,
-                None => bail!("missing"),
-            }
-        }
-        Ok(())
+        from: &[u8],
+        count: usize,
+        row: &mut dyn FnMut(&[u8], &[u8]) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        self.0.scan(from, count, row)
     }
-}
 
-const RECORDS: u64 = 1234;
-const MOMENT: Duration = Duration::from_millis(3);
-
-#[test]
-fn a_right_engine_passes_and_its_counters_add_up() {
-    let engine = Simple::default();
-    load(&engine, RECORDS).unwrap();
-    assert_eq!(check_all(&engine, RECORDS).unwrap(), 0);
-    run(&engine, Workload::Get, 2, MOMENT, RECORDS).unwrap();
-    let measured = run(&engine, Workload::ModifyThree, 2, MOMENT, RECORDS).unwrap();
-    assert_eq!(check_all(&engine, RECORDS).unwrap(), 3 * measured.ops);
-    for workload in [Workload::Put, Workload::PutDurably, Workload::PutThree] {
-        assert!(run(&engine, workload, 2, MOMENT, RECORDS).unwrap().ops > 0);
+    fn transact(
+        &mut self,
+        body: &mut dyn FnMut(&mut dyn Access) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let half = self.1;
+        self.0.transact(&mut |access| {
+            if half { body(&mut HalfAccess(access, 0)) } else { body(access) }
+        })
     }
 }
 
 #[test]
 fn half_a_transaction_does_not_add_up() {
-    let engine = Simple { half: true, ..Simple::default() };
-    load(&engine, RECORDS).unwrap();
-    let measured = run(&engine, Workload::ModifyThree, 1, MOMENT, RECORDS).unwrap();
-    assert_ne!(check_all(&engine, RECORDS).unwrap(), 3 * measured.ops);
+    for half in [false, true] {
+        let engine = Wrong { half, ..Wrong::default() };
+        let data = Data::new(&engine, SIZES, RECORDS);
+        data.load().unwrap();
+        let ops = run_uniform(&data, Operation::ModifyMany(3)).unwrap();
+        assert_eq!(data.check_all().unwrap() == 3 * ops, !half);
+    }
 }
 
 #[test]
-fn a_wrong_and_a_missing_value_are_found() {
-    let engine = Simple::default();
-    load(&engine, RECORDS).unwrap();
-    let value = engine.entries.lock().unwrap().insert(key(1), vec![0; VALUE_BYTES]).unwrap();
-    assert!(check_all(&engine, RECORDS).unwrap_err().to_string().contains("wrong value"));
-    assert!(run(&engine, Workload::Get, 1, Duration::from_secs(60), RECORDS).is_err());
-    engine.entries.lock().unwrap().insert(key(1), value);
-    engine.entries.lock().unwrap().remove(&key(2));
-    assert!(check_all(&engine, RECORDS).is_err());
-    assert!(run(&engine, Workload::Get, 1, Duration::from_secs(60), RECORDS).is_err());
+fn a_wrong_a_missing_and_a_surplus_value_are_found() {
+    let engine = MemoryTable::default();
+    let data = Data::new(&engine, SIZES, RECORDS);
+    data.load().unwrap();
+    let mut worker = engine.worker().unwrap();
+    worker.put(&SIZES.key(1), &[0; 100]).unwrap();
+    assert!(data.check_all().unwrap_err().to_string().contains("wrong value"));
+    let long = |operation| run(&data, operation, Distribution::Uniform, 1, Duration::from_secs(60));
+    assert!(long(Operation::GetOrPut { reads: 100 }).is_err());
+    worker.put(&SIZES.key(1), &SIZES.entry(1, 0).value).unwrap();
+    data.check_all().unwrap();
+    worker.put(&SIZES.key(RECORDS), &SIZES.entry(RECORDS, 0).value).unwrap();
+    assert!(data.check_all().unwrap_err().to_string().contains("keys should be there"));
+    assert!(data.check_order().unwrap_err().to_string().contains("a scan finds"));
+    let more = Data::new(&engine, SIZES, RECORDS + 2);
+    let missing =
+        run(&more, Operation::GetOrPut { reads: 100 }, Distribution::Uniform, 1, Duration::from_secs(60));
+    assert!(missing.map(drop).unwrap_err().to_string().contains("is missing"));
 }
 
 #[test]
-fn the_generator_answers_every_workload() {
-    for workload in [Workload::Get, Workload::Put, Workload::PutThree, Workload::ModifyThree] {
-        assert!(run(&Generator, workload, 1, MOMENT, RECORDS).unwrap().ops > 0);
+fn the_generator_answers_reads_and_writes() {
+    let engine = Generator::new(SIZES);
+    let data = Data::new(&engine, SIZES, RECORDS);
+    for operation in [
+        Operation::GetOrPut { reads: 50 },
+        Operation::GetOrAdd { reads: 50 },
+        Operation::PutMany(3),
+        Operation::ModifyMany(3),
+        Operation::PutDurably,
+        Operation::PutInBothWays,
+    ] {
+        assert!(run_uniform(&data, operation).unwrap() > 0);
+    }
+}
+
+#[test]
+fn a_map_in_memory_passes_what_needs_no_order() {
+    let sizes = Sizes { key_bytes: 8, value_bytes: 8 };
+    let engine = MemoryMap::default();
+    let data = Data::new(&engine, sizes, RECORDS);
+    data.load().unwrap();
+    let added = run_uniform(&data, Operation::GetOrAdd { reads: 0 }).unwrap();
+    assert_eq!(data.check_all().unwrap(), added);
+    for operation in all_operations().into_iter().take(7) {
+        assert!(run_uniform(&data, operation).unwrap() > 0, "{operation:?}");
     }
 }

@@ -1,0 +1,140 @@
+//! The engines by name: what each can do, with which settings it runs, and how it is opened.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+use super::device::DeviceFloor;
+use super::kiln::KilnEngine;
+use super::memory::{MemoryMap, MemoryTable};
+use super::{Engine, Generator};
+use crate::generate::Sizes;
+
+/// When a commit is acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Mode {
+    /// A peer's commits are durable when they are acknowledged.
+    Strong,
+    /// A peer's commits are acknowledged first; each measurement ends with making them durable.
+    Weak,
+    /// Kiln's commits are acknowledged when they are durable.
+    Safe,
+    /// Kiln's commits are acknowledged first and harden within the window.
+    Fast,
+    /// What the machine can do with no durability, or with nothing else.
+    Floor,
+}
+
+impl Mode {
+    /// Whether a commit is durable when it is acknowledged.
+    pub(crate) fn is_durable(self) -> bool {
+        matches!(self, Mode::Strong | Mode::Safe)
+    }
+}
+
+/// Whether keys must be in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Shape {
+    /// Keys in order, with ranges.
+    Table,
+    /// Keys in no order; an engine may use whatever is fastest for single keys.
+    Map,
+}
+
+/// How a database is opened, which is always a new one.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    /// Its directory, which is there and empty.
+    pub(crate) path: PathBuf,
+    pub(crate) mode: Mode,
+    pub(crate) shape: Shape,
+    pub(crate) sizes: Sizes,
+    /// How many keys will be loaded, for engines that want to know.
+    pub(crate) records: u64,
+    /// Memory for caching data, or for Kiln's log.
+    pub(crate) cache_bytes: u64,
+    /// How long a fast commit may stay undurable.
+    pub(crate) window: Duration,
+}
+
+/// What is known of an engine before it is opened.
+pub(crate) struct Description {
+    /// In one line, for people.
+    pub(crate) what: &'static str,
+    /// Its modes.
+    pub(crate) modes: &'static [Mode],
+    /// The shapes that it has.
+    pub(crate) shapes: &'static [Shape],
+    /// Whether it has [`super::Worker::transact`].
+    pub(crate) transactions: bool,
+    /// Whether it keeps what is written. One that does not is only asked for commits, or to answer by itself.
+    pub(crate) keeps_data: bool,
+    /// Whether a database that acknowledges first can make a single commit durable ([`super::Worker::put_durably`]).
+    pub(crate) durable_puts: bool,
+    /// The settings that it runs with in a mode, in words: what makes it fastest there.
+    pub(crate) settings: fn(Mode) -> &'static str,
+    /// Its version; an error says how to install it.
+    pub(crate) version: fn() -> Result<String>,
+}
+
+/// An engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Name {
+    Kiln,
+    /// Keys and values in memory behind one lock: the floor of everything that is not durable.
+    Memory,
+    /// One direct write and sync: the floor of everything that is.
+    Device,
+    /// No engine at all: what the load costs.
+    Generator,
+}
+
+impl Name {
+    /// What is known of it.
+    pub(crate) fn description(self) -> &'static Description {
+        match self {
+            Name::Kiln => &super::kiln::DESCRIPTION,
+            Name::Memory => &super::memory::DESCRIPTION,
+            Name::Device => &super::device::DESCRIPTION,
+            Name::Generator => &super::generator::DESCRIPTION,
+        }
+    }
+
+    /// Its name in results and on the command line.
+    pub(crate) fn text(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+}
+
+/// What is done with an engine, whichever it is.
+pub(crate) trait Visitor {
+    /// What comes out of it.
+    type Output;
+
+    /// Does it.
+    fn visit<E: Engine>(self, engine: &E) -> Result<Self::Output>;
+}
+
+/// Creates a database, does something with it, and closes it.
+pub(crate) fn with_engine<V: Visitor>(name: Name, settings: &Settings, visitor: V) -> Result<V::Output> {
+    match (name, settings.shape) {
+        (Name::Kiln, Shape::Table) => visit(KilnEngine::<::kiln::Table>::create(settings)?, visitor),
+        (Name::Kiln, Shape::Map) => visit(KilnEngine::<::kiln::Map>::create(settings)?, visitor),
+        (Name::Memory, Shape::Table) => visit(MemoryTable::default(), visitor),
+        (Name::Memory, Shape::Map) => visit(MemoryMap::default(), visitor),
+        (Name::Device, _) => visit(DeviceFloor::create(&settings.path)?, visitor),
+        (Name::Generator, _) => visit(Generator::new(settings.sizes), visitor),
+    }
+}
+
+fn visit<E: Engine, V: Visitor>(engine: E, visitor: V) -> Result<V::Output> {
+    let output = visitor.visit(&engine)?;
+    engine.close()?;
+    Ok(output)
+}

@@ -1,0 +1,155 @@
+//! A loaded database, with what the workloads remember of it so that its content can be checked.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::engines::{Engine, Worker};
+use crate::generate::draws::{Distribution, Draws};
+use crate::generate::{SEQUENTIAL, Sizes, stamp};
+use crate::interrupt;
+
+/// Keys of a transaction while a database is loaded.
+const LOAD_KEYS: u64 = 500;
+/// Keys whose values are read and checked after each cell that writes.
+const SAMPLE_KEYS: u64 = 2000;
+/// Rows of a scan that reads everything.
+const SCAN_ROWS: usize = 1000;
+
+/// A database with one object, and what is in it.
+pub(crate) struct Data<'e, E> {
+    pub(crate) engine: &'e E,
+    pub(crate) sizes: Sizes,
+    /// Keys that were loaded: those with the indexes below.
+    pub(crate) records: u64,
+    /// Indexes that were taken for inserting keys, from [`Self::records`] on.
+    pub(super) inserted: AtomicU64,
+    /// The same for keys in order.
+    pub(super) in_order: AtomicU64,
+    draws: Mutex<HashMap<(Distribution, usize), Draws>>,
+}
+
+impl<'e, E: Engine> Data<'e, E> {
+    /// A database that nothing was loaded into yet.
+    pub(crate) fn new(engine: &'e E, sizes: Sizes, records: u64) -> Data<'e, E> {
+        let (inserted, in_order) = (AtomicU64::new(0), AtomicU64::new(0));
+        Data { engine, sizes, records, inserted, in_order, draws: Mutex::default() }
+    }
+
+    /// Writes all keys, from as many threads as there are processors, and makes them durable.
+    pub(crate) fn load(&self) -> Result<()> {
+        let threads = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
+        std::thread::scope(|scope| {
+            let loaders: Vec<_> = (0..threads)
+                .map(|thread| {
+                    let (from, to) = (self.records * thread / threads, self.records * (thread + 1) / threads);
+                    scope.spawn(move || self.load_range(from, to))
+                })
+                .collect();
+            loaders.into_iter().try_for_each(|loader| {
+                loader.join().map_err(|_| anyhow::anyhow!("a loading thread panicked"))?
+            })
+        })
+        .context("cannot load the database")?;
+        self.engine.persist()
+    }
+
+    fn load_range(&self, from: u64, to: u64) -> Result<()> {
+        let mut worker = self.engine.worker()?;
+        let mut entries = Vec::new();
+        for first in (from..to).step_by(LOAD_KEYS as usize) {
+            interrupt::check()?;
+            entries.resize_with((to.min(first + LOAD_KEYS) - first) as usize, || self.sizes.entry(0, 0));
+            for (index, entry) in (first..).zip(&mut entries) {
+                entry.key = self.sizes.key(index);
+                stamp(&mut entry.value, index, 0);
+            }
+            worker.put_all(&entries)?;
+        }
+        Ok(())
+    }
+
+    /// Loads again and again until the engine is as fast as it will stay, or for 60 seconds.
+    pub(crate) fn warm_up(&self) -> Result<()> {
+        let end = Instant::now() + Duration::from_secs(60);
+        while !self.engine.is_warm() && Instant::now() < end {
+            // Loading ends with everything durable; so each time all records move on, and are not just updated in place.
+            self.load()?;
+        }
+        Ok(())
+    }
+
+    /// The draws of a thread, which are made once. [`Distribution::Latest`] draws ages.
+    pub(crate) fn draws(&self, distribution: Distribution, thread: usize) -> Result<Draws> {
+        let drawn = |draws: &mut HashMap<_, Draws>| draws.get(&(distribution, thread)).cloned();
+        if let Some(draws) = drawn(&mut *self.draws.lock().unwrap_or_else(PoisonError::into_inner)) {
+            return Ok(draws);
+        }
+        let draws = Draws::new(distribution, thread as u64, self.records)?;
+        self.draws
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert((distribution, thread), draws.clone());
+        Ok(draws)
+    }
+
+    /// How many keys there must be.
+    fn expected_count(&self) -> u64 {
+        self.records + self.inserted.load(Ordering::Relaxed) + self.in_order.load(Ordering::Relaxed)
+    }
+
+    /// Reads all loaded keys and those that were inserted, checks them, and returns the sum of their counters.
+    pub(crate) fn check_all(&self) -> Result<u64> {
+        let (expected, count) = (self.expected_count(), self.engine.key_count()?);
+        ensure!(count == expected, "{expected} keys should be there and {count} are");
+        let indexes = 0..self.records + self.inserted.load(Ordering::Relaxed);
+        let in_order = (0..self.in_order.load(Ordering::Relaxed)).map(|index| SEQUENTIAL | index);
+        let (mut worker, mut buffer) = (self.engine.worker()?, Vec::new());
+        let mut sum = 0;
+        for index in indexes.chain(in_order) {
+            ensure!(worker.get(&self.sizes.key(index), &mut buffer)?, "key {index} is missing");
+            sum += self.sizes.check(&buffer, index)?;
+        }
+        Ok(sum)
+    }
+
+    /// Reads some of the loaded keys and checks them.
+    pub(crate) fn check_sample(&self) -> Result<()> {
+        let (mut worker, mut buffer) = (self.engine.worker()?, Vec::new());
+        let mut draws = self.draws(Distribution::Uniform, 0)?;
+        for _ in 0..SAMPLE_KEYS.min(self.records) {
+            let index = draws.next().index();
+            ensure!(worker.get(&self.sizes.key(index), &mut buffer)?, "key {index} is missing");
+            self.sizes.check(&buffer, index)?;
+        }
+        Ok(())
+    }
+
+    /// Reads all rows in order, checks that they are in order and how many they are.
+    pub(crate) fn check_order(&self) -> Result<()> {
+        let mut worker = self.engine.worker()?;
+        let (mut from, mut total): (Vec<u8>, u64) = (Vec::new(), 0);
+        loop {
+            let mut rows = 0;
+            worker.scan(&from.clone(), SCAN_ROWS, &mut |key, _| {
+                ensure!(*key >= *from, "rows are not in order");
+                from.clear();
+                from.extend_from_slice(key);
+                // The next key that can be.
+                from.push(0);
+                rows += 1;
+                Ok(())
+            })?;
+            total += rows;
+            if rows == 0 {
+                break;
+            }
+        }
+        let expected = self.expected_count();
+        ensure!(total == expected, "{expected} rows should be there and a scan finds {total}");
+        Ok(())
+    }
+}

@@ -1,0 +1,260 @@
+//! The timed loops: for each operation, what one thread repeats.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use super::{Data, Operation};
+use crate::engines::{Engine, Worker};
+use crate::generate::draws::{Distribution, Draws};
+use crate::generate::{Entry, Key, SEQUENTIAL, add_to_first_word, stamp};
+use crate::measure::{self, Measured};
+
+/// Rows of each scan of [`Operation::ReadInOrder`].
+const ROWS_IN_ORDER: usize = 100;
+
+/// Repeats an operation on `threads` threads for `duration`.
+pub(crate) fn run<E: Engine>(
+    data: &Data<'_, E>,
+    operation: Operation,
+    distribution: Distribution,
+    threads: usize,
+    duration: Duration,
+) -> Result<Measured> {
+    let progress = || data.engine.progress();
+    macro_rules! repeat {
+        (|$client:ident| $call:expr) => {
+            measure::repeat(threads, duration, &progress, |thread| {
+                let mut $client = Client::new(data, distribution, thread, threads)?;
+                Ok(move || $call)
+            })
+        };
+    }
+    match operation {
+        Operation::GetOrPut { reads: 100 } => repeat!(|client| client.get()),
+        Operation::GetOrPut { reads: 0 } => repeat!(|client| client.put()),
+        Operation::GetOrPut { reads } => repeat!(|client| client.get_or_put(reads)),
+        Operation::PutDurably => repeat!(|client| client.put_durably()),
+        Operation::PutInBothWays => repeat!(|client| client.put_in_both_ways()),
+        Operation::GetOrAdd { reads } => repeat!(|client| client.get_or_add(reads)),
+        Operation::GetMany(count) => repeat!(|client| client.get_many(count)),
+        Operation::PutMany(count) => repeat!(|client| client.put_many(count)),
+        Operation::ModifyMany(count) => repeat!(|client| client.modify_many(count)),
+        Operation::GetOrInsert { reads } => repeat!(|client| client.get_or_insert(reads)),
+        Operation::ScanOrInsert { scans, rows } => repeat!(|client| client.scan_or_insert(scans, rows)),
+        Operation::FillInOrder => repeat!(|client| client.fill_in_order()),
+        Operation::ReadInOrder => repeat!(|client| client.read_in_order()),
+    }
+}
+
+/// What one thread has. Each method is one operation, and returns how many it counts for.
+struct Client<'d, 'e, E: Engine> {
+    data: &'d Data<'e, E>,
+    worker: E::Worker<'e>,
+    draws: Draws,
+    latest: bool,
+    waits: bool,
+    /// Counts up with each write, so that no two write the same.
+    counter: u64,
+    value: Vec<u8>,
+    buffer: Vec<u8>,
+    indexes: Vec<u64>,
+    keys: Vec<Key>,
+    entries: Vec<Entry>,
+    /// Where the next scan in order begins.
+    place: Vec<u8>,
+}
+
+impl<'d, 'e, E: Engine> Client<'d, 'e, E> {
+    fn new(
+        data: &'d Data<'e, E>,
+        distribution: Distribution,
+        thread: usize,
+        threads: usize,
+    ) -> Result<Client<'d, 'e, E>> {
+        Ok(Client {
+            data,
+            worker: data.engine.worker()?,
+            draws: data.draws(distribution, thread)?,
+            latest: distribution == Distribution::Latest,
+            waits: thread % 2 == 1 || threads == 1,
+            counter: 0,
+            value: data.sizes.blank_value(),
+            buffer: Vec::with_capacity(data.sizes.value_bytes),
+            indexes: Vec::new(),
+            keys: Vec::new(),
+            entries: Vec::new(),
+            place: Vec::new(),
+        })
+    }
+
+    /// The next key's index.
+    #[inline]
+    fn index(&mut self) -> u64 {
+        let drawn = self.draws.next().index();
+        if self.latest { self.newest().saturating_sub(drawn) } else { drawn }
+    }
+
+    fn newest(&self) -> u64 {
+        self.data.records + self.data.inserted.load(Ordering::Relaxed) - 1
+    }
+
+    #[inline]
+    fn get(&mut self) -> Result<u64> {
+        let index = self.index();
+        self.get_index(index)
+    }
+
+    #[inline]
+    fn get_index(&mut self, index: u64) -> Result<u64> {
+        if self.worker.get(&self.data.sizes.key(index), &mut self.buffer)? {
+            self.data.sizes.check(&self.buffer, index)?;
+        } else {
+            // A key that another thread is about to insert may not be there yet.
+            ensure!(index >= self.data.records, "key {index} is missing");
+        }
+        Ok(1)
+    }
+
+    #[inline]
+    fn put(&mut self) -> Result<u64> {
+        let index = self.index();
+        self.put_index(index)
+    }
+
+    #[inline]
+    fn put_index(&mut self, index: u64) -> Result<u64> {
+        self.counter += 1;
+        stamp(&mut self.value, index, self.counter);
+        self.worker.put(&self.data.sizes.key(index), &self.value)?;
+        Ok(1)
+    }
+
+    #[inline]
+    fn get_or_put(&mut self, reads: u32) -> Result<u64> {
+        let draw = self.draws.next();
+        if draw.within(reads) { self.get_index(draw.index()) } else { self.put_index(draw.index()) }
+    }
+
+    fn put_durably(&mut self) -> Result<u64> {
+        let index = self.index();
+        self.counter += 1;
+        stamp(&mut self.value, index, self.counter);
+        self.worker.put_durably(&self.data.sizes.key(index), &self.value)?;
+        Ok(1)
+    }
+
+    fn put_in_both_ways(&mut self) -> Result<u64> {
+        if self.waits { self.put_durably() } else { self.put() }
+    }
+
+    #[inline]
+    fn get_or_add(&mut self, reads: u32) -> Result<u64> {
+        let draw = self.draws.next();
+        if draw.within(reads) {
+            return self.get_index(draw.index());
+        }
+        self.worker.add(&self.data.sizes.key(draw.index()), 1)?;
+        Ok(1)
+    }
+
+    /// Draws the keys of the next transaction.
+    fn next_keys(&mut self, count: usize) {
+        self.draws.next_distinct(count.min(self.data.records as usize), &mut self.indexes);
+        self.keys.clear();
+        self.keys.extend(self.indexes.iter().map(|&index| self.data.sizes.key(index)));
+    }
+
+    fn get_many(&mut self, count: usize) -> Result<u64> {
+        self.next_keys(count);
+        let (sizes, indexes) = (self.data.sizes, &self.indexes);
+        self.worker.get_all(&self.keys, &mut |at, value| sizes.check(value, indexes[at]).map(drop))?;
+        Ok(1)
+    }
+
+    fn put_many(&mut self, count: usize) -> Result<u64> {
+        self.next_keys(count);
+        self.entries.resize_with(self.keys.len(), || self.data.sizes.entry(0, 0));
+        self.counter += 1;
+        for ((entry, key), &index) in self.entries.iter_mut().zip(&self.keys).zip(&self.indexes) {
+            entry.key = *key;
+            stamp(&mut entry.value, index, self.counter);
+        }
+        self.worker.put_all(&self.entries)?;
+        Ok(1)
+    }
+
+    fn modify_many(&mut self, count: usize) -> Result<u64> {
+        self.next_keys(count);
+        let (sizes, keys, indexes, buffer) = (self.data.sizes, &self.keys, &self.indexes, &mut self.buffer);
+        self.worker.transact(&mut |access| {
+            access.prefetch(keys);
+            for (key, &index) in keys.iter().zip(indexes) {
+                ensure!(access.get(key, buffer)?, "key {index} is missing");
+                sizes.check(buffer, index)?;
+                add_to_first_word(buffer, 1)?;
+                access.put(key, buffer)?;
+            }
+            Ok(())
+        })?;
+        Ok(1)
+    }
+
+    fn get_or_insert(&mut self, reads: u32) -> Result<u64> {
+        if self.draws.next().within(reads) {
+            self.get()
+        } else {
+            self.insert(&self.data.inserted, self.data.records)
+        }
+    }
+
+    fn insert(&mut self, taken: &AtomicU64, from: u64) -> Result<u64> {
+        self.put_index(from + taken.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn scan_or_insert(&mut self, scans: u32, rows_max: u64) -> Result<u64> {
+        let draw = self.draws.next();
+        if !draw.within(scans) {
+            return self.insert(&self.data.inserted, self.data.records);
+        }
+        let (sizes, count) = (self.data.sizes, self.draws.next().one_to(rows_max));
+        let from = sizes.key(draw.index());
+        let mut rows = 0;
+        self.worker.scan(&from, count as usize, &mut |key, value| {
+            if rows == 0 {
+                ensure!(*key == *from, "the first row of a scan is not the key that it begins with");
+                sizes.check(value, draw.index())?;
+            }
+            ensure!(value.len() == sizes.value_bytes, "a row has {} bytes", value.len());
+            rows += 1;
+            Ok(())
+        })?;
+        ensure!(rows >= 1 && rows <= count, "a scan of {count} rows found {rows}");
+        Ok(1)
+    }
+
+    fn fill_in_order(&mut self) -> Result<u64> {
+        self.insert(&self.data.in_order, SEQUENTIAL)
+    }
+
+    fn read_in_order(&mut self) -> Result<u64> {
+        let (mut rows, place) = (0, &mut self.place);
+        self.worker.scan(&place.clone(), ROWS_IN_ORDER, &mut |key, value| {
+            ensure!(
+                *key >= **place && value.len() == self.data.sizes.value_bytes,
+                "a row is wrong or out of order"
+            );
+            place.clear();
+            place.extend_from_slice(key);
+            rows += 1;
+            Ok(())
+        })?;
+        // The next key that can be; or, at the end, the first.
+        place.push(0);
+        if rows < ROWS_IN_ORDER as u64 {
+            place.clear();
+        }
+        Ok(rows.max(1))
+    }
+}
