@@ -10,6 +10,7 @@
 //!        ├── floor             what the device itself takes for one durable write
 //!        ├── servers           servers and `redis-benchmark` as child processes
 //!        └── report, results   tables for people, JSON lines for programs
+//!             └── summary      result rows put together to cells and groups, and as tables
 //!  machine, scratch, progress, interrupt, usage: the surroundings of a run
 //! ```
 //!
@@ -31,6 +32,7 @@ mod report;
 mod results;
 mod scratch;
 mod servers;
+mod summary;
 mod usage;
 mod workloads;
 

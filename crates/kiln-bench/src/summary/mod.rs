@@ -1,0 +1,95 @@
+//! Result rows as tables: one for each task and promise, with every engine's ratio to Kiln.
+//!
+//! ```text
+//!  mod       the tables
+//!   ├── cells     rounds, cells and groups
+//!   └── numbers   numbers as text
+//! ```
+//!
+//! A ratio is taken round by round, so that a slow moment of the machine falls on both sides, and is the median of these.
+//! Engines whose commits are durable when acknowledged are never in one table with those whose are not.
+
+pub(crate) mod cells;
+pub(crate) mod numbers;
+#[cfg(test)]
+pub(crate) mod tests;
+
+use self::cells::{Cell, Field, Group, THROUGHPUT};
+use crate::report::Table;
+use crate::results::Row;
+
+/// The columns of a table. A group without Kiln has none of ratios.
+const COLUMNS: [&str; 13] = [
+    "engine",
+    "mode",
+    "ops/s",
+    "min",
+    "max",
+    RATIO,
+    "p50 us",
+    "p99 us",
+    "p99.9 us",
+    "CPU us/op",
+    "device B/op",
+    "memory",
+    "disk",
+];
+const RATIO: &str = "Kiln/it";
+
+/// How many times as fast as a cell Kiln is: the median of the rounds. NaN where they share no round.
+pub(crate) fn kiln_ratio(group: &Group<'_>, cell: &Cell<'_>) -> f64 {
+    group.base().map_or(f64::NAN, |base| base.ratios_to(cell, THROUGHPUT).median())
+}
+
+/// A ratio as text, empty where there is none.
+pub(crate) fn ratio_text(ratio: f64) -> String {
+    if ratio.is_finite() { numbers::significant(ratio) } else { "-".to_owned() }
+}
+
+/// One group as a table's columns and rows.
+pub(crate) fn table(group: &Group<'_>) -> (Vec<&'static str>, Vec<Vec<String>>) {
+    let has_base = group.base().is_some();
+    let kept = |column: &&str| has_base || *column != RATIO;
+    let rows = group.cells.iter().map(|cell| {
+        let texts = COLUMNS.into_iter().zip(row(group, cell));
+        texts.filter(|(column, _)| kept(column)).map(|(_, text)| text).collect()
+    });
+    (COLUMNS.into_iter().filter(kept).collect(), rows.collect())
+}
+
+fn row(group: &Group<'_>, cell: &Cell<'_>) -> [String; 13] {
+    let throughput = cell.samples(THROUGHPUT);
+    let median = |field: Field| cell.samples(field).median();
+    [
+        cell.contestant.engine.clone(),
+        cell.contestant.mode(),
+        numbers::rate(throughput.median()),
+        numbers::rate(throughput.min()),
+        numbers::rate(throughput.max()),
+        ratio_text(kiln_ratio(group, cell)),
+        numbers::significant(median(|row| row.p50_us)),
+        numbers::significant(median(|row| row.p99_us)),
+        numbers::significant(median(|row| row.p999_us)),
+        numbers::significant(median(|row| Some(row.cpu_s * 1e6 / row.ops as f64))),
+        numbers::significant(median(|row| Some(row.device_bytes as f64 / row.ops as f64))),
+        numbers::bytes(cell.samples(|row| Some(row.rss_bytes as f64)).max()),
+        numbers::bytes(cell.samples(|row| Some(row.disk_bytes as f64)).max()),
+    ]
+}
+
+/// All rows as tables, with a line before them that says what the columns mean.
+pub(crate) fn tables(rows: &[Row]) -> String {
+    let mut text = format!("{LEGEND}\n");
+    for group in cells::groups(rows) {
+        let (columns, rows) = table(&group);
+        let mut table = Table::new(group.title(), &columns);
+        rows.into_iter().for_each(|row| table.row(row));
+        text.push_str(&table.text());
+    }
+    text
+}
+
+/// What the columns mean.
+pub(crate) const LEGEND: &str = "\
+ops/s, min, max: median and range of the rounds. Kiln/it: how many times as fast as this engine Kiln is in the same rounds; of \
+several windows, the shortest is compared. Latencies, CPU and device bytes are medians, memory and disk the most of any round.";
