@@ -17,7 +17,29 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     /// The figures of the README: single keys, transactions, safe commits against the device's floor, RESP beside Redis.
     Figures(Settings),
+    /// How two result files differ: what became faster or slower by more than the noise.
+    Compare(CompareSettings),
 }
+
+/// What is compared.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = COMPARE_HELP)]
+pub(crate) struct CompareSettings {
+    /// The result file to compare with.
+    pub(crate) old: PathBuf,
+    /// The result file that is judged.
+    pub(crate) new: PathBuf,
+    /// Differences of medians up to this, in percent, are noise.
+    #[arg(long, value_name = "PERCENT", default_value_t = 10.0, value_parser = percent)]
+    pub(crate) threshold: f64,
+    /// End with exit code 1 if a cell of Kiln is slower.
+    #[arg(long)]
+    pub(crate) fail_on_slower: bool,
+}
+
+const COMPARE_HELP: &str = "\
+A cell is faster or slower when the ranges of its rounds (minimum to maximum) in both files do not overlap and the medians of its
+operations per second differ by more than the threshold. Without --fail-on-slower the exit code is 0 whatever changed.";
 
 /// A part of the figures that can be run alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -97,6 +119,15 @@ fn seconds(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_secs_f64(seconds))
 }
 
+fn percent(text: &str) -> Result<f64, String> {
+    let percent: f64 =
+        text.parse().map_err(|_| "a number of percent is needed, for example 10".to_owned())?;
+    if !(0.0..=100.0).contains(&percent) {
+        return Err("between 0 and 100 percent are possible".to_owned());
+    }
+    Ok(percent)
+}
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
@@ -112,6 +143,7 @@ mod tests {
     fn quick_only_changes_what_was_not_given() {
         let settings = |text: &str| match Arguments::parse_from(text.split(' ')).command {
             Command::Figures(settings) => settings,
+            command => panic!("{command:?}"),
         };
         assert_eq!(settings("kiln-bench figures").rounds(), 5);
         assert_eq!(settings("kiln-bench figures --quick").rounds(), 3);
@@ -122,5 +154,14 @@ mod tests {
             [Section::Safe, Section::Resp]
         );
         assert!(Arguments::try_parse_from(["kiln-bench", "figures", "--seconds", "NaN"]).is_err());
+    }
+
+    #[test]
+    fn a_threshold_is_a_percentage() {
+        let parse = |text: &str| Arguments::try_parse_from(text.split(' '));
+        assert!(parse("kiln-bench compare a b --threshold 2.5 --fail-on-slower").is_ok());
+        for threshold in ["-1", "101", "NaN", "x"] {
+            assert!(parse(&format!("kiln-bench compare a b --threshold={threshold}")).is_err());
+        }
     }
 }

@@ -2,15 +2,16 @@
 //!
 //! ```text
 //!  main ── arguments           what is asked for
-//!   └── figures                which cells are measured, their goals, their tables
-//!        ├── workloads         one operation, repeated: what a cell does
-//!        │    ├── engines      who does it (Kiln; peers implement the same two traits)
-//!        │    └── generate     keys and values, at almost no cost inside the timed loop
-//!        ├── measure           threads, time, latencies: how a cell is timed
-//!        ├── floor             what the device itself takes for one durable write
-//!        ├── servers           servers and `redis-benchmark` as child processes
-//!        └── report, results   tables for people, JSON lines for programs
-//!             └── summary      result rows put together to cells and groups, and as tables
+//!   ├── figures                which cells are measured, their goals, their tables
+//!   │    ├── workloads         one operation, repeated: what a cell does
+//!   │    │    ├── engines      who does it (Kiln; peers implement the same two traits)
+//!   │    │    └── generate     keys and values, at almost no cost inside the timed loop
+//!   │    ├── measure           threads, time, latencies: how a cell is timed
+//!   │    ├── floor             what the device itself takes for one durable write
+//!   │    ├── servers           servers and `redis-benchmark` as child processes
+//!   │    └── report, results   tables for people, JSON lines for programs
+//!   └── compare                how two result files differ
+//!        └── summary           rows put together to cells and groups, and as tables
 //!  machine, scratch, progress, interrupt, usage: the surroundings of a run
 //! ```
 //!
@@ -19,6 +20,7 @@
 //! wrong result fails the run, a missed goal does not.
 
 mod arguments;
+mod compare;
 mod engines;
 mod figures;
 mod floor;
@@ -45,10 +47,11 @@ use crate::arguments::{Arguments, Command};
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let result = interrupt::install().and_then(|()| match &arguments.command {
-        Command::Figures(settings) => figures::run(settings),
+        Command::Figures(settings) => figures::run(settings).map(|()| ExitCode::SUCCESS),
+        Command::Compare(settings) => compare::run(settings),
     });
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("kiln-bench: {error:#}");
             ExitCode::FAILURE

@@ -1,0 +1,405 @@
+//! `kiln-bench compare`: which cells of two result files differ by more than the noise.
+//!
+//! A difference is beyond the noise when the ranges of both sides' rounds do not overlap and the medians differ by more than a
+//! threshold. Two runs do not share their slow moments, as the rounds of one run do; what moved the peers, whose code is the
+//! same, is the machine. Its part is shown beside Kiln's changes, and left in the verdicts: it is a median over other loads.
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+use anyhow::{Result, ensure};
+
+use crate::arguments::CompareSettings;
+use crate::report::{Samples, Table};
+use crate::results::{self, Row};
+use crate::summary::cells::{Cell, Field, Kind, THROUGHPUT, cells};
+use crate::summary::numbers::{microseconds, rate, significant};
+
+/// With more of the processors' time taken by other processes, a machine was busy.
+pub(crate) const OTHERS_MAX: f64 = 0.05;
+/// With more of it taken by other machines on the same hardware, too.
+pub(crate) const STEAL_MAX: f64 = 0.02;
+/// So many cells of other engines are needed to tell what the machine did.
+const DRIFT_CELLS_MIN: usize = 3;
+/// What the other engines changed by, at least, to be worth a warning.
+const DRIFT_MIN: f64 = 0.05;
+
+/// How a cell changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Faster,
+    Slower,
+    Same,
+}
+
+impl Verdict {
+    fn text(self) -> &'static str {
+        match self {
+            Verdict::Faster => "faster",
+            Verdict::Slower => "slower",
+            Verdict::Same => "same",
+        }
+    }
+}
+
+/// A cell of both files.
+struct Change<'a> {
+    old: Cell<'a>,
+    new: Cell<'a>,
+    /// New over old.
+    ratio: f64,
+    verdict: Verdict,
+}
+
+/// What two files have in common, and what they have not.
+struct Comparison<'a> {
+    changes: Vec<Change<'a>>,
+    old_only: Vec<Cell<'a>>,
+    new_only: Vec<Cell<'a>>,
+}
+
+/// Prints how the cells of two files differ. Fails the run only if that was asked for.
+pub(crate) fn run(settings: &CompareSettings) -> Result<ExitCode> {
+    let (old, new) = (results::read(&settings.old)?, results::read(&settings.new)?);
+    let comparison = Comparison::new(&old, &new, settings.threshold / 100.0);
+    ensure!(
+        !comparison.changes.is_empty(),
+        "{} and {} have no cell in common; compare runs of the same workloads with the same sizes",
+        settings.old.display(),
+        settings.new.display()
+    );
+    print!("{}", comparison.text(settings.threshold));
+    for (path, rows) in [(&settings.old, &old), (&settings.new, &new)] {
+        if let Some(warning) = busy_warning(rows) {
+            println!("\nWARNING: {}: {warning}", path.display());
+        }
+    }
+    let failed = settings.fail_on_slower && comparison.is_kiln_slower();
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+impl<'a> Comparison<'a> {
+    fn new(old: &'a [Row], new: &'a [Row], threshold: f64) -> Comparison<'a> {
+        let mut new_cells = cells(new);
+        let (mut changes, mut old_only) = (Vec::new(), Vec::new());
+        for old in cells(old) {
+            match new_cells.iter().position(|new| new.is_same(&old)) {
+                Some(at) => changes.push(Change::new(old, new_cells.remove(at), threshold)),
+                None => old_only.push(old),
+            }
+        }
+        changes.sort_by(|a, b| b.size().total_cmp(&a.size()));
+        Comparison { changes, old_only, new_only: new_cells }
+    }
+
+    fn text(&self, threshold: f64) -> String {
+        let drift = self.drift();
+        let (changed, same): (Vec<&Change<'_>>, Vec<&Change<'_>>) =
+            self.changes.iter().partition(|change| change.verdict != Verdict::Same);
+        let mut text = String::new();
+        if !changed.is_empty() {
+            let title = format!(
+                "Throughput beyond the noise: ranges apart and medians more than {}% apart",
+                significant(threshold)
+            );
+            text.push_str(&change_table(&title, &changed, drift).text());
+        }
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "\n{} cells changed, {} are the same.", changed.len(), same.len());
+        let single = self.changes.iter().filter(|change| change.is_single()).count();
+        if single > 0 {
+            let _ = writeln!(
+                text,
+                "{single} of them have one round on a side, and so no range: only the threshold tells. Measure more rounds."
+            );
+        }
+        for (which, cells) in [("old", &self.old_only), ("new", &self.new_only)] {
+            if !cells.is_empty() {
+                let _ = writeln!(text, "\nOnly in the {which} file, {} cells:", cells.len());
+                cells.iter().for_each(|cell| text.push_str(&format!("  {}\n", cell_text(cell))));
+            }
+        }
+        text.push_str(&self.version_text());
+        text.push_str(&self.drift_text(drift));
+        text
+    }
+
+    /// What the cells of other engines changed by: the median of new over old, if there are enough of them.
+    fn drift(&self) -> Option<f64> {
+        let mut ratios = Samples::default();
+        let others = self.changes.iter().filter(|change| !change.is_kiln() && change.ratio.is_finite());
+        let count = others.map(|change| ratios.push(change.ratio)).count();
+        (count >= DRIFT_CELLS_MIN).then(|| ratios.median())
+    }
+
+    fn drift_text(&self, drift: Option<f64>) -> String {
+        let Some(drift) = drift else {
+            return "\nToo few cells of other engines to tell whether the machine itself changed.\n"
+                .to_owned();
+        };
+        if !is_drift(drift) {
+            return format!("\nThe other engines stayed where they were (median x{drift:.2}).\n");
+        }
+        let direction = if drift > 1.0 { "faster" } else { "slower" };
+        format!(
+            "\nWARNING: most other engines became {direction}, too (median x{drift:.2}): the machine changed. Kiln's ratios without \
+             that are in the column \"without drift\"; the verdicts are not corrected. Measure both versions in turn.\n"
+        )
+    }
+
+    /// The engines whose versions differ.
+    fn version_text(&self) -> String {
+        let mut lines: Vec<String> = Vec::new();
+        for change in &self.changes {
+            let (old, new) = (change.old.versions(), change.new.versions());
+            let line = format!(
+                "Version of {}: {} -> {}",
+                change.old.contestant.engine,
+                old.join(", "),
+                new.join(", ")
+            );
+            if old != new && !lines.contains(&line) {
+                lines.push(line);
+            }
+        }
+        if lines.is_empty() { String::new() } else { format!("\n{}\n", lines.join("\n")) }
+    }
+
+    fn is_kiln_slower(&self) -> bool {
+        self.changes.iter().any(|change| change.is_kiln() && change.verdict == Verdict::Slower)
+    }
+}
+
+impl<'a> Change<'a> {
+    fn new(old: Cell<'a>, new: Cell<'a>, threshold: f64) -> Change<'a> {
+        let (before, after) = (old.samples(THROUGHPUT), new.samples(THROUGHPUT));
+        let ratio = after.median() / before.median();
+        let verdict = if after.min() > before.max() && ratio > 1.0 + threshold {
+            Verdict::Faster
+        } else if after.max() < before.min() && ratio < 1.0 - threshold {
+            Verdict::Slower
+        } else {
+            Verdict::Same
+        };
+        Change { old, new, ratio, verdict }
+    }
+
+    /// How large the change is, whichever its direction.
+    fn size(&self) -> f64 {
+        self.ratio.ln().abs()
+    }
+
+    fn is_kiln(&self) -> bool {
+        self.new.contestant.kind == Kind::Kiln
+    }
+
+    fn is_single(&self) -> bool {
+        self.old.rows.len() == 1 || self.new.rows.len() == 1
+    }
+}
+
+fn is_drift(drift: f64) -> bool {
+    (drift - 1.0).abs() > DRIFT_MIN
+}
+
+fn change_table(title: &str, changes: &[&Change<'_>], drift: Option<f64>) -> Table {
+    let drift = drift.filter(|&drift| is_drift(drift));
+    let mut columns =
+        vec!["verdict", "engine", "mode", "workload", "load", "old ops/s", "new ops/s", "new/old"];
+    columns.extend(drift.map(|_| "without drift"));
+    columns.extend(["old p99", "new p99"]);
+    let mut table = Table::new(title, &columns);
+    for change in changes {
+        let cell = &change.new;
+        let mut texts = vec![
+            change.verdict.text().to_owned(),
+            cell.contestant.engine.clone(),
+            cell.contestant.mode(),
+            cell.task.workload.clone(),
+            format!("{}, {}", cell.task.load(), cell.task.distribution()),
+            range(&change.old),
+            range(cell),
+            format!("{:.2}", change.ratio),
+        ];
+        if let Some(drift) = drift {
+            // The peers' own changes are what the drift was computed from.
+            texts.push(if change.is_kiln() {
+                format!("{:.2}", change.ratio / drift)
+            } else {
+                "-".to_owned()
+            });
+        }
+        const P99: Field = |row| row.p99_us;
+        texts.extend([&change.old, &change.new].map(|cell| microseconds(cell.samples(P99).median())));
+        table.row(texts);
+    }
+    table
+}
+
+/// The median with its range.
+fn range(cell: &Cell<'_>) -> String {
+    let throughput = cell.samples(THROUGHPUT);
+    let [median, min, max] = [throughput.median(), throughput.min(), throughput.max()].map(rate);
+    format!("{median} ({min} to {max})")
+}
+
+fn cell_text(cell: &Cell<'_>) -> String {
+    let (contestant, task) = (&cell.contestant, &cell.task);
+    format!(
+        "{} {}: {}, {}; {}",
+        contestant.engine,
+        contestant.mode(),
+        task.workload,
+        task.load(),
+        task.data()
+    )
+}
+
+/// What to say of rows that were measured while the machine was busy, if any were.
+pub(crate) fn busy_warning(rows: &[Row]) -> Option<String> {
+    let busy = rows.iter().filter(|row| row.others > OTHERS_MAX || row.steal > STEAL_MAX).count();
+    let worst = |field: fn(&Row) -> f64| 100.0 * rows.iter().map(field).fold(0.0, f64::max);
+    (busy > 0).then(|| {
+        format!(
+            "{busy} of {} measurements were made on a busy machine: other processes took up to {}% of the processors, other \
+             machines up to {}%. Measure again when it is idle.",
+            rows.len(),
+            significant(worst(|row| row.others)),
+            significant(worst(|row| row.steal))
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::engines::catalog::Mode;
+    use crate::summary::cells::KILN;
+    use crate::summary::tests::sample;
+
+    fn rounds(engine: &str, workload: &str, rates: &[f64]) -> Vec<Row> {
+        let mode = if engine == KILN { Mode::Fast } else { Mode::Weak };
+        (0..).zip(rates).map(|(round, &rate)| sample(engine, mode, workload, round, rate)).collect()
+    }
+
+    fn verdict(old: &[f64], new: &[f64]) -> Verdict {
+        let (old, new) = (rounds(KILN, "read", old), rounds(KILN, "read", new));
+        Comparison::new(&old, &new, 0.1).changes[0].verdict
+    }
+
+    #[test]
+    fn only_what_is_beyond_the_ranges_and_the_threshold_is_a_change() {
+        assert_eq!(verdict(&[100.0, 101.0, 102.0], &[150.0, 151.0, 149.0]), Verdict::Faster);
+        assert_eq!(verdict(&[100.0, 101.0, 102.0], &[80.0, 81.0, 79.0]), Verdict::Slower);
+        // The ranges overlap.
+        assert_eq!(verdict(&[100.0, 101.0, 150.0], &[150.0, 151.0, 149.0]), Verdict::Same);
+        assert_eq!(verdict(&[100.0, 101.0, 80.0], &[80.0, 81.0, 79.0]), Verdict::Same);
+        // The medians are too near.
+        assert_eq!(verdict(&[100.0, 101.0, 102.0], &[109.0, 110.0, 111.0]), Verdict::Same);
+        assert_eq!(verdict(&[100.0, 101.0, 102.0], &[92.0, 93.0, 94.0]), Verdict::Same);
+        assert_eq!(verdict(&[f64::NAN], &[92.0]), Verdict::Same);
+    }
+
+    #[test]
+    fn changes_come_by_size_and_the_rest_is_counted_or_named() {
+        let old = [
+            rounds(KILN, "read", &[100.0]),
+            rounds(KILN, "update", &[100.0]),
+            rounds(KILN, "scan", &[100.0]),
+            rounds(KILN, "gone", &[100.0]),
+        ]
+        .concat();
+        let new = [
+            rounds(KILN, "came", &[100.0]),
+            rounds(KILN, "read", &[120.0]),
+            rounds(KILN, "update", &[50.0]),
+            rounds(KILN, "scan", &[101.0]),
+        ]
+        .concat();
+        let comparison = Comparison::new(&old, &new, 0.1);
+        let text = comparison.text(10.0);
+        let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("| ")).collect();
+        assert!(lines[1].starts_with("| slower") && lines[1].contains("update") && lines[1].contains("0.50"));
+        assert!(lines[2].starts_with("| faster") && lines[2].contains("read") && lines[2].contains("1.20"));
+        assert_eq!(lines.len(), 3);
+        assert!(text.contains("2 cells changed, 1 are the same."));
+        assert!(text.contains("3 of them have one round"));
+        assert!(text.contains("Only in the old file, 1 cells:\n  kiln fast: gone"));
+        assert!(text.contains("Only in the new file, 1 cells:\n  kiln fast: came"));
+        assert!(comparison.is_kiln_slower());
+        assert!(!Comparison::new(&new, &new, 0.1).is_kiln_slower());
+    }
+
+    #[test]
+    fn a_peer_that_is_slower_fails_nothing() {
+        let (old, new) = (rounds("lmdb", "read", &[100.0]), rounds("lmdb", "read", &[10.0]));
+        assert!(!Comparison::new(&old, &new, 0.1).is_kiln_slower());
+    }
+
+    #[test]
+    fn what_most_peers_did_is_taken_for_the_machine() {
+        let run = |kiln: f64, peer: f64| {
+            let peers = ["lmdb", "redb", "sled"].map(|name| rounds(name, "read", &[peer]));
+            [rounds(KILN, "read", &[kiln]), peers.concat()].concat()
+        };
+        let (old, new) = (run(100.0, 100.0), run(60.0, 80.0));
+        let text = Comparison::new(&old, &new, 0.1).text(10.0);
+        assert!(text.contains("most other engines became slower, too (median x0.80)"), "{text}");
+        let line = text.lines().find(|line| line.contains("| kiln")).unwrap();
+        assert!(line.contains("0.60") && line.contains("0.75"), "{line}");
+
+        let text = Comparison::new(&old, &run(60.0, 101.0), 0.1).text(10.0);
+        assert!(text.contains("stayed where they were (median x1.01)") && !text.contains("drift"), "{text}");
+        let kiln = rounds(KILN, "read", &[100.0]);
+        assert!(Comparison::new(&kiln, &kiln, 0.1).text(10.0).contains("Too few cells"));
+    }
+
+    #[test]
+    fn other_versions_are_named_once() {
+        let old = [rounds(KILN, "read", &[1.0]), rounds(KILN, "update", &[1.0])].concat();
+        let mut new = old.clone();
+        new.iter_mut().for_each(|row| row.version = "2".to_owned());
+        let text = Comparison::new(&old, &new, 0.1).text(10.0);
+        assert_eq!(text.matches("Version of kiln: 1.2.3 -> 2").count(), 1);
+    }
+
+    #[test]
+    fn a_busy_machine_is_reported_with_how_busy_it_was() {
+        let mut rows = rounds(KILN, "read", &[1.0, 1.0, 1.0]);
+        assert_eq!(busy_warning(&rows), None);
+        rows[0].others = 0.05;
+        rows[0].steal = 0.02;
+        assert_eq!(busy_warning(&rows), None);
+        rows[1].others = 0.25;
+        rows[2].steal = 0.03;
+        let warning = busy_warning(&rows).unwrap();
+        assert!(warning.starts_with("2 of 3 ") && warning.contains("25.0%") && warning.contains("3.00%"));
+    }
+
+    #[test]
+    fn files_without_a_common_cell_and_failures_on_request() {
+        let directory = tempfile::tempdir().unwrap();
+        let write = |name: &str, rows: &[Row]| {
+            let path = directory.path().join(name);
+            let mut writer = results::RowWriter::create(Some(&path)).unwrap();
+            rows.iter().for_each(|row| writer.write(row).unwrap());
+            path
+        };
+        let fast = write("fast", &rounds(KILN, "read", &[100.0]));
+        let slow = write("slow", &rounds(KILN, "read", &[10.0]));
+        let other = write("other", &rounds(KILN, "scan", &[10.0]));
+        let settings = |new: &Path, fail_on_slower| CompareSettings {
+            old: fast.clone(),
+            new: new.to_owned(),
+            threshold: 10.0,
+            fail_on_slower,
+        };
+        let text = |settings: &CompareSettings| format!("{:?}", run(settings).unwrap());
+        assert_eq!(text(&settings(&slow, true)), format!("{:?}", ExitCode::FAILURE));
+        assert_eq!(text(&settings(&slow, false)), format!("{:?}", ExitCode::SUCCESS));
+        assert_eq!(text(&settings(&fast, true)), format!("{:?}", ExitCode::SUCCESS));
+        assert!(run(&settings(&other, false)).unwrap_err().to_string().contains("no cell in common"));
+    }
+}
