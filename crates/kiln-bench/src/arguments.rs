@@ -19,6 +19,8 @@ pub(crate) enum Command {
     Figures(Settings),
     /// How two result files differ: what became faster or slower by more than the noise.
     Compare(CompareSettings),
+    /// Result files as a page with pictures and tables.
+    Report(ReportSettings),
 }
 
 /// What is compared.
@@ -40,6 +42,23 @@ pub(crate) struct CompareSettings {
 const COMPARE_HELP: &str = "\
 A cell is faster or slower when the ranges of its rounds (minimum to maximum) in both files do not overlap and the medians of its
 operations per second differ by more than the threshold. Without --fail-on-slower the exit code is 0 whatever changed.";
+
+/// What is drawn, and where it goes.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = REPORT_HELP)]
+pub(crate) struct ReportSettings {
+    /// The result files. Ratios are only taken within one file.
+    #[arg(required = true)]
+    pub(crate) files: Vec<PathBuf>,
+    /// The directory for index.html and the pictures: not there, empty, or with an earlier report, which is replaced.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: PathBuf,
+}
+
+const REPORT_HELP: &str = "\
+The page needs no network and no script. What can be drawn depends on what was measured: bars always; the effect of the
+vulnerability window where Kiln ran with two or more; throughput over time where a measurement has bins; scaling where there are
+two or more numbers of threads.";
 
 /// A part of the figures that can be run alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -157,11 +176,14 @@ mod tests {
     }
 
     #[test]
-    fn a_threshold_is_a_percentage() {
+    fn a_threshold_is_a_percentage_and_a_report_needs_files_and_a_place() {
         let parse = |text: &str| Arguments::try_parse_from(text.split(' '));
         assert!(parse("kiln-bench compare a b --threshold 2.5 --fail-on-slower").is_ok());
         for threshold in ["-1", "101", "NaN", "x"] {
             assert!(parse(&format!("kiln-bench compare a b --threshold={threshold}")).is_err());
         }
+        assert!(parse("kiln-bench report a b --out c").is_ok());
+        assert!(parse("kiln-bench report a").is_err());
+        assert!(parse("kiln-bench report --out c").is_err());
     }
 }

@@ -13,12 +13,9 @@ use crate::arguments::CompareSettings;
 use crate::report::{Samples, Table};
 use crate::results::{self, Row};
 use crate::summary::cells::{Cell, Field, Kind, THROUGHPUT, cells};
+use crate::summary::idleness;
 use crate::summary::numbers::{microseconds, rate, significant};
 
-/// With more of the processors' time taken by other processes, a machine was busy.
-pub(crate) const OTHERS_MAX: f64 = 0.05;
-/// With more of it taken by other machines on the same hardware, too.
-pub(crate) const STEAL_MAX: f64 = 0.02;
 /// So many cells of other engines are needed to tell what the machine did.
 const DRIFT_CELLS_MIN: usize = 3;
 /// What the other engines changed by, at least, to be worth a warning.
@@ -70,7 +67,7 @@ pub(crate) fn run(settings: &CompareSettings) -> Result<ExitCode> {
     );
     print!("{}", comparison.text(settings.threshold));
     for (path, rows) in [(&settings.old, &old), (&settings.new, &new)] {
-        if let Some(warning) = busy_warning(rows) {
+        if let Some(warning) = idleness::warning(rows) {
             println!("\nWARNING: {}: {warning}", path.display());
         }
     }
@@ -255,21 +252,6 @@ fn cell_text(cell: &Cell<'_>) -> String {
     )
 }
 
-/// What to say of rows that were measured while the machine was busy, if any were.
-pub(crate) fn busy_warning(rows: &[Row]) -> Option<String> {
-    let busy = rows.iter().filter(|row| row.others > OTHERS_MAX || row.steal > STEAL_MAX).count();
-    let worst = |field: fn(&Row) -> f64| 100.0 * rows.iter().map(field).fold(0.0, f64::max);
-    (busy > 0).then(|| {
-        format!(
-            "{busy} of {} measurements were made on a busy machine: other processes took up to {}% of the processors, other \
-             machines up to {}%. Measure again when it is idle.",
-            rows.len(),
-            significant(worst(|row| row.others)),
-            significant(worst(|row| row.steal))
-        )
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::Path;
@@ -363,19 +345,6 @@ mod tests {
         new.iter_mut().for_each(|row| row.version = "2".to_owned());
         let text = Comparison::new(&old, &new, 0.1).text(10.0);
         assert_eq!(text.matches("Version of kiln: 1.2.3 -> 2").count(), 1);
-    }
-
-    #[test]
-    fn a_busy_machine_is_reported_with_how_busy_it_was() {
-        let mut rows = rounds(KILN, "read", &[1.0, 1.0, 1.0]);
-        assert_eq!(busy_warning(&rows), None);
-        rows[0].others = 0.05;
-        rows[0].steal = 0.02;
-        assert_eq!(busy_warning(&rows), None);
-        rows[1].others = 0.25;
-        rows[2].steal = 0.03;
-        let warning = busy_warning(&rows).unwrap();
-        assert!(warning.starts_with("2 of 3 ") && warning.contains("25.0%") && warning.contains("3.00%"));
     }
 
     #[test]

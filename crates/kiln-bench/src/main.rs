@@ -10,7 +10,8 @@
 //!   │    ├── floor             what the device itself takes for one durable write
 //!   │    ├── servers           servers and `redis-benchmark` as child processes
 //!   │    └── report, results   tables for people, JSON lines for programs
-//!   └── compare                how two result files differ
+//!   ├── compare                how two result files differ
+//!   └── pictures               result files as a page
 //!        └── summary           rows put together to cells and groups, and as tables
 //!  machine, scratch, progress, interrupt, usage: the surroundings of a run
 //! ```
@@ -28,6 +29,7 @@ mod generate;
 mod interrupt;
 mod machine;
 mod measure;
+mod pictures;
 mod progress;
 
 mod report;
@@ -49,6 +51,7 @@ fn main() -> ExitCode {
     let result = interrupt::install().and_then(|()| match &arguments.command {
         Command::Figures(settings) => figures::run(settings).map(|()| ExitCode::SUCCESS),
         Command::Compare(settings) => compare::run(settings),
+        Command::Report(settings) => pictures::run(settings).map(|()| ExitCode::SUCCESS),
     });
     match result {
         Ok(code) => code,

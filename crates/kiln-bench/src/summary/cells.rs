@@ -40,6 +40,14 @@ impl Promise {
             Promise::Durable => "durable at each commit",
         }
     }
+
+    /// In one word, for names of files.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Promise::Later => "later",
+            Promise::Durable => "durable",
+        }
+    }
 }
 
 /// What is done: everything of a cell but who does it.
@@ -136,15 +144,20 @@ impl Contestant {
         }
     }
 
-    /// The mode's name in results, with the window where there is one.
-    pub(crate) fn mode(&self) -> String {
-        let mode = match self.mode {
+    /// The mode's name in results.
+    pub(crate) fn mode_name(&self) -> &'static str {
+        match self.mode {
             Mode::Strong => "strong",
             Mode::Weak => "weak",
             Mode::Safe => "safe",
             Mode::Fast => "fast",
             Mode::Floor => "floor",
-        };
+        }
+    }
+
+    /// The mode, with the window where there is one.
+    pub(crate) fn mode(&self) -> String {
+        let mode = self.mode_name();
         self.window_ms.map_or_else(|| mode.to_owned(), |window| format!("{mode} {}", numbers::window(window)))
     }
 

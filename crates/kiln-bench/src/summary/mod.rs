@@ -3,13 +3,15 @@
 //! ```text
 //!  mod       the tables
 //!   ├── cells     rounds, cells and groups
-//!   └── numbers   numbers as text
+//!   ├── numbers   numbers as text
+//!   └── idleness  whether the machine was idle
 //! ```
 //!
 //! A ratio is taken round by round, so that a slow moment of the machine falls on both sides, and is the median of these.
 //! Engines whose commits are durable when acknowledged are never in one table with those whose are not.
 
 pub(crate) mod cells;
+pub(crate) mod idleness;
 pub(crate) mod numbers;
 #[cfg(test)]
 pub(crate) mod tests;

@@ -40,6 +40,14 @@ pub(crate) fn window(milliseconds: u64) -> String {
     }
 }
 
+/// The text of a round value without the zeros behind its point: 1.50 M is 1.5 M.
+pub(crate) fn trimmed(text: &str) -> String {
+    let (number, unit) = text.split_at(text.find(' ').unwrap_or(text.len()));
+    let number =
+        if number.contains('.') { number.trim_end_matches('0').trim_end_matches('.') } else { number };
+    format!("{number}{unit}")
+}
+
 /// The value in the largest unit of which it is at least one when rounded; units go from large to small.
 fn scaled(value: f64, units: &[(f64, &str)]) -> String {
     if !value.is_finite() {
@@ -55,6 +63,13 @@ fn scaled(value: f64, units: &[(f64, &str)]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn round_values_have_no_zeros_behind_the_point() {
+        let texts = [0.0, 0.5, 10.0, 1500.0, 2e6, 100e3, 25e6].map(|value| trimmed(&rate(value)));
+        assert_eq!(texts, ["0", "0.5", "10", "1.5 k", "2 M", "100 k", "25 M"]);
+        assert_eq!(trimmed("-"), "-");
+    }
 
     #[test]
     fn three_digits_are_left_of_a_number() {

@@ -1,0 +1,219 @@
+//! The page: everything that was measured, first at a glance and then by workload.
+
+use std::fmt::Write as _;
+
+use clap::ValueEnum;
+
+use super::svg::{self, escape};
+use super::{Picture, Section};
+use crate::engines::catalog::{Mode, Name};
+use crate::results::Row;
+use crate::summary::cells::{Cell, Group, Kind, THROUGHPUT, cells};
+use crate::summary::idleness;
+use crate::summary::{self, numbers};
+
+/// The page's file.
+pub(super) const FILE: &str = "index.html";
+
+/// What the page has besides the pictures' style.
+const STYLE: &str = "\
+*{box-sizing:border-box}body{margin:0 auto;padding:1rem;max-width:76rem;background:var(--paper);color:var(--ink);\
+font:16px/1.5 system-ui,-apple-system,\"Segoe UI\",Roboto,\"Liberation Sans\",sans-serif}\
+h1{margin:.5rem 0 0;font-size:1.7rem}h2{margin:2.5rem 0 .5rem;font-size:1.3rem;border-bottom:1px solid var(--grid);padding-bottom:.2rem}\
+p,ul{max-width:48rem}.muted{color:var(--muted)}a{color:inherit}\
+.banner{border:2px solid var(--kiln);border-radius:.4rem;padding:.6rem .9rem;font-weight:600}\
+.pictures{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,27rem),1fr));gap:1.2rem 2.5rem;align-items:start}\
+figure{margin:0;min-width:0}figure:has(details[open]){grid-column:1/-1}\
+.p-picture{display:block;width:100%;max-width:36rem;height:auto}\
+.wide{overflow-x:auto}table{border-collapse:collapse;font-size:.85rem;font-variant-numeric:tabular-nums;margin:.5rem 0}\
+th,td{padding:.25rem .6rem;border-bottom:1px solid var(--grid);text-align:left;vertical-align:top}th{color:var(--muted);font-weight:600}\
+th,.n{white-space:nowrap}.n{text-align:right}tr.kiln td{font-weight:600}tr.floor td{color:var(--muted)}\
+summary{cursor:pointer;color:var(--muted);font-size:.85rem}nav a{display:inline-block;margin-right:.8rem}";
+
+/// What a reader must know to judge the numbers.
+const METHOD: &[&str] = &[
+    "Data is loaded once and warmed up; then come rounds in which the compared engines alternate, so that a slow moment of the machine \
+     falls on all of them. Numbers are medians of the rounds, with minimum and maximum where it says so.",
+    "Ratios are taken round by round within one run, and are the medians of these. Kiln ×3 means that Kiln does three times as many \
+     operations in the same time. Where Kiln ran with several windows, the shortest is compared: it loses least in a crash.",
+    "Engines that acknowledge a commit when it is durable (modes strong and safe, and the floor \"device\") are compared with each \
+     other; those that acknowledge it first (weak and fast, and the floor \"memory\") likewise. The time for making everything durable \
+     at the end counts.",
+    "Floors are what the machine can do: \"memory\" keeps data in memory behind one lock, \"device\" writes and syncs 4 KiB, \
+     \"generator\" is the load with no engine. A floor's bar that is cut off would be longer than there is room for.",
+    "Every value that is read is checked; a wrong result fails the run. Of operations faster than 10 us, one in 64 is timed.",
+];
+
+/// The whole page.
+pub(super) fn page(rows: &[Row], sections: &[Section<'_>]) -> String {
+    let mut html = format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n<title>Kiln beside its peers</title>\n\
+         <style>{}{}{STYLE}</style>\n</head>\n<body>\n<h1>Kiln beside its peers</h1>\n",
+        svg::STYLE,
+        svg::color_style()
+    );
+    html.push_str(&head(rows));
+    html.push_str(&glance(sections));
+    for section in sections {
+        html.push_str(&section_html(section));
+    }
+    html.push_str(&engines(rows));
+    html.push_str("<h2 id=\"method\">Method</h2>\n<ul>\n");
+    METHOD.iter().for_each(|line| html.push_str(&format!("<li>{}</li>\n", escape(line))));
+    html.push_str("</ul>\n</body>\n</html>\n");
+    html
+}
+
+/// How much was measured, and how idle the machine was.
+fn head(rows: &[Row]) -> String {
+    let mut rounds: Vec<u32> = rows.iter().map(|row| row.round).collect();
+    rounds.sort_unstable();
+    rounds.dedup();
+    let mut html = format!(
+        "<p class=\"muted\">{} measurements in {} rounds, {} altogether. {}</p>\n",
+        rows.len(),
+        rounds.len(),
+        duration(rows.iter().map(|row| row.seconds + row.persist_s).sum()),
+        escape(&idleness::text(rows))
+    );
+    let unchecked = rows.iter().filter(|row| !row.checked).count();
+    let unchecked =
+        (unchecked > 0).then(|| format!("The results of {unchecked} measurements were not checked."));
+    for warning in idleness::warning(rows).into_iter().chain(unchecked) {
+        // Writing to a String cannot fail.
+        let _ = writeln!(html, "<p class=\"banner\" role=\"alert\">{}</p>", escape(&warning));
+    }
+    html
+}
+
+fn duration(seconds: f64) -> String {
+    if seconds < 120.0 {
+        format!("{} s", numbers::significant(seconds))
+    } else {
+        format!("{:.0} minutes", seconds / 60.0)
+    }
+}
+
+/// Kiln and the best peer of each group, with links to the pictures.
+fn glance(sections: &[Section<'_>]) -> String {
+    let of_section = |section: &Section<'_>| -> Vec<String> {
+        section.groups.iter().filter_map(|(group, _)| glance_row(&section.anchor, group)).collect()
+    };
+    let rows: Vec<String> = sections.iter().flat_map(of_section).collect();
+    if rows.is_empty() {
+        let links: String = sections
+            .iter()
+            .map(|section| format!("<a href=\"#{}\">{}</a>\n", section.anchor, escape(section.workload)))
+            .collect();
+        return format!("<nav>\n{links}</nav>\n");
+    }
+    format!(
+        "<h2>At a glance</h2>\n<div class=\"wide\"><table>\n<tr><th>workload</th><th>load</th><th>keys</th><th>commits</th>\
+         <th class=\"n\">Kiln ops/s</th><th>best peer</th><th class=\"n\">its ops/s</th><th class=\"n\">Kiln/it</th></tr>\n{}\
+         </table></div>\n",
+        rows.concat()
+    )
+}
+
+fn glance_row(anchor: &str, group: &Group<'_>) -> Option<String> {
+    let kiln = group.base()?;
+    let median = |cell: &Cell<'_>| cell.samples(THROUGHPUT).median();
+    let peers = group.cells.iter().filter(|cell| cell.contestant.kind == Kind::Peer);
+    let best = peers.max_by(|a, b| median(a).total_cmp(&median(b)));
+    let (name, rate, ratio) = best.map_or_else(Default::default, |best| {
+        let ratio = summary::ratio_text(summary::kiln_ratio(group, best));
+        (best.contestant.engine.clone(), numbers::rate(median(best)), ratio)
+    });
+    let task = &group.task;
+    Some(format!(
+        "<tr><td><a href=\"#{anchor}\">{}</a></td><td>{}</td><td>{}</td><td>{}</td><td class=\"n\">{}</td><td>{}</td>\
+         <td class=\"n\">{rate}</td><td class=\"n\">{ratio}</td></tr>\n",
+        escape(&task.workload),
+        task.load(),
+        task.distribution(),
+        group.promise.text(),
+        numbers::rate(median(kiln)),
+        escape(&name),
+    ))
+}
+
+fn section_html(section: &Section<'_>) -> String {
+    let mut html = format!(
+        "<h2 id=\"{}\">{}</h2>\n<div class=\"pictures\">\n",
+        section.anchor,
+        escape(section.workload)
+    );
+    for (group, picture) in &section.groups {
+        html.push_str(&figure(
+            picture,
+            &format!("<details><summary>All numbers</summary>{}</details>\n", table(group)),
+        ));
+    }
+    section.others.iter().for_each(|picture| html.push_str(&figure(picture, "")));
+    html.push_str("</div>\n");
+    html
+}
+
+fn figure(picture: &Picture, below: &str) -> String {
+    format!("<figure id=\"{}\">\n{}{below}</figure>\n", picture.name, picture.svg.inline())
+}
+
+/// A group's table; the first two columns are words.
+fn table(group: &Group<'_>) -> String {
+    let (columns, rows) = summary::table(group);
+    let class = |at: usize| if at < 2 { "" } else { " class=\"n\"" };
+    let cells = |texts: &mut dyn Iterator<Item = &str>, tag: &str| -> String {
+        let cell = |(at, text)| format!("<{tag}{}>{}</{tag}>", class(at), escape(text));
+        texts.enumerate().map(cell).collect()
+    };
+    let mut html =
+        format!("<div class=\"wide\"><table>\n<tr>{}</tr>\n", cells(&mut columns.into_iter(), "th"));
+    for (cell, row) in group.cells.iter().zip(rows) {
+        let class = match cell.contestant.kind {
+            Kind::Kiln => "kiln",
+            Kind::Peer => "peer",
+            Kind::Floor => "floor",
+        };
+        let _ =
+            writeln!(html, "<tr class=\"{class}\">{}</tr>", cells(&mut row.iter().map(String::as_str), "td"));
+    }
+    html.push_str("</table></div>\n");
+    html
+}
+
+/// The engines: versions, and the settings of those that this program knows.
+fn engines(rows: &[Row]) -> String {
+    let cells = cells(rows);
+    let mut modes: Vec<(Kind, &str, Mode)> = cells
+        .iter()
+        .map(|cell| (cell.contestant.kind, cell.contestant.engine.as_str(), cell.contestant.mode))
+        .collect();
+    modes.sort_unstable();
+    modes.dedup();
+    let mut html = "<h2 id=\"engines\">Engines</h2>\n<div class=\"wide\"><table>\n<tr><th>engine</th><th>version</th><th>mode</th>\
+                    <th>what it is, and its settings</th></tr>\n"
+        .to_owned();
+    for (_, engine, mode) in modes {
+        let own =
+            cells.iter().filter(|cell| cell.contestant.engine == engine && cell.contestant.mode == mode);
+        let mut versions: Vec<&str> =
+            own.clone().flat_map(Cell::versions).filter(|text| !text.is_empty()).collect();
+        versions.sort_unstable();
+        versions.dedup();
+        let mode_text =
+            own.clone().next().map_or_else(String::new, |cell| cell.contestant.mode_name().to_owned());
+        let described = Name::from_str(engine, false).ok().map(Name::description);
+        let settings =
+            described.map_or_else(String::new, |known| format!("{}. {}", known.what, (known.settings)(mode)));
+        let _ = writeln!(
+            html,
+            "<tr><td>{}</td><td>{}</td><td>{mode_text}</td><td>{}</td></tr>",
+            escape(engine),
+            escape(&versions.join(", ")),
+            escape(&settings)
+        );
+    }
+    html.push_str("</table></div>\n");
+    html
+}
