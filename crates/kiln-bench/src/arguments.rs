@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::engines::catalog::Name;
+use crate::generate::draws::Distribution;
+
 /// Measures Kiln: ratios from one run, with every result checked.
 #[derive(Debug, Parser)]
 #[command(name = "kiln-bench", version)]
@@ -15,6 +18,13 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Kiln beside its peers: workloads on all engines that are there, in rounds in which they alternate.
+    Run(RunSettings),
+    /// The engines with their modes and settings, and the workloads.
+    List,
+    /// One engine, as a process of its own; started by `run`.
+    #[command(hide = true)]
+    Contestant,
     /// The figures of the README: single keys, transactions, safe commits against the device's floor, RESP beside Redis.
     Figures(Settings),
     /// How two result files differ: what became faster or slower by more than the noise.
@@ -129,6 +139,80 @@ impl Settings {
     }
 }
 
+/// How much is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Profile {
+    /// A few workloads on little data, in less than 5 minutes.
+    Quick,
+    /// All workloads on more data, in some hours.
+    Full,
+}
+
+/// What `run` measures. Everything that is not given is the profile's.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = crate::results::FIELDS_HELP)]
+pub(crate) struct RunSettings {
+    /// How much is measured.
+    #[arg(long, value_enum, default_value_t = Profile::Quick)]
+    pub(crate) profile: Profile,
+    /// Only these engines [default: all that are installed, without the generator; see kiln-bench list].
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub(crate) engines: Vec<Name>,
+    /// Only these workloads [default: the profile's; see kiln-bench list].
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) workloads: Vec<String>,
+    /// Keys in each database [default: 200000 in tables and 1000000 in maps, or ten and five times as many with --profile full].
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1000..=1 << 34))]
+    pub(crate) records: Option<u64>,
+    /// Numbers of client threads.
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 2], value_parser = threads)]
+    pub(crate) threads: Vec<usize>,
+    /// Seconds of one measurement [default: 0.25, or 1 with --profile full].
+    #[arg(long, value_parser = seconds)]
+    pub(crate) seconds: Option<Duration>,
+    /// Rounds of alternating measurements [default: 3, or 5 with --profile full].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: Option<u32>,
+    /// Kiln's vulnerability windows: how long a fast commit may stay undurable.
+    #[arg(long, value_delimiter = ',', default_value = "100ms,5s", value_parser = humantime::parse_duration)]
+    pub(crate) window: Vec<Duration>,
+    /// How keys are chosen [default: as the workload says].
+    #[arg(long, value_enum)]
+    pub(crate) distribution: Option<Distribution>,
+    /// Bytes of a key, 8 to 64 [default: 16 in tables, 8 in maps].
+    #[arg(long)]
+    pub(crate) key_bytes: Option<usize>,
+    /// Bytes of a value, 8 to 1048576 [default: 100 in tables, 8 in maps].
+    #[arg(long)]
+    pub(crate) value_bytes: Option<usize>,
+    /// Keys of each operation of the map-* workloads: read, written or changed together.
+    #[arg(long, default_value_t = 1, value_parser = batch)]
+    pub(crate) batch: usize,
+    /// Memory for caching of each database, in MiB; for Kiln, its log's [default: 256, or 1024 with --profile full].
+    #[arg(long, value_parser = clap::value_parser!(u64).range(64..=1 << 20))]
+    pub(crate) cache: Option<u64>,
+    /// Where the data goes: a directory that is not there, is empty, or was left by an earlier run. It is removed at the end.
+    #[arg(long, default_value = "kiln-bench-data")]
+    pub(crate) dir: PathBuf,
+    /// Also write every measurement to this file, one JSON object a line. The file must not be there.
+    #[arg(long)]
+    pub(crate) json: Option<PathBuf>,
+}
+
+fn threads(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(threads @ 1..=1024) => Ok(threads),
+        _ => Err("between 1 and 1024 threads are possible".to_owned()),
+    }
+}
+
+fn batch(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(batch @ 1..=1000) => Ok(batch),
+        _ => Err("between 1 and 1000 keys are possible".to_owned()),
+    }
+}
+
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 =
         text.parse().map_err(|_| "a number of seconds is needed, for example 0.5".to_owned())?;
@@ -162,7 +246,7 @@ mod tests {
     fn quick_only_changes_what_was_not_given() {
         let settings = |text: &str| match Arguments::parse_from(text.split(' ')).command {
             Command::Figures(settings) => settings,
-            command => panic!("{command:?}"),
+            _ => unreachable!(),
         };
         assert_eq!(settings("kiln-bench figures").rounds(), 5);
         assert_eq!(settings("kiln-bench figures --quick").rounds(), 3);

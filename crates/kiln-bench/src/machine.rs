@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::time::Instant;
 
-use crate::usage::TICKS_PER_SECOND;
+use crate::usage::{TICKS_PER_SECOND, Usage};
 
 /// What describes the machine, for the head of a report.
 pub(crate) fn description() -> String {
@@ -15,18 +15,28 @@ pub(crate) fn description() -> String {
         .and_then(|rest| rest.split_once(':'))
         .map_or("unknown processor", |(_, name)| name.trim());
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let memory_kib: u64 = memory
-        .lines()
-        .find_map(|line| line.strip_prefix("MemTotal:"))
-        .and_then(|rest| rest.split_whitespace().next()?.parse().ok())
-        .unwrap_or(0);
+    let memory_kib = memory_kib("MemTotal:");
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     format!("{model}, {cores} cores, {} GiB, Linux {}", (memory_kib + (1 << 19)) >> 20, kernel.trim())
 }
 
-/// Watches from the start to the end of a run what else the machine did.
+/// Memory that can be had without swapping.
+pub(crate) fn available_memory_bytes() -> u64 {
+    memory_kib("MemAvailable:") << 10
+}
+
+fn memory_kib(label: &str) -> u64 {
+    let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    memory
+        .lines()
+        .find_map(|line| line.strip_prefix(label))
+        .and_then(|rest| rest.split_whitespace().next()?.parse().ok())
+        .unwrap_or(0)
+}
+
+/// Watches for some time what else the machine did.
 pub(crate) struct Watch {
+    child: Option<u32>,
     started: Instant,
     load_before: f64,
     system: SystemTicks,
@@ -34,23 +44,24 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Begins to watch.
-    pub(crate) fn start() -> Watch {
+    /// Begins to watch. What this process does and the child process with this number is not "else".
+    pub(crate) fn start(child: Option<u32>) -> Watch {
         Watch {
+            child,
             started: Instant::now(),
             load_before: load_average(),
             system: SystemTicks::read(),
-            own: own_and_children_seconds(),
+            own: own_seconds(child),
         }
     }
 
-    /// What was seen. All child processes must have been waited for, or their time counts as somebody else's.
+    /// What was seen. All other child processes must have been waited for, or their time counts as somebody else's.
     pub(crate) fn finish(&self) -> Idleness {
         let system = SystemTicks::read();
         let seconds = self.started.elapsed().as_secs_f64().max(0.001);
         let cores = std::thread::available_parallelism().map_or(1, usize::from) as f64;
         let busy_s = (system.busy - self.system.busy) / TICKS_PER_SECOND;
-        let own_s = own_and_children_seconds() - self.own;
+        let own_s = own_seconds(self.child) - self.own;
         Idleness {
             load_before: self.load_before,
             others: ((busy_s - own_s) / (seconds * cores)).clamp(0.0, 1.0),
@@ -121,12 +132,13 @@ impl SystemTicks {
     }
 }
 
-fn own_and_children_seconds() -> f64 {
+/// Processor time of this process, of the child processes that it has waited for, and of one that runs.
+fn own_seconds(child: Option<u32>) -> f64 {
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     // utime, stime, cutime and cstime follow each other.
     let ticks: f64 = fields.iter().skip(11).take(4).filter_map(|field| field.parse::<f64>().ok()).sum();
-    ticks / TICKS_PER_SECOND
+    ticks / TICKS_PER_SECOND + child.map_or(0.0, |child| Usage::of(child).cpu_s)
 }
 
 #[cfg(test)]

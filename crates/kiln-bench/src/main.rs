@@ -2,17 +2,19 @@
 //!
 //! ```text
 //!  main ── arguments           what is asked for
-//!   ├── figures                which cells are measured, their goals, their tables
+//!   ├── run                    engines side by side, each in a process of its own
+//!   ├── figures                Kiln's own goals, and the server beside Redis
 //!   │    ├── workloads         one operation, repeated: what a cell does
-//!   │    │    ├── engines      who does it (Kiln; peers implement the same two traits)
+//!   │    │    ├── engines      who does it: Kiln, its peers, the floors
 //!   │    │    └── generate     keys and values, at almost no cost inside the timed loop
 //!   │    ├── measure           threads, time, latencies: how a cell is timed
 //!   │    ├── floor             what the device itself takes for one durable write
 //!   │    ├── servers           servers and `redis-benchmark` as child processes
 //!   │    └── report, results   tables for people, JSON lines for programs
 //!   ├── compare                how two result files differ
-//!   └── pictures               result files as a page
-//!        └── summary           rows put together to cells and groups, and as tables
+//!   ├── pictures               result files as a page
+//!   │    └── summary           rows put together to cells and groups, and as tables
+//!   └── list                   what there is to measure
 //!  machine, scratch, progress, interrupt, usage: the surroundings of a run
 //! ```
 //!
@@ -27,13 +29,14 @@ mod figures;
 mod floor;
 mod generate;
 mod interrupt;
+mod list;
 mod machine;
 mod measure;
 mod pictures;
 mod progress;
-
 mod report;
 mod results;
+mod run;
 mod scratch;
 mod servers;
 mod summary;
@@ -49,6 +52,9 @@ use crate::arguments::{Arguments, Command};
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let result = interrupt::install().and_then(|()| match &arguments.command {
+        Command::Run(settings) => run::run(settings).map(|()| ExitCode::SUCCESS),
+        Command::List => list::run().map(|()| ExitCode::SUCCESS),
+        Command::Contestant => run::contestant::serve().map(|()| ExitCode::SUCCESS),
         Command::Figures(settings) => figures::run(settings).map(|()| ExitCode::SUCCESS),
         Command::Compare(settings) => compare::run(settings),
         Command::Report(settings) => pictures::run(settings).map(|()| ExitCode::SUCCESS),

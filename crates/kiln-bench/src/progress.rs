@@ -27,9 +27,9 @@ impl Progress {
         self.bar.set_message(what.into());
     }
 
-    /// One step is done.
-    pub(crate) fn step(&self) {
-        self.bar.inc(1);
+    /// So many steps are done.
+    pub(crate) fn steps(&self, count: u64) {
+        self.bar.inc(count);
     }
 
     /// Prints to standard output without tearing the bar.

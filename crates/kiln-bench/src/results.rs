@@ -29,7 +29,7 @@ Each line of a result file is one measurement:
   ops, seconds  what was done, and in which time
   persist_s     the time after it for making everything durable; zero where it was, or where nothing was written
   ops_per_s     ops over seconds and persist_s together
-  p50_us, p99_us, p999_us, max_us   latency; of operations faster than 10 us, one in 64 is timed
+  p50_us, p99_us, p999_us, max_us   latency; of operations faster than 10 us, one in 61 is timed
   lag_p50_us, lag_p99_us, lag_max_us  from commit to durable, null where the engine does not tell
   cpu_s         processor time of the engine's process (for an embedded engine, its load included)
   rss_bytes     the most memory that the process has had so far

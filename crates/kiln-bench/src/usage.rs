@@ -7,7 +7,7 @@ use std::fs;
 pub(crate) struct Usage {
     /// Processor time in seconds, user and system.
     pub(crate) cpu_s: f64,
-    /// Memory held now.
+    /// The most memory that it has held.
     pub(crate) rss_bytes: u64,
     /// Bytes that it caused to be written to devices.
     pub(crate) device_bytes: u64,
@@ -24,12 +24,21 @@ impl Usage {
         let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
         Usage {
             cpu_s: cpu_seconds(&read("stat")),
-            rss_bytes: number_after(&read("status"), "VmRSS:") * 1024,
+            rss_bytes: number_after(&read("status"), "VmHWM:") * 1024,
             device_bytes: number_after(&read("io"), "\nwrite_bytes:"),
         }
     }
 
-    /// What was used since `earlier`; memory is what is held now.
+    /// What was used in this time and in a later one.
+    pub(crate) fn and(self, later: Usage) -> Usage {
+        Usage {
+            cpu_s: self.cpu_s + later.cpu_s,
+            rss_bytes: later.rss_bytes,
+            device_bytes: self.device_bytes + later.device_bytes,
+        }
+    }
+
+    /// What was used since `earlier`; memory is the most so far.
     pub(crate) fn since(self, earlier: Usage) -> Usage {
         Usage {
             cpu_s: (self.cpu_s - earlier.cpu_s).max(0.0),

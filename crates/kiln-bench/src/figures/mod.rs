@@ -40,7 +40,7 @@ impl Run<'_> {
         row.records = self.settings.records;
         row.checked = true;
         self.rows.write(&row)?;
-        self.progress.step();
+        self.progress.steps(1);
         Ok(())
     }
 
@@ -78,7 +78,7 @@ pub(crate) fn run(settings: &Settings) -> Result<()> {
     if cfg!(debug_assertions) {
         eprintln!("kiln-bench: this is a debug build, its figures mean nothing: use cargo run --release");
     }
-    let watch = Watch::start();
+    let watch = Watch::start(None);
     let scratch = Scratch::create(&settings.dir)?;
     scratch.require_space(space_needed(settings))?;
     if scratch.in_memory() {

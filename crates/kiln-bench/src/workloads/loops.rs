@@ -26,7 +26,7 @@ pub(crate) fn run<E: Engine>(
     macro_rules! repeat {
         (|$client:ident| $call:expr) => {
             measure::repeat(threads, duration, &progress, |thread| {
-                let mut $client = Client::new(data, distribution, thread, threads)?;
+                let mut $client = Client::new(data, distribution, thread)?;
                 Ok(move || $call)
             })
         };
@@ -36,9 +36,9 @@ pub(crate) fn run<E: Engine>(
         Operation::GetOrPut { reads: 0 } => repeat!(|client| client.put()),
         Operation::GetOrPut { reads } => repeat!(|client| client.get_or_put(reads)),
         Operation::PutDurably => repeat!(|client| client.put_durably()),
-        Operation::PutInBothWays => repeat!(|client| client.put_in_both_ways()),
         Operation::GetOrAdd { reads } => repeat!(|client| client.get_or_add(reads)),
         Operation::GetMany(count) => repeat!(|client| client.get_many(count)),
+        Operation::GetOrPutMany { reads, count } => repeat!(|client| client.get_or_put_many(reads, count)),
         Operation::PutMany(count) => repeat!(|client| client.put_many(count)),
         Operation::ModifyMany(count) => repeat!(|client| client.modify_many(count)),
         Operation::GetOrInsert { reads } => repeat!(|client| client.get_or_insert(reads)),
@@ -48,13 +48,26 @@ pub(crate) fn run<E: Engine>(
     }
 }
 
+/// Lets every other thread write keys and wait until they are durable, while the others do not wait: what both groups did, those
+/// first that do not wait.
+pub(crate) fn run_in_both_ways<E: Engine>(
+    data: &Data<'_, E>,
+    distribution: Distribution,
+    threads: usize,
+    duration: Duration,
+) -> Result<[Measured; 2]> {
+    measure::repeat_in_groups(threads, duration, &|| data.engine.progress(), |thread| {
+        let (mut client, waits) = (Client::new(data, distribution, thread)?, thread % 2 == 1);
+        Ok(move || if waits { client.put_durably() } else { client.put() })
+    })
+}
+
 /// What one thread has. Each method is one operation, and returns how many it counts for.
 struct Client<'d, 'e, E: Engine> {
     data: &'d Data<'e, E>,
     worker: E::Worker<'e>,
     draws: Draws,
     latest: bool,
-    waits: bool,
     /// Counts up with each write, so that no two write the same.
     counter: u64,
     value: Vec<u8>,
@@ -67,18 +80,12 @@ struct Client<'d, 'e, E: Engine> {
 }
 
 impl<'d, 'e, E: Engine> Client<'d, 'e, E> {
-    fn new(
-        data: &'d Data<'e, E>,
-        distribution: Distribution,
-        thread: usize,
-        threads: usize,
-    ) -> Result<Client<'d, 'e, E>> {
+    fn new(data: &'d Data<'e, E>, distribution: Distribution, thread: usize) -> Result<Client<'d, 'e, E>> {
         Ok(Client {
             data,
             worker: data.engine.worker()?,
             draws: data.draws(distribution, thread)?,
             latest: distribution == Distribution::Latest,
-            waits: thread % 2 == 1 || threads == 1,
             counter: 0,
             value: data.sizes.blank_value(),
             buffer: Vec::with_capacity(data.sizes.value_bytes),
@@ -145,10 +152,6 @@ impl<'d, 'e, E: Engine> Client<'d, 'e, E> {
         Ok(1)
     }
 
-    fn put_in_both_ways(&mut self) -> Result<u64> {
-        if self.waits { self.put_durably() } else { self.put() }
-    }
-
     #[inline]
     fn get_or_add(&mut self, reads: u32) -> Result<u64> {
         let draw = self.draws.next();
@@ -171,6 +174,10 @@ impl<'d, 'e, E: Engine> Client<'d, 'e, E> {
         let (sizes, indexes) = (self.data.sizes, &self.indexes);
         self.worker.get_all(&self.keys, &mut |at, value| sizes.check(value, indexes[at]).map(drop))?;
         Ok(1)
+    }
+
+    fn get_or_put_many(&mut self, reads: u32, count: usize) -> Result<u64> {
+        if self.draws.next().within(reads) { self.get_many(count) } else { self.put_many(count) }
     }
 
     fn put_many(&mut self, count: usize) -> Result<u64> {

@@ -2,11 +2,13 @@
 
 pub(crate) mod data;
 mod loops;
+pub(crate) mod spec;
 #[cfg(test)]
 mod tests;
+pub(crate) mod tpcc;
 
 pub(crate) use self::data::Data;
-pub(crate) use self::loops::run;
+pub(crate) use self::loops::{run, run_in_both_ways};
 
 /// One operation, repeated. One that is about some keys counts as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,8 +20,6 @@ pub(crate) enum Operation {
     },
     /// Writes one key and waits until it is durable.
     PutDurably,
-    /// Every other thread writes keys and waits until they are durable, the others do not wait.
-    PutInBothWays,
     /// Reads one key, or counts one up.
     GetOrAdd {
         /// How many of a hundred operations read.
@@ -29,6 +29,13 @@ pub(crate) enum Operation {
     GetMany(usize),
     /// Writes some keys together, in a transaction where the engine has them.
     PutMany(usize),
+    /// One of both.
+    GetOrPutMany {
+        /// How many of a hundred operations read.
+        reads: u32,
+        /// Keys of an operation.
+        count: usize,
+    },
     /// Reads some keys, counts each one up, and writes them, in one transaction.
     ModifyMany(usize),
     /// Reads one key, or writes one that was not there before.

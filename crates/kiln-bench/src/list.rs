@@ -1,0 +1,48 @@
+//! `kiln-bench list`: what there is to measure.
+
+use anyhow::Result;
+use clap::ValueEnum;
+
+use crate::engines::catalog::{Mode, Name, Shape};
+use crate::workloads::spec;
+
+/// Prints the engines and the workloads.
+pub(crate) fn run() -> Result<()> {
+    println!("Engines:");
+    for name in Name::value_variants() {
+        let description = name.description();
+        let version = (description.version)();
+        println!("  {:<14} {}", name.text(), description.what);
+        match version {
+            Ok(version) if version.is_empty() => {}
+            Ok(version) => println!("  {:<14} version {version}", ""),
+            Err(error) => println!("  {:<14} NOT HERE: {error:#}", ""),
+        }
+        let mut lacks = Vec::new();
+        if !description.shapes.contains(&Shape::Table) {
+            lacks.push("no ordered keys");
+        }
+        if !description.transactions {
+            lacks.push("no transactions");
+        }
+        if !lacks.is_empty() {
+            println!("  {:<14} {}", "", lacks.join(", "));
+        }
+        for &mode in description.modes {
+            println!("  {:<14} {:<7} {}", "", mode_text(mode), (description.settings)(mode));
+        }
+    }
+    println!(
+        "\nWorkloads (transactions of their own unless told otherwise; keys are chosen uniformly unless told otherwise):"
+    );
+    for workload in spec::list() {
+        let distribution = format!("{:?}", workload.distribution).to_lowercase();
+        let dataset = format!("{:?}", workload.dataset).to_lowercase();
+        println!("  {:<17} {:<6} {:<8} {}", workload.name, dataset, distribution, workload.what);
+    }
+    Ok(())
+}
+
+fn mode_text(mode: Mode) -> String {
+    format!("{mode:?}").to_lowercase()
+}

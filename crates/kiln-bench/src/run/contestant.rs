@@ -1,0 +1,280 @@
+//! A contestant's own process: one database of one engine, which does what it is asked to and nothing else.
+//!
+//! Each engine has a process of its own so that none shares the allocator, the threads or the faults of another, and so that
+//! processor time and memory are its own.
+
+use std::io::{BufRead, Write};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use rustix::process::{Signal, set_parent_process_death_signal};
+
+use super::protocol::{Cell, Command, Content, Contestant, Reply};
+use crate::engines::Engine;
+use crate::engines::catalog::{self, Mode, Settings, Shape, Visitor};
+use crate::generate::Sizes;
+use crate::measure::Measured;
+use crate::results::Row;
+use crate::scratch::disk_bytes;
+use crate::usage::Usage;
+use crate::workloads::spec::{self, Dataset, Kind, Workload};
+use crate::workloads::tpcc::{self, Tpcc};
+use crate::workloads::{self, Data, Operation};
+
+/// The window of a contestant that has none.
+const NO_WINDOW: Duration = Duration::from_millis(100);
+
+/// Does what standard input says, until it ends.
+pub(crate) fn serve() -> Result<()> {
+    // A contestant whose run has died is of no use to anybody, and may be stopped for ever.
+    set_parent_process_death_signal(Some(Signal::KILL)).context("cannot ask to end with the run")?;
+    let mut lines = std::io::stdin().lock().lines();
+    let first = lines.next().context("no contestant was named")??;
+    let contestant: Contestant = serde_json::from_str(&first)?;
+    let (shape, sizes, records) = match contestant.content {
+        Content::Table { sizes, records } => (Shape::Table, sizes, records),
+        Content::Map { sizes, records } => (Shape::Map, sizes, records),
+        Content::Tpcc { warehouses } => {
+            let rows = u64::from(warehouses) * tpcc::WAREHOUSE_ROWS;
+            (Shape::Table, Dataset::Tpcc.default_sizes(), rows)
+        }
+    };
+    let settings = Settings {
+        path: contestant.path.clone(),
+        mode: contestant.mode,
+        shape,
+        sizes,
+        records,
+        cache_bytes: contestant.cache_bytes,
+        window: contestant.window_ms.map_or(NO_WINDOW, Duration::from_millis),
+    };
+    let served =
+        catalog::with_engine(contestant.engine, &settings, Serving { contestant: &contestant, lines });
+    // Whatever failed, the run hears of it; after the last command this is the news that the database closed well.
+    answer(&match served {
+        Ok(()) => Reply::Done,
+        Err(error) => Reply::Failed(format!("{error:#}")),
+    })
+}
+
+fn answer(reply: &Reply) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    serde_json::to_writer(&mut out, reply)?;
+    out.write_all(b"\n")?;
+    out.flush().context("the run does not listen")
+}
+
+/// Serves one opened engine.
+struct Serving<'a, L> {
+    contestant: &'a Contestant,
+    lines: L,
+}
+
+impl<L: Iterator<Item = std::io::Result<String>>> Visitor for Serving<'_, L> {
+    type Output = ();
+
+    fn visit<E: Engine>(self, engine: &E) -> Result<()> {
+        let version = (self.contestant.engine.description().version)()?;
+        let mut served = Served {
+            contestant: self.contestant,
+            version,
+            engine,
+            loaded: match self.contestant.content {
+                Content::Table { sizes, records } | Content::Map { sizes, records } => {
+                    Loaded::Keys(Data::new(engine, sizes, records))
+                }
+                Content::Tpcc { warehouses } => Loaded::Tpcc(Tpcc::new(engine, warehouses)),
+            },
+            sum: None,
+        };
+        for line in self.lines {
+            match serde_json::from_str(&line?)? {
+                Command::Load => {
+                    served.load()?;
+                    answer(&Reply::Done)?;
+                }
+                Command::Cell(cell) => answer(&Reply::Rows(served.cell(&cell)?))?,
+                Command::Finish => return served.check(),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a database holds, once loaded.
+enum Loaded<'e, E> {
+    Keys(Data<'e, E>),
+    Tpcc(Tpcc<'e, E>),
+}
+
+/// An opened engine with its data.
+struct Served<'e, E> {
+    contestant: &'e Contestant,
+    version: String,
+    engine: &'e E,
+    loaded: Loaded<'e, E>,
+    /// What the counters of all values add up to, as long as only operations have run whose counts are known.
+    sum: Option<u64>,
+}
+
+impl<E: Engine> Served<'_, E> {
+    fn keeps_data(&self) -> bool {
+        self.contestant.engine.description().keeps_data
+    }
+
+    fn load(&mut self) -> Result<()> {
+        match &self.loaded {
+            Loaded::Keys(data) => {
+                data.load()?;
+                if self.keeps_data() {
+                    data.warm_up()?;
+                    self.sum = Some(0);
+                }
+            }
+            Loaded::Tpcc(tables) => tables.load()?,
+        }
+        Ok(())
+    }
+
+    /// Runs a workload, makes what it wrote durable, and checks it.
+    fn cell(&mut self, cell: &Cell) -> Result<Vec<Row>> {
+        let workload = spec::find(&cell.workload)?;
+        let kind = workload.in_batches(cell.batch);
+        self.before(kind)?;
+        let measured = self.measure(kind, cell)?;
+        let (before, persisting) = (Usage::own(), Instant::now());
+        if writes(kind) && !self.contestant.mode.is_durable() {
+            self.engine.persist()?;
+        }
+        let persist = persisting.elapsed();
+        let usage = Usage::own().since(before);
+        self.after(kind, &measured)?;
+        let modes: &[Mode] = match (kind, self.contestant.mode) {
+            (Kind::BothWays, Mode::Fast) => &[Mode::Fast, Mode::Safe],
+            (Kind::BothWays, _) => &[Mode::Weak, Mode::Strong],
+            _ => &[self.contestant.mode],
+        };
+        let rows = modes.iter().zip(measured).map(|(&mode, mut measured)| {
+            measured.usage = measured.usage.and(usage);
+            self.row(&workload, cell, mode, &measured, persist)
+        });
+        Ok(rows.collect())
+    }
+
+    fn measure(&self, kind: Kind, cell: &Cell) -> Result<Vec<Measured>> {
+        let duration = Duration::from_secs_f64(cell.seconds);
+        Ok(match (&self.loaded, kind) {
+            (Loaded::Keys(data), Kind::Keys(operation)) => {
+                vec![workloads::run(data, operation, cell.distribution, cell.threads, duration)?]
+            }
+            (Loaded::Keys(data), Kind::BothWays) => {
+                workloads::run_in_both_ways(data, cell.distribution, cell.threads, duration)?.into()
+            }
+            (Loaded::Tpcc(tables), Kind::Tpcc(mix)) => vec![tables.run(mix, cell.threads, duration)?],
+            _ => anyhow::bail!("{} is not for what was loaded", cell.workload),
+        })
+    }
+
+    /// Checks the sum of all counters before an operation that makes it unknown.
+    fn before(&mut self, kind: Kind) -> Result<()> {
+        let keeps_sum = match kind {
+            Kind::Keys(Operation::ModifyMany(_) | Operation::GetOrAdd { reads: 0 }) => true,
+            kind => !writes(kind),
+        };
+        if !keeps_sum {
+            self.check_sum()?;
+            self.sum = None;
+        }
+        Ok(())
+    }
+
+    fn check_sum(&self) -> Result<()> {
+        if let (Some(sum), Loaded::Keys(data)) = (self.sum, &self.loaded) {
+            let found = data.check_all()?;
+            ensure!(found == sum, "the operations counted up to {sum}, and the values add up to {found}");
+        }
+        Ok(())
+    }
+
+    fn after(&mut self, kind: Kind, measured: &[Measured]) -> Result<()> {
+        let ops: u64 = measured.iter().map(|measured| measured.ops).sum();
+        match (&self.loaded, kind) {
+            (_, Kind::Keys(Operation::ModifyMany(keys))) => {
+                self.sum = self.sum.map(|sum| sum + keys as u64 * ops);
+            }
+            (_, Kind::Keys(Operation::GetOrAdd { reads: 0 })) => self.sum = self.sum.map(|sum| sum + ops),
+            (Loaded::Keys(data), kind) if writes(kind) && self.keeps_data() => data.check_sample()?,
+            (Loaded::Tpcc(tables), _) => tables.check()?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Checks everything.
+    fn check(&self) -> Result<()> {
+        if !self.keeps_data() {
+            return Ok(());
+        }
+        self.check_sum()?;
+        match (&self.loaded, self.contestant.content) {
+            (Loaded::Keys(data), content) => {
+                if self.sum.is_none() {
+                    data.check_all()?;
+                }
+                if matches!(content, Content::Table { .. }) {
+                    data.check_order()?;
+                }
+                Ok(())
+            }
+            (Loaded::Tpcc(tables), _) => tables.check(),
+        }
+    }
+
+    fn row(
+        &self,
+        workload: &Workload,
+        cell: &Cell,
+        mode: Mode,
+        measured: &Measured,
+        persist: Duration,
+    ) -> Row {
+        let contestant = self.contestant;
+        let (sizes, records) = match contestant.content {
+            Content::Table { sizes, records } | Content::Map { sizes, records } => (sizes, records),
+            Content::Tpcc { warehouses } => {
+                (Sizes { key_bytes: 0, value_bytes: 0 }, u64::from(warehouses) * tpcc::WAREHOUSE_ROWS)
+            }
+        };
+        // Only maps are asked for batches.
+        let batch = if workload.dataset == Dataset::Map { cell.batch } else { 1 };
+        let ops = measured.ops * batch as u64;
+        let seconds = measured.seconds;
+        // The rate is that of the threads, stretched by the time that making everything durable took.
+        let stretched = seconds / (seconds + persist.as_secs_f64()).max(1e-9);
+        Row {
+            version: self.version.clone(),
+            workload: workload.name.clone(),
+            distribution: cell.distribution,
+            threads: cell.threads,
+            batch,
+            window_ms: contestant.window_ms,
+            records,
+            cache_bytes: contestant.cache_bytes,
+            round: cell.round,
+            ops,
+            persist_s: persist.as_secs_f64(),
+            ops_per_s: measured.ops_per_s * batch as f64 * stretched,
+            bins: measured.bins.iter().map(|count| count * batch as u64).collect(),
+            disk_bytes: disk_bytes(&contestant.path),
+            checked: true,
+            ..Row::measured(contestant.engine, mode, sizes, measured)
+        }
+    }
+}
+
+fn writes(kind: Kind) -> bool {
+    match kind {
+        Kind::Keys(operation) => operation.writes(),
+        Kind::BothWays | Kind::Tpcc(_) => true,
+    }
+}

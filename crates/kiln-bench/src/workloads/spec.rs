@@ -1,0 +1,283 @@
+//! The workloads by name: what each does, on which data, and what it asks of an engine.
+
+use anyhow::{Result, bail};
+
+use super::Operation;
+use super::tpcc::Mix;
+use crate::engines::catalog::{Mode, Name, Shape};
+use crate::generate::Sizes;
+use crate::generate::draws::Distribution;
+
+/// Rows of a range, at most; AciKV, section 4.1, and YCSB E.
+const RANGE_ROWS: u64 = 100;
+/// The most keys of a `txn-N`.
+const TRANSACTION_KEYS_MAX: usize = 1000;
+
+/// What a database holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Dataset {
+    /// An ordered table, of 16-byte keys and 100-byte values unless told otherwise.
+    Table,
+    /// A map, of 8-byte keys and values unless told otherwise.
+    Map,
+    /// The tables of TPC-C that Payment and New-Order use.
+    Tpcc,
+}
+
+impl Dataset {
+    /// The sizes of keys and values if nothing else is asked for.
+    pub(crate) fn default_sizes(self) -> Sizes {
+        match self {
+            Dataset::Table | Dataset::Tpcc => Sizes { key_bytes: 16, value_bytes: 100 },
+            Dataset::Map => Sizes { key_bytes: 8, value_bytes: 8 },
+        }
+    }
+
+    /// The shape of the object that holds it.
+    pub(crate) fn shape(self) -> Shape {
+        match self {
+            Dataset::Table | Dataset::Tpcc => Shape::Table,
+            Dataset::Map => Shape::Map,
+        }
+    }
+}
+
+/// What is repeated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// One operation on keys.
+    Keys(Operation),
+    /// Fast and safe clients side by side.
+    BothWays,
+    /// TPC-C's transactions.
+    Tpcc(Mix),
+}
+
+/// A workload.
+#[derive(Clone, Debug)]
+pub(crate) struct Workload {
+    /// Its name on the command line and in results.
+    pub(crate) name: String,
+    /// In one line, for people.
+    pub(crate) what: &'static str,
+    pub(crate) dataset: Dataset,
+    pub(crate) kind: Kind,
+    /// How keys are chosen if nothing else is asked for.
+    pub(crate) distribution: Distribution,
+}
+
+/// The workloads with a fixed name.
+fn fixed() -> Vec<Workload> {
+    use Dataset::{Map, Table, Tpcc};
+    use Distribution::{Latest, Uniform, Zipf};
+    use Operation::{
+        FillInOrder, GetOrAdd, GetOrInsert, GetOrPut, ModifyMany, PutDurably, ReadInOrder, ScanOrInsert,
+    };
+    let keys = |name: &str, what, dataset, operation, distribution| Workload {
+        name: name.to_owned(),
+        what,
+        dataset,
+        kind: Kind::Keys(operation),
+        distribution,
+    };
+    let tpcc = |name: &str, what, mix| Workload {
+        name: name.to_owned(),
+        what,
+        dataset: Tpcc,
+        kind: Kind::Tpcc(mix),
+        distribution: Uniform,
+    };
+    vec![
+        keys("read", "read a key", Table, GetOrPut { reads: 100 }, Uniform),
+        keys("mixed95", "95% read, 5% write a key", Table, GetOrPut { reads: 95 }, Uniform),
+        keys("mixed50", "50% read, 50% write a key", Table, GetOrPut { reads: 50 }, Uniform),
+        keys("update", "write a key", Table, GetOrPut { reads: 0 }, Uniform),
+        keys("insert", "write a new key", Table, GetOrInsert { reads: 0 }, Uniform),
+        keys("range", "read 1 to 100 rows", Table, ScanOrInsert { scans: 100, rows: RANGE_ROWS }, Uniform),
+        keys("rmw", "read, change and write a key in a transaction", Table, ModifyMany(1), Uniform),
+        keys("fill-seq", "write new keys in order", Table, FillInOrder, Uniform),
+        keys("read-seq", "read all rows in order; a row is an operation", Table, ReadInOrder, Uniform),
+        keys("safe-commit", "write a key, wait until it is durable", Table, PutDurably, Uniform),
+        Workload {
+            name: "mixed-durability".to_owned(),
+            what: "half of the threads write and wait until it is durable, half do not wait",
+            dataset: Table,
+            kind: Kind::BothWays,
+            distribution: Uniform,
+        },
+        keys("map-read", "read a key", Map, GetOrPut { reads: 100 }, Uniform),
+        keys("map-mixed50", "50% read, 50% write a key", Map, GetOrPut { reads: 50 }, Uniform),
+        keys("map-upsert", "write a key", Map, GetOrPut { reads: 0 }, Uniform),
+        keys("map-rmw", "add to a key's value", Map, GetOrAdd { reads: 0 }, Uniform),
+        keys("ycsb-a", "50% read, 50% update", Table, GetOrPut { reads: 50 }, Zipf),
+        keys("ycsb-b", "95% read, 5% update", Table, GetOrPut { reads: 95 }, Zipf),
+        keys("ycsb-c", "read", Table, GetOrPut { reads: 100 }, Zipf),
+        keys("ycsb-d", "95% read the latest, 5% insert", Table, GetOrInsert { reads: 95 }, Latest),
+        keys(
+            "ycsb-e",
+            "95% scan 1 to 100 rows, 5% insert",
+            Table,
+            ScanOrInsert { scans: 95, rows: 100 },
+            Zipf,
+        ),
+        keys("ycsb-f", "50% read, 50% read-modify-write", Table, GetOrAdd { reads: 50 }, Zipf),
+        tpcc("tpcc", "TPC-C's Payment and New-Order, half and half", Mix::Both),
+        tpcc("tpcc-payment", "TPC-C's Payment", Mix::Payment),
+        tpcc("tpcc-new-order", "TPC-C's New-Order", Mix::NewOrder),
+    ]
+}
+
+/// All workloads, with `txn-N` once for people to read.
+pub(crate) fn list() -> Vec<Workload> {
+    let mut all = fixed();
+    all.push(Workload { name: "txn-N".to_owned(), ..transaction(1) });
+    all
+}
+
+fn transaction(keys: usize) -> Workload {
+    Workload {
+        name: format!("txn-{keys}"),
+        what: "read, change and write N keys in a transaction",
+        dataset: Dataset::Table,
+        kind: Kind::Keys(Operation::ModifyMany(keys)),
+        distribution: Distribution::Uniform,
+    }
+}
+
+/// The workload with this name.
+pub(crate) fn find(name: &str) -> Result<Workload> {
+    if let Some(keys) = name.strip_prefix("txn-").and_then(|keys| keys.parse().ok())
+        && (1..=TRANSACTION_KEYS_MAX).contains(&keys)
+    {
+        return Ok(transaction(keys));
+    }
+    match fixed().into_iter().find(|workload| workload.name == name) {
+        Some(workload) => Ok(workload),
+        None => bail!("there is no workload {name:?}; kiln-bench list names them all"),
+    }
+}
+
+impl Workload {
+    /// The operation for batches of so many keys.
+    pub(crate) fn in_batches(&self, batch: usize) -> Kind {
+        match self.kind {
+            Kind::Keys(operation) if batch > 1 && self.dataset == Dataset::Map => {
+                Kind::Keys(match operation {
+                    Operation::GetOrPut { reads: 100 } => Operation::GetMany(batch),
+                    Operation::GetOrPut { reads: 0 } => Operation::PutMany(batch),
+                    Operation::GetOrPut { reads } => Operation::GetOrPutMany { reads, count: batch },
+                    _ => Operation::ModifyMany(batch),
+                })
+            }
+            kind => kind,
+        }
+    }
+
+    /// In which order workloads are measured on the same data: those that change nothing, those that count up (so that the
+    /// counts can be checked), those that write what is there, those that add keys.
+    pub(crate) fn order(&self) -> u32 {
+        match self.kind {
+            Kind::Keys(operation) if !operation.writes() => 0,
+            Kind::Keys(Operation::ModifyMany(_) | Operation::GetOrAdd { reads: 0 }) => 1,
+            Kind::Keys(
+                Operation::GetOrInsert { .. } | Operation::ScanOrInsert { .. } | Operation::FillInOrder,
+            ) => 3,
+            _ => 2,
+        }
+    }
+
+    /// Whether an engine in this mode has it; an error says why not.
+    pub(crate) fn suits(&self, name: Name, mode: Mode, batch: usize, threads: usize) -> Result<()> {
+        let description = name.description();
+        if !description.shapes.contains(&self.dataset.shape()) {
+            bail!("it has no ordered keys");
+        }
+        let kind = self.in_batches(batch);
+        let transactions = matches!(kind, Kind::Tpcc(_) | Kind::Keys(Operation::ModifyMany(_)));
+        if transactions && !description.transactions {
+            bail!("it has no transactions");
+        }
+        match kind {
+            Kind::BothWays if mode.is_durable() || mode == Mode::Floor => {
+                bail!("only for modes that acknowledge first")
+            }
+            Kind::BothWays if !description.durable_puts => bail!("it cannot make a single commit durable"),
+            Kind::BothWays if threads < 2 => bail!("it takes two threads"),
+            Kind::Keys(Operation::PutDurably) if !(mode.is_durable() || name == Name::Device) => {
+                bail!("only for modes that acknowledge what is durable")
+            }
+            _ if mode.is_durable() && !self.waits_for_durability() => {
+                bail!("as fast as without durability, or the same as safe-commit")
+            }
+            _ if name == Name::Device && !matches!(kind, Kind::Keys(Operation::PutDurably)) => {
+                bail!("it keeps no keys")
+            }
+            _ if name == Name::Generator => self.suits_generator(kind),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether it is worth measuring where each commit is durable when it is acknowledged.
+    fn waits_for_durability(&self) -> bool {
+        match self.kind {
+            Kind::Tpcc(_) => true,
+            Kind::Keys(operation) => {
+                matches!(operation, Operation::PutDurably | Operation::ModifyMany(_) | Operation::FillInOrder)
+            }
+            Kind::BothWays => false,
+        }
+    }
+
+    fn suits_generator(&self, kind: Kind) -> Result<()> {
+        match kind {
+            Kind::Keys(Operation::ScanOrInsert { .. } | Operation::ReadInOrder) | Kind::Tpcc(_) => {
+                bail!("it keeps no rows")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn names_are_found_and_unique() {
+        let names: HashSet<String> = fixed().into_iter().map(|workload| workload.name).collect();
+        assert_eq!(names.len(), fixed().len());
+        for name in names.iter().map(String::as_str).chain(["txn-1", "txn-10"]) {
+            assert_eq!(find(name).unwrap().name, name);
+        }
+        for name in ["", "txn-", "txn-0", "txn-N", "txn-1001", "Read"] {
+            assert!(find(name).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn only_what_makes_sense_suits() {
+        let suits = |workload: &str, name, mode, threads| {
+            find(workload).unwrap().suits(name, mode, 1, threads).is_ok()
+        };
+        assert!(suits("safe-commit", Name::Device, Mode::Floor, 1));
+        assert!(!suits("update", Name::Device, Mode::Floor, 1));
+        assert!(suits("safe-commit", Name::Kiln, Mode::Safe, 1));
+        assert!(!suits("safe-commit", Name::Kiln, Mode::Fast, 1));
+        assert!(!suits("safe-commit", Name::Memory, Mode::Floor, 1));
+        assert!(!suits("read", Name::Kiln, Mode::Safe, 1));
+        assert!(suits("mixed-durability", Name::Kiln, Mode::Fast, 2));
+        assert!(!suits("mixed-durability", Name::Kiln, Mode::Fast, 1));
+        assert!(!suits("mixed-durability", Name::Memory, Mode::Floor, 2));
+        assert!(!suits("range", Name::Generator, Mode::Floor, 1));
+    }
+
+    #[test]
+    fn batches_are_for_maps() {
+        let kind = |workload: &str, batch| find(workload).unwrap().in_batches(batch);
+        assert_eq!(kind("map-read", 16), Kind::Keys(Operation::GetMany(16)));
+        assert_eq!(kind("map-read", 1), Kind::Keys(Operation::GetOrPut { reads: 100 }));
+        assert_eq!(kind("read", 16), kind("read", 1));
+    }
+}
