@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::device::DeviceFloor;
 use super::kiln::KilnEngine;
 use super::memory::{MemoryMap, MemoryTable};
+use super::redb::RedbEngine;
 use super::{Engine, Generator};
 use crate::generate::Sizes;
 
@@ -93,6 +94,7 @@ pub(crate) enum Name {
     Device,
     /// No engine at all: what the load costs.
     Generator,
+    Redb,
 }
 
 impl Name {
@@ -103,6 +105,7 @@ impl Name {
             Name::Memory => &super::memory::DESCRIPTION,
             Name::Device => &super::device::DESCRIPTION,
             Name::Generator => &super::generator::DESCRIPTION,
+            Name::Redb => &super::redb::DESCRIPTION,
         }
     }
 
@@ -130,6 +133,7 @@ pub(crate) fn with_engine<V: Visitor>(name: Name, settings: &Settings, visitor: 
         (Name::Memory, Shape::Map) => visit(MemoryMap::default(), visitor),
         (Name::Device, _) => visit(DeviceFloor::create(&settings.path)?, visitor),
         (Name::Generator, _) => visit(Generator::new(settings.sizes), visitor),
+        (Name::Redb, _) => visit(RedbEngine::create(settings)?, visitor),
     }
 }
 

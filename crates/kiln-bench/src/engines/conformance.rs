@@ -233,3 +233,8 @@ fn kiln_conforms() {
 fn memory_conforms() {
     conforms(Name::Memory);
 }
+
+#[test]
+fn redb_conforms() {
+    conforms(Name::Redb);
+}

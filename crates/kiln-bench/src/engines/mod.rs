@@ -7,12 +7,15 @@
 //! A new peer is one file here that implements the traits, one line in the catalog, and a test in `conformance`.
 
 pub(crate) mod catalog;
+mod commits;
 #[cfg(test)]
 mod conformance;
 mod device;
 mod generator;
 mod kiln;
 mod memory;
+mod redb;
+mod versions;
 
 use anyhow::Result;
 
