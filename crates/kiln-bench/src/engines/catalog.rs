@@ -8,9 +8,13 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use super::device::DeviceFloor;
+use super::fjall::FjallEngine;
 use super::kiln::KilnEngine;
+use super::lmdb::LmdbEngine;
 use super::memory::{MemoryMap, MemoryTable};
 use super::redb::RedbEngine;
+use super::sled::SledEngine;
+use super::sqlite::SqliteEngine;
 use super::{Engine, Generator};
 use crate::generate::Sizes;
 
@@ -95,6 +99,10 @@ pub(crate) enum Name {
     /// No engine at all: what the load costs.
     Generator,
     Redb,
+    Lmdb,
+    Sqlite,
+    Fjall,
+    Sled,
 }
 
 impl Name {
@@ -106,6 +114,10 @@ impl Name {
             Name::Device => &super::device::DESCRIPTION,
             Name::Generator => &super::generator::DESCRIPTION,
             Name::Redb => &super::redb::DESCRIPTION,
+            Name::Lmdb => &super::lmdb::DESCRIPTION,
+            Name::Sqlite => &super::sqlite::DESCRIPTION,
+            Name::Fjall => &super::fjall::DESCRIPTION,
+            Name::Sled => &super::sled::DESCRIPTION,
         }
     }
 
@@ -134,6 +146,10 @@ pub(crate) fn with_engine<V: Visitor>(name: Name, settings: &Settings, visitor: 
         (Name::Device, _) => visit(DeviceFloor::create(&settings.path)?, visitor),
         (Name::Generator, _) => visit(Generator::new(settings.sizes), visitor),
         (Name::Redb, _) => visit(RedbEngine::create(settings)?, visitor),
+        (Name::Lmdb, _) => visit(LmdbEngine::create(settings)?, visitor),
+        (Name::Sqlite, _) => visit(SqliteEngine::create(settings)?, visitor),
+        (Name::Fjall, _) => visit(FjallEngine::create(settings)?, visitor),
+        (Name::Sled, _) => visit(SledEngine::create(settings)?, visitor),
     }
 }
 

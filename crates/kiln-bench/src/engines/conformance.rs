@@ -238,3 +238,23 @@ fn memory_conforms() {
 fn redb_conforms() {
     conforms(Name::Redb);
 }
+
+#[test]
+fn lmdb_conforms() {
+    conforms(Name::Lmdb);
+}
+
+#[test]
+fn sqlite_conforms() {
+    conforms(Name::Sqlite);
+}
+
+#[test]
+fn fjall_conforms() {
+    conforms(Name::Fjall);
+}
+
+#[test]
+fn sled_conforms() {
+    conforms(Name::Sled);
+}

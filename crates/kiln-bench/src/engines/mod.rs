@@ -11,10 +11,14 @@ mod commits;
 #[cfg(test)]
 mod conformance;
 mod device;
+mod fjall;
 mod generator;
 mod kiln;
+mod lmdb;
 mod memory;
 mod redb;
+mod sled;
+mod sqlite;
 mod versions;
 
 use anyhow::Result;
