@@ -15,6 +15,7 @@ use super::memory::{MemoryMap, MemoryTable};
 use super::redb::RedbEngine;
 use super::sled::SledEngine;
 use super::sqlite::SqliteEngine;
+use super::rocksdb::RocksDb;
 use super::{Engine, Generator};
 use crate::generate::Sizes;
 
@@ -92,6 +93,8 @@ pub(crate) struct Description {
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Name {
     Kiln,
+    #[value(name = "rocksdb")]
+    RocksDb,
     /// Keys and values in memory behind one lock: the floor of everything that is not durable.
     Memory,
     /// One direct write and sync: the floor of everything that is.
@@ -110,6 +113,7 @@ impl Name {
     pub(crate) fn description(self) -> &'static Description {
         match self {
             Name::Kiln => &super::kiln::DESCRIPTION,
+            Name::RocksDb => &super::rocksdb::DESCRIPTION,
             Name::Memory => &super::memory::DESCRIPTION,
             Name::Device => &super::device::DESCRIPTION,
             Name::Generator => &super::generator::DESCRIPTION,
@@ -141,6 +145,7 @@ pub(crate) fn with_engine<V: Visitor>(name: Name, settings: &Settings, visitor: 
     match (name, settings.shape) {
         (Name::Kiln, Shape::Table) => visit(KilnEngine::<::kiln::Table>::create(settings)?, visitor),
         (Name::Kiln, Shape::Map) => visit(KilnEngine::<::kiln::Map>::create(settings)?, visitor),
+        (Name::RocksDb, _) => visit(RocksDb::create(settings)?, visitor),
         (Name::Memory, Shape::Table) => visit(MemoryTable::default(), visitor),
         (Name::Memory, Shape::Map) => visit(MemoryMap::default(), visitor),
         (Name::Device, _) => visit(DeviceFloor::create(&settings.path)?, visitor),

@@ -257,4 +257,6 @@ fn fjall_conforms() {
 #[test]
 fn sled_conforms() {
     conforms(Name::Sled);
+fn rocksdb_conforms() {
+    conforms(Name::RocksDb);
 }

@@ -20,6 +20,9 @@ mod redb;
 mod sled;
 mod sqlite;
 mod versions;
+mod library;
+mod memory;
+mod rocksdb;
 
 use anyhow::Result;
 
