@@ -260,3 +260,8 @@ fn sled_conforms() {
 fn rocksdb_conforms() {
     conforms(Name::RocksDb);
 }
+
+#[test]
+fn leveldb_conforms() {
+    conforms(Name::LevelDb);
+}

@@ -14,13 +14,24 @@ use std::ptr::NonNull;
 
 use anyhow::{Context, Result, bail};
 
-/// Declares a struct of C functions, and how they are found in a library by their names.
+/// Declares a struct of C functions and constants, and how they are found in a library by their names.
 macro_rules! functions {
-    ($file:literal, $what:literal, $(fn $function:ident($($argument:ty),* $(,)?) $(-> $result:ty)?;)+) => {
-        /// The library's functions.
+    (
+        $file:literal, $what:literal,
+        $(fn $function:ident($($argument:ty),* $(,)?) $(-> $result:ty)?;)+
+        $(static $object:ident: $type:ty;)*
+    ) => {
+        /// The library's functions and objects, under its own names.
+        #[allow(non_snake_case)]
         struct Functions {
             $($function: unsafe extern "C" fn($($argument),*) $(-> $result)?,)+
+            $($object: *const $type,)*
         }
+
+        // SAFETY: functions, and constants that nobody writes.
+        unsafe impl Send for Functions {}
+        // SAFETY: as above.
+        unsafe impl Sync for Functions {}
 
         impl Functions {
             /// Opens the library, once.
@@ -29,12 +40,14 @@ macro_rules! functions {
                 FUNCTIONS
                     .get_or_init(|| {
                         let library = $crate::engines::library::open($file, $what)?;
-                        Ok(Functions {
-                            $($function: {
-                                // SAFETY: the types above are those of the library's header for the version that `$file` names.
-                                unsafe { $crate::engines::library::symbol(library, stringify!($function), $what) }?
-                            },)+
-                        })
+                        // SAFETY: the types above are those of the library's header for the version that `$file` names.
+                        unsafe {
+                            use $crate::engines::library::symbol;
+                            Ok(Functions {
+                                $($function: symbol(library, stringify!($function), $what)?,)+
+                                $($object: symbol(library, stringify!($object), $what)?,)*
+                            })
+                        }
                     })
                     .as_ref()
                     .map_err(|error| ::anyhow::Error::msg(error.clone()))
@@ -43,6 +56,14 @@ macro_rules! functions {
     };
 }
 pub(super) use functions;
+
+/// Declares types that a library only lets be pointed to.
+macro_rules! opaque {
+    ($($name:ident)+) => {
+        $(#[repr(C)] struct $name([u8; 0]);)+
+    };
+}
+pub(super) use opaque;
 
 /// Opens a library by the name under which the dynamic linker knows it.
 pub(super) fn open(file: &str, what: &str) -> Result<&'static libloading::Library, String> {

@@ -11,15 +11,8 @@ use std::ptr::{null, null_mut};
 
 use anyhow::{Context, Result};
 
-use crate::engines::library::{self, Handle, functions};
+use crate::engines::library::{self, Handle, functions, opaque};
 use crate::generate::{Entry, Key};
-
-/// The types that are only pointed to.
-macro_rules! opaque {
-    ($($name:ident)+) => {
-        $(#[repr(C)] struct $name([u8; 0]);)+
-    };
-}
 
 opaque! {
     Base Batch Cache ColumnFamily DatabaseOptions Filter Iterator Pinned RawTransaction ReadOptions Snapshot
