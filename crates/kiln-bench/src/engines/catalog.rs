@@ -11,6 +11,7 @@ use super::device::DeviceFloor;
 use super::fjall::FjallEngine;
 use super::kiln::KilnEngine;
 use super::lmdb::LmdbEngine;
+use super::kyotocabinet::KyotoCabinet;
 use super::leveldb::LevelDb;
 use super::memory::{MemoryMap, MemoryTable};
 use super::redb::RedbEngine;
@@ -98,6 +99,8 @@ pub(crate) enum Name {
     RocksDb,
     #[value(name = "leveldb")]
     LevelDb,
+    #[value(name = "kyotocabinet")]
+    KyotoCabinet,
     /// Keys and values in memory behind one lock: the floor of everything that is not durable.
     Memory,
     /// One direct write and sync: the floor of everything that is.
@@ -118,6 +121,7 @@ impl Name {
             Name::Kiln => &super::kiln::DESCRIPTION,
             Name::RocksDb => &super::rocksdb::DESCRIPTION,
             Name::LevelDb => &super::leveldb::DESCRIPTION,
+            Name::KyotoCabinet => &super::kyotocabinet::DESCRIPTION,
             Name::Memory => &super::memory::DESCRIPTION,
             Name::Device => &super::device::DESCRIPTION,
             Name::Generator => &super::generator::DESCRIPTION,
@@ -151,6 +155,7 @@ pub(crate) fn with_engine<V: Visitor>(name: Name, settings: &Settings, visitor: 
         (Name::Kiln, Shape::Map) => visit(KilnEngine::<::kiln::Map>::create(settings)?, visitor),
         (Name::RocksDb, _) => visit(RocksDb::create(settings)?, visitor),
         (Name::LevelDb, _) => visit(LevelDb::create(settings)?, visitor),
+        (Name::KyotoCabinet, _) => visit(KyotoCabinet::create(settings)?, visitor),
         (Name::Memory, Shape::Table) => visit(MemoryTable::default(), visitor),
         (Name::Memory, Shape::Map) => visit(MemoryMap::default(), visitor),
         (Name::Device, _) => visit(DeviceFloor::create(&settings.path)?, visitor),

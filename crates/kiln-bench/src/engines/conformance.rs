@@ -265,3 +265,8 @@ fn rocksdb_conforms() {
 fn leveldb_conforms() {
     conforms(Name::LevelDb);
 }
+
+#[test]
+fn kyotocabinet_conforms() {
+    conforms(Name::KyotoCabinet);
+}

@@ -20,6 +20,7 @@ mod redb;
 mod sled;
 mod sqlite;
 mod versions;
+mod kyotocabinet;
 mod leveldb;
 mod library;
 mod memory;
