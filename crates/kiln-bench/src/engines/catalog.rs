@@ -7,6 +7,7 @@ use anyhow::Result;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
+use super::berkeleydb::BerkeleyDb;
 use super::device::DeviceFloor;
 use super::fjall::FjallEngine;
 use super::kiln::KilnEngine;
@@ -101,6 +102,8 @@ pub(crate) enum Name {
     LevelDb,
     #[value(name = "kyotocabinet")]
     KyotoCabinet,
+    #[value(name = "berkeleydb")]
+    BerkeleyDb,
     /// Keys and values in memory behind one lock: the floor of everything that is not durable.
     Memory,
     /// One direct write and sync: the floor of everything that is.
@@ -122,6 +125,7 @@ impl Name {
             Name::RocksDb => &super::rocksdb::DESCRIPTION,
             Name::LevelDb => &super::leveldb::DESCRIPTION,
             Name::KyotoCabinet => &super::kyotocabinet::DESCRIPTION,
+            Name::BerkeleyDb => &super::berkeleydb::DESCRIPTION,
             Name::Memory => &super::memory::DESCRIPTION,
             Name::Device => &super::device::DESCRIPTION,
             Name::Generator => &super::generator::DESCRIPTION,
@@ -156,6 +160,7 @@ pub(crate) fn with_engine<V: Visitor>(name: Name, settings: &Settings, visitor: 
         (Name::RocksDb, _) => visit(RocksDb::create(settings)?, visitor),
         (Name::LevelDb, _) => visit(LevelDb::create(settings)?, visitor),
         (Name::KyotoCabinet, _) => visit(KyotoCabinet::create(settings)?, visitor),
+        (Name::BerkeleyDb, _) => visit(BerkeleyDb::create(settings)?, visitor),
         (Name::Memory, Shape::Table) => visit(MemoryTable::default(), visitor),
         (Name::Memory, Shape::Map) => visit(MemoryMap::default(), visitor),
         (Name::Device, _) => visit(DeviceFloor::create(&settings.path)?, visitor),

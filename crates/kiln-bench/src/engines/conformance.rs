@@ -270,3 +270,8 @@ fn leveldb_conforms() {
 fn kyotocabinet_conforms() {
     conforms(Name::KyotoCabinet);
 }
+
+#[test]
+fn berkeleydb_conforms() {
+    conforms(Name::BerkeleyDb);
+}

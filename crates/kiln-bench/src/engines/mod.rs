@@ -6,6 +6,7 @@
 //!
 //! A new peer is one file here that implements the traits, one line in the catalog, and a test in `conformance`.
 
+mod berkeleydb;
 pub(crate) mod catalog;
 mod commits;
 #[cfg(test)]
