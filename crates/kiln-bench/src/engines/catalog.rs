@@ -11,14 +11,14 @@ use super::berkeleydb::BerkeleyDb;
 use super::device::DeviceFloor;
 use super::fjall::FjallEngine;
 use super::kiln::KilnEngine;
-use super::lmdb::LmdbEngine;
 use super::kyotocabinet::KyotoCabinet;
 use super::leveldb::LevelDb;
+use super::lmdb::LmdbEngine;
 use super::memory::{MemoryMap, MemoryTable};
 use super::redb::RedbEngine;
+use super::rocksdb::RocksDb;
 use super::sled::SledEngine;
 use super::sqlite::SqliteEngine;
-use super::rocksdb::RocksDb;
 use super::{Engine, Generator};
 use crate::generate::Sizes;
 

@@ -257,6 +257,9 @@ fn fjall_conforms() {
 #[test]
 fn sled_conforms() {
     conforms(Name::Sled);
+}
+
+#[test]
 fn rocksdb_conforms() {
     conforms(Name::RocksDb);
 }

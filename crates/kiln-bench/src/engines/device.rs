@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::{Result, bail};
 
 use super::catalog::{Description, Mode, Shape};
-use super::{Access, Engine, Worker};
+use super::{Access, Engine, OnRow, Worker};
 use crate::floor::Floor;
 use crate::generate::Entry;
 
@@ -64,12 +64,7 @@ impl Worker for &DeviceFloor {
         Ok(())
     }
 
-    fn scan(
-        &mut self,
-        _from: &[u8],
-        _count: usize,
-        _row: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>,
-    ) -> Result<()> {
+    fn scan(&mut self, _from: &[u8], _count: usize, _row: &mut OnRow<'_>) -> Result<()> {
         bail!("the device's floor keeps no keys")
     }
 

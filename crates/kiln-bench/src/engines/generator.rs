@@ -5,7 +5,7 @@ use std::hint::black_box;
 use anyhow::Result;
 
 use super::catalog::{Description, Mode, Shape};
-use super::{Access, Engine, Worker};
+use super::{Access, Engine, OnRow, Worker};
 use crate::generate::{Entry, INDEX_END, SEQUENTIAL, Sizes, stamp};
 
 pub(super) const DESCRIPTION: Description = Description {
@@ -106,12 +106,7 @@ impl Worker for GeneratorWorker {
         Ok(())
     }
 
-    fn scan(
-        &mut self,
-        from: &[u8],
-        _count: usize,
-        _row: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>,
-    ) -> Result<()> {
+    fn scan(&mut self, from: &[u8], _count: usize, _row: &mut OnRow<'_>) -> Result<()> {
         black_box(from);
         Ok(())
     }

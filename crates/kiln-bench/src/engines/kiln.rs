@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use kiln::{Kiln, Level, Map, Object, Table, Transaction};
 
 use super::catalog::{Description, Mode, Settings, Shape};
-use super::{Access, Engine, Hardening, Worker, add_in_transaction};
+use super::{Access, Engine, Hardening, OnRow, Worker, add_in_transaction};
 use crate::generate::{Entry, Key};
 
 pub(super) const DESCRIPTION: Description = Description {
@@ -35,13 +35,7 @@ pub(crate) trait KilnObject: Object + Clone + Send + Sync {
     fn key_count(&self) -> u64;
 
     /// Reads rows from a key on.
-    fn scan(
-        &self,
-        db: &Kiln,
-        from: &[u8],
-        count: usize,
-        row: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>,
-    ) -> Result<()>;
+    fn scan(&self, db: &Kiln, from: &[u8], count: usize, row: &mut OnRow<'_>) -> Result<()>;
 }
 
 impl KilnObject for Map {
@@ -56,13 +50,7 @@ impl KilnObject for Map {
         self.len()
     }
 
-    fn scan(
-        &self,
-        _db: &Kiln,
-        _from: &[u8],
-        _count: usize,
-        _row: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>,
-    ) -> Result<()> {
+    fn scan(&self, _db: &Kiln, _from: &[u8], _count: usize, _row: &mut OnRow<'_>) -> Result<()> {
         anyhow::bail!("a map has no order")
     }
 }
@@ -79,13 +67,7 @@ impl KilnObject for Table {
         self.len()
     }
 
-    fn scan(
-        &self,
-        db: &Kiln,
-        from: &[u8],
-        count: usize,
-        row: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>,
-    ) -> Result<()> {
+    fn scan(&self, db: &Kiln, from: &[u8], count: usize, row: &mut OnRow<'_>) -> Result<()> {
         for entry in db.snapshot()?.range(self, from..).take(count) {
             let (key, value) = entry?;
             row(&key, &value)?;
@@ -215,12 +197,7 @@ impl<O: KilnObject> Worker for KilnWorker<'_, O> {
         self.acknowledge(commit)
     }
 
-    fn scan(
-        &mut self,
-        from: &[u8],
-        count: usize,
-        row: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>,
-    ) -> Result<()> {
+    fn scan(&mut self, from: &[u8], count: usize, row: &mut OnRow<'_>) -> Result<()> {
         self.object.scan(self.db, from, count, row)
     }
 
@@ -232,9 +209,9 @@ impl<O: KilnObject> Worker for KilnWorker<'_, O> {
             match access.error {
                 // A conflict is tried again by the database.
                 Some(error) => Err(error),
-                None => result.or_else(|error| {
+                None => result.map_err(|error| {
                     failure = Some(error);
-                    Err(kiln::Error::caller("the workload gave up"))
+                    kiln::Error::caller("the workload gave up")
                 }),
             }
         });

@@ -16,7 +16,7 @@ use heed::{CommitOrAbort, Env, EnvFlags, RoTxn, RwTxn, WithoutTls};
 
 use super::catalog::{Description, Mode, Settings, Shape};
 use super::commits::{Commits, Moment};
-use super::{Access, Engine, Worker};
+use super::{Access, Engine, OnRow, Worker};
 use crate::generate::{Entry, Key};
 
 pub(super) const DESCRIPTION: Description = Description {
@@ -169,12 +169,7 @@ impl Worker for LmdbWorker<'_> {
         })
     }
 
-    fn scan(
-        &mut self,
-        from: &[u8],
-        count: usize,
-        row: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>,
-    ) -> Result<()> {
+    fn scan(&mut self, from: &[u8], count: usize, row: &mut OnRow<'_>) -> Result<()> {
         // LMDB knows no empty key, not even as a bound.
         let first = if from.is_empty() { Bound::Unbounded } else { Bound::Included(from) };
         let table = self.engine.table;

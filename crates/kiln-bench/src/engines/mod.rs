@@ -15,17 +15,16 @@ mod device;
 mod fjall;
 mod generator;
 mod kiln;
-mod lmdb;
-mod memory;
-mod redb;
-mod sled;
-mod sqlite;
-mod versions;
 mod kyotocabinet;
 mod leveldb;
 mod library;
+mod lmdb;
 mod memory;
+mod redb;
 mod rocksdb;
+mod sled;
+mod sqlite;
+mod versions;
 
 use anyhow::Result;
 
@@ -70,6 +69,9 @@ pub(crate) trait Engine: Sync {
     }
 }
 
+/// What is done with each row of a scan; an error ends the scan and is returned.
+pub(crate) type OnRow<'a, T = ()> = dyn FnMut(&[u8], &[u8]) -> Result<T> + 'a;
+
 /// How far an engine that commits first and hardens later has come, in versions of its own clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hardening {
@@ -113,12 +115,7 @@ pub(crate) trait Worker {
 
     /// Reads up to `count` rows from the key `from` on, in the order of keys, until there are no more. Only asked of ordered
     /// engines.
-    fn scan(
-        &mut self,
-        from: &[u8],
-        count: usize,
-        row: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>,
-    ) -> Result<()>;
+    fn scan(&mut self, from: &[u8], count: usize, row: &mut OnRow<'_>) -> Result<()>;
 
     /// Runs a transaction and commits it; if it conflicts with others, runs it again. An error of `body` that is not a conflict
     /// takes its writes back and is returned. `body` never reads what it has itself written. Only asked of engines whose

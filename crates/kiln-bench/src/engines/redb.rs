@@ -16,7 +16,7 @@ use redb::{
 use super::catalog::{Description, Mode, Settings, Shape};
 use super::commits::{Commits, Moment};
 use super::versions::locked_version;
-use super::{Access, Engine, Worker};
+use super::{Access, Engine, OnRow, Worker};
 use crate::generate::{Entry, Key};
 
 pub(super) const DESCRIPTION: Description = Description {
@@ -168,12 +168,7 @@ impl Worker for RedbWorker<'_> {
         })
     }
 
-    fn scan(
-        &mut self,
-        from: &[u8],
-        count: usize,
-        row: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>,
-    ) -> Result<()> {
+    fn scan(&mut self, from: &[u8], count: usize, row: &mut OnRow<'_>) -> Result<()> {
         for entry in self.snapshot()?.range(from..)?.take(count) {
             let (key, value) = entry?;
             row(key.value(), value.value())?;

@@ -23,7 +23,7 @@ use sled::{Batch, Config, Db, IVec};
 
 use super::catalog::{Description, Mode, Settings, Shape};
 use super::versions::locked_version;
-use super::{Access, Engine, Worker};
+use super::{Access, Engine, OnRow, Worker};
 use crate::generate::{Entry, Key, add_to_first_word};
 
 pub(super) const DESCRIPTION: Description = Description {
@@ -172,12 +172,7 @@ impl Worker for SledWorker<'_> {
         self.engine.acknowledge()
     }
 
-    fn scan(
-        &mut self,
-        from: &[u8],
-        count: usize,
-        row: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>,
-    ) -> Result<()> {
+    fn scan(&mut self, from: &[u8], count: usize, row: &mut OnRow<'_>) -> Result<()> {
         for entry in self.database.range(from..).take(count) {
             let (key, value) = entry?;
             row(&key, &value)?;

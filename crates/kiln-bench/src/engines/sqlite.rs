@@ -22,7 +22,7 @@ use self_cell::self_cell;
 
 use super::catalog::{Description, Mode, Settings, Shape};
 use super::commits::{Commits, Moment};
-use super::{Access, Engine, Worker};
+use super::{Access, Engine, OnRow, Worker};
 use crate::generate::{Entry, Key};
 
 pub(super) const DESCRIPTION: Description = Description {
@@ -224,12 +224,7 @@ impl<'c> Statements<'c> {
         Ok(())
     }
 
-    fn scan(
-        &mut self,
-        from: &[u8],
-        count: usize,
-        row: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>,
-    ) -> Result<()> {
+    fn scan(&mut self, from: &[u8], count: usize, row: &mut OnRow<'_>) -> Result<()> {
         self.scan.raw_bind_parameter(1, from)?;
         self.scan.raw_bind_parameter(2, i64::try_from(count).unwrap_or(i64::MAX))?;
         let mut rows = self.scan.raw_query();
@@ -330,12 +325,7 @@ impl Worker for SqliteWorker<'_> {
         })
     }
 
-    fn scan(
-        &mut self,
-        from: &[u8],
-        count: usize,
-        row: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>,
-    ) -> Result<()> {
+    fn scan(&mut self, from: &[u8], count: usize, row: &mut OnRow<'_>) -> Result<()> {
         self.read(|statements| statements.scan(from, count, row))
     }
 

@@ -128,7 +128,7 @@ fn measure_tasks(data: &Data<'_, KilnEngine<Map>>, clients: usize, duration: Dur
     let draws = data.draws(Distribution::Uniform, 0)?;
     measure::task_latency(clients, duration, |number, mut timer| {
         let (client, mut draws, mut value) =
-            (data.engine.client(), draws.from_place(number), SIZES.blank_value());
+            (data.engine.client(), draws.at_place(number), SIZES.blank_value());
         async move {
             loop {
                 let index = draws.next().index();

@@ -79,7 +79,7 @@ impl Draws {
     }
 
     /// The same sequence from another place on, for the client with this number.
-    pub(crate) fn from_place(&self, number: usize) -> Draws {
+    pub(crate) fn at_place(&self, number: usize) -> Draws {
         Draws { drawn: Arc::clone(&self.drawn), at: number.wrapping_mul(0x9E37_79B1) & (COUNT - 1) }
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::engines::{Access, Engine, Generator, MemoryMap, MemoryTable, Worker};
+use crate::engines::{Access, Engine, Generator, MemoryMap, MemoryTable, OnRow, Worker};
 use crate::generate::draws::Distribution;
 use crate::generate::{Entry, Sizes};
 
@@ -107,12 +107,7 @@ impl Worker for WrongWorker<'_> {
         self.0.put_all(entries)
     }
 
-    fn scan(
-        &mut self,
-        from: &[u8],
-        count: usize,
-        row: &mut dyn FnMut(&[u8], &[u8]) -> anyhow::Result<()>,
-    ) -> anyhow::Result<()> {
+    fn scan(&mut self, from: &[u8], count: usize, row: &mut OnRow<'_>) -> anyhow::Result<()> {
         self.0.scan(from, count, row)
     }
 

@@ -15,6 +15,7 @@ use std::fmt;
 use std::path::Path;
 use std::ptr::{null, null_mut};
 
+use crate::engines::OnRow;
 use anyhow::{Result, bail, ensure};
 
 use crate::engines::library::{self, functions, opaque};
@@ -455,7 +456,7 @@ impl Rows {
     }
 
     /// Hands on the rows that were read, until `row` says that it is enough. False if it did.
-    pub(super) fn each(&self, row: &mut dyn FnMut(&[u8], &[u8]) -> Result<bool>) -> Result<bool> {
+    pub(super) fn each(&self, row: &mut OnRow<'_, bool>) -> Result<bool> {
         // SAFETY: bytes may be looked at instead of words, and all of these are initialized.
         let bytes = unsafe { library::bytes(self.words.as_ptr().cast(), self.words.len() * 4) }?;
         let part = |offset: u32, length: u32| bytes.get(offset as usize..)?.get(..length as usize);

@@ -17,7 +17,7 @@ use anyhow::{Context, Result, anyhow};
 
 use self::library::{Database, Failure, Options, Rows, Transaction};
 use super::catalog::{Description, Mode, Settings, Shape};
-use super::{Access, Engine, Worker, add_in_transaction};
+use super::{Access, Engine, OnRow, Worker, add_in_transaction};
 use crate::generate::Entry;
 
 pub(super) const DESCRIPTION: Description = Description {
@@ -162,7 +162,7 @@ fn until_granted<T>(mut attempt: impl FnMut() -> Result<T, Failure>) -> Result<T
 
 impl BerkeleyDbWorker<'_> {
     /// Hands on rows from a key on, until `row` says that it is enough.
-    fn rows_from(&mut self, from: &[u8], row: &mut dyn FnMut(&[u8], &[u8]) -> Result<bool>) -> Result<()> {
+    fn rows_from(&mut self, from: &[u8], row: &mut OnRow<'_, bool>) -> Result<()> {
         let BerkeleyDbWorker { rows, last, .. } = self;
         last.clear();
         last.extend_from_slice(from);
@@ -226,12 +226,7 @@ impl Worker for BerkeleyDbWorker<'_> {
         })
     }
 
-    fn scan(
-        &mut self,
-        from: &[u8],
-        count: usize,
-        row: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>,
-    ) -> Result<()> {
+    fn scan(&mut self, from: &[u8], count: usize, row: &mut OnRow<'_>) -> Result<()> {
         if count == 0 {
             return Ok(());
         }

@@ -7,6 +7,7 @@
 
 use std::ffi::{CString, c_char, c_void};
 
+use crate::engines::OnRow;
 use anyhow::{Result, bail};
 
 use crate::engines::library::{self, Handle, functions, opaque};
@@ -218,12 +219,7 @@ impl Database {
     }
 
     /// Reads up to `count` rows from a key on.
-    pub(super) fn scan(
-        &self,
-        from: &[u8],
-        count: usize,
-        row: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>,
-    ) -> Result<()> {
+    pub(super) fn scan(&self, from: &[u8], count: usize, row: &mut OnRow<'_>) -> Result<()> {
         const STEP: i32 = 1;
         let f = self.functions;
         let mut visit = Scan { row, outcome: Ok(()), no_change: self.no_change() };
@@ -299,7 +295,7 @@ unsafe extern "C" fn change_empty(
 
 /// Rows that are read.
 struct Scan<'a> {
-    row: &'a mut dyn FnMut(&[u8], &[u8]) -> Result<()>,
+    row: &'a mut OnRow<'a>,
     outcome: Result<()>,
     no_change: *const u8,
 }

@@ -15,7 +15,7 @@ use anyhow::{Context, Result, ensure};
 
 use self::library::Database;
 use super::catalog::{Description, Mode, Settings, Shape};
-use super::{Access, Engine, Worker};
+use super::{Access, Engine, OnRow, Worker};
 use crate::generate::{Entry, Key, add_to_first_word};
 
 pub(super) const DESCRIPTION: Description = Description {
@@ -151,12 +151,7 @@ impl Worker for KyotoCabinetWorker<'_> {
         self.write(self.engine.durable, |database| database.put_all(entries))
     }
 
-    fn scan(
-        &mut self,
-        from: &[u8],
-        count: usize,
-        row: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>,
-    ) -> Result<()> {
+    fn scan(&mut self, from: &[u8], count: usize, row: &mut OnRow<'_>) -> Result<()> {
         self.engine.database.scan(from, count, row)
     }
 

@@ -19,7 +19,7 @@ use anyhow::{Context, Result};
 
 use self::library::{Batch, Database, Options};
 use super::catalog::{Description, Mode, Settings, Shape};
-use super::{Access, Engine, Worker};
+use super::{Access, Engine, OnRow, Worker};
 use crate::generate::{Entry, add_to_first_word};
 
 pub(super) const DESCRIPTION: Description = Description {
@@ -154,12 +154,7 @@ impl Worker for LevelDbWorker<'_> {
         self.engine.database.write(&self.batch, self.engine.durable)
     }
 
-    fn scan(
-        &mut self,
-        from: &[u8],
-        count: usize,
-        row: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>,
-    ) -> Result<()> {
+    fn scan(&mut self, from: &[u8], count: usize, row: &mut OnRow<'_>) -> Result<()> {
         if count == 0 {
             return Ok(());
         }

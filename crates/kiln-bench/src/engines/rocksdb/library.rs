@@ -9,6 +9,7 @@ use std::ffi::{c_char, c_int, c_uchar};
 use std::path::Path;
 use std::ptr::{null, null_mut};
 
+use crate::engines::OnRow;
 use anyhow::{Context, Result};
 
 use crate::engines::library::{self, Handle, functions, opaque};
@@ -292,7 +293,7 @@ impl Database {
     }
 
     /// Reads rows from a key on, until there are no more or `row` says that it is enough.
-    pub(super) fn scan(&self, from: &[u8], row: &mut dyn FnMut(&[u8], &[u8]) -> Result<bool>) -> Result<()> {
+    pub(super) fn scan(&self, from: &[u8], row: &mut OnRow<'_, bool>) -> Result<()> {
         let f = self.functions;
         // SAFETY: the iterator is destroyed with its handle, before the database that it reads; key and value are only asked
         // for where it is valid, and used before it moves on.

@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 
 use self::library::{Database, Options, Outcome, Transaction, View};
 use super::catalog::{Description, Mode, Settings, Shape};
-use super::{Access, Engine, Worker};
+use super::{Access, Engine, OnRow, Worker};
 use crate::generate::{Entry, Key};
 
 pub(super) const DESCRIPTION: Description = Description {
@@ -115,12 +115,7 @@ impl Worker for RocksDbWorker<'_> {
         self.database.put_all(entries, self.durable)
     }
 
-    fn scan(
-        &mut self,
-        from: &[u8],
-        count: usize,
-        row: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>,
-    ) -> Result<()> {
+    fn scan(&mut self, from: &[u8], count: usize, row: &mut OnRow<'_>) -> Result<()> {
         if count == 0 {
             return Ok(());
         }
