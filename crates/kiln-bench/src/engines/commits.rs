@@ -1,10 +1,10 @@
 //! Which snapshots still show everything, for engines that read in a transaction.
 //!
 //! Beginning a read transaction costs redb, LMDB and SQLite as much as the read itself, or more. Whoever uses them for single
-//! reads and cares for speed keeps a read transaction open for as long as nothing was committed. So do these adapters: a worker
-//! keeps its snapshot, and renews it if a commit has begun since. Commits are counted when they begin and when they end: a
-//! snapshot that was taken after so many had ended shows everything while no more than these have begun. A read that is
-//! asked for after a write was acknowledged, or after another read has seen it, therefore sees it too.
+//! reads and cares for speed keeps a read transaction open for as long as nothing was committed. So do these adapters: a
+//! worker keeps its snapshot, and renews it if a commit has begun since. Commits are counted when they begin and when they
+//! end: a snapshot that was taken after so many had ended shows everything while no more than these have begun. A read that
+//! is asked for after a write was acknowledged, or after another read has seen it, therefore sees it too.
 //!
 //! An old snapshot keeps pages from being used again, so a worker gives its own up before it writes.
 

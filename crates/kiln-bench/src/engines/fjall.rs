@@ -1,15 +1,15 @@
 //! fjall: a log-structured merge tree with a journal, in Rust.
 //!
 //! The transactions are fjall's optimistic ones, which check at the commit whether others have changed what they read. Only
-//! commits of other transactions are seen by that check. To write a single key or a batch, though, a transaction is a detour by
-//! way of a table in memory, a snapshot and the record of what it wrote. These go straight to the keyspace, and the
+//! commits of other transactions are seen by that check. To write a single key or a batch, though, a transaction is a detour
+//! by way of a table in memory, a snapshot and the record of what it wrote. These go straight to the keyspace, and the
 //! adapter does for them what fjall does not: they are counted ([`Commits`]), and a transaction during which one of them has
-//! begun or was not done is run again, with no such write let in meanwhile, so that it succeeds. Where there are only transactions
-//! or only other writes, this costs a shared lock each.
+//! begun or was not done is run again, with no such write let in meanwhile, so that it succeeds. Where there are only
+//! transactions or only other writes, this costs a shared lock each.
 //!
 //! The journal is not handed to the operating system at each write (`manual_journal_persist`) but when it is synced: at each
-//! commit of a strong database, in `persist` for a weak one. It is written in order, so a sync makes a commit and all before it
-//! durable.
+//! commit of a strong database, in `persist` for a weak one. It is written in order, so a sync makes a commit and all before
+//! it durable.
 
 use std::sync::{PoisonError, RwLock};
 
@@ -212,5 +212,58 @@ impl Access for FjallAccess<'_> {
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         self.transaction.insert(self.keyspace, key, value);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::generate::Sizes;
+
+    /// fjall's check alone would let the transaction write back what it read before the write.
+    #[test]
+    fn a_write_without_a_transaction_is_not_lost_among_transactions() {
+        let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let settings = Settings {
+            path: directory.path().to_owned(),
+            mode: Mode::Weak,
+            shape: Shape::Map,
+            sizes: Sizes { key_bytes: 8, value_bytes: 8 },
+            records: 1,
+            cache_bytes: 16 << 20,
+            window: Duration::from_millis(5),
+        };
+        let engine = FjallEngine::create(&settings).unwrap();
+        engine.worker().unwrap().put(b"key", &0_u64.to_le_bytes()).unwrap();
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let writing_back = scope.spawn(|| {
+                let (mut worker, mut value, mut transactions) = (engine.worker().unwrap(), Vec::new(), 0);
+                while !done.load(Ordering::Relaxed) {
+                    let result = worker.transact(&mut |access| {
+                        access.get(b"key", &mut value)?;
+                        std::thread::yield_now();
+                        access.put(b"key", &value)
+                    });
+                    result.unwrap();
+                    transactions += 1;
+                }
+                transactions
+            });
+            let (mut worker, mut value) = (engine.worker().unwrap(), Vec::new());
+            let lost = (1..5000_u64).find(|number| {
+                worker.put(b"key", &number.to_le_bytes()).unwrap();
+                std::thread::yield_now();
+                assert!(worker.get(b"key", &mut value).unwrap());
+                value != number.to_le_bytes()
+            });
+            done.store(true, Ordering::Relaxed);
+            assert!(writing_back.join().unwrap() > 0);
+            assert_eq!(lost, None);
+        });
+        engine.close().unwrap();
     }
 }

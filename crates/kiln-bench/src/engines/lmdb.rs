@@ -1,10 +1,10 @@
 //! LMDB: a copy-on-write B+-tree in a memory map, in C, by way of heed.
 //!
-//! One write transaction runs at a time; others wait for the lock in `write_txn`. The only table is the unnamed one: a named one
-//! is itself looked up in each transaction. A weak database writes into the map and leaves the rest to the kernel; `persist`
-//! syncs the map. That cannot make a single commit durable: the kernel may write the pages of later commits in any order, so that
-//! a power cut can take an older commit along that had been synced. Readers keep their snapshot for as long as nothing is
-//! committed (see [`super::commits`]).
+//! One write transaction runs at a time; others wait for the lock in `write_txn`. The only table is the unnamed one: a named
+//! one is itself looked up in each transaction. A weak database writes into the map and leaves the rest to the kernel;
+//! `persist` syncs the map. That cannot make a single commit durable: the kernel may write the pages of later commits in any
+//! order, so that a power cut can take an older commit along that had been synced. Readers keep their snapshot for as long as
+//! nothing is committed (see [`super::commits`]).
 
 mod environment;
 

@@ -1,8 +1,8 @@
 //! redb: a copy-on-write B+-tree in one file, in Rust.
 //!
-//! One write transaction runs at a time; others wait for it in `begin_write`. A commit of [`Durability::None`] is kept in memory
-//! until one of [`Durability::Immediate`] writes it out with its own, so each commit is as durable as it asks to be, and an
-//! empty one makes everything durable. Readers keep their snapshot for as long as nothing is committed (see
+//! One write transaction runs at a time; others wait for it in `begin_write`. A commit of [`Durability::None`] is kept in
+//! memory until one of [`Durability::Immediate`] writes it out with its own, so each commit is as durable as it asks to be,
+//! and an empty one makes everything durable. Readers keep their snapshot for as long as nothing is committed (see
 //! [`super::commits`]), with the table opened in it.
 
 use std::path::Path;

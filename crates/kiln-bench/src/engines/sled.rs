@@ -4,13 +4,14 @@
 //! `persist`. Nothing cleans half-empty segments of the log without that thread, so that files grow faster and writes are not
 //! disturbed by it.
 //!
-//! On Linux, sled's `flush` ends in `sync_file_range`, which waits for the pages, but neither makes the file's size and extents
-//! durable nor empties the device's cache. The adapter syncs the file itself afterwards; what was written before is then durable,
-//! and the log's order and checksums keep it so. Pages of more than a quarter of a segment are files of their own, which sled
-//! never syncs: segments are chosen large enough, and where even the largest are too small, the file system is synced.
+//! On Linux, sled's `flush` ends in `sync_file_range`, which waits for the pages, but neither makes the file's size and
+//! extents durable nor empties the device's cache. The adapter syncs the file itself afterwards; what was written before is
+//! then durable, and the log's order and checksums keep it so. Pages of more than a quarter of a segment are files of their
+//! own, which sled never syncs: segments are chosen large enough, and where even the largest are too small, the file system
+//! is synced.
 //!
-//! Reads and writes of single keys exclude transactions by a lock inside sled, and may be mixed with them. sled's pool of seven
-//! waiting threads belongs to the process and outlives the database.
+//! Reads and writes of single keys exclude transactions by a lock inside sled, and may be mixed with them. sled's pool of
+//! seven waiting threads belongs to the process and outlives the database.
 
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;

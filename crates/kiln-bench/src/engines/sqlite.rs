@@ -1,13 +1,14 @@
 //! SQLite: a B-tree with a write-ahead log, in C, by way of rusqlite, which bundles it.
 //!
-//! Each worker has a connection of its own with its statements prepared. SQLite lets one connection write at a time and makes the
-//! others sleep and try again, for a millisecond and longer; writers therefore queue on a lock of this process first. Readers
-//! keep their snapshot for as long as nothing is committed (see [`super::commits`]).
+//! Each worker has a connection of its own with its statements prepared. SQLite lets one connection write at a time and makes
+//! the others sleep and try again, for a millisecond and longer; writers therefore queue on a lock of this process first.
+//! Readers keep their snapshot for as long as nothing is committed (see [`super::commits`]).
 //!
-//! A weak database runs with `synchronous=OFF`, which syncs neither the log at a commit nor log and database around a checkpoint.
-//! What was committed is then in the log, or a checkpoint has moved it to the database; `persist` syncs both, and the log
-//! first, because what a checkpoint moves in between is then in one that is still to be synced. A single commit cannot be made
-//! durable: a later checkpoint moves its pages and lets the log be overwritten in whatever order the kernel likes.
+//! A weak database runs with `synchronous=OFF`, which syncs neither the log at a commit nor log and database around a
+//! checkpoint. What was committed is then in the log, or a checkpoint has moved it to the database; `persist` syncs both, and
+//! the log first, because what a checkpoint moves in between is then in one that is still to be synced. A single commit
+//! cannot be made durable: a later checkpoint moves its pages and lets the log be overwritten in whatever order the kernel
+//! likes.
 
 mod memory;
 
@@ -224,7 +225,12 @@ impl<'c> Statements<'c> {
         Ok(())
     }
 
-    fn scan(&mut self, from: &[u8], count: usize, row: &mut OnRow<'_>) -> Result<()> {
+    fn scan(
+        &mut self,
+        from: &[u8],
+        count: usize,
+        mut row: impl FnMut(&[u8], &[u8]) -> Result<()>,
+    ) -> Result<()> {
         self.scan.raw_bind_parameter(1, from)?;
         self.scan.raw_bind_parameter(2, i64::try_from(count).unwrap_or(i64::MAX))?;
         let mut rows = self.scan.raw_query();

@@ -5,14 +5,14 @@ use std::path::Path;
 
 use heed::{Env, EnvFlags, EnvOpenOptions, WithoutTls};
 
-/// The most that a database can hold. The file is sparse, and only the pages that are used take memory or disk, so that more than
-/// any run needs costs no more than address space.
+/// The most that a database can hold. The file is sparse, and only the pages that are used take memory or disk, so that more
+/// than any run needs costs no more than address space.
 const MAP_BYTES: usize = 64 << 30;
 /// The most read transactions at a time, of which each worker has at most one.
 const READERS_MAX: u32 = 1024;
 
-/// Opens an environment in an empty directory. With `NO_TLS`, a read transaction belongs to its worker and not to its thread, which
-/// then could have only one of them.
+/// Opens an environment in an empty directory. With `NO_TLS`, a read transaction belongs to its worker and not to its thread,
+/// which then could have only one of them.
 pub(super) fn open(directory: &Path, flags: EnvFlags) -> heed::Result<Env<WithoutTls>> {
     let mut options = EnvOpenOptions::new().read_txn_without_tls();
     options.map_size(MAP_BYTES).max_readers(READERS_MAX);
