@@ -60,7 +60,7 @@ pub(crate) struct ReportSettings {
     /// The result files. Ratios are only taken within one file.
     #[arg(required = true)]
     pub(crate) files: Vec<PathBuf>,
-    /// The directory for index.html and the pictures: not there, empty, or with an earlier report, which is replaced.
+    /// The directory for index.html, tables.md and the pictures: not there, empty, or with an earlier report, which is replaced.
     #[arg(long, value_name = "DIR")]
     pub(crate) out: PathBuf,
 }

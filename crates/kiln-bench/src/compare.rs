@@ -14,7 +14,7 @@ use crate::report::{Samples, Table};
 use crate::results::{self, Row};
 use crate::summary::cells::{Cell, Field, Kind, THROUGHPUT, cells};
 use crate::summary::idleness;
-use crate::summary::numbers::{microseconds, rate, significant};
+use crate::summary::numbers::{self, microseconds, rate, significant};
 
 /// So many cells of other engines are needed to tell what the machine did.
 const DRIFT_CELLS_MIN: usize = 3;
@@ -97,9 +97,14 @@ impl<'a> Comparison<'a> {
         if !changed.is_empty() {
             let title = format!(
                 "Throughput beyond the noise: ranges apart and medians more than {}% apart",
-                significant(threshold)
+                numbers::trimmed(&significant(threshold))
             );
             text.push_str(&change_table(&title, &changed, drift).text());
+        }
+        let hidden: Vec<&Change<'_>> = same.iter().copied().filter(|change| change.is_kiln()).collect();
+        if drift.is_some_and(is_drift) && !hidden.is_empty() {
+            let title = "Kiln's cells that are the same, which the machine's change may hide";
+            text.push_str(&change_table(title, &hidden, drift).text());
         }
         // Writing to a String cannot fail.
         let _ = writeln!(text, "\n{} cells changed, {} are the same.", changed.len(), same.len());
@@ -113,7 +118,7 @@ impl<'a> Comparison<'a> {
         for (which, cells) in [("old", &self.old_only), ("new", &self.new_only)] {
             if !cells.is_empty() {
                 let _ = writeln!(text, "\nOnly in the {which} file, {} cells:", cells.len());
-                cells.iter().for_each(|cell| text.push_str(&format!("  {}\n", cell_text(cell))));
+                text.push_str(&cells_text(cells));
             }
         }
         text.push_str(&self.version_text());
@@ -240,16 +245,19 @@ fn range(cell: &Cell<'_>) -> String {
     format!("{median} ({min} to {max})")
 }
 
-fn cell_text(cell: &Cell<'_>) -> String {
-    let (contestant, task) = (&cell.contestant, &cell.task);
-    format!(
-        "{} {}: {}, {}; {}",
-        contestant.engine,
-        contestant.mode(),
-        task.workload,
-        task.load(),
-        task.data()
-    )
+/// A line for each task, with everyone who did it.
+fn cells_text(cells: &[Cell<'_>]) -> String {
+    let lines = cells.chunk_by(|a, b| a.task == b.task).map(|cells| {
+        let names: Vec<String> = cells
+            .iter()
+            .map(|cell| format!("{} {}", cell.contestant.engine, cell.contestant.mode()))
+            .collect();
+        let task = cells.first().map_or_else(String::new, |cell| {
+            format!("{}, {}; {}", cell.task.workload, cell.task.load(), cell.task.data())
+        });
+        format!("  {task}: {}\n", names.join(", "))
+    });
+    lines.collect()
 }
 
 #[cfg(test)]
@@ -308,8 +316,8 @@ mod tests {
         assert_eq!(lines.len(), 3);
         assert!(text.contains("2 cells changed, 1 are the same."));
         assert!(text.contains("3 of them have one round"));
-        assert!(text.contains("Only in the old file, 1 cells:\n  kiln fast: gone"));
-        assert!(text.contains("Only in the new file, 1 cells:\n  kiln fast: came"));
+        assert!(text.contains("Only in the old file, 1 cells:\n  gone, 1 thread; "));
+        assert!(text.contains("Only in the new file, 1 cells:\n  came, 1 thread; "));
         assert!(comparison.is_kiln_slower());
         assert!(!Comparison::new(&new, &new, 0.1).is_kiln_slower());
     }
@@ -331,6 +339,11 @@ mod tests {
         assert!(text.contains("most other engines became slower, too (median x0.80)"), "{text}");
         let line = text.lines().find(|line| line.contains("| kiln")).unwrap();
         assert!(line.contains("0.60") && line.contains("0.75"), "{line}");
+
+        // What looks the same on a machine that became faster is shown, too.
+        let text = Comparison::new(&old, &run(100.0, 125.0), 0.1).text(10.0);
+        let line = text.lines().find(|line| line.contains("| kiln")).unwrap();
+        assert!(line.starts_with("| same") && line.contains("0.80"), "{line}");
 
         let text = Comparison::new(&old, &run(60.0, 101.0), 0.1).text(10.0);
         assert!(text.contains("stayed where they were (median x1.01)") && !text.contains("drift"), "{text}");

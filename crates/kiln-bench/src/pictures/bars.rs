@@ -88,7 +88,7 @@ fn bar(svg: &mut Svg, scale: &Scale, top: f64, group: &Group<'_>, cell: &Cell<'_
         let compared = if is_kiln || !ratio.is_finite() {
             String::new()
         } else {
-            format!("  Kiln ×{}", summary::ratio_text(ratio))
+            format!("\u{2003}Kiln ×{}", summary::ratio_text(ratio))
         };
         let value = numbers::rate(median);
         let value_class = if is_kiln { "p-strong" } else { "" };

@@ -21,7 +21,8 @@ pub(crate) struct Series {
 
 /// Lines that share their axes.
 pub(crate) struct Chart<'a> {
-    pub(crate) heading: &'a str,
+    /// Where a picture has several charts.
+    pub(crate) heading: Option<&'a str>,
     pub(crate) series: &'a [Series],
     /// What the lines are seen against: a thin line that is named inside the chart.
     pub(crate) reference: Option<(&'a str, Vec<(f64, f64)>)>,
@@ -38,8 +39,10 @@ pub(crate) struct Chart<'a> {
 impl Chart<'_> {
     /// Adds the chart below what is drawn.
     pub(crate) fn draw(&self, svg: &mut Svg) {
-        svg.grow(22.0);
-        svg.text((0.0, svg.height() - 5.0), Anchor::Start, "p-strong", self.heading);
+        if let Some(heading) = self.heading {
+            svg.grow(22.0);
+            svg.text((0.0, svg.height() - 5.0), Anchor::Start, "p-strong", heading);
+        }
         // The names may need more room than the lines.
         let height = self.height.max(self.series.len() as f64 * LABEL_GAP);
         let (top, bottom) = (svg.height() + 4.0, svg.height() + 4.0 + height);

@@ -66,7 +66,8 @@ fn earlier(path: &Path) -> Result<BTreeSet<String>> {
 
 /// Whether a report writes files of such a name: a marker could say anything.
 fn is_of_report(name: &str) -> bool {
-    name == super::page::FILE || name.strip_suffix(".svg").is_some_and(|stem| super::file_name(stem) == stem)
+    [super::page::FILE, super::TABLES].contains(&name)
+        || name.strip_suffix(".svg").is_some_and(|stem| super::file_name(stem) == stem)
 }
 
 #[cfg(test)]

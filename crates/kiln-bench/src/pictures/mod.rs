@@ -31,9 +31,14 @@ use anyhow::Result;
 
 use self::svg::Svg;
 use crate::arguments::ReportSettings;
+use crate::engines::catalog::Mode;
 use crate::results::{self, Row};
+use crate::summary;
 use crate::summary::cells::{self, Cell, Contestant, Group, Kind};
 use crate::summary::numbers;
+
+/// The tables as text, which documents can quote.
+const TABLES: &str = "tables.md";
 
 /// A picture and the name of its file, which is not yet unique.
 pub(crate) struct Picture {
@@ -67,14 +72,17 @@ fn read(files: &[PathBuf]) -> Result<Vec<Row>> {
     Ok(all)
 }
 
-/// The page and each picture.
+/// The page, the tables and each picture.
 fn outputs(rows: &[Row]) -> Vec<Output> {
     let sections = sections(rows);
     let pictures = sections.iter().flat_map(|section| {
         let bars = section.groups.iter().map(|(_, picture)| picture);
         bars.chain(&section.others)
     });
-    let mut outputs = vec![Output { name: page::FILE.to_owned(), text: page::page(rows, &sections) }];
+    let mut outputs = vec![
+        Output { name: page::FILE.to_owned(), text: page::page(rows, &sections) },
+        Output { name: TABLES.to_owned(), text: summary::tables(rows) },
+    ];
     for picture in pictures {
         outputs.push(Output { name: format!("{}.svg", picture.name), text: picture.svg.file() });
     }
@@ -141,13 +149,14 @@ fn label(cell: &Cell<'_>) -> String {
     name.chars().take(LONGEST - 1).chain(['…']).collect()
 }
 
-/// The colours of lines. An engine has the colour that its name stands for, or the next free one, so that it mostly is the same in
+/// The colours of peers' lines. An engine has the colour that its name stands for, or the next free one, so that it mostly is the same in
 /// every report and never that of another engine while there are colours left.
 pub(crate) struct Palette(Vec<(String, usize)>);
 
 impl Palette {
     fn new(rows: &[Row]) -> Palette {
-        let mut engines: Vec<&str> = rows.iter().map(|row| row.engine.as_str()).collect();
+        let peers = rows.iter().filter(|row| row.engine != cells::KILN && row.mode != Mode::Floor);
+        let mut engines: Vec<&str> = peers.map(|row| row.engine.as_str()).collect();
         engines.sort_unstable();
         engines.dedup();
         let mut colors: Vec<(String, usize)> = Vec::new();

@@ -1,5 +1,6 @@
 //! The page: everything that was measured, first at a glance and then by workload.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use clap::ValueEnum;
@@ -8,7 +9,7 @@ use super::svg::{self, escape};
 use super::{Picture, Section};
 use crate::engines::catalog::{Mode, Name};
 use crate::results::Row;
-use crate::summary::cells::{Cell, Group, Kind, THROUGHPUT, cells};
+use crate::summary::cells::{Cell, Group, Kind, Promise, THROUGHPUT, cells};
 use crate::summary::idleness;
 use crate::summary::{self, numbers};
 
@@ -27,8 +28,8 @@ figure{margin:0;min-width:0}figure:has(details[open]){grid-column:1/-1}\
 .p-picture{display:block;width:100%;max-width:36rem;height:auto}\
 .wide{overflow-x:auto}table{border-collapse:collapse;font-size:.85rem;font-variant-numeric:tabular-nums;margin:.5rem 0}\
 th,td{padding:.25rem .6rem;border-bottom:1px solid var(--grid);text-align:left;vertical-align:top}th{color:var(--muted);font-weight:600}\
-th,.n{white-space:nowrap}.n{text-align:right}tr.kiln td{font-weight:600}tr.floor td{color:var(--muted)}\
-summary{cursor:pointer;color:var(--muted);font-size:.85rem}nav a{display:inline-block;margin-right:.8rem}";
+th,.n,.w{white-space:nowrap}caption{text-align:left;font-weight:600;padding-bottom:.3rem}.glance{display:flex;flex-wrap:wrap;gap:1rem 3rem}.glance>div{max-width:100%}.n{text-align:right}tr.kiln td{font-weight:600}tr.floor td{color:var(--muted)}\
+summary{cursor:pointer;color:var(--muted);font-size:.85rem}nav a{display:inline-block;margin-right:.8rem}@media(max-width:30rem){table{font-size:.75rem}th,td{padding:.25rem .3rem}}";
 
 /// What a reader must know to judge the numbers.
 const METHOD: &[&str] = &[
@@ -95,28 +96,38 @@ fn duration(seconds: f64) -> String {
     }
 }
 
-/// Kiln and the best peer of each group, with links to the pictures.
+/// Kiln and the best peer of each group, with links to the pictures; one table for each promise.
 fn glance(sections: &[Section<'_>]) -> String {
-    let of_section = |section: &Section<'_>| -> Vec<String> {
-        section.groups.iter().filter_map(|(group, _)| glance_row(&section.anchor, group)).collect()
-    };
-    let rows: Vec<String> = sections.iter().flat_map(of_section).collect();
-    if rows.is_empty() {
-        let links: String = sections
-            .iter()
-            .map(|section| format!("<a href=\"#{}\">{}</a>\n", section.anchor, escape(section.workload)))
-            .collect();
-        return format!("<nav>\n{links}</nav>\n");
+    let data: BTreeSet<String> =
+        sections.iter().flat_map(|section| &section.groups).map(|(group, _)| group.task.data()).collect();
+    let mut html = String::new();
+    for promise in [Promise::Later, Promise::Durable] {
+        let of_section = |section: &Section<'_>| -> Vec<String> {
+            let groups = section.groups.iter().filter(|(group, _)| group.promise == promise);
+            groups.filter_map(|(group, _)| glance_row(&section.anchor, group, data.len() > 1)).collect()
+        };
+        let rows: Vec<String> = sections.iter().flat_map(of_section).collect();
+        if !rows.is_empty() {
+            html.push_str(&format!(
+                "<div class=\"wide\"><table>\n<caption>Commits {}</caption>\n<tr><th>workload</th><th>load</th>\
+                 <th>best peer</th><th class=\"n\">Kiln/it</th><th class=\"n\">Kiln ops/s</th><th class=\"n\">its ops/s</th>{}</tr>\n\
+                 {}</table></div>\n",
+                promise.text(),
+                if data.len() > 1 { "<th>data</th>" } else { "" },
+                rows.concat()
+            ));
+        }
     }
-    format!(
-        "<h2>At a glance</h2>\n<div class=\"wide\"><table>\n<tr><th>workload</th><th>load</th><th>keys</th><th>commits</th>\
-         <th class=\"n\">Kiln ops/s</th><th>best peer</th><th class=\"n\">its ops/s</th><th class=\"n\">Kiln/it</th></tr>\n{}\
-         </table></div>\n",
-        rows.concat()
-    )
+    if html.is_empty() {
+        let link = |section: &Section<'_>| {
+            format!("<a href=\"#{}\">{}</a>\n", section.anchor, escape(section.workload))
+        };
+        return format!("<nav>\n{}</nav>\n", sections.iter().map(link).collect::<String>());
+    }
+    format!("<h2>At a glance</h2>\n<div class=\"glance\">\n{html}</div>\n")
 }
 
-fn glance_row(anchor: &str, group: &Group<'_>) -> Option<String> {
+fn glance_row(anchor: &str, group: &Group<'_>, with_data: bool) -> Option<String> {
     let kiln = group.base()?;
     let median = |cell: &Cell<'_>| cell.samples(THROUGHPUT).median();
     let peers = group.cells.iter().filter(|cell| cell.contestant.kind == Kind::Peer);
@@ -126,15 +137,14 @@ fn glance_row(anchor: &str, group: &Group<'_>) -> Option<String> {
         (best.contestant.engine.clone(), numbers::rate(median(best)), ratio)
     });
     let task = &group.task;
+    let data = if with_data { format!("<td>{}</td>", task.data()) } else { String::new() };
     Some(format!(
-        "<tr><td><a href=\"#{anchor}\">{}</a></td><td>{}</td><td>{}</td><td>{}</td><td class=\"n\">{}</td><td>{}</td>\
-         <td class=\"n\">{rate}</td><td class=\"n\">{ratio}</td></tr>\n",
+        "<tr><td class=\"w\"><a href=\"#{anchor}\">{}</a></td><td class=\"w\">{}</td><td>{}</td>\
+         <td class=\"n\">{ratio}</td><td class=\"n\">{}</td><td class=\"n\">{rate}</td>{data}</tr>\n",
         escape(&task.workload),
         task.load(),
-        task.distribution(),
-        group.promise.text(),
-        numbers::rate(median(kiln)),
         escape(&name),
+        numbers::rate(median(kiln)),
     ))
 }
 

@@ -45,13 +45,13 @@ impl Scale {
         self.start + part * (self.end - self.start)
     }
 
-    /// Round values on the axis: two to six of them.
+    /// Round values on the axis: a few of them.
     pub(crate) fn ticks(&self) -> Vec<f64> {
         if self.logarithmic { self.logarithmic_ticks() } else { self.linear_ticks() }
     }
 
     fn linear_ticks(&self) -> Vec<f64> {
-        const MOST: f64 = 4.0;
+        const MOST: f64 = 5.0;
         let unit = 10_f64.powf((self.to / MOST).log10().floor());
         let step =
             [1.0, 2.0, 5.0, 10.0].map(|times| times * unit).into_iter().find(|step| step * MOST >= self.to);
@@ -99,9 +99,9 @@ mod tests {
     #[test]
     fn a_linear_axis_has_few_round_values() {
         for (to, expected) in [
-            (1.0, vec![0.0, 0.5, 1.0]),
+            (10.0, vec![0.0, 2.0, 4.0, 6.0, 8.0, 10.0]),
             (4.0, vec![0.0, 1.0, 2.0, 3.0, 4.0]),
-            (230.0, vec![0.0, 100.0, 200.0]),
+            (230.0, vec![0.0, 50.0, 100.0, 150.0, 200.0]),
             (7e6, vec![0.0, 2e6, 4e6, 6e6]),
         ] {
             assert_eq!(Scale::linear(to, 0.0, 1.0).ticks(), expected);

@@ -4,6 +4,7 @@
 use super::chart::{Chart, Series};
 use super::svg::Svg;
 use super::{Palette, Picture, label};
+use crate::engines::catalog::Name;
 use crate::summary::cells::{Cell, Contestant, Kind, Promise, THROUGHPUT, Task};
 use crate::summary::numbers;
 
@@ -42,7 +43,7 @@ fn picture((task, promise): &(Task, Promise), cells: &[&Cell<'_>], palette: &Pal
     let mut svg = Svg::new(&title, &[&described, &task.data()]);
     let x_values: Vec<f64> = threads.iter().map(|&threads| threads as f64).collect();
     Chart {
-        heading: &format!("Operations per second, by {who}"),
+        heading: None,
         series: &series,
         reference: None,
         x_values: &x_values,
@@ -57,9 +58,15 @@ fn picture((task, promise): &(Task, Promise), cells: &[&Cell<'_>], palette: &Pal
 }
 
 fn series(cells: &[&Cell<'_>], palette: &Palette) -> Vec<Series> {
-    let mut contestants: Vec<&Contestant> = cells.iter().map(|cell| &cell.contestant).collect();
+    // The load without an engine is so far above all others that they would share one corner.
+    let generator = Name::Generator.text();
+    let shown = cells.iter().map(|cell| &cell.contestant).filter(|contestant| contestant.engine != generator);
+    let mut contestants: Vec<&Contestant> = shown.collect();
     contestants.sort();
     contestants.dedup();
+    let shortest = contestants.iter().find(|contestant| contestant.kind == Kind::Kiln).copied();
+    let is_longer_window =
+        |contestant: &Contestant| contestant.kind == Kind::Kiln && shortest != Some(contestant);
     let lines = contestants.into_iter().map(|contestant| {
         let own: Vec<&&Cell<'_>> = cells.iter().filter(|cell| cell.contestant == *contestant).collect();
         let mut points: Vec<(f64, f64)> =
@@ -75,7 +82,8 @@ fn series(cells: &[&Cell<'_>], palette: &Palette) -> Vec<Series> {
         Series {
             name: format!("{}{gain}", own.first().map_or_else(String::new, |cell| label(cell))),
             color: palette.color(contestant),
-            dashed: contestant.kind == Kind::Floor,
+            // Kiln's longer windows have the colour of its shortest one.
+            dashed: contestant.kind == Kind::Floor || is_longer_window(contestant),
             strong: contestant.kind == Kind::Kiln,
             points,
         }

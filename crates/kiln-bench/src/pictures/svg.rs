@@ -22,7 +22,7 @@ pub(crate) const STYLE: &str = "\
 --floor:#3a434c;--p0:#6cb2f0;--p1:#69c97c;--p2:#c79bf0;--p3:#4fd0d2;--p4:#f08cc0;--p5:#d8c54a;--p6:#9aa5ff;--p7:#d3a37c;--p8:#a5d46a;\
 --p9:#ff8a98;--p10:#a9b8c6;--p11:#58c7ea}}\
 .p-paper{fill:var(--paper)}.p-picture text{font:12px system-ui,-apple-system,\"Segoe UI\",Roboto,\"Liberation Sans\",sans-serif;\
-fill:var(--ink);font-variant-numeric:tabular-nums}\
+fill:var(--ink);font-variant-numeric:tabular-nums;paint-order:stroke;stroke:var(--paper);stroke-width:3px;stroke-linejoin:round}\
 .p-picture .p-title{font-size:14px;font-weight:600}.p-picture .p-strong{font-weight:600}.p-picture .p-muted{fill:var(--muted)}\
 .p-picture .p-small{font-size:11px;fill:var(--muted)}\
 .p-grid{stroke:var(--grid)}.p-axis{stroke:var(--muted)}.p-whisker{stroke:var(--ink);stroke-width:1.2}.p-break{stroke:var(--paper);stroke-width:2.5}\

@@ -49,7 +49,7 @@ fn bars_are_drawn_for_each_load_and_promise() {
     let expected =
         ["bars-update-1-threads-later", "bars-update-1-threads-durable", "bars-read-it-1-threads-later"];
     let mut expected: Vec<String> = expected.map(|name| format!("{name}.svg")).into();
-    expected.insert(0, "index.html".to_owned());
+    expected.splice(0..0, ["index.html".to_owned(), "tables.md".to_owned()]);
     assert_eq!(names(&rows), expected);
     // The same load on other data is another picture, and does not take the first one's name.
     rows.push(Row { value_bytes: 8, ..rows[0].clone() });
@@ -119,6 +119,9 @@ fn the_same_rows_make_the_same_report_in_well_formed_files() {
     );
     for (output, again) in outputs.iter().zip(super::outputs(&rows)) {
         assert_eq!((&output.name, &output.text), (&again.name, &again.text));
+        if output.name == TABLES {
+            continue;
+        }
         let document = parsed(&output.text);
         let kinds = ["script", "b", "img", "link", "iframe", "image", "use"];
         assert!(document.descendants().all(|node| !kinds.contains(&node.tag_name().name())));
@@ -169,7 +172,7 @@ fn every_row_of_a_table_is_as_wide_as_its_head() {
     for table in document.descendants().filter(|node| node.has_tag_name("table")) {
         let widths: Vec<usize> = table
             .children()
-            .filter(roxmltree::Node::is_element)
+            .filter(|child| child.has_tag_name("tr"))
             .map(|row| row.children().filter(roxmltree::Node::is_element).count())
             .collect();
         assert!(widths.len() > 1 && widths.iter().all(|width| *width == widths[0]), "{widths:?}");

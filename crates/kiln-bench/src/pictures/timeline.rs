@@ -11,7 +11,7 @@ use crate::summary::cells::{Cell, Group, Kind};
 use crate::summary::numbers;
 
 const STRIP: f64 = 34.0;
-const STRIP_GAP: f64 = 14.0;
+const STRIP_GAP: f64 = 18.0;
 /// What is drawn of one moment is this wide; bins that fall on it are put together.
 const STEP: f64 = 2.0;
 /// Marks nearer than this would be one black bar.
@@ -127,7 +127,7 @@ fn strip(svg: &mut Svg, time: &Scale, top: f64, cell: &Cell<'_>, row: &Row, pale
             row.hardened_ms.iter().filter(|&&ms| ms <= row.seconds * 1000.0).map(|ms| time.at(ms / 1000.0))
         {
             if mark - last >= MARK_GAP {
-                svg.line((mark, bottom + 1.5), (mark, bottom + 7.0), "p-mark");
+                svg.line((mark, bottom), (mark, bottom + 6.0), "p-mark");
                 last = mark;
             }
         }

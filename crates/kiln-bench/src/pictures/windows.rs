@@ -56,7 +56,7 @@ fn picture(task: &Task, cells: &[&Cell<'_>]) -> Option<Picture> {
                 let names = 130.0;
                 let series = &series;
                 Chart {
-                    heading,
+                    heading: Some(heading),
                     series,
                     reference,
                     x_values: &x_values,

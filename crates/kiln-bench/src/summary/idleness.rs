@@ -1,6 +1,5 @@
 //! Whether the machine had nothing else to do: what was measured on a busy one is no measure of an engine.
 
-use super::numbers::significant;
 use crate::report::Samples;
 use crate::results::Row;
 
@@ -14,7 +13,7 @@ pub(crate) fn text(rows: &[Row]) -> String {
     let part = |field: fn(&Row) -> f64| {
         let mut samples = Samples::default();
         rows.iter().for_each(|row| samples.push(100.0 * field(row)));
-        format!("{}% (at worst {}%)", significant(samples.median()), significant(samples.max()))
+        format!("{:.1}% (at worst {:.1}%)", samples.median(), samples.max())
     };
     format!(
         "Other processes took {} of the processors' time, other machines {}.",
@@ -29,11 +28,11 @@ pub(crate) fn warning(rows: &[Row]) -> Option<String> {
     let worst = |field: fn(&Row) -> f64| 100.0 * rows.iter().map(field).fold(0.0, f64::max);
     (busy > 0).then(|| {
         format!(
-            "{busy} of {} measurements were made on a busy machine: other processes took up to {}% of the processors, other \
-             machines up to {}%. Measure again when it is idle.",
+            "{busy} of {} measurements were made on a busy machine: other processes took up to {:.1}% of the processors, other \
+             machines up to {:.1}%. Measure again when it is idle.",
             rows.len(),
-            significant(worst(|row| row.others)),
-            significant(worst(|row| row.steal))
+            worst(|row| row.others),
+            worst(|row| row.steal)
         )
     })
 }
@@ -54,8 +53,8 @@ mod tests {
         rows[1].others = 0.25;
         rows[2].steal = 0.03;
         let warning = warning(&rows).unwrap();
-        assert!(warning.starts_with("2 of 3 ") && warning.contains("25.0%") && warning.contains("3.00%"));
+        assert!(warning.starts_with("2 of 3 ") && warning.contains("25.0%") && warning.contains("3.0%"));
         let text = text(&rows);
-        assert!(text.contains("5.00% (at worst 25.0%)") && text.contains("2.00% (at worst 3.00%)"), "{text}");
+        assert!(text.contains("5.0% (at worst 25.0%)") && text.contains("2.0% (at worst 3.0%)"), "{text}");
     }
 }
