@@ -14,6 +14,8 @@ use std::ptr::NonNull;
 
 use anyhow::{Context, Result, bail};
 
+use super::OnRow;
+
 /// Declares a struct of C functions and constants, and how they are found in a library by their names.
 macro_rules! functions {
     (
@@ -187,6 +189,23 @@ pub(super) unsafe fn check(message: *mut c_char, free: unsafe extern "C" fn(*mut
     // SAFETY: the caller's promise; it is not used any more.
     unsafe { free(message.cast()) };
     bail!("{text}")
+}
+
+/// The first rows of a scan that goes on for as long as it is told that more are wanted.
+pub(super) fn first_rows(
+    count: usize,
+    mut row: impl FnMut(&[u8], &[u8]) -> Result<()>,
+    scan: impl FnOnce(&mut OnRow<'_, bool>) -> Result<()>,
+) -> Result<()> {
+    if count == 0 {
+        return Ok(());
+    }
+    let mut left = count;
+    scan(&mut |key, value| {
+        row(key, value)?;
+        left -= 1;
+        Ok(left > 0)
+    })
 }
 
 /// A path as C wants it.

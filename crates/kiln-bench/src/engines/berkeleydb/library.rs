@@ -15,9 +15,9 @@ use std::fmt;
 use std::path::Path;
 use std::ptr::{null, null_mut};
 
-use crate::engines::OnRow;
 use anyhow::{Result, bail, ensure};
 
+use crate::engines::OnRow;
 use crate::engines::library::{self, functions, opaque};
 
 opaque! { RawCursor RawDatabase RawEnvironment RawTransaction }
@@ -461,8 +461,7 @@ impl Rows {
         let bytes = unsafe { library::bytes(self.words.as_ptr().cast(), self.words.len() * 4) }?;
         let part = |offset: u32, length: u32| bytes.get(offset as usize..)?.get(..length as usize);
         let mut numbers = self.words.iter().rev().copied();
-        loop {
-            let Some(key_offset) = numbers.next() else { break };
+        while let Some(key_offset) = numbers.next() {
             if key_offset == u32::MAX {
                 return Ok(true);
             }

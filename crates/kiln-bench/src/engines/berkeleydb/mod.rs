@@ -17,6 +17,7 @@ use anyhow::{Context, Result, anyhow};
 
 use self::library::{Database, Failure, Options, Rows, Transaction};
 use super::catalog::{Description, Mode, Settings, Shape};
+use super::library::first_rows;
 use super::{Access, Engine, OnRow, Worker, add_in_transaction};
 use crate::generate::Entry;
 
@@ -227,15 +228,7 @@ impl Worker for BerkeleyDbWorker<'_> {
     }
 
     fn scan(&mut self, from: &[u8], count: usize, row: &mut OnRow<'_>) -> Result<()> {
-        if count == 0 {
-            return Ok(());
-        }
-        let mut left = count;
-        self.rows_from(from, &mut |key, value| {
-            row(key, value)?;
-            left -= 1;
-            Ok(left > 0)
-        })
+        first_rows(count, row, |rows| self.rows_from(from, rows))
     }
 
     fn transact(&mut self, body: &mut dyn FnMut(&mut dyn Access) -> Result<()>) -> Result<()> {

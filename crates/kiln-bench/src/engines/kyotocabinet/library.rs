@@ -7,9 +7,9 @@
 
 use std::ffi::{CString, c_char, c_void};
 
-use crate::engines::OnRow;
 use anyhow::{Result, bail};
 
+use crate::engines::OnRow;
 use crate::engines::library::{self, Handle, functions, opaque};
 use crate::generate::Entry;
 
@@ -218,11 +218,11 @@ impl Database {
         Ok(count.cast_unsigned())
     }
 
-    /// Reads up to `count` rows from a key on.
-    pub(super) fn scan(&self, from: &[u8], count: usize, row: &mut OnRow<'_>) -> Result<()> {
+    /// Reads rows from a key on, until there are no more or `row` says that it is enough.
+    pub(super) fn scan(&self, from: &[u8], row: &mut OnRow<'_, bool>) -> Result<()> {
         const STEP: i32 = 1;
         let f = self.functions;
-        let mut visit = Scan { row, outcome: Ok(()), no_change: self.no_change() };
+        let mut visit = Scan { row, outcome: Ok(true), no_change: self.no_change() };
         // SAFETY: the cursor is destroyed with its handle, before the database; the key has this many bytes; the visitor gets back
         // the pointer to `visit`, which lives, only during the calls.
         unsafe {
@@ -233,20 +233,15 @@ impl Database {
             } else {
                 (f.kccurjumpkey)(cursor.pointer(), from.as_ptr(), from.len())
             };
-            for _ in 0..count {
-                if there != 0 {
-                    let pointer = (&raw mut visit).cast();
-                    there = (f.kccuraccept)(cursor.pointer(), visit_row, pointer, 0, STEP);
-                }
-                if there == 0 {
-                    return self.check(self.error_code() == NO_RECORD).and(visit.outcome);
-                }
-                if visit.outcome.is_err() {
-                    break;
-                }
+            while there != 0 && matches!(visit.outcome, Ok(true)) {
+                let pointer = (&raw mut visit).cast();
+                there = (f.kccuraccept)(cursor.pointer(), visit_row, pointer, 0, STEP);
+            }
+            if there == 0 {
+                self.check(self.error_code() == NO_RECORD)?;
             }
         }
-        visit.outcome
+        visit.outcome.map(drop)
     }
 }
 
@@ -295,8 +290,9 @@ unsafe extern "C" fn change_empty(
 
 /// Rows that are read.
 struct Scan<'a> {
-    row: &'a mut OnRow<'a>,
-    outcome: Result<()>,
+    row: &'a mut OnRow<'a, bool>,
+    /// Whether more rows are wanted.
+    outcome: Result<bool>,
     no_change: *const u8,
 }
 
@@ -314,7 +310,7 @@ unsafe extern "C" fn visit_row(
     let texts = unsafe { (library::bytes(key, key_size), library::bytes(value, value_size)) };
     visit.outcome = match texts {
         (Ok(key), Ok(value)) => (visit.row)(key, value),
-        (key, value) => key.and(value).map(drop),
+        (key, value) => key.and(value).map(|_| false),
     };
     visit.no_change
 }

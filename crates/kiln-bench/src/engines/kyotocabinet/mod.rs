@@ -15,6 +15,7 @@ use anyhow::{Context, Result, ensure};
 
 use self::library::Database;
 use super::catalog::{Description, Mode, Settings, Shape};
+use super::library::first_rows;
 use super::{Access, Engine, OnRow, Worker};
 use crate::generate::{Entry, Key, add_to_first_word};
 
@@ -152,7 +153,7 @@ impl Worker for KyotoCabinetWorker<'_> {
     }
 
     fn scan(&mut self, from: &[u8], count: usize, row: &mut OnRow<'_>) -> Result<()> {
-        self.engine.database.scan(from, count, row)
+        first_rows(count, row, |rows| self.engine.database.scan(from, rows))
     }
 
     fn transact(&mut self, body: &mut dyn FnMut(&mut dyn Access) -> Result<()>) -> Result<()> {

@@ -9,9 +9,9 @@ use std::ffi::{c_char, c_int, c_uchar};
 use std::path::Path;
 use std::ptr::null_mut;
 
-use crate::engines::OnRow;
 use anyhow::Result;
 
+use crate::engines::OnRow;
 use crate::engines::library::{self, Handle, functions, opaque};
 
 opaque! { Cache DatabaseOptions Filter Iterator RawBatch RawDatabase ReadOptions WriteOptions }

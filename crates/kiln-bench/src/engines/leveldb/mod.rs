@@ -19,6 +19,7 @@ use anyhow::{Context, Result};
 
 use self::library::{Batch, Database, Options};
 use super::catalog::{Description, Mode, Settings, Shape};
+use super::library::first_rows;
 use super::{Access, Engine, OnRow, Worker};
 use crate::generate::{Entry, add_to_first_word};
 
@@ -76,14 +77,14 @@ impl LevelDb {
             if path.extension().is_none_or(|extension| extension != "log") {
                 continue;
             }
-            match File::open(&path).and_then(|log| log.sync_data()) {
+            match File::open(&path).and_then(|log| Ok(rustix::fs::fdatasync(log)?)) {
                 // Its content is in a table meanwhile.
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 result => result.with_context(|| format!("cannot sync {}", path.display()))?,
             }
         }
         // Also the names of the logs.
-        Ok(File::open(&self.path)?.sync_all()?)
+        Ok(rustix::fs::fsync(File::open(&self.path)?)?)
     }
 }
 
@@ -155,15 +156,7 @@ impl Worker for LevelDbWorker<'_> {
     }
 
     fn scan(&mut self, from: &[u8], count: usize, row: &mut OnRow<'_>) -> Result<()> {
-        if count == 0 {
-            return Ok(());
-        }
-        let mut left = count;
-        self.engine.database.scan(from, &mut |key, value| {
-            row(key, value)?;
-            left -= 1;
-            Ok(left > 0)
-        })
+        first_rows(count, row, |rows| self.engine.database.scan(from, rows))
     }
 
     fn transact(&mut self, body: &mut dyn FnMut(&mut dyn Access) -> Result<()>) -> Result<()> {

@@ -9,9 +9,9 @@ use std::ffi::{c_char, c_int, c_uchar};
 use std::path::Path;
 use std::ptr::{null, null_mut};
 
-use crate::engines::OnRow;
 use anyhow::{Context, Result};
 
+use crate::engines::OnRow;
 use crate::engines::library::{self, Handle, functions, opaque};
 use crate::generate::{Entry, Key};
 

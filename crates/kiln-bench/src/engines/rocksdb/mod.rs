@@ -13,6 +13,7 @@ use anyhow::{Context, Result};
 
 use self::library::{Database, Options, Outcome, Transaction, View};
 use super::catalog::{Description, Mode, Settings, Shape};
+use super::library::first_rows;
 use super::{Access, Engine, OnRow, Worker};
 use crate::generate::{Entry, Key};
 
@@ -116,15 +117,7 @@ impl Worker for RocksDbWorker<'_> {
     }
 
     fn scan(&mut self, from: &[u8], count: usize, row: &mut OnRow<'_>) -> Result<()> {
-        if count == 0 {
-            return Ok(());
-        }
-        let mut left = count;
-        self.database.scan(from, &mut |key, value| {
-            row(key, value)?;
-            left -= 1;
-            Ok(left > 0)
-        })
+        first_rows(count, row, |rows| self.database.scan(from, rows))
     }
 
     fn transact(&mut self, body: &mut dyn FnMut(&mut dyn Access) -> Result<()>) -> Result<()> {
