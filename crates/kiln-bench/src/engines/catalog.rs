@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 use super::berkeleydb::BerkeleyDb;
 use super::device::DeviceFloor;
 use super::fjall::FjallEngine;
+#[cfg(feature = "faster")]
+use super::faster::FasterEngine;
 use super::kiln::KilnEngine;
 use super::kyotocabinet::KyotoCabinet;
 use super::leveldb::LevelDb;
@@ -104,6 +106,8 @@ pub(crate) enum Name {
     KyotoCabinet,
     #[value(name = "berkeleydb")]
     BerkeleyDb,
+    /// Microsoft's key-value store (C++), with the feature `faster`.
+    Faster,
     /// Keys and values in memory behind one lock: the floor of everything that is not durable.
     Memory,
     /// One direct write and sync: the floor of everything that is.
@@ -126,6 +130,7 @@ impl Name {
             Name::LevelDb => &super::leveldb::DESCRIPTION,
             Name::KyotoCabinet => &super::kyotocabinet::DESCRIPTION,
             Name::BerkeleyDb => &super::berkeleydb::DESCRIPTION,
+            Name::Faster => &super::faster::DESCRIPTION,
             Name::Memory => &super::memory::DESCRIPTION,
             Name::Device => &super::device::DESCRIPTION,
             Name::Generator => &super::generator::DESCRIPTION,
@@ -161,6 +166,9 @@ pub(crate) fn with_engine<V: Visitor>(name: Name, settings: &Settings, visitor: 
         (Name::LevelDb, _) => visit(LevelDb::create(settings)?, visitor),
         (Name::KyotoCabinet, _) => visit(KyotoCabinet::create(settings)?, visitor),
         (Name::BerkeleyDb, _) => visit(BerkeleyDb::create(settings)?, visitor),
+        #[cfg(feature = "faster")]
+        (Name::Faster, Shape::Map) => visit(FasterEngine::create(settings)?, visitor),
+        (Name::Faster, _) => Err(super::faster::unavailable()),
         (Name::Memory, Shape::Table) => visit(MemoryTable::default(), visitor),
         (Name::Memory, Shape::Map) => visit(MemoryMap::default(), visitor),
         (Name::Device, _) => visit(DeviceFloor::create(&settings.path)?, visitor),

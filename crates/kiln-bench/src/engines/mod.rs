@@ -13,6 +13,7 @@ mod commits;
 mod conformance;
 mod device;
 mod fjall;
+mod faster;
 mod generator;
 mod kiln;
 mod kyotocabinet;
