@@ -18,6 +18,8 @@ const IMMUTABLE_PAGES_MIN: u64 = 4;
 const IMMUTABLE_PART: u64 = 10;
 /// The log's memory has at least so many pages.
 const PAGES_MIN: u64 = 8;
+/// A checkpoint writes an index in 256 parts around the page cache, so that each must have 512 bytes: eight buckets.
+const BUCKETS_MIN: u64 = 2048;
 /// A session is refreshed each so many operations, as FASTER's own benchmark does it.
 const REFRESHED_EACH: u32 = 64;
 
@@ -46,7 +48,7 @@ fn tuning(settings: &Settings) -> Tuning {
     let pages = settings.cache_bytes.max(data_bytes).div_ceil(PAGE_BYTES).max(PAGES_MIN);
     let immutable = (pages / IMMUTABLE_PART).max(IMMUTABLE_PAGES_MIN);
     Tuning {
-        buckets: (settings.records / 2).max(1).next_power_of_two(),
+        buckets: (settings.records / 2).max(BUCKETS_MIN).next_power_of_two(),
         log_bytes: pages * PAGE_BYTES,
         // FASTER rounds down to pages.
         mutable_part: ((pages - immutable) as f64 + 0.5) / pages as f64,

@@ -203,22 +203,15 @@ class StoreOf : public Store {
 
   void Start() final {
     // FASTER keeps a session in its thread; another one of the same thread shares it.
-    if(sessions_[Thread::id()]++ > 0) {
-      return;
-    }
-    while(true) {
-      try {
-        faster_.StartSession();
-        return;
-      } catch(const std::runtime_error&) {
-        // A checkpoint of another thread is under way, and no session can begin.
-        std::this_thread::yield();
-      }
+    if(sessions_[Thread::id()]++ == 0) {
+      std::lock_guard<std::mutex> no_checkpoint{ checkpoint_ };
+      faster_.StartSession();
     }
   }
 
   void Stop() final {
     if(--sessions_[Thread::id()] == 0) {
+      std::unique_lock<std::mutex> no_checkpoint = NoCheckpoint();
       faster_.StopSession();
     }
   }
@@ -258,8 +251,8 @@ class StoreOf : public Store {
   }
 
   Outcome Checkpoint() final {
-    std::lock_guard<std::mutex> one_at_a_time{ checkpoint_ };
     Start();
+    std::unique_lock<std::mutex> one_at_a_time = NoCheckpoint();
     Guid token;
     auto log_is_written = [](Status, uint64_t) {};
     // Recovery replays the log from where the index was written, so that writing the index once is enough.
@@ -271,6 +264,7 @@ class StoreOf : public Store {
         std::this_thread::yield();
       }
     }
+    one_at_a_time.unlock();
     Stop();
     return started ? kDone : kFailed;
   }
@@ -313,6 +307,18 @@ class StoreOf : public Store {
     operation->result()->status = status;
   }
 
+  /// Waits until no checkpoint is under way, and takes part in the one that is. FASTER refuses a session that begins meanwhile,
+  /// and waits for ever for one that ended just then.
+  std::unique_lock<std::mutex> NoCheckpoint() {
+    std::unique_lock<std::mutex> lock{ checkpoint_, std::try_to_lock };
+    while(!lock.owns_lock()) {
+      faster_.CompletePending(false);
+      std::this_thread::yield();
+      lock.try_lock();
+    }
+    return lock;
+  }
+
   template <class O>
   Outcome Finish(Status status, Result& result) {
     if(status == Status::Pending) {
@@ -352,6 +358,7 @@ class StoreOf : public Store {
   }
 
   Faster faster_;
+  /// Held while a checkpoint is made, or a session begins or ends.
   std::mutex checkpoint_;
   bool index_is_written_ = false;
   /// How many sessions were asked for in each thread.
