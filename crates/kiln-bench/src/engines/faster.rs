@@ -17,19 +17,20 @@
 //! clones googletest's branch `master` from GitHub, and fails without a network. Its C interface also writes a key behind the
 //! end of an allocation whenever an operation has to wait for the device.)
 //!
-//! **What its checkpoint makes durable.** `persist` is a checkpoint that "folds over": the log up to its tail becomes read-only and
-//! is written to the device around the page cache (`O_DIRECT`), and with the first checkpoint the index, too; later ones recover
-//! from that index and the log. Then small files that describe the checkpoint are written through the page cache. FASTER calls
-//! neither `fsync` nor `fdatasync`: neither the sizes of its files, nor the small files, nor the device's own cache are known to be
-//! safe when it says that the checkpoint is complete. So a checkpoint outlives the process, but nothing is promised if the
-//! machine loses power, which is less than any other peer does here. It has no checksums, and notices no failing write. After a
-//! checkpoint each record is copied to the tail by its first update, so that the next cell begins with copying.
+//! **What its checkpoint makes durable.** `persist` is a full checkpoint that "folds over": the log up to its tail becomes
+//! read-only and is written to the device around the page cache (`O_DIRECT`), and so is the whole index, 64 bytes for each bucket
+//! (a checkpoint of the log alone cannot be recovered: recovery wants an index of the same version). Then small files that
+//! describe the checkpoint are written through the page cache. FASTER calls neither `fsync` nor `fdatasync`: neither the sizes of
+//! its files, nor the small files, nor the device's own cache are known to be safe when it says that the checkpoint is complete.
+//! So a checkpoint outlives the process, but nothing is promised if the machine loses power, which is less than any other peer
+//! does here. It has no checksums, and notices no failing write. After a checkpoint each record is copied to the tail by its first
+//! update, so that the next cell begins with copying. The checkpoint before is deleted; the log only grows.
 //!
 //! **Operations.** Adding is FASTER's read-modify-write. All operations are waited for, also those that read from the device,
 //! which is the case for records that were not written for so long that the log's memory went round.
 //!
-//! **Limits.** 96 threads in a process; a session that stands still keeps the log's pages and checkpoints of all others from
-//! going on, so a worker must be used or dropped; reading a page of records that are on the device takes 100 us each.
+//! **Limits.** 96 threads in a process. A session that stands still keeps the log's pages and the checkpoints of all others from
+//! going on, so a worker must be used or dropped. No session begins or ends while a checkpoint is made.
 
 #[cfg(feature = "faster")]
 mod engine;

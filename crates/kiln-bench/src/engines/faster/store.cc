@@ -255,14 +255,19 @@ class StoreOf : public Store {
     std::unique_lock<std::mutex> one_at_a_time = NoCheckpoint();
     Guid token;
     auto log_is_written = [](Status, uint64_t) {};
-    // Recovery replays the log from where the index was written, so that writing the index once is enough.
-    bool started = index_is_written_ ? faster_.CheckpointHybridLog(log_is_written, token)
-                   : faster_.Checkpoint(nullptr, log_is_written, token);
+    // Of the log and of the index: recovery refuses an index of another version than the log's.
+    bool started = faster_.Checkpoint(nullptr, log_is_written, token);
     if(started) {
-      index_is_written_ = true;
       while(!faster_.CompletePending(false)) {
         std::this_thread::yield();
       }
+      // The one before is not needed any more, and has a copy of the whole index.
+      if(has_last_) {
+        std::experimental::filesystem::remove_all(faster_.disk.index_checkpoint_path(last_));
+        std::experimental::filesystem::remove_all(faster_.disk.cpr_checkpoint_path(last_));
+      }
+      last_ = token;
+      has_last_ = true;
     }
     one_at_a_time.unlock();
     Stop();
@@ -360,7 +365,9 @@ class StoreOf : public Store {
   Faster faster_;
   /// Held while a checkpoint is made, or a session begins or ends.
   std::mutex checkpoint_;
-  bool index_is_written_ = false;
+  /// The last checkpoint, if there is one.
+  Guid last_;
+  bool has_last_ = false;
   /// How many sessions were asked for in each thread.
   uint32_t sessions_[Thread::kMaxNumThreads] = {};
 };
