@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use super::berkeleydb::BerkeleyDb;
 use super::device::DeviceFloor;
-use super::fjall::FjallEngine;
 #[cfg(feature = "faster")]
 use super::faster::FasterEngine;
+use super::fjall::FjallEngine;
 use super::kiln::KilnEngine;
 use super::kyotocabinet::KyotoCabinet;
 use super::leveldb::LevelDb;
@@ -79,7 +79,7 @@ pub(crate) struct Description {
     pub(crate) what: &'static str,
     /// Its modes.
     pub(crate) modes: &'static [Mode],
-    /// The shapes that it has.
+    /// The shapes that it has. An ordered engine is a map, too, but is listed as one only if it has something faster for maps.
     pub(crate) shapes: &'static [Shape],
     /// Whether it has [`super::Worker::transact`].
     pub(crate) transactions: bool,

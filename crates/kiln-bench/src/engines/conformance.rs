@@ -277,6 +277,8 @@ fn kyotocabinet_conforms() {
 #[test]
 fn berkeleydb_conforms() {
     conforms(Name::BerkeleyDb);
+}
+
 #[cfg(feature = "faster")]
 #[test]
 fn faster_conforms() {

@@ -28,7 +28,7 @@ use crate::generate::{Entry, Key};
 pub(super) const DESCRIPTION: Description = Description {
     what: "fjall: a log-structured merge tree in Rust with optimistic transactions",
     modes: &[Mode::Strong, Mode::Weak],
-    shapes: &[Shape::Table, Shape::Map],
+    shapes: &[Shape::Table],
     transactions: true,
     keeps_data: true,
     durable_puts: true,

@@ -22,7 +22,7 @@ use crate::generate::{Entry, Key};
 pub(super) const DESCRIPTION: Description = Description {
     what: "LMDB: a memory-mapped copy-on-write B+-tree in C, one writer at a time",
     modes: &[Mode::Strong, Mode::Weak],
-    shapes: &[Shape::Table, Shape::Map],
+    shapes: &[Shape::Table],
     transactions: true,
     keeps_data: true,
     durable_puts: false,

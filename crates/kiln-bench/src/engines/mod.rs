@@ -12,8 +12,8 @@ mod commits;
 #[cfg(test)]
 mod conformance;
 mod device;
-mod fjall;
 mod faster;
+mod fjall;
 mod generator;
 mod kiln;
 mod kyotocabinet;

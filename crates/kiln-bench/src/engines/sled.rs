@@ -30,7 +30,7 @@ use crate::generate::{Entry, Key, add_to_first_word};
 pub(super) const DESCRIPTION: Description = Description {
     what: "sled: a lock-free tree on a log of pages in Rust",
     modes: &[Mode::Strong, Mode::Weak],
-    shapes: &[Shape::Table, Shape::Map],
+    shapes: &[Shape::Table],
     transactions: true,
     keeps_data: true,
     durable_puts: true,

@@ -190,7 +190,10 @@ impl Workload {
     pub(crate) fn suits(&self, name: Name, mode: Mode, batch: usize, threads: usize) -> Result<()> {
         let description = name.description();
         if !description.shapes.contains(&self.dataset.shape()) {
-            bail!("it has no ordered keys");
+            match self.dataset.shape() {
+                Shape::Table => bail!("it has no ordered keys"),
+                Shape::Map => bail!("it has nothing faster than its ordered tables"),
+            }
         }
         let kind = self.in_batches(batch);
         let transactions = matches!(kind, Kind::Tpcc(_) | Kind::Keys(Operation::ModifyMany(_)));

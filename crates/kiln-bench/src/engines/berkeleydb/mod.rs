@@ -24,7 +24,7 @@ use crate::generate::Entry;
 pub(super) const DESCRIPTION: Description = Description {
     what: "Berkeley DB: a B-tree with page locks and a log",
     modes: &[Mode::Strong, Mode::Weak],
-    shapes: &[Shape::Table, Shape::Map],
+    shapes: &[Shape::Table],
     transactions: true,
     keeps_data: true,
     durable_puts: true,

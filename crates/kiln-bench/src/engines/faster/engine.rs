@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 
+use crate::engines::OnRow;
 use anyhow::{Result, bail, ensure};
 
 use super::store::{Session, Store, Tuning};
@@ -124,12 +125,7 @@ impl Worker for FasterWorker<'_> {
         entries.iter().try_for_each(|entry| self.put(&entry.key, &entry.value))
     }
 
-    fn scan(
-        &mut self,
-        _from: &[u8],
-        _count: usize,
-        _row: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>,
-    ) -> Result<()> {
+    fn scan(&mut self, _from: &[u8], _count: usize, _row: &mut OnRow<'_>) -> Result<()> {
         bail!("FASTER has no order: use a workload of single keys")
     }
 

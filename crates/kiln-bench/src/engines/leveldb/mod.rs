@@ -26,7 +26,7 @@ use crate::generate::{Entry, add_to_first_word};
 pub(super) const DESCRIPTION: Description = Description {
     what: "LevelDB: a log-structured merge tree; transactions by a lock of the adapter",
     modes: &[Mode::Strong, Mode::Weak],
-    shapes: &[Shape::Table, Shape::Map],
+    shapes: &[Shape::Table],
     transactions: true,
     keeps_data: true,
     durable_puts: true,
