@@ -167,10 +167,10 @@ pub(crate) struct RunSettings {
     /// Numbers of client threads.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2], value_parser = threads)]
     pub(crate) threads: Vec<usize>,
-    /// Seconds of one measurement [default: 0.25, or 1 with --profile full].
+    /// Seconds of one measurement [default: 0.1, or 1 with --profile full].
     #[arg(long, value_parser = seconds)]
     pub(crate) seconds: Option<Duration>,
-    /// Rounds of alternating measurements [default: 3, or 5 with --profile full].
+    /// Rounds of alternating measurements [default: 5].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: Option<u32>,
     /// Kiln's vulnerability windows: how long a fast commit may stay undurable.

@@ -219,7 +219,7 @@ fn conforms(name: Name) {
             let settings = Settings { path, mode, shape, sizes, records: 10_000, cache_bytes, window };
             catalog::with_engine(name, &settings, Conformance { sizes, shape, name }).unwrap();
             let stored = crate::scratch::disk_bytes(directory.path()) > 0;
-            assert_eq!(stored, mode != Mode::Floor, "{name:?} in mode {mode:?}");
+            assert!(stored || mode == Mode::Floor, "{name:?} in mode {mode:?}");
         }
     }
 }

@@ -48,15 +48,18 @@ pub(crate) use self::engine::FasterEngine;
 
 pub(super) const DESCRIPTION: Description = Description {
     what: "Microsoft's FASTER (C++, 2020): a hash index over a log in memory, made durable by checkpoints without fsync",
-    modes: &[Mode::Weak],
+    modes: &[Mode::Weak, Mode::Floor],
     shapes: &[Shape::Map],
     transactions: false,
     keeps_data: true,
     durable_puts: false,
-    settings: |_| {
-        "its C++ templates, not its C interface; a bucket for two records; log memory as given for caches, but for twice the \
+    settings: |mode| match mode {
+        Mode::Floor => "the same without checkpoints: what it does in memory",
+        _ => {
+            "its C++ templates, not its C interface; a bucket for two records; log memory as given for caches, but for twice the \
          data at least, touched beforehand, 90% of it updated in place; sessions refreshed each 64 operations; persist is a \
          checkpoint that folds over, without fsync"
+        }
     },
     version,
 };

@@ -78,9 +78,12 @@ impl Draws {
         Ok(Draws { drawn: (0..COUNT).map(|_| draw()).collect(), at: 0 })
     }
 
-    /// The same sequence from another place on, for the client with this number.
+    /// The same sequence from another place on: two numbers give places far from each other.
     pub(crate) fn at_place(&self, number: usize) -> Draws {
-        Draws { drawn: Arc::clone(&self.drawn), at: number.wrapping_mul(0x9E37_79B1) & (COUNT - 1) }
+        Draws {
+            drawn: Arc::clone(&self.drawn),
+            at: (number as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) as usize >> (64 - COUNT.ilog2()),
+        }
     }
 
     /// The next draw.

@@ -107,7 +107,7 @@ impl Run<'_> {
     fn cell(&mut self, cell: &Cell, children: &mut [Option<Child>]) -> Result<()> {
         let rounds = self.plan.rounds;
         // The round before the first is short and does not count.
-        let warm_up = Cell { seconds: (cell.seconds / 4.0).min(WARM_UP_S), ..cell.clone() };
+        let warm_up = Cell { seconds: (cell.seconds / 2.0).min(WARM_UP_S), ..cell.clone() };
         let measured = (0..rounds).map(|round| Cell { round, ..cell.clone() });
         for (at, cell) in [warm_up].into_iter().chain(measured).enumerate() {
             for child_slot in children.iter_mut() {

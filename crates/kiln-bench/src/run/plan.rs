@@ -39,6 +39,8 @@ pub(super) struct Plan {
 /// The settings of a profile, for what the command line leaves open.
 struct Defaults {
     workloads: &'static [&'static str],
+    /// Those of them that are also run where each commit is durable.
+    durable: &'static [&'static str],
     seconds: f64,
     rounds: u32,
     table_records: u64,
@@ -58,8 +60,10 @@ const QUICK: Defaults = Defaults {
         "map-rmw",
         "map-upsert",
     ],
-    seconds: 0.25,
-    rounds: 3,
+    durable: &["safe-commit"],
+    // Many short rounds: what slows the machine for some seconds then falls on few rounds of all engines alike.
+    seconds: 0.1,
+    rounds: 5,
     table_records: 200_000,
     map_records: 1_000_000,
     cache_mib: 256,
@@ -95,6 +99,7 @@ const FULL: Defaults = Defaults {
         "tpcc-payment",
         "tpcc-new-order",
     ],
+    durable: &["safe-commit", "rmw", "txn-3", "fill-seq", "tpcc"],
     seconds: 1.0,
     rounds: 5,
     table_records: 2_000_000,
@@ -111,7 +116,8 @@ impl Plan {
         };
         let mut skipped = Vec::new();
         let engines = engines(settings, &mut skipped)?;
-        let mut workloads = if settings.workloads.is_empty() {
+        let of_profile = settings.workloads.is_empty();
+        let mut workloads = if of_profile {
             defaults.workloads.iter().map(|name| spec::find(name)).collect::<Result<Vec<_>>>()?
         } else {
             settings.workloads.iter().map(|name| spec::find(name)).collect::<Result<Vec<_>>>()?
@@ -126,8 +132,12 @@ impl Plan {
         for dataset in [Dataset::Table, Dataset::Map, Dataset::Tpcc] {
             let content = content(settings, defaults, dataset)?;
             for durable in [true, false] {
-                let workloads: Vec<&Workload> =
-                    workloads.iter().filter(|workload| workload.dataset == dataset).collect();
+                let everything = !durable || !of_profile;
+                let workloads: Vec<&Workload> = workloads
+                    .iter()
+                    .filter(|workload| workload.dataset == dataset)
+                    .filter(|workload| everything || defaults.durable.contains(&&*workload.name))
+                    .collect();
                 let contestants = contestants(settings, defaults, &engines, content, durable);
                 plan.add_group(settings, &workloads, contestants);
             }

@@ -1,7 +1,7 @@
 //! A loaded database, with what the workloads remember of it so that its content can be checked.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -14,8 +14,8 @@ use crate::interrupt;
 
 /// Keys of a transaction while a database is loaded.
 const LOAD_KEYS: u64 = 500;
-/// Keys whose values are read and checked after each cell that writes.
-const SAMPLE_KEYS: u64 = 2000;
+/// Keys whose values are read and checked after each round that writes. At the end all are.
+const SAMPLE_KEYS: u64 = 200;
 /// Rows of a scan that reads everything.
 const SCAN_ROWS: usize = 1000;
 
@@ -30,13 +30,23 @@ pub(crate) struct Data<'e, E> {
     /// The same for keys in order.
     pub(super) in_order: AtomicU64,
     draws: Mutex<HashMap<(Distribution, usize), Draws>>,
+    /// How often draws were asked for.
+    asked: AtomicUsize,
 }
 
 impl<'e, E: Engine> Data<'e, E> {
     /// A database that nothing was loaded into yet.
     pub(crate) fn new(engine: &'e E, sizes: Sizes, records: u64) -> Data<'e, E> {
         let (inserted, in_order) = (AtomicU64::new(0), AtomicU64::new(0));
-        Data { engine, sizes, records, inserted, in_order, draws: Mutex::default() }
+        Data {
+            engine,
+            sizes,
+            records,
+            inserted,
+            in_order,
+            draws: Mutex::default(),
+            asked: AtomicUsize::new(0),
+        }
     }
 
     /// Writes all keys, from as many threads as there are processors, and makes them durable.
@@ -82,9 +92,13 @@ impl<'e, E: Engine> Data<'e, E> {
         Ok(())
     }
 
-    /// The draws of a thread, which are made once. [`Distribution::Latest`] draws ages.
+    /// The draws of a thread, which are made once, but begin somewhere else each time: or short cells would use the same few
+    /// keys over and over. [`Distribution::Latest`] draws ages.
     pub(crate) fn draws(&self, distribution: Distribution, thread: usize) -> Result<Draws> {
-        let drawn = |draws: &mut HashMap<_, Draws>| draws.get(&(distribution, thread)).cloned();
+        let place = self.asked.fetch_add(1, Ordering::Relaxed);
+        let drawn = |draws: &mut HashMap<_, Draws>| {
+            draws.get(&(distribution, thread)).map(|draws| draws.at_place(place))
+        };
         if let Some(draws) = drawn(&mut *self.draws.lock().unwrap_or_else(PoisonError::into_inner)) {
             return Ok(draws);
         }

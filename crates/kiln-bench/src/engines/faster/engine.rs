@@ -3,12 +3,11 @@
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 
-use crate::engines::OnRow;
 use anyhow::{Result, bail, ensure};
 
 use super::store::{Session, Store, Tuning};
-use crate::engines::catalog::Settings;
-use crate::engines::{Access, Engine, Worker};
+use crate::engines::catalog::{Mode, Settings};
+use crate::engines::{Access, Engine, OnRow, Worker};
 use crate::generate::{Entry, Sizes};
 
 /// A page of the log.
@@ -27,12 +26,14 @@ const REFRESHED_EACH: u32 = 64;
 /// A FASTER store.
 pub(crate) struct FasterEngine {
     store: Store,
+    checkpoints: bool,
 }
 
 impl FasterEngine {
     /// Creates a store.
     pub(crate) fn create(settings: &Settings) -> Result<FasterEngine> {
-        Ok(FasterEngine { store: Store::open(&settings.path, &tuning(settings))? })
+        let store = Store::open(&settings.path, &tuning(settings))?;
+        Ok(FasterEngine { store, checkpoints: settings.mode == Mode::Weak })
     }
 }
 
@@ -76,7 +77,7 @@ impl Engine for FasterEngine {
     }
 
     fn persist(&self) -> Result<()> {
-        self.store.checkpoint()
+        if self.checkpoints { self.store.checkpoint() } else { Ok(()) }
     }
 }
 
