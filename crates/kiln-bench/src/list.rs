@@ -3,7 +3,7 @@
 use anyhow::Result;
 use clap::ValueEnum;
 
-use crate::engines::catalog::{Mode, Name, Shape};
+use crate::engines::catalog::{Name, Shape};
 use crate::workloads::spec;
 
 /// Prints the engines and the workloads.
@@ -29,7 +29,7 @@ pub(crate) fn run() -> Result<()> {
             println!("  {:<14} {}", "", lacks.join(", "));
         }
         for &mode in description.modes {
-            println!("  {:<14} {:<7} {}", "", mode_text(mode), (description.settings)(mode));
+            println!("  {:<14} {:<7} {}", "", mode.text(), (description.settings)(mode));
         }
     }
     println!(
@@ -41,8 +41,4 @@ pub(crate) fn run() -> Result<()> {
         println!("  {:<17} {:<6} {:<8} {}", workload.name, dataset, distribution, workload.what);
     }
     Ok(())
-}
-
-fn mode_text(mode: Mode) -> String {
-    format!("{mode:?}").to_lowercase()
 }

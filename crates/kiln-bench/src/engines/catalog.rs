@@ -41,6 +41,17 @@ pub(crate) enum Mode {
 }
 
 impl Mode {
+    /// Its name in results.
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            Mode::Strong => "strong",
+            Mode::Weak => "weak",
+            Mode::Safe => "safe",
+            Mode::Fast => "fast",
+            Mode::Floor => "floor",
+        }
+    }
+
     /// Whether a commit is durable when it is acknowledged.
     pub(crate) fn is_durable(self) -> bool {
         matches!(self, Mode::Strong | Mode::Safe)

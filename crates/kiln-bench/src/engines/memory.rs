@@ -44,54 +44,40 @@ pub(crate) type MemoryMap = Memory<HashMap<Box<[u8]>, Vec<u8>>>;
 /// Keys in order.
 pub(crate) type MemoryTable = Memory<BTreeMap<Box<[u8]>, Vec<u8>>>;
 
-impl Collection for HashMap<Box<[u8]>, Vec<u8>> {
-    #[inline]
-    fn find(&self, key: &[u8]) -> Option<&Vec<u8>> {
-        self.get(key)
-    }
+/// What both collections do in the same words, and how each one finds its rows from a key on.
+macro_rules! collection {
+    ($collection:ident, |$rows:ident, $from:pat_param| $rows_from:expr) => {
+        impl Collection for $collection<Box<[u8]>, Vec<u8>> {
+            #[inline]
+            fn find(&self, key: &[u8]) -> Option<&Vec<u8>> {
+                self.get(key)
+            }
 
-    #[inline]
-    fn find_mut(&mut self, key: &[u8]) -> Option<&mut Vec<u8>> {
-        self.get_mut(key)
-    }
+            #[inline]
+            fn find_mut(&mut self, key: &[u8]) -> Option<&mut Vec<u8>> {
+                self.get_mut(key)
+            }
 
-    fn add(&mut self, key: &[u8], value: Vec<u8>) {
-        self.insert(key.into(), value);
-    }
+            fn add(&mut self, key: &[u8], value: Vec<u8>) {
+                self.insert(key.into(), value);
+            }
 
-    fn count(&self) -> usize {
-        self.len()
-    }
+            fn count(&self) -> usize {
+                self.len()
+            }
 
-    fn rows_from(&self, _key: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
-        std::iter::empty()
-    }
+            fn rows_from(&self, $from: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
+                let $rows = self;
+                $rows_from
+            }
+        }
+    };
 }
 
-impl Collection for BTreeMap<Box<[u8]>, Vec<u8>> {
-    #[inline]
-    fn find(&self, key: &[u8]) -> Option<&Vec<u8>> {
-        self.get(key)
-    }
-
-    #[inline]
-    fn find_mut(&mut self, key: &[u8]) -> Option<&mut Vec<u8>> {
-        self.get_mut(key)
-    }
-
-    fn add(&mut self, key: &[u8], value: Vec<u8>) {
-        self.insert(key.into(), value);
-    }
-
-    fn count(&self) -> usize {
-        self.len()
-    }
-
-    fn rows_from(&self, key: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
-        self.range::<[u8], _>((Bound::Included(key), Bound::Unbounded))
-            .map(|(key, value)| (&key[..], &value[..]))
-    }
-}
+collection!(HashMap, |_unordered, _| std::iter::empty());
+collection!(BTreeMap, |rows, key| {
+    rows.range::<[u8], _>((Bound::Included(key), Bound::Unbounded)).map(|(key, value)| (&key[..], &value[..]))
+});
 
 /// A collection behind a mutex.
 #[derive(Default)]

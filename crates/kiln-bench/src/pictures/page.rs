@@ -212,7 +212,7 @@ fn engines(rows: &[Row]) -> String {
         versions.sort_unstable();
         versions.dedup();
         let mode_text =
-            own.clone().next().map_or_else(String::new, |cell| cell.contestant.mode_name().to_owned());
+            own.clone().next().map_or_else(String::new, |cell| cell.contestant.mode.text().to_owned());
         let described = Name::from_str(engine, false).ok().map(Name::description);
         let settings =
             described.map_or_else(String::new, |known| format!("{}. {}", known.what, (known.settings)(mode)));

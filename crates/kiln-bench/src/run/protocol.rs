@@ -25,7 +25,7 @@ pub(super) struct Contestant {
 impl Contestant {
     /// For people.
     pub(super) fn label(&self) -> String {
-        let mode = format!("{:?}", self.mode).to_lowercase();
+        let mode = self.mode.text();
         match self.window_ms {
             Some(window) => format!("{} {mode} {window} ms", self.engine.text()),
             None => format!("{} {mode}", self.engine.text()),

@@ -144,20 +144,9 @@ impl Contestant {
         }
     }
 
-    /// The mode's name in results.
-    pub(crate) fn mode_name(&self) -> &'static str {
-        match self.mode {
-            Mode::Strong => "strong",
-            Mode::Weak => "weak",
-            Mode::Safe => "safe",
-            Mode::Fast => "fast",
-            Mode::Floor => "floor",
-        }
-    }
-
     /// The mode, with the window where there is one.
     pub(crate) fn mode(&self) -> String {
-        let mode = self.mode_name();
+        let mode = self.mode.text();
         self.window_ms.map_or_else(|| mode.to_owned(), |window| format!("{mode} {}", numbers::window(window)))
     }
 
