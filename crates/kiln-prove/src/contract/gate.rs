@@ -1,10 +1,12 @@
 //! A device whose syncs can be held: a stuck disk without any clock.
 //!
 //! [`GatedDevice`] passes everything on to a simulated disk. While the gate is shut, a sync of a file waits at it,
-//! and tests can wait until one does. So "while the device is busy" is a state and not a guess about time.
+//! and tests can wait until one does. So "while the device is busy" is a state and not a guess about time. And it can be
+//! made slow: then it takes at least so long for every byte written.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use kiln::device::{Device, DeviceFile, DeviceLock, OpenMode, SimulatedDevice};
 
@@ -15,6 +17,8 @@ struct GateState {
     shut: bool,
     waiting: usize,
     syncs: u64,
+    /// What a byte written takes; no time unless set.
+    time_per_byte: Duration,
 }
 
 /// The gate that all syncs of files go through.
@@ -40,6 +44,11 @@ impl Gate {
     /// Waits until a sync stands at the shut gate.
     pub(crate) fn wait_until_stuck(&self) {
         eventually("a sync at the gate", || self.state().waiting > 0);
+    }
+
+    /// Has writes take at least so long for each byte.
+    pub(crate) fn slow_down(&self, time_per_byte: Duration) {
+        self.state().time_per_byte = time_per_byte;
     }
 
     /// The syncs that have come so far, those that wait included.
@@ -136,6 +145,8 @@ impl DeviceFile for GatedFile {
     }
 
     fn write_at(&self, buffer: &[u8], offset: u64) -> io::Result<()> {
+        let time_per_byte = self.gate.state().time_per_byte;
+        std::thread::sleep(time_per_byte * buffer.len() as u32);
         self.file.write_at(buffer, offset)
     }
 

@@ -141,6 +141,36 @@ fn c5b_unhardened_bytes_never_pass_their_bound() {
     });
 }
 
+/// The bound on bytes alone would let 16 MiB wait for a disk that takes 2 MiB in a window.
+#[test]
+fn c5b_no_more_is_unhardened_than_a_slow_disk_takes_within_the_window() {
+    watched("c5b_no_more_is_unhardened", 4 * PATIENCE, |_| {
+        const DISK_BYTES_PER_WINDOW: u64 = 2 << 20;
+        let window = Duration::from_millis(100);
+        let (device, gate) = GatedDevice::new(&SimulatedDevice::new(1));
+        let db = background().window(window).memory(64 << 20).segment_bytes(1 << 20).open_on(device).unwrap();
+        let (stop, commits) = (AtomicBool::new(false), AtomicU64::new(0));
+        gate.slow_down(window / DISK_BYTES_PER_WINDOW as u32);
+        thread::scope(|scope| {
+            let _stop = StopAtEnd(&stop);
+            scope.spawn(|| write_on(&db, &stop, &commits, &[7; 4_000]));
+            let bytes = || commits.load(Ordering::SeqCst) * 4_000;
+            // The first hardenings tell how slow it is.
+            eventually("the first hardenings", || {
+                db.statistics().hardenings >= 5 && bytes() > 4 * DISK_BYTES_PER_WINDOW
+            });
+            let (begun_at, mut most) = (bytes(), 0);
+            eventually("some windows more", || {
+                most = most.max(db.statistics().unhardened_bytes);
+                bytes() > begun_at + 4 * DISK_BYTES_PER_WINDOW
+            });
+            assert!(most > DISK_BYTES_PER_WINDOW / 16, "hardly anything waited: {most}");
+            assert!(most <= DISK_BYTES_PER_WINDOW, "{most} bytes waited for a disk that takes fewer");
+            assert!(db.statistics().unhardened_bytes_max <= DISK_BYTES_PER_WINDOW);
+        });
+    });
+}
+
 #[test]
 fn c5b_idle_threads_and_abandoned_transactions_never_delay_a_safe_commit() {
     watched("c5b_idle_threads", PATIENCE, |_| {

@@ -69,11 +69,13 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
     let Opening { segments, superblock, log, liveness, writer } = opening;
     let writer = writer.unwrap_or_else(|| ExtentWriter::new(current.database, recovered.chain));
     let horizon = recovered.report.horizon.number();
-    let hardening = Hardening::new(writer, horizon, options.window, options.background);
+    let limits = options.limits(current.segment_bytes);
+    let bounds = (options.window, limits.unhardened_bytes);
+    let hardening = Hardening::new(writer, horizon, bounds, options.background);
     hardening.horizon.set_lost_before(recovered.losses.ranges());
     let opened_end = log.hardened();
     let engine = Arc::new(Engine {
-        limits: options.limits(current.segment_bytes),
+        limits,
         hash_seed: current.hash_seed,
         log,
         index,

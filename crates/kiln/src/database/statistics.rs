@@ -18,7 +18,8 @@ pub struct Statistics {
     pub oldest_unhardened: Option<Duration>,
     /// Bytes of log that are not durable.
     pub unhardened_bytes: u64,
-    /// The most that may be.
+    /// The most that may be now: as many as harden within the window, as far as the last hardenings tell, and never more than
+    /// [`Options::unhardened_bytes`](crate::Options::unhardened_bytes).
     pub unhardened_bytes_max: u64,
     /// Hardenings so far, the bytes they wrote, and how long one takes (smoothed).
     pub hardenings: u64,
@@ -60,7 +61,7 @@ pub(super) fn collect(engine: &Engine) -> Statistics {
         horizon: Version::new(engine.hardening.horizon.local()),
         oldest_unhardened: engine.hardening.oldest_unhardened(),
         unhardened_bytes: engine.log.unhardened_bytes(),
-        unhardened_bytes_max: engine.limits.unhardened_bytes,
+        unhardened_bytes_max: engine.hardening.unhardened_bytes_max(),
         hardenings: counts.count,
         hardened_bytes: counts.bytes,
         hardening_duration: counts.duration,

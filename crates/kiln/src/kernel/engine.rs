@@ -111,7 +111,7 @@ impl Engine {
 
     /// Recomputes how far reservations may go.
     pub(crate) fn update_limit(&self) {
-        self.log.set_limit(self.segments.prepared_end(), self.limits.unhardened_bytes);
+        self.log.set_limit(self.segments.prepared_end(), self.hardening.unhardened_bytes_max());
     }
 
     /// Prepares segments until `bytes` and another whole segment fit before the log's reserve.
@@ -130,8 +130,7 @@ impl Engine {
     /// `NoSpace` if the disk is full, and nothing can be dropped either.
     pub(crate) fn wait_for_space(self: &Arc<Self>, bytes: u64, purpose: Purpose) -> Result<()> {
         self.check_writable()?;
-        // Besides its records it may leave the rest of two segments behind.
-        self.hardening.want_free(bytes + 2 * self.log.segment_bytes());
+        self.hardening.want_space(bytes);
         let prepared = self.prepare_ahead(bytes);
         self.harden_or_wait();
         self.check_writable()?;

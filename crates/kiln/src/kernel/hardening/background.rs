@@ -84,6 +84,7 @@ fn nap(engine: &Engine, wake: &Condvar, requests: &mut MutexGuard<'_, Requests>,
 
 fn run_hardener(engine: &Arc<Engine>) {
     let hardening = &engine.hardening;
+    let look_again = (hardening.window / 16).max(Duration::from_millis(1));
     let mut hardenings_seen = 0;
     loop {
         let mut requests = hardening.requests.lock();
@@ -98,9 +99,9 @@ fn run_hardener(engine: &Arc<Engine>) {
             let count = hardening.count.load(Ordering::Relaxed);
             let was_active = std::mem::replace(&mut hardenings_seen, count) != count;
             let next = match due {
-                Some(due) => Nap::Until(due),
-                // The window ends half a window after the first commit at the earliest; see `window_due`.
-                None if was_active => Nap::Until(Instant::now() + hardening.window / 2),
+                // The load may grow meanwhile, and with it the time that the hardening will take.
+                Some(due) => Nap::Until(due.min(Instant::now() + look_again)),
+                None if was_active => Nap::Until(Instant::now() + look_again),
                 None => Nap::Idle,
             };
             nap(engine, &hardening.wake_hardener, &mut requests, next);
@@ -153,18 +154,16 @@ fn run_keeper(engine: &Arc<Engine>) {
 }
 
 impl Engine {
-    /// When the hardener has to begin so that the window holds: early enough for a few hardenings of the
-    /// usual length, and at half the window at the latest.
+    /// When the hardener has to begin so that the window holds, as far as can be said now.
     fn window_due(&self) -> Option<Instant> {
         let hardening = &self.hardening;
         let since = hardening.dirty_since.load(Ordering::SeqCst);
         if since == 0 {
             return None;
         }
-        let reserve = Duration::from_micros(hardening.duration_us.load(Ordering::Relaxed)) * 4;
-        let margin =
-            (reserve + Duration::from_millis(5)).max(hardening.window / 10).min(hardening.window / 2);
-        Some(hardening.started + Duration::from_micros(since) + (hardening.window - margin))
+        let first = hardening.started + Duration::from_micros(since);
+        let age = Instant::now().saturating_duration_since(first);
+        Some(first + hardening.pace.patience(self.log.unhardened_bytes(), age))
     }
 
     fn is_idle(&self) -> bool {

@@ -11,10 +11,12 @@
 
 pub(crate) mod background;
 pub(crate) mod horizon;
+mod pace;
 
 use std::time::Duration;
 
 use self::horizon::{Covered, Horizon, Lost, Waiter};
+use self::pace::Pace;
 use super::engine::Engine;
 use super::sweep::Grave;
 use crate::error::{Error, Result};
@@ -59,6 +61,10 @@ pub(crate) struct Hardening {
     hardening_since: AtomicU64,
     started: Instant,
     window: Duration,
+    pace: Pace,
+    /// The most bytes that may ever be un-hardened, and that may be now.
+    unhardened_bytes_limit: u64,
+    unhardened_bytes_max: AtomicU64,
     background: bool,
     /// Bytes of the last hardening, and how long it took in microseconds (smoothed).
     last_bytes: AtomicU64,
@@ -67,8 +73,8 @@ pub(crate) struct Hardening {
     bytes: AtomicU64,
     /// How many waited for the last hardening.
     last_waiters: AtomicUsize,
-    /// Ring memory that a waiting committer needs.
-    wanted_free: AtomicU64,
+    /// Log space that a waiting committer needs.
+    wanted_space: AtomicU64,
 }
 
 /// Numbers for statistics.
@@ -80,8 +86,13 @@ pub(crate) struct HardeningCounts {
 }
 
 impl Hardening {
-    pub(crate) fn new(writer: ExtentWriter, horizon: u64, window: Duration, background: bool) -> Hardening {
-        Hardening {
+    pub(crate) fn new(
+        writer: ExtentWriter,
+        horizon: u64,
+        (window, unhardened_bytes): (Duration, u64),
+        background: bool,
+    ) -> Hardening {
+        let hardening = Hardening {
             horizon: Horizon::new(horizon),
             leader: Mutex::new(Leader { writer, graves: Vec::new() }),
             requests: Mutex::new(Requests::default()),
@@ -93,14 +104,19 @@ impl Hardening {
             hardening_since: AtomicU64::new(0),
             started: Instant::now(),
             window,
+            pace: Pace::new(window),
+            unhardened_bytes_limit: unhardened_bytes,
+            unhardened_bytes_max: AtomicU64::new(unhardened_bytes),
             background,
             last_bytes: AtomicU64::new(0),
             duration_us: AtomicU64::new(0),
             count: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             last_waiters: AtomicUsize::new(0),
-            wanted_free: AtomicU64::new(0),
-        }
+            wanted_space: AtomicU64::new(0),
+        };
+        hardening.bound_bytes(0);
+        hardening
     }
 
     /// Where many waited for the last hardening, they are just being woken, and most will be back with their next
@@ -166,9 +182,24 @@ impl Hardening {
         }
     }
 
-    /// Has the next hardening free at least so much of the ring.
-    pub(crate) fn want_free(&self, bytes: u64) {
-        self.wanted_free.fetch_max(bytes, Ordering::SeqCst);
+    /// Has the next hardening make room for so much, whatever the pace allows.
+    pub(crate) fn want_space(&self, bytes: u64) {
+        self.wanted_space.fetch_max(bytes, Ordering::SeqCst);
+    }
+
+    /// The most bytes that may be un-hardened now.
+    pub(crate) fn unhardened_bytes_max(&self) -> u64 {
+        self.unhardened_bytes_max.load(Ordering::SeqCst)
+    }
+
+    /// Lets as many bytes be un-hardened as harden within the window, and at least what a committer wants.
+    fn bound_bytes(&self, wanted: u64) {
+        if self.background {
+            // A record that does not fit into the rest of a segment leaves less than its own length behind.
+            let wanted = if wanted > 0 { 4 * wanted + (64 << 10) } else { 0 };
+            let most = self.pace.bytes_max().max(wanted).min(self.unhardened_bytes_limit);
+            self.unhardened_bytes_max.store(most, Ordering::SeqCst);
+        }
     }
 
     pub(crate) fn window(&self) -> Duration {
@@ -367,7 +398,9 @@ impl Engine {
             hardening.horizon.cover(version)
         };
         hardening.hardening_since.store(0, Ordering::SeqCst);
-        self.make_room();
+        let wanted = hardening.wanted_space.swap(0, Ordering::SeqCst);
+        self.make_room(wanted);
+        hardening.bound_bytes(wanted);
         self.update_limit();
         covered
     }
@@ -411,7 +444,9 @@ impl Engine {
         hardening.last_bytes.store(bytes, Ordering::Relaxed);
         hardening.bytes.fetch_add(bytes, Ordering::Relaxed);
         hardening.count.fetch_add(1, Ordering::Relaxed);
-        let took_us = began.elapsed().as_micros() as u64;
+        let took = began.elapsed();
+        hardening.pace.learn(bytes, took);
+        let took_us = took.as_micros() as u64;
         let before_us = hardening.duration_us.load(Ordering::Relaxed);
         hardening.duration_us.store((before_us * 3 + took_us) / 4, Ordering::Relaxed);
         self.behind.store(false, Ordering::SeqCst);
@@ -423,10 +458,11 @@ impl Engine {
 
     /// Frees ring memory before commits have to wait for it, but no more than that: what was evicted must be read
     /// from disk by whoever updates it next.
-    fn make_room(&self) {
+    fn make_room(&self, wanted: u64) {
         let (tail, ring) = (self.log.tail(), self.log.ring_bytes());
-        // The longest record always fits into a segment; a large transaction may want more.
-        let wanted = self.hardening.wanted_free.swap(0, Ordering::SeqCst);
+        // The longest record always fits into a segment; a large transaction may want more, and besides its records it may
+        // leave the rest of two segments behind.
+        let wanted = if wanted > 0 { wanted + 2 * self.log.segment_bytes() } else { 0 };
         let free = (ring / 8).max(self.log.segment_bytes()).max(wanted).min(ring);
         let target = (tail + free).saturating_sub(ring).min(self.log.hardened());
         // A quiesce costs something, so not for every few records.

@@ -1,0 +1,173 @@
+//! Pace: how long hardenings take, as the last ones tell, and what the vulnerability window therefore demands (C5b).
+//!
+//! A commit is durable once the hardening under way has ended, and then the one that covers it. Either lasts as long as a
+//! small one (the *latency*) and as its bytes take (the *cost*). With `U` bytes un-hardened in all, those of the
+//! hardening under way included, nobody waits longer than two latencies and the cost of `U`. So the window holds if
+//!
+//! - hardening begins before the oldest commit has waited for the window less one latency and the cost of what waits, and
+//! - no more bytes are un-hardened than the disk takes in a window less two latencies.
+//!
+//! A part of the window is left over for what cannot be foreseen: a thread that gets no processor, a disk that is slower
+//! than last time. When that is not enough the keeper stops all commits; see `background`.
+
+use std::time::Duration;
+
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// From so many bytes on, a hardening tells the cost of bytes, and below it the latency.
+const LARGE_BYTES: u64 = 1 << 20;
+/// What is assumed of a disk until it has shown itself: 256 MiB/s, and half a millisecond.
+const FIRST_NS_PER_KIB: u64 = 4_000;
+const FIRST_LATENCY_NS: u64 = 500_000;
+/// So much may be un-hardened however slow the disk is: less would cost a hardening for every few commits, and gain nothing.
+const BYTES_MIN: u64 = 256 << 10;
+
+/// See the module's documentation.
+pub(super) struct Pace {
+    window: Duration,
+    latency_ns: AtomicU64,
+    ns_per_kib: AtomicU64,
+}
+
+impl Pace {
+    pub(super) fn new(window: Duration) -> Pace {
+        Pace {
+            window,
+            latency_ns: AtomicU64::new(FIRST_LATENCY_NS),
+            ns_per_kib: AtomicU64::new(FIRST_NS_PER_KIB),
+        }
+    }
+
+    /// A hardening of so many bytes took so long. Only the one who hardens tells.
+    pub(super) fn learn(&self, bytes: u64, took: Duration) {
+        let took = took.as_nanos() as u64;
+        let (known, sample) = if bytes < LARGE_BYTES {
+            (&self.latency_ns, took)
+        } else {
+            // Where the latency was overestimated, half of the time is still the bytes'.
+            let latency = self.latency_ns.load(Ordering::Relaxed).min(took / 2);
+            (&self.ns_per_kib, ((took - latency) / (bytes >> 10)).max(1))
+        };
+        let before = known.load(Ordering::Relaxed);
+        // What was seen lately at worst: the window is to hold next time, too.
+        let after = if sample > before { sample } else { (15 * before + sample) / 16 };
+        known.store(after, Ordering::Relaxed);
+    }
+
+    fn latency(&self) -> Duration {
+        Duration::from_nanos(self.latency_ns.load(Ordering::Relaxed))
+    }
+
+    /// The part of the window that is planned with.
+    fn planned_window(&self) -> Duration {
+        self.window - self.window / 5
+    }
+
+    /// How long after the first of the commits that wait hardening has to begin, when `bytes` of them have come in the
+    /// `age` since. Bytes go on coming meanwhile, as fast as before.
+    pub(super) fn patience(&self, bytes: u64, age: Duration) -> Duration {
+        let time = self.planned_window().saturating_sub(self.latency()).as_nanos() as u64;
+        let cost = (bytes >> 10).saturating_mul(self.ns_per_kib.load(Ordering::Relaxed));
+        let age = (age.as_nanos() as u64).max(1);
+        // After `age + cost` at this rate the log has got `age` further, and so much it may in `time`.
+        Duration::from_nanos((time as u128 * age as u128 / (age as u128 + cost as u128)) as u64)
+    }
+
+    /// How many bytes may be un-hardened at once.
+    pub(super) fn bytes_max(&self) -> u64 {
+        let time = self.planned_window().saturating_sub(2 * self.latency()).as_nanos() as u64;
+        (time / self.ns_per_kib.load(Ordering::Relaxed)).saturating_mul(1 << 10).max(BYTES_MIN)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WINDOW: Duration = Duration::from_millis(100);
+    const MIB: u64 = 1 << 20;
+
+    /// A pace that has seen many hardenings on a disk with this latency and this speed.
+    fn settled(latency: Duration, mib_per_second: u64) -> Pace {
+        let pace = Pace::new(WINDOW);
+        for _ in 0..100 {
+            pace.learn(4096, latency);
+            let bytes = 16 * MIB;
+            pace.learn(bytes, latency + Duration::from_nanos(bytes / MIB * 1_000_000_000 / mib_per_second));
+        }
+        pace
+    }
+
+    /// The longest that a commit waits when a client writes `load` MiB/s as long as it may, and the hardener begins when
+    /// it has to; milliseconds, over 2 s in steps of 0.1 ms.
+    fn longest_wait_ms(pace: &Pace, latency_ms: f64, disk: f64, load: f64) -> f64 {
+        const STEP_MS: f64 = 0.1;
+        let (mut now, mut longest): (f64, f64) = (0.0, 0.0);
+        // Un-hardened bytes in MiB and when the first of them came; the same of the hardening under way, and its end.
+        let (mut waiting, mut since) = (0.0, 0.0);
+        let mut under_way: Option<(f64, f64, f64)> = None;
+        while now < 2_000.0 {
+            now += STEP_MS;
+            if let Some((_, first, end)) = under_way
+                && now >= end
+            {
+                longest = longest.max(now - first);
+                under_way = None;
+            }
+            let in_all = waiting + under_way.map_or(0.0, |(bytes, ..)| bytes);
+            if in_all < pace.bytes_max() as f64 / MIB as f64 {
+                since = if waiting == 0.0 { now } else { since };
+                waiting += load * STEP_MS / 1_000.0;
+            }
+            let age = Duration::from_secs_f64((now - since) / 1_000.0);
+            let due = || age >= pace.patience((waiting * MIB as f64) as u64, age);
+            if under_way.is_none() && waiting > 0.0 && due() {
+                let end = now + latency_ms + waiting / disk * 1_000.0;
+                under_way = Some((waiting, since, end));
+                waiting = 0.0;
+            }
+        }
+        longest
+    }
+
+    #[test]
+    fn c5b_the_window_holds_whatever_the_disk_and_the_load_are() {
+        for (latency_ms, disk) in [(0.3, 1_000.0), (0.3, 100.0), (5.0, 200.0), (20.0, 50.0), (1.0, 5.0)] {
+            let pace = settled(Duration::from_secs_f64(latency_ms / 1_000.0), disk as u64);
+            for load in [0.01, 1.0, 30.0, 150.0, 300.0, 2_000.0] {
+                let longest = longest_wait_ms(&pace, latency_ms, disk, load);
+                assert!(longest <= 100.0, "{longest} ms: latency {latency_ms}, disk {disk}, load {load}");
+                assert!(longest > 0.0);
+            }
+        }
+    }
+
+    #[test]
+    fn little_load_waits_for_most_of_the_window_so_that_more_share_a_hardening() {
+        let pace = settled(Duration::from_micros(300), 500);
+        assert!(pace.patience(100, Duration::from_millis(1)) > WINDOW * 3 / 4);
+        assert!(pace.patience(4 * MIB, Duration::from_millis(1)) < WINDOW / 8);
+    }
+
+    #[test]
+    fn a_disk_that_becomes_slower_is_believed_at_once_and_one_that_becomes_faster_soon() {
+        let pace = settled(Duration::from_micros(300), 500);
+        let before = pace.bytes_max();
+        pace.learn(10 * MIB, Duration::from_millis(200));
+        let slower = pace.bytes_max();
+        assert!(slower < before / 4, "{slower} of {before}");
+        for _ in 0..60 {
+            pace.learn(10 * MIB, Duration::from_millis(20));
+        }
+        assert!(pace.bytes_max() > before / 2);
+    }
+
+    #[test]
+    fn a_disk_that_cannot_keep_the_window_at_all_still_gets_something_to_do() {
+        let pace = Pace::new(Duration::from_micros(100));
+        pace.learn(4096, Duration::from_secs(5));
+        pace.learn(10 * MIB, Duration::from_secs(100));
+        assert_eq!(pace.bytes_max(), BYTES_MIN);
+        assert_eq!(pace.patience(100, Duration::ZERO), Duration::ZERO);
+    }
+}
