@@ -82,31 +82,23 @@ impl Engine {
     }
 
     /// Checks that a handle is this database's and that a key is not too long; gives the object's number.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn check_key(self: &Arc<Self>, handle: &Handle, name: &str, key: &[u8]) -> Result<u32> {
         if !Arc::ptr_eq(&handle.engine, self) {
-            return Err(Error::input(format!("{name:?} belongs to another database")));
+            return Err(foreign(name));
         }
-        let most = self.limits.key_bytes;
-        if key.len() > most {
-            return Err(Error::input(format!(
-                "a key of {} bytes is too long; at most {most} are allowed",
-                key.len()
-            )));
+        match key.len() <= self.limits.key_bytes {
+            true => Ok(handle.id),
+            false => Err(too_long("key", key.len(), self.limits.key_bytes)),
         }
-        Ok(handle.id)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn check_value(&self, value: &[u8]) -> Result<()> {
-        let most = self.limits.value_bytes;
-        if value.len() > most {
-            return Err(Error::input(format!(
-                "a value of {} bytes is too long; at most {most} are allowed",
-                value.len()
-            )));
+        match value.len() <= self.limits.value_bytes {
+            true => Ok(()),
+            false => Err(too_long("value", value.len(), self.limits.value_bytes)),
         }
-        Ok(())
     }
 
     /// Recomputes how far reservations may go.
@@ -152,4 +144,14 @@ impl Engine {
             self.check_writable()?;
         }
     }
+}
+
+#[cold]
+fn foreign(name: &str) -> Error {
+    Error::input(format!("{name:?} belongs to another database"))
+}
+
+#[cold]
+fn too_long(what: &str, bytes: usize, most: usize) -> Error {
+    Error::input(format!("a {what} of {bytes} bytes is too long; at most {most} are allowed"))
 }

@@ -100,7 +100,7 @@ impl Engine {
             let found = view.shape().kind == Kind::Put;
             if found {
                 out.clear();
-                view.value_into(out);
+                view.value_into(key.len(), out);
             }
             Some(Some((found, view.version())))
         });
@@ -234,7 +234,7 @@ impl Engine {
                 return Walk::OtherKey;
             }
             if view.version() <= version || planted(Bug::SnapshotReadsNewest) {
-                return Walk::Found(copy_put(&view, out));
+                return Walk::Found(copy_put(&view, key, out));
             }
             address = view.previous();
         }
@@ -281,11 +281,11 @@ enum Walk {
     Cold(Address),
 }
 
-fn copy_put(view: &RecordView<'_>, out: &mut Vec<u8>) -> PastReading {
+fn copy_put(view: &RecordView<'_>, key: &[u8], out: &mut Vec<u8>) -> PastReading {
     let found = view.shape().kind == Kind::Put;
     if found {
         out.clear();
-        view.value_into(out);
+        view.value_into(key.len(), out);
     }
     PastReading { found, version: view.version() }
 }

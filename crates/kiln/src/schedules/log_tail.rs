@@ -116,7 +116,7 @@ pub(super) fn readers_keep_their_memory() {
                 let Some(view) = log.view(begin + SEAL_BYTES + number * shape(2).bytes()) else { continue };
                 let (mut key, mut value) = (Vec::new(), Vec::new());
                 view.key_into(&mut key);
-                view.value_into(&mut value);
+                view.value_into(key.len(), &mut value);
                 assert_eq!(key, number.to_le_bytes(), "a record has changed under a reader's pin");
                 assert_eq!(
                     value,

@@ -13,8 +13,8 @@
 //! same. Two keys of one bucket conflict falsely at times; a bucket holds about four keys.
 //!
 //! **Growth** is linear hashing: bucket `b` splits into `b` and `b + 2^level`, one after the other, under
-//! the two buckets' locks only, while everybody else goes on. Buckets never move in memory (each doubling is
-//! a mapping of its own), so a stale reference is never dangling. A split needs no key: the bits that
+//! the two buckets' locks only, while everybody else goes on. Buckets never move in memory (there is address space
+//! for all that may ever be), so a stale reference is never dangling. A split needs no key: the bits that
 //! decide it are the low bits of the tag. Growth drives itself: an insert that overflows its bucket splits a
 //! few buckets more, which keeps overflow rare at any size (Litwin 1980, uncontrolled splits).
 //!
@@ -24,7 +24,7 @@
 
 use std::io;
 
-use super::memory::{self, Words};
+use super::memory::{self, LINE_WORDS, Line, Lines};
 use super::record::Address;
 use crate::planted::{Bug, planted};
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
@@ -34,7 +34,6 @@ use crate::sync::{Mutex, OnceLock, hint, thread};
 const BASE_LEVEL_MIN: u32 = 8;
 const BASE_LEVEL_MAX: u32 = 14;
 const TAG_BITS: u32 = 19;
-const BUCKET_WORDS: usize = 8;
 const ENTRIES: usize = 7;
 const CONTROL: usize = 7;
 const LOCK: u64 = 1;
@@ -60,7 +59,7 @@ pub(crate) struct HashIndex {
     /// The level at which it began. So many bits of the hash are not in the tag; when the index has `TAG_BITS` levels more,
     /// the tag has no bit left to decide a split: 2^33 buckets, half a terabyte, unless the memory is very small.
     base_level: u32,
-    segments: [OnceLock<Words>; (TAG_BITS + 1) as usize],
+    buckets: Lines,
     /// Level in the top byte, number of buckets already split in this level below it.
     state: AtomicU64,
     overflow: Overflow,
@@ -75,17 +74,16 @@ impl HashIndex {
         const LOG_BYTES_PER_BUCKET: u64 = 512;
         let buckets = (log_memory_bytes / LOG_BYTES_PER_BUCKET).max(1);
         let base_level = buckets.ilog2().clamp(BASE_LEVEL_MIN, BASE_LEVEL_MAX);
-        let index = HashIndex {
+        let buckets = Lines::reserve(1 << base_level, 1 << (base_level + TAG_BITS))?;
+        buckets.grow_to(1 << base_level)?;
+        Ok(HashIndex {
             base_level,
-            segments: [const { OnceLock::new() }; (TAG_BITS + 1) as usize],
+            buckets,
             state: AtomicU64::new((base_level as u64) << SPLIT_BITS),
             overflow: Overflow::new(),
             growth: Mutex::new(Vec::new()),
             splits_due: AtomicU64::new(0),
-        };
-        let words = Words::new(BUCKET_WORDS << base_level)?;
-        index.segments[0].get_or_init(|| words);
-        Ok(index)
+        })
     }
 
     /// Number of buckets in use.
@@ -96,15 +94,20 @@ impl HashIndex {
 
     /// Bytes of memory mapped for buckets in use.
     pub(crate) fn memory_bytes(&self) -> u64 {
-        (self.bucket_count() + self.overflow.next.load(Ordering::Relaxed)) * (BUCKET_WORDS as u64 * 8)
+        (self.bucket_count() + self.overflow.next.load(Ordering::Relaxed)) * (LINE_WORDS as u64 * 8)
     }
 
     /// The bucket where `hash` belongs now.
     #[inline]
     pub(crate) fn bucket_of(&self, hash: u64) -> Bucket {
-        let (level, split) = unpack(self.state.load(Ordering::SeqCst));
-        let bucket = hash & ((1 << level) - 1);
-        if bucket < split { hash & ((2 << level) - 1) } else { bucket }
+        bucket_in(self.state.load(Ordering::SeqCst), hash)
+    }
+
+    /// True if `hash` belongs into the bucket now as it did in an earlier state.
+    #[inline]
+    fn still_in(&self, bucket: Bucket, state: u64, hash: u64) -> bool {
+        let now = self.state.load(Ordering::SeqCst);
+        now == state || bucket_in(now, hash) == bucket
     }
 
     /// Has the bucket's cache line fetched, for who will need it soon.
@@ -118,11 +121,12 @@ impl HashIndex {
     pub(crate) fn stamp(&self, hash: u64) -> Option<(Bucket, Stamp)> {
         let mut waits = 0;
         loop {
-            let bucket = self.bucket_of(hash);
+            let state = self.state.load(Ordering::SeqCst);
+            let bucket = bucket_in(state, hash);
             let control = self.control(bucket).load(Ordering::SeqCst);
             // A split publishes the new state before it unlocks, so an unlocked control word that was read
             // before a check of the state belongs to that state.
-            if control & LOCK == 0 && self.bucket_of(hash) == bucket {
+            if control & LOCK == 0 && self.still_in(bucket, state, hash) {
                 return Some((bucket, Stamp(control)));
             }
             if !wait(&mut waits) {
@@ -149,9 +153,10 @@ impl HashIndex {
     pub(crate) fn lock(&self, hash: u64) -> Option<Bucket> {
         let mut waits = 0;
         loop {
-            let bucket = self.bucket_of(hash);
+            let state = self.state.load(Ordering::SeqCst);
+            let bucket = bucket_in(state, hash);
             if self.try_lock(bucket) {
-                if self.bucket_of(hash) == bucket {
+                if self.still_in(bucket, state, hash) {
                     return Some(bucket);
                 }
                 self.unlock_unchanged(bucket);
@@ -202,11 +207,14 @@ impl HashIndex {
         mut look: impl FnMut(Address) -> Option<T>,
     ) -> Option<T> {
         let tag = self.tag_of(hash);
-        let mut line = self.line(bucket);
+        let mut line = self.buckets.line(bucket);
         let mut overflow = line[CONTROL].load(Ordering::Acquire) >> OVERFLOW_SHIFT;
         loop {
-            for slot in &line[..ENTRIES] {
-                let entry = slot.load(Ordering::Acquire);
+            let mut matching = matching_slots(line, tag);
+            while matching != 0 {
+                let entry = line[matching.trailing_zeros() as usize].load(Ordering::Acquire);
+                matching &= matching - 1;
+                // It may be free, or have changed since.
                 if entry & TAG_MASK == tag
                     && entry != 0
                     && let Some(found) = look(address_of(entry))
@@ -269,7 +277,7 @@ impl HashIndex {
     /// All slots of the bucket and of the overflow buckets behind it.
     #[inline]
     fn slots(&self, bucket: Bucket) -> impl Iterator<Item = &AtomicU64> {
-        let line = self.line(bucket);
+        let line = self.buckets.line(bucket);
         let overflow = line[CONTROL].load(Ordering::Acquire) >> OVERFLOW_SHIFT;
         line[..ENTRIES].iter().chain(self.overflow.slots(overflow))
     }
@@ -340,7 +348,8 @@ impl HashIndex {
             return false;
         }
         let new = split + (1 << level);
-        if split == 0 && !self.add_segment(level) {
+        // Without memory for more buckets the index stays as it is, only slower.
+        if split == 0 && self.buckets.grow_to(2 << level).is_err() {
             return false;
         }
         let mut waits = 0;
@@ -366,19 +375,6 @@ impl HashIndex {
         self.unlock_changed(new);
         self.unlock_changed(split);
         true
-    }
-
-    /// Maps the buckets of the next level; false if there is no memory for them, and then the index stays as
-    /// it is, only slower.
-    fn add_segment(&self, level: u32) -> bool {
-        let segment = &self.segments[(level - self.base_level + 1) as usize];
-        if segment.get().is_some() {
-            return true;
-        }
-        match Words::new(BUCKET_WORDS << level) {
-            Ok(words) => segment.set(words).is_ok(),
-            Err(_) => false,
-        }
     }
 
     /// Deals the entries of `old` out to `old` and `new` by one bit of the tag. Both are locked.
@@ -420,48 +416,38 @@ impl HashIndex {
 
     #[inline]
     fn control(&self, bucket: Bucket) -> &AtomicU64 {
-        &self.line(bucket)[CONTROL]
-    }
-
-    #[inline]
-    fn line(&self, bucket: Bucket) -> &[AtomicU64; BUCKET_WORDS] {
-        let level = 63 - (bucket | 1).leading_zeros();
-        let (segment, first) =
-            if level < self.base_level { (0, 0) } else { (level - self.base_level + 1, 1u64 << level) };
-        let words =
-            self.segments[segment as usize].get().unwrap_or_else(|| unreachable!("bucket not mapped"));
-        line_of(words, bucket - first)
+        &self.buckets.line(bucket)[CONTROL]
     }
 }
 
 /// Overflow buckets: entries as in a bucket, and the number of the next overflow bucket in the last word.
 /// Number 0 is "none". Freed ones are reused; a reader on one sees its bucket's stamp change.
 struct Overflow {
-    segments: [OnceLock<Words>; 28],
+    /// Few databases are so small that they never need one, but those are opened often, in tests.
+    lines: OnceLock<Lines>,
     next: AtomicU64,
     free: Mutex<Vec<u64>>,
 }
 
 impl Overflow {
     fn new() -> Overflow {
-        Overflow {
-            segments: [const { OnceLock::new() }; 28],
-            next: AtomicU64::new(1),
-            free: Mutex::new(Vec::new()),
-        }
+        Overflow { lines: OnceLock::new(), next: AtomicU64::new(1), free: Mutex::new(Vec::new()) }
     }
 
     fn take(&self) -> u64 {
-        if let Some(number) = self.free.lock().pop() {
+        const FIRST_LINES: usize = 64;
+        let mut free = self.free.lock();
+        if let Some(number) = free.pop() {
             return number;
         }
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        assert!(number <= OVERFLOW_MAX, "the hash index has more overflow buckets than it can number");
-        let level = number.ilog2();
-        self.segments[level as usize].get_or_init(|| {
-            Words::new(BUCKET_WORDS << level)
-                .unwrap_or_else(|error| panic!("no memory for the hash index: {error}"))
+        let fail = |error| -> ! { panic!("no memory for the hash index: {error}") };
+        let lines = self.lines.get_or_init(|| {
+            Lines::reserve(FIRST_LINES, OVERFLOW_MAX as usize + 1).unwrap_or_else(|error| fail(error))
         });
+        if number as usize >= lines.usable() {
+            lines.grow_to((2 * lines.usable()).max(FIRST_LINES)).unwrap_or_else(|error| fail(error));
+        }
         number
     }
 
@@ -481,26 +467,39 @@ impl Overflow {
     }
 
     #[inline]
-    fn line(&self, number: u64) -> Option<&[AtomicU64; BUCKET_WORDS]> {
+    fn line(&self, number: u64) -> Option<&Line> {
         if number == 0 {
             return None;
         }
-        let level = number.ilog2();
-        self.segments[level as usize].get().map(|words| line_of(words, number - (1 << level)))
+        self.lines.get().map(|lines| lines.line(number))
     }
-}
-
-#[inline]
-fn line_of(words: &Words, index: u64) -> &[AtomicU64; BUCKET_WORDS] {
-    let (lines, _) = words.as_chunks::<BUCKET_WORDS>();
-    &lines[index as usize]
 }
 
 const TAG_MASK: u64 = !0 << (64 - TAG_BITS);
 
+/// One bit for each slot whose entry has the tag; a free slot may pass for one with tag 0. All are compared before one is looked at: a branch on the place of the
+/// match would be mispredicted most of the time, and the processor could not begin with the next operation's cache
+/// misses while it waits for this one's.
+#[inline]
+fn matching_slots(line: &Line, tag: u64) -> u32 {
+    let mut matching = 0;
+    for (at, slot) in line[..ENTRIES].iter().enumerate() {
+        matching |= u32::from((slot.load(Ordering::Acquire) ^ tag) >> (64 - TAG_BITS) == 0) << at;
+    }
+    matching
+}
+
 #[inline]
 fn address_of(entry: u64) -> Address {
     (entry & !TAG_MASK) << 3
+}
+
+/// The bucket where `hash` belongs in a state of the index.
+#[inline]
+fn bucket_in(state: u64, hash: u64) -> Bucket {
+    let (level, split) = unpack(state);
+    let bucket = hash & ((1 << level) - 1);
+    if bucket < split { hash & ((2 << level) - 1) } else { bucket }
 }
 
 #[inline]

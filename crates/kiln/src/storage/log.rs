@@ -117,6 +117,7 @@ impl Log {
         self.begin.store(begin, Ordering::SeqCst);
     }
 
+    #[inline]
     pub(crate) fn head(&self) -> Address {
         self.head.load(Ordering::SeqCst)
     }
@@ -318,9 +319,13 @@ impl Log {
     /// Has the beginning of a record in memory fetched into the cache: as many lines as a small record has, all at once.
     #[inline]
     pub(crate) fn prefetch(&self, address: Address) {
-        const LINES: u64 = 3;
-        for line in 0..LINES {
-            memory::prefetch(&self.ring[(((address + line * 64) & (self.ring_bytes - 1)) / 8) as usize]);
+        const LINE_WORDS: usize = memory::LINE_WORDS;
+        let first = ((address & (self.ring_bytes - 1)) / 8) as usize;
+        // At the ring's end it is not worth the trouble.
+        if let Some(words) = self.ring.get(first..first + 2 * LINE_WORDS + 1) {
+            memory::prefetch(&words[0]);
+            memory::prefetch(&words[LINE_WORDS]);
+            memory::prefetch(&words[2 * LINE_WORDS]);
         }
     }
 

@@ -1,14 +1,14 @@
 //! Zeroed memory as atomic words: the one place where the engine maps memory.
 //!
-//! The log's ring and the hash index are arrays of [`AtomicU64`]. Everything above works on them through
-//! relaxed atomic loads and stores, which compile to plain moves, so that optimistic readers race with
+//! The log's ring ([`Words`]) and the hash index ([`Lines`]) are arrays of [`AtomicU64`]. Everything above works on them
+//! through relaxed atomic loads and stores, which compile to plain moves, so that optimistic readers race with
 //! writers without undefined behaviour and the rest of the storage layer is safe code.
 #![allow(unsafe_code)]
 
 use std::io;
 use std::ops::Deref;
 
-use crate::sync::atomic::AtomicU64;
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Arrays from this size on are mappings of their own; smaller ones, which a small database opens and closes faster, are
 /// on the heap.
@@ -46,7 +46,6 @@ impl Words {
                 MapFlags::PRIVATE | MapFlags::NORESERVE,
             )
         }?;
-        const HUGE_PAGE_BYTES: usize = 2 << 20;
         if bytes >= HUGE_PAGE_BYTES {
             // SAFETY: the range is the mapping made above. Refusal is harmless: small pages work too.
             let _ = unsafe { madvise(start, bytes, Advice::LinuxHugepage) };
@@ -71,6 +70,126 @@ impl Words {
                 rustix::mm::Advice::LinuxPopulateWrite,
             )
         };
+    }
+}
+
+/// Words of a cache line.
+pub(crate) const LINE_WORDS: usize = 8;
+const LINE_BYTES: usize = LINE_WORDS * 8;
+
+/// A cache line.
+pub(crate) type Line = [AtomicU64; LINE_WORDS];
+
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+/// Miri has no address space to spare: there an array never has more lines.
+const MIRI_LINES: usize = 1 << 12;
+
+/// An array of zeroed cache lines that grows and never moves: address space for as many as there may ever be, of which the
+/// first ones are usable. So a line is found by one addition.
+pub(crate) struct Lines {
+    start: *const Line,
+    /// Lines of address space behind `start`.
+    reserved: usize,
+    /// What was mapped, and is to be unmapped.
+    mapping: (*mut std::ffi::c_void, usize),
+    usable: AtomicUsize,
+}
+
+// SAFETY: `Lines` owns its memory and only hands out `&Line`, which is Send and Sync.
+unsafe impl Send for Lines {}
+// SAFETY: as above; all access is through atomics.
+unsafe impl Sync for Lines {}
+
+impl Lines {
+    /// Reserves address space for `most` lines, or for as many as there is space for; none of them is usable yet.
+    ///
+    /// # Errors
+    /// The operating system's, when there is not even space for `least`.
+    pub(crate) fn reserve(least: usize, most: usize) -> io::Result<Lines> {
+        if cfg!(miri) {
+            let reserved = most.min(MIRI_LINES);
+            let lines: Box<[Line]> =
+                (0..reserved).map(|_| [const { AtomicU64::new(0) }; LINE_WORDS]).collect();
+            let start = Box::into_raw(lines).cast();
+            return Ok(Lines {
+                start,
+                reserved,
+                mapping: (std::ptr::null_mut(), 0),
+                usable: AtomicUsize::new(0),
+            });
+        }
+        let mut reserved = most;
+        loop {
+            match Lines::reserve_exactly(reserved) {
+                Err(_) if reserved / 2 >= least => reserved /= 2,
+                lines => return lines,
+            }
+        }
+    }
+
+    fn reserve_exactly(reserved: usize) -> io::Result<Lines> {
+        use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+        let bytes = reserved.checked_mul(LINE_BYTES).and_then(|bytes| bytes.checked_add(HUGE_PAGE_BYTES));
+        let bytes = bytes.ok_or(io::ErrorKind::InvalidInput)?;
+        // Without access it counts as no memory, however the system counts.
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a fresh private anonymous mapping aliases nothing.
+        let mapped = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, ProtFlags::empty(), flags) }?;
+        let skip = mapped.cast::<u8>().align_offset(HUGE_PAGE_BYTES);
+        // SAFETY: the mapping is longer than what is reserved by the alignment, so `skip` lies within it.
+        let start = unsafe { mapped.cast::<u8>().add(skip) }.cast::<Line>().cast_const();
+        Ok(Lines { start, reserved, mapping: (mapped, bytes), usable: AtomicUsize::new(0) })
+    }
+
+    /// Makes the first `count` lines usable, on huge pages where the kernel grants them. Not for two threads at once.
+    ///
+    /// # Errors
+    /// `OutOfMemory` beyond the address space that was reserved; the operating system's.
+    pub(crate) fn grow_to(&self, count: usize) -> io::Result<()> {
+        use rustix::mm::{Advice, MprotectFlags, madvise, mprotect};
+        if count > self.reserved {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        if !cfg!(miri) {
+            let (start, bytes) = (self.start.cast_mut().cast(), count * LINE_BYTES);
+            // SAFETY: `count` is at most `reserved`, so the range is part of the mapping; access is only ever added.
+            unsafe { mprotect(start, bytes, MprotectFlags::READ | MprotectFlags::WRITE) }?;
+            if bytes >= HUGE_PAGE_BYTES {
+                // SAFETY: as above. Refusal is harmless: small pages work too.
+                let _ = unsafe { madvise(start, bytes, Advice::LinuxHugepage) };
+            }
+        }
+        self.usable.fetch_max(count, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// How many lines are usable.
+    pub(crate) fn usable(&self) -> usize {
+        self.usable.load(Ordering::SeqCst)
+    }
+
+    /// The line with this number, which is usable.
+    #[inline]
+    pub(crate) fn line(&self, number: u64) -> &Line {
+        let number = number as usize;
+        // Whoever knows the number learnt it after the line had become usable.
+        assert!(number < self.usable.load(Ordering::Relaxed), "a line that is not there");
+        // SAFETY: checked above: below `usable`, where `grow_to` gave access to zeroed memory that stays until drop; an
+        // all-zero line is a valid one.
+        unsafe { &*self.start.add(number) }
+    }
+}
+
+impl Drop for Lines {
+    fn drop(&mut self) {
+        if cfg!(miri) {
+            let lines = std::ptr::slice_from_raw_parts_mut(self.start.cast_mut(), self.reserved);
+            // SAFETY: `reserve` leaked a boxed slice of exactly this length.
+            drop(unsafe { Box::from_raw(lines) });
+        } else {
+            // SAFETY: exactly the mapping that `reserve_exactly` made; no borrow outlives self.
+            let _ = unsafe { rustix::mm::munmap(self.mapping.0, self.mapping.1) };
+        }
     }
 }
 

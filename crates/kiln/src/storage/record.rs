@@ -186,10 +186,12 @@ impl<'a> RecordView<'a> {
         rest.is_empty() || words[chunks.len()].load(Ordering::Relaxed) == partial_word(rest)
     }
 
-    /// Appends the value's bytes to `out`.
+    /// Appends the value's bytes to `out`. The key's length, which the caller knows, tells where they are: so the processor
+    /// can fetch them while it still waits for the record's header.
     #[inline]
-    pub(crate) fn value_into(&self, out: &mut Vec<u8>) {
-        let start = HEADER_WORDS + self.shape.key_words();
+    pub(crate) fn value_into(&self, key_bytes: usize, out: &mut Vec<u8>) {
+        debug_assert_eq!(key_bytes, self.shape.key_bytes);
+        let start = HEADER_WORDS + key_bytes.div_ceil(8);
         read_bytes(&self.words[start..], self.shape.value_bytes, out);
     }
 
