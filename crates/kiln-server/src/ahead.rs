@@ -84,3 +84,79 @@ impl Ahead {
         requests.filter(|argument| argument.len() <= KEY_BYTES_MAX)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::decoder::{Limits, TooLarge};
+
+    const LIMITS: Limits = Limits { arguments: 40, argument_bytes: 64, request_bytes: 4096 };
+
+    fn request(words: &[&str]) -> Vec<u8> {
+        let words = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len()));
+        format!("*{}\r\n{}", words.len(), words.collect::<String>()).into_bytes()
+    }
+
+    fn seen(ahead: &Ahead, decoder: &Decoder, input: &[u8]) -> Vec<Vec<Vec<u8>>> {
+        let requests = ahead.requests(decoder, input);
+        requests.map(|(arguments, _)| arguments.from(0).map(<[u8]>::to_vec).collect()).collect()
+    }
+
+    fn words(words: &[&str]) -> Vec<Vec<u8>> {
+        words.iter().map(|word| word.as_bytes().to_vec()).collect()
+    }
+
+    #[test]
+    fn a_group_is_full_or_ends_where_the_input_does() {
+        let (mut decoder, mut ahead) = (Decoder::new(LIMITS), Ahead::default());
+        let input = request(&["GET", "key"]).repeat(GROUP_REQUESTS + 3);
+        assert_eq!(ahead.decode(&mut decoder, &input), None);
+        assert_eq!(seen(&ahead, &decoder, &input), vec![words(&["GET", "key"]); GROUP_REQUESTS]);
+        assert_eq!(ahead.first_arguments(&input).collect::<Vec<_>>(), [b"key"; GROUP_REQUESTS]);
+        let at = ahead.requests(&decoder, &input).last().unwrap().1;
+        assert_eq!(ahead.decode(&mut decoder, &input[at..]), Some(Step::Incomplete(0)));
+        assert_eq!(seen(&ahead, &decoder, &input[at..]).len(), 3);
+    }
+
+    #[test]
+    fn what_lies_in_the_decoder_ends_a_group() {
+        let (mut decoder, mut ahead) = (Decoder::new(LIMITS), Ahead::default());
+        let long = vec!["word"; ARGUMENTS_MAX + 1];
+        for (last, bytes) in
+            [(&["SET", "a b", "c"][..], b"SET \"a b\" c\r\n".to_vec()), (&long, request(&long))]
+        {
+            let input = [request(&["PING"]), bytes, request(&["GET", "next"])].concat();
+            assert_eq!(ahead.decode(&mut decoder, &input), None);
+            assert_eq!(seen(&ahead, &decoder, &input), [words(&["PING"]), words(last)]);
+            assert_eq!(ahead.first_arguments(&input).count(), 0);
+            let at = ahead.requests(&decoder, &input).last().unwrap().1;
+            assert_eq!(ahead.decode(&mut decoder, &input[at..]), Some(Step::Incomplete(0)));
+            assert_eq!(seen(&ahead, &decoder, &input[at..]), [words(&["GET", "next"])]);
+        }
+    }
+
+    /// A pause after the first request: the others, and what follows them unfinished, are decoded again.
+    #[test]
+    fn after_a_pause_nothing_is_lost_and_nothing_comes_twice() {
+        let too_large = [b"*2\r\n$3\r\nSET\r\n$100\r\n".to_vec(), vec![b'x'; 100], b"\r\n".to_vec()].concat();
+        for (unfinished, end) in [
+            (request(&["SET", "key", "value"]), Some(Step::Incomplete(0))),
+            (too_large.clone(), Some(Step::TooLarge(too_large.len(), TooLarge::Argument(100)))),
+        ] {
+            for cut in 0..unfinished.len() {
+                let (mut decoder, mut ahead) = (Decoder::new(LIMITS), Ahead::default());
+                let mut input =
+                    [request(&["WAITAOF"]), request(&["GET", "a"]), unfinished[..cut].to_vec()].concat();
+                assert!(ahead.decode(&mut decoder, &input).is_some());
+                let at = ahead.requests(&decoder, &input).next().unwrap().1;
+                decoder.restart();
+                input.drain(..at);
+                input.extend_from_slice(&unfinished[cut..]);
+                assert_eq!(ahead.decode(&mut decoder, &input), end, "cut at {cut}");
+                let all = seen(&ahead, &decoder, &input);
+                assert_eq!(all[0], words(&["GET", "a"]));
+                assert_eq!(all.len(), if end == Some(Step::Incomplete(0)) { 2 } else { 1 }, "cut at {cut}");
+            }
+        }
+    }
+}
