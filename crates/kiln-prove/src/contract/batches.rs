@@ -53,7 +53,7 @@ fn c2_batches_are_single_operations_in_their_order() {
                         let existed = db.delete(object, key).unwrap().forget();
                         assert_eq!(existed, model.remove(key).is_some());
                     }
-                    let deltas: Vec<_> = keys.iter().zip(1..).map(|(key, delta)| (key, delta)).collect();
+                    let deltas: Vec<_> = keys.iter().zip(1..).collect();
                     db.add_many(object, &deltas).unwrap().forget();
                     for (key, delta) in deltas {
                         let sum = model.get(key).map_or(0, |value| number(value)) + delta;

@@ -6,7 +6,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use kiln::device::{Keep, SimulatedDevice};
-use kiln::{Commit, Error, ErrorKind, Kiln, Level, Map, Object, Result, Table};
+use kiln::{Commit, ErrorKind, Kiln, Map, Object, Result, Table};
 
 use crate::crash::reopen;
 use crate::support::Random;
