@@ -1,7 +1,11 @@
 //! Runs everything that has arrived on a connection, without waiting for anything in between.
+//!
+//! A client that sends many requests at once has them decoded some ahead of being run ([`ahead`](crate::ahead)), so that the cache
+//! misses of their keys overlap. They are run one after the other all the same, each as if it stood alone.
 
 use std::sync::atomic::Ordering;
 
+use crate::ahead::Ahead;
 use crate::client::Client;
 use crate::clock;
 use crate::commands::durability::Wait;
@@ -19,6 +23,8 @@ pub(crate) struct Buffers {
     pub(crate) input: Vec<u8>,
     /// What has been run and is not yet sent.
     pub(crate) reply: Reply,
+    /// What has been decoded and is not yet run; empty between batches.
+    pub(crate) ahead: Ahead,
     pub(crate) scratch: Scratch,
     pub(crate) hardening: Hardening,
 }
@@ -44,7 +50,7 @@ pub(crate) fn run(
     decoder: &mut Decoder,
     buffers: &mut Buffers,
 ) -> Pause {
-    let Buffers { input, reply, scratch, hardening } = buffers;
+    let Buffers { input, reply, ahead, scratch, hardening } = buffers;
     reply.set_protocol(client.protocol);
     let mut dispatch = Dispatch::new(shared, client, reply, scratch, hardening, clock::now());
     let (mut at, mut commands) = (0, 0);
@@ -52,27 +58,28 @@ pub(crate) fn run(
         if dispatch.reply.len() >= BATCH_REPLY_BYTES {
             break Pause::Flush;
         }
-        match decoder.decode(&input[at..]) {
-            Step::Request(length) => {
-                commands += 1;
-                let next = dispatch.run(decoder.arguments(&input[at..at + length]));
-                at += length;
-                match next {
-                    Next::Continue => {}
-                    Next::Wait(wait) => break Pause::Wait(wait),
-                    Next::Close => break Pause::Close,
-                }
-            }
-            Step::Empty(length) => at += length,
-            Step::TooLarge(length, reason) => {
+        let last = ahead.decode(decoder, &input[at..]);
+        dispatch.prefetch(ahead.first_arguments(&input[at..]));
+        let (ran, pause) = run_ahead(&mut dispatch, decoder, ahead, &input[at..], &mut commands);
+        at += ran;
+        if let Some(pause) = pause {
+            // What was not run is decoded again.
+            decoder.restart();
+            break pause;
+        }
+        match last {
+            None => {}
+            Some(Step::Request(_)) => unreachable!("requests are run"),
+            Some(Step::Empty(length)) => at += length,
+            Some(Step::TooLarge(length, reason)) => {
                 at += length;
                 dispatch.refuse(too_large(reason));
             }
-            Step::Incomplete(length) => {
+            Some(Step::Incomplete(length)) => {
                 at += length;
                 break Pause::NeedInput;
             }
-            Step::Broken(error) => {
+            Some(Step::Broken(error)) => {
                 shared.counters.protocol_errors.fetch_add(1, Ordering::Relaxed);
                 dispatch.reply.error(format!("ERR Protocol error: {error}"));
                 break Pause::Close;
@@ -84,6 +91,30 @@ pub(crate) fn run(
     client.card.touch(client.protocol, client.durability);
     shared.counters.commands.fetch_add(commands, Ordering::Relaxed);
     pause
+}
+
+/// Runs what was decoded, until one of the reasons to pause, and says how many bytes of the input that was.
+fn run_ahead(
+    dispatch: &mut Dispatch<'_>,
+    decoder: &Decoder,
+    ahead: &Ahead,
+    input: &[u8],
+    commands: &mut u64,
+) -> (usize, Option<Pause>) {
+    let mut ran = 0;
+    for (arguments, end) in ahead.requests(decoder, input) {
+        if dispatch.reply.len() >= BATCH_REPLY_BYTES {
+            return (ran, Some(Pause::Flush));
+        }
+        *commands += 1;
+        ran = end;
+        match dispatch.run(arguments) {
+            Next::Continue => {}
+            Next::Wait(wait) => return (ran, Some(Pause::Wait(wait))),
+            Next::Close => return (ran, Some(Pause::Close)),
+        }
+    }
+    (ran, None)
 }
 
 fn too_large(reason: TooLarge) -> String {

@@ -17,6 +17,7 @@ use std::ops::Range;
 use kiln::{Commit, ErrorKind, Kiln, Session, Transaction, Version};
 use parking_lot::RwLockReadGuard;
 
+use crate::ahead::GROUP_REQUESTS;
 use crate::client::{Client, Durability, Queue};
 use crate::clock::UnixMs;
 use crate::commands::durability::{self, Wait};
@@ -73,6 +74,27 @@ impl<'a> Dispatch<'a> {
     ) -> Self {
         let space = Some(shared.keyspace.enter());
         Self { shared, client, reply, scratch, hardening, now, space }
+    }
+
+    /// Says that commands with these keys come next: their cache misses overlap then.
+    pub(crate) fn prefetch<'k>(&mut self, keys: impl Iterator<Item = &'k [u8]>) {
+        let mut buffer = [&[][..]; GROUP_REQUESTS];
+        let mut count = 0;
+        for (slot, key) in buffer.iter_mut().zip(keys) {
+            *slot = key;
+            count += 1;
+        }
+        // Alone it has nothing to overlap with.
+        if count < 2 {
+            return;
+        }
+        let keys = &buffer[..count];
+        self.inside(|dispatch, space| {
+            dispatch.shared.db.prefetch(&space.strings, keys);
+            if space.has_lifetimes {
+                dispatch.shared.db.prefetch(&space.lifetimes, keys);
+            }
+        });
     }
 
     /// Runs one command and writes its reply.

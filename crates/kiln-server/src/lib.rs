@@ -27,7 +27,7 @@
 //! ```text
 //! listener      accepts, ends the server in order          background   expiry, emptying after a flush
 //! connection    one task: read, run, harden, reply         buffers      lent to connections that do something
-//! batch         all requests that have arrived
+//! batch         all requests that have arrived             ahead        some of them, decoded before the first is run
 //! dispatch      one request: find, check, run
 //! commands::*   what each command does                     info, glob, float
 //! work          a command's view of one transaction
@@ -35,6 +35,7 @@
 //! protocol::*   RESP in and out                            client, shared, options, limits, failure, clock
 //! ```
 
+mod ahead;
 mod background;
 mod batch;
 mod buffers;

@@ -127,6 +127,7 @@ bugs! {
     CloseOvertakesCommits "close-overtakes-commits" "Closing does not wait for commits that have begun." in schedules,
     HorizonBeforeFailure "horizon-before-failure" "What has just become durable passes for lost if the next hardening fails." in schedules,
     TailTakenTwice "tail-taken-twice" "Two commits may get the same log space." in schedules,
+    SingleNotValidated "single-not-validated" "A read-modify-write of one key does not look whether it has changed meanwhile." in schedules,
     CommitInTwoVersions "commit-in-two-versions" "The last write of a transaction of several gets the next version.",
 }
 

@@ -4,8 +4,8 @@ use anyhow::{Context, Result};
 use kiln::{Kiln, Level, Map, Object, Table, Transaction};
 
 use super::catalog::{Description, Mode, Settings, Shape};
-use super::{Access, Engine, Hardening, OnRow, Worker, add_in_transaction};
-use crate::generate::{Entry, Key};
+use super::{Access, Engine, Hardening, OnRow, Worker};
+use crate::generate::{Entry, Key, add_to_first_word};
 
 pub(super) const DESCRIPTION: Description = Description {
     what: "Kiln's tables and maps: serializable transactions that commit first and harden in order",
@@ -174,20 +174,24 @@ impl<O: KilnObject> Worker for KilnWorker<'_, O> {
 
     #[inline]
     fn add(&mut self, key: &[u8], delta: u64) -> Result<()> {
-        match self.db.add(self.object, key, delta.cast_signed()) {
-            Ok(commit) => self.acknowledge(commit),
-            // A value that is not one number is changed in a transaction.
-            Err(error) if error.kind() == kiln::ErrorKind::Input => add_in_transaction(self, key, delta),
-            Err(error) => Err(error.into()),
-        }
+        let mut outcome = Ok(());
+        let commit = self.db.update_into(self.object, key, |old, new| {
+            new.extend_from_slice(old.unwrap_or_default());
+            outcome = add_to_first_word(new, delta);
+            old.is_some()
+        })?;
+        self.acknowledge(commit)?;
+        outcome
     }
 
     fn get_all(&mut self, keys: &[Key], row: &mut dyn FnMut(usize, &[u8]) -> Result<()>) -> Result<()> {
-        let values = self.db.transact(|tx| tx.multi_get(self.object, keys))?.forget();
-        for (at, value) in values.iter().enumerate() {
-            row(at, value.as_ref().context("a key is missing")?)?;
-        }
-        Ok(())
+        let mut outcome = Ok(());
+        self.db.get_many(self.object, keys, |at, value| {
+            if outcome.is_ok() {
+                outcome = value.context("a key is missing").and_then(|value| row(at, value));
+            }
+        })?;
+        outcome
     }
 
     fn put_all(&mut self, entries: &[Entry]) -> Result<()> {

@@ -7,11 +7,13 @@
 //! - [`no_space`], [`space`]: a full disk, and the space that is given back.
 //! - [`durability`], [`window`]: receipts, early visibility, the vulnerability window.
 //! - [`isolation`], [`interleaving`]: what concurrent transactions may see of each other.
+//! - [`singles`], [`singles_at_once`], [`batches`]: operations on one key that are transactions of their own.
 //! - [`snapshots`], [`sessions`], [`ranges`], [`limits`]: the rest of the API's promises.
 //!
 //! A test that fails prints a line beginning with `replay:` that runs it again. `KILN_SEED` is the seed of every
 //! random choice, and `KILN_STATES` the number of crash states (and of other repetitions, in proportion).
 
+mod batches;
 mod durability;
 mod gate;
 mod interleaving;
@@ -20,6 +22,8 @@ mod limits;
 mod no_space;
 mod ranges;
 mod sessions;
+mod singles;
+mod singles_at_once;
 mod snapshots;
 mod space;
 mod window;

@@ -187,7 +187,7 @@ pub(crate) fn step(shared: &Shared, random: &mut Random) -> Step {
 }
 
 /// Gives others a chance to get in between.
-fn pause(random: &mut Random) {
+pub(crate) fn pause(random: &mut Random) {
     match random.below(8) {
         0 => std::thread::sleep(Duration::from_micros(random.below(100) as u64)),
         1..=4 => std::thread::yield_now(),

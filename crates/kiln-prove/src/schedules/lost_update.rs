@@ -109,6 +109,68 @@ pub(super) fn while_versions_close() {
     sums.check(4);
 }
 
+/// Adds to a counter in one of the ways that are transactions of their own, or in a transaction with other keys.
+fn increment_by_itself(database: &Database, way: u64, sums: &Sums) {
+    let Database { db, map, table, .. } = database;
+    let (sum, version) = match way {
+        0 => {
+            let commit = db.add(table, "x", 1).unwrap_or_else(failed);
+            let version = commit.version();
+            (commit.forget(), version)
+        }
+        1 => {
+            let mut sum = 0;
+            let commit = db.update(table, "x", |old| {
+                sum = number(old) + 1;
+                Some(sum.to_le_bytes())
+            });
+            (sum, commit.unwrap_or_else(failed).version())
+        }
+        2 => loop {
+            let old = db.get(table, "x").unwrap_or_else(failed);
+            let sum = number(old.as_deref()) + 1;
+            let swap = db.compare_and_set(table, "x", old.as_deref(), Some(&sum.to_le_bytes()));
+            let commit = swap.unwrap_or_else(failed);
+            let version = commit.version();
+            if commit.forget() {
+                break (sum, version);
+            }
+        },
+        _ => {
+            let commit = db.transact(|tx| {
+                tx.put(map, "other", "value")?;
+                tx.add(table, "x", 1)
+            });
+            let commit = commit.unwrap_or_else(failed);
+            let version = commit.version();
+            (commit.forget(), version)
+        }
+    };
+    sums.add(sum, version);
+}
+
+/// Three threads add to one counter by operations that are transactions of their own, while versions close.
+pub(super) fn by_single_operations() {
+    let (database, sums) = (Database::new(), Sums::default());
+    let adders = (0..2).map(|_| {
+        let (database, sums) = (database.clone(), sums.clone());
+        thread(move || (0..2).for_each(|_| increment_by_itself(&database, choose(4), &sums)))
+    });
+    let closer = {
+        let (database, sums) = (database.clone(), sums.clone());
+        thread(move || {
+            drop(database.db.snapshot().unwrap_or_else(failed));
+            increment_by_itself(&database, choose(4), &sums);
+            database.db.persist().unwrap_or_else(failed);
+        })
+    };
+    together(adders.chain([closer]).collect());
+    let Database { db, table, .. } = &database;
+    let left = number(db.get(table, "x").unwrap_or_else(failed).as_deref());
+    assert_eq!(left, 5, "an update was lost");
+    sums.check(5);
+}
+
 /// A counter that is taken away, and whose deletion is forgotten, while others add to it: what was taken and what is left are
 /// all that was added.
 pub(super) fn while_the_key_is_deleted() {

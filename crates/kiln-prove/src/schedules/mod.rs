@@ -37,6 +37,7 @@ use scheduler::{Seeded, Seeds, Trace};
 const PROGRAMS: &[Program] = &[
     ("lost-update", lost_update::in_a_map_and_a_table),
     ("lost-update-in-versions", lost_update::while_versions_close),
+    ("lost-update-of-one-key", lost_update::by_single_operations),
     ("lost-deletion", lost_update::while_the_key_is_deleted),
     ("closed-versions", closing::a_crash_leaves_whole_versions),
     ("close", closing::a_close_leaves_every_commit),

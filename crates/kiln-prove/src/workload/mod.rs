@@ -8,6 +8,7 @@
 pub(crate) mod bank;
 mod deeds;
 pub(crate) mod history;
+mod singles;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -269,33 +270,6 @@ impl<'a> Shift<'a> {
         close_account(&mut teller, &mut random, self.profile)?;
         if way == 1 {
             tx.abort();
-        }
-        Ok(())
-    }
-
-    /// The operations that are transactions of their own.
-    fn single_operation(&mut self) -> Result<()> {
-        let key = (Place::Numbers, b"visits".to_vec());
-        let before = self.history.latest.get(&key).map(|value| number_of(value));
-        let (db, numbers) = (self.db, &self.objects.numbers);
-        let (commit, value) = match self.random.below(3) {
-            0 => {
-                let commit = db.add(numbers, "visits", 3)?;
-                let (version, sum) = (commit.version(), commit.forget());
-                assert_eq!(sum, before.unwrap_or(0) + 3);
-                (version, Some(sum))
-            }
-            1 => (db.put(numbers, "visits", 7_i64.to_le_bytes())?.version(), Some(7)),
-            _ => {
-                let commit = db.delete(numbers, "visits")?;
-                let (version, existed) = (commit.version(), commit.forget());
-                assert_eq!(existed, before.is_some());
-                (version, None)
-            }
-        };
-        if before.is_some() || value.is_some() {
-            let value = value.map(|number| number.to_le_bytes().as_slice().into());
-            self.history.commit(commit.number(), Writes::from([(key, value)]), None);
         }
         Ok(())
     }

@@ -163,6 +163,19 @@ impl Decoder {
         Arguments { bytes: if self.from_unquoted { &self.unquoted } else { input }, spans: &self.spans }
     }
 
+    /// True if the arguments of the last request were given by an inline line, and lie in the decoder itself.
+    pub(crate) fn is_inline(&self) -> bool {
+        self.from_unquoted
+    }
+
+    /// Forgets what of the next request was seen, so that the next call begins with it anew.
+    pub(crate) fn restart(&mut self) {
+        self.cursor = 0;
+        self.missing = 0;
+        self.bulk = None;
+        self.skipping = None;
+    }
+
     /// Gives back memory that an unusually large request needed.
     pub(crate) fn shrink(&mut self) {
         if self.missing == 0 {
@@ -346,6 +359,11 @@ impl<'a> Arguments<'a> {
     /// Arguments over bytes that were kept, as those of a queued command are.
     pub(crate) fn new(bytes: &'a [u8], spans: &'a [Span]) -> Self {
         Self { bytes, spans }
+    }
+
+    /// Where they lie.
+    pub(crate) fn spans(&self) -> &'a [Span] {
+        self.spans
     }
 
     /// How many there are, the command's name included.

@@ -1,11 +1,13 @@
 //! The database: the handle that a program holds.
 
+mod batch;
 mod check;
 #[cfg(test)]
 mod check_tests;
 #[cfg(test)]
 mod forged_tests;
 mod open;
+mod single;
 mod snapshot;
 mod statistics;
 
@@ -227,18 +229,14 @@ impl Kiln {
         key: impl AsRef<[u8]>,
         value: &mut Vec<u8>,
     ) -> Result<bool> {
-        let (engine, key) = (self.engine(), key.as_ref());
-        let id = engine.check_key(object.handle(), object.name(), key)?;
-        let hash = engine.hash(id, key);
+        let engine = self.engine();
+        let key = engine.single_key(object, key.as_ref())?;
         value.clear();
-        loop {
-            if let Some(reading) = engine.read_current(id, key, hash, value)? {
-                if !reading.found {
-                    value.clear();
-                }
-                return Ok(reading.found);
-            }
+        let reading = engine.read_newest(key, value)?;
+        if !reading.found {
+            value.clear();
         }
+        Ok(reading.found)
     }
 
     /// Sets the value of a key, in a transaction of its own.
@@ -251,10 +249,10 @@ impl Kiln {
         key: impl AsRef<[u8]>,
         value: impl AsRef<[u8]>,
     ) -> Result<Commit<'_, ()>> {
-        let (engine, key, value) = (self.engine(), key.as_ref(), value.as_ref());
-        let id = engine.check_key(object.handle(), object.name(), key)?;
+        let (engine, value) = (self.engine(), value.as_ref());
+        let key = engine.single_key(object, key.as_ref())?;
         engine.check_value(value)?;
-        Ok(Commit::new(engine, engine.commit_single(id, key, Some(value))?.version, ()))
+        Ok(Commit::new(engine, engine.commit_single(key, Some(value))?.version, ()))
     }
 
     /// Deletes a key, in a transaction of its own; true if it had a value.
@@ -262,33 +260,9 @@ impl Kiln {
     /// # Errors
     /// As [`Transaction::delete`] and [`Self::transact`].
     pub fn delete<O: Object>(&self, object: &O, key: impl AsRef<[u8]>) -> Result<Commit<'_, bool>> {
-        let (engine, key) = (self.engine(), key.as_ref());
-        let id = engine.check_key(object.handle(), object.name(), key)?;
-        let committed = engine.commit_single(id, key, None)?;
+        let engine = self.engine();
+        let committed = engine.commit_single(engine.single_key(object, key.as_ref())?, None)?;
         Ok(Commit::new(engine, committed.version, committed.existed))
-    }
-
-    /// Adds to a key's integer, in a transaction of its own; gives the sum.
-    ///
-    /// # Errors
-    /// As [`Transaction::add`] and [`Self::transact`].
-    pub fn add<O: Object>(&self, object: &O, key: impl AsRef<[u8]>, delta: i64) -> Result<Commit<'_, i64>> {
-        let key = key.as_ref();
-        self.transact(|tx| tx.add(object, key, delta))
-    }
-
-    /// Replaces a key's value, in a transaction of its own.
-    ///
-    /// # Errors
-    /// As [`Transaction::update`] and [`Self::transact`].
-    pub fn update<O: Object>(
-        &self,
-        object: &O,
-        key: impl AsRef<[u8]>,
-        mut change: impl FnMut(Option<&[u8]>) -> Option<Vec<u8>>,
-    ) -> Result<Commit<'_, ()>> {
-        let key = key.as_ref();
-        self.transact(|tx| tx.update(object, key, &mut change))
     }
 
     /// Everything committed so far, to be read at leisure. Never blocks a writer nor is blocked or aborted by one.

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   transaction ── read ── commit        what a transaction does        write_set   what it buffers
-//!   single                               a transaction of one write
+//!   single, batch                        transactions on one key, and many of them
 //!   snapshot, session, receipt           what it gives out
 //!   clock                                versions: tick and close
 //!   hardening/                           making versions durable: leaders, horizon, background threads
@@ -11,6 +11,8 @@
 //!   sweep                                forgetting what nobody needs
 //! ```
 
+mod backoff;
+pub(crate) mod batch;
 pub(crate) mod clock;
 pub(crate) mod commit;
 pub(crate) mod engine;
@@ -21,6 +23,7 @@ pub(crate) mod read;
 pub(crate) mod receipt;
 pub(crate) mod recovery;
 pub(crate) mod session;
+mod session_operations;
 pub(crate) mod single;
 pub(crate) mod snapshot;
 pub(crate) mod sweep;

@@ -4,6 +4,7 @@
 //! afterwards.
 
 use super::engine::Engine;
+use super::single::SingleKey;
 use crate::error::Result;
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
@@ -17,6 +18,8 @@ use crate::sync::atomic::{Ordering, fence};
 pub(crate) struct Reading {
     /// The key has a value, which is in the caller's buffer.
     pub(crate) found: bool,
+    /// Where the record is that said so; [`NO_ADDRESS`] if there is none.
+    pub(crate) address: Address,
     /// Version of the record that said so; 0 if there is none.
     pub(crate) version: u64,
     pub(crate) bucket: Bucket,
@@ -42,14 +45,6 @@ enum Memory {
 }
 
 impl Engine {
-    /// Has the processor fetch the buckets of several keys, and then their records, so that whoever reads one after the
-    /// other soon waits for memory once and not for each.
-    pub(crate) fn prefetch(&self, hashes: impl Iterator<Item = u64> + Clone) {
-        let _pin = epoch::pin();
-        hashes.clone().for_each(|hash| self.index.prefetch(hash));
-        hashes.for_each(|hash| self.prefetch_record(self.index.bucket_of(hash), hash));
-    }
-
     /// Has the processor fetch the records that may be those of a key with this hash.
     #[inline]
     pub(crate) fn prefetch_record(&self, bucket: Bucket, hash: u64) {
@@ -82,6 +77,16 @@ impl Engine {
         }
     }
 
+    /// As [`Self::read_current`], however long others hold the key's bucket.
+    #[inline]
+    pub(crate) fn read_newest(&self, key: SingleKey<'_>, out: &mut Vec<u8>) -> Result<Reading> {
+        loop {
+            if let Some(reading) = self.read_current(key.object, key.key, key.hash, out)? {
+                return Ok(reading);
+            }
+        }
+    }
+
     #[inline]
     fn read_memory(&self, object: u32, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Option<Memory> {
         let _pin = epoch::pin();
@@ -102,14 +107,16 @@ impl Engine {
                 out.clear();
                 view.value_into(key.len(), out);
             }
-            Some(Some((found, view.version())))
+            Some(Some((found, address, view.version())))
         });
         // The bucket's sequence covers the record too: unchanged means that nothing was torn.
         fence(Ordering::Acquire);
         if let Some(seen) = seen {
             return Some(
                 match seen.filter(|_| planted(Bug::ReadNotRepeated) || self.index.unchanged(bucket, stamp)) {
-                    Some((found, version)) => Memory::Done(Reading { found, version, bucket, stamp }),
+                    Some((found, address, version)) => {
+                        Memory::Done(Reading { found, address, version, bucket, stamp })
+                    }
                     None => Memory::Retry,
                 },
             );
@@ -118,7 +125,7 @@ impl Engine {
             return Some(Memory::Cold(bucket, stamp, cold));
         }
         Some(match self.index.unchanged(bucket, stamp) {
-            true => Memory::Done(Reading { found: false, version: 0, bucket, stamp }),
+            true => Memory::Done(Reading { found: false, address: NO_ADDRESS, version: 0, bucket, stamp }),
             false => Memory::Retry,
         })
     }
@@ -133,7 +140,7 @@ impl Engine {
         cold: &[Address],
         out: &mut Vec<u8>,
     ) -> Result<Option<Reading>> {
-        let mut reading = Reading { found: false, version: 0, bucket, stamp };
+        let mut reading = Reading { found: false, address: NO_ADDRESS, version: 0, bucket, stamp };
         for &address in cold {
             let record = match self.read_disk(address) {
                 Ok(record) => record,
@@ -143,6 +150,7 @@ impl Engine {
             };
             if record.shape.object == object && record.key() == key {
                 reading.found = record.shape.kind == Kind::Put;
+                reading.address = address;
                 reading.version = record.version;
                 out.clear();
                 out.extend_from_slice(record.value());

@@ -213,6 +213,11 @@ impl<'db, T> Commit<'db, T> {
         Version::new(self.version)
     }
 
+    /// What the transaction returned, whatever is said later of its durability.
+    pub fn value(&self) -> &T {
+        &self.value
+    }
+
     /// Waits until the commit survives power loss, and gives what the transaction returned.
     ///
     /// # Errors

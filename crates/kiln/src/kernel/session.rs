@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use super::engine::Engine;
 use super::receipt::Commit;
+use super::single::SingleKey;
 use super::transaction::{self, Isolation, Transaction};
 use crate::error::{Error, ErrorKind, Result};
 use crate::planted::{Bug, planted};
@@ -28,7 +29,7 @@ pub(crate) struct Sessions {
 /// [`recovered_serial`](Self::recovered_serial) says up to which one they survived: all up to it, none after.
 #[derive(Debug)]
 pub struct Session {
-    engine: Arc<Engine>,
+    pub(super) engine: Arc<Engine>,
     id: Box<[u8]>,
     recovered: u64,
     serial: Mutex<u64>,
@@ -101,26 +102,25 @@ impl Session {
         })?;
         if planted(Bug::SerialInNextTransaction) {
             self.engine.clock.tick();
-            self.engine.commit_single(SESSIONS_OBJECT, &self.id, Some(&next.to_le_bytes()))?;
+            self.engine.commit_single(self.record_key(), Some(&next.to_le_bytes()))?;
         }
         *serial = next;
         Ok(commit)
     }
 
-    fn read_serial(&self, as_of: Option<u64>) -> Result<u64> {
+    fn record_key(&self) -> SingleKey<'_> {
         let hash = self.engine.hash(SESSIONS_OBJECT, &self.id);
+        SingleKey { object: SESSIONS_OBJECT, hash, key: &self.id }
+    }
+
+    fn read_serial(&self, as_of: Option<u64>) -> Result<u64> {
+        let record = self.record_key();
         let mut value = Vec::new();
         let found = match as_of {
             Some(version) => {
-                self.engine.read_as_of(SESSIONS_OBJECT, &self.id, hash, version, &mut value)?.found
+                self.engine.read_as_of(record.object, record.key, record.hash, version, &mut value)?.found
             }
-            None => loop {
-                if let Some(reading) =
-                    self.engine.read_current(SESSIONS_OBJECT, &self.id, hash, &mut value)?
-                {
-                    break reading.found;
-                }
-            },
+            None => self.engine.read_newest(record, &mut value)?.found,
         };
         // Recovery has refused what is no serial number.
         Ok(decode_serial(&value).filter(|_| found).unwrap_or(0))

@@ -1,18 +1,54 @@
-//! Single writes: a transaction of one put or one delete, without a transaction's bookkeeping.
+//! Single operations: transactions on one key, without a transaction's bookkeeping.
 //!
-//! The steps are those of `commit`, in the same order and made of the same parts. There is nothing to validate: what
-//! a delete looks at is under its own lock.
+//! The steps are those of `commit`, in the same order and made of the same parts. A put or a delete has nothing to
+//! validate: what a delete looks at is under its own lock. A read-modify-write is optimistic:
+//!
+//! ```text
+//!   1 read      the value, its record's address, and the bucket's stamp     (pinned; or from disk, not pinned)
+//!   2 decide    the caller's closure: not pinned, nothing locked
+//!   3 lock      the bucket; is the stamp what it was? else back to 1        (pinned from here on)
+//!   4 clock, reserve, install, unlock                                       as a put
+//! ```
+//!
+//! The stamp stands for everything in the bucket, so if it is unchanged under the lock then the record is where it was
+//! read, and is not looked for again, nor read from disk again.
+//!
+//! Rejected: the closure under the bucket's lock, which would never run twice. One that is slow would then hold up everybody
+//! whose key is in the bucket, and every version's close; one that uses the database would wait for itself; one
+//! that panics would leave the bucket locked.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
+use super::backoff::Backoff;
 use super::commit::{Change, Current, Resolved, Setback};
 use super::engine::Engine;
+use super::read::Reading;
 use crate::error::Result;
+use crate::objects::Object;
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
+use crate::storage::hash_index::Bucket;
 use crate::storage::record::{Address, NO_ADDRESS};
+use crate::sync::thread_local;
 
-/// A single write that has committed.
+/// The key of a single operation, checked.
+#[derive(Clone, Copy)]
+pub(crate) struct SingleKey<'a> {
+    pub(crate) object: u32,
+    pub(crate) hash: u64,
+    pub(crate) key: &'a [u8],
+}
+
+impl<'a> SingleKey<'a> {
+    /// Its change to a value, or its deletion.
+    #[inline]
+    pub(crate) fn change(self, value: Option<&'a [u8]>) -> Change<'a> {
+        Change { object: self.object, hash: self.hash, key: self.key, value }
+    }
+}
+
+/// A single operation that has committed.
 #[derive(Clone, Copy)]
 pub(crate) struct SingleCommit {
     pub(crate) version: u64,
@@ -21,27 +57,73 @@ pub(crate) struct SingleCommit {
     grow: bool,
 }
 
+/// What a read-modify-write makes of a key.
+#[derive(Clone, Copy)]
+pub(crate) enum Decision {
+    /// Nothing: it was only read.
+    Keep,
+    /// The value in the buffer for it.
+    Put,
+    Delete,
+}
+
+impl Decision {
+    /// That the key has a value from now on, or none.
+    #[inline]
+    pub(crate) fn of(exists: bool) -> Decision {
+        if exists { Decision::Put } else { Decision::Delete }
+    }
+}
+
+/// Buffers for values that a thread keeps from one operation to the next.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    pub(crate) old: Vec<u8>,
+    pub(crate) new: Vec<u8>,
+}
+
+/// Runs with the thread's buffers. They are taken out meanwhile, so that `run` may use the database; what it so begins in
+/// turn has buffers of its own.
+#[inline]
+pub(crate) fn with_scratch<T>(run: impl FnOnce(&mut Scratch) -> T) -> T {
+    /// One large value must not keep its memory for ever.
+    const KEPT_BYTES_MAX: usize = 1 << 20;
+    thread_local! {
+        static SCRATCH: Cell<Scratch> = Cell::new(Scratch::default());
+    }
+    let mut scratch = SCRATCH.with(Cell::take);
+    let result = run(&mut scratch);
+    if scratch.old.capacity() <= KEPT_BYTES_MAX && scratch.new.capacity() <= KEPT_BYTES_MAX {
+        SCRATCH.with(|kept| kept.set(scratch));
+    }
+    result
+}
+
 impl Engine {
+    /// Checks the key of an operation on an object.
+    #[inline]
+    pub(crate) fn single_key<'k, O: Object>(
+        self: &Arc<Self>,
+        object: &O,
+        key: &'k [u8],
+    ) -> Result<SingleKey<'k>> {
+        let id = self.check_key(object.handle(), object.name(), key)?;
+        Ok(SingleKey { object: id, hash: self.hash(id, key), key })
+    }
+
     /// Puts one key, or deletes it (`value` is `None`).
     pub(crate) fn commit_single(
         self: &Arc<Self>,
-        object: u32,
-        key: &[u8],
+        key: SingleKey<'_>,
         value: Option<&[u8]>,
     ) -> Result<SingleCommit> {
-        let change = Change { object, hash: self.hash(object, key), key, value };
+        let change = key.change(value);
         let mut resolved: Vec<(Address, Resolved)> = Vec::new();
         loop {
             self.check_writable()?;
             self.wait_while_behind();
-            match self.attempt_single(&change, &mut resolved) {
-                Ok(committed) => {
-                    self.hardening.note_commit();
-                    if committed.grow {
-                        self.index.grow();
-                    }
-                    return Ok(committed);
-                }
+            match self.attempt_single(&change, None, &mut resolved) {
+                Ok(committed) => return Ok(self.note_single(committed)),
                 Err(Setback::Conflict | Setback::NotWritable) => crate::sync::thread::yield_now(),
                 Err(Setback::NoLogSpace) => self.wait_for_space(change.log_bytes(), change.purpose())?,
                 Err(Setback::Cold) => {
@@ -53,10 +135,52 @@ impl Engine {
         }
     }
 
+    /// Reads one key and writes what `decide` makes of its value; `None` stands for "no value". A value to put is left in the
+    /// buffer. `decide` runs again if the key has changed in between, and may use the database.
+    pub(crate) fn update_single(
+        self: &Arc<Self>,
+        key: SingleKey<'_>,
+        mut decide: impl FnMut(Option<&[u8]>, &mut Vec<u8>) -> Result<Decision>,
+    ) -> Result<SingleCommit> {
+        let mut backoff = Backoff::default();
+        with_scratch(|Scratch { old, new }| {
+            loop {
+                let reading = self.read_newest(key, old)?;
+                new.clear();
+                let value = match decide(reading.found.then_some(&old[..]), new)? {
+                    Decision::Put => Some(&new[..]),
+                    Decision::Delete if reading.found => None,
+                    Decision::Delete | Decision::Keep => return Ok(reading.unchanged()),
+                };
+                self.check_value(value.unwrap_or_default())?;
+                self.check_writable()?;
+                self.wait_while_behind();
+                let change = key.change(value);
+                match self.attempt_single(&change, Some(&reading), &mut Vec::new()) {
+                    Ok(committed) => return Ok(self.note_single(committed)),
+                    Err(Setback::Conflict | Setback::NotWritable | Setback::Cold) => backoff.pause(),
+                    Err(Setback::NoLogSpace) => self.wait_for_space(change.log_bytes(), change.purpose())?,
+                }
+            }
+        })
+    }
+
+    /// What follows a commit once nothing is pinned.
+    #[inline]
+    fn note_single(&self, committed: SingleCommit) -> SingleCommit {
+        self.hardening.note_commit();
+        if committed.grow {
+            self.index.grow();
+        }
+        committed
+    }
+
+    /// One attempt; `read` is what must still hold.
     #[inline]
     fn attempt_single(
         &self,
         change: &Change<'_>,
+        read: Option<&Reading>,
         resolved: &mut Vec<(Address, Resolved)>,
     ) -> Result<SingleCommit, Setback> {
         let pin = epoch::pin();
@@ -67,14 +191,21 @@ impl Engine {
         let early = planted(Bug::ClockBeforeLocks).then(|| self.clock.now());
         let bucket = self.index.lock(change.hash).ok_or(Setback::Conflict)?;
         let mut cold = false;
-        let current = self.locate(bucket, change, &mut |address| {
-            let known = resolved.iter().find(|known| known.0 == address).map(|known| known.1);
-            if known.is_none() {
-                resolved.push((address, None));
-                cold = true;
+        let current = match read {
+            Some(reading) if self.still_holds(bucket, reading) => reading.current(),
+            Some(_) => {
+                self.index.unlock_unchanged(bucket);
+                return Err(Setback::Conflict);
             }
-            known.flatten()
-        });
+            None => self.locate(bucket, change, &mut |address| {
+                let known = resolved.iter().find(|known| known.0 == address).map(|known| known.1);
+                if known.is_none() {
+                    resolved.push((address, None));
+                    cold = true;
+                }
+                known.flatten()
+            }),
+        };
         if cold {
             self.index.unlock_unchanged(bucket);
             return Err(Setback::Cold);
@@ -103,6 +234,28 @@ impl Engine {
         let grow = self.install(bucket, change, &current, target, version);
         self.index.unlock_changed(bucket);
         Ok(SingleCommit { version, existed: current.exists, grow })
+    }
+
+    /// True if a key is as it was read. The caller holds its bucket.
+    #[inline]
+    fn still_holds(&self, bucket: Bucket, reading: &Reading) -> bool {
+        bucket == reading.bucket
+            && (planted(Bug::SingleNotValidated)
+                || self.index.unchanged_under_own_lock(bucket, reading.stamp))
+    }
+}
+
+impl Reading {
+    /// The record that was read, for who has locked its bucket and found it unchanged.
+    #[inline]
+    fn current(&self) -> Current {
+        Current { address: self.address, version: self.version, exists: self.found }
+    }
+
+    /// The outcome of an operation that has only read.
+    #[inline]
+    fn unchanged(&self) -> SingleCommit {
+        SingleCommit { version: self.version, existed: self.found, grow: false }
     }
 }
 

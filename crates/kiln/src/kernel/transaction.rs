@@ -3,6 +3,8 @@
 use std::cell::{Cell, RefCell, RefMut};
 use std::sync::Arc;
 
+use super::backoff::Backoff;
+use super::batch::GROUP_KEYS;
 use super::commit::{CommitScratch, ReadEntry, ReadSet};
 use super::engine::Engine;
 use super::object::RangeRead;
@@ -14,7 +16,7 @@ use crate::planted::{Bug, planted};
 use crate::storage::hash_index::{Bucket, Stamp};
 use crate::storage::ordered_index::LeafRead;
 use crate::sync::atomic::Ordering;
-use crate::sync::{Instant, thread, thread_local};
+use crate::sync::{Instant, thread_local};
 
 /// What a transaction may see of others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,6 +44,8 @@ struct Buffers {
     writes: WriteSet,
     scratch: CommitScratch,
     value: Vec<u8>,
+    /// What an operation's closure makes of `value`.
+    new_value: Vec<u8>,
     /// Every record read so far was current together with all the others at some moment since this version.
     begin: u64,
     /// The newest version among the records read.
@@ -266,8 +270,7 @@ impl<'db> Transaction<'db> {
     /// Says that these keys will be read soon, each by an operation of its own: their cache misses overlap then. Reads
     /// nothing, and has no effect but on speed; a few dozen keys at a time are enough.
     pub fn prefetch<O: Object, K: AsRef<[u8]>>(&self, object: &O, keys: &[K]) {
-        let id = object.handle().id;
-        self.engine.prefetch(keys.iter().map(|key| self.engine.hash(id, key.as_ref())));
+        self.engine.prefetch_keys(object.handle().id, keys);
     }
 
     /// The values of several keys, in the keys' order.
@@ -279,12 +282,10 @@ impl<'db> Transaction<'db> {
         object: &O,
         keys: &[K],
     ) -> Result<Vec<Option<Vec<u8>>>> {
-        /// So many keys' cache misses overlap.
-        const BATCH: usize = 32;
         let mut values = Vec::with_capacity(keys.len());
-        for batch in keys.chunks(BATCH) {
-            self.prefetch(object, batch);
-            for key in batch {
+        for group in keys.chunks(GROUP_KEYS) {
+            self.prefetch(object, group);
+            for key in group {
                 values.push(self.get(object, key)?);
             }
         }
@@ -350,19 +351,46 @@ impl<'db> Transaction<'db> {
     ///
     /// # Errors
     /// As [`Self::get`] and [`Self::put`].
-    pub fn update<O: Object>(
+    pub fn update<O: Object, V: AsRef<[u8]>>(
         &self,
         object: &O,
         key: impl AsRef<[u8]>,
-        change: impl FnOnce(Option<&[u8]>) -> Option<Vec<u8>>,
+        change: impl FnOnce(Option<&[u8]>) -> Option<V>,
     ) -> Result<()> {
         let key = key.as_ref();
         let (existed, new) = self.with_value(object, key, |old| (old.is_some(), change(old)))?;
+        self.replace(object, key, existed, new.as_ref().map(AsRef::as_ref))
+    }
+
+    /// As [`Self::update`], without an allocation for the new value: `change` leaves it in the buffer that it is given
+    /// empty, and returns true; or false for "no value".
+    ///
+    /// # Errors
+    /// As [`Self::update`].
+    pub fn update_into<O: Object>(
+        &self,
+        object: &O,
+        key: impl AsRef<[u8]>,
+        change: impl FnOnce(Option<&[u8]>, &mut Vec<u8>) -> bool,
+    ) -> Result<()> {
+        let key = key.as_ref();
+        let mut new = std::mem::take(&mut self.open_buffers()?.new_value);
+        new.clear();
+        let (existed, exists) = self.with_value(object, key, |old| (old.is_some(), change(old, &mut new)))?;
+        let replaced = self.replace(object, key, existed, exists.then_some(&new));
+        if let Ok(mut buffers) = self.open_buffers() {
+            buffers.new_value = new;
+        }
+        replaced
+    }
+
+    /// Writes a key that has just been read.
+    fn replace<O: Object>(&self, object: &O, key: &[u8], existed: bool, new: Option<&[u8]>) -> Result<()> {
         if !existed && new.is_none() {
             return Ok(());
         }
         let mut buffers = self.open_buffers()?;
-        self.write(&mut buffers, object.handle().id, key, new.as_deref())
+        self.write(&mut buffers, object.handle().id, key, new)
     }
 
     /// Adds to a key's value, an 8-byte little-endian integer (0 if there is none), and gives the sum.
@@ -371,20 +399,13 @@ impl<'db> Transaction<'db> {
     /// `Input` if the value is not 8 bytes long or the sum overflows; otherwise as [`Self::get`] and [`Self::put`].
     pub fn add<O: Object>(&self, object: &O, key: impl AsRef<[u8]>, delta: i64) -> Result<i64> {
         let key = key.as_ref();
-        let old = self.with_value(object, key, |old| match old {
-            None => Ok(0),
-            Some(bytes) => bytes.try_into().map(i64::from_le_bytes).map_err(|_| {
-                Error::input(format!("add needs a value of 8 bytes; this one has {}", bytes.len()))
-            }),
-        })??;
-        let sum = old
-            .checked_add(delta)
-            .ok_or_else(|| Error::input(format!("{old} + {delta} overflows 64 bits")))?;
+        let sum = self.with_value(object, key, |old| sum_of(old, delta))??;
         self.put(object, key, sum.to_le_bytes())?;
         Ok(sum)
     }
 
-    /// Sets a key to `new` if its value is `expected`; true if it was. `None` stands for "no value" on both sides.
+    /// Sets a key to `new` if its value is `expected`; true if it was. `None` stands for "no value" on both sides, so that
+    /// `None` and a value put a key that is absent.
     ///
     /// # Errors
     /// As [`Self::get`] and [`Self::put`].
@@ -397,9 +418,8 @@ impl<'db> Transaction<'db> {
     ) -> Result<bool> {
         let key = key.as_ref();
         let matches = self.with_value(object, key, |value| value == expected)?;
-        if matches && (expected.is_some() || new.is_some()) {
-            let mut buffers = self.open_buffers()?;
-            self.write(&mut buffers, object.handle().id, key, new)?;
+        if matches {
+            self.replace(object, key, expected.is_some(), new)?;
         }
         Ok(matches)
     }
@@ -492,6 +512,17 @@ impl Drop for Transaction<'_> {
     }
 }
 
+/// The sum of a key's integer and `delta`.
+pub(crate) fn sum_of(old: Option<&[u8]>, delta: i64) -> Result<i64> {
+    let old = match old {
+        None => 0,
+        Some(bytes) => bytes.try_into().map(i64::from_le_bytes).map_err(|_| {
+            Error::input(format!("add needs a value of 8 bytes; this one has {}", bytes.len()))
+        })?,
+    };
+    old.checked_add(delta).ok_or_else(|| Error::input(format!("{old} + {delta} overflows 64 bits")))
+}
+
 /// Runs a transaction until it does not conflict, pausing longer and longer, and by chance, in between.
 pub(crate) fn run<'db, T>(
     engine: &'db Arc<Engine>,
@@ -510,35 +541,5 @@ pub(crate) fn run<'db, T>(
             }
             Err(error) => return Err(error),
         }
-    }
-}
-
-/// Pauses after conflicts: first the processor is offered, then sleeps of up to about a millisecond.
-#[derive(Default)]
-struct Backoff {
-    attempts: u32,
-}
-
-impl Backoff {
-    #[cold]
-    fn pause(&mut self) {
-        thread_local! {
-            static RANDOM: Cell<u64> = const { Cell::new(0x2545_F491_4F6C_DD1D) };
-        }
-        self.attempts += 1;
-        if self.attempts <= 3 {
-            thread::yield_now();
-            return;
-        }
-        let random = RANDOM.with(|state| {
-            let mut word = state.get() ^ (crate::storage::epoch::thread_index() as u64) << 32;
-            word ^= word << 13;
-            word ^= word >> 7;
-            word ^= word << 17;
-            state.set(word);
-            word
-        });
-        let most_us = 1u64 << self.attempts.min(10);
-        thread::sleep(std::time::Duration::from_micros(random % most_us));
     }
 }

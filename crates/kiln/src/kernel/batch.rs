@@ -1,0 +1,75 @@
+//! Batches: single operations on many keys, whose cache misses overlap.
+//!
+//! Finding a key takes two cache misses, one after the other: its bucket, then its record. A batch goes through its keys in
+//! groups, fetches the buckets of a whole group, then its records, and then carries out one operation after the other, each
+//! as if it stood alone.
+//!
+//! Each operation has a pin of its own, which costs a few instructions. One pin for a group would stretch over what may wait: a
+//! read from disk, a wait for log space, a caller's closure.
+
+use std::sync::Arc;
+
+use super::engine::Engine;
+use super::single::SingleKey;
+use crate::error::Result;
+use crate::objects::Object;
+use crate::storage::epoch;
+
+/// So many keys' cache misses overlap: more than a core has outstanding at a time, and few enough that what was fetched
+/// is still there when it is needed.
+pub(crate) const GROUP_KEYS: usize = 32;
+
+impl Engine {
+    /// Has the processor fetch the buckets of some keys, and then their records, so that whoever reads one after the
+    /// other soon waits for memory once and not for each. At most [`GROUP_KEYS`] items; gives their keys' hashes.
+    #[inline]
+    pub(crate) fn prefetch_group<T>(
+        &self,
+        object: u32,
+        items: &[T],
+        key_of: impl Fn(&T) -> &[u8],
+    ) -> [u64; GROUP_KEYS] {
+        let mut hashes = [0; GROUP_KEYS];
+        for (hash, item) in hashes.iter_mut().zip(items) {
+            *hash = self.hash(object, key_of(item));
+        }
+        // Alone it has nothing to overlap with.
+        if let [_, _, ..] = items {
+            let _pin = epoch::pin();
+            let hashes = &hashes[..items.len()];
+            hashes.iter().for_each(|&hash| self.index.prefetch(hash));
+            hashes.iter().for_each(|&hash| self.prefetch_record(self.index.bucket_of(hash), hash));
+        }
+        hashes
+    }
+
+    /// As [`Self::prefetch_group`], for any number of keys.
+    pub(crate) fn prefetch_keys<K: AsRef<[u8]>>(&self, object: u32, keys: &[K]) {
+        for group in keys.chunks(GROUP_KEYS) {
+            self.prefetch_group(object, group, AsRef::as_ref);
+        }
+    }
+
+    /// Runs an operation on each item's key, in order, after fetching a group of them. Nothing is run if one of the keys
+    /// is not acceptable; the first error of an operation ends the batch.
+    #[inline]
+    pub(crate) fn for_each_in_groups<'i, O: Object, T>(
+        self: &Arc<Self>,
+        object: &O,
+        items: &'i [T],
+        key_of: impl Fn(&T) -> &[u8],
+        mut run: impl FnMut(usize, SingleKey<'i>) -> Result<()>,
+    ) -> Result<()> {
+        let id = object.handle().id;
+        for item in items {
+            self.check_key(object.handle(), object.name(), key_of(item))?;
+        }
+        for (number, group) in items.chunks(GROUP_KEYS).enumerate() {
+            let hashes = self.prefetch_group(id, group, &key_of);
+            for (at, (item, hash)) in group.iter().zip(hashes).enumerate() {
+                run(number * GROUP_KEYS + at, SingleKey { object: id, hash, key: key_of(item) })?;
+            }
+        }
+        Ok(())
+    }
+}

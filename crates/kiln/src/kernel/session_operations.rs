@@ -1,0 +1,148 @@
+//! A session's operations that are transactions of their own: as the database's, but each takes a serial number.
+//!
+//! An operation and its number must be in the same version (C7), so each of these is a transaction of two writes, and goes the
+//! way of [`Session::transact`]. There is no short cut as for the database's own: with both records to be locked, located
+//! and given space before either is written, it would be the commit again.
+
+use super::batch::GROUP_KEYS;
+use super::receipt::Commit;
+use super::session::Session;
+use crate::error::Result;
+use crate::objects::Object;
+
+/// # Operations on one key
+///
+/// Each takes the next serial number, whether it changes anything or not. What only reads, and needs no number, is
+/// asked of [`Kiln`](crate::Kiln) itself.
+///
+/// ```
+/// # let directory = tempfile::tempdir()?;
+/// # let db = kiln::Kiln::open(directory.path())?;
+/// let counters = db.map("counters")?;
+/// let session = db.session("exchange-7")?;
+/// session.add(&counters, "bids", 1)?.forget();
+/// session.put(&counters, "state", "open")?.safe()?;
+/// assert_eq!((session.serial(), session.durable_serial()?), (2, 2));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+impl Session {
+    /// As [`Kiln::put`](crate::Kiln::put).
+    ///
+    /// # Errors
+    /// As [`Self::transact`]; that goes for all operations.
+    pub fn put<O: Object>(
+        &self,
+        object: &O,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+    ) -> Result<Commit<'_, ()>> {
+        let (key, value) = (key.as_ref(), value.as_ref());
+        self.transact(|tx| tx.put(object, key, value))
+    }
+
+    /// As [`Kiln::delete`](crate::Kiln::delete).
+    ///
+    /// # Errors
+    /// As [`Self::transact`].
+    pub fn delete<O: Object>(&self, object: &O, key: impl AsRef<[u8]>) -> Result<Commit<'_, bool>> {
+        let key = key.as_ref();
+        self.transact(|tx| tx.delete(object, key))
+    }
+
+    /// As [`Kiln::add`](crate::Kiln::add).
+    ///
+    /// # Errors
+    /// As [`Self::transact`].
+    pub fn add<O: Object>(&self, object: &O, key: impl AsRef<[u8]>, delta: i64) -> Result<Commit<'_, i64>> {
+        let key = key.as_ref();
+        self.transact(|tx| tx.add(object, key, delta))
+    }
+
+    /// As [`Kiln::update`](crate::Kiln::update), except that `change` runs while the session's other operations wait: it may use
+    /// the database, but not this session, which would wait for itself.
+    ///
+    /// # Errors
+    /// As [`Self::transact`].
+    pub fn update<O: Object, V: AsRef<[u8]>>(
+        &self,
+        object: &O,
+        key: impl AsRef<[u8]>,
+        mut change: impl FnMut(Option<&[u8]>) -> Option<V>,
+    ) -> Result<Commit<'_, ()>> {
+        let key = key.as_ref();
+        self.transact(|tx| tx.update(object, key, &mut change))
+    }
+
+    /// As [`Kiln::update_into`](crate::Kiln::update_into), with the exception of [`Self::update`].
+    ///
+    /// # Errors
+    /// As [`Self::transact`].
+    pub fn update_into<O: Object>(
+        &self,
+        object: &O,
+        key: impl AsRef<[u8]>,
+        mut change: impl FnMut(Option<&[u8]>, &mut Vec<u8>) -> bool,
+    ) -> Result<Commit<'_, ()>> {
+        let key = key.as_ref();
+        self.transact(|tx| tx.update_into(object, key, &mut change))
+    }
+
+    /// As [`Kiln::compare_and_set`](crate::Kiln::compare_and_set).
+    ///
+    /// # Errors
+    /// As [`Self::transact`].
+    pub fn compare_and_set<O: Object>(
+        &self,
+        object: &O,
+        key: impl AsRef<[u8]>,
+        expected: Option<&[u8]>,
+        new: Option<&[u8]>,
+    ) -> Result<Commit<'_, bool>> {
+        let key = key.as_ref();
+        self.transact(|tx| tx.compare_and_set(object, key, expected, new))
+    }
+
+    /// As [`Kiln::put_many`](crate::Kiln::put_many): each entry is an operation, with a serial number of its own.
+    ///
+    /// # Errors
+    /// As [`Self::transact`]. The entries before the one that failed stay committed, and have their numbers.
+    pub fn put_many<O: Object, K: AsRef<[u8]>, V: AsRef<[u8]>>(
+        &self,
+        object: &O,
+        entries: &[(K, V)],
+    ) -> Result<Commit<'_, ()>> {
+        self.for_each(object, entries, |(key, _)| key.as_ref(), |(key, value)| self.put(object, key, value))
+    }
+
+    /// As [`Kiln::add_many`](crate::Kiln::add_many): each entry is an operation, with a serial number of its own.
+    ///
+    /// # Errors
+    /// As [`Self::put_many`].
+    pub fn add_many<O: Object, K: AsRef<[u8]>>(
+        &self,
+        object: &O,
+        deltas: &[(K, i64)],
+    ) -> Result<Commit<'_, ()>> {
+        self.for_each(object, deltas, |(key, _)| key.as_ref(), |(key, delta)| self.add(object, key, *delta))
+    }
+
+    /// Runs an operation for each item, in order, after fetching a group of them.
+    fn for_each<'s, O: Object, I, T>(
+        &'s self,
+        object: &O,
+        items: &[I],
+        key_of: impl Fn(&I) -> &[u8],
+        run: impl Fn(&I) -> Result<Commit<'s, T>>,
+    ) -> Result<Commit<'s, ()>> {
+        let mut newest = 0;
+        for group in items.chunks(GROUP_KEYS) {
+            self.engine.prefetch_group(object.handle().id, group, &key_of);
+            for item in group {
+                let commit = run(item)?;
+                newest = newest.max(commit.version().number());
+                commit.forget();
+            }
+        }
+        Ok(Commit::new(&self.engine, newest, ()))
+    }
+}
