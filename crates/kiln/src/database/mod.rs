@@ -232,11 +232,14 @@ impl Kiln {
         let engine = self.engine();
         let key = engine.single_key(object, key.as_ref())?;
         value.clear();
-        let reading = engine.read_newest(key, value)?;
-        if !reading.found {
+        let found = match engine.read_at_once(key.object, key.key, key.hash, value) {
+            Some(reading) => reading.found,
+            None => engine.read_newest(key, value)?.found,
+        };
+        if !found {
             value.clear();
         }
-        Ok(reading.found)
+        Ok(found)
     }
 
     /// Sets the value of a key, in a transaction of its own.

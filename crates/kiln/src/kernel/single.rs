@@ -101,7 +101,7 @@ pub(crate) fn with_scratch<T>(run: impl FnOnce(&mut Scratch) -> T) -> T {
 
 impl Engine {
     /// Checks the key of an operation on an object.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn single_key<'k, O: Object>(
         self: &Arc<Self>,
         object: &O,

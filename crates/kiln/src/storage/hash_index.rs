@@ -117,22 +117,26 @@ impl HashIndex {
     }
 
     /// The bucket of `hash` and its stamp, once it is unlocked; `None` if its holder takes too long.
-    #[inline]
     pub(crate) fn stamp(&self, hash: u64) -> Option<(Bucket, Stamp)> {
         let mut waits = 0;
         loop {
-            let state = self.state.load(Ordering::SeqCst);
-            let bucket = bucket_in(state, hash);
-            let control = self.control(bucket).load(Ordering::SeqCst);
-            // A split publishes the new state before it unlocks, so an unlocked control word that was read
-            // before a check of the state belongs to that state.
-            if control & LOCK == 0 && self.still_in(bucket, state, hash) {
-                return Some((bucket, Stamp(control)));
-            }
-            if !wait(&mut waits) {
-                return None;
+            let stamped = self.stamp_at_once(hash);
+            if stamped.is_some() || !wait(&mut waits) {
+                return stamped;
             }
         }
+    }
+
+    /// As [`Self::stamp`], if it is unlocked now.
+    #[inline]
+    pub(crate) fn stamp_at_once(&self, hash: u64) -> Option<(Bucket, Stamp)> {
+        let state = self.state.load(Ordering::SeqCst);
+        let bucket = bucket_in(state, hash);
+        let control = self.control(bucket).load(Ordering::SeqCst);
+        // A split publishes the new state before it unlocks, so an unlocked control word that was read
+        // before a check of the state belongs to that state.
+        let holds = control & LOCK == 0 && self.still_in(bucket, state, hash);
+        holds.then_some((bucket, Stamp(control)))
     }
 
     /// True while nothing in the bucket has changed since the stamp and nobody holds it.
