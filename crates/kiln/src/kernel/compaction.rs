@@ -77,11 +77,13 @@ pub(super) struct Progress {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rest {
     Nothing,
-    /// Nothing for now, but the next hardening may let a segment go.
+    /// Nothing was done, but the next hardening may let a segment go.
     Held,
+    /// Nothing was done, and what was in the way may be gone in a moment, even without another hardening.
+    Obstructed,
     /// What was done shows after the next hardening.
     AfterHardening,
-    /// This round is over; the next can begin.
+    /// Something was done, and the next round can begin.
     AtOnce,
 }
 
@@ -127,8 +129,13 @@ impl Engine {
         let begin = self.log.begin();
         self.compaction.is_in_haste.store(false, Ordering::Relaxed);
         self.compaction.is_pressing.store(false, Ordering::Relaxed);
-        // Its counts would have to be superseded by somebody who sees what is yet to be written anew.
-        if self.liveness.lock().of_segment(begin).newest_successor > self.oldest_needed() {
+        // While a snapshot needs what is dead there, the segment cannot go, and copying the rest of it helps nobody.
+        let newest_successor = self.liveness.lock().of_segment(begin).newest_successor;
+        if newest_successor > self.hardening.horizon.local() {
+            // A hardening has counted its records, and is about to publish its horizon.
+            return self.check_writable().map(|()| Rest::Obstructed);
+        }
+        if newest_successor > self.oldest_needed() {
             return Ok(Rest::Held);
         }
         if self.segments.disk_is_full() {
@@ -139,7 +146,7 @@ impl Engine {
         }
         let is_behind = self.hardening.oldest_unhardened().is_some_and(|age| age > self.hardening.window());
         if is_behind {
-            return Ok(Rest::Held);
+            return Ok(Rest::Obstructed);
         }
         self.compact_cold(progress)
     }
@@ -177,7 +184,7 @@ impl Engine {
                 let batch = reader.next_batch(end, BATCH)?;
                 if let Some(stopped_at) = self.write_batch_anew(&batch, Purpose::Ordinary)? {
                     progress.cursor = batch.start.moved_to(stopped_at);
-                    return Ok(Rest::AfterHardening);
+                    return Ok(if stopped_at > started { Rest::AtOnce } else { Rest::Obstructed });
                 }
                 progress.cursor = reader.cursor();
             }

@@ -88,7 +88,7 @@ impl Engine {
         // A segment that cannot be dropped now stays; nothing depends on it.
         let rest = self.truncate(&mut mark.compaction).unwrap_or(Rest::Nothing);
         let ahead = match rest {
-            Rest::AtOnce => 0,
+            Rest::AtOnce | Rest::Obstructed => 0,
             Rest::Nothing if !self.segments.disk_is_full() => self.log.segment_bytes() / 4,
             Rest::Nothing | Rest::Held | Rest::AfterHardening => 1,
         };
