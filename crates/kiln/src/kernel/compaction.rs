@@ -190,6 +190,8 @@ impl Engine {
             }
             self.compaction.segments.fetch_add(1, Ordering::Relaxed);
         }
+        self.compaction.is_in_haste.store(false, Ordering::Relaxed);
+        self.compaction.is_pressing.store(false, Ordering::Relaxed);
         Ok(match progress.cursor.position {
             position if position > started => Rest::AfterHardening,
             // Some of it may be deletions that are yet to be forgotten, and records whose successors are yet to harden.

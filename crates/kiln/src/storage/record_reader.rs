@@ -186,3 +186,99 @@ fn loaded_part<'b>(
 fn first_word(bytes: &[u8]) -> u64 {
     bytes.first_chunk::<8>().map_or(0, |word| u64::from_le_bytes(*word))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::Options;
+    use crate::device::{OpenMode, SimulatedDevice};
+    use crate::error::ErrorKind;
+    use crate::storage::extent::{Item, Scanner};
+    use crate::storage::superblock::{Superblock, SuperblockFile};
+
+    const SEGMENT_BYTES: u64 = 64 << 10;
+
+    /// A log of several segments, with records of all sizes in hardenings of all sizes.
+    fn disk() -> SimulatedDevice {
+        let disk = SimulatedDevice::new(1);
+        let options = Options::new().background(false).memory(0).segment_bytes(SEGMENT_BYTES);
+        let db = options.open_on(Arc::new(disk.clone())).expect("an empty disk");
+        let map = db.map("map").expect("a new map");
+        for number in 0..200_u32 {
+            let value = vec![number as u8; number as usize * 977 % 20_000];
+            db.put(&map, number.to_le_bytes(), value).expect("there is space").forget();
+            if number % 3 == 0 {
+                db.persist().expect("a sound disk");
+            }
+        }
+        db.close().expect("a sound disk");
+        disk
+    }
+
+    fn open(disk: &SimulatedDevice) -> (Segments, Superblock) {
+        let superblock = SuperblockFile::open(disk, OpenMode::Read).expect("it is whole").current().clone();
+        let segments = Segments::open(Arc::new(disk.clone()), SEGMENT_BYTES, OpenMode::Read);
+        (segments.expect("they are there"), superblock)
+    }
+
+    /// Places and values of all records of whole segments, in batches of so many, each with a reader of its own.
+    fn read(disk: &SimulatedDevice, end: Address, count_max: usize) -> Result<Vec<(Address, Vec<u8>)>> {
+        let (segments, superblock) = open(disk);
+        let (mut cursor, mut records) = (Cursor::at_seal(superblock.begin), Vec::new());
+        while cursor.position < end {
+            let segment_end = (cursor.position + 1).next_multiple_of(SEGMENT_BYTES);
+            let mut reader = RecordReader::new(&segments, superblock.database, cursor);
+            let batch = reader.next_batch(segment_end, count_max)?;
+            records.extend(batch.records.iter().map(|(address, record)| (*address, record.value.to_vec())));
+            cursor = reader.cursor();
+        }
+        Ok(records)
+    }
+
+    #[test]
+    fn what_it_reads_is_what_a_scan_finds() {
+        let disk = disk();
+        let (segments, superblock) = open(&disk);
+        let end = superblock.known_end / SEGMENT_BYTES * SEGMENT_BYTES;
+        assert!(end > 8 * SEGMENT_BYTES);
+        let mut scanned = Vec::new();
+        let mut scanner = Scanner::new(&segments, &superblock);
+        while scanner.position() < end {
+            let extent = scanner.next().expect("a sound log").expect("it goes on");
+            scanned.extend(extent.items().filter_map(|item| match item {
+                Ok(Item::Record(address, record)) => Some((address, record.value.to_vec())),
+                _ => None,
+            }));
+        }
+        for count_max in [1, 3, 1_000] {
+            assert!(
+                read(&disk, end, count_max).expect("a sound log") == scanned,
+                "in batches of {count_max}"
+            );
+        }
+    }
+
+    #[test]
+    fn damage_is_told_or_hides_records_but_never_changes_one() {
+        let disk = disk();
+        let whole = read(&disk, SEGMENT_BYTES, 32).expect("a sound log");
+        let name = "segment-00000000";
+        let bytes = disk.bytes(name);
+        let mut told = 0;
+        for place in (0..bytes.len()).step_by(61) {
+            let mut damaged = bytes.clone();
+            damaged[place] ^= 1 << (place % 8);
+            disk.set_bytes(name, damaged);
+            match read(&disk, SEGMENT_BYTES, 32) {
+                Ok(records) => assert!(records.iter().all(|record| whole.contains(record)), "byte {place}"),
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::Corrupted, "byte {place}: {error}");
+                    told += 1;
+                }
+            }
+        }
+        assert!(told > bytes.len() / 61 / 2, "{told} places of damage were told");
+    }
+}
