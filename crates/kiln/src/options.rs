@@ -117,12 +117,12 @@ impl Options {
     /// segments go of which at most a quarter is live. When the log is longer, what is live in its oldest segments is
     /// written anew at its end, and they are dropped. A smaller bound saves disk and shortens opening, and makes the database
     /// write more: up to a/(a-1) bytes of log for each byte of the application's, which is 2 at the default and 11 at 1.1, where
-    /// most data is never overwritten, and less where all of it is. If that does not suffice, commits are slowed down rather than
-    /// the bound passed by more than a quarter.
+    /// most data is never overwritten, and less where all of it is. Where that does not suffice, commits are slowed down once
+    /// the log is a quarter and two segments beyond the bound.
     ///
     /// The part of the log that is in memory is left alone, so that it may be as long as the memory
     /// ([`memory`](Self::memory)), or four segments, whatever the bound; and nothing is dropped that an open snapshot
-    /// needs. Spare files and those prepared ahead, a few segments, come on top. Durability does not depend on it.
+    /// needs. Live data is estimated from the numbers of live records and the mean length of a segment's records. Spare files and those prepared ahead, a few segments, come on top. Durability does not depend on it.
     /// Without background threads it is [`persist`](crate::Kiln::persist) that compacts, a piece with each call.
     pub fn space_amplification(mut self, times: f64) -> Options {
         self.space_amplification = times;
