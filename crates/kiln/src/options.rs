@@ -122,7 +122,8 @@ impl Options {
     ///
     /// The part of the log that is in memory is left alone, so that it may be as long as the memory
     /// ([`memory`](Self::memory)), or four segments, whatever the bound; and nothing is dropped that an open snapshot
-    /// needs. Live data is estimated from the numbers of live records and the mean length of a segment's records. Spare files and those prepared ahead, a few segments, come on top. Durability does not depend on it.
+    /// needs. Live data is estimated from the numbers of live records and the mean length of a segment's records. Spare files and
+    /// those prepared ahead, a few segments, come on top. Durability does not depend on it.
     /// Without background threads it is [`persist`](crate::Kiln::persist) that compacts, a piece with each call.
     pub fn space_amplification(mut self, times: f64) -> Options {
         self.space_amplification = times;
