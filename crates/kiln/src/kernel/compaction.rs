@@ -23,11 +23,12 @@
 //! commits are slowed down, and help. Compaction itself waits for nobody: where there is no log space, or hardening is behind
 //! the window, the round ends.
 
-use super::commit::Setback;
+use super::commit::{Change, Setback};
 use super::engine::Engine;
 use crate::error::Result;
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
+use crate::storage::hash_index::Bucket;
 use crate::storage::log::Purpose;
 use crate::storage::record::{self, Address, DiskRecord, Kind, NO_ADDRESS};
 use crate::storage::record_reader::{Batch, Cursor, RecordReader};
@@ -337,13 +338,9 @@ impl Engine {
 
     /// Where the key's newest record is, if it is in memory.
     #[cold]
-    fn newest_in_memory(&self, bucket: u64, hash: u64, record: &DiskRecord<'_>) -> Address {
-        let change = super::commit::Change {
-            object: record.shape.object,
-            hash,
-            key: record.key,
-            value: Some(record.value),
-        };
+    fn newest_in_memory(&self, bucket: Bucket, hash: u64, record: &DiskRecord<'_>) -> Address {
+        let (object, key, value) = (record.shape.object, record.key, Some(record.value));
+        let change = Change { object, hash, key, value };
         let newest = self.locate(bucket, &change, &mut |_| None);
         if newest.exists { newest.address } else { NO_ADDRESS }
     }
