@@ -118,6 +118,11 @@ impl Compaction {
         self.is_pressing.load(Ordering::Relaxed)
     }
 
+    fn calm_down(&self) {
+        self.is_in_haste.store(false, Ordering::Relaxed);
+        self.is_pressing.store(false, Ordering::Relaxed);
+    }
+
     /// How long the log may be.
     fn log_bytes_max(&self, live_bytes: u64, segment_bytes: u64) -> u64 {
         ((live_bytes as f64 * self.space_amplification) as u64).max(SEGMENTS_MIN * segment_bytes)
@@ -128,8 +133,7 @@ impl Engine {
     /// Compacts as much as one round may.
     pub(super) fn compact(&self, progress: &mut Progress) -> Result<Rest> {
         let begin = self.log.begin();
-        self.compaction.is_in_haste.store(false, Ordering::Relaxed);
-        self.compaction.is_pressing.store(false, Ordering::Relaxed);
+        self.compaction.calm_down();
         // While a snapshot needs what is dead there, the segment cannot go, and copying the rest of it helps nobody.
         let newest_successor = self.liveness.lock().of_segment(begin).newest_successor;
         if newest_successor > self.hardening.horizon.local() {
@@ -149,7 +153,8 @@ impl Engine {
         if is_behind {
             return Ok(Rest::Obstructed);
         }
-        self.compact_cold(progress)
+        // Nobody is to be slowed down for what cannot be read.
+        self.compact_cold(progress).inspect_err(|_| self.compaction.calm_down())
     }
 
     fn compact_cold(&self, progress: &mut Progress) -> Result<Rest> {
@@ -191,8 +196,7 @@ impl Engine {
             }
             self.compaction.segments.fetch_add(1, Ordering::Relaxed);
         }
-        self.compaction.is_in_haste.store(false, Ordering::Relaxed);
-        self.compaction.is_pressing.store(false, Ordering::Relaxed);
+        self.compaction.calm_down();
         Ok(match progress.cursor.position {
             position if position > started => Rest::AfterHardening,
             // Some of it may be deletions that are yet to be forgotten, and records whose successors are yet to harden.
