@@ -31,6 +31,7 @@ pub(crate) fn stat(dir: &Path) -> Result<(), Failure> {
     println!("horizon       {} (durable on this machine)", db.horizon(Level::LOCAL));
     let log_bytes = statistics.log_tail.saturating_sub(statistics.log_begin);
     println!("log           {} ({}..{})", ByteSize(log_bytes), statistics.log_begin, statistics.log_tail);
+    println!("live          about {}", ByteSize(statistics.live_bytes));
     println!("disk          {}", ByteSize(statistics.disk_bytes));
     let mut objects = db.objects();
     objects.sort_by(|left, right| left.name.cmp(&right.name));

@@ -20,7 +20,9 @@ use crate::workload::{Name, Profile, Shift};
 
 /// Opens the database of a workload, and creates it if there is none.
 pub(crate) fn open(disk: &SimulatedDevice, profile: Profile) -> kiln::Result<Kiln> {
-    manual().segment_bytes(profile.segment_bytes).open_on(Arc::new(disk.clone()))
+    let options =
+        manual().segment_bytes(profile.segment_bytes).space_amplification(profile.space_amplification);
+    options.open_on(Arc::new(disk.clone()))
 }
 
 /// Opens what is on a disk.
@@ -75,6 +77,7 @@ impl Sweep {
             Name::Small => (12, 4),
             Name::Large => (6, 4),
             Name::Lazy => (10, 4),
+            Name::Skewed => (6, 4),
         };
         Sweep { workload, profile: workload.profile(), samples, exhaustive_units }
     }
@@ -243,7 +246,7 @@ mod tests {
     use super::*;
     use crate::arguments::Limit;
     use crate::testing::{budget, seed, watched};
-    use crate::workload::{LARGE, LAZY, SMALL};
+    use crate::workload::{LARGE, LAZY, SKEWED, SMALL};
 
     /// Run after run of a workload, until so many states were looked at.
     fn sweep(name: &'static str, workload: Name, states: u64) {
@@ -273,6 +276,21 @@ mod tests {
     }
 
     #[test]
+    fn c4_ordered_while_the_log_is_compacted_at_every_step() {
+        sweep("c4_ordered_while_the_log_is_compacted_at_every_step", Name::Skewed, 2_000);
+    }
+
+    #[test]
+    fn c4_the_skewed_workload_is_compacted_again_and_again() {
+        let (disk, mut history) = (SimulatedDevice::new(seed()), History::default());
+        let db = open(&disk, SKEWED).unwrap();
+        Shift::begin(&db, &mut history, SKEWED, seed()).unwrap().work().unwrap();
+        let statistics = db.statistics();
+        assert!(statistics.segments_compacted > 8 && statistics.records_rewritten > 100, "{statistics:?}");
+        assert!(statistics.log_begin > 8 * SKEWED.segment_bytes, "{statistics:?}");
+    }
+
+    #[test]
     fn c5_receipts_hold_when_hardenings_are_rare_and_long() {
         sweep("c5_receipts_hold_when_hardenings_are_rare_and_long", Name::Lazy, 1_500);
     }
@@ -287,7 +305,7 @@ mod tests {
 
     #[test]
     fn c8_the_same_seed_gives_the_same_run() {
-        for (round, profile) in [SMALL, LARGE, LAZY].into_iter().enumerate() {
+        for (round, profile) in [SMALL, LARGE, LAZY, SKEWED].into_iter().enumerate() {
             let seed = seed() + round as u64;
             let runs = [(); 2].map(|()| run_until(profile, seed, u64::MAX));
             assert_eq!(runs[0].disk.steps(), runs[1].disk.steps());

@@ -21,6 +21,7 @@ const ATTEMPTS: &[Attempt] = &[
     ("crash", "small", 0.2),
     ("isolation", "library", 0.2),
     ("crash", "large", 0.4),
+    ("crash", "skewed", 0.4),
     ("faults", "small", 1.0),
     ("faults", "large", 1.0),
     ("isolation", "resp", 0.5),

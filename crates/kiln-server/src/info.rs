@@ -90,7 +90,11 @@ fn persistence(shared: &Shared, text: &mut String) {
     line(text, "aof_rewrite_in_progress", 0);
     let statistics = shared.db.statistics();
     line(text, "log_bytes", statistics.log_tail.saturating_sub(statistics.log_begin));
+    line(text, "live_bytes", statistics.live_bytes);
     line(text, "disk_bytes", statistics.disk_bytes);
+    line(text, "segments_compacted", statistics.segments_compacted);
+    line(text, "records_rewritten", statistics.records_rewritten);
+    line(text, "bytes_rewritten", statistics.bytes_rewritten);
 }
 
 /// What may still be lost, and what was.

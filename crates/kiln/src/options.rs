@@ -10,6 +10,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::storage::record::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::storage::superblock::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
 
+/// Compacting for less would write more than ten times what the application does.
+const SPACE_AMPLIFICATION_MIN: f64 = 1.1;
+
 /// How a database is opened. Every option has a sane default.
 ///
 /// ```
@@ -27,6 +30,7 @@ pub struct Options {
     pub(crate) window: Duration,
     pub(crate) unhardened_bytes: Option<u64>,
     pub(crate) background: bool,
+    pub(crate) space_amplification: f64,
     pub(crate) create: bool,
     transaction_entries: usize,
     transaction_bytes: usize,
@@ -42,6 +46,7 @@ impl Default for Options {
             window: Duration::from_millis(100),
             unhardened_bytes: None,
             background: true,
+            space_amplification: 2.0,
             create: true,
             transaction_entries: 1 << 20,
             transaction_bytes: usize::MAX,
@@ -108,6 +113,23 @@ impl Options {
         self
     }
 
+    /// How many times as long as its live data the log may be on disk. Default 2.0, at least 1.1; infinity lets only those
+    /// segments go of which at most a quarter is live. When the log is longer, what is live in its oldest segments is
+    /// written anew at its end, and they are dropped. A smaller bound saves disk and shortens opening, and makes the database
+    /// write more: up to a/(a-1) bytes of log for each byte of the application's, which is 2 at the default and 11 at 1.1, where
+    /// most data is never overwritten, and less where all of it is. Where that does not suffice, commits are slowed down once
+    /// the log is a quarter and two segments beyond the bound.
+    ///
+    /// The part of the log that is in memory is left alone, so that it may be as long as the memory
+    /// ([`memory`](Self::memory)), or four segments, whatever the bound; and nothing is dropped that an open snapshot
+    /// needs. Live data is estimated from the numbers of live records and the mean length of a segment's records. Spare files and
+    /// those prepared ahead, a few segments, come on top. Durability does not depend on it.
+    /// Without background threads it is [`persist`](crate::Kiln::persist) that compacts, a piece with each call.
+    pub fn space_amplification(mut self, times: f64) -> Options {
+        self.space_amplification = times;
+        self
+    }
+
     /// Whether to create the database if there is none. Default true.
     pub fn create(mut self, create: bool) -> Options {
         self.create = create;
@@ -168,6 +190,9 @@ impl Options {
         }
         if self.memory > 1 << 46 {
             return Err(Error::input("memory must be below 64 TiB"));
+        }
+        if self.space_amplification.is_nan() || self.space_amplification < SPACE_AMPLIFICATION_MIN {
+            return Err(Error::input("space_amplification must be at least 1.1; 2 is usual"));
         }
         if self.window.is_zero() {
             return Err(Error::input("the window must be longer than 0; use safe commits to risk nothing"));

@@ -84,6 +84,7 @@ bugs! {
     SuperblockNotSynced "superblock-not-synced" "The superblock is not synced before segments are dropped.",
     TruncatesLiveRecords "truncates-live-records" "Segments are dropped although newest records are in them.",
     TruncatesUnderSnapshots "truncates-under-snapshots" "Segments are dropped although a snapshot needs them.",
+    CompactsSuperseded "compacts-superseded" "Compaction writes a record anew although its key has a newer one.",
     SupersededTwice "superseded-twice" "A record that is superseded counts as two.",
     ForgetsUnderSnapshots "forgets-under-snapshots" "A deleted key is forgotten although a snapshot still sees it.",
     UpdatesClosedVersions "updates-closed-versions" "A record of a closed version is updated in place.",

@@ -4,7 +4,7 @@
 //! the clauses. Crashes, failing operations and damage have their tests where they are made; here is the rest:
 //!
 //! - [`gate`]: a disk that is stuck until a test lets it go on.
-//! - [`no_space`], [`space`]: a full disk, and the space that is given back.
+//! - [`no_space`], [`space`], [`compaction`]: a full disk, the space that is given back, and the bound on the log.
 //! - [`durability`], [`window`]: receipts, early visibility, the vulnerability window.
 //! - [`isolation`], [`interleaving`]: what concurrent transactions may see of each other.
 //! - [`singles`], [`singles_at_once`], [`batches`]: operations on one key that are transactions of their own.
@@ -14,6 +14,7 @@
 //! random choice, and `KILN_STATES` the number of crash states (and of other repetitions, in proportion).
 
 mod batches;
+mod compaction;
 mod durability;
 mod gate;
 mod interleaving;

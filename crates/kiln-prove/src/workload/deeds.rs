@@ -153,6 +153,12 @@ pub(crate) fn load_ballast(teller: &mut Teller<'_, '_>, random: &mut Random, pro
     teller.put(Place::Numbers, key, &random.bytes(bytes))
 }
 
+/// Writes values of no meaning that nothing overwrites.
+pub(crate) fn load_cold(teller: &mut Teller<'_, '_>, random: &mut Random, profile: Profile) -> Result<()> {
+    let mut keys = (0..profile.cold_keys).map(|number| format!("cold {number}").into_bytes());
+    keys.try_for_each(|key| teller.put(Place::Numbers, &key, &random.bytes(300)))
+}
+
 fn filler_bytes(random: &mut Random, profile: Profile) -> usize {
     let longest =
         if random.one_in(profile.long_one_in) { profile.filler_max } else { profile.filler_max.min(100) };

@@ -18,7 +18,7 @@ use kiln::{Commit, Isolation, Kiln, Level, Progress, Receipt, Result, Session, S
 
 use crate::support::Random;
 use crate::workload::bank::{Objects, Teller, at_place, check_key_counts, number_of};
-use crate::workload::deeds::{Deed, ORDINARY, close_account, found_bank, load_ballast, transfer};
+use crate::workload::deeds::{Deed, ORDINARY, close_account, found_bank, load_ballast, load_cold, transfer};
 use crate::workload::history::{History, Key, Place, State, Writes};
 
 /// The sessions' ids.
@@ -41,9 +41,16 @@ pub(crate) struct Profile {
     pub(crate) long_one_in: usize,
     /// One transaction in so many overwrites ballast: it lets the log grow, but not the data.
     pub(crate) ballast_one_in: usize,
+    /// Values that are written once, before all else.
+    pub(crate) cold_keys: usize,
     /// The size of the log's segments.
     pub(crate) segment_bytes: u64,
+    /// How many times as long as the live data the log may become.
+    pub(crate) space_amplification: f64,
 }
+
+/// The engine's default.
+const USUAL_AMPLIFICATION: f64 = 2.0;
 
 /// The smallest segments there are: the less an opening reads and writes, the more states can be looked at.
 const SMALLEST_SEGMENTS: u64 = 16 << 10;
@@ -57,7 +64,9 @@ pub(crate) const THREE: Profile = Profile {
     filler_max: 0,
     long_one_in: 1_000,
     ballast_one_in: 1_000,
+    cold_keys: 0,
     segment_bytes: SMALLEST_SEGMENTS,
+    space_amplification: USUAL_AMPLIFICATION,
 };
 
 /// So little that every loss pattern of every step can be tried.
@@ -67,7 +76,9 @@ pub(crate) const TINY: Profile = Profile {
     filler_max: 0,
     long_one_in: 1_000,
     ballast_one_in: 1_000,
+    cold_keys: 0,
     segment_bytes: SMALLEST_SEGMENTS,
+    space_amplification: USUAL_AMPLIFICATION,
 };
 
 /// Small values: most hardenings write a single block.
@@ -77,7 +88,9 @@ pub(crate) const SMALL: Profile = Profile {
     filler_max: 24,
     long_one_in: 1_000,
     ballast_one_in: 1_000,
+    cold_keys: 0,
     segment_bytes: SMALLEST_SEGMENTS,
+    space_amplification: USUAL_AMPLIFICATION,
 };
 
 /// Values of all sizes, in many hardenings: the log goes over several segments and its beginning is dropped.
@@ -87,7 +100,9 @@ pub(crate) const LARGE: Profile = Profile {
     filler_max: 2_500,
     long_one_in: 8,
     ballast_one_in: 4,
+    cold_keys: 0,
     segment_bytes: LARGER_SEGMENTS,
+    space_amplification: USUAL_AMPLIFICATION,
 };
 
 /// Rare hardenings: each covers many transactions, and at times more than one segment.
@@ -97,7 +112,21 @@ pub(crate) const LAZY: Profile = Profile {
     filler_max: 18_000,
     long_one_in: 8,
     ballast_one_in: 16,
+    cold_keys: 0,
     segment_bytes: LARGER_SEGMENTS,
+    space_amplification: USUAL_AMPLIFICATION,
+};
+
+/// Small segments, and among the data much that is overwritten: what is not goes through compaction again and again.
+pub(crate) const SKEWED: Profile = Profile {
+    operations: 160,
+    safe_one_in: 3,
+    filler_max: 400,
+    long_one_in: 4,
+    ballast_one_in: 2,
+    cold_keys: 24,
+    segment_bytes: SMALLEST_SEGMENTS,
+    space_amplification: 1.1,
 };
 
 /// The workloads, for the command line.
@@ -113,10 +142,13 @@ pub(crate) enum Name {
     Large,
     /// Values of all sizes in few, long hardenings.
     Lazy,
+    /// Data of which a part is overwritten all the time; the log is compacted.
+    Skewed,
 }
 
 impl Name {
-    pub(crate) const ALL: [Name; 5] = [Name::Three, Name::Tiny, Name::Small, Name::Large, Name::Lazy];
+    pub(crate) const ALL: [Name; 6] =
+        [Name::Three, Name::Tiny, Name::Small, Name::Large, Name::Lazy, Name::Skewed];
 
     pub(crate) fn as_str(self) -> &'static str {
         match self {
@@ -125,6 +157,7 @@ impl Name {
             Name::Small => "small",
             Name::Large => "large",
             Name::Lazy => "lazy",
+            Name::Skewed => "skewed",
         }
     }
 
@@ -135,6 +168,7 @@ impl Name {
             Name::Small => SMALL,
             Name::Large => LARGE,
             Name::Lazy => LAZY,
+            Name::Skewed => SKEWED,
         }
     }
 }
@@ -182,6 +216,9 @@ impl<'a> Shift<'a> {
         let mut shift = Shift { db, history, profile, random, objects, sessions, receipts, held, told };
         if shift.history.latest.is_empty() {
             shift.transaction(|teller, _, _| found_bank(teller))?;
+            if profile.cold_keys > 0 {
+                shift.transaction(load_cold)?;
+            }
         }
         Ok(shift)
     }
@@ -203,6 +240,10 @@ impl<'a> Shift<'a> {
     }
 
     fn operation(&mut self) -> Result<()> {
+        // It is persist() that compacts here.
+        if self.profile.cold_keys > 0 && self.random.one_in(8) {
+            return self.persist();
+        }
         match self.random.below(100) {
             0..=54 => self.deed(),
             55..=58 => self.aborted(),

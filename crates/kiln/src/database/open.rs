@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::device::{Device, OpenMode};
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::clock::Clock;
+use crate::kernel::compaction::Compaction;
 use crate::kernel::engine::Engine;
 use crate::kernel::hardening::Hardening;
 use crate::kernel::object::Objects;
@@ -88,6 +89,7 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
         snapshots: Snapshots::default(),
         sessions: Sessions::default(),
         graves: Graves::default(),
+        compaction: Compaction::new(options.space_amplification),
         forgotten: AtomicU64::new(0),
         opened_end,
         open_transactions: AtomicU64::new(0),

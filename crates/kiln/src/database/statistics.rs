@@ -43,6 +43,15 @@ pub struct Statistics {
     pub ordered_index_bytes: u64,
     /// Bytes that the log's files take on disk, those included that are kept to be used again.
     pub disk_bytes: u64,
+    /// Bytes of log that what is still needed would take, about; see
+    /// [`Options::space_amplification`](crate::Options::space_amplification).
+    pub live_bytes: u64,
+    /// Segments from which what was live was written anew, since the database was opened.
+    pub segments_compacted: u64,
+    /// Records that were written anew for it.
+    pub records_rewritten: u64,
+    /// Bytes of log that they took.
+    pub bytes_rewritten: u64,
     /// Keys over all objects.
     pub keys: u64,
     /// Open snapshots.
@@ -55,6 +64,7 @@ pub struct Statistics {
 
 pub(super) fn collect(engine: &Engine) -> Statistics {
     let counts = engine.hardening.counts();
+    let compaction = engine.compaction.counts();
     let ordered = engine.objects.iter().filter_map(|object| object.keys.ordered());
     Statistics {
         version: Version::new(engine.clock.now()),
@@ -73,6 +83,10 @@ pub(super) fn collect(engine: &Engine) -> Statistics {
         hash_index_buckets: engine.index.bucket_count(),
         ordered_index_bytes: ordered.map(|ordered| ordered.memory_bytes() as u64).sum(),
         disk_bytes: engine.segments.disk_bytes(),
+        live_bytes: engine.liveness.lock().live_bytes(),
+        segments_compacted: compaction.segments,
+        records_rewritten: compaction.records,
+        bytes_rewritten: compaction.bytes,
         keys: engine.objects.iter().map(|object| object.key_count.sum()).sum(),
         snapshots: engine.snapshot_count() as u64,
         open_transactions: engine.open_transactions.load(Ordering::Relaxed),

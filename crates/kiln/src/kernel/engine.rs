@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::clock::Clock;
+use super::compaction::Compaction;
 use super::hardening::Hardening;
 use super::object::Objects;
 use super::session::Sessions;
@@ -37,13 +38,14 @@ pub(crate) struct Engine {
     pub(crate) snapshots: Snapshots,
     pub(crate) sessions: Sessions,
     pub(crate) graves: Graves,
+    pub(crate) compaction: Compaction,
     /// The newest version of a tombstone whose key was forgotten; see [`Engine::forgotten`].
     pub(crate) forgotten: AtomicU64,
     /// Where the log went on when the database was opened.
     pub(crate) opened_end: Address,
     /// Transactions begun by hand that are still open.
     pub(crate) open_transactions: AtomicU64,
-    /// Set by the keeper while hardening is behind the window: commits wait.
+    /// Set by the keeper while hardening is behind the window, or compaction far behind its bound: commits wait.
     pub(crate) behind: AtomicBool,
     pub(crate) closed: AtomicBool,
     /// Keeps everybody else out until the database is closed.
@@ -128,10 +130,6 @@ impl Engine {
         self.check_writable()?;
         if prepared.is_ok() || self.log.has_space(bytes, purpose) {
             return Ok(());
-        }
-        if purpose == Purpose::Sweep {
-            // Whoever sweeps cannot sweep for it.
-            return prepared;
         }
         // What somebody else's sweep wrote anew makes room, too, once it has hardened.
         let mut once_more = true;

@@ -8,13 +8,14 @@
 //!   clock                                versions: tick and close
 //!   hardening/                           making versions durable: leaders, horizon, background threads
 //!   recovery, losses                     from the log to the indexes, and what crashes took
-//!   sweep                                forgetting what nobody needs
+//!   sweep, compaction                    forgetting what nobody needs, and moving what somebody does
 //! ```
 
 mod backoff;
 pub(crate) mod batch;
 pub(crate) mod clock;
 pub(crate) mod commit;
+pub(crate) mod compaction;
 pub(crate) mod engine;
 pub(crate) mod hardening;
 pub(crate) mod losses;

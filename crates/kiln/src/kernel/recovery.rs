@@ -212,7 +212,7 @@ impl Recovery<'_> {
             let item = item.map_err(|(address, what)| self.segments.corrupted(address, what))?;
             if let Item::Record(address, record) = item {
                 report.records += 1;
-                self.liveness.add(address);
+                self.liveness.add(address, record.shape.bytes());
                 *newest_version = record.version.max(*newest_version);
                 self.apply_or_keep(address, &record, horizon, pending)?;
             }

@@ -1,18 +1,16 @@
-//! Sweeping: forgetting deleted keys, and dropping the beginning of the log when nothing in it is needed.
+//! Sweeping: forgetting deleted keys, and dropping the beginning of the log when nothing in it is needed. What little, or
+//! much, is needed there, [`compaction`](super::compaction) moves away.
 //!
 //! A deleted key keeps its tombstone in the indexes until every snapshot, and the durable state, is newer than
 //! the deletion. The hardener finds the tombstones as it copies the log out, so that deleting costs a
 //! transaction nothing extra.
 
-use std::sync::Arc;
-
+use super::compaction::{Progress, Rest};
 use super::engine::Engine;
-use super::transaction::{self, Isolation};
 use crate::error::Result;
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
-use crate::storage::extent::{Extent, Item, Scanner};
-use crate::storage::record::{Address, Kind};
+use crate::storage::record::Address;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
@@ -32,24 +30,12 @@ pub(crate) struct Graves {
     next_look: AtomicU64,
 }
 
-/// The part of a segment that may be written anew for the rest of it to be dropped.
-const LEFTOVERS_PART: u64 = 4;
-
-/// What is still needed of a segment that is otherwise dead.
-#[derive(Default)]
-struct Leftovers {
-    keys: Vec<(u32, Vec<u8>)>,
-    bytes: u64,
-}
-
-/// What truncation knows of its last look at the oldest segment.
+/// What truncation knows of its last look.
 #[derive(Default)]
 struct TruncationMark {
     /// The oldest version that was needed.
     oldest: u64,
-    /// Where the segment begins, how many of its records were live, and how many bytes of it could have been written anew.
-    /// Nothing could be done, and until one of them changes nothing can.
-    in_vain: Option<(Address, u64, u64)>,
+    compaction: Progress,
 }
 
 impl Graves {
@@ -75,16 +61,16 @@ impl Graves {
 impl Engine {
     /// Forgets deleted keys that nobody can see any more, frees what they held, and truncates the log. True if more can be
     /// dropped after the next hardening.
-    pub(crate) fn sweep(self: &Arc<Self>) -> bool {
+    pub(crate) fn sweep(&self) -> bool {
         self.graves.sweeping.try_lock().is_some_and(|mark| self.sweep_with(mark))
     }
 
     /// As [`Self::sweep`], after whoever sweeps at the moment: what that one finds may be all there is.
-    pub(crate) fn sweep_in_turn(self: &Arc<Self>) -> bool {
+    pub(crate) fn sweep_in_turn(&self) -> bool {
         self.sweep_with(self.graves.sweeping.lock())
     }
 
-    fn sweep_with(self: &Arc<Self>, mut mark: MutexGuard<'_, TruncationMark>) -> bool {
+    fn sweep_with(&self, mut mark: MutexGuard<'_, TruncationMark>) -> bool {
         self.forget_deleted();
         for object in self.objects.iter() {
             if let Some(ordered) = object.keys.ordered() {
@@ -100,10 +86,14 @@ impl Engine {
         }
         mark.oldest = oldest;
         // A segment that cannot be dropped now stays; nothing depends on it.
-        let more = self.truncate(&mut mark).unwrap_or(false);
-        let ahead = if more || self.segments.disk_is_full() { 1 } else { self.log.segment_bytes() / 4 };
+        let rest = self.truncate(&mut mark.compaction).unwrap_or(Rest::Nothing);
+        let ahead = match rest {
+            Rest::AtOnce | Rest::Obstructed => 0,
+            Rest::Nothing if !self.segments.disk_is_full() => self.log.segment_bytes() / 4,
+            Rest::Nothing | Rest::Held | Rest::AfterHardening => 1,
+        };
         self.graves.next_look.store(hardened + ahead, Ordering::SeqCst);
-        more
+        matches!(rest, Rest::AtOnce | Rest::AfterHardening)
     }
 
     fn forget_deleted(&self) {
@@ -157,122 +147,48 @@ impl Engine {
         self.read_disk(grave.address).ok().map(|record| record.version)
     }
 
-    /// Drops the oldest segments while nothing in them is needed. Where only little is, such as the catalog's
-    /// entries, it is written anew at the tail, and the segment goes once that has hardened; then it returns true.
-    fn truncate(self: &Arc<Self>, mark: &mut TruncationMark) -> Result<bool> {
-        while !self.hardening.is_stopping() {
-            let begin = self.log.begin();
-            let end = begin + self.log.segment_bytes();
-            let disk_is_full = self.segments.disk_is_full();
-            // What is still in memory may yet die there, which costs nothing; but a full disk cannot wait for that.
-            let cold = if disk_is_full { self.log.hardened() } else { self.log.head() };
-            // Until the first hardening only seals may tell what earlier crashes took.
-            if end > cold || self.log.hardened() == self.opened_end {
-                return Ok(false);
-            }
-            let oldest = self.oldest_needed();
-            let segment = self.liveness.lock().of_segment(begin);
-            if segment.newest_successor > oldest && !planted(Bug::TruncatesUnderSnapshots) {
-                return Ok(false);
-            }
-            if segment.live() > 0 && !planted(Bug::TruncatesLiveRecords) {
-                let few = segment.live() * LEFTOVERS_PART <= segment.records;
-                return Ok((few || disk_is_full) && self.write_leftovers_anew(end, segment.live(), mark)?);
-            }
-            if end > self.log.head() && !self.evict_dead(end) {
-                return Ok(true);
-            }
-            self.superblock.lock().update(|superblock| {
-                superblock.begin = end;
-                superblock.begin_checksum = segment.end_checksum;
-                superblock.known_end = superblock.known_end.max(end);
-            })?;
-            self.log.set_begin(end);
-            self.liveness.lock().drop_before(end);
-            self.segments.drop_before(end)?;
+    /// Drops the oldest segments as far as nothing in them is needed, and then compacts, as far as that is worth it, what is
+    /// the oldest now.
+    fn truncate(&self, compaction: &mut Progress) -> Result<Rest> {
+        // Until the first hardening only seals may tell what earlier crashes took.
+        if self.hardening.is_stopping() || self.log.hardened() == self.opened_end {
+            return Ok(Rest::Nothing);
         }
-        Ok(false)
+        match self.drop_dead()? {
+            true => self.compact(compaction),
+            false => Ok(Rest::AfterHardening),
+        }
     }
 
-    /// Writes what is needed of the oldest segment, which ends at `end` and has so many live records, anew. False if that
-    /// did nothing: there is too much of it, or all of it are deletions that are yet to be forgotten, and records whose
-    /// successors are yet to harden.
-    fn write_leftovers_anew(
-        self: &Arc<Self>,
-        end: Address,
-        live: u64,
-        mark: &mut TruncationMark,
-    ) -> Result<bool> {
-        let bytes_max = match self.segments.disk_is_full() {
-            true => self.log.reserve_for_sweep(),
-            false => self.log.segment_bytes() / LEFTOVERS_PART,
-        };
-        let now = Some((self.log.begin(), live, bytes_max));
-        if mark.in_vain == now {
-            return Ok(false);
-        }
-        let superblock = self.superblock.lock().current().clone();
-        let mut scanner = Scanner::new(&self.segments, &superblock);
-        let mut leftovers = Leftovers::default();
-        while scanner.position() < end && (leftovers.keys.len() as u64) < live {
-            let Some(extent) = scanner.next()? else { return Ok(false) };
-            self.collect_leftovers(&extent, &mut leftovers);
-            if leftovers.bytes > bytes_max {
-                leftovers.keys.clear();
+    /// Drops the oldest segments while nothing in them is needed. False if that has to wait until nobody hardens.
+    fn drop_dead(&self) -> Result<bool> {
+        let (begin, oldest) = (self.log.begin(), self.oldest_needed());
+        // What is still in memory may yet die there, which costs nothing; but a full disk cannot wait for that.
+        let cold = if self.segments.disk_is_full() { self.log.hardened() } else { self.log.head() };
+        let (mut end, mut end_checksum) = (begin, 0);
+        while end + self.log.segment_bytes() <= cold {
+            let segment = self.liveness.lock().of_segment(end);
+            if segment.newest_successor > oldest && !planted(Bug::TruncatesUnderSnapshots)
+                || segment.live() > 0 && !planted(Bug::TruncatesLiveRecords)
+            {
                 break;
             }
+            (end, end_checksum) = (end + self.log.segment_bytes(), segment.end_checksum);
         }
-        self.write_anew(&leftovers)?;
-        mark.in_vain = now.filter(|_| leftovers.keys.is_empty());
-        Ok(!leftovers.keys.is_empty())
-    }
-
-    /// Adds the extent's records that hold their keys' newest values.
-    fn collect_leftovers(&self, extent: &Extent<'_>, leftovers: &mut Leftovers) {
-        /// So many cache misses overlap.
-        const BATCH: usize = 32;
-        let mut records = extent.items().filter_map(|item| match item {
-            Ok(Item::Record(address, record)) => Some((address, record)),
-            _ => None,
-        });
-        let mut batch = Vec::with_capacity(BATCH);
-        loop {
-            batch.extend(records.by_ref().take(BATCH).map(|(address, record)| {
-                let hash = self.hash(record.shape.object, record.key);
-                self.index.prefetch(hash);
-                (address, hash, record)
-            }));
-            if batch.is_empty() {
-                return;
-            }
-            for (address, hash, record) in batch.drain(..) {
-                if record.shape.kind == Kind::Put && self.may_be_newest(address, hash) {
-                    leftovers.bytes += record.shape.bytes();
-                    leftovers.keys.push((record.shape.object, record.key.to_vec()));
-                }
-            }
+        if end == begin {
+            return Ok(true);
         }
-    }
-
-    /// True if the index refers to the record at `address`, or is just being changed there.
-    fn may_be_newest(&self, address: Address, hash: u64) -> bool {
-        let Some((bucket, stamp)) = self.index.stamp(hash) else { return true };
-        self.index.addresses_of(hash).any(|newest| newest == address) || !self.index.unchanged(bucket, stamp)
-    }
-
-    /// Puts each key's value once more, as a transaction like any other.
-    fn write_anew(self: &Arc<Self>, leftovers: &Leftovers) -> Result<()> {
-        for (object, key) in &leftovers.keys {
-            let mut value = Vec::new();
-            transaction::run(self, Isolation::Serializable, |tx| {
-                tx.set_sweeping()?;
-                match tx.get_key(*object, key, &mut value)? {
-                    true => tx.put_key(*object, key, &value),
-                    false => Ok(()),
-                }
-            })?
-            .forget();
+        if end > self.log.head() && !self.evict_dead(end) {
+            return Ok(false);
         }
-        Ok(())
+        self.superblock.lock().update(|superblock| {
+            superblock.begin = end;
+            superblock.begin_checksum = end_checksum;
+            superblock.known_end = superblock.known_end.max(end);
+        })?;
+        self.log.set_begin(end);
+        self.liveness.lock().drop_before(end);
+        self.segments.drop_before(end)?;
+        Ok(true)
     }
 }

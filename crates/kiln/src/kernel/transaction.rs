@@ -303,12 +303,6 @@ impl<'db> Transaction<'db> {
         self.write(&mut buffers, id, key, Some(value))
     }
 
-    /// The transaction is the sweep's, and may use log space that is kept for it.
-    pub(crate) fn set_sweeping(&self) -> Result<()> {
-        self.open_buffers()?.writes.set_sweeping();
-        Ok(())
-    }
-
     pub(crate) fn put_key(&self, object: u32, key: &[u8], value: &[u8]) -> Result<()> {
         let mut buffers = self.open_buffers()?;
         self.write(&mut buffers, object, key, Some(value))

@@ -27,7 +27,6 @@ pub(crate) struct WriteSet {
     /// Bytes that the writes take in the log at the most.
     log_bytes: usize,
     has_puts: bool,
-    sweeping: bool,
     by_hash: HashMap<u64, Vec<usize>>,
     /// Keys in order, once a range has asked for them.
     ordered: Option<BTreeSet<(u32, Vec<u8>)>>,
@@ -39,7 +38,6 @@ impl WriteSet {
         self.arena.clear();
         self.log_bytes = 0;
         self.has_puts = false;
-        self.sweeping = false;
         self.by_hash.clear();
         self.ordered = None;
         // One huge transaction must not keep its memory for ever.
@@ -62,16 +60,7 @@ impl WriteSet {
     /// What the log space is for.
     #[inline]
     pub(crate) fn purpose(&self) -> Purpose {
-        match (self.sweeping, self.has_puts) {
-            (true, _) => Purpose::Sweep,
-            (false, false) => Purpose::Deletion,
-            (false, true) => Purpose::Ordinary,
-        }
-    }
-
-    /// The writes are the sweep's.
-    pub(crate) fn set_sweeping(&mut self) {
-        self.sweeping = true;
+        if self.has_puts { Purpose::Ordinary } else { Purpose::Deletion }
     }
 
     pub(crate) fn writes(&self) -> &[Write] {

@@ -25,6 +25,7 @@ pub(crate) struct Chain {
 /// A record as the hardener sees it while it copies it out.
 pub(crate) struct Hardened<'a> {
     pub(crate) address: Address,
+    pub(crate) bytes: u64,
     pub(crate) kind: Kind,
     pub(crate) object: u32,
     pub(crate) version: u64,
@@ -119,8 +120,9 @@ impl ExtentWriter {
             let (version, previous) = (record::version_of(word(8)), record::previous_of(word(16)));
             self.newest_version = self.newest_version.max(version);
             let key = &rest[record::HEADER_BYTES..record::HEADER_BYTES + shape.key_bytes];
-            visit(Hardened { address, kind: shape.kind, object: shape.object, version, previous, key });
-            offset += shape.bytes() as usize;
+            let (bytes, kind, object) = (shape.bytes(), shape.kind, shape.object);
+            visit(Hardened { address, bytes, kind, object, version, previous, key });
+            offset += bytes as usize;
         }
     }
 }

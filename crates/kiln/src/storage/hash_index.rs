@@ -297,6 +297,12 @@ impl HashIndex {
         slot.is_some()
     }
 
+    /// True if `address` is that of a key's newest record. The caller holds the bucket.
+    #[inline]
+    pub(crate) fn refers_to(&self, bucket: Bucket, hash: u64, address: Address) -> bool {
+        self.slot_of(bucket, hash, address).is_some()
+    }
+
     /// Removes the entry of `address`, if it is there. The caller holds the bucket.
     pub(crate) fn remove(&self, bucket: Bucket, hash: u64, address: Address) -> bool {
         let slot = self.slot_of(bucket, hash, address);

@@ -1,13 +1,21 @@
 //! Liveness: how many records of each segment may still be needed, so that the log's beginning is dropped without being
-//! read.
+//! read; and about how many bytes they are, so that compaction knows when there is too much beside them.
 //!
 //! A hardened record is *superseded* when its key's next record has hardened, when its deletion was forgotten, or when a
 //! crash took its version. The hardener and recovery see every record once, and with it the address of the one that it
 //! supersedes. So the counts cost the commits nothing, and are exact.
+//!
+//! Bytes are known when a record hardens, but not any more when it is superseded: to learn the length it would have to
+//! be read. So live bytes are an estimate: a segment's live records times the mean bytes of all its records. What counts is
+//! the log that a record takes where records lie close together: of records that are a little longer
+//! than a third of a segment it holds two, however they are compacted. Without that, a log of such records would seem to be worth
+//! compacting for ever.
 
 use std::collections::VecDeque;
 
 use super::record::{Address, NO_ADDRESS};
+use super::seal::SEAL_BYTES;
+use crate::device::BLOCK_BYTES;
 use crate::planted::{Bug, planted};
 
 /// What is known of one segment.
@@ -15,6 +23,8 @@ use crate::planted::{Bug, planted};
 pub(crate) struct SegmentLiveness {
     /// Hardened records.
     pub(crate) records: u64,
+    /// Their bytes, those of long ones with what is lost at the end of a segment of such records.
+    bytes: u64,
     /// Those of them that are superseded.
     superseded: u64,
     /// The newest version that supersedes one of them: who sees that version needs none of the superseded ones.
@@ -27,6 +37,12 @@ impl SegmentLiveness {
     /// Records that are not superseded.
     pub(crate) fn live(&self) -> u64 {
         self.records.saturating_sub(self.superseded)
+    }
+
+    /// About how many bytes these are.
+    fn live_bytes(&self) -> u64 {
+        let bytes = u128::from(self.bytes) * u128::from(self.live());
+        bytes.checked_div(u128::from(self.records)).map_or(0, |bytes| bytes as u64)
     }
 }
 
@@ -58,11 +74,29 @@ impl Liveness {
         self.segments.get_mut(at)
     }
 
-    /// A record has hardened.
-    pub(crate) fn add(&mut self, address: Address) {
+    /// Bytes of a segment that are for records: one seal, and the padding of one extent, are always lost.
+    fn usable_bytes(&self) -> u64 {
+        self.segment_bytes - SEAL_BYTES - BLOCK_BYTES as u64
+    }
+
+    /// A record of so many bytes has hardened.
+    pub(crate) fn add(&mut self, address: Address, bytes: u64) {
+        /// What is lost at a segment's end counts only for records longer than such a part of it.
+        const SHORT_PART: u64 = 64;
+        let (segment_bytes, usable) = (self.segment_bytes, self.usable_bytes());
         if let Some(segment) = self.segment(address) {
             segment.records += 1;
+            segment.bytes += match bytes * SHORT_PART <= segment_bytes {
+                true => bytes,
+                false => usable / (usable / bytes).max(1),
+            };
         }
+    }
+
+    /// About how many bytes of log the live records take where they lie close together.
+    pub(crate) fn live_bytes(&self) -> u64 {
+        let bytes: u64 = self.segments.iter().map(SegmentLiveness::live_bytes).sum();
+        (u128::from(bytes) * u128::from(self.segment_bytes) / u128::from(self.usable_bytes())) as u64
     }
 
     /// The record at `address`, if there is one, is not needed by who sees `version`.
@@ -93,5 +127,43 @@ impl Liveness {
         let dropped = (first - self.first).min(self.segments.len() as u64);
         self.segments.drain(..dropped as usize);
         self.first = first;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SEGMENT_BYTES: u64 = 64 << 10;
+
+    #[test]
+    fn live_bytes_are_the_live_records_times_the_mean() {
+        let mut liveness = Liveness::new(0, SEGMENT_BYTES);
+        (1..=300).for_each(|number| liveness.add(number * 8, 96));
+        liveness.add(SEGMENT_BYTES + 128, 512);
+        (1..=100).for_each(|number| liveness.supersede(number * 8, 1));
+        let (bytes, live) = (liveness.live_bytes(), 200 * 96 + 512);
+        assert!((live..live * 9 / 8).contains(&bytes), "{bytes} for {live}");
+        liveness.drop_before(SEGMENT_BYTES);
+        assert!((512..600).contains(&liveness.live_bytes()));
+    }
+
+    /// Otherwise a log in which all is live would be compacted for ever.
+    #[test]
+    fn long_records_count_with_what_is_lost_behind_them() {
+        for bytes in [33 << 10, 24 << 10, 20 << 10, 11 << 10, 5 << 10] {
+            let mut liveness = Liveness::new(0, SEGMENT_BYTES);
+            let in_a_segment = (SEGMENT_BYTES - SEAL_BYTES) / bytes;
+            for number in 0..10 * in_a_segment {
+                let (segment, place) = (number / in_a_segment, number % in_a_segment);
+                liveness.add(segment * SEGMENT_BYTES + SEAL_BYTES + place * bytes, bytes);
+            }
+            let live = liveness.live_bytes();
+            // Divisions round down by a few bytes.
+            assert!(
+                live > 10 * SEGMENT_BYTES * 99 / 100,
+                "{live} for 10 segments of records of {bytes} bytes"
+            );
+        }
     }
 }

@@ -4,6 +4,7 @@
 //!   hash_index   ordered_index      find records, in memory
 //!   log          ring of memory that holds the tail; records are updated in place there
 //!   extent       copies the tail out, sealed; walks it back in
+//!   record_reader  reads a part of it once more, in pieces
 //!   segments     the log's files            superblock   what must be known before reading them
 //!   liveness     which of them are still needed
 //!   record, seal the formats                epoch, memory   pins and mapped words
@@ -19,6 +20,7 @@ pub(crate) mod log;
 pub(crate) mod memory;
 pub(crate) mod ordered_index;
 pub(crate) mod record;
+pub(crate) mod record_reader;
 pub(crate) mod seal;
 pub(crate) mod segments;
 pub(crate) mod superblock;

@@ -2,7 +2,7 @@
 //!
 //! The *hardener* hardens what nobody waits for, within the vulnerability window, and what asynchronous waiters
 //! ask for. The *keeper* watches the window while the hardener may be stuck in a slow disk, prepares
-//! segments ahead of the tail, forgets deleted keys and drops dead segments.
+//! segments ahead of the tail, forgets deleted keys, compacts and drops segments.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -126,7 +126,8 @@ fn wait_for_stop(engine: &Engine) {
 }
 
 fn run_keeper(engine: &Arc<Engine>) {
-    let period = (engine.hardening.window / 8).clamp(Duration::from_millis(1), Duration::from_millis(50));
+    const PERIOD_MIN: Duration = Duration::from_millis(1);
+    let usual_period = (engine.hardening.window / 8).clamp(PERIOD_MIN, Duration::from_millis(50));
     let mut hardenings_seen = 0;
     loop {
         {
@@ -136,6 +137,7 @@ fn run_keeper(engine: &Arc<Engine>) {
             }
             let count = engine.hardening.count.load(Ordering::Relaxed);
             let was_active = std::mem::replace(&mut hardenings_seen, count) != count;
+            let period = if engine.compaction.is_in_haste() { PERIOD_MIN } else { usual_period };
             let next = match engine.is_idle() && !was_active {
                 true => Nap::Idle,
                 false => Nap::Until(Instant::now() + period),
@@ -150,6 +152,9 @@ fn run_keeper(engine: &Arc<Engine>) {
         let _ = engine.prepare_ahead(0);
         engine.log.populate_ahead();
         engine.sweep();
+        if engine.compaction.is_pressing() {
+            engine.behind.store(true, Ordering::SeqCst);
+        }
     }
 }
 

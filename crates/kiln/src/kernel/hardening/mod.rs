@@ -422,7 +422,7 @@ impl Engine {
             let Leader { writer, graves } = &mut *leader;
             let mut liveness = self.liveness.lock();
             writer.copy_out(&self.log, from, to, &mut |record| {
-                liveness.add(record.address);
+                liveness.add(record.address, record.bytes);
                 liveness.supersede(record.previous, record.version);
                 if record.kind == Kind::Tombstone {
                     let (address, object) = (record.address, record.object);
@@ -482,7 +482,7 @@ impl Engine {
         true
     }
 
-    /// Slows commits down while hardening is behind the vulnerability window (C5b).
+    /// Slows commits down while hardening is behind the vulnerability window (C5b), or compaction far behind its bound.
     #[inline]
     pub(crate) fn wait_while_behind(&self) {
         if self.behind.load(Ordering::Relaxed) {
@@ -492,6 +492,9 @@ impl Engine {
 
     #[cold]
     fn wait_until_caught_up(&self) {
+        if self.compaction.is_pressing() {
+            self.sweep();
+        }
         while self.behind.load(Ordering::SeqCst) && self.check_writable().is_ok() {
             self.harden_or_wait();
         }

@@ -1,0 +1,351 @@
+//! Compaction: what is live in the log's oldest segments moves to its tail, so that they can be dropped (FASTER's
+//! compaction by lookup).
+//!
+//! ```text
+//!    begin            cursor                    head                        tail
+//!      | written anew,  | to be looked at          | in memory: left alone    |
+//!      | not yet durable| oldest first             | until it is cold         |
+//! ```
+//!
+//! The records are read from disk in order. A record is live if the index refers to its very address: then it is committed
+//! once more, with the key and value that were read, in a transaction of its own (lock, clock, reserve, install, unlock, as in
+//! `commit`). No key is compared and no record is read a second time. Its segment is dropped by
+//! `sweep` once nothing in it counts as live, which is when what was written anew has hardened; so no crash can come between.
+//!
+//! **When.** The log may be [`space_amplification`](crate::Options::space_amplification) times as long as its live bytes
+//! (an estimate of `liveness`, which counts records with what they lose at a segment's end). Beyond it, the oldest segments are
+//! compacted whatever part of them is live. Segments of which at most a quarter is live are compacted in any case. Nothing
+//! is done that cannot help: a log that is all live is never beyond the bound, what lies in memory may still die there for
+//! nothing, short logs are left alone, and while a snapshot holds the oldest segment nothing behind it is copied.
+//!
+//! **How fast.** A round looks at a quarter of what is too much, at least [`ROUND_BYTES_MIN`] and at most [`ROUND_BYTES_MAX`], so
+//! that the keeper gets back to its other duties. At the most it takes no nap in between; and when that is not enough either,
+//! commits are slowed down, and help. Compaction itself waits for nobody: where there is no log space, or hardening is behind
+//! the window, the round ends.
+
+use super::commit::{Change, Setback};
+use super::engine::Engine;
+use crate::error::Result;
+use crate::planted::{Bug, planted};
+use crate::storage::epoch;
+use crate::storage::hash_index::Bucket;
+use crate::storage::log::Purpose;
+use crate::storage::record::{self, Address, DiskRecord, Kind, NO_ADDRESS};
+use crate::storage::record_reader::{Batch, Cursor, RecordReader};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::thread;
+
+/// A segment of which at most such a part of the records is live is worth being written anew whatever the bound.
+const FEW_PART: u64 = 4;
+/// A log of fewer segments is left alone.
+const SEGMENTS_MIN: u64 = 4;
+const ROUND_BYTES_MIN: u64 = 256 << 10;
+const ROUND_BYTES_MAX: u64 = 4 << 20;
+/// A round looks at such a part of what is too much.
+const ROUND_PART: u64 = 4;
+/// So many cache misses overlap.
+const BATCH: usize = 32;
+
+/// What is known of a database's compaction.
+pub(crate) struct Compaction {
+    space_amplification: f64,
+    is_in_haste: AtomicBool,
+    is_pressing: AtomicBool,
+    segments: AtomicU64,
+    records: AtomicU64,
+    bytes: AtomicU64,
+}
+
+/// Numbers for statistics.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CompactionCounts {
+    pub(crate) segments: u64,
+    pub(crate) records: u64,
+    pub(crate) bytes: u64,
+}
+
+/// How far compaction has come; under the sweep's lock.
+#[derive(Default)]
+pub(super) struct Progress {
+    /// All that was live before it has been written anew.
+    cursor: Cursor,
+    /// On a full disk: where the oldest segment begins, and how many of its records were live. Nothing could be
+    /// done, and until one of them changes nothing can.
+    in_vain: Option<(Address, u64)>,
+}
+
+/// What is left to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rest {
+    Nothing,
+    /// Nothing was done, but the next hardening may let a segment go.
+    Held,
+    /// Nothing was done, and what was in the way may be gone in a moment, even without another hardening.
+    Obstructed,
+    /// What was done shows after the next hardening.
+    AfterHardening,
+    /// Something was done, and the next round can begin.
+    AtOnce,
+}
+
+impl Compaction {
+    pub(crate) fn new(space_amplification: f64) -> Compaction {
+        Compaction {
+            space_amplification,
+            is_in_haste: AtomicBool::new(false),
+            is_pressing: AtomicBool::new(false),
+            segments: AtomicU64::new(0),
+            records: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn counts(&self) -> CompactionCounts {
+        CompactionCounts {
+            segments: self.segments.load(Ordering::Relaxed),
+            records: self.records.load(Ordering::Relaxed),
+            bytes: self.bytes.load(Ordering::Relaxed),
+        }
+    }
+
+    /// The bound is passed by more than the keeper makes up for between its naps.
+    pub(crate) fn is_in_haste(&self) -> bool {
+        self.is_in_haste.load(Ordering::Relaxed)
+    }
+
+    /// The bound is passed by so much that commits must be slowed down.
+    pub(crate) fn is_pressing(&self) -> bool {
+        self.is_pressing.load(Ordering::Relaxed)
+    }
+
+    fn calm_down(&self) {
+        self.is_in_haste.store(false, Ordering::Relaxed);
+        self.is_pressing.store(false, Ordering::Relaxed);
+    }
+
+    /// How long the log may be.
+    fn log_bytes_max(&self, live_bytes: u64, segment_bytes: u64) -> u64 {
+        ((live_bytes as f64 * self.space_amplification) as u64).max(SEGMENTS_MIN * segment_bytes)
+    }
+}
+
+impl Engine {
+    /// Compacts as much as one round may.
+    pub(super) fn compact(&self, progress: &mut Progress) -> Result<Rest> {
+        let begin = self.log.begin();
+        self.compaction.calm_down();
+        // While a snapshot needs what is dead there, the segment cannot go, and copying the rest of it helps nobody.
+        let newest_successor = self.liveness.lock().of_segment(begin).newest_successor;
+        if newest_successor > self.hardening.horizon.local() {
+            // A hardening has counted its records, and is about to publish its horizon.
+            return self.check_writable().map(|()| Rest::Obstructed);
+        }
+        if newest_successor > self.oldest_needed() {
+            return Ok(Rest::Held);
+        }
+        if self.segments.disk_is_full() {
+            return self.compact_on_full_disk(begin, progress);
+        }
+        if progress.cursor.position < begin {
+            progress.cursor = Cursor::at_seal(begin);
+        }
+        let is_behind = self.hardening.oldest_unhardened().is_some_and(|age| age > self.hardening.window());
+        if is_behind {
+            return Ok(Rest::Obstructed);
+        }
+        // Nobody is to be slowed down for what cannot be read.
+        self.compact_cold(progress).inspect_err(|_| self.compaction.calm_down())
+    }
+
+    fn compact_cold(&self, progress: &mut Progress) -> Result<Rest> {
+        let segment_bytes = self.log.segment_bytes();
+        let live_bytes = self.liveness.lock().live_bytes();
+        let allowed = self.compaction.log_bytes_max(live_bytes, segment_bytes);
+        let excess = |position: Address| (self.log.hardened() - position).saturating_sub(allowed);
+        let round_bytes =
+            (excess(progress.cursor.position) / ROUND_PART).clamp(ROUND_BYTES_MIN, ROUND_BYTES_MAX);
+        let is_too_much = excess(progress.cursor.position) > allowed / 4 + 2 * segment_bytes;
+        self.compaction.is_in_haste.store(round_bytes == ROUND_BYTES_MAX, Ordering::Relaxed);
+        let started = progress.cursor.position;
+        let database = self.superblock.lock().current().database;
+        let mut reader = RecordReader::new(&self.segments, database, progress.cursor);
+        loop {
+            let position = reader.cursor().position;
+            let end = (position + 1).next_multiple_of(segment_bytes);
+            let segment = self.liveness.lock().of_segment(position);
+            let few = segment.live() * FEW_PART <= segment.records;
+            if end > self.log.head() || excess(position) == 0 && !few {
+                break;
+            }
+            self.compaction.is_pressing.store(is_too_much, Ordering::Relaxed);
+            if segment.live() == 0 {
+                progress.cursor = Cursor::at_seal(end);
+                reader.move_to(progress.cursor);
+                continue;
+            }
+            while reader.cursor().position < end {
+                if reader.cursor().position - started >= round_bytes {
+                    return Ok(Rest::AtOnce);
+                }
+                let batch = reader.next_batch(end, BATCH)?;
+                if let Some(stopped_at) = self.write_batch_anew(&batch, Purpose::Ordinary)? {
+                    progress.cursor = batch.start.moved_to(stopped_at);
+                    return Ok(if stopped_at > started { Rest::AtOnce } else { Rest::Obstructed });
+                }
+                progress.cursor = reader.cursor();
+            }
+            self.compaction.segments.fetch_add(1, Ordering::Relaxed);
+        }
+        self.compaction.calm_down();
+        Ok(match progress.cursor.position {
+            position if position > started => Rest::AfterHardening,
+            // Some of it may be deletions that are yet to be forgotten, and records whose successors are yet to harden.
+            position if position > self.log.begin() => Rest::Held,
+            _ => Rest::Nothing,
+        })
+    }
+
+    /// Writes what is live in the oldest segment anew into the space that is kept for that, if all of it has room there. What is
+    /// in memory cannot be waited for.
+    fn compact_on_full_disk(&self, begin: Address, progress: &mut Progress) -> Result<Rest> {
+        let end = begin + self.log.segment_bytes();
+        let now = Some((begin, self.liveness.lock().of_segment(begin).live()));
+        if end > self.log.hardened() || progress.in_vain == now {
+            return Ok(Rest::Nothing);
+        }
+        let database = self.superblock.lock().current().database;
+        let mut reader = RecordReader::new(&self.segments, database, Cursor::at_seal(begin));
+        let (mut bytes, bytes_max) = (0, self.log.reserve_for_sweep());
+        while reader.cursor().position < end && bytes <= bytes_max {
+            let batch = reader.next_batch(end, BATCH)?;
+            bytes += self.live_of(&batch).map(|(_, _, record)| record.shape.bytes()).sum::<u64>();
+        }
+        if bytes == 0 || bytes > bytes_max {
+            progress.in_vain = now;
+            return Ok(Rest::Nothing);
+        }
+        reader.move_to(Cursor::at_seal(begin));
+        while reader.cursor().position < end {
+            let batch = reader.next_batch(end, BATCH)?;
+            if self.write_batch_anew(&batch, Purpose::Sweep)?.is_some() {
+                return Ok(Rest::AfterHardening);
+            }
+        }
+        self.compaction.segments.fetch_add(1, Ordering::Relaxed);
+        Ok(Rest::AfterHardening)
+    }
+
+    /// The batch's records that may hold their keys' newest values, each with its place and its key's hash.
+    fn live_of<'b>(&self, batch: &Batch<'b>) -> impl Iterator<Item = (Address, u64, DiskRecord<'b>)> {
+        let puts = batch.records.iter().filter(|(_, record)| record.shape.kind == Kind::Put);
+        let hashed: Vec<_> = puts
+            .map(|(address, record)| {
+                let hash = self.hash(record.shape.object, record.key);
+                self.index.prefetch(hash);
+                (*address, hash, *record)
+            })
+            .collect();
+        hashed.into_iter().filter(|(address, hash, _)| self.may_be_newest(*address, *hash))
+    }
+
+    /// True if the index refers to the record at `address`, or is just being changed there.
+    fn may_be_newest(&self, address: Address, hash: u64) -> bool {
+        if planted(Bug::CompactsSuperseded) {
+            return true;
+        }
+        let Some((bucket, stamp)) = self.index.stamp(hash) else { return true };
+        self.index.addresses_of(hash).any(|newest| newest == address) || !self.index.unchanged(bucket, stamp)
+    }
+
+    /// Writes the batch's live records anew. Returns the address of one for which there was no space now.
+    fn write_batch_anew(&self, batch: &Batch<'_>, purpose: Purpose) -> Result<Option<Address>> {
+        for (address, hash, record) in self.live_of(batch) {
+            if !self.write_anew(address, hash, &record, purpose)? {
+                return Ok(Some(address));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Commits the record that was read at `address` once more, if it still is its key's newest. False if that cannot be done now.
+    fn write_anew(
+        &self,
+        address: Address,
+        hash: u64,
+        record: &DiskRecord<'_>,
+        purpose: Purpose,
+    ) -> Result<bool> {
+        /// Whoever holds a bucket for longer is not waited for.
+        const ATTEMPTS: usize = 3;
+        let bytes = record.shape.bytes();
+        for _ in 0..ATTEMPTS {
+            self.check_writable()?;
+            match self.attempt_anew(address, hash, record, purpose) {
+                Ok(false) => return Ok(true),
+                Ok(true) => {
+                    self.hardening.note_commit();
+                    self.compaction.records.fetch_add(1, Ordering::Relaxed);
+                    self.compaction.bytes.fetch_add(bytes, Ordering::Relaxed);
+                    return Ok(true);
+                }
+                Err(Setback::NoLogSpace) => {
+                    // On a full disk there may be space by now; if not, that is no news.
+                    let _ = self.prepare_ahead(bytes);
+                    if !self.log.has_space(bytes, purpose) {
+                        self.hardening.want_space(bytes);
+                        self.hardening.request_now();
+                        return Ok(false);
+                    }
+                }
+                Err(_) => thread::yield_now(),
+            }
+        }
+        Ok(false)
+    }
+
+    /// The commit's steps for the one record. False if it has been superseded since it was read.
+    fn attempt_anew(
+        &self,
+        address: Address,
+        hash: u64,
+        record: &DiskRecord<'_>,
+        purpose: Purpose,
+    ) -> Result<bool, Setback> {
+        let _pin = epoch::pin();
+        // Looked at under the pin; see `commit`.
+        if self.check_writable().is_err() {
+            return Err(Setback::NotWritable);
+        }
+        let bucket = self.index.lock(hash).ok_or(Setback::Conflict)?;
+        let newest = match self.index.refers_to(bucket, hash, address) {
+            true => address,
+            false if planted(Bug::CompactsSuperseded) => self.newest_in_memory(bucket, hash, record),
+            false => NO_ADDRESS,
+        };
+        if newest == NO_ADDRESS {
+            self.index.unlock_unchanged(bucket);
+            return Ok(false);
+        }
+        let version = self.clock.now();
+        let Some(target) = self.log.reserve(record.shape.bytes(), purpose) else {
+            self.index.unlock_unchanged(bucket);
+            return Err(Setback::NoLogSpace);
+        };
+        let words = self.log.memory(target, record.shape.bytes());
+        record::write(words, record.shape, version, newest, record.key, record.value);
+        let replaced = self.index.replace(bucket, hash, newest, target);
+        assert!(replaced, "the entry of a live record is gone though its bucket is locked");
+        // Readers that have the old address may find its segment gone, and must see that something has changed.
+        self.index.unlock_changed(bucket);
+        Ok(true)
+    }
+
+    /// Where the key's newest record is, if it is in memory.
+    #[cold]
+    fn newest_in_memory(&self, bucket: Bucket, hash: u64, record: &DiskRecord<'_>) -> Address {
+        let (object, key, value) = (record.shape.object, record.key, Some(record.value));
+        let change = Change { object, hash, key, value };
+        let newest = self.locate(bucket, &change, &mut |_| None);
+        if newest.exists { newest.address } else { NO_ADDRESS }
+    }
+}

@@ -1,0 +1,284 @@
+//! Reading a stretch of the durable log record by record, in pieces.
+//!
+//! An extent can be as long as a segment, a gigabyte, and its checksum can only be compared once all of it has been read.
+//! Compaction must not need that much memory, nor that much time at once, and it needs no checksum of the whole: every
+//! record has one of its own, which covers its address, too. So this reader loads what the disk gives in one piece of
+//! [`PIECE_BYTES`] (or one record, where that is longer), and can go on later from a [`Cursor`].
+//!
+//! It trusts nothing that it reads: what is neither a seal that belongs here, nor padding, nor a record whose checksum holds is an
+//! error that names the place. A record that damage in a padding might hide is still counted by `liveness`, so
+//! its segment stays.
+
+use super::record::{self, Address, DiskRecord, Shape};
+use super::seal::{SEAL_BYTES, Seal};
+use super::segments::Segments;
+use crate::device::{AlignedBuffer, BLOCK_BYTES};
+use crate::error::{Error, Result};
+
+/// What is read at once.
+const PIECE_BYTES: u64 = 256 << 10;
+
+/// A place between two records.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Cursor {
+    pub(crate) position: Address,
+    /// Where the extent ends in which the position lies. The same where a seal comes next.
+    extent_end: Address,
+}
+
+impl Cursor {
+    /// The place of a seal.
+    pub(crate) fn at_seal(address: Address) -> Cursor {
+        Cursor { position: address, extent_end: address }
+    }
+
+    /// A place in the same extent.
+    pub(crate) fn moved_to(self, address: Address) -> Cursor {
+        Cursor { position: address, extent_end: self.extent_end }
+    }
+}
+
+/// Some consecutive records of one extent.
+pub(crate) struct Batch<'a> {
+    pub(crate) records: Vec<(Address, DiskRecord<'a>)>,
+    /// The place of the first of them.
+    pub(crate) start: Cursor,
+}
+
+/// See the module's documentation.
+pub(crate) struct RecordReader<'a> {
+    segments: &'a Segments,
+    database: u128,
+    cursor: Cursor,
+    /// What was read last, and where it lies in the log.
+    buffer: AlignedBuffer,
+    loaded: std::ops::Range<Address>,
+}
+
+impl<'a> RecordReader<'a> {
+    /// A reader of this database's log from `cursor` on.
+    pub(crate) fn new(segments: &'a Segments, database: u128, cursor: Cursor) -> RecordReader<'a> {
+        let piece = PIECE_BYTES.min(segments.segment_bytes()) as usize;
+        RecordReader { segments, database, cursor, buffer: AlignedBuffer::new(piece), loaded: 0..0 }
+    }
+
+    /// Where it goes on.
+    pub(crate) fn cursor(&self) -> Cursor {
+        self.cursor
+    }
+
+    /// Goes on elsewhere.
+    pub(crate) fn move_to(&mut self, cursor: Cursor) {
+        self.cursor = cursor;
+    }
+
+    /// The next records before `end`, a segment's end that is durable; at most `count_max`, and only as many as one piece holds.
+    /// None once `end` is reached.
+    ///
+    /// # Errors
+    /// `Corrupted` for what is not whole, `Io` if the device fails.
+    pub(crate) fn next_batch(&mut self, end: Address, count_max: usize) -> Result<Batch<'_>> {
+        self.find_record(end)?;
+        let start = self.cursor;
+        let mut records = Vec::new();
+        while records.len() < count_max && self.cursor.position < self.cursor.extent_end {
+            let address = self.cursor.position;
+            let Some(rest) = loaded_part(&self.buffer, &self.loaded, address) else { break };
+            let word = first_word(rest);
+            if let Some(bytes) = record::padding_bytes(word) {
+                self.cursor.position += self.checked_padding(bytes)?;
+                continue;
+            }
+            let is_whole = Shape::parse(word).is_none_or(|shape| shape.bytes() <= rest.len() as u64);
+            if !is_whole {
+                break;
+            }
+            let record =
+                DiskRecord::parse(address, rest).map_err(|what| self.segments.corrupted(address, what))?;
+            self.cursor.position += record.shape.bytes();
+            records.push((address, record));
+        }
+        Ok(Batch { records, start })
+    }
+
+    /// Moves on over seals and padding to the next record before `end`, and loads it whole.
+    fn find_record(&mut self, end: Address) -> Result<()> {
+        while self.cursor.position < end {
+            let address = self.cursor.position;
+            if address == self.cursor.extent_end {
+                self.pass_seal()?;
+                continue;
+            }
+            self.load(address, 8)?;
+            let word = self.word_at(address);
+            if let Some(bytes) = record::padding_bytes(word) {
+                self.cursor.position += self.checked_padding(bytes)?;
+                continue;
+            }
+            let shape = Shape::parse(word)
+                .ok_or_else(|| self.segments.corrupted(address, "this is not the beginning of a record"))?;
+            if shape.bytes() > self.cursor.extent_end - address {
+                return Err(self.segments.corrupted(address, "a record is longer than its extent"));
+            }
+            return self.load(address, shape.bytes());
+        }
+        Ok(())
+    }
+
+    fn pass_seal(&mut self) -> Result<()> {
+        let address = self.cursor.position;
+        self.load(address, SEAL_BYTES)?;
+        let bytes = loaded_part(&self.buffer, &self.loaded, address).unwrap_or_default();
+        let (seal, _) = Seal::decode(bytes).map_err(|what| self.segments.corrupted(address, what))?;
+        let room = self.segments.segment_bytes() - address % self.segments.segment_bytes();
+        let is_block = seal.length >= BLOCK_BYTES as u64 && seal.length.is_multiple_of(BLOCK_BYTES as u64);
+        if seal.database != self.database || seal.address != address || !is_block || seal.length > room {
+            return Err(self.segments.corrupted(address, "this seal belongs to another place of the log"));
+        }
+        self.cursor = Cursor { position: address + SEAL_BYTES, extent_end: seal.end() };
+        Ok(())
+    }
+
+    fn checked_padding(&self, bytes: u64) -> Result<u64> {
+        match bytes <= self.cursor.extent_end - self.cursor.position {
+            true => Ok(bytes),
+            false => Err(self.segments.corrupted(self.cursor.position, "padding is longer than its extent")),
+        }
+    }
+
+    fn word_at(&self, address: Address) -> u64 {
+        loaded_part(&self.buffer, &self.loaded, address).map_or(0, first_word)
+    }
+
+    /// Sees to it that `bytes` from `address` on, which lie in one segment, are in the buffer.
+    fn load(&mut self, address: Address, bytes: u64) -> Result<()> {
+        if self.loaded.contains(&address) && address + bytes <= self.loaded.end {
+            return Ok(());
+        }
+        let block_bytes = BLOCK_BYTES as u64;
+        let block = address - address % block_bytes;
+        let room = self.segments.segment_bytes() - block % self.segments.segment_bytes();
+        let wanted = (address + bytes - block).next_multiple_of(block_bytes);
+        let length = wanted.max(PIECE_BYTES).min(room);
+        if (self.buffer.len() as u64) < length {
+            self.buffer = AlignedBuffer::new(length as usize);
+        }
+        self.loaded = 0..0;
+        self.segments.read(block, &mut self.buffer[..length as usize]).map_err(|error| {
+            let (file, offset) = self.segments.place(block);
+            Error::io(format_args!("reading {file} at offset {offset}"), error)
+        })?;
+        self.loaded = block..block + length;
+        Ok(())
+    }
+}
+
+/// What is loaded from `address` on; `None` if not even a word is.
+fn loaded_part<'b>(
+    buffer: &'b AlignedBuffer,
+    loaded: &std::ops::Range<Address>,
+    address: Address,
+) -> Option<&'b [u8]> {
+    let skip = loaded.contains(&address).then(|| (address - loaded.start) as usize)?;
+    buffer.get(skip..(loaded.end - loaded.start) as usize).filter(|rest| rest.len() >= 8)
+}
+
+fn first_word(bytes: &[u8]) -> u64 {
+    bytes.first_chunk::<8>().map_or(0, |word| u64::from_le_bytes(*word))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::Options;
+    use crate::device::{OpenMode, SimulatedDevice};
+    use crate::error::ErrorKind;
+    use crate::storage::extent::{Item, Scanner};
+    use crate::storage::superblock::{Superblock, SuperblockFile};
+
+    const SEGMENT_BYTES: u64 = 64 << 10;
+
+    /// A log of several segments, with records of all sizes in hardenings of all sizes.
+    fn disk() -> SimulatedDevice {
+        let disk = SimulatedDevice::new(1);
+        let options = Options::new().background(false).memory(0).segment_bytes(SEGMENT_BYTES);
+        let db = options.open_on(Arc::new(disk.clone())).expect("an empty disk");
+        let map = db.map("map").expect("a new map");
+        for number in 0..200_u32 {
+            let value = vec![number as u8; number as usize * 977 % 20_000];
+            db.put(&map, number.to_le_bytes(), value).expect("there is space").forget();
+            if number % 3 == 0 {
+                db.persist().expect("a sound disk");
+            }
+        }
+        db.close().expect("a sound disk");
+        disk
+    }
+
+    fn open(disk: &SimulatedDevice) -> (Segments, Superblock) {
+        let superblock = SuperblockFile::open(disk, OpenMode::Read).expect("it is whole").current().clone();
+        let segments = Segments::open(Arc::new(disk.clone()), SEGMENT_BYTES, OpenMode::Read);
+        (segments.expect("they are there"), superblock)
+    }
+
+    /// Places and values of all records of whole segments, in batches of so many, each with a reader of its own.
+    fn read(disk: &SimulatedDevice, end: Address, count_max: usize) -> Result<Vec<(Address, Vec<u8>)>> {
+        let (segments, superblock) = open(disk);
+        let (mut cursor, mut records) = (Cursor::at_seal(superblock.begin), Vec::new());
+        while cursor.position < end {
+            let segment_end = (cursor.position + 1).next_multiple_of(SEGMENT_BYTES);
+            let mut reader = RecordReader::new(&segments, superblock.database, cursor);
+            let batch = reader.next_batch(segment_end, count_max)?;
+            records.extend(batch.records.iter().map(|(address, record)| (*address, record.value.to_vec())));
+            cursor = reader.cursor();
+        }
+        Ok(records)
+    }
+
+    #[test]
+    fn what_it_reads_is_what_a_scan_finds() {
+        let disk = disk();
+        let (segments, superblock) = open(&disk);
+        let end = superblock.known_end / SEGMENT_BYTES * SEGMENT_BYTES;
+        assert!(end > 8 * SEGMENT_BYTES);
+        let mut scanned = Vec::new();
+        let mut scanner = Scanner::new(&segments, &superblock);
+        while scanner.position() < end {
+            let extent = scanner.next().expect("a sound log").expect("it goes on");
+            scanned.extend(extent.items().filter_map(|item| match item {
+                Ok(Item::Record(address, record)) => Some((address, record.value.to_vec())),
+                _ => None,
+            }));
+        }
+        for count_max in [1, 3, 1_000] {
+            assert!(
+                read(&disk, end, count_max).expect("a sound log") == scanned,
+                "in batches of {count_max}"
+            );
+        }
+    }
+
+    #[test]
+    fn damage_is_told_or_hides_records_but_never_changes_one() {
+        let disk = disk();
+        let whole = read(&disk, SEGMENT_BYTES, 32).expect("a sound log");
+        let name = "segment-00000000";
+        let bytes = disk.bytes(name);
+        let mut told = 0;
+        for place in (0..bytes.len()).step_by(61) {
+            let mut damaged = bytes.clone();
+            damaged[place] ^= 1 << (place % 8);
+            disk.set_bytes(name, damaged);
+            match read(&disk, SEGMENT_BYTES, 32) {
+                Ok(records) => assert!(records.iter().all(|record| whole.contains(record)), "byte {place}"),
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::Corrupted, "byte {place}: {error}");
+                    told += 1;
+                }
+            }
+        }
+        assert!(told > bytes.len() / 61 / 2, "{told} places of damage were told");
+    }
+}
