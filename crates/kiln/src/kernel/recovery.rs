@@ -19,11 +19,12 @@ use crate::error::{Error, Result};
 use crate::objects::{self, CATALOG_OBJECT, Entry};
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
-use crate::storage::extent::{Chain, Extent, Item, Scanner};
+use crate::storage::extent::{Chain, Extent, Item};
 use crate::storage::hash_index::{self, HashIndex};
 use crate::storage::liveness::Liveness;
 use crate::storage::log::Log;
 use crate::storage::record::{Address, DiskRecord, Kind, NO_ADDRESS, OwnedRecord, VERSION_BITS};
+use crate::storage::scanner::Scanner;
 use crate::storage::segments::Segments;
 use crate::storage::superblock::Superblock;
 

@@ -11,8 +11,9 @@ use super::transaction::{self, Isolation};
 use crate::error::Result;
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
-use crate::storage::extent::{Extent, Item, Scanner};
+use crate::storage::extent::{Extent, Item};
 use crate::storage::record::{Address, Kind};
+use crate::storage::scanner::Scanner;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 

@@ -60,8 +60,24 @@ impl Liveness {
 
     /// A record has hardened.
     pub(crate) fn add(&mut self, address: Address) {
+        self.add_records(address, 1);
+    }
+
+    /// So many records of the segment at `address` have hardened.
+    pub(crate) fn add_records(&mut self, address: Address, count: u64) {
         if let Some(segment) = self.segment(address) {
-            segment.records += 1;
+            segment.records += count;
+        }
+    }
+
+    /// Adds what another one has counted of the same log. Neither sums nor the newest version depend on who counted what.
+    pub(crate) fn add_all(&mut self, other: &Liveness) {
+        for (segment, counted) in (other.first..).zip(&other.segments) {
+            if let Some(own) = self.segment(segment * self.segment_bytes) {
+                own.records += counted.records;
+                own.superseded += counted.superseded;
+                own.newest_successor = own.newest_successor.max(counted.newest_successor);
+            }
         }
     }
 

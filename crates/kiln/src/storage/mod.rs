@@ -19,6 +19,7 @@ pub(crate) mod log;
 pub(crate) mod memory;
 pub(crate) mod ordered_index;
 pub(crate) mod record;
+pub(crate) mod scanner;
 pub(crate) mod seal;
 pub(crate) mod segments;
 pub(crate) mod superblock;
