@@ -3,7 +3,7 @@
 //! ```text
 //!   hash_index   ordered_index      find records, in memory
 //!   log          ring of memory that holds the tail; records are updated in place there
-//!   extent       copies the tail out, sealed; walks it back in
+//!   extent       copies the tail out, sealed            scanner      walks it back in
 //!   segments     the log's files            superblock   what must be known before reading them
 //!   liveness     which of them are still needed
 //!   record, seal the formats                epoch, memory   pins and mapped words

@@ -43,7 +43,7 @@ impl Survey {
         }
         let mut found = Found::default();
         let mut block = AlignedBuffer::new(LOOK_BYTES.min(segment_bytes) as usize);
-        for number in numbers.iter().step_by(numbers.len().div_ceil(SEGMENTS_MAX)) {
+        for number in numbers.iter().step_by(numbers.len().div_ceil(SEGMENTS_MAX).max(1)) {
             let start = number * segment_bytes;
             // Who walks the log will meet the error, if it matters.
             if segments.read(start, &mut block).is_ok() && found.look_at(superblock, start, &block) {
