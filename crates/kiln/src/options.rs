@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::database::Kiln;
 use crate::device::{Device, FileDevice};
 use crate::error::{Error, ErrorKind, Result};
+use crate::kernel::recovery::Division;
 use crate::storage::record::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::storage::superblock::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
 
@@ -32,6 +33,7 @@ pub struct Options {
     pub(crate) background: bool,
     pub(crate) space_amplification: f64,
     pub(crate) create: bool,
+    pub(crate) recovery: Division,
     transaction_entries: usize,
     transaction_bytes: usize,
     open_transactions: usize,
@@ -48,6 +50,7 @@ impl Default for Options {
             background: true,
             space_amplification: 2.0,
             create: true,
+            recovery: Division::default(),
             transaction_entries: 1 << 20,
             transaction_bytes: usize::MAX,
             open_transactions: 1 << 16,

@@ -16,8 +16,9 @@ use crate::kernel::object::ObjectKind;
 use crate::kernel::recovery::{NUMBER_TAKEN, SystemRecord};
 use crate::objects::{Entry, FIRST_OBJECT};
 use crate::storage::epoch;
-use crate::storage::extent::{Extent, Item, Scanner};
+use crate::storage::extent::{Extent, Item};
 use crate::storage::record::{Address, DiskRecord, Kind, NO_ADDRESS};
+use crate::storage::scanner::Scanner;
 use crate::storage::segments::{self, Segments};
 use crate::storage::superblock::{self, Superblock, SuperblockFile};
 

@@ -8,6 +8,7 @@ use super::check::check_on;
 use crate::device::{BLOCK_BYTES, SECTOR_BYTES, SimulatedDevice};
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::losses::LOSSES_OBJECT;
+use crate::kernel::recovery::Division;
 use crate::kernel::session::SESSIONS_OBJECT;
 use crate::kernel::transaction::{self, Isolation, Transaction};
 use crate::objects::{CATALOG_OBJECT, FIRST_OBJECT};
@@ -26,6 +27,14 @@ fn options() -> Options {
 
 fn open(disk: &SimulatedDevice) -> Result<Kiln> {
     options().open_on(Arc::new(disk.clone()))
+}
+
+/// As [`open`], by several threads, although the log is short.
+fn open_by_several(disk: &SimulatedDevice) -> Result<Kiln> {
+    let mut options = options();
+    options.recovery =
+        Division { workers: Some(3), threads_from_bytes: 0, piece_bytes: 100, read_bytes: BLOCK_BYTES };
+    options.open_on(Arc::new(disk.clone()))
 }
 
 /// A database with a map and a table, stopped after its third hardening.
@@ -116,7 +125,9 @@ fn padding_at(data: &[u8]) -> usize {
 fn refused(disk: &SimulatedDevice, what: &str) {
     let report = check_on(Arc::new(disk.after_crash_seeded(1))).unwrap();
     assert!(report.problems.iter().any(|problem| problem.contains(what)), "{what:?} is not in {report}");
+    let by_several = open_by_several(&disk.after_crash_seeded(1)).expect_err(what);
     let error = open(disk).expect_err(what);
+    assert_eq!(by_several.to_string(), error.to_string());
     assert_eq!(error.kind(), ErrorKind::Corrupted, "{error}");
     assert!(error.to_string().contains(what) && error.place().is_some(), "{error}");
 }
@@ -126,6 +137,7 @@ fn refused(disk: &SimulatedDevice, what: &str) {
 fn suspicious(disk: &SimulatedDevice, what: &str) {
     let report = check_on(Arc::new(disk.after_crash_seeded(1))).unwrap();
     assert!(report.problems.iter().any(|problem| problem.contains(what)), "{what:?} is not in {report}");
+    open_by_several(&disk.after_crash_seeded(1)).unwrap().close().unwrap();
     open(disk).unwrap().close().unwrap();
 }
 

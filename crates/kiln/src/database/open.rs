@@ -52,17 +52,8 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
     let objects = Objects::new();
     objects::add_system_objects(&objects)?;
     let mut liveness = Liveness::new(current.begin, current.segment_bytes);
-    let recovery = Recovery {
-        segments: &segments,
-        superblock: &current,
-        log: &log,
-        index: &index,
-        objects: &objects,
-        liveness: &mut liveness,
-        sessions: Default::default(),
-        losses: Default::default(),
-        later_entries: None,
-    };
+    let recovery =
+        Recovery::new((&segments, &current), (&log, &index, &objects), &mut liveness, &options.recovery);
     let mut recovered = recovery.run()?;
     recovered.report.clean |= is_new;
     let mut opening = Opening { segments, superblock, log, liveness, writer: None };
@@ -174,7 +165,7 @@ impl Opening {
                 "the database has used up its versions; restore it from a copy",
             ));
         }
-        let head = end.saturating_sub(self.log.ring_bytes() / 2).max(self.log.begin());
+        let head = end.saturating_sub(self.log.ring_bytes() / 2).max(recovered.loaded_from);
         if let (false, Some(start)) = (recovered.report.clean, recovered.last_extent) {
             self.segments.rewrite(start, end)?;
         }

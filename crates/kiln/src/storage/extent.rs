@@ -1,8 +1,7 @@
 //! Writing and reading extents: the log's records between memory and disk.
 //!
 //! [`ExtentWriter`] copies a range of the ring into aligned buffers, fills in the checksums and writes seal and
-//! records in one go. [`Scanner`] walks the extents of a log from its beginning and decides, where an extent is
-//! not whole, whether that is the unfinished end of the log or damage.
+//! records in one go. [`Scanner`](super::scanner::Scanner) finds them again.
 
 use std::io;
 
@@ -10,7 +9,6 @@ use super::log::Log;
 use super::record::{self, Address, DiskRecord, Kind, Shape};
 use super::seal::{SEAL_BYTES, Seal, zero_sectors};
 use super::segments::Segments;
-use super::superblock::Superblock;
 use crate::device::{AlignedBuffer, BLOCK_BYTES, SECTOR_BYTES};
 use crate::error::{Error, Result};
 use crate::planted::{Bug, planted};
@@ -141,19 +139,46 @@ pub(crate) enum Item<'a> {
     Padding(Address, u64),
 }
 
+/// What a record says about itself before its checksum was looked at.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RecordHead {
+    pub(crate) kind: Kind,
+    pub(crate) previous: Address,
+}
+
 impl<'a> Extent<'a> {
     /// The extent's records and paddings. An error is the address and what is wrong there.
     pub(crate) fn items(&self) -> impl Iterator<Item = Result<Item<'a>, (Address, &'static str)>> + use<'a> {
-        items(self.seal.address, self.bytes)
+        items(self.seal.address + SEAL_BYTES, self.bytes.get(SEAL_BYTES as usize..).unwrap_or_default())
+    }
+
+    /// Where the records and paddings begin, as their lengths say; nothing else of them is looked at.
+    pub(crate) fn bounds(&self) -> impl Iterator<Item = (Address, Option<RecordHead>)> + use<'a> {
+        let (start, bytes, mut offset) = (self.seal.address, self.bytes, SEAL_BYTES as usize);
+        std::iter::from_fn(move || {
+            let word = |at: usize| Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk::<8>()?));
+            let first = word(offset)?;
+            let address = start + offset as u64;
+            let (length, head) = match record::padding_bytes(first) {
+                Some(length) => (length, None),
+                None => {
+                    let shape = Shape::parse(first)?;
+                    let previous = record::previous_of(word(offset + 16)?);
+                    (shape.bytes(), Some(RecordHead { kind: shape.kind, previous }))
+                }
+            };
+            offset = offset.checked_add(usize::try_from(length).ok()?)?;
+            Some((address, head))
+        })
     }
 }
 
-/// The records and paddings in the bytes of the extent at `start`.
-fn items(
+/// The records and paddings in bytes of an extent, from `start` on, where one of them begins.
+pub(crate) fn items(
     start: Address,
     bytes: &[u8],
 ) -> impl Iterator<Item = Result<Item<'_>, (Address, &'static str)>> + use<'_> {
-    let mut offset = SEAL_BYTES as usize;
+    let mut offset = 0;
     std::iter::from_fn(move || {
         let rest = bytes.get(offset..).filter(|rest| !rest.is_empty())?;
         let address = start + offset as u64;
@@ -177,195 +202,6 @@ fn parse_item(address: Address, rest: &[u8]) -> Result<Item<'_>, (Address, &'sta
             .map_err(|what| (address, what)),
     }
 }
-
-/// Walks a log on disk.
-pub(crate) struct Scanner<'a> {
-    segments: &'a Segments,
-    superblock: &'a Superblock,
-    position: Address,
-    /// Checksum of the seal before `position`, and its number where known.
-    checksum: u32,
-    number: Option<u64>,
-    buffer: AlignedBuffer,
-    /// Bytes of an unfinished write found at the end.
-    cut_bytes: u64,
-}
-
-impl<'a> Scanner<'a> {
-    pub(crate) fn new(segments: &'a Segments, superblock: &'a Superblock) -> Scanner<'a> {
-        Scanner {
-            segments,
-            superblock,
-            position: superblock.begin,
-            checksum: superblock.begin_checksum,
-            number: None,
-            buffer: AlignedBuffer::new(FIRST_READ_BYTES),
-            cut_bytes: 0,
-        }
-    }
-
-    /// Where the next extent is, or would be.
-    pub(crate) fn position(&self) -> Address {
-        self.position
-    }
-
-    /// The chain up to the position.
-    pub(crate) fn chain(&self) -> Chain {
-        Chain { number: self.number.unwrap_or(0), checksum: self.checksum }
-    }
-
-    /// Bytes of the unfinished write that ended the log; 0 if it ended between writes.
-    pub(crate) fn cut_bytes(&self) -> u64 {
-        self.cut_bytes
-    }
-
-    /// The next extent, or `None` at the log's end.
-    ///
-    /// # Errors
-    /// `Corrupted` if an extent that was once durable is not whole; `Io` if the device fails.
-    pub(crate) fn next(&mut self) -> Result<Option<Extent<'_>>> {
-        let start = self.position;
-        if !self.segments.exists(start) {
-            return self.end_of_log(None, "a segment of the log is missing");
-        }
-        let room = self.superblock.segment_bytes - start % self.superblock.segment_bytes;
-        let first_bytes = FIRST_READ_BYTES.min(room as usize);
-        self.read(start, first_bytes)?;
-        let (seal, checksum) = match Seal::decode(&self.buffer) {
-            Ok(decoded) => decoded,
-            Err(_) if self.buffer[..SECTOR_BYTES] == ZEROS[..SECTOR_BYTES] => {
-                return self.end_of_log(None, "the log ends too early");
-            }
-            // A sector is either as it was, and that is zeros, or as it was written.
-            Err(what) => return Err(self.segments.corrupted(start, what)),
-        };
-        self.check_place(&seal)?;
-        let length = seal.length as usize;
-        if self.buffer.len() < length {
-            self.buffer = AlignedBuffer::new(length.next_power_of_two());
-        }
-        if first_bytes < length {
-            self.read(start, length)?;
-        }
-        if crc32c::crc32c(&self.buffer[SEAL_BYTES as usize..length]) != seal.data_checksum
-            && !planted(Bug::TornExtentAccepted)
-        {
-            if zero_sectors(&self.buffer[SECTOR_BYTES..length]) > seal.zero_sectors {
-                return self.end_of_log(Some(seal.end()), "an extent is incomplete");
-            }
-            return Err(self.damaged_extent(&seal));
-        }
-        self.position = seal.end();
-        self.checksum = checksum;
-        self.number = Some(seal.number);
-        Ok(Some(Extent { seal, checksum, bytes: &self.buffer[..length] }))
-    }
-
-    fn read(&mut self, address: Address, bytes: usize) -> Result<()> {
-        self.segments.read(address, &mut self.buffer[..bytes]).map_err(|error| {
-            let (file, offset) = self.segments.place(address);
-            Error::io(format_args!("reading {file} at offset {offset}"), error)
-        })
-    }
-
-    /// A seal whose own checksum holds must also be the one that belongs here.
-    fn check_place(&self, seal: &Seal) -> Result<()> {
-        let room = self.superblock.segment_bytes - seal.address % self.superblock.segment_bytes;
-        let what = if seal.database != self.superblock.database {
-            "this seal belongs to another database"
-        } else if seal.address != self.position {
-            "this seal belongs to another place of the log"
-        } else if seal.previous_checksum != self.checksum
-            || self.number.is_some_and(|last| seal.number != last + 1)
-        {
-            "this seal does not continue the one before it"
-        } else if seal.length < BLOCK_BYTES as u64
-            || !seal.length.is_multiple_of(BLOCK_BYTES as u64)
-            || seal.length > room
-        {
-            "this seal's extent has an impossible length"
-        } else {
-            return Ok(());
-        };
-        Err(self.segments.corrupted(self.position, what))
-    }
-
-    /// Finds the record that is damaged, so that the error names its place.
-    fn damaged_extent(&self, seal: &Seal) -> Error {
-        for item in items(seal.address, &self.buffer[..seal.length as usize]) {
-            if let Err((address, what)) = item {
-                return self.segments.corrupted(address, what);
-            }
-        }
-        self.segments.corrupted(seal.address, "an extent's checksum does not match its bytes")
-    }
-
-    /// Called where no whole extent follows: is it the end, or is something missing? `torn_end` is where the extent would
-    /// end whose seal is there.
-    fn end_of_log<T>(&mut self, torn_end: Option<Address>, what: &str) -> Result<Option<T>> {
-        let end = self.position;
-        if end < self.superblock.known_end && !planted(Bug::TornEndBelowKnownEnd) {
-            return Err(self.segments.corrupted(end, what));
-        }
-        self.cut_bytes = self.look_behind(end, torn_end.unwrap_or(Address::MAX))?;
-        if self.cut_bytes > 0 && self.superblock.may_be_outdated {
-            // The damaged slot may have said that the log goes further.
-            return Err(self
-                .segments
-                .corrupted(end, format_args!("{what}, and a slot of the superblock is damaged")));
-        }
-        Ok(None)
-    }
-
-    /// An extent is only begun when the one before is durable. So a seal behind the end proves damage, and so does
-    /// anything behind an extent that is torn. Returns how far behind the end something was written.
-    fn look_behind(&mut self, end: Address, torn_end: Address) -> Result<u64> {
-        let segment_bytes = self.superblock.segment_bytes;
-        let mut written = 0;
-        let mut block = AlignedBuffer::new(ZEROS_SCAN_BYTES.min(segment_bytes as usize));
-        for number in self.segments.numbers().into_iter().filter(|number| (number + 1) * segment_bytes > end)
-        {
-            let mut address = (number * segment_bytes).max(end);
-            while address < (number + 1) * segment_bytes {
-                let bytes = ((number + 1) * segment_bytes - address).min(block.len() as u64) as usize;
-                self.segments
-                    .read(address, &mut block[..bytes])
-                    .map_err(|error| Error::io("reading the end of the log", error))?;
-                for (index, candidate) in block[..bytes].chunks_exact(BLOCK_BYTES).enumerate() {
-                    let place = address + (index * BLOCK_BYTES) as u64;
-                    let is_written = candidate != ZEROS;
-                    if is_written {
-                        written = place + BLOCK_BYTES as u64 - end;
-                    }
-                    if (place > end && self.is_later_seal(place, candidate)
-                        || is_written && place >= torn_end)
-                        && !planted(Bug::LaterSealsIgnored)
-                    {
-                        return Err(self
-                            .segments
-                            .corrupted(end, "durable extents follow one that is not whole"));
-                    }
-                }
-                address += bytes as u64;
-            }
-        }
-        Ok(written)
-    }
-
-    fn is_later_seal(&self, place: Address, block: &[u8]) -> bool {
-        Seal::decode(block).is_ok_and(|(seal, _)| {
-            seal.database == self.superblock.database
-                && seal.address == place
-                && self.number.is_none_or(|last| seal.number > last)
-        })
-    }
-}
-
-/// What is read of an extent before its length is known: all of it, where hardenings are small.
-const FIRST_READ_BYTES: usize = 4 * BLOCK_BYTES;
-const ZEROS_SCAN_BYTES: usize = 1 << 20;
-/// To compare blocks with.
-static ZEROS: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
 
 /// Reads one record from disk, checked.
 pub(crate) fn read_record(segments: &Segments, address: Address) -> Result<record::OwnedRecord> {

@@ -86,6 +86,23 @@ impl HashIndex {
         })
     }
 
+    /// Begins with as many buckets as so many keys will take, while it is empty and nobody else has it. Where there is no
+    /// memory for all of them it begins with fewer, and grows as ever.
+    pub(crate) fn reserve(&self, keys: u64) {
+        // Growth by itself ends at about as many.
+        const KEYS_PER_BUCKETS: (u64, u64) = (7, 2);
+        let buckets = keys / KEYS_PER_BUCKETS.0 * KEYS_PER_BUCKETS.1;
+        let (mut level, _) = unpack(self.state.load(Ordering::SeqCst));
+        let level_max = self.base_level + TAG_BITS;
+        while level < level_max && buckets >= 2 << level && self.buckets.grow_to(2 << level).is_ok() {
+            level += 1;
+        }
+        let split = buckets.saturating_sub(1 << level).min((1 << level) - 1);
+        let has_room = level < level_max && split > 0 && self.buckets.grow_to(2 << level).is_ok();
+        let split = if has_room { split } else { 0 };
+        self.state.store((level as u64) << SPLIT_BITS | split, Ordering::SeqCst);
+    }
+
     /// Number of buckets in use.
     pub(crate) fn bucket_count(&self) -> u64 {
         let (level, split) = unpack(self.state.load(Ordering::SeqCst));

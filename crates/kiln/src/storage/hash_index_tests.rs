@@ -149,3 +149,20 @@ fn an_impossible_cursor_ends_the_walk() {
         let _ = index.addresses_at(cursor);
     }
 }
+
+#[test]
+fn an_index_with_room_beforehand_finds_every_key_and_hardly_grows() {
+    for wanted in [0, 1, 3_000, KEYS / 3, KEYS / 2, KEYS] {
+        let index = HashIndex::new(0).unwrap();
+        index.reserve(wanted);
+        let before = index.bucket_count();
+        assert!(before >= wanted / 7 * 2);
+        (0..KEYS).for_each(|key| insert(&index, key));
+        assert!((0..KEYS).all(|key| finds(&index, key)), "with room for {wanted}");
+        assert!(
+            wanted < KEYS || index.bucket_count() < before + before / 4,
+            "{before}, {}",
+            index.bucket_count()
+        );
+    }
+}

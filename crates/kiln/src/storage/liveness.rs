@@ -54,6 +54,22 @@ pub(crate) struct Liveness {
     segments: VecDeque<SegmentLiveness>,
 }
 
+/// Bytes of a segment that are for records: one seal, and the padding of one extent, are always lost.
+fn usable_bytes(segment_bytes: u64) -> u64 {
+    segment_bytes - SEAL_BYTES - BLOCK_BYTES as u64
+}
+
+/// What a record of so many bytes counts for: a long one with what it loses at its segment's end.
+pub(crate) fn counted_bytes(bytes: u64, segment_bytes: u64) -> u64 {
+    /// What is lost at a segment's end counts only for records longer than such a part of it.
+    const SHORT_PART: u64 = 64;
+    let usable = usable_bytes(segment_bytes);
+    match bytes * SHORT_PART <= segment_bytes {
+        true => bytes,
+        false => usable / (usable / bytes).max(1),
+    }
+}
+
 impl Liveness {
     /// For a log that begins at `begin`.
     pub(crate) fn new(begin: Address, segment_bytes: u64) -> Liveness {
@@ -74,29 +90,36 @@ impl Liveness {
         self.segments.get_mut(at)
     }
 
-    /// Bytes of a segment that are for records: one seal, and the padding of one extent, are always lost.
-    fn usable_bytes(&self) -> u64 {
-        self.segment_bytes - SEAL_BYTES - BLOCK_BYTES as u64
-    }
-
     /// A record of so many bytes has hardened.
     pub(crate) fn add(&mut self, address: Address, bytes: u64) {
-        /// What is lost at a segment's end counts only for records longer than such a part of it.
-        const SHORT_PART: u64 = 64;
-        let (segment_bytes, usable) = (self.segment_bytes, self.usable_bytes());
+        self.add_records(address, 1, counted_bytes(bytes, self.segment_bytes));
+    }
+
+    /// So many records of the segment at `address` have hardened, with the sum of their [`counted_bytes`].
+    pub(crate) fn add_records(&mut self, address: Address, count: u64, bytes: u64) {
         if let Some(segment) = self.segment(address) {
-            segment.records += 1;
-            segment.bytes += match bytes * SHORT_PART <= segment_bytes {
-                true => bytes,
-                false => usable / (usable / bytes).max(1),
-            };
+            segment.records += count;
+            segment.bytes += bytes;
+        }
+    }
+
+    /// Adds what another one has counted of the same log. Neither sums nor the newest version depend on who counted what.
+    pub(crate) fn add_all(&mut self, other: &Liveness) {
+        for (segment, counted) in (other.first..).zip(&other.segments) {
+            if let Some(own) = self.segment(segment * self.segment_bytes) {
+                own.records += counted.records;
+                own.bytes += counted.bytes;
+                own.superseded += counted.superseded;
+                own.newest_successor = own.newest_successor.max(counted.newest_successor);
+            }
         }
     }
 
     /// About how many bytes of log the live records take where they lie close together.
     pub(crate) fn live_bytes(&self) -> u64 {
         let bytes: u64 = self.segments.iter().map(SegmentLiveness::live_bytes).sum();
-        (u128::from(bytes) * u128::from(self.segment_bytes) / u128::from(self.usable_bytes())) as u64
+        (u128::from(bytes) * u128::from(self.segment_bytes) / u128::from(usable_bytes(self.segment_bytes)))
+            as u64
     }
 
     /// The record at `address`, if there is one, is not needed by who sees `version`.

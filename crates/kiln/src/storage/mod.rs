@@ -3,7 +3,7 @@
 //! ```text
 //!   hash_index   ordered_index      find records, in memory
 //!   log          ring of memory that holds the tail; records are updated in place there
-//!   extent       copies the tail out, sealed; walks it back in
+//!   extent       copies the tail out, sealed            scanner      walks it back in
 //!   record_reader  reads a part of it once more, in pieces
 //!   segments     the log's files            superblock   what must be known before reading them
 //!   liveness     which of them are still needed
@@ -21,6 +21,7 @@ pub(crate) mod memory;
 pub(crate) mod ordered_index;
 pub(crate) mod record;
 pub(crate) mod record_reader;
+pub(crate) mod scanner;
 pub(crate) mod seal;
 pub(crate) mod segments;
 pub(crate) mod superblock;

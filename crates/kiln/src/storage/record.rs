@@ -329,11 +329,13 @@ impl<'a> DiskRecord<'a> {
         let record =
             bytes.get(..shape.bytes() as usize).ok_or("a record is longer than the space it is in")?;
         let stored = (word1 >> 48 << 16 | word2 >> 48) as u32;
-        let mut header = [0u8; HEADER_BYTES];
-        header[..8].copy_from_slice(&word0.to_le_bytes());
-        header[8..16].copy_from_slice(&(word1 & LOW_48).to_le_bytes());
-        header[16..].copy_from_slice(&(word2 & LOW_48).to_le_bytes());
-        if crc32c::crc32c_append(checksum(address, &header), &record[HEADER_BYTES..]) != stored {
+        // As `checksum`, in one piece up to the key.
+        let mut header = [0u8; 8 + HEADER_BYTES];
+        header[..8].copy_from_slice(&address.to_le_bytes());
+        header[8..16].copy_from_slice(&word0.to_le_bytes());
+        header[16..24].copy_from_slice(&(word1 & LOW_48).to_le_bytes());
+        header[24..].copy_from_slice(&(word2 & LOW_48).to_le_bytes());
+        if crc32c::crc32c_append(crc32c::crc32c(&header), &record[HEADER_BYTES..]) != stored {
             return Err("a record's checksum does not match its bytes");
         }
         let (key, value) = record[HEADER_BYTES..].split_at(shape.key_words() * 8);

@@ -195,7 +195,8 @@ mod tests {
     use crate::Options;
     use crate::device::{OpenMode, SimulatedDevice};
     use crate::error::ErrorKind;
-    use crate::storage::extent::{Item, Scanner};
+    use crate::storage::extent::Item;
+    use crate::storage::scanner::Scanner;
     use crate::storage::superblock::{Superblock, SuperblockFile};
 
     const SEGMENT_BYTES: u64 = 64 << 10;

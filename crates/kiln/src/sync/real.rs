@@ -6,6 +6,23 @@ pub(crate) use std::{hint, thread, thread_local};
 
 pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 
+/// How many threads can run at once. It is not for the hot path: the answer is read from files.
+pub(crate) fn processors() -> usize {
+    thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+/// Begins a thread that ends before its scope does, and whose panic becomes the scope's.
+///
+/// # Errors
+/// The operating system's, when there can be no more threads.
+pub(crate) fn spawn_scoped<'scope>(
+    scope: &'scope thread::Scope<'scope, '_>,
+    name: &str,
+    act: impl FnOnce() + Send + 'scope,
+) -> std::io::Result<()> {
+    thread::Builder::new().name(name.into()).spawn_scoped(scope, act).map(drop)
+}
+
 /// A static that needs no code to begin with.
 macro_rules! process_wide {
     ($(#[$attribute:meta])* static $name:ident: $type:ty = $value:expr;) => {

@@ -134,6 +134,10 @@ impl Condvar {
         WaitTimeoutResult(timed_out)
     }
 
+    pub(crate) fn notify_all(&self) {
+        self.0.notify_all();
+    }
+
     pub(crate) fn notify_one(&self) {
         self.0.notify_one();
     }

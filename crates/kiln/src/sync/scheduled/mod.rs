@@ -54,6 +54,21 @@ fn point_before(order: std::sync::atomic::Ordering) {
     }
 }
 
+/// All threads are coroutines of one.
+pub(crate) fn processors() -> usize {
+    1
+}
+
+/// As the standard library's, which can fail.
+pub(crate) fn spawn_scoped<'scope>(
+    scope: &'scope thread::Scope<'scope, '_>,
+    _name: &str,
+    act: impl FnOnce() + Send + 'scope,
+) -> std::io::Result<()> {
+    drop(scope.spawn(act));
+    Ok(())
+}
+
 /// A static; each execution begins with a new one.
 macro_rules! process_wide {
     ($(#[$attribute:meta])* static $name:ident: $type:ty = $value:expr;) => {

@@ -78,7 +78,7 @@ impl Sub for Instant {
 
 /// Threads, each a coroutine of shuttle's.
 pub(crate) mod thread {
-    pub(crate) use shuttle::thread::{Builder, JoinHandle, Thread, current, park, yield_now};
+    pub(crate) use shuttle::thread::{Builder, JoinHandle, Scope, Thread, current, park, scope, yield_now};
 
     use super::{Duration, Instant, advance_to};
 
@@ -91,7 +91,8 @@ pub(crate) mod thread {
 /// Channels.
 pub(crate) mod mpsc {
     use shuttle::rand::Rng as _;
-    use shuttle::sync::mpsc::{RecvTimeoutError, Sender, TryRecvError};
+    pub(crate) use shuttle::sync::mpsc::Sender;
+    use shuttle::sync::mpsc::{RecvError, RecvTimeoutError, TryRecvError};
 
     use super::{Duration, Instant, advance_to, may_come};
 
@@ -103,6 +104,10 @@ pub(crate) mod mpsc {
     pub(crate) struct Receiver<T>(shuttle::sync::mpsc::Receiver<T>);
 
     impl<T> Receiver<T> {
+        pub(crate) fn recv(&self) -> Result<T, RecvError> {
+            self.0.recv()
+        }
+
         /// As a wait for a condition with a deadline.
         pub(crate) fn recv_timeout(&self, timeout: Duration) -> Result<T, RecvTimeoutError> {
             let deadline = Instant::now() + timeout;

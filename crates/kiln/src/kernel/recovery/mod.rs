@@ -1,0 +1,391 @@
+//! Recovery: from the log on disk to the indexes in memory.
+//!
+//! The log is walked once, extent by extent. A record's previous address is the address of its key's record
+//! before it, so the index is rebuilt without comparing keys and without a second read: an entry that points to
+//! the previous address moves on, and where there is none the key is new.
+//!
+//! A record whose version is newer than its extent's seal waits for a later seal; if a crash came first, the
+//! next opening wrote a seal that says so, and the record is lost.
+//!
+//! # Rounds
+//!
+//! ```text
+//!  reader   read ahead, check the seals' chain and the extents' checksums              source.rs, Scanner
+//!                │ stretch, cut into pieces
+//!  workers  sort: check each record of a piece, hash its key, put it to a part           work.rs
+//!                │ everybody has ended
+//!  leader   what must be seen in the order of the log                                    this file, system.rs
+//!                │
+//!  workers  apply: each part, piece after piece, to the indexes                          work.rs
+//!                │ everybody has ended; the next round
+//! ```
+//!
+//! A key's part follows from its hash. A short log, and any on one processor, goes the same way with one part and no thread but
+//! the caller's.
+//!
+//! # Why it comes to the same as record by record
+//!
+//! - *A key's records* are all of one part, and a part is applied in the order of the log by one thread at a time. So
+//!   `replace`, `insert` and `remove`, and with them a table's `admit` and `retract`, happen for a key in the order of the
+//!   log, under its bucket's lock. What happens to different keys in between has no influence on them. Only splits of
+//!   buckets cross parts, and they take locks.
+//! - *Errors.* Nothing that is applied can fail. What can, a damaged record, a record of the system that says nothing, an
+//!   object that is not in the catalog, is an event of its piece, and the leader looks at events and seals in the order
+//!   of the log. An error of the reader comes behind everything that lies before it. So the first error in the log is the
+//!   one that is returned.
+//! - *The catalog.* A record of an object that was not known when it was sorted is an event, too. When it is its turn, every
+//!   entry before it has been heard, and none behind it. Objects are never removed, so when a part is applied, the object
+//!   of every change is there.
+//! - *Sessions and losses* are heard by the leader alone, record by record, and a seal's losses at its place among them.
+//! - *Pending records* are kept by the leader. Whether a record has to wait is a matter of its extent's seal, or an earlier
+//!   one with a newer version, and the seals of a stretch are known before it is sorted. At the seal that releases it, it is heard,
+//!   and goes to its part marked with the seal's address; the part applies it before its first change behind that address.
+//!   At a seal after a crash, what waits is given up.
+//! - *Counts* (liveness, numbers of keys, records) are sums and maxima, so it does not matter who counts what.
+//! - *The ring* is filled piece by piece. A round lies in one segment, and the ring has room for two.
+
+mod report;
+mod source;
+mod survey;
+mod system;
+mod team;
+#[cfg(test)]
+mod tests;
+mod work;
+
+use super::clock::Version;
+use super::losses::Losses;
+use super::object::Objects;
+use crate::error::{Error, ErrorKind, Result};
+use crate::planted::{Bug, planted};
+use crate::storage::extent::{Chain, Extent};
+use crate::storage::hash_index::HashIndex;
+use crate::storage::liveness::Liveness;
+use crate::storage::log::Log;
+use crate::storage::record::{Address, OwnedRecord, VERSION_BITS};
+use crate::storage::scanner::{Batch, Scanner};
+use crate::storage::segments::Segments;
+use crate::storage::superblock::Superblock;
+use crate::sync::{mpsc, processors, spawn_scoped, thread};
+
+pub use report::RecoveryReport;
+use source::{End, STRETCHES_AHEAD, Source, Stretch};
+use survey::Survey;
+use system::Told;
+pub(crate) use system::{NUMBER_TAKEN, SystemRecord};
+use team::{Leading, Step};
+use work::{Event, PARTS_MAX, Work};
+
+/// What the walk leaves behind besides the indexes.
+pub(crate) struct Recovered {
+    pub(crate) report: RecoveryReport,
+    /// Where the log goes on, and the chain of seals up to there.
+    pub(crate) end: Address,
+    pub(crate) chain: Chain,
+    /// Where the last extent begins.
+    pub(crate) last_extent: Option<Address>,
+    /// From here on the log is in memory.
+    pub(crate) loaded_from: Address,
+    /// The newest version seen in any record.
+    pub(crate) newest_version: u64,
+    /// Versions lost in this and in earlier crashes.
+    pub(crate) losses: Losses,
+}
+
+/// After a crash the clock jumps by this much, so that no version that was given out but never reached the disk
+/// is given out again.
+pub(crate) const VERSIONS_SKIPPED: u64 = 1 << 24;
+
+/// A database in which so many versions were given out is not opened any more: a record has no room for twice as many.
+pub(crate) const VERSIONS_END: u64 = 1 << (VERSION_BITS - 1);
+
+/// How the work of recovery is divided.
+#[derive(Clone, Debug)]
+pub(crate) struct Division {
+    /// How many threads apply; `None`: as many as can run at once.
+    pub(crate) workers: Option<usize>,
+    /// From so many bytes of log on there are threads: it must be worth their beginning.
+    pub(crate) threads_from_bytes: u64,
+    /// How much one worker takes at a time: what stays in its processor's cache.
+    pub(crate) piece_bytes: u64,
+    /// How much is read at once, at the most.
+    pub(crate) read_bytes: usize,
+}
+
+impl Default for Division {
+    fn default() -> Division {
+        Division { workers: None, threads_from_bytes: 16 << 20, piece_bytes: 256 << 10, read_bytes: 4 << 20 }
+    }
+}
+
+/// So many pieces for each worker are sorted in a round: enough for none to wait long for the others.
+const PIECES_PER_WORKER: usize = 8;
+
+/// Walks the log and fills the indexes.
+pub(crate) struct Recovery<'a> {
+    segments: &'a Segments,
+    superblock: &'a Superblock,
+    log: &'a Log,
+    index: &'a HashIndex,
+    objects: &'a Objects,
+    liveness: &'a mut Liveness,
+    division: &'a Division,
+    report: RecoveryReport,
+    told: Told<'a>,
+    pending: Vec<(Address, OwnedRecord)>,
+    /// The newest version that is durable, and the newest one seen in any record.
+    horizon: u64,
+    newest_version: u64,
+    last_segment: Option<u64>,
+    last_extent: Option<Address>,
+    /// Extents that end before `load_from` are not left in memory; the first that is begins at `loaded_from`.
+    load_from: Address,
+    loaded_from: Option<Address>,
+}
+
+impl<'a> Recovery<'a> {
+    pub(crate) fn new(
+        (segments, superblock): (&'a Segments, &'a Superblock),
+        (log, index, objects): (&'a Log, &'a HashIndex, &'a Objects),
+        liveness: &'a mut Liveness,
+        division: &'a Division,
+    ) -> Recovery<'a> {
+        Recovery {
+            segments,
+            superblock,
+            log,
+            index,
+            objects,
+            liveness,
+            division,
+            report: RecoveryReport::default(),
+            told: Told::new(segments, superblock, objects),
+            pending: Vec::new(),
+            horizon: 0,
+            newest_version: 0,
+            last_segment: None,
+            last_extent: None,
+            load_from: 0,
+            loaded_from: None,
+        }
+    }
+
+    pub(crate) fn run(mut self) -> Result<Recovered> {
+        let division = self.division;
+        let begin = self.superblock.begin;
+        let survey = Survey::of(self.segments, self.superblock, division.threads_from_bytes);
+        self.index.reserve(survey.keys);
+        self.load_from = survey.reaches.saturating_sub(self.log.ring_bytes() / 2);
+        let mut scanner = Scanner::new(self.segments, self.superblock);
+        scanner.set_read_bytes_max(division.read_bytes);
+        let is_long = survey.reaches - begin >= division.threads_from_bytes;
+        let alone_until = if is_long { begin } else { begin + division.threads_from_bytes };
+        let end = match self.replay_alone(scanner, alone_until)? {
+            (_, Some(end)) => end,
+            (scanner, None) => {
+                let workers = division.workers.unwrap_or_else(processors).clamp(1, PARTS_MAX);
+                match workers {
+                    1 => self.replay_alone(scanner, Address::MAX)?.1,
+                    _ => self.replay_together(scanner, workers)?,
+                }
+                .ok_or_else(thread_ended)?
+            }
+        };
+        Ok(self.finish(&end))
+    }
+
+    fn finish(mut self, end: &End) -> Recovered {
+        let (position, superblock, mut report) = (end.position, self.superblock, self.report.clone());
+        // If the log goes on after the orderly close, a newer superblock must have been damaged. And a close leaves nothing
+        // unsealed: what is must not come back with the next seal.
+        report.clean = superblock.clean && position == superblock.known_end && self.pending.is_empty();
+        report.horizon = Version::new(self.horizon);
+        report.cut_bytes = end.cut_bytes;
+        report.lost_records = self.pending.len() as u64;
+        self.give_up();
+        report.sessions = std::mem::take(&mut self.told.sessions).into_iter().collect();
+        Recovered {
+            report,
+            end: position,
+            chain: end.chain,
+            last_extent: self.last_extent,
+            loaded_from: self.loaded_from.unwrap_or(position),
+            newest_version: self.newest_version.max(self.horizon).max(superblock.clock),
+            losses: self.told.losses,
+        }
+    }
+
+    fn work(&self, workers: usize, pieces: usize) -> Work<'a> {
+        let shared = (self.superblock, self.log, self.index, self.objects);
+        Work::new(shared, (workers, pieces), self.load_from)
+    }
+
+    /// Replays the log up to `until`, or to its end, without another thread.
+    fn replay_alone(&mut self, scanner: Scanner<'a>, until: Address) -> Result<(Scanner<'a>, Option<End>)> {
+        if scanner.position() >= until {
+            return Ok((scanner, None));
+        }
+        let work = self.work(1, 1);
+        let mut source = Source::Direct(scanner, self.division.piece_bytes);
+        let end = self.replay(&mut source, &work, until)?;
+        match source {
+            Source::Direct(scanner, _) => Ok((scanner, end)),
+            Source::Ahead { .. } => unreachable!("it was made above"),
+        }
+    }
+
+    /// Replays the log to its end with so many workers, the caller among them, and a reader.
+    fn replay_together(&mut self, scanner: Scanner<'a>, workers: usize) -> Result<Option<End>> {
+        let work = &self.work(workers, workers * PIECES_PER_WORKER);
+        let piece_bytes = self.division.piece_bytes;
+        let (spare, spares) = mpsc::channel();
+        let (full, stretches) = mpsc::channel();
+        // One more comes from the first round.
+        for _ in 1..STRETCHES_AHEAD {
+            let _ = spare.send(Stretch::default());
+        }
+        thread::scope(|scope| {
+            let _leading = Leading(&work.team);
+            let read = move || source::read_ahead(scanner, piece_bytes, &spares, &full);
+            spawn_scoped(scope, "kiln-read-ahead", read)
+                .map_err(|error| Error::io("starting a thread that reads the log", error))?;
+            for _ in 1..workers {
+                // Where there can be no more threads, there are fewer.
+                if spawn_scoped(scope, "kiln-recovery", || work.follow()).is_ok() {
+                    work.team.add_member();
+                }
+            }
+            let mut source = Source::Ahead { full: stretches, spare };
+            self.replay(&mut source, work, Address::MAX)
+        })
+    }
+
+    /// Replays stretches until one ends at or behind `until`, or the log does.
+    fn replay(&mut self, source: &mut Source<'a>, work: &Work<'a>, until: Address) -> Result<Option<End>> {
+        let end = loop {
+            if let Some(end) = self.begin_stretch(source, work)? {
+                break Some(end);
+            }
+            let mut first = 0;
+            let stretch_end = loop {
+                {
+                    let mut round = work.round.write();
+                    let pieces = round.stretch.cuts.len() - 1;
+                    if first == pieces {
+                        break round.stretch.cuts[pieces];
+                    }
+                    round.first = first;
+                    round.count = (pieces - first).min(work.pieces.len());
+                    first += round.count;
+                }
+                if !work.lead(Step::Sort) {
+                    return Err(thread_ended());
+                }
+                self.look_in_order(work)?;
+                if !work.lead(Step::Apply) {
+                    return Err(thread_ended());
+                }
+            };
+            if stretch_end >= until {
+                break None;
+            }
+        };
+        work.counts.iter().for_each(|counts| self.liveness.add_all(&counts.lock()));
+        Ok(end)
+    }
+
+    fn begin_stretch(&self, source: &mut Source<'a>, work: &Work<'a>) -> Result<Option<End>> {
+        let round = &mut *work.round.write();
+        let end = source.next(&mut round.stretch)?;
+        let mut horizon = self.horizon;
+        round.horizons.clear();
+        round.horizons.extend(round.stretch.batch.extents().map(|extent| {
+            horizon = horizon.max(extent.seal.version);
+            horizon
+        }));
+        Ok(end)
+    }
+
+    /// Looks at the seals and the events of the round that was sorted, in the order of the log.
+    fn look_in_order(&mut self, work: &Work<'a>) -> Result<()> {
+        let round = &mut *work.round.write();
+        let (start, end) = round.span();
+        let pieces: Vec<_> = work.pieces[..round.count].iter().map(|piece| piece.read()).collect();
+        let batch = &round.stretch.batch;
+        let mut events = pieces.iter().flat_map(|piece| piece.events.iter().copied()).peekable();
+        let mut released = Vec::new();
+        let begin_here = batch.extents().skip(batch.extents_before(start));
+        for extent in begin_here.take_while(|extent| extent.seal.address < end) {
+            while let Some(event) = events.next_if(|event| event.address() < extent.seal.address) {
+                self.look_at(batch, event)?;
+            }
+            self.begin_extent(&extent, &mut released)?;
+        }
+        events.try_for_each(|event| self.look_at(batch, event))?;
+        for piece in &pieces {
+            self.report.records += piece.records;
+            self.liveness.add_records(start, piece.records, piece.bytes);
+            self.newest_version = self.newest_version.max(piece.newest_version);
+        }
+        work.set_released(round, released);
+        Ok(())
+    }
+
+    fn look_at(&mut self, batch: &Batch, event: Event) -> Result<()> {
+        let damaged = |(address, what)| self.segments.corrupted(address, what);
+        let record = |address| batch.record(address).map_err(|what| damaged((address, what)));
+        match event {
+            Event::Damaged(address, what) => return Err(damaged((address, what))),
+            Event::Pending(address) => {
+                self.pending.push((address, OwnedRecord::from_disk(&record(address)?)))
+            }
+            Event::Telling(address) => self.told.hear(address, &record(address)?)?,
+        }
+        Ok(())
+    }
+
+    /// An extent begins: what its seal says, and which records have waited for it.
+    fn begin_extent(
+        &mut self,
+        extent: &Extent<'_>,
+        released: &mut Vec<(Address, Address, OwnedRecord)>,
+    ) -> Result<()> {
+        let seal = &extent.seal;
+        self.report.seals += 1;
+        self.last_extent = Some(seal.address);
+        if seal.end() > self.load_from {
+            self.loaded_from.get_or_insert(seal.address);
+        }
+        self.liveness.set_end_checksum(seal.address, extent.checksum);
+        let segment = seal.address / self.superblock.segment_bytes;
+        self.report.segments += u64::from(self.last_segment.replace(segment) != Some(segment));
+        if seal.first_version != 0 {
+            // Opened after a crash: what was never sealed before is lost for ever.
+            if !planted(Bug::PendingKept) {
+                self.give_up();
+            }
+            self.told.losses.add(seal.version + 1, seal.first_version - 1);
+            self.newest_version = self.newest_version.max(seal.first_version - 1);
+        }
+        self.horizon = self.horizon.max(seal.version);
+        for (address, record) in std::mem::take(&mut self.pending) {
+            if record.version > self.horizon {
+                self.pending.push((address, record));
+                continue;
+            }
+            self.told.hear(address, &record.as_disk_record())?;
+            released.push((seal.address, address, record));
+        }
+        Ok(())
+    }
+
+    /// A crash took the records that are pending: nobody will ever need them.
+    fn give_up(&mut self) {
+        self.pending.drain(..).for_each(|(address, _)| self.liveness.supersede(address, 0));
+    }
+}
+
+/// A thread has ended without a word. That is a panic, which the scope of the threads passes on.
+fn thread_ended() -> Error {
+    Error::new(ErrorKind::Io, "a thread of recovery has ended; open the database again")
+}

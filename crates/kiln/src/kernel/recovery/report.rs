@@ -1,0 +1,60 @@
+//! What opening a database found, for people and programs.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::kernel::clock::Version;
+
+/// What opening a database found.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct RecoveryReport {
+    /// Everything committed up to this version is there, and nothing committed after it.
+    pub horizon: Version,
+    /// The versions, first and last, that are lost if anything was committed into them; `None` after an orderly
+    /// close.
+    pub lost_versions: Option<(Version, Version)>,
+    /// Bytes of an unfinished write that were cut off the end of the log.
+    pub cut_bytes: u64,
+    /// Records that had been written but whose version never became durable.
+    pub lost_records: u64,
+    /// Records read.
+    pub records: u64,
+    /// Extents read.
+    pub seals: u64,
+    /// Segments read.
+    pub segments: u64,
+    /// The database had been closed in order, or is new.
+    pub clean: bool,
+    /// Every session and the last of its serial numbers that survived.
+    pub sessions: Vec<(Vec<u8>, u64)>,
+    /// How long it took.
+    pub duration: Duration,
+}
+
+impl fmt::Display for RecoveryReport {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            out,
+            "recovered version {} from {} records in {} extents of {} segments in {:.3} s; ",
+            self.horizon,
+            self.records,
+            self.seals,
+            self.segments,
+            self.duration.as_secs_f64()
+        )?;
+        match &self.lost_versions {
+            None => out.write_str("it had been closed in order, nothing is lost")?,
+            Some((first, _)) => write!(
+                out,
+                "it had not been closed in order: whatever was committed from version {first} on is lost \
+                 ({} records never sealed, {} bytes of an unfinished write cut off)",
+                self.lost_records, self.cut_bytes
+            )?,
+        }
+        for (id, serial) in &self.sessions {
+            write!(out, "\n  session {:?}: durable through serial {serial}", String::from_utf8_lossy(id))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,127 @@
+//! What the records of the system's objects tell: the catalog, the sessions, the losses.
+
+use std::collections::BTreeMap;
+
+use crate::error::Result;
+use crate::kernel::losses::{LOSSES_OBJECT, Losses, decode_loss};
+use crate::kernel::object::{ObjectKind, Objects};
+use crate::kernel::session::{SESSIONS_OBJECT, decode_serial};
+use crate::objects::{self, CATALOG_OBJECT, Entry};
+use crate::storage::extent::Item;
+use crate::storage::record::{Address, DiskRecord, Kind};
+use crate::storage::scanner::Scanner;
+use crate::storage::segments::Segments;
+use crate::storage::superblock::Superblock;
+
+/// What a record of one of the objects that every database has says.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum SystemRecord {
+    Entry(Entry),
+    Serial(u64),
+    Loss(u64, u64),
+}
+
+/// What is wrong where the catalog gives one number to two objects.
+pub(crate) const NUMBER_TAKEN: &str = "the catalog gives an object the number of another one";
+
+impl SystemRecord {
+    /// Takes such a record apart; `None` for any other record. `Err` says what is wrong with it.
+    pub(crate) fn decode(record: &DiskRecord<'_>) -> Result<Option<SystemRecord>, &'static str> {
+        let (decoded, what) = match record.shape.object {
+            CATALOG_OBJECT => (
+                objects::decode_entry(record.key, record.value).map(SystemRecord::Entry),
+                "an entry of the catalog names no object",
+            ),
+            SESSIONS_OBJECT => (
+                decode_serial(record.value).map(SystemRecord::Serial),
+                "the record of a session holds no serial number",
+            ),
+            LOSSES_OBJECT => (
+                decode_loss(record.key, record.value).map(|(first, last)| SystemRecord::Loss(first, last)),
+                "the record of a loss does not name versions",
+            ),
+            _ => return Ok(None),
+        };
+        // None of them is ever deleted.
+        decoded.filter(|_| record.shape.kind == Kind::Put).map(Some).ok_or(what)
+    }
+}
+
+/// What the log has told so far. Records must be shown to it in the order of the log.
+pub(super) struct Told<'a> {
+    segments: &'a Segments,
+    superblock: &'a Superblock,
+    objects: &'a Objects,
+    /// Serial numbers.
+    pub(super) sessions: BTreeMap<Vec<u8>, u64>,
+    pub(super) losses: Losses,
+    /// The catalog's entries in the whole log, once they had to be looked for.
+    later_entries: Option<BTreeMap<u32, (String, ObjectKind)>>,
+}
+
+impl<'a> Told<'a> {
+    pub(super) fn new(segments: &'a Segments, superblock: &'a Superblock, objects: &'a Objects) -> Told<'a> {
+        let (sessions, losses) = (BTreeMap::new(), Losses::default());
+        Told { segments, superblock, objects, sessions, losses, later_entries: None }
+    }
+
+    /// Sees to it that everything is known which must be before the record is applied.
+    pub(super) fn hear(&mut self, address: Address, record: &DiskRecord<'_>) -> Result<()> {
+        let id = record.shape.object;
+        self.learn(address, record)?;
+        if self.objects.get(id).is_none() {
+            self.add_from_later_entry(id)?;
+        }
+        match self.objects.get(id) {
+            Some(_) => Ok(()),
+            None => Err(self.segments.corrupted(
+                address,
+                format_args!("a record belongs to object {id}, which is not in the catalog"),
+            )),
+        }
+    }
+
+    /// What a record of the system's objects tells.
+    fn learn(&mut self, address: Address, record: &DiskRecord<'_>) -> Result<()> {
+        match SystemRecord::decode(record).map_err(|what| self.segments.corrupted(address, what))? {
+            None | Some(SystemRecord::Entry(Entry::NextNumber(_))) => {}
+            Some(SystemRecord::Entry(Entry::Object(name, kind, id))) => {
+                let object = objects::add(self.objects, id, &name, kind)?;
+                if object.name != name || object.kind != kind {
+                    return Err(self.segments.corrupted(address, NUMBER_TAKEN));
+                }
+            }
+            Some(SystemRecord::Serial(serial)) => match self.sessions.get_mut(record.key) {
+                Some(last) => *last = serial,
+                None => drop(self.sessions.insert(record.key.to_vec(), serial)),
+            },
+            Some(SystemRecord::Loss(first, last)) => self.losses.add_recorded(first, last),
+        }
+        Ok(())
+    }
+
+    /// When the log's beginning was dropped, an object's catalog entry may have been written anew behind records of
+    /// the object. Then the log is walked once more for the entries.
+    fn add_from_later_entry(&mut self, id: u32) -> Result<()> {
+        if self.later_entries.is_none() {
+            let mut entries = BTreeMap::new();
+            let mut scanner = Scanner::new(self.segments, self.superblock);
+            while let Some(extent) = scanner.next()? {
+                for item in extent.items() {
+                    if let Ok(Item::Record(_, record)) = item
+                        && let Ok(Some(SystemRecord::Entry(Entry::Object(name, kind, id)))) =
+                            SystemRecord::decode(&record)
+                    {
+                        // A number is only given out again if a crash took its first entry, so the last one counts.
+                        entries.insert(id, (name, kind));
+                    }
+                }
+            }
+            self.later_entries = Some(entries);
+        }
+        if let Some((name, kind)) = self.later_entries.as_ref().and_then(|entries| entries.get(&id)) {
+            objects::add(self.objects, id, name, *kind)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,280 @@
+//! Recovery by several threads comes to the same as by one: the same state, the same report, the same error.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::*;
+use crate::device::{Device, Fault, FaultKind, OpenMode, OperationKind, SimulatedDevice};
+use crate::kernel::losses::LOSSES_OBJECT;
+use crate::storage::epoch;
+use crate::storage::extent::Item;
+use crate::storage::record::Kind;
+use crate::storage::seal::Seal;
+use crate::storage::segments::{is_segment, name_of};
+use crate::storage::superblock::SuperblockFile;
+use crate::{Kiln, Options};
+
+/// Every log is long, every piece short, and a read brings one block or one extent.
+fn divided(workers: usize) -> Division {
+    Division { workers: Some(workers), threads_from_bytes: 0, piece_bytes: 200, read_bytes: BLOCK }
+}
+
+const BLOCK: usize = crate::device::BLOCK_BYTES;
+const SEGMENT_BYTES: u64 = 64 << 10;
+const SEEDS: u64 = if cfg!(miri) { 2 } else { 60 };
+
+fn open(disk: &SimulatedDevice, division: Division) -> Result<Kiln> {
+    let mut options = Options::new().background(false).segment_bytes(SEGMENT_BYTES).memory(2 * SEGMENT_BYTES);
+    options.recovery = division;
+    options.open_on(Arc::new(disk.clone()))
+}
+
+/// Numbers from a seed.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
+        (self.0 >> 33) % end
+    }
+}
+
+fn change(db: &Kiln, random: &mut Random) -> Result<()> {
+    let (map, table) = (db.map("map")?, db.table("table")?);
+    let key = format!("key {}", random.below(40));
+    let value = vec![b'v'; random.below(60) as usize];
+    match random.below(7) {
+        0 => drop(db.delete(&map, &key)?.forget()),
+        1 => drop(db.delete(&table, &key)?.forget()),
+        2 => db.put(&db.table(&format!("table {}", random.below(5)))?, &key, &value)?.forget(),
+        3 => {
+            let session = db.session(["one", "two"][random.below(2) as usize])?;
+            session.transact(|tx| tx.put(&map, &key, &value))?.forget();
+            return Ok(());
+        }
+        4 => db.put(&map, &key, &value)?.forget(),
+        _ => db.put(&table, &key, &value)?.forget(),
+    };
+    Ok(())
+}
+
+/// A few changes, one hardening.
+fn work(db: &Kiln, random: &mut Random) -> Result<()> {
+    (0..=random.below(6)).try_for_each(|_| change(db, random))?;
+    db.persist()
+}
+
+/// A disk on which a database has lived through orderly closes and crashes.
+fn lived(seed: u64) -> SimulatedDevice {
+    let mut random = Random(seed);
+    let mut disk = SimulatedDevice::new(seed);
+    for _ in 0..1 + random.below(4) {
+        let db = open(&disk, Division::default()).unwrap();
+        for _ in 0..random.below(40) {
+            work(&db, &mut random).unwrap();
+        }
+        if random.below(3) == 0 {
+            db.close().unwrap();
+        } else {
+            disk.crash_after(disk.steps() + random.below(3));
+            // What the crash comes upon fails.
+            while work(&db, &mut random).is_ok() {}
+        }
+        drop(db);
+        disk = disk.after_crash_seeded(seed);
+    }
+    disk
+}
+
+/// Has some seals say less than they did, as if their versions had been closed only after the records were written: these
+/// wait for the next seal, or are lost.
+fn with_pending(disk: &SimulatedDevice, random: &mut Random) {
+    let mut last: Option<(u64, u32)> = None;
+    for number in 0..8 {
+        let name = name_of(number);
+        if !disk.list().unwrap().contains(&name) {
+            continue;
+        }
+        let (mut bytes, mut at) = (disk.bytes(&name), 0);
+        while let Some(rest) = bytes.get(at..)
+            && let Ok((mut seal, _)) = Seal::decode(rest)
+        {
+            if let Some((version, checksum)) = last {
+                seal.previous_checksum = checksum;
+                if random.below(3) > 0 {
+                    seal.version = version;
+                }
+            }
+            let (encoded, checksum) = seal.encode();
+            bytes[at..at + encoded.len()].copy_from_slice(&encoded);
+            last = Some((seal.version, checksum));
+            at += seal.length as usize;
+        }
+        disk.set_bytes(&name, &bytes);
+    }
+}
+
+/// What the index must hold: each record applied by itself, one after the other.
+fn one_by_one(disk: &SimulatedDevice) -> (Vec<Address>, BTreeMap<u32, i64>) {
+    let superblock = SuperblockFile::open(disk, OpenMode::Read).unwrap().current().clone();
+    let segments = Segments::open(Arc::new(disk.clone()), SEGMENT_BYTES, OpenMode::Read).unwrap();
+    let mut scanner = Scanner::new(&segments, &superblock);
+    let (mut entries, mut counts) = (BTreeSet::new(), BTreeMap::new());
+    let (mut pending, mut horizon) = (Vec::new(), 0);
+    let mut apply = |address, record: &OwnedRecord| {
+        let count = counts.entry(record.shape.object).or_default();
+        let had_previous = entries.remove(&record.previous);
+        if record.shape.kind == Kind::Put {
+            entries.insert(address);
+        }
+        *count += i64::from(record.shape.kind == Kind::Put) - i64::from(had_previous);
+    };
+    while let Some(extent) = scanner.next().unwrap() {
+        if extent.seal.first_version != 0 {
+            pending.clear();
+        }
+        horizon = horizon.max(extent.seal.version);
+        let records = extent.items().filter_map(|item| match item.unwrap() {
+            Item::Record(address, record) => Some((address, OwnedRecord::from_disk(&record))),
+            Item::Padding(..) => None,
+        });
+        let (ready, wait) =
+            pending.into_iter().chain(records).partition(|(_, record)| record.version <= horizon);
+        let ready: Vec<(Address, OwnedRecord)> = ready;
+        ready.iter().for_each(|(address, record)| apply(*address, record));
+        pending = wait;
+    }
+    (entries.into_iter().collect(), counts)
+}
+
+/// The index's entries, sorted; after recovery some more may be there, of what it recorded itself.
+fn entries_of(db: &Kiln) -> Vec<Address> {
+    let end = db.engine().opened_end;
+    let addresses = db.engine().index.buckets().flat_map(|(_, addresses)| addresses);
+    let mut entries: Vec<_> = addresses.filter(|&address| address < end).collect();
+    entries.sort_unstable();
+    entries
+}
+
+/// Everything that recovery makes, in an order of its own.
+fn state(db: &Kiln) -> String {
+    let engine = db.engine();
+    let mut report = db.recovery_report().clone();
+    report.duration = Duration::ZERO;
+    let entries = entries_of(db);
+    let pin = epoch::pin();
+    let objects: Vec<_> = engine
+        .objects
+        .iter()
+        .map(|object| {
+            let mut keys = Vec::new();
+            if let Some(ordered) = object.keys.ordered() {
+                let mut batch = crate::storage::ordered_index::LeafBatch::new();
+                ordered.read_forward(&pin, std::ops::Bound::Unbounded, &mut batch);
+                loop {
+                    keys.extend(batch.keys().map(<[u8]>::to_vec));
+                    if !ordered.read_next(&pin, &mut batch) {
+                        break;
+                    }
+                }
+            }
+            (object.id, object.name.clone(), object.kind, object.key_count.sum(), keys)
+        })
+        .collect();
+    let liveness = engine.liveness.lock();
+    let segments: Vec<_> =
+        engine.segments.numbers().iter().map(|n| liveness.of_segment(n * SEGMENT_BYTES)).collect();
+    let log =
+        (engine.log.begin(), engine.log.head(), engine.log.hardened(), engine.log.tail(), engine.clock.now());
+    format!("{report:?} {entries:?} {objects:?} {segments:?} {log:?}")
+}
+
+#[test]
+fn c4_c7_c8_several_threads_recover_what_one_does_and_what_the_records_say() {
+    let (mut lost, mut waited) = (0, 0);
+    for seed in 0..SEEDS {
+        let disk = lived(seed);
+        if seed % 2 == 1 {
+            with_pending(&disk, &mut Random(seed));
+        }
+        let alone = open(&disk.after_crash_seeded(seed), Division::default()).unwrap();
+        let (entries, counts) = one_by_one(&disk.after_crash_seeded(seed));
+        assert_eq!(entries_of(&alone), entries, "seed {seed}");
+        let known = alone.engine().objects.iter().map(|object| (object.id, object.key_count.sum() as i64));
+        // Recovery records losses itself.
+        let counts_here = |(object, count): &(u32, i64)| *count != 0 && *object != LOSSES_OBJECT;
+        let counted: BTreeMap<_, _> = known.filter(counts_here).collect();
+        assert_eq!(counted, counts.into_iter().filter(counts_here).collect(), "seed {seed}");
+        let expected = state(&alone);
+        lost += alone.recovery_report().lost_records;
+        waited += seed % 2;
+        for workers in [1, 2, 3, 7] {
+            let db = open(&disk.after_crash_seeded(seed), divided(workers)).unwrap();
+            assert_eq!(state(&db), expected, "seed {seed}, {workers} workers");
+            assert!(seed % 2 == 1 || db.check().unwrap().is_clean(), "seed {seed}, {workers} workers");
+        }
+    }
+    assert!(waited == 0 || lost > 0, "no record was lost");
+}
+
+#[test]
+fn c9_damage_is_found_at_the_same_place_by_several_threads_as_by_one() {
+    let mut found = 0;
+    for seed in 0..SEEDS {
+        let disk = lived(seed);
+        let mut random = Random(seed);
+        for _ in 0..8 {
+            let damaged = disk.after_crash_seeded(seed);
+            let names: Vec<String> =
+                damaged.list().unwrap().into_iter().filter(|name| is_segment(name)).collect();
+            let Some(name) = names.get(random.below(names.len() as u64 + 1) as usize) else { continue };
+            damaged.flip_bit(name, random.below(SEGMENT_BYTES * 8));
+            let error_of = |division| {
+                open(&damaged.after_crash_seeded(seed), division).err().map(|error| error.to_string())
+            };
+            let alone = error_of(Division::default());
+            found += usize::from(alone.is_some());
+            assert_eq!(error_of(divided(3)), alone, "seed {seed}");
+        }
+    }
+    assert!(found > 0);
+}
+
+#[test]
+fn c9_a_block_that_cannot_be_read_is_named_also_when_it_was_read_ahead() {
+    let disk = lived(3);
+    let reads_before = |division: Division| {
+        let disk = disk.after_crash_seeded(1);
+        let mut nth = 1;
+        let mut errors = Vec::new();
+        loop {
+            let disk = disk.after_crash_seeded(1);
+            disk.inject(Fault { operation: OperationKind::Read, nth, kind: FaultKind::EIO, sticky: true });
+            match open(&disk, division.clone()) {
+                Ok(_) => return errors,
+                Err(error) => errors.push(error.to_string()),
+            }
+            nth += 1;
+        }
+    };
+    let errors = reads_before(Division::default());
+    assert!(errors.iter().any(|error| error.contains("reading simulated:segment-")), "{errors:?}");
+    assert!(!reads_before(divided(3)).is_empty());
+}
+
+#[test]
+fn a_member_that_panics_ends_the_team_and_the_panic_comes_to_the_caller() {
+    let team = team::Team::default();
+    let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        std::thread::scope(|scope| {
+            let _leading = Leading(&team);
+            scope.spawn(|| team.follow(|_| panic!("planned")));
+            scope.spawn(|| team.follow(|_| {}));
+            team.add_member();
+            team.add_member();
+            assert!(!team.lead(Step::Sort, |_| {}));
+        });
+    }));
+    assert!(ended.is_err());
+}

@@ -1,0 +1,371 @@
+//! What the workers of recovery do: sort a piece of the log, and apply what belongs to one part of the keys.
+//!
+//! Neither returns an error: what may be wrong is an [`Event`] of a piece, and is looked at in the order of the log before
+//! anything of the round is applied.
+
+use super::source::Stretch;
+use super::team::{Step, Team};
+use crate::kernel::object::{ObjectState, Objects};
+use crate::objects::FIRST_OBJECT;
+use crate::planted::{Bug, planted};
+use crate::storage::epoch::{self, Pin};
+use crate::storage::extent::{Item, items};
+use crate::storage::hash_index::{self, Bucket, HashIndex};
+use crate::storage::liveness::{Liveness, counted_bytes};
+use crate::storage::log::Log;
+use crate::storage::record::{Address, DiskRecord, HEADER_BYTES, Kind, NO_ADDRESS, OwnedRecord};
+use crate::storage::seal::SEAL_BYTES;
+use crate::storage::superblock::Superblock;
+use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::{Mutex, RwLock, thread};
+
+/// Parts are told apart by this many bits of the hash, which every bucket's number ends with: so a bucket's keys are all of
+/// one part, however the index grows.
+const PART_BITS: u32 = 8;
+/// At most so many parts, and with them workers.
+pub(super) const PARTS_MAX: usize = 1 << PART_BITS;
+
+/// What a record does to the index.
+#[derive(Clone, Copy)]
+pub(super) struct Change {
+    address: Address,
+    hash: u64,
+    previous: Address,
+    version: u64,
+    object: u32,
+    key_bytes: u32,
+    kind: Kind,
+}
+
+/// Something that must be looked at in the order of the log.
+#[derive(Clone, Copy)]
+pub(super) enum Event {
+    /// The record says something that others depend on, or is of an object that is not known yet.
+    Telling(Address),
+    /// The record's version is newer than its extent's seal.
+    Pending(Address),
+    /// There is no record, although there should be one; nothing of the piece behind it was looked at.
+    Damaged(Address, &'static str),
+}
+
+impl Event {
+    pub(super) fn address(self) -> Address {
+        match self {
+            Event::Telling(address) | Event::Pending(address) | Event::Damaged(address, _) => address,
+        }
+    }
+}
+
+/// What sorting a piece of the log found.
+#[derive(Default)]
+pub(super) struct Piece {
+    /// The changes of each part, in the order of the log.
+    parts: Vec<Vec<Change>>,
+    pub(super) events: Vec<Event>,
+    pub(super) records: u64,
+    /// What they count for; see [`counted_bytes`].
+    pub(super) bytes: u64,
+    pub(super) newest_version: u64,
+}
+
+/// A record that had been pending, and what it does, from the extent at `at` on.
+pub(super) struct Released {
+    at: Address,
+    change: Change,
+    record: OwnedRecord,
+}
+
+/// What is worked on.
+#[derive(Default)]
+pub(super) struct Round {
+    pub(super) stretch: Stretch,
+    /// The version that is durable with each extent of the stretch.
+    pub(super) horizons: Vec<u64>,
+    /// The first cut of the round, and how many pieces it has.
+    pub(super) first: usize,
+    pub(super) count: usize,
+    /// For each part the records that have ceased to be pending, in the order in which they did.
+    pub(super) released: Vec<Vec<Released>>,
+}
+
+impl Round {
+    /// Addresses where the round begins and ends.
+    pub(super) fn span(&self) -> (Address, Address) {
+        (self.stretch.cuts[self.first], self.stretch.cuts[self.first + self.count])
+    }
+}
+
+/// What the workers share.
+pub(super) struct Work<'a> {
+    pub(super) superblock: &'a Superblock,
+    pub(super) log: &'a Log,
+    pub(super) index: &'a HashIndex,
+    pub(super) objects: &'a Objects,
+    /// Extents that end before it are not left in memory.
+    pub(super) load_from: Address,
+    pub(super) round: RwLock<Round>,
+    /// As many as a round can have.
+    pub(super) pieces: Vec<RwLock<Piece>>,
+    /// What each part has counted.
+    pub(super) counts: Vec<Mutex<Liveness>>,
+    /// The next piece or part that nobody works on yet.
+    next: AtomicUsize,
+    pub(super) team: Team,
+}
+
+impl<'a> Work<'a> {
+    pub(super) fn new(
+        (superblock, log, index, objects): (&'a Superblock, &'a Log, &'a HashIndex, &'a Objects),
+        (parts, pieces): (usize, usize),
+        load_from: Address,
+    ) -> Work<'a> {
+        let piece = || RwLock::new(Piece { parts: vec![Vec::new(); parts], ..Piece::default() });
+        let liveness = || Mutex::new(Liveness::new(superblock.begin, superblock.segment_bytes));
+        let released = (0..parts).map(|_| Vec::new()).collect();
+        Work {
+            superblock,
+            log,
+            index,
+            objects,
+            load_from,
+            round: RwLock::new(Round { released, ..Round::default() }),
+            pieces: (0..pieces).map(|_| piece()).collect(),
+            counts: (0..parts).map(|_| liveness()).collect(),
+            next: AtomicUsize::new(0),
+            team: Team::default(),
+        }
+    }
+
+    /// Has the team take a step. False if one of it panicked.
+    pub(super) fn lead(&self, step: Step) -> bool {
+        self.next.store(0, Ordering::SeqCst);
+        self.team.lead(step, |step| self.take_part(step))
+    }
+
+    /// Does what nobody else does yet, until nothing is left.
+    pub(super) fn take_part(&self, step: Step) {
+        let round = self.round.read();
+        let count = if step == Step::Sort { round.count } else { self.counts.len() };
+        loop {
+            let mine = self.next.fetch_add(1, Ordering::SeqCst);
+            if mine >= count {
+                return;
+            }
+            match step {
+                Step::Sort => self.sort(&round, mine),
+                Step::Apply => self.apply(&round, mine),
+            }
+        }
+    }
+
+    fn part_of(&self, hash: u64) -> usize {
+        ((hash as usize & (PARTS_MAX - 1)) * self.counts.len()) >> PART_BITS
+    }
+
+    fn change_of(&self, address: Address, record: &DiskRecord<'_>) -> Change {
+        let object = record.shape.object;
+        Change {
+            address,
+            hash: hash_index::hash_of(self.superblock.hash_seed, object, record.key),
+            previous: record.previous,
+            version: record.version,
+            object,
+            key_bytes: record.key.len() as u32,
+            kind: record.shape.kind,
+        }
+    }
+
+    /// Has these records applied with the next step, each (its address second) from the extent at the first address on, whose
+    /// seal makes it durable.
+    pub(super) fn set_released(&self, round: &mut Round, records: Vec<(Address, Address, OwnedRecord)>) {
+        round.released.iter_mut().for_each(Vec::clear);
+        for (at, address, record) in records {
+            let change = self.change_of(address, &record.as_disk_record());
+            round.released[self.part_of(change.hash)].push(Released { at, change, record });
+        }
+    }
+
+    /// What a member of the team does.
+    pub(super) fn follow(&self) {
+        self.team.follow(|step| self.take_part(step));
+    }
+
+    /// Takes a piece of the log apart: its records go to their parts, and what must be seen in order to its events.
+    fn sort(&self, round: &Round, index: usize) {
+        let piece = &mut *self.pieces[index].write();
+        piece.parts.iter_mut().for_each(Vec::clear);
+        piece.events.clear();
+        (piece.records, piece.bytes, piece.newest_version) = (0, 0, 0);
+        let (batch, cuts) = (&round.stretch.batch, &round.stretch.cuts);
+        let (start, end) = (cuts[round.first + index], cuts[round.first + index + 1]);
+        let first = batch.extents_before(start + 1).saturating_sub(1);
+        let mut known_object = None;
+        for (extent, &horizon) in batch.extents().zip(&round.horizons).skip(first) {
+            let (extent_start, extent_end) = (extent.seal.address, extent.seal.end());
+            if extent_start >= end {
+                break;
+            }
+            let (from, to) = (start.max(extent_start), end.min(extent_end));
+            if extent_end > self.load_from {
+                self.log.load(from, batch.bytes(from, (to - from) as usize));
+            }
+            let from = from.max(extent_start + SEAL_BYTES);
+            for item in items(from, batch.bytes(from, (to - from) as usize)) {
+                match item {
+                    Err((address, what)) => return piece.events.push(Event::Damaged(address, what)),
+                    Ok(Item::Padding(..)) => {}
+                    Ok(Item::Record(address, record)) => {
+                        self.sort_record(piece, address, &record, horizon, &mut known_object);
+                    }
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn sort_record(
+        &self,
+        piece: &mut Piece,
+        address: Address,
+        record: &DiskRecord<'_>,
+        horizon: u64,
+        known_object: &mut Option<u32>,
+    ) {
+        piece.records += 1;
+        piece.bytes += counted_bytes(record.shape.bytes(), self.log.segment_bytes());
+        piece.newest_version = piece.newest_version.max(record.version);
+        if record.version > horizon && !planted(Bug::UnsealedApplied) {
+            return piece.events.push(Event::Pending(address));
+        }
+        let object = record.shape.object;
+        if *known_object != Some(object) {
+            if object < FIRST_OBJECT || self.objects.get(object).is_none() {
+                piece.events.push(Event::Telling(address));
+            } else {
+                *known_object = Some(object);
+            }
+        }
+        let change = self.change_of(address, record);
+        piece.parts[self.part_of(change.hash)].push(change);
+    }
+
+    /// Applies everything of one part, in the order of the log.
+    fn apply(&self, round: &Round, part: usize) {
+        let mut liveness = self.counts[part].lock();
+        let mut applier =
+            Applier { work: self, liveness: &mut liveness, object: None, keys: 0, overflowed: false };
+        let mut released = round.released[part].iter().peekable();
+        for piece in &self.pieces[..round.count] {
+            let piece = piece.read();
+            let changes = &piece.parts[part];
+            changes.iter().take(Applier::AHEAD).for_each(|change| self.index.prefetch(change.hash));
+            for (group, first) in changes.chunks(Applier::GROUP).zip((0..).step_by(Applier::GROUP)) {
+                let pin = epoch::pin();
+                for (index, change) in group.iter().enumerate() {
+                    if let Some(later) = changes.get(first + index + Applier::AHEAD) {
+                        self.index.prefetch(later.hash);
+                    }
+                    while let Some(due) = released.next_if(|due| due.at < change.address) {
+                        applier.apply(&pin, &due.change, due.record.key());
+                    }
+                    let key = change.address + HEADER_BYTES as u64;
+                    applier.apply(&pin, change, round.stretch.batch.bytes(key, change.key_bytes as usize));
+                }
+                drop(pin);
+                applier.grow();
+            }
+        }
+        for due in released {
+            applier.apply(&epoch::pin(), &due.change, due.record.key());
+            applier.grow();
+        }
+        applier.count_keys();
+    }
+}
+
+/// Applies changes, one after the other.
+struct Applier<'a> {
+    work: &'a Work<'a>,
+    liveness: &'a mut Liveness,
+    /// The object of the last change, and by how much its keys have become more.
+    object: Option<&'a ObjectState>,
+    keys: i64,
+    overflowed: bool,
+}
+
+impl<'a> Applier<'a> {
+    /// So many cache misses overlap.
+    const AHEAD: usize = 12;
+    /// So many changes are applied under one pin.
+    const GROUP: usize = 64;
+
+    fn apply(&mut self, pin: &Pin, change: &Change, key: &[u8]) {
+        let object = self.object_of(change.object);
+        let Some(bucket) = self.lock(change.hash) else { return };
+        let index = self.work.index;
+        let has_previous = change.previous != NO_ADDRESS;
+        match change.kind {
+            Kind::Put
+                if has_previous && index.replace(bucket, change.hash, change.previous, change.address) =>
+            {
+                self.liveness.supersede(change.previous, change.version);
+            }
+            Kind::Put => {
+                self.overflowed |= index.insert(bucket, change.hash, change.address);
+                object.keys.admit(pin, key);
+                self.keys += 1;
+            }
+            // A tombstone does not enter the index; what follows it looks like a new key.
+            _ => {
+                self.liveness.supersede(change.address, change.version);
+                if has_previous && index.remove(bucket, change.hash, change.previous) {
+                    self.liveness.supersede(change.previous, change.version);
+                    object.keys.retract(pin, key);
+                    self.keys -= 1;
+                }
+            }
+        }
+        index.unlock_changed(bucket);
+    }
+
+    /// The object with this number, which was looked for in the order of the log.
+    fn object_of(&mut self, id: u32) -> &'a ObjectState {
+        match self.object {
+            Some(object) if object.id == id => object,
+            _ => {
+                self.count_keys();
+                let Some(object) = self.work.objects.get(id) else {
+                    unreachable!("object {id} was found before")
+                };
+                self.object.insert(object)
+            }
+        }
+    }
+
+    /// Nobody but a split holds a bucket of another part, and that not for long, unless its thread has panicked.
+    fn lock(&self, hash: u64) -> Option<Bucket> {
+        loop {
+            if let Some(bucket) = self.work.index.lock(hash) {
+                return Some(bucket);
+            }
+            if self.work.team.is_dismissed() {
+                return None;
+            }
+            thread::yield_now();
+        }
+    }
+
+    /// Adds what was counted of the present object.
+    fn count_keys(&mut self) {
+        if let (Some(object), true) = (self.object, self.keys != 0) {
+            object.key_count.add(std::mem::take(&mut self.keys));
+        }
+    }
+
+    /// Has the index grow, while no bucket is locked.
+    fn grow(&mut self) {
+        if std::mem::take(&mut self.overflowed) {
+            self.work.index.grow();
+        }
+    }
+}
