@@ -157,7 +157,7 @@ impl<'a> Work<'a> {
     }
 
     fn part_of(&self, hash: u64) -> usize {
-        (hash as usize & (PARTS_MAX - 1)) * self.counts.len() >> PART_BITS
+        ((hash as usize & (PARTS_MAX - 1)) * self.counts.len()) >> PART_BITS
     }
 
     fn change_of(&self, address: Address, record: &DiskRecord<'_>) -> Change {
@@ -334,7 +334,7 @@ impl<'a> Applier<'a> {
                 let Some(object) = self.work.objects.get(id) else {
                     unreachable!("object {id} was found before")
                 };
-                *self.object.insert(object)
+                self.object.insert(object)
             }
         }
     }
