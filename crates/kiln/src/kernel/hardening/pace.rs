@@ -58,9 +58,10 @@ impl Pace {
         Duration::from_nanos(self.latency_ns.load(Ordering::Relaxed))
     }
 
-    /// The part of the window that is planned with.
+    /// The part of the window that is planned with: what is left over is also for a hardener that has to wait for a processor.
     fn planned_window(&self) -> Duration {
-        self.window - self.window / 5
+        const WAIT_FOR_PROCESSOR: Duration = Duration::from_millis(2);
+        self.window - (self.window / 5).max(WAIT_FOR_PROCESSOR).min(self.window / 2)
     }
 
     /// How long after the first of the commits that wait hardening has to begin, when `bytes` of them have come in the
