@@ -118,11 +118,6 @@ impl Compaction {
         self.is_pressing.load(Ordering::Relaxed)
     }
 
-    fn calm_down(&self) {
-        self.is_in_haste.store(false, Ordering::Relaxed);
-        self.is_pressing.store(false, Ordering::Relaxed);
-    }
-
     /// How long the log may be.
     fn log_bytes_max(&self, live_bytes: u64, segment_bytes: u64) -> u64 {
         ((live_bytes as f64 * self.space_amplification) as u64).max(SEGMENTS_MIN * segment_bytes)
@@ -132,29 +127,42 @@ impl Compaction {
 impl Engine {
     /// Compacts as much as one round may.
     pub(super) fn compact(&self, progress: &mut Progress) -> Result<Rest> {
-        let begin = self.log.begin();
-        self.compaction.calm_down();
-        // While a snapshot needs what is dead there, the segment cannot go, and copying the rest of it helps nobody.
-        let newest_successor = self.liveness.lock().of_segment(begin).newest_successor;
-        if newest_successor > self.hardening.horizon.local() {
-            // A hardening has counted its records, and is about to publish its horizon.
-            return self.check_writable().map(|()| Rest::Obstructed);
+        let rest = self.check_writable().and_then(|()| self.compact_oldest(progress));
+        // What cannot be read, or has to wait for a snapshot, is nothing to slow commits down for.
+        if !matches!(rest, Ok(Rest::AtOnce | Rest::Obstructed)) {
+            self.compaction.is_in_haste.store(false, Ordering::Relaxed);
+            self.compaction.is_pressing.store(false, Ordering::Relaxed);
         }
-        if newest_successor > self.oldest_needed() {
+        rest
+    }
+
+    fn compact_oldest(&self, progress: &mut Progress) -> Result<Rest> {
+        let begin = self.log.begin();
+        let newest_successor = self.liveness.lock().of_segment(begin).newest_successor;
+        let (horizon, oldest) = (self.hardening.horizon.local(), self.oldest_needed());
+        // While a snapshot needs what is dead there, the segment cannot go, and copying the rest of it helps nobody.
+        if newest_successor > oldest && oldest < horizon {
             return Ok(Rest::Held);
         }
+        // A hardening has counted its records and is yet to publish its horizon: the segment may go in a moment.
+        let is_in_flux = newest_successor > horizon;
         if self.segments.disk_is_full() {
-            return self.compact_on_full_disk(begin, progress);
+            return if is_in_flux {
+                Ok(Rest::Obstructed)
+            } else {
+                self.compact_on_full_disk(begin, progress)
+            };
         }
         if progress.cursor.position < begin {
             progress.cursor = Cursor::at_seal(begin);
         }
-        let is_behind = self.hardening.oldest_unhardened().is_some_and(|age| age > self.hardening.window());
-        if is_behind {
+        if self.hardening.oldest_unhardened().is_some_and(|age| age > self.hardening.window()) {
             return Ok(Rest::Obstructed);
         }
-        // Nobody is to be slowed down for what cannot be read.
-        self.compact_cold(progress).inspect_err(|_| self.compaction.calm_down())
+        match self.compact_cold(progress)? {
+            Rest::Held | Rest::Nothing if is_in_flux => Ok(Rest::Obstructed),
+            rest => Ok(rest),
+        }
     }
 
     fn compact_cold(&self, progress: &mut Progress) -> Result<Rest> {
@@ -196,7 +204,8 @@ impl Engine {
             }
             self.compaction.segments.fetch_add(1, Ordering::Relaxed);
         }
-        self.compaction.calm_down();
+        self.compaction.is_in_haste.store(false, Ordering::Relaxed);
+        self.compaction.is_pressing.store(false, Ordering::Relaxed);
         Ok(match progress.cursor.position {
             position if position > started => Rest::AfterHardening,
             // Some of it may be deletions that are yet to be forgotten, and records whose successors are yet to harden.

@@ -449,7 +449,7 @@ impl Engine {
         let took_us = took.as_micros() as u64;
         let before_us = hardening.duration_us.load(Ordering::Relaxed);
         hardening.duration_us.store((before_us * 3 + took_us) / 4, Ordering::Relaxed);
-        self.behind.store(false, Ordering::SeqCst);
+        self.behind.store(self.compaction.is_pressing(), Ordering::SeqCst);
         self.graves.bury(&mut leader.graves);
         let covered = hardening.horizon.publish(version);
         hardening.last_waiters.store(covered.waiter_count(), Ordering::Relaxed);
@@ -493,7 +493,11 @@ impl Engine {
     #[cold]
     fn wait_until_caught_up(&self) {
         if self.compaction.is_pressing() {
-            self.sweep();
+            // Compaction needs log space like every commit, and only a hardening makes some: so first its piece, then one for
+            // all, then this commit.
+            self.sweep_in_turn();
+            self.harden_or_wait();
+            return;
         }
         while self.behind.load(Ordering::SeqCst) && self.check_writable().is_ok() {
             self.harden_or_wait();
