@@ -97,6 +97,51 @@ fn c4_the_log_stays_within_its_bound_although_most_keys_are_never_overwritten() 
     });
 }
 
+/// What is live must be told by bytes: by numbers of records a log of long values among short ones that die would seem to be empty,
+/// and one of short values among long ones that die to be full.
+#[test]
+fn c4_the_bound_holds_and_compaction_ends_where_long_and_short_values_are_mixed() {
+    watched("c4_the_bound_holds_and_compaction_ends", 3 * PATIENCE, |_| {
+        const HOT_KEYS: u64 = 16;
+        for (cold_keys, cold_bytes, hot_bytes, rounds) in
+            [(150_u64, 20_000, 60, 2_000), (4_000, 60, 20_000, 60)]
+        {
+            let db = manual().open_on(Arc::new(SimulatedDevice::new(seed()))).unwrap();
+            let map = db.map("map").unwrap();
+            let overwrite = |key: u64| db.put(&map, key.to_be_bytes(), vec![1; hot_bytes]).unwrap().forget();
+            for key in 0..cold_keys {
+                db.put(&map, (1_000 + key).to_be_bytes(), vec![2; cold_bytes]).unwrap().forget();
+                overwrite(key % HOT_KEYS);
+                if key % HOT_KEYS == 0 {
+                    db.persist().unwrap();
+                }
+            }
+            let live = cold_keys * (cold_bytes as u64 + 40) + HOT_KEYS * (hot_bytes as u64 + 40);
+            let mut at_half = db.statistics();
+            for round in 0..rounds {
+                (0..HOT_KEYS).for_each(overwrite);
+                db.persist().unwrap();
+                let statistics = db.statistics();
+                if round == rounds / 2 {
+                    at_half = statistics.clone();
+                }
+                let bytes = log_bytes(&statistics);
+                assert!(
+                    bytes <= 3 * live + 8 * SEGMENT_BYTES,
+                    "{bytes} bytes of log for {live}: {statistics:?}"
+                );
+            }
+            let statistics = db.statistics();
+            let rewritten = statistics.bytes_rewritten - at_half.bytes_rewritten;
+            let written = statistics.log_tail - at_half.log_tail - rewritten;
+            assert!(rewritten <= 2 * written, "{rewritten} bytes were written anew for {written}");
+            for key in 0..cold_keys {
+                assert!(db.get(&map, (1_000 + key).to_be_bytes()).unwrap().unwrap() == vec![2; cold_bytes]);
+            }
+        }
+    });
+}
+
 #[test]
 fn c4_the_bound_holds_under_the_fastest_overwriting() {
     watched("c4_the_bound_holds_under_the_fastest", 3 * PATIENCE, |_| {

@@ -48,6 +48,27 @@ fn c5b_fast_within_beats_a_long_window() {
     eventually("the hardening asked for", || later.poll(Level::LOCAL) == Progress::Durable);
 }
 
+/// Whoever hardens at the bound may have begun before the commit.
+#[test]
+fn c5b_fast_within_is_not_forgotten_while_somebody_else_hardens() {
+    watched("c5b_fast_within_is_not_forgotten", 2 * PATIENCE, |_| {
+        let (device, gate) = GatedDevice::new(&SimulatedDevice::new(1));
+        let db = background().window(LONG).open_on(device).unwrap();
+        let map = db.map("map").unwrap();
+        thread::scope(|scope| {
+            let _open = OpenAtEnd(gate.clone());
+            gate.shut();
+            scope.spawn(|| db.put(&map, "safe", "1").unwrap().safe().unwrap());
+            gate.wait_until_stuck();
+            let (_, urgent) = db.put(&map, "urgent", "1").unwrap().fast_within(Duration::from_millis(10));
+            thread::sleep(Duration::from_millis(100));
+            assert_eq!(urgent.poll(Level::LOCAL), Progress::Pending, "the disk is stuck");
+            gate.open();
+            eventually("the bound of one commit", || urgent.poll(Level::LOCAL) == Progress::Durable);
+        });
+    });
+}
+
 /// Commits until told to stop, and counts.
 fn write_on(db: &Kiln, stop: &AtomicBool, commits: &AtomicU64, value: &[u8]) {
     let map = db.map("map").unwrap();

@@ -35,7 +35,7 @@ use crate::storage::record_reader::{Batch, Cursor, RecordReader};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::thread;
 
-/// A segment of which at most such a part of the records is live is worth being written anew whatever the bound.
+/// A segment of which at most such a part is live is worth being written anew whatever the bound.
 const FEW_PART: u64 = 4;
 /// A log of fewer segments is left alone.
 const SEGMENTS_MIN: u64 = 4;
@@ -118,6 +118,12 @@ impl Compaction {
         self.is_pressing.load(Ordering::Relaxed)
     }
 
+    /// Slows nobody down any more.
+    pub(super) fn calm_down(&self) {
+        self.is_in_haste.store(false, Ordering::Relaxed);
+        self.is_pressing.store(false, Ordering::Relaxed);
+    }
+
     /// How long the log may be.
     fn log_bytes_max(&self, live_bytes: u64, segment_bytes: u64) -> u64 {
         ((live_bytes as f64 * self.space_amplification) as u64).max(SEGMENTS_MIN * segment_bytes)
@@ -130,8 +136,7 @@ impl Engine {
         let rest = self.check_writable().and_then(|()| self.compact_oldest(progress));
         // What cannot be read, or has to wait for a snapshot, is nothing to slow commits down for.
         if !matches!(rest, Ok(Rest::AtOnce | Rest::Obstructed)) {
-            self.compaction.is_in_haste.store(false, Ordering::Relaxed);
-            self.compaction.is_pressing.store(false, Ordering::Relaxed);
+            self.compaction.calm_down();
         }
         rest
     }
@@ -181,7 +186,7 @@ impl Engine {
             let position = reader.cursor().position;
             let end = (position + 1).next_multiple_of(segment_bytes);
             let segment = self.liveness.lock().of_segment(position);
-            let few = segment.live() * FEW_PART <= segment.records;
+            let few = segment.is_mostly_dead(FEW_PART);
             if end > self.log.head() || excess(position) == 0 && !few {
                 break;
             }
@@ -204,8 +209,7 @@ impl Engine {
             }
             self.compaction.segments.fetch_add(1, Ordering::Relaxed);
         }
-        self.compaction.is_in_haste.store(false, Ordering::Relaxed);
-        self.compaction.is_pressing.store(false, Ordering::Relaxed);
+        self.compaction.calm_down();
         Ok(match progress.cursor.position {
             position if position > started => Rest::AfterHardening,
             // Some of it may be deletions that are yet to be forgotten, and records whose successors are yet to harden.

@@ -5,6 +5,7 @@
 //! the deletion. The hardener finds the tombstones as it copies the log out, so that deleting costs a
 //! transaction nothing extra.
 
+use super::commit::Change;
 use super::compaction::{Progress, Rest};
 use super::engine::Engine;
 use crate::error::Result;
@@ -85,8 +86,11 @@ impl Engine {
             return false;
         }
         mark.oldest = oldest;
-        // A segment that cannot be dropped now stays; nothing depends on it.
-        let rest = self.truncate(&mut mark.compaction).unwrap_or(Rest::Nothing);
+        // A segment that cannot be dropped now stays; nothing depends on it, and nobody is slowed down for it.
+        let rest = self.truncate(&mut mark.compaction).unwrap_or_else(|_| {
+            self.compaction.calm_down();
+            Rest::Nothing
+        });
         let ahead = match rest {
             Rest::AtOnce | Rest::Obstructed => 0,
             Rest::Nothing if !self.segments.disk_is_full() => self.log.segment_bytes() / 4,
@@ -115,7 +119,8 @@ impl Engine {
     /// Removes one deleted key. `Some(false)` if it has to wait, `None` if it is no longer deleted.
     fn forget(&self, grave: &Grave, oldest: u64) -> Option<bool> {
         let hash = self.hash(grave.object, &grave.key);
-        let version = self.tombstone_version(grave)?;
+        let Ok(version) = self.tombstone_version(grave) else { return Some(false) };
+        let version = version?;
         if version > oldest && !planted(Bug::ForgetsUnderSnapshots) {
             return Some(false);
         }
@@ -133,18 +138,24 @@ impl Engine {
             object.keys.retract(&pin, &grave.key);
         }
         self.index.unlock_changed(bucket);
-        self.liveness.lock().supersede(grave.address, version);
+        let bytes = Change { object: grave.object, hash, key: &grave.key, value: None }.log_bytes();
+        self.liveness.lock().supersede(grave.address, version, Some(bytes));
         Some(true)
     }
 
-    fn tombstone_version(&self, grave: &Grave) -> Option<u64> {
+    /// The version of a tombstone; `None` if its segment is gone.
+    fn tombstone_version(&self, grave: &Grave) -> Result<Option<u64>> {
         {
             let _pin = epoch::pin();
             if grave.address >= self.log.head() {
-                return self.log.view(grave.address).map(|view| view.version());
+                return Ok(self.log.view(grave.address).map(|view| view.version()));
             }
         }
-        self.read_disk(grave.address).ok().map(|record| record.version)
+        match self.read_disk(grave.address) {
+            Ok(record) => Ok(Some(record.version)),
+            Err(_) if grave.address < self.log.begin() => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Drops the oldest segments as far as nothing in them is needed, and then compacts, as far as that is worth it, what is

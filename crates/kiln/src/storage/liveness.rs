@@ -6,8 +6,10 @@
 //! supersedes. So the counts cost the commits nothing, and are exact.
 //!
 //! Bytes are known when a record hardens, but not any more when it is superseded: to learn the length it would have to
-//! be read. So live bytes are an estimate: a segment's live records times the mean bytes of all its records. What counts is
-//! the log that a record takes where records lie close together: of records that are a little longer
+//! be read. So live bytes are an estimate: a record is taken to have been as long as its successor, which is exact for what is
+//! written anew and for values that keep their length, and what a deletion supersedes as long as the rest on average.
+//! (Rejected: live records times the mean of all. Where long values live among short ones that die it is far too small, and
+//! compaction had no end; the other way round the log had none.) What counts is the log that a record takes where records lie close together: of records that are a little longer
 //! than a third of a segment it holds two, however they are compacted. Without that, a log of such records would seem to be worth
 //! compacting for ever.
 
@@ -25,8 +27,10 @@ pub(crate) struct SegmentLiveness {
     pub(crate) records: u64,
     /// Their bytes, those of long ones with what is lost at the end of a segment of such records.
     bytes: u64,
-    /// Those of them that are superseded.
+    /// How many of them are superseded, about how many bytes these are as far as that is known, and of how many it is not.
     superseded: u64,
+    superseded_bytes: u64,
+    unmeasured: u64,
     /// The newest version that supersedes one of them: who sees that version needs none of the superseded ones.
     pub(crate) newest_successor: u64,
     /// Checksum of the segment's last seal.
@@ -41,8 +45,16 @@ impl SegmentLiveness {
 
     /// About how many bytes these are.
     fn live_bytes(&self) -> u64 {
-        let bytes = u128::from(self.bytes) * u128::from(self.live());
-        bytes.checked_div(u128::from(self.records)).map_or(0, |bytes| bytes as u64)
+        const RECORD_BYTES_MIN: u64 = 32;
+        let live = self.live();
+        let rest = self.bytes.saturating_sub(self.superseded_bytes).max(live * RECORD_BYTES_MIN);
+        let share = u128::from(rest) * u128::from(live);
+        share.checked_div(u128::from(live + self.unmeasured)).map_or(0, |bytes| bytes as u64)
+    }
+
+    /// True if at most such a part of it is live.
+    pub(crate) fn is_mostly_dead(&self, part: u64) -> bool {
+        self.live_bytes() * part <= self.bytes
     }
 }
 
@@ -110,6 +122,8 @@ impl Liveness {
                 own.records += counted.records;
                 own.bytes += counted.bytes;
                 own.superseded += counted.superseded;
+                own.superseded_bytes += counted.superseded_bytes;
+                own.unmeasured += counted.unmeasured;
                 own.newest_successor = own.newest_successor.max(counted.newest_successor);
             }
         }
@@ -122,12 +136,16 @@ impl Liveness {
             as u64
     }
 
-    /// The record at `address`, if there is one, is not needed by who sees `version`.
-    pub(crate) fn supersede(&mut self, address: Address, version: u64) {
+    /// The record at `address`, if there is one, is not needed by who sees `version`. `bytes` is about how long it is, if that
+    /// is known: as long as its successor.
+    pub(crate) fn supersede(&mut self, address: Address, version: u64, bytes: Option<u64>) {
+        let counted = bytes.map(|bytes| counted_bytes(bytes, self.segment_bytes));
         if address != NO_ADDRESS
             && let Some(segment) = self.segment(address)
         {
             segment.superseded += 1 + u64::from(planted(Bug::SupersededTwice));
+            segment.superseded_bytes += counted.unwrap_or(0);
+            segment.unmeasured += u64::from(counted.is_none());
             segment.newest_successor = segment.newest_successor.max(version);
         }
     }
@@ -160,15 +178,39 @@ mod tests {
     const SEGMENT_BYTES: u64 = 64 << 10;
 
     #[test]
-    fn live_bytes_are_the_live_records_times_the_mean() {
+    fn live_bytes_are_those_of_records_that_nothing_has_superseded() {
         let mut liveness = Liveness::new(0, SEGMENT_BYTES);
         (1..=300).for_each(|number| liveness.add(number * 8, 96));
         liveness.add(SEGMENT_BYTES + 128, 512);
-        (1..=100).for_each(|number| liveness.supersede(number * 8, 1));
+        (1..=100).for_each(|number| liveness.supersede(number * 8, 1, Some(96)));
         let (bytes, live) = (liveness.live_bytes(), 200 * 96 + 512);
         assert!((live..live * 9 / 8).contains(&bytes), "{bytes} for {live}");
         liveness.drop_before(SEGMENT_BYTES);
         assert!((512..600).contains(&liveness.live_bytes()));
+    }
+
+    #[test]
+    fn short_records_that_die_among_long_ones_and_the_other_way_round_are_told_apart() {
+        for (dead_bytes, live_bytes) in [(96, 5_000), (5_000, 96)] {
+            let mut liveness = Liveness::new(0, SEGMENT_BYTES);
+            (1..=10).for_each(|number| liveness.add(number * 8, live_bytes));
+            (11..=40).for_each(|number| liveness.add(number * 8, dead_bytes));
+            (11..=40).for_each(|number| liveness.supersede(number * 8, 1, Some(dead_bytes)));
+            let (bytes, live) = (liveness.live_bytes(), 10 * live_bytes);
+            assert!((live..live * 6 / 5).contains(&bytes), "{bytes} for {live}");
+            assert_eq!(liveness.of_segment(0).is_mostly_dead(4), dead_bytes > live_bytes);
+        }
+    }
+
+    #[test]
+    fn what_deletions_supersede_is_as_long_as_the_rest_on_average() {
+        let mut liveness = Liveness::new(0, SEGMENT_BYTES);
+        (1..=100).for_each(|number| liveness.add(number * 8, 96));
+        (1..=25).for_each(|number| liveness.supersede(number * 8, 1, None));
+        let (bytes, live) = (liveness.live_bytes(), 75 * 96);
+        assert!((live - 96..live * 9 / 8).contains(&bytes), "{bytes} for {live}");
+        (26..=100).for_each(|number| liveness.supersede(number * 8, 1, Some(1_000)));
+        assert_eq!(liveness.live_bytes(), 0, "nothing is live");
     }
 
     /// Otherwise a log in which all is live would be compacted for ever.

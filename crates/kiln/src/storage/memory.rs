@@ -122,6 +122,11 @@ impl Lines {
         loop {
             match Lines::reserve_exactly(reserved) {
                 Err(_) if reserved / 2 >= least => reserved /= 2,
+                // Others need address space, too.
+                Ok(lines) if reserved < most => {
+                    drop(lines);
+                    return Lines::reserve_exactly((reserved / 4).max(least));
+                }
                 lines => return lines,
             }
         }

@@ -89,8 +89,9 @@ impl<'a> RecordReader<'a> {
                 self.cursor.position += self.checked_padding(bytes)?;
                 continue;
             }
-            let is_whole = Shape::parse(word).is_none_or(|shape| shape.bytes() <= rest.len() as u64);
-            if !is_whole {
+            let bytes = Shape::parse(word).map_or(0, Shape::bytes);
+            // What is not loaded whole, or is longer than its extent, is for the next batch to look at.
+            if bytes > (rest.len() as u64).min(self.cursor.extent_end - address) {
                 break;
             }
             let record =

@@ -84,7 +84,7 @@ fn nap(engine: &Engine, wake: &Condvar, requests: &mut MutexGuard<'_, Requests>,
 
 fn run_hardener(engine: &Arc<Engine>) {
     let hardening = &engine.hardening;
-    let look_again = (hardening.window / 16).max(Duration::from_millis(1));
+    let look_again = (hardening.window / 16).max(Duration::from_millis(1)).min(hardening.window / 4);
     let mut hardenings_seen = 0;
     loop {
         let mut requests = hardening.requests.lock();
@@ -106,10 +106,13 @@ fn run_hardener(engine: &Arc<Engine>) {
             };
             nap(engine, &hardening.wake_hardener, &mut requests, next);
         }
-        requests.now = false;
-        requests.by = None;
+        let is_asked = std::mem::take(&mut requests.now) || requests.by.take().is_some();
         drop(requests);
-        engine.harden_or_wait();
+        match is_asked {
+            // What somebody else is hardening may have begun before the commit that it is asked for.
+            true => drop(engine.harden_all()),
+            false => engine.harden_or_wait(),
+        }
         if hardening.horizon.failure().is_some() {
             wait_for_stop(engine);
             return;

@@ -423,7 +423,9 @@ impl Engine {
             let mut liveness = self.liveness.lock();
             writer.copy_out(&self.log, from, to, &mut |record| {
                 liveness.add(record.address, record.bytes);
-                liveness.supersede(record.previous, record.version);
+                // A value mostly replaces one that is as long; how much a deletion takes away is not known.
+                let bytes = (record.kind == Kind::Put).then_some(record.bytes);
+                liveness.supersede(record.previous, record.version, bytes);
                 if record.kind == Kind::Tombstone {
                     let (address, object) = (record.address, record.object);
                     graves.push(Grave { address, object, key: record.key.into() });

@@ -40,18 +40,20 @@ impl Pace {
 
     /// A hardening of so many bytes took so long. Only the one who hardens tells.
     pub(super) fn learn(&self, bytes: u64, took: Duration) {
-        let took = took.as_nanos() as u64;
-        let (known, sample) = if bytes < LARGE_BYTES {
-            (&self.latency_ns, took)
+        let (took, kib) = (took.as_nanos() as u64, (bytes >> 10).max(1));
+        let latency = self.latency_ns.load(Ordering::Relaxed);
+        let cost = self.ns_per_kib.load(Ordering::Relaxed);
+        if bytes < LARGE_BYTES {
+            remember(&self.latency_ns, latency, took);
+            // Its bytes cannot have cost more. After a stall no hardening may be large any more, and this is how the stall is
+            // forgotten.
+            if bytes >= BYTES_MIN / 4 && took / kib < cost {
+                remember(&self.ns_per_kib, cost, took / kib);
+            }
         } else {
             // Where the latency was overestimated, half of the time is still the bytes'.
-            let latency = self.latency_ns.load(Ordering::Relaxed).min(took / 2);
-            (&self.ns_per_kib, ((took - latency) / (bytes >> 10)).max(1))
-        };
-        let before = known.load(Ordering::Relaxed);
-        // What was seen lately at worst: the window is to hold next time, too.
-        let after = if sample > before { sample } else { (15 * before + sample) / 16 };
-        known.store(after, Ordering::Relaxed);
+            remember(&self.ns_per_kib, cost, ((took - latency.min(took / 2)) / kib).max(1));
+        }
     }
 
     fn latency(&self) -> Duration {
@@ -79,6 +81,12 @@ impl Pace {
         let time = self.planned_window().saturating_sub(2 * self.latency()).as_nanos() as u64;
         (time / self.ns_per_kib.load(Ordering::Relaxed)).saturating_mul(1 << 10).max(BYTES_MIN)
     }
+}
+
+/// Remembers what was seen lately at worst: the window is to hold next time, too.
+fn remember(known: &AtomicU64, before: u64, seen: u64) {
+    let after = if seen > before { seen } else { (15 * before + seen) / 16 };
+    known.store(after, Ordering::Relaxed);
 }
 
 #[cfg(test)]
@@ -161,6 +169,20 @@ mod tests {
             pace.learn(10 * MIB, Duration::from_millis(20));
         }
         assert!(pace.bytes_max() > before / 2);
+    }
+
+    /// After a stall no more is allowed than a small hardening writes: such ones must be enough to forget it.
+    #[test]
+    fn one_stall_is_forgotten_by_hardenings_as_large_as_are_allowed_after_it() {
+        let pace = settled(Duration::from_millis(5), 500);
+        let before = pace.bytes_max();
+        pace.learn(10 * MIB, Duration::from_secs(3));
+        assert_eq!(pace.bytes_max(), BYTES_MIN);
+        for _ in 0..300 {
+            let bytes = pace.bytes_max();
+            pace.learn(bytes, Duration::from_millis(5) + Duration::from_nanos(bytes * 2));
+        }
+        assert!(pace.bytes_max() > before / 2, "{} of {before}", pace.bytes_max());
     }
 
     #[test]

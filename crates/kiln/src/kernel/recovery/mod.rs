@@ -381,7 +381,9 @@ impl<'a> Recovery<'a> {
 
     /// A crash took the records that are pending: nobody will ever need them.
     fn give_up(&mut self) {
-        self.pending.drain(..).for_each(|(address, _)| self.liveness.supersede(address, 0));
+        for (address, record) in self.pending.drain(..) {
+            self.liveness.supersede(address, 0, Some(record.shape.bytes()));
+        }
     }
 }
 

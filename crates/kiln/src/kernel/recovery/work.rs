@@ -34,6 +34,7 @@ pub(super) struct Change {
     version: u64,
     object: u32,
     key_bytes: u32,
+    bytes: u32,
     kind: Kind,
 }
 
@@ -171,6 +172,7 @@ impl<'a> Work<'a> {
             version: record.version,
             object,
             key_bytes: record.key.len() as u32,
+            bytes: record.shape.bytes() as u32,
             kind: record.shape.kind,
         }
     }
@@ -308,7 +310,7 @@ impl<'a> Applier<'a> {
             Kind::Put
                 if has_previous && index.replace(bucket, change.hash, change.previous, change.address) =>
             {
-                self.liveness.supersede(change.previous, change.version);
+                self.liveness.supersede(change.previous, change.version, Some(change.bytes.into()));
             }
             Kind::Put => {
                 self.overflowed |= index.insert(bucket, change.hash, change.address);
@@ -317,9 +319,9 @@ impl<'a> Applier<'a> {
             }
             // A tombstone does not enter the index; what follows it looks like a new key.
             _ => {
-                self.liveness.supersede(change.address, change.version);
+                self.liveness.supersede(change.address, change.version, Some(change.bytes.into()));
                 if has_previous && index.remove(bucket, change.hash, change.previous) {
-                    self.liveness.supersede(change.previous, change.version);
+                    self.liveness.supersede(change.previous, change.version, None);
                     object.keys.retract(pin, key);
                     self.keys -= 1;
                 }
