@@ -3,7 +3,7 @@
 use super::Kiln;
 use crate::error::Result;
 use crate::kernel::receipt::Commit;
-use crate::kernel::single::{Decision, with_scratch};
+use crate::kernel::single::{Decision, SingleCommit, SingleKey, with_scratch};
 use crate::kernel::transaction::sum_of;
 use crate::objects::Object;
 
@@ -78,18 +78,12 @@ impl Kiln {
         for (_, value) in entries {
             engine.check_value(value.as_ref())?;
         }
-        let mut newest = 0;
-        engine.for_each_in_groups(
+        self.commit_each(
             object,
             entries,
             |(key, _)| key.as_ref(),
-            |number, key| {
-                let committed = engine.commit_single(key, Some(entries[number].1.as_ref()))?;
-                newest = newest.max(committed.version);
-                Ok(())
-            },
-        )?;
-        Ok(Commit::new(engine, newest, ()))
+            |number, key| engine.commit_single(key, Some(entries[number].1.as_ref())),
+        )
     }
 
     /// Adds to the integers of several keys; see [`Self::add`].
@@ -110,22 +104,17 @@ impl Kiln {
         object: &O,
         deltas: &[(K, i64)],
     ) -> Result<Commit<'_, ()>> {
-        let engine = self.engine();
-        let mut newest = 0;
-        engine.for_each_in_groups(
+        self.commit_each(
             object,
             deltas,
             |(key, _)| key.as_ref(),
             |number, key| {
-                let committed = engine.update_single(key, |old, new| {
+                self.engine().update_single(key, |old, new| {
                     new.extend_from_slice(&sum_of(old, deltas[number].1)?.to_le_bytes());
                     Ok(Decision::Put)
-                })?;
-                newest = newest.max(committed.version);
-                Ok(())
+                })
             },
-        )?;
-        Ok(Commit::new(engine, newest, ()))
+        )
     }
 
     /// Replaces the values of several keys by what `change` makes of them. It is called with a key's number in the slice, its
@@ -154,14 +143,24 @@ impl Kiln {
         keys: &[K],
         mut change: impl FnMut(usize, Option<&[u8]>, &mut Vec<u8>) -> bool,
     ) -> Result<Commit<'_, ()>> {
-        let engine = self.engine();
+        self.commit_each(object, keys, AsRef::as_ref, |number, key| {
+            self.engine().update_single(key, |old, new| Ok(Decision::of(change(number, old, new))))
+        })
+    }
+
+    /// Commits an operation for each item; what is returned stands for all of them.
+    fn commit_each<'i, O: Object, T>(
+        &self,
+        object: &O,
+        items: &'i [T],
+        key_of: impl Fn(&T) -> &[u8],
+        mut commit: impl FnMut(usize, SingleKey<'i>) -> Result<SingleCommit>,
+    ) -> Result<Commit<'_, ()>> {
         let mut newest = 0;
-        engine.for_each_in_groups(object, keys, AsRef::as_ref, |number, key| {
-            let committed =
-                engine.update_single(key, |old, new| Ok(Decision::of(change(number, old, new))))?;
-            newest = newest.max(committed.version);
+        self.engine().for_each_in_groups(object, items, key_of, |number, key| {
+            newest = newest.max(commit(number, key)?.version);
             Ok(())
         })?;
-        Ok(Commit::new(engine, newest, ()))
+        Ok(Commit::new(self.engine(), newest, ()))
     }
 }

@@ -66,6 +66,8 @@ pub(super) fn collect(engine: &Engine) -> Statistics {
     let counts = engine.hardening.counts();
     let compaction = engine.compaction.counts();
     let ordered = engine.objects.iter().filter_map(|object| object.keys.ordered());
+    // Before the others: its lock must not be held while they wait for theirs.
+    let live_bytes = engine.liveness.lock().live_bytes();
     Statistics {
         version: Version::new(engine.clock.now()),
         horizon: Version::new(engine.hardening.horizon.local()),
@@ -83,7 +85,7 @@ pub(super) fn collect(engine: &Engine) -> Statistics {
         hash_index_buckets: engine.index.bucket_count(),
         ordered_index_bytes: ordered.map(|ordered| ordered.memory_bytes() as u64).sum(),
         disk_bytes: engine.segments.disk_bytes(),
-        live_bytes: engine.liveness.lock().live_bytes(),
+        live_bytes,
         segments_compacted: compaction.segments,
         records_rewritten: compaction.records,
         bytes_rewritten: compaction.bytes,

@@ -138,6 +138,8 @@ impl Engine {
             object.keys.retract(&pin, &grave.key);
         }
         self.index.unlock_changed(bucket);
+        // No lock is waited for under a pin.
+        drop(pin);
         let bytes = Change { object: grave.object, hash, key: &grave.key, value: None }.log_bytes();
         self.liveness.lock().supersede(grave.address, version, Some(bytes));
         Some(true)
