@@ -184,3 +184,26 @@ fn c2_a_scan_meets_whatever_is_there_throughout_while_the_index_grows() {
         assert_eq!(all.len() as u64, map.len());
     });
 }
+
+/// Each of the three takes a lock or a pin that another one waits for.
+#[test]
+fn c3_statistics_snapshots_and_the_forgetting_of_deletions_never_stop_each_other() {
+    watched("c3_statistics_snapshots_and_the_forgetting", PATIENCE, |_| {
+        const ROUNDS: u32 = 2_000;
+        let options = background().window(Duration::from_millis(2));
+        let db = options.open_on(Arc::new(SimulatedDevice::new(seed()))).unwrap();
+        let map = db.map("map").unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| (0..10 * ROUNDS).for_each(|_| drop(db.statistics())));
+            scope.spawn(|| (0..ROUNDS).for_each(|_| drop(db.snapshot().unwrap())));
+            for round in 0..ROUNDS {
+                db.put(&map, round.to_le_bytes(), "value").unwrap().forget();
+                db.delete(&map, round.to_le_bytes()).unwrap().forget();
+                if round % 8 == 0 {
+                    db.persist().unwrap();
+                }
+            }
+        });
+        assert_eq!(map.len(), 0);
+    });
+}
