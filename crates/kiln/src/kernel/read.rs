@@ -26,7 +26,7 @@ pub(crate) struct Reading {
     pub(crate) stamp: Stamp,
 }
 
-/// What a read as of a version found.
+/// What a record says of its key.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PastReading {
     /// The key had a value, which is in the caller's buffer.
@@ -91,12 +91,8 @@ impl Engine {
             if !view.is(object, key) {
                 return None;
             }
-            let found = view.shape().kind == Kind::Put;
-            if found {
-                out.clear();
-                view.value_into(key.len(), out);
-            }
-            Some((found, address, view.version()))
+            let PastReading { found, version } = copy_put(&view, key, out);
+            Some((found, address, version))
         });
         // The bucket's sequence covers the record too: unchanged means that nothing was torn.
         fence(Ordering::Acquire);
@@ -152,12 +148,8 @@ impl Engine {
             if !view.is(object, key) {
                 return None;
             }
-            let found = view.shape().kind == Kind::Put;
-            if found {
-                out.clear();
-                view.value_into(key.len(), out);
-            }
-            Some(Some((found, address, view.version())))
+            let PastReading { found, version } = copy_put(&view, key, out);
+            Some(Some((found, address, version)))
         });
         // The bucket's sequence covers the record too: unchanged means that nothing was torn.
         fence(Ordering::Acquire);
@@ -339,6 +331,8 @@ enum Walk {
     Cold(Address),
 }
 
+/// Copies the value of the key's record, if it has one, and says what was found.
+#[inline]
 fn copy_put(view: &RecordView<'_>, key: &[u8], out: &mut Vec<u8>) -> PastReading {
     let found = view.shape().kind == Kind::Put;
     if found {
