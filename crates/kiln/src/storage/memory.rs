@@ -5,10 +5,12 @@
 //! writers without undefined behaviour and the rest of the storage layer is safe code.
 #![allow(unsafe_code)]
 
+use std::cell::Cell;
 use std::io;
 use std::ops::Deref;
 
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::sync::thread_local;
 
 /// Arrays from this size on are mappings of their own; smaller ones, which a small database opens and closes faster, are
 /// on the heap.
@@ -84,14 +86,86 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// Miri has no address space to spare: there an array never has more lines.
 const MIRI_LINES: usize = 1 << 12;
 
+/// Arrays of at most so many lines leave their address space to the next one.
+const KEPT_LINES_MAX: usize = 1 << 10;
+
+/// Address space for cache lines; zeros wherever it is accessible.
+struct Space {
+    start: *const Line,
+    /// Lines of it.
+    lines: usize,
+    /// What was mapped, and is to be unmapped.
+    mapping: (*mut std::ffi::c_void, usize),
+}
+
+thread_local! {
+    /// What this thread's last small array left: who opens and closes small databases by the thousand, to prove something of
+    /// each, is spared the page faults.
+    static KEPT: Cell<Option<Space>> = const { Cell::new(None) };
+}
+
+impl Space {
+    /// Address space for `most` lines, or for as many as there is space for.
+    fn reserve(least: usize, most: usize) -> io::Result<Space> {
+        if let Some(kept) = KEPT.try_with(Cell::take).ok().flatten()
+            && kept.lines == most
+        {
+            return Ok(kept);
+        }
+        if cfg!(miri) {
+            let count = most.min(MIRI_LINES);
+            let lines: Box<[Line]> = (0..count).map(|_| [const { AtomicU64::new(0) }; LINE_WORDS]).collect();
+            let start = Box::into_raw(lines).cast();
+            return Ok(Space { start, lines: count, mapping: (std::ptr::null_mut(), 0) });
+        }
+        let mut lines = most;
+        loop {
+            match Space::reserve_exactly(lines) {
+                Err(_) if lines / 2 >= least => lines /= 2,
+                // Others need address space, too.
+                Ok(space) if lines < most => {
+                    drop(space);
+                    return Space::reserve_exactly((lines / 4).max(least));
+                }
+                space => return space,
+            }
+        }
+    }
+
+    fn reserve_exactly(lines: usize) -> io::Result<Space> {
+        use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+        let bytes = lines.checked_mul(LINE_BYTES).and_then(|bytes| bytes.checked_add(HUGE_PAGE_BYTES));
+        let bytes = bytes.ok_or(io::ErrorKind::InvalidInput)?;
+        // Without access it counts as no memory, however the system counts.
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a fresh private anonymous mapping aliases nothing.
+        let mapped = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, ProtFlags::empty(), flags) }?;
+        let skip = mapped.cast::<u8>().align_offset(HUGE_PAGE_BYTES);
+        // SAFETY: the mapping is longer than what is reserved by the alignment, so `skip` lies within it.
+        let start = unsafe { mapped.cast::<u8>().add(skip) }.cast::<Line>().cast_const();
+        Ok(Space { start, lines, mapping: (mapped, bytes) })
+    }
+}
+
+impl Drop for Space {
+    fn drop(&mut self) {
+        if cfg!(miri) {
+            let lines = std::ptr::slice_from_raw_parts_mut(self.start.cast_mut(), self.lines);
+            // SAFETY: `reserve` leaked a boxed slice of exactly this length.
+            drop(unsafe { Box::from_raw(lines) });
+        } else {
+            // SAFETY: exactly the mapping that `reserve_exactly` made; no borrow outlives self.
+            let _ = unsafe { rustix::mm::munmap(self.mapping.0, self.mapping.1) };
+        }
+    }
+}
+
 /// An array of zeroed cache lines that grows and never moves: address space for as many as there may ever be, of which the
 /// first ones are usable. So a line is found by one addition.
 pub(crate) struct Lines {
+    /// There until the array is dropped.
+    space: Option<Space>,
     start: *const Line,
-    /// Lines of address space behind `start`.
-    reserved: usize,
-    /// What was mapped, and is to be unmapped.
-    mapping: (*mut std::ffi::c_void, usize),
     usable: AtomicUsize,
 }
 
@@ -106,44 +180,8 @@ impl Lines {
     /// # Errors
     /// The operating system's, when there is not even space for `least`.
     pub(crate) fn reserve(least: usize, most: usize) -> io::Result<Lines> {
-        if cfg!(miri) {
-            let reserved = most.min(MIRI_LINES);
-            let lines: Box<[Line]> =
-                (0..reserved).map(|_| [const { AtomicU64::new(0) }; LINE_WORDS]).collect();
-            let start = Box::into_raw(lines).cast();
-            return Ok(Lines {
-                start,
-                reserved,
-                mapping: (std::ptr::null_mut(), 0),
-                usable: AtomicUsize::new(0),
-            });
-        }
-        let mut reserved = most;
-        loop {
-            match Lines::reserve_exactly(reserved) {
-                Err(_) if reserved / 2 >= least => reserved /= 2,
-                // Others need address space, too.
-                Ok(lines) if reserved < most => {
-                    drop(lines);
-                    return Lines::reserve_exactly((reserved / 4).max(least));
-                }
-                lines => return lines,
-            }
-        }
-    }
-
-    fn reserve_exactly(reserved: usize) -> io::Result<Lines> {
-        use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
-        let bytes = reserved.checked_mul(LINE_BYTES).and_then(|bytes| bytes.checked_add(HUGE_PAGE_BYTES));
-        let bytes = bytes.ok_or(io::ErrorKind::InvalidInput)?;
-        // Without access it counts as no memory, however the system counts.
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a fresh private anonymous mapping aliases nothing.
-        let mapped = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, ProtFlags::empty(), flags) }?;
-        let skip = mapped.cast::<u8>().align_offset(HUGE_PAGE_BYTES);
-        // SAFETY: the mapping is longer than what is reserved by the alignment, so `skip` lies within it.
-        let start = unsafe { mapped.cast::<u8>().add(skip) }.cast::<Line>().cast_const();
-        Ok(Lines { start, reserved, mapping: (mapped, bytes), usable: AtomicUsize::new(0) })
+        let space = Space::reserve(least, most)?;
+        Ok(Lines { start: space.start, space: Some(space), usable: AtomicUsize::new(0) })
     }
 
     /// Makes the first `count` lines usable, on huge pages where the kernel grants them. Not for two threads at once.
@@ -152,12 +190,12 @@ impl Lines {
     /// `OutOfMemory` beyond the address space that was reserved; the operating system's.
     pub(crate) fn grow_to(&self, count: usize) -> io::Result<()> {
         use rustix::mm::{Advice, MprotectFlags, madvise, mprotect};
-        if count > self.reserved {
+        if self.space.as_ref().is_none_or(|space| count > space.lines) {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
         if !cfg!(miri) {
             let (start, bytes) = (self.start.cast_mut().cast(), count * LINE_BYTES);
-            // SAFETY: `count` is at most `reserved`, so the range is part of the mapping; access is only ever added.
+            // SAFETY: `count` is within the space, so the range is part of the mapping; access is only ever added.
             unsafe { mprotect(start, bytes, MprotectFlags::READ | MprotectFlags::WRITE) }?;
             if bytes >= HUGE_PAGE_BYTES {
                 // SAFETY: as above. Refusal is harmless: small pages work too.
@@ -187,14 +225,15 @@ impl Lines {
 
 impl Drop for Lines {
     fn drop(&mut self) {
-        if cfg!(miri) {
-            let lines = std::ptr::slice_from_raw_parts_mut(self.start.cast_mut(), self.reserved);
-            // SAFETY: `reserve` leaked a boxed slice of exactly this length.
-            drop(unsafe { Box::from_raw(lines) });
-        } else {
-            // SAFETY: exactly the mapping that `reserve_exactly` made; no borrow outlives self.
-            let _ = unsafe { rustix::mm::munmap(self.mapping.0, self.mapping.1) };
+        let used = self.usable();
+        if used > KEPT_LINES_MAX {
+            return;
         }
+        for number in 0..used {
+            self.line(number as u64).iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        }
+        // A thread that ends keeps nothing.
+        let _ = KEPT.try_with(|kept| kept.set(self.space.take()));
     }
 }
 
