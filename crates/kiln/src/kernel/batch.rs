@@ -38,7 +38,9 @@ impl Engine {
             let _pin = epoch::pin();
             let hashes = &hashes[..items.len()];
             hashes.iter().for_each(|&hash| self.index.prefetch(hash));
-            hashes.iter().for_each(|&hash| self.prefetch_record(self.index.bucket_of(hash), hash));
+            for &hash in hashes {
+                let _ = self.fetch_candidate(self.index.bucket_of(hash), hash);
+            }
         }
         hashes
     }

@@ -128,11 +128,30 @@ impl Change<'_> {
 #[derive(Clone, Copy, Default)]
 struct Step {
     bucket: Bucket,
+    /// Where the key's newest record probably is.
+    candidate: Address,
     current: Current,
     admitted: bool,
     /// Where the new record goes; the current address for an update in place; none for a write that changes
     /// nothing.
     target: Address,
+    /// Bytes of a new record whose place is still to be found; 0 for others.
+    wanted_bytes: u64,
+}
+
+/// The key gets its first record.
+fn is_new_key(step: &Step, write: &Write) -> bool {
+    step.current.address == NO_ADDRESS && !write.delete
+}
+
+/// Where a write goes.
+pub(crate) enum Place {
+    /// It changes nothing: the deletion of what is not there.
+    Nowhere,
+    /// Into the current record, which is here.
+    There(Address),
+    /// Into a new record of so many bytes.
+    New(u64),
 }
 
 /// Scratch space of a commit, kept from one to the next so that committing allocates nothing.
@@ -237,16 +256,18 @@ impl Engine {
         first_committer: Option<u64>,
         early: Option<u64>,
     ) -> Result<u64, Setback> {
-        self.locate_all(writes, scratch)?;
+        let has_new_keys = self.locate_all(writes, scratch)?;
         if let Some(snapshot) = first_committer
             && !planted(Bug::FirstCommitterIgnored)
             && scratch.steps.iter().any(|step| step.current.version > snapshot)
         {
             return Err(Setback::Conflict);
         }
-        self.reserve_for_new_keys(writes, scratch)?;
-        if !planted(Bug::AdmitsAfterValidation) {
-            self.admit_all(pin, writes, reads, scratch)?;
+        if has_new_keys {
+            self.reserve_for_new_keys(writes, scratch)?;
+            if !planted(Bug::AdmitsAfterValidation) {
+                self.admit_all(pin, writes, reads, scratch)?;
+            }
         }
         let version = early.unwrap_or_else(|| self.clock.now());
         if !planted(Bug::ValidatesBeforeLocking) && !self.reads_hold(reads, &scratch.locks) {
@@ -301,11 +322,14 @@ impl Engine {
         }
     }
 
-    /// Step 2, first half: the current record of every written key.
-    fn locate_all(&self, writes: &WriteSet, scratch: &mut CommitScratch) -> Result<(), Setback> {
-        let mut cold = false;
-        self.prefetch_records(writes, scratch);
-        for (at, write) in writes.writes().iter().enumerate() {
+    /// Step 2, first half: the current record of every written key. True if one gets its first.
+    fn locate_all(&self, writes: &WriteSet, scratch: &mut CommitScratch) -> Result<bool, Setback> {
+        // All are fetched before one is looked at, so that their cache misses overlap.
+        for (step, write) in scratch.steps.iter_mut().zip(writes.writes()) {
+            step.candidate = self.fetch_candidate(step.bucket, write.hash);
+        }
+        let (mut cold, mut has_new_keys) = (false, false);
+        for (at, (step, write)) in scratch.steps.iter_mut().zip(writes.writes()).enumerate() {
             let resolved = &mut scratch.resolved;
             let mut known = |address| {
                 let found =
@@ -316,39 +340,49 @@ impl Engine {
                 }
                 found.flatten()
             };
-            let step = &mut scratch.steps[at];
-            step.current = self.locate(step.bucket, &writes.change(write), &mut known);
+            step.current = self.locate(step.bucket, step.candidate, &writes.change(write), &mut known);
+            has_new_keys |= is_new_key(step, write);
         }
-        if cold { Err(Setback::Cold) } else { Ok(()) }
+        if cold { Err(Setback::Cold) } else { Ok(has_new_keys) }
     }
 
-    /// Lets the cache misses of several records overlap.
-    fn prefetch_records(&self, writes: &WriteSet, scratch: &CommitScratch) {
-        if let [_, _, ..] = writes.writes() {
-            for (write, step) in writes.writes().iter().zip(&scratch.steps) {
-                self.prefetch_record(step.bucket, write.hash);
-            }
-        }
-    }
-
-    /// The current record of a key whose bucket is locked. `known` says what is known of an address on disk.
+    /// The current record of a key whose bucket is locked. `candidate` is where it probably is; `known` says what is known
+    /// of an address on disk.
     #[inline]
     pub(crate) fn locate(
+        &self,
+        bucket: Bucket,
+        candidate: Address,
+        change: &Change<'_>,
+        known: &mut dyn FnMut(Address) -> Resolved,
+    ) -> Current {
+        self.current_at(candidate, change).unwrap_or_else(|| self.look_for(bucket, change, known))
+    }
+
+    /// The record in memory at an address, if it is the key's.
+    #[inline]
+    fn current_at(&self, address: Address, change: &Change<'_>) -> Option<Current> {
+        if address == NO_ADDRESS {
+            return None;
+        }
+        self.log.view(address).filter(|view| view.is(change.object, change.key)).map(|view| Current {
+            address,
+            version: view.version(),
+            exists: view.shape().kind == Kind::Put,
+        })
+    }
+
+    /// As [`Self::locate`], for who has no candidate.
+    #[inline(never)]
+    pub(crate) fn look_for(
         &self,
         bucket: Bucket,
         change: &Change<'_>,
         known: &mut dyn FnMut(Address) -> Resolved,
     ) -> Current {
-        let found = self.index.find(bucket, change.hash, |address| {
-            if address < self.log.head() {
-                return known(address);
-            }
-            self.log.prefetch(address);
-            self.log.view(address).filter(|view| view.is(change.object, change.key)).map(|view| Current {
-                address,
-                version: view.version(),
-                exists: view.shape().kind == Kind::Put,
-            })
+        let found = self.index.find(bucket, change.hash, |address| match address < self.log.head() {
+            true => known(address),
+            false => self.current_at(address, change),
         });
         found.unwrap_or_default()
     }
@@ -390,7 +424,7 @@ impl Engine {
         scratch: &mut CommitScratch,
     ) -> Result<(), Setback> {
         for (step, write) in scratch.steps.iter_mut().zip(writes.writes()) {
-            if step.current.address != NO_ADDRESS || write.delete {
+            if !is_new_key(step, write) {
                 continue;
             }
             step.admitted = true;
@@ -431,52 +465,63 @@ impl Engine {
     /// new keys must be retracted; so that this is rare, there must be space for all.
     fn reserve_for_new_keys(&self, writes: &WriteSet, scratch: &mut CommitScratch) -> Result<(), Setback> {
         let purpose = writes.purpose();
-        let is_new = |step: &Step, write: &Write| step.current.address == NO_ADDRESS && !write.delete;
-        let (mut any, mut rest_bytes) = (false, 0);
+        let mut rest_bytes = 0;
         for (step, write) in scratch.steps.iter_mut().zip(writes.writes()) {
             let bytes = writes.change(write).log_bytes();
-            if is_new(step, write) {
+            if is_new_key(step, write) {
                 step.target = self.log.reserve(bytes, purpose).ok_or(Setback::NoLogSpace)?;
-                any = true;
             } else {
                 rest_bytes += bytes;
             }
         }
-        match any && rest_bytes > 0 && !self.log.has_space(rest_bytes, purpose) {
+        match rest_bytes > 0 && !self.log.has_space(rest_bytes, purpose) {
             true => Err(Setback::NoLogSpace),
             false => Ok(()),
         }
     }
 
-    /// Step 5: places for the other writes.
+    /// Step 5: places for the other writes. A small transaction takes its space in one piece: all threads share the log's tail.
     fn reserve_for_the_rest(
         &self,
         writes: &WriteSet,
         scratch: &mut CommitScratch,
         version: u64,
     ) -> Result<(), Setback> {
+        const PIECE_BYTES_MAX: u64 = 4096;
         let purpose = writes.purpose();
+        let mut bytes = 0;
         for (step, write) in scratch.steps.iter_mut().zip(writes.writes()) {
             if step.target == NO_ADDRESS {
-                let target = self.reserve(&writes.change(write), &step.current, version, purpose);
-                step.target = target.ok_or(Setback::NoLogSpace)?;
+                match self.place(&writes.change(write), &step.current, version) {
+                    Place::Nowhere => {}
+                    Place::There(address) => step.target = address,
+                    Place::New(wanted) => {
+                        step.wanted_bytes = wanted;
+                        bytes += wanted;
+                    }
+                }
             }
+        }
+        let is_small = bytes <= PIECE_BYTES_MAX;
+        let mut piece = NO_ADDRESS;
+        if is_small && bytes > 0 {
+            piece = self.log.reserve(bytes, purpose).ok_or(Setback::NoLogSpace)?;
+        }
+        for step in scratch.steps.iter_mut().filter(|step| step.wanted_bytes > 0) {
+            step.target = match is_small {
+                true => piece,
+                false => self.log.reserve(step.wanted_bytes, purpose).ok_or(Setback::NoLogSpace)?,
+            };
+            piece += step.wanted_bytes;
         }
         Ok(())
     }
 
-    /// Decides between update in place and a new record, and takes the space. Nothing for the deletion of what
-    /// is not there; `None` if the log has no space now.
+    /// Decides between update in place and a new record.
     #[inline]
-    pub(crate) fn reserve(
-        &self,
-        change: &Change<'_>,
-        current: &Current,
-        version: u64,
-        purpose: Purpose,
-    ) -> Option<Address> {
+    pub(crate) fn place(&self, change: &Change<'_>, current: &Current, version: u64) -> Place {
         if change.value.is_none() && !current.exists {
-            return Some(NO_ADDRESS);
+            return Place::Nowhere;
         }
         let shape = change.shape();
         if (current.version == version || planted(Bug::UpdatesClosedVersions))
@@ -484,9 +529,9 @@ impl Engine {
             && current.address != NO_ADDRESS
             && self.log.view(current.address).is_some_and(|view| view.shape().words() == shape.words())
         {
-            return Some(current.address);
+            return Place::There(current.address);
         }
-        self.log.reserve(shape.bytes(), purpose)
+        Place::New(shape.bytes())
     }
 
     #[cold]

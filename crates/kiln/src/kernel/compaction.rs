@@ -358,7 +358,7 @@ impl Engine {
     fn newest_in_memory(&self, bucket: Bucket, hash: u64, record: &DiskRecord<'_>) -> Address {
         let (object, key, value) = (record.shape.object, record.key, Some(record.value));
         let change = Change { object, hash, key, value };
-        let newest = self.locate(bucket, &change, &mut |_| None);
+        let newest = self.look_for(bucket, &change, &mut |_| None);
         if newest.exists { newest.address } else { NO_ADDRESS }
     }
 }

@@ -45,13 +45,12 @@ enum Memory {
 }
 
 impl Engine {
-    /// Has the processor fetch the records that may be those of a key with this hash.
+    /// Where the newest record of a key with this hash probably is, if it has one; the processor fetches it meanwhile.
     #[inline]
-    pub(crate) fn prefetch_record(&self, bucket: Bucket, hash: u64) {
-        let _ = self.index.find(bucket, hash, |address| {
-            self.log.prefetch(address);
-            None::<()>
-        });
+    pub(crate) fn fetch_candidate(&self, bucket: Bucket, hash: u64) -> Address {
+        let candidate = self.index.first_candidate(bucket, hash).unwrap_or(NO_ADDRESS);
+        self.log.prefetch(candidate);
+        candidate
     }
 
     /// Reads the newest record of a key into `out`. `None` if somebody holds the key's bucket for too long.

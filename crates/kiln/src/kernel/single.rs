@@ -21,7 +21,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use super::backoff::Backoff;
-use super::commit::{Change, Current, Resolved, Setback};
+use super::commit::{Change, Current, Place, Resolved, Setback};
 use super::engine::Engine;
 use super::read::Reading;
 use crate::error::Result;
@@ -197,7 +197,7 @@ impl Engine {
                 self.index.unlock_unchanged(bucket);
                 return Err(Setback::Conflict);
             }
-            None => self.locate(bucket, change, &mut |address| {
+            None => self.locate(bucket, self.fetch_candidate(bucket, change.hash), change, &mut |address| {
                 let known = resolved.iter().find(|known| known.0 == address).map(|known| known.1);
                 if known.is_none() {
                     resolved.push((address, None));
@@ -225,7 +225,11 @@ impl Engine {
             version = early.unwrap_or_else(|| self.clock.now());
         } else {
             version = early.unwrap_or_else(|| self.clock.now());
-            target = self.reserve(change, &current, version, change.purpose());
+            target = match self.place(change, &current, version) {
+                Place::Nowhere => Some(NO_ADDRESS),
+                Place::There(address) => Some(address),
+                Place::New(bytes) => self.log.reserve(bytes, change.purpose()),
+            };
         }
         let Some(target) = target else {
             self.index.unlock_unchanged(bucket);

@@ -116,24 +116,17 @@ impl<'db> Transaction<'db> {
         })
     }
 
+    #[inline]
     fn open_buffers(&self) -> Result<RefMut<'_, Buffers>> {
         if self.failed.get() {
-            return Err(Error::new(
-                ErrorKind::Aborted,
-                "this transaction has failed already and is aborted; begin a new one",
-            ));
+            return Err(has_failed());
         }
         if let Some(began) = self.began
             && began.elapsed() > self.engine.limits.transaction_age
         {
-            return Err(self.fail(Error::new(
-                ErrorKind::Limit,
-                "the transaction is older than transaction_age allows and is aborted; make it shorter, or raise the limit",
-            )));
+            return Err(self.fail(is_too_old()));
         }
-        let buffers = self.buffers.try_borrow_mut().map_err(|_| {
-            Error::input("a transaction's operation was called from within another one's closure")
-        })?;
+        let buffers = self.buffers.try_borrow_mut().map_err(|_| is_nested())?;
         Ok(RefMut::map(buffers, |buffers| {
             buffers.as_deref_mut().unwrap_or_else(|| unreachable!("not dropped yet"))
         }))
@@ -226,15 +219,13 @@ impl<'db> Transaction<'db> {
         }
     }
 
+    #[inline]
     fn check_entries(&self, buffers: &Buffers) -> Result<()> {
         let entries = buffers.reads.len() + buffers.writes.len();
-        if entries < self.engine.limits.transaction_entries {
-            return Ok(());
+        match entries < self.engine.limits.transaction_entries {
+            true => Ok(()),
+            false => Err(self.fail(too_many_entries(entries))),
         }
-        Err(self.fail(Error::new(
-            ErrorKind::Limit,
-            format!("the transaction reads and writes more than {entries} keys and is aborted; split it, or raise transaction_entries"),
-        )))
     }
 
     /// Registers a leaf of an object's ordered index as read.
@@ -317,12 +308,7 @@ impl<'db> Transaction<'db> {
         let (bytes, most) = (buffers.writes.log_bytes(), self.engine.limits.transaction_bytes);
         // One write alone always fits, whatever the limit.
         if bytes > most && buffers.writes.len() > 1 {
-            return Err(self.fail(Error::new(
-                ErrorKind::Limit,
-                format!(
-                    "the transaction writes {bytes} bytes, more than the {most} allowed, and is aborted; split it, or raise transaction_bytes (or the memory)"
-                ),
-            )));
+            return Err(self.fail(too_many_bytes(bytes, most)));
         }
         Ok(())
     }
@@ -504,6 +490,45 @@ impl Drop for Transaction<'_> {
             }
         });
     }
+}
+
+#[cold]
+fn has_failed() -> Error {
+    let what = "this transaction has failed already and is aborted; begin a new one";
+    Error::new(ErrorKind::Aborted, what)
+}
+
+#[cold]
+fn is_too_old() -> Error {
+    Error::new(
+        ErrorKind::Limit,
+        "the transaction is older than transaction_age allows and is aborted; make it shorter, or raise the limit",
+    )
+}
+
+#[cold]
+fn is_nested() -> Error {
+    Error::input("a transaction's operation was called from within another one's closure")
+}
+
+#[cold]
+fn too_many_entries(entries: usize) -> Error {
+    Error::new(
+        ErrorKind::Limit,
+        format!(
+            "the transaction reads and writes more than {entries} keys and is aborted; split it, or raise transaction_entries"
+        ),
+    )
+}
+
+#[cold]
+fn too_many_bytes(bytes: usize, most: usize) -> Error {
+    Error::new(
+        ErrorKind::Limit,
+        format!(
+            "the transaction writes {bytes} bytes, more than the {most} allowed, and is aborted; split it, or raise transaction_bytes (or the memory)"
+        ),
+    )
 }
 
 /// The sum of a key's integer and `delta`.

@@ -200,13 +200,17 @@ impl HashIndex {
     }
 
     /// Unlocks a bucket whose contents the caller changed.
+    ///
+    /// Releasing is enough, where locking and validating are sequentially consistent: a validation that comes after a lock in
+    /// that order finds the lock or what followed it, and whoever finds the bucket unlocked has everything that was done under
+    /// the lock behind it. A stronger store would wait until the record has reached the cache.
     #[inline]
     pub(crate) fn unlock_changed(&self, bucket: Bucket) {
         let control = self.control(bucket);
         let word = control.load(Ordering::Relaxed);
         debug_assert_eq!(word & LOCK, LOCK);
         let sequence = (word + SEQUENCE_ONE) & SEQUENCE_MASK;
-        control.store(word & !(SEQUENCE_MASK | LOCK) | sequence, Ordering::SeqCst);
+        control.store(word & !(SEQUENCE_MASK | LOCK) | sequence, Ordering::Release);
     }
 
     /// Unlocks a bucket that the caller left as it was.
@@ -215,7 +219,17 @@ impl HashIndex {
         let control = self.control(bucket);
         let word = control.load(Ordering::Relaxed);
         debug_assert_eq!(word & LOCK, LOCK);
-        control.store(word & !LOCK, Ordering::SeqCst);
+        control.store(word & !LOCK, Ordering::Release);
+    }
+
+    /// The first address in the bucket, overflow aside, that may be that of a key with this hash: for who wants something
+    /// fetched.
+    #[inline]
+    pub(crate) fn first_candidate(&self, bucket: Bucket, hash: u64) -> Option<Address> {
+        let line = self.buckets.line(bucket);
+        let tag = self.tag_of(hash);
+        let at = matching_slots(line, |entry| has_tag(entry, tag)).trailing_zeros() as usize;
+        (at < ENTRIES).then(|| address_of(line[at].load(Ordering::Acquire)))
     }
 
     /// Looks at the addresses in the bucket that may be those of a key with this hash, until `look` has found
@@ -231,7 +245,7 @@ impl HashIndex {
         let mut line = self.buckets.line(bucket);
         let mut overflow = line[CONTROL].load(Ordering::Acquire) >> OVERFLOW_SHIFT;
         loop {
-            let mut matching = matching_slots(line, tag);
+            let mut matching = matching_slots(line, |entry| has_tag(entry, tag));
             while matching != 0 {
                 let entry = line[matching.trailing_zeros() as usize].load(Ordering::Acquire);
                 matching &= matching - 1;
@@ -332,7 +346,13 @@ impl HashIndex {
     #[inline]
     fn slot_of(&self, bucket: Bucket, hash: u64, address: Address) -> Option<&AtomicU64> {
         let entry = self.entry(hash, address);
-        self.slots(bucket).find(|slot| slot.load(Ordering::Relaxed) == entry)
+        let line = self.buckets.line(bucket);
+        let at = matching_slots(line, |slot| slot == entry).trailing_zeros() as usize;
+        if at < ENTRIES {
+            return Some(&line[at]);
+        }
+        let overflow = line[CONTROL].load(Ordering::Acquire) >> OVERFLOW_SHIFT;
+        self.overflow.slots(overflow).find(|slot| slot.load(Ordering::Relaxed) == entry)
     }
 
     /// Adds the entry of a key that has none. The caller holds the bucket. True if the bucket overflowed:
@@ -504,16 +524,22 @@ impl Overflow {
 
 const TAG_MASK: u64 = !0 << (64 - TAG_BITS);
 
-/// One bit for each slot whose entry has the tag; a free slot may pass for one with tag 0. All are compared before one is looked at: a branch on the place of the
+/// One bit for each slot of the line that `matches`. All are compared before one is looked at: a branch on the place of the
 /// match would be mispredicted most of the time, and the processor could not begin with the next operation's cache
 /// misses while it waits for this one's.
-#[inline]
-fn matching_slots(line: &Line, tag: u64) -> u32 {
+#[inline(always)]
+fn matching_slots(line: &Line, matches: impl Fn(u64) -> bool) -> u32 {
     let mut matching = 0;
-    for (at, slot) in line[..ENTRIES].iter().enumerate() {
-        matching |= u32::from((slot.load(Ordering::Acquire) ^ tag) >> (64 - TAG_BITS) == 0) << at;
+    for slot in line[..ENTRIES].iter().rev() {
+        matching = matching << 1 | u32::from(matches(slot.load(Ordering::Acquire)));
     }
     matching
+}
+
+/// A free slot may pass for an entry with tag 0.
+#[inline(always)]
+fn has_tag(entry: u64, tag: u64) -> bool {
+    (entry ^ tag) < 1 << (64 - TAG_BITS)
 }
 
 #[inline]
