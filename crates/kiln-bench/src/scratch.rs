@@ -22,6 +22,20 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
+    /// The directory for measurements that need so much room. Says what makes their figures worthless.
+    pub(crate) fn for_measuring(path: &Path, bytes: u64) -> Result<Scratch> {
+        if cfg!(debug_assertions) {
+            eprintln!("kiln-bench: this is a debug build, its figures mean nothing: use cargo run --release");
+        }
+        let scratch = Scratch::create(path)?;
+        scratch.require_space(bytes)?;
+        if scratch.in_memory() {
+            let path = path.display();
+            eprintln!("kiln-bench: {path} is in memory: nothing about durability can be measured there");
+        }
+        Ok(scratch)
+    }
+
     /// Makes the directory, or takes an empty or abandoned one.
     pub(crate) fn create(path: &Path) -> Result<Scratch> {
         let made = match fs::create_dir(path) {

@@ -75,18 +75,8 @@ impl Run<'_> {
 
 /// Measures everything that was asked for.
 pub(crate) fn run(settings: &Settings) -> Result<()> {
-    if cfg!(debug_assertions) {
-        eprintln!("kiln-bench: this is a debug build, its figures mean nothing: use cargo run --release");
-    }
     let watch = Watch::start(None);
-    let scratch = Scratch::create(&settings.dir)?;
-    scratch.require_space(space_needed(settings))?;
-    if scratch.in_memory() {
-        eprintln!(
-            "kiln-bench: {} is in memory: nothing about durability can be measured there",
-            settings.dir.display()
-        );
-    }
+    let scratch = Scratch::for_measuring(&settings.dir, space_needed(settings))?;
     let steps = settings.sections.iter().map(|section| match section {
         Section::Single => single_key::STEPS,
         Section::Transactions => transactions::STEPS,

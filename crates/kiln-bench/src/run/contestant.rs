@@ -18,7 +18,7 @@ use crate::results::Row;
 use crate::scratch::disk_bytes;
 use crate::usage::Usage;
 use crate::workloads::spec::{self, Dataset, Kind, Workload};
-use crate::workloads::tpcc::{self, Tpcc};
+use crate::workloads::tpcc::Tpcc;
 use crate::workloads::{self, Data, Operation};
 
 /// The window of a contestant that has none.
@@ -31,20 +31,17 @@ pub(crate) fn serve() -> Result<()> {
     let mut lines = std::io::stdin().lock().lines();
     let first = lines.next().context("no contestant was named")??;
     let contestant: Contestant = serde_json::from_str(&first)?;
-    let (shape, sizes, records) = match contestant.content {
-        Content::Table { sizes, records } => (Shape::Table, sizes, records),
-        Content::Map { sizes, records } => (Shape::Map, sizes, records),
-        Content::Tpcc { warehouses } => {
-            let rows = u64::from(warehouses) * tpcc::WAREHOUSE_ROWS;
-            (Shape::Table, Dataset::Tpcc.default_sizes(), rows)
-        }
+    let (shape, sizes) = match contestant.content {
+        Content::Table { sizes, .. } => (Shape::Table, sizes),
+        Content::Map { sizes, .. } => (Shape::Map, sizes),
+        Content::Tpcc { .. } => (Shape::Table, Dataset::Tpcc.default_sizes()),
     };
     let settings = Settings {
         path: contestant.path.clone(),
         mode: contestant.mode,
         shape,
         sizes,
-        records,
+        records: contestant.content.records(),
         cache_bytes: contestant.cache_bytes,
         window: contestant.window_ms.map_or(NO_WINDOW, Duration::from_millis),
     };
@@ -246,11 +243,9 @@ impl<E: Engine> Served<'_, E> {
         persist: Duration,
     ) -> Row {
         let contestant = self.contestant;
-        let (sizes, records) = match contestant.content {
-            Content::Table { sizes, records } | Content::Map { sizes, records } => (sizes, records),
-            Content::Tpcc { warehouses } => {
-                (Sizes { key_bytes: 0, value_bytes: 0 }, u64::from(warehouses) * tpcc::WAREHOUSE_ROWS)
-            }
+        let sizes = match contestant.content {
+            Content::Table { sizes, .. } | Content::Map { sizes, .. } => sizes,
+            Content::Tpcc { .. } => Sizes { key_bytes: 0, value_bytes: 0 },
         };
         // Only maps are asked for batches.
         let batch = if workload.dataset == Dataset::Map { cell.batch } else { 1 };
@@ -265,7 +260,7 @@ impl<E: Engine> Served<'_, E> {
             threads: cell.threads,
             batch,
             window_ms: contestant.window_ms,
-            records,
+            records: contestant.content.records(),
             cache_bytes: contestant.cache_bytes,
             round: cell.round,
             ops,

@@ -32,19 +32,9 @@ const WARM_UP_S: f64 = 0.1;
 
 /// Measures everything that was asked for.
 pub(crate) fn run(settings: &RunSettings) -> Result<()> {
-    if cfg!(debug_assertions) {
-        eprintln!("kiln-bench: this is a debug build, its figures mean nothing: use cargo run --release");
-    }
     let plan = Plan::make(settings)?;
     let watch = Watch::start(None);
-    let scratch = Scratch::create(&settings.dir)?;
-    scratch.require_space(plan.disk_bytes())?;
-    if scratch.in_memory() {
-        eprintln!(
-            "kiln-bench: {} is in memory: nothing about durability can be measured there",
-            settings.dir.display()
-        );
-    }
+    let scratch = Scratch::for_measuring(&settings.dir, plan.disk_bytes())?;
     if let Some(warning) = plan.memory_warning() {
         eprintln!("kiln-bench: {warning}");
     }

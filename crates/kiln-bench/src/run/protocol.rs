@@ -8,6 +8,7 @@ use crate::engines::catalog::{Mode, Name};
 use crate::generate::Sizes;
 use crate::generate::draws::Distribution;
 use crate::results::Row;
+use crate::workloads::tpcc;
 
 /// Who takes part: an engine in a mode, with its data. The first line that a contestant reads.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -42,6 +43,16 @@ pub(super) enum Content {
     Map { sizes: Sizes, records: u64 },
     /// TPC-C's tables.
     Tpcc { warehouses: u16 },
+}
+
+impl Content {
+    /// How many rows it has to begin with.
+    pub(super) fn records(self) -> u64 {
+        match self {
+            Content::Table { records, .. } | Content::Map { records, .. } => records,
+            Content::Tpcc { warehouses } => u64::from(warehouses) * tpcc::WAREHOUSE_ROWS,
+        }
+    }
 }
 
 /// What a contestant is asked to do next.
