@@ -40,15 +40,15 @@ macro_rules! bugs {
                 match self { $(Bug::$bug => $what,)* }
             }
 
-            /// True if it takes a certain interleaving, so that it is looked for in the build in which all of them can be
-            /// had (the feature `schedules`).
-            pub fn is_in_schedules(self) -> bool {
+            /// The build in which it is looked for, if that is not the usual one: `schedules` (a feature), if it takes a
+            /// certain interleaving; `loom` (a program), if it takes weakly ordered memory.
+            pub fn build(self) -> Option<&'static str> {
                 match self { $(Bug::$bug => bugs!(@in $($build)?),)* }
             }
         }
     };
-    (@in schedules) => { true };
-    (@in) => { false };
+    (@in $build:ident) => { Some(stringify!($build)) };
+    (@in) => { None };
 }
 
 bugs! {
@@ -129,6 +129,8 @@ bugs! {
     HorizonBeforeFailure "horizon-before-failure" "What has just become durable passes for lost if the next hardening fails." in schedules,
     TailTakenTwice "tail-taken-twice" "Two commits may get the same log space." in schedules,
     SingleNotValidated "single-not-validated" "A read-modify-write of one key does not look whether it has changed meanwhile." in schedules,
+    UnpinOrdersNothing "unpin-orders-nothing" "What was done under a pin may show only after its end." in loom,
+    PinOrdersNothing "pin-orders-nothing" "What is done under a pin may happen before it." in loom,
     CommitInTwoVersions "commit-in-two-versions" "The last write of a transaction of several gets the next version.",
 }
 

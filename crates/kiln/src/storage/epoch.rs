@@ -92,7 +92,9 @@ pub(crate) fn pin() -> Pin {
         if depth == 0 {
             let sequence = registration.slot.sequence.load(Ordering::Relaxed);
             registration.slot.sequence.store(sequence + 1, Ordering::Relaxed);
-            barrier::light();
+            if !planted(Bug::PinOrdersNothing) {
+                barrier::light();
+            }
         }
     });
     Pin { not_send: PhantomData }
@@ -106,7 +108,9 @@ impl Drop for Pin {
             registration.depth.set(depth);
             if depth == 0 || planted(Bug::InnerUnpinEnds) {
                 let sequence = registration.slot.sequence.load(Ordering::Relaxed);
-                registration.slot.sequence.store(sequence + 1, Ordering::Release);
+                let order =
+                    if planted(Bug::UnpinOrdersNothing) { Ordering::Relaxed } else { Ordering::Release };
+                registration.slot.sequence.store(sequence + 1, order);
             }
         });
     }
