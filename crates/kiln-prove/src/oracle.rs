@@ -239,8 +239,10 @@ mod tests {
             broken.remove(key);
             noticed += usize::from(invariants(&broken).is_err());
         }
-        // Only the number of visits is free.
-        assert!(noticed >= state.len() - 1, "{noticed} of {} missing rows were noticed", state.len());
+        // What operations outside of transactions write is free.
+        let is_free = |(_, key): &&(Place, Vec<u8>)| matches!(key.first(), Some(b'v' | b'n'));
+        let bound = state.keys().filter(|key| !is_free(key)).count();
+        assert!(noticed >= bound && bound > 10, "{noticed} of {bound} missing rows were noticed");
     }
 
     /// A disk that reports syncs which it does not carry out loses what was acknowledged: the crash tests must

@@ -245,9 +245,9 @@ impl<'a> Shift<'a> {
             return self.persist();
         }
         match self.random.below(100) {
-            0..=54 => self.deed(),
-            55..=58 => self.aborted(),
-            59..=61 => self.single_operation(),
+            0..=49 => self.deed(),
+            50..=53 => self.aborted(),
+            54..=61 => self.single_operation(),
             62..=65 => self.snapshot_transaction(),
             66..=68 => self.persist(),
             69..=73 => self.wait_for_receipt(),
