@@ -66,6 +66,8 @@ struct Sweep {
     samples: u64,
     /// All subsets are tried up to this many loss units.
     exhaustive_units: usize,
+    /// Only so many steps are looked at, of the last ones: those before only make the log long.
+    last_steps: Option<usize>,
 }
 
 impl Sweep {
@@ -78,8 +80,10 @@ impl Sweep {
             Name::Large => (6, 4),
             Name::Lazy => (10, 4),
             Name::Skewed => (6, 4),
+            Name::Long => (2, 2),
         };
-        Sweep { workload, profile: workload.profile(), samples, exhaustive_units }
+        let last_steps = (workload == Name::Long).then_some(2);
+        Sweep { workload, profile: workload.profile(), samples, exhaustive_units, last_steps }
     }
 }
 
@@ -137,7 +141,15 @@ impl Sweep {
         };
         replay_at(0);
         let steps = run_until(self.profile, seed, u64::MAX).disk.steps();
-        for step in (0..=steps).filter(|step| only.is_none_or(|only| only == *step)) {
+        let mut random = Random::new(seed);
+        let wanted: Vec<u64> = match (only, self.last_steps) {
+            (Some(only), _) => vec![only.min(steps)],
+            (None, None) => (0..=steps).collect(),
+            (None, Some(count)) => {
+                (0..count).map(|_| steps - random.below(steps as usize / 16) as u64).collect()
+            }
+        };
+        for step in wanted {
             replay_at(step);
             let crashed = run_until(self.profile, seed, step);
             for (pattern, disk) in disks_after(&crashed, self).enumerate() {

@@ -30,6 +30,7 @@ const ATTEMPTS: &[Attempt] = &[
     ("isolation", "library", 2.0),
     ("crash", "large", 2.0),
     ("corrupt", "large", 2.0),
+    ("crash", "long", 1.0),
 ];
 
 /// What power cuts of the real server must notice, too, on their own: what is written too late, or not synced.

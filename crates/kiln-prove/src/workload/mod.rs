@@ -28,6 +28,9 @@ pub(crate) const SESSIONS: [&str; 2] = ["teller one", "teller two"];
 const RECEIPTS_HELD: usize = 12;
 const SNAPSHOTS_HELD: usize = 2;
 
+/// Segments of which a long log needs few.
+const LONG_SEGMENTS: u64 = 1 << 20;
+
 /// What a workload is like.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Profile {
@@ -43,6 +46,8 @@ pub(crate) struct Profile {
     pub(crate) ballast_one_in: usize,
     /// Values that are written once, before all else.
     pub(crate) cold_keys: usize,
+    /// Transactions before all else, each of which writes one large value for good and overwrites another.
+    pub(crate) filling: usize,
     /// The size of the log's segments.
     pub(crate) segment_bytes: u64,
     /// How many times as long as the live data the log may become.
@@ -65,6 +70,7 @@ pub(crate) const THREE: Profile = Profile {
     long_one_in: 1_000,
     ballast_one_in: 1_000,
     cold_keys: 0,
+    filling: 0,
     segment_bytes: SMALLEST_SEGMENTS,
     space_amplification: USUAL_AMPLIFICATION,
 };
@@ -77,6 +83,7 @@ pub(crate) const TINY: Profile = Profile {
     long_one_in: 1_000,
     ballast_one_in: 1_000,
     cold_keys: 0,
+    filling: 0,
     segment_bytes: SMALLEST_SEGMENTS,
     space_amplification: USUAL_AMPLIFICATION,
 };
@@ -89,6 +96,7 @@ pub(crate) const SMALL: Profile = Profile {
     long_one_in: 1_000,
     ballast_one_in: 1_000,
     cold_keys: 0,
+    filling: 0,
     segment_bytes: SMALLEST_SEGMENTS,
     space_amplification: USUAL_AMPLIFICATION,
 };
@@ -101,6 +109,7 @@ pub(crate) const LARGE: Profile = Profile {
     long_one_in: 8,
     ballast_one_in: 4,
     cold_keys: 0,
+    filling: 0,
     segment_bytes: LARGER_SEGMENTS,
     space_amplification: USUAL_AMPLIFICATION,
 };
@@ -113,6 +122,7 @@ pub(crate) const LAZY: Profile = Profile {
     long_one_in: 8,
     ballast_one_in: 16,
     cold_keys: 0,
+    filling: 0,
     segment_bytes: LARGER_SEGMENTS,
     space_amplification: USUAL_AMPLIFICATION,
 };
@@ -125,8 +135,23 @@ pub(crate) const SKEWED: Profile = Profile {
     long_one_in: 4,
     ballast_one_in: 2,
     cold_keys: 24,
+    filling: 0,
     segment_bytes: SMALLEST_SEGMENTS,
     space_amplification: 1.1,
+};
+
+/// A log so long that several threads recover it, which takes more than 16 MiB. What stays keeps its beginning from being
+/// compacted.
+pub(crate) const LONG: Profile = Profile {
+    operations: 30,
+    safe_one_in: 3,
+    filler_max: 2_500,
+    long_one_in: 8,
+    ballast_one_in: 4,
+    cold_keys: 0,
+    filling: 1_250,
+    segment_bytes: LONG_SEGMENTS,
+    space_amplification: 100.0,
 };
 
 /// The workloads, for the command line.
@@ -144,11 +169,13 @@ pub(crate) enum Name {
     Lazy,
     /// Data of which a part is overwritten all the time; the log is compacted.
     Skewed,
+    /// A log that several threads recover.
+    Long,
 }
 
 impl Name {
-    pub(crate) const ALL: [Name; 6] =
-        [Name::Three, Name::Tiny, Name::Small, Name::Large, Name::Lazy, Name::Skewed];
+    pub(crate) const ALL: [Name; 7] =
+        [Name::Three, Name::Tiny, Name::Small, Name::Large, Name::Lazy, Name::Skewed, Name::Long];
 
     pub(crate) fn as_str(self) -> &'static str {
         match self {
@@ -158,6 +185,7 @@ impl Name {
             Name::Large => "large",
             Name::Lazy => "lazy",
             Name::Skewed => "skewed",
+            Name::Long => "long",
         }
     }
 
@@ -169,6 +197,7 @@ impl Name {
             Name::Large => LARGE,
             Name::Lazy => LAZY,
             Name::Skewed => SKEWED,
+            Name::Long => LONG,
         }
     }
 }
@@ -219,8 +248,28 @@ impl<'a> Shift<'a> {
             if profile.cold_keys > 0 {
                 shift.transaction(load_cold)?;
             }
+            shift.fill()?;
         }
         Ok(shift)
+    }
+
+    /// Writes a large value for good and overwrites another, so many times as the profile says.
+    fn fill(&mut self) -> Result<()> {
+        for number in 0..self.profile.filling {
+            let entries = [
+                (format!("cold {number}").into_bytes(), 15_000),
+                (format!("hot {}", self.random.below(40)).into_bytes(), 1_500),
+            ];
+            let entries = entries.map(|(key, bytes)| (key, self.random.bytes(bytes)));
+            let commit = self.db.transact(|tx| {
+                entries.iter().try_for_each(|(key, value)| tx.put(&self.objects.numbers, key, value))
+            })?;
+            let version = commit.version().number();
+            commit.forget();
+            let writes = entries.map(|(key, value)| ((Place::Numbers, key), Some(value.into())));
+            self.history.commit(version, Writes::from(writes), None);
+        }
+        Ok(())
     }
 
     /// Carries out the profile's operations.

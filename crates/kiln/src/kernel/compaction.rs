@@ -345,7 +345,8 @@ impl Engine {
             return Err(Setback::NoLogSpace);
         };
         let words = self.log.memory(target, record.shape.bytes());
-        record::write(words, record.shape, version, newest, record.key, record.value);
+        let previous = if planted(Bug::CompactionLosesPrevious) { NO_ADDRESS } else { newest };
+        record::write(words, record.shape, version, previous, record.key, record.value);
         let replaced = self.index.replace(bucket, hash, newest, target);
         assert!(replaced, "the entry of a live record is gone though its bucket is locked");
         // Readers that have the old address may find its segment gone, and must see that something has changed.

@@ -248,7 +248,8 @@ impl<'a> Work<'a> {
             }
         }
         let change = self.change_of(address, record);
-        piece.parts[self.part_of(change.hash)].push(change);
+        let hash = if planted(Bug::PartsMixed) { address >> 4 } else { change.hash };
+        piece.parts[self.part_of(hash)].push(change);
     }
 
     /// Applies everything of one part, in the order of the log.
@@ -257,8 +258,9 @@ impl<'a> Work<'a> {
         let mut applier =
             Applier { work: self, liveness: &mut liveness, object: None, keys: 0, overflowed: false };
         let mut released = round.released[part].iter().peekable();
-        for piece in &self.pieces[..round.count] {
-            let piece = piece.read();
+        for number in 0..round.count {
+            let number = if planted(Bug::PiecesBackwards) { round.count - 1 - number } else { number };
+            let piece = self.pieces[number].read();
             let changes = &piece.parts[part];
             changes.iter().take(Applier::AHEAD).for_each(|change| self.index.prefetch(change.hash));
             for (group, first) in changes.chunks(Applier::GROUP).zip((0..).step_by(Applier::GROUP)) {
