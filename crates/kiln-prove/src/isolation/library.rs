@@ -6,10 +6,10 @@ use kiln::{Commit, Error, ErrorKind, Isolation, Kiln, Session, Snapshot, Transac
 
 use super::history::{Key, Level, Operation, Outcome, journal_of};
 use super::operations::{
-    Objects, Step, Way, at_key, carry_out, pause, read_range, read_register, read_step, reading_step, step,
+    Objects, Step, Way, at_key, carry_out, read_range, read_register, read_step, reading_step, step,
 };
 use super::recorder::{Attempt, Recorder, Shared};
-use super::values::{decode, decode_list, encode, encode_key, encode_list};
+use super::values::{decode_list, encode_key};
 use crate::support::Random;
 
 /// One of so many processes has a session.
@@ -238,127 +238,6 @@ impl Worker<'_, '_> {
         Ok(())
     }
 
-    /// Operations that are transactions of their own.
-    fn single(&mut self) -> kiln::Result<()> {
-        match self.random.below(6) {
-            3 => return self.append_by_itself(),
-            4 => return self.append_by_comparing(),
-            5 => return self.read_many(),
-            _ => {}
-        }
-        let mut attempt = self.recorder.invoke(Level::Serializable);
-        let (db, objects, shared) = (self.db, self.objects, self.recorder.shared);
-        match self.random.below(3) {
-            0 => {
-                let (key, number) = (shared.register(&mut self.random), self.recorder.number());
-                let (name, value) = (encode_key(key), encode(key, number));
-                attempt.operations.push(Operation::Write(key, number));
-                let commit = at_key!(key, &objects.registers, &objects.ordered_registers, object => db.put(object, name, value));
-                match commit {
-                    Ok(commit) => return finish(self.recorder, &mut self.random, attempt, commit),
-                    Err(error) => {
-                        self.recorder.end(attempt, Outcome::Aborted);
-                        return Err(error);
-                    }
-                }
-            }
-            1 => {
-                let key = shared.register(&mut self.random);
-                let value = at_key!(key, &objects.registers, &objects.ordered_registers, object => db.get(object, encode_key(key)));
-                attempt.operations.push(Operation::Read(key, decode(key, value?.as_deref())));
-            }
-            _ => {
-                let key = shared.list(&mut self.random);
-                let value =
-                    at_key!(key, &objects.map, &objects.table, object => db.get(object, encode_key(key)));
-                attempt.operations.push(Operation::List(key, decode_list(value?.as_deref())));
-            }
-        }
-        self.recorder.end(attempt, Outcome::Committed(None));
-        Ok(())
-    }
-
-    /// Appends to a list by a read-modify-write that is a transaction of its own, with a pause in the middle.
-    fn append_by_itself(&mut self) -> kiln::Result<()> {
-        let (db, objects, key) = (self.db, self.objects, self.recorder.shared.list(&mut self.random));
-        let (recorder, random) = (&mut *self.recorder, &mut self.random);
-        let mut attempt = recorder.invoke(Level::Serializable);
-        let (number, mut length) = (recorder.number(), 0);
-        let commit = at_key!(key, &objects.map, &objects.table, object => {
-            db.update(object, encode_key(key), |old| {
-                let mut numbers = decode_list(old);
-                // Of several runs the last one counts.
-                attempt.operations = vec![Operation::List(key, numbers.clone())];
-                numbers.push(number);
-                length = numbers.len();
-                pause(random);
-                recorder.committing(&mut attempt);
-                Some(encode_list(&numbers))
-            })
-        });
-        match commit {
-            Ok(commit) => {
-                attempt.operations.push(Operation::Append(key, number));
-                recorder.shared.note_length(key, length);
-                finish(recorder, random, attempt, commit)
-            }
-            Err(error) => {
-                recorder.end(attempt, Outcome::Aborted);
-                Err(error)
-            }
-        }
-    }
-
-    /// Reads a list, and appends to it if it is still the same after a pause.
-    fn append_by_comparing(&mut self) -> kiln::Result<()> {
-        let (db, objects, key) = (self.db, self.objects, self.recorder.shared.list(&mut self.random));
-        let (recorder, random) = (&mut *self.recorder, &mut self.random);
-        let mut attempt = recorder.invoke(Level::Serializable);
-        let name = encode_key(key);
-        let old = at_key!(key, &objects.map, &objects.table, object => db.get(object, name))?;
-        let mut numbers = decode_list(old.as_deref());
-        attempt.operations.push(Operation::List(key, numbers.clone()));
-        pause(random);
-        let number = recorder.number();
-        numbers.push(number);
-        let (old, new) = (old.as_deref(), encode_list(&numbers));
-        recorder.committing(&mut attempt);
-        let commit = at_key!(key, &objects.map, &objects.table, object => {
-            db.compare_and_set(object, name, old, Some(&new))
-        });
-        let commit = match commit {
-            Ok(commit) => commit,
-            Err(error) => {
-                recorder.end(attempt, Outcome::Aborted);
-                return Err(error);
-            }
-        };
-        if !*commit.value() {
-            recorder.end(attempt, Outcome::Committed(None));
-            return Ok(());
-        }
-        attempt.operations.push(Operation::Append(key, number));
-        recorder.shared.note_length(key, numbers.len());
-        finish(recorder, random, attempt, commit)
-    }
-
-    /// Reads some registers in a batch, in which each is read by itself.
-    fn read_many(&mut self) -> kiln::Result<()> {
-        let (db, objects, shared) = (self.db, self.objects, self.recorder.shared);
-        let mut keys: Vec<Key> = (0..40).map(|_| shared.register(&mut self.random)).collect();
-        let first = keys[0];
-        keys.retain(|key| key % 2 == first % 2);
-        let names: Vec<_> = keys.iter().map(|&key| encode_key(key)).collect();
-        let mut next = Some(self.recorder.invoke(Level::Serializable));
-        let look = |at: usize, value: Option<&[u8]>| {
-            let Some(mut read) = next.take() else { return };
-            read.operations.push(Operation::Read(keys[at], decode(keys[at], value)));
-            self.recorder.end(read, Outcome::Committed(None));
-            next = Some(self.recorder.invoke(Level::Serializable));
-        };
-        at_key!(first, &objects.registers, &objects.ordered_registers, object => db.get_many(object, &names, look))
-    }
-
     /// A read that is answered when what it saw is durable.
     fn safe_read(&mut self) -> kiln::Result<()> {
         let steps = self.steps(reading_step, 4);
@@ -402,7 +281,7 @@ impl Worker<'_, '_> {
 }
 
 /// Ends a commit in one of all the ways, and records it.
-fn finish<T>(
+pub(super) fn finish<T>(
     recorder: &mut Recorder<'_>,
     random: &mut Random,
     attempt: Attempt,

@@ -1,7 +1,7 @@
 //! Isolation under real threads: histories of concurrent transactions, with crashes in between, and their checker.
 //!
 //! ```text
-//!  round      threads, crashes, recoveries: one history           library  resp   the load of one thread
+//!  round      threads, crashes, recoveries: one history           library  singles  resp   the load of one thread
 //!  recorder   the clock and the keys of a run                     operations      what transactions consist of
 //!  values     numbers as bytes
 //!  history    what every transaction did and saw                  checker/        whether that is what was promised
@@ -17,6 +17,7 @@ mod operations;
 mod recorder;
 mod resp;
 mod round;
+mod singles;
 mod values;
 
 use std::path::Path;

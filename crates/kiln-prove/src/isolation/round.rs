@@ -76,8 +76,11 @@ impl Round {
     pub(crate) fn new(seed: u64, threads: Option<u32>, through: Through) -> Round {
         let mut random = Random::new(seed);
         let segment_bytes = 64 << 10 << random.below(3);
+        // In most rounds what is not overwritten is compacted.
+        let space_amplification = *random.pick(&[1.1, 1.3, 2.0]);
         let options = Options::new()
             .segment_bytes(segment_bytes)
+            .space_amplification(space_amplification)
             .memory(segment_bytes * (2 << random.below(4)))
             .window(Duration::from_millis(1 + random.below(8) as u64));
         Round {
