@@ -79,6 +79,65 @@ pub(crate) fn extent(input: &[u8]) {
     assert_eq!(fuzzing::extent(&encoded).as_ref(), Ok(&encoded));
 }
 
+/// The smallest segment there is.
+const SEGMENT: usize = 16 << 10;
+const DATABASE: u128 = 7;
+
+/// A segment as compaction reads it: in batches, and without the checksums of whole extents. What the input leaves out is zeros,
+/// and what makes no sense as an extent's length is the length of the rest.
+pub(crate) fn reader(input: &[u8]) {
+    let Some((&[damaged, batch], bytes)) = input.split_first_chunk() else { return };
+    let mut segment = bytes[..bytes.len().min(SEGMENT)].to_vec();
+    segment.resize(SEGMENT, 0);
+    let (mut at, mut expected) = (0, Some(Vec::new()));
+    while at < SEGMENT {
+        let extent = &mut segment[at..];
+        let length = u64::from_le_bytes(std::array::from_fn(|index| extent[16 + index])) as usize;
+        let is_length =
+            length >= format::BLOCK && length.is_multiple_of(format::BLOCK) && length <= extent.len();
+        let length = if is_length { length } else { extent.len() };
+        let extent = &mut extent[..length];
+        if damaged & 1 == 0 {
+            format::put(extent, 0, b"KILNSEAL");
+            format::put(extent, 8, &(at as u64).to_le_bytes());
+            format::put(extent, 16, &(length as u64).to_le_bytes());
+            format::put(extent, 64, &DATABASE.to_le_bytes());
+        }
+        if damaged & 8 == 0 {
+            format::pad_rest(extent);
+        }
+        if damaged & 2 == 0 {
+            format::sign_records(extent, at as u64);
+        }
+        if damaged & 4 == 0 {
+            format::sign(extent);
+        }
+        let found = format::records(extent, at as u64).filter(|_| fuzzing::seal(extent).is_ok());
+        expected = expected.zip(found).map(|(before, found)| [before, found].concat());
+        at += length;
+    }
+    let way = (1 + usize::from(batch >> 1), batch & 1 != 0);
+    let read = || fuzzing::first_segment(&segment, DATABASE, way);
+    // Each reader has a buffer of its own.
+    match if way.1 { read() } else { bounded(&segment, TIMES, read) } {
+        Ok(records) => {
+            let expected = expected.expect("there is something wrong with an extent");
+            assert_eq!(records.len(), expected.len());
+            for ((address, bytes), record) in records.iter().zip(&expected) {
+                let mut unsigned = bytes.clone();
+                unsigned[14..16].fill(0);
+                unsigned[22..24].fill(0);
+                assert_eq!(unsigned, record.bytes(), "the record at {address}");
+            }
+        }
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::Corrupted, "{error}");
+            assert!(error.place().is_some(), "{error}");
+            assert!(expected.is_none() || damaged & 1 != 0, "nothing is wrong: {error}");
+        }
+    }
+}
+
 /// An entry of the catalog: the length of the name, the name, the value.
 pub(crate) fn catalog(input: &[u8]) {
     let Some((&length, rest)) = input.split_first() else { return };

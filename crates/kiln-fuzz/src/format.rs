@@ -175,6 +175,18 @@ pub(crate) fn sign_records(extent: &mut [u8], address: u64) {
     }
 }
 
+/// Fills an extent with padding from where nothing makes sense any more.
+pub(crate) fn pad_rest(extent: &mut [u8]) {
+    let mut at = HEAD;
+    while let Some(item) = Item::read(&extent[at.min(extent.len())..]) {
+        at += item.bytes();
+    }
+    if at + 8 <= extent.len() {
+        let rest = padding(extent.len() - at);
+        put(extent, at, &rest);
+    }
+}
+
 /// The checksum of a record whose checksum's bits are zero.
 fn record_checksum(address: u64, record: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&address.to_le_bytes()), record)

@@ -22,7 +22,9 @@ pub fn write(directory: &Path) -> io::Result<()> {
         let superblock = disk.bytes("superblock");
         seeds.add("superblock", &[&[3], superblock.as_slice()].concat())?;
         for name in disk.list()?.iter().filter(|name| name.starts_with("segment-")) {
-            seeds.extents(&disk.bytes(name))?;
+            let segment = disk.bytes(name);
+            seeds.extents(&segment)?;
+            seeds.add("reader", &[&[0, 4], &segment[..segment.len().min(12 << 10)]].concat())?;
         }
     }
     seeds.texts()

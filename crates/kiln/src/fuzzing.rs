@@ -3,6 +3,7 @@
 //! Only a build with the feature `fuzzing` shows them. Each takes bytes apart as recovery does, and returns them as the engine
 //! itself writes what it has understood: so whoever calls can compare, and the engine's own types stay private.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::device::{OpenMode, SimulatedDevice};
@@ -13,7 +14,9 @@ use crate::kernel::session;
 use crate::objects::{self, Entry};
 use crate::storage::extent::{Extent, Item};
 use crate::storage::record::{self, DiskRecord};
+use crate::storage::record_reader::{Cursor, RecordReader};
 use crate::storage::seal::Seal;
+use crate::storage::segments::{self, Segments};
 use crate::storage::superblock::{self, SuperblockFile};
 
 /// The slot that counts of a file with both slots of a superblock.
@@ -55,6 +58,37 @@ pub fn extent(bytes: &[u8]) -> Result<Vec<u8>, &'static str> {
         }
     }
     Ok(encoded)
+}
+
+/// The records that compaction finds in the first segment of a log, each with its address, when it reads at most `count_max` at a
+/// time; with a reader of its own each time, or with one for all.
+///
+/// # Errors
+/// What is wrong with the first thing that cannot be read.
+///
+/// # Panics
+/// If a batch leads nowhere.
+pub fn first_segment(
+    segment: &[u8],
+    database: u128,
+    (count_max, afresh): (usize, bool),
+) -> Result<Vec<(u64, Vec<u8>)>> {
+    let disk = SimulatedDevice::new(0);
+    disk.set_bytes(&segments::name_of(0), segment);
+    let segments = Segments::open(Arc::new(disk), segment.len() as u64, OpenMode::Read)?;
+    let end = segments.segment_bytes();
+    let mut reader = RecordReader::new(&segments, database, Cursor::at_seal(0));
+    let mut records = Vec::new();
+    while reader.cursor().position < end {
+        let before = reader.cursor();
+        if afresh {
+            reader = RecordReader::new(&segments, database, before);
+        }
+        let batch = reader.next_batch(end, count_max)?;
+        records.extend(batch.records.iter().map(|(at, record)| (*at, encode_record(*at, record))));
+        assert!(reader.cursor().position > before.position, "a batch leads nowhere");
+    }
+    Ok(records)
 }
 
 fn encode_record(address: record::Address, record: &DiskRecord<'_>) -> Vec<u8> {
