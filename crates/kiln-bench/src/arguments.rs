@@ -102,8 +102,9 @@ pub(crate) struct Settings {
     /// Keys in the database. Each has 16 bytes, its value 100.
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1000..=1_000_000_000))]
     pub(crate) records: u64,
-    /// Memory of each database's log, in MiB. With the default nearly every record is read and updated in memory.
-    #[arg(long, default_value_t = 2048, value_parser = clap::value_parser!(u64).range(64..=1 << 20))]
+    /// Memory of each database, in MiB. With the default the log has 2 GiB of it, and nearly every record is read and updated
+    /// there.
+    #[arg(long, default_value_t = 2560, value_parser = clap::value_parser!(u64).range(64..=1 << 20))]
     memory: u64,
     /// Where the data goes: a directory that is not there, is empty, or was left by an earlier run. It is removed at the end.
     #[arg(long, default_value = "kiln-bench-data")]
@@ -133,7 +134,7 @@ impl Settings {
         self.rounds.unwrap_or(if self.quick { 3 } else { 5 })
     }
 
-    /// Memory of one database's log.
+    /// Memory of one database.
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.memory << 20
     }

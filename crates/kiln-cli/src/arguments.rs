@@ -122,8 +122,8 @@ pub(crate) struct Serve {
     /// The longest time that a fast write may stay un-hardened
     #[arg(long, default_value = "100ms", value_parser = humantime::parse_duration)]
     pub(crate) window: Duration,
-    /// How much of the log to keep in memory
-    #[arg(long, default_value = "256MiB", value_name = "SIZE")]
+    /// Memory for records: the newest of the log, and older ones that are read often
+    #[arg(long, default_value = "320MiB", value_name = "SIZE")]
     pub(crate) memory: ByteSize,
     /// The most bytes that may be un-hardened; beyond it writes are slowed [default: a quarter of --memory]
     #[arg(long, value_name = "SIZE")]

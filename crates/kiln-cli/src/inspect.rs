@@ -33,6 +33,13 @@ pub(crate) fn stat(dir: &Path) -> Result<(), Failure> {
     println!("log           {} ({}..{})", ByteSize(log_bytes), statistics.log_begin, statistics.log_tail);
     println!("live          about {}", ByteSize(statistics.live_bytes));
     println!("disk          {}", ByteSize(statistics.disk_bytes));
+    let index_bytes = statistics.hash_index_bytes + statistics.ordered_index_bytes;
+    println!(
+        "memory        log {}, read cache {}, indexes {}",
+        ByteSize(statistics.ring_bytes),
+        ByteSize(statistics.read_cache_bytes),
+        ByteSize(index_bytes)
+    );
     let mut objects = db.objects();
     objects.sort_by(|left, right| left.name.cmp(&right.name));
     for object in objects {

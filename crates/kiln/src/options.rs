@@ -11,6 +11,9 @@ use crate::kernel::recovery::Division;
 use crate::storage::record::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::storage::superblock::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
 
+/// At least this part of the memory is the read cache's.
+const CACHE_PART: u64 = 8;
+
 /// Compacting for less would write more than ten times what the application does.
 const SPACE_AMPLIFICATION_MIN: f64 = 1.1;
 
@@ -43,7 +46,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Options {
         Options {
-            memory: 256 << 20,
+            memory: 320 << 20,
             segment_bytes: 32 << 20,
             window: Duration::from_millis(100),
             unhardened_bytes: None,
@@ -77,10 +80,14 @@ impl Options {
         Options::default()
     }
 
-    /// Memory for the tail of the record log, in bytes: what was written last is read and updated there. Rounded
-    /// up to a power of two and to two segments at least. Default 256 MiB. The indexes come on top: about 20
-    /// bytes for each key, and about 70 more for each key of a table. More memory means fewer reads from
-    /// disk; durability does not depend on it.
+    /// Memory for records, in bytes. Default 320 MiB. The greatest power of two that leaves an eighth of it holds the
+    /// tail of the record log: what was written last is read and updated there. The rest is the read cache, for older records
+    /// that are on disk and are read often. So of the default the log has 256 MiB and the cache 64 MiB; of a power of two each
+    /// has half. The log never has less than two segments, nor the cache less than an eighth of what the log has.
+    ///
+    /// The indexes come on top: about 20 bytes for each key, and about 70 more for each key of a table;
+    /// [`Statistics`](crate::Statistics) tells what each part takes. More memory means fewer reads from disk; durability does
+    /// not depend on it.
     pub fn memory(mut self, bytes: u64) -> Options {
         self.memory = bytes;
         self
@@ -102,7 +109,7 @@ impl Options {
     }
 
     /// The most bytes of log that may be un-hardened; commits wait beyond it. Default a quarter of the memory;
-    /// at least two segments, at most the memory.
+    /// at least two segments, at most the log's part of the memory.
     pub fn unhardened_bytes(mut self, bytes: u64) -> Options {
         self.unhardened_bytes = Some(bytes);
         self
@@ -123,8 +130,8 @@ impl Options {
     /// most data is never overwritten, and less where all of it is. Where that does not suffice, commits are slowed down once
     /// the log is a quarter and two segments beyond the bound.
     ///
-    /// The part of the log that is in memory is left alone, so that it may be as long as the memory
-    /// ([`memory`](Self::memory)), or four segments, whatever the bound; and nothing is dropped that an open snapshot
+    /// The part of the log that is in memory is left alone, so that it may be as long as its part of the
+    /// [`memory`](Self::memory), or four segments, whatever the bound; and nothing is dropped that an open snapshot
     /// needs. Live data is estimated from the numbers of live records and the mean length of a segment's records. Spare files and
     /// those prepared ahead, a few segments, come on top. Durability does not depend on it.
     /// Without background threads it is [`persist`](crate::Kiln::persist) that compacts, a piece with each call.
@@ -203,13 +210,21 @@ impl Options {
         Kiln::open_with(self, device)
     }
 
+    /// The part of the memory that holds the log's tail.
     pub(crate) fn ring_bytes(&self, segment_bytes: u64) -> u64 {
-        self.memory.next_power_of_two().max(2 * segment_bytes)
+        let most = self.memory - self.memory / CACHE_PART;
+        most.checked_ilog2().map_or(0, |power| 1 << power).max(2 * segment_bytes)
+    }
+
+    /// The part of the memory that holds records read from disk.
+    pub(crate) fn cache_bytes(&self, segment_bytes: u64) -> u64 {
+        let ring = self.ring_bytes(segment_bytes);
+        self.memory.saturating_sub(ring).max(ring / CACHE_PART)
     }
 
     pub(crate) fn limits(&self, segment_bytes: u64) -> Limits {
         let ring = self.ring_bytes(segment_bytes);
-        let unhardened = self.unhardened_bytes.unwrap_or(ring / 4).clamp(2 * segment_bytes, ring);
+        let unhardened = self.unhardened_bytes.unwrap_or(self.memory / 4).clamp(2 * segment_bytes, ring);
         Limits {
             key_bytes: KEY_BYTES_MAX.min(segment_bytes as usize / 8),
             value_bytes: VALUE_BYTES_MAX.min(segment_bytes as usize / 2),

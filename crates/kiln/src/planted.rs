@@ -131,6 +131,7 @@ bugs! {
     CloseOvertakesCommits "close-overtakes-commits" "Closing does not wait for commits that have begun." in schedules,
     HorizonBeforeFailure "horizon-before-failure" "What has just become durable passes for lost if the next hardening fails." in schedules,
     TailTakenTwice "tail-taken-twice" "Two commits may get the same log space." in schedules,
+    CachedNotValidated "cached-not-validated" "What the read cache gave up while it was being copied is believed." in schedules,
     SingleNotValidated "single-not-validated" "A read-modify-write of one key does not look whether it has changed meanwhile." in schedules,
     UnpinOrdersNothing "unpin-orders-nothing" "What was done under a pin may show only after its end." in loom,
     PinOrdersNothing "pin-orders-nothing" "What is done under a pin may happen before it." in loom,

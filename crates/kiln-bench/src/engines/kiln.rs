@@ -18,7 +18,7 @@ pub(super) const DESCRIPTION: Description = Description {
     version: || Ok(env!("CARGO_PKG_VERSION").to_owned()),
 };
 
-/// The log's memory is at least this.
+/// The memory is at least this.
 const MEMORY_BYTES_MIN: u64 = 64 << 20;
 
 /// A kind of object with one key for one value.
@@ -81,7 +81,6 @@ pub(crate) struct KilnEngine<O> {
     db: Kiln,
     object: O,
     safe: bool,
-    memory_bytes: u64,
 }
 
 impl<O: KilnObject> KilnEngine<O> {
@@ -94,7 +93,7 @@ impl<O: KilnObject> KilnEngine<O> {
             .open(&settings.path)
             .with_context(|| format!("cannot create a database in {}", settings.path.display()))?;
         let object = O::open(&db)?;
-        Ok(KilnEngine { db, object, safe: settings.mode.is_durable(), memory_bytes })
+        Ok(KilnEngine { db, object, safe: settings.mode.is_durable() })
     }
 
     /// Access for one task.
@@ -123,7 +122,8 @@ impl<O: KilnObject> Engine for KilnEngine<O> {
 
     fn is_warm(&self) -> bool {
         // The log's memory is touched for the first time until its tail has gone once round.
-        self.db.statistics().log_tail > self.memory_bytes
+        let statistics = self.db.statistics();
+        statistics.log_tail > statistics.ring_bytes
     }
 
     fn progress(&self) -> Option<Hardening> {

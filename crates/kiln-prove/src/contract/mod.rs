@@ -8,12 +8,14 @@
 //! - [`durability`], [`window`]: receipts, early visibility, the vulnerability window.
 //! - [`isolation`], [`interleaving`]: what concurrent transactions may see of each other.
 //! - [`singles`], [`singles_at_once`], [`batches`]: operations on one key that are transactions of their own.
+//! - [`cold`]: records on disk, and the read cache.
 //! - [`snapshots`], [`sessions`], [`ranges`], [`limits`]: the rest of the API's promises.
 //!
 //! A test that fails prints a line beginning with `replay:` that runs it again. `KILN_SEED` is the seed of every
 //! random choice, and `KILN_STATES` the number of crash states (and of other repetitions, in proportion).
 
 mod batches;
+mod cold;
 mod compaction;
 mod durability;
 mod gate;

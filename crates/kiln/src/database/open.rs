@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::device::{Device, OpenMode};
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::clock::Clock;
+use crate::kernel::cold::Cold;
 use crate::kernel::compaction::Compaction;
 use crate::kernel::engine::Engine;
 use crate::kernel::hardening::Hardening;
@@ -49,6 +50,7 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
     let log = Log::new(options.ring_bytes(current.segment_bytes), current.segment_bytes, current.begin)
         .map_err(memory)?;
     let index = HashIndex::new(options.ring_bytes(current.segment_bytes)).map_err(memory)?;
+    let cold = Cold::new(options.cache_bytes(current.segment_bytes)).map_err(memory)?;
     let objects = Objects::new();
     objects::add_system_objects(&objects)?;
     let mut liveness = Liveness::new(current.begin, current.segment_bytes);
@@ -71,6 +73,7 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
         hash_seed: current.hash_seed,
         log,
         index,
+        cold,
         liveness: Mutex::new(liveness),
         segments: Arc::new(segments),
         superblock: Mutex::new(superblock),

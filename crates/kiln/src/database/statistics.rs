@@ -35,12 +35,20 @@ pub struct Statistics {
     pub log_tail: u64,
     /// Memory of the log's ring, mapped.
     pub ring_bytes: u64,
+    /// Memory of the read cache, mapped.
+    pub read_cache_bytes: u64,
     /// Memory of the hash index, mapped.
     pub hash_index_bytes: u64,
     /// Buckets of the hash index.
     pub hash_index_buckets: u64,
     /// Memory of the tables' ordered indexes.
     pub ordered_index_bytes: u64,
+    /// Records that were read from disk by reads and commits, since the database was opened.
+    pub cold_reads: u64,
+    /// Bytes that were read for them, in whole blocks.
+    pub cold_read_bytes: u64,
+    /// How often a record that is not in the log's memory was found in the read cache instead.
+    pub cache_hits: u64,
     /// Bytes that the log's files take on disk, those included that are kept to be used again.
     pub disk_bytes: u64,
     /// Bytes of log that what is still needed would take, about; see
@@ -81,9 +89,13 @@ pub(super) fn collect(engine: &Engine) -> Statistics {
         log_head: engine.log.head(),
         log_tail: engine.log.tail(),
         ring_bytes: engine.log.ring_bytes(),
+        read_cache_bytes: engine.cold.cache.bytes(),
         hash_index_bytes: engine.index.memory_bytes(),
         hash_index_buckets: engine.index.bucket_count(),
         ordered_index_bytes: ordered.map(|ordered| ordered.memory_bytes() as u64).sum(),
+        cold_reads: engine.cold.reads.load(Ordering::Relaxed),
+        cold_read_bytes: engine.cold.read_bytes.load(Ordering::Relaxed),
+        cache_hits: engine.cold.cache.hits(),
         disk_bytes: engine.segments.disk_bytes(),
         live_bytes,
         segments_compacted: compaction.segments,

@@ -24,6 +24,7 @@
 
 use std::sync::Arc;
 
+use super::cold::Question;
 use super::engine::Engine;
 use super::object::{ObjectState, RangeRead};
 use super::write_set::{Write, WriteSet};
@@ -400,17 +401,17 @@ impl Engine {
     /// Reads a record from disk to learn whether it is the key's. The caller is not pinned.
     #[cold]
     pub(crate) fn resolve(&self, address: Address, change: &Change<'_>) -> Result<Resolved> {
-        let record = match self.read_disk(address) {
-            Ok(record) => record,
+        let question = Question { object: change.object, key: change.key, version_max: 0 };
+        let sighting = match self.ask_cold(address, &question, &mut Vec::new()) {
+            Ok(sighting) => sighting,
             // The segment was dropped since; the next attempt will not meet this address.
             Err(_) if address < self.log.begin() => return Ok(None),
             Err(error) => return Err(error),
         };
-        let same = record.shape.object == change.object && record.key() == change.key;
-        Ok(same.then_some(Current {
+        Ok(sighting.is_of_key.then_some(Current {
             address,
-            version: record.version,
-            exists: record.shape.kind == Kind::Put,
+            version: sighting.version,
+            exists: sighting.kind == Kind::Put,
         }))
     }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::clock::Clock;
+use super::cold::Cold;
 use super::compaction::Compaction;
 use super::hardening::Hardening;
 use super::object::Objects;
@@ -29,6 +30,7 @@ pub(crate) struct Engine {
     pub(crate) hash_seed: u64,
     pub(crate) log: Log,
     pub(crate) index: HashIndex,
+    pub(crate) cold: Cold,
     pub(crate) liveness: Mutex<Liveness>,
     pub(crate) segments: Arc<Segments>,
     pub(crate) superblock: Mutex<SuperblockFile>,

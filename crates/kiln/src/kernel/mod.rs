@@ -4,6 +4,7 @@
 //! ```text
 //!   transaction ── read ── commit        what a transaction does        write_set   what it buffers
 //!   single, batch                        transactions on one key, and many of them
+//!   cold                                 reading records that are on disk
 //!   snapshot, session, receipt           what it gives out
 //!   clock                                versions: tick and close
 //!   hardening/                           making versions durable: leaders, horizon, background threads
@@ -14,6 +15,7 @@
 mod backoff;
 pub(crate) mod batch;
 pub(crate) mod clock;
+pub(crate) mod cold;
 pub(crate) mod commit;
 pub(crate) mod compaction;
 pub(crate) mod engine;

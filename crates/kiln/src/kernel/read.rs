@@ -1,16 +1,16 @@
 //! Reading a key: its newest record, or the newest one up to a version.
 //!
-//! No I/O happens under a pin: a record that is only on disk is read unpinned, and what led to it is validated
-//! afterwards.
+//! No I/O happens under a pin: a record that is only on disk is read unpinned ([`cold`](super::cold)), and what led to it is
+//! validated afterwards.
 
+use super::cold::{Question, Sighting};
 use super::engine::Engine;
 use super::single::SingleKey;
 use crate::error::Result;
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
-use crate::storage::extent;
 use crate::storage::hash_index::{Bucket, Stamp};
-use crate::storage::record::{Address, Kind, NO_ADDRESS, OwnedRecord, RecordView};
+use crate::storage::record::{Address, Kind, NO_ADDRESS, RecordView};
 use crate::sync::atomic::{Ordering, fence};
 
 /// What a read found, and by what it can be validated later.
@@ -35,7 +35,7 @@ pub(crate) struct PastReading {
     pub(crate) version: u64,
 }
 
-/// Addresses of candidates that are on disk; a bucket rarely has one whose tag matches by chance.
+/// Addresses of candidates that are only on disk; a bucket rarely has one whose tag matches by chance.
 type ColdCandidates = Vec<Address>;
 
 enum Memory {
@@ -136,11 +136,15 @@ impl Engine {
     fn read_memory(&self, object: u32, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Option<Memory> {
         let _pin = epoch::pin();
         let (bucket, stamp) = self.index.stamp(hash)?;
+        let question = Question { object, key, version_max: u64::MAX };
         let mut cold = ColdCandidates::new();
         let seen = self.index.find(bucket, hash, |address| {
             if address < self.log.head() {
-                cold.push(address);
-                return None;
+                let Some(sighting) = self.ask_cached(address, &question, out) else {
+                    cold.push(address);
+                    return None;
+                };
+                return sighting.is_of_key.then(|| Some((sighting.is_put(), address, sighting.version)));
             }
             self.log.prefetch(address);
             let Some(view) = self.log.view(address) else { return Some(None) };
@@ -181,29 +185,23 @@ impl Engine {
         cold: &[Address],
         out: &mut Vec<u8>,
     ) -> Result<Option<Reading>> {
+        let question = Question { object, key, version_max: u64::MAX };
         let mut reading = Reading { found: false, address: NO_ADDRESS, version: 0, bucket, stamp };
         for &address in cold {
-            let record = match self.read_disk(address) {
-                Ok(record) => record,
+            let sighting = match self.ask_cold(address, &question, out) {
+                Ok(sighting) => sighting,
                 // The record may have been superseded and its segment reused since we looked.
                 Err(_) if !self.index.unchanged(bucket, stamp) => return Ok(None),
                 Err(error) => return Err(error),
             };
-            if record.shape.object == object && record.key() == key {
-                reading.found = record.shape.kind == Kind::Put;
+            if sighting.is_of_key {
+                reading.found = sighting.is_put();
                 reading.address = address;
-                reading.version = record.version;
-                out.clear();
-                out.extend_from_slice(record.value());
+                reading.version = sighting.version;
                 break;
             }
         }
         Ok(self.index.unchanged(bucket, stamp).then_some(reading))
-    }
-
-    /// Reads a record from disk. The caller is not pinned.
-    pub(crate) fn read_disk(&self, address: Address) -> Result<OwnedRecord> {
-        extent::read_record(&self.segments, address)
     }
 
     /// Reads the newest record of a key whose version is at most `version`, which is closed and held by a
@@ -216,13 +214,14 @@ impl Engine {
         version: u64,
         out: &mut Vec<u8>,
     ) -> Result<PastReading> {
+        let question = Question { object, key, version_max: version };
         loop {
             let before = self.index.stamp(hash);
             let mut cold = ColdCandidates::new();
             {
                 let _pin = epoch::pin();
                 let seen = self.index.find(self.index.bucket_of(hash), hash, |newest| {
-                    match self.walk_memory(object, key, newest, version, out) {
+                    match self.walk_memory(&question, newest, out) {
                         Walk::OtherKey => {}
                         Walk::Found(found) => return Some(found),
                         Walk::Cold(address) => cold.push(address),
@@ -234,7 +233,7 @@ impl Engine {
                 }
             }
             for address in cold {
-                match self.walk_disk(object, key, address, version, out)? {
+                match self.walk_disk(&question, address, out)? {
                     Walk::Found(found) => return Ok(found),
                     Walk::OtherKey | Walk::Cold(_) => {}
                 }
@@ -262,64 +261,58 @@ impl Engine {
                 }));
             }
         }
-        match self.read_disk(address) {
-            Ok(record) => Ok((record.shape.object == object).then(|| record.key().to_vec())),
+        match self.cold_key(object, address) {
+            Ok(key) => Ok(key),
             Err(_) if address < self.log.begin() => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    fn walk_memory(&self, object: u32, key: &[u8], newest: Address, version: u64, out: &mut Vec<u8>) -> Walk {
+    /// Goes back along a key's records as far as they are in memory, the cache included.
+    fn walk_memory(&self, question: &Question<'_>, newest: Address, out: &mut Vec<u8>) -> Walk {
+        let Question { object, key, version_max } = *question;
         let mut address = newest;
         loop {
             if address == NO_ADDRESS || address < self.log.begin() {
                 return Walk::Found(PastReading::default());
             }
             if address < self.log.head() {
-                return Walk::Cold(address);
+                match self.ask_cached(address, question, out) {
+                    None => return Walk::Cold(address),
+                    Some(sighting) => match sighting.walk(question) {
+                        Some(walk) => return walk,
+                        None => address = sighting.previous,
+                    },
+                }
+                continue;
             }
             let Some(view) = self.log.view(address) else { return Walk::OtherKey };
             if !view.is(object, key) {
                 return Walk::OtherKey;
             }
-            if view.version() <= version || planted(Bug::SnapshotReadsNewest) {
+            if view.version() <= version_max || planted(Bug::SnapshotReadsNewest) {
                 return Walk::Found(copy_put(&view, key, out));
             }
             address = view.previous();
         }
     }
 
-    fn walk_disk(
-        &self,
-        object: u32,
-        key: &[u8],
-        from: Address,
-        version: u64,
-        out: &mut Vec<u8>,
-    ) -> Result<Walk> {
+    fn walk_disk(&self, question: &Question<'_>, from: Address, out: &mut Vec<u8>) -> Result<Walk> {
         let mut address = from;
         loop {
             if address == NO_ADDRESS || address < self.log.begin() {
                 return Ok(Walk::Found(PastReading::default()));
             }
-            let record = match self.read_disk(address) {
-                Ok(record) => record,
+            let sighting = match self.ask_cold(address, question, out) {
+                Ok(sighting) => sighting,
                 // Truncated since we looked: then no snapshot needs it.
                 Err(_) if address < self.log.begin() => return Ok(Walk::OtherKey),
                 Err(error) => return Err(error),
             };
-            if record.shape.object != object || record.key() != key {
-                return Ok(Walk::OtherKey);
+            match sighting.walk(question) {
+                Some(walk) => return Ok(walk),
+                None => address = sighting.previous,
             }
-            if record.version <= version {
-                let found = record.shape.kind == Kind::Put;
-                if found {
-                    out.clear();
-                    out.extend_from_slice(record.value());
-                }
-                return Ok(Walk::Found(PastReading { found, version: record.version }));
-            }
-            address = record.previous;
         }
     }
 }
@@ -328,6 +321,21 @@ enum Walk {
     OtherKey,
     Found(PastReading),
     Cold(Address),
+}
+
+impl Sighting {
+    fn is_put(&self) -> bool {
+        self.kind == Kind::Put
+    }
+
+    /// Where a walk to the record that was asked for ends; `None` if it goes on to the one before.
+    fn walk(&self, question: &Question<'_>) -> Option<Walk> {
+        match self.is_of_key {
+            false => Some(Walk::OtherKey),
+            true if self.version > question.version_max => None,
+            true => Some(Walk::Found(PastReading { found: self.is_put(), version: self.version })),
+        }
+    }
 }
 
 /// Copies the value of the key's record, if it has one, and says what was found.

@@ -5,6 +5,7 @@
 //! the deletion. The hardener finds the tombstones as it copies the log out, so that deleting costs a
 //! transaction nothing extra.
 
+use super::cold::Question;
 use super::commit::Change;
 use super::compaction::{Progress, Rest};
 use super::engine::Engine;
@@ -153,8 +154,9 @@ impl Engine {
                 return Ok(self.log.view(grave.address).map(|view| view.version()));
             }
         }
-        match self.read_disk(grave.address) {
-            Ok(record) => Ok(Some(record.version)),
+        let question = Question { object: grave.object, key: &grave.key, version_max: 0 };
+        match self.ask_cold(grave.address, &question, &mut Vec::new()) {
+            Ok(sighting) => Ok(Some(sighting.version)),
             Err(_) if grave.address < self.log.begin() => Ok(None),
             Err(error) => Err(error),
         }

@@ -8,6 +8,7 @@ mod epoch;
 mod hash_index;
 mod log_tail;
 mod ordered_index;
+mod record_cache;
 
 pub use crate::sync::{Time, begin, quietly};
 
@@ -25,6 +26,7 @@ pub const PROGRAMS: &[Program] = &[
     ("buckets", hash_index::a_bucket_is_read_whole),
     ("ordered-index", ordered_index::ranges_see_what_stays),
     ("leaves", ordered_index::nobody_misses_the_other),
+    ("read-cache", record_cache::a_record_is_read_whole),
 ];
 
 /// Runs each of the threads beside the others, and waits for all of them.

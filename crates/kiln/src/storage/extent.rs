@@ -203,8 +203,8 @@ fn parse_item(address: Address, rest: &[u8]) -> Result<Item<'_>, (Address, &'sta
     }
 }
 
-/// Reads one record from disk, checked.
-pub(crate) fn read_record(segments: &Segments, address: Address) -> Result<record::OwnedRecord> {
+/// Reads one record from disk, checked, and tells how many bytes were read for it.
+pub(crate) fn read_record(segments: &Segments, address: Address) -> Result<(record::OwnedRecord, u64)> {
     let block = address & !(BLOCK_BYTES as u64 - 1);
     let skip = (address - block) as usize;
     let segment_rest = (segments.segment_bytes() - block % segments.segment_bytes()) as usize;
@@ -217,6 +217,7 @@ pub(crate) fn read_record(segments: &Segments, address: Address) -> Result<recor
         Ok(buffer)
     };
     let mut buffer = read(skip + record::HEADER_BYTES)?;
+    let mut bytes_read = buffer.len();
     let word = buffer
         .get(skip..)
         .and_then(|bytes| bytes.first_chunk::<8>())
@@ -225,8 +226,10 @@ pub(crate) fn read_record(segments: &Segments, address: Address) -> Result<recor
         && skip + shape.bytes() as usize > buffer.len()
     {
         buffer = read(skip + shape.bytes() as usize)?;
+        bytes_read += buffer.len();
     }
-    record::OwnedRecord::parse(address, &buffer[skip..]).map_err(|what| segments.corrupted(address, what))
+    let record = record::OwnedRecord::parse(address, &buffer[skip..]);
+    record.map(|record| (record, bytes_read as u64)).map_err(|what| segments.corrupted(address, what))
 }
 
 #[cfg(test)]

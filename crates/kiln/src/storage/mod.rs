@@ -3,6 +3,7 @@
 //! ```text
 //!   hash_index   ordered_index      find records, in memory
 //!   log          ring of memory that holds the tail; records are updated in place there
+//!   record_cache memory for what was read from disk
 //!   extent       copies the tail out, sealed            scanner      walks it back in
 //!   record_reader  reads a part of it once more, in pieces
 //!   segments     the log's files            superblock   what must be known before reading them
@@ -20,6 +21,9 @@ pub(crate) mod log;
 pub(crate) mod memory;
 pub(crate) mod ordered_index;
 pub(crate) mod record;
+pub(crate) mod record_cache;
+#[cfg(test)]
+mod record_cache_tests;
 pub(crate) mod record_reader;
 pub(crate) mod scanner;
 pub(crate) mod seal;

@@ -1,0 +1,230 @@
+//! C2, C9: what is on disk reads like what is in memory, whatever the read cache holds of it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use kiln::device::{Fault, FaultKind, OperationKind, SimulatedDevice};
+use kiln::{ErrorKind, Kiln, Map, Object, Options};
+
+use crate::support::{Random, manual};
+use crate::testing::{PATIENCE, background, budget, seed, watched};
+
+/// A database that leaves what is cold where it is.
+fn lazy() -> Options {
+    manual().space_amplification(f64::INFINITY)
+}
+
+/// Databases whose read cache holds less than a hundred small records, and some thousand; and one that moves cold records.
+fn sizes() -> [Options; 3] {
+    [lazy(), lazy().memory(768 << 10), manual()]
+}
+
+fn key(number: u32) -> [u8; 4] {
+    number.to_be_bytes()
+}
+
+/// Values of most lengths, some too long for the cache.
+fn value(random: &mut Random) -> Vec<u8> {
+    let length = if random.one_in(40) { 2_000 + random.below(9_000) } else { random.below(300) };
+    random.bytes(length)
+}
+
+/// Pushes everything that there is out of the log's memory.
+fn make_cold(db: &Kiln, ballast: &Map) {
+    let end = db.statistics().log_tail;
+    while db.statistics().log_head <= end {
+        for _ in 0..8 {
+            db.put(ballast, "ballast", vec![0; 8_000]).unwrap().forget();
+        }
+        db.persist().unwrap();
+    }
+}
+
+/// A database whose `count` values of 200 bytes are on disk alone.
+fn cold_database(options: &Options, disk: &SimulatedDevice, count: u32) -> (Kiln, Map) {
+    let db = options.open_on(Arc::new(disk.clone())).unwrap();
+    let map = db.map("map").unwrap();
+    for number in 0..count {
+        db.put(&map, key(number), [number as u8; 200]).unwrap().forget();
+    }
+    make_cold(&db, &db.map("ballast").unwrap());
+    (db, map)
+}
+
+#[test]
+fn c2_every_way_to_read_finds_the_same_on_disk_in_the_cache_and_in_memory() {
+    const KEYS: usize = 1_500;
+    fn check(db: &Kiln, object: &impl Object, random: &mut Random) {
+        let mut model: BTreeMap<[u8; 4], Vec<u8>> = BTreeMap::new();
+        let mut past = (db.snapshot().unwrap(), model.clone());
+        for _ in 0..budget(4_000) {
+            // A few keys are met often, so that they are in the cache when they are changed.
+            let below = *random.pick(&[20, 200, KEYS]);
+            let at = key(random.below(below) as u32);
+            match random.below(12) {
+                0..3 => {
+                    let value = value(random);
+                    db.put(object, at, &value).unwrap().forget();
+                    model.insert(at, value);
+                }
+                3 => assert_eq!(db.delete(object, at).unwrap().forget(), model.remove(&at).is_some()),
+                4 => {
+                    let changed = db.update_into(object, at, |old, new| {
+                        assert_eq!(old, model.get(&at).map(Vec::as_slice));
+                        new.extend_from_slice(b"changed");
+                        true
+                    });
+                    changed.unwrap().forget();
+                    model.insert(at, b"changed".to_vec());
+                }
+                5 => {
+                    let keys: Vec<_> = (0..100).map(|_| key(random.below(below) as u32)).collect();
+                    db.get_many(object, &keys, |number, found| {
+                        assert_eq!(found, model.get(&keys[number]).map(Vec::as_slice));
+                    })
+                    .unwrap();
+                }
+                6 => {
+                    let found = db.transact(|tx| tx.get(object, at)).unwrap().forget();
+                    assert_eq!(found.as_ref(), model.get(&at));
+                }
+                7 => {
+                    let (snapshot, then) = &past;
+                    assert_eq!(snapshot.get(object, at).unwrap().as_ref(), then.get(&at));
+                }
+                _ => assert_eq!(db.get(object, at).unwrap().as_ref(), model.get(&at)),
+            }
+            if random.one_in(60) {
+                db.persist().unwrap();
+            }
+            if random.one_in(700) {
+                past = (db.snapshot().unwrap(), model.clone());
+            }
+        }
+    }
+    for options in sizes() {
+        let db = options.open_on(Arc::new(SimulatedDevice::new(seed()))).unwrap();
+        let (table, map) = (db.table("table").unwrap(), db.map("map").unwrap());
+        let mut random = Random::new(seed());
+        check(&db, &table, &mut random);
+        make_cold(&db, &map);
+        check(&db, &map, &mut random);
+        let statistics = db.statistics();
+        assert!(statistics.cold_reads > 0 && statistics.cache_hits > 0, "{statistics:?}");
+        assert!(statistics.cold_read_bytes >= 4096 * statistics.cold_reads, "{statistics:?}");
+        let report = db.check().unwrap();
+        assert!(report.problems.is_empty(), "{report}");
+    }
+}
+
+#[test]
+fn c2_what_is_read_twice_comes_from_the_cache_the_second_time() {
+    let (db, map) = cold_database(&lazy().memory(1 << 20), &SimulatedDevice::new(seed()), 500);
+    let read_all = || {
+        let before = db.statistics();
+        (0..500)
+            .for_each(|number| assert_eq!(db.get(&map, key(number)).unwrap().unwrap(), [number as u8; 200]));
+        let after = db.statistics();
+        (after.cold_reads - before.cold_reads, after.cache_hits - before.cache_hits)
+    };
+    assert_eq!(read_all().0, 500);
+    let (reads, hits) = read_all();
+    assert!(reads < 50 && hits >= 450, "{reads} reads, {hits} hits");
+}
+
+/// A read that has failed leaves nothing behind: the next one is right, or fails again.
+#[test]
+fn c9_what_cannot_be_read_or_is_damaged_is_an_error_with_file_and_offset_and_is_never_cached() {
+    let disk = SimulatedDevice::new(seed());
+    let (db, map) = cold_database(&lazy(), &disk, 40);
+    let once = |kind| Fault { operation: OperationKind::Read, nth: 1, kind, sticky: false };
+    for number in 0..40 {
+        disk.inject(once(FaultKind::EIO));
+        let error = db.get(&map, key(number)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Io, "{error}");
+        assert!(error.to_string().contains("segment-00000000 at offset"), "{error}");
+        disk.clear_faults();
+    }
+    let clean = disk.bytes("segment-00000000");
+    let pattern = [7_u8; 200];
+    let at = clean.windows(200).position(|bytes| bytes == pattern).unwrap();
+    for bit in [0, 3 + 8 * 150] {
+        disk.flip_bit("segment-00000000", 8 * at as u64 + bit);
+        for _ in 0..3 {
+            let error = db.get(&map, key(7)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupted, "{error}");
+            let text = error.to_string();
+            assert!(text.contains("segment-00000000") && text.contains("offset"), "{text}");
+            let many = db.get_many(&map, &[key(7), key(7)], |_, _| panic!("nothing was read"));
+            assert_eq!(many.unwrap_err().kind(), ErrorKind::Corrupted);
+        }
+        disk.flip_bit("segment-00000000", 8 * at as u64 + bit);
+    }
+    for number in 0..40 {
+        assert_eq!(db.get(&map, key(number)).unwrap().unwrap(), [number as u8; 200]);
+    }
+}
+
+/// Readers are always slower than compaction: a segment is dropped while somebody is about to read it.
+#[test]
+fn c2_a_read_whose_segment_is_dropped_meanwhile_looks_again() {
+    const KEYS: u32 = 400;
+    watched("c2_a_read_whose_segment_is_dropped_meanwhile", 3 * PATIENCE, |_| {
+        let disk = SimulatedDevice::new(seed());
+        let options = background()
+            .segment_bytes(64 << 10)
+            .memory(128 << 10)
+            .window(Duration::from_millis(2))
+            .space_amplification(1.1);
+        let db = options.open_on(Arc::new(disk.clone())).unwrap();
+        let map = db.map("map").unwrap();
+        for number in 0..KEYS {
+            db.put(&map, key(number), [number as u8; 700]).unwrap().forget();
+        }
+        let delay = FaultKind::Delay(Duration::from_micros(300));
+        disk.inject(Fault { operation: OperationKind::Read, nth: 1, kind: delay, sticky: true });
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for reader in 0..3 {
+                let (db, map, over) = (&db, &map, &over);
+                scope.spawn(move || {
+                    let mut random = Random::new(seed() + reader);
+                    while !over.load(Ordering::Relaxed) {
+                        let keys: Vec<_> = (0..40).map(|_| key(random.below(KEYS as usize) as u32)).collect();
+                        db.get_many(map, &keys, |number, found| {
+                            assert_eq!(found, Some(&[keys[number][3]; 700][..]), "{:?}", keys[number]);
+                        })
+                        .unwrap();
+                        let snapshot = db.snapshot().unwrap();
+                        let found = snapshot.get(map, keys[0]).unwrap();
+                        assert_eq!(found.as_deref(), Some(&[keys[0][3]; 700][..]));
+                    }
+                });
+            }
+            let mut random = Random::new(seed());
+            while db.statistics().records_rewritten < 2_000 {
+                let at = random.below(30) as u32;
+                db.put(&map, key(at), [at as u8; 700]).unwrap().forget();
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+        let statistics = db.statistics();
+        assert!(statistics.log_begin > 0 && statistics.cold_reads > 100, "{statistics:?}");
+        disk.clear_faults();
+    });
+}
+
+/// Log and cache together take no more than they were given, once that is enough for two segments.
+#[test]
+fn memory_is_the_budget_of_the_log_and_the_read_cache_together() {
+    for memory in [160 << 10, 256 << 10, 300 << 10, 1 << 20, 3 << 20, 5_000_000, 64 << 20] {
+        let db = manual().memory(memory).open_on(Arc::new(SimulatedDevice::new(seed()))).unwrap();
+        let statistics = db.statistics();
+        let (ring, cache) = (statistics.ring_bytes, statistics.read_cache_bytes);
+        assert!(ring + cache <= memory && ring + cache > memory * 9 / 10, "{ring} and {cache} of {memory}");
+        assert!(ring >= memory * 7 / 16 && cache >= memory / 9, "{ring} and {cache} of {memory}");
+    }
+}

@@ -1,0 +1,138 @@
+//! Cold records: those below the log's head, which are on disk, and some of them in the read cache.
+//!
+//! No I/O happens under a pin: who meets a cold record under one looks into the cache, and comes back unpinned if it is not
+//! there. Cold records never change, so all that can happen meanwhile is that one is superseded, and its segment dropped.
+
+use std::io;
+
+use super::engine::Engine;
+use crate::error::Result;
+use crate::storage::extent;
+use crate::storage::record::{Address, Kind, OwnedRecord, RecordView};
+use crate::storage::record_cache::RecordCache;
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// What cold records are found by, and what was done to find them.
+pub(crate) struct Cold {
+    pub(crate) cache: RecordCache,
+    /// Records read from disk, and the bytes of their blocks.
+    pub(crate) reads: AtomicU64,
+    pub(crate) read_bytes: AtomicU64,
+}
+
+impl Cold {
+    pub(crate) fn new(cache_bytes: u64) -> io::Result<Cold> {
+        Ok(Cold {
+            cache: RecordCache::new(cache_bytes)?,
+            reads: AtomicU64::new(0),
+            read_bytes: AtomicU64::new(0),
+        })
+    }
+}
+
+/// What somebody wants to know of a record: whether it is this key's, and if so its value, if its version is not too new.
+#[derive(Clone, Copy)]
+pub(crate) struct Question<'a> {
+    pub(crate) object: u32,
+    pub(crate) key: &'a [u8],
+    /// Values of newer versions are not wanted.
+    pub(crate) version_max: u64,
+}
+
+/// The answer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sighting {
+    pub(crate) is_of_key: bool,
+    pub(crate) kind: Kind,
+    pub(crate) version: u64,
+    pub(crate) previous: Address,
+}
+
+impl Question<'_> {
+    fn wants_value(&self, sighting: &Sighting) -> bool {
+        sighting.is_of_key && sighting.kind == Kind::Put && sighting.version <= self.version_max
+    }
+
+    fn ask_view(&self, view: &RecordView<'_>, out: &mut Vec<u8>) -> Sighting {
+        let sighting = Sighting {
+            is_of_key: view.is(self.object, self.key),
+            kind: view.shape().kind,
+            version: view.version(),
+            previous: view.previous(),
+        };
+        if self.wants_value(&sighting) {
+            out.clear();
+            view.value_into(self.key.len(), out);
+        }
+        sighting
+    }
+
+    fn ask_record(&self, record: &OwnedRecord, out: &mut Vec<u8>) -> Sighting {
+        let sighting = Sighting {
+            is_of_key: record.shape.object == self.object && record.key() == self.key,
+            kind: record.shape.kind,
+            version: record.version,
+            previous: record.previous,
+        };
+        if self.wants_value(&sighting) {
+            out.clear();
+            out.extend_from_slice(record.value());
+        }
+        sighting
+    }
+}
+
+impl Engine {
+    /// Asks a cold record that is in the cache; a value that is wanted is left in `out`. Waits for nothing.
+    #[inline]
+    pub(crate) fn ask_cached(
+        &self,
+        address: Address,
+        question: &Question<'_>,
+        out: &mut Vec<u8>,
+    ) -> Option<Sighting> {
+        self.cold.cache.look(address, |view| question.ask_view(view, out))
+    }
+
+    /// Asks a cold record, wherever it is. The caller is not pinned.
+    ///
+    /// # Errors
+    /// `Io` and `Corrupted`, naming file and offset; also if its segment has been dropped.
+    pub(crate) fn ask_cold(
+        &self,
+        address: Address,
+        question: &Question<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Sighting> {
+        match self.ask_cached(address, question, out) {
+            Some(sighting) => Ok(sighting),
+            None => Ok(question.ask_record(&self.read_disk(address)?, out)),
+        }
+    }
+
+    /// The key of a cold record, if it is one of `object`. The caller is not pinned.
+    ///
+    /// # Errors
+    /// As [`Self::ask_cold`].
+    pub(crate) fn cold_key(&self, object: u32, address: Address) -> Result<Option<Vec<u8>>> {
+        let cached = self.cold.cache.look(address, |view| {
+            let mut key = Vec::new();
+            view.key_into(&mut key);
+            (view.shape().object == object).then_some(key)
+        });
+        if let Some(key) = cached {
+            return Ok(key);
+        }
+        let record = self.read_disk(address)?;
+        Ok((record.shape.object == object).then(|| record.key().to_vec()))
+    }
+
+    /// Reads a record from disk, checked, and leaves it in the cache.
+    fn read_disk(&self, address: Address) -> Result<OwnedRecord> {
+        let (record, bytes) = extent::read_record(&self.segments, address)?;
+        self.cold.reads.fetch_add(1, Ordering::Relaxed);
+        self.cold.read_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.cold.cache.admit(address, &record.as_disk_record());
+        Ok(record)
+    }
+}

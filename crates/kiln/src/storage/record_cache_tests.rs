@@ -1,0 +1,111 @@
+//! Tests of the read cache: what comes out is what went in, in the memory that it was given.
+
+use super::record::{Address, DiskRecord, Kind, OwnedRecord, RecordView, Shape};
+use super::record_cache::RecordCache;
+
+/// The bytes of the record at an address, which say where they belong.
+fn bytes_of(address: Address, length: usize) -> Vec<u8> {
+    address.to_le_bytes().into_iter().cycle().take(length).collect()
+}
+
+fn record(address: Address, value_bytes: usize) -> OwnedRecord {
+    let (key, value) = (bytes_of(address, 8), bytes_of(address, value_bytes));
+    let shape = Shape { kind: Kind::Put, object: 7, key_bytes: key.len(), value_bytes };
+    let (version, previous) = (address / 8, address - 8);
+    OwnedRecord::from_disk(&DiskRecord { shape, version, previous, key: &key, value: &value })
+}
+
+fn admit(cache: &RecordCache, address: Address, value_bytes: usize) {
+    cache.admit(address, &record(address, value_bytes).as_disk_record());
+}
+
+fn check(address: Address, view: &RecordView<'_>) {
+    let (mut key, mut value) = (Vec::new(), Vec::new());
+    view.key_into(&mut key);
+    view.value_into(key.len(), &mut value);
+    assert_eq!(key, bytes_of(address, 8));
+    assert_eq!(value, bytes_of(address, view.shape().value_bytes));
+    assert_eq!((view.version(), view.previous(), view.shape().object), (address / 8, address - 8, 7));
+}
+
+fn is_found(cache: &RecordCache, address: Address) -> bool {
+    cache.look(address, |view| check(address, view)).is_some()
+}
+
+/// Addresses in no order: a generator that repeats.
+fn random(state: &mut u64, below: u64) -> u64 {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    (*state >> 33) % below
+}
+
+#[test]
+fn c9_whatever_is_found_is_what_was_put_in_whatever_has_made_room_for_it() {
+    for bytes in [0, 1 << 10, 16 << 10, 100_000, 1 << 20] {
+        let cache = RecordCache::new(bytes).unwrap();
+        let (mut state, mut found) = (bytes, 0);
+        for _ in 0..if cfg!(miri) { 300 } else { 60_000 } {
+            let number = random(&mut state, 40) * random(&mut state, 40);
+            let address = 64 + 8 * number;
+            match is_found(&cache, address) {
+                true => found += 1,
+                // The length belongs to the address, and some are too long to be kept.
+                false => admit(&cache, address, (number as usize * 37) % 900),
+            }
+        }
+        assert_eq!(cache.hits(), found);
+        assert!(bytes < 16 << 10 || cfg!(miri) || found > 1_000, "{found} hits in {bytes} bytes");
+        assert!(cache.bytes() <= bytes.max(1 << 10), "{} bytes instead of {bytes}", cache.bytes());
+    }
+}
+
+#[test]
+fn what_is_read_again_and_again_stays_through_a_scan() {
+    let cache = RecordCache::new(256 << 10).unwrap();
+    let hot: Vec<Address> = (1..=200).map(|number| 8 * number).collect();
+    for _ in 0..2 {
+        for &address in &hot {
+            if !is_found(&cache, address) {
+                admit(&cache, address, 100);
+            }
+        }
+    }
+    let mut found = 0;
+    for round in 0..100 {
+        // Four times the probation is scanned between two looks.
+        for number in 0..1_000 {
+            admit(&cache, (1 << 20) + (round * 1_000 + number) * 8, 100);
+        }
+        for &address in &hot {
+            match is_found(&cache, address) {
+                true => found += 1,
+                false => admit(&cache, address, 100),
+            }
+        }
+    }
+    assert!(found > 100 * 200 * 95 / 100, "{found} of 20000 looks found it");
+}
+
+#[test]
+fn what_is_too_long_for_the_probation_stays_when_it_is_read_again() {
+    let cache = RecordCache::new(64 << 10).unwrap();
+    let long = 4_000;
+    // As long as there is room anything may stay.
+    (0..1_000).for_each(|number| admit(&cache, (1 << 20) + number * 8, 100));
+    admit(&cache, 8, long);
+    assert!(!is_found(&cache, 8));
+    admit(&cache, 8, long);
+    assert!(is_found(&cache, 8));
+    // And what is longer than a quarter of everything never does.
+    (0..3).for_each(|_| admit(&cache, 16, 60_000));
+    assert!(!is_found(&cache, 16));
+}
+
+#[test]
+fn a_record_of_the_longest_kind_goes_through_every_place_of_a_ring() {
+    let cache = RecordCache::new(16 << 10).unwrap();
+    for number in 1..2_000_u64 {
+        let address = number * 8;
+        (0..2).for_each(|_| admit(&cache, address, 3_000 - (number as usize % 5) * 8));
+        assert!(is_found(&cache, address), "record {number} was not kept");
+    }
+}
