@@ -84,6 +84,7 @@ fn memory(shared: &Shared, text: &mut String) {
     line(text, "cache_hits", statistics.cache_hits);
     line(text, "cold_reads", statistics.cold_reads);
     line(text, "cold_read_bytes", statistics.cold_read_bytes);
+    line(text, "reads_in_flight", statistics.reads_in_flight);
     line(text, "index_memory_bytes", index_bytes);
 }
 

@@ -217,6 +217,69 @@ fn c2_a_read_whose_segment_is_dropped_meanwhile_looks_again() {
     });
 }
 
+/// Each record is read once, before its operation, and in whatever order: the operations are those of a loop all the same.
+#[test]
+fn c2_a_batch_reads_each_cold_record_once_and_ahead_of_its_operation() {
+    const KEYS: u32 = 2_000;
+    let disk = SimulatedDevice::new(seed());
+    let (db, map) = cold_database(&lazy().memory(4 << 20), &disk, KEYS);
+    let keys: Vec<_> = (0..KEYS).map(key).collect();
+    let before = db.statistics();
+    let mut next = 0;
+    let look = |number: usize, found: Option<&[u8]>| {
+        assert_eq!((number, found), (next, Some(&[number as u8; 200][..])));
+        next += 1;
+    };
+    db.get_many(&map, &keys, look).unwrap();
+    let after = db.statistics();
+    assert_eq!(next, KEYS as usize);
+    assert_eq!(after.cold_reads - before.cold_reads, u64::from(KEYS), "{after:?}");
+    // Ahead, and not by the operation itself: there each was found in the cache.
+    assert!(after.cache_hits - before.cache_hits >= u64::from(KEYS), "{after:?}");
+    assert_eq!(after.reads_in_flight, 0);
+
+    let (db, map) = cold_database(&lazy().memory(4 << 20), &SimulatedDevice::new(seed()), KEYS);
+    let change = |_, old: Option<&[u8]>, new: &mut Vec<u8>| {
+        new.extend_from_slice(old.unwrap_or(b"none"));
+        new.push(b'!');
+        true
+    };
+    // Each key twice: the second time it is in memory, and was not yet when it was looked at.
+    let twice: Vec<_> = keys.iter().chain(&keys).collect();
+    db.update_many(&map, &twice, change).unwrap().forget();
+    for number in 0..KEYS {
+        let expected = [&[number as u8; 200][..], b"!!"].concat();
+        assert_eq!(db.get(&map, key(number)).unwrap().unwrap(), expected);
+    }
+}
+
+/// What cannot be read ahead is read again by the operation, which says why if it cannot either.
+#[test]
+fn c9_a_batch_that_cannot_be_read_ahead_says_what_a_single_read_would_say() {
+    let disk = SimulatedDevice::new(seed());
+    let (db, map) = cold_database(&lazy().memory(4 << 20), &disk, 300);
+    let keys: Vec<_> = (0..300).map(key).collect();
+    let check = |number: usize, found: Option<&[u8]>| assert_eq!(found, Some(&[number as u8; 200][..]));
+    let fault = |nth, sticky| Fault { operation: OperationKind::Read, nth, kind: FaultKind::EIO, sticky };
+    disk.inject(fault(5, true));
+    let error = db.get_many(&map, &keys, check).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Io, "{error}");
+    assert!(error.to_string().contains("segment-0000000"), "{error}");
+    disk.clear_faults();
+    // A caller that gives up in the middle leaves nothing to those who follow.
+    let gives_up = |number, _: Option<&[u8]>| assert!(number < 40, "given up");
+    let panicked =
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| db.get_many(&map, &keys, gives_up)));
+    assert!(panicked.is_err());
+    assert_eq!(db.statistics().reads_in_flight, 0);
+    for nth in [1, 2, 7] {
+        disk.inject(fault(nth, false));
+        db.get_many(&map, &keys, check).unwrap();
+        disk.clear_faults();
+    }
+    assert_eq!(db.statistics().reads_in_flight, 0);
+}
+
 /// Log and cache together take no more than they were given, once that is enough for two segments.
 #[test]
 fn memory_is_the_budget_of_the_log_and_the_read_cache_together() {

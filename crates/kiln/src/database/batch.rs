@@ -16,7 +16,8 @@ use crate::objects::Object;
 /// too long comes before anything is done; after any other error the elements before the one that failed stay committed.
 impl Kiln {
     /// Says that these keys will be read or written soon, each by an operation of its own: their cache misses overlap then.
-    /// Reads nothing, and has no effect but on speed; a few dozen keys at a time are enough. The batches do it by themselves.
+    /// What is on disk is read, many records at once, into the read cache, and waited for. It has no effect but on speed; a few
+    /// dozen keys at a time are enough. The batches do it by themselves.
     pub fn prefetch<O: Object, K: AsRef<[u8]>>(&self, object: &O, keys: &[K]) {
         self.engine().prefetch_keys(object.handle().id, keys);
     }

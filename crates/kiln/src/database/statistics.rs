@@ -47,6 +47,8 @@ pub struct Statistics {
     pub cold_reads: u64,
     /// Bytes that were read for them, in whole blocks.
     pub cold_read_bytes: u64,
+    /// Reads of disk that are in flight ahead of batches.
+    pub reads_in_flight: u64,
     /// How often a record that is not in the log's memory was found in the read cache instead.
     pub cache_hits: u64,
     /// Bytes that the log's files take on disk, those included that are kept to be used again.
@@ -95,6 +97,7 @@ pub(super) fn collect(engine: &Engine) -> Statistics {
         ordered_index_bytes: ordered.map(|ordered| ordered.memory_bytes() as u64).sum(),
         cold_reads: engine.cold.reads.load(Ordering::Relaxed),
         cold_read_bytes: engine.cold.read_bytes.load(Ordering::Relaxed),
+        reads_in_flight: engine.cold.in_flight.load(Ordering::Relaxed),
         cache_hits: engine.cold.cache.hits(),
         disk_bytes: engine.segments.disk_bytes(),
         live_bytes,

@@ -12,7 +12,7 @@
 mod tests;
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -20,8 +20,8 @@ use rustix::fs::{AtFlags, Dir, FallocateFlags, FileType, FlockOperation, Mode, O
 use rustix::io::{Errno, retry_on_intr};
 
 use super::{
-    AlignedBuffer, BLOCK_BYTES, Device, DeviceError, DeviceFile, DeviceLock, LOCK_NAME, OpenMode,
-    check_aligned, check_length, check_name, check_whole_blocks, write_zeros,
+    AlignedBuffer, BLOCK_BYTES, Device, DeviceError, DeviceFile, DeviceLock, LOCK_NAME, OpenMode, ReadQueue,
+    check_aligned, check_length, check_name, check_whole_blocks, reads, uring, write_zeros,
 };
 use crate::sync::atomic::{AtomicBool, Ordering};
 
@@ -30,6 +30,8 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 pub struct FileDevice {
     directory: OwnedFd,
     path: PathBuf,
+    /// The system has no io_uring, or does not let this process use it, as in most containers.
+    uring_refused: AtomicBool,
 }
 
 impl FileDevice {
@@ -54,7 +56,7 @@ impl FileDevice {
             sync_parent(&directory, made)
                 .map_err(|e| DeviceError::wrap("sync the parent directory of", &shown, e))?;
         }
-        Ok(FileDevice { directory, path: path.to_owned() })
+        Ok(FileDevice { directory, path: path.to_owned(), uring_refused: AtomicBool::new(cfg!(miri)) })
     }
 
     /// The directory's path, as it was given.
@@ -192,6 +194,16 @@ impl Device for FileDevice {
 
     fn describe(&self, name: &str) -> String {
         self.path.join(name).display().to_string()
+    }
+
+    fn read_queue(&self) -> Box<dyn ReadQueue> {
+        if !self.uring_refused.load(Ordering::Relaxed) {
+            match uring::UringReads::new() {
+                Ok(reads) => return Box::new(reads),
+                Err(_) => self.uring_refused.store(true, Ordering::Relaxed),
+            }
+        }
+        Box::new(reads::ReadsInTurn::default())
     }
 }
 
@@ -376,6 +388,10 @@ impl DeviceFile for PlainFile {
     fn truncate(&self, bytes: u64) -> io::Result<()> {
         check_length(bytes)?;
         retry_on_intr(|| rustix::fs::ftruncate(&self.descriptor, bytes)).map_err(self.failed("truncate"))
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.descriptor.as_fd())
     }
 }
 

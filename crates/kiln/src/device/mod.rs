@@ -38,15 +38,19 @@ mod aligned;
 mod conformance;
 mod error;
 mod file;
+mod reads;
 mod simulated;
+mod uring;
 
 use std::fmt::Debug;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 pub use aligned::AlignedBuffer;
 pub use error::DeviceError;
 pub use file::FileDevice;
+pub use reads::{FinishedRead, QueuedRead, ReadQueue};
 pub use simulated::{CrashStates, Fault, FaultKind, Keep, LossUnit, OperationKind, SimulatedDevice};
 
 /// Alignment, in bytes, of every offset, length and buffer address of [`DeviceFile::read_at`] and
@@ -54,6 +58,9 @@ pub use simulated::{CrashStates, Fault, FaultKind, Keep, LossUnit, OperationKind
 ///
 /// 4096 suits every disk that Linux drives today; disks with smaller sectors accept it too.
 pub const BLOCK_BYTES: usize = 4096;
+
+/// So many reads a [`ReadQueue`] has in flight at most; more than a disk needs to be busy.
+pub const READS_IN_FLIGHT_MAX: usize = 64;
 
 /// The unit, in bytes, that a disk writes atomically.
 ///
@@ -135,6 +142,12 @@ pub trait Device: Send + Sync + Debug {
 
     /// How error messages should call the file `name`: its path, or `simulated:` and its name.
     fn describe(&self, name: &str) -> String;
+
+    /// A new queue for reads of this device's files. Unless a device has something better, its reads are done one after the
+    /// other.
+    fn read_queue(&self) -> Box<dyn ReadQueue> {
+        Box::new(reads::ReadsInTurn::default())
+    }
 }
 
 /// An open file of a [`Device`].
@@ -196,6 +209,11 @@ pub trait DeviceFile: Send + Sync + Debug {
     /// Sets the file's length: cuts off what lies beyond, or appends a hole that reads as zeros and has no
     /// space reserved. Durable after [`sync`](DeviceFile::sync).
     fn truncate(&self, bytes: u64) -> io::Result<()>;
+
+    /// The operating system's file behind it, if there is one to which reads can be given without waiting.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
 }
 
 /// Exclusive ownership of a device, from [`Device::lock`]; dropping it gives the device back.

@@ -2,7 +2,7 @@
 //!
 //! Finding a key takes two cache misses, one after the other: its bucket, then its record. A batch goes through its keys in
 //! groups, fetches the buckets of a whole group, then its records, and then carries out one operation after the other, each
-//! as if it stood alone.
+//! as if it stood alone. Where records are on disk, many of them are read at once before ([`read_ahead`](super::read_ahead)).
 //!
 //! Each operation has a pin of its own, which costs a few instructions. One pin for a group would stretch over what may wait: a
 //! read from disk, a wait for log space, a caller's closure.
@@ -10,6 +10,7 @@
 use std::sync::Arc;
 
 use super::engine::Engine;
+use super::read_ahead::ReadAhead;
 use super::single::SingleKey;
 use crate::error::Result;
 use crate::objects::Object;
@@ -45,10 +46,30 @@ impl Engine {
         hashes
     }
 
-    /// As [`Self::prefetch_group`], for any number of keys.
+    /// As [`Self::prefetch_group`], for any number of keys; waits for those that are on disk.
     pub(crate) fn prefetch_keys<K: AsRef<[u8]>>(&self, object: u32, keys: &[K]) {
-        for group in keys.chunks(GROUP_KEYS) {
-            self.prefetch_group(object, group, AsRef::as_ref);
+        let mut ahead = self.read_ahead();
+        for (number, group) in keys.chunks(GROUP_KEYS).enumerate() {
+            let hashes = self.prefetch_group(object, group, AsRef::as_ref);
+            let first = number * GROUP_KEYS;
+            self.read_group_ahead(&mut ahead, (first, &hashes[..group.len()]), keys.len(), |item| {
+                self.hash(object, keys[item].as_ref())
+            });
+        }
+    }
+
+    /// Reads what is on disk of a group that begins with the item `first`, and of groups that follow.
+    #[inline]
+    fn read_group_ahead(
+        &self,
+        ahead: &mut ReadAhead<'_>,
+        (first, hashes): (usize, &[u64]),
+        count: usize,
+        hash_of: impl Fn(usize) -> u64,
+    ) {
+        // One key alone has nothing to be read beside.
+        if count > 1 && (ahead.is_at_work() || self.any_cold(hashes)) {
+            ahead.up_to(first, hashes.len(), count, hash_of);
         }
     }
 
@@ -66,10 +87,15 @@ impl Engine {
         for item in items {
             self.check_key(object.handle(), object.name(), key_of(item))?;
         }
+        let mut ahead = self.read_ahead();
         for (number, group) in items.chunks(GROUP_KEYS).enumerate() {
             let hashes = self.prefetch_group(id, group, &key_of);
+            let first = number * GROUP_KEYS;
+            self.read_group_ahead(&mut ahead, (first, &hashes[..group.len()]), items.len(), |item| {
+                self.hash(id, key_of(&items[item]))
+            });
             for (at, (item, hash)) in group.iter().zip(hashes).enumerate() {
-                run(number * GROUP_KEYS + at, SingleKey { object: id, hash, key: key_of(item) })?;
+                run(first + at, SingleKey { object: id, hash, key: key_of(item) })?;
             }
         }
         Ok(())

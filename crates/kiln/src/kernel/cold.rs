@@ -6,10 +6,12 @@
 use std::io;
 
 use super::engine::Engine;
+use super::read_ahead::Reads;
 use crate::error::Result;
 use crate::storage::extent;
 use crate::storage::record::{Address, Kind, OwnedRecord, RecordView};
 use crate::storage::record_cache::RecordCache;
+use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// What cold records are found by, and what was done to find them.
@@ -18,6 +20,10 @@ pub(crate) struct Cold {
     /// Records read from disk, and the bytes of their blocks.
     pub(crate) reads: AtomicU64,
     pub(crate) read_bytes: AtomicU64,
+    /// Reads ahead that are in flight.
+    pub(crate) in_flight: AtomicU64,
+    /// Queues that no batch uses at the moment.
+    pub(crate) queues: Mutex<Vec<Reads>>,
 }
 
 impl Cold {
@@ -26,6 +32,8 @@ impl Cold {
             cache: RecordCache::new(cache_bytes)?,
             reads: AtomicU64::new(0),
             read_bytes: AtomicU64::new(0),
+            in_flight: AtomicU64::new(0),
+            queues: Mutex::new(Vec::new()),
         })
     }
 }

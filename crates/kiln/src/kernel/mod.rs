@@ -4,7 +4,7 @@
 //! ```text
 //!   transaction ── read ── commit        what a transaction does        write_set   what it buffers
 //!   single, batch                        transactions on one key, and many of them
-//!   cold                                 reading records that are on disk
+//!   cold, read_ahead                     reading records that are on disk, many of them at once
 //!   snapshot, session, receipt           what it gives out
 //!   clock                                versions: tick and close
 //!   hardening/                           making versions durable: leaders, horizon, background threads
@@ -23,6 +23,7 @@ pub(crate) mod hardening;
 pub(crate) mod losses;
 pub(crate) mod object;
 pub(crate) mod read;
+pub(crate) mod read_ahead;
 pub(crate) mod receipt;
 pub(crate) mod recovery;
 pub(crate) mod session;

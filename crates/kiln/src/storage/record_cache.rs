@@ -237,6 +237,21 @@ impl RecordCache {
         None
     }
 
+    /// True if the record at `address` seems to be here. Does not count as asking for it.
+    pub(crate) fn has(&self, address: Address) -> bool {
+        let hash = hash_of(address);
+        let place = self.place_of(hash);
+        place.bucket(hash).iter().any(|slot| {
+            let entry = Entry(slot.load(Ordering::Acquire));
+            entry.has_tag_of(hash) && place.ring(entry.part()).holds(entry.position())
+        })
+    }
+
+    /// True if a record of this length can be kept when it is first met.
+    pub(crate) fn can_keep(&self, record_bytes: u64) -> bool {
+        record_bytes / 8 < self.layout.probation as u64 / RECORD_PART
+    }
+
     /// Keeps a checked record that was read at `address`, unless it is too long, or somebody else is at work on the shard.
     pub(crate) fn admit(&self, address: Address, record: &DiskRecord<'_>) {
         let hash = hash_of(address);

@@ -14,7 +14,7 @@ use std::io;
 use std::sync::Arc;
 
 use super::record::{ADDRESS_BITS, Address};
-use crate::device::{AlignedBuffer, BLOCK_BYTES, Device, DeviceFile, OpenMode, write_zeros};
+use crate::device::{AlignedBuffer, BLOCK_BYTES, Device, DeviceFile, OpenMode, ReadQueue, write_zeros};
 use crate::error::{Error, Result};
 use crate::planted::{Bug, planted};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -117,6 +117,11 @@ impl Segments {
         self.disk_full.load(Ordering::SeqCst)
     }
 
+    /// A queue for reads of the segments.
+    pub(crate) fn read_queue(&self) -> Box<dyn ReadQueue> {
+        self.device.read_queue()
+    }
+
     /// The device's time of day.
     pub(crate) fn time_us(&self) -> u64 {
         self.device.time_us()
@@ -146,7 +151,8 @@ impl Segments {
         self.files.read().contains_key(&(address / self.segment_bytes))
     }
 
-    fn file(&self, address: Address) -> io::Result<Arc<dyn DeviceFile>> {
+    /// The file of the segment at `address`.
+    pub(crate) fn file(&self, address: Address) -> io::Result<Arc<dyn DeviceFile>> {
         let number = address / self.segment_bytes;
         self.files.read().get(&number).cloned().ok_or_else(|| {
             io::Error::new(

@@ -28,6 +28,7 @@ mod crash;
 mod disk;
 mod faults;
 mod random;
+mod reads;
 #[cfg(test)]
 mod tests;
 
@@ -42,8 +43,8 @@ pub use crash::{CrashStates, Keep, LossUnit};
 pub use faults::{Fault, FaultKind, OperationKind};
 
 use super::{
-    Device, DeviceError, DeviceFile, DeviceLock, OpenMode, check_aligned, check_length, check_name,
-    check_whole_blocks,
+    Device, DeviceError, DeviceFile, DeviceLock, OpenMode, ReadQueue, check_aligned, check_length,
+    check_name, check_whole_blocks,
 };
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, MutexGuard, thread};
@@ -400,6 +401,10 @@ impl Device for SimulatedDevice {
 
     fn describe(&self, name: &str) -> String {
         shown(name)
+    }
+
+    fn read_queue(&self) -> Box<dyn ReadQueue> {
+        Box::new(reads::ReadsInAnyOrder::new(self.shared.disk.lock().seed))
     }
 }
 

@@ -1,0 +1,133 @@
+//! Reads in flight through io_uring: the one place where the kernel writes into memory while nobody waits for it.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::io;
+use std::os::fd::AsRawFd;
+
+use io_uring::{IoUring, opcode, types};
+
+use super::reads::{FinishedRead, QueuedRead, ReadQueue};
+use super::{READS_IN_FLIGHT_MAX, check_aligned};
+
+/// See the module's documentation.
+pub(super) struct UringReads {
+    ring: IoUring,
+    /// Reads that the kernel has, or is about to get, by their number; they stay where they are until it gives them back.
+    reads: Vec<Option<QueuedRead>>,
+    /// Reads that need not go to the kernel, or not again.
+    direct: Vec<QueuedRead>,
+    in_flight: usize,
+    /// The kernel takes no more orders. What it has is left to it for ever.
+    is_broken: bool,
+}
+
+impl UringReads {
+    /// # Errors
+    /// The operating system's, where it has no io_uring, or does not let this process use it.
+    pub(super) fn new() -> io::Result<UringReads> {
+        let ring = IoUring::new(READS_IN_FLIGHT_MAX as u32)?;
+        let reads = Vec::with_capacity(READS_IN_FLIGHT_MAX);
+        Ok(UringReads { ring, reads, direct: Vec::new(), in_flight: 0, is_broken: false })
+    }
+
+    /// Keeps a read until the kernel gives it back, and gives its number.
+    fn keep(&mut self, read: QueuedRead) -> usize {
+        let free = self.reads.iter().position(Option::is_none);
+        let number = free.unwrap_or(self.reads.len());
+        if number == self.reads.len() {
+            self.reads.push(None);
+        }
+        self.reads[number] = Some(read);
+        number
+    }
+
+    /// Has the kernel begin what was submitted, and waits until it has given a read back.
+    fn enter(&mut self) {
+        while let Err(error) = self.ring.submit_and_wait(1) {
+            match error.kind() {
+                io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock | io::ErrorKind::ResourceBusy => {}
+                _ => {
+                    self.is_broken = true;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// The next read that the kernel has given back.
+    fn take_finished(&mut self) -> Option<(QueuedRead, i32)> {
+        let entry = self.ring.completion().next()?;
+        let read = self.reads.get_mut(entry.user_data() as usize)?.take()?;
+        self.in_flight -= 1;
+        Some((read, entry.result()))
+    }
+}
+
+impl ReadQueue for UringReads {
+    fn submit(&mut self, read: QueuedRead) {
+        let fits = u32::try_from(read.buffer.len()).is_ok() && self.in_flight < READS_IN_FLIGHT_MAX;
+        let (true, Some(descriptor)) = (fits && !self.is_broken, read.file.descriptor()) else {
+            self.direct.push(read);
+            return;
+        };
+        if check_aligned(&read.buffer, read.offset).is_err() {
+            self.direct.push(read);
+            return;
+        }
+        let descriptor = types::Fd(descriptor.as_raw_fd());
+        let (offset, number) = (read.offset, self.keep(read));
+        let Some(read) = self.reads[number].as_mut() else { return };
+        let (start, length) = (read.buffer.as_mut_slice().as_mut_ptr(), read.buffer.len() as u32);
+        let entry =
+            opcode::Read::new(descriptor, start, length).offset(offset).build().user_data(number as u64);
+        // SAFETY: the buffer's memory is on the heap and belongs to `reads[number]`, as does the open file. Nothing touches that
+        // entry until `take_finished` takes it, when the kernel has given the read back; `drop` waits for that, or leaks it.
+        let pushed = unsafe { self.ring.submission().push(&entry) };
+        match pushed {
+            Ok(()) => self.in_flight += 1,
+            // No room: the kernel has not seen it.
+            Err(_) => self.direct.extend(self.reads[number].take()),
+        }
+    }
+
+    fn wait(&mut self) -> Option<FinishedRead> {
+        if let Some(read) = self.direct.pop() {
+            return Some(read.run());
+        }
+        while self.in_flight > 0 && !self.is_broken {
+            let Some((read, result)) = self.take_finished() else {
+                self.enter();
+                continue;
+            };
+            // Whatever is not simply right, such as a file system without direct I/O, is up to the ordinary read.
+            return Some(match usize::try_from(result) {
+                Ok(bytes) if bytes == read.buffer.len() => {
+                    FinishedRead { token: read.token, buffer: read.buffer, outcome: Ok(bytes) }
+                }
+                _ => read.run(),
+            });
+        }
+        None
+    }
+}
+
+impl Drop for UringReads {
+    fn drop(&mut self) {
+        while self.in_flight > 0 && !self.is_broken {
+            if self.take_finished().is_none() {
+                self.enter();
+            }
+        }
+        if self.in_flight > 0 {
+            // The kernel may still write there.
+            std::mem::forget(std::mem::take(&mut self.reads));
+        }
+    }
+}
+
+impl fmt::Debug for UringReads {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("UringReads").field("in_flight", &self.in_flight).finish_non_exhaustive()
+    }
+}

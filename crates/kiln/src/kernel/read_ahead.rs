@@ -1,0 +1,222 @@
+//! Reading ahead: the cold records that a batch is going to ask for, many of them in flight at once.
+//!
+//! ```text
+//!  items:   run | group | in flight ... | not looked at yet
+//!                 ^ its reads are waited for, then its operations run
+//! ```
+//!
+//! What was read, and whose checksum holds, goes into the read cache, and there the operations find it; each of them is the
+//! operation that it would be alone. So reading ahead has no effect but on speed: it leaves out what it cannot find, read or
+//! believe, whatever the reason, and the operation meets the reason by itself. A segment that is dropped meanwhile is one of them: its file
+//! is still open, and the address is part of the checksum, so that the records of its next use are never taken for its own.
+
+use super::cold::Cold;
+use super::engine::Engine;
+use crate::device::{AlignedBuffer, BLOCK_BYTES, FinishedRead, QueuedRead, READS_IN_FLIGHT_MAX, ReadQueue};
+use crate::storage::epoch;
+use crate::storage::record::{self, Address, DiskRecord, Shape};
+use crate::sync::atomic::Ordering;
+
+/// Cache memory that a read in flight is to find behind it, so that it is still there when it is asked for.
+const CACHE_BYTES_PER_READ: u64 = 8 << 10;
+/// Longer buffers are not kept for the next read.
+const KEPT_BUFFER_BYTES_MAX: usize = 4 * BLOCK_BYTES;
+
+/// A queue of the device's and buffers for it, which go from one batch to the next.
+#[derive(Debug)]
+pub(crate) struct Reads {
+    queue: Box<dyn ReadQueue>,
+    buffers: Vec<AlignedBuffer>,
+    in_flight: Vec<InFlight>,
+}
+
+/// A read that was submitted; its number in the list is the read's token.
+#[derive(Clone, Copy, Debug, Default)]
+struct InFlight {
+    address: Address,
+    /// Which of the batch's items it is for; `None` if it is done.
+    item: Option<usize>,
+}
+
+/// Reads ahead of one batch.
+pub(crate) struct ReadAhead<'e> {
+    engine: &'e Engine,
+    /// Taken when the first cold record is met.
+    reads: Option<Reads>,
+    in_flight_count: usize,
+    in_flight_max: usize,
+    /// The first item that was not looked at yet.
+    next_item: usize,
+}
+
+impl Engine {
+    pub(crate) fn read_ahead(&self) -> ReadAhead<'_> {
+        let in_flight_max = self.cold.cache.bytes() / CACHE_BYTES_PER_READ;
+        let in_flight_max = in_flight_max.clamp(2, READS_IN_FLIGHT_MAX as u64) as usize;
+        ReadAhead { engine: self, reads: None, in_flight_count: 0, in_flight_max, next_item: 0 }
+    }
+
+    /// True if one of the keys with these hashes may be on disk alone.
+    pub(crate) fn any_cold(&self, hashes: &[u64]) -> bool {
+        // Nothing has left the log's memory yet.
+        if self.log.head() == self.log.begin() {
+            return false;
+        }
+        let _pin = epoch::pin();
+        hashes.iter().any(|&hash| self.cold_candidate(hash).is_some())
+    }
+
+    /// The first record below the head, and not in the cache, that may be that of a key with this hash. The caller is pinned.
+    fn cold_candidate(&self, hash: u64) -> Option<Address> {
+        let (head, cache) = (self.log.head(), &self.cold.cache);
+        let is_cold = |address| (address < head && !cache.has(address)).then_some(address);
+        self.index.find(self.index.bucket_of(hash), hash, is_cold)
+    }
+}
+
+impl ReadAhead<'_> {
+    /// Whether reads have been begun, perhaps for what comes next.
+    pub(crate) fn is_at_work(&self) -> bool {
+        self.reads.is_some()
+    }
+
+    /// Reads for `length` items from `first` on, and for some that follow, of `count`; waits for the former. `hash_of` gives the
+    /// hash of an item's key.
+    pub(crate) fn up_to(
+        &mut self,
+        first: usize,
+        length: usize,
+        count: usize,
+        hash_of: impl Fn(usize) -> u64,
+    ) {
+        let end = first + length;
+        // No further, however long the others take: what is read must still be in the cache when its turn comes.
+        let count = count.min(end + self.in_flight_max);
+        self.next_item = self.next_item.max(first);
+        loop {
+            while self.next_item < count && self.in_flight_count < self.in_flight_max {
+                let (item, hash) = (self.next_item, hash_of(self.next_item));
+                self.next_item += 1;
+                let candidate = {
+                    let _pin = epoch::pin();
+                    self.engine.cold_candidate(hash)
+                };
+                if let Some(address) = candidate {
+                    self.submit(item, address, record::HEADER_BYTES);
+                }
+            }
+            let is_for_these = |read: &InFlight| read.item.is_some_and(|item| item < end);
+            let Some(reads) = &mut self.reads else { return };
+            if !reads.in_flight.iter().any(is_for_these) {
+                return;
+            }
+            let Some(finished) = reads.queue.wait() else {
+                // The device gives nothing back any more.
+                self.engine.cold.in_flight.fetch_sub(self.in_flight_count as u64, Ordering::Relaxed);
+                self.in_flight_count = 0;
+                self.reads = None;
+                return;
+            };
+            self.take(finished);
+        }
+    }
+
+    fn submit(&mut self, item: usize, address: Address, record_bytes: usize) {
+        let engine = self.engine;
+        let Ok(file) = engine.segments.file(address) else { return };
+        let segment_bytes = engine.segments.segment_bytes();
+        let (offset, skip) = block_of(address % segment_bytes);
+        let bytes = (skip + record_bytes).next_multiple_of(BLOCK_BYTES);
+        if offset + bytes as u64 > segment_bytes {
+            return;
+        }
+        let reads = self.reads.get_or_insert_with(|| engine.cold.take_reads(engine));
+        let mut buffer = reads.buffers.pop().unwrap_or_default();
+        buffer.resize(bytes);
+        let in_flight = InFlight { address, item: Some(item) };
+        let token = match reads.in_flight.iter().position(|read| read.item.is_none()) {
+            Some(free) => {
+                reads.in_flight[free] = in_flight;
+                free
+            }
+            None => {
+                reads.in_flight.push(in_flight);
+                reads.in_flight.len() - 1
+            }
+        };
+        self.in_flight_count += 1;
+        engine.cold.in_flight.fetch_add(1, Ordering::Relaxed);
+        reads.queue.submit(QueuedRead { file, offset, buffer, token: token as u64 });
+    }
+
+    /// Puts what was read into the cache, or reads the rest of it.
+    fn take(&mut self, finished: FinishedRead) {
+        let cold = &self.engine.cold;
+        let Some(reads) = &mut self.reads else { return };
+        let InFlight { address, item } = std::mem::take(&mut reads.in_flight[finished.token as usize]);
+        self.in_flight_count -= 1;
+        cold.in_flight.fetch_sub(1, Ordering::Relaxed);
+        let (_, skip) = block_of(address);
+        let mut rest = None;
+        if let Ok(count) = finished.outcome {
+            let bytes = finished.buffer.get(skip..count).unwrap_or_default();
+            cold.read_bytes.fetch_add(count as u64, Ordering::Relaxed);
+            let word = bytes.first_chunk::<8>().map(|word| u64::from_le_bytes(*word));
+            match (word.and_then(Shape::parse), item) {
+                (Some(shape), Some(item)) if shape.bytes() > bytes.len() as u64 => {
+                    // What the cache would not keep is left to who asks for it.
+                    rest = cold.cache.can_keep(shape.bytes()).then_some((item, shape.bytes() as usize));
+                }
+                _ => {
+                    if let Ok(record) = DiskRecord::parse(address, bytes) {
+                        cold.reads.fetch_add(1, Ordering::Relaxed);
+                        cold.cache.admit(address, &record);
+                    }
+                }
+            }
+        }
+        if finished.buffer.len() <= KEPT_BUFFER_BYTES_MAX {
+            reads.buffers.push(finished.buffer);
+        }
+        if let Some((item, record_bytes)) = rest {
+            self.submit(item, address, record_bytes);
+        }
+    }
+}
+
+impl Drop for ReadAhead<'_> {
+    fn drop(&mut self) {
+        let Some(mut reads) = self.reads.take() else { return };
+        // The next batch must not meet reads of this one. A panic in the caller's closure comes here, too.
+        while self.in_flight_count > 0 && reads.queue.wait().is_some() {
+            self.in_flight_count -= 1;
+            self.engine.cold.in_flight.fetch_sub(1, Ordering::Relaxed);
+        }
+        if self.in_flight_count == 0 {
+            reads.in_flight.clear();
+            self.engine.cold.give_back(reads);
+        }
+    }
+}
+
+impl Cold {
+    /// A queue with nothing in flight.
+    fn take_reads(&self, engine: &Engine) -> Reads {
+        let kept = self.queues.lock().pop();
+        kept.unwrap_or_else(|| Reads {
+            queue: engine.segments.read_queue(),
+            buffers: Vec::new(),
+            in_flight: Vec::new(),
+        })
+    }
+
+    fn give_back(&self, reads: Reads) {
+        self.queues.lock().push(reads);
+    }
+}
+
+/// Where the block that holds a byte begins, and where in the block the byte is.
+fn block_of(offset: u64) -> (u64, usize) {
+    let skip = offset % BLOCK_BYTES as u64;
+    (offset - skip, skip as usize)
+}
