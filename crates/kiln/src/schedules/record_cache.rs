@@ -50,5 +50,6 @@ pub(super) fn a_record_is_read_whole() {
             }
         })
     };
-    together(vec![reader([96, 88, 80]), reader([72, 200, 96]), writer(200), writer(400)]);
+    // The oldest, whose memory is the next to be used again.
+    together(vec![reader([8, 16, 24]), reader([16, 200, 8]), writer(200), writer(400)]);
 }
