@@ -40,6 +40,15 @@ pub(crate) fn stat(dir: &Path) -> Result<(), Failure> {
         ByteSize(statistics.read_cache_bytes),
         ByteSize(index_bytes)
     );
+    match statistics.checkpoint_age {
+        None => println!("checkpoint    none"),
+        Some(age) => println!(
+            "checkpoint    {}, {} s old, {} of log since",
+            ByteSize(statistics.checkpoint_bytes),
+            age.as_secs(),
+            ByteSize(statistics.log_since_checkpoint)
+        ),
+    }
     let mut objects = db.objects();
     objects.sort_by(|left, right| left.name.cmp(&right.name));
     for object in objects {

@@ -43,6 +43,26 @@ pub(crate) fn sign(head: &mut [u8]) -> u32 {
     checksum
 }
 
+/// Makes the checksums of a checkpoint's blocks right.
+pub(crate) fn sign_blocks(file: &mut [u8]) {
+    if file.len() < HEAD {
+        return;
+    }
+    let identity = crc32c::crc32c(&file[16..40]);
+    let mut at = BLOCK;
+    while at + 32 <= file.len() {
+        let length = u32_at(file, at + 4) as usize;
+        let Some(block) = file.get_mut(at..at.saturating_add(length)).filter(|block| block.len() >= 32)
+        else {
+            return;
+        };
+        put(block, 28, &[0; 4]);
+        let checksum = crc32c::crc32c_append(identity, block);
+        put(block, 28, &checksum.to_le_bytes());
+        at += length;
+    }
+}
+
 fn is_signed(head: &[u8]) -> bool {
     head.len() >= HEAD && crc32c::crc32c(&head[..HEAD - 4]) == u32_at(head, HEAD - 4)
 }

@@ -4,7 +4,7 @@
 //! `fuzz/`; the test `corpus` runs each over the inputs that were kept, so that they are tried without a fuzzer, too.
 //!
 //! ```text
-//!  decoders   superblock, seal, extent, reader, catalog, sessions      image, log   whole databases
+//!  decoders   superblock, checkpoint, seal, extent, reader, catalog, sessions      image, log   whole databases
 //!  resp       requests in pieces     commands   a connection   import       JSON lines
 //!  format     the format written down a second time            examine      what must hold of a database
 //! ```
@@ -34,6 +34,7 @@ pub struct Target {
 /// All of them.
 pub const TARGETS: &[Target] = &[
     Target { name: "superblock", run: decoders::superblock },
+    Target { name: "checkpoint", run: decoders::checkpoint },
     Target { name: "seal", run: decoders::seal },
     Target { name: "extent", run: decoders::extent },
     Target { name: "reader", run: decoders::reader },

@@ -21,6 +21,9 @@ pub fn write(directory: &Path) -> io::Result<()> {
         seeds.add("image", &image::encode(&disk))?;
         let superblock = disk.bytes("superblock");
         seeds.add("superblock", &[&[3], superblock.as_slice()].concat())?;
+        for name in disk.list()?.iter().filter(|name| name.starts_with("checkpoint-")) {
+            seeds.add("checkpoint", &[&[3], disk.bytes(name).as_slice()].concat())?;
+        }
         for name in disk.list()?.iter().filter(|name| name.starts_with("segment-")) {
             let segment = disk.bytes(name);
             seeds.extents(&segment)?;
@@ -106,6 +109,7 @@ fn databases() -> kiln::Result<Vec<SimulatedDevice>> {
     let closed = disk(&mut disks);
     let db = open(&closed)?;
     fill(&db, 3)?;
+    db.checkpoint()?;
     db.close()?;
     drop(db);
     let stopped = disk(&mut disks);
@@ -132,6 +136,7 @@ fn databases() -> kiln::Result<Vec<SimulatedDevice>> {
     for number in 0..90_u32 {
         db.put(&table, (number % 5).to_be_bytes(), [number as u8; 3000])?.safe()?;
     }
+    db.checkpoint()?;
     db.close()?;
     // Those that have crashed answer again in a copy.
     Ok(disks.iter().map(|disk| disk.after_crash(&mut |_| Keep::Kept)).collect())

@@ -20,8 +20,10 @@ use crate::workload::{Name, Profile, Shift};
 
 /// Opens the database of a workload, and creates it if there is none.
 pub(crate) fn open(disk: &SimulatedDevice, profile: Profile) -> kiln::Result<Kiln> {
-    let options =
-        manual().segment_bytes(profile.segment_bytes).space_amplification(profile.space_amplification);
+    let options = manual()
+        .segment_bytes(profile.segment_bytes)
+        .space_amplification(profile.space_amplification)
+        .checkpoint_log_bytes(profile.checkpoint_log_bytes);
     options.open_on(Arc::new(disk.clone()))
 }
 

@@ -80,6 +80,8 @@ pub(crate) fn read_all(db: &Kiln, history: &History) -> kiln::Result<State> {
 /// C8: the report tells the boundary and what is lost.
 fn check_report(db: &Kiln, history: &History, horizon: u64) -> Verdict {
     let report = db.recovery_report();
+    // What the superblock names was durable before.
+    ensure!(report.checkpoint_damage.is_none(), "C8: a crash has damaged a checkpoint: {report}");
     let after = history.commits.iter().map(|commit| commit.version).filter(|&version| version > horizon);
     for version in after {
         let told = report.lost_versions;

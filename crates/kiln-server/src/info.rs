@@ -100,6 +100,10 @@ fn persistence(shared: &Shared, text: &mut String) {
     line(text, "segments_compacted", statistics.segments_compacted);
     line(text, "records_rewritten", statistics.records_rewritten);
     line(text, "bytes_rewritten", statistics.bytes_rewritten);
+    line(text, "checkpoints", statistics.checkpoints);
+    line(text, "checkpoint_bytes", statistics.checkpoint_bytes);
+    line(text, "checkpoint_age_ms", statistics.checkpoint_age.map_or(0, ms));
+    line(text, "log_bytes_since_checkpoint", statistics.log_since_checkpoint);
 }
 
 /// What may still be lost, and what was.

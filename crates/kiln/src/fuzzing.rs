@@ -7,17 +7,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::device::{OpenMode, SimulatedDevice};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kernel::losses;
 use crate::kernel::object::ObjectKind;
 use crate::kernel::session;
 use crate::objects::{self, Entry};
+use crate::storage::checkpoint::{self, Header, Section};
 use crate::storage::extent::{Extent, Item};
 use crate::storage::record::{self, DiskRecord};
 use crate::storage::record_reader::{Cursor, RecordReader};
 use crate::storage::seal::Seal;
 use crate::storage::segments::{self, Segments};
-use crate::storage::superblock::{self, SuperblockFile};
+use crate::storage::superblock::{self, CheckpointName, SuperblockFile};
 
 /// The slot that counts of a file with both slots of a superblock.
 ///
@@ -30,6 +31,54 @@ pub fn superblock(file: &[u8]) -> Result<Vec<u8>> {
     let mut slot = vec![0; superblock::SLOT_BYTES];
     opened.current().encode(&mut slot);
     Ok(slot)
+}
+
+/// A checkpoint's file, as it would be written.
+///
+/// # Errors
+/// As reading it.
+pub fn checkpoint(file: &[u8]) -> Result<Vec<u8>> {
+    let disk = SimulatedDevice::new(0);
+    let (header, checksum) = Header::decode(file).map_err(|what| Error::corrupted("checkpoint", 0, what))?;
+    let named = CheckpointName { number: header.number, end: header.end, checksum };
+    disk.set_bytes(&checkpoint::name_of(header.number), file);
+    let mut reader = checkpoint::Reader::open(&disk, header.database, named)?;
+    let failed = |error| Error::io("writing a checkpoint", error);
+    let mut writer = checkpoint::Writer::create(&disk, header.database, header.number).map_err(failed)?;
+    for section in [Section::System, Section::Entries, Section::Keys] {
+        let mut block = checkpoint::Block::default();
+        while reader.read(section, &mut block)? {
+            let place = block.place();
+            let items = block.check(&reader.name, section)?;
+            copy_items(section, items, &mut writer)
+                .map_err(|what| Error::corrupted(&reader.name, place, what))?
+                .map_err(failed)?;
+        }
+    }
+    reader.end()?;
+    let (named, _) = writer.finish(header).map_err(failed)?;
+    Ok(disk.bytes(&checkpoint::name_of(named.number)))
+}
+
+fn copy_items(
+    section: Section,
+    mut items: checkpoint::Items<'_>,
+    writer: &mut checkpoint::Writer<'_>,
+) -> Result<std::io::Result<()>, &'static str> {
+    loop {
+        let written = match section {
+            Section::System => items.next_system()?.map(|item| writer.add_system(item)),
+            Section::Entries => items
+                .next_bucket()?
+                .map(|(low_bits, entries)| writer.add_entries(low_bits, &entries.collect::<Vec<_>>())),
+            Section::Keys => items.next_key()?.map(|(object, key)| writer.add_key(object, key)),
+        };
+        match written {
+            None => return Ok(Ok(())),
+            Some(Ok(())) => {}
+            Some(error) => return Ok(error),
+        }
+    }
 }
 
 /// The seal that `bytes` begin with.

@@ -135,6 +135,9 @@ bugs! {
     SingleNotValidated "single-not-validated" "A read-modify-write of one key does not look whether it has changed meanwhile." in schedules,
     UnpinOrdersNothing "unpin-orders-nothing" "What was done under a pin may show only after its end." in loom,
     PinOrdersNothing "pin-orders-nothing" "What is done under a pin may happen before it." in loom,
+    CheckpointNotSynced "checkpoint-not-synced" "The superblock names a checkpoint whose bytes are not durable.",
+    CheckpointTooNew "checkpoint-too-new" "A checkpoint has entries of records behind its end.",
+    CheckpointBeforeTruncation "checkpoint-before-truncation" "A checkpoint is used although the log begins behind its end.",
     CommitInTwoVersions "commit-in-two-versions" "The last write of a transaction of several gets the next version.",
 }
 

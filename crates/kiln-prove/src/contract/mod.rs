@@ -5,6 +5,7 @@
 //!
 //! - [`gate`]: a disk that is stuck until a test lets it go on.
 //! - [`no_space`], [`space`], [`compaction`]: a full disk, the space that is given back, and the bound on the log.
+//! - [`checkpoints`]: opening from one, and what is wrong with one.
 //! - [`durability`], [`window`]: receipts, early visibility, the vulnerability window.
 //! - [`isolation`], [`interleaving`]: what concurrent transactions may see of each other.
 //! - [`singles`], [`singles_at_once`], [`batches`]: operations on one key that are transactions of their own.
@@ -15,6 +16,7 @@
 //! random choice, and `KILN_STATES` the number of crash states (and of other repetitions, in proportion).
 
 mod batches;
+mod checkpoints;
 mod cold;
 mod compaction;
 mod durability;

@@ -52,6 +52,8 @@ pub(crate) struct Profile {
     pub(crate) segment_bytes: u64,
     /// How many times as long as the live data the log may become.
     pub(crate) space_amplification: f64,
+    /// After so much log a checkpoint is taken; 0: never.
+    pub(crate) checkpoint_log_bytes: u64,
 }
 
 /// The engine's default.
@@ -73,6 +75,7 @@ pub(crate) const THREE: Profile = Profile {
     filling: 0,
     segment_bytes: SMALLEST_SEGMENTS,
     space_amplification: USUAL_AMPLIFICATION,
+    checkpoint_log_bytes: 0,
 };
 
 /// So little that every loss pattern of every step can be tried.
@@ -86,6 +89,7 @@ pub(crate) const TINY: Profile = Profile {
     filling: 0,
     segment_bytes: SMALLEST_SEGMENTS,
     space_amplification: USUAL_AMPLIFICATION,
+    checkpoint_log_bytes: 16 << 10,
 };
 
 /// Small values: most hardenings write a single block.
@@ -99,6 +103,7 @@ pub(crate) const SMALL: Profile = Profile {
     filling: 0,
     segment_bytes: SMALLEST_SEGMENTS,
     space_amplification: USUAL_AMPLIFICATION,
+    checkpoint_log_bytes: 24 << 10,
 };
 
 /// Values of all sizes, in many hardenings: the log goes over several segments and its beginning is dropped.
@@ -112,6 +117,7 @@ pub(crate) const LARGE: Profile = Profile {
     filling: 0,
     segment_bytes: LARGER_SEGMENTS,
     space_amplification: USUAL_AMPLIFICATION,
+    checkpoint_log_bytes: 96 << 10,
 };
 
 /// Rare hardenings: each covers many transactions, and at times more than one segment.
@@ -125,6 +131,7 @@ pub(crate) const LAZY: Profile = Profile {
     filling: 0,
     segment_bytes: LARGER_SEGMENTS,
     space_amplification: USUAL_AMPLIFICATION,
+    checkpoint_log_bytes: 256 << 10,
 };
 
 /// Small segments, and among the data much that is overwritten: what is not goes through compaction again and again.
@@ -138,6 +145,7 @@ pub(crate) const SKEWED: Profile = Profile {
     filling: 0,
     segment_bytes: SMALLEST_SEGMENTS,
     space_amplification: 1.1,
+    checkpoint_log_bytes: 128 << 10,
 };
 
 /// A log so long that several threads recover it, which takes more than 16 MiB. What stays keeps its beginning from being
@@ -293,6 +301,9 @@ impl<'a> Shift<'a> {
         if self.profile.cold_keys > 0 && self.random.one_in(8) {
             return self.persist();
         }
+        if self.profile.checkpoint_log_bytes > 0 && self.random.one_in(32) {
+            return self.checkpoint();
+        }
         match self.random.below(100) {
             0..=49 => self.deed(),
             50..=53 => self.aborted(),
@@ -304,6 +315,16 @@ impl<'a> Shift<'a> {
             81..=87 => self.look_at_snapshot(),
             88..=93 => self.durable_read(),
             _ => self.safe_read(),
+        }
+    }
+
+    /// A checkpoint while there are commits that are not durable. That it cannot be had harms nobody.
+    fn checkpoint(&mut self) -> Result<()> {
+        match self.db.checkpoint() {
+            Err(error) if !matches!(error.kind(), kiln::ErrorKind::Io | kiln::ErrorKind::NoSpace) => {
+                Err(error)
+            }
+            _ => Ok(()),
         }
     }
 

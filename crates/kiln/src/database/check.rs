@@ -9,6 +9,7 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::check_checkpoint::{self, Expected};
 use crate::device::{Device, DeviceLock, FileDevice, OpenMode};
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::engine::Engine;
@@ -17,6 +18,7 @@ use crate::kernel::recovery::{NUMBER_TAKEN, SystemRecord};
 use crate::objects::{Entry, FIRST_OBJECT};
 use crate::storage::epoch;
 use crate::storage::extent::{Extent, Item};
+use crate::storage::hash_index;
 use crate::storage::record::{Address, DiskRecord, Kind, NO_ADDRESS};
 use crate::storage::scanner::Scanner;
 use crate::storage::segments::{self, Segments};
@@ -135,15 +137,18 @@ pub fn check_on(device: Arc<dyn Device>) -> Result<CheckReport> {
         Err(error) => return Err(error),
     };
     checker.walk(&segments, &superblock, Address::MAX)?;
+    checker.check_checkpoint(&segments, &superblock);
     Ok(checker.report)
 }
 
 /// Checks an open database in which nothing is being written: the log, and the indexes against it.
 pub(super) fn check_open(engine: &Engine) -> Result<CheckReport> {
     let mut checker = Checker::default();
+    let _kept = engine.checkpoints.pause();
     let _paused = engine.graves.pause();
     let superblock = engine.superblock.lock().current().clone();
     checker.walk(&engine.segments, &superblock, engine.log.hardened())?;
+    checker.check_checkpoint(&engine.segments, &superblock);
     checker.compare_indexes(engine);
     Ok(checker.report)
 }
@@ -174,6 +179,8 @@ struct Checker {
     objects: HashMap<u32, (String, ObjectKind)>,
     /// The first record of each object; its catalog entry may stand behind it.
     first_records: BTreeMap<u32, Address>,
+    /// What the log says where the checkpoint ends, if the walk came there.
+    at_checkpoint: Option<Expected>,
 }
 
 impl Checker {
@@ -187,7 +194,14 @@ impl Checker {
         let mut scanner = Scanner::new(segments, superblock);
         let mut pending = Vec::new();
         let mut last_segment = None;
-        while scanner.position() < end {
+        let checkpoint_end = superblock.usable_checkpoint().map(|named| named.end);
+        loop {
+            if checkpoint_end == Some(scanner.position()) {
+                self.at_checkpoint = Some(self.expected(superblock, &pending));
+            }
+            if scanner.position() >= end {
+                break;
+            }
             let extent = match scanner.next() {
                 Ok(Some(extent)) => extent,
                 Ok(None) => break,
@@ -326,6 +340,26 @@ impl Checker {
             }
             _ => {}
         }
+    }
+
+    /// What a checkpoint must say that ends where the walk is. It counts as sealed what waits for a seal.
+    fn expected(&self, superblock: &Superblock, pending: &[Link]) -> Expected {
+        let waiting: HashMap<_, _> = pending.iter().map(|link| (&link.key, link.newest)).collect();
+        let sealed = self
+            .newest
+            .iter()
+            .filter(|(key, _)| !waiting.contains_key(key))
+            .map(|(key, newest)| (key, *newest));
+        let of_key = |(key, newest): (&(u32, Vec<u8>), Newest)| {
+            (newest.address, (key.0, hash_index::hash_of(superblock.hash_seed, key.0, &key.1)))
+        };
+        let all = sealed.chain(waiting.iter().map(|(key, newest)| (*key, *newest)));
+        Expected { live: all.filter(|(_, newest)| newest.live).map(of_key).collect() }
+    }
+
+    fn check_checkpoint(&mut self, segments: &Segments, superblock: &Superblock) {
+        let (expected, problems) = (self.at_checkpoint.take(), &mut self.report.problems);
+        check_checkpoint::check(segments, superblock, expected.as_ref(), &self.objects, problems);
     }
 
     /// Every key of the log has its entry, every entry its key, every table key its place in the order.

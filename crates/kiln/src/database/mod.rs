@@ -2,6 +2,7 @@
 
 mod batch;
 mod check;
+mod check_checkpoint;
 #[cfg(test)]
 mod check_tests;
 #[cfg(test)]
@@ -21,6 +22,7 @@ pub use statistics::Statistics;
 
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
+use crate::kernel::checkpoint::Haste;
 use crate::kernel::clock::Version;
 use crate::kernel::engine::Engine;
 use crate::kernel::hardening::background::Background;
@@ -358,8 +360,19 @@ impl Kiln {
         self.engine().harden_all()?;
         if self.inner.background.lock().is_none() {
             self.engine().sweep();
+            self.engine().take_due_checkpoint(Haste::Waited);
         }
         Ok(())
+    }
+
+    /// Takes a checkpoint now: writes the index to disk, so that opening the database replays only what comes after. It goes on
+    /// beside everything else. False if nothing has become durable since the last one, or since opening. There is seldom a
+    /// need for it; see [`Options::checkpoint_log_bytes`](crate::Options::checkpoint_log_bytes).
+    ///
+    /// # Errors
+    /// `Io`, `NoSpace` or `Lost` if the disk fails or is full; the last checkpoint stays, and nothing else is lost.
+    pub fn checkpoint(&self) -> Result<bool> {
+        self.engine().take_checkpoint(Haste::Waited)
     }
 
     /// Asks for a hardening to begin now, without waiting for it. Does nothing without background threads.

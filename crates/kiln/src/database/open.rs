@@ -4,26 +4,26 @@ use std::sync::Arc;
 
 use crate::device::{Device, OpenMode};
 use crate::error::{Error, ErrorKind, Result};
+use crate::kernel::checkpoint::{CheckpointCounts, Checkpoints};
 use crate::kernel::clock::Clock;
 use crate::kernel::cold::Cold;
 use crate::kernel::compaction::Compaction;
 use crate::kernel::engine::Engine;
 use crate::kernel::hardening::Hardening;
-use crate::kernel::object::Objects;
-use crate::kernel::recovery::{Recovered, Recovery, RecoveryReport, VERSIONS_END, VERSIONS_SKIPPED};
+use crate::kernel::ledger::Ledger;
+use crate::kernel::recovery::{Base, Recovered, Recovery, RecoveryReport, VERSIONS_END, VERSIONS_SKIPPED};
 use crate::kernel::session::Sessions;
 use crate::kernel::snapshot::Snapshots;
 use crate::kernel::sweep::Graves;
-use crate::objects;
 use crate::options::Options;
 use crate::planted::{Bug, planted};
+use crate::storage::checkpoint;
 use crate::storage::epoch;
 use crate::storage::extent::ExtentWriter;
-use crate::storage::hash_index::HashIndex;
 use crate::storage::liveness::Liveness;
 use crate::storage::log::Log;
 use crate::storage::segments::{self, Segments};
-use crate::storage::superblock::{self, Superblock, SuperblockFile};
+use crate::storage::superblock::{self, CheckpointName, Superblock, SuperblockFile};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Instant, Mutex};
 
@@ -49,24 +49,28 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
     let memory = |error| Error::io("allocating the database's memory", error);
     let log = Log::new(options.ring_bytes(current.segment_bytes), current.segment_bytes, current.begin)
         .map_err(memory)?;
-    let index = HashIndex::new(options.ring_bytes(current.segment_bytes)).map_err(memory)?;
     let cold = Cold::new(options.cache_bytes(current.segment_bytes)).map_err(memory)?;
-    let objects = Objects::new();
-    objects::add_system_objects(&objects)?;
-    let mut liveness = Liveness::new(current.begin, current.segment_bytes);
-    let recovery =
-        Recovery::new((&segments, &current), (&log, &index, &objects), &mut liveness, &options.recovery);
-    let mut recovered = recovery.run()?;
+    let mut base = Base::of(&device, &current, log.ring_bytes(), options.recovery.workers())?;
+    let mut recovered = Recovery::new((&segments, &current), &log, &mut base, &options.recovery).run()?;
     recovered.report.clean |= is_new;
+    let found = CheckpointCounts {
+        count: 0,
+        end: recovered.report.checkpoint.unwrap_or(0),
+        bytes: base.checkpoint_bytes,
+        time_us: base.checkpoint_time_us,
+    };
+    let Base { index, objects, liveness, .. } = base;
     let mut opening = Opening { segments, superblock, log, liveness, writer: None };
     let clock = opening.make_writable(&mut recovered)?;
     let Opening { segments, superblock, log, liveness, writer } = opening;
     let writer = writer.unwrap_or_else(|| ExtentWriter::new(current.database, recovered.chain));
-    let horizon = recovered.report.horizon.number();
+    let versions = (recovered.report.horizon.number(), clock - 1);
+    let (sessions, losses) = (&recovered.report.sessions, recovered.losses.ranges());
+    let ledger = Ledger::new(&objects, sessions, &losses, versions);
     let limits = options.limits(current.segment_bytes);
     let bounds = (options.window, limits.unhardened_bytes);
-    let hardening = Hardening::new(writer, horizon, bounds, options.background);
-    hardening.horizon.set_lost_before(recovered.losses.ranges());
+    let hardening = Hardening::new(writer, ledger, bounds, options.background);
+    hardening.horizon.set_lost_before(losses);
     let opened_end = log.hardened();
     let engine = Arc::new(Engine {
         limits,
@@ -84,6 +88,7 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
         sessions: Sessions::default(),
         graves: Graves::default(),
         compaction: Compaction::new(options.space_amplification),
+        checkpoints: Checkpoints::new(options.checkpoint_log_bytes, found),
         forgotten: AtomicU64::new(0),
         opened_end,
         open_transactions: AtomicU64::new(0),
@@ -142,6 +147,7 @@ fn first_superblock(options: &Options, device: &dyn Device) -> Result<Superblock
         known_end_checksum: 0,
         clean: false,
         clock: 0,
+        checkpoint: CheckpointName::default(),
         may_be_outdated: false,
     })
 }
@@ -155,6 +161,18 @@ struct Opening {
 }
 
 impl Opening {
+    /// Removes what a crash, or a failed write, has left of checkpoints that are not the superblock's.
+    fn remove_stray_checkpoints(&self) -> Result<()> {
+        let device = self.segments.device();
+        let named = self.superblock.current().checkpoint;
+        let kept = (named.end != 0).then(|| checkpoint::name_of(named.number));
+        let remove = || {
+            let is_stray = |name: &String| checkpoint::is_checkpoint(name) && Some(name) != kept.as_ref();
+            device.list()?.iter().filter(|name| is_stray(name)).try_for_each(|name| device.remove(name))
+        };
+        remove().map_err(|error: std::io::Error| Error::io("removing an old checkpoint", error))
+    }
+
     /// Cuts an unfinished tail off, notes on disk how far the log is known to be whole, and, after a crash, seals
     /// that what was not durable is lost. Returns the first version to be given out.
     fn make_writable(&mut self, recovered: &mut Recovered) -> Result<u64> {
@@ -178,7 +196,12 @@ impl Opening {
             superblock.known_end = end;
             superblock.known_end_checksum = recovered.chain.checksum;
             superblock.clean &= planted(Bug::CleanNotCleared);
+            if recovered.report.checkpoint.is_none() {
+                // Numbers are not used again.
+                superblock.checkpoint = CheckpointName { end: 0, ..superblock.checkpoint };
+            }
         })?;
+        self.remove_stray_checkpoints()?;
         self.log.resume(head, end);
         // The last process may have ended between noting where the log begins and dropping what lies before; on a full disk
         // nothing else might ever be dropped.
@@ -216,7 +239,10 @@ pub(super) fn close(engine: &Engine) -> Result<()> {
     }
     let closed = match planted(Bug::CleanTooEarly) {
         true => mark_closed(engine).and_then(|()| engine.harden_all()),
-        false => engine.harden_all().and_then(|()| mark_closed(engine)),
+        false => engine.harden_all().and_then(|()| {
+            engine.take_last_checkpoint();
+            mark_closed(engine)
+        }),
     };
     drop(engine.lock.lock().take());
     closed

@@ -62,6 +62,15 @@ pub struct Statistics {
     pub records_rewritten: u64,
     /// Bytes of log that they took.
     pub bytes_rewritten: u64,
+    /// Checkpoints taken since the database was opened; see
+    /// [`Options::checkpoint_log_bytes`](crate::Options::checkpoint_log_bytes).
+    pub checkpoints: u64,
+    /// Bytes of the newest one; 0 if there is none.
+    pub checkpoint_bytes: u64,
+    /// How old the newest checkpoint is; `None` if there is none.
+    pub checkpoint_age: Option<Duration>,
+    /// Bytes of log that opening would replay now.
+    pub log_since_checkpoint: u64,
     /// Keys over all objects.
     pub keys: u64,
     /// Open snapshots.
@@ -75,6 +84,7 @@ pub struct Statistics {
 pub(super) fn collect(engine: &Engine) -> Statistics {
     let counts = engine.hardening.counts();
     let compaction = engine.compaction.counts();
+    let checkpoint = engine.checkpoints.counts();
     let ordered = engine.objects.iter().filter_map(|object| object.keys.ordered());
     // Before the others: its lock must not be held while they wait for theirs.
     let live_bytes = engine.liveness.lock().live_bytes();
@@ -104,6 +114,11 @@ pub(super) fn collect(engine: &Engine) -> Statistics {
         segments_compacted: compaction.segments,
         records_rewritten: compaction.records,
         bytes_rewritten: compaction.bytes,
+        checkpoints: checkpoint.count,
+        checkpoint_bytes: checkpoint.bytes,
+        checkpoint_age: (checkpoint.time_us != 0)
+            .then(|| Duration::from_micros(engine.segments.time_us().saturating_sub(checkpoint.time_us))),
+        log_since_checkpoint: engine.log.hardened().saturating_sub(checkpoint.end.max(engine.log.begin())),
         keys: engine.objects.iter().map(|object| object.key_count.sum()).sum(),
         snapshots: engine.snapshot_count() as u64,
         open_transactions: engine.open_transactions.load(Ordering::Relaxed),

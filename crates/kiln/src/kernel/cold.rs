@@ -135,6 +135,17 @@ impl Engine {
         Ok((record.shape.object == object).then(|| record.key().to_vec()))
     }
 
+    /// The previous address of a cold record. The caller is not pinned.
+    ///
+    /// # Errors
+    /// As [`Self::ask_cold`].
+    pub(crate) fn cold_previous(&self, address: Address) -> Result<Address> {
+        match self.cold.cache.look(address, |view| view.previous()) {
+            Some(previous) => Ok(previous),
+            None => Ok(self.read_disk(address)?.previous),
+        }
+    }
+
     /// Reads a record from disk, checked, and leaves it in the cache.
     fn read_disk(&self, address: Address) -> Result<OwnedRecord> {
         let (record, bytes) = extent::read_record(&self.segments, address)?;

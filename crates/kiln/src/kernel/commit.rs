@@ -587,6 +587,9 @@ impl Engine {
         let words = self.log.memory(target, shape.bytes());
         let previous = if planted(Bug::PreviousAddressLost) { NO_ADDRESS } else { current.address };
         record::write(words, shape, version, previous, change.key, value);
+        if !current.exists {
+            record::note_creation(words);
+        }
         if current.address == NO_ADDRESS {
             return self.index.insert(bucket, change.hash, target);
         }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::checkpoint::Checkpoints;
 use super::clock::Clock;
 use super::cold::Cold;
 use super::compaction::Compaction;
@@ -41,6 +42,7 @@ pub(crate) struct Engine {
     pub(crate) sessions: Sessions,
     pub(crate) graves: Graves,
     pub(crate) compaction: Compaction,
+    pub(crate) checkpoints: Checkpoints,
     /// The newest version of a tombstone whose key was forgotten; see [`Engine::forgotten`].
     pub(crate) forgotten: AtomicU64,
     /// Where the log went on when the database was opened.

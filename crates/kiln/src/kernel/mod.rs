@@ -9,17 +9,20 @@
 //!   clock                                versions: tick and close
 //!   hardening/                           making versions durable: leaders, horizon, background threads
 //!   recovery, losses                     from the log to the indexes, and what crashes took
+//!   checkpoint, ledger                   what opening need not replay
 //!   sweep, compaction                    forgetting what nobody needs, and moving what somebody does
 //! ```
 
 mod backoff;
 pub(crate) mod batch;
+pub(crate) mod checkpoint;
 pub(crate) mod clock;
 pub(crate) mod cold;
 pub(crate) mod commit;
 pub(crate) mod compaction;
 pub(crate) mod engine;
 pub(crate) mod hardening;
+pub(crate) mod ledger;
 pub(crate) mod losses;
 pub(crate) mod object;
 pub(crate) mod read;

@@ -13,10 +13,11 @@ use crate::error::Result;
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
 use crate::storage::record::Address;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
 /// A durable tombstone that may still be in the indexes.
+#[derive(Clone)]
 pub(crate) struct Grave {
     pub(crate) address: Address,
     pub(crate) object: u32,
@@ -30,6 +31,17 @@ pub(crate) struct Graves {
     sweeping: Mutex<TruncationMark>,
     /// Where the durable log must have come before it is worth looking again what can be dropped.
     next_look: AtomicU64,
+    /// While a checkpoint is taken every key that it may have must keep its entry: nothing is forgotten.
+    held: AtomicBool,
+}
+
+/// Has nothing forgotten until it is dropped.
+pub(super) struct HeldGraves<'a>(&'a Graves);
+
+impl Drop for HeldGraves<'_> {
+    fn drop(&mut self) {
+        self.0.held.store(false, Ordering::SeqCst);
+    }
 }
 
 /// What truncation knows of its last look.
@@ -52,6 +64,19 @@ impl Graves {
     /// Keeps sweeping from going on until dropped.
     pub(crate) fn pause(&self) -> impl Drop {
         self.sweeping.lock()
+    }
+
+    /// Has nothing forgotten from now on.
+    pub(super) fn hold(&self) -> HeldGraves<'_> {
+        // Whoever is just forgetting holds the lock.
+        let _sweeping = self.sweeping.lock();
+        self.held.store(true, Ordering::SeqCst);
+        HeldGraves(self)
+    }
+
+    /// A copy of the tombstones that are known.
+    pub(super) fn to_vec(&self) -> Vec<Grave> {
+        self.graves.lock().clone()
     }
 
     /// True if enough of the log has hardened to look again what can be dropped.
@@ -102,6 +127,9 @@ impl Engine {
     }
 
     fn forget_deleted(&self) {
+        if self.graves.held.load(Ordering::SeqCst) {
+            return;
+        }
         let oldest = self.oldest_needed();
         let graves = std::mem::take(&mut *self.graves.graves.lock());
         let mut kept = Vec::new();

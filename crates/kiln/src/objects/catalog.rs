@@ -53,6 +53,11 @@ pub(crate) fn decode_entry(name: &[u8], value: &[u8]) -> Option<Entry> {
     (FIRST_OBJECT..OBJECTS_MAX).contains(&id).then(|| Entry::Object(name.to_owned(), kind, id))
 }
 
+/// The value of an object's entry.
+pub(crate) fn encode_entry(kind: ObjectKind, id: u32) -> Vec<u8> {
+    [&[kind_code(kind)], &id.to_le_bytes()[..]].concat()
+}
+
 /// Registers the objects that every database has.
 pub(crate) fn add_system_objects(objects: &Objects) -> Result<()> {
     for (id, name) in NAMES {
@@ -110,8 +115,7 @@ pub(crate) fn open_object(engine: &Arc<Engine>, name: &str, kind: ObjectKind) ->
                 format!("a database gives out at most {OBJECTS_MAX} objects' numbers"),
             )
         })?;
-        let entry = [&[kind_code(kind)], &next.to_le_bytes()[..]].concat();
-        tx.put_key(CATALOG_OBJECT, name.as_bytes(), &entry)?;
+        tx.put_key(CATALOG_OBJECT, name.as_bytes(), &encode_entry(kind, next))?;
         tx.put_key(CATALOG_OBJECT, NEXT_NUMBER, &(next + 1).to_le_bytes())?;
         Ok((kind, next))
     })?

@@ -10,7 +10,7 @@ mod range;
 mod table;
 
 pub(crate) use catalog::{
-    CATALOG_OBJECT, Entry, FIRST_OBJECT, add, add_system_objects, decode_entry, open_object,
+    CATALOG_OBJECT, Entry, FIRST_OBJECT, add, add_system_objects, decode_entry, encode_entry, open_object,
 };
 pub(crate) use handle::{Handle, HasHandle};
 pub(crate) use map::next_keys;

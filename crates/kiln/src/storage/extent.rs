@@ -28,7 +28,10 @@ pub(crate) struct Hardened<'a> {
     pub(crate) object: u32,
     pub(crate) version: u64,
     pub(crate) previous: Address,
+    /// The key had no value before.
+    pub(crate) is_creation: bool,
     pub(crate) key: &'a [u8],
+    pub(crate) value: &'a [u8],
 }
 
 /// Writes extents. Keeps its buffer, so that steady hardening allocates nothing.
@@ -110,6 +113,7 @@ impl ExtentWriter {
                 offset += bytes as usize;
                 continue;
             }
+            let is_creation = record::is_creation(rest);
             let Some(shape) = record::finish(address, rest) else {
                 // Everything below the read-only offset was filled before its pin ended.
                 panic!("log memory at {address:#x} holds no record: {word:#018x}");
@@ -118,8 +122,10 @@ impl ExtentWriter {
             let (version, previous) = (record::version_of(word(8)), record::previous_of(word(16)));
             self.newest_version = self.newest_version.max(version);
             let key = &rest[record::HEADER_BYTES..record::HEADER_BYTES + shape.key_bytes];
+            let value_start = record::HEADER_BYTES + shape.key_words() * 8;
+            let value = &rest[value_start..value_start + shape.value_bytes];
             let (bytes, kind, object) = (shape.bytes(), shape.kind, shape.object);
-            visit(Hardened { address, bytes, kind, object, version, previous, key });
+            visit(Hardened { address, bytes, kind, object, version, previous, is_creation, key, value });
             offset += bytes as usize;
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicU64;
 
-use super::{record, seal, superblock};
+use super::{checkpoint, record, seal, superblock};
 
 const DOCUMENT: &str = include_str!("../../../../docs/format.md");
 
@@ -28,6 +28,55 @@ fn in_code(offsets: &[(&str, usize)]) -> Vec<(String, usize)> {
 fn the_superblock_is_laid_out_as_documented() {
     assert_eq!(documented("Superblock"), in_code(&superblock::OFFSETS));
     assert!(DOCUMENT.contains(&format!("| 8 | 4 | format: {} |", superblock::FORMAT)));
+}
+
+#[test]
+fn a_checkpoint_is_laid_out_as_documented() {
+    assert_eq!(documented("Checkpoint"), in_code(&checkpoint::OFFSETS));
+    assert_eq!(documented("Block"), in_code(&checkpoint::BLOCK_OFFSETS));
+}
+
+#[test]
+fn a_checkpoints_fields_are_where_the_table_says() {
+    let field =
+        |name: &str| checkpoint::OFFSETS.iter().find(|field| field.0 == name).map(|field| field.1).unwrap();
+    let header = checkpoint::Header {
+        base_level: 11,
+        database: 0x2222,
+        number: 0x3333,
+        end: 0x4000,
+        chain: super::extent::Chain { number: 0x5555, checksum: 0x6666 },
+        horizon: 0x7777,
+        newest_version: 0x8888,
+        entries: 0x9999,
+        keys: 0xAAAA,
+        blocks: 0xBBBB,
+        time_us: 0xCCCC,
+    };
+    let mut bytes = [0; checkpoint::HEADER_BYTES];
+    let checksum = header.encode(&mut bytes);
+    let at = |name: &str| u32::from_le_bytes(*bytes[field(name)..].first_chunk().unwrap());
+    assert_eq!(&bytes[field("magic")..][..8], &checkpoint::MAGIC);
+    let expected = [
+        ("format", 1),
+        ("base level", 11),
+        ("database", 0x2222),
+        ("number", 0x3333),
+        ("end", 0x4000),
+        ("seal number", 0x5555),
+        ("seal checksum", 0x6666),
+        ("horizon", 0x7777),
+        ("newest version", 0x8888),
+        ("entries", 0x9999),
+        ("keys", 0xAAAA),
+        ("blocks", 0xBBBB),
+        ("time", 0xCCCC),
+        ("header checksum", checksum),
+    ];
+    for (name, value) in expected {
+        assert_eq!(at(name), value, "{name}");
+    }
+    assert_eq!(checkpoint::Header::decode(&bytes), Ok((header, checksum)));
 }
 
 #[test]

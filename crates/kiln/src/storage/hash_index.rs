@@ -73,7 +73,13 @@ impl HashIndex {
     pub(crate) fn new(log_memory_bytes: u64) -> io::Result<HashIndex> {
         const LOG_BYTES_PER_BUCKET: u64 = 512;
         let buckets = (log_memory_bytes / LOG_BYTES_PER_BUCKET).max(1);
-        let base_level = buckets.ilog2().clamp(BASE_LEVEL_MIN, BASE_LEVEL_MAX);
+        HashIndex::with_base_level(buckets.ilog2())
+    }
+
+    /// An index that begins at this level, or the next that is possible: so that entries of another one can be restored, which
+    /// know so many bits of the hash besides the tag.
+    pub(crate) fn with_base_level(base_level: u32) -> io::Result<HashIndex> {
+        let base_level = base_level.clamp(BASE_LEVEL_MIN, BASE_LEVEL_MAX);
         let buckets = Lines::reserve(1 << base_level, 1 << (base_level + TAG_BITS))?;
         buckets.grow_to(1 << base_level)?;
         Ok(HashIndex {
@@ -101,6 +107,11 @@ impl HashIndex {
         let has_room = level < level_max && split > 0 && self.buckets.grow_to(2 << level).is_ok();
         let split = if has_room { split } else { 0 };
         self.state.store((level as u64) << SPLIT_BITS | split, Ordering::SeqCst);
+    }
+
+    /// So many bits of a key's hash are not in its entry's tag.
+    pub(crate) fn base_level(&self) -> u32 {
+        self.base_level
     }
 
     /// Number of buckets in use.
@@ -277,21 +288,45 @@ impl HashIndex {
             return (Vec::new(), None);
         }
         let next = (first + 1 < base).then_some((level as u64) << SPLIT_BITS | (first + 1));
-        let mut addresses = Vec::new();
+        let mut entries = Vec::new();
+        self.read_family(level, first, &mut entries);
+        entries.iter_mut().for_each(|entry| *entry = address_of(*entry));
+        (entries, next)
+    }
+
+    /// The level now: a walk over [`Self::read_family`] of all buckets of one level meets an entry that is there throughout
+    /// exactly once, however the index grows meanwhile.
+    pub(crate) fn level(&self) -> u32 {
+        unpack(self.state.load(Ordering::SeqCst)).0
+    }
+
+    /// Whether that much of a hash is part of this one; see [`Self::hash_of_entry`].
+    pub(crate) fn is_known_hash(&self, known: u64, hash: u64) -> bool {
+        known == hash & ((1 << (self.base_level + TAG_BITS)) - 1)
+    }
+
+    /// The entries of a bucket of this level, which was reached, and of all buckets that have split off from it.
+    pub(crate) fn read_family(&self, level: u32, first: Bucket, entries: &mut Vec<u64>) {
         loop {
-            addresses.clear();
-            let family = || (first..self.bucket_count()).step_by(base as usize);
+            entries.clear();
+            let family = || (first..self.bucket_count()).step_by(1 << level);
             let before: Vec<u64> =
                 family().map(|bucket| self.control(bucket).load(Ordering::SeqCst)).collect();
             if before.iter().all(|control| control & LOCK == 0) {
-                family().for_each(|bucket| addresses.extend(self.entries(bucket).map(address_of)));
+                family().for_each(|bucket| entries.extend(self.entries(bucket)));
                 // A split changes the bucket it takes from, so an unchanged family was read whole.
                 if family().map(|bucket| self.control(bucket).load(Ordering::SeqCst)).eq(before) {
-                    return (addresses, next);
+                    return;
                 }
             }
             thread::yield_now();
         }
+    }
+
+    /// As much of its key's hash as an entry and the number of its bucket tell, which is all that an index of the same base
+    /// level ever asks for.
+    pub(crate) fn hash_of_entry(&self, entry: u64, bucket: Bucket) -> u64 {
+        entry >> (64 - TAG_BITS) << self.base_level | bucket & ((1 << self.base_level) - 1)
     }
 
     /// The buckets, each with the addresses in it; for checks while nothing is written.
@@ -542,8 +577,14 @@ fn has_tag(entry: u64, tag: u64) -> bool {
     (entry ^ tag) < 1 << (64 - TAG_BITS)
 }
 
+/// The same entry with another address.
+pub(crate) fn with_address(entry: u64, address: Address) -> u64 {
+    entry & TAG_MASK | address >> 3
+}
+
+/// The address in an entry.
 #[inline]
-fn address_of(entry: u64) -> Address {
+pub(crate) fn address_of(entry: u64) -> Address {
     (entry & !TAG_MASK) << 3
 }
 

@@ -15,7 +15,7 @@
 
 use std::collections::VecDeque;
 
-use super::record::{Address, NO_ADDRESS};
+use super::record::{ADDRESS_BITS, Address, NO_ADDRESS};
 use super::seal::SEAL_BYTES;
 use crate::device::BLOCK_BYTES;
 use crate::planted::{Bug, planted};
@@ -58,7 +58,42 @@ impl SegmentLiveness {
     }
 }
 
+/// Bytes of what is known of one segment, in a checkpoint.
+const ENCODED_BYTES: usize = 52;
+
+impl SegmentLiveness {
+    fn encode(&self) -> [u8; ENCODED_BYTES] {
+        let counts = [self.records, self.bytes, self.superseded, self.superseded_bytes, self.unmeasured];
+        let mut encoded = [0; ENCODED_BYTES];
+        for (place, count) in encoded.chunks_mut(8).zip(counts.into_iter().chain([self.newest_successor])) {
+            place.copy_from_slice(&count.to_le_bytes());
+        }
+        encoded[48..].copy_from_slice(&self.end_checksum.to_le_bytes());
+        encoded
+    }
+
+    fn decode(encoded: &[u8]) -> Option<SegmentLiveness> {
+        let (counts, rest) = encoded.as_chunks::<8>();
+        let counts: [u64; 6] =
+            counts.iter().map(|count| u64::from_le_bytes(*count)).collect::<Vec<_>>().try_into().ok()?;
+        let [records, bytes, superseded, superseded_bytes, unmeasured, newest_successor] = counts;
+        // No log has more, so nothing that is counted with them overflows.
+        let is_sane = counts.iter().all(|&count| count < 1 << ADDRESS_BITS);
+        let end_checksum = u32::from_le_bytes(rest.try_into().ok()?);
+        is_sane.then_some(SegmentLiveness {
+            records,
+            bytes,
+            superseded,
+            superseded_bytes,
+            unmeasured,
+            newest_successor,
+            end_checksum,
+        })
+    }
+}
+
 /// See the module's documentation.
+#[derive(Clone)]
 pub(crate) struct Liveness {
     segment_bytes: u64,
     /// Number of the first one in `segments`.
@@ -160,6 +195,24 @@ impl Liveness {
     /// What is known of the segment at `address`.
     pub(crate) fn of_segment(&self, address: Address) -> SegmentLiveness {
         self.position(address).and_then(|at| self.segments.get(at)).copied().unwrap_or_default()
+    }
+
+    /// What is known of each segment, by the segment's number, for a checkpoint.
+    pub(crate) fn encoded(&self) -> impl Iterator<Item = (u64, [u8; ENCODED_BYTES])> {
+        (self.first..).zip(self.segments.iter().map(SegmentLiveness::encode))
+    }
+
+    /// Takes over what a checkpoint knows of a segment, unless that was dropped. False if it makes no sense.
+    pub(crate) fn restore(&mut self, segment: u64, encoded: &[u8]) -> bool {
+        let (Some(known), true) =
+            (SegmentLiveness::decode(encoded), segment < (1 << ADDRESS_BITS) / self.segment_bytes)
+        else {
+            return false;
+        };
+        if let Some(own) = self.segment(segment * self.segment_bytes) {
+            *own = known;
+        }
+        true
     }
 
     /// Forgets the segments before `begin`.

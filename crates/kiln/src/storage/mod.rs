@@ -7,10 +7,12 @@
 //!   extent       copies the tail out, sealed            scanner      walks it back in
 //!   record_reader  reads a part of it once more, in pieces
 //!   segments     the log's files            superblock   what must be known before reading them
+//!   checkpoint   the file that says what the log comes to up to a place
 //!   liveness     which of them are still needed
 //!   record, seal the formats                epoch, memory   pins and mapped words
 //! ```
 
+pub(crate) mod checkpoint;
 pub(crate) mod epoch;
 pub(crate) mod extent;
 #[cfg(test)]

@@ -9,7 +9,8 @@
 //!
 //! Words are little-endian on disk. The checksum (CRC-32C over the record's address and all its bytes with
 //! the checksum's own bits zero) is filled in by the hardener when it copies the record out; in memory it
-//! is meaningless, since a record may still be updated in place there. The address in the checksum
+//! is meaningless, since a record may still be updated in place there: one of its bits says until then whether the key
+//! had no value before ([`note_creation`]). The address in the checksum
 //! makes a stale or misplaced record as detectable as a damaged one.
 //!
 //! *Padding* fills what a record did not (the end of a segment or of an extent): word 0 holds the kind
@@ -226,6 +227,21 @@ pub(crate) fn write(
     write_bytes(&words[HEADER_WORDS..], key);
     write_bytes(&words[HEADER_WORDS + shape.key_words()..], value);
     words[0].store(shape.word(), Ordering::Release);
+}
+
+/// In the checksum's place while the record is in memory only: its key had no value before.
+const CREATES: u64 = 1 << 63;
+
+/// Notes, before the record is published, that its key had no value before it. The hardener counts keys by that.
+#[inline]
+pub(crate) fn note_creation(words: &[AtomicU64]) {
+    words[2].store(words[2].load(Ordering::Relaxed) | CREATES, Ordering::Relaxed);
+}
+
+/// Whether that was noted in the record that begins `bytes`, a copy out of the log's memory.
+pub(crate) fn is_creation(bytes: &[u8]) -> bool {
+    bytes.get(16..24).and_then(|word| word.try_into().ok()).map(u64::from_le_bytes).unwrap_or(0) & CREATES
+        != 0
 }
 
 #[inline]

@@ -91,8 +91,8 @@ pub(crate) struct Scanner<'a> {
     segments: &'a Segments,
     superblock: &'a Superblock,
     position: Address,
-    /// Checksum of the seal before `position`, and its number where known.
-    checksum: u32,
+    /// Checksum of the seal before `position`, and its number, where known.
+    checksum: Option<u32>,
     number: Option<u64>,
     batch: Batch,
     /// How much is read next, and how much at the most (an extent is always read whole).
@@ -110,7 +110,7 @@ impl<'a> Scanner<'a> {
             segments,
             superblock,
             position: superblock.begin,
-            checksum: superblock.begin_checksum,
+            checksum: Some(superblock.begin_checksum),
             number: None,
             batch: Batch::default(),
             read_bytes: FIRST_READ_BYTES,
@@ -120,6 +120,18 @@ impl<'a> Scanner<'a> {
         }
     }
 
+    /// A scanner that begins where some extent does, behind this chain of seals. Where that is not known, the first seal
+    /// is taken for what it says.
+    pub(crate) fn from(
+        segments: &'a Segments,
+        superblock: &'a Superblock,
+        position: Address,
+        chain: Option<Chain>,
+    ) -> Scanner<'a> {
+        let (checksum, number) = (chain.map(|chain| chain.checksum), chain.map(|chain| chain.number));
+        Scanner { position, checksum, number, ..Scanner::new(segments, superblock) }
+    }
+
     /// Where the next extent is, or would be.
     pub(crate) fn position(&self) -> Address {
         self.position
@@ -127,7 +139,7 @@ impl<'a> Scanner<'a> {
 
     /// The chain up to the position.
     pub(crate) fn chain(&self) -> Chain {
-        Chain { number: self.number.unwrap_or(0), checksum: self.checksum }
+        Chain { number: self.number.unwrap_or(0), checksum: self.checksum.unwrap_or(0) }
     }
 
     /// Bytes of the unfinished write that ended the log; 0 if it ended between writes.
@@ -217,7 +229,7 @@ impl<'a> Scanner<'a> {
             return Err(self.damaged_extent(&seal));
         }
         self.position = seal.end();
-        self.checksum = checksum;
+        self.checksum = Some(checksum);
         self.number = Some(seal.number);
         self.batch.extents.push((seal, checksum));
         Ok(true)
@@ -265,7 +277,7 @@ impl<'a> Scanner<'a> {
             "this seal belongs to another database"
         } else if seal.address != self.position {
             "this seal belongs to another place of the log"
-        } else if seal.previous_checksum != self.checksum
+        } else if self.checksum.is_some_and(|last| seal.previous_checksum != last)
             || self.number.is_some_and(|last| seal.number != last + 1)
         {
             "this seal does not continue the one before it"

@@ -103,6 +103,10 @@ impl Segments {
         })
     }
 
+    pub(crate) fn device(&self) -> &dyn Device {
+        &*self.device
+    }
+
     pub(crate) fn segment_bytes(&self) -> u64 {
         self.segment_bytes
     }
@@ -188,7 +192,7 @@ impl Segments {
     }
 
     /// Makes the names of the files durable, or has nothing written any more.
-    fn sync_names(&self) -> io::Result<()> {
+    pub(crate) fn sync_names(&self) -> io::Result<()> {
         if planted(Bug::DirectorySyncSkipped) {
             return Ok(());
         }
@@ -197,7 +201,7 @@ impl Segments {
     }
 
     /// Fails once a sync of the directory has failed.
-    fn check_names(&self) -> io::Result<()> {
+    pub(crate) fn check_names(&self) -> io::Result<()> {
         match self.names_uncertain.load(Ordering::SeqCst) {
             true => Err(io::Error::other("the names of the log's files could not be made durable")),
             false => Ok(()),

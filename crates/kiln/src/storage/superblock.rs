@@ -18,7 +18,7 @@ pub(crate) const MAGIC: [u8; 8] = *b"KILN-DB\0";
 /// The format this engine writes, and the newest that it reads.
 pub(crate) const FORMAT: u32 = 1;
 #[cfg(test)]
-pub(crate) const OFFSETS: [(&str, usize); 13] = [
+pub(crate) const OFFSETS: [(&str, usize); 16] = [
     ("magic", 0),
     ("format", 8),
     ("flags", 12),
@@ -31,10 +31,24 @@ pub(crate) const OFFSETS: [(&str, usize); 13] = [
     ("known end checksum", 72),
     ("begin checksum", 76),
     ("clock", 80),
+    ("checkpoint", 88),
+    ("checkpoint end", 96),
+    ("checkpoint checksum", 104),
     ("slot checksum", 124),
 ];
 pub(crate) const SLOT_BYTES: usize = 128;
 const CLEAN: u32 = 1;
+
+/// The newest index checkpoint. Its end is 0 where there is none; before there were any, all of it was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct CheckpointName {
+    /// Counts the database's checkpoints from 1.
+    pub(crate) number: u64,
+    /// Where the log goes on that it says nothing of.
+    pub(crate) end: Address,
+    /// The checksum of its header.
+    pub(crate) checksum: u32,
+}
 
 /// The superblock's contents.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,6 +71,7 @@ pub(crate) struct Superblock {
     pub(crate) clean: bool,
     /// The clock when the database was closed in order.
     pub(crate) clock: u64,
+    pub(crate) checkpoint: CheckpointName,
     /// Not stored: the other slot is damaged, and may have been the newer one. A torn write does not do that, since a slot's
     /// contents lie in one sector.
     pub(crate) may_be_outdated: bool,
@@ -77,6 +92,9 @@ impl Superblock {
         put(72, &self.known_end_checksum.to_le_bytes());
         put(76, &self.begin_checksum.to_le_bytes());
         put(80, &self.clock.to_le_bytes());
+        put(88, &self.checkpoint.number.to_le_bytes());
+        put(96, &self.checkpoint.end.to_le_bytes());
+        put(104, &self.checkpoint.checksum.to_le_bytes());
         let checksum = crc32c::crc32c(&out[..124]);
         out[124..SLOT_BYTES].copy_from_slice(&checksum.to_le_bytes());
     }
@@ -102,9 +120,20 @@ impl Superblock {
             known_end_checksum: u32_at(72),
             clean: u32_at(12) & CLEAN != 0,
             clock: u64_at(80),
+            checkpoint: CheckpointName { number: u64_at(88), end: u64_at(96), checksum: u32_at(104) },
             may_be_outdated: false,
         };
         if superblock.is_sane() { Slot::Valid(superblock) } else { Slot::Damaged }
+    }
+
+    /// The checkpoint, if there is one that the log continues: once the log begins behind its end, what lay between is
+    /// dropped, and records refer to what the checkpoint does not know.
+    pub(crate) fn usable_checkpoint(&self) -> Option<CheckpointName> {
+        let named = self.checkpoint;
+        let fits = (self.begin <= named.end || planted(Bug::CheckpointBeforeTruncation))
+            && named.end <= self.known_end
+            && named.end.is_multiple_of(BLOCK_BYTES as u64);
+        (named.end != 0 && fits).then_some(named)
     }
 
     fn is_sane(&self) -> bool {

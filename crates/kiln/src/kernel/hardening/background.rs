@@ -1,14 +1,16 @@
-//! The two background threads of a database.
+//! The background threads of a database.
 //!
 //! The *hardener* hardens what nobody waits for, within the vulnerability window, and what asynchronous waiters
 //! ask for. The *keeper* watches the window while the hardener may be stuck in a slow disk, prepares
-//! segments ahead of the tail, forgets deleted keys, compacts and drops segments.
+//! segments ahead of the tail, forgets deleted keys, compacts and drops segments. The *checkpointer* takes checkpoints when
+//! the keeper finds that one is due.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::Requests;
 use crate::error::{Error, Result};
+use crate::kernel::checkpoint::Haste;
 use crate::kernel::engine::Engine;
 use crate::planted::{Bug, planted};
 use crate::sync::atomic::Ordering;
@@ -16,7 +18,8 @@ use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Condvar, Instant, MutexGuard};
 
 type Job = fn(&Arc<Engine>);
-const JOBS: [(&str, Job); 2] = [("kiln-hardener", run_hardener), ("kiln-keeper", run_keeper)];
+const JOBS: [(&str, Job); 3] =
+    [("kiln-hardener", run_hardener), ("kiln-keeper", run_keeper), ("kiln-checkpointer", run_checkpointer)];
 
 /// Stops and joins the threads when dropped.
 pub(crate) struct Background {
@@ -44,6 +47,7 @@ impl Drop for Background {
         if let Some(engine) = self.engine.upgrade() {
             engine.hardening.requests.lock().stop = true;
             engine.hardening.wake_all();
+            engine.hardening.wake_checkpointer.notify_one();
         }
         // The last handle may have been dropped by a callback on the hardener itself, which cannot await itself.
         let others = self.threads.drain(..).filter(|thread| thread.thread().id() != thread::current().id());
@@ -155,9 +159,28 @@ fn run_keeper(engine: &Arc<Engine>) {
         let _ = engine.prepare_ahead(0);
         engine.log.populate_ahead();
         engine.sweep();
+        if engine.is_checkpoint_due() {
+            engine.hardening.requests.lock().checkpoint = true;
+            engine.hardening.wake_checkpointer.notify_one();
+        }
         if engine.compaction.is_pressing() {
             engine.behind.store(true, Ordering::SeqCst);
         }
+    }
+}
+
+fn run_checkpointer(engine: &Arc<Engine>) {
+    loop {
+        {
+            let mut requests = engine.hardening.requests.lock();
+            while !std::mem::take(&mut requests.checkpoint) && !requests.stop {
+                engine.hardening.wake_checkpointer.wait(&mut requests);
+            }
+            if requests.stop {
+                return;
+            }
+        }
+        engine.take_due_checkpoint(Haste::Background);
     }
 }
 

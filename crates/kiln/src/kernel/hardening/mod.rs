@@ -17,7 +17,9 @@ use std::time::Duration;
 
 use self::horizon::{Covered, Horizon, Lost, Waiter};
 use self::pace::Pace;
+use super::checkpoint::Cut;
 use super::engine::Engine;
+use super::ledger::Ledger;
 use super::sweep::Grave;
 use crate::error::{Error, Result};
 use crate::planted::{Bug, planted};
@@ -32,6 +34,7 @@ pub(crate) struct Leader {
     writer: ExtentWriter,
     /// Tombstones in the extents being written.
     graves: Vec<Grave>,
+    ledger: Ledger,
 }
 
 /// Requests to the background thread.
@@ -42,6 +45,8 @@ pub(crate) struct Requests {
     /// Harden by then at the latest, besides the window.
     by: Option<Instant>,
     stop: bool,
+    /// Take a checkpoint.
+    checkpoint: bool,
 }
 
 /// See the module's documentation.
@@ -51,6 +56,7 @@ pub(crate) struct Hardening {
     requests: Mutex<Requests>,
     wake_hardener: Condvar,
     wake_keeper: Condvar,
+    wake_checkpointer: Condvar,
     /// Background threads that sleep until a commit wakes them. While there is something to do now and then they look by
     /// themselves, so that commits do not pay for waking them.
     asleep: AtomicUsize,
@@ -88,16 +94,17 @@ pub(crate) struct HardeningCounts {
 impl Hardening {
     pub(crate) fn new(
         writer: ExtentWriter,
-        horizon: u64,
+        ledger: Ledger,
         (window, unhardened_bytes): (Duration, u64),
         background: bool,
     ) -> Hardening {
         let hardening = Hardening {
-            horizon: Horizon::new(horizon),
-            leader: Mutex::new(Leader { writer, graves: Vec::new() }),
+            horizon: Horizon::new(ledger.horizon),
+            leader: Mutex::new(Leader { writer, graves: Vec::new(), ledger }),
             requests: Mutex::new(Requests::default()),
             wake_hardener: Condvar::new(),
             wake_keeper: Condvar::new(),
+            wake_checkpointer: Condvar::new(),
             asleep: AtomicUsize::new(0),
             dirty: AtomicBool::new(false),
             dirty_since: AtomicU64::new(0),
@@ -310,6 +317,20 @@ impl Engine {
         checksum
     }
 
+    /// What is known where the durable log ends.
+    pub(crate) fn cut(&self) -> Cut {
+        let leader = self.hardening.leader.lock();
+        let cut = Cut {
+            end: self.log.hardened(),
+            chain: leader.writer.chain,
+            ledger: leader.ledger.clone(),
+            liveness: self.liveness.lock().clone(),
+            graves: self.graves.to_vec(),
+        };
+        self.let_go(leader, Covered::default());
+        cut
+    }
+
     /// Hardens everything committed so far; waits for a hardening under way first.
     pub(crate) fn harden_all(&self) -> Result<()> {
         if planted(Bug::PersistDoesNothing) {
@@ -419,9 +440,10 @@ impl Engine {
             let to = (from + 1).next_multiple_of(self.log.segment_bytes()).min(end);
             let last = to == end || planted(Bug::EarlySealNewVersion);
             let sealed = if last { version } else { self.hardening.horizon.local() };
-            let Leader { writer, graves } = &mut *leader;
+            let Leader { writer, graves, ledger } = &mut *leader;
             let mut liveness = self.liveness.lock();
             writer.copy_out(&self.log, from, to, &mut |record| {
+                ledger.note(&record);
                 liveness.add(record.address, record.bytes);
                 // A value mostly replaces one that is as long; how much a deletion takes away is not known.
                 let bytes = (record.kind == Kind::Put).then_some(record.bytes);
@@ -433,6 +455,7 @@ impl Engine {
             });
             drop(liveness);
             writer.write(&self.segments, (from, to), (sealed, 0))?;
+            ledger.horizon = ledger.horizon.max(sealed);
             self.liveness.lock().set_end_checksum(from, writer.chain.checksum);
             from = to;
         }

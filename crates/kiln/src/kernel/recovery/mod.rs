@@ -1,11 +1,14 @@
 //! Recovery: from the log on disk to the indexes in memory.
 //!
-//! The log is walked once, extent by extent. A record's previous address is the address of its key's record
+//! It begins with what a checkpoint tells, if there is one ([`base`]), and else with nothing. From there on
+//! the log is walked once, extent by extent. A record's previous address is the address of its key's record
 //! before it, so the index is rebuilt without comparing keys and without a second read: an entry that points to
 //! the previous address moves on, and where there is none the key is new.
 //!
 //! A record whose version is newer than its extent's seal waits for a later seal; if a crash came first, the
 //! next opening wrote a seal that says so, and the record is lost.
+//!
+//! What lies before the checkpoint's end is read, and checked, only as far as it is left in memory.
 //!
 //! # Rounds
 //!
@@ -44,6 +47,7 @@
 //! - *Counts* (liveness, numbers of keys, records) are sums and maxima, so it does not matter who counts what.
 //! - *The ring* is filled piece by piece. A round lies in one segment, and the ring has room for two.
 
+mod base;
 mod report;
 mod source;
 mod survey;
@@ -68,6 +72,7 @@ use crate::storage::segments::Segments;
 use crate::storage::superblock::Superblock;
 use crate::sync::{mpsc, processors, spawn_scoped, thread};
 
+pub(crate) use base::Base;
 pub use report::RecoveryReport;
 use source::{End, STRETCHES_AHEAD, Source, Stretch};
 use survey::Survey;
@@ -112,6 +117,13 @@ pub(crate) struct Division {
     pub(crate) read_bytes: usize,
 }
 
+impl Division {
+    /// How many threads apply.
+    pub(crate) fn workers(&self) -> usize {
+        self.workers.unwrap_or_else(processors).clamp(1, PARTS_MAX)
+    }
+}
+
 impl Default for Division {
     fn default() -> Division {
         Division { workers: None, threads_from_bytes: 16 << 20, piece_bytes: 256 << 10, read_bytes: 4 << 20 }
@@ -130,6 +142,9 @@ pub(crate) struct Recovery<'a> {
     objects: &'a Objects,
     liveness: &'a mut Liveness,
     division: &'a Division,
+    /// What lies before is known from the checkpoint, which continues this chain of seals.
+    replay_from: Address,
+    chain: Option<Chain>,
     report: RecoveryReport,
     told: Told<'a>,
     pending: Vec<(Address, OwnedRecord)>,
@@ -146,23 +161,31 @@ pub(crate) struct Recovery<'a> {
 impl<'a> Recovery<'a> {
     pub(crate) fn new(
         (segments, superblock): (&'a Segments, &'a Superblock),
-        (log, index, objects): (&'a Log, &'a HashIndex, &'a Objects),
-        liveness: &'a mut Liveness,
+        log: &'a Log,
+        base: &'a mut Base,
         division: &'a Division,
     ) -> Recovery<'a> {
+        let told = (std::mem::take(&mut base.sessions), std::mem::take(&mut base.losses));
+        let report = RecoveryReport {
+            checkpoint: base.chain.map(|_| base.replay_from),
+            checkpoint_damage: base.damage.take(),
+            ..RecoveryReport::default()
+        };
         Recovery {
             segments,
             superblock,
             log,
-            index,
-            objects,
-            liveness,
+            index: &base.index,
+            objects: &base.objects,
+            liveness: &mut base.liveness,
             division,
-            report: RecoveryReport::default(),
-            told: Told::new(segments, superblock, objects),
+            replay_from: base.replay_from,
+            chain: base.chain,
+            report,
+            told: Told::new(segments, superblock, &base.objects, told),
             pending: Vec::new(),
-            horizon: 0,
-            newest_version: 0,
+            horizon: base.horizon,
+            newest_version: base.newest_version,
             last_segment: None,
             last_extent: None,
             load_from: 0,
@@ -172,26 +195,40 @@ impl<'a> Recovery<'a> {
 
     pub(crate) fn run(mut self) -> Result<Recovered> {
         let division = self.division;
-        let begin = self.superblock.begin;
         let survey = Survey::of(self.segments, self.superblock, division.threads_from_bytes);
-        self.index.reserve(survey.keys);
+        if self.chain.is_none() {
+            self.index.reserve(survey.keys);
+        }
         self.load_from = survey.reaches.saturating_sub(self.log.ring_bytes() / 2);
-        let mut scanner = Scanner::new(self.segments, self.superblock);
+        let mut scanner = self.scanner();
+        let begin = scanner.position();
         scanner.set_read_bytes_max(division.read_bytes);
-        let is_long = survey.reaches - begin >= division.threads_from_bytes;
+        let is_long = survey.reaches.saturating_sub(begin) >= division.threads_from_bytes;
         let alone_until = if is_long { begin } else { begin + division.threads_from_bytes };
         let end = match self.replay_alone(scanner, alone_until)? {
             (_, Some(end)) => end,
-            (scanner, None) => {
-                let workers = division.workers.unwrap_or_else(processors).clamp(1, PARTS_MAX);
-                match workers {
-                    1 => self.replay_alone(scanner, Address::MAX)?.1,
-                    _ => self.replay_together(scanner, workers)?,
-                }
-                .ok_or_else(thread_ended)?
+            (scanner, None) => match division.workers() {
+                1 => self.replay_alone(scanner, Address::MAX)?.1,
+                workers => self.replay_together(scanner, workers)?,
             }
+            .ok_or_else(thread_ended)?,
         };
         Ok(self.finish(&end))
+    }
+
+    /// Begins where replaying does, or earlier, at a segment, where what lies there is to be left in memory.
+    fn scanner(&self) -> Scanner<'a> {
+        let (segments, superblock) = (self.segments, self.superblock);
+        let load_from = self.load_from.next_multiple_of(superblock.segment_bytes).max(superblock.begin);
+        match self.chain {
+            Some(_) if load_from > superblock.begin && load_from < self.replay_from => {
+                Scanner::from(segments, superblock, load_from, None)
+            }
+            Some(chain) if load_from >= self.replay_from => {
+                Scanner::from(segments, superblock, self.replay_from, Some(chain))
+            }
+            _ => Scanner::new(segments, superblock),
+        }
     }
 
     fn finish(mut self, end: &End) -> Recovered {
@@ -217,7 +254,7 @@ impl<'a> Recovery<'a> {
 
     fn work(&self, workers: usize, pieces: usize) -> Work<'a> {
         let shared = (self.superblock, self.log, self.index, self.objects);
-        Work::new(shared, (workers, pieces), self.load_from)
+        Work::new(shared, (workers, pieces), (self.load_from, self.replay_from))
     }
 
     /// Replays the log up to `until`, or to its end, without another thread.
@@ -351,11 +388,15 @@ impl<'a> Recovery<'a> {
         released: &mut Vec<(Address, Address, OwnedRecord)>,
     ) -> Result<()> {
         let seal = &extent.seal;
-        self.report.seals += 1;
         self.last_extent = Some(seal.address);
         if seal.end() > self.load_from {
             self.loaded_from.get_or_insert(seal.address);
         }
+        if seal.address < self.replay_from && seal.end() <= self.replay_from {
+            return Ok(());
+        }
+        self.check_continues(extent)?;
+        self.report.seals += 1;
         self.liveness.set_end_checksum(seal.address, extent.checksum);
         let segment = seal.address / self.superblock.segment_bytes;
         self.report.segments += u64::from(self.last_segment.replace(segment) != Some(segment));
@@ -377,6 +418,20 @@ impl<'a> Recovery<'a> {
             released.push((seal.address, address, record));
         }
         Ok(())
+    }
+
+    /// The first extent behind a checkpoint must be the one that it ends at.
+    fn check_continues(&self, extent: &Extent<'_>) -> Result<()> {
+        let seal = &extent.seal;
+        let is_first = seal.address <= self.replay_from;
+        let continues =
+            |chain: Chain| seal.address == self.replay_from && seal.previous_checksum == chain.checksum;
+        match self.chain {
+            Some(chain) if is_first && !continues(chain) => {
+                Err(self.segments.corrupted(seal.address, "this seal does not continue the checkpoint"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// A crash took the records that are pending: nobody will ever need them.

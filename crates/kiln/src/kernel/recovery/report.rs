@@ -18,6 +18,12 @@ pub struct RecoveryReport {
     pub cut_bytes: u64,
     /// Records that had been written but whose version never became durable.
     pub lost_records: u64,
+    /// Where the checkpoint ends with which recovery began, in bytes from the log's beginning of time; `None` if the whole log was
+    /// replayed.
+    pub checkpoint: Option<u64>,
+    /// What is wrong with the checkpoint, if one should be there and could not be used. Nothing is lost for it: the log
+    /// has all that it says.
+    pub checkpoint_damage: Option<String>,
     /// Records read.
     pub records: u64,
     /// Extents read.
@@ -51,6 +57,12 @@ impl fmt::Display for RecoveryReport {
                  ({} records never sealed, {} bytes of an unfinished write cut off)",
                 self.lost_records, self.cut_bytes
             )?,
+        }
+        if let Some(end) = self.checkpoint {
+            write!(out, "\n  from the checkpoint that ends at log address {end:#x} on")?;
+        }
+        if let Some(damage) = &self.checkpoint_damage {
+            write!(out, "\n  the whole log was read, since the checkpoint is damaged: {damage}")?;
         }
         for (id, serial) in &self.sessions {
             write!(out, "\n  session {:?}: durable through serial {serial}", String::from_utf8_lossy(id))?;

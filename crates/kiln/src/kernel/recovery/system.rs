@@ -60,8 +60,13 @@ pub(super) struct Told<'a> {
 }
 
 impl<'a> Told<'a> {
-    pub(super) fn new(segments: &'a Segments, superblock: &'a Superblock, objects: &'a Objects) -> Told<'a> {
-        let (sessions, losses) = (BTreeMap::new(), Losses::default());
+    /// Begins with what a checkpoint has told.
+    pub(super) fn new(
+        segments: &'a Segments,
+        superblock: &'a Superblock,
+        objects: &'a Objects,
+        (sessions, losses): (BTreeMap<Vec<u8>, u64>, Losses),
+    ) -> Told<'a> {
         Told { segments, superblock, objects, sessions, losses, later_entries: None }
     }
 

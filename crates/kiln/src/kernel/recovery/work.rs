@@ -104,6 +104,8 @@ pub(super) struct Work<'a> {
     pub(super) objects: &'a Objects,
     /// Extents that end before it are not left in memory.
     pub(super) load_from: Address,
+    /// What lies before it is not replayed.
+    replay_from: Address,
     pub(super) round: RwLock<Round>,
     /// As many as a round can have.
     pub(super) pieces: Vec<RwLock<Piece>>,
@@ -118,7 +120,7 @@ impl<'a> Work<'a> {
     pub(super) fn new(
         (superblock, log, index, objects): (&'a Superblock, &'a Log, &'a HashIndex, &'a Objects),
         (parts, pieces): (usize, usize),
-        load_from: Address,
+        (load_from, replay_from): (Address, Address),
     ) -> Work<'a> {
         let piece = || RwLock::new(Piece { parts: vec![Vec::new(); parts], ..Piece::default() });
         let liveness = || Mutex::new(Liveness::new(superblock.begin, superblock.segment_bytes));
@@ -129,6 +131,7 @@ impl<'a> Work<'a> {
             index,
             objects,
             load_from,
+            replay_from,
             round: RwLock::new(Round { released, ..Round::default() }),
             pieces: (0..pieces).map(|_| piece()).collect(),
             counts: (0..parts).map(|_| liveness()).collect(),
@@ -210,6 +213,9 @@ impl<'a> Work<'a> {
             let (from, to) = (start.max(extent_start), end.min(extent_end));
             if extent_end > self.load_from {
                 self.log.load(from, batch.bytes(from, (to - from) as usize));
+            }
+            if extent_start < self.replay_from {
+                continue;
             }
             let from = from.max(extent_start + SEAL_BYTES);
             for item in items(from, batch.bytes(from, (to - from) as usize)) {

@@ -1,0 +1,309 @@
+//! Checkpoints: opening from one comes to the same as from the whole log, whatever went on while it was taken, and what is wrong
+//! in one costs time and nothing else.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+use kiln::device::{Device, Keep, SimulatedDevice};
+use kiln::{Kiln, Object, Options, check_on};
+
+use crate::crash::reopen;
+use crate::support::{Random, copy_of, manual};
+use crate::testing::{PATIENCE, background, budget, eventually, seed, watched};
+
+/// The name of the newest checkpoint on a disk. The removal of the one before need not be durable.
+fn checkpoint_on(disk: &SimulatedDevice) -> String {
+    let mut names = disk.list().unwrap();
+    names.retain(|name| name.starts_with("checkpoint-"));
+    names.pop().expect("there is a checkpoint")
+}
+
+/// The same disk, with a checkpoint that cannot be used.
+fn without_checkpoint(disk: &SimulatedDevice) -> SimulatedDevice {
+    let disk = copy_of(disk);
+    let name = checkpoint_on(&disk);
+    let mut bytes = disk.bytes(&name);
+    bytes[16] ^= 1;
+    disk.set_bytes(&name, bytes);
+    disk
+}
+
+/// A disk after its power has failed, with everything that was durable and nothing else.
+fn power_off(disk: &SimulatedDevice, db: Kiln) -> SimulatedDevice {
+    disk.crash_after(disk.steps());
+    drop(db);
+    disk.after_crash(&mut |_| Keep::Lost)
+}
+
+/// All that a program can see of a database.
+#[derive(Debug, PartialEq, Eq)]
+struct Seen {
+    horizon: u64,
+    objects: Vec<kiln::ObjectInfo>,
+    rows: BTreeMap<(String, Vec<u8>), Vec<u8>>,
+    map: BTreeMap<Vec<u8>, Vec<u8>>,
+    sessions: Vec<(Vec<u8>, u64)>,
+}
+
+const TABLES: [&str; 2] = ["one", "two"];
+
+fn seen(db: &Kiln) -> Seen {
+    let mut rows = BTreeMap::new();
+    for name in TABLES {
+        let table = db.table(name).unwrap();
+        let snapshot = db.snapshot().unwrap();
+        let before = rows.len() as u64;
+        for row in snapshot.range::<&[u8]>(&table, ..) {
+            let (key, value) = row.unwrap();
+            rows.insert((name.to_owned(), key.to_vec()), value.to_vec());
+        }
+        assert_eq!(rows.len() as u64 - before, table.len());
+    }
+    let numbers = db.map("numbers").unwrap();
+    let (mut map, mut cursor) = (BTreeMap::new(), 0);
+    loop {
+        let (next, found) = db.scan_map(&numbers, cursor, 64).unwrap();
+        map.extend(found);
+        cursor = next;
+        if cursor == 0 {
+            break;
+        }
+    }
+    assert_eq!(map.len() as u64, numbers.len());
+    let report = db.recovery_report();
+    let check = db.check().unwrap();
+    assert!(check.problems.is_empty(), "{check}");
+    Seen {
+        horizon: report.horizon.number(),
+        objects: db.objects(),
+        rows,
+        map,
+        sessions: report.sessions.clone(),
+    }
+}
+
+/// One change of any kind.
+fn change(db: &Kiln, random: &mut Random) {
+    let (map, table) = (db.map("numbers").unwrap(), db.table(TABLES[random.below(2)]).unwrap());
+    let key = format!("key {}", random.below(300));
+    let value = random.bytes(random.clone().below(200));
+    match random.below(8) {
+        0 => drop(db.delete(&map, &key).unwrap().forget()),
+        1 | 2 => drop(db.delete(&table, &key).unwrap().forget()),
+        3 => {
+            let session = db.session(["first", "second"][random.below(2)]).unwrap();
+            session.transact(|tx| tx.put(&map, &key, &value)).unwrap().forget();
+        }
+        4 | 5 => db.put(&map, &key, &value).unwrap().forget(),
+        _ => db.put(&table, &key, &value).unwrap().forget(),
+    }
+}
+
+#[test]
+fn c4_opening_from_a_checkpoint_comes_to_the_same_as_from_the_whole_log() {
+    watched("c4_opening_from_a_checkpoint", 5 * PATIENCE, |_| {
+        for round in 0..budget(12) {
+            let mut random = Random::new(seed() + round);
+            let mut disk = SimulatedDevice::new(seed() + round);
+            let options = manual().checkpoint_log_bytes(0).memory([0, 8 << 20][random.below(2)]);
+            for generation in 0..3 {
+                let db = options.open_on(Arc::new(disk.clone())).unwrap();
+                for _ in 0..random.below(1_500) {
+                    change(&db, &mut random);
+                    if random.one_in(12) {
+                        db.persist().unwrap();
+                    }
+                    if random.one_in(200) {
+                        db.checkpoint().unwrap();
+                    }
+                }
+                db.persist().unwrap();
+                db.checkpoint().unwrap();
+                for _ in 0..random.below(200) {
+                    change(&db, &mut random);
+                }
+                if random.one_in(2) {
+                    db.persist().unwrap();
+                }
+                disk = power_off(&disk, db);
+                let (from_checkpoint, from_log) = (copy_of(&disk), without_checkpoint(&disk));
+                let (one, other) = (reopen(&from_checkpoint).unwrap(), reopen(&from_log).unwrap());
+                let (report, log_report) = (one.recovery_report(), other.recovery_report());
+                assert!(report.checkpoint.is_some() && report.checkpoint_damage.is_none(), "{report}");
+                assert!(
+                    log_report.checkpoint.is_none() && log_report.checkpoint_damage.is_some(),
+                    "{log_report}"
+                );
+                assert!(report.records < log_report.records, "{report} but {log_report}");
+                assert_eq!(seen(&one), seen(&other), "round {round}, generation {generation}");
+            }
+        }
+    });
+}
+
+#[test]
+fn c4_after_an_orderly_close_nothing_is_replayed() {
+    let disk = SimulatedDevice::new(seed());
+    let mut random = Random::new(seed());
+    let db = manual().checkpoint_log_bytes(64 << 10).open_on(Arc::new(disk.clone())).unwrap();
+    (0..2_000).for_each(|_| change(&db, &mut random));
+    let expected = seen(&db);
+    assert_eq!(db.statistics().checkpoints, 0, "without background threads it is persist that takes them");
+    db.close().unwrap();
+    let check = check_on(Arc::new(disk.clone())).unwrap();
+    assert!(check.problems.is_empty(), "{check}");
+    let db = reopen(&disk).unwrap();
+    let report = db.recovery_report();
+    assert!(report.clean && report.checkpoint.is_some() && report.records == 0, "{report}");
+    let found = seen(&db);
+    assert_eq!((found.rows, found.map), (expected.rows, expected.map));
+}
+
+#[test]
+fn c9_damage_in_a_checkpoint_is_told_and_costs_nothing_but_time() {
+    watched("c9_damage_in_a_checkpoint", 5 * PATIENCE, |_| {
+        let disk = SimulatedDevice::new(seed());
+        let mut random = Random::new(seed());
+        let db = manual().checkpoint_log_bytes(0).open_on(Arc::new(disk.clone())).unwrap();
+        (0..600).for_each(|_| change(&db, &mut random));
+        db.persist().unwrap();
+        assert!(db.checkpoint().unwrap());
+        (0..20).for_each(|_| change(&db, &mut random));
+        db.persist().unwrap();
+        let disk = power_off(&disk, db);
+        let expected = seen(&reopen(&copy_of(&disk)).unwrap());
+        let name = checkpoint_on(&disk);
+        let bytes = disk.bytes(&name);
+        let step = (bytes.len() as u64 / budget(400)).max(1) as usize;
+        for place in (0..bytes.len()).step_by(step) {
+            let damaged = copy_of(&disk);
+            let mut changed = bytes.clone();
+            changed[place] ^= 1 << (place % 8);
+            damaged.set_bytes(&name, changed);
+            let check = check_on(Arc::new(damaged.clone())).unwrap();
+            assert!(check.problems.iter().any(|what| what.contains(&name)), "byte {place}: {check}");
+            let db = reopen(&damaged).unwrap();
+            let told = db.recovery_report().checkpoint_damage.as_ref().expect("damage is told");
+            assert!(told.contains(&name), "byte {place}: {told}");
+            if place % 16 < step {
+                assert_eq!(seen(&db), expected, "byte {place}");
+            }
+        }
+        for cut in [0, 1, 4_096, bytes.len() - 4_096, bytes.len() - 1] {
+            let damaged = copy_of(&disk);
+            damaged.set_bytes(&name, &bytes[..cut]);
+            let db = reopen(&damaged).unwrap();
+            assert!(db.recovery_report().checkpoint_damage.is_some(), "cut to {cut} bytes");
+            assert_eq!(seen(&db), expected, "cut to {cut} bytes");
+        }
+        let missing = copy_of(&disk);
+        missing.remove(&name).unwrap();
+        let db = reopen(&missing).unwrap();
+        assert!(db.recovery_report().checkpoint_damage.is_some());
+        assert_eq!(seen(&db), expected);
+    });
+}
+
+#[test]
+fn c4_a_checkpoint_that_the_log_has_left_behind_is_not_used() {
+    let disk = SimulatedDevice::new(seed());
+    let db =
+        manual().checkpoint_log_bytes(0).space_amplification(1.1).open_on(Arc::new(disk.clone())).unwrap();
+    let (map, table) = (db.map("map").unwrap(), db.table("table").unwrap());
+    let put = |round: u32| {
+        for key in 0..40_u32 {
+            db.put(&map, key.to_be_bytes(), vec![round as u8; 2_000]).unwrap().forget();
+            db.put(&table, key.to_be_bytes(), vec![round as u8; 500]).unwrap().forget();
+        }
+        db.persist().unwrap();
+    };
+    put(0);
+    assert!(db.checkpoint().unwrap());
+    let end = db.statistics().log_tail;
+    (1..40).for_each(put);
+    assert!(db.statistics().log_begin > end, "the log's beginning was dropped");
+    let check = db.check().unwrap();
+    assert!(check.problems.is_empty(), "{check}");
+    let disk = power_off(&disk, db.clone());
+    drop((map, table, db));
+    let db = reopen(&disk).unwrap();
+    let report = db.recovery_report();
+    assert!(report.checkpoint.is_none() && report.checkpoint_damage.is_none(), "{report}");
+    let (map, table) = (db.map("map").unwrap(), db.table("table").unwrap());
+    assert_eq!((map.len(), table.len()), (40, 40));
+    for key in 0..40_u32 {
+        assert!(db.get(&map, key.to_be_bytes()).unwrap().unwrap() == vec![39; 2_000]);
+        assert!(db.get(&table, key.to_be_bytes()).unwrap().unwrap() == vec![39; 500]);
+    }
+    let check = db.check().unwrap();
+    assert!(check.problems.is_empty(), "{check}");
+    assert!(!disk.list().unwrap().iter().any(|name| name.starts_with("checkpoint")));
+}
+
+/// Writers that never rest, each with keys of its own, while one checkpoint after the other is taken: the index grows, records move,
+/// keys come and go.
+#[test]
+fn c4_checkpoints_are_exact_whatever_is_committed_meanwhile() {
+    watched("c4_checkpoints_are_exact", 5 * PATIENCE, |_| {
+        let disk = SimulatedDevice::new(seed());
+        let options = background().space_amplification(1.3).checkpoint_log_bytes(0);
+        let db = options.open_on(Arc::new(disk.clone())).unwrap();
+        drop((db.map("numbers").unwrap(), TABLES.map(|name| db.table(name).unwrap())));
+        let (stop, changes) = (AtomicBool::new(false), AtomicU64::new(0));
+        thread::scope(|scope| {
+            for writer in 0..3_u64 {
+                let (db, stop, changes) = (&db, &stop, &changes);
+                scope.spawn(move || {
+                    let mut random = Random::new(seed() + writer);
+                    let (map, table) = (db.map("numbers").unwrap(), db.table(TABLES[0]).unwrap());
+                    while !stop.load(Ordering::Relaxed) {
+                        // Keys become more with time.
+                        let most = 200 + changes.fetch_add(1, Ordering::Relaxed) as usize / 4;
+                        let key = format!("{writer}/{}", random.below(most.min(20_000)));
+                        let value = random.bytes(random.clone().below(60));
+                        match random.below(6) {
+                            0 => drop(db.delete(&map, &key).unwrap().forget()),
+                            1 => drop(db.delete(&table, &key).unwrap().forget()),
+                            2 | 3 => db.put(&map, &key, value).unwrap().forget(),
+                            _ => db.put(&table, &key, value).unwrap().forget(),
+                        }
+                    }
+                });
+            }
+            for _ in 0..budget(20) {
+                let before = changes.load(Ordering::Relaxed);
+                eventually("the writers go on", || changes.load(Ordering::Relaxed) > before + 500);
+                db.checkpoint().unwrap();
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        db.persist().unwrap();
+        assert!(db.statistics().checkpoints > 2, "{:?}", db.statistics());
+        let disk = power_off(&disk, db);
+        let (from_checkpoint, from_log) = (copy_of(&disk), without_checkpoint(&disk));
+        let (one, other) = (reopen(&from_checkpoint).unwrap(), reopen(&from_log).unwrap());
+        assert!(one.recovery_report().checkpoint.is_some(), "{}", one.recovery_report());
+        assert_eq!(seen(&one), seen(&other));
+    });
+}
+
+#[test]
+fn c4_the_background_takes_checkpoints_and_bounds_what_is_replayed() {
+    watched("c4_the_background_takes_checkpoints", 2 * PATIENCE, |_| {
+        const LOG_BYTES: u64 = 512 << 10;
+        let disk = SimulatedDevice::new(seed());
+        let options: Options = background().checkpoint_log_bytes(LOG_BYTES);
+        let db = options.open_on(Arc::new(disk.clone())).unwrap();
+        let map = db.map("map").unwrap();
+        for number in 0..20_000_u32 {
+            db.put(&map, (number % 3_000).to_be_bytes(), vec![number as u8; 200]).unwrap().forget();
+        }
+        db.persist().unwrap();
+        eventually("a checkpoint is taken", || db.statistics().log_since_checkpoint < 2 * LOG_BYTES);
+        let statistics = db.statistics();
+        assert!(statistics.checkpoints > 0 && statistics.checkpoint_bytes > 3_000 * 8, "{statistics:?}");
+        assert!(statistics.checkpoint_age.is_some());
+    });
+}

@@ -1,0 +1,421 @@
+//! Checkpoints: the index written to a file of its own, without stopping anybody, so that opening replays only what the
+//! log holds since (CPR §5; fuzzy, as FASTER's).
+//!
+//! ```text
+//!   begin         end of the checkpoint                     hardened          tail
+//!     |  what the checkpoint tells  | what recovery replays     |  not durable   |
+//! ```
+//!
+//! It tells exactly what recovery would know had the log ended at its *end*, though the index changes while it is read:
+//!
+//! - *The end* is where the durable log ends when it is begun. What the hardener knows then (`ledger`, `liveness`, the
+//!   chain of seals, the deleted keys) is copied under its lock: that is small.
+//! - *Entries.* A walk meets every entry that is there throughout exactly once, however buckets split. Its address is of the
+//!   key's newest record. If that lies behind the end, the chain of previous addresses leads to the newest one before it,
+//!   in memory or on disk; if there is none, the key came to be since. Compaction only ever writes behind the end, and
+//!   links to where the record was. When the log's beginning passes the end the checkpoint is of no use any more, and given up.
+//! - *Deleted keys* keep their entries until the checkpoint is complete: nothing is forgotten meanwhile. So each key that
+//!   had a record at the end is met. Which of the entries are of tombstones is told by the list of them; recovery, which has no
+//!   use for tombstones, takes those away again, and counts them as superseded, just as it does with those in the log.
+//! - *Keys of tables* that came to be since the end, or that are only being inserted, have no entry in the checkpoint, and
+//!   recovery leaves them out for that.
+//! - *Versions.* Records before the end may be of a version that was not sealed there. The superblock names the checkpoint only
+//!   when a seal has made the newest of them durable; so recovery takes all of them for durable.
+//!
+//! Rejected: to take the index at a version's end rather than at a place of the log, as CPR does. It would have to look
+//! at every record for its version, where the address in the entry is enough. To keep a copy of the index and write
+//! that: twice the memory.
+//!
+//! **When.** Once the log since the last one is as long as [`checkpoint_log_bytes`](crate::Options::checkpoint_log_bytes), and
+//! as the last checkpoint: so they never write more than the log itself. On an orderly close from a quarter of that on. A
+//! background thread takes them in pieces, with a nap after each that is as long as the piece took.
+
+use std::time::Duration;
+
+use super::engine::Engine;
+use super::ledger::Ledger;
+use super::object::ObjectKind;
+use super::sweep::Grave;
+use crate::error::{Error, Result};
+use crate::objects::{CATALOG_OBJECT, Entry, decode_entry};
+use crate::planted::{Bug, planted};
+use crate::storage::checkpoint::{self, Header, SystemItem, Writer, kind};
+use crate::storage::epoch;
+use crate::storage::extent::Chain;
+use crate::storage::hash_index;
+use crate::storage::liveness::Liveness;
+use crate::storage::ordered_index::LeafBatch;
+use crate::storage::record::{Address, NO_ADDRESS};
+use crate::storage::superblock::CheckpointName;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Instant, Mutex, thread};
+
+/// What is known of a database's checkpoints.
+pub(crate) struct Checkpoints {
+    /// The option; 0: none are taken.
+    log_bytes: u64,
+    /// Whoever takes one.
+    taking: Mutex<()>,
+    /// How far the log must have hardened before the next one is worth it.
+    due_at: AtomicU64,
+    /// Of the one that the superblock names: its end, its bytes, and when it was begun.
+    end: AtomicU64,
+    bytes: AtomicU64,
+    time_us: AtomicU64,
+    count: AtomicU64,
+}
+
+/// Numbers for statistics.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CheckpointCounts {
+    /// Taken since the database was opened.
+    pub(crate) count: u64,
+    /// Of the newest one; 0 without one.
+    pub(crate) end: Address,
+    pub(crate) bytes: u64,
+    pub(crate) time_us: u64,
+}
+
+/// What the hardener knows at one place of the log.
+pub(crate) struct Cut {
+    pub(crate) end: Address,
+    pub(crate) chain: Chain,
+    pub(crate) ledger: Ledger,
+    pub(crate) liveness: Liveness,
+    pub(crate) graves: Vec<Grave>,
+}
+
+/// How much of the processor and of the disk a checkpoint may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Haste {
+    /// As much as there is; somebody waits for it.
+    Waited,
+    /// Half of the time, and nothing once the database is to be closed.
+    Background,
+}
+
+impl Checkpoints {
+    pub(crate) fn new(log_bytes: u64, found: CheckpointCounts) -> Checkpoints {
+        let checkpoints = Checkpoints {
+            log_bytes,
+            taking: Mutex::new(()),
+            due_at: AtomicU64::new(0),
+            end: AtomicU64::new(found.end),
+            bytes: AtomicU64::new(found.bytes),
+            time_us: AtomicU64::new(found.time_us),
+            count: AtomicU64::new(0),
+        };
+        checkpoints.due_at.store(found.end + checkpoints.log_bytes_between(), Ordering::SeqCst);
+        checkpoints
+    }
+
+    pub(crate) fn counts(&self) -> CheckpointCounts {
+        CheckpointCounts {
+            count: self.count.load(Ordering::Relaxed),
+            end: self.end.load(Ordering::Relaxed),
+            bytes: self.bytes.load(Ordering::Relaxed),
+            time_us: self.time_us.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Has the newest one stay until dropped.
+    pub(crate) fn pause(&self) -> impl Drop {
+        self.taking.lock()
+    }
+
+    /// So much log is between two checkpoints.
+    fn log_bytes_between(&self) -> u64 {
+        self.log_bytes.max(self.bytes.load(Ordering::Relaxed))
+    }
+}
+
+impl Engine {
+    /// True if the log is long enough for another checkpoint.
+    pub(crate) fn is_checkpoint_due(&self) -> bool {
+        let (hardened, checkpoints) = (self.log.hardened(), &self.checkpoints);
+        checkpoints.log_bytes != 0
+            && hardened >= checkpoints.due_at.load(Ordering::SeqCst)
+            && !self.segments.disk_is_full()
+    }
+
+    /// Takes a checkpoint if one is due. That it cannot be had harms nobody: the next one is tried as much log later.
+    pub(crate) fn take_due_checkpoint(&self, haste: Haste) {
+        if self.is_checkpoint_due() && !matches!(self.take_checkpoint(haste), Ok(true)) {
+            let due_at = self.log.hardened() + self.checkpoints.log_bytes_between();
+            self.checkpoints.due_at.store(due_at, Ordering::SeqCst);
+        }
+    }
+
+    /// Takes one before an orderly close, where that saves the next opening some time.
+    pub(crate) fn take_last_checkpoint(&self) {
+        const SMALL_PART: u64 = 4;
+        let since = self
+            .log
+            .hardened()
+            .saturating_sub(self.checkpoints.end.load(Ordering::SeqCst).max(self.log.begin()));
+        if self.checkpoints.log_bytes != 0 && since >= self.checkpoints.log_bytes_between() / SMALL_PART {
+            // Whatever the reason, opening takes longer, and that is all.
+            let _ = self.take_checkpoint(Haste::Waited);
+        }
+    }
+
+    /// Takes a checkpoint. False if there is nothing to gain.
+    ///
+    /// # Errors
+    /// `Io`, `NoSpace` or `Lost`, if the disk fails or is full, or hardening has failed; the last checkpoint stays.
+    pub(crate) fn take_checkpoint(&self, haste: Haste) -> Result<bool> {
+        let _taking = self.checkpoints.taking.lock();
+        // Until the first hardening only seals may tell what earlier crashes took.
+        if self.log.hardened() == self.opened_end {
+            return Ok(false);
+        }
+        let held = self.graves.hold();
+        let cut = self.cut();
+        let before = self.superblock.lock().current().clone();
+        if cut.end <= before.checkpoint.end {
+            return Ok(false);
+        }
+        let failed = |error| Error::io("writing a checkpoint", error);
+        let number = before.checkpoint.number + 1;
+        let time_us = self.segments.time_us();
+        let writer = Writer::create(self.segments.device(), before.database, number).map_err(failed)?;
+        let mut taking = Taking { engine: self, cut, writer, haste, piece: (0, Instant::now()) };
+        let outcome = taking.write_all().and_then(|written| match written {
+            Some(counts) => self.seal_all_before(&taking.cut).map(|()| Some(counts)),
+            None => Ok(None),
+        });
+        drop(held);
+        let Taking { cut, writer, .. } = taking;
+        let (entries, keys) = match outcome {
+            Ok(Some(counts)) => counts,
+            useless => {
+                self.remove_checkpoint(checkpoint::UNFINISHED);
+                return useless.map(|_| false);
+            }
+        };
+        let header = Header {
+            base_level: self.index.base_level(),
+            database: before.database,
+            number,
+            end: cut.end,
+            chain: cut.chain,
+            horizon: cut.ledger.horizon,
+            newest_version: cut.ledger.newest_version,
+            entries,
+            keys,
+            blocks: 0,
+            time_us,
+        };
+        let (named, bytes) = self
+            .segments
+            .check_names()
+            .and_then(|()| writer.finish(header))
+            .and_then(|finished| self.segments.sync_names().map(|()| finished))
+            .inspect_err(|_| self.remove_checkpoint(checkpoint::UNFINISHED))
+            .map_err(failed)?;
+        self.name_checkpoint(named, before.checkpoint)?;
+        self.note_checkpoint(named, bytes, time_us);
+        Ok(true)
+    }
+
+    /// Sees to it that every record before the cut is of a durable version.
+    fn seal_all_before(&self, cut: &Cut) -> Result<()> {
+        if self.hardening.horizon.local() < cut.ledger.newest_version {
+            self.harden_all()?;
+        }
+        match self.hardening.horizon.failure() {
+            None => Ok(()),
+            Some(lost) => Err(lost.error()),
+        }
+    }
+
+    /// Has the superblock name the checkpoint, and removes the one before.
+    fn name_checkpoint(&self, named: CheckpointName, before: CheckpointName) -> Result<()> {
+        // If this fails, nobody knows which of the two it names: then both stay, until the database is opened again.
+        self.superblock.lock().update(|superblock| {
+            superblock.checkpoint = named;
+            superblock.known_end = superblock.known_end.max(named.end);
+        })?;
+        self.remove_checkpoint(&checkpoint::name_of(before.number));
+        Ok(())
+    }
+
+    fn note_checkpoint(&self, named: CheckpointName, bytes: u64, time_us: u64) {
+        let checkpoints = &self.checkpoints;
+        checkpoints.end.store(named.end, Ordering::SeqCst);
+        checkpoints.bytes.store(bytes, Ordering::SeqCst);
+        checkpoints.time_us.store(time_us, Ordering::SeqCst);
+        checkpoints.count.fetch_add(1, Ordering::SeqCst);
+        checkpoints.due_at.store(named.end + checkpoints.log_bytes_between(), Ordering::SeqCst);
+    }
+
+    /// What is not removed now is when the database is opened again.
+    fn remove_checkpoint(&self, name: &str) {
+        let _ = self.segments.device().remove(name);
+    }
+}
+
+/// A checkpoint that is being taken.
+struct Taking<'a> {
+    engine: &'a Engine,
+    cut: Cut,
+    writer: Writer<'a>,
+    haste: Haste,
+    /// How much was written when the present piece began, and when that was.
+    piece: (u64, Instant),
+}
+
+impl Taking<'_> {
+    /// Writes everything but the header. Returns the numbers of entries and keys, or nothing if it is of no use any more.
+    fn write_all(&mut self) -> Result<Option<(u64, u64)>> {
+        let failed = |error| Error::io("writing a checkpoint", error);
+        self.write_system().map_err(failed)?;
+        let Some(entries) = self.write_entries()? else { return Ok(None) };
+        let Some(keys) = self.write_keys()? else { return Ok(None) };
+        Ok(Some((entries, keys)))
+    }
+
+    fn write_system(&mut self) -> std::io::Result<()> {
+        let Taking { cut, writer, .. } = self;
+        for (object, key, value) in cut.ledger.system_records() {
+            writer.add_system(SystemItem { kind: kind::RECORD, number: object.into(), key, value })?;
+        }
+        for (object, count) in cut.ledger.key_counts() {
+            let value = &count.to_le_bytes();
+            writer.add_system(SystemItem {
+                kind: kind::KEY_COUNT,
+                number: object.into(),
+                key: &[],
+                value,
+            })?;
+        }
+        for (segment, value) in cut.liveness.encoded() {
+            writer.add_system(SystemItem {
+                kind: kind::LIVENESS,
+                number: segment,
+                key: &[],
+                value: &value,
+            })?;
+        }
+        for grave in &cut.graves {
+            let (number, value) = (grave.object.into(), &grave.address.to_le_bytes());
+            writer.add_system(SystemItem { kind: kind::TOMBSTONE, number, key: &grave.key, value })?;
+        }
+        Ok(())
+    }
+
+    fn write_entries(&mut self) -> Result<Option<u64>> {
+        let index = &self.engine.index;
+        let level = index.level();
+        let (mut entries, mut count) = (Vec::new(), 0);
+        for bucket in 0..1 << level {
+            index.read_family(level, bucket, &mut entries);
+            self.keep_those_before_end(&mut entries)?;
+            count += entries.len() as u64;
+            let low_bits = bucket & ((1 << index.base_level()) - 1);
+            self.writer
+                .add_entries(low_bits, &entries)
+                .map_err(|error| Error::io("writing a checkpoint", error))?;
+            if !self.goes_on() {
+                return Ok(None);
+            }
+        }
+        Ok(Some(count))
+    }
+
+    /// Has each entry refer to its key's newest record before the end, and leaves out those whose keys have none.
+    fn keep_those_before_end(&self, entries: &mut Vec<u64>) -> Result<()> {
+        let end = self.cut.end;
+        if entries.iter().all(|&entry| hash_index::address_of(entry) < end) || planted(Bug::CheckpointTooNew)
+        {
+            return Ok(());
+        }
+        let mut kept = Vec::with_capacity(entries.len());
+        for &entry in &*entries {
+            let address = self.newest_before_end(hash_index::address_of(entry))?;
+            if address != NO_ADDRESS {
+                kept.push(hash_index::with_address(entry, address));
+            }
+        }
+        *entries = kept;
+        Ok(())
+    }
+
+    fn newest_before_end(&self, mut address: Address) -> Result<Address> {
+        while address >= self.cut.end {
+            address = self.previous_of(address)?;
+        }
+        Ok(address)
+    }
+
+    /// The previous address of a record behind the end, which never changes.
+    fn previous_of(&self, address: Address) -> Result<Address> {
+        {
+            let _pin = epoch::pin();
+            if let Some(view) = self.engine.log.view(address) {
+                return Ok(view.previous());
+            }
+        }
+        self.engine.cold_previous(address)
+    }
+
+    fn write_keys(&mut self) -> Result<Option<u64>> {
+        let engine = self.engine;
+        let (mut batch, mut count) = (LeafBatch::new(), 0);
+        for id in self.tables() {
+            let Some(ordered) = engine.objects.get(id).and_then(|object| object.keys.ordered()) else {
+                continue;
+            };
+            ordered.read_forward(&epoch::pin(), std::ops::Bound::Unbounded, &mut batch);
+            loop {
+                for place in 0..batch.len() {
+                    let key = batch.get(place).unwrap_or_default();
+                    self.writer.add_key(id, key).map_err(|error| Error::io("writing a checkpoint", error))?;
+                }
+                count += batch.len() as u64;
+                if !self.goes_on() {
+                    return Ok(None);
+                }
+                if !ordered.read_next(&epoch::pin(), &mut batch) {
+                    break;
+                }
+            }
+        }
+        Ok(Some(count))
+    }
+
+    /// The tables that the catalog names before the end.
+    fn tables(&self) -> Vec<u32> {
+        let catalog = self.cut.ledger.system_records().filter(|(object, ..)| *object == CATALOG_OBJECT);
+        let entries = catalog.filter_map(|(_, key, value)| match decode_entry(key, value) {
+            Some(Entry::Object(_, ObjectKind::Table, id)) => Some(id),
+            _ => None,
+        });
+        entries.collect()
+    }
+
+    /// Takes a nap after every piece. False if the checkpoint is of no use any more, or must not go on.
+    fn goes_on(&mut self) -> bool {
+        const PIECE_BYTES: u64 = 256 << 10;
+        const NAP_MAX: Duration = Duration::from_millis(50);
+        let engine = self.engine;
+        let (began_at, began) = self.piece;
+        let written = self.writer.written_bytes();
+        if written - began_at < PIECE_BYTES {
+            return true;
+        }
+        let is_background = self.haste == Haste::Background;
+        if engine.log.begin() > self.cut.end || is_background && engine.hardening.is_stopping() {
+            return false;
+        }
+        // Sweeping makes room on a full disk, and waits for this.
+        if engine.segments.disk_is_full() || engine.hardening.horizon.failure().is_some() {
+            return false;
+        }
+        if is_background {
+            thread::sleep(began.elapsed().min(NAP_MAX));
+        }
+        self.piece = (written, Instant::now());
+        true
+    }
+}

@@ -1,0 +1,336 @@
+//! What recovery begins with: nothing, or what a checkpoint tells up to its end.
+//!
+//! Blocks are read one after the other, and checked and applied by as many threads as there are processors: entries in any
+//! order, since each key has one; then the deleted keys go; then the keys of tables, of which only those are taken that have an
+//! entry.
+//!
+//! A checkpoint that cannot be read, or in which something is wrong, is put aside with all that it has filled: the log has
+//! everything that it says. That is told in the report, and `check` finds it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::SystemRecord;
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::kernel::losses::Losses;
+use crate::kernel::object::Objects;
+use crate::objects::{self, Entry};
+use crate::storage::checkpoint::{Block, Items, NO_ITEM, Reader, Section, SystemItem, kind};
+use crate::storage::epoch;
+use crate::storage::extent::Chain;
+use crate::storage::hash_index::{self, HashIndex};
+use crate::storage::liveness::Liveness;
+use crate::storage::record::{Address, DiskRecord, Kind, NO_ADDRESS, Shape};
+use crate::storage::superblock::{CheckpointName, Superblock};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{Mutex, spawn_scoped, thread};
+
+/// The indexes, and what is known besides.
+pub(crate) struct Base {
+    pub(crate) index: HashIndex,
+    pub(crate) objects: Objects,
+    pub(crate) liveness: Liveness,
+    /// Replaying begins here, and this is the chain of seals up to there, if it is not where the log begins.
+    pub(super) replay_from: Address,
+    pub(super) chain: Option<Chain>,
+    /// The version that is durable there, and the newest one seen.
+    pub(super) horizon: u64,
+    pub(super) newest_version: u64,
+    pub(super) sessions: BTreeMap<Vec<u8>, u64>,
+    pub(super) losses: Losses,
+    /// Bytes of the checkpoint, and when it was taken; 0 without one.
+    pub(crate) checkpoint_bytes: u64,
+    pub(crate) checkpoint_time_us: u64,
+    /// What is wrong with a checkpoint that could not be used.
+    pub(super) damage: Option<String>,
+}
+
+impl Base {
+    /// What is known without a checkpoint.
+    pub(crate) fn empty(superblock: &Superblock, index: HashIndex) -> Result<Base> {
+        let objects = Objects::new();
+        objects::add_system_objects(&objects)?;
+        Ok(Base {
+            index,
+            objects,
+            liveness: Liveness::new(superblock.begin, superblock.segment_bytes),
+            replay_from: superblock.begin,
+            chain: None,
+            horizon: 0,
+            newest_version: 0,
+            sessions: BTreeMap::new(),
+            losses: Losses::default(),
+            checkpoint_bytes: 0,
+            checkpoint_time_us: 0,
+            damage: None,
+        })
+    }
+
+    /// What the superblock's checkpoint tells, if there is one and it is whole. The log has so much memory.
+    pub(crate) fn of(
+        device: &Arc<dyn Device>,
+        superblock: &Superblock,
+        log_memory_bytes: u64,
+        workers: usize,
+    ) -> Result<Base> {
+        let damage = match superblock.usable_checkpoint() {
+            None => None,
+            Some(named) => match Base::load(&**device, superblock, named, workers) {
+                Ok(base) => return Ok(base),
+                Err(error) => Some(error.to_string()),
+            },
+        };
+        let index = HashIndex::new(log_memory_bytes)
+            .map_err(|error| Error::io("allocating the database's memory", error))?;
+        Ok(Base { damage, ..Base::empty(superblock, index)? })
+    }
+
+    fn load(
+        device: &dyn Device,
+        superblock: &Superblock,
+        named: CheckpointName,
+        workers: usize,
+    ) -> Result<Base> {
+        let reader = Reader::open(device, superblock.database, named)?;
+        let (header, name, bytes) = (reader.header.clone(), reader.name.clone(), reader.size()?);
+        let described = name.clone();
+        let impossible = || Error::corrupted(&described, 0, "a checkpoint's numbers are impossible");
+        // Each takes more than eight bytes.
+        if header.entries > bytes / 8 || header.keys > bytes / 8 {
+            return Err(impossible());
+        }
+        let index = HashIndex::with_base_level(header.base_level)
+            .map_err(|error| Error::io("allocating the database's memory", error))?;
+        if index.base_level() != header.base_level {
+            return Err(impossible());
+        }
+        index.reserve(header.entries);
+        let mut base = Base {
+            replay_from: header.end,
+            chain: Some(header.chain),
+            horizon: header.horizon,
+            newest_version: header.newest_version,
+            checkpoint_bytes: bytes,
+            checkpoint_time_us: header.time_us,
+            ..Base::empty(superblock, index)?
+        };
+        let workers = if bytes < (1 << 20) { 1 } else { workers };
+        let reading = Reading { reader: Mutex::new(reader), name, workers };
+        let tombstones = base.load_system(&reading, superblock)?;
+        if base.load_entries(&reading)? != header.entries {
+            return Err(impossible());
+        }
+        base.remove_tombstones(&tombstones, superblock.hash_seed);
+        if base.load_keys(&reading, superblock.hash_seed)? != header.keys {
+            return Err(impossible());
+        }
+        reading.reader.lock().end()?;
+        Ok(base)
+    }
+
+    /// Returns the tombstones.
+    fn load_system(&mut self, reading: &Reading, superblock: &Superblock) -> Result<Vec<Tombstone>> {
+        let mut tombstones = Vec::new();
+        let mut block = Block::default();
+        while reading.reader.lock().read(Section::System, &mut block)? {
+            let place = block.place();
+            let mut items = block.check(&reading.name, Section::System)?;
+            let mut load = || -> Result<(), &'static str> {
+                while let Some(item) = items.next_system()? {
+                    self.load_system_item(&item, superblock, &mut tombstones)?;
+                }
+                Ok(())
+            };
+            load().map_err(|what| Error::corrupted(&reading.name, place, what))?;
+        }
+        Ok(tombstones)
+    }
+
+    fn load_system_item(
+        &mut self,
+        item: &SystemItem<'_>,
+        superblock: &Superblock,
+        tombstones: &mut Vec<Tombstone>,
+    ) -> Result<(), &'static str> {
+        let object = || u32::try_from(item.number).map_err(|_| NO_ITEM);
+        let value = || item.value.try_into().map(u64::from_le_bytes).map_err(|_| NO_ITEM);
+        match item.kind {
+            kind::RECORD => self.load_record(object()?, item.key, item.value)?,
+            kind::KEY_COUNT => {
+                let object = self.objects.get(object()?).ok_or(NO_ITEM)?;
+                object.key_count.add(i64::try_from(value()?).map_err(|_| NO_ITEM)?);
+            }
+            kind::TOMBSTONE => {
+                tombstones.push(Tombstone { object: object()?, key: item.key.to_vec(), address: value()? });
+            }
+            kind::LIVENESS => {
+                let is_before_end = item.number <= self.replay_from / superblock.segment_bytes;
+                if !is_before_end || !self.liveness.restore(item.number, item.value) {
+                    return Err(NO_ITEM);
+                }
+            }
+            _ => return Err(NO_ITEM),
+        }
+        Ok(())
+    }
+
+    fn load_record(&mut self, object: u32, key: &[u8], value: &[u8]) -> Result<(), &'static str> {
+        let shape = Shape { kind: Kind::Put, object, key_bytes: key.len(), value_bytes: value.len() };
+        let record = DiskRecord { shape, version: 0, previous: NO_ADDRESS, key, value };
+        match SystemRecord::decode(&record)?.ok_or(NO_ITEM)? {
+            SystemRecord::Entry(Entry::NextNumber(_)) => {}
+            SystemRecord::Entry(Entry::Object(name, kind, id)) => {
+                let added = objects::add(&self.objects, id, &name, kind).map_err(|_| NO_ITEM)?;
+                if added.name != name || added.kind != kind {
+                    return Err(super::NUMBER_TAKEN);
+                }
+            }
+            SystemRecord::Serial(serial) => drop(self.sessions.insert(key.to_vec(), serial)),
+            SystemRecord::Loss(first, last) => self.losses.add_recorded(first, last),
+        }
+        Ok(())
+    }
+
+    /// Returns how many there are.
+    fn load_entries(&self, reading: &Reading) -> Result<u64> {
+        let (count, end, index) = (AtomicU64::new(0), self.replay_from, &self.index);
+        reading.each_block(Section::Entries, |mut items| {
+            let mut overflowed = false;
+            while let Some((low_bits, entries)) = items.next_bucket()? {
+                for entry in entries {
+                    let address = hash_index::address_of(entry);
+                    if address == NO_ADDRESS || address >= end {
+                        return Err(NO_ITEM);
+                    }
+                    let hash = index.hash_of_entry(entry, low_bits);
+                    let bucket = lock(index, hash);
+                    overflowed |= index.insert(bucket, hash, address);
+                    index.unlock_changed(bucket);
+                    count.fetch_add(1, Ordering::Relaxed);
+                }
+                if std::mem::take(&mut overflowed) {
+                    index.grow();
+                }
+            }
+            Ok(())
+        })?;
+        Ok(count.into_inner())
+    }
+
+    /// Recovery has no use for tombstones: what follows one looks like a new key.
+    fn remove_tombstones(&mut self, tombstones: &[Tombstone], hash_seed: u64) {
+        for Tombstone { object, key, address } in tombstones {
+            let hash = hash_index::hash_of(hash_seed, *object, key);
+            let bucket = lock(&self.index, hash);
+            // The tombstones of keys that were written again are no keys' newest records.
+            if self.index.remove(bucket, hash, *address) {
+                let shape =
+                    Shape { kind: Kind::Tombstone, object: *object, key_bytes: key.len(), value_bytes: 0 };
+                self.liveness.supersede(*address, 0, Some(shape.bytes()));
+            }
+            self.index.unlock_changed(bucket);
+        }
+    }
+
+    /// Returns how many there are, those included that have no entry.
+    fn load_keys(&self, reading: &Reading, hash_seed: u64) -> Result<u64> {
+        let count = AtomicU64::new(0);
+        reading.each_block(Section::Keys, |mut items| {
+            let mut keys: Vec<(u32, u64, &[u8])> = Vec::new();
+            while let Some((object, key)) = items.next_key()? {
+                let hash = hash_index::hash_of(hash_seed, object, key);
+                self.index.prefetch(hash);
+                keys.push((object, hash, key));
+            }
+            count.fetch_add(keys.len() as u64, Ordering::Relaxed);
+            for group in keys.chunks(64) {
+                let pin = epoch::pin();
+                for &(object, hash, key) in group {
+                    let object = self.objects.get(object).ok_or(NO_ITEM)?;
+                    let ordered = object.keys.ordered().ok_or(NO_ITEM)?;
+                    if self.index.addresses_of(hash).next().is_some() {
+                        ordered.insert(&pin, key);
+                    }
+                }
+            }
+            Ok(())
+        })?;
+        Ok(count.into_inner())
+    }
+}
+
+/// A deleted key that may have an entry.
+struct Tombstone {
+    object: u32,
+    key: Vec<u8>,
+    address: Address,
+}
+
+/// Nobody holds a bucket for long.
+fn lock(index: &HashIndex, hash: u64) -> hash_index::Bucket {
+    loop {
+        if let Some(bucket) = index.lock(hash) {
+            return bucket;
+        }
+        thread::yield_now();
+    }
+}
+
+/// A checkpoint that is being read by several.
+struct Reading {
+    reader: Mutex<Reader>,
+    name: String,
+    workers: usize,
+}
+
+impl Reading {
+    /// Shows the items of each block of a section to `act`, block by block, in any order and to several threads at once.
+    fn each_block(
+        &self,
+        section: Section,
+        act: impl Fn(Items<'_>) -> Result<(), &'static str> + Sync,
+    ) -> Result<()> {
+        let (failed, failure) = (AtomicBool::new(false), Mutex::new(None));
+        let work = || {
+            let mut block = Block::default();
+            while !failed.load(Ordering::Relaxed) {
+                match self.one_block(section, &mut block, &act) {
+                    Ok(true) => {}
+                    Ok(false) => break,
+                    Err(error) => {
+                        failed.store(true, Ordering::Relaxed);
+                        failure.lock().get_or_insert(error);
+                    }
+                }
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 1..self.workers {
+                // Where there can be no more threads, there are fewer.
+                let _ = spawn_scoped(scope, "kiln-recovery", work);
+            }
+            work();
+        });
+        failure.into_inner().map_or(Ok(()), Err)
+    }
+
+    fn one_block(
+        &self,
+        section: Section,
+        block: &mut Block,
+        act: impl Fn(Items<'_>) -> Result<(), &'static str>,
+    ) -> Result<bool> {
+        if !self.reader.lock().read(section, block)? {
+            return Ok(false);
+        }
+        let place = block.place();
+        let items = block.check(&self.name, section)?;
+        act(items).map_err(|what| Error::corrupted(&self.name, place, what))?;
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+#[path = "base_tests.rs"]
+mod tests;

@@ -1,0 +1,217 @@
+//! Checkpoints on disk: what recovery would know at one place of the log, in a file of its own.
+//!
+//! ```text
+//!  header   4 KiB: which place of the log, and how many blocks follow
+//!  block    head 32 bytes | items ... | zeros up to a multiple of 4 KiB
+//!  block    ...
+//! ```
+//!
+//! Blocks of three sections follow each other: the *system* (catalog, sessions, losses; counts of keys and of what is live;
+//! deleted keys), the *entries* of the hash index, and the *keys* of the tables. Each block is under a checksum that covers
+//! the database, the checkpoint's number and the block's place in the file, too, so that nothing stale or misplaced passes for
+//! it. The layout is in `docs/format.md`.
+//!
+//! Nothing relies on a checkpoint: the log has all that it says. So what is wrong in it costs time and no data.
+//!
+//! **Lifecycle.** It is written under its unfinished name, synced, renamed, its name made durable, and then the superblock names it.
+//! Whatever a crash leaves that the superblock does not name is removed when the database is opened.
+
+mod reader;
+mod writer;
+
+use super::extent::Chain;
+use super::record::{ADDRESS_BITS, Address, VERSION_BITS};
+
+pub(crate) use reader::{Block, Items, NO_ITEM, Reader};
+pub(crate) use writer::Writer;
+
+const PREFIX: &str = "checkpoint-";
+/// Its name while it is being made.
+pub(crate) const UNFINISHED: &str = "checkpoint.new";
+pub(crate) const MAGIC: [u8; 8] = *b"KILNCKPT";
+const FORMAT: u32 = 1;
+pub(crate) const HEADER_BYTES: usize = 128;
+pub(crate) const HEAD_BYTES: usize = 32;
+/// A block is written when it has so many bytes; it has room for one item more.
+const BLOCK_BYTES_USUAL: usize = 256 << 10;
+const BLOCK_BYTES_MAX: usize = 512 << 10;
+#[cfg(test)]
+pub(crate) const OFFSETS: [(&str, usize); 15] = [
+    ("magic", 0),
+    ("format", 8),
+    ("base level", 12),
+    ("database", 16),
+    ("number", 32),
+    ("end", 40),
+    ("seal number", 48),
+    ("seal checksum", 56),
+    ("horizon", 64),
+    ("newest version", 72),
+    ("entries", 80),
+    ("keys", 88),
+    ("blocks", 96),
+    ("time", 104),
+    ("header checksum", 124),
+];
+
+#[cfg(test)]
+pub(crate) const BLOCK_OFFSETS: [(&str, usize); 5] =
+    [("section", 0), ("length", 4), ("sequence", 8), ("items", 16), ("block checksum", 28)];
+
+const _: () = assert!(BLOCK_BYTES_USUAL + (1 << 17) < BLOCK_BYTES_MAX);
+
+/// The name of the checkpoint with this number.
+pub(crate) fn name_of(number: u64) -> String {
+    format!("{PREFIX}{number:08}")
+}
+
+/// True for the name of a checkpoint, finished or not.
+pub(crate) fn is_checkpoint(name: &str) -> bool {
+    let number = name.strip_prefix(PREFIX).and_then(|number| number.parse().ok());
+    name == UNFINISHED || number.is_some_and(|number| name_of(number) == name)
+}
+
+/// What a checkpoint says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    /// So many bits of a key's hash are not in an entry's tag.
+    pub(crate) base_level: u32,
+    pub(crate) database: u128,
+    pub(crate) number: u64,
+    /// It says what all records before this address come to, and nothing of those behind.
+    pub(crate) end: Address,
+    /// The chain of seals up to there.
+    pub(crate) chain: Chain,
+    /// The version that the last seal before `end` makes durable, and the newest one in a record before it.
+    pub(crate) horizon: u64,
+    pub(crate) newest_version: u64,
+    /// Entries of the hash index, keys of tables, blocks.
+    pub(crate) entries: u64,
+    pub(crate) keys: u64,
+    pub(crate) blocks: u64,
+    /// Microseconds since 1970 when it was begun; for people.
+    pub(crate) time_us: u64,
+}
+
+impl Header {
+    pub(crate) fn encode(&self, out: &mut [u8]) -> u32 {
+        let mut put = |offset: usize, field: &[u8]| out[offset..offset + field.len()].copy_from_slice(field);
+        put(0, &MAGIC);
+        put(8, &FORMAT.to_le_bytes());
+        put(12, &self.base_level.to_le_bytes());
+        put(16, &self.database.to_le_bytes());
+        put(32, &self.number.to_le_bytes());
+        put(40, &self.end.to_le_bytes());
+        put(48, &self.chain.number.to_le_bytes());
+        put(56, &self.chain.checksum.to_le_bytes());
+        put(64, &self.horizon.to_le_bytes());
+        put(72, &self.newest_version.to_le_bytes());
+        put(80, &self.entries.to_le_bytes());
+        put(88, &self.keys.to_le_bytes());
+        put(96, &self.blocks.to_le_bytes());
+        put(104, &self.time_us.to_le_bytes());
+        let checksum = crc32c::crc32c(&out[..124]);
+        out[124..HEADER_BYTES].copy_from_slice(&checksum.to_le_bytes());
+        checksum
+    }
+
+    /// Takes a header apart; `Err` says what is wrong with it.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<(Header, u32), &'static str> {
+        let Some(bytes) = bytes.first_chunk::<HEADER_BYTES>() else {
+            return Err("a checkpoint's header is cut short");
+        };
+        let u32_at = |offset: usize| u32::from_le_bytes(std::array::from_fn(|index| bytes[offset + index]));
+        let u64_at = |offset: usize| u64::from_le_bytes(std::array::from_fn(|index| bytes[offset + index]));
+        let checksum = u32_at(124);
+        if bytes[..8] != MAGIC || crc32c::crc32c(&bytes[..124]) != checksum {
+            return Err("a checkpoint's header does not match its checksum");
+        }
+        if u32_at(8) != FORMAT {
+            return Err("the checkpoint has a format that this Kiln does not know");
+        }
+        let header = Header {
+            base_level: u32_at(12),
+            database: u128::from_le_bytes(std::array::from_fn(|index| bytes[16 + index])),
+            number: u64_at(32),
+            end: u64_at(40),
+            chain: Chain { number: u64_at(48), checksum: u32_at(56) },
+            horizon: u64_at(64),
+            newest_version: u64_at(72),
+            entries: u64_at(80),
+            keys: u64_at(88),
+            blocks: u64_at(96),
+            time_us: u64_at(104),
+        };
+        let is_sane = header.base_level <= 32
+            && header.chain.number < u64::MAX
+            && header.horizon < 1 << VERSION_BITS
+            && header.newest_version < 1 << VERSION_BITS
+            // No more fit into a log.
+            && header.entries < 1 << ADDRESS_BITS;
+        if is_sane { Ok((header, checksum)) } else { Err("a checkpoint's numbers are impossible") }
+    }
+}
+
+/// The parts of a checkpoint, in their order in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Section {
+    System = 1,
+    Entries = 2,
+    Keys = 3,
+}
+
+/// An item of the system's section.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SystemItem<'a> {
+    pub(crate) kind: u32,
+    /// An object, or a segment.
+    pub(crate) number: u64,
+    pub(crate) key: &'a [u8],
+    pub(crate) value: &'a [u8],
+}
+
+/// The kinds of item in the system's section.
+pub(crate) mod kind {
+    /// The newest record of a key of the catalog, the sessions or the losses.
+    pub(crate) const RECORD: u32 = 1;
+    /// How many keys an object has.
+    pub(crate) const KEY_COUNT: u32 = 2;
+    /// A deleted key that may still have an entry: that of its tombstone.
+    pub(crate) const TOMBSTONE: u32 = 3;
+    /// What is live in a segment.
+    pub(crate) const LIVENESS: u32 = 4;
+}
+
+/// The checksum of what every block of a checkpoint begins with, unwritten.
+fn identity_of(database: u128, number: u64) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&database.to_le_bytes()), &number.to_le_bytes())
+}
+
+/// The first bytes of a block.
+struct BlockHead {
+    section: u32,
+    length: u32,
+    sequence: u64,
+    items: u32,
+}
+
+impl BlockHead {
+    fn encode(&self, identity: u32, block: &mut [u8]) {
+        block[..4].copy_from_slice(&self.section.to_le_bytes());
+        block[4..8].copy_from_slice(&self.length.to_le_bytes());
+        block[8..16].copy_from_slice(&self.sequence.to_le_bytes());
+        block[16..20].copy_from_slice(&self.items.to_le_bytes());
+        block[20..HEAD_BYTES].fill(0);
+        let checksum = crc32c::crc32c_append(identity, block);
+        block[28..32].copy_from_slice(&checksum.to_le_bytes());
+    }
+
+    /// As it is there; nothing of it is checked.
+    fn decode(bytes: &[u8]) -> Option<BlockHead> {
+        let bytes = bytes.first_chunk::<HEAD_BYTES>()?;
+        let u32_at = |offset: usize| u32::from_le_bytes(std::array::from_fn(|index| bytes[offset + index]));
+        let sequence = u64::from_le_bytes(std::array::from_fn(|index| bytes[8 + index]));
+        Some(BlockHead { section: u32_at(0), length: u32_at(4), sequence, items: u32_at(16) })
+    }
+}

@@ -1,0 +1,232 @@
+//! Reading a checkpoint's file, block after block. Nothing of it is believed before its checksum was compared, and no length
+//! before there is so much.
+
+use std::sync::Arc;
+
+use super::{
+    BLOCK_BYTES_MAX, BlockHead, HEAD_BYTES, HEADER_BYTES, Header, Section, SystemItem, identity_of, name_of,
+};
+use crate::device::{AlignedBuffer, BLOCK_BYTES, Device, DeviceFile, OpenMode};
+use crate::error::{Error, Result};
+use crate::storage::superblock::CheckpointName;
+
+/// Reads a checkpoint's file, block after block.
+pub(crate) struct Reader {
+    file: Arc<dyn DeviceFile>,
+    pub(crate) name: String,
+    pub(crate) header: Header,
+    identity: u32,
+    offset: u64,
+    sequence: u64,
+}
+
+/// A block as it was read, yet to be checked.
+#[derive(Default)]
+pub(crate) struct Block {
+    buffer: AlignedBuffer,
+    length: usize,
+    offset: u64,
+    sequence: u64,
+    identity: u32,
+}
+
+impl Reader {
+    /// Opens the checkpoint that the superblock names.
+    ///
+    /// # Errors
+    /// `Corrupted` if it is not that one or its header is damaged, `Io` if it cannot be read.
+    pub(crate) fn open(device: &dyn Device, database: u128, named: CheckpointName) -> Result<Reader> {
+        let name = name_of(named.number);
+        let described = device.describe(&name);
+        let failed = |error| Error::io(format_args!("reading {described}"), error);
+        let file = device.open(&name, OpenMode::Read).map_err(failed)?;
+        let mut block = AlignedBuffer::new(BLOCK_BYTES);
+        let read = file.read_at(&mut block, 0).map_err(failed)?;
+        let corrupted = |what: &'static str| Error::corrupted(&described, 0, what);
+        let (header, checksum) = Header::decode(&block[..read]).map_err(corrupted)?;
+        let is_named = header.number == named.number && header.end == named.end && checksum == named.checksum;
+        if !is_named || header.database != database {
+            return Err(corrupted("this is not the checkpoint that the superblock names"));
+        }
+        if block[HEADER_BYTES..].iter().any(|&byte| byte != 0) {
+            return Err(corrupted("a checkpoint's header is not filled up with zeros"));
+        }
+        let identity = identity_of(database, header.number);
+        Ok(Reader { file, name: described, header, identity, offset: BLOCK_BYTES as u64, sequence: 0 })
+    }
+
+    /// Bytes of the file.
+    ///
+    /// # Errors
+    /// `Io` if the device fails.
+    pub(crate) fn size(&self) -> Result<u64> {
+        self.file.size().map_err(|error| Error::io(format_args!("reading {}", self.name), error))
+    }
+
+    /// Reads the next block, if it says that it is of this section. It is yet to be checked.
+    ///
+    /// # Errors
+    /// `Corrupted` if there is no block though there should be one, `Io` if the device fails.
+    pub(crate) fn read(&mut self, section: Section, block: &mut Block) -> Result<bool> {
+        if self.sequence == self.header.blocks {
+            return Ok(false);
+        }
+        block.read(&*self.file, self.offset, BLOCK_BYTES, 0).map_err(|error| self.failed(error))?;
+        let head = BlockHead::decode(&block.buffer[..block.length]);
+        let length = head.as_ref().map_or(0, |head| head.length as usize);
+        let Some(head) = head.filter(|_| {
+            length.is_multiple_of(BLOCK_BYTES) && (BLOCK_BYTES..=BLOCK_BYTES_MAX).contains(&length)
+        }) else {
+            return Err(Error::corrupted(&self.name, self.offset, "a checkpoint's block has no length"));
+        };
+        if head.section != section as u32 && head.section >= 1 && head.section <= Section::Keys as u32 {
+            return Ok(false);
+        }
+        block.read(&*self.file, self.offset, length, BLOCK_BYTES).map_err(|error| self.failed(error))?;
+        (block.sequence, block.identity) = (self.sequence, self.identity);
+        self.offset += length as u64;
+        self.sequence += 1;
+        Ok(true)
+    }
+
+    fn failed(&self, error: std::io::Error) -> Error {
+        Error::io(format_args!("reading {} at offset {}", self.name, self.offset), error)
+    }
+
+    /// Sees to it that all blocks were read, and nothing follows them.
+    ///
+    /// # Errors
+    /// `Corrupted` if not.
+    pub(crate) fn end(&self) -> Result<()> {
+        match self.sequence == self.header.blocks && self.size()? == self.offset {
+            true => Ok(()),
+            false => {
+                Err(Error::corrupted(&self.name, self.offset, "the checkpoint does not end with its blocks"))
+            }
+        }
+    }
+}
+
+impl Block {
+    /// Reads `length` bytes at `offset`, of which the first `known` are there already.
+    fn read(
+        &mut self,
+        file: &dyn DeviceFile,
+        offset: u64,
+        length: usize,
+        known: usize,
+    ) -> std::io::Result<()> {
+        if self.buffer.len() < length {
+            let mut larger = AlignedBuffer::new(length.next_power_of_two());
+            larger[..known].copy_from_slice(&self.buffer[..known]);
+            self.buffer = larger;
+        }
+        let read = match length > known {
+            true => file.read_at(&mut self.buffer[known..length], offset + known as u64)?,
+            false => 0,
+        };
+        (self.length, self.offset) = (known + read, offset);
+        Ok(())
+    }
+
+    /// Where it is in the file.
+    pub(crate) fn place(&self) -> u64 {
+        self.offset
+    }
+
+    /// Checks the block and gives out its items: their number, and their bytes.
+    ///
+    /// # Errors
+    /// `Corrupted`, with `file` and the block's offset.
+    pub(crate) fn check(&mut self, file: &str, section: Section) -> Result<Items<'_>> {
+        let offset = self.offset;
+        let what = self.damage(section);
+        match what {
+            Some(what) => Err(Error::corrupted(file, offset, what)),
+            None => {
+                let items = BlockHead::decode(&self.buffer[..self.length]).map_or(0, |head| head.items);
+                Ok(Items { left: items, bytes: &self.buffer[HEAD_BYTES..self.length] })
+            }
+        }
+    }
+
+    fn damage(&mut self, section: Section) -> Option<&'static str> {
+        let Some(head) = BlockHead::decode(&self.buffer[..self.length]) else {
+            return Some("a checkpoint's block is cut short");
+        };
+        if head.length as usize != self.length {
+            return Some("a checkpoint's block is cut short");
+        }
+        let block = &mut self.buffer[..self.length];
+        let stored = u32::from_le_bytes(std::array::from_fn(|index| block[28 + index]));
+        block[28..32].fill(0);
+        if crc32c::crc32c_append(self.identity, block) != stored {
+            return Some("a checkpoint's block does not match its checksum");
+        }
+        let belongs = head.sequence == self.sequence && head.section == section as u32;
+        (!belongs).then_some("a checkpoint's block belongs to another place")
+    }
+}
+
+/// What is wrong with a block whose items make no sense, though its checksum holds.
+pub(crate) const NO_ITEM: &str = "an item of a checkpoint makes no sense";
+
+/// The items of a block that was checked.
+pub(crate) struct Items<'a> {
+    left: u32,
+    bytes: &'a [u8],
+}
+
+impl<'a> Items<'a> {
+    fn take(&mut self, bytes: usize) -> Result<&'a [u8], &'static str> {
+        let (taken, rest) = self.bytes.split_at_checked(bytes).ok_or(NO_ITEM)?;
+        self.bytes = rest;
+        Ok(taken)
+    }
+
+    fn take_u32(&mut self) -> Result<u32, &'static str> {
+        self.take(4)?.try_into().map(u32::from_le_bytes).map_err(|_| NO_ITEM)
+    }
+
+    /// True while there is one more. What follows the last one must be zeros.
+    fn begin(&mut self) -> Result<bool, &'static str> {
+        if self.left == 0 {
+            let is_padded = self.bytes.len() < BLOCK_BYTES && self.bytes.iter().all(|&byte| byte == 0);
+            return if is_padded { Ok(false) } else { Err(NO_ITEM) };
+        }
+        self.left -= 1;
+        Ok(true)
+    }
+
+    /// The next item of the system's section.
+    pub(crate) fn next_system(&mut self) -> Result<Option<SystemItem<'a>>, &'static str> {
+        if !self.begin()? {
+            return Ok(None);
+        }
+        let (kind, key_bytes) = (self.take_u32()?, self.take_u32()? as usize);
+        let number = self.take(8)?.try_into().map(u64::from_le_bytes).map_err(|_| NO_ITEM)?;
+        let value_bytes = self.take_u32()? as usize;
+        Ok(Some(SystemItem { kind, number, key: self.take(key_bytes)?, value: self.take(value_bytes)? }))
+    }
+
+    /// The low bits of the hashes, and the entries, of the next bucket.
+    pub(crate) fn next_bucket(
+        &mut self,
+    ) -> Result<Option<(u64, impl Iterator<Item = u64> + use<'a>)>, &'static str> {
+        if !self.begin()? {
+            return Ok(None);
+        }
+        let head = self.take_u32()?;
+        let (entries, _) = self.take((head >> 16) as usize * 8)?.as_chunks::<8>();
+        Ok(Some((u64::from(head & 0xFFFF), entries.iter().map(|entry| u64::from_le_bytes(*entry)))))
+    }
+
+    /// The object and the next of its keys.
+    pub(crate) fn next_key(&mut self) -> Result<Option<(u32, &'a [u8])>, &'static str> {
+        if !self.begin()? {
+            return Ok(None);
+        }
+        let (object, key_bytes) = (self.take_u32()?, self.take_u32()? as usize);
+        Ok(Some((object, self.take(key_bytes)?)))
+    }
+}
