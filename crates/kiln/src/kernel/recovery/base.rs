@@ -215,7 +215,7 @@ impl Base {
             }
             Ok(())
         })?;
-        Ok(count.into_inner())
+        Ok(count.load(Ordering::Relaxed))
     }
 
     /// Recovery has no use for tombstones: what follows one looks like a new key.
@@ -256,7 +256,7 @@ impl Base {
             }
             Ok(())
         })?;
-        Ok(count.into_inner())
+        Ok(count.load(Ordering::Relaxed))
     }
 }
 
@@ -312,7 +312,8 @@ impl Reading {
             }
             work();
         });
-        failure.into_inner().map_or(Ok(()), Err)
+        let failure = failure.lock().take();
+        failure.map_or(Ok(()), Err)
     }
 
     fn one_block(
