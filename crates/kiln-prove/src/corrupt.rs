@@ -83,7 +83,8 @@ impl Specimen {
             Ok(db) => match read_all(&db, &self.history) {
                 Ok(found) => {
                     ensure!(allowed.contains(&found), "it opens and shows something else");
-                    return Ok(false);
+                    // A damaged checkpoint is put aside, and told.
+                    return Ok(db.recovery_report().checkpoint_damage.is_some());
                 }
                 Err(error) => error,
             },

@@ -160,6 +160,8 @@ pub(crate) const LONG: Profile = Profile {
     filling: 1_250,
     segment_bytes: LONG_SEGMENTS,
     space_amplification: 100.0,
+    // With one there would be nothing left for several.
+    checkpoint_log_bytes: 0,
 };
 
 /// The workloads, for the command line.
@@ -292,6 +294,7 @@ impl<'a> Shift<'a> {
             Err(error) if error.kind() == kiln::ErrorKind::Limit => {}
             outcome => outcome?,
         }
+        self.checkpoint()?;
         self.listen();
         Ok(())
     }
@@ -300,9 +303,6 @@ impl<'a> Shift<'a> {
         // It is persist() that compacts here.
         if self.profile.cold_keys > 0 && self.random.one_in(8) {
             return self.persist();
-        }
-        if self.profile.checkpoint_log_bytes > 0 && self.random.one_in(32) {
-            return self.checkpoint();
         }
         match self.random.below(100) {
             0..=49 => self.deed(),
@@ -318,8 +318,12 @@ impl<'a> Shift<'a> {
         }
     }
 
-    /// A checkpoint while there are commits that are not durable. That it cannot be had harms nobody.
+    /// At times a checkpoint while there are commits that are not durable. That it cannot be had harms nobody.
     fn checkpoint(&mut self) -> Result<()> {
+        const COMMITS: usize = 64;
+        if self.profile.checkpoint_log_bytes == 0 || self.history.commits.len() % COMMITS != COMMITS / 2 {
+            return Ok(());
+        }
         match self.db.checkpoint() {
             Err(error) if !matches!(error.kind(), kiln::ErrorKind::Io | kiln::ErrorKind::NoSpace) => {
                 Err(error)
