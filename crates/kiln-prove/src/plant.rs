@@ -22,15 +22,15 @@ const ATTEMPTS: &[Attempt] = &[
     ("isolation", "library", 0.2),
     ("crash", "large", 0.4),
     ("crash", "skewed", 0.4),
+    ("crash", "long", 0.2),
     ("faults", "small", 1.0),
     ("faults", "large", 1.0),
     ("isolation", "resp", 0.5),
     ("corrupt", "small", 2.0),
     ("crash", "lazy", 0.5),
-    ("isolation", "library", 2.0),
+    ("isolation", "library", 4.0),
     ("crash", "large", 2.0),
     ("corrupt", "large", 2.0),
-    ("crash", "long", 1.0),
 ];
 
 /// What power cuts of the real server must notice, too, on their own: what is written too late, or not synced.
