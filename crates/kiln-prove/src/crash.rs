@@ -260,7 +260,7 @@ mod tests {
     use super::*;
     use crate::arguments::Limit;
     use crate::testing::{budget, seed, watched};
-    use crate::workload::{LARGE, LAZY, SKEWED, SMALL};
+    use crate::workload::{LARGE, LAZY, LONG, SKEWED, SMALL};
 
     /// Run after run of a workload, until so many states were looked at.
     fn sweep(name: &'static str, workload: Name, states: u64) {
@@ -302,6 +302,15 @@ mod tests {
         let statistics = db.statistics();
         assert!(statistics.segments_compacted > 8 && statistics.records_rewritten > 100, "{statistics:?}");
         assert!(statistics.log_begin > 8 * SKEWED.segment_bytes, "{statistics:?}");
+    }
+
+    #[test]
+    fn c4_ordered_where_several_threads_recover() {
+        let (disk, mut history) = (SimulatedDevice::new(seed()), History::default());
+        play(&disk, &mut history, LONG, seed(), false).unwrap();
+        let statistics = reopen(&copy_of(&disk)).unwrap().statistics();
+        assert!(statistics.log_tail - statistics.log_begin > 17 << 20, "the log is short: {statistics:?}");
+        sweep("c4_ordered_where_several_threads_recover", Name::Long, 12);
     }
 
     #[test]

@@ -25,6 +25,15 @@ fn is_expected(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Lost | ErrorKind::Io | ErrorKind::NoSpace | ErrorKind::Corrupted)
 }
 
+/// A workload's profile; of one that goes on for long its beginning, since there are as many runs as operations of the device.
+fn profile_of(workload: Name) -> Profile {
+    let profile = workload.profile();
+    match workload {
+        Name::Skewed => Profile { operations: 40, ..profile },
+        _ => profile,
+    }
+}
+
 /// Runs the workload as far as it goes. Errors of single operations are passed over, until the database says that
 /// it has lost something: then nothing may become durable any more. Returns the number of errors.
 fn play_on(db: &Kiln, history: &mut History, profile: Profile, seed: u64) -> usize {
@@ -75,7 +84,7 @@ impl Case {
 
     /// True if there was an n-th operation.
     fn run_once(&self, nth: u64) -> bool {
-        let (seed, profile) = (self.seed, self.workload.profile());
+        let (seed, profile) = (self.seed, profile_of(self.workload));
         let disk = SimulatedDevice::new(seed);
         disk.inject(Fault { nth, ..self.fault });
         let mut history = History::default();
@@ -130,7 +139,7 @@ impl Left {
     fn all(seed: u64, workload: Name) -> [Left; 3] {
         [("closed", true), ("stopped", false), ("crashed", false)].map(|(state, close)| {
             let (disk, mut history) = (SimulatedDevice::new(seed), History::default());
-            play(&disk, &mut history, workload.profile(), seed, close).expect("nothing fails yet");
+            play(&disk, &mut history, profile_of(workload), seed, close).expect("nothing fails yet");
             let disk = if state == "crashed" { disk.after_crash_seeded(seed) } else { copy_of(&disk) };
             Left { state, disk, history }
         })
@@ -194,7 +203,8 @@ fn cases(seed: u64, workload: Name) -> impl Iterator<Item = Case> {
 
 /// Goes through all cases, with seed after seed.
 pub(crate) fn prove(effort: &Effort, replay: &Replay, progress: &mut Progress) {
-    let workloads = effort.workload.map_or(vec![Name::Small, Name::Large], |workload| vec![workload]);
+    let workloads =
+        effort.workload.map_or(vec![Name::Small, Name::Large, Name::Skewed], |workload| vec![workload]);
     for seed in effort.seed.. {
         for &workload in &workloads {
             replay.at(&format!("faults --workload {} --seed {seed}", workload.as_str()));
@@ -282,6 +292,19 @@ mod tests {
     fn c8_failures_while_segments_are_prepared_and_dropped() {
         let wanted = [FaultKind::EIO, FaultKind::FailedSyncThenSuccess];
         try_cases("c8_failures_while_segments", Name::Large, |case| {
+            !case.reopen && !case.fault.sticky && wanted.contains(&case.fault.kind)
+        });
+    }
+
+    #[test]
+    fn c8_failures_while_the_log_is_compacted() {
+        let disk = SimulatedDevice::new(seed());
+        let (db, mut history) = (open(&disk, profile_of(Name::Skewed)).unwrap(), History::default());
+        assert_eq!(play_on(&db, &mut history, profile_of(Name::Skewed), seed()), 0);
+        let statistics = db.statistics();
+        assert!(statistics.segments_compacted > 1, "the workload is not compacted: {statistics:?}");
+        let wanted = [FaultKind::EIO, FaultKind::ENOSPC, FaultKind::FailedSyncThenSuccess];
+        try_cases("c8_failures_while_the_log_is_compacted", Name::Skewed, |case| {
             !case.reopen && !case.fault.sticky && wanted.contains(&case.fault.kind)
         });
     }
