@@ -78,13 +78,17 @@ impl Specimen {
     /// Opens and reads a damaged copy. True if the damage was noticed.
     fn examine(&self, disk: &SimulatedDevice, is_tail: bool) -> Result<bool, String> {
         let steps = disk.steps();
+        let as_damaged = copy_of(disk);
         let allowed = if is_tail { self.contents.as_slice() } else { &self.contents[..1] };
         let error = match reopen(disk) {
             Ok(db) => match read_all(&db, &self.history) {
                 Ok(found) => {
                     ensure!(allowed.contains(&found), "it opens and shows something else");
-                    // A damaged checkpoint is put aside, and told.
-                    return Ok(db.recovery_report().checkpoint_damage.is_some());
+                    // A damaged checkpoint is put aside, and told; what lies before its end is not looked at in opening.
+                    let told = db.recovery_report().checkpoint_damage.is_some();
+                    return Ok(
+                        told || kiln::check_on(Arc::new(as_damaged)).is_ok_and(|report| !report.is_clean())
+                    );
                 }
                 Err(error) => error,
             },
