@@ -7,9 +7,10 @@ use std::io;
 
 use super::engine::Engine;
 use super::read_ahead::Reads;
+use crate::device::BLOCK_BYTES;
 use crate::error::Result;
 use crate::storage::extent;
-use crate::storage::record::{Address, Kind, OwnedRecord, RecordView};
+use crate::storage::record::{Address, HEADER_BYTES, Kind, OwnedRecord, RecordView};
 use crate::storage::record_cache::RecordCache;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -20,6 +21,8 @@ pub(crate) struct Cold {
     /// Records read from disk, and the bytes of their blocks.
     pub(crate) reads: AtomicU64,
     pub(crate) read_bytes: AtomicU64,
+    /// About how long the records read from disk lately were: the next is probably as long, and then one read is enough for it.
+    record_bytes: AtomicU64,
     /// Reads ahead that are in flight.
     pub(crate) in_flight: AtomicU64,
     /// Queues that no batch uses at the moment.
@@ -32,9 +35,27 @@ impl Cold {
             cache: RecordCache::new(cache_bytes)?,
             reads: AtomicU64::new(0),
             read_bytes: AtomicU64::new(0),
+            record_bytes: AtomicU64::new(0),
             in_flight: AtomicU64::new(0),
             queues: Mutex::new(Vec::new()),
         })
+    }
+
+    /// How many bytes to read for the record at `address`, of which nothing is known yet: not beyond its segment, nor, for the
+    /// sake of a few long ones, much at all.
+    pub(crate) fn likely_bytes(&self, address: Address, segment_bytes: u64) -> usize {
+        const MOST: u64 = 2 * BLOCK_BYTES as u64;
+        let bytes = self.record_bytes.load(Ordering::Relaxed).clamp(HEADER_BYTES as u64, MOST);
+        bytes.min(segment_bytes - address % segment_bytes) as usize
+    }
+
+    /// Counts a record that was read from disk, for which so many bytes were read.
+    pub(crate) fn note_read(&self, record_bytes: u64, bytes_read: u64) {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        self.read_bytes.fetch_add(bytes_read, Ordering::Relaxed);
+        // Threads may overwrite each other's: it is a guess.
+        let before = self.record_bytes.load(Ordering::Relaxed);
+        self.record_bytes.store((7 * before + record_bytes).div_ceil(8), Ordering::Relaxed);
     }
 }
 
@@ -148,9 +169,9 @@ impl Engine {
 
     /// Reads a record from disk, checked, and leaves it in the cache.
     fn read_disk(&self, address: Address) -> Result<OwnedRecord> {
-        let (record, bytes) = extent::read_record(&self.segments, address)?;
-        self.cold.reads.fetch_add(1, Ordering::Relaxed);
-        self.cold.read_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let likely_bytes = self.cold.likely_bytes(address, self.segments.segment_bytes());
+        let (record, bytes_read) = extent::read_record(&self.segments, address, likely_bytes)?;
+        self.cold.note_read(record.shape.bytes(), bytes_read);
         self.cold.cache.admit(address, &record.as_disk_record());
         Ok(record)
     }

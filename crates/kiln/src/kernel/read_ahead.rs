@@ -14,7 +14,7 @@ use super::cold::Cold;
 use super::engine::Engine;
 use crate::device::{AlignedBuffer, BLOCK_BYTES, FinishedRead, QueuedRead, READS_IN_FLIGHT_MAX, ReadQueue};
 use crate::storage::epoch;
-use crate::storage::record::{self, Address, DiskRecord, Shape};
+use crate::storage::record::{Address, DiskRecord, Shape};
 use crate::sync::atomic::Ordering;
 
 /// Cache memory that a read in flight is to find behind it, so that it is still there when it is asked for.
@@ -102,7 +102,8 @@ impl ReadAhead<'_> {
                     self.engine.cold_candidate(hash)
                 };
                 if let Some(address) = candidate {
-                    self.submit(item, address, record::HEADER_BYTES);
+                    let segment_bytes = self.engine.segments.segment_bytes();
+                    self.submit(item, address, self.engine.cold.likely_bytes(address, segment_bytes));
                 }
             }
             let is_for_these = |read: &InFlight| read.item.is_some_and(|item| item < end);
@@ -160,16 +161,16 @@ impl ReadAhead<'_> {
         let mut rest = None;
         if let Ok(count) = finished.outcome {
             let bytes = finished.buffer.get(skip..count).unwrap_or_default();
-            cold.read_bytes.fetch_add(count as u64, Ordering::Relaxed);
             let word = bytes.first_chunk::<8>().map(|word| u64::from_le_bytes(*word));
             match (word.and_then(Shape::parse), item) {
                 (Some(shape), Some(item)) if shape.bytes() > bytes.len() as u64 => {
+                    cold.read_bytes.fetch_add(count as u64, Ordering::Relaxed);
                     // What the cache would not keep is left to who asks for it.
                     rest = cold.cache.can_keep(shape.bytes()).then_some((item, shape.bytes() as usize));
                 }
                 _ => {
                     if let Ok(record) = DiskRecord::parse(address, bytes) {
-                        cold.reads.fetch_add(1, Ordering::Relaxed);
+                        cold.note_read(record.shape.bytes(), count as u64);
                         cold.cache.admit(address, &record);
                     }
                 }

@@ -209,8 +209,13 @@ fn parse_item(address: Address, rest: &[u8]) -> Result<Item<'_>, (Address, &'sta
     }
 }
 
-/// Reads one record from disk, checked, and tells how many bytes were read for it.
-pub(crate) fn read_record(segments: &Segments, address: Address) -> Result<(record::OwnedRecord, u64)> {
+/// Reads one record from disk, checked, and tells how many bytes were read for it. It takes one read if the record has at most
+/// `likely_bytes`, which hold its header and do not go beyond the segment.
+pub(crate) fn read_record(
+    segments: &Segments,
+    address: Address,
+    likely_bytes: usize,
+) -> Result<(record::OwnedRecord, u64)> {
     let block = address & !(BLOCK_BYTES as u64 - 1);
     let skip = (address - block) as usize;
     let segment_rest = (segments.segment_bytes() - block % segments.segment_bytes()) as usize;
@@ -222,7 +227,7 @@ pub(crate) fn read_record(segments: &Segments, address: Address) -> Result<(reco
         })?;
         Ok(buffer)
     };
-    let mut buffer = read(skip + record::HEADER_BYTES)?;
+    let mut buffer = read(skip + likely_bytes)?;
     let mut bytes_read = buffer.len();
     let word = buffer
         .get(skip..)
