@@ -163,7 +163,8 @@ impl ReadAhead<'_> {
             let bytes = finished.buffer.get(skip..count).unwrap_or_default();
             let word = bytes.first_chunk::<8>().map(|word| u64::from_le_bytes(*word));
             match (word.and_then(Shape::parse), item) {
-                (Some(shape), Some(item)) if shape.bytes() > bytes.len() as u64 => {
+                // Unless the file ends before the record does.
+                (Some(shape), Some(item)) if skip + shape.bytes() as usize > finished.buffer.len() => {
                     cold.read_bytes.fetch_add(count as u64, Ordering::Relaxed);
                     // What the cache would not keep is left to who asks for it.
                     rest = cold.cache.can_keep(shape.bytes()).then_some((item, shape.bytes() as usize));
@@ -220,4 +221,32 @@ impl Cold {
 fn block_of(offset: u64) -> (u64, usize) {
     let skip = offset % BLOCK_BYTES as u64;
     (offset - skip, skip as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use crate::Options;
+    use crate::device::{Device, OpenMode, SimulatedDevice};
+    use crate::error::ErrorKind;
+
+    #[test]
+    fn c9_a_batch_over_a_file_that_ends_within_a_record_fails_and_ends() {
+        let disk = SimulatedDevice::new(1);
+        let options = Options::new().background(false).segment_bytes(64 << 10).memory(2 << 20);
+        let db = options.open_on(Arc::new(disk.clone())).unwrap();
+        let map = db.map("map").unwrap();
+        for number in 0..1500u32 {
+            db.put(&map, number.to_be_bytes(), [7; 3000]).unwrap().forget();
+            if number % 8 == 0 {
+                db.persist().unwrap();
+            }
+        }
+        db.persist().unwrap();
+        disk.open("segment-00000000", OpenMode::ReadWrite).unwrap().truncate(8192).unwrap();
+        let keys: Vec<_> = (0..16u32).map(u32::to_be_bytes).collect();
+        let error = db.get_many(&map, &keys, |_, _| {}).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupted, "{error}");
+    }
 }

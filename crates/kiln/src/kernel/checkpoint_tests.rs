@@ -1,0 +1,90 @@
+//! What a checkpoint must not say, and when there must be none.
+
+use std::sync::Arc;
+
+use crate::device::{Keep, SimulatedDevice};
+use crate::error::ErrorKind;
+use crate::{Kiln, Object, Options};
+
+fn open(disk: &SimulatedDevice) -> Kiln {
+    let options = Options::new().background(false).segment_bytes(64 << 10).memory(0);
+    options.open_on(Arc::new(disk.clone())).unwrap()
+}
+
+/// The keys of the map and of the table, and whether everything holds.
+fn counts(db: &Kiln) -> (u64, u64) {
+    let check = db.check().unwrap();
+    assert!(check.is_clean(), "{check}");
+    (db.map("map").unwrap().len(), db.table("table").unwrap().len())
+}
+
+#[test]
+fn c4_a_tombstone_under_a_put_that_is_not_durable_is_no_entry_of_a_checkpoint() {
+    for keep in [Keep::Kept, Keep::Lost] {
+        let disk = SimulatedDevice::new(1);
+        let db = open(&disk);
+        let (map, table) = (db.map("map").unwrap(), db.table("table").unwrap());
+        db.put(&map, "key", "1").unwrap().forget();
+        db.put(&table, "key", "1").unwrap().forget();
+        db.persist().unwrap();
+        db.delete(&map, "key").unwrap().forget();
+        db.delete(&table, "key").unwrap().safe().unwrap();
+        db.put(&map, "key", "2").unwrap().forget();
+        db.put(&table, "key", "2").unwrap().forget();
+        db.engine().sweep();
+        assert!(db.checkpoint().unwrap());
+        let expected = match keep {
+            Keep::Kept => {
+                db.persist().unwrap();
+                (1, 1)
+            }
+            _ => (0, 0),
+        };
+        let again = open(&disk.after_crash(&mut |_| keep));
+        assert!(again.recovery_report().checkpoint.is_some());
+        assert_eq!(counts(&again), expected, "{keep:?}");
+        let (map, table) = (again.map("map").unwrap(), again.table("table").unwrap());
+        again.delete(&map, "key").unwrap().forget();
+        again.delete(&table, "key").unwrap().forget();
+        for _ in 0..100 {
+            again.put(&map, "other", [0; 3000]).unwrap().safe().unwrap();
+            again.persist().unwrap();
+        }
+        assert!(again.engine().log.begin() > 0, "what has died for good keeps the log's beginning");
+    }
+}
+
+#[test]
+fn c8_a_database_that_was_closed_changes_nothing_more() {
+    let disk = SimulatedDevice::new(1);
+    let db = open(&disk);
+    let map = db.map("map").unwrap();
+    db.put(&map, "key", "1").unwrap().safe().unwrap();
+    let old = db.clone();
+    db.close().unwrap();
+    let new = open(&disk);
+    let map = new.map("map").unwrap();
+    new.put(&map, "later", "2").unwrap().safe().unwrap();
+    let steps = disk.steps();
+    assert_eq!(old.checkpoint().unwrap_err().kind(), ErrorKind::Aborted);
+    let _ = old.persist();
+    assert_eq!(disk.steps(), steps, "it writes where another one is at work");
+}
+
+#[test]
+fn checkpoints_as_rare_as_can_be_are_never_due() {
+    let disk = SimulatedDevice::new(1);
+    let options =
+        Options::new().background(false).segment_bytes(64 << 10).memory(0).checkpoint_log_bytes(u64::MAX);
+    for count in [0, 1] {
+        let db = options.open_on(Arc::new(disk.clone())).unwrap();
+        let map = db.map("map").unwrap();
+        db.put(&map, "key", "1").unwrap().safe().unwrap();
+        assert!(db.checkpoint().unwrap(), "by hand, time {count}");
+        for _ in 0..3 {
+            db.put(&map, "key", "1").unwrap().safe().unwrap();
+            db.persist().unwrap();
+        }
+        assert_eq!(db.engine().checkpoints.counts().count, 1, "time {count}");
+    }
+}
