@@ -237,13 +237,15 @@ pub(super) fn close(engine: &Engine) -> Result<()> {
     if !planted(Bug::CloseOvertakesCommits) {
         epoch::quiesce();
     }
-    let closed = match planted(Bug::CleanTooEarly) {
-        true => mark_closed(engine).and_then(|()| engine.harden_all()),
-        false => engine.harden_all().and_then(|()| {
-            engine.take_last_checkpoint();
-            mark_closed(engine)
-        }),
+    let early = match planted(Bug::CleanTooEarly) {
+        true => mark_closed(engine),
+        false => Ok(()),
     };
+    let hardened = early.and_then(|()| engine.harden_all());
+    // From here on nobody else writes in the directory, which is soon somebody else's.
+    let _no_checkpoint = engine.take_last_checkpoint();
+    let _no_sweep = engine.graves.pause();
+    let closed = hardened.and_then(|()| mark_closed(engine));
     drop(engine.lock.lock().take());
     closed
 }

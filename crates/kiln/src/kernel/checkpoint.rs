@@ -105,7 +105,7 @@ impl Checkpoints {
             time_us: AtomicU64::new(found.time_us),
             count: AtomicU64::new(0),
         };
-        checkpoints.due_at.store(found.end + checkpoints.log_bytes_between(), Ordering::SeqCst);
+        checkpoints.set_due_after(found.end);
         checkpoints
     }
 
@@ -121,6 +121,11 @@ impl Checkpoints {
     /// Has the newest one stay until dropped.
     pub(crate) fn pause(&self) -> impl Drop {
         self.taking.lock()
+    }
+
+    /// The next one is due when the log goes on far enough behind `end`.
+    fn set_due_after(&self, end: Address) {
+        self.due_at.store(end.saturating_add(self.log_bytes_between()), Ordering::SeqCst);
     }
 
     /// So much log is between two checkpoints.
@@ -141,30 +146,41 @@ impl Engine {
     /// Takes a checkpoint if one is due. That it cannot be had harms nobody: the next one is tried as much log later.
     pub(crate) fn take_due_checkpoint(&self, haste: Haste) {
         if self.is_checkpoint_due() && !matches!(self.take_checkpoint(haste), Ok(true)) {
-            let due_at = self.log.hardened() + self.checkpoints.log_bytes_between();
-            self.checkpoints.due_at.store(due_at, Ordering::SeqCst);
+            self.checkpoints.set_due_after(self.log.hardened());
         }
     }
 
-    /// Takes one before an orderly close, where that saves the next opening some time.
-    pub(crate) fn take_last_checkpoint(&self) {
+    /// Takes one before an orderly close, where that saves the next opening some time. None is taken any more until what it
+    /// returns is dropped.
+    pub(crate) fn take_last_checkpoint(&self) -> impl Drop {
+        let taking = self.checkpoints.taking.lock();
         const SMALL_PART: u64 = 4;
         let since = self
             .log
             .hardened()
             .saturating_sub(self.checkpoints.end.load(Ordering::SeqCst).max(self.log.begin()));
-        if self.checkpoints.log_bytes != 0 && since >= self.checkpoints.log_bytes_between() / SMALL_PART {
+        let is_worth_it =
+            self.checkpoints.log_bytes != 0 && since >= self.checkpoints.log_bytes_between() / SMALL_PART;
+        if is_worth_it && self.hardening.horizon.failure().is_none() {
             // Whatever the reason, opening takes longer, and that is all.
-            let _ = self.take_checkpoint(Haste::Waited);
+            let _ = self.take_checkpoint_in_turn(Haste::Waited);
         }
+        taking
     }
 
     /// Takes a checkpoint. False if there is nothing to gain.
     ///
     /// # Errors
-    /// `Io`, `NoSpace` or `Lost`, if the disk fails or is full, or hardening has failed; the last checkpoint stays.
+    /// `Io`, `NoSpace` or `Lost`, if the disk fails or is full, or hardening has failed; `Aborted` if the database is closed. The
+    /// last checkpoint stays.
     pub(crate) fn take_checkpoint(&self, haste: Haste) -> Result<bool> {
         let _taking = self.checkpoints.taking.lock();
+        // Closing comes in its turn, too. After it the directory may be somebody else's.
+        self.check_writable()?;
+        self.take_checkpoint_in_turn(haste)
+    }
+
+    fn take_checkpoint_in_turn(&self, haste: Haste) -> Result<bool> {
         // Until the first hardening only seals may tell what earlier crashes took.
         if self.log.hardened() == self.opened_end {
             return Ok(false);
@@ -232,9 +248,11 @@ impl Engine {
     /// Has the superblock name the checkpoint, and removes the one before.
     fn name_checkpoint(&self, named: CheckpointName, before: CheckpointName) -> Result<()> {
         // If this fails, nobody knows which of the two it names: then both stay, until the database is opened again.
+        // The seals behind its end that make its records durable are on disk, and must not pass for an unfinished write.
+        let hardened = self.log.hardened();
         self.superblock.lock().update(|superblock| {
             superblock.checkpoint = named;
-            superblock.known_end = superblock.known_end.max(named.end);
+            superblock.known_end = superblock.known_end.max(hardened);
         })?;
         self.remove_checkpoint(&checkpoint::name_of(before.number));
         Ok(())
@@ -246,7 +264,7 @@ impl Engine {
         checkpoints.bytes.store(bytes, Ordering::SeqCst);
         checkpoints.time_us.store(time_us, Ordering::SeqCst);
         checkpoints.count.fetch_add(1, Ordering::SeqCst);
-        checkpoints.due_at.store(named.end + checkpoints.log_bytes_between(), Ordering::SeqCst);
+        checkpoints.set_due_after(named.end);
     }
 
     /// What is not removed now is when the database is opened again.
@@ -272,7 +290,7 @@ impl Taking<'_> {
         self.write_system().map_err(failed)?;
         let Some(entries) = self.write_entries()? else { return Ok(None) };
         let Some(keys) = self.write_keys()? else { return Ok(None) };
-        Ok(Some((entries, keys)))
+        Ok((!self.is_given_up()).then_some((entries, keys)))
     }
 
     fn write_system(&mut self) -> std::io::Result<()> {
@@ -342,7 +360,8 @@ impl Taking<'_> {
     }
 
     fn newest_before_end(&self, mut address: Address) -> Result<Address> {
-        while address >= self.cut.end {
+        // If it is given up, what comes of it is of no use to anybody.
+        while address >= self.cut.end && !self.is_given_up() {
             address = self.previous_of(address)?;
         }
         Ok(address)
@@ -394,6 +413,14 @@ impl Taking<'_> {
         entries.collect()
     }
 
+    /// True once the checkpoint is of no use any more, or must not go on. It stays so.
+    fn is_given_up(&self) -> bool {
+        let (engine, is_background) = (self.engine, self.haste == Haste::Background);
+        engine.log.begin() > self.cut.end
+            || is_background && engine.hardening.is_stopping()
+            || engine.hardening.horizon.failure().is_some()
+    }
+
     /// Takes a nap after every piece. False if the checkpoint is of no use any more, or must not go on.
     fn goes_on(&mut self) -> bool {
         const PIECE_BYTES: u64 = 256 << 10;
@@ -405,11 +432,8 @@ impl Taking<'_> {
             return true;
         }
         let is_background = self.haste == Haste::Background;
-        if engine.log.begin() > self.cut.end || is_background && engine.hardening.is_stopping() {
-            return false;
-        }
         // Sweeping makes room on a full disk, and waits for this.
-        if engine.segments.disk_is_full() || engine.hardening.horizon.failure().is_some() {
+        if self.is_given_up() || engine.segments.disk_is_full() {
             return false;
         }
         if is_background {
@@ -419,3 +443,7 @@ impl Taking<'_> {
         true
     }
 }
+
+#[cfg(test)]
+#[path = "checkpoint_tests.rs"]
+mod tests;

@@ -22,6 +22,16 @@ pub(crate) struct Grave {
     pub(crate) address: Address,
     pub(crate) object: u32,
     pub(crate) key: Box<[u8]>,
+    /// The key has a value again, and its record is before this address; 0 as long as it has none.
+    pub(crate) replaced_before: Address,
+}
+
+/// What becomes of a grave.
+enum Fate {
+    Waits,
+    Gone,
+    /// The key has a value again.
+    Replaced,
 }
 
 /// Tombstones to be swept, oldest first, and how far truncation has looked.
@@ -130,13 +140,22 @@ impl Engine {
         if self.graves.held.load(Ordering::SeqCst) {
             return;
         }
-        let oldest = self.oldest_needed();
+        let (oldest, hardened) = (self.oldest_needed(), self.log.hardened());
         let graves = std::mem::take(&mut *self.graves.graves.lock());
         let mut kept = Vec::new();
-        for grave in graves {
-            if self.forget(&grave, oldest) == Some(false) {
-                kept.push(grave);
+        for mut grave in graves {
+            // Until the new value is durable a checkpoint may meet the tombstone behind it, and has to know what it is.
+            let fate = match grave.replaced_before {
+                0 => self.forget(&grave, oldest),
+                replaced_before if replaced_before > hardened => Fate::Waits,
+                _ => Fate::Gone,
+            };
+            match fate {
+                Fate::Gone => continue,
+                Fate::Waits => {}
+                Fate::Replaced => grave.replaced_before = self.log.tail(),
             }
+            kept.push(grave);
         }
         if !kept.is_empty() {
             let mut graves = self.graves.graves.lock();
@@ -145,23 +164,23 @@ impl Engine {
         }
     }
 
-    /// Removes one deleted key. `Some(false)` if it has to wait, `None` if it is no longer deleted.
-    fn forget(&self, grave: &Grave, oldest: u64) -> Option<bool> {
+    /// Removes one deleted key, if it is still deleted and nobody can see it any more.
+    fn forget(&self, grave: &Grave, oldest: u64) -> Fate {
         let hash = self.hash(grave.object, &grave.key);
-        let Ok(version) = self.tombstone_version(grave) else { return Some(false) };
-        let version = version?;
+        let Ok(version) = self.tombstone_version(grave) else { return Fate::Waits };
+        let Some(version) = version else { return Fate::Gone };
         if version > oldest && !planted(Bug::ForgetsUnderSnapshots) {
-            return Some(false);
+            return Fate::Waits;
         }
         let pin = epoch::pin();
-        let Some(bucket) = self.index.lock(hash) else { return Some(false) };
+        let Some(bucket) = self.index.lock(hash) else { return Fate::Waits };
         // Raised before the key vanishes: whoever misses it sees the new value.
         if !planted(Bug::ForgottenTooQuietly) {
             self.forgotten.fetch_max(version, Ordering::SeqCst);
         }
         if !self.index.remove(bucket, hash, grave.address) {
             self.index.unlock_unchanged(bucket);
-            return None;
+            return Fate::Replaced;
         }
         if let Some(object) = self.objects.get(grave.object) {
             object.keys.retract(&pin, &grave.key);
@@ -171,7 +190,7 @@ impl Engine {
         drop(pin);
         let bytes = Change { object: grave.object, hash, key: &grave.key, value: None }.log_bytes();
         self.liveness.lock().supersede(grave.address, version, Some(bytes));
-        Some(true)
+        Fate::Gone
     }
 
     /// The version of a tombstone; `None` if its segment is gone.
@@ -195,6 +214,10 @@ impl Engine {
     fn truncate(&self, compaction: &mut Progress) -> Result<Rest> {
         // Until the first hardening only seals may tell what earlier crashes took.
         if self.hardening.is_stopping() || self.log.hardened() == self.opened_end {
+            return Ok(Rest::Nothing);
+        }
+        // The directory may be somebody else's by now. Closing lets go of it while nobody sweeps.
+        if self.lock.lock().is_none() {
             return Ok(Rest::Nothing);
         }
         match self.drop_dead()? {

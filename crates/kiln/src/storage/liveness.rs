@@ -202,15 +202,16 @@ impl Liveness {
         (self.first..).zip(self.segments.iter().map(SegmentLiveness::encode))
     }
 
-    /// Takes over what a checkpoint knows of a segment, unless that was dropped. False if it makes no sense.
+    /// Takes over what a checkpoint knows of a segment, unless that was dropped; they come in order. False if it makes no sense.
     pub(crate) fn restore(&mut self, segment: u64, encoded: &[u8]) -> bool {
-        let (Some(known), true) =
-            (SegmentLiveness::decode(encoded), segment < (1 << ADDRESS_BITS) / self.segment_bytes)
-        else {
+        let Some(known) = SegmentLiveness::decode(encoded) else { return false };
+        let Some(at) = segment.checked_sub(self.first) else { return true };
+        if at > self.segments.len() as u64 {
             return false;
-        };
-        if let Some(own) = self.segment(segment * self.segment_bytes) {
-            *own = known;
+        }
+        match self.segments.get_mut(at as usize) {
+            Some(own) => *own = known,
+            None => self.segments.push_back(known),
         }
         true
     }

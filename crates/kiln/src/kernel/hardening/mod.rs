@@ -450,7 +450,7 @@ impl Engine {
                 liveness.supersede(record.previous, record.version, bytes);
                 if record.kind == Kind::Tombstone {
                     let (address, object) = (record.address, record.object);
-                    graves.push(Grave { address, object, key: record.key.into() });
+                    graves.push(Grave { address, object, key: record.key.into(), replaced_before: 0 });
                 }
             });
             drop(liveness);

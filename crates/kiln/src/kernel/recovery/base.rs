@@ -21,7 +21,7 @@ use crate::storage::epoch;
 use crate::storage::extent::Chain;
 use crate::storage::hash_index::{self, HashIndex};
 use crate::storage::liveness::Liveness;
-use crate::storage::record::{Address, DiskRecord, Kind, NO_ADDRESS, Shape};
+use crate::storage::record::{Address, DiskRecord, KEY_BYTES_MAX, Kind, NO_ADDRESS, Shape};
 use crate::storage::superblock::{CheckpointName, Superblock};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, spawn_scoped, thread};
@@ -239,6 +239,9 @@ impl Base {
         reading.each_block(Section::Keys, |mut items| {
             let mut keys: Vec<(u32, u64, &[u8])> = Vec::new();
             while let Some((object, key)) = items.next_key()? {
+                if key.len() > KEY_BYTES_MAX {
+                    return Err(NO_ITEM);
+                }
                 let hash = hash_index::hash_of(hash_seed, object, key);
                 self.index.prefetch(hash);
                 keys.push((object, hash, key));

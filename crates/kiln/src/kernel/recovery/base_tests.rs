@@ -107,6 +107,15 @@ fn c9_a_checkpoint_that_makes_no_sense_is_told_and_not_used() {
         ("liveness of a segment far away", |parts| {
             parts.system.push((kind::LIVENESS, 1 << 40, Vec::new(), vec![0; 52]));
         }),
+        ("liveness of a segment that is not the next", |parts| {
+            let known = parts.system.iter().filter(|item| item.0 == kind::LIVENESS).map(|item| item.1).max();
+            parts.system.push((kind::LIVENESS, known.unwrap_or(0) + 2, Vec::new(), vec![0; 52]));
+        }),
+        ("a key that is too long", |parts| {
+            let object = parts.keys[0].0;
+            parts.keys.push((object, vec![1; 70_000]));
+            parts.header.keys += 1;
+        }),
         ("liveness that is cut short", |parts| {
             parts.system.push((kind::LIVENESS, 0, Vec::new(), vec![0; 51]));
         }),
