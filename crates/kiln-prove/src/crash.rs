@@ -42,7 +42,7 @@ pub(crate) fn play(
     close: bool,
 ) -> kiln::Result<()> {
     let db = open(disk, profile)?;
-    let mut shift = Shift::begin(&db, history, profile, seed)?;
+    let mut shift = Shift::begin(disk, &db, history, profile, seed)?;
     let outcome = shift.work();
     if outcome.is_err() && disk.crashed() {
         shift.work_after_failure();
@@ -298,7 +298,7 @@ mod tests {
     fn c4_the_skewed_workload_is_compacted_again_and_again() {
         let (disk, mut history) = (SimulatedDevice::new(seed()), History::default());
         let db = open(&disk, SKEWED).unwrap();
-        Shift::begin(&db, &mut history, SKEWED, seed()).unwrap().work().unwrap();
+        Shift::begin(&disk, &db, &mut history, SKEWED, seed()).unwrap().work().unwrap();
         let statistics = db.statistics();
         assert!(statistics.segments_compacted > 8 && statistics.records_rewritten > 100, "{statistics:?}");
         assert!(statistics.log_begin > 8 * SKEWED.segment_bytes, "{statistics:?}");

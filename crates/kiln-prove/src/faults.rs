@@ -36,8 +36,8 @@ fn profile_of(workload: Name) -> Profile {
 
 /// Runs the workload as far as it goes. Errors of single operations are passed over, until the database says that
 /// it has lost something: then nothing may become durable any more. Returns the number of errors.
-fn play_on(db: &Kiln, history: &mut History, profile: Profile, seed: u64) -> usize {
-    let mut shift = match Shift::begin(db, history, profile, seed) {
+fn play_on(disk: &SimulatedDevice, db: &Kiln, history: &mut History, profile: Profile, seed: u64) -> usize {
+    let mut shift = match Shift::begin(disk, db, history, profile, seed) {
         Ok(shift) => shift,
         Err(error) => {
             assert!(is_expected(&error), "{:?}: {error}", error.kind());
@@ -91,7 +91,7 @@ impl Case {
         let context = || format!("number {nth} of {self:?}");
         let errors = match open(&disk, profile) {
             Ok(db) => {
-                let errors = play_on(&db, &mut history, profile, seed);
+                let errors = play_on(&disk, &db, &mut history, profile, seed);
                 if !self.reopen {
                     disk.crash_after(disk.steps());
                 }
@@ -237,7 +237,7 @@ fn go_on(disk: &SimulatedDevice, history: &mut History, profile: Profile, seed: 
     assert!(horizon >= history.durable, "{context}: reopening lost version {}", history.durable);
     history.cut_at(horizon);
     assert!(read_all(&db, history).unwrap() == history.latest, "{context}: reopening changed the contents");
-    play_on(&db, history, Profile { operations: 12, ..profile }, seed + 1);
+    play_on(disk, &db, history, Profile { operations: 12, ..profile }, seed + 1);
     disk.crash_after(disk.steps());
 }
 
@@ -300,7 +300,7 @@ mod tests {
     fn c8_failures_while_the_log_is_compacted() {
         let disk = SimulatedDevice::new(seed());
         let (db, mut history) = (open(&disk, profile_of(Name::Skewed)).unwrap(), History::default());
-        assert_eq!(play_on(&db, &mut history, profile_of(Name::Skewed), seed()), 0);
+        assert_eq!(play_on(&disk, &db, &mut history, profile_of(Name::Skewed), seed()), 0);
         let statistics = db.statistics();
         assert!(statistics.segments_compacted > 1, "the workload is not compacted: {statistics:?}");
         let wanted = [FaultKind::EIO, FaultKind::ENOSPC, FaultKind::FailedSyncThenSuccess];
@@ -361,7 +361,7 @@ mod tests {
             }
             assert!(failed <= 1 && disk.faults_fired() == 1, "{kind:?} on read {nth}: {failed} reads failed");
             assert_eq!(db.snapshot().unwrap().range::<&[u8]>(&large, ..).filter(Result::is_ok).count(), 60);
-            play_on(&db, &mut history, SMALL, seed);
+            play_on(&disk, &db, &mut history, SMALL, seed);
             assert_eq!(db.horizon(kiln::Level::MEMORY), db.version());
             drop(large);
             drop(db);

@@ -165,7 +165,7 @@ mod tests {
         let disk = SimulatedDevice::new(3);
         let mut history = History::default();
         let db = manual().open_on(std::sync::Arc::new(disk.clone())).unwrap();
-        let mut shift = crate::workload::Shift::begin(&db, &mut history, SMALL, 3).unwrap();
+        let mut shift = crate::workload::Shift::begin(&disk, &db, &mut history, SMALL, 3).unwrap();
         shift.work().unwrap();
         drop(shift);
         disk.crash_after(disk.steps());

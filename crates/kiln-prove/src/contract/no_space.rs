@@ -19,7 +19,7 @@ const MINUTES: Duration = Duration::from_secs(600);
 fn fill_and_go_on(disk: &SimulatedDevice, history: &mut History, seed: u64) -> Result<u64> {
     let db = reopen(disk)?;
     let mut full = 0;
-    let mut shift = Shift::begin(&db, history, LARGE, seed)?;
+    let mut shift = Shift::begin(disk, &db, history, LARGE, seed)?;
     for step in 0..LARGE.operations {
         if full == 6 || step == LARGE.operations * 3 / 4 {
             disk.set_capacity(None);

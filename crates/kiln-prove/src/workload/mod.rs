@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use kiln::device::SimulatedDevice;
 use kiln::{Commit, Isolation, Kiln, Level, Progress, Receipt, Result, Session, Snapshot, Version};
 
 use crate::support::Random;
@@ -222,6 +223,7 @@ pub(crate) struct Told {
 /// A run of the workload on an open database.
 pub(crate) struct Shift<'a> {
     db: &'a Kiln,
+    disk: &'a SimulatedDevice,
     history: &'a mut History,
     profile: Profile,
     random: Random,
@@ -233,8 +235,9 @@ pub(crate) struct Shift<'a> {
 }
 
 impl<'a> Shift<'a> {
-    /// Opens objects and sessions, and founds the bank if there is none.
+    /// Opens objects and sessions of the database on `disk`, and founds the bank if there is none.
     pub(crate) fn begin(
+        disk: &'a SimulatedDevice,
         db: &'a Kiln,
         history: &'a mut History,
         profile: Profile,
@@ -252,7 +255,7 @@ impl<'a> Shift<'a> {
         let (receipts, held) = (Vec::new(), Vec::new());
         let random = Random::new(seed);
         let objects = Objects::open(db)?;
-        let mut shift = Shift { db, history, profile, random, objects, sessions, receipts, held, told };
+        let mut shift = Shift { db, disk, history, profile, random, objects, sessions, receipts, held, told };
         if shift.history.latest.is_empty() {
             shift.transaction(|teller, _, _| found_bank(teller))?;
             if profile.cold_keys > 0 {

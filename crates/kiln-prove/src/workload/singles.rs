@@ -1,10 +1,12 @@
 //! Operations outside of transactions: the workload's single operations and batches, of the database and of its sessions.
 
+use kiln::device::Keep;
 use kiln::{Commit, Level, Object, Result};
 
 use super::{SESSIONS, Shift};
+use crate::crash::reopen;
 use crate::support::Random;
-use crate::workload::bank::{at_place, number_of};
+use crate::workload::bank::{Objects, at_place, number_of};
 use crate::workload::history::{Key, Place, Value, Writes};
 
 /// The key of the single operations; batches have others.
@@ -168,7 +170,7 @@ impl Shift<'_> {
         let commit = commit.map(|commit| told(commit).0);
         if let Some((_, first_version, writes)) = pending {
             let is_there = |((_, key), value): (&(Place, Key), &Option<Value>)| {
-                db.get(object, key).is_ok_and(|found| found.as_deref() == value.as_deref())
+                self.after_failure(place, key, db.get(object, key)).as_deref() == value.as_deref()
             };
             match &commit {
                 Ok(version) => done.push((*version, writes)),
@@ -190,6 +192,17 @@ impl Shift<'_> {
     fn version_after_failure(&self, first: u64) -> u64 {
         let horizon = self.db.horizon(Level::LOCAL).number();
         first.max(horizon + 1).max(self.db.version().number() - 1)
+    }
+
+    /// A key's value, if it could be read, or what the disk has: what is not in memory any more is durable.
+    fn after_failure(&self, place: Place, key: &Key, read: Result<Option<Vec<u8>>>) -> Option<Vec<u8>> {
+        read.unwrap_or_else(|_| {
+            let disk = self.disk.after_crash(&mut |_| Keep::Lost);
+            let db = reopen(&disk).unwrap_or_else(|error| panic!("opening what is durable: {error}"));
+            let objects = Objects::open(&db).unwrap_or_else(|error| panic!("{error}"));
+            at_place!(objects, place, object => db.get(object, key))
+                .unwrap_or_else(|error| panic!("reading what is durable: {error}"))
+        })
     }
 
     fn put_many<O: Object>(&mut self, object: &O, place: Place) -> Result<()> {
@@ -237,11 +250,12 @@ impl Shift<'_> {
         };
         let committed = match &done {
             Ok(_) => elements.len(),
-            // What was just written is in memory.
-            Err(_) => seen(&|key| self.db.get(object, key).ok().flatten()),
+            Err(_) => seen(&|key| self.after_failure(*place, key, self.db.get(object, key))),
         };
         let durable = match self.db.durable_snapshot() {
-            Ok(snapshot) if horizon >= *version => seen(&|key| snapshot.get(object, key).ok().flatten()),
+            Ok(snapshot) if horizon >= *version => {
+                seen(&|key| self.after_failure(*place, key, snapshot.get(object, key)))
+            }
             _ => 0,
         };
         let newest = match &done {
