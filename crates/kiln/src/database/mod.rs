@@ -370,7 +370,8 @@ impl Kiln {
     /// need for it; see [`Options::checkpoint_log_bytes`](crate::Options::checkpoint_log_bytes).
     ///
     /// # Errors
-    /// `Io`, `NoSpace` or `Lost` if the disk fails or is full; the last checkpoint stays, and nothing else is lost.
+    /// `Io`, `NoSpace` or `Lost` if the disk fails or is full, `Aborted` if the database is closed; the last checkpoint stays, and
+    /// nothing else is lost.
     pub fn checkpoint(&self) -> Result<bool> {
         self.engine().take_checkpoint(Haste::Waited)
     }

@@ -118,7 +118,7 @@ pub(super) fn collect(engine: &Engine) -> Statistics {
         checkpoint_bytes: checkpoint.bytes,
         checkpoint_age: (checkpoint.time_us != 0)
             .then(|| Duration::from_micros(engine.segments.time_us().saturating_sub(checkpoint.time_us))),
-        log_since_checkpoint: engine.log.hardened().saturating_sub(checkpoint.end.max(engine.log.begin())),
+        log_since_checkpoint: engine.log_since_checkpoint(),
         keys: engine.objects.iter().map(|object| object.key_count.sum()).sum(),
         snapshots: engine.snapshot_count() as u64,
         open_transactions: engine.open_transactions.load(Ordering::Relaxed),

@@ -150,15 +150,18 @@ impl Engine {
         }
     }
 
+    /// Bytes of log that opening would replay now.
+    pub(crate) fn log_since_checkpoint(&self) -> u64 {
+        let known = self.checkpoints.end.load(Ordering::SeqCst).max(self.log.begin());
+        self.log.hardened().saturating_sub(known)
+    }
+
     /// Takes one before an orderly close, where that saves the next opening some time. None is taken any more until what it
     /// returns is dropped.
     pub(crate) fn take_last_checkpoint(&self) -> impl Drop {
         let taking = self.checkpoints.taking.lock();
         const SMALL_PART: u64 = 4;
-        let since = self
-            .log
-            .hardened()
-            .saturating_sub(self.checkpoints.end.load(Ordering::SeqCst).max(self.log.begin()));
+        let since = self.log_since_checkpoint();
         let is_worth_it =
             self.checkpoints.log_bytes != 0 && since >= self.checkpoints.log_bytes_between() / SMALL_PART;
         if is_worth_it && self.hardening.horizon.failure().is_none() {
