@@ -48,11 +48,9 @@ pub fn checkpoint(file: &[u8]) -> Result<Vec<u8>> {
     for section in [Section::System, Section::Entries, Section::Keys] {
         let mut block = checkpoint::Block::default();
         while reader.read(section, &mut block)? {
-            let place = block.place();
-            let items = block.check(&reader.name, section)?;
-            copy_items(section, items, &mut writer)
-                .map_err(|what| Error::corrupted(&reader.name, place, what))?
-                .map_err(failed)?;
+            let copied =
+                block.apply(&reader.name, section, |items| copy_items(section, items, &mut writer))?;
+            copied.map_err(failed)?;
         }
     }
     reader.end()?;

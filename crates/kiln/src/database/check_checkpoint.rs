@@ -61,10 +61,9 @@ fn read(reader: &mut Reader, index: &HashIndex, hash_seed: u64) -> Result<Conten
     for section in [Section::System, Section::Entries, Section::Keys] {
         let mut block = Block::default();
         while reader.read(section, &mut block)? {
-            let place = block.place();
-            let items = block.check(&reader.name, section)?;
-            read_items(section, items, (index, hash_seed), &mut contents)
-                .map_err(|what| Error::corrupted(&reader.name, place, what))?;
+            block.apply(&reader.name, section, |items| {
+                read_items(section, items, (index, hash_seed), &mut contents)
+            })?;
         }
     }
     reader.end()?;

@@ -134,15 +134,12 @@ impl Base {
         let mut tombstones = Vec::new();
         let mut block = Block::default();
         while reading.reader.lock().read(Section::System, &mut block)? {
-            let place = block.place();
-            let mut items = block.check(&reading.name, Section::System)?;
-            let mut load = || -> Result<(), &'static str> {
+            block.apply(&reading.name, Section::System, |mut items| {
                 while let Some(item) = items.next_system()? {
                     self.load_system_item(&item, superblock, &mut tombstones)?;
                 }
                 Ok(())
-            };
-            load().map_err(|what| Error::corrupted(&reading.name, place, what))?;
+            })?;
         }
         Ok(tombstones)
     }
@@ -328,9 +325,7 @@ impl Reading {
         if !self.reader.lock().read(section, block)? {
             return Ok(false);
         }
-        let place = block.place();
-        let items = block.check(&self.name, section)?;
-        act(items).map_err(|what| Error::corrupted(&self.name, place, what))?;
+        block.apply(&self.name, section, act)?;
         Ok(true)
     }
 }

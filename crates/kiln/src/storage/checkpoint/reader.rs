@@ -129,9 +129,18 @@ impl Block {
         Ok(())
     }
 
-    /// Where it is in the file.
-    pub(crate) fn place(&self) -> u64 {
-        self.offset
+    /// Checks the block, and has `act` take its items.
+    ///
+    /// # Errors
+    /// `Corrupted`, with `file` and the block's offset, if the block is damaged or `act` says what is wrong with its items.
+    pub(crate) fn apply<T>(
+        &mut self,
+        file: &str,
+        section: Section,
+        act: impl FnOnce(Items<'_>) -> Result<T, &'static str>,
+    ) -> Result<T> {
+        let offset = self.offset;
+        act(self.check(file, section)?).map_err(|what| Error::corrupted(file, offset, what))
     }
 
     /// Checks the block and gives out its items: their number, and their bytes.
