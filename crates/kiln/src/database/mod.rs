@@ -233,7 +233,6 @@ impl Kiln {
     ) -> Result<bool> {
         let engine = self.engine();
         let key = engine.single_key(object, key.as_ref())?;
-        value.clear();
         let found = match engine.read_at_once(key.object, key.key, key.hash, value) {
             Some(reading) => reading.found,
             None => engine.read_newest(key, value)?.found,

@@ -90,7 +90,6 @@ impl Question<'_> {
             previous: view.previous(),
         };
         if self.wants_value(&sighting) {
-            out.clear();
             view.value_into(self.key.len(), out);
         }
         sighting

@@ -366,6 +366,9 @@ impl Engine {
         if address == NO_ADDRESS {
             return None;
         }
+        if let Some(view) = self.log.put_of(address, change.object, change.key) {
+            return Some(Current { address, version: view.version(), exists: true });
+        }
         self.log.view(address).filter(|view| view.is(change.object, change.key)).map(|view| Current {
             address,
             version: view.version(),
@@ -528,7 +531,7 @@ impl Engine {
         if (current.version == version || planted(Bug::UpdatesClosedVersions))
             && (current.address >= self.log.read_only() || planted(Bug::ReadOnlyIgnored))
             && current.address != NO_ADDRESS
-            && self.log.view(current.address).is_some_and(|view| view.shape().words() == shape.words())
+            && self.log.shape_at(current.address).is_some_and(|old| old.words() == shape.words())
         {
             return Place::There(current.address);
         }
@@ -578,13 +581,11 @@ impl Engine {
             _ => {}
         }
         let (shape, value) = (change.shape(), change.value.unwrap_or_default());
+        let words = self.log.memory(target, shape.bytes());
         if target == current.address {
-            if let Some(view) = self.log.view(target) {
-                view.replace(shape, value);
-            }
+            record::replace(words, shape, value);
             return false;
         }
-        let words = self.log.memory(target, shape.bytes());
         let previous = if planted(Bug::PreviousAddressLost) { NO_ADDRESS } else { current.address };
         record::write(words, shape, version, previous, change.key, value);
         if !current.exists {

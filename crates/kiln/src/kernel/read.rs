@@ -69,7 +69,8 @@ impl Engine {
     }
 
     /// The usual case, in few instructions, so that the processor gets to the next read's cache misses during this one's:
-    /// nobody writes in the key's bucket, and what has the key's tag is in memory. `None` if it is not the usual case.
+    /// nobody writes in the key's bucket, and the first record whose tag is the key's is its put, and in memory; or there is
+    /// none. `None` if it is not the usual case.
     #[inline(always)]
     pub(crate) fn read_at_once(
         &self,
@@ -80,24 +81,20 @@ impl Engine {
     ) -> Option<Reading> {
         let _pin = epoch::pin();
         let (bucket, stamp) = self.index.stamp_at_once(hash)?;
-        let mut is_usual = true;
-        let seen = self.index.find(bucket, hash, |address| {
-            self.log.prefetch(address);
-            let Some(view) = self.log.view(address) else {
-                is_usual = false;
-                return None;
-            };
-            if !view.is(object, key) {
-                return None;
-            }
-            let PastReading { found, version } = copy_put(&view, key, out);
-            Some((found, address, version))
-        });
+        let address = self.fetch_candidate(bucket, hash);
+        let (found, version) = if address != NO_ADDRESS {
+            let view = self.log.put_of(address, object, key)?;
+            view.value_into(key.len(), out);
+            (true, view.version())
+        } else if stamp.has_overflow() {
+            return None;
+        } else {
+            (false, 0)
+        };
         // The bucket's sequence covers the record too: unchanged means that nothing was torn.
         fence(Ordering::Acquire);
-        let (found, address, version) = seen.unwrap_or((false, NO_ADDRESS, 0));
         let holds = planted(Bug::ReadNotRepeated) || self.index.unchanged(bucket, stamp);
-        (is_usual && holds).then_some(Reading { found, address, version, bucket, stamp })
+        holds.then_some(Reading { found, address, version, bucket, stamp })
     }
 
     /// Reads the newest record of a key wherever it is, and waits for who writes in its bucket.
@@ -343,7 +340,6 @@ impl Sighting {
 fn copy_put(view: &RecordView<'_>, key: &[u8], out: &mut Vec<u8>) -> PastReading {
     let found = view.shape().kind == Kind::Put;
     if found {
-        out.clear();
         view.value_into(key.len(), out);
     }
     PastReading { found, version: view.version() }

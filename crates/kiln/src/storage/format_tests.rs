@@ -141,6 +141,23 @@ fn a_records_bits_are_where_the_table_says() {
 }
 
 #[test]
+fn a_value_replaces_what_the_buffer_held_however_long_that_was() {
+    let words: Vec<AtomicU64> = (0..8).map(|_| AtomicU64::new(0)).collect();
+    let bytes: Vec<u8> = (0..32).collect();
+    let mut out = Vec::new();
+    for before in 0..40 {
+        for length in 0..=32 {
+            let shape =
+                record::Shape { kind: record::Kind::Put, object: 1, key_bytes: 3, value_bytes: length };
+            record::write(&words, shape, 1, 0, b"key", &bytes[..length]);
+            out.resize(before, 0xEE);
+            record::RecordView::at(&words).unwrap().value_into(3, &mut out);
+            assert_eq!(out, bytes[..length], "after {before} bytes");
+        }
+    }
+}
+
+#[test]
 fn a_record_is_only_that_of_its_own_key() {
     let words: Vec<AtomicU64> = (0..8).map(|_| AtomicU64::new(0)).collect();
     let key = b"eight by eight 24 bytes+";
@@ -154,7 +171,16 @@ fn a_record_is_only_that_of_its_own_key() {
             let mut other = key[..length].to_vec();
             other[at] += 1;
             assert!(!view.is(16, &other), "{at} of {length}");
+            assert!(record::RecordView::put_of(&words, 16, &other).is_none(), "{at} of {length}");
         }
+        let put_of =
+            |object, key: &[u8]| record::RecordView::put_of(&words, object, key).map(|put| put.shape());
+        assert_eq!(put_of(16, &key[..length]), Some(shape));
+        assert!(put_of(17, &key[..length]).is_none() && put_of(16, b"another length").is_none());
+        assert!(record::RecordView::put_of(&words[..shape.words() - 1], 16, &key[..length]).is_none());
+        let tombstone = record::Shape { kind: record::Kind::Tombstone, value_bytes: 0, ..shape };
+        record::write(&words, tombstone, 1, 0, &key[..length], b"");
+        assert!(record::RecordView::put_of(&words, 16, &key[..length]).is_none(), "a deletion");
     }
-    assert!(record::RecordView::at(&words[..3]).is_none() && record::RecordView::at(&[]).is_none());
+    assert!(record::RecordView::at(&words[..2]).is_none() && record::RecordView::at(&[]).is_none());
 }

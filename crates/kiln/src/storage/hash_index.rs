@@ -54,6 +54,14 @@ pub(crate) type Bucket = u64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stamp(u64);
 
+impl Stamp {
+    /// The bucket had more entries than it has room for.
+    #[inline]
+    pub(crate) fn has_overflow(self) -> bool {
+        self.0 >> OVERFLOW_SHIFT != 0
+    }
+}
+
 /// See the module's documentation.
 pub(crate) struct HashIndex {
     /// The level at which it began. So many bits of the hash are not in the tag; when the index has `TAG_BITS` levels more,

@@ -28,7 +28,7 @@ use std::io;
 
 use super::epoch;
 use super::memory::{self, Words};
-use super::record::{self, Address, RecordView};
+use super::record::{self, Address, RecordView, Shape};
 use super::seal::SEAL_BYTES;
 use crate::device::BLOCK_BYTES;
 use crate::planted::{Bug, planted};
@@ -314,6 +314,22 @@ impl Log {
         }
         let rest = self.segment_bytes - (address & (self.segment_bytes - 1));
         RecordView::at(self.memory(address, rest))
+    }
+
+    /// The shape of the record at `address`, which is in memory. The caller is pinned.
+    #[inline]
+    pub(crate) fn shape_at(&self, address: Address) -> Option<Shape> {
+        Shape::parse(self.memory(address, 8)[0].load(Ordering::Acquire))
+    }
+
+    /// The record at `address` if it is in memory and a put of this key. As for [`Self::view`].
+    #[inline(always)]
+    pub(crate) fn put_of(&self, address: Address, object: u32, key: &[u8]) -> Option<RecordView<'_>> {
+        if address < self.head() {
+            return None;
+        }
+        let first = ((address & (self.ring_bytes - 1)) / 8) as usize;
+        RecordView::put_of(self.ring.get(first..)?, object, key)
     }
 
     /// Has the beginning of a record in memory fetched into the cache: as many lines as a small record has, all at once.

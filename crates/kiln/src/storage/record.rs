@@ -152,6 +152,20 @@ impl<'a> RecordView<'a> {
         (shape.words() <= words.len()).then(|| RecordView { words: &words[..shape.words()], shape })
     }
 
+    /// The put of this key at the start of `words`, if that is what is there: as [`Self::at`] and [`Self::is`], in fewer
+    /// instructions. All that is known of its header is compared at once.
+    #[inline(always)]
+    pub(crate) fn put_of(words: &'a [AtomicU64], object: u32, key: &[u8]) -> Option<RecordView<'a>> {
+        let expected = Shape { kind: Kind::Put, object, key_bytes: key.len(), value_bytes: 0 };
+        let value_bytes = words.first()?.load(Ordering::Acquire) ^ expected.word();
+        if value_bytes > VALUE_BYTES_MAX as u64 {
+            return None;
+        }
+        let shape = Shape { value_bytes: value_bytes as usize, ..expected };
+        let view = RecordView { words: words.get(..shape.words())?, shape };
+        view.key_equals(key).then_some(view)
+    }
+
     #[inline]
     pub(crate) fn shape(&self) -> Shape {
         self.shape
@@ -169,45 +183,36 @@ impl<'a> RecordView<'a> {
 
     #[inline]
     pub(crate) fn is(&self, object: u32, key: &[u8]) -> bool {
-        self.shape.object == object && self.key_equals(key)
+        (self.shape.object, self.shape.key_bytes) == (object, key.len()) && self.key_equals(key)
     }
 
-    #[inline]
+    #[inline(always)]
     fn key_equals(&self, key: &[u8]) -> bool {
-        if self.shape.key_bytes != key.len() {
-            return false;
-        }
         let (chunks, rest) = key.as_chunks::<8>();
-        let words = &self.words[HEADER_WORDS..];
-        for (word, chunk) in words.iter().zip(chunks) {
-            if word.load(Ordering::Relaxed) != u64::from_le_bytes(*chunk) {
-                return false;
-            }
+        let (whole, last) = self.words[HEADER_WORDS..][..self.shape.key_words()].split_at(chunks.len());
+        // No branch on what is compared: it would be on what has just been fetched.
+        let mut difference = 0;
+        for (word, chunk) in whole.iter().zip(chunks) {
+            difference |= word.load(Ordering::Relaxed) ^ u64::from_le_bytes(*chunk);
         }
-        rest.is_empty() || words[chunks.len()].load(Ordering::Relaxed) == partial_word(rest)
+        if let [word] = last {
+            difference |= word.load(Ordering::Relaxed) ^ partial_word(rest);
+        }
+        difference == 0
     }
 
-    /// Appends the value's bytes to `out`. The key's length, which the caller knows, tells where they are: so the processor
+    /// Makes `out` the value's bytes. The key's length, which the caller knows, tells where they are: so the processor
     /// can fetch them while it still waits for the record's header.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn value_into(&self, key_bytes: usize, out: &mut Vec<u8>) {
         debug_assert_eq!(key_bytes, self.shape.key_bytes);
         let start = HEADER_WORDS + key_bytes.div_ceil(8);
         read_bytes(&self.words[start..], self.shape.value_bytes, out);
     }
 
-    /// Appends the key's bytes to `out`.
+    /// Makes `out` the key's bytes.
     pub(crate) fn key_into(&self, out: &mut Vec<u8>) {
         read_bytes(&self.words[HEADER_WORDS..], self.shape.key_bytes, out);
-    }
-
-    /// Overwrites kind and value in place. The new value must fill the same number of words, and the caller
-    /// holds the key's bucket lock.
-    pub(crate) fn replace(&self, shape: Shape, value: &[u8]) {
-        debug_assert_eq!(shape.words(), self.shape.words());
-        debug_assert_eq!(shape.key_bytes, self.shape.key_bytes);
-        self.words[0].store(shape.word(), Ordering::Relaxed);
-        write_bytes(&self.words[HEADER_WORDS + shape.key_words()..], value);
     }
 }
 
@@ -227,6 +232,19 @@ pub(crate) fn write(
     write_bytes(&words[HEADER_WORDS..], key);
     write_bytes(&words[HEADER_WORDS + shape.key_words()..], value);
     words[0].store(shape.word(), Ordering::Release);
+}
+
+/// Overwrites a record's kind and value in place. The new value fills as many words as the old one, and the caller holds the
+/// key's bucket lock.
+#[inline]
+pub(crate) fn replace(words: &[AtomicU64], shape: Shape, value: &[u8]) {
+    debug_assert!(
+        RecordView::at(words).is_some_and(|old| {
+            (old.shape.words(), old.shape.key_bytes) == (shape.words(), shape.key_bytes)
+        })
+    );
+    words[0].store(shape.word(), Ordering::Relaxed);
+    write_bytes(&words[HEADER_WORDS + shape.key_words()..], value);
 }
 
 /// In the checksum's place while the record is in memory only: its key had no value before.
@@ -256,12 +274,14 @@ fn write_bytes(words: &[AtomicU64], bytes: &[u8]) {
     }
 }
 
-/// Appends `count` bytes of the words to `out`.
-#[inline]
+/// Makes `out` the first `count` bytes of the words. What it held before is overwritten and not cleared, which costs nothing if
+/// it was as long.
+#[inline(always)]
 fn read_bytes(words: &[AtomicU64], count: usize, out: &mut Vec<u8>) {
-    let start = out.len();
-    out.resize(start + count, 0);
-    let (chunks, rest) = out[start..].as_chunks_mut::<8>();
+    if out.len() != count {
+        out.resize(count, 0);
+    }
+    let (chunks, rest) = out.as_chunks_mut::<8>();
     let (whole, last) = words.split_at(chunks.len());
     for (chunk, word) in chunks.iter_mut().zip(whole) {
         *chunk = word.load(Ordering::Relaxed).to_le_bytes();
