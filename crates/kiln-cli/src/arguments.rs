@@ -86,6 +86,14 @@ Examples:
   kiln export --object notes notes.jsonl
   kiln export --object events | gzip > events.jsonl.gz")]
     Export(Export),
+    /// Copy a database into a new directory, each checksum compared on the way
+    #[command(after_help = "\
+Examples:
+  kiln backup /backups/monday
+  redis-cli -p 6380 KILN BACKUP monday       of a database that is being served, with kiln serve --backups /backups
+
+A backup is a database: check it with kiln check, serve it where it is, or copy its directory to where it is wanted.")]
+    Backup(Backup),
     /// Print the log in readable form
     DumpLog(Dir),
 }
@@ -131,6 +139,9 @@ pub(crate) struct Serve {
     /// The most connections at once
     #[arg(long, default_value_t = 10_000, value_name = "COUNT")]
     pub(crate) connections: usize,
+    /// Let clients make backups with KILN BACKUP <name>, each a directory in this one
+    #[arg(long, value_name = "DIRECTORY")]
+    pub(crate) backups: Option<PathBuf>,
     /// Plant this bug in the engine
     #[cfg(feature = "planted-bugs")]
     #[arg(long)]
@@ -231,4 +242,15 @@ pub(crate) struct Export {
     pub(crate) object: Object,
     /// The file; standard output if absent. It must not exist
     pub(crate) file: Option<PathBuf>,
+}
+
+/// `kiln backup`
+#[derive(Debug, Args)]
+pub(crate) struct Backup {
+    /// The database's directory
+    #[arg(long, default_value = DEFAULT_DIR)]
+    pub(crate) dir: PathBuf,
+    /// The backup's directory, which is empty or not there
+    #[arg(value_name = "DIRECTORY")]
+    pub(crate) to: PathBuf,
 }

@@ -35,6 +35,7 @@ pub fn run() -> ExitCode {
         Command::Scan(arguments) => object::scan(&arguments),
         Command::Import(arguments) => transfer::import(&arguments),
         Command::Export(arguments) => transfer::export(&arguments),
+        Command::Backup(arguments) => transfer::backup(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -63,7 +63,12 @@ async fn run(arguments: &Serve, db: Kiln) -> Result<(), Failure> {
         Durability::Fast => (kiln_server::Durability::Fast, "when committed"),
         Durability::Safe => (kiln_server::Durability::Safe, "when durable"),
     };
-    let options = kiln_server::Options::new().durability(durability).connections_max(arguments.connections);
+    let mut options =
+        kiln_server::Options::new().durability(durability).connections_max(arguments.connections);
+    if let Some(backups) = &arguments.backups {
+        std::fs::create_dir_all(backups).map_err(|error| Failure::io("creating", backups, error))?;
+        options = options.backups(backups);
+    }
     let server = Server::bind(db, arguments.listen, options).await.map_err(|error| {
         let listen = arguments.listen;
         match error.kind() {

@@ -1,12 +1,13 @@
-//! `import` and `export`: objects as JSON lines.
+//! `import` and `export`: objects as JSON lines; `backup`: a whole database.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, IsTerminal as _, Read, Write};
 
+use bytesize::ByteSize;
 use indicatif::{ProgressBar, ProgressStyle};
 use kiln::{Kiln, Object as _};
 
-use crate::arguments::{Export, Import};
+use crate::arguments::{Backup, Export, Import};
 use crate::entry::{Entry, Text};
 use crate::failure::Failure;
 use crate::object::{AnyObject, open_database, open_object, open_or_create_object};
@@ -143,6 +144,22 @@ pub(crate) fn export(arguments: &Export) -> Result<(), Failure> {
     eprintln!("exported {count} keys of '{}'", arguments.object.object);
     drop(snapshot);
     Ok(db.close()?)
+}
+
+/// `kiln backup`
+pub(crate) fn backup(arguments: &Backup) -> Result<(), Failure> {
+    let db = open_database(&arguments.dir)?;
+    let bar = progress(Some(0), Unit::Bytes);
+    let backup = db.backup(&arguments.to, |progress| {
+        bar.set_length(progress.total_bytes);
+        bar.set_position(progress.done_bytes);
+    });
+    bar.finish_and_clear();
+    let backup = backup?;
+    db.close()?;
+    let (size, to) = (ByteSize(backup.bytes), arguments.to.display());
+    eprintln!("backed up {size} into {to}: everything up to version {}", backup.horizon);
+    Ok(())
 }
 
 /// Writes an entry as one line.

@@ -141,6 +141,21 @@ fn an_export_can_be_imported_and_is_the_same() {
 }
 
 #[test]
+fn a_backup_is_a_database_and_never_replaces_anything() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["put", "--dir", "db", "--object", "o", "k", "v"]);
+    let output = sandbox.run(&["backup", "--dir", "db", "copy"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("everything up to version"), "{}", text(&output.stderr));
+    sandbox.ok(&["put", "--dir", "db", "--object", "o", "k", "later"]);
+    sandbox.ok(&["check", "copy"]);
+    assert_eq!(sandbox.ok(&["get", "--dir", "copy", "--object", "o", "k"]), "v\n");
+    assert!(sandbox.fails(1, &["backup", "--dir", "db", "copy"]).contains("empty directory"));
+    assert!(sandbox.fails(1, &["backup", "--dir", "nowhere", "copy-2"]).contains("no database"));
+    assert!(!sandbox.path("copy-2").exists());
+}
+
+#[test]
 fn a_line_that_cannot_be_imported_is_named() {
     let sandbox = Sandbox::new();
     for (lines, error) in [

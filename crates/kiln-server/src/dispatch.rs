@@ -207,6 +207,8 @@ impl<'a> Dispatch<'a> {
             Flow::Wait => durability::wait(args, self.reply)?,
             Flow::WaitAof => return durability::waitaof(args, self.client.last_version).map(Next::Wait),
             Flow::Kiln => {
+                // Some take long, and flushes wait for who is in the keyspace.
+                self.space = None;
                 return Ok(durability::kiln(&mut self.context(), args)?.map_or(Next::Continue, Next::Wait));
             }
             Flow::Reset => {

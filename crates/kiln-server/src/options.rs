@@ -1,5 +1,7 @@
 //! What a server can be told when it starts.
 
+use std::path::PathBuf;
+
 use crate::client::Durability;
 
 /// Options of a [`Server`](crate::Server).
@@ -12,11 +14,14 @@ pub struct Options {
     /// How many connections may be open at once. Default: 10,000. One more is told so and closed. An idle
     /// connection costs about 2 KiB, so the operating system's limit of open files is usually lower.
     pub connections_max: usize,
+    /// Where `KILN BACKUP name` makes directories with backups. Default: nowhere, and it is refused: clients must not choose
+    /// where the server writes.
+    pub backups: Option<PathBuf>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { durability: Durability::default(), connections_max: 10_000 }
+        Self { durability: Durability::default(), connections_max: 10_000, backups: None }
     }
 }
 
@@ -37,6 +42,13 @@ impl Options {
     #[must_use]
     pub fn connections_max(mut self, count: usize) -> Self {
         self.connections_max = count;
+        self
+    }
+
+    /// Sets [`Self::backups`].
+    #[must_use]
+    pub fn backups(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.backups = Some(directory.into());
         self
     }
 }

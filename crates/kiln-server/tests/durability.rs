@@ -304,3 +304,32 @@ fn whatever_was_acknowledged_as_safe_is_there_after_a_power_loss() {
         assert!(found >= acknowledged, "seed {seed}: {found} of {acknowledged}");
     }
 }
+
+#[test]
+fn a_backup_is_made_where_the_server_keeps_them_and_nowhere_else() {
+    let directory = tempfile::tempdir().unwrap();
+    let backups = directory.path().join("backups");
+    std::fs::create_dir(&backups).unwrap();
+    let db = database_options().open(directory.path().join("db")).unwrap();
+    let server = TestServer::over(db, Options::new().backups(&backups));
+    let mut client = server.client();
+    client.expect("SET k before", "OK");
+    let version = integer(&client.run("KILN RECEIPT"));
+    let horizon = integer(&client.run("KILN BACKUP monday"));
+    assert!(horizon >= version);
+    client.expect("SET k after", "OK");
+    for name in ["../elsewhere", "a/b", "/tmp", "..", ".", ".hidden"] {
+        let reply = client.run(&format!("KILN BACKUP {name}"));
+        assert!(reply.contains("a backup's name"), "{name}: {reply}");
+    }
+    assert!(client.run("KILN BACKUP monday").contains("empty directory"));
+    let copy = Kiln::open(backups.join("monday")).unwrap();
+    assert_eq!(copy.get(&copy.map("strings").unwrap(), "k").unwrap().as_deref(), Some(&b"before"[..]));
+}
+
+#[test]
+fn a_server_without_a_directory_for_backups_makes_none() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = lazy_server(directory.path(), Durability::Safe);
+    assert!(server.client().run("KILN BACKUP monday").contains("--backups"));
+}

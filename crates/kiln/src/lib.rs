@@ -35,7 +35,9 @@ pub mod schedules;
 mod storage;
 mod sync;
 
-pub use database::{CheckReport, Kiln, ObjectInfo, Snapshot, Statistics, check, check_on, dump_log};
+pub use database::{
+    Backup, BackupProgress, CheckReport, Kiln, ObjectInfo, Snapshot, Statistics, check, check_on, dump_log,
+};
 pub use error::{Error, ErrorKind, Result};
 pub use kernel::clock::Version;
 pub use kernel::hardening::horizon::{Lost, Outcome};

@@ -15,6 +15,7 @@
 //! A test that fails prints a line beginning with `replay:` that runs it again. `KILN_SEED` is the seed of every
 //! random choice, and `KILN_STATES` the number of crash states (and of other repetitions, in proportion).
 
+mod backup;
 mod batches;
 mod checkpoints;
 mod cold;

@@ -14,6 +14,9 @@ use crate::shared::Shared;
 
 const HELP: &[&str] = &[
     "KILN <subcommand> [<arg> ...]. Subcommands are:",
+    "BACKUP <name>",
+    "    Copy the database, while others go on, into a new directory of that name where the server keeps backups.",
+    "    Return the version up to which the copy has everything.",
     "DURABILITY [fast|safe]",
     "    Return or set when this connection's writes are answered: 'safe' when durable, 'fast' when committed.",
     "HORIZON",
@@ -115,6 +118,10 @@ pub(crate) fn kiln(context: &mut Context<'_>, args: Arguments<'_>) -> Result<Opt
         if args.len() == expected { Ok(()) } else { Err(wrong_arity(full_name)) }
     };
     match name.to_ascii_uppercase().as_slice() {
+        b"BACKUP" => {
+            arity(3, "kiln|backup")?;
+            backup(context, args.at(2))?;
+        }
         b"DURABILITY" => durability(context, args)?,
         b"HORIZON" => {
             arity(2, "kiln|horizon")?;
@@ -147,6 +154,26 @@ pub(crate) fn kiln(context: &mut Context<'_>, args: Arguments<'_>) -> Result<Opt
         _ => return Err(unknown_subcommand("KILN", name)),
     }
     Ok(None)
+}
+
+/// `KILN BACKUP name`. The client's reply comes when the copy is durable; others are served meanwhile.
+fn backup(context: &mut Context<'_>, name: &[u8]) -> Result<(), Failure> {
+    let Some(backups) = &context.shared.options.backups else {
+        return Err(Failure::text(
+            "ERR the server has no directory for backups; start it with kiln serve --backups DIRECTORY",
+        ));
+    };
+    // A plain name, so that nothing is written elsewhere.
+    let is_plain = |name: &&str| {
+        !name.starts_with('.')
+            && name.chars().all(|char| char.is_ascii_alphanumeric() || "-_.".contains(char))
+    };
+    let name = std::str::from_utf8(name).ok().filter(|name| !name.is_empty()).filter(is_plain);
+    let name = name.ok_or(Failure::text("ERR a backup's name has letters, digits, '-', '_' and '.' only"))?;
+    let directory = backups.join(name);
+    let backup = context.shared.with_engine(true, || context.shared.db.backup(directory, |_| {}))?;
+    reply_version(context.reply, backup.horizon);
+    Ok(())
 }
 
 fn reply_version(reply: &mut Reply, version: Version) {

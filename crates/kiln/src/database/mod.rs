@@ -1,5 +1,6 @@
 //! The database: the handle that a program holds.
 
+mod backup;
 mod batch;
 mod check;
 mod check_checkpoint;
@@ -16,6 +17,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use backup::{Backup, BackupProgress};
 pub use check::{CheckReport, check, check_on, dump_log};
 pub use snapshot::Snapshot;
 pub use statistics::Statistics;

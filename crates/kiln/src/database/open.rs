@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::device::{Device, OpenMode};
+use crate::device::{Device, DeviceLock, OpenMode};
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::checkpoint::{CheckpointCounts, Checkpoints};
 use crate::kernel::clock::Clock;
@@ -33,12 +33,7 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
     // Looked at before the lock, so that where there is no database not even the lock's file is left behind; and again
     // under it.
     is_new(&*device, options.create)?;
-    let lock = device.lock().map_err(|error| match error.kind() {
-        std::io::ErrorKind::WouldBlock => {
-            Error::new(ErrorKind::Locked, format!("{error}; close it there first"))
-        }
-        _ => Error::io("locking the database", error),
-    })?;
+    let lock = lock(&*device)?;
     let is_new = is_new(&*device, options.create)?;
     let superblock = match is_new {
         true => SuperblockFile::create(&*device, first_superblock(options, &*device)?)?,
@@ -100,6 +95,16 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
     recovered.losses.record(&engine)?;
     recovered.report.duration = began.elapsed();
     Ok((engine, recovered.report))
+}
+
+/// Takes ownership of a database's directory.
+pub(super) fn lock(device: &dyn Device) -> Result<Box<dyn DeviceLock>> {
+    device.lock().map_err(|error| match error.kind() {
+        std::io::ErrorKind::WouldBlock => {
+            Error::new(ErrorKind::Locked, format!("{error}; close it there first"))
+        }
+        _ => Error::io("locking the database", error),
+    })
 }
 
 /// Whether there is no database yet. Refuses a directory that holds something else.
@@ -251,10 +256,10 @@ pub(super) fn close(engine: &Engine) -> Result<()> {
 }
 
 fn mark_closed(engine: &Engine) -> Result<()> {
-    let (end, checksum) = (engine.log.hardened(), engine.chain_checksum());
+    let end = engine.durable_end();
     engine.superblock.lock().update(|superblock| {
-        superblock.known_end = end;
-        superblock.known_end_checksum = checksum;
+        superblock.known_end = end.address;
+        superblock.known_end_checksum = end.chain_checksum;
         superblock.clean = true;
         superblock.clock = engine.clock.now();
     })

@@ -11,6 +11,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use super::record::{ADDRESS_BITS, Address};
@@ -69,6 +70,28 @@ pub(crate) struct Segments {
     names_uncertain: AtomicBool,
     /// The disk had no space for the last segment that was to be prepared.
     disk_full: AtomicBool,
+    /// So many times the segments are held: what is dropped meanwhile is not used again.
+    holds: AtomicU64,
+}
+
+/// The segments of some moment, which stay readable until this is dropped, also those that the log drops meanwhile.
+pub(crate) struct Held<'a> {
+    segments: Segments,
+    held: &'a Segments,
+}
+
+impl Deref for Held<'_> {
+    type Target = Segments;
+
+    fn deref(&self) -> &Segments {
+        &self.segments
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.held.holds.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl Segments {
@@ -91,16 +114,35 @@ impl Segments {
             }
             files.insert(number, file);
         }
-        Ok(Segments {
+        let spares = names.iter().filter(|name| is_spare(name)).count() as u64;
+        Ok(Segments::of(device, segment_bytes, files, spares))
+    }
+
+    fn of(
+        device: Arc<dyn Device>,
+        segment_bytes: u64,
+        files: BTreeMap<u64, Arc<dyn DeviceFile>>,
+        spares: u64,
+    ) -> Segments {
+        Segments {
             device,
             segment_bytes,
             files: RwLock::new(files),
             prepared_end: AtomicU64::new(0),
-            spares: AtomicU64::new(names.iter().filter(|name| is_spare(name)).count() as u64),
+            spares: AtomicU64::new(spares),
             preparing: Mutex::new(()),
             names_uncertain: AtomicBool::new(false),
             disk_full: AtomicBool::new(false),
-        })
+            holds: AtomicU64::new(0),
+        }
+    }
+
+    /// Holds the segments that there are now.
+    pub(crate) fn hold(&self) -> Held<'_> {
+        let _none_is_dropped = self.preparing.lock();
+        self.holds.fetch_add(1, Ordering::SeqCst);
+        let files = self.files.read().clone();
+        Held { segments: Segments::of(self.device.clone(), self.segment_bytes, files, 0), held: self }
     }
 
     pub(crate) fn device(&self) -> &dyn Device {
@@ -355,7 +397,8 @@ impl Segments {
             self.check_names()?;
             for &number in &numbers {
                 self.files.write().remove(&number);
-                if self.spares.load(Ordering::Relaxed) < SPARES_MAX {
+                if self.spares.load(Ordering::Relaxed) < SPARES_MAX && self.holds.load(Ordering::SeqCst) == 0
+                {
                     self.device.rename(&name_of(number), &spare_name_of(number))?;
                     self.spares.fetch_add(1, Ordering::Relaxed);
                 } else {

@@ -237,6 +237,15 @@ impl Hardening {
     }
 }
 
+/// Where the durable log ends, at one moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DurableEnd {
+    pub(crate) address: Address,
+    /// Checksum of the last seal.
+    pub(crate) chain_checksum: u32,
+    pub(crate) horizon: u64,
+}
+
 impl Engine {
     /// Waits until `version` is durable on this machine, leading the hardening if nobody else does.
     pub(crate) fn wait_local(&self, version: u64) -> Result<()> {
@@ -309,12 +318,13 @@ impl Engine {
         true
     }
 
-    /// Checksum of the last seal.
-    pub(crate) fn chain_checksum(&self) -> u32 {
+    /// Where the durable log ends.
+    pub(crate) fn durable_end(&self) -> DurableEnd {
         let leader = self.hardening.leader.lock();
-        let checksum = leader.writer.chain.checksum;
+        let (address, chain_checksum) = (self.log.hardened(), leader.writer.chain.checksum);
+        let end = DurableEnd { address, chain_checksum, horizon: self.hardening.horizon.local() };
         self.let_go(leader, Covered::default());
-        checksum
+        end
     }
 
     /// What is known where the durable log ends.
