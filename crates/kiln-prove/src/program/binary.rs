@@ -12,10 +12,13 @@ pub(super) fn choose(path: PathBuf) {
     PATH.set(path).expect("the program is chosen once, before it is used");
 }
 
-/// The program's path: the one chosen, or the one beside this program. Where there is none, as in tests, it is built at the
-/// first call, so that it is never an old one.
+/// The program's path: the one chosen, that of `KILN_PROGRAM`, or the one beside this program. Where there is none, as in
+/// tests, it is built at the first call, so that it is never an old one.
 pub(super) fn path() -> &'static Path {
     PATH.get_or_init(|| {
+        if let Some(named) = std::env::var_os("KILN_PROGRAM") {
+            return named.into();
+        }
         let own = std::env::current_exe().expect("a program knows its own path");
         let beside = own.with_file_name("kiln");
         if beside.exists() { beside } else { build(&own) }
