@@ -6,9 +6,11 @@ pub(crate) use std::{hint, thread, thread_local};
 
 pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 
-/// How many threads can run at once. It is not for the hot path: the answer is read from files.
+/// How many threads can run at once. The operating system is asked once: the answer is read from files, which takes as long
+/// as half the opening of a small database.
 pub(crate) fn processors() -> usize {
-    thread::available_parallelism().map_or(1, std::num::NonZero::get)
+    static PROCESSORS: OnceLock<usize> = OnceLock::new();
+    *PROCESSORS.get_or_init(|| thread::available_parallelism().map_or(1, std::num::NonZero::get))
 }
 
 /// Begins a thread that ends before its scope does, and whose panic becomes the scope's.
