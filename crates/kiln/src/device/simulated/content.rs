@@ -8,6 +8,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use xxhash_rust::xxh3::Xxh3;
+
 use crate::device::BLOCK_BYTES;
 
 type Block = [u8; BLOCK_BYTES];
@@ -88,6 +90,16 @@ impl Content {
     /// Makes the size at least `size`, keeping what lies beyond the old size.
     pub(super) fn grow(&mut self, size: u64) {
         self.size = self.size.max(size);
+    }
+
+    /// Adds size and bytes to a hash, whatever zeros are stored.
+    pub(super) fn hash(&self, hash: &mut Xxh3) {
+        hash.update(&self.size.to_le_bytes());
+        for (number, block) in self.blocks.iter().filter(|(_, block)| ***block != ZEROS) {
+            hash.update(&number.to_le_bytes());
+            hash.update(&block[..]);
+        }
+        hash.update(&u64::MAX.to_le_bytes());
     }
 
     /// Inverts one bit, if it lies within the file.

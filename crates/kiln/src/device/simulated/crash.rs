@@ -198,9 +198,9 @@ impl FileAtRisk {
                         Arc::make_mut(&mut content).write(&data[start..end], offset + start as u64);
                     }
                 }
-                Change::Clear { end } => {
-                    for (start, end) in self.kept_runs(index, 0, *end as usize, choice) {
-                        Arc::make_mut(&mut content).clear(start as u64, end as u64);
+                Change::Clear { start: offset, end } => {
+                    for (start, end) in self.kept_runs(index, *offset, (end - offset) as usize, choice) {
+                        Arc::make_mut(&mut content).clear(offset + start as u64, offset + end as u64);
                     }
                 }
                 Change::Grow { size } | Change::Truncate { size } => {

@@ -5,6 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use rustix::io::Errno;
+use xxhash_rust::xxh3::Xxh3;
 
 use super::content::Content;
 use super::faults::{FaultKind, Faults, OperationKind};
@@ -22,8 +23,8 @@ pub(super) type Names = BTreeMap<Arc<str>, Inode>;
 pub(super) enum Change {
     /// Bytes at an offset, both in whole sectors; at a crash each sector is kept or lost by itself.
     Write { offset: u64, data: Arc<[u8]> },
-    /// Zeros from the file's beginning up to here, in whole sectors; at a crash it is a write like any other.
-    Clear { end: u64 },
+    /// Zeros from `start` up to `end`, in whole sectors; at a crash it is a write like any other.
+    Clear { start: u64, end: u64 },
     /// The size became at least this.
     Grow { size: u64 },
     /// The size became this.
@@ -35,7 +36,7 @@ impl Change {
     pub(super) fn loss_units(&self) -> usize {
         match self {
             Change::Write { data, .. } => data.len() / SECTOR_BYTES,
-            Change::Clear { end } => *end as usize / SECTOR_BYTES,
+            Change::Clear { start, end } => (end - start) as usize / SECTOR_BYTES,
             Change::Grow { .. } | Change::Truncate { .. } => 1,
         }
     }
@@ -43,7 +44,7 @@ impl Change {
     pub(super) fn apply(&self, content: &mut Content) {
         match self {
             Change::Write { offset, data } => content.write(data, *offset),
-            Change::Clear { end } => content.clear(0, *end),
+            Change::Clear { start, end } => content.clear(*start, *end),
             Change::Grow { size } => content.grow(*size),
             Change::Truncate { size } => content.set_size(*size),
         }
@@ -101,6 +102,8 @@ pub(super) struct FileState {
     /// What a sync would make durable, in order. Changes that a failed sync has forgotten are in `volatile`
     /// alone.
     pub(super) pending: Vec<Change>,
+    /// Whether a failed sync has forgotten changes, so that `volatile` is not `durable` and what is pending.
+    has_forgotten: bool,
     /// How many open files refer to it.
     pub(super) handles: usize,
 }
@@ -108,7 +111,8 @@ pub(super) struct FileState {
 impl FileState {
     /// A file without anything volatile.
     pub(super) fn durable(name: Arc<str>, content: Arc<Content>) -> FileState {
-        FileState { name, volatile: Arc::clone(&content), durable: content, pending: Vec::new(), handles: 0 }
+        let volatile = Arc::clone(&content);
+        FileState { name, volatile, durable: content, pending: Vec::new(), has_forgotten: false, handles: 0 }
     }
 
     fn change(&mut self, change: Change) {
@@ -121,8 +125,13 @@ impl FileState {
         if bytes.is_empty() {
             return;
         }
-        self.change(Change::Write { offset, data: Arc::from(bytes) });
-        self.grow(offset + bytes.len() as u64);
+        let end = offset + bytes.len() as u64;
+        match is_zero(bytes) {
+            // Whole segments of zeros are written; they need not be kept.
+            true => self.change(Change::Clear { start: offset, end }),
+            false => self.change(Change::Write { offset, data: Arc::from(bytes) }),
+        }
+        self.grow(end);
     }
 
     fn grow(&mut self, size: u64) {
@@ -132,15 +141,22 @@ impl FileState {
     }
 
     fn make_durable(&mut self) {
-        if !self.pending.is_empty() {
+        if self.pending.is_empty() {
+            return;
+        }
+        if self.has_forgotten {
             let durable = Arc::make_mut(&mut self.durable);
             self.pending.drain(..).for_each(|change| change.apply(durable));
+        } else {
+            self.pending.clear();
+            self.durable = Arc::clone(&self.volatile);
         }
     }
 
     /// What Linux does after a failed write-back: the pages count as clean, and nobody will write them
     /// again. The size is another matter, since the file system's journal keeps it.
     fn forget_writes(&mut self) {
+        self.has_forgotten = true;
         self.pending.retain(|change| !matches!(change, Change::Write { .. } | Change::Clear { .. }));
     }
 }
@@ -199,6 +215,19 @@ impl Disk {
         self.check_power()?;
         self.steps += u64::from(operation.is_mutating());
         Ok(self.faults.strike(operation))
+    }
+
+    /// See [`SimulatedDevice::fingerprint`](super::SimulatedDevice::fingerprint).
+    pub(super) fn fingerprint(&self) -> u128 {
+        let mut hash = Xxh3::new();
+        for (name, inode) in &self.names {
+            hash.update(&(name.len() as u64).to_le_bytes());
+            hash.update(name.as_bytes());
+            if let Some(file) = self.files.get(inode) {
+                file.volatile.hash(&mut hash);
+            }
+        }
+        hash.digest128()
     }
 
     /// The file called `name`, as reads see the directory.
@@ -263,6 +292,15 @@ impl Disk {
         }
         self.collect();
         Ok(())
+    }
+
+    /// A handle of a file is given up.
+    pub(super) fn close(&mut self, inode: Inode) {
+        let Some(file) = self.files.get_mut(&inode) else { return };
+        file.handles -= 1;
+        if file.handles == 0 && self.names.get(&file.name) != Some(&inode) {
+            self.collect();
+        }
     }
 
     /// Frees the files that nothing refers to any more: no name, seen or durable or on its way, and no open
@@ -344,7 +382,7 @@ impl Disk {
 
     pub(super) fn clear(&mut self, inode: Inode, size: u64) -> io::Result<()> {
         self.allocate(inode, size)?;
-        self.file(inode)?.change(Change::Clear { end: size });
+        self.file(inode)?.change(Change::Clear { start: 0, end: size });
         Ok(())
     }
 
@@ -374,6 +412,11 @@ impl Disk {
         let in_use = self.files.iter().filter(|(inode, file)| file.handles > 0 || seen.contains(inode));
         in_use.map(|(_, file)| blocks_bytes(file.volatile.size())).sum()
     }
+}
+
+fn is_zero(bytes: &[u8]) -> bool {
+    let (words, rest) = bytes.as_chunks::<64>();
+    words.iter().all(|word| *word == [0; 64]) && rest.iter().all(|byte| *byte == 0)
 }
 
 fn blocks_bytes(size: u64) -> u64 {

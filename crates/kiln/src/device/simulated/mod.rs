@@ -123,6 +123,11 @@ impl SimulatedDevice {
         CrashStates::of(&self.shared.disk.lock())
     }
 
+    /// What tells disks apart that differ in what reads see: equal for two disks on which the same files hold the same bytes.
+    pub fn fingerprint(&self) -> u128 {
+        self.shared.disk.lock().fingerprint()
+    }
+
     /// See [`CrashStates::after_crash`].
     pub fn after_crash(&self, choice: &mut dyn FnMut(LossUnit<'_>) -> Keep) -> SimulatedDevice {
         self.crash_states().after_crash(choice)
@@ -514,11 +519,7 @@ impl DeviceFile for SimulatedFile {
 
 impl Drop for SimulatedFile {
     fn drop(&mut self) {
-        let mut disk = self.shared.disk.lock();
-        if let Ok(file) = disk.file(self.inode) {
-            file.handles -= 1;
-            disk.collect();
-        }
+        self.shared.disk.lock().close(self.inode);
     }
 }
 
