@@ -138,6 +138,8 @@ bugs! {
     CheckpointNotSynced "checkpoint-not-synced" "The superblock names a checkpoint whose bytes are not durable.",
     CheckpointTooNew "checkpoint-too-new" "A checkpoint has entries of records behind its end.",
     CheckpointBeforeTruncation "checkpoint-before-truncation" "A checkpoint is used although the log begins behind its end.",
+    ReadAheadMisplaced "read-ahead-misplaced" "What was read ahead is kept as what another read in flight is for.",
+    ReadAheadUnchecked "read-ahead-unchecked" "The checksum of what was read ahead is not compared.",
     CommitInTwoVersions "commit-in-two-versions" "The last write of a transaction of several gets the next version.",
 }
 

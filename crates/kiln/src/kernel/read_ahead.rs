@@ -13,8 +13,9 @@
 use super::cold::Cold;
 use super::engine::Engine;
 use crate::device::{AlignedBuffer, BLOCK_BYTES, FinishedRead, QueuedRead, READS_IN_FLIGHT_MAX, ReadQueue};
+use crate::planted::{Bug, planted};
 use crate::storage::epoch;
-use crate::storage::record::{Address, DiskRecord, Shape};
+use crate::storage::record::{self, Address, DiskRecord, Shape};
 use crate::sync::atomic::Ordering;
 
 /// Cache memory that a read in flight is to find behind it, so that it is still there when it is asked for.
@@ -170,9 +171,13 @@ impl ReadAhead<'_> {
                     rest = cold.cache.can_keep(shape.bytes()).then_some((item, shape.bytes() as usize));
                 }
                 _ => {
-                    if let Ok(record) = DiskRecord::parse(address, bytes) {
+                    let unchecked =
+                        planted(Bug::ReadAheadUnchecked).then(|| with_right_checksum(address, bytes));
+                    if let Ok(record) = DiskRecord::parse(address, unchecked.as_deref().unwrap_or(bytes)) {
                         cold.note_read(record.shape.bytes(), count as u64);
-                        cold.cache.admit(address, &record);
+                        let others = || reads.in_flight.iter().filter(|read| read.item.is_some());
+                        let misplaced = planted(Bug::ReadAheadMisplaced).then(|| others().next()).flatten();
+                        cold.cache.admit(misplaced.map_or(address, |other| other.address), &record);
                     }
                 }
             }
@@ -215,6 +220,13 @@ impl Cold {
     fn give_back(&self, reads: Reads) {
         self.queues.lock().push(reads);
     }
+}
+
+/// For a planted bug: what begins `bytes`, as if it were what had been written at `address`.
+fn with_right_checksum(address: Address, bytes: &[u8]) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    let _ = record::finish(address, &mut bytes);
+    bytes
 }
 
 /// Where the block that holds a byte begins, and where in the block the byte is.
