@@ -114,8 +114,12 @@ impl Specimen {
             let Some((file, offset)) = error.place() else { return Err(format!("no place: {error}")) };
             let name = file.strip_prefix("simulated:").unwrap_or(file);
             ensure!(error.to_string().contains(file), "the message does not name the file: {error}");
-            let size = self.disk.list().is_ok_and(|names| names.iter().any(|known| known == name));
-            let size = if size { self.disk.bytes(name).len() as u64 } else { 0 };
+            // As it was, or as the damage has made it.
+            let size_on = |disk: &SimulatedDevice| {
+                let is_there = disk.list().is_ok_and(|names| names.iter().any(|known| known == name));
+                if is_there { disk.bytes(name).len() as u64 } else { 0 }
+            };
+            let size = size_on(&self.disk).max(size_on(disk));
             ensure!(offset <= size, "offset {offset} is not in {file}: {error}");
             let report = kiln::check_on(Arc::new(copy_of(disk)));
             let finds = report.is_ok_and(|report| !report.problems.is_empty());
@@ -187,9 +191,12 @@ fn zero_sectors(specimen: &Specimen, _seed: u64, _most: usize, progress: &mut Pr
     }
 }
 
-fn change_lengths(specimen: &Specimen, _seed: u64, _most: usize, progress: &mut Progress) {
+/// Every number of sectors, and some odd lengths.
+fn change_lengths(specimen: &Specimen, _seed: u64, most: usize, progress: &mut Progress) {
     for (file, bytes) in files(&specimen.disk) {
-        let mut lengths: Vec<usize> = (0..bytes.len()).step_by(2 * BLOCK_BYTES).collect();
+        let sectors = bytes.len().div_ceil(SECTOR_BYTES);
+        let stride = sectors.div_ceil(most) * SECTOR_BYTES;
+        let mut lengths: Vec<usize> = (0..bytes.len()).step_by(stride).collect();
         lengths.extend([1, 100, 511, 512, 4_095, 4_097, bytes.len() - 1, bytes.len() / 2 + 3]);
         for length in lengths.into_iter().filter(|&length| length < bytes.len()) {
             let tail = specimen.is_tail(&file, length);
@@ -216,6 +223,21 @@ fn remove_files(specimen: &Specimen, _seed: u64, _most: usize, progress: &mut Pr
             Err(wrong) => assert!(is_last, "{name} is missing: {wrong}"),
         }
         progress.count();
+    }
+}
+
+/// Files that hold what another one holds, and segments that are there once more behind the last.
+fn duplicate_files(specimen: &Specimen, _seed: u64, _most: usize, progress: &mut Progress) {
+    let files = files(&specimen.disk);
+    let last = files.iter().rev().find_map(|(name, _)| name.strip_prefix("segment-")?.parse::<u64>().ok());
+    let behind = format!("segment-{:08}", last.expect("there is a segment") + 1);
+    for (file, bytes) in &files {
+        for other in files.iter().map(|(name, _)| name).chain([&behind]).filter(|other| *other != file) {
+            // What was written last is lost where another file takes its place.
+            let tail = specimen.tail.as_ref().is_some_and(|(name, _)| name == other);
+            specimen.damaged(&(file, "is", other, "too"), tail, |disk| disk.set_bytes(other, bytes));
+            progress.count();
+        }
     }
 }
 
@@ -288,7 +310,8 @@ fn lose_writes(profile: Profile, seed: u64, progress: &mut Progress) -> u64 {
 }
 
 /// The many come last.
-const DAMAGES: [Damage; 5] = [remove_files, change_lengths, zero_sectors, move_blocks, flip_bits];
+const DAMAGES: [Damage; 6] =
+    [remove_files, duplicate_files, change_lengths, zero_sectors, move_blocks, flip_bits];
 /// Moves of blocks that are tried with each specimen at the most. Of other damages one pass tries all.
 const MOVES: usize = 4_000;
 
@@ -360,7 +383,12 @@ mod tests {
 
     #[test]
     fn c9_files_cut_short_or_lengthened_are_detected_or_harmless() {
-        everywhere("c9_files_cut_short", &four(), change_lengths, u64::MAX);
+        everywhere("c9_files_cut_short", &four(), change_lengths, budget(16));
+    }
+
+    #[test]
+    fn c9_files_that_hold_what_another_holds_are_detected_or_harmless() {
+        everywhere("c9_files_that_hold_what_another_holds", &four(), duplicate_files, u64::MAX);
     }
 
     #[test]
