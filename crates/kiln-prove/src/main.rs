@@ -44,6 +44,12 @@ mod workload;
 
 use std::process::ExitCode;
 
+/// The program allocates more than anything else. Tests keep the system's allocator, of which ThreadSanitizer knows when it
+/// gives memory to another thread.
+#[cfg(not(test))]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 use clap::Parser as _;
 
 #[cfg(not(feature = "schedules"))]
