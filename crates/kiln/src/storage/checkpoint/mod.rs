@@ -215,3 +215,82 @@ impl BlockHead {
         Some(BlockHead { section: u32_at(0), length: u32_at(4), sequence, items: u32_at(16) })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::{BLOCK_BYTES, SimulatedDevice};
+    use crate::error::ErrorKind;
+    use crate::storage::superblock::CheckpointName;
+
+    fn sound() -> Header {
+        Header {
+            base_level: 10,
+            database: 7,
+            number: 3,
+            end: 8 << 12,
+            chain: Chain { number: 5, checksum: 6 },
+            horizon: 8,
+            newest_version: 9,
+            entries: 0,
+            keys: 0,
+            blocks: 0,
+            time_us: 1,
+        }
+    }
+
+    /// A file whose header's checksum holds, and that checksum.
+    fn file_with(header: &Header) -> (Vec<u8>, u32) {
+        let mut bytes = vec![0; BLOCK_BYTES];
+        let checksum = header.encode(&mut bytes);
+        (bytes, checksum)
+    }
+
+    #[test]
+    fn c9_a_header_with_impossible_numbers_is_refused_though_its_checksum_holds() {
+        let (bytes, checksum) = file_with(&sound());
+        assert_eq!(Header::decode(&bytes), Ok((sound(), checksum)));
+        let impossible: [fn(&mut Header); 5] = [
+            |header| header.base_level = 33,
+            |header| header.chain.number = u64::MAX,
+            |header| header.horizon = 1 << VERSION_BITS,
+            |header| header.newest_version = 1 << VERSION_BITS,
+            |header| header.entries = 1 << ADDRESS_BITS,
+        ];
+        for (number, change) in impossible.into_iter().enumerate() {
+            let mut header = sound();
+            change(&mut header);
+            let decoded = Header::decode(&file_with(&header).0);
+            assert_eq!(decoded, Err("a checkpoint's numbers are impossible"), "change {number}");
+        }
+        let (mut bytes, _) = file_with(&sound());
+        bytes[8..12].copy_from_slice(&(FORMAT + 1).to_le_bytes());
+        let checksum = crc32c::crc32c(&bytes[..124]);
+        bytes[124..128].copy_from_slice(&checksum.to_le_bytes());
+        assert!(Header::decode(&bytes).is_err_and(|what| what.contains("format")));
+        assert!(Header::decode(&bytes[..HEADER_BYTES - 1]).is_err_and(|what| what.contains("cut short")));
+    }
+
+    #[test]
+    fn c9_a_checkpoint_that_is_not_the_one_named_is_refused() {
+        let (bytes, checksum) = file_with(&sound());
+        let named = CheckpointName { number: 3, end: 8 << 12, checksum };
+        let opened = |bytes: &[u8], database: u128, named: CheckpointName| {
+            let disk = SimulatedDevice::new(1);
+            disk.set_bytes(&name_of(named.number), bytes);
+            Reader::open(&disk, database, named).map(drop).map_err(|error| error.kind())
+        };
+        assert_eq!(opened(&bytes, 7, named), Ok(()));
+        for other in [
+            CheckpointName { number: 4, ..named },
+            CheckpointName { end: 9 << 12, ..named },
+            CheckpointName { checksum: checksum ^ 1, ..named },
+        ] {
+            assert_eq!(opened(&bytes, 7, other), Err(ErrorKind::Corrupted), "{other:?}");
+        }
+        assert_eq!(opened(&bytes, 8, named), Err(ErrorKind::Corrupted));
+        let mut filled = bytes;
+        filled[HEADER_BYTES] = 1;
+        assert_eq!(opened(&filled, 7, named), Err(ErrorKind::Corrupted));
+    }
+}
