@@ -185,9 +185,9 @@ fn scan_table(
         }
     };
     let range = if arguments.reverse { range.reverse() } else { range };
-    for entry in range.limit(limit) {
-        let (key, value) = entry?;
-        print(&key, &value)?;
+    let mut range = range.limit(limit);
+    while let Some((key, value)) = range.next_row()? {
+        print(key, value)?;
     }
     Ok(())
 }

@@ -68,9 +68,10 @@ impl KilnObject for Table {
     }
 
     fn scan(&self, db: &Kiln, from: &[u8], count: usize, row: &mut OnRow<'_>) -> Result<()> {
-        for entry in db.snapshot()?.range(self, from..).take(count) {
-            let (key, value) = entry?;
-            row(&key, &value)?;
+        let snapshot = db.snapshot()?;
+        let mut range = snapshot.range(self, from..).limit(count);
+        while let Some((key, value)) = range.next_row()? {
+            row(key, value)?;
         }
         Ok(())
     }

@@ -13,7 +13,7 @@ use crate::support::{Random, manual};
 use crate::testing::{PATIENCE, background, budget, seed, watched};
 
 /// A database that leaves what is cold where it is.
-fn lazy() -> Options {
+pub(super) fn lazy() -> Options {
     manual().space_amplification(f64::INFINITY)
 }
 
@@ -33,7 +33,7 @@ fn value(random: &mut Random) -> Vec<u8> {
 }
 
 /// Pushes everything that there is out of the log's memory.
-fn make_cold(db: &Kiln, ballast: &Map) {
+pub(super) fn make_cold(db: &Kiln, ballast: &Map) {
     let end = db.statistics().log_tail;
     while db.statistics().log_head <= end {
         for _ in 0..8 {

@@ -27,6 +27,7 @@ mod isolation;
 mod limits;
 mod no_space;
 mod ranges;
+mod scans;
 mod sessions;
 mod singles;
 mod singles_at_once;

@@ -123,3 +123,50 @@ pub(super) fn two_do_not_miss_each_other() {
     together(inserters.collect());
     assert_eq!(alone.load(Ordering::SeqCst), 1, "both of two that exclude each other have committed");
 }
+
+/// What a transaction counts of a range over two leaves, and what it reads in the midst of that, is of one state, while rows
+/// come and go and are counted.
+pub(super) fn a_range_over_two_leaves_is_of_one_state() {
+    const ROWS: u64 = 32;
+    let row = |number: u64| format!("row {number:02}");
+    let database = new_pair();
+    let Database { db, table, .. } = &database;
+    // Downwards, so that leaves are half full, and the first one ends in the middle.
+    quietly(|| {
+        for number in (0..ROWS).rev() {
+            db.put(table, row(number), "here").unwrap_or_else(failed).forget();
+        }
+        // So that the rows are older than the reader, and reading one is no reason to look again at what was read before.
+        drop(db.snapshot().unwrap_or_else(failed));
+    });
+    let reader = {
+        let Database { db, map, table, .. } = database.clone();
+        thread(move || {
+            let look_after = 4 + choose(10) as usize;
+            let read = db.transact(|tx| {
+                let mut range = tx.prefix(&table, "row").limit(2 * ROWS as usize);
+                let (mut rows, mut taken) = (0, 0);
+                while range.next_row()?.is_some() {
+                    rows += 1;
+                    if rows == look_after {
+                        taken = SUM - number(tx.get(&map, "x")?);
+                    }
+                }
+                assert_eq!(rows as u64, ROWS + taken as u64, "a range is of two states");
+                Ok(())
+            });
+            read.unwrap_or_else(failed).forget();
+        })
+    };
+    let writer = {
+        let Database { db, map, table, .. } = database.clone();
+        thread(move || {
+            let put = db.transact(|tx| {
+                tx.add(&map, "x", -1)?;
+                tx.put(&table, format!("{} and more", row(ROWS - 3)), "new")
+            });
+            put.unwrap_or_else(failed).forget();
+        })
+    };
+    together(vec![reader, writer]);
+}

@@ -73,9 +73,22 @@ impl<'db> Snapshot<'db> {
     }
 
     pub(crate) fn read(&self, object: u32, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
-        value.clear();
-        let hash = self.engine.hash(object, key);
-        Ok(self.engine.read_as_of(object, key, hash, self.version, value)?.found)
+        self.read_hashed(object, self.engine.hash(object, key), key, value)
+    }
+
+    /// As [`Self::read`], for who knows the key's hash.
+    pub(crate) fn read_hashed(
+        &self,
+        object: u32,
+        hash: u64,
+        key: &[u8],
+        value: &mut Vec<u8>,
+    ) -> Result<bool> {
+        let found = self.engine.read_as_of(object, key, hash, self.version, value)?.found;
+        if !found {
+            value.clear();
+        }
+        Ok(found)
     }
 }
 

@@ -36,14 +36,25 @@ impl Engine {
         }
         // Alone it has nothing to overlap with.
         if let [_, _, ..] = items {
-            let _pin = epoch::pin();
             let hashes = &hashes[..items.len()];
             hashes.iter().for_each(|&hash| self.index.prefetch(hash));
-            for &hash in hashes {
-                let _ = self.fetch_candidate(self.index.bucket_of(hash), hash);
-            }
+            self.fetch_candidates(hashes);
         }
         hashes
+    }
+
+    /// Has the processor fetch the records of keys with these hashes, whose buckets have been fetched.
+    #[inline]
+    pub(crate) fn fetch_candidates(&self, hashes: &[u64]) {
+        let _pin = epoch::pin();
+        for &hash in hashes {
+            let _ = self.fetch_candidate(self.index.bucket_of(hash), hash);
+        }
+    }
+
+    /// Reads the records on disk of keys with these hashes, many at once, and waits for them.
+    pub(crate) fn read_all_ahead(&self, hashes: &[u64]) {
+        self.read_group_ahead(&mut self.read_ahead(), (0, hashes), hashes.len(), |item| hashes[item]);
     }
 
     /// As [`Self::prefetch_group`], for any number of keys; waits for those that are on disk.

@@ -383,7 +383,7 @@ impl Taking<'_> {
 
     fn write_keys(&mut self) -> Result<Option<u64>> {
         let engine = self.engine;
-        let (mut batch, mut count) = (LeafBatch::new(), 0);
+        let (mut batch, mut next, mut count) = (LeafBatch::new(), LeafBatch::new(), 0);
         for id in self.tables() {
             let Some(ordered) = engine.objects.get(id).and_then(|object| object.keys.ordered()) else {
                 continue;
@@ -398,9 +398,10 @@ impl Taking<'_> {
                 if !self.goes_on() {
                     return Ok(None);
                 }
-                if !ordered.read_next(&epoch::pin(), &mut batch) {
+                if !ordered.read_next(&epoch::pin(), &batch, &mut next) {
                     break;
                 }
+                std::mem::swap(&mut batch, &mut next);
             }
         }
         Ok(Some(count))

@@ -126,6 +126,12 @@ impl<'db> Transaction<'db> {
         {
             return Err(self.fail(is_too_old()));
         }
+        self.borrow_buffers()
+    }
+
+    /// As [`Self::open_buffers`], without a look at whether the transaction may go on.
+    #[inline]
+    fn borrow_buffers(&self) -> Result<RefMut<'_, Buffers>> {
         let buffers = self.buffers.try_borrow_mut().map_err(|_| is_nested())?;
         Ok(RefMut::map(buffers, |buffers| {
             buffers.as_deref_mut().unwrap_or_else(|| unreachable!("not dropped yet"))
@@ -167,14 +173,23 @@ impl<'db> Transaction<'db> {
     }
 
     pub(crate) fn get_key(&self, object: u32, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
-        let mut buffers = self.open_buffers()?;
-        self.read(&mut buffers, object, key, value)
+        self.get_hashed(object, self.engine.hash(object, key), key, value)
     }
 
-    fn read(&self, buffers: &mut Buffers, object: u32, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
-        value.clear();
-        let hash = self.engine.hash(object, key);
+    /// As [`Self::get_key`], for who knows the key's hash.
+    pub(crate) fn get_hashed(&self, object: u32, hash: u64, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+        let mut buffers = self.open_buffers()?;
+        self.read(&mut buffers, (object, hash, key), value)
+    }
+
+    fn read(
+        &self,
+        buffers: &mut Buffers,
+        (object, hash, key): (u32, u64, &[u8]),
+        value: &mut Vec<u8>,
+    ) -> Result<bool> {
         if let Some(write) = buffers.writes.find(object, hash, key) {
+            value.clear();
             if !write.delete {
                 value.extend_from_slice(buffers.writes.value(write));
             }
@@ -183,6 +198,9 @@ impl<'db> Transaction<'db> {
         if let Some(snapshot) = self.snapshot {
             let reading = self.engine.read_as_of(object, key, hash, snapshot, value)?;
             buffers.read_version = buffers.read_version.max(reading.version);
+            if !reading.found {
+                value.clear();
+            }
             return Ok(reading.found);
         }
         let Some(reading) = self.engine.read_current(object, key, hash, value)? else {
@@ -247,7 +265,11 @@ impl<'db> Transaction<'db> {
         bounds: (std::ops::Bound<&[u8]>, std::ops::Bound<&[u8]>),
         reverse: bool,
     ) -> Result<Option<Vec<u8>>> {
-        Ok(self.open_buffers()?.writes.next_key(object, bounds, reverse))
+        // The age is looked at by whoever reads the row.
+        if self.failed.get() {
+            return Err(has_failed());
+        }
+        Ok(self.borrow_buffers()?.writes.next_key(object, bounds, reverse))
     }
 
     /// True if the key has a value.

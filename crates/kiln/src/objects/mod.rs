@@ -8,6 +8,7 @@ mod handle;
 mod map;
 mod range;
 mod table;
+mod walk;
 
 pub(crate) use catalog::{
     CATALOG_OBJECT, Entry, FIRST_OBJECT, add, add_system_objects, decode_entry, encode_entry, open_object,

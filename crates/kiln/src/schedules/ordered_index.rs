@@ -24,7 +24,7 @@ fn index_of(numbers: impl Iterator<Item = u64>) -> OrderedIndex {
 
 /// All keys, leaf by leaf, each leaf under a pin of its own as the engine does it.
 fn scan(index: &OrderedIndex, forward: bool) -> Vec<Vec<u8>> {
-    let (mut batch, mut keys) = (LeafBatch::new(), Vec::new());
+    let (mut batch, mut next, mut keys) = (LeafBatch::new(), LeafBatch::new(), Vec::new());
     {
         let pin = epoch::pin();
         match forward {
@@ -35,9 +35,10 @@ fn scan(index: &OrderedIndex, forward: bool) -> Vec<Vec<u8>> {
     loop {
         keys.extend((0..batch.len()).filter_map(|at| batch.get(at).map(<[u8]>::to_vec)));
         let pin = epoch::pin();
-        if !index.read_next(&pin, &mut batch) {
+        if !index.read_next(&pin, &batch, &mut next) {
             return keys;
         }
+        std::mem::swap(&mut batch, &mut next);
     }
 }
 

@@ -266,15 +266,15 @@ impl Drop for Words {
     }
 }
 
-/// Asks the processor to fetch a word's cache line, without waiting for it.
+/// Asks the processor to fetch the cache line of a place, without waiting for it.
 #[inline]
-pub(crate) fn prefetch(word: &AtomicU64) {
+pub(crate) fn prefetch<T>(place: &T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: a prefetch has no effect but on the cache, whatever the address, and every x86-64 has it.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(word).cast());
+        _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(place).cast());
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = word;
+    let _ = place;
 }

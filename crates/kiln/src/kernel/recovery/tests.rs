@@ -9,6 +9,7 @@ use crate::device::{Device, Fault, FaultKind, OpenMode, OperationKind, Simulated
 use crate::kernel::losses::LOSSES_OBJECT;
 use crate::storage::epoch;
 use crate::storage::extent::Item;
+use crate::storage::ordered_index::LeafBatch;
 use crate::storage::record::Kind;
 use crate::storage::seal::Seal;
 use crate::storage::segments::{is_segment, name_of};
@@ -170,13 +171,14 @@ fn state(db: &Kiln) -> String {
         .map(|object| {
             let mut keys = Vec::new();
             if let Some(ordered) = object.keys.ordered() {
-                let mut batch = crate::storage::ordered_index::LeafBatch::new();
+                let [mut batch, mut next] = std::array::from_fn(|_| LeafBatch::new());
                 ordered.read_forward(&pin, std::ops::Bound::Unbounded, &mut batch);
                 loop {
                     keys.extend(batch.keys().map(<[u8]>::to_vec));
-                    if !ordered.read_next(&pin, &mut batch) {
+                    if !ordered.read_next(&pin, &batch, &mut next) {
                         break;
                     }
+                    std::mem::swap(&mut batch, &mut next);
                 }
             }
             (object.id, object.name.clone(), object.kind, object.key_count.sum(), keys)

@@ -5,15 +5,19 @@
 //! ```
 //!
 //! A batch is a consistent copy: all of it was in the leaf at one moment. It keeps its buffers from one use
-//! to the next, so that a scan allocates nothing once it is warm.
+//! to the next, so that a scan allocates nothing once it is warm. It remembers from which inner node it came to its leaf,
+//! so that it need not come down from the root to the next one.
 
 use std::ops::{Bound, Range};
 
 use crate::storage::epoch::Pin;
 
 use super::Leaf;
-use super::key::{HEAD_BYTES, KeyRef};
-use super::slots::SLOT_COUNT;
+use super::key::{HEAD_BYTES, KEY_BYTES_MAX, KeyRef};
+use super::slots::{SLOT_COUNT, Version};
+
+/// Keys that a batch has at the most.
+pub(crate) const BATCH_KEYS_MAX: usize = SLOT_COUNT;
 
 /// A leaf and the version that it had when it was read. It stays meaningful for as long as its index exists,
 /// whatever becomes of the leaf, and needs no pin.
@@ -23,6 +27,9 @@ pub(crate) struct LeafRead {
     pub(super) version: u64,
 }
 
+// What the ends of a batch's keys can be.
+const _: () = assert!(SLOT_COUNT * KEY_BYTES_MAX + HEAD_BYTES <= u32::MAX as usize);
+
 impl LeafRead {
     /// True if both are of one leaf, however it has changed in between.
     pub(crate) fn is_of_same_leaf(self, other: LeafRead) -> bool {
@@ -30,16 +37,27 @@ impl LeafRead {
     }
 }
 
+/// Where a leaf hangs: the number of an inner node, the version at which that was so, and which of its children the leaf is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) inner: u32,
+    pub(super) version: Version,
+    pub(super) index: usize,
+}
+
 /// The keys of one leaf on one side of a bound, in the order of the scan.
 #[derive(Debug)]
 pub(crate) struct LeafBatch {
     bytes: Vec<u8>,
-    /// Where each key ends in `bytes`; it begins where the one before it ends.
-    ends: Vec<usize>,
+    /// Where each of the `count` keys ends in `bytes`; it begins where the one before it ends.
+    ends: [u32; SLOT_COUNT],
+    count: usize,
     fence: Vec<u8>,
     has_fence: bool,
     forward: bool,
     read: LeafRead,
+    /// Nothing if the leaf is the root.
+    place: Option<Place>,
 }
 
 impl LeafBatch {
@@ -47,29 +65,31 @@ impl LeafBatch {
     pub(crate) fn new() -> LeafBatch {
         LeafBatch {
             bytes: Vec::new(),
-            ends: Vec::new(),
+            ends: [0; SLOT_COUNT],
+            count: 0,
             fence: Vec::new(),
             has_fence: false,
             forward: true,
             // No unlocked node ever has an odd version, so this read never validates.
             read: LeafRead { leaf: u32::MAX, version: 1 },
+            place: None,
         }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.ends.len()
+        self.count
     }
 
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
-        self.ends.is_empty()
+        self.count == 0
     }
 
     /// A key by its position in the order of the scan.
     pub(crate) fn get(&self, position: usize) -> Option<&[u8]> {
-        let end = *self.ends.get(position)?;
+        let end = *self.ends[..self.count].get(position)?;
         let begin = if position == 0 { 0 } else { self.ends[position - 1] };
-        Some(&self.bytes[begin..end])
+        Some(&self.bytes[begin as usize..end as usize])
     }
 
     #[cfg(test)]
@@ -92,6 +112,10 @@ impl LeafBatch {
         self.forward
     }
 
+    pub(super) fn place(&self) -> Option<Place> {
+        self.place
+    }
+
     pub(super) fn start(&mut self, forward: bool) {
         self.forward = forward;
     }
@@ -104,6 +128,7 @@ impl LeafBatch {
         leaf: &Leaf<'_>,
         positions: Range<usize>,
         fence: Option<KeyRef<'_>>,
+        place: Option<Place>,
     ) -> Option<()> {
         let mut buffer = [KeyRef::EMPTY; SLOT_COUNT];
         let keys = &mut buffer[..positions.len()];
@@ -115,12 +140,12 @@ impl LeafBatch {
             keys.reverse();
         }
         self.bytes.clear();
-        self.ends.clear();
         // A pass over the lengths alone lets the cache misses of long keys overlap.
         self.bytes.reserve(HEAD_BYTES + keys.iter().map(|key| key.length()).sum::<usize>());
-        for key in keys {
+        self.count = keys.len();
+        for (key, end) in keys.iter().zip(&mut self.ends) {
             key.append_to(&mut self.bytes);
-            self.ends.push(self.bytes.len());
+            *end = self.bytes.len() as u32;
         }
         self.fence.clear();
         self.has_fence = fence.is_some();
@@ -128,17 +153,7 @@ impl LeafBatch {
             fence.append_to(&mut self.fence);
         }
         self.read = LeafRead { leaf: leaf.number, version: leaf.version.number() };
+        self.place = place;
         Some(())
-    }
-
-    /// Lends the fence out while the batch is read anew.
-    pub(super) fn take_fence(&mut self, read: impl FnOnce(&mut LeafBatch, Option<&[u8]>) -> bool) -> bool {
-        let fence = std::mem::take(&mut self.fence);
-        let has_fence = self.has_fence;
-        let done = read(self, has_fence.then_some(fence.as_slice()));
-        if !done {
-            self.fence = fence;
-        }
-        done
     }
 }

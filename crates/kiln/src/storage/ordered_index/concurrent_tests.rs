@@ -81,7 +81,7 @@ fn a_scan_sees_every_key_that_stays_in_order_and_once() {
 
 /// A scan that pins anew for each batch, as a transaction does.
 fn changing_scan(index: &OrderedIndex, forward: bool) -> Vec<Vec<u8>> {
-    let mut batch = LeafBatch::new();
+    let (mut batch, mut next) = (LeafBatch::new(), LeafBatch::new());
     let mut keys = Vec::new();
     if forward {
         index.read_forward(&epoch::pin(), Bound::Unbounded, &mut batch);
@@ -90,9 +90,10 @@ fn changing_scan(index: &OrderedIndex, forward: bool) -> Vec<Vec<u8>> {
     }
     loop {
         keys.extend(batch.keys().map(<[u8]>::to_vec));
-        if !index.read_next(&epoch::pin(), &mut batch) {
+        if !index.read_next(&epoch::pin(), &batch, &mut next) {
             return keys;
         }
+        std::mem::swap(&mut batch, &mut next);
     }
 }
 

@@ -75,7 +75,8 @@ use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{hint, thread};
 
 use arena::Arena;
-pub(crate) use batch::{LeafBatch, LeafRead};
+use batch::Place;
+pub(crate) use batch::{BATCH_KEYS_MAX, LeafBatch, LeafRead};
 use counters::Counters;
 use inner::{Inner, NodeId, Target};
 pub(crate) use insert::Insertion;
@@ -110,6 +111,12 @@ struct Step<'a> {
     inner: &'a Inner,
     version: Version,
     index: usize,
+}
+
+impl Step<'_> {
+    fn place(&self) -> Place {
+        Place { inner: self.id.number(), version: self.version, index: self.index }
+    }
 }
 
 impl OrderedIndex {
@@ -182,8 +189,9 @@ impl OrderedIndex {
         };
         batch.start(true);
         retry(|| {
-            let mut fence: Option<KeyRef<'_>> = None;
+            let (mut fence, mut place): (Option<KeyRef<'_>>, _) = (None, None);
             let leaf = self.descend(pin, &target, |step| {
+                place = Some(step.place());
                 if step.index < step.inner.slots.count() {
                     fence = Some(step.inner.slots.key(pin, step.version, step.index)?);
                 }
@@ -197,7 +205,7 @@ impl OrderedIndex {
                 }
                 _ => 0,
             };
-            batch.fill(pin, &leaf, begin..leaf.slots.count(), fence)
+            batch.fill(pin, &leaf, begin..leaf.slots.count(), fence, place)
         });
     }
 
@@ -212,8 +220,9 @@ impl OrderedIndex {
         };
         batch.start(false);
         retry(|| {
-            let mut fence: Option<KeyRef<'_>> = None;
+            let (mut fence, mut place): (Option<KeyRef<'_>>, _) = (None, None);
             let leaf = self.descend(pin, &target, |step| {
+                place = Some(step.place());
                 if step.index > 0 {
                     fence = Some(step.inner.slots.key(pin, step.version, step.index - 1)?);
                 }
@@ -227,23 +236,45 @@ impl OrderedIndex {
                 Target::Below(probe) => leaf.slots.search(pin, leaf.version, probe)?.0,
                 _ => leaf.slots.count(),
             };
-            batch.fill(pin, &leaf, 0..end, fence)
+            batch.fill(pin, &leaf, 0..end, fence, place)
         });
     }
 
-    /// Replaces the batch by the one that follows it in its direction; false if there is none.
-    pub(crate) fn read_next(&self, pin: &Pin, batch: &mut LeafBatch) -> bool {
-        batch.take_fence(|batch, fence| match (fence, batch.is_forward()) {
-            (None, _) => false,
-            (Some(fence), true) => {
-                self.read_forward(pin, Bound::Included(fence), batch);
-                true
-            }
-            (Some(fence), false) => {
-                self.read_backward(pin, Bound::Excluded(fence), batch);
-                true
-            }
-        })
+    /// Reads into `next` the batch that follows `batch`, in its direction; false if there is none.
+    pub(crate) fn read_next(&self, pin: &Pin, batch: &LeafBatch, next: &mut LeafBatch) -> bool {
+        if self.read_sibling(pin, batch, next).is_some() {
+            return true;
+        }
+        let Some(fence) = batch.next() else { return false };
+        match batch.is_forward() {
+            true => self.read_forward(pin, fence, next),
+            false => self.read_backward(pin, fence, next),
+        }
+        true
+    }
+
+    /// As [`Self::read_next`], if the next leaf hangs on the same inner node, with a sibling behind it so that this node gives
+    /// the whole interval, and if the node is as it was. Then it is responsible for what it was when somebody came down to
+    /// it, and the intervals between its separators are exactly what they say.
+    fn read_sibling(&self, pin: &Pin, batch: &LeafBatch, next: &mut LeafBatch) -> Option<()> {
+        let Place { inner: number, version, index } = batch.place()?;
+        let inner = self.inners.get(number)?;
+        // The leaf, the one behind it, and the separator between them.
+        let (index, behind, fence) = match batch.is_forward() {
+            true => (index + 1, index + 2, index + 1),
+            false => (index.checked_sub(1)?, index.checked_sub(2)?, index - 2),
+        };
+        let fence = inner.slots.key(pin, version, fence)?;
+        let (child, behind) = (inner.child(index), inner.child(behind));
+        let slots = self.leaves.get(child.number())?;
+        let leaf_version = slots.version()?;
+        inner.slots.check(version)?;
+        if let Some(behind) = self.leaves.get(behind.number()) {
+            behind.prefetch();
+        }
+        let leaf = Leaf { number: child.number(), slots, version: leaf_version };
+        next.start(batch.is_forward());
+        next.fill(pin, &leaf, 0..slots.count(), Some(fence), Some(Place { inner: number, version, index }))
     }
 
     /// Goes down to the leaf of a target and shows each inner node on the way. Nothing, if a change or a lock

@@ -25,6 +25,7 @@ use std::cmp::Ordering;
 use std::ptr;
 
 use crate::storage::epoch::Pin;
+use crate::storage::memory;
 use crate::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering as Memory, fence};
 use crate::sync::hint;
 
@@ -100,6 +101,17 @@ impl Slots {
     /// documentation of the index about two committing transactions).
     pub(super) fn is_at(&self, version: u64) -> bool {
         self.version.load(Memory::SeqCst) == version
+    }
+
+    /// Has the node fetched, for who will read it soon.
+    pub(super) fn prefetch(&self) {
+        const LINE_WORDS: usize = 8;
+        memory::prefetch(&self.version);
+        for first in (0..SLOT_COUNT).step_by(LINE_WORDS) {
+            memory::prefetch(&self.highs[first]);
+            memory::prefetch(&self.lows[first]);
+            memory::prefetch(&self.tails[first]);
+        }
     }
 
     /// The number of keys, capped so that a torn value cannot lead out of bounds.

@@ -54,7 +54,7 @@ fn remove(index: &OrderedIndex, key: &[u8]) -> bool {
 
 /// Scans to the end in one direction, batch by batch.
 pub(super) fn scan(index: &OrderedIndex, forward: bool, from: Bound<&[u8]>) -> Vec<Vec<u8>> {
-    let mut batch = LeafBatch::new();
+    let (mut batch, mut next) = (LeafBatch::new(), LeafBatch::new());
     let mut keys = Vec::new();
     let pin = epoch::pin();
     if forward {
@@ -65,9 +65,10 @@ pub(super) fn scan(index: &OrderedIndex, forward: bool, from: Bound<&[u8]>) -> V
     loop {
         keys.extend(batch.keys().map(<[u8]>::to_vec));
         assert!(index.validate(&batch.read()), "nothing has changed");
-        if !index.read_next(&pin, &mut batch) {
+        if !index.read_next(&pin, &batch, &mut next) {
             return keys;
         }
+        std::mem::swap(&mut batch, &mut next);
     }
 }
 
@@ -226,38 +227,51 @@ fn owned(bound: Bound<&[u8]>) -> Bound<Vec<u8>> {
     bound.map(<[u8]>::to_vec)
 }
 
-/// Reads one batch, checks it against the model, and remembers the interval that it covers.
-fn remember(index: &OrderedIndex, model: &Model, random: &mut Random, from: &[u8]) -> Remembered {
-    let mut batch = LeafBatch::new();
-    let forward = random.below(2) == 0;
-    let from = match random.below(5) {
-        0 => Bound::Unbounded,
-        1 | 2 => Bound::Included(from),
-        _ => Bound::Excluded(from),
+/// Reads one batch, from anywhere or behind `batch`, checks it against the model, and remembers the interval that it covers.
+fn remember(
+    index: &OrderedIndex,
+    model: &Model,
+    random: &mut Random,
+    from: &[u8],
+    batch: &mut LeafBatch,
+) -> Remembered {
+    let mut next = LeafBatch::new();
+    let goes_on = random.below(3) > 0 && index.read_next(&epoch::pin(), batch, &mut next);
+    let near = if goes_on { owned(batch.next().expect("it went on")) } else { from_any(random, from) };
+    let near = match &near {
+        Bound::Included(key) => Bound::Included(key.as_slice()),
+        Bound::Excluded(key) => Bound::Excluded(key.as_slice()),
+        Bound::Unbounded => Bound::Unbounded,
     };
-    let (low, high) = if forward {
-        index.read_forward(&epoch::pin(), from, &mut batch);
-        // The fence itself belongs to the next batch.
-        let fence = batch.next().map_or(Bound::Unbounded, |next| match next {
-            Bound::Included(fence) => Bound::Excluded(fence),
-            other => panic!("a forward scan continues at {other:?}"),
-        });
-        (owned(from), owned(fence))
-    } else {
-        index.read_backward(&epoch::pin(), from, &mut batch);
-        let fence = batch.next().map_or(Bound::Unbounded, |next| match next {
-            Bound::Excluded(fence) => Bound::Included(fence),
-            other => panic!("a backward scan continues at {other:?}"),
-        });
-        (owned(fence), owned(from))
-    };
-    let mut keys: Vec<_> = batch.keys().map(<[u8]>::to_vec).collect();
+    let forward = if goes_on { batch.is_forward() } else { random.below(2) == 0 };
+    match (goes_on, forward) {
+        (true, _) => {}
+        (false, true) => index.read_forward(&epoch::pin(), near, &mut next),
+        (false, false) => index.read_backward(&epoch::pin(), near, &mut next),
+    }
+    let fence = next.next().map_or(Bound::Unbounded, |fence| match (forward, fence) {
+        // The fence belongs to the higher one of two batches.
+        (true, Bound::Included(fence)) => Bound::Excluded(fence),
+        (false, Bound::Excluded(fence)) => Bound::Included(fence),
+        (_, other) => panic!("a scan continues at {other:?}"),
+    });
+    let (low, high) = if forward { (near, fence) } else { (fence, near) };
+    let mut keys: Vec<_> = next.keys().map(<[u8]>::to_vec).collect();
     if !forward {
         keys.reverse();
     }
-    let remembered = Remembered { read: batch.read(), low, high, keys };
+    let remembered = Remembered { read: next.read(), low: owned(low), high: owned(high), keys };
     assert_eq!(keys_in(model, &remembered), remembered.keys, "a batch is what its interval holds");
+    *batch = next;
     remembered
+}
+
+fn from_any(random: &mut Random, from: &[u8]) -> Bound<Vec<u8>> {
+    match random.below(5) {
+        0 => Bound::Unbounded,
+        1 | 2 => Bound::Included(from.to_vec()),
+        _ => Bound::Excluded(from.to_vec()),
+    }
 }
 
 /// The keys of the model in an interval; an interval that ends before it begins is empty.
@@ -290,7 +304,7 @@ fn a_read_that_validates_has_no_phantoms() {
     for round in 0..rounds {
         let mut random = Random(round);
         let (index, mut model) = (OrderedIndex::new(), Model::new());
-        let mut remembered: Vec<Remembered> = Vec::new();
+        let (mut remembered, mut batch) = (Vec::<Remembered>::new(), LeafBatch::new());
         let key_count = [40, 300, 3_000][round as usize % 3];
         for step in 0..steps {
             let growing = step / (steps / 8) % 2 == 0;
@@ -303,7 +317,7 @@ fn a_read_that_validates_has_no_phantoms() {
             }
             if random.below(8) == 0 {
                 let from = self::key(random.below(key_count));
-                remembered.push(remember(&index, &model, &mut random, &from));
+                remembered.push(remember(&index, &model, &mut random, &from, &mut batch));
             }
             if step % 16 == 0 {
                 // A read that was refused once is refused for ever: versions only grow.
@@ -330,12 +344,13 @@ fn a_reused_leaf_never_validates_an_older_read() {
     let mut old: Vec<LeafRead> = Vec::new();
     for _ in 0..3 {
         (0..count).for_each(|number| assert!(insert(&index, &number.to_be_bytes())));
-        let mut batch = LeafBatch::new();
+        let (mut batch, mut next) = (LeafBatch::new(), LeafBatch::new());
         let pin = epoch::pin();
         index.read_forward(&pin, Bound::Unbounded, &mut batch);
         let mut reads = vec![batch.read()];
-        while index.read_next(&pin, &mut batch) {
-            reads.push(batch.read());
+        while index.read_next(&pin, &batch, &mut next) {
+            reads.push(next.read());
+            std::mem::swap(&mut batch, &mut next);
         }
         assert!(old.iter().all(|read| !index.validate(read)), "a leaf's version came again");
         assert!(reads.iter().all(|read| index.validate(read)));
