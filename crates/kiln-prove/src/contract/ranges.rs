@@ -41,6 +41,7 @@ enum Operation {
     CompareAndSet(bool, Vec<u8>, bool, Option<Vec<u8>>),
     Walk(Walk),
     Prefix(Vec<u8>, bool),
+    DeleteRange(Vec<u8>, Vec<u8>),
 }
 
 #[derive(Clone, Debug)]
@@ -93,6 +94,7 @@ fn operation() -> impl Strategy<Value = Operation> {
             .prop_map(|(t, key, right, new)| Operation::CompareAndSet(t, key, right, new)),
         5 => walk().prop_map(Operation::Walk),
         2 => (key(), any::<bool>()).prop_map(|(prefix, reverse)| Operation::Prefix(prefix, reverse)),
+        1 => (key(), key()).prop_map(|(one, other)| Operation::DeleteRange(one, other)),
     ]
 }
 
@@ -245,6 +247,15 @@ fn operate(
                 expected.reverse();
             }
             assert_eq!(rows, expected);
+        }
+        Operation::DeleteRange(from, to) => {
+            let row = |(key, value): (&Vec<u8>, &Vec<u8>)| (key.clone(), value.clone());
+            assert_eq!(tx.first(&objects.0)?, model.table.first_key_value().map(row));
+            assert_eq!(tx.last(&objects.0)?, model.table.last_key_value().map(row));
+            let before = model.table.len();
+            model.table.retain(|key, _| !(from <= key && key < to));
+            let deleted = before - model.table.len();
+            assert_eq!(tx.delete_range(&objects.0, from.as_slice()..to.as_slice())?, deleted as u64);
         }
     }
     Ok(())

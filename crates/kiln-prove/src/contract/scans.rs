@@ -94,6 +94,53 @@ fn c2_a_limit_counts_rows_and_passes_deleted_keys() {
         let in_snapshot = snapshot.range(&table, row(1)..).limit(limit).map(|row| row.unwrap().0);
         assert_eq!(in_snapshot.collect::<Vec<_>>(), up);
     }
+    assert_eq!(db.snapshot().unwrap().first(&table).unwrap().unwrap().0, row(90));
+}
+
+#[test]
+fn c2_a_range_deletion_takes_exactly_the_range_and_conflicts_with_phantoms() {
+    let (db, table) = new_table(0..300);
+    let tx = db.begin().unwrap();
+    tx.put(&table, [&row(120)[..], b" own"].concat(), "own").unwrap();
+    tx.delete(&table, row(130)).unwrap();
+    assert_eq!(tx.delete_range(&table, row(100)..row(200)).unwrap(), 100);
+    assert_eq!(tx.range(&table, row(100)..row(200)).count(), 0);
+    tx.put(&table, row(150), "again").unwrap();
+    tx.commit().unwrap().forget();
+    assert_eq!(table.len(), 201);
+    let rest: Vec<_> =
+        db.snapshot().unwrap().range(&table, row(98)..row(202)).map(|row| row.unwrap().0).collect();
+    assert_eq!(rest, [98, 99, 150, 200, 201].map(row));
+    // What comes into the range, or goes, before the commit is in the way.
+    for delete in [false, true] {
+        let tx = db.begin().unwrap();
+        assert!(tx.delete_range(&table, row(240)..=row(260)).unwrap() >= 20);
+        match delete {
+            false => db.put(&table, [&row(250)[..], b" new"].concat(), "new").unwrap().forget(),
+            true => assert!(db.delete(&table, row(250)).unwrap().forget()),
+        }
+        assert!(tx.commit().unwrap_err().is_conflict());
+    }
+    assert_eq!(db.transact(|tx| tx.delete_range::<&[u8]>(&table, ..)).unwrap().forget(), 201);
+    assert!(table.is_empty());
+    let tx = db.begin().unwrap();
+    assert_eq!((tx.first(&table).unwrap(), tx.last(&table).unwrap()), (None, None));
+}
+
+#[test]
+fn estimates_are_exact_for_few_rows_and_within_a_factor_of_two_for_many() {
+    let count = 6_000;
+    for step in [1, 3_571] {
+        let (_db, table) = new_table((0..count).map(|number| number * step % count));
+        for (from, to) in [(0, 0), (17, 18), (5_000, 5_200), (5_999, 6_000), (20, 10)] {
+            assert_eq!(table.len_estimate(row(from)..row(to)), u64::from(to.saturating_sub(from)));
+        }
+        for (from, to) in [(0, count), (0, 1_000), (1_000, 4_000), (3_000, 6_000)] {
+            let (estimate, rows) = (table.len_estimate(row(from)..row(to)), u64::from(to - from));
+            assert!(rows / 2 <= estimate && estimate <= 2 * rows, "{estimate} for {rows}");
+        }
+        assert_eq!(table.len_estimate::<&[u8]>(..), u64::from(count));
+    }
 }
 
 /// Rows on disk are read once each, many at a time, and before they are asked for.

@@ -321,6 +321,12 @@ impl<'db> Transaction<'db> {
         self.write(&mut buffers, object, key, Some(value))
     }
 
+    /// Deletes a key that has been read and has a value.
+    pub(crate) fn delete_key(&self, object: u32, key: &[u8]) -> Result<()> {
+        let mut buffers = self.open_buffers()?;
+        self.write(&mut buffers, object, key, None)
+    }
+
     fn write(&self, buffers: &mut Buffers, object: u32, key: &[u8], value: Option<&[u8]>) -> Result<()> {
         self.engine.check_value(value.unwrap_or_default())?;
         self.check_entries(buffers)?;
@@ -343,8 +349,7 @@ impl<'db> Transaction<'db> {
         let key = key.as_ref();
         let existed = self.contains(object, key)?;
         if existed {
-            let mut buffers = self.open_buffers()?;
-            self.write(&mut buffers, object.handle().id, key, None)?;
+            self.delete_key(object.handle().id, key)?;
         }
         Ok(existed)
     }

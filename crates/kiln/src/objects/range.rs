@@ -113,6 +113,54 @@ impl Iterator for Range<'_, '_> {
 }
 
 impl<'db> Transaction<'db> {
+    /// The row of a table with the lowest key.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub fn first(&self, table: &Table) -> Result<Option<Row>> {
+        self.range::<&[u8]>(table, ..).limit(1).next().transpose()
+    }
+
+    /// The row of a table with the highest key.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub fn last(&self, table: &Table) -> Result<Option<Row>> {
+        self.range::<&[u8]>(table, ..).reverse().limit(1).next().transpose()
+    }
+
+    /// Deletes the rows of a table whose keys lie within the bounds, and says how many there were. Each is an entry of the
+    /// transaction: what is longer than its limits allow is deleted in several.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let db = kiln::Kiln::open(directory.path())?;
+    /// let events = db.table("events")?;
+    /// db.transact(|tx| (1..=9_u8).try_for_each(|hour| tx.put(&events, [hour], "event")))?.safe()?;
+    /// let deleted = db.transact(|tx| tx.delete_range(&events, ..[5_u8]))?.safe()?;
+    /// assert_eq!((deleted, db.get(&events, [4])?), (4, None));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Self::get`] and [`Self::put`].
+    pub fn delete_range<K: AsRef<[u8]>>(&self, table: &Table, bounds: impl RangeBounds<K>) -> Result<u64> {
+        // All are found before the first is deleted: from then on the walk would have to look for what the transaction itself
+        // has written.
+        let (mut keys, mut ends) = (Vec::new(), Vec::new());
+        let mut range = self.range(table, bounds);
+        while let Some((key, _)) = range.next_row()? {
+            keys.extend_from_slice(key);
+            ends.push(keys.len());
+        }
+        let mut begin = 0;
+        for &end in &ends {
+            self.delete_key(table.handle().id, &keys[begin..end])?;
+            begin = end;
+        }
+        Ok(ends.len() as u64)
+    }
+
     /// The rows of a table whose keys lie within the bounds, in order.
     pub fn range<'tx, K: AsRef<[u8]>>(
         &'tx self,
@@ -204,6 +252,22 @@ impl Iterator for SnapshotRange<'_> {
 }
 
 impl Snapshot<'_> {
+    /// The row of a table with the lowest key.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub fn first(&self, table: &Table) -> Result<Option<Row>> {
+        self.range::<&[u8]>(table, ..).limit(1).next().transpose()
+    }
+
+    /// The row of a table with the highest key.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub fn last(&self, table: &Table) -> Result<Option<Row>> {
+        self.range::<&[u8]>(table, ..).reverse().limit(1).next().transpose()
+    }
+
     /// The rows of a table whose keys lie within the bounds, in order.
     pub fn range<'s, K: AsRef<[u8]>>(
         &'s self,

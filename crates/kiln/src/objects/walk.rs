@@ -16,7 +16,7 @@
 
 use std::ops::{Bound, RangeBounds};
 
-use super::{HasHandle, Table};
+use super::{HasHandle, Object, Table};
 use crate::error::Result;
 use crate::kernel::write_set::is_empty_range;
 use crate::planted::{Bug, planted};
@@ -275,6 +275,25 @@ impl Walk {
         let hash = self.leaf.hashes[self.position];
         self.position += 1;
         hash
+    }
+
+    /// About how many keys there are on the way.
+    pub(super) fn estimate(mut self, table: &Table) -> u64 {
+        const LEAVES_COUNTED: usize = 16;
+        if is_empty_range(as_slice(&self.lower), as_slice(&self.upper)) {
+            return 0;
+        }
+        let mut count = 0;
+        for _ in 0..LEAVES_COUNTED {
+            if !self.take_leaf(table) {
+                return count;
+            }
+            count += self.leaf.inside as u64;
+        }
+        let (index, pin) = (table.ordered(), epoch::pin());
+        let share = index.share_below(&pin, as_slice(&self.upper), 1.0)
+            - index.share_below(&pin, as_slice(&self.lower), 0.0);
+        count.max((share * table.len() as f64) as u64)
     }
 
     /// Goes to the next leaf, or the first; false if there is none within the bounds.

@@ -277,6 +277,24 @@ impl OrderedIndex {
         next.fill(pin, &leaf, 0..slots.count(), Some(fence), Some(Place { inner: number, version, index }))
     }
 
+    /// About which share of the keys, from 0 to 1, is below a bound, as if all children of a node had as many; `unbounded` if
+    /// it is none.
+    pub(crate) fn share_below(&self, pin: &Pin, bound: Bound<&[u8]>, unbounded: f64) -> f64 {
+        let (Bound::Included(key) | Bound::Excluded(key)) = bound else { return unbounded };
+        let probe = Probe::new(key);
+        retry(|| {
+            let (mut share, mut width) = (0.0, 1.0);
+            let leaf = self.descend(pin, &Target::At(probe), |step| {
+                width /= (step.inner.slots.count() + 1) as f64;
+                share += width * step.index as f64;
+                Some(())
+            })?;
+            let (below, _) = leaf.slots.search(pin, leaf.version, &probe)?;
+            leaf.slots.check(leaf.version)?;
+            Some(share + width * below as f64 / leaf.slots.count().max(1) as f64)
+        })
+    }
+
     /// Goes down to the leaf of a target and shows each inner node on the way. Nothing, if a change or a lock
     /// was in the way: then start again.
     #[inline]
