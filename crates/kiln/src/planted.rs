@@ -133,6 +133,8 @@ bugs! {
     TailTakenTwice "tail-taken-twice" "Two commits may get the same log space." in schedules,
     CachedNotValidated "cached-not-validated" "What the read cache gave up while it was being copied is believed." in schedules,
     SingleNotValidated "single-not-validated" "A read-modify-write of one key does not look whether it has changed meanwhile." in schedules,
+    SnapshotUsedAgain "snapshot-used-again" "A snapshot reads at the version of the one before, whatever was committed since.",
+    SnapshotsOvertakeCommits "snapshots-overtake-commits" "A snapshot takes commits in progress for some of the version before." in schedules,
     LeafAheadBelieved "leaf-ahead-believed" "What a range has read ahead of the index is believed although it has changed." in schedules,
     UnpinOrdersNothing "unpin-orders-nothing" "What was done under a pin may show only after its end." in loom,
     PinOrdersNothing "pin-orders-nothing" "What is done under a pin may happen before it." in loom,

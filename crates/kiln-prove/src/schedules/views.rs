@@ -170,3 +170,25 @@ pub(super) fn a_range_over_two_leaves_is_of_one_state() {
     };
     together(vec![reader, writer]);
 }
+
+/// A snapshot has what was committed before it was opened, also when others have just opened some, and may have found that nothing
+/// was being committed.
+pub(super) fn a_snapshot_has_what_was_committed() {
+    let database = Database::new();
+    let writer = |key: &'static str| {
+        let Database { db, map, .. } = database.clone();
+        thread(move || {
+            for number in 0..2_i64 {
+                db.put(&map, key, number.to_le_bytes()).unwrap_or_else(failed).forget();
+                let snapshot = db.snapshot().unwrap_or_else(failed);
+                let read = snapshot.get(&map, key).unwrap_or_else(failed);
+                assert_eq!(self::number(read), number, "a snapshot is too old");
+            }
+        })
+    };
+    let reader = {
+        let db = database.db.clone();
+        thread(move || (0..4).for_each(|_| drop(db.snapshot().unwrap_or_else(failed))))
+    };
+    together(vec![writer("one"), writer("two"), reader]);
+}

@@ -3,43 +3,73 @@
 //! Records of closed versions are immutable and stay in the log, so a snapshot is a number: reads follow a
 //! key's older versions until they reach it. The registry of open snapshots only keeps sweeping and truncation
 //! from removing what one of them may read.
+//!
+//! **One after the other.** Closing a version interrupts every running thread. While nothing is committed the last version that
+//! was closed will do again, and the log's tail tells: the first commit of a version takes log space, since in place it could only
+//! change a record of its own version. So the last closed version has every commit if the tail has not moved since, *and* nobody who had
+//! taken space before could still join a later version. The latter holds if the tail had not moved since the closing before that one
+//! either: that one waited for all pins, and with them for everybody who had taken space until then.
 
 use std::collections::BTreeMap;
 
 use super::engine::Engine;
 use crate::planted::{Bug, planted};
+use crate::storage::record::Address;
 use crate::sync::Mutex;
 
 /// The versions at which somebody reads.
 #[derive(Default)]
 pub(crate) struct Snapshots {
-    open: Mutex<BTreeMap<u64, usize>>,
+    registry: Mutex<Registry>,
+}
+
+#[derive(Default)]
+struct Registry {
+    open: BTreeMap<u64, usize>,
+    /// Where the log ended before a version was last closed for a snapshot.
+    tail: Address,
+    /// The version that has all commits as long as the log ends there.
+    newest: Option<u64>,
+}
+
+impl Registry {
+    fn open(&mut self, version: u64) -> u64 {
+        *self.open.entry(version).or_default() += 1;
+        version
+    }
 }
 
 impl Engine {
     /// Opens a snapshot of everything committed so far. Closes a version on demand, which waits for commits in
     /// progress (microseconds), not for any device.
     pub(crate) fn open_snapshot(&self) -> u64 {
-        // Under the registry's lock, so that a sweep cannot pass the version before it is registered.
-        let mut open = self.snapshots.open.lock();
+        // Under the registry's lock, so that a sweep cannot pass the version before it is registered. One that is used again may
+        // have been passed, but no commit has superseded anything since.
+        let mut registry = self.snapshots.registry.lock();
+        let tail = self.log.tail();
+        let has_stayed = registry.tail == tail || planted(Bug::SnapshotUsedAgain);
+        if let Some(newest) = registry.newest.filter(|_| has_stayed) {
+            return registry.open(newest);
+        }
         let version = if planted(Bug::SnapshotNotClosed) { self.clock.now() } else { self.clock.close() };
-        *open.entry(version).or_default() += 1;
-        version
+        let nobody_joins = has_stayed || planted(Bug::SnapshotsOvertakeCommits);
+        registry.newest = (nobody_joins && self.log.tail() == tail).then_some(version);
+        registry.tail = tail;
+        registry.open(version)
     }
 
     /// Opens a snapshot of the durable state.
     pub(crate) fn open_durable_snapshot(&self) -> u64 {
-        let mut open = self.snapshots.open.lock();
+        let mut registry = self.snapshots.registry.lock();
         let version = match planted(Bug::DurableSnapshotTooNew) {
             true => self.clock.close(),
             false => self.hardening.horizon.local(),
         };
-        *open.entry(version).or_default() += 1;
-        version
+        registry.open(version)
     }
 
     pub(crate) fn release_snapshot(&self, version: u64) {
-        let mut open = self.snapshots.open.lock();
+        let open = &mut self.snapshots.registry.lock().open;
         if let Some(count) = open.get_mut(&version) {
             *count -= 1;
             if *count == 0 {
@@ -50,12 +80,12 @@ impl Engine {
 
     /// The version that every snapshot, open or yet to be opened, includes: what it supersedes is not needed.
     pub(crate) fn oldest_needed(&self) -> u64 {
-        let open = self.snapshots.open.lock();
+        let registry = self.snapshots.registry.lock();
         let horizon = self.hardening.horizon.local();
-        open.keys().next().map_or(horizon, |&oldest| oldest.min(horizon))
+        registry.open.keys().next().map_or(horizon, |&oldest| oldest.min(horizon))
     }
 
     pub(crate) fn snapshot_count(&self) -> usize {
-        self.snapshots.open.lock().values().sum()
+        self.snapshots.registry.lock().open.values().sum()
     }
 }
