@@ -8,11 +8,14 @@ use crate::database::Kiln;
 use crate::device::{Device, FileDevice};
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::recovery::Division;
+use crate::kernel::shares::CacheBytes;
 use crate::storage::record::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::storage::superblock::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
 
 /// At least this part of the memory is the read cache's.
 const CACHE_PART: u64 = 8;
+/// At least this part of the memory is the log's.
+const LOG_PART: u64 = 4;
 
 /// Compacting for less would write more than ten times what the application does.
 const SPACE_AMPLIFICATION_MIN: f64 = 1.1;
@@ -85,7 +88,11 @@ impl Options {
     /// Memory for records, in bytes. Default 320 MiB. The greatest power of two that leaves an eighth of it holds the
     /// tail of the record log: what was written last is read and updated there. The rest is the read cache, for older records
     /// that are on disk and are read often. So of the default the log has 256 MiB and the cache 64 MiB; of a power of two each
-    /// has half. The log never has less than two segments, nor the cache less than an eighth of what the log has.
+    /// has half. Once more records are read from disk than written, the cache gets three quarters of the memory, until it is the other way
+    /// round again. Of less memory than that takes the log has two segments, and the cache an eighth of as much besides.
+    ///
+    /// Where more is written at a time than the log's share has room for, up to [`unhardened_bytes`](Self::unhardened_bytes) of it, it
+    /// takes that memory until it has hardened.
     ///
     /// The indexes come on top: about 20 bytes for each key, and about 70 more for each key of a table;
     /// [`Statistics`](crate::Statistics) tells what each part takes. More memory means fewer reads from disk; durability does
@@ -230,9 +237,14 @@ impl Options {
     }
 
     /// The part of the memory that holds records read from disk.
-    pub(crate) fn cache_bytes(&self, segment_bytes: u64) -> u64 {
+    pub(crate) fn cache_bytes(&self, segment_bytes: u64) -> CacheBytes {
         let ring = self.ring_bytes(segment_bytes);
-        self.memory.saturating_sub(ring).max(ring / CACHE_PART)
+        let usual = self.memory.saturating_sub(ring).max(ring / CACHE_PART);
+        let most = match self.memory < ring + usual {
+            true => usual,
+            false => usual.max(self.memory - self.memory / LOG_PART),
+        };
+        CacheBytes { usual, most }
     }
 
     pub(crate) fn limits(&self, segment_bytes: u64) -> Limits {

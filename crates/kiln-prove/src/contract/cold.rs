@@ -22,7 +22,7 @@ fn sizes() -> [Options; 3] {
     [lazy(), lazy().memory(768 << 10), manual()]
 }
 
-fn key(number: u32) -> [u8; 4] {
+pub(super) fn key(number: u32) -> [u8; 4] {
     number.to_be_bytes()
 }
 
@@ -44,13 +44,31 @@ pub(super) fn make_cold(db: &Kiln, ballast: &Map) {
 }
 
 /// A database whose `count` values of 200 bytes are on disk alone.
-fn cold_database(options: &Options, disk: &SimulatedDevice, count: u32) -> (Kiln, Map) {
+pub(super) fn cold_database(options: &Options, disk: &SimulatedDevice, count: u32) -> (Kiln, Map) {
     let db = options.open_on(Arc::new(disk.clone())).unwrap();
     let map = db.map("map").unwrap();
     for number in 0..count {
         db.put(&map, key(number), [number as u8; 200]).unwrap().forget();
     }
     make_cold(&db, &db.map("ballast").unwrap());
+    (db, map)
+}
+
+/// As `cold_database`, where the read cache has got the memory that it gets where reads prevail: it forgets what it has for that.
+fn settled_database(options: &Options, disk: &SimulatedDevice, count: u32) -> (Kiln, Map) {
+    const OTHERS: u32 = 1 << 20;
+    let db = options.open_on(Arc::new(disk.clone())).unwrap();
+    let map = db.map("map").unwrap();
+    for number in (0..count).chain(OTHERS..OTHERS + 4_000) {
+        db.put(&map, key(number), [number as u8; 200]).unwrap().forget();
+    }
+    make_cold(&db, &db.map("ballast").unwrap());
+    let cache_bytes = db.statistics().read_cache_bytes;
+    let mut others: Vec<_> = (OTHERS..OTHERS + 4_000).map(key).collect();
+    while db.statistics().read_cache_bytes == cache_bytes {
+        assert!(!others.is_empty(), "the cache gets nothing");
+        db.get_many(&map, &others.split_off(others.len().saturating_sub(200)), |_, _| {}).unwrap();
+    }
     (db, map)
 }
 
@@ -122,7 +140,7 @@ fn c2_every_way_to_read_finds_the_same_on_disk_in_the_cache_and_in_memory() {
 
 #[test]
 fn c2_what_is_read_twice_comes_from_the_cache_the_second_time() {
-    let (db, map) = cold_database(&lazy().memory(1 << 20), &SimulatedDevice::new(seed()), 500);
+    let (db, map) = settled_database(&lazy().memory(1 << 20), &SimulatedDevice::new(seed()), 500);
     let read_all = || {
         let before = db.statistics();
         (0..500)
@@ -222,7 +240,7 @@ fn c2_a_read_whose_segment_is_dropped_meanwhile_looks_again() {
 fn c2_a_batch_reads_each_cold_record_once_and_ahead_of_its_operation() {
     const KEYS: u32 = 2_000;
     let disk = SimulatedDevice::new(seed());
-    let (db, map) = cold_database(&lazy().memory(4 << 20), &disk, KEYS);
+    let (db, map) = settled_database(&lazy().memory(4 << 20), &disk, KEYS);
     let keys: Vec<_> = (0..KEYS).map(key).collect();
     let before = db.statistics();
     let mut next = 0;
@@ -290,4 +308,63 @@ fn memory_is_the_budget_of_the_log_and_the_read_cache_together() {
         assert!(ring + cache <= memory && ring + cache > memory * 9 / 10, "{ring} and {cache} of {memory}");
         assert!(ring >= memory * 7 / 16 && cache >= memory / 9, "{ring} and {cache} of {memory}");
     }
+}
+
+/// A number below 16,000; of 100 there are hardly 3 that most are.
+fn popular(random: &mut Random) -> u32 {
+    let bits = random.below(15);
+    random.below(1 << bits) as u32 * 7_919 % 16_000
+}
+
+/// Where reads prevail the cache has most of the memory, and holds what is asked for often; where writes do, the log has it.
+#[test]
+fn c2_memory_goes_to_what_needs_it_and_nothing_is_found_to_be_otherwise_for_that() {
+    const MEMORY: u64 = 1 << 20;
+    let options = lazy().memory(MEMORY);
+    let db = options.open_on(Arc::new(SimulatedDevice::new(seed()))).unwrap();
+    let map = db.map("map").unwrap();
+    let mut written = vec![0_u8; 16_000];
+    let mut random = Random::new(seed());
+    let put = |at: u32, written: &mut Vec<u8>| {
+        written[at as usize] = written[at as usize].wrapping_add(1);
+        db.put(&map, key(at), [written[at as usize]; 200]).unwrap().forget();
+    };
+    let get = |at: u32, written: &Vec<u8>| {
+        assert_eq!(db.get(&map, key(at)).unwrap().unwrap(), [written[at as usize]; 200], "key {at}");
+    };
+    let shares = || {
+        let statistics = db.statistics();
+        let (log, cache) = (statistics.ring_bytes, statistics.read_cache_bytes);
+        assert!(log + cache <= MEMORY && log + cache > MEMORY * 9 / 10, "{log} and {cache}");
+        (log, cache)
+    };
+    let unshared = shares();
+    (0..16_000).for_each(|at| put(at, &mut written));
+    db.persist().unwrap();
+    for turn in 0..2 {
+        for _ in 0..6_000 {
+            get(popular(&mut random), &written);
+        }
+        let (log, cache) = shares();
+        assert!(log <= MEMORY / 4 && cache > MEMORY * 7 / 10, "turn {turn}: {log} and {cache}");
+        let before = db.statistics();
+        assert!(before.log_tail - before.log_head <= MEMORY / 4, "turn {turn}: {before:?}");
+        for _ in 0..6_000 {
+            get(popular(&mut random), &written);
+        }
+        let reads = db.statistics().cold_reads - before.cold_reads;
+        assert!(reads < 6_000 / 5, "turn {turn}: {reads} of 6000 were read from disk");
+        for number in 0..12_000 {
+            let at = random.below(16_000) as u32;
+            put(at, &mut written);
+            get(at, &written);
+            if number % 50 == 0 {
+                get(popular(&mut random), &written);
+            }
+        }
+        assert_eq!(shares(), unshared, "turn {turn}");
+    }
+    (0..16_000).for_each(|at| get(at, &written));
+    let report = db.check().unwrap();
+    assert!(report.problems.is_empty(), "{report}");
 }

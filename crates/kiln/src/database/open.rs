@@ -13,6 +13,7 @@ use crate::kernel::hardening::Hardening;
 use crate::kernel::ledger::Ledger;
 use crate::kernel::recovery::{Base, Recovered, Recovery, RecoveryReport, VERSIONS_END, VERSIONS_SKIPPED};
 use crate::kernel::session::Sessions;
+use crate::kernel::shares::Shares;
 use crate::kernel::snapshot::Snapshots;
 use crate::kernel::sweep::Graves;
 use crate::options::Options;
@@ -44,7 +45,8 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
     let memory = |error| Error::io("allocating the database's memory", error);
     let log = Log::new(options.ring_bytes(current.segment_bytes), current.segment_bytes, current.begin)
         .map_err(memory)?;
-    let cold = Cold::new(options.cache_bytes(current.segment_bytes)).map_err(memory)?;
+    let cache_bytes = options.cache_bytes(current.segment_bytes);
+    let cold = Cold::new(cache_bytes).map_err(memory)?;
     let mut base = Base::of(&device, &current, log.ring_bytes(), options.recovery.workers())?;
     let mut recovered = Recovery::new((&segments, &current), &log, &mut base, &options.recovery).run()?;
     recovered.report.clean |= is_new;
@@ -73,6 +75,7 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
         log,
         index,
         cold,
+        shares: Shares::new(cache_bytes),
         liveness: Mutex::new(liveness),
         segments: Arc::new(segments),
         superblock: Mutex::new(superblock),

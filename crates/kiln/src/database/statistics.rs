@@ -33,9 +33,9 @@ pub struct Statistics {
     pub log_head: u64,
     /// Where it ends.
     pub log_tail: u64,
-    /// Memory of the log's ring, mapped.
+    /// The log's share of the [memory](crate::Options::memory), which holds what was written last.
     pub ring_bytes: u64,
-    /// Memory of the read cache, mapped.
+    /// The read cache's share; it takes it as it fills.
     pub read_cache_bytes: u64,
     /// Memory of the hash index, mapped.
     pub hash_index_bytes: u64,
@@ -100,7 +100,7 @@ pub(super) fn collect(engine: &Engine) -> Statistics {
         log_begin: engine.log.begin(),
         log_head: engine.log.head(),
         log_tail: engine.log.tail(),
-        ring_bytes: engine.log.ring_bytes(),
+        ring_bytes: engine.log.share(),
         read_cache_bytes: engine.cold.cache.bytes(),
         hash_index_bytes: engine.index.memory_bytes(),
         hash_index_buckets: engine.index.bucket_count(),

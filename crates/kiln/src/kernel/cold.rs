@@ -7,6 +7,7 @@ use std::io;
 
 use super::engine::Engine;
 use super::read_ahead::Reads;
+use super::shares::CacheBytes;
 use crate::device::BLOCK_BYTES;
 use crate::error::Result;
 use crate::storage::extent;
@@ -30,9 +31,13 @@ pub(crate) struct Cold {
 }
 
 impl Cold {
-    pub(crate) fn new(cache_bytes: u64) -> io::Result<Cold> {
+    pub(crate) fn new(cache_bytes: CacheBytes) -> io::Result<Cold> {
+        let cache = RecordCache::new(cache_bytes.most)?;
+        if cache_bytes.usual < cache_bytes.most {
+            cache.divide(cache_bytes.usual, USUAL_RECORD_BYTES);
+        }
         Ok(Cold {
-            cache: RecordCache::new(cache_bytes)?,
+            cache,
             reads: AtomicU64::new(0),
             read_bytes: AtomicU64::new(0),
             record_bytes: AtomicU64::new(0),
@@ -49,6 +54,11 @@ impl Cold {
         bytes.min(segment_bytes - address % segment_bytes) as usize
     }
 
+    /// About how long the records read from disk lately were; 0 as long as there were none.
+    pub(crate) fn record_bytes(&self) -> u64 {
+        self.record_bytes.load(Ordering::Relaxed)
+    }
+
     /// Counts a record that was read from disk, for which so many bytes were read.
     pub(crate) fn note_read(&self, record_bytes: u64, bytes_read: u64) {
         self.reads.fetch_add(1, Ordering::Relaxed);
@@ -58,6 +68,9 @@ impl Cold {
         self.record_bytes.store((7 * before + record_bytes).div_ceil(8), Ordering::Relaxed);
     }
 }
+
+/// How long records are taken to be as long as none was read.
+const USUAL_RECORD_BYTES: u64 = 96;
 
 /// What somebody wants to know of a record: whether it is this key's, and if so its value, if its version is not too new.
 #[derive(Clone, Copy)]
@@ -172,6 +185,7 @@ impl Engine {
         let (record, bytes_read) = extent::read_record(&self.segments, address, likely_bytes)?;
         self.cold.note_read(record.shape.bytes(), bytes_read);
         self.cold.cache.admit(address, &record.as_disk_record());
+        self.share_memory();
         Ok(record)
     }
 }

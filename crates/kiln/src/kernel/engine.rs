@@ -9,6 +9,7 @@ use super::compaction::Compaction;
 use super::hardening::Hardening;
 use super::object::Objects;
 use super::session::Sessions;
+use super::shares::Shares;
 use super::snapshot::Snapshots;
 use super::sweep::Graves;
 use crate::device::DeviceLock;
@@ -32,6 +33,7 @@ pub(crate) struct Engine {
     pub(crate) log: Log,
     pub(crate) index: HashIndex,
     pub(crate) cold: Cold,
+    pub(crate) shares: Shares,
     pub(crate) liveness: Mutex<Liveness>,
     pub(crate) segments: Arc<Segments>,
     pub(crate) superblock: Mutex<SuperblockFile>,

@@ -31,6 +31,7 @@ pub(crate) mod receipt;
 pub(crate) mod recovery;
 pub(crate) mod session;
 mod session_operations;
+pub(crate) mod shares;
 pub(crate) mod single;
 pub(crate) mod snapshot;
 pub(crate) mod sweep;

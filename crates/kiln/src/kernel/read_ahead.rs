@@ -182,6 +182,7 @@ impl ReadAhead<'_> {
                 }
             }
         }
+        self.engine.share_memory();
         if finished.buffer.len() <= KEPT_BUFFER_BYTES_MAX {
             reads.buffers.push(finished.buffer);
         }

@@ -50,6 +50,11 @@ pub(super) fn a_record_is_read_whole() {
             }
         })
     };
+    // Its memory is another's from one moment to the next.
+    let divider: Box<dyn FnOnce() + Send> = {
+        let cache = cache.clone();
+        Box::new(move || cache.divide(CACHE_BYTES / 2, 64))
+    };
     // The oldest, whose memory is the next to be used again.
-    together(vec![reader([8, 16, 24]), reader([16, 200, 8]), writer(200), writer(400)]);
+    together(vec![reader([8, 16, 24]), reader([16, 200, 8]), writer(200), writer(400), divider]);
 }

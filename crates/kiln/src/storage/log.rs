@@ -22,7 +22,10 @@
 //!   its bucket's lock; all others are immutable (the hardener copies them without looking back).
 //! - Space is reserved and filled within one pin, so after [`epoch::quiesce`](super::epoch::quiesce)
 //!   everything below an earlier tail is complete.
-//! - Memory below `head` is reused only after a quiesce that follows the move of `head`.
+//! - Memory below `head` is reused, or given back to the system, only after a quiesce that follows the move of `head`.
+//!
+//! The log can do with less memory than the ring has addresses ([`Log::set_share`]): what leaves it is given back then, and
+//! provided anew when the tail comes there.
 
 use std::io;
 
@@ -54,6 +57,8 @@ struct Padded(AtomicU64);
 pub(crate) struct Log {
     ring: Words,
     ring_bytes: u64,
+    /// Memory that the log is to take of the ring.
+    share: AtomicU64,
     segment_bytes: u64,
     tail: Padded,
     /// No ordinary reservation reaches beyond; see [`Log::set_limit`].
@@ -81,6 +86,7 @@ impl Log {
         Ok(Log {
             ring: Words::new((ring_bytes / 8) as usize)?,
             ring_bytes,
+            share: AtomicU64::new(ring_bytes),
             segment_bytes,
             tail: Padded(AtomicU64::new(end + SEAL_BYTES)),
             limit: Padded(AtomicU64::new(0)),
@@ -129,7 +135,32 @@ impl Log {
         if !planted(Bug::EvictsUnderReaders) {
             epoch::quiesce();
         }
+        if self.share() < self.ring_bytes {
+            self.give_back(head);
+        }
         self.safe_head.store(head, Ordering::SeqCst);
+    }
+
+    /// Gives the memory between the safe head and `head` back: nobody reads there any more, and nobody writes there yet.
+    fn give_back(&self, head: Address) {
+        let mut from = self.safe_head.load(Ordering::SeqCst).max(head.saturating_sub(self.ring_bytes));
+        // The tail will want it again.
+        self.populated_end.store(Address::MAX, Ordering::Relaxed);
+        while from < head {
+            let to = (from + 1).next_multiple_of(self.ring_bytes).min(head);
+            self.ring.clear(((from & (self.ring_bytes - 1)) / 8) as usize, ((to - from) / 8) as usize);
+            from = to;
+        }
+    }
+
+    /// Memory that the log is to take of the ring; less than the ring has if the read cache needs it more.
+    pub(crate) fn share(&self) -> u64 {
+        self.share.load(Ordering::SeqCst)
+    }
+
+    /// Sets the log's share of memory. What is beyond it leaves when somebody [evicts](Self::evict) it.
+    pub(crate) fn set_share(&self, bytes: u64) {
+        self.share.store(bytes.min(self.ring_bytes), Ordering::SeqCst);
     }
 
     /// Recovery is done: the log goes on at `end` (a block boundary), and the memory from `head` up to there was
@@ -149,7 +180,7 @@ impl Log {
     /// comes at a fraction of the speed of commits. For one background thread.
     pub(crate) fn populate_ahead(&self) {
         const STEP_BYTES: u64 = 2 << 20;
-        let ahead = (2 * self.segment_bytes).min(self.ring_bytes / 4);
+        let ahead = (2 * self.segment_bytes).min(self.share() / 4);
         loop {
             let from = self.populated.load(Ordering::Relaxed).max(self.tail());
             let end = (from + 1).next_multiple_of(STEP_BYTES.min(self.ring_bytes));

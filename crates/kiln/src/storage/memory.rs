@@ -75,6 +75,30 @@ impl Words {
     }
 }
 
+impl Words {
+    /// Makes `count` words from `first` on zeros, and gives their memory back, but for what is less than a page. Who reads there at
+    /// the same time sees any of both; nobody else may write there.
+    pub(crate) fn clear(&self, first: usize, count: usize) {
+        const PAGE_BYTES: usize = 4096;
+        let words = &self[first..first + count];
+        let skip = (words.as_ptr() as usize).next_multiple_of(PAGE_BYTES) - words.as_ptr() as usize;
+        let (head, rest) = words.split_at((skip / 8).min(count));
+        let (pages, tail) = rest.split_at(rest.len() / (PAGE_BYTES / 8) * (PAGE_BYTES / 8));
+        // SAFETY: `pages` lies in the private anonymous mapping that `new` made, as whole pages of it, which read as zeros
+        // afterwards; everybody reads and writes there through atomics, for which zero is a valid value.
+        let is_given_back = is_mapped(self.count * 8)
+            && !pages.is_empty()
+            && unsafe {
+                let (start, bytes) = (pages.as_ptr().cast_mut().cast(), pages.len() * 8);
+                rustix::mm::madvise(start, bytes, rustix::mm::Advice::LinuxDontNeed).is_ok()
+            };
+        let rest = if is_given_back { &[] } else { pages };
+        for word in head.iter().chain(rest).chain(tail) {
+            word.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
 /// Words of a cache line.
 pub(crate) const LINE_WORDS: usize = 8;
 const LINE_BYTES: usize = LINE_WORDS * 8;

@@ -22,10 +22,13 @@
 //! probation comes to 80 and 69, one that admits only what misses twice to 83 and 79. *Rejected*: that last one. Reads ahead
 //! ([`cold`](crate::kernel::cold)) leave what they have read in the cache for who wants it, and nothing must be refused for that.
 //!
+//! How much of the memory is used, and how it is divided, can change ([`RecordCache::divide`]); then everything is forgotten.
+//!
 //! Invariants:
 //! - Readers take no lock. One copies what it needs, and then looks whether `begin` is still before the record: whoever
 //!   overwrites moves `begin` first. Writers of a shard exclude each other, and give up where they would have to wait.
 //! - Only records whose checksum was compared come in.
+//! - Whoever finds its way by the division looks afterwards whether `divided` has stayed; it is odd while the division changes.
 //! - The memory is fixed.
 
 use super::memory::Words;
@@ -40,8 +43,9 @@ const SHARD_BYTES: u64 = 4 << 20;
 const SHARDS_MAX: u64 = 64;
 /// Entries of a bucket: a cache line of them.
 const BUCKET_ENTRIES: usize = 8;
-/// The directory has an entry for so many words of records.
-const WORDS_PER_ENTRY: usize = 8;
+/// The directory has an entry for so many words of records, at least and at most, and as long as nothing is known of them.
+const WORDS_PER_ENTRY: std::ops::RangeInclusive<u64> = 4..=64;
+const WORDS_PER_ENTRY_USUAL: u64 = 8;
 /// This part of the records' memory is the probation.
 const PROBATION_PART: usize = 8;
 /// A record may take this part of its ring at most.
@@ -52,6 +56,8 @@ const CHANCES: usize = 16;
 const GAP: u64 = 0;
 
 const POSITION_BITS: u32 = 47;
+/// No entry is zero, not even a ghost's from before anything has left.
+const POSITION_FIRST: u64 = 8;
 const PROTECTED: u64 = 1 << POSITION_BITS;
 const REFERENCED: u64 = 1 << (POSITION_BITS + 1);
 const TAG_SHIFT: u32 = POSITION_BITS + 2;
@@ -89,20 +95,38 @@ impl Entry {
 /// See the module's documentation.
 pub(crate) struct RecordCache {
     words: Words,
+    /// Words of each shard, used or not.
+    shard_words: usize,
     shards: Box<[Shard]>,
-    layout: Layout,
+    /// How often the division has changed, twice.
+    divided: AtomicU64,
+    /// Words of each shard's parts.
+    division: [AtomicU64; 3],
+    dividing: Mutex<()>,
 }
 
 /// Words of each shard's parts.
 #[derive(Clone, Copy)]
-struct Layout {
+struct Division {
     directory: usize,
     probation: usize,
     protected: usize,
 }
 
-impl Layout {
-    fn shard(self) -> usize {
+impl Division {
+    /// Divides a shard's words, for records of about so many.
+    fn of(shard_words: usize, record_words: Option<u64>) -> Division {
+        // An entry and a half for each record: its neighbours in the bucket may be more than their share, and some are ghosts.
+        let per_entry = record_words.map_or(WORDS_PER_ENTRY_USUAL, |words| words * 2 / 3);
+        let per_entry = per_entry.clamp(*WORDS_PER_ENTRY.start(), *WORDS_PER_ENTRY.end()) as usize;
+        let directory = (shard_words / (per_entry + 1)).next_multiple_of(BUCKET_ENTRIES);
+        let records = shard_words.saturating_sub(directory);
+        let probation = (records / PROBATION_PART).max(BUCKET_ENTRIES);
+        let protected = records.saturating_sub(probation).max(BUCKET_ENTRIES);
+        Division { directory: directory.max(BUCKET_ENTRIES), probation, protected }
+    }
+
+    fn words(self) -> usize {
         self.directory + self.probation + self.protected
     }
 }
@@ -165,6 +189,7 @@ impl<'a> Ring<'a> {
 #[derive(Clone, Copy)]
 struct Place<'a> {
     shard: &'a Shard,
+    divided: u64,
     directory: &'a [AtomicU64],
     probation: Ring<'a>,
     protected: Ring<'a>,
@@ -177,29 +202,64 @@ impl RecordCache {
     /// The operating system's, when there is no memory.
     pub(crate) fn new(bytes: u64) -> io::Result<RecordCache> {
         let shard_count = (bytes / SHARD_BYTES).clamp(1, SHARDS_MAX);
-        let shard_words = (bytes / 8 / shard_count) as usize;
-        let directory = (shard_words / (WORDS_PER_ENTRY + 1)).next_multiple_of(BUCKET_ENTRIES);
-        let records = shard_words.saturating_sub(directory);
-        let probation = (records / PROBATION_PART).max(BUCKET_ENTRIES);
-        let protected = records.saturating_sub(probation).max(BUCKET_ENTRIES);
-        let layout = Layout { directory: directory.max(BUCKET_ENTRIES), probation, protected };
-        // Positions begin behind 0, so that no entry is zero.
-        let starts = [probation as u64, protected as u64];
+        let division = Division::of((bytes / 8 / shard_count) as usize, None);
         let shard = |_| Shard {
-            begins: starts.map(AtomicU64::new),
+            begins: [POSITION_FIRST; 2].map(AtomicU64::new),
             hits: AtomicU64::new(0),
-            writer: Mutex::new(Ends(starts)),
+            writer: Mutex::new(Ends([POSITION_FIRST; 2])),
         };
-        Ok(RecordCache {
-            words: Words::new(shard_count as usize * layout.shard())?,
+        let cache = RecordCache {
+            words: Words::new(shard_count as usize * division.words())?,
+            shard_words: division.words(),
             shards: (0..shard_count).map(shard).collect(),
-            layout,
-        })
+            divided: AtomicU64::new(0),
+            division: [0; 3].map(AtomicU64::new),
+            dividing: Mutex::new(()),
+        };
+        cache.set_division(division);
+        Ok(cache)
+    }
+
+    /// Forgets everything, and goes on with so much of the memory, for records of about `record_bytes`.
+    pub(crate) fn divide(&self, bytes: u64, record_bytes: u64) {
+        let _dividing = self.dividing.lock();
+        let shard_words = ((bytes / 8) as usize / self.shards.len()).min(self.shard_words);
+        let mut division = Division::of(shard_words, Some(1 + record_bytes / 8));
+        if division.words() > self.shard_words {
+            // Of a few words, none can be saved.
+            division = self.division();
+        }
+        self.divided.fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        for (shard, start) in self.shards.iter().zip((0..).step_by(self.shard_words)) {
+            // Whoever gets the lock later sees that the division changes.
+            let ends = shard.writer.lock();
+            for (begin, end) in shard.begins.iter().zip(ends.0) {
+                begin.store(end, Ordering::Relaxed);
+            }
+            fence(Ordering::Release);
+            self.words.clear(start, self.shard_words);
+        }
+        self.set_division(division);
+        self.divided.fetch_add(1, Ordering::Release);
+    }
+
+    fn set_division(&self, division: Division) {
+        let words = [division.directory, division.probation, division.protected];
+        for (stored, words) in self.division.iter().zip(words) {
+            stored.store(words as u64, Ordering::Relaxed);
+        }
+    }
+
+    fn division(&self) -> Division {
+        let [directory, probation, protected] =
+            [0, 1, 2].map(|part: usize| self.division[part].load(Ordering::Relaxed) as usize);
+        Division { directory, probation, protected }
     }
 
     /// The memory that it may take.
     pub(crate) fn bytes(&self) -> u64 {
-        self.words.len() as u64 * 8
+        (self.division().words() * self.shards.len()) as u64 * 8
     }
 
     /// How often a record was found.
@@ -211,7 +271,7 @@ impl RecordCache {
     /// have been shown anything.
     pub(crate) fn look<T>(&self, address: Address, look: impl FnOnce(&RecordView<'_>) -> T) -> Option<T> {
         let hash = hash_of(address);
-        let place = self.place_of(hash);
+        let place = self.place_of(hash)?;
         for slot in place.bucket(hash) {
             let entry = Entry(slot.load(Ordering::Acquire));
             let ring = place.ring(entry.part());
@@ -223,7 +283,8 @@ impl RecordCache {
                 continue;
             }
             let seen = look(&RecordView::at(&words[1..])?);
-            if !ring.holds(entry.position()) && !planted(Bug::CachedNotValidated) {
+            let holds = ring.holds(entry.position()) && self.is_still(place.divided);
+            if !holds && !planted(Bug::CachedNotValidated) {
                 return None;
             }
             if entry.0 & REFERENCED == 0 {
@@ -240,7 +301,7 @@ impl RecordCache {
     /// True if the record at `address` seems to be here. Does not count as asking for it.
     pub(crate) fn has(&self, address: Address) -> bool {
         let hash = hash_of(address);
-        let place = self.place_of(hash);
+        let Some(place) = self.place_of(hash) else { return false };
         place.bucket(hash).iter().any(|slot| {
             let entry = Entry(slot.load(Ordering::Acquire));
             entry.has_tag_of(hash) && place.ring(entry.part()).holds(entry.position())
@@ -249,18 +310,19 @@ impl RecordCache {
 
     /// True if a record of this length can be kept when it is first met.
     pub(crate) fn can_keep(&self, record_bytes: u64) -> bool {
-        record_bytes / 8 < self.layout.probation as u64 / RECORD_PART
+        record_bytes / 8 < self.division().probation as u64 / RECORD_PART
     }
 
     /// Keeps a checked record that was read at `address`, unless it is too long, or somebody else is at work on the shard.
     pub(crate) fn admit(&self, address: Address, record: &DiskRecord<'_>) {
         let hash = hash_of(address);
-        let place = self.place_of(hash);
         let words = 1 + record.shape.words() as u64;
+        let Some(mut ends) = self.shards[self.shard_of(hash)].writer.try_lock() else { return };
+        // Under the lock: the division stays as it is while this one is at work, since it must wait for it.
+        let Some(place) = self.place_of(hash) else { return };
         if words > place.protected.size() / RECORD_PART {
             return;
         }
-        let Some(mut ends) = place.shard.writer.try_lock() else { return };
         let known = place.bucket(hash).iter().map(|slot| Entry(slot.load(Ordering::Relaxed)));
         let mut known = known.filter(|entry| entry.has_tag_of(hash)).peekable();
         let is_known = known.peek().is_some();
@@ -286,20 +348,37 @@ impl RecordCache {
         place.publish(hash, part, position);
     }
 
-    fn place_of(&self, hash: u64) -> Place<'_> {
-        let number = (((hash >> 32) * self.shards.len() as u64) >> 32) as usize;
+    fn shard_of(&self, hash: u64) -> usize {
+        (((hash >> 32) * self.shards.len() as u64) >> 32) as usize
+    }
+
+    /// Where records with this hash are; `None` while the division changes.
+    fn place_of(&self, hash: u64) -> Option<Place<'_>> {
+        let divided = self.divided.load(Ordering::Acquire);
+        let division = self.division();
+        if !divided.is_multiple_of(2) || !self.is_still(divided) {
+            return None;
+        }
+        let number = self.shard_of(hash);
         let shard = &self.shards[number];
-        let start = number * self.layout.shard();
-        let words = &self.words[start..start + self.layout.shard()];
-        let (directory, records) = words.split_at(self.layout.directory);
-        let (probation, protected) = records.split_at(self.layout.probation);
+        let start = number * self.shard_words;
+        let words = &self.words[start..start + division.words()];
+        let (directory, records) = words.split_at(division.directory);
+        let (probation, protected) = records.split_at(division.probation);
         let [probation_begin, protected_begin] = &shard.begins;
-        Place {
+        Some(Place {
             shard,
+            divided,
             directory,
             probation: Ring { words: probation, begin: probation_begin },
             protected: Ring { words: protected, begin: protected_begin },
-        }
+        })
+    }
+
+    /// True if the division has not changed. Says it of what was read before the call.
+    fn is_still(&self, divided: u64) -> bool {
+        fence(Ordering::Acquire);
+        self.divided.load(Ordering::Relaxed) == divided
     }
 }
 

@@ -59,6 +59,26 @@ fn c9_whatever_is_found_is_what_was_put_in_whatever_has_made_room_for_it() {
 }
 
 #[test]
+fn c9_whatever_is_found_is_what_was_put_in_however_often_the_memory_is_divided_anew() {
+    const BYTES: u64 = 1 << 20;
+    let cache = RecordCache::new(BYTES).unwrap();
+    let (mut state, mut found) = (1, 0);
+    for turn in 0..if cfg!(miri) { 20 } else { 60_000 } {
+        if turn % 2_000 == 0 {
+            let (bytes, record_bytes) = (BYTES / (1 + random(&mut state, 8)), 1 << random(&mut state, 20));
+            cache.divide(bytes, record_bytes);
+            assert!((bytes * 9 / 10..=bytes).contains(&cache.bytes()), "{} of {bytes}", cache.bytes());
+        }
+        let number = random(&mut state, 40) * random(&mut state, 40);
+        match is_found(&cache, 64 + 8 * number) {
+            true => found += 1,
+            false => admit(&cache, 64 + 8 * number, (number as usize * 37) % 900),
+        }
+    }
+    assert!(cfg!(miri) || found > 20_000, "{found} were found");
+}
+
+#[test]
 fn what_is_read_again_and_again_stays_through_a_scan() {
     let cache = RecordCache::new(256 << 10).unwrap();
     let hot: Vec<Address> = (1..=200).map(|number| 8 * number).collect();

@@ -158,6 +158,7 @@ fn run_keeper(engine: &Arc<Engine>) {
         // A full disk shows to the commits that need the space; the next round tries again.
         let _ = engine.prepare_ahead(0);
         engine.log.populate_ahead();
+        engine.share_memory();
         engine.sweep();
         if engine.is_checkpoint_due() {
             engine.hardening.requests.lock().checkpoint = true;

@@ -21,6 +21,7 @@ use super::checkpoint::Cut;
 use super::engine::Engine;
 use super::ledger::Ledger;
 use super::sweep::Grave;
+use crate::device::BLOCK_BYTES;
 use crate::error::{Error, Result};
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
@@ -499,11 +500,29 @@ impl Engine {
         // leave the rest of two segments behind.
         let wanted = if wanted > 0 { wanted + 2 * self.log.segment_bytes() } else { 0 };
         let free = (ring / 8).max(self.log.segment_bytes()).max(wanted).min(ring);
-        let target = (tail + free).saturating_sub(ring).min(self.log.hardened());
+        let mut target = (tail + free).saturating_sub(ring);
         // A quiesce costs something, so not for every few records.
-        if target > self.log.head() + if wanted > 0 { 0 } else { free / 4 } {
+        let mut worth_it = if wanted > 0 { 0 } else { free / 4 };
+        let share = self.log.share();
+        if share < ring {
+            // Half of the share is for what was written last, and half for what will be next.
+            target = target.max(tail.saturating_sub(share / 2));
+            worth_it = worth_it.min(share / 16);
+        }
+        // Whole blocks, so that their memory can be given back.
+        let target = target.min(self.log.hardened()) / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
+        if target > self.log.head() + worth_it {
             self.log.evict(target);
         }
+    }
+
+    /// Has the log keep to its share of memory; false if somebody is hardening.
+    pub(crate) fn evict_beyond_share(&self) -> bool {
+        let Some(leader) = self.hardening.leader.try_lock() else { return false };
+        self.make_room(0);
+        self.update_limit();
+        self.let_go(leader, Covered::default());
+        true
     }
 
     /// Frees ring memory up to `target`, which is durable and needed by nobody; false if somebody is hardening.
