@@ -41,6 +41,11 @@ pub trait ReadQueue: Send + Debug {
 
     /// Waits until a read is done; `None` if there is none in flight, or the operating system gives none back any more.
     fn wait(&mut self) -> Option<FinishedRead>;
+
+    /// Has reads begin that were taken, as far as nobody need wait for that, and gives one that is done, if there is one.
+    fn take_done(&mut self) -> Option<FinishedRead> {
+        None
+    }
 }
 
 /// The queue of a device that has no better one: each read is done when it is waited for, the oldest first.

@@ -96,19 +96,33 @@ impl ReadQueue for UringReads {
             return Some(read.run());
         }
         while self.in_flight > 0 && !self.is_broken {
-            let Some((read, result)) = self.take_finished() else {
-                self.enter();
-                continue;
-            };
-            // Whatever is not simply right, such as a file system without direct I/O, is up to the ordinary read.
-            return Some(match usize::try_from(result) {
-                Ok(bytes) if bytes == read.buffer.len() => {
-                    FinishedRead { token: read.token, buffer: read.buffer, outcome: Ok(bytes) }
-                }
-                _ => read.run(),
-            });
+            match self.take_finished() {
+                Some((read, result)) => return Some(finish(read, result)),
+                None => self.enter(),
+            }
         }
         None
+    }
+
+    fn take_done(&mut self) -> Option<FinishedRead> {
+        if self.in_flight == 0 || self.is_broken {
+            return None;
+        }
+        if !self.ring.submission().is_empty() {
+            // What goes wrong here shows to who waits.
+            let _ = self.ring.submit();
+        }
+        self.take_finished().map(|(read, result)| finish(read, result))
+    }
+}
+
+/// Whatever is not simply right, such as a file system without direct I/O, is up to the ordinary read.
+fn finish(read: QueuedRead, result: i32) -> FinishedRead {
+    match usize::try_from(result) {
+        Ok(bytes) if bytes == read.buffer.len() => {
+            FinishedRead { token: read.token, buffer: read.buffer, outcome: Ok(bytes) }
+        }
+        _ => read.run(),
     }
 }
 

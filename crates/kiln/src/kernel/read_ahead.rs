@@ -10,6 +10,8 @@
 //! believe, whatever the reason, and the operation meets the reason by itself. A segment that is dropped meanwhile is one of them: its file
 //! is still open, and the address is part of the checksum, so that the records of its next use are never taken for its own.
 
+use std::collections::VecDeque;
+
 use super::cold::Cold;
 use super::engine::Engine;
 use crate::device::{AlignedBuffer, BLOCK_BYTES, FinishedRead, QueuedRead, READS_IN_FLIGHT_MAX, ReadQueue};
@@ -18,8 +20,12 @@ use crate::storage::epoch;
 use crate::storage::record::{self, Address, DiskRecord, Shape};
 use crate::sync::atomic::Ordering;
 
+/// So that one read that takes long does not leave the disk with nothing to do.
+const READS_AHEAD_MAX: usize = 4 * READS_IN_FLIGHT_MAX;
 /// Cache memory that a read in flight is to find behind it, so that it is still there when it is asked for.
 const CACHE_BYTES_PER_READ: u64 = 8 << 10;
+/// So many items beyond those that are next are looked at: where most are in memory, that is how far one must look for those that are not.
+const LOOKED_AT_AHEAD_MAX: usize = 1 << 10;
 /// Longer buffers are not kept for the next read.
 const KEPT_BUFFER_BYTES_MAX: usize = 4 * BLOCK_BYTES;
 
@@ -29,6 +35,8 @@ pub(crate) struct Reads {
     queue: Box<dyn ReadQueue>,
     buffers: Vec<AlignedBuffer>,
     in_flight: Vec<InFlight>,
+    /// The items that something was read for, and that were not run yet, in order.
+    ahead: VecDeque<usize>,
 }
 
 /// A read that was submitted; its number in the list is the read's token.
@@ -46,15 +54,18 @@ pub(crate) struct ReadAhead<'e> {
     reads: Option<Reads>,
     in_flight_count: usize,
     in_flight_max: usize,
+    /// So many reads may be done or in flight for what comes after the next group.
+    ahead_max: usize,
     /// The first item that was not looked at yet.
     next_item: usize,
 }
 
 impl Engine {
     pub(crate) fn read_ahead(&self) -> ReadAhead<'_> {
-        let in_flight_max = self.cold.cache.bytes() / CACHE_BYTES_PER_READ;
-        let in_flight_max = in_flight_max.clamp(2, READS_IN_FLIGHT_MAX as u64) as usize;
-        ReadAhead { engine: self, reads: None, in_flight_count: 0, in_flight_max, next_item: 0 }
+        let fit = (self.cold.cache.bytes() / CACHE_BYTES_PER_READ) as usize;
+        let in_flight_max = fit.clamp(2, READS_IN_FLIGHT_MAX);
+        let ahead_max = fit.clamp(2, READS_AHEAD_MAX);
+        ReadAhead { engine: self, reads: None, in_flight_count: 0, in_flight_max, ahead_max, next_item: 0 }
     }
 
     /// True if one of the keys with these hashes may be on disk alone.
@@ -91,11 +102,13 @@ impl ReadAhead<'_> {
         hash_of: impl Fn(usize) -> u64,
     ) {
         let end = first + length;
-        // No further, however long the others take: what is read must still be in the cache when its turn comes.
-        let count = count.min(end + self.in_flight_max);
+        let count = count.min(end + LOOKED_AT_AHEAD_MAX);
         self.next_item = self.next_item.max(first);
+        if let Some(reads) = &mut self.reads {
+            reads.ahead.drain(..reads.ahead.partition_point(|&item| item < first));
+        }
         loop {
-            while self.next_item < count && self.in_flight_count < self.in_flight_max {
+            while self.next_item < count && self.may_submit(length) {
                 let (item, hash) = (self.next_item, hash_of(self.next_item));
                 self.next_item += 1;
                 let candidate = {
@@ -105,10 +118,16 @@ impl ReadAhead<'_> {
                 if let Some(address) = candidate {
                     let segment_bytes = self.engine.segments.segment_bytes();
                     self.submit(item, address, self.engine.cold.likely_bytes(address, segment_bytes));
+                    self.reads.iter_mut().for_each(|reads| reads.ahead.push_back(item));
                 }
             }
             let is_for_these = |read: &InFlight| read.item.is_some_and(|item| item < end);
             let Some(reads) = &mut self.reads else { return };
+            // So that there are as many in flight as there may be while the group runs.
+            if let Some(finished) = reads.queue.take_done() {
+                self.take(finished);
+                continue;
+            }
             if !reads.in_flight.iter().any(is_for_these) {
                 return;
             }
@@ -121,6 +140,13 @@ impl ReadAhead<'_> {
             };
             self.take(finished);
         }
+    }
+
+    /// Whether there may be another read while a group of this length is next.
+    fn may_submit(&self, length: usize) -> bool {
+        // However long the group's own reads take: what is read must still be in the cache when its turn comes.
+        let ahead = self.reads.as_ref().map_or(0, |reads| reads.ahead.len());
+        self.in_flight_count < self.in_flight_max && ahead < self.ahead_max + length
     }
 
     fn submit(&mut self, item: usize, address: Address, record_bytes: usize) {
@@ -202,6 +228,7 @@ impl Drop for ReadAhead<'_> {
         }
         if self.in_flight_count == 0 {
             reads.in_flight.clear();
+            reads.ahead.clear();
             self.engine.cold.give_back(reads);
         }
     }
@@ -215,6 +242,7 @@ impl Cold {
             queue: engine.segments.read_queue(),
             buffers: Vec::new(),
             in_flight: Vec::new(),
+            ahead: VecDeque::new(),
         })
     }
 
