@@ -9,7 +9,8 @@
 //! It tells exactly what recovery would know had the log ended at its *end*, though the index changes while it is read:
 //!
 //! - *The end* is where the durable log ends when it is begun. What the hardener knows then (`ledger`, `liveness`, the
-//!   chain of seals, the deleted keys) is copied under its lock: that is small.
+//!   chain of seals, the deleted keys) is taken under its lock. Nobody hardens meanwhile, so only what is small is copied there:
+//!   the records of the system are shared, and the deleted keys, of which none is forgotten, counted.
 //! - *Entries.* A walk meets every entry that is there throughout exactly once, however buckets split. Its address is of the
 //!   key's newest record. If that lies behind the end, the chain of previous addresses leads to the newest one before it,
 //!   in memory or on disk; if there is none, the key came to be since. Compaction only ever writes behind the end, and
@@ -33,9 +34,8 @@
 use std::time::Duration;
 
 use super::engine::Engine;
-use super::ledger::Ledger;
+use super::ledger::LedgerCut;
 use super::object::ObjectKind;
-use super::sweep::Grave;
 use crate::error::{Error, Result};
 use crate::objects::{CATALOG_OBJECT, Entry, decode_entry};
 use crate::planted::{Bug, planted};
@@ -80,9 +80,10 @@ pub(crate) struct CheckpointCounts {
 pub(crate) struct Cut {
     pub(crate) end: Address,
     pub(crate) chain: Chain,
-    pub(crate) ledger: Ledger,
+    pub(crate) ledger: LedgerCut,
     pub(crate) liveness: Liveness,
-    pub(crate) graves: Vec<Grave>,
+    /// So many of the tombstones that are known.
+    pub(crate) grave_count: usize,
 }
 
 /// How much of the processor and of the disk a checkpoint may take.
@@ -189,6 +190,7 @@ impl Engine {
             return Ok(false);
         }
         let held = self.graves.hold();
+        self.fold_ledger();
         let cut = self.cut();
         let before = self.superblock.lock().current().clone();
         if cut.end <= before.checkpoint.end {
@@ -297,7 +299,7 @@ impl Taking<'_> {
     }
 
     fn write_system(&mut self) -> std::io::Result<()> {
-        let Taking { cut, writer, .. } = self;
+        let Taking { engine, cut, writer, .. } = self;
         for (object, key, value) in cut.ledger.system_records() {
             writer.add_system(SystemItem { kind: kind::RECORD, number: object.into(), key, value })?;
         }
@@ -318,9 +320,13 @@ impl Taking<'_> {
                 value: &value,
             })?;
         }
-        for grave in &cut.graves {
-            let (number, value) = (grave.object.into(), &grave.address.to_le_bytes());
-            writer.add_system(SystemItem { kind: kind::TOMBSTONE, number, key: &grave.key, value })?;
+        // While they are held there only come more behind them.
+        const GRAVES: usize = 512;
+        for first in (0..cut.grave_count).step_by(GRAVES) {
+            for grave in engine.graves.copies(first..cut.grave_count.min(first + GRAVES)) {
+                let (number, value) = (grave.object.into(), &grave.address.to_le_bytes());
+                writer.add_system(SystemItem { kind: kind::TOMBSTONE, number, key: &grave.key, value })?;
+            }
         }
         Ok(())
     }

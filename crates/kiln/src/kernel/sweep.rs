@@ -84,9 +84,14 @@ impl Graves {
         HeldGraves(self)
     }
 
-    /// A copy of the tombstones that are known.
-    pub(super) fn to_vec(&self) -> Vec<Grave> {
-        self.graves.lock().clone()
+    /// How many tombstones are known.
+    pub(super) fn len(&self) -> usize {
+        self.graves.lock().len()
+    }
+
+    /// Copies of some of them, in the order in which they came to be known.
+    pub(super) fn copies(&self, places: std::ops::Range<usize>) -> Vec<Grave> {
+        self.graves.lock().get(places).unwrap_or_default().to_vec()
     }
 
     /// True if enough of the log has hardened to look again what can be dropped.

@@ -330,16 +330,28 @@ impl Engine {
 
     /// What is known where the durable log ends.
     pub(crate) fn cut(&self) -> Cut {
-        let leader = self.hardening.leader.lock();
+        let mut leader = self.hardening.leader.lock();
         let cut = Cut {
             end: self.log.hardened(),
             chain: leader.writer.chain,
-            ledger: leader.ledger.clone(),
+            ledger: leader.ledger.cut(),
             liveness: self.liveness.lock().clone(),
-            graves: self.graves.to_vec(),
+            grave_count: self.graves.len(),
         };
         self.let_go(leader, Covered::default());
         cut
+    }
+
+    /// Has the ledger be in one piece for the next cut, in steps between which others harden.
+    pub(crate) fn fold_ledger(&self) {
+        loop {
+            let mut leader = self.hardening.leader.lock();
+            let more = leader.ledger.fold();
+            self.let_go(leader, Covered::default());
+            if !more {
+                return;
+            }
+        }
     }
 
     /// Hardens everything committed so far; waits for a hardening under way first.
