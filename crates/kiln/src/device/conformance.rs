@@ -260,39 +260,42 @@ fn threads_may_share_a_file() {
 
 #[test]
 fn reads_in_flight_come_back_each_with_its_own_bytes() {
+    on_each_device(check_reads_in_flight);
+}
+
+pub(super) fn check_reads_in_flight(device: &dyn Device) {
     const READS: u64 = 3 * READS_IN_FLIGHT_MAX as u64;
-    on_each_device(|device| {
-        let file = device.open("a", OpenMode::Create).unwrap();
-        (0..READS).for_each(|number| file.write_at(&blocks(number as u8, 1), number * BLOCK).unwrap());
-        let mut queue = device.read_queue();
-        let submit = |queue: &mut dyn ReadQueue, number: u64, bytes: usize| {
-            let (file, buffer) = (Arc::clone(&file), AlignedBuffer::new(bytes));
-            queue.submit(QueuedRead { file, offset: number * BLOCK, buffer, token: number });
-        };
-        for round in 0..3 {
-            (0..READS).for_each(|number| submit(&mut *queue, number, 4096));
-            let mut tokens = Vec::new();
-            while let Some(FinishedRead { token, buffer, outcome }) = queue.wait() {
-                assert_eq!(outcome.unwrap(), 4096);
-                assert!(buffer.iter().all(|&byte| byte == token as u8), "round {round}: read {token}");
-                tokens.push(token);
-            }
-            tokens.sort_unstable();
-            assert_eq!(tokens, (0..READS).collect::<Vec<_>>());
-        }
-        // Over the end of the file, and behind it.
-        for (number, expected) in [(READS - 1, 4096), (READS, 0)] {
-            submit(&mut *queue, number, 8192);
-            assert_eq!(queue.wait().unwrap().outcome.unwrap(), expected);
-        }
-        let odd = QueuedRead { file: file.clone(), offset: 7, buffer: AlignedBuffer::new(4096), token: 0 };
-        queue.submit(odd);
-        assert_eq!(queue.wait().unwrap().outcome.unwrap_err().kind(), ErrorKind::InvalidInput);
-        assert!(queue.wait().is_none());
-        // A queue may be dropped, and the file's name be gone, with reads in flight.
+    let file = device.open("a", OpenMode::Create).unwrap();
+    (0..READS).for_each(|number| file.write_at(&blocks(number as u8, 1), number * BLOCK).unwrap());
+    let mut queue = device.read_queue();
+    let submit = |queue: &mut dyn ReadQueue, number: u64, bytes: usize| {
+        let (file, buffer) = (Arc::clone(&file), AlignedBuffer::new(bytes));
+        queue.submit(QueuedRead { file, offset: number * BLOCK, buffer, token: number });
+    };
+    for round in 0..3 {
         (0..READS).for_each(|number| submit(&mut *queue, number, 4096));
-        device.remove("a").unwrap();
-        assert!(queue.wait().unwrap().outcome.is_ok());
-        drop(queue);
-    });
+        let mut tokens = Vec::new();
+        // Taken when they are done, or waited for.
+        while let Some(FinishedRead { token, buffer, outcome }) = queue.take_done().or_else(|| queue.wait()) {
+            assert_eq!(outcome.unwrap(), 4096);
+            assert!(buffer.iter().all(|&byte| byte == token as u8), "round {round}: read {token}");
+            tokens.push(token);
+        }
+        tokens.sort_unstable();
+        assert_eq!(tokens, (0..READS).collect::<Vec<_>>());
+    }
+    // Over the end of the file, and behind it.
+    for (number, expected) in [(READS - 1, 4096), (READS, 0)] {
+        submit(&mut *queue, number, 8192);
+        assert_eq!(queue.wait().unwrap().outcome.unwrap(), expected);
+    }
+    let odd = QueuedRead { file: file.clone(), offset: 7, buffer: AlignedBuffer::new(4096), token: 0 };
+    queue.submit(odd);
+    assert_eq!(queue.wait().unwrap().outcome.unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert!(queue.wait().is_none());
+    // A queue may be dropped, and the file's name be gone, with reads in flight.
+    (0..READS).for_each(|number| submit(&mut *queue, number, 4096));
+    device.remove("a").unwrap();
+    assert!(queue.wait().unwrap().outcome.is_ok());
+    drop(queue);
 }

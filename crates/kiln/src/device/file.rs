@@ -19,10 +19,12 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, Dir, FallocateFlags, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 
+use super::reader_threads::ReaderThreads;
 use super::{
     AlignedBuffer, BLOCK_BYTES, Device, DeviceError, DeviceFile, DeviceLock, LOCK_NAME, OpenMode, ReadQueue,
     check_aligned, check_length, check_name, check_whole_blocks, reads, uring, write_zeros,
 };
+use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// A [`Device`] on a directory of the file system.
@@ -30,8 +32,10 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 pub struct FileDevice {
     directory: OwnedFd,
     path: PathBuf,
-    /// The system has no io_uring, or does not let this process use it, as in most containers.
-    uring_refused: AtomicBool,
+    /// The system has no io_uring, or does not let this process use it, as in most containers. Once found out, it is not asked again.
+    uring_refused: Arc<AtomicBool>,
+    /// What reads then; begun with the first queue.
+    reader_threads: Mutex<Option<Arc<ReaderThreads>>>,
 }
 
 impl FileDevice {
@@ -56,7 +60,8 @@ impl FileDevice {
             sync_parent(&directory, made)
                 .map_err(|e| DeviceError::wrap("sync the parent directory of", &shown, e))?;
         }
-        Ok(FileDevice { directory, path: path.to_owned(), uring_refused: AtomicBool::new(cfg!(miri)) })
+        let uring_refused = Arc::new(AtomicBool::new(cfg!(miri)));
+        Ok(FileDevice { directory, path: path.to_owned(), uring_refused, reader_threads: Mutex::new(None) })
     }
 
     /// The directory's path, as it was given.
@@ -198,12 +203,19 @@ impl Device for FileDevice {
 
     fn read_queue(&self) -> Box<dyn ReadQueue> {
         if !self.uring_refused.load(Ordering::Relaxed) {
-            match uring::UringReads::new() {
+            match uring::UringReads::new(self.uring_refused.clone()) {
                 Ok(reads) => return Box::new(reads),
                 Err(_) => self.uring_refused.store(true, Ordering::Relaxed),
             }
         }
-        Box::new(reads::ReadsInTurn::default())
+        let mut threads = self.reader_threads.lock();
+        if threads.is_none() {
+            *threads = ReaderThreads::start().ok().map(Arc::new);
+        }
+        match &*threads {
+            Some(threads) => Box::new(threads.queue()),
+            None => Box::new(reads::ReadsInTurn::default()),
+        }
     }
 }
 

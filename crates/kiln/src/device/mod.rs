@@ -38,6 +38,7 @@ mod aligned;
 mod conformance;
 mod error;
 mod file;
+mod reader_threads;
 mod reads;
 mod simulated;
 mod uring;

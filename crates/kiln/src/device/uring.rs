@@ -4,11 +4,13 @@
 use std::fmt;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
 
 use io_uring::{IoUring, opcode, types};
 
 use super::reads::{FinishedRead, QueuedRead, ReadQueue};
 use super::{READS_IN_FLIGHT_MAX, check_aligned};
+use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// See the module's documentation.
 pub(super) struct UringReads {
@@ -20,15 +22,17 @@ pub(super) struct UringReads {
     in_flight: usize,
     /// The kernel takes no more orders. What it has is left to it for ever.
     is_broken: bool,
+    /// Told to those who would make another such queue.
+    refused: Arc<AtomicBool>,
 }
 
 impl UringReads {
     /// # Errors
     /// The operating system's, where it has no io_uring, or does not let this process use it.
-    pub(super) fn new() -> io::Result<UringReads> {
+    pub(super) fn new(refused: Arc<AtomicBool>) -> io::Result<UringReads> {
         let ring = IoUring::new(READS_IN_FLIGHT_MAX as u32)?;
         let reads = Vec::with_capacity(READS_IN_FLIGHT_MAX);
-        Ok(UringReads { ring, reads, direct: Vec::new(), in_flight: 0, is_broken: false })
+        Ok(UringReads { ring, reads, direct: Vec::new(), in_flight: 0, is_broken: false, refused })
     }
 
     /// Keeps a read until the kernel gives it back, and gives its number.
@@ -49,6 +53,7 @@ impl UringReads {
                 io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock | io::ErrorKind::ResourceBusy => {}
                 _ => {
                     self.is_broken = true;
+                    self.refused.store(true, Ordering::Relaxed);
                     return;
                 }
             }
@@ -143,5 +148,32 @@ impl Drop for UringReads {
 impl fmt::Debug for UringReads {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("UringReads").field("in_flight", &self.in_flight).finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use std::mem::ManuallyDrop;
+    use std::os::fd::{FromRawFd, OwnedFd};
+
+    use super::*;
+    use crate::device::{AlignedBuffer, Device, FileDevice, OpenMode};
+
+    /// A filter of system calls may let a process set a queue up, and not use it.
+    #[test]
+    fn a_queue_that_the_kernel_does_not_serve_gives_nothing_back_and_is_the_last() {
+        let directory = tempfile::tempdir().unwrap();
+        let device = FileDevice::open(directory.path(), false).unwrap();
+        let file = device.open("a", OpenMode::Create).unwrap();
+        let refused = Arc::new(AtomicBool::new(false));
+        // There is nothing to be tested where there is no io_uring.
+        let Ok(mut queue) = UringReads::new(refused.clone()) else { return };
+        // SAFETY: the descriptor stays the queue's, which closes it; this one is never dropped.
+        let descriptor = unsafe { OwnedFd::from_raw_fd(queue.ring.as_raw_fd()) };
+        let mut descriptor = ManuallyDrop::new(descriptor);
+        rustix::io::dup2(std::fs::File::open("/dev/null").unwrap(), &mut descriptor).unwrap();
+        queue.submit(QueuedRead { file, offset: 0, buffer: AlignedBuffer::new(4096), token: 1 });
+        assert!(queue.wait().is_none());
+        assert!(refused.load(Ordering::Relaxed));
     }
 }

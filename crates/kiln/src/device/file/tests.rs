@@ -18,6 +18,16 @@ fn temporary() -> (tempfile::TempDir, FileDevice) {
 }
 
 #[test]
+fn where_io_uring_is_refused_threads_read_and_it_is_not_asked_again() {
+    let (_directory, device) = temporary();
+    device.uring_refused.store(true, Ordering::Relaxed);
+    for _ in 0..2 {
+        crate::device::conformance::check_reads_in_flight(&device);
+        assert!(format!("{:?}", device.read_queue()).starts_with("ThreadedReads"));
+    }
+}
+
+#[test]
 fn opening_creates_the_directory_only_on_request() {
     let parent = tempfile::tempdir().unwrap();
     let path = parent.path().join("database");
