@@ -56,6 +56,10 @@ impl Error {
         Error::new(ErrorKind::Input, message)
     }
 
+    pub(crate) fn closed() -> Error {
+        Error::new(ErrorKind::Aborted, "the database is closed; open it again")
+    }
+
     pub(crate) fn conflict() -> Error {
         thread_local! {
             static CONFLICT: Error = Error::new(

@@ -42,6 +42,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use kernel::clock::Version;
 pub use kernel::hardening::horizon::{Lost, Outcome};
 pub use kernel::object::ObjectKind;
+pub use kernel::pending_read::PendingRead;
 pub use kernel::receipt::{Commit, Durable, Level, Progress, Receipt};
 pub use kernel::recovery::RecoveryReport;
 pub use kernel::session::Session;

@@ -26,6 +26,7 @@ mod interleaving;
 mod isolation;
 mod limits;
 mod no_space;
+mod pending_reads;
 mod ranges;
 mod scans;
 mod sessions;

@@ -60,13 +60,21 @@ impl Worker<'_, '_> {
     fn read(&mut self) -> kiln::Result<()> {
         let mut attempt = self.recorder.invoke(Level::Serializable);
         let (db, objects, shared) = (self.db, self.objects, self.recorder.shared);
+        // What is waited for later is the same read.
+        let is_pending = self.random.one_in(4);
         if self.random.one_in(2) {
             let key = shared.register(&mut self.random);
-            let value = at_key!(key, &objects.registers, &objects.ordered_registers, object => db.get(object, encode_key(key)));
+            let value = at_key!(key, &objects.registers, &objects.ordered_registers, object => match is_pending {
+                true => db.get_async(object, encode_key(key)).wait(),
+                false => db.get(object, encode_key(key)),
+            });
             attempt.operations.push(Operation::Read(key, decode(key, value?.as_deref())));
         } else {
             let key = shared.list(&mut self.random);
-            let value = at_key!(key, &objects.map, &objects.table, object => db.get(object, encode_key(key)));
+            let value = at_key!(key, &objects.map, &objects.table, object => match is_pending {
+                true => db.get_async(object, encode_key(key)).wait(),
+                false => db.get(object, encode_key(key)),
+            });
             attempt.operations.push(Operation::List(key, decode_list(value?.as_deref())));
         }
         self.recorder.end(attempt, Outcome::Committed(None));

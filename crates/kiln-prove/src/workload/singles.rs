@@ -70,6 +70,7 @@ impl Shift<'_> {
         let stored = self.history.latest.get(&key).cloned();
         let (old, before) = (stored.as_deref(), stored.as_deref().map(number_of));
         assert_eq!(self.db.get_with(object, VISITS, |value| value.map(number_of))?, before);
+        assert_eq!(self.db.get_async(object, VISITS).wait()?, stored.as_deref().map(<[u8]>::to_vec));
         let (version, value) = match self.random.below(6) {
             0 => {
                 let (version, sum) = told(by!(self, session, who => who.add(object, VISITS, 3)?));

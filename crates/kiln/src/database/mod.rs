@@ -99,6 +99,7 @@ impl Drop for Inner {
 impl Inner {
     fn close(&self) -> Result<()> {
         drop(self.background.lock().take());
+        self.engine.close_reader();
         open::close(&self.engine)
     }
 }

@@ -11,6 +11,7 @@ use crate::kernel::compaction::Compaction;
 use crate::kernel::engine::Engine;
 use crate::kernel::hardening::Hardening;
 use crate::kernel::ledger::Ledger;
+use crate::kernel::pending_read::Reader;
 use crate::kernel::recovery::{Base, Recovered, Recovery, RecoveryReport, VERSIONS_END, VERSIONS_SKIPPED};
 use crate::kernel::session::Sessions;
 use crate::kernel::shares::Shares;
@@ -76,6 +77,7 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
         index,
         cold,
         shares: Shares::new(cache_bytes),
+        reader: Reader::default(),
         liveness: Mutex::new(liveness),
         segments: Arc::new(segments),
         superblock: Mutex::new(superblock),

@@ -2,6 +2,7 @@
 
 use super::Kiln;
 use crate::error::Result;
+use crate::kernel::pending_read::PendingRead;
 use crate::kernel::receipt::Commit;
 use crate::kernel::single::{Decision, with_scratch};
 use crate::kernel::transaction::sum_of;
@@ -35,6 +36,35 @@ impl Kiln {
             let reading = engine.read_newest(key, &mut scratch.old)?;
             Ok(look(reading.found.then_some(&scratch.old)))
         })
+    }
+
+    /// Begins to read the newest value of a key, durable or not, without waiting for the disk. What is in memory is there at once, as with
+    /// [`Self::get`]; what is on disk is read by a thread of the database, with many reads in flight.
+    ///
+    /// The read takes place at one moment between this call and its end: it sees all that was committed before the call, and
+    /// may see what is committed until it ends. A database without background threads has none to read: there, whoever waits for the value
+    /// or polls reads it, and is held up meanwhile. Errors come with the value: those of [`Self::get`], and `Aborted` if the
+    /// database is closed before the record was read.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let db = kiln::Kiln::open(directory.path())?;
+    /// let pages = db.map("pages")?;
+    /// db.put(&pages, "index", "<html>")?.safe()?;
+    ///
+    /// // Awaited, by any executor ...
+    /// let page = async { db.get_async(&pages, "index").await };
+    /// # assert_eq!(std::pin::pin!(page).poll(&mut std::task::Context::from_waker(std::task::Waker::noop())).map(Result::unwrap),
+    /// #     std::task::Poll::Ready(Some(b"<html>".to_vec())));
+    /// // ... or many at once, by one thread.
+    /// let reads: Vec<_> = ["index", "about"].iter().map(|name| db.get_async(&pages, name)).collect();
+    /// let pages: Vec<_> = reads.into_iter().map(|read| read.wait()).collect::<Result<_, _>>()?;
+    /// assert_eq!(pages, [Some(b"<html>".to_vec()), None]);
+    /// # use std::future::Future;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn get_async<O: Object>(&self, object: &O, key: impl AsRef<[u8]>) -> PendingRead {
+        self.engine().get_pending(object, key.as_ref())
     }
 
     /// Adds to a key's value, an 8-byte little-endian integer (0 if there is none), in a transaction of its own; gives the

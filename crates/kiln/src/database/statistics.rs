@@ -47,7 +47,7 @@ pub struct Statistics {
     pub cold_reads: u64,
     /// Bytes that were read for them, in whole blocks.
     pub cold_read_bytes: u64,
-    /// Reads of disk that are in flight ahead of batches.
+    /// Reads of disk that are in flight, ahead of batches or for pending reads.
     pub reads_in_flight: u64,
     /// How often a record that is not in the log's memory was found in the read cache instead.
     pub cache_hits: u64,

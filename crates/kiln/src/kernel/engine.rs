@@ -8,12 +8,13 @@ use super::cold::Cold;
 use super::compaction::Compaction;
 use super::hardening::Hardening;
 use super::object::Objects;
+use super::pending_read::Reader;
 use super::session::Sessions;
 use super::shares::Shares;
 use super::snapshot::Snapshots;
 use super::sweep::Graves;
 use crate::device::DeviceLock;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::objects::Handle;
 use crate::options::Limits;
 use crate::storage::hash_index::{self, HashIndex};
@@ -34,6 +35,7 @@ pub(crate) struct Engine {
     pub(crate) index: HashIndex,
     pub(crate) cold: Cold,
     pub(crate) shares: Shares,
+    pub(crate) reader: Reader,
     pub(crate) liveness: Mutex<Liveness>,
     pub(crate) segments: Arc<Segments>,
     pub(crate) superblock: Mutex<SuperblockFile>,
@@ -81,7 +83,7 @@ impl Engine {
     #[inline]
     pub(crate) fn check_writable(&self) -> Result<()> {
         if self.closed.load(Ordering::Relaxed) {
-            return Err(Error::new(ErrorKind::Aborted, "the database is closed; open it again"));
+            return Err(Error::closed());
         }
         match self.hardening.horizon.failure() {
             None => Ok(()),

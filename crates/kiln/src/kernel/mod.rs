@@ -25,6 +25,7 @@ pub(crate) mod hardening;
 pub(crate) mod ledger;
 pub(crate) mod losses;
 pub(crate) mod object;
+pub(crate) mod pending_read;
 pub(crate) mod read;
 pub(crate) mod read_ahead;
 pub(crate) mod receipt;

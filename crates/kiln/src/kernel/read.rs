@@ -130,6 +130,22 @@ impl Engine {
         }
     }
 
+    /// As [`Self::read_newest`], but `None` if the key's record must be read from disk for it.
+    #[inline]
+    pub(crate) fn read_without_disk(&self, key: SingleKey<'_>, out: &mut Vec<u8>) -> Option<Reading> {
+        let SingleKey { object, hash, key } = key;
+        if let Some(reading) = self.read_at_once(object, key, hash, out) {
+            return Some(reading);
+        }
+        loop {
+            match self.read_memory(object, key, hash, out) {
+                None | Some(Memory::Retry) => {}
+                Some(Memory::Done(reading)) => return Some(reading),
+                Some(Memory::Cold(..)) => return None,
+            }
+        }
+    }
+
     fn read_memory(&self, object: u32, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Option<Memory> {
         let _pin = epoch::pin();
         let (bucket, stamp) = self.index.stamp(hash)?;

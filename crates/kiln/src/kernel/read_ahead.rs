@@ -60,6 +60,17 @@ pub(crate) struct ReadAhead<'e> {
     next_item: usize,
 }
 
+/// What came of waiting for a read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Nothing yet, or there was none.
+    Nothing,
+    /// There is nothing more to be read for the item: it is in the cache, or cannot be.
+    Done(usize),
+    /// The device gives nothing back any more.
+    Broken,
+}
+
 impl Engine {
     pub(crate) fn read_ahead(&self) -> ReadAhead<'_> {
         let fit = (self.cold.cache.bytes() / CACHE_BYTES_PER_READ) as usize;
@@ -111,35 +122,73 @@ impl ReadAhead<'_> {
             while self.next_item < count && self.may_submit(length) {
                 let (item, hash) = (self.next_item, hash_of(self.next_item));
                 self.next_item += 1;
-                let candidate = {
-                    let _pin = epoch::pin();
-                    self.engine.cold_candidate(hash)
-                };
-                if let Some(address) = candidate {
-                    let segment_bytes = self.engine.segments.segment_bytes();
-                    self.submit(item, address, self.engine.cold.likely_bytes(address, segment_bytes));
+                let candidate = self.candidate(hash);
+                if let Some(address) = candidate
+                    && self.submit(item, address, self.likely_bytes(address))
+                {
                     self.reads.iter_mut().for_each(|reads| reads.ahead.push_back(item));
                 }
             }
             let is_for_these = |read: &InFlight| read.item.is_some_and(|item| item < end);
-            let Some(reads) = &mut self.reads else { return };
             // So that there are as many in flight as there may be while the group runs.
-            if let Some(finished) = reads.queue.take_done() {
-                self.take(finished);
+            if self.take_done().is_some() {
                 continue;
             }
+            let Some(reads) = &mut self.reads else { return };
             if !reads.in_flight.iter().any(is_for_these) {
                 return;
             }
-            let Some(finished) = reads.queue.wait() else {
-                // The device gives nothing back any more.
+            if matches!(self.step(), Step::Broken) {
+                return;
+            }
+        }
+    }
+
+    /// How many more reads there may be.
+    pub(crate) fn room(&self) -> usize {
+        self.in_flight_max - self.in_flight_count
+    }
+
+    /// Whether there is something to wait for.
+    pub(crate) fn is_reading(&self) -> bool {
+        self.in_flight_count > 0
+    }
+
+    /// Begins to read what a key with this hash may have on disk; false if there is nothing, or it cannot be read ahead. Not for who
+    /// uses [`Self::up_to`], which chooses the items itself.
+    pub(crate) fn begin(&mut self, item: usize, hash: u64) -> bool {
+        self.candidate(hash).is_some_and(|address| self.submit(item, address, self.likely_bytes(address)))
+    }
+
+    /// Waits for a read that is in flight.
+    pub(crate) fn step(&mut self) -> Step {
+        let Some(reads) = self.reads.as_mut().filter(|_| self.in_flight_count > 0) else {
+            return Step::Nothing;
+        };
+        match reads.queue.wait() {
+            Some(finished) => self.take(finished).map_or(Step::Nothing, Step::Done),
+            None => {
                 self.engine.cold.in_flight.fetch_sub(self.in_flight_count as u64, Ordering::Relaxed);
                 self.in_flight_count = 0;
                 self.reads = None;
-                return;
-            };
-            self.take(finished);
+                Step::Broken
+            }
         }
+    }
+
+    /// What has come of a read that is done, if there is one.
+    pub(crate) fn take_done(&mut self) -> Option<Step> {
+        let finished = self.reads.as_mut().filter(|_| self.in_flight_count > 0)?.queue.take_done()?;
+        Some(self.take(finished).map_or(Step::Nothing, Step::Done))
+    }
+
+    fn candidate(&self, hash: u64) -> Option<Address> {
+        let _pin = epoch::pin();
+        self.engine.cold_candidate(hash)
+    }
+
+    fn likely_bytes(&self, address: Address) -> usize {
+        self.engine.cold.likely_bytes(address, self.engine.segments.segment_bytes())
     }
 
     /// Whether there may be another read while a group of this length is next.
@@ -149,14 +198,15 @@ impl ReadAhead<'_> {
         self.in_flight_count < self.in_flight_max && ahead < self.ahead_max + length
     }
 
-    fn submit(&mut self, item: usize, address: Address, record_bytes: usize) {
+    /// False if it cannot be.
+    fn submit(&mut self, item: usize, address: Address, record_bytes: usize) -> bool {
         let engine = self.engine;
-        let Ok(file) = engine.segments.file(address) else { return };
+        let Ok(file) = engine.segments.file(address) else { return false };
         let segment_bytes = engine.segments.segment_bytes();
         let (offset, skip) = block_of(address % segment_bytes);
         let bytes = (skip + record_bytes).next_multiple_of(BLOCK_BYTES);
         if offset + bytes as u64 > segment_bytes {
-            return;
+            return false;
         }
         let reads = self.reads.get_or_insert_with(|| engine.cold.take_reads(engine));
         let mut buffer = reads.buffers.pop().unwrap_or_default();
@@ -175,12 +225,13 @@ impl ReadAhead<'_> {
         self.in_flight_count += 1;
         engine.cold.in_flight.fetch_add(1, Ordering::Relaxed);
         reads.queue.submit(QueuedRead { file, offset, buffer, token: token as u64 });
+        true
     }
 
-    /// Puts what was read into the cache, or reads the rest of it.
-    fn take(&mut self, finished: FinishedRead) {
+    /// Puts what was read into the cache, or reads the rest of it. Gives the item if there is nothing more to be read for it.
+    fn take(&mut self, finished: FinishedRead) -> Option<usize> {
         let cold = &self.engine.cold;
-        let Some(reads) = &mut self.reads else { return };
+        let reads = self.reads.as_mut()?;
         let InFlight { address, item } = std::mem::take(&mut reads.in_flight[finished.token as usize]);
         self.in_flight_count -= 1;
         cold.in_flight.fetch_sub(1, Ordering::Relaxed);
@@ -212,8 +263,9 @@ impl ReadAhead<'_> {
         if finished.buffer.len() <= KEPT_BUFFER_BYTES_MAX {
             reads.buffers.push(finished.buffer);
         }
-        if let Some((item, record_bytes)) = rest {
-            self.submit(item, address, record_bytes);
+        match rest {
+            Some((item, record_bytes)) if self.submit(item, address, record_bytes) => None,
+            _ => item,
         }
     }
 }

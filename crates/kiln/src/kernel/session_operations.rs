@@ -5,6 +5,7 @@
 //! and given space before either is written, it would be the commit again.
 
 use super::batch::GROUP_KEYS;
+use super::pending_read::PendingRead;
 use super::receipt::Commit;
 use super::session::Session;
 use crate::error::Result;
@@ -26,6 +27,11 @@ use crate::objects::Object;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 impl Session {
+    /// As [`Kiln::get_async`](crate::Kiln::get_async); takes no serial number.
+    pub fn get_async<O: Object>(&self, object: &O, key: impl AsRef<[u8]>) -> PendingRead {
+        self.engine.get_pending(object, key.as_ref())
+    }
+
     /// As [`Kiln::put`](crate::Kiln::put).
     ///
     /// # Errors

@@ -214,6 +214,11 @@ impl Hardening {
         self.window
     }
 
+    /// Whether the database has background threads.
+    pub(crate) fn has_background(&self) -> bool {
+        self.background
+    }
+
     /// True once the background threads are to end.
     pub(crate) fn is_stopping(&self) -> bool {
         self.requests.lock().stop

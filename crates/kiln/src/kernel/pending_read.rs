@@ -1,0 +1,341 @@
+//! Pending reads: the value of a key that may be on disk, for who does not want to wait for it meanwhile.
+//!
+//! ```text
+//!  get_async      in memory: the value          on disk: a ticket, which the reader has, too
+//!  reader         reads it ahead, many in flight -> the ordinary read, which finds it in the read cache -> the ticket's outcome
+//!  PendingRead    awaited, waited for, asked now and then, or dropped
+//! ```
+//!
+//! So a pending read is an ordinary one, at a moment between the call and its end. One thread of the database's, the *reader*, does them
+//! all; it begins with the first. (Rejected: that whoever polls drives the device. A future that nobody polls for a while would hold up the
+//! reads of others, or need a thread besides.) Where a database has no background threads, who waits or polls reads.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use super::engine::Engine;
+use super::read_ahead::{ReadAhead, Step};
+use super::single::SingleKey;
+use crate::error::{Error, Result};
+use crate::objects::Object;
+use crate::sync::thread::{self, JoinHandle};
+use crate::sync::{Condvar, Mutex};
+
+/// What a read of one key comes to: its value, if it has one.
+type Outcome = Result<Option<Vec<u8>>>;
+
+/// A read that has begun: of [`Kiln::get_async`](crate::Kiln::get_async). It is a future for any executor; it can also be
+/// [waited](Self::wait) for, or [asked](Self::try_wait) now and then. Who drops it forgoes the value, and nothing is kept for it.
+#[must_use = "a read that nobody waits for has no effect"]
+pub struct PendingRead {
+    state: State,
+}
+
+enum State {
+    /// The outcome is known, and gone once it was given.
+    Known(Option<Outcome>),
+    /// The reader has it.
+    Sent(Arc<Ticket>),
+    /// Who wants the outcome reads.
+    Own(Box<Request>, Arc<Engine>),
+}
+
+/// A key that is asked for.
+struct Request {
+    object: u32,
+    hash: u64,
+    key: Box<[u8]>,
+}
+
+/// What the reader and a pending read have in common.
+#[derive(Default)]
+struct Ticket {
+    state: Mutex<TicketState>,
+    told: Condvar,
+}
+
+#[derive(Default)]
+struct TicketState {
+    outcome: Option<Outcome>,
+    waker: Option<Waker>,
+}
+
+/// The reader, and what it is to read.
+#[derive(Default)]
+pub(crate) struct Reader {
+    requests: Mutex<Requests>,
+    wake: Condvar,
+}
+
+#[derive(Default)]
+struct Requests {
+    waiting: VecDeque<(Request, Arc<Ticket>)>,
+    thread: Option<JoinHandle<()>>,
+    is_closed: bool,
+}
+
+impl std::fmt::Debug for PendingRead {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let is_done = match &self.state {
+            State::Known(_) => true,
+            State::Sent(ticket) => ticket.state.lock().outcome.is_some(),
+            State::Own(..) => false,
+        };
+        out.debug_struct("PendingRead").field("is_done", &is_done).finish_non_exhaustive()
+    }
+}
+
+impl PendingRead {
+    /// One that has ended already.
+    fn known(outcome: Outcome) -> PendingRead {
+        PendingRead { state: State::Known(Some(outcome)) }
+    }
+
+    /// Waits for the value.
+    ///
+    /// # Errors
+    /// As [`Kiln::get`](crate::Kiln::get); `Aborted` if the database was closed before the record was read.
+    pub fn wait(mut self) -> Result<Option<Vec<u8>>> {
+        if let State::Sent(ticket) = &self.state {
+            let mut state = ticket.state.lock();
+            while state.outcome.is_none() {
+                ticket.told.wait(&mut state);
+            }
+        }
+        self.take(None).unwrap_or_else(given_already)
+    }
+
+    /// The value, if it is there by now; `None` if not, and after it was given. Without background threads
+    /// ([`Options::background`](crate::Options::background)) it is read now.
+    ///
+    /// # Errors
+    /// As [`Self::wait`].
+    pub fn try_wait(&mut self) -> Option<Result<Option<Vec<u8>>>> {
+        self.take(None)
+    }
+
+    /// The outcome if it is known. If not, leaves a waker.
+    fn take(&mut self, waker: Option<&Waker>) -> Option<Outcome> {
+        match &mut self.state {
+            State::Known(outcome) => outcome.take(),
+            State::Sent(ticket) => {
+                let mut state = ticket.state.lock();
+                match state.outcome.take() {
+                    None => {
+                        if let Some(waker) = waker {
+                            state.waker = Some(waker.clone());
+                        }
+                        None
+                    }
+                    outcome => {
+                        drop(state);
+                        self.state = State::Known(None);
+                        outcome
+                    }
+                }
+            }
+            State::Own(request, engine) => {
+                let outcome = engine.check_open().and_then(|()| engine.read_requested(request));
+                self.state = State::Known(None);
+                Some(outcome)
+            }
+        }
+    }
+}
+
+fn given_already() -> Outcome {
+    Err(Error::input("this read's value was given already"))
+}
+
+impl Future for PendingRead {
+    type Output = Result<Option<Vec<u8>>>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if matches!(self.state, State::Known(None)) {
+            return Poll::Ready(given_already());
+        }
+        self.take(Some(context.waker())).map_or(Poll::Pending, Poll::Ready)
+    }
+}
+
+impl Ticket {
+    fn tell(&self, outcome: Outcome) {
+        let mut state = self.state.lock();
+        state.outcome = Some(outcome);
+        let waker = state.waker.take();
+        drop(state);
+        self.told.notify_all();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+impl Engine {
+    /// Begins to read a key.
+    pub(crate) fn get_pending<O: Object>(self: &Arc<Self>, object: &O, key: &[u8]) -> PendingRead {
+        let key = match self.single_key(object, key) {
+            Ok(key) => key,
+            Err(error) => return PendingRead::known(Err(error)),
+        };
+        let mut value = Vec::new();
+        match self.read_without_disk(key, &mut value) {
+            Some(reading) => PendingRead::known(Ok(reading.found.then_some(value))),
+            None => self.read_pending(key),
+        }
+    }
+
+    /// Begins to read a key that is not in memory.
+    fn read_pending(self: &Arc<Self>, key: SingleKey<'_>) -> PendingRead {
+        let request = Request { object: key.object, hash: key.hash, key: key.key.into() };
+        if !self.hardening.has_background() {
+            return PendingRead { state: State::Own(Box::new(request), self.clone()) };
+        }
+        let mut requests = self.reader.requests.lock();
+        if requests.is_closed {
+            return PendingRead::known(Err(Error::closed()));
+        }
+        if requests.thread.is_none() {
+            let engine = self.clone();
+            let thread = thread::Builder::new().name("kiln-reader".to_owned());
+            match thread.spawn(move || engine.run_reader()) {
+                Ok(thread) => requests.thread = Some(thread),
+                // The system has no thread to spare.
+                Err(_) => return PendingRead { state: State::Own(Box::new(request), self.clone()) },
+            }
+        }
+        let ticket = Arc::new(Ticket::default());
+        requests.waiting.push_back((request, ticket.clone()));
+        drop(requests);
+        self.reader.wake.notify_one();
+        PendingRead { state: State::Sent(ticket) }
+    }
+
+    /// Ends the reader, and all reads that are pending. Those who wait for them are told that the database is closed.
+    pub(crate) fn close_reader(&self) {
+        let mut requests = self.reader.requests.lock();
+        requests.is_closed = true;
+        let thread = requests.thread.take();
+        drop(requests);
+        self.reader.wake.notify_one();
+        // The last handle may have been dropped by a waker on the reader itself, which cannot await itself.
+        if let Some(thread) = thread.filter(|thread| thread.thread().id() != thread::current().id()) {
+            // A panic there has been reported by the panic hook.
+            let _ = thread.join();
+        }
+    }
+
+    fn check_open(&self) -> Result<()> {
+        match self.closed.load(crate::sync::atomic::Ordering::SeqCst) {
+            true => Err(Error::closed()),
+            false => Ok(()),
+        }
+    }
+
+    fn read_requested(&self, request: &Request) -> Outcome {
+        let Request { object, hash, key } = request;
+        let mut value = Vec::new();
+        let reading = self.read_newest(SingleKey { object: *object, hash: *hash, key }, &mut value)?;
+        Ok(reading.found.then_some(value))
+    }
+
+    fn run_reader(&self) {
+        let mut reading = Reading { engine: self, ahead: self.read_ahead(), slots: Vec::new() };
+        let mut begun = Vec::new();
+        loop {
+            {
+                let mut requests = self.reader.requests.lock();
+                while requests.waiting.is_empty() && !reading.ahead.is_reading() && !requests.is_closed {
+                    self.reader.wake.wait(&mut requests);
+                }
+                if requests.is_closed {
+                    reading.tell_closed(std::mem::take(&mut requests.waiting), requests);
+                    return;
+                }
+                let room = reading.ahead.room();
+                let count = requests.waiting.len().min(room);
+                begun.extend(requests.waiting.drain(..count));
+            }
+            begun.drain(..).for_each(|(request, ticket)| reading.begin(request, ticket));
+            reading.step();
+        }
+    }
+}
+
+/// What the reader is at.
+struct Reading<'e> {
+    engine: &'e Engine,
+    ahead: ReadAhead<'e>,
+    /// What is in flight, by the number of its read.
+    slots: Vec<Option<(Request, Arc<Ticket>)>>,
+}
+
+impl Reading<'_> {
+    fn begin(&mut self, request: Request, ticket: Arc<Ticket>) {
+        if is_dropped(&ticket) {
+            return;
+        }
+        let free = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
+        if self.ahead.begin(free, request.hash) {
+            if free == self.slots.len() {
+                self.slots.push(None);
+            }
+            self.slots[free] = Some((request, ticket));
+        } else {
+            self.end(&request, &ticket);
+        }
+    }
+
+    /// Waits until something that is in flight is done, and takes what else is.
+    fn step(&mut self) {
+        let mut step = Some(self.ahead.step());
+        while let Some(taken) = step {
+            self.note(taken);
+            step = self.ahead.take_done();
+        }
+    }
+
+    fn note(&mut self, step: Step) {
+        match step {
+            Step::Nothing => {}
+            Step::Done(slot) => {
+                if let Some((request, ticket)) = self.slots[slot].take() {
+                    self.end(&request, &ticket);
+                }
+            }
+            Step::Broken => {
+                for (request, ticket) in std::mem::take(&mut self.slots).into_iter().flatten() {
+                    self.end(&request, &ticket);
+                }
+            }
+        }
+    }
+
+    /// Reads the key as everybody does: what was read for it is in the cache, unless it was not fit to be.
+    fn end(&self, request: &Request, ticket: &Arc<Ticket>) {
+        if !is_dropped(ticket) {
+            ticket.tell(self.engine.read_requested(request));
+        }
+    }
+
+    fn tell_closed(
+        self,
+        waiting: VecDeque<(Request, Arc<Ticket>)>,
+        requests: crate::sync::MutexGuard<'_, Requests>,
+    ) {
+        // Wakers may do anything.
+        drop(requests);
+        let in_flight = self.slots.into_iter().flatten();
+        for (_, ticket) in in_flight.chain(waiting) {
+            ticket.tell(Err(Error::closed()));
+        }
+    }
+}
+
+/// Nobody waits for it any more.
+fn is_dropped(ticket: &Arc<Ticket>) -> bool {
+    Arc::strong_count(ticket) == 1
+}
