@@ -76,7 +76,7 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
         log,
         index,
         cold,
-        shares: Shares::new(cache_bytes),
+        shares: Shares::new(cache_bytes, opened_end),
         reader: Reader::default(),
         liveness: Mutex::new(liveness),
         segments: Arc::new(segments),

@@ -15,6 +15,7 @@
 
 use super::cold::Cold;
 use super::engine::Engine;
+use crate::device::BLOCK_BYTES;
 use crate::storage::log::Log;
 use crate::storage::record::{Address, HEADER_BYTES};
 use crate::sync::Mutex;
@@ -34,7 +35,7 @@ pub(crate) struct Shares {
 }
 
 /// Where things were when the shares were looked at last.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct Decided {
     reads: u64,
     tail: Address,
@@ -42,8 +43,9 @@ struct Decided {
 }
 
 impl Shares {
-    pub(crate) fn new(cache: CacheBytes) -> Shares {
-        Shares { cache, decided: Mutex::new(Decided::default()) }
+    /// For a log that goes on at `tail`.
+    pub(crate) fn new(cache: CacheBytes, tail: Address) -> Shares {
+        Shares { cache, decided: Mutex::new(Decided { reads: 0, tail, is_reading: false }) }
     }
 }
 
@@ -86,6 +88,30 @@ impl Engine {
                 log.set_share(log.ring_bytes());
             }
             _ => {}
+        }
+    }
+
+    /// Frees ring memory before commits have to wait for it, and what is beyond the log's share, but no more than that: what was
+    /// evicted must be read from disk by whoever updates it next.
+    pub(super) fn make_room(&self, wanted: u64) {
+        let (tail, ring) = (self.log.tail(), self.log.ring_bytes());
+        // The longest record always fits into a segment; a large transaction may want more, and besides its records it may
+        // leave the rest of two segments behind.
+        let wanted = if wanted > 0 { wanted + 2 * self.log.segment_bytes() } else { 0 };
+        let free = (ring / 8).max(self.log.segment_bytes()).max(wanted).min(ring);
+        let mut target = (tail + free).saturating_sub(ring);
+        // A quiesce costs something, so not for every few records.
+        let mut worth_it = if wanted > 0 { 0 } else { free / 4 };
+        let share = self.log.share();
+        if share < ring {
+            // Half of the share is for what was written last, and half for what will be next.
+            target = target.max(tail.saturating_sub(share / 2));
+            worth_it = worth_it.min(share / 16);
+        }
+        // Whole blocks, so that their memory can be given back.
+        let target = target.min(self.log.hardened()) / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
+        if target > self.log.head() + worth_it {
+            self.log.evict(target);
         }
     }
 }

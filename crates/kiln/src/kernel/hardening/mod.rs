@@ -21,7 +21,6 @@ use super::checkpoint::Cut;
 use super::engine::Engine;
 use super::ledger::Ledger;
 use super::sweep::Grave;
-use crate::device::BLOCK_BYTES;
 use crate::error::{Error, Result};
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
@@ -507,30 +506,6 @@ impl Engine {
         let covered = hardening.horizon.publish(version);
         hardening.last_waiters.store(covered.waiter_count(), Ordering::Relaxed);
         covered
-    }
-
-    /// Frees ring memory before commits have to wait for it, but no more than that: what was evicted must be read
-    /// from disk by whoever updates it next.
-    fn make_room(&self, wanted: u64) {
-        let (tail, ring) = (self.log.tail(), self.log.ring_bytes());
-        // The longest record always fits into a segment; a large transaction may want more, and besides its records it may
-        // leave the rest of two segments behind.
-        let wanted = if wanted > 0 { wanted + 2 * self.log.segment_bytes() } else { 0 };
-        let free = (ring / 8).max(self.log.segment_bytes()).max(wanted).min(ring);
-        let mut target = (tail + free).saturating_sub(ring);
-        // A quiesce costs something, so not for every few records.
-        let mut worth_it = if wanted > 0 { 0 } else { free / 4 };
-        let share = self.log.share();
-        if share < ring {
-            // Half of the share is for what was written last, and half for what will be next.
-            target = target.max(tail.saturating_sub(share / 2));
-            worth_it = worth_it.min(share / 16);
-        }
-        // Whole blocks, so that their memory can be given back.
-        let target = target.min(self.log.hardened()) / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
-        if target > self.log.head() + worth_it {
-            self.log.evict(target);
-        }
     }
 
     /// Has the log keep to its share of memory; false if somebody is hardening.
