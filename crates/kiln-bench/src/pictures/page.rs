@@ -42,7 +42,7 @@ const METHOD: &[&str] = &[
      at the end counts.",
     "Floors are what the machine can do: \"memory\" keeps data in memory behind one lock, \"device\" writes and syncs 4 KiB, \
      \"generator\" is the load with no engine. A floor's bar that is cut off would be longer than there is room for.",
-    "Every value that is read is checked; a wrong result fails the run. Of operations faster than 10 us, one in 64 is timed.",
+    "Every value that is read is checked; a wrong result fails the run. Of operations faster than 10 us, one in 61 is timed.",
 ];
 
 /// The whole page.

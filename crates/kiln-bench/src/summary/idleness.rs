@@ -1,40 +1,105 @@
 //! Whether the machine had nothing else to do: what was measured on a busy one is no measure of an engine.
+//!
+//! It is judged by group, which is everything that is compared with each other, over all its rounds: a single measurement of a
+//! tenth of a second is too short for the ticks that the kernel counts in. What is said names the workloads to measure again.
 
-use crate::report::Samples;
+use std::fmt::Write as _;
+
+use super::cells::{Group, groups};
+use crate::machine::{OTHERS_MAX, STEAL_MAX};
 use crate::results::Row;
 
-/// With more of the processors' time taken by other processes, a machine was busy.
-const OTHERS_MAX: f64 = 0.05;
-/// With more of it taken by other machines on the same hardware, too.
-const STEAL_MAX: f64 = 0.02;
+/// So many disturbed groups are named.
+const NAMED_MAX: usize = 6;
 
-/// What others took of the processors' time.
-pub(crate) fn text(rows: &[Row]) -> String {
-    let part = |field: fn(&Row) -> f64| {
-        let mut samples = Samples::default();
-        rows.iter().for_each(|row| samples.push(100.0 * field(row)));
-        format!("{:.1}% (at worst {:.1}%)", samples.median(), samples.max())
-    };
-    format!(
-        "Other processes took {} of the processors' time, other machines {}.",
-        part(|row| row.others),
-        part(|row| row.steal)
-    )
+/// What others took of the processors' time while something was measured.
+#[derive(Clone, Copy, Default)]
+struct Taken {
+    seconds: f64,
+    /// Seconds times parts.
+    others: f64,
+    steal: f64,
 }
 
-/// What to say of rows that were measured while the machine was busy, if any were.
-pub(crate) fn warning(rows: &[Row]) -> Option<String> {
-    let busy = rows.iter().filter(|row| row.others > OTHERS_MAX || row.steal > STEAL_MAX).count();
-    let worst = |field: fn(&Row) -> f64| 100.0 * rows.iter().map(field).fold(0.0, f64::max);
-    (busy > 0).then(|| {
+impl Taken {
+    fn of<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Taken {
+        rows.into_iter().fold(Taken::default(), |sum, row| {
+            let seconds = row.seconds + row.persist_s;
+            Taken {
+                seconds: sum.seconds + seconds,
+                others: sum.others + seconds * row.others,
+                steal: sum.steal + seconds * row.steal,
+            }
+        })
+    }
+
+    fn of_group(group: &Group<'_>) -> Taken {
+        Taken::of(group.cells.iter().flat_map(|cell| cell.rows.iter().copied()))
+    }
+
+    fn part_of_others(self) -> f64 {
+        (self.others / self.seconds.max(1e-9)).max(0.0)
+    }
+
+    fn part_of_steal(self) -> f64 {
+        self.steal / self.seconds.max(1e-9)
+    }
+
+    fn is_too_much(self) -> bool {
+        self.part_of_others() > OTHERS_MAX || self.part_of_steal() > STEAL_MAX
+    }
+
+    fn text(self) -> String {
         format!(
-            "{busy} of {} measurements were made on a busy machine: other processes took up to {:.1}% of the processors, other \
-             machines up to {:.1}%. Measure again when it is idle.",
-            rows.len(),
-            worst(|row| row.others),
-            worst(|row| row.steal)
+            "other processes {:.1}%, other machines {:.1}%",
+            100.0 * self.part_of_others(),
+            100.0 * self.part_of_steal()
         )
-    })
+    }
+}
+
+/// What others took of the processors' time: of all measurements together.
+pub(crate) fn text(rows: &[Row]) -> String {
+    format!("Of the processors' time others took: {}.", Taken::of(rows).text())
+}
+
+/// What to say of groups that were measured while the machine was busy, if any were.
+pub(crate) fn warning(rows: &[Row]) -> Option<String> {
+    let groups = groups(rows);
+    let mut busy: Vec<(&Group<'_>, Taken)> = groups
+        .iter()
+        .map(|group| (group, Taken::of_group(group)))
+        .filter(|(_, taken)| taken.is_too_much())
+        .collect();
+    let excess = |taken: Taken| (taken.part_of_others() / OTHERS_MAX).max(taken.part_of_steal() / STEAL_MAX);
+    busy.sort_by(|(_, a), (_, b)| excess(*b).total_cmp(&excess(*a)));
+    let seconds: f64 = busy.iter().map(|(_, taken)| taken.seconds).sum();
+    let mut text = format!(
+        "{} of {} comparisons, {:.0}% of the measured time, were made while others used more than {:.0}% of the processors (or \
+         other machines more than {:.0}%): stop what else runs and measure these again. Worst:",
+        busy.len(),
+        groups.len(),
+        100.0 * seconds / Taken::of(rows).seconds.max(1e-9),
+        100.0 * OTHERS_MAX,
+        100.0 * STEAL_MAX
+    );
+    for (at, (group, taken)) in busy.iter().take(NAMED_MAX).enumerate() {
+        let separator = if at == 0 { "" } else { ";" };
+        let (workload, load) = (&group.task.workload, group.task.load());
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{separator} {workload}, {load}, {}: {}", group.promise.text(), taken.text());
+    }
+    text.push('.');
+    (!busy.is_empty()).then_some(text)
+}
+
+/// What the reader of a run's tables must know about the machine.
+pub(crate) fn verdict(rows: &[Row], load_before: f64) -> String {
+    let whole = format!("{} Load before the run: {load_before:.2}.", text(rows));
+    match warning(rows) {
+        Some(warning) => format!("THE MACHINE WAS NOT IDLE. {whole}\n{warning}"),
+        None => format!("The machine was idle otherwise, in every comparison. {whole}"),
+    }
 }
 
 #[cfg(test)]
@@ -43,18 +108,41 @@ mod tests {
     use crate::engines::catalog::Mode;
     use crate::summary::tests::sample;
 
+    fn rounds(workload: &str, others: &[f64], steal: f64) -> Vec<Row> {
+        let rows = (0..).zip(others);
+        rows.map(|(round, &others)| Row { others, steal, ..sample("kiln", Mode::Fast, workload, round, 1.0) })
+            .collect()
+    }
+
     #[test]
-    fn a_busy_machine_is_reported_with_how_busy_it_was() {
-        let mut rows: Vec<Row> = (0..3).map(|round| sample("kiln", Mode::Fast, "read", round, 1.0)).collect();
-        assert_eq!(warning(&rows), None);
-        rows[0].others = 0.05;
-        rows[0].steal = 0.02;
-        assert_eq!(warning(&rows), None);
-        rows[1].others = 0.25;
-        rows[2].steal = 0.03;
+    fn what_is_too_much_is_the_mean_of_a_comparison_and_not_one_short_measurement() {
+        // Ticks are coarse: what one measurement has too much, another has too little.
+        let quiet = rounds("read", &[0.30, -0.15, -0.05], 0.01);
+        assert_eq!(warning(&quiet), None);
+        assert!(verdict(&quiet, 0.5).starts_with("The machine was idle otherwise"));
+        assert!(text(&quiet).contains("other processes 3.3%, other machines 1.0%"), "{}", text(&quiet));
+        assert!(text(&rounds("read", &[-0.1], 0.0)).contains("other processes 0.0%"));
+    }
+
+    #[test]
+    fn a_busy_comparison_is_named_with_its_part_of_the_run() {
+        let mut rows = rounds("read", &[0.05, 0.05, 0.05], 0.01);
+        rows.extend(rounds("update", &[0.2], 0.0));
+        assert!(
+            warning(&rows).is_some_and(|text| text.starts_with("1 of 2 comparisons, 25% of the measured"))
+        );
+        rows.extend(rounds("insert", &[0.0], 0.4));
         let warning = warning(&rows).unwrap();
-        assert!(warning.starts_with("2 of 3 ") && warning.contains("25.0%") && warning.contains("3.0%"));
-        let text = text(&rows);
-        assert!(text.contains("5.0% (at worst 25.0%)") && text.contains("2.0% (at worst 3.0%)"), "{text}");
+        assert!(warning.starts_with("2 of 3 comparisons, 40%"), "{warning}");
+        // The worst comes first.
+        let worst = warning.split("Worst:").nth(1).unwrap();
+        assert!(
+            worst
+                .starts_with(" insert, 1 thread, durable later: other processes 0.0%, other machines 40.0%;")
+        );
+        assert!(
+            worst.ends_with("update, 1 thread, durable later: other processes 20.0%, other machines 0.0%.")
+        );
+        assert!(verdict(&rows, 0.5).starts_with("THE MACHINE WAS NOT IDLE."));
     }
 }
