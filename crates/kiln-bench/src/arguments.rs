@@ -162,7 +162,7 @@ pub(crate) struct RunSettings {
     /// Only these workloads [default: the profile's; see kiln-bench list].
     #[arg(long, value_delimiter = ',')]
     pub(crate) workloads: Vec<String>,
-    /// Keys in each database [default: 200000 in tables and 1000000 in maps, or ten and five times as many with --profile full].
+    /// Keys in each database [default: 200000 in tables, 1000000 in maps and 655360 of cold-*; ten, five and four times as many with --profile full].
     #[arg(long, value_parser = clap::value_parser!(u64).range(1000..=1 << 34))]
     pub(crate) records: Option<u64>,
     /// Numbers of client threads.
@@ -171,11 +171,16 @@ pub(crate) struct RunSettings {
     /// Seconds of one measurement [default: 0.1, or 1 with --profile full].
     #[arg(long, value_parser = seconds)]
     pub(crate) seconds: Option<Duration>,
-    /// Rounds of alternating measurements [default: 5].
+    /// Rounds of alternating measurements: neither fewer nor more [default: 5 to 30, or 5 to 9 with --profile full: those whose ratio to
+    /// Kiln is unsure are measured more often].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: Option<u32>,
-    /// Kiln's vulnerability windows: how long a fast commit may stay undurable.
-    #[arg(long, value_delimiter = ',', default_value = "100ms,5s", value_parser = humantime::parse_duration)]
+    /// Rounds beyond the first ones only while the run takes no longer than this [default: 4m30s; none with --profile full].
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub(crate) time_limit: Option<Duration>,
+    /// Kiln's vulnerability windows: how long a fast commit may stay undurable [default: 100ms, as a quick round is
+    /// shorter than longer ones; 100ms,5s with --profile full].
+    #[arg(long, value_delimiter = ',', value_parser = humantime::parse_duration)]
     pub(crate) window: Vec<Duration>,
     /// How keys are chosen [default: as the workload says].
     #[arg(long, value_enum)]
@@ -186,10 +191,11 @@ pub(crate) struct RunSettings {
     /// Bytes of a value, 8 to 1048576 [default: 100 in tables, 8 in maps].
     #[arg(long)]
     pub(crate) value_bytes: Option<usize>,
-    /// Keys of each operation of the map-* workloads: read, written or changed together.
-    #[arg(long, default_value_t = 1, value_parser = batch)]
-    pub(crate) batch: usize,
-    /// Memory for caching of each database, in MiB; for Kiln, its log's [default: 256, or 1024 with --profile full].
+    /// Keys of each operation of the map-* and cold-* workloads: read, written or changed together [default: 1, cold-* 64].
+    #[arg(long, value_parser = batch)]
+    pub(crate) batch: Option<usize>,
+    /// Memory for caching of each database, in MiB; for Kiln, its log's [default: 256, or 1024 with --profile full; cold-* as
+    /// they say].
     #[arg(long, value_parser = clap::value_parser!(u64).range(64..=1 << 20))]
     pub(crate) cache: Option<u64>,
     /// Where the data goes: a directory that is not there, is empty, or was left by an earlier run. It is removed at the end.
@@ -198,6 +204,12 @@ pub(crate) struct RunSettings {
     /// Also write every measurement to this file, one JSON object a line. The file must not be there.
     #[arg(long)]
     pub(crate) json: Option<PathBuf>,
+    /// Go on with the run that was interrupted: what --json has already is not measured again, the rest is added to it.
+    #[arg(long, requires = "json")]
+    pub(crate) resume: bool,
+    /// Only say what would be measured, how long that takes, about, and how much room it needs.
+    #[arg(long)]
+    pub(crate) plan: bool,
 }
 
 fn threads(text: &str) -> Result<usize, String> {
@@ -209,8 +221,8 @@ fn threads(text: &str) -> Result<usize, String> {
 
 fn batch(text: &str) -> Result<usize, String> {
     match text.parse() {
-        Ok(batch @ 1..=1000) => Ok(batch),
-        _ => Err("between 1 and 1000 keys are possible".to_owned()),
+        Ok(batch @ 1..=1024) => Ok(batch),
+        _ => Err("between 1 and 1024 keys are possible".to_owned()),
     }
 }
 

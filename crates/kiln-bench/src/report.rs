@@ -2,6 +2,10 @@
 
 use std::fmt::Write as _;
 
+/// A median ratio is sure enough with a standard error up to this: two runs then differ by more than a seventh in one case of a
+/// hundred.
+pub(crate) const SURE: f64 = 0.035;
+
 /// The values of one cell over all rounds.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Samples(Vec<f64>);
@@ -31,6 +35,30 @@ impl Samples {
     /// The largest value.
     pub(crate) fn max(&self) -> f64 {
         self.0.iter().copied().fold(f64::NAN, f64::max)
+    }
+
+    /// How far the median of such a row of values is likely to be from the true one, as a part of it: the standard error that
+    /// values from a normal distribution with the same quartiles would give it. One stray value of five says nothing, two do. Infinite
+    /// for fewer than two values.
+    pub(crate) fn error_of_median(&self) -> f64 {
+        // The distance of the quartiles over the standard deviation, and the median's standard error over that of the mean.
+        const QUARTILES: f64 = 1.349;
+        const MEDIAN: f64 = 1.2533;
+        let median = self.median();
+        if self.0.len() < 2 || !median.is_normal() {
+            return f64::INFINITY;
+        }
+        let deviation = (self.quantile(0.75) - self.quantile(0.25)) / QUARTILES;
+        MEDIAN * deviation / (self.0.len() as f64).sqrt() / median.abs()
+    }
+
+    /// The value that this part of the values is below, between two of them in proportion. There must be values.
+    fn quantile(&self, part: f64) -> f64 {
+        let mut sorted = self.0.clone();
+        sorted.sort_by(f64::total_cmp);
+        let place = part * (sorted.len() - 1) as f64;
+        let (low, high) = (sorted[place.floor() as usize], sorted[place.ceil() as usize]);
+        low + (high - low) * place.fract()
     }
 
     /// The ratios of each round: a slow moment of the machine falls on both sides of a round, and so drops out.
@@ -166,6 +194,20 @@ mod tests {
         assert_eq!(samples(&[3.0, 1.0, 2.0]).cells(2.0, 1), ["1.0", "0.5", "1.5"]);
         let ratios = samples(&[2.0, 9.0]).ratios_to(&samples(&[1.0, 3.0]));
         assert_eq!((ratios.min(), ratios.max()), (2.0, 3.0));
+    }
+
+    #[test]
+    fn the_median_of_more_values_and_of_steadier_ones_is_surer() {
+        let few = samples(&[90.0, 95.0, 100.0, 105.0, 110.0]).error_of_median();
+        let many = samples(&[90.0, 95.0, 100.0, 105.0, 110.0].repeat(3)).error_of_median();
+        assert!((0.041..0.042).contains(&few) && (0.023..0.025).contains(&many), "{few} {many}");
+        // One value of five that is far off says nothing, two do.
+        assert!(samples(&[99.0, 100.0, 101.0, 100.0, 900.0]).error_of_median() < 0.02);
+        assert!(samples(&[100.0, 100.0, 100.0, 200.0, 300.0]).error_of_median() > 0.4);
+        assert_eq!(samples(&[7.0, 7.0]).error_of_median(), 0.0);
+        for values in [&[][..], &[1.0], &[0.0, 0.0], &[f64::NAN, f64::NAN]] {
+            assert_eq!(samples(values).error_of_median(), f64::INFINITY);
+        }
     }
 
     #[test]

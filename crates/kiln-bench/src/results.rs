@@ -1,7 +1,7 @@
 //! Measurements as JSON lines, for programs.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
@@ -22,7 +22,7 @@ Each line of a result file is one measurement:
   distribution  of the keys: uniform, zipf or latest
   threads       client threads, or connections for resp-*
   pipeline      requests in flight on each connection
-  batch         keys of each operation of map-*
+  batch         keys of each operation of map-* and cold-*
   window_ms     the vulnerability window, null where there is none
   records, key_bytes, value_bytes, cache_bytes
   round         counted from 0
@@ -37,8 +37,11 @@ Each line of a result file is one measurement:
   disk_bytes    size of its files at the end
   bin_ms, bins  operations over time: so many in each bin of so many milliseconds
   hardened_ms   when commits became durable, in milliseconds since the beginning
-  others, steal the parts of the processors' time that other processes and other machines took meanwhile
-  checked       whether the results were checked, and right";
+  others, steal the parts of the processors' time that other processes and other machines took meanwhile; the system counts in
+                steps of 10 ms, so that others may be a little below 0 in a short measurement
+  checked       whether the results were checked, and right
+  machine       its processor, memory and system
+Of recovery and recovery-log, ops are the keys that were found again, and seconds the time for opening and reading the first one.";
 
 /// One measurement of one round. See [`FIELDS_HELP`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -78,6 +81,9 @@ pub(crate) struct Row {
     pub(crate) others: f64,
     pub(crate) steal: f64,
     pub(crate) checked: bool,
+    /// Files from before there was this field have none.
+    #[serde(default)]
+    pub(crate) machine: String,
 }
 
 impl Row {
@@ -119,6 +125,7 @@ impl Row {
             others: 0.0,
             steal: 0.0,
             checked: false,
+            machine: String::new(),
         }
     }
 
@@ -152,18 +159,22 @@ impl Row {
 
 /// The rows of a result file.
 pub(crate) fn read(path: &Path) -> Result<Vec<Row>> {
-    let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
-    let mut rows = Vec::new();
-    for (number, line) in (1..).zip(BufReader::new(file).lines()) {
-        let line = line.with_context(|| format!("cannot read {}", path.display()))?;
-        if !line.trim().is_empty() {
-            rows.push(serde_json::from_str(&line).with_context(|| {
-                format!("line {number} of {} is no measurement of this version of kiln-bench", path.display())
-            })?);
-        }
-    }
+    let text = std::fs::read(path).with_context(|| format!("cannot open {}", path.display()))?;
+    let rows = parse(path, &text)?;
     ensure!(!rows.is_empty(), "{} holds no measurements", path.display());
     Ok(rows)
+}
+
+fn parse(path: &Path, text: &[u8]) -> Result<Vec<Row>> {
+    let lines = (1..).zip(text.split(|&byte| byte == b'\n'));
+    let filled = lines.filter(|(_, line)| !line.trim_ascii().is_empty());
+    filled
+        .map(|(number, line)| {
+            serde_json::from_slice(line).with_context(|| {
+                format!("line {number} of {} is no measurement of this version of kiln-bench", path.display())
+            })
+        })
+        .collect()
 }
 
 /// Where the lines go, if anywhere.
@@ -172,16 +183,36 @@ pub(crate) struct RowWriter {
 }
 
 impl RowWriter {
+    /// Writes nothing.
+    pub(crate) fn none() -> RowWriter {
+        RowWriter { file: None }
+    }
+
     /// A new file; one that is there is not overwritten.
     pub(crate) fn create(path: Option<&Path>) -> Result<RowWriter> {
-        let file = path
-            .map(|path| {
-                File::create_new(path)
-                    .map(BufWriter::new)
-                    .with_context(|| format!("cannot make the result file {}", path.display()))
-            })
-            .transpose()?;
-        Ok(RowWriter { file })
+        let Some(path) = path else { return Ok(RowWriter::none()) };
+        let file = File::create_new(path)
+            .with_context(|| format!("cannot make the result file {}", path.display()))?;
+        Ok(RowWriter { file: Some(BufWriter::new(file)) })
+    }
+
+    /// A file that an interrupted run has left, to be gone on with, and its rows. A last line that is not whole is cut off.
+    pub(crate) fn resume(path: Option<&Path>) -> Result<(RowWriter, Vec<Row>)> {
+        let path = path.context("a run goes on in its result file: name it with --json")?;
+        let text = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let whole = text.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
+        let file = File::options().append(true).open(path);
+        let file = file.with_context(|| format!("cannot write to {}", path.display()))?;
+        // Whatever else a person may have named by mistake is not changed.
+        let rows = parse(path, &text[..whole])?;
+        let torn = &text[whole..];
+        ensure!(
+            torn.is_empty() || torn.starts_with(b"{") || !rows.is_empty(),
+            "{} holds no measurements",
+            path.display()
+        );
+        file.set_len(whole as u64).context("cannot cut off a line that is not whole")?;
+        Ok((RowWriter { file: Some(BufWriter::new(file)) }, rows))
     }
 
     /// Writes a line, at once: an interrupted run keeps what it measured.
@@ -231,6 +262,36 @@ mod tests {
         assert_eq!(rows.len(), 2);
         assert_eq!(serde_json::to_value(&rows[1]).unwrap(), serde_json::to_value(row()).unwrap());
         assert!(RowWriter::create(Some(&path)).is_err());
+    }
+
+    #[test]
+    fn an_interrupted_file_is_gone_on_with_without_its_torn_line() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("results.json");
+        assert!(RowWriter::resume(Some(&path)).is_err() && RowWriter::resume(None).is_err());
+        RowWriter::create(Some(&path)).unwrap().write(&row()).unwrap();
+        let whole = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, format!("{whole}{}", &whole[..50])).unwrap();
+        let (mut writer, rows) = RowWriter::resume(Some(&path)).unwrap();
+        assert_eq!(rows.len(), 1);
+        writer.write(&row()).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), whole.repeat(2));
+        // Somebody's letter stays as it is.
+        for letter in ["Dear reader,\nhow are you", "Dear reader"] {
+            std::fs::write(&path, letter).unwrap();
+            assert!(RowWriter::resume(Some(&path)).is_err());
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), letter);
+        }
+    }
+
+    #[test]
+    fn a_file_from_before_there_were_machines_is_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("results.json");
+        let mut value = serde_json::to_value(row()).unwrap();
+        value.as_object_mut().unwrap().remove("machine");
+        std::fs::write(&path, value.to_string()).unwrap();
+        assert_eq!(read(&path).unwrap()[0].machine, "");
     }
 
     #[test]

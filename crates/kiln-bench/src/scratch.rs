@@ -96,7 +96,7 @@ impl Scratch {
         ensure!(
             free >= bytes,
             "{} has {} MiB free and {} MiB are needed; free some space, name another disk with --dir, or measure less \
-             (--quick, --seconds, --rounds)",
+             (fewer --records or --engines, shorter --seconds, fewer --rounds)",
             self.path.display(),
             free >> 20,
             bytes >> 20
@@ -154,6 +154,24 @@ pub(crate) fn disk_bytes(path: &Path) -> u64 {
             Err(_) => 0,
         })
         .sum()
+}
+
+/// Has the system write what it keeps of the files below a directory, and waits for it. Not for a process that has them open: closing
+/// a file gives up the process's locks on it.
+pub(crate) fn write_back(path: &Path) -> Result<()> {
+    use rustix::fs::{Mode, OFlags, fdatasync, open};
+    for entry in fs::read_dir(path).with_context(|| format!("cannot read {}", path.display()))?.flatten() {
+        let (path, kind) = (entry.path(), entry.file_type());
+        if kind.as_ref().is_ok_and(fs::FileType::is_dir) {
+            write_back(&path)?;
+        } else if kind.is_ok_and(|kind| kind.is_file()) {
+            // An engine may just have removed it.
+            if let Ok(file) = open(&path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+                fdatasync(file).with_context(|| format!("cannot write back {}", path.display()))?;
+            }
+        }
+    }
+    Ok(())
 }
 
 fn remove(path: &Path) -> Result<()> {

@@ -17,6 +17,7 @@ use super::kyotocabinet::KyotoCabinet;
 use super::leveldb::LevelDb;
 use super::lmdb::LmdbEngine;
 use super::memory::{MemoryMap, MemoryTable};
+use super::raw_reads::RawReads;
 use super::redb::RedbEngine;
 use super::rocksdb::RocksDb;
 use super::sled::SledEngine;
@@ -68,10 +69,10 @@ pub(crate) enum Shape {
     Map,
 }
 
-/// How a database is opened, which is always a new one.
+/// How a database is opened; a new one, but by engines that open what is there ([`Description::reopens`]).
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    /// Its directory, which is there and empty.
+    /// Its directory, which is there.
     pub(crate) path: PathBuf,
     pub(crate) mode: Mode,
     pub(crate) shape: Shape,
@@ -82,6 +83,10 @@ pub(crate) struct Settings {
     pub(crate) cache_bytes: u64,
     /// How long a fast commit may stay undurable.
     pub(crate) window: Duration,
+    /// Whether the data is larger than memory, so that it is to be read past the system's page cache.
+    pub(crate) cold: bool,
+    /// Whether checkpoints are taken by themselves, by engines that can do without.
+    pub(crate) checkpoints: bool,
 }
 
 /// What is known of an engine before it is opened.
@@ -98,6 +103,10 @@ pub(crate) struct Description {
     pub(crate) keeps_data: bool,
     /// Whether a database that acknowledges first can make a single commit durable ([`super::Worker::put_durably`]).
     pub(crate) durable_puts: bool,
+    /// Whether it can read past the system's page cache, so that it has as much memory for data as it is given and no more.
+    pub(crate) past_page_cache: bool,
+    /// Whether a database that is there is opened, and found as it was made durable.
+    pub(crate) reopens: bool,
     /// The settings that it runs with in a mode, in words: what makes it fastest there.
     pub(crate) settings: fn(Mode) -> &'static str,
     /// Its version; an error says how to install it.
@@ -123,6 +132,9 @@ pub(crate) enum Name {
     Memory,
     /// One direct write and sync: the floor of everything that is.
     Device,
+    /// Direct reads of 4 KiB, many in flight: the floor of reading what is not in memory.
+    #[value(name = "rawreads")]
+    RawReads,
     /// No engine at all: what the load costs.
     Generator,
     Redb,
@@ -144,6 +156,7 @@ impl Name {
             Name::Faster => &super::faster::DESCRIPTION,
             Name::Memory => &super::memory::DESCRIPTION,
             Name::Device => &super::device::DESCRIPTION,
+            Name::RawReads => &super::raw_reads::DESCRIPTION,
             Name::Generator => &super::generator::DESCRIPTION,
             Name::Redb => &super::redb::DESCRIPTION,
             Name::Lmdb => &super::lmdb::DESCRIPTION,
@@ -183,6 +196,7 @@ pub(crate) fn with_engine<V: Visitor>(name: Name, settings: &Settings, visitor: 
         (Name::Memory, Shape::Table) => visit(MemoryTable::default(), visitor),
         (Name::Memory, Shape::Map) => visit(MemoryMap::default(), visitor),
         (Name::Device, _) => visit(DeviceFloor::create(&settings.path)?, visitor),
+        (Name::RawReads, _) => visit(RawReads::create(settings)?, visitor),
         (Name::Generator, _) => visit(Generator::new(settings.sizes), visitor),
         (Name::Redb, _) => visit(RedbEngine::create(settings)?, visitor),
         (Name::Lmdb, _) => visit(LmdbEngine::create(settings)?, visitor),

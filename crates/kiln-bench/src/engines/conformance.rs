@@ -29,6 +29,23 @@ impl Visitor for Conformance {
         contended_additions(engine, self.sizes);
         engine.persist().unwrap();
         values_stay_apart(engine, self.sizes);
+        engine.checkpoint().unwrap();
+        Ok(())
+    }
+}
+
+/// What [`Conformance`] has left is there when the database is opened again.
+struct Reopened {
+    sizes: Sizes,
+}
+
+impl Visitor for Reopened {
+    type Output = ();
+
+    fn visit<E: Engine>(self, engine: &E) -> anyhow::Result<()> {
+        let mut worker = engine.worker().unwrap();
+        let counters = [0, 1, 2, 3, 5599].map(|index| counter(&mut worker, self.sizes, index));
+        assert_eq!(counters, [0, 11, 20, 30, 7]);
         Ok(())
     }
 }
@@ -216,12 +233,85 @@ fn conforms(name: Name) {
                 Shape::Map => Sizes { key_bytes: 8, value_bytes: 8 },
             };
             let (window, cache_bytes) = (Duration::from_millis(5), 64 << 20);
-            let settings = Settings { path, mode, shape, sizes, records: 10_000, cache_bytes, window };
+            let (records, cold, checkpoints) = (10_000, false, true);
+            let settings =
+                Settings { path, mode, shape, sizes, records, cache_bytes, window, cold, checkpoints };
             catalog::with_engine(name, &settings, Conformance { sizes, shape, name }).unwrap();
+            if description.reopens {
+                catalog::with_engine(name, &settings, Reopened { sizes }).unwrap();
+            }
             let stored = crate::scratch::disk_bytes(directory.path()) > 0;
             assert!(stored || mode == Mode::Floor, "{name:?} in mode {mode:?}");
         }
     }
+}
+
+/// Records of which a tenth fits into memory are loaded and read in batches, by those who can read past the page cache.
+fn reads_cold(name: Name) {
+    struct Cold {
+        sizes: Sizes,
+        records: u64,
+        loads: bool,
+    }
+    impl Visitor for Cold {
+        type Output = ();
+
+        fn visit<E: Engine>(self, engine: &E) -> anyhow::Result<()> {
+            let data = crate::workloads::Data::new(engine, self.sizes, self.records);
+            data.load().unwrap();
+            if self.loads {
+                data.check_all().unwrap();
+            }
+            let (mut worker, mut count) = (engine.worker().unwrap(), 0);
+            for batch in [1, 64, 200] {
+                // Some blocks are asked for twice.
+                let indexes: Vec<u64> = (0..batch).map(|number| number * 7919 % self.records).collect();
+                let keys: Vec<Key> = indexes.iter().map(|&index| self.sizes.key(index)).collect();
+                let mut check = |at: usize, value: &[u8]| {
+                    count += 1;
+                    self.sizes.check(value, indexes[at]).map(drop)
+                };
+                worker.get_all(&keys, &mut check).unwrap();
+                assert!(worker.get_all(&keys, &mut |_, _| anyhow::bail!("no")).is_err());
+            }
+            assert_eq!(count, 265);
+            Ok(())
+        }
+    }
+    let description = name.description();
+    (description.version)().unwrap();
+    assert!(description.past_page_cache);
+    let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let (path, sizes, records) =
+        (directory.path().to_owned(), Sizes { key_bytes: 16, value_bytes: 1000 }, 3000);
+    let settings = Settings {
+        path,
+        mode: description.modes[description.modes.len() - 1],
+        shape: Shape::Table,
+        sizes,
+        records,
+        cache_bytes: records * 1016 / 10,
+        window: Duration::from_millis(5),
+        cold: true,
+        checkpoints: true,
+    };
+    let visitor = Cold { sizes, records, loads: description.keeps_data };
+    catalog::with_engine(name, &settings, visitor).unwrap();
+}
+
+#[test]
+fn kiln_reads_cold_data() {
+    reads_cold(Name::Kiln);
+}
+
+#[test]
+fn rocksdb_reads_cold_data() {
+    reads_cold(Name::RocksDb);
+}
+
+#[test]
+fn raw_reads_read_cold_data() {
+    reads_cold(Name::RawReads);
 }
 
 #[test]

@@ -17,6 +17,8 @@ pub(super) const DESCRIPTION: Description = Description {
     transactions: false,
     keeps_data: false,
     durable_puts: true,
+    past_page_cache: false,
+    reopens: false,
     settings: |_| "a file written with zeros beforehand, O_DIRECT, one commit at a time",
     version: || Ok(String::new()),
 };

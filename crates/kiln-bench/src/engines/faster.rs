@@ -53,6 +53,8 @@ pub(super) const DESCRIPTION: Description = Description {
     transactions: false,
     keeps_data: true,
     durable_puts: false,
+    past_page_cache: false,
+    reopens: false,
     settings: |mode| match mode {
         Mode::Floor => "the same without checkpoints: what it does in memory",
         _ => {

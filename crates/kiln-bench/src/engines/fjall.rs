@@ -32,6 +32,8 @@ pub(super) const DESCRIPTION: Description = Description {
     transactions: true,
     keeps_data: true,
     durable_puts: true,
+    past_page_cache: false,
+    reopens: true,
     settings: |mode| match mode {
         Mode::Weak => {
             "journal persisted by hand: PersistMode::SyncData at the end; block cache as given; no compression; no \
@@ -235,6 +237,8 @@ mod tests {
             records: 1,
             cache_bytes: 16 << 20,
             window: Duration::from_millis(5),
+            cold: false,
+            checkpoints: true,
         };
         let engine = FjallEngine::create(&settings).unwrap();
         engine.worker().unwrap().put(b"key", &0_u64.to_le_bytes()).unwrap();

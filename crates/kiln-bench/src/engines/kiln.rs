@@ -14,10 +14,17 @@ pub(super) const DESCRIPTION: Description = Description {
     transactions: true,
     keeps_data: true,
     durable_puts: true,
-    settings: |_| "defaults; memory of the log as given for caches",
+    past_page_cache: true,
+    reopens: true,
+    settings: |_| "defaults; memory of the log as given for caches (cold-*: memory for log and read cache, smaller segments)",
     version: || Ok(env!("CARGO_PKG_VERSION").to_owned()),
 };
 
+/// Where data is larger than memory, that is so many segments of the log, or more of the usual size.
+const COLD_SEGMENTS: u64 = 16;
+const COLD_SEGMENT_BYTES_MAX: u64 = 32 << 20;
+/// And at least this.
+const COLD_MEMORY_BYTES_MIN: u64 = 1 << 20;
 /// The memory is at least this.
 const MEMORY_BYTES_MIN: u64 = 64 << 20;
 
@@ -87,10 +94,19 @@ pub(crate) struct KilnEngine<O> {
 impl<O: KilnObject> KilnEngine<O> {
     /// Creates a database.
     pub(crate) fn create(settings: &Settings) -> Result<KilnEngine<O>> {
-        let memory_bytes = settings.cache_bytes.max(MEMORY_BYTES_MIN);
-        let db = kiln::Options::new()
-            .window(settings.window)
-            .memory(memory_bytes)
+        let mut options = kiln::Options::new().window(settings.window);
+        options = if settings.cold {
+            // The log has two segments at least: they must not be more than the memory.
+            let memory_bytes = settings.cache_bytes.max(COLD_MEMORY_BYTES_MIN);
+            let segment_bytes = (memory_bytes / COLD_SEGMENTS).min(COLD_SEGMENT_BYTES_MAX);
+            options.memory(memory_bytes).segment_bytes(1 << segment_bytes.ilog2())
+        } else {
+            options.memory(settings.cache_bytes.max(MEMORY_BYTES_MIN))
+        };
+        if !settings.checkpoints {
+            options = options.checkpoint_log_bytes(0);
+        }
+        let db = options
             .open(&settings.path)
             .with_context(|| format!("cannot create a database in {}", settings.path.display()))?;
         let object = O::open(&db)?;
@@ -119,6 +135,12 @@ impl<O: KilnObject> Engine for KilnEngine<O> {
 
     fn persist(&self) -> Result<()> {
         Ok(self.db.persist()?)
+    }
+
+    fn checkpoint(&self) -> Result<()> {
+        self.db.persist()?;
+        self.db.checkpoint()?;
+        Ok(())
     }
 
     fn is_warm(&self) -> bool {

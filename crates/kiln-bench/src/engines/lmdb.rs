@@ -26,6 +26,8 @@ pub(super) const DESCRIPTION: Description = Description {
     transactions: true,
     keeps_data: true,
     durable_puts: false,
+    past_page_cache: false,
+    reopens: true,
     settings: |mode| match mode {
         Mode::Weak => {
             "NOSYNC, WRITEMAP, NOTLS, then mdb_env_sync; a map of 64 GiB (the kernel's page cache is its cache); \

@@ -21,6 +21,8 @@ pub(super) const DESCRIPTION: Description = Description {
     transactions: true,
     keeps_data: true,
     durable_puts: false,
+    past_page_cache: false,
+    reopens: false,
     settings: |_| "BTreeMap of the standard library, HashMap of hashbrown, one mutex, nothing is stored",
     version: || Ok(String::new()),
 };

@@ -21,6 +21,7 @@ mod leveldb;
 mod library;
 mod lmdb;
 mod memory;
+mod raw_reads;
 mod redb;
 mod rocksdb;
 mod sled;
@@ -50,6 +51,11 @@ pub(crate) trait Engine: Sync {
 
     /// Makes everything committed so far durable, as cheaply as the engine can. Nothing to do where each commit is durable.
     fn persist(&self) -> Result<()>;
+
+    /// Makes everything committed so far durable, and as cheap to find again as the engine can.
+    fn checkpoint(&self) -> Result<()> {
+        self.persist()
+    }
 
     /// Whether enough was written for the engine to be as fast as it will stay: its memory touched, its files recycled.
     fn is_warm(&self) -> bool {

@@ -34,6 +34,8 @@ pub(super) const DESCRIPTION: Description = Description {
     transactions: true,
     keeps_data: true,
     durable_puts: true,
+    past_page_cache: false,
+    reopens: true,
     settings: |mode| match mode {
         Mode::Weak => {
             "Mode::HighThroughput, no periodic flushes, then flush(); cache as given; no compression"

@@ -33,6 +33,8 @@ pub(super) const DESCRIPTION: Description = Description {
     transactions: true,
     keeps_data: true,
     durable_puts: false,
+    past_page_cache: false,
+    reopens: true,
     settings: |mode| match mode {
         Mode::Weak => {
             "WAL, synchronous=OFF, then fdatasync of log and database; a connection for each thread with prepared \
@@ -79,7 +81,7 @@ impl SqliteEngine {
         let keeper = connect(&database, &pragmas)
             .and_then(|connection| {
                 connection.execute_batch(
-                    "CREATE TABLE bench (key BLOB PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID",
+                    "CREATE TABLE IF NOT EXISTS bench (key BLOB PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID",
                 )?;
                 Ok(connection)
             })
@@ -154,6 +156,13 @@ impl Engine for SqliteEngine {
             rustix::fs::fdatasync(file).context("cannot sync SQLite's files")?;
         }
         Ok(())
+    }
+
+    fn checkpoint(&self) -> Result<()> {
+        self.persist()?;
+        // It answers with a row, which nobody needs.
+        lock(&self.keeper).query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
+        self.persist()
     }
 
     fn close(self) -> Result<()> {

@@ -64,6 +64,8 @@ impl Run<'_> {
             records: self.settings.records,
             cache_bytes: self.settings.memory_bytes(),
             window,
+            cold: false,
+            checkpoints: true,
         })
     }
 

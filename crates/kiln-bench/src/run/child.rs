@@ -26,6 +26,22 @@ impl Child {
     /// Starts a contestant and loads its database.
     pub(super) fn start(contestant: Contestant) -> Result<Child> {
         std::fs::create_dir_all(&contestant.path).context("cannot make the directory of a database")?;
+        let mut child = Child::spawn(contestant)?;
+        child.load()?;
+        child.stop()?;
+        Ok(child)
+    }
+
+    /// Starts a contestant whose database is there already, and measures how long it took to open.
+    pub(super) fn reopen(contestant: Contestant, round: u32) -> Result<(Child, Vec<Row>)> {
+        let mut child = Child::spawn(Contestant { reopened: true, ..contestant })?;
+        let watch = Watch::start(Some(child.process.id()));
+        let reply = child.ask(&Command::Opened { round })?;
+        let rows = child.rows(reply, &watch)?;
+        Ok((child, rows))
+    }
+
+    fn spawn(contestant: Contestant) -> Result<Child> {
         let program = std::env::current_exe().context("cannot find this program")?;
         let mut process = Program::new(program)
             .arg("contestant")
@@ -39,9 +55,12 @@ impl Child {
         let mut child = Child { contestant, process, input, output: BufReader::new(output) };
         let first = serde_json::to_string(&child.contestant)?;
         writeln!(child.input, "{first}").context("a contestant does not listen")?;
-        child.ask(&Command::Load)?;
-        child.stop()?;
         Ok(child)
+    }
+
+    /// Loads the database.
+    pub(super) fn load(&mut self) -> Result<()> {
+        self.ask(&Command::Load).map(drop)
     }
 
     pub(super) fn contestant(&self) -> &Contestant {
@@ -53,8 +72,14 @@ impl Child {
         self.signal(Signal::CONT)?;
         let watch = Watch::start(Some(self.process.id()));
         let reply = self.ask(&Command::Cell(cell))?;
-        let idleness = watch.finish();
+        let rows = self.rows(reply, &watch);
         self.stop()?;
+        rows
+    }
+
+    /// The rows that were measured while this watched.
+    fn rows(&self, reply: Reply, watch: &Watch) -> Result<Vec<Row>> {
+        let idleness = watch.finish();
         let Reply::Rows(mut rows) = reply else { bail!("{}: measured nothing", self.contestant.label()) };
         for row in &mut rows {
             (row.others, row.steal) = (idleness.others, idleness.steal);

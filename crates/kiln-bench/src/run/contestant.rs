@@ -10,9 +10,8 @@ use anyhow::{Context, Result, ensure};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 use super::protocol::{Cell, Command, Content, Contestant, Reply};
-use crate::engines::Engine;
 use crate::engines::catalog::{self, Mode, Settings, Shape, Visitor};
-use crate::generate::Sizes;
+use crate::engines::{Engine, Worker};
 use crate::measure::Measured;
 use crate::results::Row;
 use crate::scratch::disk_bytes;
@@ -32,9 +31,9 @@ pub(crate) fn serve() -> Result<()> {
     let first = lines.next().context("no contestant was named")??;
     let contestant: Contestant = serde_json::from_str(&first)?;
     let (shape, sizes) = match contestant.content {
-        Content::Table { sizes, .. } => (Shape::Table, sizes),
         Content::Map { sizes, .. } => (Shape::Map, sizes),
         Content::Tpcc { .. } => (Shape::Table, Dataset::Tpcc.default_sizes()),
+        content => (Shape::Table, content.sizes()),
     };
     let settings = Settings {
         path: contestant.path.clone(),
@@ -44,9 +43,11 @@ pub(crate) fn serve() -> Result<()> {
         records: contestant.content.records(),
         cache_bytes: contestant.cache_bytes,
         window: contestant.window_ms.map_or(NO_WINDOW, Duration::from_millis),
+        cold: matches!(contestant.content, Content::Cold { .. }),
+        checkpoints: !matches!(contestant.content, Content::Recovery { checkpoint: false, .. }),
     };
-    let served =
-        catalog::with_engine(contestant.engine, &settings, Serving { contestant: &contestant, lines });
+    let serving = Serving { contestant: &contestant, lines, started: Instant::now() };
+    let served = catalog::with_engine(contestant.engine, &settings, serving);
     // Whatever failed, the run hears of it; after the last command this is the news that the database closed well.
     answer(&match served {
         Ok(()) => Reply::Done,
@@ -65,30 +66,36 @@ fn answer(reply: &Reply) -> Result<()> {
 struct Serving<'a, L> {
     contestant: &'a Contestant,
     lines: L,
+    /// When the engine began to open.
+    started: Instant,
 }
 
 impl<L: Iterator<Item = std::io::Result<String>>> Visitor for Serving<'_, L> {
     type Output = ();
 
     fn visit<E: Engine>(self, engine: &E) -> Result<()> {
+        let opened = self.contestant.reopened.then(|| first_read(engine, self.contestant, self.started));
         let version = (self.contestant.engine.description().version)()?;
         let mut served = Served {
             contestant: self.contestant,
             version,
             engine,
             loaded: match self.contestant.content {
-                Content::Table { sizes, records } | Content::Map { sizes, records } => {
-                    Loaded::Keys(Data::new(engine, sizes, records))
-                }
                 Content::Tpcc { warehouses } => Loaded::Tpcc(Tpcc::new(engine, warehouses)),
+                content => Loaded::Keys(Data::new(engine, content.sizes(), content.records())),
             },
             sum: None,
         };
+        let opened = opened.transpose()?;
         for line in self.lines {
             match serde_json::from_str(&line?)? {
                 Command::Load => {
                     served.load()?;
                     answer(&Reply::Done)?;
+                }
+                Command::Opened { round } => {
+                    let seconds = opened.context("the database is a new one")?;
+                    answer(&Reply::Rows(vec![served.opened(round, seconds)?]))?;
                 }
                 Command::Cell(cell) => answer(&Reply::Rows(served.cell(&cell)?))?,
                 Command::Finish => return served.check(),
@@ -96,6 +103,15 @@ impl<L: Iterator<Item = std::io::Result<String>>> Visitor for Serving<'_, L> {
         }
         Ok(())
     }
+}
+
+/// Reads one key of a database that was opened again, and tells how many seconds it took until then.
+fn first_read<E: Engine>(engine: &E, contestant: &Contestant, started: Instant) -> Result<f64> {
+    let (sizes, mut value) = (contestant.content.sizes(), Vec::new());
+    ensure!(engine.worker()?.get(&sizes.key(0), &mut value)?, "key 0 is missing after kill -9");
+    let seconds = started.elapsed().as_secs_f64();
+    sizes.check(&value, 0)?;
+    Ok(seconds)
 }
 
 /// What a database holds, once loaded.
@@ -123,14 +139,49 @@ impl<E: Engine> Served<'_, E> {
         match &self.loaded {
             Loaded::Keys(data) => {
                 data.load()?;
-                if self.keeps_data() {
-                    data.warm_up()?;
-                    self.sum = Some(0);
+                match self.contestant.content {
+                    Content::Recovery { checkpoint: true, .. } => self.engine.checkpoint()?,
+                    Content::Recovery { .. } | Content::Cold { .. } => {}
+                    _ if self.keeps_data() => {
+                        data.warm_up()?;
+                        self.sum = Some(0);
+                    }
+                    _ => {}
                 }
             }
             Loaded::Tpcc(tables) => tables.load()?,
         }
         Ok(())
+    }
+
+    /// How long opening took, once all keys are there.
+    fn opened(&self, round: u32, seconds: f64) -> Result<Row> {
+        let (contestant, usage) = (self.contestant, Usage::own());
+        let Loaded::Keys(data) = &self.loaded else { anyhow::bail!("only keys are found again") };
+        data.check_count()?;
+        data.check_sample()?;
+        let Content::Recovery { sizes, records, checkpoint } = contestant.content else {
+            anyhow::bail!("only what was written for it is found again")
+        };
+        let dataset = if checkpoint { Dataset::Recovery } else { Dataset::RecoveryLog };
+        Ok(Row {
+            version: self.version.clone(),
+            workload: spec::reopening(dataset)?.name,
+            threads: 1,
+            window_ms: contestant.window_ms,
+            records,
+            cache_bytes: contestant.cache_bytes,
+            round,
+            ops: records,
+            seconds,
+            ops_per_s: records as f64 / seconds.max(1e-9),
+            cpu_s: usage.cpu_s,
+            rss_bytes: usage.rss_bytes,
+            device_bytes: usage.device_bytes,
+            disk_bytes: disk_bytes(&contestant.path),
+            checked: true,
+            ..Row::new(&contestant.engine.text(), contestant.mode, sizes)
+        })
     }
 
     /// Runs a workload, makes what it wrote durable, and checks it.
@@ -221,11 +272,16 @@ impl<E: Engine> Served<'_, E> {
         }
         self.check_sum()?;
         match (&self.loaded, self.contestant.content) {
+            // Reading all of them one by one from the disk would take longer than what was measured.
+            (Loaded::Keys(data), Content::Cold { .. }) => {
+                data.check_count()?;
+                data.check_sample()
+            }
             (Loaded::Keys(data), content) => {
                 if self.sum.is_none() {
                     data.check_all()?;
                 }
-                if matches!(content, Content::Table { .. }) {
+                if matches!(content, Content::Table { .. } | Content::Recovery { .. }) {
                     data.check_order()?;
                 }
                 Ok(())
@@ -242,13 +298,7 @@ impl<E: Engine> Served<'_, E> {
         measured: &Measured,
         persist: Duration,
     ) -> Row {
-        let contestant = self.contestant;
-        let sizes = match contestant.content {
-            Content::Table { sizes, .. } | Content::Map { sizes, .. } => sizes,
-            Content::Tpcc { .. } => Sizes { key_bytes: 0, value_bytes: 0 },
-        };
-        // Only maps are asked for batches.
-        let batch = if workload.dataset == Dataset::Map { cell.batch } else { 1 };
+        let (contestant, batch) = (self.contestant, cell.batch);
         let ops = measured.ops * batch as u64;
         let seconds = measured.seconds;
         // The rate is that of the threads, stretched by the time that making everything durable took.
@@ -269,7 +319,7 @@ impl<E: Engine> Served<'_, E> {
             bins: measured.bins.iter().map(|count| count * batch as u64).collect(),
             disk_bytes: disk_bytes(&contestant.path),
             checked: true,
-            ..Row::measured(contestant.engine, mode, sizes, measured)
+            ..Row::measured(contestant.engine, mode, contestant.content.sizes(), measured)
         }
     }
 }
@@ -278,5 +328,6 @@ fn writes(kind: Kind) -> bool {
     match kind {
         Kind::Keys(operation) => operation.writes(),
         Kind::BothWays | Kind::Tpcc(_) => true,
+        Kind::Reopen => false,
     }
 }

@@ -6,11 +6,15 @@ use std::time::Duration;
 use anyhow::{Result, bail, ensure};
 use clap::ValueEnum;
 
+use super::profile::{Defaults, FULL, QUICK};
 use super::protocol::{Cell, Content, Contestant};
+use super::rounds::Rounds;
 use crate::arguments::{Profile, RunSettings};
 use crate::engines::catalog::{Mode, Name};
 use crate::generate::{KEY_BYTES, Sizes, VALUE_BYTES};
 use crate::machine;
+use crate::results::Row;
+use crate::summary::numbers;
 use crate::workloads::spec::{self, Dataset, Workload};
 use crate::workloads::tpcc;
 
@@ -22,90 +26,34 @@ const DISK_BYTES_BESIDES: u64 = 256 << 20;
 /// What Kiln's log grows by in a second, at most, while nothing is truncated.
 const LOG_BYTES_PER_SECOND: u64 = 400 << 20;
 
+/// About how many bytes of keys and values a peer loads in a second.
+const LOADED_BYTES_PER_SECOND: f64 = 40e6;
+/// What starting a contestant takes besides.
+const STARTING_S: f64 = 0.3;
+/// How many times as long as its seconds a measurement takes with making durable, and what it takes besides.
+const MAKING_DURABLE: f64 = 1.3;
+const PAUSE_S: f64 = 0.03;
+
 /// Contestants with the same data, and what they are asked.
 pub(super) struct Group {
     pub(super) contestants: Vec<Contestant>,
     pub(super) cells: Vec<Cell>,
 }
 
+impl Group {
+    /// Whether its contestants are opened again and again, and run no workload.
+    pub(super) fn is_recovery(&self) -> bool {
+        self.contestants.iter().any(|contestant| matches!(contestant.content, Content::Recovery { .. }))
+    }
+}
+
 /// Everything that a run measures.
 pub(super) struct Plan {
     pub(super) groups: Vec<Group>,
-    pub(super) rounds: u32,
+    pub(super) rounds: Rounds,
     seconds: f64,
     skipped: Vec<String>,
 }
-
-/// The settings of a profile, for what the command line leaves open.
-struct Defaults {
-    workloads: &'static [&'static str],
-    /// Those of them that are also run where each commit is durable.
-    durable: &'static [&'static str],
-    seconds: f64,
-    rounds: u32,
-    table_records: u64,
-    map_records: u64,
-    cache_mib: u64,
-}
-
-const QUICK: Defaults = Defaults {
-    workloads: &[
-        "read",
-        "range",
-        "rmw",
-        "update",
-        "insert",
-        "safe-commit",
-        "map-read",
-        "map-rmw",
-        "map-upsert",
-    ],
-    durable: &["safe-commit"],
-    // Many short rounds: what slows the machine for some seconds then falls on few rounds of all engines alike.
-    seconds: 0.1,
-    rounds: 5,
-    table_records: 200_000,
-    map_records: 1_000_000,
-    cache_mib: 256,
-};
-
-const FULL: Defaults = Defaults {
-    workloads: &[
-        "read",
-        "range",
-        "read-seq",
-        "ycsb-c",
-        "rmw",
-        "txn-1",
-        "txn-3",
-        "txn-10",
-        "mixed95",
-        "mixed50",
-        "update",
-        "ycsb-a",
-        "ycsb-b",
-        "ycsb-f",
-        "mixed-durability",
-        "ycsb-d",
-        "ycsb-e",
-        "insert",
-        "fill-seq",
-        "safe-commit",
-        "map-read",
-        "map-rmw",
-        "map-mixed50",
-        "map-upsert",
-        "tpcc",
-        "tpcc-payment",
-        "tpcc-new-order",
-    ],
-    durable: &["safe-commit", "rmw", "txn-3", "fill-seq", "tpcc"],
-    seconds: 1.0,
-    rounds: 5,
-    table_records: 2_000_000,
-    map_records: 5_000_000,
-    cache_mib: 1024,
-};
 
 impl Plan {
     /// Everything that was asked for and can be done here.
@@ -125,13 +73,19 @@ impl Plan {
         workloads.sort_by_key(Workload::order);
         let mut plan = Plan {
             groups: Vec::new(),
-            rounds: settings.rounds.unwrap_or(defaults.rounds),
+            rounds: Rounds {
+                least: settings.rounds.unwrap_or(defaults.rounds.least),
+                most: settings.rounds.unwrap_or(defaults.rounds.most),
+                time_limit: settings.time_limit.or(defaults.rounds.time_limit),
+            },
             seconds: settings.seconds.map_or(defaults.seconds, |duration| duration.as_secs_f64()),
             skipped,
         };
-        for dataset in [Dataset::Table, Dataset::Map, Dataset::Tpcc] {
+        for dataset in Dataset::ALL {
             let content = content(settings, defaults, dataset)?;
-            for durable in [true, false] {
+            // What is only read, or opened, is the same either way.
+            let promises = if dataset.writes() { &[true, false][..] } else { &[false] };
+            for &durable in promises {
                 let everything = !durable || !of_profile;
                 let workloads: Vec<&Workload> = workloads
                     .iter()
@@ -152,13 +106,16 @@ impl Plan {
     fn add_group(&mut self, settings: &RunSettings, workloads: &[&Workload], contestants: Vec<Contestant>) {
         let mut cells = Vec::new();
         for workload in workloads {
-            for &threads in &settings.threads {
+            let one = [1];
+            let threads = if workload.dataset.is_recovery() { &one[..] } else { settings.threads.as_slice() };
+            for &threads in threads {
                 cells.push(Cell {
                     workload: workload.name.clone(),
                     distribution: settings.distribution.unwrap_or(workload.distribution),
                     threads,
-                    batch: settings.batch,
+                    batch: workload.batch(settings.batch),
                     seconds: self.seconds,
+                    warm_up_s: warm_up_seconds(self.seconds, contestants.first()),
                     round: 0,
                 });
             }
@@ -180,23 +137,75 @@ impl Plan {
         })
     }
 
+    /// Who takes part in a cell.
+    fn takers<'a>(&'a self, group: &'a Group, cell: &'a Cell) -> impl Iterator<Item = &'a Contestant> {
+        group.contestants.iter().filter(|contestant| self.has(contestant, cell))
+    }
+
+    /// Steps of the progress bar for a cell, of those that are certain.
+    pub(super) fn cell_steps(&self, group: &Group, cell: &Cell) -> u64 {
+        let each = if group.is_recovery() { LOAD_STEPS } else { 1 };
+        self.takers(group, cell).count() as u64 * u64::from(self.rounds.least) * each
+    }
+
     /// Steps of the progress bar.
     pub(super) fn steps(&self) -> u64 {
         let of_group = |group: &Group| {
-            let pairs: usize = group
-                .cells
-                .iter()
-                .map(|cell| group.contestants.iter().filter(|contestant| self.has(contestant, cell)).count())
-                .sum();
-            pairs as u64 * u64::from(self.rounds) + group.contestants.len() as u64 * LOAD_STEPS
+            let cells: u64 = group.cells.iter().map(|cell| self.cell_steps(group, cell)).sum();
+            cells + group.contestants.len() as u64 * LOAD_STEPS
         };
         self.groups.iter().map(of_group).sum()
+    }
+
+    /// How many measurements there are at least.
+    fn measurements(&self) -> u64 {
+        let of_group = |group: &Group| -> u64 {
+            group.cells.iter().map(|cell| self.takers(group, cell).count() as u64).sum()
+        };
+        self.groups.iter().map(of_group).sum::<u64>() * u64::from(self.rounds.least)
+    }
+
+    /// About how long everything takes that is certain to be measured.
+    fn duration(&self) -> Duration {
+        let of_group = |group: &Group| {
+            let loads = group.contestants.iter().map(load_seconds).sum::<f64>();
+            let cell = |cell: &Cell| {
+                let each = if group.is_recovery() {
+                    group.contestants.iter().map(load_seconds).sum::<f64>() / group.contestants.len() as f64
+                } else {
+                    cell.seconds * MAKING_DURABLE + PAUSE_S
+                };
+                self.takers(group, cell).count() as f64
+                    * (f64::from(self.rounds.least) * each + cell.warm_up_s)
+            };
+            loads + group.cells.iter().map(cell).sum::<f64>()
+        };
+        Duration::from_secs_f64(self.groups.iter().map(of_group).sum())
+    }
+
+    /// Leaves out those cells that were measured before, with everybody who takes part.
+    pub(super) fn leave_out(&mut self, done: &[Row]) {
+        let least = self.rounds.least as usize;
+        let mut groups = std::mem::take(&mut self.groups);
+        for group in &mut groups {
+            let cells = std::mem::take(&mut group.cells);
+            for cell in cells {
+                let rounds = |contestant: &Contestant| {
+                    done.iter().filter(|row| contestant.has_measured(&cell, row)).count()
+                };
+                if !self.takers(group, &cell).all(|contestant| rounds(contestant) >= least) {
+                    group.cells.push(cell);
+                }
+            }
+        }
+        groups.retain(|group| !group.cells.is_empty());
+        self.groups = groups;
     }
 
     /// The most that one group has on the disk at a time.
     pub(super) fn disk_bytes(&self) -> u64 {
         let of_group = |group: &Group| {
-            let seconds = group.cells.len() as f64 * f64::from(self.rounds) * self.seconds;
+            let seconds = group.cells.len() as f64 * f64::from(self.rounds.most) * self.seconds;
             let of_contestant = |contestant: &Contestant| {
                 let log = match contestant.engine {
                     Name::Kiln => {
@@ -231,12 +240,20 @@ impl Plan {
 
     /// What is measured, in words.
     pub(super) fn heading(&self, machine: &str) -> String {
+        let Rounds { least, most, time_limit } = self.rounds;
+        let rounds = if least == most { least.to_string() } else { format!("{least} to {most}") };
         let mut text = format!(
-            "kiln {}; {machine}\n{} rounds of {} s; each engine is a process of its own, stopped while others are measured; every \
-             result is checked",
+            "kiln {}; {machine}\n{rounds} rounds of {} s; each engine is a process of its own, stopped while others are measured; every \
+             result is checked\n{} measurements or more, about {} at least{}; up to {} on the disk at a time",
             env!("CARGO_PKG_VERSION"),
-            self.rounds,
-            self.seconds
+            self.seconds,
+            self.measurements(),
+            rounded(self.duration()),
+            time_limit.map_or_else(String::new, |limit| format!(
+                " and {} at most where that suffices",
+                humantime::format_duration(limit)
+            )),
+            numbers::bytes(self.disk_bytes() as f64)
         );
         for line in &self.skipped {
             text.push_str("\nleft out: ");
@@ -244,6 +261,34 @@ impl Plan {
         }
         text
     }
+}
+
+/// How long the untimed run of a cell is. A cache that is smaller than the data fills as fast as the disk reads.
+fn warm_up_seconds(seconds: f64, contestant: Option<&Contestant>) -> f64 {
+    const WARM_UP_S: f64 = 0.1;
+    const READ_BYTES_PER_SECOND: f64 = 300e6;
+    match contestant.map(|contestant| contestant.content) {
+        Some(content @ Content::Cold { .. }) => content.bytes() as f64 / READ_BYTES_PER_SECOND,
+        _ => (seconds / 2.0).min(WARM_UP_S),
+    }
+}
+
+/// Minutes and seconds, or hours and minutes.
+fn rounded(duration: Duration) -> humantime::FormattedDuration {
+    let unit = if duration < Duration::from_secs(3600) { 10 } else { 60 };
+    humantime::format_duration(Duration::from_secs(duration.as_secs().next_multiple_of(unit)))
+}
+
+/// About how long it takes to load a database, and to check it at the end.
+fn load_seconds(contestant: &Contestant) -> f64 {
+    // Kiln is loaded until its log has gone round its memory.
+    let bytes = match (contestant.engine, contestant.content) {
+        (Name::Kiln, Content::Table { .. } | Content::Map { .. }) => {
+            contestant.content.bytes().max(contestant.cache_bytes)
+        }
+        (_, content) => content.bytes(),
+    };
+    STARTING_S + bytes as f64 / LOADED_BYTES_PER_SECOND
 }
 
 /// The engines that were asked for; or all that are there.
@@ -264,6 +309,7 @@ fn engines(settings: &RunSettings, skipped: &mut Vec<String>) -> Result<Vec<Name
 }
 
 fn content(settings: &RunSettings, defaults: &Defaults, dataset: Dataset) -> Result<Content> {
+    let records = |default| settings.records.unwrap_or(default);
     let sizes = Sizes {
         key_bytes: settings.key_bytes.unwrap_or(dataset.default_sizes().key_bytes),
         value_bytes: settings.value_bytes.unwrap_or(dataset.default_sizes().value_bytes),
@@ -281,10 +327,17 @@ fn content(settings: &RunSettings, defaults: &Defaults, dataset: Dataset) -> Res
         VALUE_BYTES.end()
     );
     Ok(match dataset {
-        Dataset::Table => {
-            Content::Table { sizes, records: settings.records.unwrap_or(defaults.table_records) }
+        Dataset::Table => Content::Table { sizes, records: records(defaults.table_records) },
+        Dataset::Map => Content::Map { sizes, records: records(defaults.map_records) },
+        Dataset::ColdTenth | Dataset::ColdQuarter => {
+            let part = if dataset == Dataset::ColdTenth { 10 } else { 4 };
+            Content::Cold { sizes, records: records(defaults.cold_records), part }
         }
-        Dataset::Map => Content::Map { sizes, records: settings.records.unwrap_or(defaults.map_records) },
+        Dataset::Recovery | Dataset::RecoveryLog => Content::Recovery {
+            sizes,
+            records: records(defaults.recovery_records),
+            checkpoint: dataset == Dataset::Recovery,
+        },
         Dataset::Tpcc => {
             let most = settings.threads.iter().max().copied().unwrap_or(1);
             Content::Tpcc { warehouses: u16::try_from(most).unwrap_or(u16::MAX) }
@@ -296,7 +349,10 @@ impl Content {
     /// The size of its keys and values.
     fn bytes(self) -> u64 {
         match self {
-            Content::Table { sizes, records } | Content::Map { sizes, records } => {
+            Content::Table { sizes, records }
+            | Content::Map { sizes, records }
+            | Content::Cold { sizes, records, .. }
+            | Content::Recovery { sizes, records, .. } => {
                 records * (sizes.key_bytes + sizes.value_bytes) as u64
             }
             Content::Tpcc { warehouses } => u64::from(warehouses) * tpcc::WAREHOUSE_BYTES,
@@ -312,15 +368,23 @@ fn contestants(
     content: Content,
     durable: bool,
 ) -> Vec<Contestant> {
+    let windows = if settings.window.is_empty() { defaults.windows } else { &settings.window };
+    let cache_bytes = match content {
+        Content::Cold { part, .. } => content.bytes() / part,
+        _ => defaults.cache_mib << 20,
+    };
+    let cache_bytes = settings.cache.map_or(cache_bytes, |mib| mib << 20);
     let mut contestants = Vec::new();
     for &engine in engines {
         let modes = engine.description().modes.iter().copied();
         let compared_with_durable = |mode: Mode| mode.is_durable() || engine == Name::Device;
         for mode in modes.filter(|&mode| compared_with_durable(mode) == durable) {
-            // The window matters only to those who do not wait; the first one stands for all others.
+            // The window matters only to those who write and do not wait; the first one stands for all others.
             let windows: Vec<Option<Duration>> = match mode {
-                Mode::Fast => settings.window.iter().copied().map(Some).collect(),
-                Mode::Safe => vec![settings.window.first().copied()],
+                Mode::Fast if !matches!(content, Content::Cold { .. } | Content::Recovery { .. }) => {
+                    windows.iter().copied().map(Some).collect()
+                }
+                Mode::Fast | Mode::Safe => vec![windows.first().copied()],
                 _ => vec![None],
             };
             for window in windows {
@@ -329,8 +393,9 @@ fn contestants(
                     mode,
                     window_ms: window.map(|window| window.as_millis() as u64),
                     content,
-                    cache_bytes: settings.cache.unwrap_or(defaults.cache_mib) << 20,
+                    cache_bytes,
                     path: PathBuf::new(),
+                    reopened: false,
                 });
             }
         }

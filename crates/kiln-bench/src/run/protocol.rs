@@ -21,6 +21,8 @@ pub(super) struct Contestant {
     pub(super) cache_bytes: u64,
     /// The database's directory.
     pub(super) path: PathBuf,
+    /// Whether the database is there already, and how long it takes to open is what is measured.
+    pub(super) reopened: bool,
 }
 
 impl Contestant {
@@ -31,6 +33,16 @@ impl Contestant {
             Some(window) => format!("{} {mode} {window} ms", self.engine.text()),
             None => format!("{} {mode}", self.engine.text()),
         }
+    }
+
+    /// Whether a row is a measurement of it in a cell, in whichever round.
+    pub(super) fn has_measured(&self, cell: &Cell, row: &Row) -> bool {
+        row.engine == self.engine.text()
+            && (row.mode, row.window_ms, row.cache_bytes) == (self.mode, self.window_ms, self.cache_bytes)
+            && row.records == self.content.records()
+            && Sizes { key_bytes: row.key_bytes, value_bytes: row.value_bytes } == self.content.sizes()
+            && (row.workload.as_str(), row.threads) == (cell.workload.as_str(), cell.threads)
+            && (row.batch, row.distribution) == (cell.batch, cell.distribution)
     }
 }
 
@@ -43,14 +55,32 @@ pub(super) enum Content {
     Map { sizes: Sizes, records: u64 },
     /// TPC-C's tables.
     Tpcc { warehouses: u16 },
+    /// Keys in order, of which a part fits into memory.
+    Cold { sizes: Sizes, records: u64, part: u64 },
+    /// Keys in order, to be found again after kill -9, with a checkpoint after all of them or without any.
+    Recovery { sizes: Sizes, records: u64, checkpoint: bool },
 }
 
 impl Content {
     /// How many rows it has to begin with.
     pub(super) fn records(self) -> u64 {
         match self {
-            Content::Table { records, .. } | Content::Map { records, .. } => records,
+            Content::Table { records, .. }
+            | Content::Map { records, .. }
+            | Content::Cold { records, .. }
+            | Content::Recovery { records, .. } => records,
             Content::Tpcc { warehouses } => u64::from(warehouses) * tpcc::WAREHOUSE_ROWS,
+        }
+    }
+
+    /// The sizes of its keys and values; none where they differ.
+    pub(super) fn sizes(self) -> Sizes {
+        match self {
+            Content::Table { sizes, .. }
+            | Content::Map { sizes, .. }
+            | Content::Cold { sizes, .. }
+            | Content::Recovery { sizes, .. } => sizes,
+            Content::Tpcc { .. } => Sizes { key_bytes: 0, value_bytes: 0 },
         }
     }
 }
@@ -58,8 +88,13 @@ impl Content {
 /// What a contestant is asked to do next.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Command {
-    /// Load the database and warm it up.
+    /// Load the database and warm it up; or, to be found again, write all of it anew.
     Load,
+    /// Tell how long opening took, once it is sure that everything is there.
+    Opened {
+        /// The number of the round.
+        round: u32,
+    },
     /// Run a workload.
     Cell(Cell),
     /// Check everything that is in the database, and close it.
@@ -74,6 +109,8 @@ pub(super) struct Cell {
     pub(super) threads: usize,
     pub(super) batch: usize,
     pub(super) seconds: f64,
+    /// How long the untimed run before the first round is.
+    pub(super) warm_up_s: f64,
     pub(super) round: u32,
 }
 

@@ -12,8 +12,9 @@ use crate::generate::draws::{Distribution, Draws};
 use crate::generate::{SEQUENTIAL, Sizes, stamp};
 use crate::interrupt;
 
-/// Keys of a transaction while a database is loaded.
-const LOAD_KEYS: u64 = 500;
+/// Keys of a transaction while a database is loaded, and bytes of their values: at most.
+const LOAD_KEYS: usize = 500;
+const LOAD_BYTES: usize = 64 << 10;
 /// Keys whose values are read and checked after each round that writes. At the end all are.
 const SAMPLE_KEYS: u64 = 200;
 /// Rows of a scan that reads everything.
@@ -70,9 +71,10 @@ impl<'e, E: Engine> Data<'e, E> {
     fn load_range(&self, from: u64, to: u64) -> Result<()> {
         let mut worker = self.engine.worker()?;
         let mut entries = Vec::new();
-        for first in (from..to).step_by(LOAD_KEYS as usize) {
+        let count = (LOAD_BYTES / self.sizes.value_bytes).clamp(1, LOAD_KEYS);
+        for first in (from..to).step_by(count) {
             interrupt::check()?;
-            entries.resize_with((to.min(first + LOAD_KEYS) - first) as usize, || self.sizes.entry(0, 0));
+            entries.resize_with((to.min(first + count as u64) - first) as usize, || self.sizes.entry(0, 0));
             for (index, entry) in (first..).zip(&mut entries) {
                 entry.key = self.sizes.key(index);
                 stamp(&mut entry.value, index, 0);
@@ -115,10 +117,16 @@ impl<'e, E: Engine> Data<'e, E> {
         self.records + self.inserted.load(Ordering::Relaxed) + self.in_order.load(Ordering::Relaxed)
     }
 
-    /// Reads all loaded keys and those that were inserted, checks them, and returns the sum of their counters.
-    pub(crate) fn check_all(&self) -> Result<u64> {
+    /// Checks how many keys there are.
+    pub(crate) fn check_count(&self) -> Result<()> {
         let (expected, count) = (self.expected_count(), self.engine.key_count()?);
         ensure!(count == expected, "{expected} keys should be there and {count} are");
+        Ok(())
+    }
+
+    /// Reads all loaded keys and those that were inserted, checks them, and returns the sum of their counters.
+    pub(crate) fn check_all(&self) -> Result<u64> {
+        self.check_count()?;
         let indexes = 0..self.records + self.inserted.load(Ordering::Relaxed);
         let in_order = (0..self.in_order.load(Ordering::Relaxed)).map(|index| SEQUENTIAL | index);
         let (mut worker, mut buffer) = (self.engine.worker()?, Vec::new());

@@ -1,6 +1,6 @@
 //! The workloads by name: what each does, on which data, and what it asks of an engine.
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use super::Operation;
 use super::tpcc::Mix;
@@ -10,6 +10,8 @@ use crate::generate::draws::Distribution;
 
 /// Rows of a range, at most; AciKV, section 4.1, and YCSB E.
 const RANGE_ROWS: u64 = 100;
+/// Keys of each operation on data larger than memory, unless told otherwise: so many reads a queue of the device has in flight.
+const COLD_BATCH: usize = 64;
 /// The most keys of a `txn-N`.
 const TRANSACTION_KEYS_MAX: usize = 1000;
 
@@ -22,13 +24,50 @@ pub(crate) enum Dataset {
     Map,
     /// The tables of TPC-C that Payment and New-Order use.
     Tpcc,
+    /// An ordered table of which a tenth fits into memory: 16-byte keys and 1000-byte values unless told otherwise.
+    ColdTenth,
+    /// The same, and a quarter fits.
+    ColdQuarter,
+    /// An ordered table as in [`Dataset::Table`], to be found again after kill -9 with a checkpoint behind all of it.
+    Recovery,
+    /// The same without any checkpoint.
+    RecoveryLog,
 }
 
 impl Dataset {
+    /// In the order in which they are measured.
+    pub(crate) const ALL: [Dataset; 7] = [
+        Dataset::Table,
+        Dataset::Map,
+        Dataset::Tpcc,
+        Dataset::ColdTenth,
+        Dataset::ColdQuarter,
+        Dataset::Recovery,
+        Dataset::RecoveryLog,
+    ];
+
+    /// Whether it is larger than memory.
+    pub(crate) fn is_cold(self) -> bool {
+        matches!(self, Dataset::ColdTenth | Dataset::ColdQuarter)
+    }
+
+    /// Whether it is there to be opened again.
+    pub(crate) fn is_recovery(self) -> bool {
+        matches!(self, Dataset::Recovery | Dataset::RecoveryLog)
+    }
+
+    /// Whether there are workloads on it that write.
+    pub(crate) fn writes(self) -> bool {
+        !self.is_cold() && !self.is_recovery()
+    }
+
     /// The sizes of keys and values if nothing else is asked for.
     pub(crate) fn default_sizes(self) -> Sizes {
         match self {
-            Dataset::Table | Dataset::Tpcc => Sizes { key_bytes: 16, value_bytes: 100 },
+            Dataset::Table | Dataset::Tpcc | Dataset::Recovery | Dataset::RecoveryLog => {
+                Sizes { key_bytes: 16, value_bytes: 100 }
+            }
+            Dataset::ColdTenth | Dataset::ColdQuarter => Sizes { key_bytes: 16, value_bytes: 1000 },
             Dataset::Map => Sizes { key_bytes: 8, value_bytes: 8 },
         }
     }
@@ -36,8 +75,8 @@ impl Dataset {
     /// The shape of the object that holds it.
     pub(crate) fn shape(self) -> Shape {
         match self {
-            Dataset::Table | Dataset::Tpcc => Shape::Table,
             Dataset::Map => Shape::Map,
+            _ => Shape::Table,
         }
     }
 }
@@ -51,6 +90,8 @@ pub(crate) enum Kind {
     BothWays,
     /// TPC-C's transactions.
     Tpcc(Mix),
+    /// Opening the database after kill -9.
+    Reopen,
 }
 
 /// A workload.
@@ -68,7 +109,7 @@ pub(crate) struct Workload {
 
 /// The workloads with a fixed name.
 fn fixed() -> Vec<Workload> {
-    use Dataset::{Map, Table, Tpcc};
+    use Dataset::{ColdQuarter, ColdTenth, Map, Recovery, RecoveryLog, Table, Tpcc};
     use Distribution::{Latest, Uniform, Zipf};
     use Operation::{
         FillInOrder, GetOrAdd, GetOrInsert, GetOrPut, ModifyMany, PutDurably, ReadInOrder, ScanOrInsert,
@@ -85,6 +126,16 @@ fn fixed() -> Vec<Workload> {
         what,
         dataset: Tpcc,
         kind: Kind::Tpcc(mix),
+        distribution: Uniform,
+    };
+    let cold = |name: &str, what, dataset, distribution| {
+        keys(name, what, dataset, Operation::GetMany(COLD_BATCH), distribution)
+    };
+    let reopen = |name: &str, what, dataset| Workload {
+        name: name.to_owned(),
+        what,
+        dataset,
+        kind: Kind::Reopen,
         distribution: Uniform,
     };
     vec![
@@ -124,6 +175,30 @@ fn fixed() -> Vec<Workload> {
         tpcc("tpcc", "TPC-C's Payment and New-Order, half and half", Mix::Both),
         tpcc("tpcc-payment", "TPC-C's Payment", Mix::Payment),
         tpcc("tpcc-new-order", "TPC-C's New-Order", Mix::NewOrder),
+        cold("cold-read-tenth", "read 64 keys together; memory for a tenth of the data", ColdTenth, Uniform),
+        cold("cold-zipf-tenth", "read 64 keys together; memory for a tenth of the data", ColdTenth, Zipf),
+        cold(
+            "cold-read-quarter",
+            "read 64 keys together; memory for a quarter of the data",
+            ColdQuarter,
+            Uniform,
+        ),
+        cold(
+            "cold-zipf-quarter",
+            "read 64 keys together; memory for a quarter of the data",
+            ColdQuarter,
+            Zipf,
+        ),
+        reopen(
+            "recovery",
+            "open after kill -9, with a checkpoint of everything; a record is an operation",
+            Recovery,
+        ),
+        reopen(
+            "recovery-log",
+            "open after kill -9, never with a checkpoint; a record is an operation",
+            RecoveryLog,
+        ),
     ]
 }
 
@@ -157,10 +232,27 @@ pub(crate) fn find(name: &str) -> Result<Workload> {
     }
 }
 
+/// The workload that opens this data again.
+pub(crate) fn reopening(dataset: Dataset) -> Result<Workload> {
+    let mut all = fixed().into_iter();
+    all.find(|workload| workload.kind == Kind::Reopen && workload.dataset == dataset)
+        .with_context(|| format!("{dataset:?} is not opened again"))
+}
+
 impl Workload {
+    /// How many keys an operation has if so many were asked for: only maps, and data larger than memory, are asked for batches.
+    pub(crate) fn batch(&self, asked: Option<usize>) -> usize {
+        match self.dataset {
+            Dataset::Map => asked.unwrap_or(1),
+            Dataset::ColdTenth | Dataset::ColdQuarter => asked.unwrap_or(COLD_BATCH),
+            _ => 1,
+        }
+    }
+
     /// The operation for batches of so many keys.
     pub(crate) fn in_batches(&self, batch: usize) -> Kind {
         match self.kind {
+            Kind::Keys(_) if self.dataset.is_cold() => Kind::Keys(Operation::GetMany(batch)),
             Kind::Keys(operation) if batch > 1 && self.dataset == Dataset::Map => {
                 Kind::Keys(match operation {
                     Operation::GetOrPut { reads: 100 } => Operation::GetMany(batch),
@@ -195,6 +287,12 @@ impl Workload {
                 Shape::Map => bail!("it has nothing faster than its ordered tables"),
             }
         }
+        if self.dataset.is_cold() && !description.past_page_cache {
+            bail!("the system caches what it reads, and how much cannot be limited for one engine");
+        }
+        if self.dataset.is_recovery() && !description.reopens {
+            bail!("it is not opened again here");
+        }
         let kind = self.in_batches(batch);
         let transactions = matches!(kind, Kind::Tpcc(_) | Kind::Keys(Operation::ModifyMany(_)));
         if transactions && !description.transactions {
@@ -215,6 +313,7 @@ impl Workload {
             _ if name == Name::Device && !matches!(kind, Kind::Keys(Operation::PutDurably)) => {
                 bail!("it keeps no keys")
             }
+            _ if name == Name::RawReads && !self.dataset.is_cold() => bail!("it only reads from the disk"),
             _ if name == Name::Generator => self.suits_generator(kind),
             _ => Ok(()),
         }
@@ -227,15 +326,13 @@ impl Workload {
             Kind::Keys(operation) => {
                 matches!(operation, Operation::PutDurably | Operation::ModifyMany(_) | Operation::FillInOrder)
             }
-            Kind::BothWays => false,
+            Kind::BothWays | Kind::Reopen => false,
         }
     }
 
     fn suits_generator(&self, kind: Kind) -> Result<()> {
         match kind {
-            Kind::Keys(Operation::ScanOrInsert { .. } | Operation::ReadInOrder) | Kind::Tpcc(_) => {
-                bail!("it keeps no rows")
-            }
+            Kind::Keys(Operation::ReadInOrder) | Kind::Tpcc(_) => bail!("it keeps no rows"),
             _ => Ok(()),
         }
     }
@@ -273,7 +370,8 @@ mod tests {
         assert!(suits("mixed-durability", Name::Kiln, Mode::Fast, 2));
         assert!(!suits("mixed-durability", Name::Kiln, Mode::Fast, 1));
         assert!(!suits("mixed-durability", Name::Memory, Mode::Floor, 2));
-        assert!(!suits("range", Name::Generator, Mode::Floor, 1));
+        assert!(suits("range", Name::Generator, Mode::Floor, 1));
+        assert!(!suits("read-seq", Name::Generator, Mode::Floor, 1));
     }
 
     #[test]

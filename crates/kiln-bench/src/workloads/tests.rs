@@ -164,6 +164,8 @@ fn the_generator_answers_reads_and_writes() {
         Operation::PutMany(3),
         Operation::ModifyMany(3),
         Operation::PutDurably,
+        Operation::GetMany(3),
+        Operation::ScanOrInsert { scans: 95, rows: 100 },
     ] {
         assert!(run_uniform(&data, operation).unwrap() > 0);
     }

@@ -28,6 +28,8 @@ pub(super) const DESCRIPTION: Description = Description {
     transactions: true,
     keeps_data: true,
     durable_puts: true,
+    past_page_cache: false,
+    reopens: false,
     settings: |mode| match mode {
         Mode::Weak => {
             "TXN_NOSYNC, log_flush at the end; B-tree, private environment, cache of the size given, log buffer of 16 MiB, \

@@ -18,6 +18,8 @@ fn with_engine(sizes: Sizes, check: impl Fn(&FasterEngine)) {
         records: 1000,
         cache_bytes: 0,
         window: Duration::ZERO,
+        cold: false,
+        checkpoints: true,
     };
     check(&FasterEngine::create(&settings).unwrap());
 }

@@ -26,6 +26,8 @@ pub(super) const DESCRIPTION: Description = Description {
     transactions: true,
     keeps_data: true,
     durable_puts: true,
+    past_page_cache: false,
+    reopens: false,
     settings: |mode| match mode {
         Mode::Weak => {
             "no sync, one hard sync at the end; TreeDB (page cache of the size given) or HashDB (two buckets a key), linear \

@@ -30,6 +30,8 @@ pub(super) const DESCRIPTION: Description = Description {
     transactions: true,
     keeps_data: true,
     durable_puts: true,
+    past_page_cache: false,
+    reopens: true,
     settings: |mode| match mode {
         Mode::Weak => {
             "log without sync, fdatasync of the logs at the end; LRU block cache, 10-bit bloom filters, write buffer of 64 MiB, \

@@ -16,7 +16,7 @@ use crate::engines::library::{self, Handle, functions, opaque};
 use crate::generate::{Entry, Key};
 
 opaque! {
-    Base Batch Cache ColumnFamily DatabaseOptions Filter Iterator Pinned RawTransaction ReadOptions Snapshot
+    Base Batch Cache ColumnFamily DatabaseOptions Filter FlushOptions Iterator Pinned RawTransaction ReadOptions Snapshot
     TableOptions TransactionDatabase TransactionOptions WriteOptions
 }
 
@@ -31,6 +31,8 @@ functions! {
     fn rocksdb_options_increase_parallelism(*mut DatabaseOptions, c_int);
     fn rocksdb_options_set_write_buffer_size(*mut DatabaseOptions, usize);
     fn rocksdb_options_set_max_write_buffer_number(*mut DatabaseOptions, c_int);
+    fn rocksdb_options_set_use_direct_reads(*mut DatabaseOptions, c_uchar);
+    fn rocksdb_options_set_use_direct_io_for_flush_and_compaction(*mut DatabaseOptions, c_uchar);
     fn rocksdb_options_set_max_open_files(*mut DatabaseOptions, c_int);
     fn rocksdb_options_set_compression(*mut DatabaseOptions, c_int);
     fn rocksdb_options_set_bytes_per_sync(*mut DatabaseOptions, u64);
@@ -88,6 +90,9 @@ functions! {
     fn rocksdb_writebatch_create() -> *mut Batch;
     fn rocksdb_writebatch_destroy(*mut Batch);
     fn rocksdb_writebatch_put(*mut Batch, *const u8, usize, *const u8, usize);
+    fn rocksdb_flushoptions_create() -> *mut FlushOptions;
+    fn rocksdb_flushoptions_destroy(*mut FlushOptions);
+    fn rocksdb_flush(*mut Base, *const FlushOptions, Message);
     fn rocksdb_flush_wal(*mut Base, c_uchar, Message);
     fn rocksdb_create_iterator(*mut Base, *const ReadOptions) -> *mut Iterator;
     fn rocksdb_iter_destroy(*mut Iterator);
@@ -112,6 +117,8 @@ pub(super) struct Options {
     pub(super) write_buffer_bytes: usize,
     pub(super) write_buffers: c_int,
     pub(super) bloom_bits: f64,
+    /// Whether tables are read and written past the system's page cache.
+    pub(super) direct_reads: bool,
     /// Whether the log is handed to the system when its buffer is full or a flush asks for it, and not with each write.
     pub(super) buffers_log: bool,
 }
@@ -292,6 +299,17 @@ impl Database {
         self.call(|message| unsafe { (self.functions.rocksdb_flush_wal)(self.base.pointer(), 1, message) })
     }
 
+    /// Writes what is in memory as a table, and waits for it.
+    pub(super) fn flush(&self) -> Result<()> {
+        let f = self.functions;
+        // SAFETY: the options are made and destroyed by functions that belong together, and the handles live.
+        unsafe {
+            let options = (f.rocksdb_flushoptions_create)();
+            let options = Handle::new(options, f.rocksdb_flushoptions_destroy, "options")?;
+            self.call(|message| (f.rocksdb_flush)(self.base.pointer(), options.pointer(), message))
+        }
+    }
+
     /// Reads rows from a key on, until there are no more or `row` says that it is enough.
     pub(super) fn scan(&self, from: &[u8], row: &mut OnRow<'_, bool>) -> Result<()> {
         let f = self.functions;
@@ -337,6 +355,11 @@ fn database_options(f: &Functions, options: &Options) -> Result<Handle<DatabaseO
         (f.rocksdb_options_increase_parallelism)(all.pointer(), options.threads);
         (f.rocksdb_options_set_write_buffer_size)(all.pointer(), options.write_buffer_bytes);
         (f.rocksdb_options_set_max_write_buffer_number)(all.pointer(), options.write_buffers);
+        (f.rocksdb_options_set_use_direct_reads)(all.pointer(), options.direct_reads.into());
+        (f.rocksdb_options_set_use_direct_io_for_flush_and_compaction)(
+            all.pointer(),
+            options.direct_reads.into(),
+        );
         (f.rocksdb_options_set_max_open_files)(all.pointer(), -1);
         (f.rocksdb_options_set_compression)(all.pointer(), NO_COMPRESSION);
         (f.rocksdb_options_set_bytes_per_sync)(all.pointer(), 1 << 20);

@@ -24,11 +24,14 @@ pub(super) const DESCRIPTION: Description = Description {
     transactions: true,
     keeps_data: true,
     durable_puts: true,
+    past_page_cache: true,
+    reopens: true,
     settings: |mode| match mode {
         Mode::Weak => {
             "log without sync and buffered (manual_wal_flush), FlushWAL with sync at the end; LRU block cache, 10-bit bloom \
              filters, hash index in blocks, bloom filter in memtables, 4 write buffers of 64 MiB, a background job for each \
-             core, dynamic levels, all files open, no compression; optimistic transactions, pinned reads, batched MultiGet"
+             core, dynamic levels, all files open, no compression; optimistic transactions, pinned reads, batched MultiGet; cold-*: direct reads, two write buffers of a sixteenth of the \
+             memory, and the rest for the block cache"
         }
         _ => {
             "log with sync at each commit; LRU block cache, 10-bit bloom filters, hash index in blocks, bloom filter in \
@@ -38,6 +41,9 @@ pub(super) const DESCRIPTION: Description = Description {
     },
     version: library::version,
 };
+
+/// A write buffer where data is larger than memory, at least: smaller ones make more files than are worth it.
+const COLD_BUFFER_BYTES_MIN: usize = 1 << 20;
 
 /// A RocksDB database.
 pub(super) struct RocksDb {
@@ -49,14 +55,21 @@ impl RocksDb {
     /// Creates a database.
     pub(super) fn create(settings: &Settings) -> Result<RocksDb> {
         let durable = settings.mode.is_durable();
-        let options = Options {
+        let mut options = Options {
             threads: available_parallelism().map_or(2, usize::from).try_into()?,
             cache_bytes: settings.cache_bytes.try_into()?,
             write_buffer_bytes: 64 << 20,
             write_buffers: 4,
+            direct_reads: settings.cold,
             bloom_bits: 10.0,
             buffers_log: !durable,
         };
+        if settings.cold {
+            // What is written last stays in write buffers: they and the block cache are the memory.
+            options.write_buffers = 2;
+            options.write_buffer_bytes = (options.cache_bytes / 16).clamp(COLD_BUFFER_BYTES_MIN, 64 << 20);
+            options.cache_bytes = options.cache_bytes.saturating_sub(2 * options.write_buffer_bytes);
+        }
         let database = Database::create(&settings.path, &options)
             .with_context(|| format!("cannot create a RocksDB database in {}", settings.path.display()))?;
         Ok(RocksDb { database, durable })
@@ -83,6 +96,12 @@ impl Engine for RocksDb {
 
     fn persist(&self) -> Result<()> {
         if self.durable { Ok(()) } else { self.database.sync() }
+    }
+
+    fn checkpoint(&self) -> Result<()> {
+        // What is in a table of its own needs no log.
+        self.persist()?;
+        self.database.flush()
     }
 }
 

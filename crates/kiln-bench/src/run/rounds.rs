@@ -1,0 +1,175 @@
+//! How often a cell is measured: a few rounds with everybody, and then more with those whose ratio to Kiln is still unsure, as
+//! far as time allows.
+//!
+//! Rounds are short, and what disturbs them (a peer's compaction, Kiln's checkpoint, a slow moment of the disk) falls on some of them:
+//! the cure is more rounds where they differ, and not longer ones everywhere. The time that the run may take is shared out among
+//! cells as they come: what one does not need is left to those after it.
+
+use std::time::{Duration, Instant};
+
+use crate::report::{SURE, Samples};
+
+/// How many rounds there are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Rounds {
+    /// Everybody is measured so often.
+    pub(super) least: u32,
+    /// Nobody is measured more often.
+    pub(super) most: u32,
+    /// No round beyond the first ones begins when the run has taken so long.
+    pub(super) time_limit: Option<Duration>,
+}
+
+/// The time of a run, shared out.
+pub(super) struct Clock {
+    started: Instant,
+    time_limit: Option<Duration>,
+    /// Steps that are certain to come, in all.
+    steps: u64,
+    steps_done: u64,
+    /// What was spent on rounds that were not certain.
+    extra: Duration,
+}
+
+impl Clock {
+    pub(super) fn start(time_limit: Option<Duration>, steps: u64) -> Clock {
+        Clock { started: Instant::now(), time_limit, steps, steps_done: 0, extra: Duration::ZERO }
+    }
+
+    pub(super) fn steps(&mut self, count: u64) {
+        self.steps_done += count;
+    }
+
+    pub(super) fn spent_on_extra_rounds(&mut self, time: Duration) {
+        self.extra += time;
+    }
+
+    /// How much time a cell of so many steps, which are done already, may spend on further rounds; `None` without a limit.
+    pub(super) fn extra_for(&self, steps: u64) -> Option<Duration> {
+        Some(self.share(self.time_limit?, self.started.elapsed(), steps))
+    }
+
+    /// What is left when all that is certain takes as long for each step as it did until now, by steps.
+    fn share(&self, limit: Duration, elapsed: Duration, steps: u64) -> Duration {
+        let left = self.steps.saturating_sub(self.steps_done);
+        let for_each = elapsed.saturating_sub(self.extra).div_f64(self.steps_done.max(1) as f64);
+        let spare = limit.saturating_sub(elapsed).saturating_sub(for_each.mul_f64(left as f64));
+        spare.mul_f64(steps as f64 / (steps + left).max(1) as f64)
+    }
+}
+
+/// The rates of a cell's contestants, by their place and round; those that are to be compared are compared with one of them.
+pub(super) struct Rates {
+    by_place: Vec<Vec<(u32, f64)>>,
+    base: Option<usize>,
+}
+
+impl Rates {
+    /// Of so many contestants; `base` is Kiln's place, if it is there.
+    pub(super) fn new(places: usize, base: Option<usize>) -> Rates {
+        Rates { by_place: vec![Vec::new(); places], base }
+    }
+
+    pub(super) fn push(&mut self, place: usize, round: u32, rate: f64) {
+        self.by_place[place].push((round, rate));
+    }
+
+    /// Who should be measured again: those whose median ratio is not sure enough, and Kiln with them.
+    pub(super) fn unsure(&self) -> Vec<usize> {
+        // Without a rate it did not take part.
+        let mut places: Vec<usize> =
+            (0..self.by_place.len()).filter(|&place| !self.by_place[place].is_empty()).collect();
+        // Where there is somebody to compare it with, Kiln's own rate says nothing.
+        let base = self.base.filter(|_| places.len() > 1);
+        places.retain(|&place| base != Some(place) && self.samples(place).error_of_median() > SURE);
+        if let Some(base) = base.filter(|_| !places.is_empty()) {
+            places.insert(0, base);
+        }
+        places
+    }
+
+    /// Ratios to Kiln, round by round; of Kiln itself, and of those without it, the rates.
+    fn samples(&self, place: usize) -> Samples {
+        let base = self.base.filter(|&base| base != place);
+        let mut samples = Samples::default();
+        for (round, rate) in &self.by_place[place] {
+            let Some(base) = base else {
+                samples.push(*rate);
+                continue;
+            };
+            if let Some((_, kiln)) = self.by_place[base].iter().find(|(other, _)| other == round) {
+                samples.push(kiln / rate);
+            }
+        }
+        samples
+    }
+}
+
+/// So many places, beginning with another one in each round: nobody always comes after the same neighbour.
+pub(super) fn in_turn(places: &[usize], round: u32) -> impl Iterator<Item = usize> {
+    let first = round as usize % places.len().max(1);
+    places[first..].iter().chain(&places[..first]).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn those_with_unsteady_ratios_are_measured_again_and_kiln_with_them() {
+        let mut rates = Rates::new(4, Some(0));
+        for (round, factor) in (0..).zip([1.0, 2.0, 1.0, 3.0, 1.0]) {
+            // What falls on both sides leaves the ratio as it is; the last one never takes part.
+            rates.push(0, round, 100.0 * factor);
+            rates.push(1, round, 50.0 * factor);
+            rates.push(2, round, 50.0);
+        }
+        assert_eq!(rates.unsure(), [0, 2]);
+        let mut steady = Rates::new(2, Some(0));
+        (0..5).for_each(|round| {
+            steady.push(0, round, 100.0);
+            steady.push(1, round, 10.0);
+        });
+        assert_eq!(steady.unsure(), [] as [usize; 0]);
+    }
+
+    #[test]
+    fn kiln_alone_is_measured_until_its_rate_is_sure() {
+        let mut rates = Rates::new(1, Some(0));
+        (0..).zip([1.0, 2.0, 1.0, 3.0, 4.0]).for_each(|(round, rate)| rates.push(0, round, rate));
+        assert_eq!(rates.unsure(), [0]);
+    }
+
+    #[test]
+    fn without_kiln_the_rates_themselves_must_be_steady() {
+        let mut rates = Rates::new(2, None);
+        for (round, rate) in (0..).zip([1.0, 2.0, 1.0, 3.0, 4.0]) {
+            rates.push(0, round, rate);
+            rates.push(1, round, 5.0);
+        }
+        assert_eq!(rates.unsure(), [0]);
+    }
+
+    #[test]
+    fn what_the_certain_part_leaves_of_the_time_is_shared_by_steps() {
+        let seconds = Duration::from_secs;
+        // 40 of 100 steps took 40 s; so 60 s of the limit are spoken for, and 20 s are left for this cell of 20 and the 60.
+        let clock = Clock { steps_done: 40, ..Clock::start(Some(seconds(120)), 100) };
+        assert_eq!(clock.share(seconds(120), seconds(40), 20), seconds(5));
+        // Extra rounds do not make those that are certain look slower.
+        let clock = Clock { extra: seconds(20), ..clock };
+        assert_eq!(clock.share(seconds(140), seconds(60), 20), seconds(5));
+        assert_eq!(clock.share(seconds(100), seconds(90), 20), Duration::ZERO);
+        assert_eq!(Clock::start(None, 5).extra_for(1), None);
+        // The last cell has all that is left.
+        let clock = Clock { steps_done: 100, ..Clock::start(Some(seconds(120)), 100) };
+        assert_eq!(clock.share(seconds(120), seconds(100), 10), seconds(20));
+    }
+
+    #[test]
+    fn each_round_begins_with_another() {
+        let order = |round| in_turn(&[3, 5, 8], round).collect::<Vec<_>>();
+        assert_eq!([order(0), order(1), order(5)], [[3, 5, 8], [5, 8, 3], [8, 3, 5]]);
+        assert_eq!(in_turn(&[], 4).count(), 0);
+    }
+}
