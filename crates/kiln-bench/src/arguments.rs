@@ -31,6 +31,20 @@ pub(crate) enum Command {
     Compare(CompareSettings),
     /// Result files as a page with pictures and tables.
     Report(ReportSettings),
+    /// Result files as the tables of docs/benchmarks.md, in Markdown.
+    Tables(TablesSettings),
+}
+
+/// What is put into tables, and where they go.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct TablesSettings {
+    /// The result files. Ratios are only taken within one file.
+    #[arg(required = true)]
+    pub(crate) files: Vec<PathBuf>,
+    /// Put them into this document, in place of what stands between its marks "kiln-bench tables: begin" and "end", instead of
+    /// printing them.
+    #[arg(long, value_name = "DOCUMENT")]
+    pub(crate) into: Option<PathBuf>,
 }
 
 /// What is compared.

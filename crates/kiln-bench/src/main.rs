@@ -14,6 +14,7 @@
 //!   ├── compare                how two result files differ
 //!   ├── pictures               result files as a page
 //!   │    └── summary           rows put together to cells and groups, and as tables
+//!   ├── publish                result files as the tables of the documentation
 //!   └── list                   what there is to measure
 //!  machine, scratch, progress, interrupt, usage: the surroundings of a run
 //! ```
@@ -34,6 +35,7 @@ mod machine;
 mod measure;
 mod pictures;
 mod progress;
+mod publish;
 mod report;
 mod results;
 mod run;
@@ -58,6 +60,7 @@ fn main() -> ExitCode {
         Command::Figures(settings) => figures::run(settings).map(|()| ExitCode::SUCCESS),
         Command::Compare(settings) => compare::run(settings),
         Command::Report(settings) => pictures::run(settings).map(|()| ExitCode::SUCCESS),
+        Command::Tables(settings) => publish::run(settings).map(|()| ExitCode::SUCCESS),
     });
     match result {
         Ok(code) => code,

@@ -62,6 +62,16 @@ fn every_cell_has_a_line_for_each_round_with_what_it_is_about() {
     assert_eq!((count("kiln", "read", "safe"), count("memory", "safe-commit", "floor")), (0, 0));
     // It takes two threads, and has a line for each half of them.
     assert_eq!(["fast", "safe"].map(|mode| count("kiln", "mixed-durability", mode)), [4, 4]);
+    let json = directory.path().join("results.json");
+    let tables = text(&bench(&["tables", json.to_str().unwrap()]).stdout);
+    for part in [
+        "| Kiln / tables, durable later, ",
+        "; 1 / 2 threads |",
+        " `read` |",
+        "| Kiln / maps, durable later, ",
+    ] {
+        assert!(tables.contains(part), "{part} is missing in\n{tables}");
+    }
     for row in &rows {
         assert!(row["ops"].as_u64().unwrap() > 0 && row["ops_per_s"].as_f64().unwrap() > 0.0, "{row}");
         assert!(row["checked"].as_bool().unwrap() && row["rss_bytes"].as_u64().unwrap() > 0, "{row}");

@@ -61,7 +61,7 @@ pub(crate) fn run(settings: &ReportSettings) -> Result<()> {
 }
 
 /// The rows of all files. Rounds are numbered on from file to file, so that none is compared with one of another run.
-fn read(files: &[PathBuf]) -> Result<Vec<Row>> {
+pub(crate) fn read(files: &[PathBuf]) -> Result<Vec<Row>> {
     let mut all: Vec<Row> = Vec::new();
     for path in files {
         let mut rows = results::read(path)?;

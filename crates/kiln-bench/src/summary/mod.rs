@@ -4,7 +4,8 @@
 //!  mod       the tables
 //!   ├── cells     rounds, cells and groups
 //!   ├── numbers   numbers as text
-//!   └── idleness  whether the machine was idle
+//!   ├── idleness  whether the machine was idle
+//!   └── published the tables of the documentation
 //! ```
 //!
 //! A ratio is taken round by round, so that a slow moment of the machine falls on both sides, and is the median of these.
@@ -13,6 +14,7 @@
 pub(crate) mod cells;
 pub(crate) mod idleness;
 pub(crate) mod numbers;
+pub(crate) mod published;
 #[cfg(test)]
 pub(crate) mod tests;
 
