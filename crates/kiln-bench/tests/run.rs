@@ -208,7 +208,7 @@ fn a_plan_says_how_long_and_how_much_and_makes_nothing() {
     let plan = text(&output.stdout);
     assert!(output.status.success() && plan.contains("5 to 9 rounds of 1 s"), "{plan}");
     assert!(
-        plan.contains("measurements or more, about ") && plan.contains("on the disk at a time"),
+        plan.contains("measurements or more, in about ") && plan.contains("on the disk at a time"),
         "{plan}"
     );
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);

@@ -244,13 +244,13 @@ impl Plan {
         let rounds = if least == most { least.to_string() } else { format!("{least} to {most}") };
         let mut text = format!(
             "kiln {}; {machine}\n{rounds} rounds of {} s; each engine is a process of its own, stopped while others are measured; every \
-             result is checked\n{} measurements or more, about {} at least{}; up to {} on the disk at a time",
+             result is checked\n{} measurements or more, in about {}{}; up to {} on the disk at a time",
             env!("CARGO_PKG_VERSION"),
             self.seconds,
             self.measurements(),
             rounded(self.duration()),
             time_limit.map_or_else(String::new, |limit| format!(
-                " and {} at most where that suffices",
+                ", then further rounds until {} have passed",
                 humantime::format_duration(limit)
             )),
             numbers::bytes(self.disk_bytes() as f64)

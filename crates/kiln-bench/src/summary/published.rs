@@ -111,7 +111,9 @@ fn tables<'g, 'r>(groups: &'g [Group<'r>]) -> Vec<Table<'g, 'r>> {
         if group.base().is_none() || group.cells.len() < 2 {
             continue;
         }
-        let (dataset, promise, data) = (workload.dataset, group.promise, data(group));
+        // What is opened with and without a checkpoint is one table.
+        let dataset = if workload.dataset.is_recovery() { Dataset::Recovery } else { workload.dataset };
+        let (promise, data) = (group.promise, data(group));
         let same = |table: &&mut Table<'_, '_>| {
             (table.dataset, table.promise, &table.data) == (dataset, promise, &data)
         };
@@ -157,7 +159,8 @@ impl Table<'_, '_> {
         let who = threads.iter().map(usize::to_string).collect::<Vec<_>>().join(" / ");
         let plural = if threads == [1] { "thread" } else { "threads" };
         let caption = format!("{}, {}; {who} {plural}", self.what(), self.data);
-        let mut text = format!("\n| Kiln / {caption} |");
+        let of = if self.dataset.is_recovery() { "" } else { "Kiln / " };
+        let mut text = format!("\n| {of}{caption} |");
         columns.iter().for_each(|name| text.push_str(&format!(" `{name}` |")));
         text.push_str(&format!("\n|{}\n", "---|".repeat(columns.len() + 1)));
         for (_, engine, mode) in &rows {
@@ -169,17 +172,31 @@ impl Table<'_, '_> {
                 if ratios.iter().flatten().any(|&ratio| is_loss(ratio)) {
                     losses.push(format!("`{workload}`, {}, to {name}: {}", self.what(), joined(&ratios)));
                 }
-                let _ = write!(text, " {} |", joined(&ratios));
+                let text_of_cell = if self.dataset.is_recovery() {
+                    let cell = self.cell(workload, 1, engine, *mode);
+                    cell.map_or("-".to_owned(), |(_, cell)| seconds(cell))
+                } else {
+                    joined(&ratios)
+                };
+                let _ = write!(text, " {text_of_cell} |");
             }
             text.push('\n');
         }
-        text.push_str("| *Kiln, operations per second* |");
-        for workload in &columns {
-            let rate = |&threads: &usize| self.group(workload, threads)?.base();
-            let rates = threads.iter().map(|threads| {
-                rate(threads).map_or("-".to_owned(), |cell| numbers::rate(cell.samples(THROUGHPUT).median()))
-            });
-            let _ = write!(text, " {} |", rates.collect::<Vec<_>>().join(" / "));
+        text + &self.kiln_row(&columns, &threads)
+    }
+
+    /// Kiln's own rates, or times.
+    fn kiln_row(&self, columns: &[String], threads: &[usize]) -> String {
+        let is_recovery = self.dataset.is_recovery();
+        let name = if is_recovery { "Kiln" } else { "Kiln, operations per second" };
+        let mut text = format!("| *{name}* |");
+        for workload in columns {
+            let base = |&threads: &usize| self.group(workload, threads)?.base();
+            let value = |cell: &Cell<'_>| {
+                if is_recovery { seconds(cell) } else { numbers::rate(cell.samples(THROUGHPUT).median()) }
+            };
+            let values = threads.iter().map(|threads| base(threads).map_or("-".to_owned(), value));
+            let _ = write!(text, " {} |", values.collect::<Vec<_>>().join(" / "));
         }
         text.push('\n');
         text
@@ -192,8 +209,7 @@ impl Table<'_, '_> {
             Dataset::Tpcc => "TPC-C",
             Dataset::ColdTenth => return "data ten times as large as memory".to_owned(),
             Dataset::ColdQuarter => return "data four times as large as memory".to_owned(),
-            Dataset::Recovery => return "opening after kill -9, with a checkpoint".to_owned(),
-            Dataset::RecoveryLog => return "opening after kill -9, without a checkpoint".to_owned(),
+            Dataset::Recovery | Dataset::RecoveryLog => return "time to open after kill -9".to_owned(),
         };
         format!("{what}, {}", self.promise.text())
     }
@@ -249,6 +265,11 @@ fn push_new<T: PartialEq>(all: &mut Vec<T>, one: T) {
     }
 }
 
+/// How long a cell's measurements took.
+fn seconds(cell: &Cell<'_>) -> String {
+    numbers::microseconds(1e6 * cell.samples(|row| Some(row.seconds)).median())
+}
+
 /// Rounded as it is printed, Kiln is slower.
 fn is_loss(ratio: f64) -> bool {
     ratio < 0.995
@@ -258,6 +279,8 @@ fn is_loss(ratio: f64) -> bool {
 fn joined(ratios: &[Option<f64>]) -> String {
     let texts = ratios.iter().map(|ratio| match ratio {
         None => "-".to_owned(),
+        Some(ratio) if *ratio < 0.0005 => "**below 0.001**".to_owned(),
+        Some(ratio) if *ratio < 0.095 => format!("**{ratio:.3}**"),
         Some(ratio) if is_loss(*ratio) => format!("**{ratio:.2}**"),
         Some(ratio) if *ratio < 9.995 => format!("{ratio:.2}"),
         Some(ratio) => format!("{ratio:.0}"),
@@ -317,6 +340,31 @@ mod tests {
             assert!(text.contains(part), "{part}\nis missing in\n{text}");
         }
         assert!(!text.contains("The load itself"));
+    }
+
+    #[test]
+    fn what_is_opened_again_has_times_and_one_table() {
+        let opened = |engine: &str, mode, workload: &str, seconds: f64| {
+            let rows = cell(engine, mode, workload, 1, 1e6 / seconds);
+            rows.into_iter().map(|row| Row { seconds, ..row }).collect::<Vec<_>>()
+        };
+        let rows = [
+            opened("kiln", Mode::Fast, "recovery", 0.2),
+            opened("lmdb", Mode::Weak, "recovery", 0.000_02),
+            opened("kiln", Mode::Fast, "recovery-log", 0.5),
+            opened("lmdb", Mode::Weak, "recovery-log", 1.5),
+        ]
+        .concat();
+        let text = text(&rows);
+        let expected = [
+            "| time to open after kill -9, 1.00 M keys of 16 + 100 bytes, cache 1.00 GiB; 1 thread | `recovery` | `recovery-log` |\n",
+            "| lmdb 1.2.3 | 20.0 us | 1.50 s |\n| *Kiln* | 200 ms | 500 ms |\n",
+            "- `recovery`, time to open after kill -9, to lmdb 1.2.3: **below 0.001**\n",
+        ];
+        for part in expected {
+            assert!(text.contains(part), "{part}\nis missing in\n{text}");
+        }
+        assert_eq!(text.matches("\n- `").count(), 1);
     }
 
     #[test]
