@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::{Result, bail};
 
 use super::catalog::{Description, Mode, Shape};
-use super::{Access, Engine, OnRow, Worker};
+use super::{Access, Engine, Worker};
 use crate::floor::Floor;
 use crate::generate::Entry;
 
@@ -66,7 +66,12 @@ impl Worker for &DeviceFloor {
         Ok(())
     }
 
-    fn scan(&mut self, _from: &[u8], _count: usize, _row: &mut OnRow<'_>) -> Result<()> {
+    fn scan(
+        &mut self,
+        _from: &[u8],
+        _count: usize,
+        _row: &mut impl FnMut(&[u8], &[u8]) -> Result<()>,
+    ) -> Result<()> {
         bail!("the device's floor keeps no keys")
     }
 

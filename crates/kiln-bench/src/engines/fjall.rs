@@ -22,7 +22,7 @@ use fjall::{
 use super::catalog::{Description, Mode, Settings, Shape};
 use super::commits::Commits;
 use super::versions::locked_version;
-use super::{Access, Engine, OnRow, Worker};
+use super::{Access, Engine, Worker};
 use crate::generate::{Entry, Key};
 
 pub(super) const DESCRIPTION: Description = Description {
@@ -168,7 +168,12 @@ impl Worker for FjallWorker<'_> {
         engine.write(engine.durable, || batch.commit())
     }
 
-    fn scan(&mut self, from: &[u8], count: usize, row: &mut OnRow<'_>) -> Result<()> {
+    fn scan(
+        &mut self,
+        from: &[u8],
+        count: usize,
+        row: &mut impl FnMut(&[u8], &[u8]) -> Result<()>,
+    ) -> Result<()> {
         for entry in self.engine.plain().range(from..).take(count) {
             let (key, value) = entry.into_inner()?;
             row(&key, &value)?;

@@ -224,7 +224,12 @@ impl<O: KilnObject> Worker for KilnWorker<'_, O> {
         self.acknowledge(commit)
     }
 
-    fn scan(&mut self, from: &[u8], count: usize, row: &mut OnRow<'_>) -> Result<()> {
+    fn scan(
+        &mut self,
+        from: &[u8],
+        count: usize,
+        row: &mut impl FnMut(&[u8], &[u8]) -> Result<()>,
+    ) -> Result<()> {
         self.object.scan(self.db, from, count, row)
     }
 

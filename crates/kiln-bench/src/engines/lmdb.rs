@@ -16,7 +16,7 @@ use heed::{CommitOrAbort, Env, EnvFlags, RoTxn, RwTxn, WithoutTls};
 
 use super::catalog::{Description, Mode, Settings, Shape};
 use super::commits::{Commits, Moment};
-use super::{Access, Engine, OnRow, Worker};
+use super::{Access, Engine, Worker};
 use crate::generate::{Entry, Key};
 
 pub(super) const DESCRIPTION: Description = Description {
@@ -171,7 +171,12 @@ impl Worker for LmdbWorker<'_> {
         })
     }
 
-    fn scan(&mut self, from: &[u8], count: usize, row: &mut OnRow<'_>) -> Result<()> {
+    fn scan(
+        &mut self,
+        from: &[u8],
+        count: usize,
+        row: &mut impl FnMut(&[u8], &[u8]) -> Result<()>,
+    ) -> Result<()> {
         // LMDB knows no empty key, not even as a bound.
         let first = if from.is_empty() { Bound::Unbounded } else { Bound::Included(from) };
         let table = self.engine.table;

@@ -11,7 +11,7 @@ use anyhow::Result;
 use hashbrown::HashMap;
 
 use super::catalog::{Description, Mode, Shape};
-use super::{Access, Engine, OnRow, Worker};
+use super::{Access, Engine, Worker};
 use crate::generate::{Entry, add_to_first_word};
 
 pub(super) const DESCRIPTION: Description = Description {
@@ -162,7 +162,12 @@ impl<C: Collection> Worker for MemoryWorker<'_, C> {
         Ok(())
     }
 
-    fn scan(&mut self, from: &[u8], count: usize, row: &mut OnRow<'_>) -> Result<()> {
+    fn scan(
+        &mut self,
+        from: &[u8],
+        count: usize,
+        row: &mut impl FnMut(&[u8], &[u8]) -> Result<()>,
+    ) -> Result<()> {
         self.memory.lock().rows_from(from).take(count).try_for_each(|(key, value)| row(key, value))
     }
 

@@ -121,8 +121,14 @@ pub(crate) trait Worker {
     fn put_all(&mut self, entries: &[Entry]) -> Result<()>;
 
     /// Reads up to `count` rows from the key `from` on, in the order of keys, until there are no more. Only asked of ordered
-    /// engines.
-    fn scan(&mut self, from: &[u8], count: usize, row: &mut OnRow<'_>) -> Result<()>;
+    /// engines. What is done with a row is known to the compiler, because for an engine in memory a call of it is a part of what a row
+    /// costs.
+    fn scan(
+        &mut self,
+        from: &[u8],
+        count: usize,
+        row: &mut impl FnMut(&[u8], &[u8]) -> Result<()>,
+    ) -> Result<()>;
 
     /// Runs a transaction and commits it; if it conflicts with others, runs it again. An error of `body` that is not a conflict
     /// takes its writes back and is returned. `body` never reads what it has itself written. Only asked of engines whose

@@ -14,7 +14,7 @@ use kiln::device::{
 
 use super::catalog::{Description, Mode, Settings, Shape};
 use super::generator::index_of;
-use super::{Access, Engine, OnRow, Worker};
+use super::{Access, Engine, Worker};
 use crate::generate::{Entry, Key, Sizes, stamp};
 
 pub(super) const DESCRIPTION: Description = Description {
@@ -157,7 +157,12 @@ impl Worker for RawReadsWorker<'_> {
         Ok(())
     }
 
-    fn scan(&mut self, _from: &[u8], _count: usize, _row: &mut OnRow<'_>) -> Result<()> {
+    fn scan(
+        &mut self,
+        _from: &[u8],
+        _count: usize,
+        _row: &mut impl FnMut(&[u8], &[u8]) -> Result<()>,
+    ) -> Result<()> {
         bail!("raw reads keep no order")
     }
 

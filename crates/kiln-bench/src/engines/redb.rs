@@ -16,7 +16,7 @@ use redb::{
 use super::catalog::{Description, Mode, Settings, Shape};
 use super::commits::{Commits, Moment};
 use super::versions::locked_version;
-use super::{Access, Engine, OnRow, Worker};
+use super::{Access, Engine, Worker};
 use crate::generate::{Entry, Key};
 
 pub(super) const DESCRIPTION: Description = Description {
@@ -170,7 +170,12 @@ impl Worker for RedbWorker<'_> {
         })
     }
 
-    fn scan(&mut self, from: &[u8], count: usize, row: &mut OnRow<'_>) -> Result<()> {
+    fn scan(
+        &mut self,
+        from: &[u8],
+        count: usize,
+        row: &mut impl FnMut(&[u8], &[u8]) -> Result<()>,
+    ) -> Result<()> {
         for entry in self.snapshot()?.range(from..)?.take(count) {
             let (key, value) = entry?;
             row(key.value(), value.value())?;

@@ -24,7 +24,7 @@ use sled::{Batch, Config, Db, IVec};
 
 use super::catalog::{Description, Mode, Settings, Shape};
 use super::versions::locked_version;
-use super::{Access, Engine, OnRow, Worker};
+use super::{Access, Engine, Worker};
 use crate::generate::{Entry, Key, add_to_first_word};
 
 pub(super) const DESCRIPTION: Description = Description {
@@ -175,7 +175,12 @@ impl Worker for SledWorker<'_> {
         self.engine.acknowledge()
     }
 
-    fn scan(&mut self, from: &[u8], count: usize, row: &mut OnRow<'_>) -> Result<()> {
+    fn scan(
+        &mut self,
+        from: &[u8],
+        count: usize,
+        row: &mut impl FnMut(&[u8], &[u8]) -> Result<()>,
+    ) -> Result<()> {
         for entry in self.database.range(from..).take(count) {
             let (key, value) = entry?;
             row(&key, &value)?;

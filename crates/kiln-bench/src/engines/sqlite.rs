@@ -23,7 +23,7 @@ use self_cell::self_cell;
 
 use super::catalog::{Description, Mode, Settings, Shape};
 use super::commits::{Commits, Moment};
-use super::{Access, Engine, OnRow, Worker};
+use super::{Access, Engine, Worker};
 use crate::generate::{Entry, Key};
 
 pub(super) const DESCRIPTION: Description = Description {
@@ -340,7 +340,12 @@ impl Worker for SqliteWorker<'_> {
         })
     }
 
-    fn scan(&mut self, from: &[u8], count: usize, row: &mut OnRow<'_>) -> Result<()> {
+    fn scan(
+        &mut self,
+        from: &[u8],
+        count: usize,
+        row: &mut impl FnMut(&[u8], &[u8]) -> Result<()>,
+    ) -> Result<()> {
         self.read(|statements| statements.scan(from, count, row))
     }
 

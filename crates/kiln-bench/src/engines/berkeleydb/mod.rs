@@ -229,7 +229,12 @@ impl Worker for BerkeleyDbWorker<'_> {
         })
     }
 
-    fn scan(&mut self, from: &[u8], count: usize, row: &mut OnRow<'_>) -> Result<()> {
+    fn scan(
+        &mut self,
+        from: &[u8],
+        count: usize,
+        row: &mut impl FnMut(&[u8], &[u8]) -> Result<()>,
+    ) -> Result<()> {
         first_rows(count, row, |rows| self.rows_from(from, rows))
     }
 

@@ -7,7 +7,7 @@ use anyhow::{Result, bail, ensure};
 
 use super::store::{Session, Store, Tuning};
 use crate::engines::catalog::{Mode, Settings};
-use crate::engines::{Access, Engine, OnRow, Worker};
+use crate::engines::{Access, Engine, Worker};
 use crate::generate::{Entry, Sizes};
 
 /// A page of the log.
@@ -126,7 +126,12 @@ impl Worker for FasterWorker<'_> {
         entries.iter().try_for_each(|entry| self.put(&entry.key, &entry.value))
     }
 
-    fn scan(&mut self, _from: &[u8], _count: usize, _row: &mut OnRow<'_>) -> Result<()> {
+    fn scan(
+        &mut self,
+        _from: &[u8],
+        _count: usize,
+        _row: &mut impl FnMut(&[u8], &[u8]) -> Result<()>,
+    ) -> Result<()> {
         bail!("FASTER has no order: use a workload of single keys")
     }
 

@@ -16,7 +16,7 @@ use anyhow::{Context, Result, ensure};
 use self::library::Database;
 use super::catalog::{Description, Mode, Settings, Shape};
 use super::library::first_rows;
-use super::{Access, Engine, OnRow, Worker};
+use super::{Access, Engine, Worker};
 use crate::generate::{Entry, Key, add_to_first_word};
 
 pub(super) const DESCRIPTION: Description = Description {
@@ -154,7 +154,12 @@ impl Worker for KyotoCabinetWorker<'_> {
         self.write(self.engine.durable, |database| database.put_all(entries))
     }
 
-    fn scan(&mut self, from: &[u8], count: usize, row: &mut OnRow<'_>) -> Result<()> {
+    fn scan(
+        &mut self,
+        from: &[u8],
+        count: usize,
+        row: &mut impl FnMut(&[u8], &[u8]) -> Result<()>,
+    ) -> Result<()> {
         first_rows(count, row, |rows| self.engine.database.scan(from, rows))
     }
 

@@ -20,7 +20,7 @@ use anyhow::{Context, Result};
 use self::library::{Batch, Database, Options};
 use super::catalog::{Description, Mode, Settings, Shape};
 use super::library::first_rows;
-use super::{Access, Engine, OnRow, Worker};
+use super::{Access, Engine, Worker};
 use crate::generate::{Entry, add_to_first_word};
 
 pub(super) const DESCRIPTION: Description = Description {
@@ -157,7 +157,12 @@ impl Worker for LevelDbWorker<'_> {
         self.engine.database.write(&self.batch, self.engine.durable)
     }
 
-    fn scan(&mut self, from: &[u8], count: usize, row: &mut OnRow<'_>) -> Result<()> {
+    fn scan(
+        &mut self,
+        from: &[u8],
+        count: usize,
+        row: &mut impl FnMut(&[u8], &[u8]) -> Result<()>,
+    ) -> Result<()> {
         first_rows(count, row, |rows| self.engine.database.scan(from, rows))
     }
 

@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 use self::library::{Database, Options, Outcome, Transaction, View};
 use super::catalog::{Description, Mode, Settings, Shape};
 use super::library::first_rows;
-use super::{Access, Engine, OnRow, Worker};
+use super::{Access, Engine, Worker};
 use crate::generate::{Entry, Key};
 
 pub(super) const DESCRIPTION: Description = Description {
@@ -135,7 +135,12 @@ impl Worker for RocksDbWorker<'_> {
         self.database.put_all(entries, self.durable)
     }
 
-    fn scan(&mut self, from: &[u8], count: usize, row: &mut OnRow<'_>) -> Result<()> {
+    fn scan(
+        &mut self,
+        from: &[u8],
+        count: usize,
+        row: &mut impl FnMut(&[u8], &[u8]) -> Result<()>,
+    ) -> Result<()> {
         first_rows(count, row, |rows| self.database.scan(from, rows))
     }
 
