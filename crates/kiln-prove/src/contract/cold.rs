@@ -54,22 +54,30 @@ pub(super) fn cold_database(options: &Options, disk: &SimulatedDevice, count: u3
     (db, map)
 }
 
-/// As `cold_database`, where the read cache has got the memory that it gets where reads prevail: it forgets what it has for that.
+/// As `cold_database`, with the memory as `make_settled` leaves it.
 fn settled_database(options: &Options, disk: &SimulatedDevice, count: u32) -> (Kiln, Map) {
-    const OTHERS: u32 = 1 << 20;
     let db = options.open_on(Arc::new(disk.clone())).unwrap();
     let map = db.map("map").unwrap();
-    for number in (0..count).chain(OTHERS..OTHERS + 4_000) {
+    for number in 0..count {
         db.put(&map, key(number), [number as u8; 200]).unwrap().forget();
     }
-    make_cold(&db, &db.map("ballast").unwrap());
+    make_settled(&db, &map);
+    (db, map)
+}
+
+/// As `make_cold`, and has the read cache get the memory that it gets where reads prevail: it forgets what it has for that. What
+/// is read for it are other keys of the map.
+pub(super) fn make_settled(db: &Kiln, map: &Map) {
+    let mut others: Vec<_> = (1 << 20..(1 << 20) + 4_000).map(key).collect();
+    for other in &others {
+        db.put(map, other, [0; 200]).unwrap().forget();
+    }
+    make_cold(db, &db.map("ballast").unwrap());
     let cache_bytes = db.statistics().read_cache_bytes;
-    let mut others: Vec<_> = (OTHERS..OTHERS + 4_000).map(key).collect();
     while db.statistics().read_cache_bytes == cache_bytes {
         assert!(!others.is_empty(), "the cache gets nothing");
-        db.get_many(&map, &others.split_off(others.len().saturating_sub(200)), |_, _| {}).unwrap();
+        db.get_many(map, &others.split_off(others.len().saturating_sub(200)), |_, _| {}).unwrap();
     }
-    (db, map)
 }
 
 #[test]

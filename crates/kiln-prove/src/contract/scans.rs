@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kiln::device::SimulatedDevice;
 use kiln::{Kiln, Object, Result, Table};
 
-use super::cold::{lazy, make_cold};
+use super::cold::{lazy, make_settled};
 use crate::crash::reopen;
 use crate::testing::seed;
 
@@ -152,7 +152,7 @@ fn c2_a_range_reads_each_cold_record_once_and_ahead() {
     for number in 0..ROWS {
         db.put(&table, row(number * 7 % ROWS), [number as u8; 200]).unwrap().forget();
     }
-    make_cold(&db, &db.map("ballast").unwrap());
+    make_settled(&db, &db.map("others").unwrap());
     let (before, snapshot) = (db.statistics(), db.snapshot().unwrap());
     let cold_reads = || db.statistics().cold_reads - before.cold_reads;
     // What is not asked for is hardly read.
