@@ -236,9 +236,12 @@ impl Worker<'_, '_> {
         let Some((last, mut attempt, _, number, length)) = current else {
             return commit.map(|commit| commit.forget());
         };
-        if commit.is_ok() {
-            attempt.operations.push(Operation::Append(keys[last], number));
-            recorder.shared.note_length(keys[last], length);
+        attempt.operations.push(Operation::Append(keys[last], number));
+        recorder.shared.note_length(keys[last], length);
+        if let Err(error) = commit {
+            // It may be the next element that has failed, before its closure ran, and this one has committed.
+            recorder.end(attempt, Outcome::Unknown);
+            return Err(error);
         }
         // The newest version is that of the last element.
         self.end_single(attempt, commit, None)
