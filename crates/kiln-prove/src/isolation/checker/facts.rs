@@ -111,19 +111,25 @@ fn committed(history: &History) -> Vec<bool> {
         .filter(|transaction| transaction.outcome == Outcome::Unknown)
         .flat_map(|transaction| transaction.operations.iter().filter_map(Operation::written))
         .collect();
+    // By whomever: what was read was there. Only that it saw itself says nothing.
     let mut observed = HashSet::new();
-    let mut observe = |number: &Number| {
-        if unknown.contains(number) {
-            observed.insert(*number);
-        }
-    };
-    let others = history.transactions.iter().filter(|transaction| transaction.outcome != Outcome::Unknown);
-    for operation in others.filter(|_| !unknown.is_empty()).flat_map(|transaction| &transaction.operations) {
-        match operation {
-            Operation::List(_, numbers) => numbers.iter().for_each(&mut observe),
-            Operation::Read(_, value) | Operation::Row(_, value) => value.iter().for_each(&mut observe),
-            Operation::Range(_, _, rows) => rows.iter().for_each(|(_, number)| observe(number)),
-            _ => {}
+    for transaction in history.transactions.iter().filter(|_| !unknown.is_empty()) {
+        let own: Vec<Number> = match transaction.outcome {
+            Outcome::Unknown => transaction.operations.iter().filter_map(Operation::written).collect(),
+            Outcome::Committed(_) | Outcome::Aborted => Vec::new(),
+        };
+        let mut observe = |number: &Number| {
+            if unknown.contains(number) && !own.contains(number) {
+                observed.insert(*number);
+            }
+        };
+        for operation in &transaction.operations {
+            match operation {
+                Operation::List(_, numbers) => numbers.iter().for_each(&mut observe),
+                Operation::Read(_, value) | Operation::Row(_, value) => value.iter().for_each(&mut observe),
+                Operation::Range(_, _, rows) => rows.iter().for_each(|(_, number)| observe(number)),
+                _ => {}
+            }
         }
     }
     let is_observed =

@@ -147,6 +147,9 @@ fn g1a_a_read_of_an_aborted_write() {
         let reader = tx(3, 4, &[read]);
         accepts(&history(&[writer.clone(), reader.clone()]));
         accepts(&history(&[writer.clone().outcome(Outcome::Unknown), reader.clone()]));
+        // Whoever reads it, even if nobody knows what came of that one.
+        let readers = reader.clone().outcome(Outcome::Unknown);
+        accepts(&history(&[writer.clone().outcome(Outcome::Unknown), readers]));
         flags(&history(&[writer.outcome(Outcome::Aborted), reader]), Kind::AbortedRead);
     }
     let row = [tx(1, 2, &put(1, &[], 7)).outcome(Outcome::Aborted), tx(3, 4, &[Row(1, Some(7))])];
@@ -511,4 +514,10 @@ fn a_history_is_the_same_after_saving_and_loading() {
     history.crashes.push(Crash { horizon: 1, told: 1, serials: vec![(1, 2)] });
     history.save(&path).unwrap();
     assert!(History::load(&path).unwrap() == history);
+}
+
+#[test]
+fn that_a_transaction_of_unknown_outcome_has_seen_its_own_write_does_not_mean_that_it_has_committed() {
+    let own = tx(1, 2, &[Append(8, 1), List(8, vec![1])]).outcome(Outcome::Unknown);
+    accepts(&history(&[own, tx(3, 4, &[List(8, vec![])])]));
 }
