@@ -218,3 +218,52 @@ fn a_pending_read_of_a_database_that_is_closed_says_so() {
         }
     });
 }
+
+/// Whoever waits is the application's code, and so is its waker.
+#[test]
+fn c2_a_waker_that_panics_takes_no_other_pending_read_with_it() {
+    struct Panics;
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("this waker panics, as it should");
+        }
+    }
+    watched("c2_a_waker_that_panics", PATIENCE, |_| {
+        let disk = SimulatedDevice::new(seed());
+        let (db, map) = cold_database(&threaded(), &disk, 300);
+        slow_reads(&disk, 20);
+        let mut first = pin!(db.get_async(&map, key(5)));
+        let waker = Waker::from(Arc::new(Panics));
+        assert!(first.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        let others: Vec<_> = (6..9).map(|number| db.get_async(&map, key(number))).collect();
+        for (number, read) in (6..).zip(others) {
+            assert_eq!(read.wait().unwrap(), value(number));
+        }
+        assert_eq!(block_on(first).unwrap(), value(5));
+    });
+}
+
+/// A future that goes from one task to another leaves its old waker behind, which may be all that keeps the old task.
+#[test]
+fn a_pending_read_lets_go_of_its_old_waker_while_nothing_is_locked() {
+    struct Holds(Kiln);
+    impl Wake for Holds {
+        fn wake(self: Arc<Self>) {
+            drop(self.0.statistics());
+        }
+    }
+    watched("a_pending_read_lets_go_of_its_old_waker", PATIENCE, |_| {
+        let disk = SimulatedDevice::new(seed());
+        let (db, map) = cold_database(&threaded(), &disk, 300);
+        slow_reads(&disk, 20);
+        let mut read = pin!(db.get_async(&map, key(5)));
+        let last_handle = Waker::from(Arc::new(Holds(db)));
+        assert!(read.as_mut().poll(&mut Context::from_waker(&last_handle)).is_pending());
+        drop(last_handle);
+        // This closes the database.
+        match block_on(read) {
+            Ok(found) => assert_eq!(found, value(5)),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Aborted, "{error}"),
+        }
+    });
+}

@@ -12,6 +12,7 @@
 
 use std::collections::VecDeque;
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -122,12 +123,15 @@ impl PendingRead {
         match &mut self.state {
             State::Known(outcome) => outcome.take(),
             State::Sent(ticket) => {
+                let mut waker = waker.cloned();
                 let mut state = ticket.state.lock();
                 match state.outcome.take() {
                     None => {
-                        if let Some(waker) = waker {
-                            state.waker = Some(waker.clone());
+                        if waker.is_some() {
+                            std::mem::swap(&mut state.waker, &mut waker);
                         }
+                        // The one that was there may be the last to hold a task, and that the last to hold the database.
+                        drop(state);
                         None
                     }
                     outcome => {
@@ -169,7 +173,8 @@ impl Ticket {
         drop(state);
         self.told.notify_all();
         if let Some(waker) = waker {
-            waker.wake();
+            // A panic there has been reported by the panic hook. The reader has others to tell.
+            let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
         }
     }
 }
