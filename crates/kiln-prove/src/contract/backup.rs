@@ -242,3 +242,30 @@ fn a_backup_wants_an_empty_directory_and_an_open_database() {
     let error = back_up(&db, &SimulatedDevice::new(seed())).expect_err("it is closed");
     assert_eq!(error.kind(), ErrorKind::Aborted, "{error}");
 }
+
+#[test]
+fn c9_a_backup_of_a_database_that_is_closed_meanwhile_calls_nothing_damaged() {
+    let disk = SimulatedDevice::new(seed());
+    let db = filled(&disk);
+    let mut second = None;
+    let target = SimulatedDevice::new(seed());
+    let error = db.backup_on(Arc::new(target.clone()), |_| {
+        if second.is_none() {
+            db.close().unwrap();
+            // It uses the files of segments that it drops again.
+            let again = manual().open_on(Arc::new(disk.clone())).unwrap();
+            let (table, map) = (again.table("table").unwrap(), again.map("map").unwrap());
+            for round in 0..10_u8 {
+                for number in 0..600_u32 {
+                    again.put(&table, (number % 300).to_be_bytes(), vec![round; 900]).unwrap().forget();
+                    again.put(&map, number.to_be_bytes(), vec![round; 100]).unwrap().forget();
+                }
+                again.persist().unwrap();
+            }
+            second = Some(again);
+        }
+    });
+    let error = error.expect_err("its files are used again");
+    assert_eq!(error.kind(), ErrorKind::Aborted, "{error}");
+    assert_eq!(target.list().unwrap(), [""; 0]);
+}

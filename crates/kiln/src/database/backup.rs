@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use super::{Kiln, open};
 use crate::device::{AlignedBuffer, BLOCK_BYTES, Device, DeviceFile, FileDevice, OpenMode};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::kernel::clock::Version;
 use crate::kernel::engine::Engine;
 use crate::storage::checkpoint;
@@ -92,8 +92,9 @@ impl Kiln {
     /// As [`Self::backup`].
     pub fn backup_on(&self, device: Arc<dyn Device>, progress: impl FnMut(BackupProgress)) -> Result<Backup> {
         let engine = self.engine();
-        if engine.closed.load(Ordering::Relaxed) {
-            return Err(Error::new(ErrorKind::Aborted, "the database is closed; open it again"));
+        let is_closed = || engine.closed.load(Ordering::SeqCst);
+        if is_closed() {
+            return Err(Error::closed());
         }
         let _lock = open::lock(&*device)?;
         let names = device.list().map_err(|error| Error::io("listing the directory for a backup", error))?;
@@ -111,7 +112,8 @@ impl Kiln {
                 let _ = device.remove(&name);
             }
         }
-        copied
+        // Who opens the database then knows of no backup, and may use its files again.
+        copied.map_err(|error| if is_closed() { Error::closed() } else { error })
     }
 }
 
