@@ -192,3 +192,32 @@ pub(super) fn a_snapshot_has_what_was_committed() {
     };
     together(vec![writer("one"), writer("two"), reader]);
 }
+
+/// What leaves the log's memory while somebody looks for it as of a snapshot, or walks over all there is, is found on disk.
+pub(super) fn nothing_is_lost_as_it_leaves_memory() {
+    let database = new_pair();
+    let write = |database: &Database| {
+        database.db.put(&database.table, "ballast", vec![0; 30 << 10]).unwrap_or_else(failed).forget();
+        database.db.persist().unwrap_or_else(failed);
+    };
+    quietly(|| write(&database));
+    let head = database.db.statistics().log_head;
+    let reader = {
+        let (Database { db, map, .. }, walks) = (database.clone(), choose(2) == 0);
+        thread(move || {
+            let snapshot = db.snapshot().unwrap_or_else(failed);
+            for _ in 0..20 {
+                match walks {
+                    true => assert_eq!(snapshot.iter(&map).count(), 1, "a walk misses a key"),
+                    false => assert_eq!(number(snapshot.get(&map, "x").unwrap_or_else(failed)), SUM),
+                }
+            }
+        })
+    };
+    let writer = {
+        let database = database.clone();
+        thread(move || write(&database))
+    };
+    together(vec![writer, reader]);
+    assert!(database.db.statistics().log_head > head, "nothing has left memory");
+}

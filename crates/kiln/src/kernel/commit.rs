@@ -384,9 +384,12 @@ impl Engine {
         change: &Change<'_>,
         known: &mut dyn FnMut(Address) -> Resolved,
     ) -> Current {
-        let found = self.index.find(bucket, change.hash, |address| match address < self.log.head() {
-            true => known(address),
-            false => self.current_at(address, change),
+        let found = self.index.find(bucket, change.hash, |address| {
+            // Looked at afterwards: what leaves memory meanwhile is not somebody else's.
+            match self.current_at(address, change) {
+                None if address < self.log.head() => known(address),
+                current => current,
+            }
         });
         found.unwrap_or_default()
     }

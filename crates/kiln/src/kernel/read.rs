@@ -265,9 +265,8 @@ impl Engine {
     pub(crate) fn key_at(&self, object: u32, address: Address) -> Result<Option<Vec<u8>>> {
         {
             let _pin = epoch::pin();
-            if address >= self.log.head() {
-                let view = self.log.view(address).filter(|view| view.shape().object == object);
-                return Ok(view.map(|view| {
+            if let Some(view) = self.log.view(address) {
+                return Ok((view.shape().object == object).then(|| {
                     let mut key = Vec::new();
                     view.key_into(&mut key);
                     key
@@ -299,7 +298,8 @@ impl Engine {
                 }
                 continue;
             }
-            let Some(view) = self.log.view(address) else { return Walk::OtherKey };
+            // It may just have left.
+            let Some(view) = self.log.view(address) else { return Walk::Cold(address) };
             if !view.is(object, key) {
                 return Walk::OtherKey;
             }

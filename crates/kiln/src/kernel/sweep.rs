@@ -202,8 +202,8 @@ impl Engine {
     fn tombstone_version(&self, grave: &Grave) -> Result<Option<u64>> {
         {
             let _pin = epoch::pin();
-            if grave.address >= self.log.head() {
-                return Ok(self.log.view(grave.address).map(|view| view.version()));
+            if let Some(view) = self.log.view(grave.address) {
+                return Ok(Some(view.version()));
             }
         }
         let question = Question { object: grave.object, key: &grave.key, version_max: 0 };
