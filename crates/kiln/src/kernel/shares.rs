@@ -1,13 +1,13 @@
 //! Shares: how the memory for records is divided between the log's tail and the read cache.
 //!
 //! ```text
-//!  usual      |          log                        | cache |     what is written is read, or nothing is read from disk
-//!  reading    | log      |              cache               |     more is read from disk than written
+//!  usual      |          log                        | cache |     much is written, or nothing is read from disk
+//!  reading    | log      |              cache               |     much more is read from disk than written
 //! ```
 //!
 //! The log's memory holds what was written last. Where records are written anew again and again these are the ones that are asked
 //! for, and a copy in the cache is out of date before it is asked for. Where they are mostly read they are no better than any others, and
-//! the cache finds out which ones are. So what decides is whether more records are read from disk than appended to the log,
+//! the cache finds out which ones are. So what decides is whether many more records are read from disk than appended to the log,
 //! and it is decided anew after each as many of either as an eighth of the memory holds.
 //!
 //! When the shares change the cache begins anew, and is filled by the reads that follow. (Rejected: a share that follows the load step by
@@ -52,6 +52,11 @@ impl Shares {
 impl Decided {
     /// Whether the cache is to have the larger share, if there is enough to go by.
     fn decide(self, cold: &Cold, log: &Log) -> Option<Decided> {
+        /// So many reads for each append make it reading. An update of what is on disk reads about two records itself, to find out
+        /// whose they are: were that enough, a log that does not hold all that is updated would lose memory for it, hold less,
+        /// and read more.
+        const READS_TO_BEGIN: u64 = 8;
+        const READS_TO_STAY: u64 = 4;
         /// A larger memory need not be read from disk as a whole first.
         const RECORDS_MAX: u64 = 1 << 16;
         let record_bytes = cold.record_bytes().max(HEADER_BYTES as u64);
@@ -61,7 +66,8 @@ impl Decided {
             return None;
         }
         // Between the two it stays as it is.
-        let is_reading = read > appended && (self.is_reading || read > appended + appended / 2);
+        let reads_per_append = if self.is_reading { READS_TO_STAY } else { READS_TO_BEGIN };
+        let is_reading = read > appended.saturating_mul(reads_per_append);
         Some(Decided { reads, tail, is_reading })
     }
 }
