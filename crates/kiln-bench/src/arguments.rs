@@ -185,11 +185,11 @@ pub(crate) struct RunSettings {
     /// Seconds of one measurement [default: 0.1, or 1 with --profile full].
     #[arg(long, value_parser = seconds)]
     pub(crate) seconds: Option<Duration>,
-    /// Rounds of alternating measurements: neither fewer nor more [default: 5 to 30, or 5 to 9 with --profile full: those whose ratio to
+    /// Rounds of alternating measurements: neither fewer nor more [default: 3 to 30, or 5 to 9 with --profile full: those whose ratio to
     /// Kiln is unsure are measured more often].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: Option<u32>,
-    /// Rounds beyond the first ones only while the run takes no longer than this [default: 4m30s; none with --profile full].
+    /// Rounds beyond the first ones only while the run takes no longer than this [default: 2m30s; none with --profile full].
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     pub(crate) time_limit: Option<Duration>,
     /// Kiln's vulnerability windows: how long a fast commit may stay undurable [default: 100ms, as a quick round is

@@ -35,7 +35,7 @@ pub(super) const QUICK: Defaults = Defaults {
     durable: &["safe-commit"],
     // Many short rounds: what slows the machine for some seconds then falls on few rounds of all engines alike.
     seconds: 0.1,
-    rounds: Rounds { least: 5, most: 30, time_limit: Some(Duration::from_secs(270)) },
+    rounds: Rounds { least: 3, most: 30, time_limit: Some(Duration::from_secs(150)) },
     // Rounds that are shorter than a window all harden at their end.
     windows: &[Duration::from_millis(100)],
     table_records: 200_000,
