@@ -88,7 +88,7 @@ impl Options {
     /// Memory for records, in bytes. Default 320 MiB. The greatest power of two that leaves an eighth of it holds the
     /// tail of the record log: what was written last is read and updated there. The rest is the read cache, for older records
     /// that are on disk and are read often. So of the default the log has 256 MiB and the cache 64 MiB; of a power of two each
-    /// has half. Once more records are read from disk than written, the cache gets three quarters of the memory, until it is the other way
+    /// has half. Once many more records are read from disk than written, the cache gets three quarters of the memory, until it is the other way
     /// round again. Of less memory than that takes the log has two segments, and the cache an eighth of as much besides.
     ///
     /// Where more is written at a time than the log's share has room for, up to [`unhardened_bytes`](Self::unhardened_bytes) of it, it
