@@ -23,7 +23,7 @@ pub use snapshot::Snapshot;
 pub use statistics::Statistics;
 
 use crate::device::Device;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::kernel::checkpoint::Haste;
 use crate::kernel::clock::Version;
 use crate::kernel::engine::Engine;
@@ -400,7 +400,7 @@ impl Kiln {
     /// `Locked` if it is open; `Input` if the id does not have 1 to 1,024 bytes.
     pub fn session(&self, id: impl AsRef<[u8]>) -> Result<Session> {
         if self.engine().closed.load(crate::sync::atomic::Ordering::Relaxed) {
-            return Err(Error::new(ErrorKind::Aborted, "the database is closed; open it again"));
+            return Err(Error::closed());
         }
         Session::open(self.engine(), id.as_ref())
     }
