@@ -94,6 +94,10 @@ impl Options {
     /// Where more is written at a time than the log's share has room for, up to [`unhardened_bytes`](Self::unhardened_bytes) of it, it
     /// takes that memory until it has hardened.
     ///
+    /// As long as all live data has room there (it takes about two fifths of the log's part, or less) none of it leaves memory: what is about
+    /// to is written anew at the log's end, so that no update meets it on disk. That costs up to three bytes of log for each of the
+    /// application's, and mostly much less. [`space_amplification`](Self::space_amplification) of infinity turns it off.
+    ///
     /// The indexes come on top: about 20 bytes for each key, and about 70 more for each key of a table;
     /// [`Statistics`](crate::Statistics) tells what each part takes. More memory means fewer reads from disk; durability does
     /// not depend on it.
@@ -139,7 +143,7 @@ impl Options {
     /// most data is never overwritten, and less where all of it is. Where that does not suffice, commits are slowed down once
     /// the log is a quarter and two segments beyond the bound.
     ///
-    /// The part of the log that is in memory is left alone, so that it may be as long as its part of the
+    /// The part of the log that is in memory does not count, so that it may be as long as its part of the
     /// [`memory`](Self::memory), or four segments, whatever the bound; and nothing is dropped that an open snapshot
     /// needs. Live data is estimated from the numbers of live records and the mean length of a segment's records. Spare files and
     /// those prepared ahead, a few segments, come on top. Durability does not depend on it.

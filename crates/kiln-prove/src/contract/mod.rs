@@ -9,7 +9,7 @@
 //! - [`durability`], [`window`]: receipts, early visibility, the vulnerability window.
 //! - [`isolation`], [`interleaving`]: what concurrent transactions may see of each other.
 //! - [`singles`], [`singles_at_once`], [`batches`]: operations on one key that are transactions of their own.
-//! - [`cold`]: records on disk, and the read cache.
+//! - [`cold`], [`warm`]: records on disk and the read cache, and those that are kept from getting there.
 //! - [`snapshots`], [`sessions`], [`ranges`], [`limits`]: the rest of the API's promises.
 //!
 //! A test that fails prints a line beginning with `replay:` that runs it again. `KILN_SEED` is the seed of every
@@ -34,4 +34,5 @@ mod singles;
 mod singles_at_once;
 mod snapshots;
 mod space;
+mod warm;
 mod window;

@@ -17,6 +17,7 @@ use crate::kernel::session::Sessions;
 use crate::kernel::shares::Shares;
 use crate::kernel::snapshot::Snapshots;
 use crate::kernel::sweep::Graves;
+use crate::kernel::warm::Warm;
 use crate::options::Options;
 use crate::planted::{Bug, planted};
 use crate::storage::checkpoint;
@@ -88,6 +89,7 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
         sessions: Sessions::default(),
         graves: Graves::default(),
         compaction: Compaction::new(options.space_amplification),
+        warm: Warm::new(),
         checkpoints: Checkpoints::new(options.checkpoint_log_bytes, found),
         forgotten: AtomicU64::new(0),
         opened_end,
@@ -97,6 +99,7 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
         lock: Mutex::new(Some(lock)),
     });
     engine.update_limit();
+    engine.keep_warm();
     recovered.losses.record(&engine)?;
     recovered.report.duration = began.elapsed();
     Ok((engine, recovered.report))

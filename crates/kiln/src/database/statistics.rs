@@ -58,7 +58,7 @@ pub struct Statistics {
     pub live_bytes: u64,
     /// Segments from which what was live was written anew, since the database was opened.
     pub segments_compacted: u64,
-    /// Records that were written anew for it.
+    /// Records that were written anew, for it or so that they stay in memory.
     pub records_rewritten: u64,
     /// Bytes of log that they took.
     pub bytes_rewritten: u64,

@@ -118,6 +118,11 @@ impl Compaction {
         self.is_pressing.load(Ordering::Relaxed)
     }
 
+    /// Whether records are ever written anew for the sake of space.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.space_amplification.is_finite()
+    }
+
     /// Slows nobody down any more.
     pub(super) fn calm_down(&self) {
         self.is_in_haste.store(false, Ordering::Relaxed);
@@ -262,7 +267,7 @@ impl Engine {
     }
 
     /// True if the index refers to the record at `address`, or is just being changed there.
-    fn may_be_newest(&self, address: Address, hash: u64) -> bool {
+    pub(super) fn may_be_newest(&self, address: Address, hash: u64) -> bool {
         if planted(Bug::CompactsSuperseded) {
             return true;
         }
@@ -281,7 +286,7 @@ impl Engine {
     }
 
     /// Commits the record that was read at `address` once more, if it still is its key's newest. False if that cannot be done now.
-    fn write_anew(
+    pub(super) fn write_anew(
         &self,
         address: Address,
         hash: u64,

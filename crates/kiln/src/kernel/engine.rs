@@ -13,6 +13,7 @@ use super::session::Sessions;
 use super::shares::Shares;
 use super::snapshot::Snapshots;
 use super::sweep::Graves;
+use super::warm::Warm;
 use crate::device::DeviceLock;
 use crate::error::{Error, Result};
 use crate::objects::Handle;
@@ -46,6 +47,7 @@ pub(crate) struct Engine {
     pub(crate) sessions: Sessions,
     pub(crate) graves: Graves,
     pub(crate) compaction: Compaction,
+    pub(crate) warm: Warm,
     pub(crate) checkpoints: Checkpoints,
     /// The newest version of a tombstone whose key was forgotten; see [`Engine::forgotten`].
     pub(crate) forgotten: AtomicU64,
@@ -132,6 +134,10 @@ impl Engine {
     /// `NoSpace` if the disk is full, and nothing can be dropped either.
     pub(crate) fn wait_for_space(self: &Arc<Self>, bytes: u64, purpose: Purpose) -> Result<()> {
         self.check_writable()?;
+        self.keep_warm_in_turn(bytes, purpose);
+        if self.log.has_space(bytes, purpose) {
+            return Ok(());
+        }
         self.hardening.want_space(bytes);
         let prepared = self.prepare_ahead(bytes);
         self.harden_or_wait();

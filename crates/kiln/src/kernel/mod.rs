@@ -11,6 +11,7 @@
 //!   recovery, losses                     from the log to the indexes, and what crashes took
 //!   checkpoint, ledger                   what opening need not replay
 //!   sweep, compaction                    forgetting what nobody needs, and moving what somebody does
+//!   shares, warm                         what memory is for, and keeping there what fits
 //! ```
 
 mod backoff;
@@ -37,4 +38,5 @@ pub(crate) mod single;
 pub(crate) mod snapshot;
 pub(crate) mod sweep;
 pub(crate) mod transaction;
+pub(crate) mod warm;
 pub(crate) mod write_set;

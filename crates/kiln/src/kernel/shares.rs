@@ -97,14 +97,20 @@ impl Engine {
         }
     }
 
+    /// How much of the ring's memory is to be free after a hardening, if a committer wants so much.
+    pub(super) fn free_bytes(&self, wanted: u64) -> u64 {
+        let (ring, segment) = (self.log.ring_bytes(), self.log.segment_bytes());
+        // The longest record always fits into a segment; a large transaction may want more, and besides its records it may
+        // leave the rest of two segments behind.
+        let wanted = if wanted > 0 { wanted + 2 * segment } else { 0 };
+        (ring / 8).max(segment).max(wanted).min(ring)
+    }
+
     /// Frees ring memory before commits have to wait for it, and what is beyond the log's share, but no more than that: what was
     /// evicted must be read from disk by whoever updates it next.
     pub(super) fn make_room(&self, wanted: u64) {
         let (tail, ring) = (self.log.tail(), self.log.ring_bytes());
-        // The longest record always fits into a segment; a large transaction may want more, and besides its records it may
-        // leave the rest of two segments behind.
-        let wanted = if wanted > 0 { wanted + 2 * self.log.segment_bytes() } else { 0 };
-        let free = (ring / 8).max(self.log.segment_bytes()).max(wanted).min(ring);
+        let free = self.free_bytes(wanted);
         let mut target = (tail + free).saturating_sub(ring);
         // A quiesce costs something, so not for every few records.
         let mut worth_it = if wanted > 0 { 0 } else { free / 4 };
@@ -114,6 +120,7 @@ impl Engine {
             target = target.max(tail.saturating_sub(share / 2));
             worth_it = worth_it.min(share / 16);
         }
+        let target = self.without_warm(target, wanted);
         // Whole blocks, so that their memory can be given back.
         let target = target.min(self.log.hardened()) / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
         if target > self.log.head() + worth_it {

@@ -249,7 +249,7 @@ impl Engine {
         if end == begin {
             return Ok(true);
         }
-        if end > self.log.head() && !self.evict_dead(end) {
+        if end > self.log.head() && !self.evict_to(end) {
             return Ok(false);
         }
         self.superblock.lock().update(|superblock| {

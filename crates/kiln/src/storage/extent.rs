@@ -99,6 +99,7 @@ impl ExtentWriter {
             self.buffer = AlignedBuffer::new(length.next_power_of_two());
         }
         let extent = &mut self.buffer[..length];
+        log.note_seal(start);
         let words = log.memory(start, end - start);
         for (bytes, word) in extent.as_chunks_mut::<8>().0.iter_mut().zip(words) {
             *bytes = word.load(crate::sync::atomic::Ordering::Relaxed).to_le_bytes();

@@ -32,21 +32,36 @@ use std::io;
 use super::epoch;
 use super::memory::{self, Words};
 use super::record::{self, Address, RecordView, Shape};
-use super::seal::SEAL_BYTES;
+use super::seal::{self, SEAL_BYTES};
 use crate::device::BLOCK_BYTES;
 use crate::planted::{Bug, planted};
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// What the room of a seal begins with, as on disk.
+const SEAL_WORD: u64 = u64::from_le_bytes(seal::MAGIC);
 
 /// What a hardening may need beyond the last record: padding to a block, and the next seal.
 const SHIFT_BYTES: u64 = 2 * BLOCK_BYTES as u64;
 
+/// Such a part of the ring, and of what may be un-hardened, is for keeping records warm, where that is done.
+const WARMTH_PART: u64 = 16;
+
 /// What log space is wanted for. The last prepared segment is not given to ordinary writes whole: on a full disk it is
-/// from there that deletions, and the sweep that makes segments free, get theirs.
+/// from there that deletions, and the sweep that makes segments free, get theirs. While records are kept warm a part of the
+/// memory is for that alone, since it is what makes room for the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Ordinary,
     Deletion,
     Sweep,
+    Warmth,
+}
+
+/// What begins at a place of the hardened log in memory.
+pub(crate) enum Item<'a> {
+    Record(RecordView<'a>),
+    /// So many bytes of padding, or of a seal.
+    Other(u64),
 }
 
 /// A counter alone on its cache lines.
@@ -66,6 +81,9 @@ pub(crate) struct Log {
     /// The limit as far as the ring and the bound on un-hardened bytes go, and where the prepared segments end.
     memory_end: AtomicU64,
     prepared_end: AtomicU64,
+    /// Some of what lies before the former is for [`Purpose::Warmth`], and how much that is now.
+    is_kept_warm: AtomicBool,
+    warmth_bytes: AtomicU64,
     begin: AtomicU64,
     head: AtomicU64,
     /// The head that a quiesce has followed: memory below it is free.
@@ -92,6 +110,8 @@ impl Log {
             limit: Padded(AtomicU64::new(0)),
             memory_end: AtomicU64::new(0),
             prepared_end: AtomicU64::new(0),
+            is_kept_warm: AtomicBool::new(false),
+            warmth_bytes: AtomicU64::new(0),
             begin: AtomicU64::new(begin),
             head: AtomicU64::new(end),
             safe_head: AtomicU64::new(end),
@@ -212,6 +232,11 @@ impl Log {
     /// allow.
     pub(crate) fn set_limit(&self, prepared_end: Address, unhardened_bytes: u64) {
         let space = self.safe_head.load(Ordering::SeqCst) + self.ring_bytes;
+        let warmth_bytes = match self.is_kept_warm.load(Ordering::SeqCst) {
+            true => (self.ring_bytes / WARMTH_PART).min(unhardened_bytes / WARMTH_PART),
+            false => 0,
+        };
+        self.warmth_bytes.store(warmth_bytes, Ordering::SeqCst);
         self.memory_end.store(space.min(self.hardened() + unhardened_bytes), Ordering::SeqCst);
         self.prepared_end.store(prepared_end, Ordering::SeqCst);
         self.limit.0.store(self.limit_for(Purpose::Ordinary), Ordering::SeqCst);
@@ -219,12 +244,26 @@ impl Log {
 
     fn limit_for(&self, purpose: Purpose) -> Address {
         let held_back = match purpose {
-            Purpose::Ordinary => self.reserve_bytes(),
+            Purpose::Ordinary | Purpose::Warmth => self.reserve_bytes(),
             Purpose::Deletion => self.reserve_for_sweep(),
             Purpose::Sweep => 0,
         };
         let prepared_end = self.prepared_end.load(Ordering::SeqCst).saturating_sub(held_back);
-        self.memory_end.load(Ordering::SeqCst).min(prepared_end).saturating_sub(SHIFT_BYTES)
+        let mut memory_end = self.memory_end.load(Ordering::SeqCst);
+        if purpose != Purpose::Warmth {
+            memory_end = memory_end.saturating_sub(self.warmth_bytes.load(Ordering::SeqCst));
+        }
+        memory_end.min(prepared_end).saturating_sub(SHIFT_BYTES)
+    }
+
+    /// Whether a part of the memory is for [`Purpose::Warmth`] alone; from the next [`Self::set_limit`] on.
+    pub(crate) fn set_kept_warm(&self, is_kept_warm: bool) {
+        self.is_kept_warm.store(is_kept_warm, Ordering::SeqCst);
+    }
+
+    /// The most bytes of memory that are for [`Purpose::Warmth`] alone.
+    pub(crate) fn warmth_bytes_max(&self) -> u64 {
+        self.ring_bytes / WARMTH_PART
     }
 
     /// How much of the prepared segments ordinary writes do not get.
@@ -269,7 +308,7 @@ impl Log {
     pub(crate) fn reserve(&self, bytes: u64, purpose: Purpose) -> Option<Address> {
         self.reserve_below(bytes, self.limit.0.load(Ordering::Acquire)).or_else(|| match purpose {
             Purpose::Ordinary => None,
-            Purpose::Deletion | Purpose::Sweep => self.reserve_below(bytes, self.limit_for(purpose)),
+            _ => self.reserve_below(bytes, self.limit_for(purpose)),
         })
     }
 
@@ -345,6 +384,27 @@ impl Log {
         }
         let rest = self.segment_bytes - (address & (self.segment_bytes - 1));
         RecordView::at(self.memory(address, rest))
+    }
+
+    /// What begins at `address`, where a record, padding or an extent begins in the hardened part of memory. `None` if that has
+    /// left memory. The caller is pinned.
+    pub(crate) fn item_at(&self, address: Address) -> Option<Item<'_>> {
+        if let Some(view) = self.view(address) {
+            return Some(Item::Record(view));
+        }
+        if address < self.head() {
+            return None;
+        }
+        let word = self.memory(address, 8)[0].load(Ordering::Acquire);
+        match word == SEAL_WORD {
+            true => Some(Item::Other(SEAL_BYTES)),
+            false => record::padding_bytes(word).map(Item::Other),
+        }
+    }
+
+    /// Marks the room of a seal, which is the hardener's, for who walks over the records in memory.
+    pub(crate) fn note_seal(&self, address: Address) {
+        self.memory(address, 8)[0].store(SEAL_WORD, Ordering::Release);
     }
 
     /// The shape of the record at `address`, which is in memory. The caller is pinned.

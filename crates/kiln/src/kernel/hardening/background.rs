@@ -144,7 +144,8 @@ fn run_keeper(engine: &Arc<Engine>) {
             }
             let count = engine.hardening.count.load(Ordering::Relaxed);
             let was_active = std::mem::replace(&mut hardenings_seen, count) != count;
-            let period = if engine.compaction.is_in_haste() { PERIOD_MIN } else { usual_period };
+            let is_in_haste = engine.compaction.is_in_haste() || engine.warm.is_in_haste();
+            let period = if is_in_haste { PERIOD_MIN } else { usual_period };
             let next = match engine.is_idle() && !was_active {
                 true => Nap::Idle,
                 false => Nap::Until(Instant::now() + period),
@@ -159,6 +160,7 @@ fn run_keeper(engine: &Arc<Engine>) {
         let _ = engine.prepare_ahead(0);
         engine.log.populate_ahead();
         engine.share_memory();
+        engine.keep_warm();
         engine.sweep();
         if engine.is_checkpoint_due() {
             engine.hardening.requests.lock().checkpoint = true;

@@ -517,8 +517,8 @@ impl Engine {
         true
     }
 
-    /// Frees ring memory up to `target`, which is durable and needed by nobody; false if somebody is hardening.
-    pub(crate) fn evict_dead(&self, target: Address) -> bool {
+    /// Frees ring memory up to `target`, which is durable and of which nothing is needed there; false if somebody is hardening.
+    pub(crate) fn evict_to(&self, target: Address) -> bool {
         let Some(leader) = self.hardening.leader.try_lock() else { return false };
         if self.log.head() < target {
             self.log.evict(target);

@@ -1,0 +1,275 @@
+//! Warm records: those that would leave memory though all that is live has room there.
+//!
+//! ```text
+//!   head          cursor           goal              hardened        tail
+//!    | written anew  | to be looked at | has time yet   |              |
+//! ```
+//!
+//! The log's memory holds what was written last. Where keys are updated all over the place, a few of them have not been for as long as
+//! the tail takes to go around the ring: of a million keys in a ring that holds the last 2.5 million updates, one in twelve.
+//! Each would leave memory, and the update that meets it then reads it from disk, to see whose it is: two hundred times the price of the
+//! others. So what is live is written anew before it leaves, as compaction does it (a commit of the same key and value, if the
+//! index still refers to that very address), but out of memory, ahead of eviction, and with no regard to what is on disk.
+//!
+//! **When.** As long as the live bytes are at most three quarters of what the ring keeps. At that bound, and if only keys are updated that
+//! would have stayed anyway, a byte of the application's makes four of the log. Where there is more, records leave as they are, and the
+//! read cache is for them. A database that is never to be compacted is left alone.
+//!
+//! **Eviction follows.** What has not been looked at is evicted only if somebody wants space and there is no other. A part of the ring,
+//! and of the bytes that may be un-hardened, is not given to commits meanwhile: whoever finds no space does a round and evicts, and
+//! a round that had no space itself could not make any. Evicting needs no hardening: what was written anew is still durable where it was.
+//!
+//! (Rejected: entries for several keys in one slot of the index, as FASTER chains them, so that a blind update need not know whose record
+//! it replaces. Counts of keys, liveness and recovery all rely on knowing it.)
+
+use super::engine::Engine;
+use crate::device;
+use crate::error::Result;
+use crate::storage::epoch;
+use crate::storage::log::{Item, Purpose};
+use crate::storage::record::{Address, DiskRecord, Kind};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// A smaller ring is not worth it.
+const SEGMENTS_MIN: u64 = 4;
+/// Of what the ring keeps, so many eighths may be live to begin, and to go on.
+const LIVE_EIGHTHS_TO_BEGIN: u64 = 5;
+const LIVE_EIGHTHS_TO_STAY: u64 = 6;
+/// A round looks at so much, so that the keeper gets back to its other duties.
+const ROUND_BYTES: u64 = 4 << 20;
+/// So many cache misses overlap.
+const BATCH: usize = 32;
+const BLOCK_BYTES: u64 = device::BLOCK_BYTES as u64;
+/// The cursor where nothing is kept warm.
+const NOTHING: Address = Address::MAX;
+
+/// See the module's documentation.
+pub(crate) struct Warm {
+    /// Where the next round begins: a record, padding or an extent. Written by who has the walk.
+    cursor: AtomicU64,
+    is_in_haste: AtomicBool,
+    walk: Mutex<Walk>,
+}
+
+/// What a walk keeps from one round to the next.
+#[derive(Default)]
+struct Walk {
+    /// Where the durable log must have come before it is worth asking again whether all has room.
+    next_look: Address,
+    found: Vec<(Address, u64)>,
+    key: Vec<u8>,
+    value: Vec<u8>,
+}
+
+/// How a round ended.
+enum Step {
+    /// There is more to be looked at.
+    More,
+    Done,
+    /// Something could not be written anew now.
+    Obstructed,
+}
+
+impl Warm {
+    pub(crate) fn new() -> Warm {
+        Warm {
+            cursor: AtomicU64::new(NOTHING),
+            is_in_haste: AtomicBool::new(false),
+            walk: Mutex::new(Walk::default()),
+        }
+    }
+
+    fn cursor(&self) -> Address {
+        self.cursor.load(Ordering::SeqCst)
+    }
+
+    /// Eviction is closer than the keeper makes up for between its naps.
+    pub(crate) fn is_in_haste(&self) -> bool {
+        self.is_in_haste.load(Ordering::Relaxed)
+    }
+}
+
+impl Engine {
+    /// Does a round, unless somebody else is at it, or commits wait for hardening anyway. The caller is not pinned.
+    pub(crate) fn keep_warm(&self) {
+        if self.hardening.oldest_unhardened().is_some_and(|age| age > self.hardening.window()) {
+            return;
+        }
+        let Some(mut walk) = self.warm.walk.try_lock() else { return };
+        let step = self.keep_warm_before(&mut walk, 0);
+        self.warm.is_in_haste.store(matches!(step, Ok(Step::More)), Ordering::Relaxed);
+    }
+
+    /// For a committer that found no space for so many bytes: does what keeps eviction from making some, and evicts.
+    #[cold]
+    pub(super) fn keep_warm_in_turn(&self, wanted: u64, purpose: Purpose) {
+        let mut walk = self.warm.walk.lock();
+        // Whoever had its turn before may have made enough for all.
+        while self.warm.cursor() != NOTHING && !self.log.has_space(wanted, purpose) {
+            let step = self.keep_warm_before(&mut walk, wanted);
+            let target = self.warm.cursor().min(self.warm_goal(wanted)) / BLOCK_BYTES * BLOCK_BYTES;
+            if target <= self.log.head() || !self.evict_to(target) || !matches!(step, Ok(Step::More)) {
+                return;
+            }
+        }
+    }
+
+    /// Where `target` is to be evicted: no farther than what was looked at, unless a committer wants so much that there is no
+    /// other way. For who hardens.
+    pub(super) fn without_warm(&self, target: Address, wanted: u64) -> Address {
+        let cursor = self.warm.cursor();
+        if target <= cursor || self.log.share() < self.log.ring_bytes() {
+            return target;
+        }
+        let least = self.must_go(wanted).min(target);
+        // Whoever walks at the moment gets on, and the committer will be back.
+        match self.warm.walk.try_lock().filter(|_| least > cursor) {
+            Some(_walk) => {
+                self.warm.cursor.store(self.boundary_from(cursor, least), Ordering::SeqCst);
+                least
+            }
+            None => cursor,
+        }
+    }
+
+    /// What must leave the ring for a committer that wants so much; 0 if there is none.
+    fn must_go(&self, wanted: u64) -> Address {
+        // A record that does not fit into the rest of a segment leaves less than its own length behind.
+        let lost = (2 * wanted).min(2 * self.log.segment_bytes()) + (64 << 10);
+        let needed = wanted + lost + self.log.warmth_bytes_max();
+        let target =
+            (self.log.tail() + needed).saturating_sub(self.log.ring_bytes()).min(self.log.hardened());
+        if wanted > 0 { target } else { 0 }
+    }
+
+    /// How far to look: a little farther than the next evictions will want to go.
+    fn warm_goal(&self, wanted: u64) -> Address {
+        let ahead = self.free_bytes(0) + self.log.warmth_bytes_max();
+        let usual = (self.log.tail() + ahead).saturating_sub(self.log.ring_bytes()).min(self.log.hardened());
+        usual.max(self.must_go(wanted))
+    }
+
+    /// Looks at a round's worth of what is to be looked at.
+    fn keep_warm_before(&self, walk: &mut Walk, wanted: u64) -> Result<Step> {
+        self.decide_on_warmth(walk);
+        let mut looked_at = 0;
+        loop {
+            if self.warm.cursor() < self.log.head() {
+                self.warm.cursor.store(self.first_boundary(), Ordering::SeqCst);
+            }
+            let (cursor, goal) = (self.warm.cursor(), self.warm_goal(wanted));
+            if cursor >= goal {
+                return Ok(Step::Done);
+            }
+            if looked_at >= ROUND_BYTES {
+                return Ok(Step::More);
+            }
+            let next = self.find_warm(cursor, goal, walk);
+            let Walk { found, key, value, .. } = &mut *walk;
+            for &(address, hash) in &*found {
+                if !self.write_warm_anew(address, hash, key, value)? {
+                    self.warm.cursor.store(address, Ordering::SeqCst);
+                    return Ok(Step::Obstructed);
+                }
+            }
+            self.warm.cursor.store(next, Ordering::SeqCst);
+            looked_at += next - cursor;
+        }
+    }
+
+    /// Begins, or ends, to keep records warm, if it is time to ask.
+    fn decide_on_warmth(&self, walk: &mut Walk) {
+        let (ring, segment) = (self.log.ring_bytes(), self.log.segment_bytes());
+        let is_possible = ring >= SEGMENTS_MIN * segment
+            && self.log.share() == ring
+            && self.compaction.is_wanted()
+            && !self.segments.disk_is_full();
+        let is_kept = self.warm.cursor() != NOTHING;
+        if self.log.hardened() < walk.next_look && (is_possible || !is_kept) {
+            return;
+        }
+        walk.next_look = self.log.hardened() + segment / 4;
+        let kept = ring - self.free_bytes(0) - self.log.warmth_bytes_max();
+        let eighths = if is_kept { LIVE_EIGHTHS_TO_STAY } else { LIVE_EIGHTHS_TO_BEGIN };
+        let keep = is_possible && self.liveness.lock().live_bytes() <= kept / 8 * eighths;
+        if keep != is_kept {
+            let cursor = if keep { self.first_boundary() } else { NOTHING };
+            self.log.set_kept_warm(keep);
+            self.warm.cursor.store(cursor, Ordering::SeqCst);
+            self.update_limit();
+        }
+    }
+
+    /// The first place in memory that is known to be between two records.
+    fn first_boundary(&self) -> Address {
+        let head = self.log.head();
+        let segment_start = head.next_multiple_of(self.log.segment_bytes());
+        match self.opened_end >= head {
+            true => segment_start.min(self.opened_end),
+            false => segment_start,
+        }
+    }
+
+    /// The next place between two records from `least` on; `from` is one before it. For who hardens, since nobody else evicts.
+    fn boundary_from(&self, from: Address, least: Address) -> Address {
+        let mut at = from;
+        while at < least {
+            at += match self.log.item_at(at) {
+                Some(Item::Record(view)) => view.shape().bytes(),
+                Some(Item::Other(bytes)) => bytes,
+                None => return least.next_multiple_of(self.log.segment_bytes()),
+            };
+        }
+        at
+    }
+
+    /// Leaves the next records before `goal` that are live in `walk`, each with its key's hash. Returns where to go on.
+    fn find_warm(&self, from: Address, goal: Address, walk: &mut Walk) -> Address {
+        let Walk { found, key, .. } = walk;
+        found.clear();
+        let mut at = from;
+        {
+            let _pin = epoch::pin();
+            while at < goal && found.len() < BATCH && at - from < ROUND_BYTES {
+                at += match self.log.item_at(at) {
+                    Some(Item::Record(view)) => {
+                        if view.shape().kind == Kind::Put {
+                            view.key_into(key);
+                            let hash = self.hash(view.shape().object, key);
+                            self.index.prefetch(hash);
+                            found.push((at, hash));
+                        }
+                        view.shape().bytes()
+                    }
+                    Some(Item::Other(bytes)) => bytes,
+                    // It has been evicted; the next round begins behind.
+                    None if at < self.log.head() => break,
+                    None => self.log.segment_bytes() - at % self.log.segment_bytes(),
+                };
+            }
+        }
+        found.retain(|&(address, hash)| self.may_be_newest(address, hash));
+        at
+    }
+
+    /// Writes one of them anew. False if that cannot be done now.
+    fn write_warm_anew(
+        &self,
+        address: Address,
+        hash: u64,
+        key: &mut Vec<u8>,
+        value: &mut Vec<u8>,
+    ) -> Result<bool> {
+        let (shape, version, previous) = {
+            let _pin = epoch::pin();
+            // What has been evicted meanwhile is cold.
+            let Some(view) = self.log.view(address) else { return Ok(true) };
+            view.key_into(key);
+            view.value_into(key.len(), value);
+            (view.shape(), view.version(), view.previous())
+        };
+        let record = DiskRecord { shape, version, previous, key, value };
+        self.write_anew(address, hash, &record, Purpose::Warmth)
+    }
+}
