@@ -134,8 +134,7 @@ impl Engine {
     /// `NoSpace` if the disk is full, and nothing can be dropped either.
     pub(crate) fn wait_for_space(self: &Arc<Self>, bytes: u64, purpose: Purpose) -> Result<()> {
         self.check_writable()?;
-        self.keep_warm_in_turn(bytes, purpose);
-        if self.log.has_space(bytes, purpose) {
+        if self.keep_warm_in_turn(bytes, purpose) {
             return Ok(());
         }
         self.hardening.want_space(bytes);

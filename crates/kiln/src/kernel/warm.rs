@@ -101,18 +101,24 @@ impl Engine {
         self.warm.is_in_haste.store(matches!(step, Ok(Step::More)), Ordering::Relaxed);
     }
 
-    /// For a committer that found no space for so many bytes: does what keeps eviction from making some, and evicts.
+    /// For a committer that found no space for so many bytes: does what keeps eviction from making some, and evicts. True if there is
+    /// some now.
     #[cold]
-    pub(super) fn keep_warm_in_turn(&self, wanted: u64, purpose: Purpose) {
+    pub(super) fn keep_warm_in_turn(&self, wanted: u64, purpose: Purpose) -> bool {
         let mut walk = self.warm.walk.lock();
-        // Whoever had its turn before may have made enough for all.
-        while self.warm.cursor() != NOTHING && !self.log.has_space(wanted, purpose) {
+        let mut goes_on = true;
+        while goes_on && self.warm.cursor() != NOTHING {
+            // Whoever had its turn before may have made enough for all. The limit may be older than what it is made of, where
+            // two have set it at once, and who relies on it here might never harden, and come back for ever.
+            self.update_limit();
+            if self.log.has_space(wanted, purpose) {
+                return true;
+            }
             let step = self.keep_warm_before(&mut walk, wanted);
             let target = self.warm.cursor().min(self.warm_goal(wanted)) / BLOCK_BYTES * BLOCK_BYTES;
-            if target <= self.log.head() || !self.evict_to(target) || !matches!(step, Ok(Step::More)) {
-                return;
-            }
+            goes_on = target > self.log.head() && self.evict_to(target) && step.is_ok();
         }
+        false
     }
 
     /// Where `target` is to be evicted: no farther than what was looked at, unless a committer wants so much that there is no
