@@ -597,6 +597,10 @@ impl Engine {
         if current.address == NO_ADDRESS {
             return self.index.insert(bucket, change.hash, target);
         }
+        // Still in memory under this pin, and in the processor's cache: so that nobody has to ask the index whether it is live.
+        if current.address >= self.log.head() {
+            record::note_successor(self.log.memory(current.address, 16));
+        }
         let target = if planted(Bug::StaleIndexEntry) { current.address } else { target };
         let replaced = self.index.replace(bucket, change.hash, current.address, target);
         assert!(replaced, "the entry of a located record is gone though its bucket is locked");

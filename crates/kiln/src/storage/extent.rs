@@ -247,6 +247,7 @@ pub(crate) fn read_record(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::storage::record::NO_ADDRESS;
 
     /// Rather no hardening than a seal over what nobody has written.
     #[test]
@@ -254,5 +255,25 @@ mod tests {
     fn memory_that_nobody_has_filled_is_not_copied_out() {
         let log = Log::new(32 << 10, 16 << 10, 0).unwrap();
         ExtentWriter::new(1, Chain::default()).copy_out(&log, 0, BLOCK_BYTES as u64, &mut |_| {});
+    }
+
+    /// What is noted in memory for the keeper is not the disk's business.
+    #[test]
+    fn a_successor_that_was_noted_changes_nothing_on_disk() {
+        let log = Log::new(32 << 10, 16 << 10, 0).unwrap();
+        let shape = Shape { kind: Kind::Put, object: 1, key_bytes: 3, value_bytes: 5 };
+        let end = SEAL_BYTES + shape.bytes();
+        record::write(log.memory(SEAL_BYTES, shape.bytes()), shape, 7, NO_ADDRESS, b"key", b"value");
+        log.pad(end, BLOCK_BYTES as u64 - end);
+        let copy = || {
+            let mut writer = ExtentWriter::new(1, Chain::default());
+            writer.copy_out(&log, 0, BLOCK_BYTES as u64, &mut |record| assert_eq!(record.version, 7));
+            writer.buffer[..BLOCK_BYTES].to_vec()
+        };
+        let before = copy();
+        record::note_successor(log.memory(SEAL_BYTES, 16));
+        let view = log.view(SEAL_BYTES).expect("it is in memory");
+        assert!(view.has_successor() && view.version() == 7);
+        assert!(copy() == before);
     }
 }

@@ -10,7 +10,7 @@
 //! Words are little-endian on disk. The checksum (CRC-32C over the record's address and all its bytes with
 //! the checksum's own bits zero) is filled in by the hardener when it copies the record out; in memory it
 //! is meaningless, since a record may still be updated in place there: one of its bits says until then whether the key
-//! had no value before ([`note_creation`]). The address in the checksum
+//! had no value before ([`note_creation`]), and another one that there is a newer record ([`note_successor`]). The address in the checksum
 //! makes a stale or misplaced record as detectable as a damaged one.
 //!
 //! *Padding* fills what a record did not (the end of a segment or of an extent): word 0 holds the kind
@@ -181,6 +181,11 @@ impl<'a> RecordView<'a> {
         previous_of(self.words[2].load(Ordering::Relaxed))
     }
 
+    /// Whether a successor was noted; means nothing in a record that was read from disk.
+    pub(crate) fn has_successor(&self) -> bool {
+        self.words[1].load(Ordering::Relaxed) & SUCCEEDED != 0
+    }
+
     #[inline]
     pub(crate) fn is(&self, object: u32, key: &[u8]) -> bool {
         (self.shape.object, self.shape.key_bytes) == (object, key.len()) && self.key_equals(key)
@@ -260,6 +265,15 @@ pub(crate) fn note_creation(words: &[AtomicU64]) {
 pub(crate) fn is_creation(bytes: &[u8]) -> bool {
     bytes.get(16..24).and_then(|word| word.try_into().ok()).map(u64::from_le_bytes).unwrap_or(0) & CREATES
         != 0
+}
+
+/// In the checksum's place in memory, too: the key has a newer record.
+const SUCCEEDED: u64 = 1 << 63;
+
+/// Notes in a record that its key has got a newer one. The caller holds the key's bucket.
+#[inline]
+pub(crate) fn note_successor(words: &[AtomicU64]) {
+    words[1].store(words[1].load(Ordering::Relaxed) | SUCCEEDED, Ordering::Relaxed);
 }
 
 #[inline]
