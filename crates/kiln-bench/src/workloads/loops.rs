@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 
 use super::{Data, Operation};
 use crate::engines::{Engine, Worker};
-use crate::generate::draws::{Distribution, Draws};
+use crate::generate::draws::{Distribution, Draw, Draws};
 use crate::generate::{Entry, Key, SEQUENTIAL, add_to_first_word, stamp};
 use crate::measure::{self, Measured};
 
@@ -99,8 +99,14 @@ impl<'d, 'e, E: Engine> Client<'d, 'e, E> {
     /// The next key's index.
     #[inline]
     fn index(&mut self) -> u64 {
-        let drawn = self.draws.next().index();
-        if self.latest { self.newest().saturating_sub(drawn) } else { drawn }
+        let draw = self.draws.next();
+        self.index_of(draw)
+    }
+
+    /// The index that was drawn, or the one that is so many older than the newest.
+    #[inline]
+    fn index_of(&self, draw: Draw) -> u64 {
+        if self.latest { self.newest().saturating_sub(draw.index()) } else { draw.index() }
     }
 
     fn newest(&self) -> u64 {
@@ -141,7 +147,8 @@ impl<'d, 'e, E: Engine> Client<'d, 'e, E> {
     #[inline]
     fn get_or_put(&mut self, reads: u32) -> Result<u64> {
         let draw = self.draws.next();
-        if draw.within(reads) { self.get_index(draw.index()) } else { self.put_index(draw.index()) }
+        let index = self.index_of(draw);
+        if draw.within(reads) { self.get_index(index) } else { self.put_index(index) }
     }
 
     fn put_durably(&mut self) -> Result<u64> {
@@ -155,16 +162,22 @@ impl<'d, 'e, E: Engine> Client<'d, 'e, E> {
     #[inline]
     fn get_or_add(&mut self, reads: u32) -> Result<u64> {
         let draw = self.draws.next();
+        let index = self.index_of(draw);
         if draw.within(reads) {
-            return self.get_index(draw.index());
+            return self.get_index(index);
         }
-        self.worker.add(&self.data.sizes.key(draw.index()), 1)?;
+        self.worker.add(&self.data.sizes.key(index), 1)?;
         Ok(1)
     }
 
     /// Draws the keys of the next transaction.
     fn next_keys(&mut self, count: usize) {
         self.draws.next_distinct(count.min(self.data.records as usize), &mut self.indexes);
+        if self.latest {
+            // What was drawn are ages.
+            let newest = self.newest();
+            self.indexes.iter_mut().for_each(|index| *index = newest.saturating_sub(*index));
+        }
         self.keys.clear();
         self.keys.extend(self.indexes.iter().map(|&index| self.data.sizes.key(index)));
     }
@@ -209,8 +222,9 @@ impl<'d, 'e, E: Engine> Client<'d, 'e, E> {
     }
 
     fn get_or_insert(&mut self, reads: u32) -> Result<u64> {
-        if self.draws.next().within(reads) {
-            self.get()
+        let draw = self.draws.next();
+        if draw.within(reads) {
+            self.get_index(self.index_of(draw))
         } else {
             self.insert(&self.data.inserted, self.data.records)
         }
@@ -225,13 +239,13 @@ impl<'d, 'e, E: Engine> Client<'d, 'e, E> {
         if !draw.within(scans) {
             return self.insert(&self.data.inserted, self.data.records);
         }
-        let (sizes, count) = (self.data.sizes, self.draws.next().one_to(rows_max));
-        let from = sizes.key(draw.index());
+        let (sizes, count, index) = (self.data.sizes, draw.one_to(rows_max), self.index_of(draw));
+        let from = sizes.key(index);
         let mut rows = 0;
         self.worker.scan(&from, count as usize, &mut |key, value| {
             if rows == 0 {
                 ensure!(*key == *from, "the first row of a scan is not the key that it begins with");
-                sizes.check(value, draw.index())?;
+                sizes.check(value, index)?;
             }
             ensure!(value.len() == sizes.value_bytes, "a row has {} bytes", value.len());
             rows += 1;
