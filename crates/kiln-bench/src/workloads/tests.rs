@@ -145,7 +145,7 @@ fn a_wrong_a_missing_and_a_surplus_value_are_found() {
     data.load().unwrap();
     let mut worker = engine.worker().unwrap();
     worker.put(&SIZES.key(1), &[0; 100]).unwrap();
-    assert!(data.check_all().unwrap_err().to_string().contains("wrong value"));
+    assert!(format!("{:#}", data.check_all().unwrap_err()).contains("wrong value"));
     let long = |operation| run(&data, operation, Distribution::Uniform, 1, Duration::from_secs(60));
     assert!(long(Operation::GetOrPut { reads: 100 }).is_err());
     worker.put(&SIZES.key(1), &SIZES.entry(1, 0).value).unwrap();
