@@ -161,6 +161,8 @@ pub(crate) enum Profile {
     Quick,
     /// All workloads on more data, in some hours.
     Full,
+    /// Some workloads on tables four times as large as the engines' caches, in less than 5 minutes.
+    SmallCache,
 }
 
 /// What `run` measures. Everything that is not given is the profile's.
@@ -170,26 +172,29 @@ pub(crate) struct RunSettings {
     /// How much is measured.
     #[arg(long, value_enum, default_value_t = Profile::Quick)]
     pub(crate) profile: Profile,
-    /// Only these engines [default: all that are installed, without the generator; see kiln-bench list].
+    /// Only these engines [default: all that are installed, without the generator, or some of them with --profile small-cache; see
+    /// kiln-bench list].
     #[arg(long, value_enum, value_delimiter = ',')]
     pub(crate) engines: Vec<Name>,
     /// Only these workloads [default: the profile's; see kiln-bench list].
     #[arg(long, value_delimiter = ',')]
     pub(crate) workloads: Vec<String>,
-    /// Keys in each database [default: 200000 in tables, 1000000 in maps and 655360 of cold-*; ten, five and four times as many with --profile full].
+    /// Keys in each database [default: 200000 in tables, 1000000 in maps and 655360 of cold-*; ten, five and four times as many with --profile
+    /// full; 2300000 in tables with --profile small-cache].
     #[arg(long, value_parser = clap::value_parser!(u64).range(1000..=1 << 34))]
     pub(crate) records: Option<u64>,
     /// Numbers of client threads.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2], value_parser = threads)]
     pub(crate) threads: Vec<usize>,
-    /// Seconds of one measurement [default: 0.1, or 1 with --profile full].
+    /// Seconds of one measurement [default: 0.1, or 1 with --profile full, or 0.2 with --profile small-cache].
     #[arg(long, value_parser = seconds)]
     pub(crate) seconds: Option<Duration>,
-    /// Rounds of alternating measurements: neither fewer nor more [default: 3 to 30, or 5 to 9 with --profile full: those whose ratio to
+    /// Rounds of alternating measurements: neither fewer nor more [default: 5 to 30, or 5 to 9 with --profile full: those whose ratio to
     /// Kiln is unsure are measured more often].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: Option<u32>,
-    /// Rounds beyond the first ones only while the run takes no longer than this [default: 2m30s; none with --profile full].
+    /// How long the run may take in all: rounds are left out where it would be more, and in the end cells, too [default: 4m30s, or more if
+    /// more was asked for; none with --rounds or --profile full].
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     pub(crate) time_limit: Option<Duration>,
     /// Kiln's vulnerability windows: how long a fast commit may stay undurable [default: 100ms, as a quick round is
@@ -208,9 +213,9 @@ pub(crate) struct RunSettings {
     /// Keys of each operation of the map-* and cold-* workloads: read, written or changed together [default: 1, cold-* 64].
     #[arg(long, value_parser = batch)]
     pub(crate) batch: Option<usize>,
-    /// Memory for caching of each database, in MiB; for Kiln, its log's [default: 256, or 1024 with --profile full; cold-* as
-    /// they say].
-    #[arg(long, value_parser = clap::value_parser!(u64).range(64..=1 << 20))]
+    /// Memory for caching of each database, in MiB; for Kiln, its log's [default: 256, or 1024 with --profile full, or 64 with --profile
+    /// small-cache; cold-* as they say].
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     pub(crate) cache: Option<u64>,
     /// Where the data goes: a directory that is not there, is empty, or was left by an earlier run. It is removed at the end.
     #[arg(long, default_value = "kiln-bench-data")]

@@ -20,12 +20,12 @@ pub(super) const DESCRIPTION: Description = Description {
     version: || Ok(env!("CARGO_PKG_VERSION").to_owned()),
 };
 
-/// Where data is larger than memory, that is so many segments of the log, or more of the usual size.
+/// Where data is larger than memory, or there is little of it, that is so many segments of the log, or more of the usual size.
 const COLD_SEGMENTS: u64 = 16;
 const COLD_SEGMENT_BYTES_MAX: u64 = 32 << 20;
 /// And at least this.
 const COLD_MEMORY_BYTES_MIN: u64 = 1 << 20;
-/// The memory is at least this.
+/// With less memory, segments are small, too.
 const MEMORY_BYTES_MIN: u64 = 64 << 20;
 
 /// A kind of object with one key for one value.
@@ -95,13 +95,13 @@ impl<O: KilnObject> KilnEngine<O> {
     /// Creates a database.
     pub(crate) fn create(settings: &Settings) -> Result<KilnEngine<O>> {
         let mut options = kiln::Options::new().window(settings.window);
-        options = if settings.cold {
+        options = if settings.cold || settings.cache_bytes < MEMORY_BYTES_MIN {
             // The log has two segments at least: they must not be more than the memory.
             let memory_bytes = settings.cache_bytes.max(COLD_MEMORY_BYTES_MIN);
             let segment_bytes = (memory_bytes / COLD_SEGMENTS).min(COLD_SEGMENT_BYTES_MAX);
             options.memory(memory_bytes).segment_bytes(1 << segment_bytes.ilog2())
         } else {
-            options.memory(settings.cache_bytes.max(MEMORY_BYTES_MIN))
+            options.memory(settings.cache_bytes)
         };
         if !settings.checkpoints {
             options = options.checkpoint_log_bytes(0);

@@ -191,7 +191,7 @@ impl<E: Engine> Served<'_, E> {
         self.before(kind)?;
         let measured = self.measure(kind, cell)?;
         let (before, persisting) = (Usage::own(), Instant::now());
-        if writes(kind) && matches!(self.contestant.mode, Mode::Weak | Mode::Fast) {
+        if kind.writes() && matches!(self.contestant.mode, Mode::Weak | Mode::Fast) {
             self.engine.persist()?;
         }
         let persist = persisting.elapsed();
@@ -234,7 +234,7 @@ impl<E: Engine> Served<'_, E> {
     fn before(&mut self, kind: Kind) -> Result<()> {
         let keeps_sum = match kind {
             Kind::Keys(Operation::ModifyMany(_) | Operation::GetOrAdd { reads: 0 }) => true,
-            kind => !writes(kind),
+            kind => !kind.writes(),
         };
         if !keeps_sum {
             self.check_sum()?;
@@ -258,7 +258,7 @@ impl<E: Engine> Served<'_, E> {
                 self.sum = self.sum.map(|sum| sum + keys as u64 * ops);
             }
             (_, Kind::Keys(Operation::GetOrAdd { reads: 0 })) => self.sum = self.sum.map(|sum| sum + ops),
-            (Loaded::Keys(data), kind) if writes(kind) && self.keeps_data() => data.check_sample()?,
+            (Loaded::Keys(data), kind) if kind.writes() && self.keeps_data() => data.check_sample()?,
             (Loaded::Tpcc(tables), _) => tables.check()?,
             _ => {}
         }
@@ -321,13 +321,5 @@ impl<E: Engine> Served<'_, E> {
             checked: true,
             ..Row::measured(contestant.engine, mode, contestant.content.sizes(), measured)
         }
-    }
-}
-
-fn writes(kind: Kind) -> bool {
-    match kind {
-        Kind::Keys(operation) => operation.writes(),
-        Kind::BothWays | Kind::Tpcc(_) => true,
-        Kind::Reopen => false,
     }
 }

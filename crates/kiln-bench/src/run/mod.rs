@@ -4,6 +4,7 @@
 //!  profile     what is measured where the command line leaves it open
 //!  plan        which contestants with which data, which cells: from a profile and the command line
 //!  rounds      how often a cell is measured
+//!  clock       how much time there is, and how cells share it
 //!  recovery    the cells of those that are killed and opened again
 //!  child       a contestant as the run sees it: started, asked, stopped while others are measured
 //!  protocol    what both say to each other
@@ -15,6 +16,7 @@
 //! that is interrupted keeps what it has measured, and can go on later.
 
 mod child;
+mod clock;
 pub(crate) mod contestant;
 mod plan;
 mod profile;
@@ -22,14 +24,15 @@ mod protocol;
 mod recovery;
 mod rounds;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
 use self::child::Child;
+use self::clock::Clock;
 use self::plan::{Group, Plan};
 use self::protocol::Cell;
-use self::rounds::{Clock, Rates, in_turn};
+use self::rounds::{Rates, in_turn};
 use crate::arguments::RunSettings;
 use crate::engines::catalog::Name;
 use crate::machine::{self, Watch};
@@ -69,18 +72,20 @@ pub(crate) fn run(settings: &RunSettings) -> Result<()> {
     let mut run = Run {
         plan: &plan,
         scratch,
-        progress: Progress::new(plan.steps()),
-        clock: Clock::start(plan.rounds.time_limit, plan.steps()),
+        progress: Progress::of_time(),
+        clock: Clock::start(plan.rounds.time_limit, plan.cells_s(), plan.rest_s()),
         machine: machine::description(),
         writer,
         rows,
         measurements: 0,
         repeated: 0,
+        left_out: Vec::new(),
         failures: Vec::new(),
     };
     run.progress.print(&plan.heading(&run.machine));
+    run.tell_time(Duration::ZERO);
     let outcome = plan.groups.iter().try_for_each(|group| run.group(group));
-    let Run { progress, rows, failures, repeated, .. } = run;
+    let Run { progress, rows, failures, repeated, left_out, clock, .. } = run;
     drop(progress);
     if !rows.is_empty() {
         println!("{}\n{}", summary::tables(&rows), idleness::verdict(&rows, load_before));
@@ -90,7 +95,11 @@ pub(crate) fn run(settings: &RunSettings) -> Result<()> {
             "{repeated} measurements were made again, because other machines took more than {STEAL_MAX} of the processors."
         );
     }
-    if let (Err(_), Some(path)) = (&outcome, &settings.json) {
+    println!("It took {}.", humantime::format_duration(Duration::from_secs(clock.elapsed().as_secs())));
+    if !left_out.is_empty() {
+        println!("There was no time for these, give a longer --time-limit:\n  {}", left_out.join("\n  "));
+    }
+    if let (true, Some(path)) = (outcome.is_err() || !left_out.is_empty(), &settings.json) {
         let path = path.display();
         println!("{path} has what was measured until now; the same command with --resume does the rest.");
     }
@@ -113,37 +122,58 @@ struct Run<'a> {
     measurements: u64,
     /// Measurements that other machines disturbed, and that were made again.
     repeated: u64,
+    /// Cells for which no time was left.
+    left_out: Vec<String>,
     failures: Vec<String>,
 }
 
 impl Run<'_> {
     /// Measures all cells of contestants that have the same data.
     fn group(&mut self, group: &Group) -> Result<()> {
+        if self.is_late(group) {
+            group.cells.iter().for_each(|cell| self.leave_out(group, cell));
+            let rest_s = group.contestants.iter().map(plan::load_seconds).sum::<f64>()
+                + group.contestants.iter().map(plan::check_seconds).sum::<f64>();
+            self.clock.rest_done(rest_s, Duration::ZERO);
+            return Ok(());
+        }
         if group.is_recovery() {
             return self.recovery(group);
         }
         let mut children = Vec::new();
         for contestant in &group.contestants {
             interrupt::check()?;
+            let began = Instant::now();
             self.progress.now(format!("loading {}", contestant.label()));
             let path = self.scratch.make(&children.len().to_string())?;
             let child = Child::start(protocol::Contestant { path, ..contestant.clone() });
             children.push(self.kept(child)?);
-            self.step(plan::LOAD_STEPS);
+            self.rest_done(plan::load_seconds(contestant), began);
         }
         for cell in &group.cells {
             self.cell(group, cell, &mut children)?;
         }
-        for child in children.into_iter().flatten() {
-            self.progress.now(format!("checking {}", child.contestant().label()));
-            let finished = child.finish();
-            self.kept(finished)?;
+        for (child, contestant) in children.into_iter().zip(&group.contestants) {
+            let began = Instant::now();
+            if let Some(child) = child {
+                self.progress.now(format!("checking {}", contestant.label()));
+                let finished = child.finish();
+                self.kept(finished)?;
+            }
+            self.rest_done(plan::check_seconds(contestant), began);
         }
         (0..group.contestants.len()).try_for_each(|at| self.scratch.remove(&at.to_string()))
     }
 
-    /// Measures one cell: everybody some rounds, and then those again whose ratios are unsure.
+    /// Measures one cell: everybody some rounds, and then those again whose ratios are unsure; while the cell's share of the time
+    /// lasts.
     fn cell(&mut self, group: &Group, cell: &Cell, children: &mut [Option<Child>]) -> Result<()> {
+        let (began, planned_s) = (Instant::now(), self.plan.cell_seconds(group, cell));
+        let share = self.clock.share(planned_s);
+        if share.is_some_and(|share| share.is_zero()) {
+            self.leave_out(group, cell);
+            return Ok(());
+        }
         let everybody: Vec<usize> =
             (0..children.len()).filter(|&at| self.plan.has(&group.contestants[at], cell)).collect();
         let warm_up = Cell { seconds: cell.warm_up_s, ..cell.clone() };
@@ -154,21 +184,36 @@ impl Run<'_> {
         let kiln = everybody.iter().copied().filter(|&at| group.contestants[at].engine == Name::Kiln);
         let base = kiln.min_by_key(|&at| group.contestants[at].window_ms);
         let mut rates = Rates::new(children.len(), base);
-        let rounds = self.plan.rounds;
-        for round in first..first + rounds.least {
-            self.round(&Cell { round, ..cell.clone() }, children, &everybody, &mut rates)?;
-            self.step(everybody.len() as u64);
-        }
-        let (began, extra) = (Instant::now(), self.clock.extra_for(self.plan.cell_steps(group, cell)));
-        for round in first + rounds.least..first + rounds.most {
-            let unsure = rates.unsure();
-            if unsure.is_empty() || extra.is_some_and(|extra| began.elapsed() >= extra) {
+        let mut of_each = Duration::ZERO;
+        for round in first..first + self.plan.rounds.most {
+            let is_certain = round < first + self.plan.rounds.least;
+            let places = if is_certain { everybody.clone() } else { rates.unsure() };
+            let expected = began.elapsed() + of_each * places.len() as u32;
+            if places.is_empty() || round > first && share.is_some_and(|share| expected > share) {
                 break;
             }
-            self.round(&Cell { round, ..cell.clone() }, children, &unsure, &mut rates)?;
+            let round_began = Instant::now();
+            self.round(&Cell { round, ..cell.clone() }, children, &places, &mut rates)?;
+            of_each = of_each.max(round_began.elapsed() / places.len() as u32);
+            self.tell_time(began.elapsed());
         }
-        self.clock.spent_on_extra_rounds(began.elapsed());
+        self.clock.cell_done(planned_s, began.elapsed());
         Ok(())
+    }
+
+    /// Whether no time is left to measure any cell of a group.
+    fn is_late(&self, group: &Group) -> bool {
+        let planned_s = |cell| self.plan.cell_seconds(group, cell);
+        let share = self.clock.share(group.cells.iter().map(planned_s).sum());
+        share.is_some_and(|share| share.is_zero())
+    }
+
+    /// Notes that a cell is not measured for want of time.
+    fn leave_out(&mut self, group: &Group, cell: &Cell) {
+        let promise = if group.is_durable() { "durable at each commit" } else { "durable later" };
+        let plural = if cell.threads == 1 { "" } else { "s" };
+        self.left_out.push(format!("{}, {} thread{plural}, {promise}", cell.workload, cell.threads));
+        self.clock.cell_done(self.plan.cell_seconds(group, cell), Duration::ZERO);
     }
 
     /// The number of the first round that was not measured before.
@@ -235,9 +280,15 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn step(&mut self, count: u64) {
-        self.progress.steps(count);
-        self.clock.steps(count);
+    /// Something was loaded or checked that was planned to take so many seconds.
+    fn rest_done(&mut self, planned_s: f64, began: Instant) {
+        self.clock.rest_done(planned_s, began.elapsed());
+        self.tell_time(Duration::ZERO);
+    }
+
+    /// Shows how far the run is; the cell that is being measured has taken so long.
+    fn tell_time(&self, cell_took: Duration) {
+        self.progress.time(self.clock.elapsed(), self.clock.left(cell_took));
     }
 
     /// What a contestant did; nothing if it failed, which is noted. An interruption is no failure of the contestant.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, bail, ensure};
 use clap::ValueEnum;
 
-use super::profile::{Defaults, FULL, QUICK};
+use super::profile::{Defaults, FULL, QUICK, SMALL_CACHE};
 use super::protocol::{Cell, Content, Contestant};
 use super::rounds::Rounds;
 use crate::arguments::{Profile, RunSettings};
@@ -18,20 +18,23 @@ use crate::summary::numbers;
 use crate::workloads::spec::{self, Dataset, Workload};
 use crate::workloads::tpcc;
 
-/// Steps of the progress bar for loading a database: about as long as so many measurements.
-pub(super) const LOAD_STEPS: u64 = 5;
 /// What an engine may have on the disk for each byte of data, and besides.
 const DISK_FACTOR: u64 = 4;
 const DISK_BYTES_BESIDES: u64 = 256 << 20;
 /// What Kiln's log grows by in a second, at most, while nothing is truncated.
 const LOG_BYTES_PER_SECOND: u64 = 400 << 20;
 
-/// About how many bytes of keys and values a peer loads in a second.
+/// About how many bytes of keys and values a peer loads in a second, and checks in the end: the mean of all of them.
 const LOADED_BYTES_PER_SECOND: f64 = 40e6;
+/// The same where each commit is durable, of which loading takes many.
+const LOADED_DURABLY_BYTES_PER_SECOND: f64 = 12e6;
+/// And of Kiln, which is loaded until its log has gone round its memory.
+const KILN_LOADED_BYTES_PER_SECOND: f64 = 250e6;
 /// What starting a contestant takes besides.
 const STARTING_S: f64 = 0.3;
-/// How many times as long as its seconds a measurement takes with making durable, and what it takes besides.
-const MAKING_DURABLE: f64 = 1.3;
+/// How many times as long as its seconds a measurement takes with making durable, in the mean of all engines, and what any measurement
+/// takes besides.
+const MAKING_DURABLE: f64 = 1.5;
 const PAUSE_S: f64 = 0.03;
 
 /// Contestants with the same data, and what they are asked.
@@ -44,6 +47,11 @@ impl Group {
     /// Whether its contestants are opened again and again, and run no workload.
     pub(super) fn is_recovery(&self) -> bool {
         self.contestants.iter().any(|contestant| matches!(contestant.content, Content::Recovery { .. }))
+    }
+
+    /// Whether its commits are durable when they are acknowledged.
+    pub(super) fn is_durable(&self) -> bool {
+        self.contestants.iter().any(|contestant| contestant.mode.is_durable())
     }
 }
 
@@ -61,9 +69,10 @@ impl Plan {
         let defaults = match settings.profile {
             Profile::Quick => &QUICK,
             Profile::Full => &FULL,
+            Profile::SmallCache => &SMALL_CACHE,
         };
         let mut skipped = Vec::new();
-        let engines = engines(settings, &mut skipped)?;
+        let engines = engines(settings, defaults.engines, &mut skipped)?;
         let of_profile = settings.workloads.is_empty();
         let mut workloads = if of_profile {
             defaults.workloads.iter().map(|name| spec::find(name)).collect::<Result<Vec<_>>>()?
@@ -76,7 +85,7 @@ impl Plan {
             rounds: Rounds {
                 least: settings.rounds.unwrap_or(defaults.rounds.least),
                 most: settings.rounds.unwrap_or(defaults.rounds.most),
-                time_limit: settings.time_limit.or(defaults.rounds.time_limit),
+                time_limit: None,
             },
             seconds: settings.seconds.map_or(defaults.seconds, |duration| duration.as_secs_f64()),
             skipped,
@@ -96,6 +105,7 @@ impl Plan {
                 plan.add_group(settings, &workloads, contestants);
             }
         }
+        plan.rounds.time_limit = plan.time_limit(settings, defaults.rounds.time_limit);
         ensure!(
             !plan.groups.is_empty(),
             "no engine of those asked for has any of the workloads asked for; kiln-bench list says which has which"
@@ -142,22 +152,7 @@ impl Plan {
         group.contestants.iter().filter(|contestant| self.has(contestant, cell))
     }
 
-    /// Steps of the progress bar for a cell, of those that are certain.
-    pub(super) fn cell_steps(&self, group: &Group, cell: &Cell) -> u64 {
-        let each = if group.is_recovery() { LOAD_STEPS } else { 1 };
-        self.takers(group, cell).count() as u64 * u64::from(self.rounds.least) * each
-    }
-
-    /// Steps of the progress bar.
-    pub(super) fn steps(&self) -> u64 {
-        let of_group = |group: &Group| {
-            let cells: u64 = group.cells.iter().map(|cell| self.cell_steps(group, cell)).sum();
-            cells + group.contestants.len() as u64 * LOAD_STEPS
-        };
-        self.groups.iter().map(of_group).sum()
-    }
-
-    /// How many measurements there are at least.
+    /// How many measurements there are, if there is time for them, without those that are made because a ratio is unsure.
     fn measurements(&self) -> u64 {
         let of_group = |group: &Group| -> u64 {
             group.cells.iter().map(|cell| self.takers(group, cell).count() as u64).sum()
@@ -165,22 +160,46 @@ impl Plan {
         self.groups.iter().map(of_group).sum::<u64>() * u64::from(self.rounds.least)
     }
 
-    /// About how long everything takes that is certain to be measured.
-    fn duration(&self) -> Duration {
-        let of_group = |group: &Group| {
-            let loads = group.contestants.iter().map(load_seconds).sum::<f64>();
-            let cell = |cell: &Cell| {
-                let each = if group.is_recovery() {
-                    group.contestants.iter().map(load_seconds).sum::<f64>() / group.contestants.len() as f64
-                } else {
-                    cell.seconds * MAKING_DURABLE + PAUSE_S
-                };
-                self.takers(group, cell).count() as f64
-                    * (f64::from(self.rounds.least) * each + cell.warm_up_s)
+    /// About how long these measurements take in one cell, in seconds.
+    pub(super) fn cell_seconds(&self, group: &Group, cell: &Cell) -> f64 {
+        let writes = spec::find(&cell.workload).is_ok_and(|workload| workload.kind.writes());
+        let stretched = if writes && !group.is_durable() { MAKING_DURABLE } else { 1.0 };
+        let of_contestant = |contestant: &Contestant| {
+            let (each, warm_up_s) = if group.is_recovery() {
+                (load_seconds(contestant), 0.0)
+            } else {
+                (cell.seconds * stretched + PAUSE_S, cell.warm_up_s * stretched + PAUSE_S)
             };
-            loads + group.cells.iter().map(cell).sum::<f64>()
+            f64::from(self.rounds.least) * each + warm_up_s
         };
-        Duration::from_secs_f64(self.groups.iter().map(of_group).sum())
+        self.takers(group, cell).map(of_contestant).sum()
+    }
+
+    /// The same of all cells.
+    pub(super) fn cells_s(&self) -> f64 {
+        let of_group =
+            |group: &Group| group.cells.iter().map(|cell| self.cell_seconds(group, cell)).sum::<f64>();
+        self.groups.iter().map(of_group).sum()
+    }
+
+    /// About how long loading and checking take in all, in seconds.
+    pub(super) fn rest_s(&self) -> f64 {
+        let contestants = self.groups.iter().flat_map(|group| &group.contestants);
+        contestants.map(|contestant| load_seconds(contestant) + check_seconds(contestant)).sum()
+    }
+
+    /// About how long everything takes that is measured whatever comes out.
+    fn duration(&self) -> Duration {
+        Duration::from_secs_f64(self.cells_s() + self.rest_s())
+    }
+
+    /// The profile's own time, or what was planned where that is more because more was asked for; none where so many rounds were
+    /// asked for and no others.
+    fn time_limit(&self, settings: &RunSettings, profiles: Option<Duration>) -> Option<Duration> {
+        const MARGIN: f64 = 1.25;
+        let profiles = profiles.filter(|_| settings.rounds.is_none());
+        let enough = Duration::from_secs((self.cells_s() + self.rest_s()).mul_add(MARGIN, 1.0) as u64);
+        settings.time_limit.or(profiles.map(|limit| limit.max(enough)))
     }
 
     /// Leaves out those cells that were measured before, with everybody who takes part.
@@ -240,19 +259,16 @@ impl Plan {
 
     /// What is measured, in words.
     pub(super) fn heading(&self, machine: &str) -> String {
-        let Rounds { least, most, time_limit } = self.rounds;
+        let Rounds { least, most, .. } = self.rounds;
         let rounds = if least == most { least.to_string() } else { format!("{least} to {most}") };
         let mut text = format!(
             "kiln {}; {machine}\n{rounds} rounds of {} s; each engine is a process of its own, stopped while others are measured; every \
-             result is checked\n{} measurements or more, in about {}{}; up to {} on the disk at a time",
+             result is checked\n{} measurements in about {}{}; up to {} on the disk at a time",
             env!("CARGO_PKG_VERSION"),
             self.seconds,
             self.measurements(),
-            rounded(self.duration()),
-            time_limit.map_or_else(String::new, |limit| format!(
-                ", then further rounds until {} have passed",
-                humantime::format_duration(limit)
-            )),
+            rounded_up(self.duration()),
+            self.more_text(),
             numbers::bytes(self.disk_bytes() as f64)
         );
         for line in &self.skipped {
@@ -260,6 +276,25 @@ impl Plan {
             text.push_str(line);
         }
         text
+    }
+
+    /// What else may be measured, or what may not.
+    fn more_text(&self) -> String {
+        let Rounds { least, most, time_limit } = self.rounds;
+        if let Some(limit) = time_limit.filter(|&limit| limit < self.duration()) {
+            return format!("; as many of them as fit into {}", humantime::format_duration(limit));
+        }
+        if least == most {
+            return String::new();
+        }
+        let within = match time_limit {
+            Some(limit) => humantime::format_duration(limit),
+            None => {
+                let all_s = self.rest_s() + self.cells_s() * f64::from(most) / f64::from(least);
+                rounded_up(Duration::from_secs_f64(all_s))
+            }
+        };
+        format!(", and others where a ratio is unsure, all within {within}")
     }
 }
 
@@ -274,28 +309,35 @@ fn warm_up_seconds(seconds: f64, contestant: Option<&Contestant>) -> f64 {
 }
 
 /// Minutes and seconds, or hours and minutes.
-fn rounded(duration: Duration) -> humantime::FormattedDuration {
+fn rounded_up(duration: Duration) -> humantime::FormattedDuration {
     let unit = if duration < Duration::from_secs(3600) { 10 } else { 60 };
     humantime::format_duration(Duration::from_secs(duration.as_secs().next_multiple_of(unit)))
 }
 
-/// About how long it takes to load a database, and to check it at the end.
-fn load_seconds(contestant: &Contestant) -> f64 {
-    // Kiln is loaded until its log has gone round its memory.
-    let bytes = match (contestant.engine, contestant.content) {
+/// About how long it takes to load a database, in seconds.
+pub(super) fn load_seconds(contestant: &Contestant) -> f64 {
+    let bytes = contestant.content.bytes();
+    let (bytes, rate) = match (contestant.engine, contestant.content) {
         (Name::Kiln, Content::Table { .. } | Content::Map { .. }) => {
-            contestant.content.bytes().max(contestant.cache_bytes)
+            (bytes.max(contestant.cache_bytes), KILN_LOADED_BYTES_PER_SECOND)
         }
-        (_, content) => content.bytes(),
+        _ if contestant.mode.is_durable() => (bytes, LOADED_DURABLY_BYTES_PER_SECOND),
+        _ => (bytes, LOADED_BYTES_PER_SECOND),
     };
-    STARTING_S + bytes as f64 / LOADED_BYTES_PER_SECOND
+    STARTING_S + bytes as f64 / rate
 }
 
-/// The engines that were asked for; or all that are there.
-fn engines(settings: &RunSettings, skipped: &mut Vec<String>) -> Result<Vec<Name>> {
+/// About how long it takes to check it and close it at the end.
+pub(super) fn check_seconds(contestant: &Contestant) -> f64 {
+    contestant.content.bytes() as f64 / LOADED_BYTES_PER_SECOND
+}
+
+/// The engines that were asked for; or those of the profile that are there, which may be all.
+fn engines(settings: &RunSettings, profiles: &[Name], skipped: &mut Vec<String>) -> Result<Vec<Name>> {
     let mut engines = Vec::new();
     let asked = !settings.engines.is_empty();
-    let candidates = if asked { settings.engines.clone() } else { Name::value_variants().to_vec() };
+    let profiles = if profiles.is_empty() { Name::value_variants() } else { profiles };
+    let candidates = if asked { settings.engines.clone() } else { profiles.to_vec() };
     // What the load costs is of interest to whoever works on the bench.
     let candidates = candidates.into_iter().filter(|&name| asked || name != Name::Generator);
     for name in candidates {
@@ -401,4 +443,55 @@ fn contestants(
         }
     }
     contestants
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::arguments::{Arguments, Command};
+
+    fn plan(arguments: &str) -> Plan {
+        let words = ["kiln-bench", "run"].into_iter().chain(arguments.split_whitespace());
+        match Arguments::parse_from(words).command {
+            Command::Run(settings) => Plan::make(&settings).unwrap(),
+            _ => unreachable!(),
+        }
+    }
+
+    #[test]
+    fn the_quick_profile_fits_into_its_time_and_leaves_some_for_unsure_ratios() {
+        let plan = plan("");
+        let limit = QUICK.rounds.time_limit.unwrap();
+        assert_eq!(plan.rounds.time_limit, Some(limit));
+        assert!(
+            limit < Duration::from_secs(300) && plan.duration() < limit.mul_f64(0.9),
+            "{:?}",
+            plan.duration()
+        );
+    }
+
+    #[test]
+    fn who_asks_for_more_gets_the_time_for_it_and_who_names_a_time_or_rounds_gets_those() {
+        let more = plan("--engines kiln,memory --seconds 10");
+        assert!(more.rounds.time_limit.unwrap() > more.duration());
+        let named = plan("--engines kiln,memory --seconds 10 --time-limit 1m");
+        assert_eq!(named.rounds.time_limit, Some(Duration::from_secs(60)));
+        assert!(named.heading("").contains("as many of them as fit into 1m;"), "{}", named.heading(""));
+        assert_eq!(plan("--engines kiln,memory --rounds 3").rounds.time_limit, None);
+        let full = plan("--engines kiln,memory --profile full");
+        assert_eq!(full.rounds.time_limit, None);
+        assert!(full.heading("").contains(", and others where a ratio is unsure, all within "));
+    }
+
+    #[test]
+    fn what_is_planned_adds_up() {
+        let plan = plan("--engines kiln,memory,device --workloads read,safe-commit,map-read");
+        let cells = plan.groups.iter().flat_map(|group| group.cells.iter().map(move |cell| (group, cell)));
+        let sum: f64 = cells.map(|(group, cell)| plan.cell_seconds(group, cell)).sum();
+        assert!((sum - plan.cells_s()).abs() < 1e-6 && sum > 0.0 && plan.rest_s() > 0.0);
+        // Kiln and a floor at each of three workloads, with one thread and with two.
+        assert_eq!(plan.measurements(), 3 * 2 * 2 * u64::from(QUICK.rounds.least));
+    }
 }

@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use super::rounds::Rounds;
+use crate::engines::catalog::Name;
 
 /// The settings of a profile, for what the command line leaves open.
 pub(super) struct Defaults {
+    /// All that are there, if none is named.
+    pub(super) engines: &'static [Name],
     pub(super) workloads: &'static [&'static str],
     /// Those of them that are also run where each commit is durable.
     pub(super) durable: &'static [&'static str],
@@ -21,6 +24,7 @@ pub(super) struct Defaults {
 }
 
 pub(super) const QUICK: Defaults = Defaults {
+    engines: &[],
     workloads: &[
         "read",
         "range",
@@ -35,7 +39,7 @@ pub(super) const QUICK: Defaults = Defaults {
     durable: &["safe-commit"],
     // Many short rounds: what slows the machine for some seconds then falls on few rounds of all engines alike.
     seconds: 0.1,
-    rounds: Rounds { least: 3, most: 30, time_limit: Some(Duration::from_secs(150)) },
+    rounds: Rounds { least: 5, most: 30, time_limit: Some(Duration::from_secs(270)) },
     // Rounds that are shorter than a window all harden at their end.
     windows: &[Duration::from_millis(100)],
     table_records: 200_000,
@@ -46,6 +50,7 @@ pub(super) const QUICK: Defaults = Defaults {
 };
 
 pub(super) const FULL: Defaults = Defaults {
+    engines: &[],
     workloads: &[
         "read",
         "range",
@@ -90,4 +95,25 @@ pub(super) const FULL: Defaults = Defaults {
     cold_records: 2560 << 10,
     recovery_records: 2_000_000,
     cache_mib: 1024,
+};
+
+/// The quick profile's tables, with a quarter of the memory that they take. Peers have the system's page cache besides, which holds all
+/// of them: Kiln reads past it.
+pub(super) const SMALL_CACHE: Defaults = Defaults {
+    engines: &[
+        Name::Kiln,
+        Name::RocksDb,
+        Name::LevelDb,
+        Name::Redb,
+        Name::Lmdb,
+        Name::Sqlite,
+        Name::Fjall,
+        Name::Memory,
+    ],
+    workloads: &["read", "range", "mixed50", "update", "insert"],
+    durable: &[],
+    seconds: 0.2,
+    table_records: 2_300_000,
+    cache_mib: 64,
+    ..QUICK
 };

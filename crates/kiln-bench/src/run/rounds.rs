@@ -1,61 +1,22 @@
 //! How often a cell is measured: a few rounds with everybody, and then more with those whose ratio to Kiln is still unsure, as
-//! far as time allows.
+//! far as the cell's share of the time allows.
 //!
 //! Rounds are short, and what disturbs them (a peer's compaction, Kiln's checkpoint, a slow moment of the disk) falls on some of them:
-//! the cure is more rounds where they differ, and not longer ones everywhere. The time that the run may take is shared out among
-//! cells as they come: what one does not need is left to those after it.
+//! the cure is more rounds where they differ, and not longer ones everywhere.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::report::{SURE, Samples};
 
 /// How many rounds there are.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Rounds {
-    /// Everybody is measured so often.
+    /// Everybody is measured so often, unless there is no time for it.
     pub(super) least: u32,
     /// Nobody is measured more often.
     pub(super) most: u32,
-    /// No round beyond the first ones begins when the run has taken so long.
+    /// How long the run may take, with loading and checking. See [`super::clock`].
     pub(super) time_limit: Option<Duration>,
-}
-
-/// The time of a run, shared out.
-pub(super) struct Clock {
-    started: Instant,
-    time_limit: Option<Duration>,
-    /// Steps that are certain to come, in all.
-    steps: u64,
-    steps_done: u64,
-    /// What was spent on rounds that were not certain.
-    extra: Duration,
-}
-
-impl Clock {
-    pub(super) fn start(time_limit: Option<Duration>, steps: u64) -> Clock {
-        Clock { started: Instant::now(), time_limit, steps, steps_done: 0, extra: Duration::ZERO }
-    }
-
-    pub(super) fn steps(&mut self, count: u64) {
-        self.steps_done += count;
-    }
-
-    pub(super) fn spent_on_extra_rounds(&mut self, time: Duration) {
-        self.extra += time;
-    }
-
-    /// How much time a cell of so many steps, which are done already, may spend on further rounds; `None` without a limit.
-    pub(super) fn extra_for(&self, steps: u64) -> Option<Duration> {
-        Some(self.share(self.time_limit?, self.started.elapsed(), steps))
-    }
-
-    /// What is left when all that is certain takes as long for each step as it did until now, by steps.
-    fn share(&self, limit: Duration, elapsed: Duration, steps: u64) -> Duration {
-        let left = self.steps.saturating_sub(self.steps_done);
-        let for_each = elapsed.saturating_sub(self.extra).div_f64(self.steps_done.max(1) as f64);
-        let spare = limit.saturating_sub(elapsed).saturating_sub(for_each.mul_f64(left as f64));
-        spare.mul_f64(steps as f64 / (steps + left).max(1) as f64)
-    }
 }
 
 /// The rates of a cell's contestants, by their place and round; those that are to be compared are compared with one of them.
@@ -148,22 +109,6 @@ mod tests {
             rates.push(1, round, 5.0);
         }
         assert_eq!(rates.unsure(), [0]);
-    }
-
-    #[test]
-    fn what_the_certain_part_leaves_of_the_time_is_shared_by_steps() {
-        let seconds = Duration::from_secs;
-        // 40 of 100 steps took 40 s; so 60 s of the limit are spoken for, and 20 s are left for this cell of 20 and the 60.
-        let clock = Clock { steps_done: 40, ..Clock::start(Some(seconds(120)), 100) };
-        assert_eq!(clock.share(seconds(120), seconds(40), 20), seconds(5));
-        // Extra rounds do not make those that are certain look slower.
-        let clock = Clock { extra: seconds(20), ..clock };
-        assert_eq!(clock.share(seconds(140), seconds(60), 20), seconds(5));
-        assert_eq!(clock.share(seconds(100), seconds(90), 20), Duration::ZERO);
-        assert_eq!(Clock::start(None, 5).extra_for(1), None);
-        // The last cell has all that is left.
-        let clock = Clock { steps_done: 100, ..Clock::start(Some(seconds(120)), 100) };
-        assert_eq!(clock.share(seconds(120), seconds(100), 10), seconds(20));
     }
 
     #[test]

@@ -94,6 +94,17 @@ pub(crate) enum Kind {
     Reopen,
 }
 
+impl Kind {
+    /// Whether it writes.
+    pub(crate) fn writes(self) -> bool {
+        match self {
+            Kind::Keys(operation) => operation.writes(),
+            Kind::BothWays | Kind::Tpcc(_) => true,
+            Kind::Reopen => false,
+        }
+    }
+}
+
 /// A workload.
 #[derive(Clone, Debug)]
 pub(crate) struct Workload {
