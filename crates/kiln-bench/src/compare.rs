@@ -2,7 +2,10 @@
 //!
 //! A difference is beyond the noise when the ranges of both sides' rounds do not overlap and the medians differ by more than a
 //! threshold. Two runs do not share their slow moments, as the rounds of one run do; what moved the peers, whose code is the
-//! same, is the machine. Its part is shown beside Kiln's changes, and left in the verdicts: it is a median over other loads.
+//! same, is the machine. Its part is shown beside Kiln's changes, and left in the verdicts: it is a median over other loads. Kiln's
+//! ratios to the others, in which that drops out, are compared by themselves ([`ratios`]).
+
+mod ratios;
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -65,7 +68,7 @@ pub(crate) fn run(settings: &CompareSettings) -> Result<ExitCode> {
         settings.old.display(),
         settings.new.display()
     );
-    print!("{}", comparison.text(settings.threshold));
+    print!("{}{}", comparison.text(settings.threshold), ratios::text(&old, &new));
     for (path, rows) in [(&settings.old, &old), (&settings.new, &new)] {
         if let Some(warning) = idleness::warning(rows) {
             println!("\nWARNING: {}: {warning}", path.display());

@@ -16,6 +16,11 @@ impl Samples {
         self.0.push(value);
     }
 
+    /// How many values there are.
+    pub(crate) fn count(&self) -> usize {
+        self.0.len()
+    }
+
     /// The middle value, or the mean of the two in the middle. NaN without values.
     pub(crate) fn median(&self) -> f64 {
         let mut sorted = self.0.clone();
