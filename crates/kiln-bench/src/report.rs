@@ -71,6 +71,11 @@ impl Samples {
         Samples(self.0.iter().zip(&base.0).map(|(value, base)| value / base).collect())
     }
 
+    /// The values in a unit.
+    pub(crate) fn over(&self, unit: f64) -> Samples {
+        Samples(self.0.iter().map(|value| value / unit).collect())
+    }
+
     /// Median, minimum and maximum in a unit.
     pub(crate) fn cells(&self, unit: f64, digits: usize) -> [String; 3] {
         [self.median(), self.min(), self.max()].map(|value| format!("{:.digits$}", value / unit))
@@ -144,8 +149,8 @@ fn is_number(cell: &str) -> bool {
 pub(crate) struct Goal {
     /// What it is about.
     pub(crate) what: String,
-    /// What was measured.
-    pub(crate) measured: f64,
+    /// What was measured, round by round. The median counts.
+    pub(crate) measured: Samples,
     /// What is wanted.
     pub(crate) wanted: Wanted,
 }
@@ -157,28 +162,36 @@ pub(crate) enum Wanted {
     AtLeast(f64),
     /// This or less.
     AtMost(f64),
+    /// Nothing: it is only told.
+    Nothing,
 }
 
 impl Goal {
     /// Whether the goal is met.
     pub(crate) fn met(&self) -> bool {
         match self.wanted {
-            Wanted::AtLeast(value) => self.measured >= value,
-            Wanted::AtMost(value) => self.measured <= value,
+            Wanted::AtLeast(value) => self.measured.median() >= value,
+            Wanted::AtMost(value) => self.measured.median() <= value,
+            Wanted::Nothing => true,
         }
     }
 }
 
-/// The goals as a table.
+/// The goals as a table, in the form that the README has it.
 pub(crate) fn goals_table(goals: &[Goal]) -> String {
-    let mut table = Table::new("Goals", &["what", "measured", "goal", ""]);
+    let mut table = Table::new(
+        "Figures of the README: medians, with the range of the rounds",
+        &["what", "measured", "goal"],
+    );
     for goal in goals {
+        let [median, min, max] = goal.measured.cells(1.0, 2);
         let wanted = match goal.wanted {
-            Wanted::AtLeast(value) => format!(">= {value}"),
-            Wanted::AtMost(value) => format!("<= {value}"),
+            Wanted::AtLeast(value) => format!("at least {value}"),
+            Wanted::AtMost(value) => format!("at most {value}"),
+            Wanted::Nothing => String::new(),
         };
-        let verdict = if goal.met() { "met" } else { "NOT MET" };
-        table.row([goal.what.clone(), format!("{:.2}", goal.measured), wanted, verdict.to_owned()]);
+        let missed = if goal.met() { "" } else { ", **missed**" };
+        table.row([goal.what.clone(), format!("{median} ({min} to {max})"), format!("{wanted}{missed}")]);
     }
     table.text()
 }
@@ -226,11 +239,32 @@ mod tests {
 
     #[test]
     fn a_goal_that_could_not_be_measured_is_not_met() {
-        let goal = |measured, wanted| Goal { what: String::new(), measured, wanted };
+        let goal = |measured, wanted| Goal { what: String::new(), measured: samples(&[measured]), wanted };
         assert!(goal(2.0, Wanted::AtLeast(2.0)).met());
         assert!(!goal(1.9, Wanted::AtLeast(2.0)).met());
         assert!(goal(1.3, Wanted::AtMost(1.3)).met());
         assert!(!goal(f64::NAN, Wanted::AtMost(1.3)).met());
         assert!(!goal(f64::NAN, Wanted::AtLeast(1.3)).met());
+        assert!(goal(1.0, Wanted::Nothing).met());
+    }
+
+    #[test]
+    fn goals_are_told_with_their_ranges_and_those_that_are_missed_stand_out() {
+        let goal =
+            |what: &str, wanted| Goal { what: what.to_owned(), measured: samples(&[1.0, 3.0, 2.0]), wanted };
+        let text = goals_table(&[
+            goal("met", Wanted::AtLeast(2.0)),
+            goal("not", Wanted::AtMost(1.5)),
+            goal("told", Wanted::Nothing),
+        ]);
+        let lines: Vec<String> =
+            text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+        for line in [
+            "| met | 2.00 (1.00 to 3.00) | at least 2 |",
+            "| not | 2.00 (1.00 to 3.00) | at most 1.5, **missed** |",
+            "| told | 2.00 (1.00 to 3.00) | |",
+        ] {
+            assert!(lines.contains(&line.to_owned()), "{line} is missing in\n{text}");
+        }
     }
 }

@@ -14,7 +14,7 @@ use crate::engines::catalog::{self, Mode, Shape};
 use crate::generate::Sizes;
 use crate::machine::{self, Watch};
 use crate::progress::Progress;
-use crate::report::{Goal, Table, Wanted, goals_table};
+use crate::report::{Goal, Samples, Table, Wanted, goals_table};
 use crate::results::{Row, RowWriter};
 use crate::scratch::Scratch;
 
@@ -49,8 +49,8 @@ impl Run<'_> {
         self.progress.print(table.text().trim_end_matches('\n'));
     }
 
-    /// Adds a goal.
-    fn goal(&mut self, what: impl Into<String>, measured: f64, wanted: Wanted) {
+    /// Adds a figure of the README, which may have a goal.
+    fn goal(&mut self, what: impl Into<String>, measured: Samples, wanted: Wanted) {
         self.goals.push(Goal { what: what.into(), measured, wanted });
     }
 

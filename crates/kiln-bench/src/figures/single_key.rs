@@ -78,10 +78,9 @@ fn object<O: KilnObject>(run: &mut Run<'_>, table: &mut Table, window: Duration,
             let cells =
                 [O::KIND.to_owned(), window, operation.to_owned(), threads.to_string(), median, min, max];
             table.row(cells.into_iter().chain([format!("{per_thread:.2}"), cpu.cells(1.0, 0)[0].clone()]));
-            if operation == "put" {
-                let what = format!("{what}: million puts per second and thread, {threads} thread(s)");
-                run.goal(what, per_thread, Wanted::AtLeast(goal));
-            }
+            let wanted = if operation == "put" { Wanted::AtLeast(goal) } else { Wanted::Nothing };
+            let what = format!("{what}: million {operation}s per second and thread, {threads} thread(s)");
+            run.goal(what, samples.over(MILLION * *threads as f64), wanted);
         }
     }
     Ok(())
