@@ -72,7 +72,7 @@ fn head(rows: &[Row]) -> String {
     rounds.sort_unstable();
     rounds.dedup();
     let mut html = format!(
-        "<p class=\"muted\">{} measurements in {} rounds, {} altogether. {}</p>\n",
+        "<p class=\"muted\">{} measurements in up to {} rounds, {} altogether. {}</p>\n",
         rows.len(),
         rounds.len(),
         duration(rows.iter().map(|row| row.seconds + row.persist_s).sum()),
@@ -137,9 +137,9 @@ fn glance_row(anchor: &str, group: &Group<'_>, with_data: bool) -> Option<String
         (best.contestant.engine.clone(), numbers::rate(median(best)), ratio)
     });
     let task = &group.task;
-    let data = if with_data { format!("<td>{}</td>", task.data()) } else { String::new() };
+    let data = if with_data { format!("<td class=\"w\">{}</td>", task.data()) } else { String::new() };
     Some(format!(
-        "<tr><td class=\"w\"><a href=\"#{anchor}\">{}</a></td><td class=\"w\">{}</td><td>{}</td>\
+        "<tr><td class=\"w\"><a href=\"#{anchor}\">{}</a></td><td class=\"w\">{}</td><td class=\"w\">{}</td>\
          <td class=\"n\">{ratio}</td><td class=\"n\">{}</td><td class=\"n\">{rate}</td>{data}</tr>\n",
         escape(&task.workload),
         task.load(),
