@@ -191,8 +191,14 @@ impl RowWriter {
     /// A new file; one that is there is not overwritten.
     pub(crate) fn create(path: Option<&Path>) -> Result<RowWriter> {
         let Some(path) = path else { return Ok(RowWriter::none()) };
-        let file = File::create_new(path)
-            .with_context(|| format!("cannot make the result file {}", path.display()))?;
+        let file = File::create_new(path).with_context(|| {
+            let (is_there, path) = (path.exists(), path.display());
+            if is_there {
+                format!("{path} is there already, and is left alone; name another result file")
+            } else {
+                format!("cannot make the result file {path}")
+            }
+        })?;
         Ok(RowWriter { file: Some(BufWriter::new(file)) })
     }
 
@@ -261,7 +267,12 @@ mod tests {
         let rows = read(&path).unwrap();
         assert_eq!(rows.len(), 2);
         assert_eq!(serde_json::to_value(&rows[1]).unwrap(), serde_json::to_value(row()).unwrap());
-        assert!(RowWriter::create(Some(&path)).is_err());
+        let error = RowWriter::create(Some(&path)).map(drop).unwrap_err();
+        assert!(error.to_string().contains("left alone"), "{error}");
+        assert_eq!(read(&path).unwrap().len(), 2);
+        let nowhere = directory.path().join("missing/results.json");
+        let error = RowWriter::create(Some(&nowhere)).map(drop).unwrap_err();
+        assert!(error.to_string().contains("cannot make"), "{error}");
     }
 
     #[test]

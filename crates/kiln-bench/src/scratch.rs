@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 
 const MARKER: &str = ".kiln-bench-data";
+/// With less room than this an engine's next file or segment does not fit.
+const FULL_BYTES: u64 = 64 << 20;
 
 /// The directory of a run. Dropping it removes the directory.
 pub(crate) struct Scratch {
@@ -102,6 +104,17 @@ impl Scratch {
             bytes >> 20
         );
         Ok(())
+    }
+
+    /// What to say of the disk when something has failed that may have found it full. Some engines do not say so: what is mapped and
+    /// cannot be written ends the process with SIGBUS.
+    pub(crate) fn fullness(&self) -> Option<String> {
+        self.fullness_below(FULL_BYTES)
+    }
+
+    fn fullness_below(&self, bytes: u64) -> Option<String> {
+        let free = self.free_bytes().ok().filter(|&free| free < bytes)?;
+        Some(format!("the disk is full: {} has {} MiB free", self.path.display(), free >> 20))
     }
 
     /// Whether the directory is on a file system in memory, where nothing is durable.
@@ -241,5 +254,7 @@ mod tests {
         let scratch = Scratch::create(&parent.path().join("data")).unwrap();
         scratch.require_space(1).unwrap();
         assert!(scratch.require_space(u64::MAX).unwrap_err().to_string().contains("MiB are needed"));
+        assert!(scratch.fullness_below(u64::MAX).unwrap().contains("the disk is full"));
+        assert_eq!(scratch.fullness_below(0), None);
     }
 }

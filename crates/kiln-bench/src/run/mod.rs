@@ -297,7 +297,8 @@ impl Run<'_> {
         match result {
             Ok(value) => Ok(Some(value)),
             Err(error) => {
-                let text = format!("{error:#}");
+                let full = self.scratch.fullness().map_or_else(String::new, |full| format!(" ({full})"));
+                let text = format!("{error:#}{full}");
                 self.progress.print(&format!("FAILED: {text}"));
                 self.failures.push(text);
                 Ok(None)
