@@ -161,7 +161,7 @@ pub(crate) enum Profile {
     Quick,
     /// All workloads on more data, in some hours.
     Full,
-    /// Some workloads on tables four times as large as the engines' caches, in less than 5 minutes.
+    /// Some workloads on tables three times as large as the engines' caches, in less than 5 minutes.
     SmallCache,
 }
 
@@ -180,7 +180,7 @@ pub(crate) struct RunSettings {
     #[arg(long, value_delimiter = ',')]
     pub(crate) workloads: Vec<String>,
     /// Keys in each database [default: 200000 in tables, 1000000 in maps and 655360 of cold-*; ten, five and four times as many with --profile
-    /// full; 2300000 in tables with --profile small-cache].
+    /// full; 1700000 in tables with --profile small-cache].
     #[arg(long, value_parser = clap::value_parser!(u64).range(1000..=1 << 34))]
     pub(crate) records: Option<u64>,
     /// Numbers of client threads.

@@ -15,15 +15,16 @@ impl Progress {
         Progress::with_style(steps, style("eta"))
     }
 
-    /// A bar of time: [`Progress::time`] says how much there is of it.
-    pub(crate) fn of_time() -> Progress {
-        let left = |state: &ProgressState, out: &mut dyn std::fmt::Write| {
+    /// A bar of time, of which so much is left; [`Progress::time`] says later how much there is.
+    pub(crate) fn of_time(left: Duration) -> Progress {
+        let steps = left.as_millis() as u64;
+        let text = |state: &ProgressState, out: &mut dyn std::fmt::Write| {
             let whole = Duration::from_millis(state.len().unwrap_or(0));
             let left = whole.saturating_sub(state.elapsed()).as_secs();
             // An error has nowhere to go from here.
             let _ = write!(out, "{}:{:02}", left / 60, left % 60);
         };
-        Progress::with_style(0, style("left").with_key("left", left))
+        Progress::with_style(steps, style("left").with_key("left", text))
     }
 
     fn with_style(steps: u64, style: ProgressStyle) -> Progress {

@@ -45,6 +45,8 @@ use crate::{interrupt, summary};
 
 /// A measurement is made again when other machines took more of the processors than this: nothing here caused it.
 const STEAL_MAX: f64 = 0.10;
+/// The same of other processes. What they take in a tenth of a second is counted in ticks of a tenth of that.
+const OTHERS_MAX: f64 = 0.25;
 /// So often in a row at most.
 const REPEATED_MAX: u32 = 2;
 /// And one in so many of all: on a machine that is never left alone it would help nobody.
@@ -69,11 +71,12 @@ pub(crate) fn run(settings: &RunSettings) -> Result<()> {
         eprintln!("kiln-bench: {warning}");
     }
     let writer = if settings.resume { writer } else { RowWriter::create(settings.json.as_deref())? };
+    let clock = Clock::start(plan.rounds.time_limit, plan.cells_s(), plan.rest_s());
     let mut run = Run {
         plan: &plan,
         scratch,
-        progress: Progress::of_time(),
-        clock: Clock::start(plan.rounds.time_limit, plan.cells_s(), plan.rest_s()),
+        progress: Progress::of_time(clock.left(Duration::ZERO)),
+        clock,
         machine: machine::description(),
         writer,
         rows,
@@ -83,7 +86,6 @@ pub(crate) fn run(settings: &RunSettings) -> Result<()> {
         failures: Vec::new(),
     };
     run.progress.print(&plan.heading(&run.machine));
-    run.tell_time(Duration::ZERO);
     let outcome = plan.groups.iter().try_for_each(|group| run.group(group));
     let Run { progress, rows, failures, repeated, left_out, clock, .. } = run;
     drop(progress);
@@ -92,7 +94,8 @@ pub(crate) fn run(settings: &RunSettings) -> Result<()> {
     }
     if repeated > 0 {
         println!(
-            "{repeated} measurements were made again, because other machines took more than {STEAL_MAX} of the processors."
+            "{repeated} measurements were made again, because other machines took more than {STEAL_MAX} of the processors, or other \
+             processes more than {OTHERS_MAX}."
         );
     }
     println!("It took {}.", humantime::format_duration(Duration::from_secs(clock.elapsed().as_secs())));
@@ -120,7 +123,7 @@ struct Run<'a> {
     writer: RowWriter,
     rows: Vec<Row>,
     measurements: u64,
-    /// Measurements that other machines disturbed, and that were made again.
+    /// Measurements that others disturbed, and that were made again.
     repeated: u64,
     /// Cells for which no time was left.
     left_out: Vec<String>,
@@ -211,8 +214,7 @@ impl Run<'_> {
     /// Notes that a cell is not measured for want of time.
     fn leave_out(&mut self, group: &Group, cell: &Cell) {
         let promise = if group.is_durable() { "durable at each commit" } else { "durable later" };
-        let plural = if cell.threads == 1 { "" } else { "s" };
-        self.left_out.push(format!("{}, {} thread{plural}, {promise}", cell.workload, cell.threads));
+        self.left_out.push(format!("{}, {promise}", cell.title()));
         self.clock.cell_done(self.plan.cell_seconds(group, cell), Duration::ZERO);
     }
 
@@ -237,7 +239,8 @@ impl Run<'_> {
             let mut rows = self.measure(cell, children, place)?;
             for _ in 0..REPEATED_MAX {
                 let may_repeat = self.repeated * REPEATED_PART <= self.measurements;
-                if !may_repeat || rows.iter().all(|row| row.steal <= STEAL_MAX) {
+                let is_alone = |row: &Row| row.steal <= STEAL_MAX && row.others <= OTHERS_MAX;
+                if !may_repeat || rows.iter().all(is_alone) {
                     break;
                 }
                 self.repeated += 1;
@@ -255,8 +258,7 @@ impl Run<'_> {
     /// Measures one contestant once. No rows if it has failed, now or before.
     fn measure(&mut self, cell: &Cell, children: &mut [Option<Child>], place: usize) -> Result<Vec<Row>> {
         let Some(child) = &mut children[place] else { return Ok(Vec::new()) };
-        let (threads, label) = (cell.threads, child.contestant().label());
-        self.progress.now(format!("{}, {threads} threads: {label}", cell.workload));
+        self.progress.now(format!("{}: {}", cell.title(), child.contestant().label()));
         let mut rows = child.measure(cell.clone());
         if rows.is_ok() && spec::find(&cell.workload)?.dataset.writes() {
             // Else the system writes what it has left in the page cache in the next one's time.

@@ -15,6 +15,7 @@ use crate::generate::{KEY_BYTES, Sizes, VALUE_BYTES};
 use crate::machine;
 use crate::results::Row;
 use crate::summary::numbers;
+use crate::workloads::data::PATIENCE;
 use crate::workloads::spec::{self, Dataset, Workload};
 use crate::workloads::tpcc;
 
@@ -24,8 +25,9 @@ const DISK_BYTES_BESIDES: u64 = 256 << 20;
 /// What Kiln's log grows by in a second, at most, while nothing is truncated.
 const LOG_BYTES_PER_SECOND: u64 = 400 << 20;
 
-/// About how many bytes of keys and values a peer loads in a second, and checks in the end: the mean of all of them.
+/// About how many bytes of keys and values a peer loads in a second: the mean of all of them; and checks in the end.
 const LOADED_BYTES_PER_SECOND: f64 = 40e6;
+const CHECKED_BYTES_PER_SECOND: f64 = 80e6;
 /// The same where each commit is durable, of which loading takes many.
 const LOADED_DURABLY_BYTES_PER_SECOND: f64 = 12e6;
 /// And of Kiln, which is loaded until its log has gone round its memory.
@@ -125,7 +127,7 @@ impl Plan {
                     threads,
                     batch: workload.batch(settings.batch),
                     seconds: self.seconds,
-                    warm_up_s: warm_up_seconds(self.seconds, contestants.first()),
+                    warm_up_s: warm_up_seconds(self.seconds, workload.kind.writes(), contestants.first()),
                     round: 0,
                 });
             }
@@ -198,8 +200,11 @@ impl Plan {
     fn time_limit(&self, settings: &RunSettings, profiles: Option<Duration>) -> Option<Duration> {
         const MARGIN: f64 = 1.25;
         let profiles = profiles.filter(|_| settings.rounds.is_none());
-        let enough = Duration::from_secs((self.cells_s() + self.rest_s()).mul_add(MARGIN, 1.0) as u64);
-        settings.time_limit.or(profiles.map(|limit| limit.max(enough)))
+        let planned = self.duration();
+        let enough = |limit| {
+            if planned > limit { Duration::from_secs(planned.mul_f64(MARGIN).as_secs()) } else { limit }
+        };
+        settings.time_limit.or(profiles.map(enough))
     }
 
     /// Leaves out those cells that were measured before, with everybody who takes part.
@@ -298,12 +303,15 @@ impl Plan {
     }
 }
 
-/// How long the untimed run of a cell is. A cache that is smaller than the data fills as fast as the disk reads.
-fn warm_up_seconds(seconds: f64, contestant: Option<&Contestant>) -> f64 {
+/// How long the untimed run of a cell is. A cache that is smaller than the data fills as fast as the disk reads. Who writes begins with
+/// empty buffers and a log that has room: that is past after some rounds.
+fn warm_up_seconds(seconds: f64, writes: bool, contestant: Option<&Contestant>) -> f64 {
     const WARM_UP_S: f64 = 0.1;
+    const WRITING_WARM_UP_S: f64 = 0.25;
     const READ_BYTES_PER_SECOND: f64 = 300e6;
     match contestant.map(|contestant| contestant.content) {
         Some(content @ Content::Cold { .. }) => content.bytes() as f64 / READ_BYTES_PER_SECOND,
+        _ if writes => WRITING_WARM_UP_S.min(2.5 * seconds),
         _ => (seconds / 2.0).min(WARM_UP_S),
     }
 }
@@ -329,7 +337,10 @@ pub(super) fn load_seconds(contestant: &Contestant) -> f64 {
 
 /// About how long it takes to check it and close it at the end.
 pub(super) fn check_seconds(contestant: &Contestant) -> f64 {
-    contestant.content.bytes() as f64 / LOADED_BYTES_PER_SECOND
+    let loaded_s = contestant.content.bytes() as f64 / CHECKED_BYTES_PER_SECOND;
+    // Kiln has what was inserted on the disk when it is more than its memory, and checks it for as long as it may.
+    let added_s = if contestant.engine == Name::Kiln { 2.0 * PATIENCE.as_secs_f64() } else { 0.2 };
+    loaded_s + added_s
 }
 
 /// The engines that were asked for; or those of the profile that are there, which may be all.

@@ -97,7 +97,7 @@ pub(super) const FULL: Defaults = Defaults {
     cache_mib: 1024,
 };
 
-/// The quick profile's tables, with a quarter of the memory that they take. Peers have the system's page cache besides, which holds all
+/// The quick profile's tables, with a third of the memory that they take. Peers have the system's page cache besides, which holds all
 /// of them: Kiln reads past it.
 pub(super) const SMALL_CACHE: Defaults = Defaults {
     engines: &[
@@ -113,7 +113,7 @@ pub(super) const SMALL_CACHE: Defaults = Defaults {
     workloads: &["read", "range", "mixed50", "update", "insert"],
     durable: &[],
     seconds: 0.2,
-    table_records: 2_300_000,
+    table_records: 1_700_000,
     cache_mib: 64,
     ..QUICK
 };

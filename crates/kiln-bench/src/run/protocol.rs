@@ -114,6 +114,13 @@ pub(super) struct Cell {
     pub(super) round: u32,
 }
 
+impl Cell {
+    /// What it is about, for people.
+    pub(super) fn title(&self) -> String {
+        format!("{}, {} thread{}", self.workload, self.threads, if self.threads == 1 { "" } else { "s" })
+    }
+}
+
 /// What a contestant answers.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Reply {

@@ -66,10 +66,16 @@ impl Rates {
     }
 }
 
-/// So many places, beginning with another one in each round: nobody always comes after the same neighbour.
+/// So many places, beginning with another one in each round, and every other round backwards: nobody always comes after the same
+/// neighbour.
 pub(super) fn in_turn(places: &[usize], round: u32) -> impl Iterator<Item = usize> {
+    let mut places = places.to_vec();
+    if !round.is_multiple_of(2) {
+        places.reverse();
+    }
     let first = round as usize % places.len().max(1);
-    places[first..].iter().chain(&places[..first]).copied()
+    places.rotate_left(first);
+    places.into_iter()
 }
 
 #[cfg(test)]
@@ -114,7 +120,8 @@ mod tests {
     #[test]
     fn each_round_begins_with_another() {
         let order = |round| in_turn(&[3, 5, 8], round).collect::<Vec<_>>();
-        assert_eq!([order(0), order(1), order(5)], [[3, 5, 8], [5, 8, 3], [8, 3, 5]]);
+        assert_eq!([order(0), order(1), order(2)], [[3, 5, 8], [5, 3, 8], [8, 3, 5]]);
+        assert_eq!([order(3), order(4), order(5)], [[8, 5, 3], [5, 8, 3], [3, 8, 5]]);
         assert_eq!(in_turn(&[], 4).count(), 0);
     }
 }

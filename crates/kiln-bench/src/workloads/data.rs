@@ -20,6 +20,10 @@ const SAMPLE_KEYS: u64 = 200;
 /// Rows of a scan that reads everything, and keys that are read together.
 const SCAN_ROWS: usize = 1000;
 const CHECKED_KEYS: usize = 256;
+/// So long everything that was inserted is checked, and every row's place; and of what is left then, one in so many times
+/// [`CHECKED_KEYS`].
+pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
+const SAMPLED_EACH: usize = 100;
 
 /// A database with one object, and what is in it.
 pub(crate) struct Data<'e, E> {
@@ -125,25 +129,41 @@ impl<'e, E: Engine> Data<'e, E> {
         Ok(())
     }
 
-    /// Reads all loaded keys and those that were inserted, checks them, and returns the sum of their counters. Many are read
-    /// together: of an engine that has some of them on the disk, it would else take minutes.
+    /// Reads all loaded keys and those that were inserted, checks them, and returns the sum of their counters. Of an engine that cannot
+    /// read all that were inserted in [`PATIENCE`], because they are on the disk, it reads the rest by sample.
     pub(crate) fn check_all(&self) -> Result<u64> {
         self.check_count()?;
-        let indexes = 0..self.records + self.inserted.load(Ordering::Relaxed);
-        let in_order = (0..self.in_order.load(Ordering::Relaxed)).map(|index| SEQUENTIAL | index);
-        let mut indexes = indexes.chain(in_order);
-        let (mut worker, mut sum) = (self.engine.worker()?, 0);
-        loop {
-            interrupt::check()?;
-            let together: Vec<u64> = indexes.by_ref().take(CHECKED_KEYS).collect();
-            let (Some(first), Some(last)) = (together.first(), together.last()) else { return Ok(sum) };
-            let keys: Vec<Key> = together.iter().map(|&index| self.sizes.key(index)).collect();
-            let mut add = |at: usize, value: &[u8]| {
-                sum += self.sizes.check(value, together[at])?;
-                Ok(())
-            };
-            worker.get_all(&keys, &mut add).with_context(|| format!("of keys {first} to {last}"))?;
+        let mut worker = self.engine.worker()?;
+        let mut sum = 0;
+        for from in (0..self.records).step_by(CHECKED_KEYS) {
+            sum += self.check_keys(&mut worker, from, self.records)?;
         }
+        let began = Instant::now();
+        let added = [(self.records, &self.inserted), (SEQUENTIAL, &self.in_order)];
+        for (first, count) in added {
+            let end = first + count.load(Ordering::Relaxed);
+            for (number, from) in (first..end).step_by(CHECKED_KEYS).enumerate() {
+                if began.elapsed() < PATIENCE || number.is_multiple_of(SAMPLED_EACH) {
+                    sum += self.check_keys(&mut worker, from, end)?;
+                }
+            }
+        }
+        Ok(sum)
+    }
+
+    /// Checks some keys from an index on, of those below `end`, and returns the sum of their counters. They are read together: of an
+    /// engine that has some of them on the disk, it would else take minutes to read all.
+    fn check_keys(&self, worker: &mut E::Worker<'e>, from: u64, end: u64) -> Result<u64> {
+        interrupt::check()?;
+        let indexes = from..end.min(from + CHECKED_KEYS as u64);
+        let keys: Vec<Key> = indexes.clone().map(|index| self.sizes.key(index)).collect();
+        let mut sum = 0;
+        let mut add = |at: usize, value: &[u8]| {
+            sum += self.sizes.check(value, from + at as u64)?;
+            Ok(())
+        };
+        worker.get_all(&keys, &mut add).with_context(|| format!("of the keys {indexes:?}"))?;
+        Ok(sum)
     }
 
     /// Reads some of the loaded keys and checks them.
@@ -158,8 +178,9 @@ impl<'e, E: Engine> Data<'e, E> {
         Ok(())
     }
 
-    /// Reads all rows in order, checks that they are in order and how many they are.
+    /// Reads all rows in order, or as many as can be read in [`PATIENCE`], and checks that they are in order and how many they are.
     pub(crate) fn check_order(&self) -> Result<()> {
+        let began = Instant::now();
         let mut worker = self.engine.worker()?;
         let (mut from, mut total): (Vec<u8>, u64) = (Vec::new(), 0);
         loop {
@@ -176,6 +197,9 @@ impl<'e, E: Engine> Data<'e, E> {
             total += rows;
             if rows == 0 {
                 break;
+            }
+            if began.elapsed() > PATIENCE {
+                return Ok(());
             }
         }
         let expected = self.expected_count();
