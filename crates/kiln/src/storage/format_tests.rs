@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicU64;
 
-use super::{checkpoint, record, seal, superblock};
+use super::{checkpoint, record, seal, superblock, tree};
 
 const DOCUMENT: &str = include_str!("../../../../docs/format.md");
 
@@ -183,4 +183,12 @@ fn a_record_is_only_that_of_its_own_key() {
         assert!(record::RecordView::put_of(&words, 16, &key[..length]).is_none(), "a deletion");
     }
     assert!(record::RecordView::at(&words[..2]).is_none() && record::RecordView::at(&[]).is_none());
+}
+
+#[test]
+fn the_settled_tree_is_laid_out_as_documented() {
+    for (heading, offsets) in tree::OFFSETS {
+        assert_eq!(documented(heading), in_code(offsets), "{heading}");
+    }
+    assert!(DOCUMENT.contains(&format!("| 8 | 4 | tree format: {} |", tree::FORMAT)));
 }

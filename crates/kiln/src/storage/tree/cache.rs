@@ -1,0 +1,206 @@
+//! The nodes in memory, up to a budget.
+//!
+//! A table of buckets, each a cache line with four nodes; a lookup takes one line, and the node. Readers are pinned, count nothing and
+//! lock nothing: what is evicted stays in memory until all have gone on who might look at it ([`super::shared`]). The clock's hand goes
+//! round the buckets; a node that was looked at gets another round, an inner node several. Whoever evicts, evicts a batch, because
+//! waiting for readers costs the same for one node as for many.
+//!
+//! A node's contents are known by its block and its checksum together, so that a block's old contents never pass for its new ones.
+
+use std::sync::Arc;
+
+use super::node::Node;
+use super::reference::NodeReference;
+use super::shared::{Retired, Shared, release};
+use crate::storage::epoch::{self, Pin};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// Nodes of a bucket.
+const WAYS: usize = 4;
+/// Memory for which there is a bucket: with nodes of 4 to 8 KiB a third of the places are taken when the budget is.
+const BYTES_PER_BUCKET: usize = 8 << 10;
+/// What goes at once when there is no room: this part of the budget, and not less than that.
+const BATCH_PART: u64 = 64;
+const BATCH_BYTES_MIN: u64 = 64 << 10;
+/// So often the hand goes round before it takes whatever comes.
+const ROUNDS: usize = 8;
+/// Counters, so that threads that read at the same time hardly share one.
+const COUNTERS: usize = 64;
+
+/// Four nodes, and their blocks.
+#[repr(align(64))]
+struct Bucket {
+    blocks: [AtomicU64; WAYS],
+    nodes: [Shared<Node>; WAYS],
+}
+
+#[repr(align(128))]
+#[derive(Default)]
+struct Counter(AtomicU64);
+
+/// The cache.
+pub(super) struct Cache {
+    buckets: Box<[Bucket]>,
+    budget: u64,
+    bytes: AtomicU64,
+    hits: Box<[Counter]>,
+    misses: AtomicU64,
+    /// Where the clock's hand is. Whoever changes anything holds it.
+    hand: Mutex<usize>,
+}
+
+impl Cache {
+    pub(super) fn new(bytes: usize) -> Cache {
+        let count = (bytes / BYTES_PER_BUCKET).max(16);
+        let empty = || Bucket {
+            blocks: std::array::from_fn(|_| AtomicU64::new(0)),
+            nodes: std::array::from_fn(|_| Shared::new(None)),
+        };
+        Cache {
+            buckets: (0..count).map(|_| empty()).collect(),
+            budget: bytes.saturating_sub(count * size_of::<Bucket>()) as u64,
+            bytes: AtomicU64::new(0),
+            hits: (0..COUNTERS).map(|_| Counter::default()).collect(),
+            misses: AtomicU64::new(0),
+            hand: Mutex::new(0),
+        }
+    }
+
+    /// The memory that nodes take.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Whether so much fits without evicting anything.
+    pub(super) fn has_room(&self, bytes: u64) -> bool {
+        self.bytes() + bytes <= self.budget
+    }
+
+    /// About how often a leaf was found, and how often a node was not.
+    pub(super) fn hits_and_misses(&self) -> (u64, u64) {
+        let hits = self.hits.iter().map(|counter| counter.0.load(Ordering::Relaxed)).sum();
+        (hits, self.misses.load(Ordering::Relaxed))
+    }
+
+    /// Counts a leaf that was found. Two threads with one counter may count one of two.
+    #[inline]
+    pub(super) fn note_hit(&self) {
+        let counter = &self.hits[epoch::thread_index() % COUNTERS].0;
+        counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    pub(super) fn note_miss(&self) {
+        self.misses.fetch_add(1, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn bucket(&self, block: u64) -> &Bucket {
+        let hash = block.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let index = ((u128::from(hash) * self.buckets.len() as u128) >> 64) as usize;
+        &self.buckets[index]
+    }
+
+    /// A node, if it is here.
+    #[inline]
+    pub(super) fn find<'a>(&'a self, pin: &'a Pin, reference: &NodeReference) -> Option<&'a Node> {
+        let bucket = self.bucket(reference.block);
+        for (block, node) in bucket.blocks.iter().zip(&bucket.nodes) {
+            if block.load(Ordering::Relaxed) == reference.block
+                && let Some(node) = node.get(pin)
+                && (node.block, node.checksum) == (reference.block, reference.checksum)
+            {
+                node.note_use();
+                return Some(node);
+            }
+        }
+        None
+    }
+
+    /// A node, if it is here, to be kept.
+    pub(super) fn get(&self, reference: &NodeReference) -> Option<Arc<Node>> {
+        let bucket = self.bucket(reference.block);
+        bucket.blocks.iter().zip(&bucket.nodes).find_map(|(block, node)| {
+            let node = (block.load(Ordering::Relaxed) == reference.block).then(|| node.get_owned())??;
+            let is_it = (node.block, node.checksum) == (reference.block, reference.checksum);
+            is_it.then(|| {
+                node.note_use();
+                node
+            })
+        })
+    }
+
+    /// Keeps a node, in the place of others if there is no room. The caller is not pinned.
+    pub(super) fn insert(&self, node: Arc<Node>) {
+        let bytes = node.memory_bytes();
+        if bytes > self.budget {
+            return;
+        }
+        let mut retired = Vec::new();
+        {
+            let mut hand = self.hand.lock();
+            if !self.has_room(bytes) {
+                self.evict(&mut hand, bytes, &mut retired);
+            }
+            let bucket = self.bucket(node.block);
+            let way = self.way_for(bucket, node.block);
+            bucket.blocks[way].store(node.block, Ordering::Relaxed);
+            self.put(bucket, way, Some(node), &mut retired);
+        }
+        release(retired);
+    }
+
+    /// Forgets what a block held. The caller gives what was there to [`release`].
+    pub(super) fn remove(&self, block: u64) -> Option<Retired<Node>> {
+        let _hand = self.hand.lock();
+        let bucket = self.bucket(block);
+        let way = (0..WAYS).find(|&way| bucket.blocks[way].load(Ordering::Relaxed) == block)?;
+        let mut retired = Vec::new();
+        self.put(bucket, way, None, &mut retired);
+        retired.pop()
+    }
+
+    /// The place of the same block, or an empty one, or that of a node that has not been looked at.
+    fn way_for(&self, bucket: &Bucket, block: u64) -> usize {
+        let pin = epoch::pin();
+        let same = (0..WAYS).find(|&way| bucket.blocks[way].load(Ordering::Relaxed) == block);
+        let empty = || (0..WAYS).find(|&way| bucket.nodes[way].get(&pin).is_none());
+        let unused = || {
+            (0..WAYS).find(|&way| {
+                bucket.nodes[way].get(&pin).is_none_or(|node| node.level() == 0 && !node.take_chance())
+            })
+        };
+        same.or_else(empty).or_else(unused).unwrap_or(block as usize % WAYS)
+    }
+
+    /// Has nodes go until `bytes` have room, and a batch more. The caller has the hand.
+    fn evict(&self, hand: &mut usize, bytes: u64, retired: &mut Vec<Retired<Node>>) {
+        let aim = self.budget - bytes;
+        let aim = aim.saturating_sub((self.budget / BATCH_PART).max(BATCH_BYTES_MIN));
+        let mut steps = 0;
+        while self.bytes() > aim {
+            let bucket = &self.buckets[*hand];
+            *hand = (*hand + 1) % self.buckets.len();
+            steps += 1;
+            // Readers can give chances as fast as the hand takes them.
+            let is_patient = steps <= ROUNDS * self.buckets.len();
+            for way in 0..WAYS {
+                let pin = epoch::pin();
+                let stays = |node: &Node| node.take_chance() && is_patient;
+                let goes = bucket.nodes[way].get(&pin).is_some_and(|node| !stays(node));
+                if goes {
+                    self.put(bucket, way, None, retired);
+                }
+            }
+        }
+    }
+
+    /// Puts something in a place, or nothing. The caller has the hand.
+    fn put(&self, bucket: &Bucket, way: usize, node: Option<Arc<Node>>, retired: &mut Vec<Retired<Node>>) {
+        let pin = epoch::pin();
+        let old = bucket.nodes[way].get(&pin).map_or(0, Node::memory_bytes);
+        let new = node.as_ref().map_or(0, |node| node.memory_bytes());
+        self.bytes.fetch_add(new.wrapping_sub(old), Ordering::Relaxed);
+        retired.extend(bucket.nodes[way].replace(node));
+    }
+}

@@ -1,0 +1,193 @@
+//! Walks over the keys of a root, both ways.
+//!
+//! Between two steps a cursor holds its root, the leaf it is in, and the nodes above, all of which never change: no lock, and no pin. Where the
+//! leaves it comes to are not in memory, it reads a growing number of those that follow at once.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use super::Tree;
+use super::node::Node;
+use super::pages::Queue;
+use super::reference::NodeReference;
+use super::root::Root;
+use crate::error::Result;
+
+/// Leaves that are read at once, at most.
+const AHEAD_MAX: usize = 32;
+
+/// Which way a cursor goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    /// To greater keys.
+    Forwards,
+    /// To lesser keys.
+    Backwards,
+}
+
+/// A walk over the keys of a root.
+pub(crate) struct Cursor {
+    tree: Arc<Tree>,
+    root: Arc<Root>,
+    direction: Direction,
+    /// From the root down to the leaf, and which of its entries it is at. Empty: past the end.
+    path: Vec<(Arc<Node>, usize)>,
+    key: Vec<u8>,
+    /// How many leaves to read when the next one is not in memory.
+    ahead: usize,
+    queue: Queue,
+}
+
+impl Cursor {
+    /// A cursor that is past the end until it seeks.
+    pub(crate) fn new(tree: &Arc<Tree>, root: Arc<Root>) -> Cursor {
+        Cursor {
+            tree: Arc::clone(tree),
+            root,
+            direction: Direction::Forwards,
+            path: Vec::new(),
+            key: Vec::new(),
+            ahead: 1,
+            queue: Queue::default(),
+        }
+    }
+
+    /// Goes to the first key that is within the bound, which is where the walk begins: the least one forwards, the greatest one backwards.
+    ///
+    /// # Errors
+    /// What cannot be read, or is damaged, with its place; then the cursor is past the end.
+    pub(crate) fn seek(&mut self, bound: Bound<&[u8]>, direction: Direction) -> Result<()> {
+        self.direction = direction;
+        self.ahead = 1;
+        self.path.clear();
+        let found = self.find(bound);
+        self.settle(found)
+    }
+
+    /// The key that it is at; `None` past the end.
+    pub(crate) fn key(&self) -> Option<&[u8]> {
+        (!self.path.is_empty()).then_some(&self.key)
+    }
+
+    /// Replaces `value` by the value of the key that it is at. Past the end there is none, and `value` stays.
+    ///
+    /// # Errors
+    /// As of [`Cursor::seek`], but that the cursor stays.
+    pub(crate) fn value_into(&mut self, value: &mut Vec<u8>) -> Result<()> {
+        let Some((leaf, index)) = self.path.last() else { return Ok(()) };
+        self.tree.pages.value_into(leaf, *index, value)
+    }
+
+    /// Goes to the next key in its direction.
+    ///
+    /// # Errors
+    /// As of [`Cursor::seek`].
+    pub(crate) fn step(&mut self) -> Result<()> {
+        let found = self.next();
+        self.settle(found)
+    }
+
+    /// Takes note of where a movement has led.
+    fn settle(&mut self, found: Result<()>) -> Result<()> {
+        if found.is_err() {
+            self.path.clear();
+        }
+        if let Some((leaf, index)) = self.path.last() {
+            leaf.key_into(*index, &mut self.key);
+        }
+        found
+    }
+
+    /// Goes down to where the bound is.
+    fn find(&mut self, bound: Bound<&[u8]>) -> Result<()> {
+        let Some((reference, level)) = self.root.top() else { return Ok(()) };
+        let (key, is_included) = match bound {
+            Bound::Unbounded => return self.go_down(reference, level),
+            Bound::Included(key) => (key, true),
+            Bound::Excluded(key) => (key, false),
+        };
+        let (mut reference, mut level) = (reference, level);
+        while level > 0 {
+            let node = self.tree.pages.node(&reference, level)?;
+            let index = node.child_index(key);
+            reference = node.child(index);
+            self.path.push((node, index));
+            level -= 1;
+        }
+        let leaf = self.tree.pages.node(&reference, 0)?;
+        let (index, is_there) = leaf.search(key);
+        let count = leaf.count();
+        match self.direction {
+            Direction::Forwards => {
+                let index = index + usize::from(is_there && !is_included);
+                // The entry before, from which one step leads there, may be in another leaf.
+                self.path.push((leaf, index.min(count - 1)));
+                if index == count { self.next() } else { Ok(()) }
+            }
+            Direction::Backwards => {
+                let end = index + usize::from(is_there && is_included);
+                self.path.push((leaf, end.saturating_sub(1)));
+                if end == 0 { self.next() } else { Ok(()) }
+            }
+        }
+    }
+
+    /// Goes down to the first entry below a node, in the cursor's direction.
+    fn go_down(&mut self, mut reference: NodeReference, mut level: u16) -> Result<()> {
+        loop {
+            let node = self.tree.pages.node(&reference, level)?;
+            let index = match self.direction {
+                Direction::Forwards => 0,
+                Direction::Backwards => node.count() - 1,
+            };
+            if level == 0 {
+                self.path.push((node, index));
+                return Ok(());
+            }
+            reference = node.child(index);
+            self.path.push((node, index));
+            level -= 1;
+        }
+    }
+
+    /// Goes to the next entry, be it in another leaf.
+    fn next(&mut self) -> Result<()> {
+        while let Some((node, index)) = self.path.last_mut() {
+            let next = match self.direction {
+                Direction::Forwards => Some(*index + 1).filter(|&next| next < node.count()),
+                Direction::Backwards => index.checked_sub(1),
+            };
+            let Some(next) = next else {
+                self.path.pop();
+                continue;
+            };
+            *index = next;
+            let level = node.level();
+            if level == 0 {
+                return Ok(());
+            }
+            let child = node.child(next);
+            if level == 1 {
+                self.read_ahead(child)?;
+            }
+            return self.go_down(child, level - 1);
+        }
+        Ok(())
+    }
+
+    /// If the leaf that comes next is not in memory, reads it together with those behind it.
+    fn read_ahead(&mut self, next: NodeReference) -> Result<()> {
+        let Some((parent, index)) = self.path.last() else { return Ok(()) };
+        if self.ahead > 1 && self.tree.pages.cache.get(&next).is_none() {
+            let leaves: Vec<_> = match self.direction {
+                Direction::Forwards => parent.children(*index).take(self.ahead).collect(),
+                Direction::Backwards => {
+                    (0..=*index).rev().take(self.ahead).map(|index| parent.child(index)).collect()
+                }
+            };
+            self.tree.pages.nodes(&mut self.queue, &leaves, 0)?;
+        }
+        self.ahead = (self.ahead * 2).min(AHEAD_MAX);
+        Ok(())
+    }
+}

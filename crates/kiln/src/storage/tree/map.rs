@@ -1,0 +1,208 @@
+//! The map of free space on disk: pages of bits, and a directory of the pages. `docs/format.md` has its layout.
+
+use super::output::Output;
+use super::pages::Pages;
+use super::reference::{BLOCK_FIRST, NodeReference};
+use super::root::DirectoryReference;
+use super::space::{Bitmap, PAGE_BLOCKS, Run};
+use crate::device::{AlignedBuffer, BLOCK_BYTES, READS_IN_FLIGHT_MAX};
+use crate::error::Result;
+
+/// Bytes that the directory has for a page.
+pub(super) const ENTRY_BYTES: usize = 16;
+#[cfg(test)]
+pub(super) const OFFSETS: [(&str, usize); 3] = [("block", 0), ("checksum", 8), ("used", 12)];
+
+/// Where a page of the map is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct PageEntry {
+    /// 0: there is none, since nothing that it stands for is used.
+    block: u64,
+    checksum: u32,
+    used: u32,
+}
+
+impl PageEntry {
+    fn run(&self) -> Option<Run> {
+        (self.block != 0).then_some(Run { block: self.block, blocks: 1 })
+    }
+
+    fn encode(&self) -> [u8; ENTRY_BYTES] {
+        let mut bytes = [0; ENTRY_BYTES];
+        bytes[..8].copy_from_slice(&self.block.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.checksum.to_le_bytes());
+        bytes[12..].copy_from_slice(&self.used.to_le_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8; ENTRY_BYTES]) -> PageEntry {
+        let u32_at = |offset: usize| u32::from_le_bytes(std::array::from_fn(|index| bytes[offset + index]));
+        let block = u64::from_le_bytes(std::array::from_fn(|index| bytes[index]));
+        PageEntry { block, checksum: u32_at(8), used: u32_at(12) }
+    }
+}
+
+/// The blocks of the map of a root: the directory, and the pages.
+pub(super) fn runs<'a>(
+    directory: &DirectoryReference,
+    entries: &'a [PageEntry],
+) -> impl Iterator<Item = Run> + use<'a> {
+    let directory = Run { block: directory.block, blocks: directory.blocks.into() };
+    std::iter::once(directory).chain(entries.iter().filter_map(PageEntry::run))
+}
+
+/// Reads a root's map.
+///
+/// # Errors
+/// What cannot be read, or is damaged, with its place.
+pub(super) fn read(
+    pages: &Pages,
+    root: &DirectoryReference,
+    file_bytes: u64,
+) -> Result<(Vec<PageEntry>, Bitmap)> {
+    let failed = |block: u64, what: &str| pages.corrupted(block, what);
+    let count = root.mapped_blocks.div_ceil(PAGE_BLOCKS) as usize;
+    // The file's length bounds what is read, whatever the root says.
+    if root.mapped_blocks.saturating_mul(BLOCK_BYTES as u64) > file_bytes {
+        return Err(failed(file_bytes / BLOCK_BYTES as u64, "the file ends before its last used block"));
+    }
+    let directory = pages.read(root.block, root.blocks.into())?;
+    if crc32c::crc32c(&directory) != root.checksum {
+        return Err(failed(root.block, "the directory of the map of free space has another checksum"));
+    }
+    let entries: Vec<_> =
+        directory.as_chunks::<ENTRY_BYTES>().0.iter().take(count).map(PageEntry::decode).collect();
+    if entries.len() != count {
+        return Err(failed(root.block, "the directory of the map of free space is too short"));
+    }
+    let mut used = Bitmap::default();
+    for (page, bytes) in read_pages(pages, &entries, root.mapped_blocks)? {
+        let entry = &entries[page];
+        if crc32c::crc32c(&bytes) != entry.checksum {
+            return Err(failed(entry.block, "a page of the map of free space has another checksum"));
+        }
+        used.set_page(page, &bytes);
+        let counted: u32 = used.page(page).iter().map(|word| word.count_ones()).sum();
+        if counted != entry.used {
+            return Err(failed(entry.block, "a page of the map of free space counts what it has not"));
+        }
+    }
+    let slots = Run { block: 0, blocks: BLOCK_FIRST };
+    let own = runs(root, &entries).chain([slots]).all(|run| used.count_in(run) == run.blocks);
+    if !own || used.count() != root.used_blocks || used.end() != root.mapped_blocks {
+        return Err(failed(root.block, "the map of free space contradicts itself"));
+    }
+    Ok((entries, used))
+}
+
+/// Reads the pages that there are, a number at a time.
+fn read_pages(
+    pages: &Pages,
+    entries: &[PageEntry],
+    mapped_blocks: u64,
+) -> Result<Vec<(usize, AlignedBuffer)>> {
+    let present: Vec<(usize, u64)> = entries
+        .iter()
+        .enumerate()
+        .filter_map(|(page, entry)| entry.run().map(|run| (page, run.block)))
+        .collect();
+    if let Some((_, block)) = present.iter().find(|(_, block)| !(BLOCK_FIRST..mapped_blocks).contains(block))
+    {
+        return Err(pages.corrupted(*block, "a page of the map of free space is outside of the file"));
+    }
+    let mut read = Vec::with_capacity(present.len());
+    for some in present.chunks(READS_IN_FLIGHT_MAX) {
+        let places: Vec<_> = some
+            .iter()
+            .map(|&(_, block)| NodeReference { block, blocks: 1, ..NodeReference::default() })
+            .collect();
+        let buffers = pages.read_many(&mut super::pages::Queue::default(), &places)?;
+        read.extend(some.iter().map(|&(page, _)| page).zip(buffers));
+    }
+    Ok(read)
+}
+
+/// Writes the map of what is used now, itself included, in the place of the one of `old`.
+///
+/// The map takes blocks, and that changes the map: so first all of it gets a place, until nothing more changes (a page gets one
+/// only once), and then it is written.
+pub(super) fn write(
+    output: &mut Output<'_>,
+    old: (&DirectoryReference, &[PageEntry]),
+) -> Result<(DirectoryReference, Vec<PageEntry>)> {
+    let mut entries = old.1.to_vec();
+    if old.0.blocks > 0 {
+        // It was read, or written, as part of the map.
+        let _ = output.space.free(Run { block: old.0.block, blocks: old.0.blocks.into() });
+    }
+    let mut is_placed = Vec::new();
+    let (directory, blocks) = loop {
+        // A page more, since what is taken now may begin one.
+        let most = output.space.used().end().div_ceil(PAGE_BLOCKS) as usize + 1;
+        let blocks = (most * ENTRY_BYTES).div_ceil(BLOCK_BYTES);
+        let directory = output.take(blocks)?;
+        place_pages(output, &mut entries, &mut is_placed)?;
+        if entries.len() <= blocks * BLOCK_BYTES / ENTRY_BYTES {
+            break (directory, blocks);
+        }
+        let _ = output.space.free(Run { block: directory, blocks: blocks as u64 });
+    };
+    let mapped_blocks = output.space.used().end();
+    entries.truncate(mapped_blocks.div_ceil(PAGE_BLOCKS) as usize);
+    for (page, entry) in entries.iter_mut().enumerate() {
+        if is_placed[page] {
+            let words = output.space.used().page(page).to_vec();
+            entry.used = words.iter().map(|word| word.count_ones()).sum();
+            entry.checksum = output.put(entry.block, 1, |out| {
+                for (word, out) in words.iter().zip(out.as_chunks_mut::<8>().0) {
+                    *out = word.to_le_bytes();
+                }
+            })?;
+        }
+    }
+    let checksum = output.put(directory, blocks, |out| {
+        for (entry, out) in entries.iter().zip(out.as_chunks_mut::<ENTRY_BYTES>().0) {
+            *out = entry.encode();
+        }
+    })?;
+    let used_blocks = output.space.used_count();
+    let blocks = blocks as u32;
+    Ok((DirectoryReference { block: directory, blocks, checksum, used_blocks, mapped_blocks }, entries))
+}
+
+/// Gives every page in which something has changed a new place, or none if nothing in it is used.
+fn place_pages(
+    output: &mut Output<'_>,
+    entries: &mut Vec<PageEntry>,
+    is_placed: &mut Vec<bool>,
+) -> Result<()> {
+    loop {
+        let count = output.space.used().end().div_ceil(PAGE_BLOCKS) as usize;
+        entries.resize(count.max(entries.len()), PageEntry::default());
+        is_placed.resize(entries.len(), false);
+        let mut changed = vec![false; entries.len()];
+        for run in output.space.changed() {
+            let last = (run.block + run.blocks - 1) / PAGE_BLOCKS;
+            (run.block / PAGE_BLOCKS..=last).for_each(|page| changed[page as usize] = true);
+        }
+        let mut is_done = true;
+        for page in 0..entries.len() {
+            if is_placed[page] || !changed[page] {
+                continue;
+            }
+            if let Some(run) = entries[page].run() {
+                let _ = output.space.free(run);
+                entries[page] = PageEntry::default();
+                is_done = false;
+            }
+            if output.space.used().page(page).iter().any(|&word| word != 0) {
+                entries[page].block = output.take(1)?;
+                is_placed[page] = true;
+                is_done = false;
+            }
+        }
+        if is_done {
+            return Ok(());
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! Merging: from a root and sorted changes to the next root.
+//!
+//! The old tree is walked once, in order, only where changes are; everything else is taken over by its reference. What comes out
+//! goes, level by level, into [`Pending`] entries, of which nodes are made as they are full:
+//!
+//! ```text
+//!  old leaf + changes ──▶ pending level 0 ──▶ new leaves ──┐
+//!  untouched leaves ───────────────────────────────────────┴▶ pending level 1 ──▶ new inner nodes ──▶ ... ──▶ root
+//! ```
+//!
+//! Between an untouched node and what is pending on its level there must be a cut. If little is pending, then the neighbour is opened and
+//! joins it: the next one, or the one before. (Siblings of another parent are not looked for: what stays small is small once a parent.)
+//! Nothing is changed in place, so a merge that fails leaves the old root as it was.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::changes::{Change, Changes};
+use super::node::{HEIGHT_MAX, KEY_BYTES_MAX, Node, ValueIn};
+use super::output::Output;
+use super::pages::{Pages, Queue};
+use super::pending::Pending;
+use super::reference::{NodeReference, VALUE_BYTES_MAX, ValueReference};
+use super::root::Root;
+use super::space::Run;
+use crate::device::BLOCK_BYTES;
+use crate::error::Result;
+
+/// What a node shall have.
+const NODE_BYTES: usize = 2 * BLOCK_BYTES;
+/// What has less is joined with a neighbour.
+const NODE_BYTES_MIN: usize = NODE_BYTES / 3;
+/// A longer value gets blocks of its own.
+pub(super) const INLINE_BYTES_MAX: usize = NODE_BYTES / 4;
+
+/// What a merge comes to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Merged {
+    /// Bytes that it wrote.
+    pub(crate) bytes: u64,
+    /// Keys that got a value.
+    pub(crate) put: u64,
+    /// Keys that had a value and have none any more.
+    pub(crate) deleted: u64,
+}
+
+/// A merge under way.
+pub(super) struct Merger<'a, 'o> {
+    pub(super) pages: &'a Pages,
+    pub(super) output: &'a mut Output<'o>,
+    levels: Vec<Pending>,
+    queue: Queue,
+    /// Leaves that were not in the cache, by their blocks, and will be needed soon.
+    ahead: HashMap<u64, Arc<Node>>,
+    pub(super) merged: Merged,
+    /// The node of the old tree that is being merged was in the cache: what replaces it goes there, too.
+    is_warm: bool,
+}
+
+impl<'a, 'o> Merger<'a, 'o> {
+    pub(super) fn new(pages: &'a Pages, output: &'a mut Output<'o>) -> Self {
+        let (levels, queue, ahead) = (Vec::new(), Queue::default(), HashMap::new());
+        Merger { pages, output, levels, queue, ahead, merged: Merged::default(), is_warm: false }
+    }
+
+    /// Writes the nodes of the new tree; returns its root node and height.
+    pub(super) fn run(&mut self, root: &Root, changes: &mut dyn Changes) -> Result<(NodeReference, u16)> {
+        if changes.peek()?.is_none() {
+            return Ok((root.node, root.height));
+        }
+        match root.top() {
+            Some((node, level)) => self.merge_node(&node, level, &[], None, changes)?,
+            None => self.merge_leaf(None, None, changes)?,
+        }
+        self.finish()
+    }
+
+    fn level(&mut self, level: u16) -> &mut Pending {
+        while self.levels.len() <= usize::from(level) {
+            self.levels.push(Pending::new(self.levels.len() as u16));
+        }
+        &mut self.levels[usize::from(level)]
+    }
+
+    /// Gives up blocks of the old tree.
+    fn free(&mut self, block: u64, blocks: u64) -> Result<()> {
+        if self.output.space.free(Run { block, blocks }) {
+            Ok(())
+        } else {
+            Err(self.pages.corrupted(block, "blocks are in use that the map of free space calls free"))
+        }
+    }
+
+    /// Merges changes into what is below a node: keys not less than `low`, and less than `high`.
+    fn merge_node(
+        &mut self,
+        reference: &NodeReference,
+        level: u16,
+        low: &[u8],
+        high: Option<&[u8]>,
+        changes: &mut dyn Changes,
+    ) -> Result<()> {
+        self.is_warm = !self.ahead.contains_key(&reference.block);
+        let node = match self.ahead.remove(&reference.block) {
+            Some(node) => node,
+            None => self.pages.node(reference, level)?,
+        };
+        self.free(reference.block, reference.blocks.into())?;
+        if level == 0 {
+            let leaves = self.level(0);
+            if leaves.count() == 0 {
+                leaves.low = low.to_vec();
+            }
+            return self.merge_leaf(Some(&node), high, changes);
+        }
+        if level == 1 {
+            self.read_ahead(&node, high, changes)?;
+        }
+        let (mut child_low, mut child_high) = (low.to_vec(), Vec::new());
+        for index in 0..node.count() {
+            let is_last = index + 1 == node.count();
+            if !is_last {
+                node.key_into(index + 1, &mut child_high);
+            }
+            let end = if is_last { high } else { Some(&child_high[..]) };
+            let child = node.child(index);
+            if is_before(changes.peek()?, end) {
+                self.merge_node(&child, level - 1, &child_low, end, changes)?;
+            } else {
+                self.keep(level - 1, &child_low, child)?;
+            }
+            std::mem::swap(&mut child_low, &mut child_high);
+        }
+        Ok(())
+    }
+
+    /// Has the leaves read at once that the changes will touch.
+    fn read_ahead(&mut self, node: &Node, high: Option<&[u8]>, changes: &mut dyn Changes) -> Result<()> {
+        let mut touched: Vec<usize> = Vec::new();
+        changes.look_ahead(&mut |key| {
+            let is_here = high.is_none_or(|high| key < high);
+            let child = node.child_index(key);
+            if is_here && touched.last() != Some(&child) {
+                touched.push(child);
+            }
+            is_here
+        });
+        let touched = touched.iter().map(|&index| node.child(index));
+        let cold: Vec<_> = touched.filter(|child| self.pages.cache.get(child).is_none()).collect();
+        for (reference, bytes) in cold.iter().zip(self.pages.read_many(&mut self.queue, &cold)?) {
+            let node = self.pages.check_level(self.pages.decode(reference, &bytes)?, 0)?;
+            self.ahead.insert(reference.block, node);
+        }
+        Ok(())
+    }
+
+    /// Merges changes of keys less than `high` into a leaf, or into nothing.
+    fn merge_leaf(
+        &mut self,
+        leaf: Option<&Arc<Node>>,
+        high: Option<&[u8]>,
+        changes: &mut dyn Changes,
+    ) -> Result<()> {
+        let count = leaf.map_or(0, |leaf| leaf.count());
+        let mut key = Vec::new();
+        for index in 0..count {
+            let Some(leaf) = leaf else { break };
+            leaf.key_into(index, &mut key);
+            let mut is_replaced = false;
+            while let Some(change) = changes.peek()?
+                && change.key <= &key[..]
+            {
+                is_replaced = change.key == key;
+                self.merged.deleted += u64::from(is_replaced && change.value.is_none());
+                self.put(change)?;
+                changes.advance()?;
+                self.write_full(0)?;
+            }
+            match leaf.value(index) {
+                ValueIn::There(reference) if is_replaced => {
+                    self.free(reference.block, reference.blocks())?;
+                }
+                ValueIn::There(reference) => self.level(0).push_entry(&key, &reference.encode(), true),
+                ValueIn::Here(value) if !is_replaced => self.level(0).push_entry(&key, value, false),
+                ValueIn::Here(_) => {}
+            }
+            self.write_full(0)?;
+        }
+        while let Some(change) = changes.peek()?
+            && is_before(Some(change), high)
+        {
+            self.put(change)?;
+            changes.advance()?;
+            self.write_full(0)?;
+        }
+        Ok(())
+    }
+
+    /// Adds a change's entry, if it has one.
+    fn put(&mut self, change: Change<'_>) -> Result<()> {
+        let too_long = change.value.is_some_and(|value| value.len() > VALUE_BYTES_MAX as usize);
+        assert!(
+            change.key.len() <= KEY_BYTES_MAX && !too_long,
+            "keys and values have their greatest lengths"
+        );
+        match change.value {
+            None => {}
+            Some(value) if value.len() <= INLINE_BYTES_MAX => {
+                self.merged.put += 1;
+                self.level(0).push_entry(change.key, value, false);
+            }
+            Some(value) => {
+                self.merged.put += 1;
+                let blocks = value.len().div_ceil(BLOCK_BYTES);
+                let block = self.output.take(blocks)?;
+                self.output.put(block, blocks, |out| out[..value.len()].copy_from_slice(value))?;
+                let (bytes, checksum) = (value.len() as u32, crc32c::crc32c(value));
+                let reference = ValueReference { block, bytes, checksum };
+                self.level(0).push_entry(change.key, &reference.encode(), true);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes nodes as long as there is enough for two.
+    fn write_full(&mut self, level: u16) -> Result<()> {
+        while self.level(level).node_bytes() > 2 * NODE_BYTES {
+            let pending = self.level(level);
+            let count = pending.count_within(NODE_BYTES);
+            if count == pending.count() {
+                break;
+            }
+            self.write(level, count)?;
+        }
+        Ok(())
+    }
+
+    /// Writes everything that is pending on a level, as the blocks come out best: no node less than half full, if that can be.
+    fn write_all(&mut self, level: u16, is_end: bool) -> Result<()> {
+        while self.level(level).count() > 0 {
+            let pending = self.level(level);
+            let bytes = pending.node_bytes();
+            let mut count = pending.count_within(NODE_BYTES);
+            let rest_is_small = bytes < NODE_BYTES + NODE_BYTES / 2 - NODE_BYTES / 16;
+            if count < pending.count() && rest_is_small && !is_end {
+                count = pending.count_within(NODE_BYTES / 2);
+            }
+            // An inner node with one child would only be passed through.
+            if level > 0 && pending.count() - count == 1 {
+                count = pending.count();
+            }
+            self.write(level, count)?;
+        }
+        Ok(())
+    }
+
+    /// Writes a node with the first `count` of what is pending on a level, and tells the level above.
+    fn write(&mut self, level: u16, count: usize) -> Result<()> {
+        let pending = &self.levels[usize::from(level)];
+        let blocks = pending.blocks_of(count);
+        let block = self.output.take(blocks)?;
+        let checksum = self.output.put(block, blocks, |out| pending.encode(count, out))?;
+        let bytes = blocks * BLOCK_BYTES;
+        if level > 0 || self.is_warm || self.pages.cache.has_room(bytes as u64) {
+            let node = Node::decode(block, checksum, self.output.last(blocks));
+            self.pages.cache.insert(Arc::new(node.expect("a node that was just made is one")));
+        }
+        let (low, entries) = self.levels[usize::from(level)].take(count);
+        let child = NodeReference { block, entries, blocks: blocks as u32, checksum };
+        assert!(level + 1 < HEIGHT_MAX, "a tree with that many nodes does not fit any disk");
+        self.level(level + 1).push_child(&low, child, true);
+        self.write_full(level + 1)
+    }
+
+    /// Takes an untouched node over.
+    fn keep(&mut self, level: u16, low: &[u8], child: NodeReference) -> Result<()> {
+        for below in 0..=level {
+            let bytes = self.level(below).node_bytes();
+            if self.level(below).count() == 0 {
+                continue;
+            }
+            if below == level && bytes < NODE_BYTES_MIN {
+                let node = self.pages.node(&child, level)?;
+                self.free(child.block, child.blocks.into())?;
+                self.level(level).push_node(low, &node);
+                return self.write_full(level);
+            }
+            self.join_before(below)?;
+            self.write_all(below, false)?;
+        }
+        self.level(level + 1).push_child(low, child, false);
+        self.write_full(level + 1)
+    }
+
+    /// If little is pending on a level, opens the node before it.
+    fn join_before(&mut self, level: u16) -> Result<()> {
+        if self.level(level).node_bytes() >= NODE_BYTES_MIN {
+            return Ok(());
+        }
+        let Some((low, child)) = self.level(level + 1).pop_child() else { return Ok(()) };
+        let node = self.pages.node(&child, level)?;
+        self.free(child.block, child.blocks.into())?;
+        let mut joined = Pending::new(level);
+        joined.push_node(&low, &node);
+        joined.low = low;
+        let pending = &mut self.levels[usize::from(level)];
+        joined.append(pending);
+        *pending = joined;
+        Ok(())
+    }
+
+    /// Writes what is left, up to the root.
+    fn finish(&mut self) -> Result<(NodeReference, u16)> {
+        let mut level = 0;
+        while usize::from(level) < self.levels.len() {
+            let is_top = self.levels[usize::from(level) + 1..].iter().all(|above| above.count() == 0);
+            if is_top
+                && level > 0
+                && let Some(child) = self.level(level).only_child()
+            {
+                return self.cut_top(child, level - 1);
+            }
+            if self.level(level).count() > 0 {
+                self.join_before(level)?;
+                self.write_all(level, true)?;
+            }
+            level += 1;
+        }
+        Ok((NodeReference::default(), 0))
+    }
+
+    /// Leaves out root nodes that have one child only.
+    fn cut_top(&mut self, mut root: NodeReference, mut level: u16) -> Result<(NodeReference, u16)> {
+        while level > 0 {
+            self.output.flush()?;
+            let node = self.pages.node(&root, level)?;
+            if node.count() > 1 {
+                break;
+            }
+            self.free(root.block, root.blocks.into())?;
+            (root, level) = (node.child(0), level - 1);
+        }
+        Ok((root, level + 1))
+    }
+}
+
+fn is_before(change: Option<Change<'_>>, end: Option<&[u8]>) -> bool {
+    change.is_some_and(|change| end.is_none_or(|end| change.key < end))
+}

@@ -1,0 +1,344 @@
+//! The settled tree: everything that has been settled, of all tables, in one file.
+//!
+//! A B+-tree that is never changed in place. A *merge* takes sorted changes, writes the nodes they touch to free blocks, with the path to the root,
+//! and then the root's slot; until then the tree is the old one, on disk and in memory, and whoever holds the old root reads the old one for as
+//! long as they like. There is no table from logical to physical pages: a batch that touches a leaf in ten rewrites nearly all inner
+//! nodes anyway, and they are a hundredth of the leaves.
+//!
+//! ```text
+//!  root slot 0 ┐                 ┌▶ inner node ──▶ leaves: keys, short values ──▶ long values
+//!  root slot 1 ┴▶ root ──────────┤   (a reference: block, blocks, checksum, entries below)
+//!                                └▶ map of free space
+//! ```
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `node`, `reference` | a node in memory; how nodes and values are referred to |
+//! | `pages`, `cache`, `shared` | reading nodes; those in memory; memory that is read without counting |
+//! | `cursor` | walks, both ways |
+//! | `check`, `copy` | look at everything; copy it |
+//! | `merge`, `changes`, `pending`, `output` | makes the nodes of the next root, and writes them |
+//! | `writer`, `root`, `space`, `map` | makes it durable, and the newest; which blocks are free |
+//!
+//! Every reference holds the checksum of what it refers to, so a node that is stale, or elsewhere, is noticed; a node's structure is checked
+//! completely when it is read. Nothing that a file says can make the engine panic, or take memory without bound.
+
+mod cache;
+mod changes;
+mod check;
+mod copy;
+mod cursor;
+mod map;
+mod merge;
+mod node;
+mod output;
+mod pages;
+mod pending;
+mod reference;
+mod root;
+mod shared;
+mod space;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+use std::sync::Arc;
+
+use cache::Cache;
+use changes::Given;
+use node::ValueIn;
+use pages::{FILE, Pages};
+use root::Slots;
+use shared::Shared;
+use writer::Writer;
+
+pub(crate) use changes::Change;
+pub(crate) use check::TreeCheck;
+pub(crate) use cursor::{Cursor, Direction};
+pub(crate) use merge::Merged;
+pub(crate) use root::Root;
+
+/// Where the fields of each structure are, by its heading in `docs/format.md`.
+#[cfg(test)]
+pub(crate) const OFFSETS: [(&str, &[(&str, usize)]); 5] = [
+    ("Root slot", &root::OFFSETS),
+    ("Node reference", &reference::NODE_OFFSETS),
+    ("Node", &node::OFFSETS),
+    ("Value reference", &reference::VALUE_OFFSETS),
+    ("Map of free space", &map::OFFSETS),
+];
+#[cfg(test)]
+pub(crate) use root::FORMAT;
+
+use crate::device::{Device, OpenMode};
+use crate::error::{Error, Result};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+use super::epoch;
+
+/// What is known of a key without reading from disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cached {
+    /// It has the value.
+    Found,
+    /// It has none.
+    Absent,
+    /// [`Tree::get`] knows.
+    Unknown,
+}
+
+/// What there is to know about a tree.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TreeStatistics {
+    /// Keys.
+    pub(crate) entries: u64,
+    /// Levels of nodes.
+    pub(crate) height: u64,
+    /// Length of the file.
+    pub(crate) file_bytes: u64,
+    /// Of that, what the newest root needs, or one that is held.
+    pub(crate) used_bytes: u64,
+    /// Of that, what can be written.
+    pub(crate) free_bytes: u64,
+    /// Memory of the nodes in the cache.
+    pub(crate) cache_bytes: u64,
+    /// About how often a leaf was in memory.
+    pub(crate) cache_hits: u64,
+    /// How often a node had to be read.
+    pub(crate) cache_misses: u64,
+    /// Merges since it was opened.
+    pub(crate) merges: u64,
+    /// Bytes that they wrote.
+    pub(crate) written_bytes: u64,
+}
+
+/// The settled tree of a database.
+pub(crate) struct Tree {
+    pages: Pages,
+    /// There is always one.
+    newest: Shared<Root>,
+    entries: AtomicU64,
+    writer: Mutex<Writer>,
+    merges: AtomicU64,
+    written_bytes: AtomicU64,
+    file_bytes: AtomicU64,
+    used_bytes: AtomicU64,
+}
+
+impl Tree {
+    /// Opens the tree of a device's directory: the newer of the roots that are whole. Without a file it is empty; the first merge
+    /// makes one.
+    ///
+    /// # Errors
+    /// What cannot be read, or is damaged, with its place.
+    pub(crate) fn open(device: Arc<dyn Device>, cache_bytes: usize) -> Result<Tree> {
+        let pages = Pages::new(device, cache_bytes);
+        let failed = |error| Error::io(format_args!("opening {}", pages.name), error);
+        if !pages.device.list().map_err(failed)?.iter().any(|name| name == FILE) {
+            return Ok(Tree::new(pages, Root::default(), Writer::without_file()));
+        }
+        let file = pages.device.open(FILE, OpenMode::ReadWrite).map_err(failed)?;
+        let file_bytes = file.size().map_err(failed)?;
+        let (slots, root) = Slots::open(Arc::clone(&file), &pages.name)?;
+        pages.set_file(file);
+        let (map, used) = map::read(&pages, &root.directory, file_bytes)?;
+        Ok(Tree::new(pages, root, Writer::of_file(slots, used, map, file_bytes)))
+    }
+
+    fn new(pages: Pages, root: Root, writer: Writer) -> Tree {
+        let tree = Tree {
+            pages,
+            entries: AtomicU64::new(root.entries()),
+            newest: Shared::new(Some(Arc::new(root))),
+            merges: AtomicU64::new(0),
+            written_bytes: AtomicU64::new(0),
+            file_bytes: AtomicU64::new(0),
+            used_bytes: AtomicU64::new(0),
+            writer: Mutex::new(writer),
+        };
+        tree.note_sizes(&tree.writer.lock());
+        tree
+    }
+
+    fn note_sizes(&self, writer: &Writer) {
+        let (file_bytes, used_bytes) = writer.sizes();
+        self.file_bytes.store(file_bytes, Ordering::Relaxed);
+        self.used_bytes.store(used_bytes, Ordering::Relaxed);
+    }
+
+    /// True if there are no keys.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.load(Ordering::Relaxed) == 0
+    }
+
+    /// The log address that came with the newest root; 0 at first.
+    pub(crate) fn settled_to(&self) -> u64 {
+        self.root().settled_to
+    }
+
+    /// The newest root. As long as it is held none of its blocks is used for something else.
+    pub(crate) fn root(&self) -> Arc<Root> {
+        self.newest.get_owned().unwrap_or_default()
+    }
+
+    /// Looks a key up among what is in memory: without reading from disk, without a lock, and, in general, without writing to shared
+    /// memory. Pins the calling thread, which may be pinned. `value` is replaced if the key has one, and may be spoilt if not.
+    pub(crate) fn get_cached(&self, key: &[u8], value: &mut Vec<u8>) -> Cached {
+        let pin = epoch::pin();
+        let Some((mut reference, mut level)) = self.newest.get(&pin).and_then(Root::top) else {
+            return Cached::Absent;
+        };
+        loop {
+            let Some(node) = self.pages.cache.find(&pin, &reference).filter(|node| node.level() == level)
+            else {
+                return Cached::Unknown;
+            };
+            if level > 0 {
+                reference = node.child(node.child_index(key));
+                level -= 1;
+                continue;
+            }
+            let (index, is_there) = node.search(key);
+            if !is_there {
+                self.pages.cache.note_hit();
+                return Cached::Absent;
+            }
+            return match node.value(index) {
+                ValueIn::Here(bytes) => {
+                    self.pages.cache.note_hit();
+                    value.clear();
+                    value.extend_from_slice(bytes);
+                    Cached::Found
+                }
+                ValueIn::There(_) => Cached::Unknown,
+            };
+        }
+    }
+
+    /// Looks a key up, and reads what is not in memory; true if it has a value, which then replaces `value`. The caller is not pinned.
+    ///
+    /// # Errors
+    /// What cannot be read, or is damaged, with its place.
+    pub(crate) fn get(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+        self.get_at(&self.root(), key, value)
+    }
+
+    /// The same, as of a root.
+    ///
+    /// # Errors
+    /// As of [`Tree::get`].
+    pub(crate) fn get_at(&self, root: &Root, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+        let Some((mut reference, mut level)) = root.top() else { return Ok(false) };
+        while level > 0 {
+            let node = self.pages.node(&reference, level)?;
+            reference = node.child(node.child_index(key));
+            level -= 1;
+        }
+        let leaf = self.pages.node(&reference, 0)?;
+        let (index, is_there) = leaf.search(key);
+        if is_there {
+            self.pages.value_into(&leaf, index, value)?;
+        }
+        Ok(is_there)
+    }
+
+    /// Merges changes of ascending, distinct keys, and makes what comes out durable, and then the newest root. `settled_to` goes with it;
+    /// `None` keeps the one before. One merge at a time; others wait.
+    ///
+    /// # Errors
+    /// Whatever fails: the tree is then as it was. If a write or a sync has failed, no later merge succeeds; it is not known which
+    /// root will be found when the tree is opened again, this one or the one before.
+    ///
+    /// # Panics
+    /// If keys do not ascend, or a key or a value is too long.
+    pub(crate) fn merge<'a>(
+        &self,
+        changes: impl Iterator<Item = Change<'a>>,
+        settled_to: Option<u64>,
+    ) -> Result<Merged> {
+        self.merge_changes(&mut Given::new(changes), settled_to)
+    }
+
+    fn merge_changes(&self, changes: &mut dyn changes::Changes, settled_to: Option<u64>) -> Result<Merged> {
+        let mut writer = self.writer.lock();
+        let merged = writer.merge(&self.pages, &self.newest, changes, settled_to);
+        self.entries.store(self.root().entries(), Ordering::Relaxed);
+        self.note_sizes(&writer);
+        let merged = merged?;
+        self.merges.fetch_add(1, Ordering::Relaxed);
+        self.written_bytes.fetch_add(merged.bytes, Ordering::Relaxed);
+        Ok(merged)
+    }
+
+    /// How many keys there are from `from` on, and before `to` if that is given. Reads two paths at most.
+    ///
+    /// # Errors
+    /// As of [`Tree::get`].
+    pub(crate) fn count_estimate(&self, from: &[u8], to: Option<&[u8]>) -> Result<u64> {
+        let root = self.root();
+        let end = to.map_or(Ok(root.entries()), |to| self.rank(&root, to))?;
+        Ok(end.saturating_sub(self.rank(&root, from)?))
+    }
+
+    /// How many keys are less than `key`.
+    fn rank(&self, root: &Root, key: &[u8]) -> Result<u64> {
+        let Some((mut reference, mut level)) = root.top() else { return Ok(0) };
+        let mut rank = 0u64;
+        while level > 0 {
+            let node = self.pages.node(&reference, level)?;
+            let index = node.child_index(key);
+            let before =
+                node.children(0).take(index).fold(0u64, |sum, child| sum.saturating_add(child.entries));
+            rank = rank.saturating_add(before);
+            reference = node.child(index);
+            level -= 1;
+        }
+        let leaf = self.pages.node(&reference, 0)?;
+        Ok(rank.saturating_add(leaf.search(key).0 as u64))
+    }
+
+    /// Reads the newest root's whole tree from disk, and accounts for every block.
+    ///
+    /// # Errors
+    /// What cannot be read, or is wrong, with its place.
+    pub(crate) fn check(&self) -> Result<TreeCheck> {
+        check::check(&self.pages, &self.root())
+    }
+
+    /// Makes a tree of `target` that is this root's: a file `tree`, which does not exist, written once, and durable but for its name.
+    /// `progress` is told now and then how many bytes of keys and values have been copied.
+    ///
+    /// # Errors
+    /// What cannot be read, or is damaged, or cannot be written; then there may be a part of the file.
+    pub(crate) fn copy_to(
+        self: &Arc<Self>,
+        root: &Arc<Root>,
+        target: &dyn Device,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<()> {
+        copy::copy(self, root, target, progress)
+    }
+
+    /// What there is to know.
+    pub(crate) fn statistics(&self) -> TreeStatistics {
+        let root = self.root();
+        let cache: &Cache = &self.pages.cache;
+        let (cache_hits, cache_misses) = cache.hits_and_misses();
+        let file_bytes = self.file_bytes.load(Ordering::Relaxed);
+        let used_bytes = self.used_bytes.load(Ordering::Relaxed);
+        TreeStatistics {
+            entries: root.entries(),
+            height: root.height.into(),
+            file_bytes,
+            used_bytes,
+            free_bytes: file_bytes.saturating_sub(used_bytes),
+            cache_bytes: cache.bytes(),
+            cache_hits,
+            cache_misses,
+            merges: self.merges.load(Ordering::Relaxed),
+            written_bytes: self.written_bytes.load(Ordering::Relaxed),
+        }
+    }
+}

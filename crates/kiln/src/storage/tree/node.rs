@@ -1,0 +1,296 @@
+//! A node in memory: read once, validated completely once, and from then on only looked at.
+//!
+//! Leaves and inner nodes have one layout; `docs/format.md` draws it. An inner node's keys separate its children: everything below
+//! child *i* is not less than key *i*. Its first key says nothing, is empty, and takes no part in the prefix, so child 0 also takes what
+//! is less than all of them.
+//!
+//! ```text
+//!  header | heads: 4 bytes of each key | slots: where each cell is | prefix of all keys | cells: rest of the key, value
+//! ```
+//!
+//! A search compares the prefix once, then looks for the heads, which lie close together and are compared as numbers without a
+//! branch, and compares whole keys only among those with the same head.
+
+use super::reference::{NODE_BLOCKS_MAX, NodeReference, VALUE_BYTES_MAX, ValueReference};
+use crate::device::BLOCK_BYTES;
+use crate::sync::atomic::{AtomicU32, Ordering};
+
+/// Bytes before the heads.
+pub(super) const HEADER_BYTES: usize = 16;
+/// Bytes of a head.
+pub(super) const HEAD_BYTES: usize = 4;
+/// In the flags: slots are pairs of four bytes, otherwise of two.
+pub(super) const WIDE: u16 = 1;
+/// The longest key.
+pub(super) const KEY_BYTES_MAX: usize = (64 << 10) + 4;
+/// Levels that a tree has at most, were each inner node to have two children only.
+pub(super) const HEIGHT_MAX: u16 = 64;
+#[cfg(test)]
+pub(super) const OFFSETS: [(&str, usize); 5] =
+    [("level", 0), ("flags", 2), ("count", 4), ("end", 8), ("prefix bytes", 12)];
+
+/// What a leaf says of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ValueIn<'a> {
+    /// It is this.
+    Here(&'a [u8]),
+    /// It is elsewhere.
+    There(ValueReference),
+}
+
+/// A node.
+pub(super) struct Node {
+    /// Whose contents these are.
+    pub(super) block: u64,
+    pub(super) checksum: u32,
+    level: u16,
+    wide: bool,
+    /// How often the clock's hand passes it by before it goes.
+    chances: AtomicU32,
+    count: usize,
+    slots: usize,
+    prefix: usize,
+    cells: usize,
+    end: usize,
+    bytes: Box<[u8]>,
+}
+
+/// A cell's place: where its key's rest begins and ends, where its value ends, and whether the value is elsewhere.
+struct Cell {
+    key: usize,
+    value: usize,
+    end: usize,
+    large: bool,
+}
+
+fn u16_at(bytes: &[u8], offset: usize) -> u16 {
+    bytes.get(offset..).and_then(|rest| rest.first_chunk()).map_or(0, |field| u16::from_le_bytes(*field))
+}
+
+fn u32_at(bytes: &[u8], offset: usize) -> u32 {
+    bytes.get(offset..).and_then(|rest| rest.first_chunk()).map_or(0, |field| u32::from_le_bytes(*field))
+}
+
+/// The first bytes of a key's rest, as a number that is ordered as they are.
+#[inline]
+pub(super) fn head_of(rest: &[u8]) -> u32 {
+    if let Some(head) = rest.first_chunk() {
+        return u32::from_be_bytes(*head);
+    }
+    let mut head = [0; HEAD_BYTES];
+    head[..rest.len()].copy_from_slice(rest);
+    u32::from_be_bytes(head)
+}
+
+impl Node {
+    /// Takes a node's whole blocks, whose checksum has been compared.
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    pub(super) fn decode(block: u64, checksum: u32, bytes: &[u8]) -> Result<Node, &'static str> {
+        if bytes.len() < HEADER_BYTES || bytes.len() > NODE_BLOCKS_MAX as usize * BLOCK_BYTES {
+            return Err("a node of a length that none has");
+        }
+        let (level, flags) = (u16_at(bytes, 0), u16_at(bytes, 2));
+        let count = u32_at(bytes, 4) as usize;
+        let (end, prefix_bytes) = (u32_at(bytes, 8) as usize, u32_at(bytes, 12) as usize);
+        let wide = flags & WIDE != 0;
+        if flags & !WIDE != 0 || level >= HEIGHT_MAX {
+            return Err("a node of a kind that is not known");
+        }
+        let per_entry = HEAD_BYTES + if wide { 8 } else { 4 };
+        if count == 0 || count > bytes.len() / per_entry || prefix_bytes > KEY_BYTES_MAX {
+            return Err("a node with an impossible number of entries, or prefix");
+        }
+        let slots = HEADER_BYTES + count * HEAD_BYTES;
+        let prefix = HEADER_BYTES + count * per_entry;
+        let cells = prefix + prefix_bytes;
+        if end > bytes.len() || cells > end {
+            return Err("a node whose parts do not fit");
+        }
+        if bytes[end..].iter().any(|&byte| byte != 0) {
+            return Err("a node with something behind its end");
+        }
+        let chances = AtomicU32::new(0);
+        let bytes: Box<[u8]> = bytes[..end].into();
+        let node = Node { block, checksum, level, wide, chances, count, slots, prefix, cells, end, bytes };
+        node.validate()?;
+        Ok(node)
+    }
+
+    /// Compares everything with everything.
+    fn validate(&self) -> Result<(), &'static str> {
+        let mut at = self.cells;
+        let mut before: Option<&[u8]> = None;
+        for index in 0..self.count {
+            let cell = self.cell(index);
+            let is_in_order = cell.key == at && cell.key <= cell.value && cell.value <= cell.end;
+            if !is_in_order || cell.end > self.end {
+                return Err("a node whose cells do not follow each other");
+            }
+            at = cell.end;
+            let rest = &self.bytes[cell.key..cell.value];
+            let is_first_child = self.level > 0 && index == 0;
+            if self.head(index) != head_of(rest) {
+                return Err("a node with a key's head that is not its key's");
+            }
+            if (self.cells - self.prefix) + rest.len() > KEY_BYTES_MAX || (is_first_child && !rest.is_empty())
+            {
+                return Err("a node with a key that is too long");
+            }
+            if before.is_some_and(|before| before >= rest) {
+                return Err("a node whose keys are not in order");
+            }
+            before = (!is_first_child).then_some(rest);
+            self.validate_value(&self.bytes[cell.value..cell.end], cell.large)?;
+        }
+        if at == self.end { Ok(()) } else { Err("a node whose last cell does not end where it ends") }
+    }
+
+    fn validate_value(&self, value: &[u8], large: bool) -> Result<(), &'static str> {
+        if self.level > 0 {
+            let reference = NodeReference::decode(value).filter(|_| !large);
+            let is_sane = reference.is_some_and(|reference| reference.is_sane());
+            return if is_sane { Ok(()) } else { Err("an inner node with a child that cannot be") };
+        }
+        match large.then(|| ValueReference::decode(value)) {
+            None if value.len() <= VALUE_BYTES_MAX as usize => Ok(()),
+            Some(Some(reference)) if reference.is_sane() => Ok(()),
+            _ => Err("a leaf with a value that cannot be"),
+        }
+    }
+
+    /// 0 for a leaf, otherwise one more than its children's.
+    pub(super) fn level(&self) -> u16 {
+        self.level
+    }
+
+    /// Entries of a leaf, children of an inner node.
+    pub(super) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// The memory that it takes.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        (size_of::<Node>() + self.bytes.len() + 48) as u64
+    }
+
+    /// What all its keys begin with.
+    #[inline]
+    pub(super) fn prefix(&self) -> &[u8] {
+        &self.bytes[self.prefix..self.cells]
+    }
+
+    #[inline]
+    fn head(&self, index: usize) -> u32 {
+        u32_at(&self.bytes, HEADER_BYTES + index * HEAD_BYTES)
+    }
+
+    #[inline]
+    fn cell(&self, index: usize) -> Cell {
+        let (start, rest_bytes, large) = self.slot(index);
+        let end = if index + 1 < self.count { self.slot(index + 1).0 } else { self.end };
+        Cell { key: start, value: start + rest_bytes, end, large }
+    }
+
+    #[inline]
+    fn slot(&self, index: usize) -> (usize, usize, bool) {
+        if self.wide {
+            let at = self.slots + index * 8;
+            let lengths = u32_at(&self.bytes, at + 4);
+            (u32_at(&self.bytes, at) as usize, (lengths & 0x7FFF_FFFF) as usize, lengths >> 31 != 0)
+        } else {
+            let at = self.slots + index * 4;
+            let lengths = u16_at(&self.bytes, at + 2);
+            (u16_at(&self.bytes, at) as usize, (lengths & 0x7FFF) as usize, lengths >> 15 != 0)
+        }
+    }
+
+    /// An entry's key behind the prefix. An inner node's first key is empty, and not behind the prefix.
+    #[inline]
+    pub(super) fn rest(&self, index: usize) -> &[u8] {
+        let cell = self.cell(index);
+        &self.bytes[cell.key..cell.value]
+    }
+
+    /// Replaces `key` by an entry's key. An inner node's first one is empty.
+    pub(super) fn key_into(&self, index: usize, key: &mut Vec<u8>) {
+        key.clear();
+        if self.level == 0 || index > 0 {
+            key.extend_from_slice(self.prefix());
+            key.extend_from_slice(self.rest(index));
+        }
+    }
+
+    /// A leaf's value.
+    #[inline]
+    pub(super) fn value(&self, index: usize) -> ValueIn<'_> {
+        let cell = self.cell(index);
+        let value = &self.bytes[cell.value..cell.end];
+        match ValueReference::decode(value).filter(|_| cell.large) {
+            Some(reference) => ValueIn::There(reference),
+            None => ValueIn::Here(value),
+        }
+    }
+
+    /// An inner node's child.
+    #[inline]
+    pub(super) fn child(&self, index: usize) -> NodeReference {
+        let cell = self.cell(index);
+        // `validate` has seen that it can be decoded.
+        NodeReference::decode(&self.bytes[cell.value..cell.end]).unwrap_or_default()
+    }
+
+    /// An inner node's children, from one of them on.
+    pub(super) fn children(&self, from: usize) -> impl Iterator<Item = NodeReference> {
+        (from..self.count).map(|index| self.child(index))
+    }
+
+    /// The first entry whose key is not less than `key`, and whether it is the same. Of an inner node, among those behind the first.
+    #[inline]
+    pub(super) fn search(&self, key: &[u8]) -> (usize, bool) {
+        let first = usize::from(self.level > 0);
+        let prefix = self.prefix();
+        let rest = match key.get(..prefix.len()) {
+            Some(begin) if begin == prefix => &key[prefix.len()..],
+            _ if key < prefix => return (first, false),
+            _ => return (self.count, false),
+        };
+        let head = head_of(rest);
+        let heads = self.bytes[HEADER_BYTES + first * HEAD_BYTES..self.slots].as_chunks::<HEAD_BYTES>().0;
+        let below = heads.partition_point(|other| u32::from_le_bytes(*other) < head);
+        let mut index = first + below;
+        while index < self.count && self.head(index) == head {
+            match self.rest(index).cmp(rest) {
+                std::cmp::Ordering::Less => index += 1,
+                std::cmp::Ordering::Equal => return (index, true),
+                std::cmp::Ordering::Greater => break,
+            }
+        }
+        (index, false)
+    }
+
+    /// The child below which `key` is, if it is anywhere.
+    #[inline]
+    pub(super) fn child_index(&self, key: &[u8]) -> usize {
+        let (index, is_same) = self.search(key);
+        if is_same { index } else { index - 1 }
+    }
+
+    /// Notes that it was looked at; writes only if that was not noted. An inner node, which leads to many, stays longer than a leaf.
+    #[inline]
+    pub(super) fn note_use(&self) {
+        let chances = 1 + 2 * u32::from(self.level.min(2));
+        if self.chances.load(Ordering::Relaxed) < chances {
+            self.chances.store(chances, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes one of its chances; false if it has none.
+    pub(super) fn take_chance(&self) -> bool {
+        let chances = self.chances.load(Ordering::Relaxed);
+        // Who notes a use at the same time may win or lose: it is about which node goes first, not whether one may.
+        self.chances.store(chances.saturating_sub(1), Ordering::Relaxed);
+        chances > 0
+    }
+}

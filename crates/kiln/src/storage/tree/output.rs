@@ -1,0 +1,123 @@
+//! Writes what a merge makes: to free blocks, which it takes from the lowest on, and in pieces as large as they follow each other.
+
+use std::io;
+use std::sync::Arc;
+
+use super::space::Space;
+use crate::device::{AlignedBuffer, BLOCK_BYTES, DeviceFile};
+use crate::error::Error;
+
+/// What is written at once.
+const BUFFER_BYTES: usize = 1 << 20;
+/// The file grows, and shrinks, by a part of it, within these bounds.
+const STEP_PART: u64 = 8;
+const STEP_BYTES_MIN: u64 = 64 << 10;
+const STEP_BYTES_MAX: u64 = 256 << 20;
+
+/// By how much a file of this length grows.
+pub(super) fn step_bytes(bytes: u64) -> u64 {
+    (bytes / STEP_PART).clamp(STEP_BYTES_MIN, STEP_BYTES_MAX).next_multiple_of(STEP_BYTES_MIN)
+}
+
+/// Where a merge writes.
+pub(super) struct Output<'a> {
+    file: Arc<dyn DeviceFile>,
+    name: &'a str,
+    pub(super) space: &'a mut Space,
+    /// The file's length.
+    pub(super) file_bytes: u64,
+    buffer: AlignedBuffer,
+    /// The block at the buffer's beginning.
+    block: u64,
+    filled: usize,
+    /// What was written.
+    pub(super) bytes: u64,
+    /// A write failed: nothing after it may count as durable.
+    pub(super) failed: bool,
+}
+
+impl<'a> Output<'a> {
+    pub(super) fn new(
+        file: Arc<dyn DeviceFile>,
+        name: &'a str,
+        space: &'a mut Space,
+        file_bytes: u64,
+    ) -> Self {
+        let buffer = AlignedBuffer::new(BUFFER_BYTES);
+        Output { file, name, space, file_bytes, buffer, block: 0, filled: 0, bytes: 0, failed: false }
+    }
+
+    /// Takes free blocks, and makes sure that the file has them.
+    pub(super) fn take(&mut self, blocks: usize) -> Result<u64, Error> {
+        let block = self.space.take(blocks as u64);
+        let block = block.ok_or_else(|| {
+            let full =
+                io::Error::new(io::ErrorKind::StorageFull, "the file has as many blocks as it may have");
+            Error::io(format_args!("writing {}", self.name), full)
+        })?;
+        let end = (block + blocks as u64) * BLOCK_BYTES as u64;
+        if end > self.file_bytes {
+            let grown = end.next_multiple_of(step_bytes(self.file_bytes.max(end)));
+            let growing = |error| Error::io(format_args!("growing {}", self.name), error);
+            self.file.allocate(grown).map_err(growing)?;
+            self.file_bytes = grown;
+        }
+        Ok(block)
+    }
+
+    /// Fills zeroed blocks that have been taken; returns the checksum of all of them.
+    pub(super) fn put(
+        &mut self,
+        block: u64,
+        blocks: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<u32, Error> {
+        let bytes = blocks * BLOCK_BYTES;
+        let follows = self.block + (self.filled / BLOCK_BYTES) as u64 == block;
+        if !follows || self.filled + bytes > self.buffer.len() {
+            self.flush()?;
+            self.block = block;
+            self.buffer.grow(bytes);
+        }
+        let out = &mut self.buffer[self.filled..self.filled + bytes];
+        out.fill(0);
+        fill(out);
+        let checksum = crc32c::crc32c(out);
+        self.filled += bytes;
+        Ok(checksum)
+    }
+
+    /// What was put last, if it is still in memory.
+    pub(super) fn last(&self, blocks: usize) -> &[u8] {
+        &self.buffer[self.filled - blocks * BLOCK_BYTES..self.filled]
+    }
+
+    /// Writes what has been put.
+    pub(super) fn flush(&mut self) -> Result<(), Error> {
+        if self.filled > 0 {
+            let written = self.file.write_at(&self.buffer[..self.filled], self.block * BLOCK_BYTES as u64);
+            self.check(written)?;
+            self.bytes += self.filled as u64;
+            self.filled = 0;
+            if self.buffer.len() > BUFFER_BYTES {
+                self.buffer = AlignedBuffer::new(BUFFER_BYTES);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what has been put, and makes all of it durable.
+    pub(super) fn sync(&mut self) -> Result<(), Error> {
+        self.flush()?;
+        let synced = self.file.sync();
+        self.check(synced)
+    }
+
+    /// Takes note of a failure, which is final.
+    pub(super) fn check(&mut self, outcome: io::Result<()>) -> Result<(), Error> {
+        outcome.map_err(|error| {
+            self.failed = true;
+            Error::io(format_args!("writing {}", self.name), error)
+        })
+    }
+}

@@ -1,0 +1,239 @@
+//! The tree's file: reads of nodes and values, which are checked, and all its places in errors.
+
+use std::io;
+use std::sync::Arc;
+
+use super::cache::Cache;
+use super::node::{Node, ValueIn};
+use super::reference::{NodeReference, ValueReference};
+use crate::device::{
+    AlignedBuffer, BLOCK_BYTES, Device, DeviceFile, QueuedRead, READS_IN_FLIGHT_MAX, ReadQueue,
+};
+use crate::error::{Error, Result};
+use crate::sync::OnceLock;
+
+/// The file's name.
+pub(crate) const FILE: &str = "tree";
+/// Its name while it is being made.
+pub(crate) const UNFINISHED: &str = "tree.new";
+
+/// The file, and what is known of it in memory.
+pub(super) struct Pages {
+    /// Has the queues for reads.
+    pub(super) device: Arc<dyn Device>,
+    /// What errors call it.
+    pub(super) name: String,
+    /// There from the first merge on.
+    file: OnceLock<Arc<dyn DeviceFile>>,
+    pub(super) cache: Cache,
+}
+
+impl Pages {
+    pub(super) fn new(device: Arc<dyn Device>, cache_bytes: usize) -> Pages {
+        let name = device.describe(FILE);
+        Pages { device, name, file: OnceLock::new(), cache: Cache::new(cache_bytes) }
+    }
+
+    /// Of a file that is written once, with everything in it.
+    pub(super) fn of_copy(device: Arc<dyn Device>, name: String, file: Arc<dyn DeviceFile>) -> Pages {
+        Pages { device, name, file: OnceLock::from(file), cache: Cache::new(0) }
+    }
+
+    /// The file; what refers to something in it has been read from it, or written to it.
+    pub(super) fn file(&self) -> io::Result<&Arc<dyn DeviceFile>> {
+        self.file.get().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    pub(super) fn has_file(&self) -> bool {
+        self.file.get().is_some()
+    }
+
+    /// Sets the file, once.
+    pub(super) fn set_file(&self, file: Arc<dyn DeviceFile>) {
+        let is_first = self.file.set(file).is_ok();
+        assert!(is_first, "a tree has one file");
+    }
+
+    pub(super) fn corrupted(&self, block: u64, what: &str) -> Error {
+        Error::corrupted(&self.name, block.saturating_mul(BLOCK_BYTES as u64), what)
+    }
+
+    /// Reads a node, or finds it in memory. The caller is not pinned.
+    pub(super) fn node(&self, reference: &NodeReference, level: u16) -> Result<Arc<Node>> {
+        if let Some(node) = self.cache.get(reference) {
+            if level == 0 {
+                self.cache.note_hit();
+            }
+            return self.check_level(node, level);
+        }
+        self.read_node(reference, level)
+    }
+
+    fn read_node(&self, reference: &NodeReference, level: u16) -> Result<Arc<Node>> {
+        let bytes = self.read(reference.block, reference.blocks.into())?;
+        self.take_node(reference, level, &bytes)
+    }
+
+    /// Checks, and keeps, a node that has been read.
+    fn take_node(&self, reference: &NodeReference, level: u16, bytes: &[u8]) -> Result<Arc<Node>> {
+        self.cache.note_miss();
+        let node = self.decode(reference, bytes)?;
+        let node = self.check_level(node, level)?;
+        self.cache.insert(Arc::clone(&node));
+        Ok(node)
+    }
+
+    /// Checks a node's contents.
+    pub(super) fn decode(&self, reference: &NodeReference, bytes: &[u8]) -> Result<Arc<Node>> {
+        let failed = |what: &str| self.corrupted(reference.block, what);
+        if crc32c::crc32c(bytes) != reference.checksum {
+            return Err(failed("a node's checksum is not the one that its parent has"));
+        }
+        let node = Node::decode(reference.block, reference.checksum, bytes).map_err(failed)?;
+        Ok(Arc::new(node))
+    }
+
+    pub(super) fn check_level(&self, node: Arc<Node>, level: u16) -> Result<Arc<Node>> {
+        if node.level() == level {
+            Ok(node)
+        } else {
+            Err(self.corrupted(node.block, "a node on a level that is not its own"))
+        }
+    }
+
+    /// Reads whole blocks.
+    pub(super) fn read(&self, block: u64, blocks: u64) -> Result<AlignedBuffer> {
+        let bytes = blocks as usize * BLOCK_BYTES;
+        let mut buffer = AlignedBuffer::new(bytes);
+        let read = self.file().and_then(|file| file.read_at(&mut buffer, block * BLOCK_BYTES as u64));
+        self.check_read(block, bytes, read)?;
+        Ok(buffer)
+    }
+
+    fn check_read(&self, block: u64, bytes: usize, read: io::Result<usize>) -> Result<()> {
+        match read {
+            Ok(read) if read >= bytes => Ok(()),
+            Ok(_) => Err(self.corrupted(block, "the file ends before what should be there")),
+            Err(error) => Err(Error::io(format_args!("reading {}", self.name), error)),
+        }
+    }
+
+    /// Reads nodes of one level, many at a time, and keeps them. Those that are in memory are not read.
+    pub(super) fn nodes(
+        &self,
+        queue: &mut Queue,
+        references: &[NodeReference],
+        level: u16,
+    ) -> Result<Vec<Arc<Node>>> {
+        let mut nodes: Vec<Option<Arc<Node>>> =
+            references.iter().map(|reference| self.cache.get(reference)).collect();
+        let missing: Vec<usize> = (0..nodes.len()).filter(|&index| nodes[index].is_none()).collect();
+        self.read_each(queue, references, &missing, &mut |index, bytes| {
+            nodes[index] = Some(self.take_node(&references[index], level, bytes)?);
+            Ok(())
+        })?;
+        nodes.into_iter().flatten().map(|node| self.check_level(node, level)).collect()
+    }
+
+    /// Reads whole blocks at many places at once.
+    pub(super) fn read_many(
+        &self,
+        queue: &mut Queue,
+        references: &[NodeReference],
+    ) -> Result<Vec<AlignedBuffer>> {
+        let mut buffers = vec![AlignedBuffer::default(); references.len()];
+        let all: Vec<usize> = (0..references.len()).collect();
+        self.read_each(queue, references, &all, &mut |index, bytes| {
+            buffers[index] = std::mem::take(bytes);
+            Ok(())
+        })?;
+        Ok(buffers)
+    }
+
+    /// Shows the contents of those places that are wanted, as they come.
+    fn read_each(
+        &self,
+        queue: &mut Queue,
+        references: &[NodeReference],
+        wanted: &[usize],
+        visit: &mut dyn FnMut(usize, &mut AlignedBuffer) -> Result<()>,
+    ) -> Result<()> {
+        let done = self.read_in_flight(queue, references, wanted, visit);
+        if done.is_err() {
+            // What is still in flight is of no use to who asks next.
+            queue.0 = None;
+        }
+        done
+    }
+
+    fn read_in_flight(
+        &self,
+        queue: &mut Queue,
+        references: &[NodeReference],
+        wanted: &[usize],
+        visit: &mut dyn FnMut(usize, &mut AlignedBuffer) -> Result<()>,
+    ) -> Result<()> {
+        let failed = |error| Error::io(format_args!("reading {}", self.name), error);
+        let mut next = wanted.iter();
+        let mut in_flight = 0;
+        loop {
+            while in_flight < READS_IN_FLIGHT_MAX
+                && let Some(&index) = next.next()
+            {
+                let reference = &references[index];
+                queue.get(&*self.device).submit(QueuedRead {
+                    file: Arc::clone(self.file().map_err(failed)?),
+                    offset: reference.block * BLOCK_BYTES as u64,
+                    buffer: AlignedBuffer::new(reference.blocks as usize * BLOCK_BYTES),
+                    token: index as u64,
+                });
+                in_flight += 1;
+            }
+            if in_flight == 0 {
+                return Ok(());
+            }
+            let done = queue.get(&*self.device).wait();
+            let mut done = done.ok_or_else(|| failed(io::ErrorKind::Other.into()))?;
+            in_flight -= 1;
+            let index = done.token as usize;
+            self.check_read(references[index].block, done.buffer.len(), done.outcome)?;
+            visit(index, &mut done.buffer)?;
+        }
+    }
+
+    /// Replaces `value` by a value that has blocks of its own.
+    pub(super) fn read_value(&self, reference: &ValueReference, value: &mut Vec<u8>) -> Result<()> {
+        let buffer = self.read(reference.block, reference.blocks())?;
+        let bytes = &buffer[..reference.bytes as usize];
+        if crc32c::crc32c(bytes) != reference.checksum {
+            return Err(
+                self.corrupted(reference.block, "a value's checksum is not the one that its leaf has")
+            );
+        }
+        value.clear();
+        value.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    /// Replaces `value` by a leaf's value, wherever that is.
+    pub(super) fn value_into(&self, leaf: &Node, index: usize, value: &mut Vec<u8>) -> Result<()> {
+        match leaf.value(index) {
+            ValueIn::Here(bytes) => {
+                value.clear();
+                value.extend_from_slice(bytes);
+                Ok(())
+            }
+            ValueIn::There(reference) => self.read_value(&reference, value),
+        }
+    }
+}
+
+/// A queue for reads, made when it is needed first. One in which a read failed is given up with what is in flight.
+#[derive(Default)]
+pub(super) struct Queue(Option<Box<dyn ReadQueue>>);
+
+impl Queue {
+    fn get(&mut self, device: &dyn Device) -> &mut dyn ReadQueue {
+        &mut **self.0.get_or_insert_with(|| device.read_queue())
+    }
+}

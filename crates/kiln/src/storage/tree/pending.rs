@@ -1,0 +1,248 @@
+//! What has been merged and not been written: a level's entries, in order, until they make nodes.
+
+use std::ops::Range;
+
+use super::node::{HEAD_BYTES, HEADER_BYTES, Node, ValueIn, WIDE, head_of};
+use super::reference::NodeReference;
+use crate::device::BLOCK_BYTES;
+
+/// An entry of a leaf, or a child of an inner node.
+struct Item {
+    key: Range<usize>,
+    value: Range<usize>,
+    /// The value is where a reference says.
+    large: bool,
+    /// Entries of leaves at or below it.
+    entries: u64,
+    /// A child that this merge has written.
+    fresh: bool,
+}
+
+/// How long a node gets.
+#[derive(Clone, Copy, Default)]
+struct Measure {
+    count: usize,
+    /// Keys and values.
+    bytes: usize,
+    /// Of those, the keys that have the prefix.
+    prefixed: usize,
+    prefix: usize,
+    longest: usize,
+}
+
+impl Measure {
+    fn is_wide(&self) -> bool {
+        self.narrow_bytes() > u16::MAX as usize || self.longest > 0x7FFF
+    }
+
+    fn narrow_bytes(&self) -> usize {
+        HEADER_BYTES + self.count * (HEAD_BYTES + 4) + self.bytes + self.prefix - self.prefixed * self.prefix
+    }
+
+    fn bytes(&self) -> usize {
+        self.narrow_bytes() + if self.is_wide() { self.count * 4 } else { 0 }
+    }
+}
+
+/// A level's entries.
+pub(super) struct Pending {
+    level: u16,
+    items: Vec<Item>,
+    bytes: Vec<u8>,
+    /// Of all of them.
+    whole: Measure,
+    /// Of a leaf level: a key that is greater than all before, and not greater than the first here.
+    pub(super) low: Vec<u8>,
+}
+
+impl Pending {
+    pub(super) fn new(level: u16) -> Pending {
+        Pending { level, items: Vec::new(), bytes: Vec::new(), whole: Measure::default(), low: Vec::new() }
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.items.len()
+    }
+
+    /// The bytes of a node that holds everything.
+    pub(super) fn node_bytes(&self) -> usize {
+        self.whole.bytes()
+    }
+
+    /// Adds an entry of a leaf.
+    pub(super) fn push_entry(&mut self, key: &[u8], value: &[u8], large: bool) {
+        self.push(key, value, large, 1, false);
+    }
+
+    /// Adds a child.
+    pub(super) fn push_child(&mut self, key: &[u8], child: NodeReference, fresh: bool) {
+        self.push(key, &child.encode(), false, child.entries, fresh);
+    }
+
+    fn push(&mut self, key: &[u8], value: &[u8], large: bool, entries: u64, fresh: bool) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(key);
+        self.bytes.extend_from_slice(value);
+        let (key, value) = (start..start + key.len(), start + key.len()..self.bytes.len());
+        self.items.push(Item { key, value, large, entries, fresh });
+        self.whole = self.measured(self.whole, 0, self.items.len() - 1);
+    }
+
+    /// Adds all that a node of this level has, whose separator is `low`.
+    pub(super) fn push_node(&mut self, low: &[u8], node: &Node) {
+        let mut key = Vec::new();
+        for index in 0..node.count() {
+            if self.level > 0 {
+                node.key_into(index, &mut key);
+                let key = if index == 0 { low } else { &key };
+                self.push_child(key, node.child(index), false);
+            } else {
+                node.key_into(index, &mut key);
+                match node.value(index) {
+                    ValueIn::Here(value) => self.push_entry(&key, value, false),
+                    ValueIn::There(reference) => self.push_entry(&key, &reference.encode(), true),
+                }
+            }
+        }
+    }
+
+    /// Takes the last child away, unless this merge has written it.
+    pub(super) fn pop_child(&mut self) -> Option<(Vec<u8>, NodeReference)> {
+        let item = self.items.pop_if(|item| !item.fresh)?;
+        let child = NodeReference::decode(&self.bytes[item.value.clone()])?;
+        let key = self.bytes[item.key.clone()].to_vec();
+        self.bytes.truncate(item.key.start);
+        self.measure_again();
+        Some((key, child))
+    }
+
+    /// Puts everything of another behind it.
+    pub(super) fn append(&mut self, other: &Pending) {
+        for item in &other.items {
+            let (key, value) = (&other.bytes[item.key.clone()], &other.bytes[item.value.clone()]);
+            self.push(key, value, item.large, item.entries, item.fresh);
+        }
+    }
+
+    /// The only child, if there is exactly one item.
+    pub(super) fn only_child(&self) -> Option<NodeReference> {
+        let [item] = &self.items[..] else { return None };
+        NodeReference::decode(&self.bytes[item.value.clone()])
+    }
+
+    fn key(&self, index: usize) -> &[u8] {
+        &self.bytes[self.items[index].key.clone()]
+    }
+
+    /// The measure of a node that begins with `first`, when `index` joins it.
+    fn measured(&self, before: Measure, first: usize, index: usize) -> Measure {
+        let item = &self.items[index];
+        let mut after = Measure { count: before.count + 1, ..before };
+        after.bytes += item.value.len();
+        // An inner node's first key is not stored.
+        let begin = first + usize::from(self.level > 0);
+        if index < begin {
+            return after;
+        }
+        after.bytes += item.key.len();
+        after.prefixed += 1;
+        let common = common_bytes(self.key(begin), self.key(index));
+        after.prefix = if index == begin { common } else { before.prefix.min(common) };
+        after.longest = before.longest.max(item.key.len());
+        after
+    }
+
+    fn measure_again(&mut self) {
+        let mut whole = Measure::default();
+        for index in 0..self.items.len() {
+            whole = self.measured(whole, 0, index);
+        }
+        self.whole = whole;
+    }
+
+    /// How many of the first items make a node of at most so many bytes; not less than a node must have.
+    pub(super) fn count_within(&self, bytes: usize) -> usize {
+        let least = if self.level > 0 { 2 } else { 1 };
+        let mut measure = Measure::default();
+        for index in 0..self.items.len() {
+            measure = self.measured(measure, 0, index);
+            if measure.bytes() > bytes && index >= least {
+                return index;
+            }
+        }
+        self.items.len()
+    }
+
+    /// The blocks of a node that has the first `count` items.
+    pub(super) fn blocks_of(&self, count: usize) -> usize {
+        self.measure_of(count).bytes().div_ceil(BLOCK_BYTES)
+    }
+
+    fn measure_of(&self, count: usize) -> Measure {
+        (0..count).fold(Measure::default(), |measure, index| self.measured(measure, 0, index))
+    }
+
+    /// Writes the node that has the first `count` items; what `out` has beyond it is zeros.
+    pub(super) fn encode(&self, count: usize, out: &mut [u8]) {
+        let measure = self.measure_of(count);
+        let wide = measure.is_wide();
+        let slots = HEADER_BYTES + count * HEAD_BYTES;
+        let slot_bytes = if wide { 8 } else { 4 };
+        let prefix = slots + count * slot_bytes;
+        let first = usize::from(self.level > 0);
+        let mut put = |offset: usize, field: &[u8]| out[offset..offset + field.len()].copy_from_slice(field);
+        put(0, &self.level.to_le_bytes());
+        put(2, &(if wide { WIDE } else { 0 }).to_le_bytes());
+        put(4, &(count as u32).to_le_bytes());
+        put(8, &(measure.bytes() as u32).to_le_bytes());
+        put(12, &(measure.prefix as u32).to_le_bytes());
+        if first < count {
+            put(prefix, &self.key(first)[..measure.prefix]);
+        }
+        let mut at = prefix + measure.prefix;
+        for (index, item) in self.items[..count].iter().enumerate() {
+            let rest = if index < first { &[][..] } else { &self.key(index)[measure.prefix..] };
+            put(HEADER_BYTES + index * HEAD_BYTES, &head_of(rest).to_le_bytes());
+            let slot = slots + index * slot_bytes;
+            if wide {
+                put(slot, &(at as u32).to_le_bytes());
+                put(slot + 4, &(rest.len() as u32 | u32::from(item.large) << 31).to_le_bytes());
+            } else {
+                put(slot, &(at as u16).to_le_bytes());
+                put(slot + 2, &(rest.len() as u16 | u16::from(item.large) << 15).to_le_bytes());
+            }
+            put(at, rest);
+            put(at + rest.len(), &self.bytes[item.value.clone()]);
+            at += rest.len() + item.value.len();
+        }
+    }
+
+    /// Removes the first `count` items, which make a node; returns its separator, and the entries below it.
+    pub(super) fn take(&mut self, count: usize) -> (Vec<u8>, u64) {
+        let entries = self.items[..count].iter().map(|item| item.entries).sum();
+        let rest_low = match self.items.get(count) {
+            Some(_) if self.level == 0 => separator(self.key(count - 1), self.key(count)).to_vec(),
+            _ => Vec::new(),
+        };
+        let low = std::mem::replace(&mut self.low, rest_low);
+        let low = if self.level == 0 { low } else { self.key(0).to_vec() };
+        let cut = self.items.get(count).map_or(self.bytes.len(), |item| item.key.start);
+        self.bytes.drain(..cut);
+        self.items.drain(..count);
+        for item in &mut self.items {
+            item.key = item.key.start - cut..item.key.end - cut;
+            item.value = item.value.start - cut..item.value.end - cut;
+        }
+        self.measure_again();
+        (low, entries)
+    }
+}
+
+fn common_bytes(one: &[u8], other: &[u8]) -> usize {
+    one.iter().zip(other).take_while(|(one, other)| one == other).count()
+}
+
+/// The shortest key that is greater than `before` and not greater than `after`.
+fn separator<'a>(before: &[u8], after: &'a [u8]) -> &'a [u8] {
+    &after[..(common_bytes(before, after) + 1).min(after.len())]
+}

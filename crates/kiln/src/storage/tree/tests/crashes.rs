@@ -1,0 +1,177 @@
+//! What is left when the power fails, or an operation.
+
+use super::*;
+use crate::device::{Fault, FaultKind, OperationKind};
+use crate::error::ErrorKind;
+
+/// Batches that make a tree of a few dozen blocks, with long values, and empty it again.
+fn batches() -> Vec<Batch> {
+    let random = &mut Random(3);
+    let mut batches = Vec::new();
+    let first = (0..400).map(|number| (key(number), Some(vec![number as u8; 60]))).collect();
+    batches.push(first);
+    for round in 0..4u8 {
+        let mut batch: Batch = (0..12).map(|_| (key(random.below(500)), Some(vec![round; 80]))).collect();
+        batch.insert(key(random.below(500)), Some(vec![round; 9000]));
+        for _ in 0..3 {
+            batch.insert(key(random.below(500)), None);
+        }
+        batches.push(batch);
+    }
+    batches.push((0..450).map(|number| (key(number), None)).collect());
+    batches
+}
+
+/// The map before each of the batches, and after all.
+fn maps(batches: &[Batch]) -> Vec<Map> {
+    let mut maps = vec![Map::new()];
+    for batch in batches {
+        let mut next = maps[maps.len() - 1].clone();
+        apply(batch, &mut next);
+        maps.push(next);
+    }
+    maps
+}
+
+/// Merges from `first` on until one fails; how many are done then.
+fn merge_from(tree: &Tree, batches: &[Batch], first: usize) -> usize {
+    for (number, batch) in batches.iter().enumerate().skip(first) {
+        if tree.merge(changes(batch), Some(number as u64 + 1)).is_err() {
+            return number;
+        }
+    }
+    batches.len()
+}
+
+/// The tree is whole, and that after `done` batches, or one more; returns which.
+fn assert_old_or_new(tree: &Arc<Tree>, maps: &[Map], done: usize) -> usize {
+    tree.check().unwrap();
+    let found = tree.settled_to() as usize;
+    assert!(found == done || found == done + 1, "{found} batches are there of {done}");
+    assert_same(tree, &maps[found]);
+    found
+}
+
+#[test]
+fn c4_c9_a_crash_at_any_step_of_a_merge_leaves_the_old_root_or_the_new_one() {
+    let batches = batches();
+    let maps = maps(&batches);
+    let (mut step, mut states_count) = (1, 0);
+    loop {
+        let device = SimulatedDevice::new(step);
+        device.crash_after(step);
+        let Ok(tree) = try_open(&device, CACHE_BYTES) else { unreachable!("opening takes no step") };
+        let done = merge_from(&tree, &batches, 0);
+        if !device.crashed() {
+            break;
+        }
+        let states = device.crash_states();
+        let exhaustive = states.unit_count() <= 3;
+        for choice in 0..if exhaustive { 1 << states.unit_count() } else { 10 } {
+            let after =
+                if exhaustive { states.after_crash_mask(choice) } else { states.after_crash_seeded(choice) };
+            states_count += 1;
+            let tree = Arc::new(try_open(&after, CACHE_BYTES).unwrap());
+            let found = assert_old_or_new(&tree, &maps, done);
+            if choice % 4 == 0 {
+                crash_again(&after, &batches, &maps, found, step * 31 + choice);
+            } else {
+                assert_eq!(merge_from(&tree, &batches, found), batches.len());
+                assert_same(&tree, &maps[batches.len()]);
+                tree.check().unwrap();
+            }
+        }
+        step += 1;
+    }
+    assert!(step > 50 && states_count > 300, "{step} steps, {states_count} states");
+}
+
+/// Goes on with what a crash has left until another one, of which nothing may have been lost either.
+fn crash_again(device: &SimulatedDevice, batches: &[Batch], maps: &[Map], found: usize, seed: u64) {
+    let tree = open(device, CACHE_BYTES);
+    device.crash_after(device.steps() + 1 + seed % 17);
+    let done = merge_from(&tree, batches, found);
+    let after = device.crash_states().after_crash_seeded(seed);
+    let tree = open(&after, CACHE_BYTES);
+    assert_old_or_new(&tree, maps, done);
+}
+
+#[test]
+fn c8_after_a_failed_write_or_sync_no_merge_succeeds_and_reads_go_on() {
+    let batches = batches();
+    let maps = maps(&batches);
+    let kinds = [FaultKind::EIO, FaultKind::ENOSPC, FaultKind::ShortWrite, FaultKind::FailedSyncThenSuccess];
+    for (index, kind) in kinds.into_iter().enumerate() {
+        for nth in 1.. {
+            let device = SimulatedDevice::new(nth);
+            let tree = open(&device, CACHE_BYTES);
+            device.inject(Fault { operation: OperationKind::Any, nth, kind, sticky: false });
+            let done = merge_from(&tree, &batches, 0);
+            if device.faults_fired() == 0 {
+                break;
+            }
+            if done == batches.len() {
+                // Cutting off the file's end has failed, which matters to nobody.
+                assert_same(&tree, &maps[done]);
+                continue;
+            }
+            assert_same(&tree, &maps[done]);
+            let root = tree.root();
+            let again = tree.merge(changes(&batches[done]), Some(done as u64 + 1));
+            match again {
+                Err(error) => assert_eq!(error.kind(), ErrorKind::Lost, "{error}"),
+                // What failed was not a write, nor a sync.
+                Ok(_) => assert_same(&tree, &maps[done + 1]),
+            }
+            let now = if tree.settled_to() == root.settled_to() { done } else { done + 1 };
+            assert_same(&tree, &maps[now]);
+            let states = device.crash_states();
+            for seed in 0..3 {
+                let after = states.after_crash_seeded(seed * 7 + index as u64);
+                assert_old_or_new(&open(&after, CACHE_BYTES), &maps, now);
+            }
+        }
+    }
+}
+
+#[test]
+fn c8_a_merge_that_finds_the_disk_full_can_be_tried_again() {
+    let device = SimulatedDevice::new(1);
+    let tree = open(&device, CACHE_BYTES);
+    let (small, mut map): (Batch, Map) =
+        ((0..100).map(|number| (key(number), Some(vec![1; 100]))).collect(), Map::new());
+    tree.merge(changes(&small), None).unwrap();
+    apply(&small, &mut map);
+    device.set_capacity(Some(device.used_bytes() + 10_000));
+    let large: Batch = (0..5000).map(|number| (key(number), Some(vec![2; 100]))).collect();
+    let error = tree.merge(changes(&large), None).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+    assert_same(&tree, &map);
+    device.set_capacity(None);
+    tree.merge(changes(&large), None).unwrap();
+    apply(&large, &mut map);
+    assert_same(&tree, &map);
+    tree.check().unwrap();
+}
+
+#[test]
+fn a_copy_is_the_root_that_was_copied() {
+    let device = SimulatedDevice::new(1);
+    let (tree, batches) = (open(&device, CACHE_BYTES), batches());
+    let maps = maps(&batches);
+    for done in 0..batches.len() {
+        let target = SimulatedDevice::new(2);
+        let root = tree.root();
+        assert_eq!(merge_from(&tree, &batches[..=done], done), done + 1);
+        let mut last = 0;
+        tree.copy_to(&root, &target, &mut |bytes| last = bytes).unwrap();
+        target.sync_directory().unwrap();
+        let copied =
+            open(&target.crash_states().after_crash(&mut |_| crate::device::Keep::Lost), CACHE_BYTES);
+        copied.check().unwrap();
+        assert_same(&copied, &maps[done]);
+        assert_eq!(copied.settled_to(), done as u64);
+        let bytes: usize = maps[done].iter().map(|(key, value)| key.len() + value.len()).sum();
+        assert_eq!(last, bytes as u64);
+    }
+}

@@ -1,0 +1,85 @@
+//! Tests of the whole tree, on the simulated device, against a `BTreeMap`.
+
+mod crashes;
+mod model;
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use super::{Cached, Change, Cursor, Direction, Tree};
+use crate::device::{Device, SimulatedDevice};
+
+type Map = BTreeMap<Vec<u8>, Vec<u8>>;
+/// What a merge is to do.
+type Batch = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
+
+const CACHE_BYTES: usize = 1 << 20;
+
+/// Numbers that a seed decides (splitmix64).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut next = self.0;
+        next = (next ^ (next >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        next = (next ^ (next >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (next ^ (next >> 31)) % end
+    }
+
+    fn one_in(&mut self, count: u64) -> bool {
+        self.below(count) == 0
+    }
+}
+
+fn open(device: &SimulatedDevice, cache_bytes: usize) -> Arc<Tree> {
+    Arc::new(try_open(device, cache_bytes).unwrap())
+}
+
+fn try_open(device: &SimulatedDevice, cache_bytes: usize) -> crate::error::Result<Tree> {
+    Tree::open(Arc::new(device.clone()) as Arc<dyn Device>, cache_bytes)
+}
+
+fn key(number: u64) -> Vec<u8> {
+    format!("key{number:08}").into_bytes()
+}
+
+fn changes(batch: &Batch) -> impl Iterator<Item = Change<'_>> {
+    batch.iter().map(|(key, value)| Change { key, value: value.as_deref() })
+}
+
+fn apply(batch: &Batch, map: &mut Map) {
+    for (key, value) in batch {
+        match value {
+            Some(value) => drop(map.insert(key.clone(), value.clone())),
+            None => drop(map.remove(key)),
+        }
+    }
+}
+
+/// Everything that a walk in one direction finds.
+fn walk(tree: &Arc<Tree>, direction: Direction) -> crate::error::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    let mut cursor = Cursor::new(tree, tree.root());
+    let (mut found, mut value) = (Vec::new(), Vec::new());
+    cursor.seek(Bound::Unbounded, direction)?;
+    while let Some(key) = cursor.key() {
+        let key = key.to_vec();
+        cursor.value_into(&mut value)?;
+        found.push((key, value.clone()));
+        cursor.step()?;
+    }
+    Ok(found)
+}
+
+/// The tree has exactly what the map has.
+fn assert_same(tree: &Arc<Tree>, map: &Map) {
+    let expected: Vec<_> = map.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
+    let found = walk(tree, Direction::Forwards).unwrap();
+    assert_eq!(found.len(), expected.len());
+    assert!(found == expected, "a walk finds something else");
+    let mut found = walk(tree, Direction::Backwards).unwrap();
+    found.reverse();
+    assert!(found == expected, "a walk backwards finds something else");
+    assert_eq!(tree.statistics().entries, map.len() as u64);
+}

@@ -1,0 +1,180 @@
+use super::*;
+
+fn value(random: &mut Random) -> Vec<u8> {
+    let bytes = match random.below(40) {
+        0 => random.below(20_000),
+        1 => 2048 + random.below(2),
+        2..8 => 0,
+        _ => random.below(300),
+    };
+    let first = random.below(256) as u8;
+    (0..bytes).map(|index| first.wrapping_add(index as u8)).collect()
+}
+
+fn some_key(random: &mut Random, numbers: u64) -> Vec<u8> {
+    let mut key = key(random.below(numbers));
+    if random.one_in(200) {
+        // Long, and most of it is common.
+        key.resize(random.below(super::super::node::KEY_BYTES_MAX as u64 - 100) as usize + 20, b'x');
+    }
+    if random.one_in(50) {
+        key.truncate(random.below(8) as usize);
+    }
+    key
+}
+
+fn some_batch(random: &mut Random, numbers: u64) -> Batch {
+    let mut batch = Batch::new();
+    let deletes = random.below(4);
+    for _ in 0..random.below(400) {
+        let is_delete = random.below(4) < deletes;
+        batch.insert(some_key(random, numbers), (!is_delete).then(|| value(random)));
+    }
+    if random.one_in(4) {
+        // A range that goes.
+        let from = random.below(numbers);
+        for number in from..(from + random.below(numbers / 2)).min(numbers) {
+            batch.insert(key(number), None);
+        }
+    }
+    batch
+}
+
+fn check_gets(tree: &Tree, map: &Map, random: &mut Random, numbers: u64) {
+    let mut found = Vec::new();
+    for _ in 0..200 {
+        let key = some_key(random, numbers);
+        let expected = map.get(&key);
+        match tree.get_cached(&key, &mut found) {
+            Cached::Found => assert_eq!(Some(&found), expected),
+            Cached::Absent => assert_eq!(None, expected),
+            Cached::Unknown => {}
+        }
+        assert_eq!(tree.get(&key, &mut found).unwrap(), expected.is_some());
+        assert!(expected.is_none_or(|expected| *expected == found));
+    }
+}
+
+fn check_seeks(tree: &Arc<Tree>, map: &Map, random: &mut Random, numbers: u64) {
+    let mut cursor = Cursor::new(tree, tree.root());
+    for _ in 0..100 {
+        let key = some_key(random, numbers);
+        let bound = if random.one_in(2) { Bound::Included(&key[..]) } else { Bound::Excluded(&key[..]) };
+        cursor.seek(bound, Direction::Forwards).unwrap();
+        let mut expected = map.range::<[u8], _>((bound, Bound::Unbounded));
+        for _ in 0..4 {
+            assert_eq!(cursor.key(), expected.next().map(|(key, _)| &key[..]));
+            cursor.step().unwrap();
+        }
+        cursor.seek(bound, Direction::Backwards).unwrap();
+        let mut expected = map.range::<[u8], _>((Bound::Unbounded, bound)).rev();
+        for _ in 0..4 {
+            assert_eq!(cursor.key(), expected.next().map(|(key, _)| &key[..]));
+            cursor.step().unwrap();
+        }
+        let to = some_key(random, numbers);
+        if key <= to {
+            let expected =
+                map.range::<[u8], _>((Bound::Included(&key[..]), Bound::Excluded(&to[..]))).count();
+            assert_eq!(tree.count_estimate(&key, Some(&to)).unwrap(), expected as u64);
+        }
+    }
+}
+
+fn model_run(seed: u64, cache_bytes: usize, numbers: u64, rounds: u64) {
+    let random = &mut Random(seed);
+    let device = SimulatedDevice::new(seed);
+    let (mut tree, mut map) = (open(&device, cache_bytes), Map::new());
+    let mut held = Vec::new();
+    for round in 1..=rounds {
+        let batch = some_batch(random, numbers);
+        let before = map.len();
+        apply(&batch, &mut map);
+        let merged = tree.merge(changes(&batch), Some(round)).unwrap();
+        let put = batch.values().filter(|value| value.is_some()).count() as u64;
+        assert_eq!(merged.put, put);
+        assert!(map.len() as u64 <= before as u64 + put - merged.deleted);
+        tree.check().unwrap();
+        check_gets(&tree, &map, random, numbers);
+        check_seeks(&tree, &map, random, numbers);
+        assert_same(&tree, &map);
+        assert_eq!(tree.settled_to(), round);
+        match random.below(4) {
+            0 => held.push((Arc::clone(&tree), tree.root(), map.clone())),
+            1 => held.clear(),
+            2 if held.is_empty() => {
+                drop(tree);
+                tree = open(&device, cache_bytes);
+                assert_same(&tree, &map);
+                tree.check().unwrap();
+            }
+            _ => {}
+        }
+        for (tree, root, map) in &held {
+            let mut value = Vec::new();
+            for (key, expected) in map {
+                assert!(tree.get_at(root, key, &mut value).unwrap(), "a held root has lost a key");
+                assert!(value == *expected, "a held root has another value");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_tree_is_what_a_map_is() {
+    for seed in 0..6 {
+        model_run(seed, CACHE_BYTES, 3000, 12);
+    }
+}
+
+#[test]
+fn the_tree_is_what_a_map_is_when_hardly_anything_fits_the_cache() {
+    for seed in 10..13 {
+        model_run(seed, 1 << 16, 3000, 12);
+    }
+}
+
+#[test]
+fn sorted_appends_leave_full_leaves() {
+    let device = SimulatedDevice::new(1);
+    let (tree, mut number) = (open(&device, CACHE_BYTES), 0);
+    for round in 0..200u64 {
+        let batch: Batch =
+            (0..1 + round % 70).map(|index| (key(number + index), Some(vec![7; 100]))).collect();
+        number += batch.len() as u64;
+        tree.merge(changes(&batch), None).unwrap();
+    }
+    let check = tree.check().unwrap();
+    assert_eq!(check.entries, number);
+    // 100 bytes of value, 8 of slot and head, and what keys differ in.
+    assert!(check.leaf_bytes < number * 125, "{} bytes for {number} entries", check.leaf_bytes);
+}
+
+#[test]
+fn space_is_reclaimed_and_the_file_shrinks() {
+    let device = SimulatedDevice::new(1);
+    let (tree, random) = (open(&device, CACHE_BYTES), &mut Random(5));
+    let all: Batch = (0..10_000).map(|number| (key(number), Some(vec![1; 100]))).collect();
+    tree.merge(changes(&all), None).unwrap();
+    let full = tree.statistics();
+    for _ in 0..60 {
+        let some: Batch = (0..50).map(|_| (key(random.below(10_000)), Some(vec![2; 100]))).collect();
+        tree.merge(changes(&some), None).unwrap();
+    }
+    let updated = tree.statistics();
+    assert!(updated.file_bytes < 2 * full.file_bytes, "{updated:?} {full:?}");
+    let held = tree.root();
+    let none: Batch = all.keys().map(|key| (key.clone(), None)).collect();
+    tree.merge(changes(&none), None).unwrap();
+    assert!(tree.is_empty());
+    assert!(tree.statistics().used_bytes > full.used_bytes, "a held root's blocks are in use");
+    let mut value = Vec::new();
+    assert!(tree.get_at(&held, &key(9_999), &mut value).unwrap());
+    drop(held);
+    tree.merge([].into_iter(), Some(9)).unwrap();
+    let empty = tree.statistics();
+    assert!(empty.file_bytes <= 256 << 10 && empty.used_bytes <= 64 << 10, "{empty:?}");
+    assert_eq!(device.bytes("tree").len() as u64, empty.file_bytes);
+    tree.check().unwrap();
+    assert_eq!(open(&device, CACHE_BYTES).settled_to(), 9);
+}

@@ -1,0 +1,210 @@
+//! The one that changes the tree: a merge from its beginning to the moment when its root is the newest.
+
+use std::sync::{Arc, Weak};
+
+use super::changes::Changes;
+use super::map::{self, PageEntry};
+use super::merge::{Merged, Merger};
+use super::output::{Output, step_bytes};
+use super::pages::{FILE, Pages, UNFINISHED};
+use super::reference::NodeReference;
+use super::root::{DirectoryReference, Root, Slots};
+use super::shared::{Shared, release};
+use super::space::{Bitmap, Space};
+use crate::device::{BLOCK_BYTES, Device, DeviceFile, OpenMode};
+use crate::error::{Error, ErrorKind, Result};
+
+/// What only merges use.
+pub(super) struct Writer {
+    space: Space,
+    /// Where the newest root's map is.
+    map: Vec<PageEntry>,
+    /// `None` before the first merge.
+    slots: Option<Slots>,
+    /// The file has its name.
+    is_named: bool,
+    /// Roots that somebody may hold.
+    roots: Vec<(u64, Weak<Root>)>,
+    file_bytes: u64,
+    /// A write or a sync failed.
+    failed: bool,
+}
+
+/// What a merge has made, durable and not yet published.
+struct Made {
+    root: Root,
+    map: Vec<PageEntry>,
+    merged: Merged,
+}
+
+impl Writer {
+    /// For a tree without a file.
+    pub(super) fn without_file() -> Writer {
+        Writer {
+            space: Space::new(Bitmap::default()),
+            map: Vec::new(),
+            slots: None,
+            is_named: false,
+            roots: Vec::new(),
+            file_bytes: 0,
+            failed: false,
+        }
+    }
+
+    /// For a tree that was opened.
+    pub(super) fn of_file(slots: Slots, used: Bitmap, map: Vec<PageEntry>, file_bytes: u64) -> Writer {
+        let slots = Some(slots);
+        let space = Space::new(used);
+        Writer { space, map, slots, is_named: true, file_bytes, ..Writer::without_file() }
+    }
+
+    /// Bytes of the file, and of the blocks that may not be written.
+    pub(super) fn sizes(&self) -> (u64, u64) {
+        (self.file_bytes, self.space.busy_count() * BLOCK_BYTES as u64)
+    }
+
+    /// Merges changes, and makes what comes out the newest root.
+    pub(super) fn merge(
+        &mut self,
+        pages: &Pages,
+        newest: &Shared<Root>,
+        changes: &mut dyn Changes,
+        settled_to: Option<u64>,
+    ) -> Result<Merged> {
+        if self.failed {
+            let what = format!("writing {} failed before; open the database again", pages.name);
+            return Err(Error::new(ErrorKind::Lost, what));
+        }
+        let old = newest.get_owned().unwrap_or_default();
+        self.remember(&old);
+        self.reclaim(pages, old.generation);
+        match self.make(pages, &old, changes, settled_to) {
+            Ok(made) => {
+                self.map = made.map;
+                let generation = made.root.generation;
+                self.space.commit(generation);
+                let replaced = newest.replace(Some(Arc::new(made.root)));
+                drop(old);
+                release(replaced);
+                self.reclaim(pages, generation);
+                self.cut_end();
+                Ok(made.merged)
+            }
+            Err(error) => {
+                self.space.roll_back();
+                Err(error)
+            }
+        }
+    }
+
+    /// Notes that somebody may hold a root.
+    fn remember(&mut self, root: &Arc<Root>) {
+        if self.roots.last().is_none_or(|(generation, _)| *generation != root.generation) {
+            self.roots.push((root.generation, Arc::downgrade(root)));
+        }
+    }
+
+    /// Frees what only roots needed that nobody holds any more. `newest` counts as held.
+    fn reclaim(&mut self, pages: &Pages, newest: u64) {
+        self.roots.retain(|(_, root)| root.strong_count() > 0);
+        let oldest = self.roots.first().map_or(newest, |(generation, _)| *generation);
+        let mut forgotten = Vec::new();
+        self.space.begin(oldest, |run| forgotten.extend(pages.cache.remove(run.block)));
+        release(forgotten);
+    }
+
+    /// Writes everything, and syncs it, root slots included.
+    fn make(
+        &mut self,
+        pages: &Pages,
+        old: &Root,
+        changes: &mut dyn Changes,
+        settled_to: Option<u64>,
+    ) -> Result<Made> {
+        if !pages.has_file() {
+            let file = create(&*pages.device).map_err(|error| self.fail(pages, error))?;
+            self.slots = Some(Slots::new(Arc::clone(&file)));
+            pages.set_file(file);
+        }
+        let file = pages.file().map_err(|error| self.fail(pages, error))?;
+        if let Some(slots) = &mut self.slots {
+            slots.make_certain(old).map_err(|error| fail(&mut self.failed, pages, error))?;
+        }
+        let mut output = Output::new(Arc::clone(file), &pages.name, &mut self.space, self.file_bytes);
+        let written = write(pages, &mut output, old, &self.map, changes);
+        self.file_bytes = output.file_bytes;
+        self.failed |= output.failed;
+        let Written { node, height, directory, map, mut merged } = written?;
+        let settled_to = settled_to.unwrap_or(old.settled_to);
+        let root = Root { generation: old.generation + 1, settled_to, height, node, directory };
+        if let Some(slots) = &mut self.slots {
+            slots.publish(&root).map_err(|error| fail(&mut self.failed, pages, error))?;
+        }
+        merged.bytes += 2 * BLOCK_BYTES as u64;
+        if !self.is_named {
+            let device = &*pages.device;
+            let named = device.rename(UNFINISHED, FILE).and_then(|()| device.sync_directory());
+            named.map_err(|error| self.fail(pages, error))?;
+            self.is_named = true;
+        }
+        Ok(Made { root, map, merged })
+    }
+
+    fn fail(&mut self, pages: &Pages, error: std::io::Error) -> Error {
+        fail(&mut self.failed, pages, error)
+    }
+
+    /// Cuts off the file's end, if there is much of it that nothing needs.
+    fn cut_end(&mut self) {
+        let end = self.space.end() * BLOCK_BYTES as u64;
+        let kept = end.next_multiple_of(step_bytes(end));
+        if kept + step_bytes(end) < self.file_bytes
+            && let Some(slots) = &self.slots
+        {
+            // It is of no consequence whether that succeeds: the file is as long as it was, or as it shall be.
+            if slots.file().truncate(kept).is_ok() {
+                self.file_bytes = kept;
+            }
+        }
+    }
+}
+
+/// Notes a failure, which is final.
+fn fail(failed: &mut bool, pages: &Pages, error: std::io::Error) -> Error {
+    *failed = true;
+    Error::io(format_args!("writing {}", pages.name), error)
+}
+
+/// A new, empty file, under the name that files have that are not finished.
+fn create(device: &dyn Device) -> std::io::Result<Arc<dyn DeviceFile>> {
+    if device.list()?.iter().any(|name| name == UNFINISHED) {
+        device.remove(UNFINISHED)?;
+    }
+    device.open(UNFINISHED, OpenMode::Create)
+}
+
+/// What a root refers to, written and synced.
+pub(super) struct Written {
+    pub(super) node: NodeReference,
+    pub(super) height: u16,
+    pub(super) directory: DirectoryReference,
+    map: Vec<PageEntry>,
+    merged: Merged,
+}
+
+/// Writes the nodes, values and map of the next root, and syncs them.
+pub(super) fn write(
+    pages: &Pages,
+    output: &mut Output<'_>,
+    old: &Root,
+    map: &[PageEntry],
+    changes: &mut dyn Changes,
+) -> Result<Written> {
+    let mut merger = Merger::new(pages, output);
+    let (node, height) = merger.run(old, changes)?;
+    let mut merged = merger.merged;
+    let (directory, map) = map::write(output, (&old.directory, map))?;
+    output.sync()?;
+    merged.bytes = output.bytes;
+    Ok(Written { node, height, directory, map, merged })
+}
