@@ -195,6 +195,7 @@ impl Tree {
             else {
                 return Cached::Unknown;
             };
+            node.prefetch_search();
             if level > 0 {
                 reference = node.child(node.child_index(key));
                 level -= 1;

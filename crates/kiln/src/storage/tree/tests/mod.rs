@@ -1,7 +1,9 @@
 //! Tests of the whole tree, on the simulated device, against a `BTreeMap`.
 
 mod crashes;
+mod damage;
 mod model;
+mod threads;
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
