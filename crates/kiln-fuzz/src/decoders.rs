@@ -98,6 +98,17 @@ pub(crate) fn extent(input: &[u8]) {
     assert_eq!(fuzzing::extent(&encoded).as_ref(), Ok(&encoded));
 }
 
+/// What a node's keys come to at most, when each has the prefix.
+const NODE_WHOLE: usize = 4 << 20;
+
+/// A node of a settled tree. Its checksum is its parent's matter.
+pub(crate) fn node(input: &[u8]) {
+    let room = vec![0; input.len() + NODE_WHOLE];
+    if let Ok(encoded) = bounded(&room, TIMES, || fuzzing::tree_node(input)) {
+        assert_eq!(fuzzing::tree_node(&encoded).as_ref(), Ok(&encoded));
+    }
+}
+
 /// The smallest segment there is.
 const SEGMENT: usize = 16 << 10;
 const DATABASE: u128 = 7;

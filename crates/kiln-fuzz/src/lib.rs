@@ -4,7 +4,7 @@
 //! `fuzz/`; the test `corpus` runs each over the inputs that were kept, so that they are tried without a fuzzer, too.
 //!
 //! ```text
-//!  decoders   superblock, checkpoint, seal, extent, reader, catalog, sessions      image, log   whole databases
+//!  decoders   superblock, checkpoint, seal, extent, reader, catalog, sessions, node      image, log   whole databases
 //!  resp       requests in pieces     commands   a connection   import       JSON lines
 //!  format     the format written down a second time            examine      what must hold of a database
 //! ```
@@ -40,6 +40,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "reader", run: decoders::reader },
     Target { name: "catalog", run: decoders::catalog },
     Target { name: "sessions", run: decoders::sessions },
+    Target { name: "node", run: decoders::node },
     Target { name: "image", run: image::image },
     Target { name: "log", run: log::log },
     Target { name: "resp", run: resp::resp },

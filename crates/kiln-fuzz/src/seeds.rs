@@ -30,6 +30,7 @@ pub fn write(directory: &Path) -> io::Result<()> {
             seeds.add("reader", &[&[0, 4], &segment[..segment.len().min(12 << 10)]].concat())?;
         }
     }
+    seeds.nodes().map_err(io::Error::other)?;
     seeds.texts()
 }
 
@@ -69,6 +70,30 @@ impl Seeds<'_> {
                 }
             }
             at += length;
+        }
+        Ok(())
+    }
+
+    /// Leaves and inner nodes: keys with and without a common beginning, long ones, values of all lengths.
+    fn nodes(&mut self) -> kiln::Result<()> {
+        let number = |number: usize| format!("key{number:06}").into_bytes();
+        let mut entries: Vec<_> = (0..300).map(|index| (number(index), vec![7; index % 90])).collect();
+        entries.push((number(300), vec![1; 5000]));
+        entries.push((vec![b'x'; 40_000], vec![2; 10]));
+        entries.push((vec![b'x'; 40_001], Vec::new()));
+        entries.push((vec![0xFF], vec![3; 2000]));
+        let file = kiln::fuzzing::tree_of(&entries)?;
+        for blocks in [1, 2, 3, 11, 12, 21, 22] {
+            for start in (2 * BLOCK..file.len()).step_by(BLOCK) {
+                if let Some(node) = file.get(start..start + blocks * BLOCK)
+                    && kiln::fuzzing::tree_node(node).is_ok()
+                {
+                    // Zeros at the end are part of a node, and of no interest.
+                    let end = node.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+                    self.add("node", &node[..end.max(16)])
+                        .map_err(|error| kiln::Error::caller(error.to_string()))?;
+                }
+            }
         }
         Ok(())
     }

@@ -19,6 +19,7 @@ use crate::storage::record_reader::{Cursor, RecordReader};
 use crate::storage::seal::Seal;
 use crate::storage::segments::{self, Segments};
 use crate::storage::superblock::{self, CheckpointName, SuperblockFile};
+use crate::storage::tree::{self, Change, Tree};
 
 /// The slot that counts of a file with both slots of a superblock.
 ///
@@ -163,4 +164,26 @@ pub fn serial(value: &[u8]) -> Option<u64> {
 /// The first and the last version in the record of a loss.
 pub fn loss(key: &[u8], value: &[u8]) -> Option<(u64, u64)> {
     losses::decode_loss(key, value)
+}
+
+/// A node of a settled tree, as a merge would write it.
+///
+/// # Errors
+/// What is wrong with it.
+///
+/// # Panics
+/// If a search in it does not find what is there, or what would be written is another one.
+pub fn tree_node(bytes: &[u8]) -> Result<Vec<u8>, &'static str> {
+    tree::fuzzed::again(bytes)
+}
+
+/// The file of a settled tree with these keys and values, which ascend.
+///
+/// # Errors
+/// As making it.
+pub fn tree_of(entries: &[(Vec<u8>, Vec<u8>)]) -> Result<Vec<u8>> {
+    let disk = Arc::new(SimulatedDevice::new(0));
+    let tree = Tree::open(disk.clone(), 0)?;
+    tree.merge(entries.iter().map(|(key, value)| Change { key, value: Some(value) }), None)?;
+    Ok(disk.bytes(tree::FILE))
 }

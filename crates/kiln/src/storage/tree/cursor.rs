@@ -1,7 +1,8 @@
 //! Walks over the keys of a root, both ways.
 //!
 //! Between two steps a cursor holds its root, the leaf it is in, and the nodes above, all of which never change: no lock, and no pin. Where the
-//! leaves it comes to are not in memory, it reads a growing number of those that follow at once.
+//! leaves it comes to are not in memory, it reads a growing number of those that follow at once, and keeps them to itself if the cache is full: a
+//! long walk would otherwise replace what others look for.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -35,6 +36,8 @@ pub(crate) struct Cursor {
     key: Vec<u8>,
     /// How many leaves to read when the next one is not in memory.
     ahead: usize,
+    /// Leaves that have been read and are to come, the next one last.
+    read: Vec<Arc<Node>>,
     queue: Queue,
 }
 
@@ -48,6 +51,7 @@ impl Cursor {
             path: Vec::new(),
             key: Vec::new(),
             ahead: 1,
+            read: Vec::new(),
             queue: Queue::default(),
         }
     }
@@ -59,6 +63,7 @@ impl Cursor {
     pub(crate) fn seek(&mut self, bound: Bound<&[u8]>, direction: Direction) -> Result<()> {
         self.direction = direction;
         self.ahead = 1;
+        self.read.clear();
         self.path.clear();
         let found = self.find(bound);
         self.settle(found)
@@ -135,7 +140,13 @@ impl Cursor {
     /// Goes down to the first entry below a node, in the cursor's direction.
     fn go_down(&mut self, mut reference: NodeReference, mut level: u16) -> Result<()> {
         loop {
-            let node = self.tree.pages.node(&reference, level)?;
+            let node = match self
+                .read
+                .pop_if(|node| (node.block, node.checksum) == (reference.block, reference.checksum))
+            {
+                Some(node) => node,
+                None => self.tree.pages.node(&reference, level)?,
+            };
             let index = match self.direction {
                 Direction::Forwards => 0,
                 Direction::Backwards => node.count() - 1,
@@ -178,14 +189,24 @@ impl Cursor {
     /// If the leaf that comes next is not in memory, reads it together with those behind it.
     fn read_ahead(&mut self, next: NodeReference) -> Result<()> {
         let Some((parent, index)) = self.path.last() else { return Ok(()) };
-        if self.ahead > 1 && self.tree.pages.cache.get(&next).is_none() {
-            let leaves: Vec<_> = match self.direction {
+        let cache = &self.tree.pages.cache;
+        if !self.read.is_empty() || cache.get(&next).is_some() {
+            return Ok(());
+        }
+        if self.ahead > 1 {
+            let mut leaves: Vec<_> = match self.direction {
                 Direction::Forwards => parent.children(*index).take(self.ahead).collect(),
                 Direction::Backwards => {
                     (0..=*index).rev().take(self.ahead).map(|index| parent.child(index)).collect()
                 }
             };
-            self.tree.pages.nodes(&mut self.queue, &leaves, 0)?;
+            leaves.reverse();
+            self.read = self.tree.pages.read_nodes(&mut self.queue, &leaves, 0)?;
+            for node in &self.read {
+                if cache.has_room(node.memory_bytes()) {
+                    cache.insert(Arc::clone(node));
+                }
+            }
         }
         self.ahead = (self.ahead * 2).min(AHEAD_MAX);
         Ok(())

@@ -147,9 +147,8 @@ impl<'a, 'o> Merger<'a, 'o> {
         });
         let touched = touched.iter().map(|&index| node.child(index));
         let cold: Vec<_> = touched.filter(|child| self.pages.cache.get(child).is_none()).collect();
-        for (reference, bytes) in cold.iter().zip(self.pages.read_many(&mut self.queue, &cold)?) {
-            let node = self.pages.check_level(self.pages.decode(reference, &bytes)?, 0)?;
-            self.ahead.insert(reference.block, node);
+        for node in self.pages.read_nodes(&mut self.queue, &cold, 0)? {
+            self.ahead.insert(node.block, node);
         }
         Ok(())
     }
@@ -224,7 +223,7 @@ impl<'a, 'o> Merger<'a, 'o> {
 
     /// Writes nodes as long as there is enough for two.
     fn write_full(&mut self, level: u16) -> Result<()> {
-        while self.level(level).node_bytes() > 2 * NODE_BYTES {
+        while self.level(level).is_enough_for_two(NODE_BYTES) {
             let pending = self.level(level);
             let count = pending.count_within(NODE_BYTES);
             if count == pending.count() {
@@ -256,10 +255,10 @@ impl<'a, 'o> Merger<'a, 'o> {
 
     /// Writes a node with the first `count` of what is pending on a level, and tells the level above.
     fn write(&mut self, level: u16, count: usize) -> Result<()> {
-        let pending = &self.levels[usize::from(level)];
-        let blocks = pending.blocks_of(count);
+        let made = self.levels[usize::from(level)].node(count);
+        let blocks = made.blocks();
         let block = self.output.take(blocks)?;
-        let checksum = self.output.put(block, blocks, |out| pending.encode(count, out))?;
+        let checksum = self.output.put(block, blocks, |out| made.encode(out))?;
         let bytes = blocks * BLOCK_BYTES;
         if level > 0 || self.is_warm || self.pages.cache.has_room(bytes as u64) {
             let node = Node::decode(block, checksum, self.output.last(blocks));

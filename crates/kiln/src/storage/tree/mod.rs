@@ -28,6 +28,8 @@ mod changes;
 mod check;
 mod copy;
 mod cursor;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzed;
 mod map;
 mod merge;
 mod node;
@@ -47,7 +49,7 @@ use std::sync::Arc;
 use cache::Cache;
 use changes::Given;
 use node::ValueIn;
-use pages::{FILE, Pages};
+use pages::Pages;
 use root::Slots;
 use shared::Shared;
 use writer::Writer;
@@ -56,6 +58,7 @@ pub(crate) use changes::Change;
 pub(crate) use check::TreeCheck;
 pub(crate) use cursor::{Cursor, Direction};
 pub(crate) use merge::Merged;
+pub(crate) use pages::FILE;
 pub(crate) use root::Root;
 
 /// Where the fields of each structure are, by its heading in `docs/format.md`.

@@ -26,6 +26,8 @@ pub(super) const WIDE: u16 = 1;
 const PREFETCH_BYTES_MAX: usize = 1 << 10;
 /// The longest key.
 pub(super) const KEY_BYTES_MAX: usize = (64 << 10) + 4;
+/// What a node's prefix comes to at most, once for each of its keys.
+pub(super) const PREFIXES_BYTES_MAX: usize = 4 << 20;
 /// Levels that a tree has at most, were each inner node to have two children only.
 pub(super) const HEIGHT_MAX: u16 = 64;
 #[cfg(test)]
@@ -102,7 +104,8 @@ impl Node {
             return Err("a node of a kind that is not known");
         }
         let per_entry = HEAD_BYTES + if wide { 8 } else { 4 };
-        if count == 0 || count > bytes.len() / per_entry || prefix_bytes > KEY_BYTES_MAX {
+        let is_possible = count > 0 && count <= bytes.len() / per_entry && prefix_bytes <= KEY_BYTES_MAX;
+        if !is_possible || count * prefix_bytes > PREFIXES_BYTES_MAX {
             return Err("a node with an impossible number of entries, or prefix");
         }
         let slots = HEADER_BYTES + count * HEAD_BYTES;

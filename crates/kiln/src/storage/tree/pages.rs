@@ -71,14 +71,8 @@ impl Pages {
 
     fn read_node(&self, reference: &NodeReference, level: u16) -> Result<Arc<Node>> {
         let bytes = self.read(reference.block, reference.blocks.into())?;
-        self.take_node(reference, level, &bytes)
-    }
-
-    /// Checks, and keeps, a node that has been read.
-    fn take_node(&self, reference: &NodeReference, level: u16, bytes: &[u8]) -> Result<Arc<Node>> {
         self.cache.note_miss();
-        let node = self.decode(reference, bytes)?;
-        let node = self.check_level(node, level)?;
+        let node = self.check_level(self.decode(reference, &bytes)?, level)?;
         self.cache.insert(Arc::clone(&node));
         Ok(node)
     }
@@ -118,21 +112,19 @@ impl Pages {
         }
     }
 
-    /// Reads nodes of one level, many at a time, and keeps them. Those that are in memory are not read.
-    pub(super) fn nodes(
+    /// Reads nodes of one level, many at a time. They do not go into the cache, and are not looked for there.
+    pub(super) fn read_nodes(
         &self,
         queue: &mut Queue,
         references: &[NodeReference],
         level: u16,
     ) -> Result<Vec<Arc<Node>>> {
-        let mut nodes: Vec<Option<Arc<Node>>> =
-            references.iter().map(|reference| self.cache.get(reference)).collect();
-        let missing: Vec<usize> = (0..nodes.len()).filter(|&index| nodes[index].is_none()).collect();
-        self.read_each(queue, references, &missing, &mut |index, bytes| {
-            nodes[index] = Some(self.take_node(&references[index], level, bytes)?);
-            Ok(())
-        })?;
-        nodes.into_iter().flatten().map(|node| self.check_level(node, level)).collect()
+        let buffers = self.read_many(queue, references)?;
+        let decoded = references.iter().zip(&buffers).map(|(reference, bytes)| {
+            self.cache.note_miss();
+            self.check_level(self.decode(reference, bytes)?, level)
+        });
+        decoded.collect()
     }
 
     /// Reads whole blocks at many places at once.
@@ -142,45 +134,27 @@ impl Pages {
         references: &[NodeReference],
     ) -> Result<Vec<AlignedBuffer>> {
         let mut buffers = vec![AlignedBuffer::default(); references.len()];
-        let all: Vec<usize> = (0..references.len()).collect();
-        self.read_each(queue, references, &all, &mut |index, bytes| {
-            buffers[index] = std::mem::take(bytes);
-            Ok(())
-        })?;
-        Ok(buffers)
-    }
-
-    /// Shows the contents of those places that are wanted, as they come.
-    fn read_each(
-        &self,
-        queue: &mut Queue,
-        references: &[NodeReference],
-        wanted: &[usize],
-        visit: &mut dyn FnMut(usize, &mut AlignedBuffer) -> Result<()>,
-    ) -> Result<()> {
-        let done = self.read_in_flight(queue, references, wanted, visit);
+        let done = self.read_in_flight(queue, references, &mut buffers);
         if done.is_err() {
             // What is still in flight is of no use to who asks next.
             queue.0 = None;
         }
-        done
+        done.map(|()| buffers)
     }
 
     fn read_in_flight(
         &self,
         queue: &mut Queue,
         references: &[NodeReference],
-        wanted: &[usize],
-        visit: &mut dyn FnMut(usize, &mut AlignedBuffer) -> Result<()>,
+        buffers: &mut [AlignedBuffer],
     ) -> Result<()> {
         let failed = |error| Error::io(format_args!("reading {}", self.name), error);
-        let mut next = wanted.iter();
+        let mut next = references.iter().enumerate();
         let mut in_flight = 0;
         loop {
             while in_flight < READS_IN_FLIGHT_MAX
-                && let Some(&index) = next.next()
+                && let Some((index, reference)) = next.next()
             {
-                let reference = &references[index];
                 queue.get(&*self.device).submit(QueuedRead {
                     file: Arc::clone(self.file().map_err(failed)?),
                     offset: reference.block * BLOCK_BYTES as u64,
@@ -193,11 +167,11 @@ impl Pages {
                 return Ok(());
             }
             let done = queue.get(&*self.device).wait();
-            let mut done = done.ok_or_else(|| failed(io::ErrorKind::Other.into()))?;
+            let done = done.ok_or_else(|| failed(io::ErrorKind::Other.into()))?;
             in_flight -= 1;
             let index = done.token as usize;
             self.check_read(references[index].block, done.buffer.len(), done.outcome)?;
-            visit(index, &mut done.buffer)?;
+            buffers[index] = done.buffer;
         }
     }
 

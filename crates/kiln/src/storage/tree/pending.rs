@@ -6,6 +6,10 @@ use super::node::{HEAD_BYTES, HEADER_BYTES, Node, ValueIn, WIDE, head_of};
 use super::reference::NodeReference;
 use crate::device::BLOCK_BYTES;
 
+/// What a node's keys and values come to at most without the prefix taken out, so that what has few bytes does not stand for many; but for
+/// what one entry more may have.
+const WHOLE_BYTES_MAX: usize = 1 << 20;
+
 /// An entry of a leaf, or a child of an inner node.
 struct Item {
     key: Range<usize>,
@@ -69,6 +73,11 @@ impl Pending {
         self.whole.bytes()
     }
 
+    /// Whether that is more than two nodes of so many bytes have.
+    pub(super) fn is_enough_for_two(&self, bytes: usize) -> bool {
+        self.node_bytes() > 2 * bytes || self.whole.bytes > 2 * WHOLE_BYTES_MAX
+    }
+
     /// Adds an entry of a leaf.
     pub(super) fn push_entry(&mut self, key: &[u8], value: &[u8], large: bool) {
         self.push(key, value, large, 1, false);
@@ -85,7 +94,7 @@ impl Pending {
         self.bytes.extend_from_slice(value);
         let (key, value) = (start..start + key.len(), start + key.len()..self.bytes.len());
         self.items.push(Item { key, value, large, entries, fresh });
-        self.whole = self.measured(self.whole, 0, self.items.len() - 1);
+        self.whole = self.measured(self.whole, self.items.len() - 1);
     }
 
     /// Adds all that a node of this level has, whose separator is `low`.
@@ -134,13 +143,13 @@ impl Pending {
         &self.bytes[self.items[index].key.clone()]
     }
 
-    /// The measure of a node that begins with `first`, when `index` joins it.
-    fn measured(&self, before: Measure, first: usize, index: usize) -> Measure {
+    /// The measure of a node of what is before an item, when that joins it.
+    fn measured(&self, before: Measure, index: usize) -> Measure {
         let item = &self.items[index];
         let mut after = Measure { count: before.count + 1, ..before };
         after.bytes += item.value.len();
         // An inner node's first key is not stored.
-        let begin = first + usize::from(self.level > 0);
+        let begin = usize::from(self.level > 0);
         if index < begin {
             return after;
         }
@@ -155,36 +164,41 @@ impl Pending {
     fn measure_again(&mut self) {
         let mut whole = Measure::default();
         for index in 0..self.items.len() {
-            whole = self.measured(whole, 0, index);
+            whole = self.measured(whole, index);
         }
         self.whole = whole;
     }
 
     /// How many of the first items make a node of at most so many bytes; not less than a node must have.
     pub(super) fn count_within(&self, bytes: usize) -> usize {
+        if self.whole.bytes() <= bytes && self.whole.bytes <= WHOLE_BYTES_MAX {
+            return self.items.len();
+        }
         let least = if self.level > 0 { 2 } else { 1 };
         let mut measure = Measure::default();
         for index in 0..self.items.len() {
-            measure = self.measured(measure, 0, index);
-            if measure.bytes() > bytes && index >= least {
+            measure = self.measured(measure, index);
+            if (measure.bytes() > bytes || measure.bytes > WHOLE_BYTES_MAX) && index >= least {
                 return index;
             }
         }
         self.items.len()
     }
 
-    /// The blocks of a node that has the first `count` items.
-    pub(super) fn blocks_of(&self, count: usize) -> usize {
-        self.measure_of(count).bytes().div_ceil(BLOCK_BYTES)
-    }
-
     fn measure_of(&self, count: usize) -> Measure {
-        (0..count).fold(Measure::default(), |measure, index| self.measured(measure, 0, index))
+        if count == self.items.len() {
+            return self.whole;
+        }
+        (0..count).fold(Measure::default(), |measure, index| self.measured(measure, index))
     }
 
-    /// Writes the node that has the first `count` items; what `out` has beyond it is zeros.
-    pub(super) fn encode(&self, count: usize, out: &mut [u8]) {
-        let measure = self.measure_of(count);
+    /// The node that has the first `count` items, to be written.
+    pub(super) fn node(&self, count: usize) -> PendingNode<'_> {
+        PendingNode { pending: self, count, measure: self.measure_of(count) }
+    }
+
+    /// Writes a node; what `out` has beyond it is zeros.
+    fn encode(&self, count: usize, measure: &Measure, out: &mut [u8]) {
         let wide = measure.is_wide();
         let slots = HEADER_BYTES + count * HEAD_BYTES;
         let slot_bytes = if wide { 8 } else { 4 };
@@ -227,6 +241,12 @@ impl Pending {
         let low = std::mem::replace(&mut self.low, rest_low);
         let low = if self.level == 0 { low } else { self.key(0).to_vec() };
         let cut = self.items.get(count).map_or(self.bytes.len(), |item| item.key.start);
+        if count == self.items.len() {
+            self.items.clear();
+            self.bytes.clear();
+            self.whole = Measure::default();
+            return (low, entries);
+        }
         self.bytes.drain(..cut);
         self.items.drain(..count);
         for item in &mut self.items {
@@ -235,6 +255,25 @@ impl Pending {
         }
         self.measure_again();
         (low, entries)
+    }
+}
+
+/// A node that is made of what is pending.
+pub(super) struct PendingNode<'a> {
+    pending: &'a Pending,
+    count: usize,
+    measure: Measure,
+}
+
+impl PendingNode<'_> {
+    /// The blocks that it takes.
+    pub(super) fn blocks(&self) -> usize {
+        self.measure.bytes().div_ceil(BLOCK_BYTES)
+    }
+
+    /// Writes it to zeroed blocks.
+    pub(super) fn encode(&self, out: &mut [u8]) {
+        self.pending.encode(self.count, &self.measure, out);
     }
 }
 
