@@ -175,3 +175,37 @@ fn a_copy_is_the_root_that_was_copied() {
         assert_eq!(last, bytes as u64);
     }
 }
+
+/// Who opens the tree after a kill sees a root slot that was written and never synced. The blocks of the root before it, which may be the
+/// durable one, must not be written over until that is settled.
+#[test]
+fn c4_a_root_that_was_not_durable_when_the_process_died_is_made_so_before_its_blocks_are_used() {
+    let batches = batches();
+    let maps = maps(&batches);
+    let mut tried = 0;
+    for nth in 1.. {
+        let device = SimulatedDevice::new(nth);
+        let tree = open(&device, CACHE_BYTES);
+        device.inject(Fault { operation: OperationKind::Sync, nth, kind: FaultKind::EIO, sticky: true });
+        let done = merge_from(&tree, &batches, 0);
+        drop(tree);
+        if device.faults_fired() == 0 {
+            break;
+        }
+        device.clear_faults();
+        let tree = open(&device, CACHE_BYTES);
+        let found = tree.settled_to() as usize;
+        device.crash_after(device.steps() + 4);
+        merge_from(&tree, &batches, found);
+        let states = device.crash_states();
+        for seed in 0..12 {
+            let after = open(&states.after_crash_seeded(seed), CACHE_BYTES);
+            let survived = after.settled_to() as usize;
+            assert!(survived >= done, "{survived} of {done}");
+            after.check().unwrap();
+            assert_same(&after, &maps[survived]);
+            tried += 1;
+        }
+    }
+    assert!(tried > 100, "{tried}");
+}
