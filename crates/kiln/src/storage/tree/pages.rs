@@ -36,7 +36,9 @@ impl Pages {
 
     /// Of a file that is written once, with everything in it.
     pub(super) fn of_copy(device: Arc<dyn Device>, name: String, file: Arc<dyn DeviceFile>) -> Pages {
-        Pages { device, name, file: OnceLock::from(file), cache: Cache::new(0) }
+        let pages = Pages { device, name, file: OnceLock::new(), cache: Cache::new(0) };
+        pages.set_file(file);
+        pages
     }
 
     /// The file; what refers to something in it has been read from it, or written to it.
