@@ -33,11 +33,15 @@ pub(crate) fn stat(dir: &Path) -> Result<(), Failure> {
     println!("log           {} ({}..{})", ByteSize(log_bytes), statistics.log_begin, statistics.log_tail);
     println!("live          about {}", ByteSize(statistics.live_bytes));
     println!("disk          {}", ByteSize(statistics.disk_bytes));
+    if statistics.tree_bytes > 0 {
+        println!("settled       {} rows, {}", statistics.settled_rows, ByteSize(statistics.tree_bytes));
+    }
     let index_bytes = statistics.hash_index_bytes + statistics.ordered_index_bytes;
     println!(
-        "memory        log {}, read cache {}, indexes {}",
+        "memory        log {}, read cache {}, pages {}, indexes {}",
         ByteSize(statistics.ring_bytes),
         ByteSize(statistics.read_cache_bytes),
+        ByteSize(statistics.page_cache_bytes),
         ByteSize(index_bytes)
     );
     match statistics.checkpoint_age {

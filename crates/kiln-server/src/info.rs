@@ -100,6 +100,8 @@ fn persistence(shared: &Shared, text: &mut String) {
     line(text, "segments_compacted", statistics.segments_compacted);
     line(text, "records_rewritten", statistics.records_rewritten);
     line(text, "bytes_rewritten", statistics.bytes_rewritten);
+    line(text, "settled_rows", statistics.settled_rows);
+    line(text, "tree_bytes", statistics.tree_bytes);
     line(text, "checkpoints", statistics.checkpoints);
     line(text, "checkpoint_bytes", statistics.checkpoint_bytes);
     line(text, "checkpoint_age_ms", statistics.checkpoint_age.map_or(0, ms));

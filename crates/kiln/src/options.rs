@@ -17,6 +17,9 @@ const CACHE_PART: u64 = 8;
 /// At least this part of the memory is the log's.
 const LOG_PART: u64 = 4;
 
+/// Pages of what has settled may take as much as such a part of the memory, besides.
+const PAGES_PART: u64 = 4;
+
 /// Compacting for less would write more than ten times what the application does.
 const SPACE_AMPLIFICATION_MIN: f64 = 1.1;
 
@@ -39,6 +42,7 @@ pub struct Options {
     pub(crate) background: bool,
     pub(crate) space_amplification: f64,
     pub(crate) checkpoint_log_bytes: u64,
+    pub(crate) settle_log_bytes: u64,
     pub(crate) create: bool,
     pub(crate) recovery: Division,
     transaction_entries: usize,
@@ -57,6 +61,7 @@ impl Default for Options {
             background: true,
             space_amplification: 2.0,
             checkpoint_log_bytes: 128 << 20,
+            settle_log_bytes: 64 << 20,
             create: true,
             recovery: Division::default(),
             transaction_entries: 1 << 20,
@@ -98,7 +103,8 @@ impl Options {
     /// to is written anew at the log's end, so that no update meets it on disk. That costs up to three bytes of log for each of the
     /// application's, and mostly much less. [`space_amplification`](Self::space_amplification) of infinity turns it off.
     ///
-    /// The indexes come on top: about 20 bytes for each key, and about 70 more for each key of a table;
+    /// The indexes come on top: about 20 bytes for each key, and about 70 more for each key of a table that has not
+    /// [settled](Self::settle_log_bytes); and where something has settled up to a quarter of the memory for the tree's pages.
     /// [`Statistics`](crate::Statistics) tells what each part takes. More memory means fewer reads from disk; durability does
     /// not depend on it.
     pub fn memory(mut self, bytes: u64) -> Options {
@@ -161,6 +167,16 @@ impl Options {
     /// Without background threads it is [`persist`](crate::Kiln::persist) that takes it.
     pub fn checkpoint_log_bytes(mut self, bytes: u64) -> Options {
         self.checkpoint_log_bytes = bytes;
+        self
+    }
+
+    /// When so much of the log has left memory, and a quarter as much as has settled before, rows of tables
+    /// settle: in the background they move from the log into a B+-tree on disk, and leave the indexes in memory. Default 64 MiB;
+    /// 0: only when [`settle`](crate::Kiln::settle) is called. A smaller bound keeps the indexes smaller, and writes more: a
+    /// row that settles alone takes a whole leaf of the tree with it. Durability does not depend on it.
+    /// Without background threads it is [`persist`](crate::Kiln::persist) that settles.
+    pub fn settle_log_bytes(mut self, bytes: u64) -> Options {
+        self.settle_log_bytes = bytes;
         self
     }
 
@@ -232,6 +248,11 @@ impl Options {
             return Err(Error::input("the window must be longer than 0; use safe commits to risk nothing"));
         }
         Kiln::open_with(self, device)
+    }
+
+    /// Memory for pages of what has settled.
+    pub(crate) fn page_cache_bytes(&self) -> usize {
+        usize::try_from(self.memory / PAGES_PART).unwrap_or(usize::MAX)
     }
 
     /// The part of the memory that holds the log's tail.

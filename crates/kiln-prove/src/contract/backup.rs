@@ -28,6 +28,9 @@ fn filled(disk: &SimulatedDevice) -> Kiln {
         if number % 30 == 0 {
             db.persist().unwrap();
         }
+        if number == 350 {
+            assert!(db.settle().unwrap() > 0);
+        }
     }
     db.persist().unwrap();
     db

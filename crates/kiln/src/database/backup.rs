@@ -4,7 +4,7 @@
 //!   1 harden     everything committed so far
 //!   2 hold       the log as it is now, and its files: none of them is used again before the copy is done
 //!   3 copy       extent after extent; each one's checksum, and its place in the chain of seals, are checked
-//!   4 complete   the newest checkpoint; the superblock last
+//!   4 complete   what has settled, walked and built anew; the newest checkpoint; the superblock last
 //! ```
 //!
 //! What is durable never changes where it lies, so nobody stands still for a copy. Segments that the log no longer needs may be
@@ -28,6 +28,7 @@ use crate::storage::checkpoint;
 use crate::storage::scanner::Scanner;
 use crate::storage::segments::{Held, Segments};
 use crate::storage::superblock::{CheckpointName, Superblock, SuperblockFile};
+use crate::storage::tree::{Root, Tree};
 use crate::sync::atomic::Ordering;
 
 /// How far a backup has come.
@@ -123,6 +124,10 @@ struct Source<'a> {
     /// The copy's.
     superblock: Superblock,
     checkpoint: Option<Arc<dyn DeviceFile>>,
+    tree: &'a Arc<Tree>,
+    root: Arc<Root>,
+    /// About how many bytes the root's tree has.
+    tree_bytes: u64,
     horizon: u64,
 }
 
@@ -130,11 +135,14 @@ impl<'a> Source<'a> {
     fn of(engine: &'a Engine) -> Result<Source<'a>> {
         engine.harden_all()?;
         loop {
+            // Before the end: nothing has settled that is not in the log that is copied, or was before.
+            let root = engine.settled.tree.root();
             let end = engine.durable_end();
             // While it is locked no segment is dropped that it needs, and no checkpoint that it names.
             let superblock = engine.superblock.lock();
             let current = superblock.current();
-            if current.known_end > end.address || current.begin > end.address {
+            let has_settled_since = current.settled_to > root.settled_to();
+            if current.known_end > end.address || current.begin > end.address || has_settled_since {
                 continue;
             }
             let segments = engine.segments.hold();
@@ -155,7 +163,17 @@ impl<'a> Source<'a> {
                 ..current.clone()
             };
             let checkpoint = named.map(open).transpose()?;
-            return Ok(Source { segments, superblock, checkpoint, horizon: end.horizon });
+            let tree = &engine.settled.tree;
+            let tree_bytes = if root.settled_to() > 0 { tree.statistics().used_bytes } else { 0 };
+            return Ok(Source {
+                segments,
+                superblock,
+                checkpoint,
+                tree,
+                root,
+                tree_bytes,
+                horizon: end.horizon,
+            });
         }
     }
 }
@@ -173,6 +191,7 @@ impl<P: FnMut(BackupProgress)> Copying<'_, P> {
         let Source { superblock, horizon, .. } = self.source;
         self.advance(0);
         self.copy_log()?;
+        self.copy_tree()?;
         if let Some(file) = &self.source.checkpoint {
             self.copy_checkpoint(&**file).map_err(|error| Error::io("copying a checkpoint", error))?;
         }
@@ -206,6 +225,23 @@ impl<P: FnMut(BackupProgress)> Copying<'_, P> {
         Ok(())
     }
 
+    fn copy_tree(&mut self) -> Result<()> {
+        let Source { tree, root, tree_bytes, .. } = self.source;
+        if root.settled_to() == 0 && root.entries() == 0 {
+            return Ok(());
+        }
+        let mut done = 0;
+        let device = self.device.clone();
+        tree.copy_to(root, &*device, &mut |bytes| {
+            // What is copied is not all that a tree is made of.
+            let now = bytes.min(*tree_bytes);
+            self.advance(now - done);
+            done = now;
+        })?;
+        self.advance(tree_bytes - done);
+        Ok(())
+    }
+
     fn copy_checkpoint(&mut self, source: &dyn DeviceFile) -> std::io::Result<()> {
         const PIECE_BYTES: usize = 1 << 20;
         let name = checkpoint::name_of(self.source.superblock.checkpoint.number);
@@ -226,10 +262,10 @@ impl<P: FnMut(BackupProgress)> Copying<'_, P> {
     }
 
     fn advance(&mut self, bytes: u64) {
-        let Source { superblock, checkpoint, .. } = self.source;
+        let Source { superblock, checkpoint, tree_bytes, .. } = self.source;
         let checkpoint_bytes = checkpoint.as_ref().and_then(|file| file.size().ok()).unwrap_or(0);
         self.done_bytes += bytes;
-        let total_bytes = superblock.known_end - superblock.begin + checkpoint_bytes;
+        let total_bytes = superblock.known_end - superblock.begin + checkpoint_bytes + tree_bytes;
         (self.progress)(BackupProgress { done_bytes: self.done_bytes, total_bytes });
     }
 }

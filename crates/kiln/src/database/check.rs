@@ -6,15 +6,18 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::io::Write;
+use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 
 use super::check_checkpoint::{self, Expected};
+use super::open::open_tree;
 use crate::device::{Device, DeviceLock, FileDevice, OpenMode};
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::engine::Engine;
 use crate::kernel::object::ObjectKind;
 use crate::kernel::recovery::{NUMBER_TAKEN, SystemRecord};
+use crate::kernel::settled::OBJECT_BYTES;
 use crate::objects::{Entry, FIRST_OBJECT};
 use crate::storage::epoch;
 use crate::storage::extent::{Extent, Item};
@@ -23,6 +26,7 @@ use crate::storage::record::{Address, DiskRecord, Kind, NO_ADDRESS};
 use crate::storage::scanner::Scanner;
 use crate::storage::segments::{self, Segments};
 use crate::storage::superblock::{self, Superblock, SuperblockFile};
+use crate::storage::tree::{Cursor, Direction, Tree};
 
 /// What a check found.
 #[derive(Clone, Debug, Default)]
@@ -136,7 +140,9 @@ pub fn check_on(device: Arc<dyn Device>) -> Result<CheckReport> {
         }
         Err(error) => return Err(error),
     };
+    checker.check_tree(segments.device_handle(), &superblock)?;
     checker.walk(&segments, &superblock, Address::MAX)?;
+    checker.compare_tree()?;
     checker.check_checkpoint(&segments, &superblock);
     Ok(checker.report)
 }
@@ -146,8 +152,11 @@ pub(super) fn check_open(engine: &Engine) -> Result<CheckReport> {
     let mut checker = Checker::default();
     let _kept = engine.checkpoints.pause();
     let _paused = engine.graves.pause();
+    let _unsettled = engine.settled.pause();
     let superblock = engine.superblock.lock().current().clone();
+    checker.check_open_tree(engine.settled.tree.clone())?;
     checker.walk(&engine.segments, &superblock, engine.log.hardened())?;
+    checker.compare_tree()?;
     checker.check_checkpoint(&engine.segments, &superblock);
     checker.compare_indexes(engine);
     Ok(checker.report)
@@ -181,6 +190,10 @@ struct Checker {
     first_records: BTreeMap<u32, Address>,
     /// What the log says where the checkpoint ends, if the walk came there.
     at_checkpoint: Option<Expected>,
+    /// What has settled, if that is sound.
+    tree: Option<Arc<Tree>>,
+    /// Rows of each object that are only in the tree.
+    settled_rows: HashMap<u32, u64>,
 }
 
 impl Checker {
@@ -324,6 +337,8 @@ impl Checker {
                     "a key's records are not in the order of their versions",
                 );
             }
+            // What had left the log.
+            Some(before) if previous == NO_ADDRESS && before.address < self.settled_to() => {}
             // A deleted key that was forgotten begins a new chain.
             Some(before) if before.address != previous && (before.live || previous != NO_ADDRESS) => {
                 let was = before.address;
@@ -358,8 +373,88 @@ impl Checker {
     }
 
     fn check_checkpoint(&mut self, segments: &Segments, superblock: &Superblock) {
-        let (expected, problems) = (self.at_checkpoint.take(), &mut self.report.problems);
-        check_checkpoint::check(segments, superblock, expected.as_ref(), &self.objects, problems);
+        let (expected, settled_to) = (self.at_checkpoint.take(), self.settled_to());
+        let problems = &mut self.report.problems;
+        check_checkpoint::check(
+            segments,
+            superblock,
+            expected.as_ref(),
+            (&self.objects, settled_to),
+            problems,
+        );
+    }
+
+    /// What has settled up to here is in no index.
+    fn settled_to(&self) -> Address {
+        self.tree.as_ref().map_or(0, |tree| tree.settled_to())
+    }
+
+    fn check_tree(&mut self, device: Arc<dyn Device>, superblock: &Superblock) -> Result<()> {
+        const CACHE_BYTES: usize = 1 << 20;
+        match open_tree(device, CACHE_BYTES, superblock) {
+            Ok(tree) => self.check_open_tree(Arc::new(tree)),
+            Err(error) => self.note_damage(error),
+        }
+    }
+
+    fn check_open_tree(&mut self, tree: Arc<Tree>) -> Result<()> {
+        match tree.check() {
+            Ok(_) => {
+                self.tree = Some(tree);
+                Ok(())
+            }
+            Err(error) => self.note_damage(error),
+        }
+    }
+
+    fn note_damage(&mut self, error: Error) -> Result<()> {
+        if error.kind() != ErrorKind::Corrupted {
+            return Err(error);
+        }
+        self.report.problems.push(error.to_string());
+        Ok(())
+    }
+
+    /// The tree has what the log says that has settled, and nothing that it says is deleted; and each of its rows that the log does
+    /// not know is a key.
+    fn compare_tree(&mut self) -> Result<()> {
+        let Some(tree) = self.tree.clone() else { return Ok(()) };
+        let mut rows: BTreeMap<u32, u64> = BTreeMap::new();
+        let mut cursor = Cursor::new(&tree, tree.root());
+        let outcome = cursor.seek(Bound::Unbounded, Direction::Forwards).and_then(|()| {
+            let mut seen = HashSet::new();
+            while let Some(tree_key) = cursor.key() {
+                let Some((object, key)) = tree_key.split_first_chunk::<OBJECT_BYTES>() else {
+                    self.report.problems.push("the tree has a row of no object".to_owned());
+                    break;
+                };
+                let object = u32::from_be_bytes(*object);
+                let key = (object, key.to_vec());
+                match self.newest.get(&key) {
+                    None => *rows.entry(object).or_default() += 1,
+                    Some(_) => drop(seen.insert(key)),
+                }
+                cursor.step()?;
+            }
+            Ok(seen)
+        });
+        let seen = match outcome {
+            Ok(seen) => seen,
+            Err(error) => return self.note_damage(error),
+        };
+        let settled_to = self.settled_to();
+        for (key, newest) in &self.newest {
+            let is_table = self.objects.get(&key.0).is_some_and(|(_, kind)| *kind == ObjectKind::Table);
+            if is_table && newest.address < settled_to && newest.live != seen.contains(key) {
+                self.report.problems.push(format!(
+                    "the tree does not have what the record at log address {:#x} says that has settled",
+                    newest.address
+                ));
+            }
+        }
+        self.report.keys += rows.values().sum::<u64>();
+        self.settled_rows = rows.into_iter().collect();
+        Ok(())
     }
 
     /// Every key of the log has its entry, every entry its key, every table key its place in the order.
@@ -384,22 +479,35 @@ impl Checker {
                 }
             }
         }
-        let mut live: HashMap<u32, u64> = HashMap::new();
+        let mut live = self.settled_rows.clone();
+        let mut unsettled = self.newest.values().filter(|newest| newest.live).count() as u64;
         for ((object, key), newest) in &self.newest {
             *live.entry(*object).or_default() += u64::from(newest.live);
             let hash = engine.hash(*object, key);
             let found = engine.index.addresses_of(hash).any(|address| address == newest.address);
+            let ordered = engine.objects.get(*object).and_then(|object| object.keys.ordered());
+            if ordered.is_some() && newest.address < self.settled_to() {
+                if found {
+                    let address = newest.address;
+                    problems.push(format!(
+                        "the record at log address {address:#x} has settled, and is in the index"
+                    ));
+                }
+                unsettled -= u64::from(newest.live);
+                continue;
+            }
             if newest.live && !found {
                 problems.push(format!("the record at log address {:#x} is not in the index", newest.address));
             }
-            let ordered = engine.objects.get(*object).and_then(|object| object.keys.ordered());
             if newest.live && ordered.is_some_and(|ordered| !ordered.contains(&epoch::pin(), key)) {
                 problems.push(format!("a key of object {object} is not in the ordered index"));
             }
         }
         for object in engine.objects.iter() {
             let (counted, known) = (object.key_count.sum(), live.get(&object.id).copied().unwrap_or(0));
-            if counted != known {
+            // Of what has settled there is no running count.
+            let is_counted = object.keys.ordered().is_none() || !engine.settled.has_any();
+            if is_counted && counted != known {
                 problems.push(format!("object {:?} counts {counted} keys and has {known}", object.name));
             }
         }
@@ -414,7 +522,7 @@ impl Checker {
                 ));
             }
         }
-        if entries.values().sum::<u64>() < self.newest.values().filter(|newest| newest.live).count() as u64 {
+        if entries.values().sum::<u64>() < unsettled {
             problems.push("the index has fewer entries than there are keys".to_owned());
         }
         self.report.problems.append(&mut problems);

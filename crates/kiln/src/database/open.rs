@@ -14,9 +14,10 @@ use crate::kernel::ledger::Ledger;
 use crate::kernel::pending_read::Reader;
 use crate::kernel::recovery::{Base, Recovered, Recovery, RecoveryReport, VERSIONS_END, VERSIONS_SKIPPED};
 use crate::kernel::session::Sessions;
+use crate::kernel::settled::Settled;
 use crate::kernel::shares::Shares;
 use crate::kernel::snapshot::Snapshots;
-use crate::kernel::sweep::Graves;
+use crate::kernel::sweep::{Grave, Graves};
 use crate::kernel::warm::Warm;
 use crate::options::Options;
 use crate::planted::{Bug, planted};
@@ -27,6 +28,7 @@ use crate::storage::liveness::Liveness;
 use crate::storage::log::Log;
 use crate::storage::segments::{self, Segments};
 use crate::storage::superblock::{self, CheckpointName, Superblock, SuperblockFile};
+use crate::storage::tree::{self, Tree};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Instant, Mutex};
 
@@ -49,8 +51,10 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
         .map_err(memory)?;
     let cache_bytes = options.cache_bytes(current.segment_bytes);
     let cold = Cold::new(cache_bytes).map_err(memory)?;
-    let mut base = Base::of(&device, &current, log.ring_bytes(), options.recovery.workers())?;
-    let mut recovered = Recovery::new((&segments, &current), &log, &mut base, &options.recovery).run()?;
+    let tree = Arc::new(open_tree(device.clone(), options.page_cache_bytes(), &current)?);
+    let mut base = Base::of(&device, &current, log.ring_bytes(), options.recovery.workers(), &tree)?;
+    let mut recovered =
+        Recovery::new((&segments, &current), &log, &mut base, &tree, &options.recovery).run()?;
     recovered.report.clean |= is_new;
     let found = CheckpointCounts {
         count: 0,
@@ -79,6 +83,7 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
         cold,
         shares: Shares::new(cache_bytes, opened_end),
         reader: Reader::default(),
+        settled: Settled::new(tree, options.settle_log_bytes, opened_end),
         liveness: Mutex::new(liveness),
         segments: Arc::new(segments),
         superblock: Mutex::new(superblock),
@@ -98,11 +103,30 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
         closed: AtomicBool::new(false),
         lock: Mutex::new(Some(lock)),
     });
+    engine.graves.bury(&mut recovered.tombstones.drain(..).map(Grave::from).collect());
     engine.update_limit();
     engine.keep_warm();
     recovered.losses.record(&engine)?;
     recovered.report.duration = began.elapsed();
     Ok((engine, recovered.report))
+}
+
+/// Opens the tree, which must have all that has left the log.
+pub(super) fn open_tree(
+    device: Arc<dyn Device>,
+    cache_bytes: usize,
+    superblock: &Superblock,
+) -> Result<Tree> {
+    let name = device.describe(tree::FILE);
+    let tree = Tree::open(device, cache_bytes)?;
+    match tree.settled_to() >= superblock.settled_to || planted(Bug::StaleTreeAccepted) {
+        true => Ok(tree),
+        false => Err(Error::corrupted(
+            &name,
+            0,
+            "it is missing, or older than the superblock says; put the newest one back, or restore a backup",
+        )),
+    }
 }
 
 /// Takes ownership of a database's directory.
@@ -161,6 +185,7 @@ fn first_superblock(options: &Options, device: &dyn Device) -> Result<Superblock
         clean: false,
         clock: 0,
         checkpoint: CheckpointName::default(),
+        settled_to: 0,
         may_be_outdated: false,
     })
 }

@@ -62,6 +62,19 @@ pub struct Statistics {
     pub records_rewritten: u64,
     /// Bytes of log that they took.
     pub bytes_rewritten: u64,
+    /// Rows of tables that have settled; see [`Options::settle_log_bytes`](crate::Options::settle_log_bytes). Some may have been written,
+    /// or deleted, again.
+    pub settled_rows: u64,
+    /// Bytes of the file that they are in.
+    pub tree_bytes: u64,
+    /// Of those bytes, the ones that are in use.
+    pub tree_used_bytes: u64,
+    /// Memory of its pages that are in memory.
+    pub page_cache_bytes: u64,
+    /// Rows that have settled since the database was opened.
+    pub rows_settled: u64,
+    /// Bytes that were written to the tree for them.
+    pub tree_written_bytes: u64,
     /// Checkpoints taken since the database was opened; see
     /// [`Options::checkpoint_log_bytes`](crate::Options::checkpoint_log_bytes).
     pub checkpoints: u64,
@@ -85,6 +98,7 @@ pub(super) fn collect(engine: &Engine) -> Statistics {
     let counts = engine.hardening.counts();
     let compaction = engine.compaction.counts();
     let checkpoint = engine.checkpoints.counts();
+    let tree = engine.settled.tree.statistics();
     let ordered = engine.objects.iter().filter_map(|object| object.keys.ordered());
     // Before the others: its lock must not be held while they wait for theirs.
     let live_bytes = engine.liveness.lock().live_bytes();
@@ -114,12 +128,18 @@ pub(super) fn collect(engine: &Engine) -> Statistics {
         segments_compacted: compaction.segments,
         records_rewritten: compaction.records,
         bytes_rewritten: compaction.bytes,
+        settled_rows: tree.entries,
+        tree_bytes: tree.file_bytes,
+        tree_used_bytes: tree.used_bytes,
+        page_cache_bytes: tree.cache_bytes,
+        rows_settled: engine.settled.rows.load(Ordering::Relaxed),
+        tree_written_bytes: tree.written_bytes,
         checkpoints: checkpoint.count,
         checkpoint_bytes: checkpoint.bytes,
         checkpoint_age: (checkpoint.time_us != 0)
             .then(|| Duration::from_micros(engine.segments.time_us().saturating_sub(checkpoint.time_us))),
         log_since_checkpoint: engine.log_since_checkpoint(),
-        keys: engine.objects.iter().map(|object| object.key_count.sum()).sum(),
+        keys: engine.objects.iter().map(|object| engine.estimate_rows(object)).sum(),
         snapshots: engine.snapshot_count() as u64,
         open_transactions: engine.open_transactions.load(Ordering::Relaxed),
         failure: engine.hardening.horizon.failure().map(ToString::to_string),

@@ -20,6 +20,8 @@
 //!   use for tombstones, takes those away again, and counts them as superseded, just as it does with those in the log.
 //! - *Keys of tables* that came to be since the end, or that are only being inserted, have no entry in the checkpoint, and
 //!   recovery leaves them out for that.
+//! - *Settled rows* leave the index by and by. The header says up to where they had all left it before the walk began, or from where on
+//!   a chain has led to one again; of what is met behind that recovery finds out by the log what has settled.
 //! - *Versions.* Records before the end may be of a version that was not sealed there. The superblock names the checkpoint only
 //!   when a seal has made the newest of them durable; so recovery takes all of them for durable.
 //!
@@ -144,6 +146,11 @@ impl Engine {
             && !self.segments.disk_is_full()
     }
 
+    /// True if the options have not forbidden it.
+    pub(super) fn takes_checkpoints(&self) -> bool {
+        self.checkpoints.log_bytes != 0
+    }
+
     /// Takes a checkpoint if one is due. That it cannot be had harms nobody: the next one is tried as much log later.
     pub(crate) fn take_due_checkpoint(&self, haste: Haste) {
         if self.is_checkpoint_due() && !matches!(self.take_checkpoint(haste), Ok(true)) {
@@ -191,6 +198,7 @@ impl Engine {
         }
         let held = self.graves.hold();
         self.fold_ledger();
+        let settled_to = self.settled.removed_to.load(Ordering::SeqCst);
         let cut = self.cut();
         let before = self.superblock.lock().current().clone();
         if cut.end <= before.checkpoint.end {
@@ -200,13 +208,13 @@ impl Engine {
         let number = before.checkpoint.number + 1;
         let time_us = self.segments.time_us();
         let writer = Writer::create(self.segments.device(), before.database, number).map_err(failed)?;
-        let mut taking = Taking { engine: self, cut, writer, haste, piece: (0, Instant::now()) };
+        let mut taking = Taking { engine: self, cut, settled_to, writer, haste, piece: (0, Instant::now()) };
         let outcome = taking.write_all().and_then(|written| match written {
             Some(counts) => self.seal_all_before(&taking.cut).map(|()| Some(counts)),
             None => Ok(None),
         });
         drop(held);
-        let Taking { cut, writer, .. } = taking;
+        let Taking { cut, writer, settled_to, .. } = taking;
         let (entries, keys) = match outcome {
             Ok(Some(counts)) => counts,
             useless => {
@@ -226,6 +234,7 @@ impl Engine {
             keys,
             blocks: 0,
             time_us,
+            settled_to,
         };
         let (named, bytes) = self
             .segments
@@ -282,6 +291,8 @@ impl Engine {
 struct Taking<'a> {
     engine: &'a Engine,
     cut: Cut,
+    /// See [`Header::settled_to`].
+    settled_to: Address,
     writer: Writer<'a>,
     haste: Haste,
     /// How much was written when the present piece began, and when that was.
@@ -351,7 +362,7 @@ impl Taking<'_> {
     }
 
     /// Has each entry refer to its key's newest record before the end, and leaves out those whose keys have none.
-    fn keep_those_before_end(&self, entries: &mut Vec<u64>) -> Result<()> {
+    fn keep_those_before_end(&mut self, entries: &mut Vec<u64>) -> Result<()> {
         let end = self.cut.end;
         if entries.iter().all(|&entry| hash_index::address_of(entry) < end) || planted(Bug::CheckpointTooNew)
         {
@@ -359,8 +370,13 @@ impl Taking<'_> {
         }
         let mut kept = Vec::with_capacity(entries.len());
         for &entry in &*entries {
-            let address = self.newest_before_end(hash_index::address_of(entry))?;
+            let newest = hash_index::address_of(entry);
+            let address = self.newest_before_end(newest)?;
             if address != NO_ADDRESS {
+                // It may have settled while the newer one, of which nothing is said here, kept it from being removed.
+                if newest != address && address < self.settled_to {
+                    self.settled_to = address - address % self.engine.log.segment_bytes();
+                }
                 kept.push(hash_index::with_address(entry, address));
             }
         }

@@ -27,6 +27,7 @@ use std::sync::Arc;
 use super::cold::Question;
 use super::engine::Engine;
 use super::object::{ObjectState, RangeRead};
+use super::settled::Lookup;
 use super::write_set::{Write, WriteSet};
 use crate::error::{Error, Result};
 use crate::planted::{Bug, planted};
@@ -82,11 +83,19 @@ impl ReadSet {
 /// A key's newest record when its bucket was locked.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Current {
-    /// [`NO_ADDRESS`] if the key has no record.
+    /// [`NO_ADDRESS`] if the key has no record; it may have settled.
     pub(crate) address: Address,
     pub(crate) version: u64,
-    /// The record is a put: the key has a value.
+    /// The key has a value.
     pub(crate) exists: bool,
+}
+
+impl Current {
+    /// The index has an entry of the key.
+    #[inline]
+    pub(crate) fn has_record(&self) -> bool {
+        self.address != NO_ADDRESS
+    }
 }
 
 /// What was learnt about an address on disk: the record's state, if it is the key's that was looked for.
@@ -140,9 +149,9 @@ struct Step {
     wanted_bytes: u64,
 }
 
-/// The key gets its first record.
+/// The key gets its first record since it settled, or ever.
 fn is_new_key(step: &Step, write: &Write) -> bool {
-    step.current.address == NO_ADDRESS && !write.delete
+    !step.current.has_record() && (step.current.exists || !write.delete)
 }
 
 /// Where a write goes.
@@ -163,6 +172,8 @@ pub(crate) struct CommitScratch {
     order: Vec<(Bucket, usize)>,
     /// Candidates on disk that were, or are to be, read to learn whose they are: address, and which write's.
     resolved: Vec<(Address, usize, Resolved)>,
+    /// Keys without a record whose settled values were, or are to be, looked for, each by its write's number.
+    settled: Vec<(usize, Lookup)>,
     grow: bool,
 }
 
@@ -187,6 +198,7 @@ impl Engine {
         first_committer: Option<u64>,
     ) -> Result<u64> {
         scratch.resolved.clear();
+        scratch.settled.clear();
         loop {
             self.check_writable()?;
             self.wait_while_behind();
@@ -341,7 +353,17 @@ impl Engine {
                 }
                 found.flatten()
             };
-            step.current = self.locate(step.bucket, step.candidate, &writes.change(write), &mut known);
+            let change = writes.change(write);
+            step.current = self.locate(step.bucket, step.candidate, &change, &mut known);
+            if !step.current.has_record() && self.may_be_settled(write.object) {
+                let place = scratch.settled.iter().position(|(number, _)| *number == at);
+                let mut lookup = place.map(|place| scratch.settled.swap_remove(place).1);
+                match self.settled_current(step.bucket, &change, &mut lookup) {
+                    Some(current) => step.current = current,
+                    None => cold = true,
+                }
+                scratch.settled.extend(lookup.map(|lookup| (at, lookup)));
+            }
             has_new_keys |= is_new_key(step, write);
         }
         if cold { Err(Setback::Cold) } else { Ok(has_new_keys) }
@@ -400,6 +422,10 @@ impl Engine {
         scratch.resolved.retain(|known| known.0 >= self.log.begin());
         for (address, at, resolved) in &mut scratch.resolved {
             *resolved = self.resolve(*address, &writes.change(&writes.writes()[*at]))?;
+        }
+        for (at, lookup) in &mut scratch.settled {
+            let write = &writes.writes()[*at];
+            self.look_up_settled(write.object, writes.key(write), lookup)?;
         }
         Ok(())
     }
@@ -533,7 +559,7 @@ impl Engine {
         let shape = change.shape();
         if (current.version == version || planted(Bug::UpdatesClosedVersions))
             && (current.address >= self.log.read_only() || planted(Bug::ReadOnlyIgnored))
-            && current.address != NO_ADDRESS
+            && current.has_record()
             && self.log.shape_at(current.address).is_some_and(|old| old.words() == shape.words())
         {
             return Place::There(current.address);
@@ -594,7 +620,7 @@ impl Engine {
         if !current.exists {
             record::note_creation(words);
         }
-        if current.address == NO_ADDRESS {
+        if !current.has_record() {
             return self.index.insert(bucket, change.hash, target);
         }
         // Still in memory under this pin, and in the processor's cache: so that nobody has to ask the index whether it is live.

@@ -10,6 +10,7 @@ use super::hardening::Hardening;
 use super::object::Objects;
 use super::pending_read::Reader;
 use super::session::Sessions;
+use super::settled::Settled;
 use super::shares::Shares;
 use super::snapshot::Snapshots;
 use super::sweep::Graves;
@@ -37,6 +38,7 @@ pub(crate) struct Engine {
     pub(crate) cold: Cold,
     pub(crate) shares: Shares,
     pub(crate) reader: Reader,
+    pub(crate) settled: Settled,
     pub(crate) liveness: Mutex<Liveness>,
     pub(crate) segments: Arc<Segments>,
     pub(crate) superblock: Mutex<SuperblockFile>,

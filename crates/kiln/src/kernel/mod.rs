@@ -10,6 +10,7 @@
 //!   hardening/                           making versions durable: leaders, horizon, background threads
 //!   recovery, losses                     from the log to the indexes, and what crashes took
 //!   checkpoint, ledger                   what opening need not replay
+//!   settled, settle                      what has left the log for the tree: reading it, and moving it there
 //!   sweep, compaction                    forgetting what nobody needs, and moving what somebody does
 //!   shares, warm                         what memory is for, and keeping there what fits
 //! ```
@@ -33,6 +34,8 @@ pub(crate) mod receipt;
 pub(crate) mod recovery;
 pub(crate) mod session;
 mod session_operations;
+pub(crate) mod settle;
+pub(crate) mod settled;
 pub(crate) mod shares;
 pub(crate) mod single;
 pub(crate) mod snapshot;

@@ -11,6 +11,7 @@ use crate::planted::{Bug, planted};
 use crate::storage::epoch;
 use crate::storage::hash_index::{Bucket, Stamp};
 use crate::storage::record::{Address, Kind, NO_ADDRESS, RecordView};
+use crate::storage::tree::Cached;
 use crate::sync::atomic::{Ordering, fence};
 
 /// What a read found, and by what it can be validated later.
@@ -18,12 +19,19 @@ use crate::sync::atomic::{Ordering, fence};
 pub(crate) struct Reading {
     /// The key has a value, which is in the caller's buffer.
     pub(crate) found: bool,
-    /// Where the record is that said so; [`NO_ADDRESS`] if there is none.
+    /// Where the record is that said so; [`NO_ADDRESS`] if there is none, or the value has settled.
     pub(crate) address: Address,
-    /// Version of the record that said so; 0 if there is none.
+    /// Version of the record that said so; 0 if there is none, or it has settled.
     pub(crate) version: u64,
     pub(crate) bucket: Bucket,
     pub(crate) stamp: Stamp,
+}
+
+impl Reading {
+    /// Of a key that has no record.
+    fn without_record(found: bool, bucket: Bucket, stamp: Stamp) -> Reading {
+        Reading { found, address: NO_ADDRESS, version: 0, bucket, stamp }
+    }
 }
 
 /// What a record says of its key.
@@ -41,6 +49,8 @@ type ColdCandidates = Vec<Address>;
 enum Memory {
     Done(Reading),
     Cold(Bucket, Stamp, ColdCandidates),
+    /// There is no record, and whether the key has settled is not to be seen in memory.
+    MaybeSettled(Bucket, Stamp),
     Retry,
 }
 
@@ -86,7 +96,7 @@ impl Engine {
             let view = self.log.put_of(address, object, key)?;
             view.value_into(key.len(), out);
             (true, view.version())
-        } else if stamp.has_overflow() {
+        } else if stamp.has_overflow() || self.may_be_settled(object) {
             return None;
         } else {
             (false, 0)
@@ -116,6 +126,12 @@ impl Engine {
                         return Ok(Some(reading));
                     }
                 }
+                Some(Memory::MaybeSettled(bucket, stamp)) => {
+                    let found = self.get_settled(object, key, out)?;
+                    if self.index.unchanged(bucket, stamp) {
+                        return Ok(Some(Reading::without_record(found, bucket, stamp)));
+                    }
+                }
             }
         }
     }
@@ -141,7 +157,7 @@ impl Engine {
             match self.read_memory(object, key, hash, out) {
                 None | Some(Memory::Retry) => {}
                 Some(Memory::Done(reading)) => return Some(reading),
-                Some(Memory::Cold(..)) => return None,
+                Some(Memory::Cold(..) | Memory::MaybeSettled(..)) => return None,
             }
         }
     }
@@ -182,8 +198,16 @@ impl Engine {
         if !cold.is_empty() {
             return Some(Memory::Cold(bucket, stamp, cold));
         }
+        let found = match self.may_be_settled(object) {
+            true => match self.get_settled_cached(object, key, out) {
+                Cached::Found => true,
+                Cached::Absent => false,
+                Cached::Unknown => return Some(Memory::MaybeSettled(bucket, stamp)),
+            },
+            false => false,
+        };
         Some(match self.index.unchanged(bucket, stamp) {
-            true => Memory::Done(Reading { found: false, address: NO_ADDRESS, version: 0, bucket, stamp }),
+            true => Memory::Done(Reading::without_record(found, bucket, stamp)),
             false => Memory::Retry,
         })
     }
@@ -199,7 +223,7 @@ impl Engine {
         out: &mut Vec<u8>,
     ) -> Result<Option<Reading>> {
         let question = Question { object, key, version_max: u64::MAX };
-        let mut reading = Reading { found: false, address: NO_ADDRESS, version: 0, bucket, stamp };
+        let mut reading = Reading::without_record(false, bucket, stamp);
         for &address in cold {
             let sighting = match self.ask_cold(address, &question, out) {
                 Ok(sighting) => sighting,
@@ -213,6 +237,9 @@ impl Engine {
                 reading.version = sighting.version;
                 break;
             }
+        }
+        if reading.address == NO_ADDRESS && self.may_be_settled(object) {
+            reading = Reading::without_record(self.get_settled(object, key, out)?, bucket, stamp);
         }
         Ok(self.index.unchanged(bucket, stamp).then_some(reading))
     }
@@ -236,29 +263,40 @@ impl Engine {
                 let seen = self.index.find(self.index.bucket_of(hash), hash, |newest| {
                     match self.walk_memory(&question, newest, out) {
                         Walk::OtherKey => {}
-                        Walk::Found(found) => return Some(found),
+                        Walk::Found(found) => return Some(Some(found)),
+                        Walk::Ended => return Some(None),
                         Walk::Cold(address) => cold.push(address),
                     }
                     None
                 });
-                if let Some(found) = seen {
-                    return Ok(found);
+                match seen {
+                    Some(Some(found)) => return Ok(found),
+                    Some(None) => return self.settled_as_of(object, key, out),
+                    None => {}
                 }
             }
             for address in cold {
                 match self.walk_disk(&question, address, out)? {
                     Walk::Found(found) => return Ok(found),
+                    Walk::Ended => return self.settled_as_of(object, key, out),
                     Walk::OtherKey | Walk::Cold(_) => {}
                 }
             }
-            // Nothing was found. That stands if no split moved entries meanwhile; a commit in progress cannot
+            let settled = self.settled_as_of(object, key, out)?;
+            // No record was found. That stands if no split moved entries meanwhile; a commit in progress cannot
             // hide an entry, but it is cheap to wait for it.
             if let Some((bucket, stamp)) = before
                 && self.index.unchanged(bucket, stamp)
             {
-                return Ok(PastReading::default());
+                return Ok(settled);
             }
         }
+    }
+
+    /// What a snapshot sees of a key that has no record old enough for it: whatever has settled every snapshot may see.
+    fn settled_as_of(&self, object: u32, key: &[u8], out: &mut Vec<u8>) -> Result<PastReading> {
+        let found = self.may_be_settled(object) && self.get_settled(object, key, out)?;
+        Ok(PastReading { found, version: 0 })
     }
 
     /// The key of the record at `address`, if it is one of `object` and still in the log.
@@ -286,7 +324,7 @@ impl Engine {
         let mut address = newest;
         loop {
             if address == NO_ADDRESS || address < self.log.begin() {
-                return Walk::Found(PastReading::default());
+                return Walk::ended(address == newest);
             }
             if address < self.log.head() {
                 match self.ask_cached(address, question, out) {
@@ -314,7 +352,7 @@ impl Engine {
         let mut address = from;
         loop {
             if address == NO_ADDRESS || address < self.log.begin() {
-                return Ok(Walk::Found(PastReading::default()));
+                return Ok(Walk::ended(address == from));
             }
             let sighting = match self.ask_cold(address, question, out) {
                 Ok(sighting) => sighting,
@@ -333,7 +371,17 @@ impl Engine {
 enum Walk {
     OtherKey,
     Found(PastReading),
+    /// The log has no record of the key that is old enough.
+    Ended,
     Cold(Address),
+}
+
+impl Walk {
+    /// The walk came to a place where there is no record. If it was the first, that was taken out of the index and the log meanwhile, and may
+    /// have been anybody's; who asked finds the bucket changed.
+    fn ended(is_first: bool) -> Walk {
+        if is_first { Walk::OtherKey } else { Walk::Ended }
+    }
 }
 
 impl Sighting {

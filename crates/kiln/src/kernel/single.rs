@@ -24,6 +24,7 @@ use super::backoff::Backoff;
 use super::commit::{Change, Current, Place, Resolved, Setback};
 use super::engine::Engine;
 use super::read::Reading;
+use super::settled::Lookup;
 use crate::error::Result;
 use crate::objects::Object;
 use crate::planted::{Bug, planted};
@@ -75,6 +76,13 @@ impl Decision {
     }
 }
 
+/// What was learnt on disk about the key of a single operation, between two attempts.
+#[derive(Default)]
+struct Learnt {
+    resolved: Vec<(Address, Resolved)>,
+    settled: Option<Lookup>,
+}
+
 /// Buffers for values that a thread keeps from one operation to the next.
 #[derive(Default)]
 pub(crate) struct Scratch {
@@ -118,17 +126,20 @@ impl Engine {
         value: Option<&[u8]>,
     ) -> Result<SingleCommit> {
         let change = key.change(value);
-        let mut resolved: Vec<(Address, Resolved)> = Vec::new();
+        let mut learnt = Learnt::default();
         loop {
             self.check_writable()?;
             self.wait_while_behind();
-            match self.attempt_single(&change, None, &mut resolved) {
+            match self.attempt_single(&change, None, &mut learnt) {
                 Ok(committed) => return Ok(self.note_single(committed)),
                 Err(Setback::Conflict | Setback::NotWritable) => crate::sync::thread::yield_now(),
                 Err(Setback::NoLogSpace) => self.wait_for_space(change.log_bytes(), change.purpose())?,
                 Err(Setback::Cold) => {
-                    for (address, known) in &mut resolved {
+                    for (address, known) in &mut learnt.resolved {
                         *known = self.resolve(*address, &change)?;
+                    }
+                    if let Some(lookup) = &mut learnt.settled {
+                        self.look_up_settled(change.object, change.key, lookup)?;
                     }
                 }
             }
@@ -156,7 +167,7 @@ impl Engine {
                 self.check_writable()?;
                 self.wait_while_behind();
                 let change = key.change(value);
-                match self.attempt_single(&change, Some(&reading), &mut Vec::new()) {
+                match self.attempt_single(&change, Some(&reading), &mut Learnt::default()) {
                     Ok(committed) => return Ok(self.note_single(committed)),
                     Err(Setback::Conflict | Setback::NotWritable | Setback::Cold) => backoff.pause(),
                     Err(Setback::NoLogSpace) => self.wait_for_space(change.log_bytes(), change.purpose())?,
@@ -181,7 +192,7 @@ impl Engine {
         &self,
         change: &Change<'_>,
         read: Option<&Reading>,
-        resolved: &mut Vec<(Address, Resolved)>,
+        learnt: &mut Learnt,
     ) -> Result<SingleCommit, Setback> {
         let pin = epoch::pin();
         // Looked at again under the pin; see `commit`.
@@ -197,14 +208,24 @@ impl Engine {
                 self.index.unlock_unchanged(bucket);
                 return Err(Setback::Conflict);
             }
-            None => self.locate(bucket, self.fetch_candidate(bucket, change.hash), change, &mut |address| {
-                let known = resolved.iter().find(|known| known.0 == address).map(|known| known.1);
-                if known.is_none() {
-                    resolved.push((address, None));
-                    cold = true;
+            None => {
+                let candidate = self.fetch_candidate(bucket, change.hash);
+                let current = self.locate(bucket, candidate, change, &mut |address| {
+                    let known = learnt.resolved.iter().find(|known| known.0 == address).map(|known| known.1);
+                    if known.is_none() {
+                        learnt.resolved.push((address, None));
+                        cold = true;
+                    }
+                    known.flatten()
+                });
+                if current.has_record() || !self.may_be_settled(change.object) {
+                    current
+                } else {
+                    let settled = self.settled_current(bucket, change, &mut learnt.settled);
+                    cold |= settled.is_none();
+                    settled.unwrap_or_default()
                 }
-                known.flatten()
-            }),
+            }
         };
         if cold {
             self.index.unlock_unchanged(bucket);
@@ -217,7 +238,7 @@ impl Engine {
         // Before the clock is read: a transaction that validates a range without this key is then not of a newer
         // version.
         let (version, target);
-        if current.address == NO_ADDRESS {
+        if !current.has_record() {
             target = self.log.reserve(change.log_bytes(), change.purpose());
             if target.is_some() {
                 self.object(change.object).keys.admit(&pin, change.key);

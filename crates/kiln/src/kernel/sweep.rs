@@ -9,6 +9,7 @@ use super::cold::Question;
 use super::commit::Change;
 use super::compaction::{Progress, Rest};
 use super::engine::Engine;
+use super::recovery::Tombstone;
 use crate::error::Result;
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
@@ -24,6 +25,12 @@ pub(crate) struct Grave {
     pub(crate) key: Box<[u8]>,
     /// The key has a value again, and its record is before this address; 0 as long as it has none.
     pub(crate) replaced_before: Address,
+}
+
+impl From<Tombstone> for Grave {
+    fn from(Tombstone { object, key, address }: Tombstone) -> Grave {
+        Grave { address, object, key: key.into(), replaced_before: 0 }
+    }
 }
 
 /// What becomes of a grave.
@@ -174,7 +181,7 @@ impl Engine {
         let hash = self.hash(grave.object, &grave.key);
         let Ok(version) = self.tombstone_version(grave) else { return Fate::Waits };
         let Some(version) = version else { return Fate::Gone };
-        if version > oldest && !planted(Bug::ForgetsUnderSnapshots) {
+        if version > oldest && !planted(Bug::ForgetsUnderSnapshots) || self.must_settle(grave) {
             return Fate::Waits;
         }
         let pin = epoch::pin();
@@ -196,6 +203,19 @@ impl Engine {
         let bytes = Change { object: grave.object, hash, key: &grave.key, value: None }.log_bytes();
         self.liveness.lock().supersede(grave.address, version, Some(bytes));
         Fate::Gone
+    }
+
+    /// True if the tree may have what was deleted: then the tombstone has to stay until it has settled itself.
+    fn must_settle(&self, grave: &Grave) -> bool {
+        let settled = &self.settled;
+        if !self.is_ordered(grave.object) || planted(Bug::TombstonesForgottenEarly) {
+            return false;
+        }
+        if settled.is_begun.load(Ordering::SeqCst) {
+            return grave.address >= settled.tree.settled_to();
+        }
+        settled.forgotten_to.fetch_max(grave.address + 1, Ordering::SeqCst);
+        false
     }
 
     /// The version of a tombstone; `None` if its segment is gone.

@@ -7,6 +7,7 @@ mod catalog;
 mod handle;
 mod map;
 mod range;
+mod settled_rows;
 mod table;
 mod walk;
 
@@ -27,7 +28,9 @@ pub trait Object: HasHandle {
     fn name(&self) -> &str;
     /// What kind of object it is.
     fn kind(&self) -> ObjectKind;
-    /// Number of keys that have a value; exact while nobody writes.
+    /// Number of keys that have a value; exact while nobody writes. Of a table of which something has
+    /// [settled](crate::Options::settle_log_bytes) it takes a look at every row that has not, which
+    /// [`Table::len_estimate`] does not.
     fn len(&self) -> u64;
     /// True if no key has a value.
     fn is_empty(&self) -> bool {

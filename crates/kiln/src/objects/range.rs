@@ -2,7 +2,7 @@
 
 use std::ops::RangeBounds;
 
-use super::walk::Walk;
+use super::walk::{Found, Walk};
 use super::{HasHandle, Object, Table};
 use crate::database::Snapshot;
 use crate::error::Result;
@@ -90,8 +90,14 @@ impl<'tx, 'db> Range<'tx, 'db> {
         while !self.walk.is_done() {
             let written = transaction.next_written(id, self.walk.bounds(), self.walk.is_reverse())?;
             let note = |leaf| transaction.note_range(id, leaf);
-            let Some(hash) = self.walk.step(self.table, written, note)? else { return Ok(false) };
-            if transaction.get_hashed(id, hash, self.walk.key(), &mut self.value)? {
+            let is_row = match self.walk.step(self.table, written, note)? {
+                None => return Ok(false),
+                Some(Found::Key(hash)) => {
+                    transaction.get_hashed(id, hash, self.walk.key(), &mut self.value)?
+                }
+                Some(Found::Settled) => self.walk.take_settled(&mut self.value).map(|()| true)?,
+            };
+            if is_row {
                 self.walk.count_row();
                 return Ok(true);
             }
@@ -229,8 +235,14 @@ impl<'s> SnapshotRange<'s> {
     fn step(&mut self) -> Result<bool> {
         let id = self.snapshot.engine().check_key(self.table.handle(), self.table.name(), &[])?;
         while !self.walk.is_done() {
-            let Some(hash) = self.walk.step(self.table, None, |_| Ok(()))? else { return Ok(false) };
-            if self.snapshot.read_hashed(id, hash, self.walk.key(), &mut self.value)? {
+            let is_row = match self.walk.step(self.table, None, |_| Ok(()))? {
+                None => return Ok(false),
+                Some(Found::Key(hash)) => {
+                    self.snapshot.read_hashed(id, hash, self.walk.key(), &mut self.value)?
+                }
+                Some(Found::Settled) => self.walk.take_settled(&mut self.value).map(|()| true)?,
+            };
+            if is_row {
                 self.walk.count_row();
                 return Ok(true);
             }

@@ -12,16 +12,23 @@
 //! the rows that it has been given. Nobody says how many rows will be asked for, so the walk looks only a few keys ahead in the
 //! beginning. A leaf that was read ahead is what it would be if it were read when its turn comes, or is read again.
 //!
+//! Rows that have settled are not in the index, but in the tree ([`settled_rows`]): a walk goes over both side by side, the part of
+//! the tree that a leaf stands for with that leaf.
+//!
 //! A walk holds nothing between two steps, no pin and no lock, and a step allocates nothing once the buffers are warm.
 
+use std::cmp::Ordering;
 use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
 
+use super::settled_rows::{self, SettledRows};
 use super::{HasHandle, Object, Table};
 use crate::error::Result;
 use crate::kernel::write_set::is_empty_range;
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
 use crate::storage::ordered_index::{BATCH_KEYS_MAX, LeafBatch, LeafRead};
+use crate::storage::tree::Direction;
 
 /// So many rows ahead records are fetched, in the beginning and later. Buckets are fetched twice as far ahead.
 const ROWS_AHEAD_FIRST: usize = 4;
@@ -46,6 +53,17 @@ pub(super) struct Walk {
     next: LeafKeys,
     /// `next` was read, and follows `leaf`.
     next_is_read: bool,
+    /// Those that go with the leaf, if anything has settled.
+    settled: Option<SettledRows>,
+}
+
+/// What a walk has come to, at the key that it tells.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Found {
+    /// A key that may have a value, and its hash.
+    Key(u64),
+    /// A row that has settled; the walk has its [value](Walk::take_settled).
+    Settled,
 }
 
 /// The keys of a leaf, and how far they have been looked after.
@@ -93,6 +111,13 @@ impl LeafKeys {
     }
 }
 
+/// Where the table's next key is.
+#[derive(Clone, Copy, Debug)]
+enum Stored {
+    Key,
+    Settled,
+}
+
 /// Bounds of which both may move.
 pub(super) type Bounds<'w> = (Bound<&'w [u8]>, Bound<&'w [u8]>);
 
@@ -101,6 +126,29 @@ fn as_slice(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
         Bound::Included(key) => Bound::Included(key),
         Bound::Excluded(key) => Bound::Excluded(key),
         Bound::Unbounded => Bound::Unbounded,
+    }
+}
+
+/// The bound where a walk is, and which way it goes.
+fn near_of<'w>(
+    reverse: bool,
+    lower: &'w Bound<Vec<u8>>,
+    upper: &'w Bound<Vec<u8>>,
+) -> (Bound<&'w [u8]>, Direction) {
+    match reverse {
+        false => (as_slice(lower), Direction::Forwards),
+        true => (as_slice(upper), Direction::Backwards),
+    }
+}
+
+/// True if a walk that goes this way ends before the key.
+fn is_beyond(reverse: bool, (lower, upper): (&Bound<Vec<u8>>, &Bound<Vec<u8>>), key: &[u8]) -> bool {
+    match (reverse, lower, upper) {
+        (false, _, Bound::Included(last)) => key > last.as_slice(),
+        (false, _, Bound::Excluded(end)) => key >= end.as_slice(),
+        (true, Bound::Included(first), _) => key < first.as_slice(),
+        (true, Bound::Excluded(end), _) => key <= end.as_slice(),
+        _ => false,
     }
 }
 
@@ -131,6 +179,7 @@ impl Walk {
             ended: false,
             next: LeafKeys::new(),
             next_is_read: false,
+            settled: None,
         }
     }
 
@@ -189,6 +238,7 @@ impl Walk {
         *self.near_mut() = Bound::Included(key.to_vec());
         self.fresh = false;
         self.ended = false;
+        self.settled.iter_mut().for_each(SettledRows::move_away);
     }
 
     fn near(&self) -> &Bound<Vec<u8>> {
@@ -219,53 +269,132 @@ impl Walk {
     }
 
     fn is_beyond(&self, key: &[u8]) -> bool {
-        match (self.reverse, &self.lower, &self.upper) {
-            (false, _, Bound::Included(last)) => key > last.as_slice(),
-            (false, _, Bound::Excluded(end)) => key >= end.as_slice(),
-            (true, Bound::Included(first), _) => key < first.as_slice(),
-            (true, Bound::Excluded(end), _) => key <= end.as_slice(),
-            _ => false,
-        }
+        is_beyond(self.reverse, (&self.lower, &self.upper), key)
     }
 
-    /// Goes to the next key: of the index, or `written`, which is the next of those that are not in it. Gives its hash;
-    /// the key itself is [`Self::key`] then. `note` is told of every leaf that is read.
+    /// Goes to the next key: of the table, or `written`, which is the next of those that the transaction has written. The key itself
+    /// is [`Self::key`] then. `note` is told of every leaf that is read.
     #[inline]
     pub(super) fn step(
         &mut self,
         table: &Table,
         written: Option<Vec<u8>>,
         mut note: impl FnMut(LeafRead) -> Result<()>,
-    ) -> Result<Option<u64>> {
-        let is_stored = self.find_stored(table, &mut note)?;
-        let Some(written) = written else { return Ok(is_stored.then(|| self.take_stored())) };
-        if is_stored && let Some(stored) = self.leaf.batch.get(self.position) {
-            let order = stored.cmp(&written);
-            let order = if self.reverse { order.reverse() } else { order };
+    ) -> Result<Option<Found>> {
+        let stored = self.find_stored(table, &mut note)?;
+        let Some(written) = written else {
+            return Ok(match stored {
+                None => None,
+                Some(Stored::Key) => Some(Found::Key(self.take_stored())),
+                Some(Stored::Settled) => {
+                    self.come_to_settled()?;
+                    Some(Found::Settled)
+                }
+            });
+        };
+        let order = match stored {
+            None => Ordering::Greater,
+            Some(Stored::Key) => self.leaf.batch.get(self.position).unwrap_or_default().cmp(&written),
+            Some(Stored::Settled) => self.compare_settled(&written)?,
+        };
+        let is_first = if self.reverse { order.is_ge() } else { order.is_le() } && stored.is_some();
+        match stored {
             // A key that is both stored and written is met once.
-            if order.is_le() {
-                return Ok(Some(self.take_stored()));
+            Some(Stored::Key) if is_first => return Ok(Some(Found::Key(self.take_stored()))),
+            Some(Stored::Settled) if is_first && order.is_ne() => {
+                self.come_to_settled()?;
+                return Ok(Some(Found::Settled));
             }
+            Some(Stored::Settled) if is_first => self.pass_settled()?,
+            _ => {}
         }
         exclude(self.near_mut(), &written);
         let handle = table.handle();
-        Ok(Some(handle.engine.hash(handle.id, &written)))
+        Ok(Some(Found::Key(handle.engine.hash(handle.id, &written))))
     }
 
-    /// True if the index has a key within the bounds: it is in the leaf, at the position.
+    /// The table's next key within the bounds, if there is one, is in the leaf, at the position, or that of a settled row.
     #[inline]
-    fn find_stored(&mut self, table: &Table, note: &mut impl FnMut(LeafRead) -> Result<()>) -> Result<bool> {
-        while !self.fresh || self.position >= self.leaf.inside {
+    fn find_stored(
+        &mut self,
+        table: &Table,
+        note: &mut impl FnMut(LeafRead) -> Result<()>,
+    ) -> Result<Option<Stored>> {
+        loop {
+            if self.fresh {
+                if self.settled.is_some() && self.is_settled_next()? {
+                    return Ok(Some(Stored::Settled));
+                }
+                if self.position < self.leaf.inside {
+                    if self.position >= self.look_at {
+                        self.look_ahead(table);
+                    }
+                    return Ok(Some(Stored::Key));
+                }
+            }
             if self.ended || !self.take_leaf(table) {
                 self.ended = true;
-                return Ok(false);
+                return Ok(None);
             }
             note(self.leaf.batch.read())?;
         }
-        if self.position >= self.look_at {
-            self.look_ahead(table);
+    }
+
+    /// True if a settled row, of those that the leaf stands for, comes before the leaf's next key.
+    fn is_settled_next(&mut self) -> Result<bool> {
+        let goes_on = self.goes_on();
+        let Walk { lower, upper, leaf, .. } = self;
+        let (reverse, (near, direction)) = (self.reverse, near_of(self.reverse, lower, upper));
+        let Some(settled) = &mut self.settled else { return Ok(false) };
+        let Some(key) = settled.next(near, direction)? else { return Ok(false) };
+        // A key beyond the leaf belongs to the next one.
+        let is_of_leaf = match leaf.batch.next() {
+            Some(Bound::Included(fence) | Bound::Excluded(fence)) if goes_on => (key < fence) != reverse,
+            _ => true,
+        };
+        if !is_of_leaf || is_beyond(reverse, (lower, upper), key) {
+            return Ok(false);
         }
-        Ok(true)
+        if self.position >= leaf.inside {
+            return Ok(true);
+        }
+        let order = key.cmp(leaf.batch.get(self.position).unwrap_or_default());
+        if order.is_eq() {
+            // It was written since it settled.
+            settled.pass()?;
+        }
+        Ok(if reverse { order.is_gt() } else { order.is_lt() })
+    }
+
+    /// How the next settled row's key compares with this one.
+    fn compare_settled(&mut self, key: &[u8]) -> Result<Ordering> {
+        let (near, direction) = near_of(self.reverse, &self.lower, &self.upper);
+        let settled = match &mut self.settled {
+            Some(settled) => settled.next(near, direction)?,
+            None => None,
+        };
+        Ok(settled.unwrap_or_default().cmp(key))
+    }
+
+    /// Goes to the settled row that comes next.
+    fn come_to_settled(&mut self) -> Result<()> {
+        let Some(settled) = &mut self.settled else { return Ok(()) };
+        let (near, direction) = near_of(self.reverse, &self.lower, &self.upper);
+        if let Some(key) = settled.next(near, direction)? {
+            exclude(if self.reverse { &mut self.upper } else { &mut self.lower }, key);
+        }
+        Ok(())
+    }
+
+    fn pass_settled(&mut self) -> Result<()> {
+        self.settled.as_mut().map_or(Ok(()), SettledRows::pass)
+    }
+
+    /// The value of the settled row that the walk has come to.
+    pub(super) fn take_settled(&mut self, value: &mut Vec<u8>) -> Result<()> {
+        let Some(settled) = &mut self.settled else { return Ok(()) };
+        settled.value_into(value)?;
+        settled.pass()
     }
 
     #[inline]
@@ -283,21 +412,52 @@ impl Walk {
         if is_empty_range(as_slice(&self.lower), as_slice(&self.upper)) {
             return 0;
         }
+        let bounds = (as_slice(&self.lower), as_slice(&self.upper));
+        let settled = match table.handle().engine.may_be_settled(table.handle().id) {
+            true => settled_rows::estimate(table, bounds.0, bounds.1).unwrap_or(0),
+            false => 0,
+        };
         let mut count = 0;
         for _ in 0..LEAVES_COUNTED {
             if !self.take_leaf(table) {
-                return count;
+                return settled + count;
             }
             count += self.leaf.inside as u64;
         }
         let (index, pin) = (table.ordered(), epoch::pin());
         let share = index.share_below(&pin, as_slice(&self.upper), 1.0)
             - index.share_below(&pin, as_slice(&self.lower), 0.0);
-        count.max((share * table.len() as f64) as u64)
+        let in_memory = if settled > 0 { index.len() as u64 } else { table.len() };
+        settled + count.max((share * in_memory as f64) as u64)
     }
 
-    /// Goes to the next leaf, or the first; false if there is none within the bounds.
+    /// Goes to the next leaf, or the first, and has the settled rows that go with it; false if there is none within the bounds.
     fn take_leaf(&mut self, table: &Table) -> bool {
+        loop {
+            let root = SettledRows::newest_root(table);
+            if !self.take_leaf_alone(table) {
+                return false;
+            }
+            let Some(root) = root else {
+                if SettledRows::newest_root(table).is_none() || planted(Bug::RootNotOfLeaf) {
+                    return true;
+                }
+                self.fresh = false;
+                continue;
+            };
+            let is_newest =
+                || SettledRows::newest_root(table).is_some_and(|newest| Arc::ptr_eq(&newest, &root));
+            if is_newest() || planted(Bug::RootNotOfLeaf) {
+                if !self.settled.as_ref().is_some_and(|settled| settled.is_of(&root)) {
+                    self.settled = Some(SettledRows::new(table, root));
+                }
+                return true;
+            }
+            self.fresh = false;
+        }
+    }
+
+    fn take_leaf_alone(&mut self, table: &Table) -> bool {
         let index = table.ordered();
         if !self.fresh {
             if is_empty_range(as_slice(&self.lower), as_slice(&self.upper)) {

@@ -52,6 +52,7 @@ fn a_checkpoints_fields_are_where_the_table_says() {
         keys: 0xAAAA,
         blocks: 0xBBBB,
         time_us: 0xCCCC,
+        settled_to: 0,
     };
     let mut bytes = [0; checkpoint::HEADER_BYTES];
     let checksum = header.encode(&mut bytes);

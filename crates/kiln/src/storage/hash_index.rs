@@ -188,6 +188,12 @@ impl HashIndex {
         self.control(bucket).load(Ordering::SeqCst) == stamp.0 | LOCK
     }
 
+    /// What the stamp of a bucket that the caller holds locked would be if nobody did.
+    #[inline]
+    pub(crate) fn stamp_under_own_lock(&self, bucket: Bucket) -> Stamp {
+        Stamp(self.control(bucket).load(Ordering::SeqCst) & !LOCK)
+    }
+
     /// Locks the bucket where `hash` belongs; `None` if its holder takes too long.
     #[inline]
     pub(crate) fn lock(&self, hash: u64) -> Option<Bucket> {
@@ -384,6 +390,13 @@ impl HashIndex {
             slot.store(0, Ordering::Release);
         }
         slot.is_some()
+    }
+
+    /// Removes the entries of all addresses before this one. Nobody else has the index.
+    pub(crate) fn remove_below(&self, bucket: Bucket, address: Address) {
+        let is_below = |entry: u64| entry != 0 && address_of(entry) < address;
+        let below = self.slots(bucket).filter(|slot| is_below(slot.load(Ordering::Relaxed)));
+        below.for_each(|slot| slot.store(0, Ordering::Release));
     }
 
     #[inline]

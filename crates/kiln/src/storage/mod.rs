@@ -32,5 +32,4 @@ pub(crate) mod scanner;
 pub(crate) mod seal;
 pub(crate) mod segments;
 pub(crate) mod superblock;
-#[cfg_attr(not(test), expect(dead_code, unused_imports, reason = "settling is not wired yet"))]
 pub(crate) mod tree;

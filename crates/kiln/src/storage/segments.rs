@@ -145,6 +145,11 @@ impl Segments {
         Held { segments: Segments::of(self.device.clone(), self.segment_bytes, files, 0), held: self }
     }
 
+    /// The device, for who goes on using it.
+    pub(crate) fn device_handle(&self) -> Arc<dyn Device> {
+        self.device.clone()
+    }
+
     pub(crate) fn device(&self) -> &dyn Device {
         &*self.device
     }

@@ -15,10 +15,12 @@ pub(crate) const FILE: &str = "superblock";
 /// Its name while it is being made.
 pub(crate) const UNFINISHED: &str = "superblock.new";
 pub(crate) const MAGIC: [u8; 8] = *b"KILN-DB\0";
-/// The format this engine writes, and the newest that it reads.
-pub(crate) const FORMAT: u32 = 1;
+/// The newest format that this engine reads, and writes once something has settled: who does not know of that would miss it.
+pub(crate) const FORMAT: u32 = 2;
+/// What it writes before.
+const FORMAT_UNSETTLED: u32 = 1;
 #[cfg(test)]
-pub(crate) const OFFSETS: [(&str, usize); 16] = [
+pub(crate) const OFFSETS: [(&str, usize); 17] = [
     ("magic", 0),
     ("format", 8),
     ("flags", 12),
@@ -34,6 +36,7 @@ pub(crate) const OFFSETS: [(&str, usize); 16] = [
     ("checkpoint", 88),
     ("checkpoint end", 96),
     ("checkpoint checksum", 104),
+    ("settled to", 112),
     ("slot checksum", 124),
 ];
 pub(crate) const SLOT_BYTES: usize = 128;
@@ -72,6 +75,8 @@ pub(crate) struct Superblock {
     /// The clock when the database was closed in order.
     pub(crate) clock: u64,
     pub(crate) checkpoint: CheckpointName,
+    /// The tree has what the tables' records before this address say; it may have more.
+    pub(crate) settled_to: Address,
     /// Not stored: the other slot is damaged, and may have been the newer one. A torn write does not do that, since a slot's
     /// contents lie in one sector.
     pub(crate) may_be_outdated: bool,
@@ -81,7 +86,8 @@ impl Superblock {
     pub(crate) fn encode(&self, out: &mut [u8]) {
         let mut put = |offset: usize, field: &[u8]| out[offset..offset + field.len()].copy_from_slice(field);
         put(0, &MAGIC);
-        put(8, &FORMAT.to_le_bytes());
+        let format = if self.settled_to == 0 { FORMAT_UNSETTLED } else { FORMAT };
+        put(8, &format.to_le_bytes());
         put(12, &(if self.clean { CLEAN } else { 0 }).to_le_bytes());
         put(16, &self.generation.to_le_bytes());
         put(24, &self.database.to_le_bytes());
@@ -95,6 +101,7 @@ impl Superblock {
         put(88, &self.checkpoint.number.to_le_bytes());
         put(96, &self.checkpoint.end.to_le_bytes());
         put(104, &self.checkpoint.checksum.to_le_bytes());
+        put(112, &self.settled_to.to_le_bytes());
         let checksum = crc32c::crc32c(&out[..124]);
         out[124..SLOT_BYTES].copy_from_slice(&checksum.to_le_bytes());
     }
@@ -121,6 +128,7 @@ impl Superblock {
             clean: u32_at(12) & CLEAN != 0,
             clock: u64_at(80),
             checkpoint: CheckpointName { number: u64_at(88), end: u64_at(96), checksum: u32_at(104) },
+            settled_to: u64_at(112),
             may_be_outdated: false,
         };
         if superblock.is_sane() { Slot::Valid(superblock) } else { Slot::Damaged }
@@ -142,6 +150,7 @@ impl Superblock {
             && self.begin.is_multiple_of(self.segment_bytes)
             && self.known_end.is_multiple_of(BLOCK_BYTES as u64)
             && self.begin <= self.known_end
+            && self.settled_to < 1 << ADDRESS_BITS
             && self.known_end < 1 << ADDRESS_BITS
             && self.clock < 1 << VERSION_BITS
     }

@@ -3,7 +3,7 @@
 //! The *hardener* hardens what nobody waits for, within the vulnerability window, and what asynchronous waiters
 //! ask for. The *keeper* watches the window while the hardener may be stuck in a slow disk, prepares
 //! segments ahead of the tail, forgets deleted keys, compacts and drops segments. The *checkpointer* takes checkpoints when
-//! the keeper finds that one is due.
+//! the keeper finds that one is due, and the *settler* settles then.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -18,8 +18,12 @@ use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Condvar, Instant, MutexGuard};
 
 type Job = fn(&Arc<Engine>);
-const JOBS: [(&str, Job); 3] =
-    [("kiln-hardener", run_hardener), ("kiln-keeper", run_keeper), ("kiln-checkpointer", run_checkpointer)];
+const JOBS: [(&str, Job); 4] = [
+    ("kiln-hardener", run_hardener),
+    ("kiln-keeper", run_keeper),
+    ("kiln-checkpointer", run_checkpointer),
+    ("kiln-settler", run_settler),
+];
 
 /// Stops and joins the threads when dropped.
 pub(crate) struct Background {
@@ -48,6 +52,7 @@ impl Drop for Background {
             engine.hardening.requests.lock().stop = true;
             engine.hardening.wake_all();
             engine.hardening.wake_checkpointer.notify_one();
+            engine.hardening.wake_settler.notify_one();
         }
         // The last handle may have been dropped by a callback on the hardener itself, which cannot await itself.
         let others = self.threads.drain(..).filter(|thread| thread.thread().id() != thread::current().id());
@@ -166,6 +171,10 @@ fn run_keeper(engine: &Arc<Engine>) {
             engine.hardening.requests.lock().checkpoint = true;
             engine.hardening.wake_checkpointer.notify_one();
         }
+        if engine.is_settling_due() {
+            engine.hardening.requests.lock().settling = true;
+            engine.hardening.wake_settler.notify_one();
+        }
         if engine.compaction.is_pressing() {
             engine.behind.store(true, Ordering::SeqCst);
         }
@@ -184,6 +193,21 @@ fn run_checkpointer(engine: &Arc<Engine>) {
             }
         }
         engine.take_due_checkpoint(Haste::Background);
+    }
+}
+
+fn run_settler(engine: &Arc<Engine>) {
+    loop {
+        {
+            let mut requests = engine.hardening.requests.lock();
+            while !std::mem::take(&mut requests.settling) && !requests.stop {
+                engine.hardening.wake_settler.wait(&mut requests);
+            }
+            if requests.stop {
+                return;
+            }
+        }
+        engine.settle_if_due();
     }
 }
 

@@ -138,6 +138,14 @@ impl Horizon {
         self.failure.get()
     }
 
+    /// True if a crash before the database was opened took this version.
+    pub(crate) fn was_lost(&self, version: u64) -> bool {
+        let ranges = self.lost_before.get().map_or(&[][..], Vec::as_slice);
+        ranges[..ranges.partition_point(|&(first, _)| first <= version)]
+            .last()
+            .is_some_and(|&(_, last)| version <= last)
+    }
+
     /// The fate of a version, once it is known.
     pub(crate) fn outcome(&self, version: u64) -> Option<Outcome> {
         let lost = |&&(first, last): &&(u64, u64)| (first..=last).contains(&version);

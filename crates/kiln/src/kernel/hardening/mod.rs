@@ -47,6 +47,8 @@ pub(crate) struct Requests {
     stop: bool,
     /// Take a checkpoint.
     checkpoint: bool,
+    /// Settle.
+    settling: bool,
 }
 
 /// See the module's documentation.
@@ -57,6 +59,7 @@ pub(crate) struct Hardening {
     wake_hardener: Condvar,
     wake_keeper: Condvar,
     wake_checkpointer: Condvar,
+    wake_settler: Condvar,
     /// Background threads that sleep until a commit wakes them. While there is something to do now and then they look by
     /// themselves, so that commits do not pay for waking them.
     asleep: AtomicUsize,
@@ -105,6 +108,7 @@ impl Hardening {
             wake_hardener: Condvar::new(),
             wake_keeper: Condvar::new(),
             wake_checkpointer: Condvar::new(),
+            wake_settler: Condvar::new(),
             asleep: AtomicUsize::new(0),
             dirty: AtomicBool::new(false),
             dirty_since: AtomicU64::new(0),

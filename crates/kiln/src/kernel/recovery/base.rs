@@ -23,6 +23,7 @@ use crate::storage::hash_index::{self, HashIndex};
 use crate::storage::liveness::Liveness;
 use crate::storage::record::{Address, DiskRecord, KEY_BYTES_MAX, Kind, NO_ADDRESS, Shape};
 use crate::storage::superblock::{CheckpointName, Superblock};
+use crate::storage::tree::Tree;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, spawn_scoped, thread};
 
@@ -42,6 +43,10 @@ pub(crate) struct Base {
     /// Bytes of the checkpoint, and when it was taken; 0 without one.
     pub(crate) checkpoint_bytes: u64,
     pub(crate) checkpoint_time_us: u64,
+    /// Up to here the checkpoint has nothing of tables that has settled.
+    pub(super) settled_to: Address,
+    /// Durable deletions of keys that may have settled.
+    pub(super) deleted: Vec<Tombstone>,
     /// What is wrong with a checkpoint that could not be used.
     pub(super) damage: Option<String>,
 }
@@ -63,6 +68,8 @@ impl Base {
             losses: Losses::default(),
             checkpoint_bytes: 0,
             checkpoint_time_us: 0,
+            settled_to: 0,
+            deleted: Vec::new(),
             damage: None,
         })
     }
@@ -73,10 +80,11 @@ impl Base {
         superblock: &Superblock,
         log_memory_bytes: u64,
         workers: usize,
+        tree: &Tree,
     ) -> Result<Base> {
         let damage = match superblock.usable_checkpoint() {
             None => None,
-            Some(named) => match Base::load(&**device, superblock, named, workers) {
+            Some(named) => match Base::load(&**device, superblock, named, workers, tree) {
                 Ok(base) => return Ok(base),
                 Err(error) => Some(error.to_string()),
             },
@@ -91,6 +99,7 @@ impl Base {
         superblock: &Superblock,
         named: CheckpointName,
         workers: usize,
+        tree: &Tree,
     ) -> Result<Base> {
         let reader = Reader::open(device, superblock.database, named)?;
         let (header, name, bytes) = (reader.header.clone(), reader.name.clone(), reader.size()?);
@@ -113,6 +122,7 @@ impl Base {
             newest_version: header.newest_version,
             checkpoint_bytes: bytes,
             checkpoint_time_us: header.time_us,
+            settled_to: header.settled_to,
             ..Base::empty(superblock, index)?
         };
         let workers = if bytes < (1 << 20) { 1 } else { workers };
@@ -121,8 +131,10 @@ impl Base {
         if base.load_entries(&reading)? != header.entries {
             return Err(impossible());
         }
-        base.remove_tombstones(&tombstones, superblock.hash_seed);
-        if base.load_keys(&reading, superblock.hash_seed)? != header.keys {
+        base.remove_tombstones(tombstones, superblock.hash_seed, !tree.is_empty());
+        // Keys whose records are gone from the log have settled, or were moved, which the log tells.
+        let begin = if tree.is_empty() { 0 } else { superblock.begin };
+        if base.load_keys(&reading, superblock.hash_seed, begin)? != header.keys {
             return Err(impossible());
         }
         reading.reader.lock().end()?;
@@ -216,22 +228,27 @@ impl Base {
     }
 
     /// Recovery has no use for tombstones: what follows one looks like a new key.
-    fn remove_tombstones(&mut self, tombstones: &[Tombstone], hash_seed: u64) {
-        for Tombstone { object, key, address } in tombstones {
+    /// But where something has settled that they may be about, they are kept aside.
+    fn remove_tombstones(&mut self, tombstones: Vec<Tombstone>, hash_seed: u64, has_settled: bool) {
+        for tombstone in tombstones {
+            let Tombstone { object, key, address } = &tombstone;
             let hash = hash_index::hash_of(hash_seed, *object, key);
             let bucket = lock(&self.index, hash);
             // The tombstones of keys that were written again are no keys' newest records.
-            if self.index.remove(bucket, hash, *address) {
-                let shape =
-                    Shape { kind: Kind::Tombstone, object: *object, key_bytes: key.len(), value_bytes: 0 };
-                self.liveness.supersede(*address, 0, Some(shape.bytes()));
-            }
+            let was_newest = self.index.remove(bucket, hash, *address);
             self.index.unlock_changed(bucket);
+            let is_ordered =
+                || self.objects.get(*object).is_some_and(|object| object.keys.ordered().is_some());
+            if was_newest && has_settled && is_ordered() {
+                self.deleted.push(tombstone);
+            } else if was_newest {
+                self.liveness.supersede(*address, 0, Some(tombstone.bytes()));
+            }
         }
     }
 
     /// Returns how many there are, those included that have no entry.
-    fn load_keys(&self, reading: &Reading, hash_seed: u64) -> Result<u64> {
+    fn load_keys(&self, reading: &Reading, hash_seed: u64, begin: Address) -> Result<u64> {
         let count = AtomicU64::new(0);
         reading.each_block(Section::Keys, |mut items| {
             let mut keys: Vec<(u32, u64, &[u8])> = Vec::new();
@@ -249,7 +266,7 @@ impl Base {
                 for &(object, hash, key) in group {
                     let object = self.objects.get(object).ok_or(NO_ITEM)?;
                     let ordered = object.keys.ordered().ok_or(NO_ITEM)?;
-                    if self.index.addresses_of(hash).next().is_some() {
+                    if self.index.addresses_of(hash).any(|address| address >= begin) {
                         ordered.insert(&pin, key);
                     }
                 }
@@ -260,11 +277,20 @@ impl Base {
     }
 }
 
-/// A deleted key that may have an entry.
-struct Tombstone {
-    object: u32,
-    key: Vec<u8>,
-    address: Address,
+/// A deleted key, and its newest record.
+#[derive(Debug)]
+pub(crate) struct Tombstone {
+    pub(crate) object: u32,
+    pub(crate) key: Vec<u8>,
+    pub(crate) address: Address,
+}
+
+impl Tombstone {
+    /// Bytes of the record.
+    pub(super) fn bytes(&self) -> u64 {
+        let (object, key_bytes) = (self.object, self.key.len());
+        Shape { kind: Kind::Tombstone, object, key_bytes, value_bytes: 0 }.bytes()
+    }
 }
 
 /// Nobody holds a bucket for long.

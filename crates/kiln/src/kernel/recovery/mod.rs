@@ -49,6 +49,7 @@
 
 mod base;
 mod report;
+mod settled;
 mod source;
 mod survey;
 mod system;
@@ -56,6 +57,8 @@ mod team;
 #[cfg(test)]
 mod tests;
 mod work;
+
+use std::sync::Arc;
 
 use super::clock::Version;
 use super::losses::Losses;
@@ -70,9 +73,10 @@ use crate::storage::record::{Address, OwnedRecord, VERSION_BITS};
 use crate::storage::scanner::{Batch, Scanner};
 use crate::storage::segments::Segments;
 use crate::storage::superblock::Superblock;
+use crate::storage::tree::Tree;
 use crate::sync::{mpsc, processors, spawn_scoped, thread};
 
-pub(crate) use base::Base;
+pub(crate) use base::{Base, Tombstone};
 pub use report::RecoveryReport;
 use source::{End, STRETCHES_AHEAD, Source, Stretch};
 use survey::Survey;
@@ -95,6 +99,8 @@ pub(crate) struct Recovered {
     pub(crate) newest_version: u64,
     /// Versions lost in this and in earlier crashes.
     pub(crate) losses: Losses,
+    /// The tombstones that are in the index.
+    pub(crate) tombstones: Vec<Tombstone>,
 }
 
 /// After a crash the clock jumps by this much, so that no version that was given out but never reached the disk
@@ -151,6 +157,12 @@ pub(crate) struct Recovery<'a> {
     /// The newest version that is durable, and the newest one seen in any record.
     horizon: u64,
     newest_version: u64,
+    /// What has settled, and up to where nothing of that is in the checkpoint.
+    tree: &'a Arc<Tree>,
+    settled_to: Address,
+    /// The tombstones of keys that may have settled, and are deleted as far as the log was replayed; none is kept where nothing has
+    /// settled.
+    deleted: Option<Vec<Tombstone>>,
     last_segment: Option<u64>,
     last_extent: Option<Address>,
     /// Extents that end before `load_from` are not left in memory; the first that is begins at `loaded_from`.
@@ -163,8 +175,10 @@ impl<'a> Recovery<'a> {
         (segments, superblock): (&'a Segments, &'a Superblock),
         log: &'a Log,
         base: &'a mut Base,
+        tree: &'a Arc<Tree>,
         division: &'a Division,
     ) -> Recovery<'a> {
+        let deleted = (!tree.is_empty()).then(|| std::mem::take(&mut base.deleted));
         let told = (std::mem::take(&mut base.sessions), std::mem::take(&mut base.losses));
         let report = RecoveryReport {
             checkpoint: base.chain.map(|_| base.replay_from),
@@ -186,6 +200,9 @@ impl<'a> Recovery<'a> {
             pending: Vec::new(),
             horizon: base.horizon,
             newest_version: base.newest_version,
+            tree,
+            settled_to: base.settled_to,
+            deleted,
             last_segment: None,
             last_extent: None,
             load_from: 0,
@@ -213,7 +230,8 @@ impl<'a> Recovery<'a> {
             }
             .ok_or_else(thread_ended)?,
         };
-        Ok(self.finish(&end))
+        let tombstones = self.finish_settled(end.position)?;
+        Ok(self.finish(&end, tombstones))
     }
 
     /// Begins where replaying does, or earlier, at a segment, where what lies there is to be left in memory.
@@ -231,7 +249,7 @@ impl<'a> Recovery<'a> {
         }
     }
 
-    fn finish(mut self, end: &End) -> Recovered {
+    fn finish(mut self, end: &End, tombstones: Vec<Tombstone>) -> Recovered {
         let (position, superblock, mut report) = (end.position, self.superblock, self.report.clone());
         // If the log goes on after the orderly close, a newer superblock must have been damaged. And a close leaves nothing
         // unsealed: what is must not come back with the next seal.
@@ -249,12 +267,13 @@ impl<'a> Recovery<'a> {
             loaded_from: self.loaded_from.unwrap_or(position),
             newest_version: self.newest_version.max(self.horizon).max(superblock.clock),
             losses: self.told.losses,
+            tombstones,
         }
     }
 
-    fn work(&self, workers: usize, pieces: usize) -> Work<'a> {
+    fn work(&mut self, workers: usize, pieces: usize) -> Work<'a> {
         let shared = (self.superblock, self.log, self.index, self.objects);
-        Work::new(shared, (workers, pieces), (self.load_from, self.replay_from))
+        Work::new(shared, (workers, pieces), (self.load_from, self.replay_from), self.deleted.take())
     }
 
     /// Replays the log up to `until`, or to its end, without another thread.
@@ -328,6 +347,7 @@ impl<'a> Recovery<'a> {
             }
         };
         work.counts.iter().for_each(|counts| self.liveness.add_all(&counts.lock()));
+        self.deleted = work.take_deleted();
         Ok(end)
     }
 

@@ -3,6 +3,9 @@
 //! Neither returns an error: what may be wrong is an [`Event`] of a piece, and is looked at in the order of the log before
 //! anything of the round is applied.
 
+use std::collections::HashMap;
+
+use super::base::Tombstone;
 use super::source::Stretch;
 use super::team::{Step, Team};
 use crate::kernel::object::{ObjectState, Objects};
@@ -96,6 +99,9 @@ impl Round {
     }
 }
 
+/// For each object the tombstones of deleted keys, by key.
+type Deleted = HashMap<u32, HashMap<Vec<u8>, Address>>;
+
 /// What the workers share.
 pub(super) struct Work<'a> {
     pub(super) superblock: &'a Superblock,
@@ -111,6 +117,8 @@ pub(super) struct Work<'a> {
     pub(super) pieces: Vec<RwLock<Piece>>,
     /// What each part has counted.
     pub(super) counts: Vec<Mutex<Liveness>>,
+    /// For each part the durable deletions of keys that may have settled; nothing where nothing has settled.
+    deleted: Option<Vec<Mutex<Deleted>>>,
     /// The next piece or part that nobody works on yet.
     next: AtomicUsize,
     pub(super) team: Team,
@@ -121,11 +129,12 @@ impl<'a> Work<'a> {
         (superblock, log, index, objects): (&'a Superblock, &'a Log, &'a HashIndex, &'a Objects),
         (parts, pieces): (usize, usize),
         (load_from, replay_from): (Address, Address),
+        deleted: Option<Vec<Tombstone>>,
     ) -> Work<'a> {
         let piece = || RwLock::new(Piece { parts: vec![Vec::new(); parts], ..Piece::default() });
         let liveness = || Mutex::new(Liveness::new(superblock.begin, superblock.segment_bytes));
         let released = (0..parts).map(|_| Vec::new()).collect();
-        Work {
+        let work = Work {
             superblock,
             log,
             index,
@@ -135,9 +144,28 @@ impl<'a> Work<'a> {
             round: RwLock::new(Round { released, ..Round::default() }),
             pieces: (0..pieces).map(|_| piece()).collect(),
             counts: (0..parts).map(|_| liveness()).collect(),
+            deleted: deleted.is_some().then(|| (0..parts).map(|_| Mutex::default()).collect()),
             next: AtomicUsize::new(0),
             team: Team::default(),
+        };
+        for Tombstone { object, key, address } in deleted.into_iter().flatten() {
+            let part = work.part_of(hash_index::hash_of(superblock.hash_seed, object, &key));
+            if let Some(deleted) = &work.deleted {
+                deleted[part].lock().entry(object).or_default().insert(key, address);
+            }
         }
+        work
+    }
+
+    /// The tombstones of keys that are deleted now, and may have settled.
+    pub(super) fn take_deleted(&self) -> Option<Vec<Tombstone>> {
+        let mut tombstones = Vec::new();
+        for part in self.deleted.as_ref()? {
+            for (object, keys) in std::mem::take(&mut *part.lock()) {
+                tombstones.extend(keys.into_iter().map(|(key, address)| Tombstone { object, key, address }));
+            }
+        }
+        Some(tombstones)
     }
 
     /// Has the team take a step. False if one of it panicked.
@@ -261,8 +289,15 @@ impl<'a> Work<'a> {
     /// Applies everything of one part, in the order of the log.
     fn apply(&self, round: &Round, part: usize) {
         let mut liveness = self.counts[part].lock();
-        let mut applier =
-            Applier { work: self, liveness: &mut liveness, object: None, keys: 0, overflowed: false };
+        let mut deleted = self.deleted.as_ref().map(|deleted| deleted[part].lock());
+        let mut applier = Applier {
+            work: self,
+            liveness: &mut liveness,
+            deleted: deleted.as_deref_mut(),
+            object: None,
+            keys: 0,
+            overflowed: false,
+        };
         let mut released = round.released[part].iter().peekable();
         for number in 0..round.count {
             let number = if planted(Bug::PiecesBackwards) { round.count - 1 - number } else { number };
@@ -297,6 +332,7 @@ impl<'a> Work<'a> {
 struct Applier<'a> {
     work: &'a Work<'a>,
     liveness: &'a mut Liveness,
+    deleted: Option<&'a mut Deleted>,
     /// The object of the last change, and by how much its keys have become more.
     object: Option<&'a ObjectState>,
     keys: i64,
@@ -319,23 +355,41 @@ impl<'a> Applier<'a> {
                 if has_previous && index.replace(bucket, change.hash, change.previous, change.address) =>
             {
                 self.liveness.supersede(change.previous, change.version, Some(change.bytes.into()));
+                // Of a checkpoint only such keys were taken whose records are still there.
+                if change.previous < self.work.superblock.begin {
+                    object.keys.admit(pin, key);
+                }
             }
             Kind::Put => {
                 self.overflowed |= index.insert(bucket, change.hash, change.address);
                 object.keys.admit(pin, key);
                 self.keys += 1;
+                if let Some(tombstone) = self.take_deleted(change.object, key) {
+                    self.liveness.supersede(tombstone, change.version, None);
+                }
             }
-            // A tombstone does not enter the index; what follows it looks like a new key.
             _ => {
-                self.liveness.supersede(change.address, change.version, Some(change.bytes.into()));
                 if has_previous && index.remove(bucket, change.hash, change.previous) {
                     self.liveness.supersede(change.previous, change.version, None);
                     object.keys.retract(pin, key);
                     self.keys -= 1;
                 }
+                match &mut self.deleted {
+                    // What follows it looks like a new key; if nothing does it must be in the index in the end.
+                    Some(deleted) if object.keys.ordered().is_some() => {
+                        deleted.entry(change.object).or_default().insert(key.to_vec(), change.address);
+                    }
+                    // It does not enter the index; what follows it looks like a new key.
+                    _ => self.liveness.supersede(change.address, change.version, Some(change.bytes.into())),
+                }
             }
         }
         index.unlock_changed(bucket);
+    }
+
+    /// Where the key's tombstone is that was kept aside; it is no more.
+    fn take_deleted(&mut self, object: u32, key: &[u8]) -> Option<Address> {
+        self.deleted.as_mut()?.get_mut(&object)?.remove(key)
     }
 
     /// The object with this number, which was looked for in the order of the log.

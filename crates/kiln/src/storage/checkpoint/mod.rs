@@ -36,7 +36,7 @@ pub(crate) const HEAD_BYTES: usize = 32;
 const BLOCK_BYTES_USUAL: usize = 256 << 10;
 const BLOCK_BYTES_MAX: usize = 512 << 10;
 #[cfg(test)]
-pub(crate) const OFFSETS: [(&str, usize); 15] = [
+pub(crate) const OFFSETS: [(&str, usize); 16] = [
     ("magic", 0),
     ("format", 8),
     ("base level", 12),
@@ -51,6 +51,7 @@ pub(crate) const OFFSETS: [(&str, usize); 15] = [
     ("keys", 88),
     ("blocks", 96),
     ("time", 104),
+    ("settled to", 112),
     ("header checksum", 124),
 ];
 
@@ -91,6 +92,8 @@ pub(crate) struct Header {
     pub(crate) blocks: u64,
     /// Microseconds since 1970 when it was begun; for people.
     pub(crate) time_us: u64,
+    /// It has no entry of a table's record before this address.
+    pub(crate) settled_to: Address,
 }
 
 impl Header {
@@ -110,6 +113,7 @@ impl Header {
         put(88, &self.keys.to_le_bytes());
         put(96, &self.blocks.to_le_bytes());
         put(104, &self.time_us.to_le_bytes());
+        put(112, &self.settled_to.to_le_bytes());
         let checksum = crc32c::crc32c(&out[..124]);
         out[124..HEADER_BYTES].copy_from_slice(&checksum.to_le_bytes());
         checksum
@@ -141,6 +145,7 @@ impl Header {
             keys: u64_at(88),
             blocks: u64_at(96),
             time_us: u64_at(104),
+            settled_to: u64_at(112),
         };
         let is_sane = header.base_level <= 32
             && header.chain.number < u64::MAX
@@ -236,6 +241,7 @@ mod tests {
             keys: 0,
             blocks: 0,
             time_us: 1,
+            settled_to: 0,
         }
     }
 

@@ -31,7 +31,6 @@ impl Counters {
         }
     }
 
-    #[cfg(test)]
     pub(super) fn keys(&self) -> usize {
         self.sum(|shard| &shard.keys)
     }

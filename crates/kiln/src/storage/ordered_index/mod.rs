@@ -70,7 +70,7 @@ mod tests;
 
 use std::ops::Bound;
 
-use crate::storage::epoch::Pin;
+use crate::storage::epoch::{self, Pin};
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{hint, thread};
 
@@ -135,7 +135,6 @@ impl OrderedIndex {
     }
 
     /// The number of keys; approximate while others insert or remove.
-    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.counters.keys()
     }
@@ -159,6 +158,21 @@ impl OrderedIndex {
     pub(crate) fn reclaim(&self) {
         let freed = self.retired.reclaim();
         self.counters.add_key_bytes(-(freed as isize));
+    }
+
+    /// Shows all keys to `look`, in order, a leaf's keys as they were at one time.
+    pub(crate) fn each_key<E>(&self, mut look: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
+        let (mut batch, mut next) = (LeafBatch::new(), LeafBatch::new());
+        self.read_forward(&epoch::pin(), Bound::Unbounded, &mut batch);
+        loop {
+            for place in 0..batch.len() {
+                look(batch.get(place).unwrap_or_default())?;
+            }
+            if !self.read_next(&epoch::pin(), &batch, &mut next) {
+                return Ok(());
+            }
+            std::mem::swap(&mut batch, &mut next);
+        }
     }
 
     /// True if the index holds the key.

@@ -1,0 +1,109 @@
+//! What recovery does about what has settled, once the log is replayed.
+//!
+//! Replaying takes rows that have settled for un-settled ones, wherever the log, or the checkpoint, still has them: that
+//! says the same, and so each record finds the one before it where it was. Then the entries go as settling had, or would
+//! have, removed them: those of records before the place up to where the tree says that everything has settled.
+//!
+//! Deletions are the other way round: recovery keeps no tombstone in the index, but where the tree may have the key there must be one.
+
+use super::Recovery;
+use super::base::Tombstone;
+use crate::error::Result;
+use crate::storage::epoch;
+use crate::storage::hash_index;
+use crate::storage::ordered_index::OrderedIndex;
+use crate::storage::record::{Address, DiskRecord};
+use crate::storage::record_reader::{Cursor, RecordReader};
+use crate::sync::thread;
+
+impl Recovery<'_> {
+    /// See the module's documentation. Returns the tombstones that are in the index. The log ends at `end`.
+    pub(super) fn finish_settled(&mut self, end: Address) -> Result<Vec<Tombstone>> {
+        let tree = self.tree;
+        let settled_to = tree.settled_to();
+        if tree.is_empty() && settled_to == 0 {
+            return Ok(Vec::new());
+        }
+        if settled_to > end {
+            let what = "the log ends before the place up to where the tree says that it has settled";
+            return Err(self.segments.corrupted(end, what));
+        }
+        let begin = self.superblock.begin;
+        self.remove_settled(self.settled_to.max(begin), settled_to)?;
+        if self.chain.is_some() && self.settled_to < begin {
+            self.remove_dropped(begin);
+        }
+        let deleted = std::mem::take(&mut self.deleted).unwrap_or_default();
+        let (done, deleted): (Vec<_>, Vec<_>) =
+            deleted.into_iter().partition(|tombstone| tombstone.address < settled_to);
+        for tombstone in done {
+            self.liveness.supersede(tombstone.address, 0, Some(tombstone.bytes()));
+        }
+        deleted.iter().for_each(|tombstone| self.keep_tombstone(tombstone));
+        Ok(deleted)
+    }
+
+    fn remove_settled(&mut self, begin: Address, end: Address) -> Result<()> {
+        let mut reader = RecordReader::new(self.segments, self.superblock.database, Cursor::at_seal(begin));
+        let mut position = begin;
+        while position < end {
+            let segment_end = (position + 1).next_multiple_of(self.superblock.segment_bytes).min(end);
+            let batch = reader.next_batch(segment_end, 64)?;
+            for (address, record) in &batch.records {
+                self.remove_settled_row(*address, record);
+            }
+            position = reader.cursor().position;
+        }
+        Ok(())
+    }
+
+    fn remove_settled_row(&mut self, address: Address, record: &DiskRecord<'_>) {
+        let object = record.shape.object;
+        let Some(ordered) = self.ordered(object) else { return };
+        let hash = hash_index::hash_of(self.superblock.hash_seed, object, record.key);
+        let bucket = self.lock(hash);
+        let was_newest = self.index.remove(bucket, hash, address);
+        // Another record of the same tag may be the key's, written since it settled. A key that has none stays in the order until
+        // it is written once more, which costs a little memory.
+        if was_newest && self.index.addresses_of(hash).next().is_none() {
+            ordered.remove(&epoch::pin(), record.key);
+        }
+        self.index.unlock_changed(bucket);
+        if was_newest {
+            self.liveness.supersede(address, record.version, Some(record.shape.bytes()));
+        }
+    }
+
+    /// Removes the entries of a checkpoint whose records are gone from the log, and were not moved: they have settled.
+    fn remove_dropped(&self, begin: Address) {
+        for bucket in 0..self.index.bucket_count() {
+            self.index.remove_below(bucket, begin);
+        }
+    }
+
+    fn keep_tombstone(&self, tombstone: &Tombstone) {
+        let Some(ordered) = self.ordered(tombstone.object) else { return };
+        let hash = hash_index::hash_of(self.superblock.hash_seed, tombstone.object, &tombstone.key);
+        let bucket = self.lock(hash);
+        let overflowed = self.index.insert(bucket, hash, tombstone.address);
+        ordered.insert(&epoch::pin(), &tombstone.key);
+        self.index.unlock_changed(bucket);
+        if overflowed {
+            self.index.grow();
+        }
+    }
+
+    fn ordered(&self, object: u32) -> Option<&OrderedIndex> {
+        self.objects.get(object)?.keys.ordered()
+    }
+
+    /// Nobody else is there.
+    fn lock(&self, hash: u64) -> hash_index::Bucket {
+        loop {
+            if let Some(bucket) = self.index.lock(hash) {
+                return bucket;
+            }
+            thread::yield_now();
+        }
+    }
+}

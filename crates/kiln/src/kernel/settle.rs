@@ -1,0 +1,351 @@
+//! Settling: rows of tables leave the log's old end for the tree (AciKV §3.2, figure 5).
+//!
+//! ```text
+//!          settled to              S                     head                  tail
+//!     -------|----------------------|---------------------|--------------------|
+//!            | collected, in passes |                      | in memory: left alone
+//!            | sorted, merged       |
+//! ```
+//!
+//! 1. *Choose S*, a place where the durable log could end, such that no snapshot, open or yet to come, lacks a version before it.
+//! 2. *Collect* for every key of a table its newest record before S, put or tombstone, and *merge* them, in the order of the
+//!    keys, into a new root of the tree. What does not fit into the memory for it is left to a further pass over the same part of the log,
+//!    which begins with the first key that was left out. So the tree is, in the end, exactly what all records
+//!    before S come to: also where the log has something newer. Counting the rows after a crash needs that.
+//! 3. *Publish* S with the last merge's root, and then in the superblock, so that an older tree is never taken for this one. From now on
+//!    recovery takes no record of a table before S from the log.
+//! 4. *Remove* from the indexes the entries that still refer to records before S. Who finds none then finds the row in the tree.
+//!
+//! A crash before 3 leaves rows in the tree whose entries recovery makes again: they say the same. Between 3 and 4 it is recovery
+//! that does 4. The segments are dropped, or compacted for the sake of other objects, by `sweep` as ever.
+//!
+//! **When.** When so much of the log is out of memory, and not settled, that it is worth it:
+//! [`settle_log_bytes`](crate::Options::settle_log_bytes), and a [`TREE_PART`] of the tree, so that a merge that has to write all of the
+//! tree anew is paid for by as much new data. Nobody who reads or writes waits for it, and it holds no lock but, one
+//! after the other, the buckets in step 4.
+
+use std::cmp::Ordering as Order;
+
+use super::checkpoint::Haste;
+use super::engine::Engine;
+use super::settled::{OBJECT_BYTES, write_tree_key};
+use crate::error::Result;
+use crate::planted::{Bug, planted};
+use crate::storage::epoch;
+use crate::storage::record::{Address, DiskRecord, Kind};
+use crate::storage::record_reader::{Cursor, RecordReader};
+use crate::storage::segments::Segments;
+use crate::storage::tree::Change;
+use crate::sync::atomic::Ordering;
+
+/// Less cold log than such a part of the tree is not worth settling.
+const TREE_PART: u64 = 4;
+/// The least memory of a pass, and the part of the log's memory that it may take.
+const PASS_BYTES_MIN: usize = 1 << 20;
+const PASS_PART: u64 = 4;
+/// So many records are looked at at once.
+const BATCH: usize = 64;
+
+/// What settling has done, once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Settling {
+    /// Rows put and deleted in the tree.
+    pub(crate) puts: u64,
+    pub(crate) deletes: u64,
+    /// Bytes written for it.
+    pub(crate) bytes: u64,
+}
+
+impl Engine {
+    /// True if so much of the log is cold that settling is worth it.
+    pub(crate) fn is_settling_due(&self) -> bool {
+        let settled = &self.settled;
+        if settled.log_bytes == 0 {
+            return false;
+        }
+        let from = settled.tree.settled_to().max(self.log.begin());
+        let cold_bytes = self.log.head().saturating_sub(from);
+        if cold_bytes < settled.log_bytes / 2 || self.segments.disk_is_full() {
+            return false;
+        }
+        let has_tables =
+            || self.objects.iter().any(|object| object.keys.ordered().is_some_and(|keys| keys.len() > 0));
+        if !has_tables() {
+            return false;
+        }
+        self.begin_settling();
+        let enough = settled.log_bytes.max(settled.tree.statistics().used_bytes / TREE_PART);
+        cold_bytes >= enough && self.log.head() >= settled.forgotten_to.load(Ordering::SeqCst)
+    }
+
+    /// Has no more tombstones of tables forgotten but by settling.
+    fn begin_settling(&self) {
+        if !self.settled.is_begun.load(Ordering::SeqCst) {
+            // Whoever is just forgetting holds the lock.
+            let _sweeping = self.graves.pause();
+            self.settled.is_begun.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// Settles what is out of memory, if it is worth it. That it cannot be done now harms nobody: it is tried again later.
+    pub(crate) fn settle_if_due(&self) {
+        if self.is_settling_due() {
+            let head = self.log.head();
+            let settled = self.settle_to(head - head % self.log.segment_bytes());
+            // The last checkpoint has what has just settled, and opening would have to find that out by the log.
+            if settled.is_ok_and(|settling| settling != Settling::default()) && self.takes_checkpoints() {
+                let _ = self.take_checkpoint(Haste::Background);
+            }
+        }
+    }
+
+    /// Settles everything that is durable and that every snapshot may see.
+    ///
+    /// # Errors
+    /// `Io` or `NoSpace` if the disk fails or is full, `Corrupted` if the log or the tree is damaged; `Lost` or `Aborted` if the
+    /// database has failed or is closed. What was committed stays as it is.
+    pub(crate) fn settle_durable(&self) -> Result<Settling> {
+        self.begin_settling();
+        self.settle_to(self.log.hardened())
+    }
+
+    /// Settles up to a place where the durable log could end.
+    fn settle_to(&self, end: Address) -> Result<Settling> {
+        let _settling = self.settled.settling.lock();
+        self.check_writable()?;
+        let (tree, horizon) = (&self.settled.tree, &self.hardening.horizon);
+        // Dropped segments stay readable meanwhile.
+        let segments = self.segments.hold();
+        let begin = tree.settled_to().max(self.log.begin());
+        // Until the first hardening only seals may tell what earlier crashes took.
+        let is_possible = end > begin
+            && end >= self.settled.forgotten_to.load(Ordering::SeqCst)
+            && self.log.hardened() != self.opened_end;
+        if !is_possible {
+            return Ok(Settling::default());
+        }
+        let oldest = self.oldest_needed();
+        let pass_bytes = (self.log.ring_bytes() / PASS_PART).max(PASS_BYTES_MIN as u64) as usize;
+        let mut settling = Settling::default();
+        let (mut newest_version, mut from) = (0, Vec::new());
+        loop {
+            let mut newest = Newest::new(pass_bytes, from);
+            let mut is_too_new = false;
+            self.each_record(&segments, (begin, end), |address, record| {
+                if horizon.was_lost(record.version) && !planted(Bug::SettlesLost) {
+                    return true;
+                }
+                is_too_new |= record.version > oldest && !planted(Bug::SettlesTooNew);
+                newest_version = newest_version.max(record.version);
+                newest.add(address, record);
+                !is_too_new
+            })?;
+            if is_too_new || self.hardening.is_stopping() {
+                return Ok(settling);
+            }
+            self.check_writable()?;
+            let rest = newest.sort();
+            let settled_to = rest.is_none().then_some(end);
+            if settled_to.is_some() {
+                // Raised before the first row vanishes: whoever misses one, and then finds what is newer, looks again.
+                self.forgotten.fetch_max(newest_version, Ordering::SeqCst);
+            }
+            let merged = tree.merge(newest.changes(), settled_to)?;
+            settling.puts += merged.put;
+            settling.deletes += merged.deleted;
+            settling.bytes += merged.bytes;
+            match rest {
+                Some(rest) => from = rest,
+                None => break,
+            }
+        }
+        // Before any of it leaves the log: a tree without it must not be taken for this one.
+        if !planted(Bug::RemovedBeforeSuperblock) {
+            self.superblock.lock().update(|superblock| superblock.settled_to = end)?;
+        }
+        let removed_to = self.settled.removed_to.load(Ordering::SeqCst).max(begin);
+        self.remove_settled(&segments, (removed_to, end))?;
+        self.settled.removed_to.store(end, Ordering::SeqCst);
+        Ok(settling)
+    }
+
+    /// Shows every record of a table in a durable part of the log to `look`, in order, until that returns false.
+    fn each_record(
+        &self,
+        segments: &Segments,
+        (begin, end): (Address, Address),
+        mut look: impl FnMut(Address, &DiskRecord<'_>) -> bool,
+    ) -> Result<()> {
+        let database = self.superblock.lock().current().database;
+        let mut reader = RecordReader::new(segments, database, Cursor::at_seal(begin));
+        while reader.cursor().position < end {
+            let segment_end =
+                (reader.cursor().position + 1).next_multiple_of(self.log.segment_bytes()).min(end);
+            while reader.cursor().position < segment_end {
+                let batch = reader.next_batch(segment_end, BATCH)?;
+                for (address, record) in &batch.records {
+                    if self.is_ordered(record.shape.object) && !look(*address, record) {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the entries of what has settled off the indexes.
+    fn remove_settled(&self, segments: &Segments, part: (Address, Address)) -> Result<()> {
+        let mut outcome = Ok(());
+        self.each_record(segments, part, |address, record| {
+            outcome = self.remove_settled_row(address, record);
+            outcome.is_ok()
+        })?;
+        outcome
+    }
+
+    fn remove_settled_row(&self, address: Address, record: &DiskRecord<'_>) -> Result<()> {
+        let (object, key) = (record.shape.object, record.key);
+        let hash = self.hash(object, key);
+        loop {
+            // Closing waits for the pins, so nothing is changed behind its back.
+            let pin = epoch::pin();
+            self.check_writable()?;
+            let Some(bucket) = self.index.lock(hash) else {
+                drop(pin);
+                crate::sync::thread::yield_now();
+                continue;
+            };
+            if !self.index.remove(bucket, hash, address) {
+                self.index.unlock_unchanged(bucket);
+                return Ok(());
+            }
+            if let Some(object) = self.objects.get(object) {
+                object.keys.retract(&pin, key);
+            }
+            self.index.unlock_changed(bucket);
+            // No lock is waited for under a pin.
+            drop(pin);
+            self.liveness.lock().supersede(address, record.version, Some(record.shape.bytes()));
+            self.settled.rows.fetch_add(1, Ordering::Relaxed);
+            return Ok(());
+        }
+    }
+}
+
+/// The newest records of the keys from a certain one on, as many as there is memory for.
+struct Newest {
+    bytes_max: usize,
+    /// Keys in the tree before this one were done by earlier passes.
+    from: Vec<u8>,
+    /// From this one on all are left to later passes.
+    to: Option<Vec<u8>>,
+    /// Key and value of each record, one after the other.
+    arena: Vec<u8>,
+    records: Vec<Collected>,
+    key: Vec<u8>,
+}
+
+/// A record in the arena.
+#[derive(Clone, Copy)]
+struct Collected {
+    address: Address,
+    start: usize,
+    key_bytes: u32,
+    value_bytes: u32,
+    kind: Kind,
+}
+
+impl Newest {
+    fn new(bytes_max: usize, from: Vec<u8>) -> Newest {
+        Newest { bytes_max, from, to: None, arena: Vec::new(), records: Vec::new(), key: Vec::new() }
+    }
+
+    fn key(&self, record: &Collected) -> &[u8] {
+        &self.arena[record.start..][..record.key_bytes as usize]
+    }
+
+    fn bytes(&self) -> usize {
+        self.arena.len() + self.records.len() * size_of::<Collected>()
+    }
+
+    /// Adds a record that comes behind all that were added before.
+    fn add(&mut self, address: Address, record: &DiskRecord<'_>) {
+        write_tree_key(record.shape.object, record.key, &mut self.key);
+        if self.key < self.from || self.to.as_ref().is_some_and(|to| self.key >= *to) {
+            return;
+        }
+        let start = self.arena.len();
+        self.arena.extend_from_slice(&self.key);
+        self.arena.extend_from_slice(record.value);
+        self.records.push(Collected {
+            address,
+            start,
+            key_bytes: self.key.len() as u32,
+            value_bytes: record.value.len() as u32,
+            kind: record.shape.kind,
+        });
+        if self.bytes() > self.bytes_max {
+            self.make_room();
+        }
+    }
+
+    /// Brings the records in the order of their keys, and leaves only the newest of each.
+    fn order(&mut self) {
+        let mut records = std::mem::take(&mut self.records);
+        records.sort_unstable_by(|one, other| {
+            let order = self.key(one).cmp(self.key(other));
+            // The newest first.
+            if order == Order::Equal { other.address.cmp(&one.address) } else { order }
+        });
+        if !planted(Bug::SettlesOldest) {
+            records.dedup_by(|later, kept| self.key(later) == self.key(kept));
+        } else {
+            records.reverse();
+            records.dedup_by(|later, kept| self.key(later) == self.key(kept));
+            records.reverse();
+        }
+        self.records = records;
+    }
+
+    /// Drops what is not the newest, and if that is not enough the greater half of the keys.
+    fn make_room(&mut self) {
+        self.order();
+        let used = |records: &[Collected]| {
+            records
+                .iter()
+                .map(|record| (record.key_bytes + record.value_bytes) as usize + size_of::<Collected>())
+                .sum::<usize>()
+        };
+        // Something must go on even if one record alone is as large.
+        while used(&self.records) > self.bytes_max / 2 && self.records.len() > 1 {
+            let kept = self.records.len() / 2;
+            self.to = Some(self.key(&self.records[kept]).to_vec());
+            self.records.truncate(kept);
+        }
+        let mut arena = Vec::with_capacity(self.bytes_max.min(2 * used(&self.records)));
+        for record in &mut self.records {
+            let bytes = (record.key_bytes + record.value_bytes) as usize;
+            let start = arena.len();
+            arena.extend_from_slice(&self.arena[record.start..][..bytes]);
+            record.start = start;
+        }
+        self.arena = arena;
+    }
+
+    /// Makes [`Self::changes`] possible; returns the first key that was left to another pass.
+    fn sort(&mut self) -> Option<Vec<u8>> {
+        self.order();
+        self.to.clone()
+    }
+
+    /// What the tree is to be told.
+    fn changes(&self) -> impl Iterator<Item = Change<'_>> {
+        self.records.iter().map(|record| {
+            let value =
+                &self.arena[record.start + record.key_bytes as usize..][..record.value_bytes as usize];
+            Change { key: self.key(record), value: (record.kind == Kind::Put).then_some(value) }
+        })
+    }
+}
+
+const _: () = assert!(OBJECT_BYTES == size_of::<u32>());

@@ -1,0 +1,233 @@
+//! What has settled: rows of tables that have left the log, and the indexes in memory, for the tree on disk (AciKV §3.2).
+//!
+//! ```text
+//!   hash index, ordered index     every row that was written, or deleted, since it last settled
+//!   tree                          the others
+//! ```
+//!
+//! A key's entry in memory goes before its row in the tree. A row comes into the tree before its entry goes: so whoever finds
+//! no entry, and takes the tree's root *afterwards*, finds the row there if there is one. What makes the answer certain is
+//! what makes a miss certain: the bucket's control word, which every removal and every write of the key changes.
+//!
+//! Nothing settles that some snapshot must not see yet, and nothing that is not durable. So the tree has no versions, and every
+//! snapshot reads the newest root. To those who read in a transaction a settled row is of version 0, as an absent one: what
+//! has vanished from the indexes is not newer than [`Engine::forgotten`].
+
+use std::cell::Cell;
+use std::collections::HashSet;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use super::commit::{Change, Current};
+use super::engine::Engine;
+use super::object::ObjectState;
+use super::single::SingleKey;
+use super::sweep::Grave;
+use crate::error::Result;
+use crate::storage::hash_index::{Bucket, Stamp};
+use crate::storage::record::Address;
+use crate::storage::tree::{Cached, Cursor, Direction, Tree};
+use crate::sync::atomic::{AtomicBool, AtomicU64};
+use crate::sync::{Mutex, thread_local};
+
+/// The tree, and how far settling has come.
+pub(crate) struct Settled {
+    pub(crate) tree: Arc<Tree>,
+    /// The option; 0: nothing settles by itself.
+    pub(super) log_bytes: u64,
+    /// Whoever settles.
+    pub(super) settling: Mutex<()>,
+    /// From now on tombstones of tables go only by settling: the tree may have what they delete.
+    pub(super) is_begun: AtomicBool,
+    /// Tombstones of tables before this address may have been forgotten while nothing had settled. The first time all before it
+    /// has to settle at once: of a deleted key the log would tell only that it was once there.
+    pub(super) forgotten_to: AtomicU64,
+    /// No record of a table before this address is in the indexes.
+    pub(super) removed_to: AtomicU64,
+    /// Rows that were removed from the indexes since the database was opened.
+    pub(crate) rows: AtomicU64,
+}
+
+/// Whether a key without a record has settled, as far as somebody has looked.
+pub(crate) struct Lookup {
+    bucket: Bucket,
+    /// That of the bucket when it was found without a record.
+    stamp: Stamp,
+    exists: Option<bool>,
+}
+
+impl Settled {
+    /// Of a database whose log ends at `end`.
+    pub(crate) fn new(tree: Arc<Tree>, log_bytes: u64, end: Address) -> Settled {
+        Settled {
+            is_begun: AtomicBool::new(!tree.is_empty() || tree.settled_to() > 0),
+            forgotten_to: AtomicU64::new(if tree.settled_to() == 0 { end } else { 0 }),
+            removed_to: AtomicU64::new(tree.settled_to()),
+            tree,
+            log_bytes,
+            settling: Mutex::new(()),
+            rows: AtomicU64::new(0),
+        }
+    }
+
+    /// Something has settled, at some time.
+    pub(crate) fn has_any(&self) -> bool {
+        !self.tree.is_empty() || self.tree.settled_to() > 0
+    }
+
+    /// Has nothing settle until dropped.
+    pub(crate) fn pause(&self) -> impl Drop {
+        self.settling.lock()
+    }
+}
+
+/// The key in the tree of an object's key: the object's number, then the key, so that objects do not mix and each is in order.
+pub(crate) fn write_tree_key(object: u32, key: &[u8], out: &mut Vec<u8>) {
+    out.clear();
+    out.extend_from_slice(&object.to_be_bytes());
+    out.extend_from_slice(key);
+}
+
+/// So many bytes of a key in the tree are the object's number.
+pub(crate) const OBJECT_BYTES: usize = 4;
+
+/// Runs with the key in the tree of an object's key, and a buffer for values that nobody wants, in memory that the thread keeps.
+fn with_tree_key<T>(object: u32, key: &[u8], run: impl FnOnce(&[u8], &mut Vec<u8>) -> T) -> T {
+    thread_local! {
+        static BUFFERS: Cell<(Vec<u8>, Vec<u8>)> = const { Cell::new((Vec::new(), Vec::new())) };
+    }
+    let (mut tree_key, mut spare) = BUFFERS.with(Cell::take);
+    write_tree_key(object, key, &mut tree_key);
+    let result = run(&tree_key, &mut spare);
+    spare.shrink_to(1 << 20);
+    BUFFERS.with(|kept| kept.set((tree_key, spare)));
+    result
+}
+
+impl Engine {
+    /// True if a key of the object that has no record may have settled.
+    #[inline]
+    pub(crate) fn may_be_settled(&self, object: u32) -> bool {
+        !self.settled.tree.is_empty() && self.is_ordered(object)
+    }
+
+    /// True for tables.
+    #[inline]
+    pub(super) fn is_ordered(&self, object: u32) -> bool {
+        self.objects.get(object).is_some_and(|object| object.keys.ordered().is_some())
+    }
+
+    /// Looks for a settled value where nothing has to be read for it. To be called after a miss in the hash index.
+    pub(super) fn get_settled_cached(&self, object: u32, key: &[u8], out: &mut Vec<u8>) -> Cached {
+        with_tree_key(object, key, |tree_key, _| self.settled.tree.get_cached(tree_key, out))
+    }
+
+    /// Looks for a settled value. The caller is not pinned, and has found no record before.
+    ///
+    /// # Errors
+    /// `Io` and `Corrupted`, naming file and offset.
+    pub(super) fn get_settled(&self, object: u32, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+        with_tree_key(object, key, |tree_key, _| self.settled.tree.get(tree_key, out))
+    }
+
+    /// About how many rows a table has.
+    pub(crate) fn estimate_rows(&self, object: &ObjectState) -> u64 {
+        match object.keys.ordered().filter(|_| self.settled.has_any()) {
+            None => object.key_count.sum(),
+            Some(ordered) => self.count_settled(object.id).unwrap_or(0) + ordered.len() as u64,
+        }
+    }
+
+    /// How many rows a table has; exact while nobody writes. Where something has settled that takes a look at every key that has not.
+    ///
+    /// # Errors
+    /// `Io` and `Corrupted`, naming file and offset.
+    pub(crate) fn count_rows(&self, object: &ObjectState) -> Result<u64> {
+        let Some(ordered) = object.keys.ordered().filter(|_| self.settled.has_any()) else {
+            return Ok(object.key_count.sum());
+        };
+        // Who settles meanwhile moves rows from one side to the other.
+        let _unsettled = self.settled.pause();
+        let deleted = self.deleted_keys(object.id);
+        let tree = &self.settled.tree;
+        let mut cursor = Cursor::new(tree, tree.root());
+        let mut count = self.count_settled(object.id)?;
+        let (mut tree_key, mut value) = (Vec::new(), Vec::new());
+        ordered.each_key(|key| {
+            let single = SingleKey { object: object.id, hash: self.hash(object.id, key), key };
+            if self.index.addresses_of(single.hash).next().is_none() {
+                return Ok(());
+            }
+            // What is on disk needs no reading: it is a value, or one of the tombstones.
+            let is_row = match self.read_without_disk(single, &mut value) {
+                Some(reading) => reading.found,
+                None => !deleted.contains(key),
+            };
+            write_tree_key(object.id, key, &mut tree_key);
+            cursor.seek(Bound::Included(&tree_key), Direction::Forwards)?;
+            let was_row = cursor.key() == Some(&tree_key[..]);
+            count = (count + u64::from(is_row)).saturating_sub(u64::from(was_row));
+            Ok(())
+        })?;
+        Ok(count)
+    }
+
+    /// Keys of an object whose newest records are durable tombstones.
+    fn deleted_keys(&self, object: u32) -> HashSet<Box<[u8]>> {
+        let graves =
+            self.graves.copies(0..self.graves.len()).into_iter().filter(|grave| grave.object == object);
+        let is_newest = |grave: &Grave| {
+            let hash = self.hash(object, &grave.key);
+            self.index.addresses_of(hash).any(|address| address == grave.address)
+        };
+        graves.filter(is_newest).map(|grave| grave.key).collect()
+    }
+
+    /// How many rows of an object are in the tree.
+    fn count_settled(&self, object: u32) -> Result<u64> {
+        let (mut from, mut to) = (Vec::new(), Vec::new());
+        write_tree_key(object, &[], &mut from);
+        write_tree_key(object + 1, &[], &mut to);
+        self.settled.tree.count_estimate(&from, Some(&to))
+    }
+
+    /// What a write finds of a key that has no record. A put does as well without knowing; of what is to be deleted it must be known whether it
+    /// is there. The caller holds the bucket. `None` if the tree must be read for that: `lookup` is to be [looked up](Self::look_up_settled) then, with nothing held, and given again.
+    pub(super) fn settled_current(
+        &self,
+        bucket: Bucket,
+        change: &Change<'_>,
+        lookup: &mut Option<Lookup>,
+    ) -> Option<Current> {
+        if change.value.is_some() {
+            return Some(Current::default());
+        }
+        let stamp = self.index.stamp_under_own_lock(bucket);
+        let is_same = |lookup: &Lookup| lookup.bucket == bucket && lookup.stamp == stamp;
+        let known = lookup.take().filter(is_same).and_then(|lookup| lookup.exists);
+        let exists = known.or_else(|| {
+            let tree = &self.settled.tree;
+            let look = |tree_key: &[u8], spare: &mut Vec<u8>| tree.get_cached(tree_key, spare);
+            match with_tree_key(change.object, change.key, look) {
+                Cached::Found => Some(true),
+                Cached::Absent => Some(false),
+                Cached::Unknown => None,
+            }
+        });
+        match exists {
+            Some(exists) => Some(Current { exists, ..Current::default() }),
+            None => {
+                *lookup = Some(Lookup { bucket, stamp, exists: None });
+                None
+            }
+        }
+    }
+
+    /// See [`Self::settled_current`].
+    #[cold]
+    pub(super) fn look_up_settled(&self, object: u32, key: &[u8], lookup: &mut Lookup) -> Result<()> {
+        let exists = with_tree_key(object, key, |tree_key, spare| self.settled.tree.get(tree_key, spare))?;
+        lookup.exists = Some(exists);
+        Ok(())
+    }
+}
