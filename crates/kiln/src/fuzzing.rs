@@ -183,7 +183,7 @@ pub fn tree_node(bytes: &[u8]) -> Result<Vec<u8>, &'static str> {
 /// As making it.
 pub fn tree_of(entries: &[(Vec<u8>, Vec<u8>)]) -> Result<Vec<u8>> {
     let disk = Arc::new(SimulatedDevice::new(0));
-    let tree = Tree::open(disk.clone(), 0)?;
+    let tree = Tree::open(disk.clone(), 0, 0)?;
     tree.merge(entries.iter().map(|(key, value)| Change { key, value: Some(value) }), None)?;
     Ok(disk.bytes(tree::FILE))
 }

@@ -118,7 +118,7 @@ pub(super) fn open_tree(
     superblock: &Superblock,
 ) -> Result<Tree> {
     let name = device.describe(tree::FILE);
-    let tree = Tree::open(device, cache_bytes)?;
+    let tree = Tree::open(device, superblock.database, cache_bytes)?;
     match tree.settled_to() >= superblock.settled_to || planted(Bug::StaleTreeAccepted) {
         true => Ok(tree),
         false => Err(Error::corrupted(

@@ -76,6 +76,7 @@ pub(super) fn copy(
         return Err(tree.pages.corrupted(root.node.block, "a tree has not as many entries as its root says"));
     }
     let copied = Root {
+        database: root.database,
         generation: 1,
         settled_to: root.settled_to,
         height: written.height,

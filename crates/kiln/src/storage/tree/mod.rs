@@ -130,20 +130,21 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// Opens the tree of a device's directory: the newer of the roots that are whole. Without a file it is empty; the first merge
+    /// Opens a database's tree in its device's directory: the newer of the roots that are whole. Without a file it is empty; the first merge
     /// makes one.
     ///
     /// # Errors
     /// What cannot be read, or is damaged, with its place.
-    pub(crate) fn open(device: Arc<dyn Device>, cache_bytes: usize) -> Result<Tree> {
+    pub(crate) fn open(device: Arc<dyn Device>, database: u128, cache_bytes: usize) -> Result<Tree> {
         let pages = Pages::new(device, cache_bytes);
         let failed = |error| Error::io(format_args!("opening {}", pages.name), error);
         if !pages.device.list().map_err(failed)?.iter().any(|name| name == FILE) {
-            return Ok(Tree::new(pages, Root::default(), Writer::without_file()));
+            let root = Root { database, ..Root::default() };
+            return Ok(Tree::new(pages, root, Writer::without_file()));
         }
         let file = pages.device.open(FILE, OpenMode::ReadWrite).map_err(failed)?;
         let file_bytes = file.size().map_err(failed)?;
-        let (slots, root) = Slots::open(Arc::clone(&file), &pages.name)?;
+        let (slots, root) = Slots::open(Arc::clone(&file), &pages.name, database)?;
         pages.set_file(file);
         let (map, used) = map::read(&pages, &root.directory, file_bytes)?;
         Ok(Tree::new(pages, root, Writer::of_file(slots, used, map, file_bytes)))

@@ -21,7 +21,7 @@ pub(crate) const MAGIC: [u8; 8] = *b"KILNTREE";
 pub(crate) const FORMAT: u32 = 1;
 pub(crate) const SLOT_BYTES: usize = 128;
 #[cfg(test)]
-pub(super) const OFFSETS: [(&str, usize); 15] = [
+pub(super) const OFFSETS: [(&str, usize); 16] = [
     ("magic", 0),
     ("tree format", 8),
     ("height", 12),
@@ -36,6 +36,7 @@ pub(super) const OFFSETS: [(&str, usize); 15] = [
     ("directory checksum", 68),
     ("used blocks", 72),
     ("mapped blocks", 80),
+    ("tree database", 88),
     ("slot checksum", 124),
 ];
 
@@ -54,6 +55,8 @@ pub(super) struct DirectoryReference {
 /// A state of the tree. As long as somebody holds it, none of its blocks is used for something else.
 #[derive(Debug, Default)]
 pub(crate) struct Root {
+    /// The identity of the database whose tree it is.
+    pub(super) database: u128,
     /// Counts the roots.
     pub(super) generation: u64,
     pub(super) settled_to: u64,
@@ -92,6 +95,7 @@ impl Root {
         put(68, &self.directory.checksum.to_le_bytes());
         put(72, &self.directory.used_blocks.to_le_bytes());
         put(80, &self.directory.mapped_blocks.to_le_bytes());
+        put(88, &self.database.to_le_bytes());
         let checksum = crc32c::crc32c(&out[..124]);
         out[124..SLOT_BYTES].copy_from_slice(&checksum.to_le_bytes());
     }
@@ -117,7 +121,8 @@ impl Root {
             used_blocks: u64_at(72),
             mapped_blocks: u64_at(80),
         };
-        let root = Root { generation: u64_at(16), settled_to: u64_at(24), height, node, directory };
+        let database = u128::from_le_bytes(std::array::from_fn(|index| bytes[88 + index]));
+        let root = Root { database, generation: u64_at(16), settled_to: u64_at(24), height, node, directory };
         if root.is_sane() { Slot::Valid(root) } else { Slot::Damaged }
     }
 
@@ -159,7 +164,7 @@ impl Slots {
     }
 
     /// Reads the newer of the slots that are whole.
-    pub(super) fn open(file: Arc<dyn DeviceFile>, name: &str) -> Result<(Slots, Root)> {
+    pub(super) fn open(file: Arc<dyn DeviceFile>, name: &str, database: u128) -> Result<(Slots, Root)> {
         let mut bytes = AlignedBuffer::new(2 * BLOCK_BYTES);
         let read =
             file.read_at(&mut bytes, 0).map_err(|error| Error::io("reading the tree's roots", error))?;
@@ -184,6 +189,9 @@ impl Slots {
         }
         let (found, root) =
             newest.ok_or_else(|| Error::corrupted(name, 0, "neither of its root slots is valid"))?;
+        if root.database != database {
+            return Err(Error::corrupted(name, (found * BLOCK_BYTES) as u64, "it is another database's"));
+        }
         Ok((Slots { file, certain: None, found }, root))
     }
 

@@ -136,7 +136,8 @@ impl Writer {
         self.failed |= output.failed;
         let Written { node, height, directory, map, mut merged } = written?;
         let settled_to = settled_to.unwrap_or(old.settled_to);
-        let root = Root { generation: old.generation + 1, settled_to, height, node, directory };
+        let (database, generation) = (old.database, old.generation + 1);
+        let root = Root { database, generation, settled_to, height, node, directory };
         if let Some(slots) = &mut self.slots {
             slots.publish(&root).map_err(|error| fail(&mut self.failed, pages, error))?;
         }

@@ -35,12 +35,15 @@ impl Random {
     }
 }
 
+/// Whose trees the tests' are.
+const DATABASE: u128 = 7;
+
 fn open(device: &SimulatedDevice, cache_bytes: usize) -> Arc<Tree> {
     Arc::new(try_open(device, cache_bytes).unwrap())
 }
 
 fn try_open(device: &SimulatedDevice, cache_bytes: usize) -> crate::error::Result<Tree> {
-    Tree::open(Arc::new(device.clone()) as Arc<dyn Device>, cache_bytes)
+    Tree::open(Arc::new(device.clone()) as Arc<dyn Device>, DATABASE, cache_bytes)
 }
 
 fn key(number: u64) -> Vec<u8> {
