@@ -440,6 +440,8 @@ impl Walk {
             }
             let Some(root) = root else {
                 if SettledRows::newest_root(table).is_none() || planted(Bug::RootNotOfLeaf) {
+                    // All may have been deleted since the leaf before was read.
+                    self.settled = None;
                     return true;
                 }
                 self.fresh = false;

@@ -1,0 +1,386 @@
+//! Settling: rows that have left the log for the tree are what they were, to everybody, also after a crash.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use kiln::device::{Keep, SimulatedDevice};
+use kiln::{Isolation, Kiln, Object, Table};
+
+use crate::crash::reopen;
+use crate::support::{copy_of, manual};
+use crate::testing::seed;
+
+type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn key(number: u32) -> Vec<u8> {
+    format!("key {number:05}").into_bytes()
+}
+
+fn value(number: u32, round: u32) -> Vec<u8> {
+    format!("value {number} of round {round}").into_bytes()
+}
+
+/// A database whose table "table" has these rows, all of them settled, and nothing else.
+fn settled(disk: &SimulatedDevice, rows: &Rows) -> (Kiln, Table) {
+    let db = manual().open_on(Arc::new(disk.clone())).unwrap();
+    let table = db.table("table").unwrap();
+    for (key, value) in rows {
+        db.put(&table, key, value).unwrap().forget();
+    }
+    db.persist().unwrap();
+    assert_eq!(db.settle().unwrap(), rows.len() as u64);
+    (db, table)
+}
+
+fn some_rows(count: u32) -> Rows {
+    (0..count).map(|number| (key(number), value(number, 0))).collect()
+}
+
+/// Everything that the table can be asked says that it has these rows.
+fn assert_rows(db: &Kiln, table: &Table, rows: &Rows) {
+    assert_eq!(table.len(), rows.len() as u64);
+    let expected: Vec<_> = rows.clone().into_iter().collect();
+    let snapshot = db.snapshot().unwrap();
+    let forwards: Vec<_> = snapshot.range::<&[u8]>(table, ..).map(Result::unwrap).collect();
+    assert!(forwards == expected, "a snapshot's range is not what it should be");
+    let mut backwards: Vec<_> = snapshot.range::<&[u8]>(table, ..).reverse().map(Result::unwrap).collect();
+    backwards.reverse();
+    assert!(backwards == expected, "a snapshot's range backwards is not what it should be");
+    let (forwards, mut backwards) = db
+        .transact(|tx| {
+            let forwards: Vec<_> = tx.range::<&[u8]>(table, ..).collect::<Result<_, _>>()?;
+            let backwards: Vec<_> = tx.range::<&[u8]>(table, ..).reverse().collect::<Result<_, _>>()?;
+            Ok((forwards, backwards))
+        })
+        .unwrap()
+        .forget();
+    backwards.reverse();
+    assert!(forwards == expected && backwards == expected, "a transaction's range is not what it should be");
+    for (key, value) in rows {
+        assert_eq!(db.get(table, key).unwrap().as_ref(), Some(value));
+        assert_eq!(snapshot.get(table, key).unwrap().as_ref(), Some(value));
+    }
+    drop(snapshot);
+    let check = db.check().unwrap();
+    assert!(check.is_clean(), "{check}");
+}
+
+/// The same after a crash that takes what is not durable, with the checkpoint, if there is one, and without.
+fn assert_rows_after_crash(disk: &SimulatedDevice, rows: &Rows) {
+    let crashed = disk.after_crash(&mut |_| Keep::Lost);
+    let db = reopen(&copy_of(&crashed)).unwrap();
+    assert_rows(&db, &db.table("table").unwrap(), rows);
+    drop(db);
+    for name in kiln::device::Device::list(&crashed).unwrap() {
+        if name.starts_with("checkpoint-") {
+            let mut bytes = crashed.bytes(&name);
+            bytes[16] ^= 1;
+            crashed.set_bytes(&name, bytes);
+        }
+    }
+    let db = reopen(&crashed).unwrap();
+    assert_rows(&db, &db.table("table").unwrap(), rows);
+}
+
+#[test]
+fn c1_settled_rows_are_read_written_and_deleted_like_others() {
+    let disk = SimulatedDevice::new(seed());
+    let mut rows = some_rows(500);
+    let (db, table) = settled(&disk, &rows);
+    assert_rows(&db, &table, &rows);
+    for number in 0..500 {
+        match number % 5 {
+            0 => {
+                assert!(db.delete(&table, key(number)).unwrap().forget());
+                rows.remove(&key(number));
+            }
+            1 => {
+                db.put(&table, key(number), value(number, 1)).unwrap().forget();
+                rows.insert(key(number), value(number, 1));
+            }
+            2 => {
+                let changed = db.transact(|tx| {
+                    let old = tx.get(&table, key(number))?;
+                    assert_eq!(old, Some(value(number, 0)));
+                    tx.delete(&table, key(number))?;
+                    tx.put(&table, key(number), value(number, 2))
+                });
+                changed.unwrap().forget();
+                rows.insert(key(number), value(number, 2));
+            }
+            _ => {}
+        }
+    }
+    assert!(!db.delete(&table, key(0)).unwrap().forget(), "it is deleted already");
+    assert_rows(&db, &table, &rows);
+    db.persist().unwrap();
+    assert_rows_after_crash(&disk, &rows);
+    assert!(db.settle().unwrap() > 0);
+    assert_rows(&db, &table, &rows);
+    assert_rows_after_crash(&disk, &rows);
+    // Those that were deleted come again.
+    for number in (0..500).step_by(5) {
+        db.put(&table, key(number), value(number, 3)).unwrap().forget();
+        rows.insert(key(number), value(number, 3));
+    }
+    assert_rows(&db, &table, &rows);
+    db.persist().unwrap();
+    db.checkpoint().unwrap();
+    assert_rows_after_crash(&disk, &rows);
+    assert!(db.settle().unwrap() > 0);
+    assert_rows_after_crash(&disk, &rows);
+}
+
+#[test]
+fn c2_ranges_over_settled_and_other_rows_seek_end_and_count_as_they_should() {
+    let disk = SimulatedDevice::new(seed());
+    let mut rows = some_rows(600);
+    let (db, table) = settled(&disk, &rows);
+    // Neighbours of all kinds: settled only, written since, deleted since, new.
+    for number in 0..600 {
+        match number % 7 {
+            0 => db.put(&table, key(number), value(number, 1)).unwrap().forget(),
+            1 => drop(db.delete(&table, key(number)).unwrap().forget()),
+            2 => db.put(&table, [key(number), b"+".to_vec()].concat(), b"new").unwrap().forget(),
+            _ => continue,
+        }
+        match number % 7 {
+            0 => drop(rows.insert(key(number), value(number, 1))),
+            1 => drop(rows.remove(&key(number))),
+            _ => drop(rows.insert([key(number), b"+".to_vec()].concat(), b"new".to_vec())),
+        }
+    }
+    assert_rows(&db, &table, &rows);
+    let bounds = |from: u32, to: u32| (Bound::Excluded(key(from)), Bound::Included(key(to)));
+    for (from, to) in [(0, 599), (13, 14), (14, 400), (350, 350), (597, 700), (100, 50)] {
+        let expected: Vec<_> = match from <= to {
+            true => rows.range(bounds(from, to.max(from + 1))).filter(|(at, _)| **at <= key(to)).collect(),
+            false => Vec::new(),
+        };
+        for limit in [usize::MAX, 3] {
+            let tx = db.begin().unwrap();
+            let forwards: Vec<_> =
+                tx.range(&table, bounds(from, to)).limit(limit).map(Result::unwrap).collect();
+            let backwards: Vec<_> =
+                tx.range(&table, bounds(from, to)).reverse().limit(limit).map(Result::unwrap).collect();
+            let lent = |rows: &[(Vec<u8>, Vec<u8>)], reverse: bool| {
+                let expected: Vec<_> = match reverse {
+                    false => expected.iter().take(limit).map(|(k, v)| ((*k).clone(), (*v).clone())).collect(),
+                    true => {
+                        expected.iter().rev().take(limit).map(|(k, v)| ((*k).clone(), (*v).clone())).collect()
+                    }
+                };
+                assert!(rows == expected, "{from} to {to}, reverse {reverse}");
+            };
+            lent(&forwards, false);
+            lent(&backwards, true);
+        }
+    }
+    for reverse in [false, true] {
+        let tx = db.begin().unwrap();
+        let mut range = tx.range::<&[u8]>(&table, ..);
+        if reverse {
+            range = range.reverse();
+        }
+        for number in [300, 10, 580, 301, 300, 0, 599] {
+            range.seek(key(number));
+            let expected: Vec<_> = match reverse {
+                false => rows.range(key(number)..).take(4).collect(),
+                true => rows.range(..=key(number)).rev().take(4).collect(),
+            };
+            for (expected_key, expected_value) in expected {
+                let (found_key, found_value) = range.next_row().unwrap().unwrap();
+                assert!(found_key == expected_key && found_value == expected_value, "from {number}");
+            }
+        }
+    }
+}
+
+#[test]
+fn c2_a_transaction_meets_its_own_writes_among_settled_rows() {
+    let disk = SimulatedDevice::new(seed());
+    let mut rows = some_rows(100);
+    let (db, table) = settled(&disk, &rows);
+    let tx = db.begin().unwrap();
+    for number in 0..100 {
+        match number % 4 {
+            0 => {
+                tx.put(&table, key(number), value(number, 1)).unwrap();
+                rows.insert(key(number), value(number, 1));
+            }
+            1 => {
+                assert!(tx.delete(&table, key(number)).unwrap());
+                rows.remove(&key(number));
+            }
+            2 => {
+                let new = [key(number), b"+".to_vec()].concat();
+                tx.put(&table, &new, b"new").unwrap();
+                rows.insert(new, b"new".to_vec());
+            }
+            _ => {}
+        }
+    }
+    let expected: Vec<_> = rows.clone().into_iter().collect();
+    let forwards: Vec<_> = tx.range::<&[u8]>(&table, ..).map(Result::unwrap).collect();
+    let mut backwards: Vec<_> = tx.range::<&[u8]>(&table, ..).reverse().map(Result::unwrap).collect();
+    backwards.reverse();
+    assert!(forwards == expected && backwards == expected);
+    assert_eq!(
+        tx.delete_range(&table, key(10)..key(20)).unwrap(),
+        rows.range(key(10)..key(20)).count() as u64
+    );
+    rows.retain(|at, _| !(key(10)..key(20)).contains(at));
+    tx.commit().unwrap().forget();
+    assert_rows(&db, &table, &rows);
+}
+
+#[test]
+fn c2_what_a_snapshot_must_not_see_yet_does_not_settle_while_it_is_open() {
+    let disk = SimulatedDevice::new(seed());
+    let rows = some_rows(50);
+    let (db, table) = settled(&disk, &rows);
+    let snapshot = db.snapshot().unwrap();
+    let old = db.begin_with(Isolation::Snapshot).unwrap();
+    assert_eq!(old.get(&table, key(1)).unwrap(), Some(value(1, 0)));
+    db.delete(&table, key(0)).unwrap().forget();
+    db.put(&table, key(1), value(1, 1)).unwrap().forget();
+    db.put(&table, "new", "new").unwrap().forget();
+    db.persist().unwrap();
+    assert_eq!(db.settle().unwrap(), 0);
+    let seen: Rows = snapshot.range::<&[u8]>(&table, ..).map(Result::unwrap).collect();
+    assert!(seen == rows);
+    let seen: Rows = old.range::<&[u8]>(&table, ..).map(Result::unwrap).collect();
+    assert!(seen == rows);
+    drop(snapshot);
+    assert_eq!(db.settle().unwrap(), 0);
+    drop(old);
+    assert_eq!(db.settle().unwrap(), 3);
+    assert_eq!(table.len(), 50);
+}
+
+#[test]
+fn c2_writes_of_settled_rows_conflict_with_who_has_read_them() {
+    let disk = SimulatedDevice::new(seed());
+    let (db, table) = settled(&disk, &some_rows(50));
+    type Read = fn(&kiln::Transaction<'_>, &Table);
+    let reads: [Read; 3] = [
+        |tx, table| assert!(tx.get(table, key(7)).unwrap().is_some()),
+        |tx, table| assert_eq!(tx.range(table, key(5)..key(9)).count(), 4),
+        |tx, table| assert_eq!(tx.range(table, key(5)..key(9)).reverse().count(), 4),
+    ];
+    type Write = fn(&Kiln, &Table);
+    let writes: [Write; 2] = [
+        |db, table| db.put(table, key(7), "other").unwrap().forget(),
+        |db, table| assert!(db.delete(table, key(7)).unwrap().forget()),
+    ];
+    for read in reads {
+        for write in writes {
+            let tx = db.begin().unwrap();
+            read(&tx, &table);
+            tx.put(&table, "result", "read").unwrap();
+            write(&db, &table);
+            assert_eq!(tx.commit().unwrap_err().kind(), kiln::ErrorKind::Conflict);
+            db.put(&table, key(7), "back").unwrap().forget();
+            db.persist().unwrap();
+            assert!(db.settle().unwrap() > 0);
+        }
+    }
+}
+
+#[test]
+fn c2_a_walk_does_not_go_on_with_rows_of_a_tree_that_has_become_empty() {
+    // A transaction that has read a bucket in which something settles conflicts, and proves nothing.
+    let proofs = (0..8).filter(|&attempt| walks_on_while_all_goes(seed() + attempt)).count();
+    assert!(proofs > 0, "every transaction has conflicted");
+}
+
+/// Walks over other rows while the only settled ones, which are deleted, go. False if it conflicts.
+fn walks_on_while_all_goes(seed: u64) -> bool {
+    let disk = SimulatedDevice::new(seed);
+    let rows: Rows = (900..903).map(|number| (key(number), value(number, 0))).collect();
+    let (db, table) = settled(&disk, &rows);
+    for number in 900..903 {
+        db.delete(&table, key(number)).unwrap().forget();
+    }
+    db.persist().unwrap();
+    // They are not durable, so that they do not settle with the deletions.
+    for number in 0..300 {
+        db.put(&table, key(number), value(number, 0)).unwrap().forget();
+    }
+    let tx = db.begin().unwrap();
+    let mut range = tx.range::<&[u8]>(&table, ..);
+    assert_eq!(range.next().unwrap().unwrap().0, key(0));
+    assert_eq!(db.settle().unwrap(), 3);
+    let seen: kiln::Result<Vec<_>> = range.collect();
+    let outcome = seen.and_then(|seen| {
+        assert_eq!(seen.len(), 299, "more than there is");
+        tx.commit().map(|commit| commit.forget())
+    });
+    match outcome {
+        Ok(()) => true,
+        Err(error) => {
+            assert_eq!(error.kind(), kiln::ErrorKind::Conflict);
+            false
+        }
+    }
+}
+
+#[test]
+fn c1_keys_and_values_of_all_lengths_settle() {
+    let disk = SimulatedDevice::new(seed());
+    let mut rows = Rows::new();
+    for (number, length) in [0, 1, 2_000, 4_096, 8_200, 60_000, 200_000].into_iter().enumerate() {
+        rows.insert(vec![b'v'; number], vec![number as u8; length]);
+    }
+    for length in [255, 32_767, 32_768, 65_532, 65_535] {
+        rows.insert(vec![b'k'; length], vec![7; length / 3]);
+        rows.insert([vec![b'l'; length - 1], vec![0]].concat(), vec![8; 3]);
+    }
+    let db = kiln::Options::new()
+        .background(false)
+        .segment_bytes(1 << 20)
+        .memory(4 << 20)
+        .open_on(Arc::new(disk.clone()))
+        .unwrap();
+    let table = db.table("table").unwrap();
+    for (key, value) in &rows {
+        db.put(&table, key, value).unwrap().forget();
+    }
+    db.persist().unwrap();
+    assert_eq!(db.settle().unwrap(), rows.len() as u64);
+    assert_rows(&db, &table, &rows);
+    assert_rows_after_crash(&disk, &rows);
+    for key in rows.keys() {
+        assert!(db.delete(&table, key).unwrap().forget());
+    }
+    db.persist().unwrap();
+    assert_eq!(db.settle().unwrap(), rows.len() as u64);
+    assert_rows(&db, &table, &Rows::new());
+    assert_rows_after_crash(&disk, &Rows::new());
+}
+
+#[test]
+fn c1_tables_that_settle_do_not_mix_and_maps_stay() {
+    let disk = SimulatedDevice::new(seed());
+    let (db, table) = settled(&disk, &some_rows(20));
+    let other = db.table("other").unwrap();
+    let map = db.map("map").unwrap();
+    for number in 0..20 {
+        db.put(&other, key(number), value(number, 7)).unwrap().forget();
+        db.put(&map, key(number), value(number, 8)).unwrap().forget();
+    }
+    db.put(&other, "", "empty").unwrap().forget();
+    db.persist().unwrap();
+    assert_eq!(db.settle().unwrap(), 21);
+    let last = db.table("last").unwrap();
+    db.put(&last, key(3), value(3, 9)).unwrap().safe().unwrap();
+    assert_eq!(db.settle().unwrap(), 1);
+    let mut expected: Rows = (0..20).map(|number| (key(number), value(number, 7))).collect();
+    expected.insert(Vec::new(), b"empty".to_vec());
+    assert_rows(&db, &table, &some_rows(20));
+    assert_rows(&db, &other, &expected);
+    assert_rows(&db, &last, &[(key(3), value(3, 9))].into());
+    assert_eq!((map.len(), db.get(&map, key(3)).unwrap()), (20, Some(value(3, 8))));
+    assert_rows_after_crash(&disk, &some_rows(20));
+}
