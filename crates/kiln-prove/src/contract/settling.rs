@@ -327,6 +327,28 @@ fn walks_on_while_all_goes(seed: u64) -> bool {
 }
 
 #[test]
+fn c2_a_snapshot_reads_from_disk_what_has_settled_and_was_written_since() {
+    let disk = SimulatedDevice::new(seed());
+    // More than there is memory for pages.
+    let options = kiln::Options::new().background(false).segment_bytes(64 << 10).memory(256 << 10);
+    let db = options.open_on(Arc::new(disk)).unwrap();
+    let table = db.table("table").unwrap();
+    let long = |number: u32| vec![number as u8; 1_000];
+    for number in 0..600 {
+        db.put(&table, key(number), long(number)).unwrap().forget();
+    }
+    db.persist().unwrap();
+    db.settle().unwrap();
+    let snapshot = db.snapshot().unwrap();
+    for number in 0..600 {
+        db.put(&table, key(number), "newer").unwrap().forget();
+    }
+    for number in 0..600 {
+        assert!(snapshot.get(&table, key(number)).unwrap() == Some(long(number)), "{number}");
+    }
+}
+
+#[test]
 fn c1_keys_and_values_of_all_lengths_settle() {
     let disk = SimulatedDevice::new(seed());
     let mut rows = Rows::new();

@@ -258,9 +258,9 @@ impl Engine {
         loop {
             let before = self.index.stamp(hash);
             let mut cold = ColdCandidates::new();
-            {
+            let seen = {
                 let _pin = epoch::pin();
-                let seen = self.index.find(self.index.bucket_of(hash), hash, |newest| {
+                self.index.find(self.index.bucket_of(hash), hash, |newest| {
                     match self.walk_memory(&question, newest, out) {
                         Walk::OtherKey => {}
                         Walk::Found(found) => return Some(Some(found)),
@@ -268,12 +268,13 @@ impl Engine {
                         Walk::Cold(address) => cold.push(address),
                     }
                     None
-                });
-                match seen {
-                    Some(Some(found)) => return Ok(found),
-                    Some(None) => return self.settled_as_of(object, key, out),
-                    None => {}
-                }
+                })
+            };
+            match seen {
+                Some(Some(found)) => return Ok(found),
+                // Not pinned any more: the tree may have to be read from disk.
+                Some(None) => return self.settled_as_of(object, key, out),
+                None => {}
             }
             for address in cold {
                 match self.walk_disk(&question, address, out)? {
