@@ -59,9 +59,11 @@ pub(crate) struct Lookup {
 impl Settled {
     /// Of a database whose log ends at `end`.
     pub(crate) fn new(tree: Arc<Tree>, log_bytes: u64, end: Address) -> Settled {
+        // Where nothing has settled recovery keeps no tombstones, even if something had before.
+        let is_forgetful = tree.is_empty() || tree.settled_to() == 0;
         Settled {
             is_begun: AtomicBool::new(!tree.is_empty() || tree.settled_to() > 0),
-            forgotten_to: AtomicU64::new(if tree.settled_to() == 0 { end } else { 0 }),
+            forgotten_to: AtomicU64::new(if is_forgetful { end } else { 0 }),
             removed_to: AtomicU64::new(tree.settled_to()),
             tree,
             log_bytes,
