@@ -9,8 +9,8 @@
 //! - [`durability`], [`window`]: receipts, early visibility, the vulnerability window.
 //! - [`isolation`], [`interleaving`]: what concurrent transactions may see of each other.
 //! - [`singles`], [`singles_at_once`], [`batches`]: operations on one key that are transactions of their own.
+//! - [`settling`], [`settling_at_once`]: rows that have left the log.
 //! - [`cold`], [`warm`]: records on disk and the read cache, and those that are kept from getting there.
-//! - [`settling`]: rows that have left the log.
 //! - [`snapshots`], [`sessions`], [`ranges`], [`limits`]: the rest of the API's promises.
 //!
 //! A test that fails prints a line beginning with `replay:` that runs it again. `KILN_SEED` is the seed of every
@@ -32,6 +32,7 @@ mod ranges;
 mod scans;
 mod sessions;
 mod settling;
+mod settling_at_once;
 mod singles;
 mod singles_at_once;
 mod snapshots;

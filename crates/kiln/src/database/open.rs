@@ -281,6 +281,7 @@ pub(super) fn close(engine: &Engine) -> Result<()> {
     };
     let hardened = early.and_then(|()| engine.harden_all());
     // From here on nobody else writes in the directory, which is soon somebody else's.
+    let _no_settling = engine.settled.pause();
     let _no_checkpoint = engine.take_last_checkpoint();
     let _no_sweep = engine.graves.pause();
     let closed = hardened.and_then(|()| mark_closed(engine));

@@ -29,7 +29,7 @@ use std::cmp::Ordering as Order;
 use super::checkpoint::Haste;
 use super::engine::Engine;
 use super::settled::{OBJECT_BYTES, write_tree_key};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
 use crate::storage::record::{Address, DiskRecord, Kind};
@@ -140,7 +140,7 @@ impl Engine {
                 newest.add(address, record);
                 !is_too_new
             })?;
-            if is_too_new || self.hardening.is_stopping() {
+            if is_too_new {
                 return Ok(settling);
             }
             self.check_writable()?;
@@ -179,8 +179,11 @@ impl Engine {
         let database = self.superblock.lock().current().database;
         let mut reader = RecordReader::new(segments, database, Cursor::at_seal(begin));
         while reader.cursor().position < end {
-            let segment_end =
-                (reader.cursor().position + 1).next_multiple_of(self.log.segment_bytes()).min(end);
+            // Whoever closes the database waits.
+            if self.hardening.is_stopping() {
+                return Err(Error::closed());
+            }
+            let segment_end = (reader.cursor().position + 1).next_multiple_of(self.log.segment_bytes()).min(end);
             while reader.cursor().position < segment_end {
                 let batch = reader.next_batch(segment_end, BATCH)?;
                 for (address, record) in &batch.records {

@@ -1,0 +1,449 @@
+//! Settling beside everything else: writers, deleters, walks, snapshots, checkpoints, closing.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use kiln::device::{Device, DeviceFile, DeviceLock, Keep, OpenMode, SimulatedDevice};
+use kiln::{ErrorKind, Isolation, Kiln, Object, Options, Snapshot, Table};
+
+use crate::crash::reopen;
+use crate::support::{Random, manual};
+use crate::testing::{PATIENCE, budget, eventually, seed, watched};
+
+type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
+
+const ACCOUNTS: usize = 200;
+const BALANCE: u64 = 100;
+const WRITERS: u64 = 2;
+const OWN_KEYS: usize = 300;
+
+fn account(number: usize) -> Vec<u8> {
+    format!("account {number:04}").into_bytes()
+}
+
+/// A balance, and something that makes rows of different lengths.
+fn balance(amount: u64, random: &mut Random) -> Vec<u8> {
+    let mut value = amount.to_le_bytes().to_vec();
+    let length = if random.one_in(40) { 3_000 } else { 60 };
+    value.resize(8 + random.below(length), 7);
+    value
+}
+
+fn amount(value: &[u8]) -> u64 {
+    u64::from_le_bytes(*value.first_chunk().expect("every balance has eight bytes"))
+}
+
+/// Moves money; an account without any has no row.
+fn transfer(db: &Kiln, table: &Table, random: &mut Random) -> kiln::Result<()> {
+    let (from, to) = (account(random.below(ACCOUNTS)), account(random.below(ACCOUNTS)));
+    let isolation = if random.one_in(4) { Isolation::Snapshot } else { Isolation::Serializable };
+    if from == to {
+        return Ok(());
+    }
+    let all = random.one_in(2);
+    let done = db.transact_with(isolation, |tx| {
+        let source = tx.get(table, &from)?.map_or(0, |value| amount(&value));
+        let target = tx.get(table, &to)?.map_or(0, |value| amount(&value));
+        let moved = if all { source } else { source / 2 };
+        match source - moved {
+            0 => drop(tx.delete(table, &from)?),
+            rest => tx.put(table, &from, balance(rest, random))?,
+        }
+        match target + moved {
+            0 => drop(tx.delete(table, &to)?),
+            sum => tx.put(table, &to, balance(sum, random))?,
+        }
+        Ok(())
+    })?;
+    done.forget();
+    Ok(())
+}
+
+fn sum(rows: impl Iterator<Item = kiln::Result<(Vec<u8>, Vec<u8>)>>) -> kiln::Result<u64> {
+    let (mut sum, mut last) = (0, None);
+    for row in rows {
+        let (key, value) = row?;
+        assert!(last.as_ref() != Some(&key), "a row was met twice");
+        sum += amount(&value);
+        last = Some(key);
+    }
+    Ok(sum)
+}
+
+fn sums_of_snapshot(snapshot: &Snapshot<'_>, table: &Table) {
+    let points: u64 = (0..ACCOUNTS)
+        .filter_map(|number| snapshot.get(table, account(number)).unwrap())
+        .map(|value| amount(&value))
+        .sum();
+    let expected = ACCOUNTS as u64 * BALANCE;
+    assert_eq!(points, expected, "by keys");
+    assert_eq!(sum(snapshot.range::<&[u8]>(table, ..)).unwrap(), expected, "forwards");
+    assert_eq!(sum(snapshot.range::<&[u8]>(table, ..).reverse()).unwrap(), expected, "backwards");
+}
+
+/// Sums in one transaction, once: whoever conflicts may have seen part of it, and that part must be right.
+fn sum_in_transaction(db: &Kiln, table: &Table, random: &mut Random) {
+    let isolation = if random.one_in(3) { Isolation::Snapshot } else { Isolation::Serializable };
+    let reverse = random.one_in(2);
+    let tx = db.begin_with(isolation).unwrap();
+    let mut range = tx.range::<&[u8]>(table, ..);
+    if reverse {
+        range = range.reverse();
+    }
+    let summed = sum(range).and_then(|sum| {
+        // Opacity: what was read is right even if it is never committed.
+        assert_eq!(sum, ACCOUNTS as u64 * BALANCE, "isolation {isolation:?}, reverse {reverse}");
+        tx.commit().map(|commit| commit.forget())
+    });
+    if let Err(error) = summed {
+        assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
+    }
+}
+
+/// Writes, deletes and reads keys that are nobody else's, and returns what is there in the end.
+fn write_own(db: &Kiln, table: &Table, writer: u64, rounds: u64) -> Rows {
+    let mut random = Random::new(seed() ^ writer);
+    let (mut rows, mut old) = (Rows::new(), Vec::new());
+    let own = |number: usize| format!("{number:04} of {writer}").into_bytes();
+    for round in 0..rounds {
+        let key = own(random.below(OWN_KEYS));
+        match random.below(10) {
+            0..=3 => {
+                let longest = if random.one_in(50) { 5_000 } else { 200 };
+                let length = random.below(longest);
+                let value = random.bytes(length);
+                db.put(table, &key, &value).unwrap().forget();
+                rows.insert(key, value);
+            }
+            4..=5 => assert_eq!(db.delete(table, &key).unwrap().forget(), rows.remove(&key).is_some()),
+            6 => {
+                let is_there = rows.contains_key(&key);
+                let tx = db.transact(|tx| {
+                    assert_eq!(tx.contains(table, &key)?, is_there);
+                    tx.put(table, &key, round.to_le_bytes())
+                });
+                tx.unwrap().forget();
+                rows.insert(key, round.to_le_bytes().to_vec());
+            }
+            7 => {
+                assert!(db.get(table, &key).unwrap().as_ref() == rows.get(&key));
+            }
+            8 => {
+                old.clear();
+                let (from, to) = (own(random.below(OWN_KEYS)), own(OWN_KEYS));
+                let expected: Vec<_> = rows.range(from.clone()..to.clone()).take(20).collect();
+                let is_own = |row: &(Vec<u8>, Vec<u8>)| row.0.ends_with(format!("of {writer}").as_bytes());
+                let snapshot = db.snapshot().unwrap();
+                old.extend(snapshot.range(table, from..to).map(Result::unwrap).filter(is_own).take(20));
+                let is_same = old.iter().map(|(key, value)| (key, value)).eq(expected);
+                assert!(is_same, "a writer does not see what it has written");
+            }
+            _ => {
+                if random.one_in(20) {
+                    db.persist().unwrap();
+                }
+            }
+        }
+        if round % 8 == 0 {
+            thread::yield_now();
+        }
+    }
+    rows
+}
+
+fn assert_all(db: &Kiln, own_rows: &Rows) {
+    let (accounts, own) = (db.table("accounts").unwrap(), db.table("own").unwrap());
+    let snapshot = db.snapshot().unwrap();
+    sums_of_snapshot(&snapshot, &accounts);
+    assert_eq!(snapshot.range::<&[u8]>(&accounts, ..).count() as u64, accounts.len());
+    let found: Rows = snapshot.range::<&[u8]>(&own, ..).map(Result::unwrap).collect();
+    assert!(found == *own_rows, "{} rows for {}", found.len(), own_rows.len());
+    assert_eq!(own.len(), own_rows.len() as u64);
+    let mut backwards: Vec<_> = snapshot.range::<&[u8]>(&own, ..).reverse().map(Result::unwrap).collect();
+    backwards.reverse();
+    assert!(backwards.into_iter().eq(own_rows.clone()));
+    drop(snapshot);
+    let check = db.check().unwrap();
+    assert!(check.is_clean(), "{check}");
+}
+
+fn settle_beside_all(options: &Options, disk: &Arc<dyn Device>, rounds: u64) -> Rows {
+    let db = options.open_on(disk.clone()).unwrap();
+    let (accounts, own) = (db.table("accounts").unwrap(), db.table("own").unwrap());
+    let mut random = Random::new(seed());
+    for number in 0..ACCOUNTS {
+        db.put(&accounts, account(number), balance(BALANCE, &mut random)).unwrap().forget();
+    }
+    db.persist().unwrap();
+    let (writing, settled) = (AtomicU64::new(2 * WRITERS), AtomicU64::new(0));
+    let goes_on = || writing.load(Ordering::SeqCst) > 0;
+    let rows = thread::scope(|scope| {
+        let mut writers = Vec::new();
+        for writer in 0..WRITERS {
+            let (db, accounts, own, writing) = (&db, &accounts, &own, &writing);
+            scope.spawn(move || {
+                let mut random = Random::new(seed() + writer);
+                for _ in 0..rounds {
+                    transfer(db, accounts, &mut random).unwrap();
+                }
+                writing.fetch_sub(1, Ordering::SeqCst);
+            });
+            writers.push(scope.spawn(move || {
+                let rows = write_own(db, own, writer, rounds);
+                writing.fetch_sub(1, Ordering::SeqCst);
+                rows
+            }));
+        }
+        scope.spawn(|| {
+            while goes_on() {
+                let snapshot = db.snapshot().unwrap();
+                let before: Vec<_> = snapshot.range::<&[u8]>(&own, ..).map(Result::unwrap).collect();
+                for _ in 0..3 {
+                    sums_of_snapshot(&snapshot, &accounts);
+                }
+                let after: Vec<_> = snapshot.range::<&[u8]>(&own, ..).map(Result::unwrap).collect();
+                assert!(before == after, "a snapshot has changed");
+                drop(snapshot);
+                thread::sleep(Duration::from_millis(2));
+                sums_of_snapshot(&db.durable_snapshot().unwrap(), &accounts);
+            }
+        });
+        scope.spawn(|| {
+            let mut random = Random::new(seed() + 77);
+            while goes_on() {
+                sum_in_transaction(&db, &accounts, &mut random);
+            }
+        });
+        scope.spawn(|| {
+            while goes_on() {
+                db.persist().unwrap();
+                settled.fetch_add(db.settle().unwrap(), Ordering::SeqCst);
+                thread::yield_now();
+            }
+        });
+        writers.into_iter().flat_map(|writer| writer.join().unwrap()).collect()
+    });
+    assert!(settled.load(Ordering::SeqCst) > 0, "nothing has settled");
+    assert_all(&db, &rows);
+    db.persist().unwrap();
+    rows
+}
+
+fn small(checkpoint_log_bytes: u64) -> Options {
+    Options::new().segment_bytes(64 << 10).memory(256 << 10).checkpoint_log_bytes(checkpoint_log_bytes)
+}
+
+#[test]
+fn c2_c4_settling_changes_nothing_for_anybody_and_nothing_after_a_crash() {
+    watched("c2_c4_settling_changes_nothing_for_anybody", PATIENCE, |_| {
+        for checkpoint_log_bytes in [0, 96 << 10] {
+            let disk = SimulatedDevice::new(seed());
+            let options = small(checkpoint_log_bytes);
+            let rows =
+                settle_beside_all(&options, &(Arc::new(disk.clone()) as Arc<dyn Device>), budget(1_500));
+            let crashed = disk.after_crash(&mut |_| Keep::Lost);
+            let db = reopen(&crashed).unwrap();
+            assert_all(&db, &rows);
+            // All of it once more, in another order.
+            db.persist().unwrap();
+            for (key, _) in rows.iter().step_by(2) {
+                db.delete(&db.table("own").unwrap(), key).unwrap().forget();
+            }
+            db.persist().unwrap();
+            db.settle().unwrap();
+            let rest: Rows = rows.into_iter().skip(1).step_by(2).collect();
+            assert_all(&db, &rest);
+            db.close().unwrap();
+            drop(db);
+            assert_all(&reopen(&crashed).unwrap(), &rest);
+        }
+    });
+}
+
+/// What happens before an operation on a file of this name.
+type Hook = Arc<dyn Fn(Operation, &str) + Send + Sync>;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Operation {
+    Open,
+    Write,
+    Sync,
+}
+
+/// A disk with a hook.
+struct HookedDevice {
+    disk: SimulatedDevice,
+    hook: Hook,
+}
+
+struct HookedFile {
+    file: Arc<dyn DeviceFile>,
+    name: String,
+    hook: Hook,
+}
+
+impl fmt::Debug for HookedDevice {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("HookedDevice")
+    }
+}
+
+impl fmt::Debug for HookedFile {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "HookedFile({})", self.name)
+    }
+}
+
+impl Device for HookedDevice {
+    fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn DeviceFile>> {
+        (self.hook)(Operation::Open, name);
+        let file = self.disk.open(name, mode)?;
+        Ok(Arc::new(HookedFile { file, name: name.to_owned(), hook: self.hook.clone() }))
+    }
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        self.disk.list()
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.disk.remove(name)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.disk.rename(from, to)
+    }
+
+    fn sync_directory(&self) -> io::Result<()> {
+        self.disk.sync_directory()
+    }
+
+    fn lock(&self) -> io::Result<Box<dyn DeviceLock>> {
+        self.disk.lock()
+    }
+
+    fn random(&self) -> io::Result<[u8; 32]> {
+        self.disk.random()
+    }
+
+    fn time_us(&self) -> u64 {
+        self.disk.time_us()
+    }
+
+    fn describe(&self, name: &str) -> String {
+        self.disk.describe(name)
+    }
+}
+
+impl DeviceFile for HookedFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.file.read_at(buffer, offset)
+    }
+
+    fn write_at(&self, buffer: &[u8], offset: u64) -> io::Result<()> {
+        (self.hook)(Operation::Write, &self.name);
+        self.file.write_at(buffer, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        (self.hook)(Operation::Sync, &self.name);
+        self.file.sync()
+    }
+
+    fn size(&self) -> io::Result<u64> {
+        self.file.size()
+    }
+
+    fn allocate(&self, bytes: u64) -> io::Result<()> {
+        self.file.allocate(bytes)
+    }
+
+    fn clear(&self, bytes: u64) -> io::Result<()> {
+        self.file.clear(bytes)
+    }
+
+    fn truncate(&self, bytes: u64) -> io::Result<()> {
+        self.file.truncate(bytes)
+    }
+}
+
+/// Has one operation stand still until it is let go on.
+#[derive(Default)]
+struct Stop {
+    wanted: AtomicBool,
+    reached: AtomicBool,
+    let_go: AtomicBool,
+}
+
+impl Stop {
+    fn pass(&self) {
+        if self.wanted.swap(false, Ordering::SeqCst) {
+            self.reached.store(true, Ordering::SeqCst);
+            eventually("the test lets go", || self.let_go.load(Ordering::SeqCst));
+        }
+    }
+
+    /// Lets go on when `done` is true, which it will not be if all is well: that is waited for a little while only.
+    fn let_go_unless(&self, done: &AtomicBool) {
+        for _ in 0..100 {
+            if done.load(Ordering::SeqCst) {
+                break;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        self.let_go.store(true, Ordering::SeqCst);
+    }
+}
+
+fn fill(db: &Kiln, count: u32) -> Table {
+    let table = db.table("table").unwrap();
+    for number in 0..count {
+        db.put(&table, number.to_be_bytes(), [7; 100]).unwrap().forget();
+    }
+    db.persist().unwrap();
+    table
+}
+
+#[test]
+fn c4_nothing_is_written_for_a_settling_once_the_database_is_closed() {
+    watched("c4_nothing_is_written_for_a_settling_once_the_database_is_closed", PATIENCE, |_| {
+        let disk = SimulatedDevice::new(seed());
+        let (stop, closed) = (Arc::new(Stop::default()), Arc::new(AtomicBool::new(false)));
+        let written_after = Arc::new(AtomicU64::new(0));
+        let (held, is_closed, counted) = (stop.clone(), closed.clone(), written_after.clone());
+        let hook = move |operation, name: &str| {
+            if operation == Operation::Sync && name.starts_with("tree") {
+                held.pass();
+            }
+            if operation != Operation::Open && is_closed.load(Ordering::SeqCst) {
+                counted.fetch_add(1, Ordering::SeqCst);
+            }
+        };
+        let db =
+            manual().open_on(Arc::new(HookedDevice { disk: disk.clone(), hook: Arc::new(hook) })).unwrap();
+        fill(&db, 100);
+        stop.wanted.store(true, Ordering::SeqCst);
+        thread::scope(|scope| {
+            // It may be told that the database is closed.
+            let settling = scope.spawn(|| db.settle());
+            eventually("a merge syncs", || stop.reached.load(Ordering::SeqCst));
+            scope.spawn(|| {
+                db.close().unwrap();
+                closed.store(true, Ordering::SeqCst);
+            });
+            stop.let_go_unless(&closed);
+            if let Err(error) = settling.join().unwrap() {
+                assert_eq!(error.kind(), ErrorKind::Aborted);
+            }
+        });
+        assert_eq!(written_after.load(Ordering::SeqCst), 0, "the directory may be somebody else's");
+        drop(db);
+        let db = reopen(&disk).unwrap();
+        assert_eq!(db.table("table").unwrap().len(), 100);
+        assert!(db.check().unwrap().is_clean());
+    });
+}
