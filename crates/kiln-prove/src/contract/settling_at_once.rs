@@ -12,7 +12,7 @@ use kiln::device::{Device, DeviceFile, DeviceLock, Keep, OpenMode, SimulatedDevi
 use kiln::{ErrorKind, Isolation, Kiln, Object, Options, Snapshot, Table};
 
 use crate::crash::reopen;
-use crate::support::{Random, manual};
+use crate::support::{Random, copy_of, manual};
 use crate::testing::{PATIENCE, budget, eventually, seed, watched};
 
 type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -446,4 +446,73 @@ fn c4_nothing_is_written_for_a_settling_once_the_database_is_closed() {
         assert_eq!(db.table("table").unwrap().len(), 100);
         assert!(db.check().unwrap().is_clean());
     });
+}
+
+#[test]
+fn c4_a_checkpoint_beside_a_settling_counts_what_is_live() {
+    watched("c4_a_checkpoint_beside_a_settling_counts_what_is_live", PATIENCE, |_| {
+        let disk = SimulatedDevice::new(seed());
+        let (stop, done) = (Arc::new(Stop::default()), AtomicBool::new(false));
+        let held = stop.clone();
+        // It has made its cut by then.
+        let hook = move |operation, name: &str| {
+            if operation == Operation::Open && name.starts_with("checkpoint") {
+                held.pass();
+            }
+        };
+        let db =
+            manual().open_on(Arc::new(HookedDevice { disk: disk.clone(), hook: Arc::new(hook) })).unwrap();
+        fill(&db, 1_000);
+        stop.wanted.store(true, Ordering::SeqCst);
+        thread::scope(|scope| {
+            let checkpoint = scope.spawn(|| db.checkpoint().unwrap());
+            eventually("a checkpoint is written", || stop.reached.load(Ordering::SeqCst));
+            let settling = scope.spawn(|| {
+                assert_eq!(db.settle().unwrap(), 1_000);
+                done.store(true, Ordering::SeqCst);
+            });
+            stop.let_go_unless(&done);
+            assert!(checkpoint.join().unwrap());
+            settling.join().unwrap();
+        });
+        let db = reopen(&disk.after_crash(&mut |_| Keep::Lost)).unwrap();
+        assert!(db.recovery_report().checkpoint.is_some());
+        let check = db.check().unwrap();
+        assert!(check.is_clean(), "{check}");
+        assert_eq!(db.table("table").unwrap().len(), 1_000);
+    });
+}
+
+#[test]
+fn c4_a_settling_that_was_cut_short_is_made_up_for() {
+    let disk = SimulatedDevice::new(seed());
+    let is_failing = Arc::new(AtomicBool::new(false));
+    let (faulty, fails) = (disk.clone(), is_failing.clone());
+    let hook = move |operation, name: &str| {
+        if operation == Operation::Write && name == "superblock" && fails.swap(false, Ordering::SeqCst) {
+            faulty.inject(kiln::device::Fault {
+                operation: kiln::device::OperationKind::Write,
+                nth: 1,
+                kind: kiln::device::FaultKind::EIO,
+                sticky: false,
+            });
+        }
+    };
+    let db = manual().open_on(Arc::new(HookedDevice { disk: disk.clone(), hook: Arc::new(hook) })).unwrap();
+    let table = fill(&db, 300);
+    is_failing.store(true, Ordering::SeqCst);
+    assert_eq!(db.settle().unwrap_err().kind(), ErrorKind::Io);
+    assert_eq!(db.get(&table, 7_u32.to_be_bytes()).unwrap(), Some(vec![7; 100]));
+    db.delete(&table, 7_u32.to_be_bytes()).unwrap().forget();
+    db.persist().unwrap();
+    assert_eq!(db.settle().unwrap(), 1);
+    let check = db.check().unwrap();
+    assert!(check.is_clean(), "{check}");
+    db.put(&table, "last", "last").unwrap().forget();
+    db.persist().unwrap();
+    db.checkpoint().unwrap();
+    let db = reopen(&copy_of(&disk)).unwrap();
+    let check = db.check().unwrap();
+    assert!(check.is_clean(), "{check}");
+    assert_eq!(db.table("table").unwrap().len(), 300);
 }

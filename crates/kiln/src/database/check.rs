@@ -150,9 +150,9 @@ pub fn check_on(device: Arc<dyn Device>) -> Result<CheckReport> {
 /// Checks an open database in which nothing is being written: the log, and the indexes against it.
 pub(super) fn check_open(engine: &Engine) -> Result<CheckReport> {
     let mut checker = Checker::default();
+    let _unsettled = engine.settled.pause();
     let _kept = engine.checkpoints.pause();
     let _paused = engine.graves.pause();
-    let _unsettled = engine.settled.pause();
     let superblock = engine.superblock.lock().current().clone();
     checker.check_open_tree(engine.settled.tree.clone())?;
     checker.walk(&engine.segments, &superblock, engine.log.hardened())?;

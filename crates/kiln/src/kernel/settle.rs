@@ -116,7 +116,8 @@ impl Engine {
         let (tree, horizon) = (&self.settled.tree, &self.hardening.horizon);
         // Dropped segments stay readable meanwhile.
         let segments = self.segments.hold();
-        let begin = tree.settled_to().max(self.log.begin());
+        let log_begin = self.log.begin();
+        let begin = tree.settled_to().max(log_begin);
         // Until the first hardening only seals may tell what earlier crashes took.
         let is_possible = end > begin
             && end >= self.settled.forgotten_to.load(Ordering::SeqCst)
@@ -163,7 +164,10 @@ impl Engine {
         if !planted(Bug::RemovedBeforeSuperblock) {
             self.superblock.lock().update(|superblock| superblock.settled_to = end)?;
         }
-        let removed_to = self.settled.removed_to.load(Ordering::SeqCst).max(begin);
+        // What checkpoints say of the index and of the counts of live records is of one moment.
+        let _no_checkpoint = self.checkpoints.pause();
+        // An earlier removal may have come to no end.
+        let removed_to = self.settled.removed_to.load(Ordering::SeqCst).max(log_begin);
         self.remove_settled(&segments, (removed_to, end))?;
         self.settled.removed_to.store(end, Ordering::SeqCst);
         Ok(settling)
