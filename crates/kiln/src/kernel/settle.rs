@@ -21,7 +21,7 @@
 //!
 //! **When.** When so much of the log is out of memory, and not settled, that it is worth it:
 //! [`settle_log_bytes`](crate::Options::settle_log_bytes), and a [`TREE_PART`] of the tree, so that a merge that has to write all of the
-//! tree anew is paid for by as much new data. Nobody who reads or writes waits for it, and it holds no lock but, one
+//! tree anew is paid for by as much new data, but not more than [`RING_TIMES`] the log's memory. Nobody who reads or writes waits for it, and it holds no lock but, one
 //! after the other, the buckets in step 4.
 
 use std::cmp::Ordering as Order;
@@ -38,8 +38,10 @@ use crate::storage::segments::Segments;
 use crate::storage::tree::Change;
 use crate::sync::atomic::Ordering;
 
-/// Less cold log than such a part of the tree is not worth settling.
+/// Less cold log than such a part of the tree is not worth settling,
 const TREE_PART: u64 = 4;
+/// unless it is so many times as long as the log's memory: its keys are in memory, too.
+const RING_TIMES: u64 = 4;
 /// The least memory of a pass, and the part of the log's memory that it may take.
 const PASS_BYTES_MIN: usize = 1 << 20;
 const PASS_PART: u64 = 4;
@@ -74,7 +76,8 @@ impl Engine {
             return false;
         }
         self.begin_settling();
-        let enough = settled.log_bytes.max(settled.tree.statistics().used_bytes / TREE_PART);
+        let tree_part = settled.tree.statistics().used_bytes / TREE_PART;
+        let enough = settled.log_bytes.max(tree_part.min(self.log.ring_bytes() * RING_TIMES));
         cold_bytes >= enough && self.log.head() >= settled.forgotten_to.load(Ordering::SeqCst)
     }
 
@@ -187,7 +190,8 @@ impl Engine {
             if self.hardening.is_stopping() {
                 return Err(Error::closed());
             }
-            let segment_end = (reader.cursor().position + 1).next_multiple_of(self.log.segment_bytes()).min(end);
+            let segment_end =
+                (reader.cursor().position + 1).next_multiple_of(self.log.segment_bytes()).min(end);
             while reader.cursor().position < segment_end {
                 let batch = reader.next_batch(segment_end, BATCH)?;
                 for (address, record) in &batch.records {
