@@ -271,6 +271,7 @@ type Hook = Arc<dyn Fn(Operation, &str) + Send + Sync>;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Operation {
     Open,
+    Read,
     Write,
     Sync,
 }
@@ -341,6 +342,7 @@ impl Device for HookedDevice {
 
 impl DeviceFile for HookedFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        (self.hook)(Operation::Read, &self.name);
         self.file.read_at(buffer, offset)
     }
 
@@ -419,7 +421,7 @@ fn c4_nothing_is_written_for_a_settling_once_the_database_is_closed() {
             if operation == Operation::Sync && name.starts_with("tree") {
                 held.pass();
             }
-            if operation != Operation::Open && is_closed.load(Ordering::SeqCst) {
+            if matches!(operation, Operation::Write | Operation::Sync) && is_closed.load(Ordering::SeqCst) {
                 counted.fetch_add(1, Ordering::SeqCst);
             }
         };
@@ -515,4 +517,38 @@ fn c4_a_settling_that_was_cut_short_is_made_up_for() {
     let check = db.check().unwrap();
     assert!(check.is_clean(), "{check}");
     assert_eq!(db.table("table").unwrap().len(), 300);
+}
+
+#[test]
+fn c2_what_waits_for_a_snapshot_to_settle_is_not_read_again_and_again_meanwhile() {
+    let disk = SimulatedDevice::new(seed());
+    let reads = Arc::new(AtomicU64::new(0));
+    let counted = reads.clone();
+    let hook = move |operation, _: &str| {
+        if operation == Operation::Read {
+            counted.fetch_add(1, Ordering::SeqCst);
+        }
+    };
+    let device = HookedDevice { disk, hook: Arc::new(hook) };
+    let db = manual().settle_log_bytes(64 << 10).open_on(Arc::new(device)).unwrap();
+    let table = db.table("table").unwrap();
+    let snapshot = db.snapshot().unwrap();
+    for number in 0..800_u32 {
+        db.put(&table, number.to_be_bytes(), [7; 1_000]).unwrap().forget();
+        if number % 10 == 0 {
+            db.persist().unwrap();
+        }
+    }
+    let before = reads.load(Ordering::SeqCst);
+    for number in 0..10_u32 {
+        db.put(&table, [b"new", &number.to_be_bytes()[..]].concat(), [8; 100]).unwrap().forget();
+        db.persist().unwrap();
+    }
+    // A put may meet another key of its tag on disk.
+    assert!(reads.load(Ordering::SeqCst) < before + 5, "the log was read in vain");
+    assert_eq!(db.statistics().settled_rows, 0);
+    drop(snapshot);
+    db.put(&table, "last", "last").unwrap().forget();
+    db.persist().unwrap();
+    assert!(db.statistics().settled_rows > 0);
 }

@@ -70,6 +70,12 @@ impl Engine {
         if cold_bytes < settled.log_bytes / 2 || self.segments.disk_is_full() {
             return false;
         }
+        // Else the whole part would be read in vain, time and again.
+        if self.log.head() < settled.waits_for_head.load(Ordering::SeqCst)
+            || self.oldest_needed() < settled.waits_for_version.load(Ordering::SeqCst)
+        {
+            return false;
+        }
         let has_tables =
             || self.objects.iter().any(|object| object.keys.ordered().is_some_and(|keys| keys.len() > 0));
         if !has_tables() {
@@ -95,6 +101,9 @@ impl Engine {
         if self.is_settling_due() {
             let head = self.log.head();
             let settled = self.settle_to(head - head % self.log.segment_bytes());
+            if settled.is_err() {
+                self.settled.waits_for_head.store(head + self.settled.log_bytes / 2, Ordering::SeqCst);
+            }
             // The last checkpoint has what has just settled, and opening would have to find that out by the log.
             if settled.is_ok_and(|settling| settling != Settling::default()) && self.takes_checkpoints() {
                 let _ = self.take_checkpoint(Haste::Background);
@@ -145,6 +154,7 @@ impl Engine {
                 !is_too_new
             })?;
             if is_too_new {
+                self.settled.waits_for_version.store(newest_version, Ordering::SeqCst);
                 return Ok(settling);
             }
             self.check_writable()?;

@@ -44,6 +44,10 @@ pub(crate) struct Settled {
     pub(super) forgotten_to: AtomicU64,
     /// No record of a table before this address is in the indexes.
     pub(super) removed_to: AtomicU64,
+    /// Nothing settles by itself before every snapshot may see this version: the last time one was in the way.
+    pub(super) waits_for_version: AtomicU64,
+    /// Nor before the log has left memory up to here: the last time it failed.
+    pub(super) waits_for_head: AtomicU64,
     /// Rows that were removed from the indexes since the database was opened.
     pub(crate) rows: AtomicU64,
 }
@@ -68,6 +72,8 @@ impl Settled {
             tree,
             log_bytes,
             settling: Mutex::new(()),
+            waits_for_version: AtomicU64::new(0),
+            waits_for_head: AtomicU64::new(0),
             rows: AtomicU64::new(0),
         }
     }
