@@ -395,8 +395,9 @@ impl Kiln {
     /// ```
     ///
     /// # Errors
-    /// `Io`, `NoSpace` or `Lost` if the disk fails or is full, `Corrupted` if log or tree are damaged, `Aborted` if the database is
-    /// closed; every row stays where it was then, or is where it came to.
+    /// `Io` or `NoSpace` if the disk fails or is full: once a write has failed nothing settles any more until the database is opened again.
+    /// `Corrupted` if log or tree are damaged, `Lost` if the database has lost something, `Aborted` if it is
+    /// closed. Every row stays where it was then, or is where it came to.
     pub fn settle(&self) -> Result<u64> {
         let settling = self.engine().settle_durable()?;
         Ok(settling.puts + settling.deletes)

@@ -73,7 +73,7 @@ impl Writer {
     ) -> Result<Merged> {
         if self.failed {
             let what = format!("writing {} failed before; open the database again", pages.name);
-            return Err(Error::new(ErrorKind::Lost, what));
+            return Err(Error::new(ErrorKind::Io, what));
         }
         let old = newest.get_owned().unwrap_or_default();
         self.remember(&old);
