@@ -212,7 +212,8 @@ impl Engine {
             return false;
         }
         if settled.is_begun.load(Ordering::SeqCst) {
-            return grave.address >= settled.tree.settled_to();
+            // Only what the superblock knows of: the log may begin behind the tombstone as soon as it is forgotten.
+            return grave.address >= settled.removed_to.load(Ordering::SeqCst);
         }
         settled.forgotten_to.fetch_max(grave.address + 1, Ordering::SeqCst);
         false
