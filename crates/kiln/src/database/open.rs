@@ -96,7 +96,7 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
         compaction: Compaction::new(options.space_amplification),
         warm: Warm::new(),
         checkpoints: Checkpoints::new(options.checkpoint_log_bytes, found),
-        forgotten: AtomicU64::new(0),
+        forgotten: AtomicU64::new(recovered.report.horizon.number()),
         opened_end,
         open_transactions: AtomicU64::new(0),
         behind: AtomicBool::new(false),

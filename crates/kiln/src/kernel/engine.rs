@@ -51,7 +51,7 @@ pub(crate) struct Engine {
     pub(crate) compaction: Compaction,
     pub(crate) warm: Warm,
     pub(crate) checkpoints: Checkpoints,
-    /// The newest version of a tombstone whose key was forgotten; see [`Engine::forgotten`].
+    /// See [`Engine::forgotten`].
     pub(crate) forgotten: AtomicU64,
     /// Where the log went on when the database was opened.
     pub(crate) opened_end: Address,
@@ -76,8 +76,8 @@ impl Engine {
         hash_index::hash_of(self.hash_seed, object, key)
     }
 
-    /// No tombstone of a newer version has vanished from the indexes. A transaction that began later may take
-    /// a key that it does not find as absent ever since it began.
+    /// No record of a newer version has vanished from the indexes, be it a tombstone that was forgotten or a row that has settled. A
+    /// transaction that began later may take what it finds of a key without a record as having been so ever since it began.
     #[inline]
     pub(crate) fn forgotten(&self) -> u64 {
         self.forgotten.load(Ordering::SeqCst)

@@ -28,6 +28,11 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
+    /// The key has a value, and no record.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.found && self.version == 0
+    }
+
     /// Of a key that has no record.
     fn without_record(found: bool, bucket: Bucket, stamp: Stamp) -> Reading {
         Reading { found, address: NO_ADDRESS, version: 0, bucket, stamp }
@@ -41,6 +46,13 @@ pub(crate) struct PastReading {
     pub(crate) found: bool,
     /// Version of the record that said so, be it a deletion's; 0 if there is none.
     pub(crate) version: u64,
+}
+
+impl PastReading {
+    /// The key has a value, and no record that the reader may see.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.found && self.version == 0
+    }
 }
 
 /// Addresses of candidates that are only on disk; a bucket rarely has one whose tag matches by chance.

@@ -197,7 +197,11 @@ impl<'db> Transaction<'db> {
         }
         if let Some(snapshot) = self.snapshot {
             let reading = self.engine.read_as_of(object, key, hash, snapshot, value)?;
-            buffers.read_version = buffers.read_version.max(reading.version);
+            let version = match reading.is_settled() {
+                true => self.newest_settled(),
+                false => reading.version,
+            };
+            buffers.read_version = buffers.read_version.max(version);
             if !reading.found {
                 value.clear();
             }
@@ -207,7 +211,8 @@ impl<'db> Transaction<'db> {
             return Err(self.fail(Error::conflict()));
         };
         self.check_entries(buffers)?;
-        buffers.read_version = buffers.read_version.max(reading.version);
+        let version = if reading.is_settled() { self.newest_settled() } else { reading.version };
+        buffers.read_version = buffers.read_version.max(version);
         buffers.reads.entries.push(ReadEntry { bucket: reading.bucket, stamp: reading.stamp });
         let newest = if reading.version == 0 { self.engine.forgotten() } else { reading.version };
         self.keep_consistent(buffers, newest)?;
@@ -215,6 +220,12 @@ impl<'db> Transaction<'db> {
             value.clear();
         }
         Ok(reading.found)
+    }
+
+    /// No settled row that this transaction has found so far is of a newer version.
+    fn newest_settled(&self) -> u64 {
+        let forgotten = self.engine.forgotten();
+        self.snapshot.map_or(forgotten, |snapshot| snapshot.min(forgotten))
     }
 
     /// Opacity: what was written in a version that began after this transaction may be newer than what was read
@@ -248,10 +259,13 @@ impl<'db> Transaction<'db> {
 
     /// Registers a leaf of an object's ordered index as read.
     pub(crate) fn note_range(&self, object: u32, leaf: LeafRead) -> Result<()> {
+        let mut buffers = self.open_buffers()?;
+        if self.engine.may_be_settled(object) {
+            buffers.read_version = buffers.read_version.max(self.newest_settled());
+        }
         if self.snapshot.is_some() {
             return Ok(());
         }
-        let mut buffers = self.open_buffers()?;
         self.check_entries(&buffers)?;
         buffers.reads.ranges.push(RangeRead { object, leaf });
         let forgotten = self.engine.forgotten();
