@@ -24,6 +24,8 @@ struct Walk {
     limit: usize,
     /// After so many rows, go on from this key.
     seek: Option<(usize, Vec<u8>)>,
+    /// After so many rows, settle.
+    settle: Option<usize>,
     /// After so many rows, put or delete these keys.
     writes: Vec<(usize, Vec<u8>, bool)>,
 }
@@ -48,6 +50,7 @@ enum Operation {
 enum Step {
     Transaction(Vec<Operation>, bool),
     Persist,
+    Settle,
     Reopen,
     SnapshotWalk(Walk),
 }
@@ -76,9 +79,18 @@ fn bound() -> impl Strategy<Value = Bound<Vec<u8>>> {
 fn walk() -> impl Strategy<Value = Walk> {
     let limit = prop_oneof![Just(usize::MAX), 0..6_usize];
     let seek = prop::option::of((0..4_usize, key()));
+    let settle = prop::option::weighted(0.2, 0..4_usize);
     let writes = prop::collection::vec((0..4_usize, key(), any::<bool>()), 0..3);
-    (bound(), bound(), any::<bool>(), limit, seek, writes).prop_map(
-        |(lower, upper, reverse, limit, seek, writes)| Walk { lower, upper, reverse, limit, seek, writes },
+    (bound(), bound(), any::<bool>(), limit, seek, settle, writes).prop_map(
+        |(lower, upper, reverse, limit, seek, settle, writes)| Walk {
+            lower,
+            upper,
+            reverse,
+            limit,
+            seek,
+            settle,
+            writes,
+        },
     )
 }
 
@@ -103,6 +115,7 @@ fn step() -> impl Strategy<Value = Step> {
         12 => (prop::collection::vec(operation(), 1..8), prop::bool::weighted(0.85))
             .prop_map(|(operations, commit)| Step::Transaction(operations, commit)),
         1 => Just(Step::Persist),
+        2 => Just(Step::Settle),
         1 => Just(Step::Reopen),
         3 => walk().prop_map(Step::SnapshotWalk),
     ]
@@ -179,7 +192,14 @@ macro_rules! on {
     };
 }
 
+/// What is committed moves to where settled rows are, which nobody notices.
+fn settle(db: &Kiln) -> Result<()> {
+    db.persist()?;
+    db.settle().map(drop)
+}
+
 fn operate(
+    db: &Kiln,
     tx: &Transaction<'_>,
     objects: &(Table, Map),
     model: &mut Both,
@@ -232,7 +252,7 @@ fn operate(
                 model.set(*table, key, new.clone());
             }
         }
-        Operation::Walk(walk) => walk_with_writes(tx, objects, model, walk)?,
+        Operation::Walk(walk) => walk_with_writes(db, tx, objects, model, walk)?,
         Operation::Prefix(prefix, reverse) => {
             let range = tx.prefix(&objects.0, prefix);
             let range = if *reverse { range.reverse() } else { range };
@@ -288,6 +308,7 @@ fn add(
 }
 
 fn walk_with_writes(
+    db: &Kiln,
     tx: &Transaction<'_>,
     objects: &(Table, Map),
     model: &mut Both,
@@ -304,6 +325,9 @@ fn walk_with_writes(
                 None => assert_eq!(tx.delete(&objects.0, key)?, model.table.contains_key(key)),
             }
             model.set(true, key, value);
+        }
+        if walk.settle == Some(step) {
+            settle(db)?;
         }
         if let Some((_, key)) = walk.seek.as_ref().filter(|(after, _)| *after == step) {
             range.seek(key);
@@ -330,6 +354,12 @@ fn snapshot_walk(db: &Kiln, objects: &(Table, Map), model: &Both, walk: &Walk) -
     let mut range = if walk.reverse { range.reverse() } else { range };
     let mut expected = ModelWalk::new(walk);
     for step in 0..8 {
+        if walk.settle == Some(step) {
+            settle(db)?;
+        }
+        if walk.settle == Some(step) {
+            settle(db)?;
+        }
         if let Some((_, key)) = walk.seek.as_ref().filter(|(after, _)| *after == step) {
             range.seek(key);
             expected.near = Bound::Included(key.clone());
@@ -343,7 +373,8 @@ fn snapshot_walk(db: &Kiln, objects: &(Table, Map), model: &Both, walk: &Walk) -
     Ok(())
 }
 
-/// A transaction too large for its limit is an error that ends it, and changes nothing.
+/// A transaction too large for its limit is an error that ends it, and changes nothing. One during which something settles may
+/// conflict.
 fn transaction(
     db: &Kiln,
     objects: &(Table, Map),
@@ -353,16 +384,29 @@ fn transaction(
 ) -> Result<()> {
     let tx = db.begin()?;
     let mut changed = model.clone();
-    let outcome = operations.iter().try_for_each(|operation| operate(&tx, objects, &mut changed, operation));
+    let outcome =
+        operations.iter().try_for_each(|operation| operate(db, &tx, objects, &mut changed, operation));
     match outcome {
         Err(error) if error.kind() == ErrorKind::Limit => return Ok(()),
+        // What settles looks changed to who has read it before.
+        Err(error) if error.is_conflict() && operations.iter().any(settles) => return Ok(()),
         outcome => outcome?,
     }
-    if commit {
-        tx.commit()?.forget();
-        *model = changed;
+    if !commit {
+        return Ok(());
+    }
+    match tx.commit() {
+        Err(error) if error.is_conflict() && operations.iter().any(settles) => {}
+        commit => {
+            commit?.forget();
+            *model = changed;
+        }
     }
     Ok(())
+}
+
+fn settles(operation: &Operation) -> bool {
+    matches!(operation, Operation::Walk(Walk { settle: Some(_), .. }))
 }
 
 fn run(steps: &[Step]) -> Result<()> {
@@ -380,6 +424,7 @@ fn run(steps: &[Step]) -> Result<()> {
                 transaction(&db, &objects, &mut model, operations, *commit)?
             }
             Step::Persist => db.persist()?,
+            Step::Settle => settle(&db)?,
             Step::SnapshotWalk(walk) => snapshot_walk(&db, &objects, &model, walk)?,
             Step::Reopen => {
                 drop((objects, db));
