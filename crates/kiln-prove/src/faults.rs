@@ -29,7 +29,7 @@ fn is_expected(error: &Error) -> bool {
 fn profile_of(workload: Name) -> Profile {
     let profile = workload.profile();
     match workload {
-        Name::Skewed => Profile { operations: 40, ..profile },
+        Name::Skewed | Name::Settling => Profile { operations: 40, ..profile },
         _ => profile,
     }
 }
@@ -203,8 +203,9 @@ fn cases(seed: u64, workload: Name) -> impl Iterator<Item = Case> {
 
 /// Goes through all cases, with seed after seed.
 pub(crate) fn prove(effort: &Effort, replay: &Replay, progress: &mut Progress) {
-    let workloads =
-        effort.workload.map_or(vec![Name::Small, Name::Large, Name::Skewed], |workload| vec![workload]);
+    let workloads = effort
+        .workload
+        .map_or(vec![Name::Small, Name::Large, Name::Skewed, Name::Settling], |workload| vec![workload]);
     for seed in effort.seed.. {
         for &workload in &workloads {
             replay.at(&format!("faults --workload {} --seed {seed}", workload.as_str()));
@@ -306,6 +307,14 @@ mod tests {
         let wanted = [FaultKind::EIO, FaultKind::ENOSPC, FaultKind::FailedSyncThenSuccess];
         try_cases("c8_failures_while_the_log_is_compacted", Name::Skewed, |case| {
             !case.reopen && !case.fault.sticky && wanted.contains(&case.fault.kind)
+        });
+    }
+
+    #[test]
+    fn c8_failures_while_tables_settle() {
+        let wanted = [FaultKind::EIO, FaultKind::ENOSPC, FaultKind::FailedSyncThenSuccess];
+        try_cases("c8_failures_while_tables_settle", Name::Settling, |case| {
+            !case.fault.sticky && wanted.contains(&case.fault.kind)
         });
     }
 

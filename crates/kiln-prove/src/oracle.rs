@@ -5,7 +5,7 @@
 
 use kiln::{Kiln, Level, Progress, Version};
 
-use crate::workload::bank::{Objects, at_place, check_key_counts, invariants};
+use crate::workload::bank::{Objects, at_place, invariants, wrong_key_count};
 use crate::workload::history::{History, Place, State};
 use crate::workload::{SESSIONS, compare_snapshot, difference};
 
@@ -75,7 +75,7 @@ pub(crate) fn read_all(db: &Kiln, history: &History) -> kiln::Result<State> {
         }
         assert!(expected.next().is_none(), "a range backwards ends before one forwards");
     }
-    check_key_counts(&objects, &state);
+    assert_eq!(wrong_key_count(&objects, &state), None);
     Ok(state)
 }
 

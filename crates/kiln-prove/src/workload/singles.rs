@@ -170,16 +170,19 @@ impl Shift<'_> {
         });
         let commit = commit.map(|commit| told(commit).0);
         if let Some((_, first_version, writes)) = pending {
-            let is_there = |((_, key), value): (&(Place, Key), &Option<Value>)| {
-                self.after_failure(place, key, db.get(object, key)).as_deref() == value.as_deref()
-            };
             match &commit {
                 Ok(version) => done.push((*version, writes)),
-                // It may be the next one that has failed.
-                Err(_) if writes.iter().all(is_there) => {
-                    done.push((self.version_after_failure(first_version), writes));
+                Err(_) => {
+                    let mut are_there = true;
+                    for ((_, key), value) in &writes {
+                        are_there &= self.after_failure(place, key, db.get(object, key))?.as_deref()
+                            == value.as_deref();
+                    }
+                    // It may be the next one that has failed.
+                    if are_there {
+                        done.push((self.version_after_failure(first_version), writes));
+                    }
                 }
-                Err(_) => {}
             }
         }
         for (version, writes) in done {
@@ -196,13 +199,18 @@ impl Shift<'_> {
     }
 
     /// A key's value, if it could be read, or what the disk has: what is not in memory any more is durable.
-    fn after_failure(&self, place: Place, key: &Key, read: Result<Option<Vec<u8>>>) -> Option<Vec<u8>> {
-        read.unwrap_or_else(|_| {
+    /// An error if that cannot be read either, since the disk has lost it.
+    fn after_failure(
+        &self,
+        place: Place,
+        key: &Key,
+        read: Result<Option<Vec<u8>>>,
+    ) -> Result<Option<Vec<u8>>> {
+        read.or_else(|_| {
             let disk = self.disk.after_crash(&mut |_| Keep::Lost);
-            let db = reopen(&disk).unwrap_or_else(|error| panic!("opening what is durable: {error}"));
-            let objects = Objects::open(&db).unwrap_or_else(|error| panic!("{error}"));
+            let db = reopen(&disk)?;
+            let objects = Objects::open(&db)?;
             at_place!(objects, place, object => db.get(object, key))
-                .unwrap_or_else(|error| panic!("reading what is durable: {error}"))
         })
     }
 
@@ -243,19 +251,21 @@ impl Shift<'_> {
         let Batch { place, session, serial, version, elements } = batch;
         let horizon = self.db.horizon(Level::LOCAL).number();
         // The elements are committed in their order, so the last that is seen tells how many there are.
-        let seen = |get: &dyn Fn(&Key) -> Option<Vec<u8>>| {
-            elements
-                .iter()
-                .rposition(|(key, value)| get(key).as_deref() == Some(&**value))
-                .map_or(0, |at| at + 1)
+        let seen = |get: &dyn Fn(&Key) -> Result<Option<Vec<u8>>>| -> Result<usize> {
+            for (at, (key, value)) in elements.iter().enumerate().rev() {
+                if get(key)?.as_deref() == Some(&**value) {
+                    return Ok(at + 1);
+                }
+            }
+            Ok(0)
         };
         let committed = match &done {
             Ok(_) => elements.len(),
-            Err(_) => seen(&|key| self.after_failure(*place, key, self.db.get(object, key))),
+            Err(_) => seen(&|key| self.after_failure(*place, key, self.db.get(object, key)))?,
         };
         let durable = match self.db.durable_snapshot() {
             Ok(snapshot) if horizon >= *version => {
-                seen(&|key| self.after_failure(*place, key, snapshot.get(object, key)))
+                seen(&|key| self.after_failure(*place, key, snapshot.get(object, key)))?
             }
             _ => 0,
         };
