@@ -41,7 +41,7 @@ pub(crate) fn prove(concurrency: &Concurrency) -> ExitCode {
         (Progress::new("isolation", concurrency.limit(), concurrency.counts), Replay::default());
     progress.watch(replay.clone());
     end_with_any_thread(&replay);
-    let (mut crashes, mut seed) = (0, concurrency.seed);
+    let (mut crashes, mut settled, mut seed) = (0, 0, concurrency.seed);
     while !progress.is_enough() {
         for &through in
             concurrency.through.as_ref().map_or(&[Through::Library, Through::Resp][..], std::slice::from_ref)
@@ -52,12 +52,13 @@ pub(crate) fn prove(concurrency: &Concurrency) -> ExitCode {
                 "isolation --through {} --seed {seed}{threads} --states 1  (threads are not deterministic: it may take several runs)",
                 through.as_str()
             ));
-            let history = Round::new(seed, concurrency.threads, through).run();
+            let (history, rows) = Round::new(seed, concurrency.threads, through).run();
             crashes += history.crashes.len();
+            settled += rows;
             progress.count_all(
                 history.transactions.len() as u64,
                 "transactions",
-                format!(" and {crashes} crashes"),
+                format!(", {crashes} crashes and {settled} settled rows"),
             );
             if let Err(anomalies) = checker::check(&history) {
                 eprintln!("{anomalies}");
@@ -136,7 +137,7 @@ mod tests {
         watched(name, Duration::from_secs(600), |replay| {
             for seed in (seed()..).take(budget(4) as usize) {
                 at_test(replay, name, seed);
-                let history = Round::new(seed, None, through).run();
+                let (history, _) = Round::new(seed, None, through).run();
                 if let Err(anomalies) = checker::check(&history) {
                     panic!("seed {seed}: {anomalies}");
                 }

@@ -15,6 +15,8 @@ use super::recorder::{LENGTH_MAX, Recorder, Shared};
 use super::resp::Server;
 use crate::support::Random;
 
+/// The settler rests for so many microseconds, at most.
+const REST_MAX_US: usize = 2_000;
 /// Steps of the device after which the power fails, at most.
 const STEPS_MAX: usize = 40;
 /// The longest that this is waited for.
@@ -66,6 +68,8 @@ pub(crate) struct Round {
     crashes: u32,
     calm: bool,
     rows_mostly: bool,
+    /// A thread settles the tables all the time.
+    settles: bool,
     /// Transactions before each crash, and before the end.
     transactions: u64,
     options: Options,
@@ -92,18 +96,20 @@ impl Round {
             crashes: random.below(4) as u32,
             calm: random.one_in(3),
             rows_mostly: random.one_in(3),
+            settles: through == Through::Library && random.one_in(2),
             transactions: 500 + random.below(if through == Through::Resp { 1_000 } else { 4_000 }) as u64,
             options,
         }
     }
 
-    /// Runs it.
-    pub(crate) fn run(&self) -> History {
+    /// Runs it. Returns how many rows have settled, too.
+    pub(crate) fn run(&self) -> (History, u64) {
         let mut random = Random::new(self.seed ^ 1);
         let shared = Shared::new(self.keys, self.changes_max);
         let mut disk = SimulatedDevice::new(self.seed);
         let mut history = History::default();
         let mut numbers = vec![0; self.threads as usize];
+        let mut settled = 0;
         for generation in 0..=self.crashes {
             let told = Arc::new(AtomicU64::new(0));
             let db = self.open(&disk, &mut history, generation, &told);
@@ -113,7 +119,7 @@ impl Round {
                 .zip(&numbers)
                 .map(|(process, &numbers)| Recorder::new(&shared, process, generation, numbers))
                 .collect();
-            self.work(&db, &disk, &mut recorders, &mut surveyor, &mut random, is_last);
+            settled += self.work(&db, &disk, &mut recorders, &mut surveyor, &mut random, is_last);
             numbers = recorders.iter().map(Recorder::numbers).collect();
             told.fetch_max(db.horizon(Level::LOCAL).number(), Ordering::SeqCst);
             for recorder in recorders.into_iter().chain([surveyor]) {
@@ -128,7 +134,7 @@ impl Round {
             history.crashes.push(Crash { told, ..Crash::default() });
             disk = disk.after_crash_seeded(random.next());
         }
-        history
+        (history, settled)
     }
 
     /// Opens what is on the disk, and notes what recovery says.
@@ -159,7 +165,7 @@ impl Round {
     }
 
     /// Has all threads work until the goal is reached and, unless it is the last time, the power has failed; and reads
-    /// everything, before that and after the last time.
+    /// everything, before that and after the last time. Returns how many rows have settled.
     fn work(
         &self,
         db: &Kiln,
@@ -168,7 +174,7 @@ impl Round {
         surveyor: &mut Recorder<'_>,
         random: &mut Random,
         is_last: bool,
-    ) {
+    ) -> u64 {
         let shared = surveyor.shared;
         let objects = Objects::open(db).unwrap_or_else(|error| panic!("opening the objects: {error}"));
         let server = (self.through == Through::Resp).then(|| Server::start(db));
@@ -197,7 +203,11 @@ impl Round {
         survey(surveyor);
         let goal = shared.recorded.load(Ordering::Relaxed) + self.transactions;
         shared.stop.store(false, Ordering::Relaxed);
-        std::thread::scope(|scope| {
+        let settled = std::thread::scope(|scope| {
+            let settler = self.settles.then(|| {
+                let random = Random::new(random.next());
+                scope.spawn(move || settle_until_over(db, shared, random))
+            });
             let workers: Vec<_> = recorders
                 .iter_mut()
                 .map(|recorder| {
@@ -222,6 +232,8 @@ impl Round {
                     panic!("an operation failed: {text}");
                 }
             }
+            let settled = settler.map(|settler| settler.join());
+            settled.map_or(0, |settled| settled.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
         });
         if is_last {
             survey(surveyor);
@@ -229,7 +241,22 @@ impl Round {
         if let Some(server) = server {
             server.stop();
         }
+        settled
     }
+}
+
+/// Settles the tables again and again, until the power fails or everybody stops. Returns how many rows have settled.
+fn settle_until_over(db: &Kiln, shared: &Shared, mut random: Random) -> u64 {
+    let mut settled = 0;
+    while !shared.is_over() {
+        match db.settle().map_err(Failure::from) {
+            Ok(rows) => settled += rows,
+            Err(failure) if failure.of_disk => break,
+            Err(failure) => panic!("settling failed: {}", failure.text),
+        }
+        std::thread::sleep(Duration::from_micros(random.below(REST_MAX_US) as u64));
+    }
+    settled
 }
 
 /// The power fails a few steps from now.
