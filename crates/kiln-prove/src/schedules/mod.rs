@@ -6,6 +6,7 @@
 //!  closing         nothing joins a version that was closed; what a crash leaves is all commits up to a version
 //!  wake_ups        whoever waits for durability is woken, whatever happens
 //!  views           nobody sees half of a commit
+//!  settling        a row that settles is always in one place
 //!  kiln::schedules programs on the engine's parts: pins, log tail, indexes
 //! ```
 //!
@@ -16,6 +17,7 @@ mod closing;
 mod database;
 mod lost_update;
 mod scheduler;
+mod settling;
 mod views;
 mod wake_ups;
 
@@ -53,6 +55,8 @@ const PROGRAMS: &[Program] = &[
     ("leaving-memory", views::nothing_is_lost_as_it_leaves_memory),
     ("phantoms", views::two_do_not_miss_each_other),
     ("ranges-over-leaves", views::a_range_over_two_leaves_is_of_one_state),
+    ("settled-row", settling::a_row_that_settles_loses_no_update),
+    ("settled-walk", settling::a_walk_meets_a_row_that_moves_once),
 ];
 
 /// A schedule with more steps turns endlessly.
