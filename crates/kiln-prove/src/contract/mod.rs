@@ -9,7 +9,7 @@
 //! - [`durability`], [`window`]: receipts, early visibility, the vulnerability window.
 //! - [`isolation`], [`interleaving`]: what concurrent transactions may see of each other.
 //! - [`singles`], [`singles_at_once`], [`batches`]: operations on one key that are transactions of their own.
-//! - [`settling`], [`settling_at_once`], [`settling_tables`]: rows that have left the log.
+//! - [`settling`], [`settling_at_once`]: rows that have left the log.
 //! - [`cold`], [`warm`]: records on disk and the read cache, and those that are kept from getting there.
 //! - [`snapshots`], [`sessions`], [`ranges`], [`limits`]: the rest of the API's promises.
 //!
@@ -33,7 +33,6 @@ mod scans;
 mod sessions;
 mod settling;
 mod settling_at_once;
-mod settling_tables;
 mod singles;
 mod singles_at_once;
 mod snapshots;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use kiln::device::{Keep, SimulatedDevice};
-use kiln::{Isolation, Kiln, Object, Table};
+use kiln::device::{Fault, FaultKind, Keep, OperationKind, SimulatedDevice};
+use kiln::{ErrorKind, Isolation, Kiln, Object, Table};
 
 use crate::crash::reopen;
 use crate::support::{copy_of, manual};
@@ -438,4 +438,52 @@ fn c1_tables_that_settle_do_not_mix_and_maps_stay() {
     assert_rows(&db, &last, &[(key(3), value(3, 9))].into());
     assert_eq!((map.len(), db.get(&map, key(3)).unwrap()), (20, Some(value(3, 8))));
     assert_rows_after_crash(&disk, &some_rows(20));
+}
+
+/// The version of a transaction that only reads is that of the newest row it has read: whoever depends on it waits for that one. A row that
+/// has settled counted as if it had always been there, and in a range not at all.
+#[test]
+fn c4_who_reads_a_settled_row_is_no_older_than_who_wrote_it() {
+    let disk = SimulatedDevice::new(seed());
+    let mut written = kiln::Version::new(0);
+    for _ in 0..2 {
+        let db = reopen(&disk).unwrap();
+        let table = db.table("table").unwrap();
+        if written.number() == 0 {
+            let commit = db.put(&table, "row", "settled").unwrap();
+            written = commit.version();
+            commit.safe().unwrap();
+            assert_eq!(db.settle().unwrap(), 1);
+        }
+        for isolation in [Isolation::Serializable, Isolation::Snapshot] {
+            let read = db.transact_with(isolation, |tx| tx.get(&table, "row")).unwrap();
+            assert!(read.version() >= written, "{isolation:?}: {} reads {written}", read.version());
+            assert_eq!(read.forget().unwrap(), b"settled");
+            let read = db.transact_with(isolation, |tx| Ok(tx.range::<&str>(&table, ..).count())).unwrap();
+            assert!(read.version() >= written, "a range, {isolation:?}: {} reads {written}", read.version());
+            assert_eq!(read.forget(), 1);
+        }
+    }
+}
+
+/// Something that settles fails: nothing is lost, and everything else goes on.
+#[test]
+fn c8_a_tree_that_cannot_be_written_loses_nothing() {
+    let disk = SimulatedDevice::new(seed());
+    let db = reopen(&disk).unwrap();
+    let table = db.table("table").unwrap();
+    db.put(&table, "row", "one").unwrap().safe().unwrap();
+    disk.inject(Fault { operation: OperationKind::Write, nth: 1, kind: FaultKind::EIO, sticky: false });
+    for _ in 0..2 {
+        // Not as if commits were lost, also when it is tried again.
+        assert_eq!(db.settle().unwrap_err().kind(), ErrorKind::Io);
+        db.put(&table, "row", "two").unwrap().safe().unwrap();
+        assert_eq!(db.get(&table, "row").unwrap().unwrap(), b"two");
+    }
+    drop((table, db));
+    let db = reopen(&disk).unwrap();
+    let table = db.table("table").unwrap();
+    db.put(&table, "another", "three").unwrap().safe().unwrap();
+    assert_eq!(db.settle().unwrap(), 2);
+    assert_eq!(db.get(&table, "row").unwrap().unwrap(), b"two");
 }
