@@ -160,9 +160,12 @@ impl Engine {
             self.check_writable()?;
             let rest = newest.sort();
             let settled_to = rest.is_none().then_some(end);
-            if settled_to.is_some() {
+            if settled_to.is_some() && !planted(Bug::SettlesQuietly) {
                 // Raised before the first row vanishes: whoever misses one, and then finds what is newer, looks again.
                 self.forgotten.fetch_max(newest_version, Ordering::SeqCst);
+            }
+            if planted(Bug::RemovedBeforeRoot) {
+                self.remove_settled(&segments, (begin, end))?;
             }
             let merged = tree.merge(newest.changes(), settled_to)?;
             settling.puts += merged.put;

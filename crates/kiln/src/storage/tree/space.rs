@@ -14,6 +14,7 @@
 //! Blocks are given out from the file's beginning on, so that its end falls free and can be cut off.
 
 use super::reference::{BLOCK_FIRST, FILE_BLOCKS_MAX};
+use crate::planted::{Bug, planted};
 
 /// Blocks of which a page of the map says whether they are used.
 pub(super) const PAGE_BLOCKS: u64 = 8 * crate::device::BLOCK_BYTES as u64;
@@ -179,6 +180,9 @@ impl Space {
         let is_used = self.used.count_in(run) == run.blocks;
         if is_used {
             self.used.put(run, false);
+            if planted(Bug::BlocksUsedAtOnce) {
+                self.busy.put(run, false);
+            }
             self.used_count -= run.blocks;
             self.freed.push(run);
         }
@@ -195,7 +199,7 @@ impl Space {
         self.cursor = 0;
         let Space { waiting, busy, .. } = self;
         waiting.retain(|(generation, runs)| {
-            let is_needed = oldest_held < *generation;
+            let is_needed = oldest_held < *generation && !planted(Bug::BlocksUsedUnderReaders);
             if !is_needed {
                 for &run in runs {
                     busy.put(run, false);
