@@ -552,3 +552,45 @@ fn c2_what_waits_for_a_snapshot_to_settle_is_not_read_again_and_again_meanwhile(
     db.persist().unwrap();
     assert!(db.statistics().settled_rows > 0);
 }
+
+#[test]
+fn c8_a_tree_that_cannot_be_written_loses_nothing_and_says_so_until_it_is_opened_again() {
+    let disk = SimulatedDevice::new(seed());
+    let is_failing = Arc::new(AtomicBool::new(false));
+    let (faulty, fails) = (disk.clone(), is_failing.clone());
+    let hook = move |operation, name: &str| {
+        if operation == Operation::Sync && name.starts_with("tree") && fails.swap(false, Ordering::SeqCst) {
+            faulty.inject(kiln::device::Fault {
+                operation: kiln::device::OperationKind::Sync,
+                nth: 1,
+                kind: kiln::device::FaultKind::FailedSyncThenSuccess,
+                sticky: false,
+            });
+        }
+    };
+    let db = manual().open_on(Arc::new(HookedDevice { disk: disk.clone(), hook: Arc::new(hook) })).unwrap();
+    let table = fill(&db, 300);
+    assert_eq!(db.settle().unwrap(), 300);
+    is_failing.store(true, Ordering::SeqCst);
+    for number in 0..100_u32 {
+        db.delete(&table, number.to_be_bytes()).unwrap().forget();
+        db.put(&table, (1_000 + number).to_be_bytes(), "new").unwrap().safe().unwrap();
+        // It stays so: nobody knows what of the file is durable.
+        if number % 20 == 0 {
+            assert_eq!(db.settle().unwrap_err().kind(), ErrorKind::Io);
+        }
+    }
+    assert_eq!(db.statistics().failure, None);
+    for db in [reopen(&disk.after_crash(&mut |_| Keep::Lost)).unwrap(), db] {
+        let table = db.table("table").unwrap();
+        let snapshot = db.snapshot().unwrap();
+        let keys: Vec<_> = snapshot.range::<&[u8]>(&table, ..).map(|row| row.unwrap().0).collect();
+        let expected = (100..300_u32).chain(1_000..1_100).map(|number| number.to_be_bytes().to_vec());
+        assert!(keys.into_iter().eq(expected));
+    }
+    let db = reopen(&disk).unwrap();
+    db.put(&db.table("table").unwrap(), "last", "last").unwrap().safe().unwrap();
+    assert!(db.settle().unwrap() > 0);
+    let check = db.check().unwrap();
+    assert!(check.is_clean(), "{check}");
+}

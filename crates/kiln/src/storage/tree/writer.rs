@@ -74,6 +74,7 @@ impl Writer {
     ) -> Result<Merged> {
         if self.failed {
             let what = format!("writing {} failed before; open the database again", pages.name);
+            // Nothing that was committed is lost: the log has it.
             return Err(Error::new(ErrorKind::Io, what));
         }
         let old = newest.get_owned().unwrap_or_default();
