@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use kiln::device::{Fault, FaultKind, Keep, OperationKind, SimulatedDevice};
-use kiln::{ErrorKind, Isolation, Kiln, Object, Table};
+use kiln::device::{Keep, SimulatedDevice};
+use kiln::{Isolation, Kiln, Object, Table};
 
 use crate::crash::reopen;
 use crate::support::{copy_of, manual};
@@ -464,26 +464,4 @@ fn c4_who_reads_a_settled_row_is_no_older_than_who_wrote_it() {
             assert_eq!(read.forget(), 1);
         }
     }
-}
-
-/// Something that settles fails: nothing is lost, and everything else goes on.
-#[test]
-fn c8_a_tree_that_cannot_be_written_loses_nothing() {
-    let disk = SimulatedDevice::new(seed());
-    let db = reopen(&disk).unwrap();
-    let table = db.table("table").unwrap();
-    db.put(&table, "row", "one").unwrap().safe().unwrap();
-    disk.inject(Fault { operation: OperationKind::Write, nth: 1, kind: FaultKind::EIO, sticky: false });
-    for _ in 0..2 {
-        // Not as if commits were lost, also when it is tried again.
-        assert_eq!(db.settle().unwrap_err().kind(), ErrorKind::Io);
-        db.put(&table, "row", "two").unwrap().safe().unwrap();
-        assert_eq!(db.get(&table, "row").unwrap().unwrap(), b"two");
-    }
-    drop((table, db));
-    let db = reopen(&disk).unwrap();
-    let table = db.table("table").unwrap();
-    db.put(&table, "another", "three").unwrap().safe().unwrap();
-    assert_eq!(db.settle().unwrap(), 2);
-    assert_eq!(db.get(&table, "row").unwrap().unwrap(), b"two");
 }
