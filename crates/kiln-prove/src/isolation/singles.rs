@@ -202,6 +202,8 @@ impl Worker<'_, '_> {
         let keys = self.keys_for_batch(|worker| worker.recorder.shared.list(&mut worker.random));
         let names: Vec<_> = keys.iter().map(|&key| encode_key(key)).collect();
         let (recorder, random) = (&mut *self.recorder, &mut self.random);
+        // Begun before the next element is read: its closure may run so much later that the read would seem to be out of date.
+        let mut next = Some(recorder.invoke(Level::Serializable));
         // The element that is at work, its version at the earliest, its number and its list's length.
         let mut current: Option<(usize, Attempt, u64, u32, usize)> = None;
         let change = |at: usize, old: Option<&[u8]>, new: &mut Vec<u8>| {
@@ -220,13 +222,16 @@ impl Worker<'_, '_> {
             // Of several runs the last one counts.
             let (mut attempt, number) = match current.take() {
                 Some((_, attempt, _, number, _)) => (attempt, number),
-                None => (recorder.invoke(Level::Serializable), recorder.number()),
+                None => {
+                    (next.take().unwrap_or_else(|| recorder.invoke(Level::Serializable)), recorder.number())
+                }
             };
             let mut numbers = decode_list(old);
             attempt.operations = vec![Operation::List(keys[at], numbers.clone())];
             numbers.push(number);
             pause(random);
             recorder.committing(&mut attempt);
+            next = Some(recorder.invoke(Level::Serializable));
             new.extend_from_slice(&encode_list(&numbers));
             current = Some((at, attempt, version, number, numbers.len()));
             true
