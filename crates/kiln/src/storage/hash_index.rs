@@ -253,7 +253,7 @@ impl HashIndex {
     pub(crate) fn first_candidate(&self, bucket: Bucket, hash: u64) -> Option<Address> {
         let line = self.buckets.line(bucket);
         let tag = self.tag_of(hash);
-        let at = matching_slots(line, |entry| has_tag(entry, tag)).trailing_zeros() as usize;
+        let at = matching_slots(line, |entry| has_tag(entry, tag) & (entry != 0)).trailing_zeros() as usize;
         (at < ENTRIES).then(|| address_of(line[at].load(Ordering::Acquire)))
     }
 
