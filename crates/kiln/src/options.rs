@@ -104,7 +104,8 @@ impl Options {
     /// application's, and mostly much less. [`space_amplification`](Self::space_amplification) of infinity turns it off.
     ///
     /// The indexes come on top: about 20 bytes for each key, and about 70 more for each key of a table that has not
-    /// [settled](Self::settle_log_bytes); and where something has settled up to a quarter of the memory for the tree's pages.
+    /// [settled](Self::settle_log_bytes); and where something has settled up to a quarter of the memory for the tree's pages,
+    /// and while more settles a quarter of the log's part, or 16 MiB, for what is sorted.
     /// [`Statistics`](crate::Statistics) tells what each part takes. More memory means fewer reads from disk; durability does
     /// not depend on it.
     pub fn memory(mut self, bytes: u64) -> Options {

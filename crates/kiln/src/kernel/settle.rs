@@ -11,7 +11,7 @@
 //! 2. *Collect* for every key of a table its newest record before S, put or tombstone, and *merge* them, in the order of the
 //!    keys, into a new root of the tree. What does not fit into the memory for it is left to a further pass over the same part of the log,
 //!    which begins with the first key that was left out. So the tree is, in the end, exactly what all records
-//!    before S come to: also where the log has something newer. Counting the rows after a crash needs that.
+//!    before S come to, also where the log has something newer, which a crash might yet take.
 //! 3. *Publish* S with the last merge's root, and then in the superblock, so that an older tree is never taken for this one. From now on
 //!    recovery takes no record of a table before S from the log.
 //! 4. *Remove* from the indexes the entries that still refer to records before S. Who finds none then finds the row in the tree.
@@ -21,8 +21,8 @@
 //!
 //! **When.** When so much of the log is out of memory, and not settled, that it is worth it:
 //! [`settle_log_bytes`](crate::Options::settle_log_bytes), and a [`TREE_PART`] of the tree, so that a merge that has to write all of the
-//! tree anew is paid for by as much new data, but not more than [`RING_TIMES`] the log's memory. Nobody who reads or writes waits for it, and it holds no lock but, one
-//! after the other, the buckets in step 4.
+//! tree anew is paid for by as much new data, but not more than [`RING_TIMES`] the log's memory. Nobody who reads or
+//! writes waits for it, and it holds no lock of theirs but, one after the other, the buckets in step 4.
 
 use std::cmp::Ordering as Order;
 
@@ -43,7 +43,7 @@ const TREE_PART: u64 = 4;
 /// unless it is so many times as long as the log's memory: its keys are in memory, too.
 const RING_TIMES: u64 = 4;
 /// The least memory of a pass, and the part of the log's memory that it may take.
-const PASS_BYTES_MIN: usize = 1 << 20;
+const PASS_BYTES_MIN: usize = 16 << 20;
 const PASS_PART: u64 = 4;
 /// So many records are looked at at once.
 const BATCH: usize = 64;
@@ -373,3 +373,59 @@ impl Newest {
 }
 
 const _: () = assert!(OBJECT_BYTES == size_of::<u32>());
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::storage::record::{NO_ADDRESS, Shape};
+
+    /// Keys and values, or none, as the tree is told of them.
+    type Told = Vec<(Vec<u8>, Option<Vec<u8>>)>;
+
+    fn told(newest: &Newest) -> Told {
+        newest.changes().map(|change| (change.key.to_vec(), change.value.map(<[u8]>::to_vec))).collect()
+    }
+
+    #[test]
+    fn c4_several_passes_tell_the_newest_record_of_each_key_once_and_in_order() {
+        let mut state = 7_u64;
+        let mut random = |end: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % end
+        };
+        let records: Vec<(Vec<u8>, Option<Vec<u8>>)> = (0..3_000_u32)
+            .map(|number| {
+                let key = format!("{:0width$}", random(700), width = 1 + random(4) as usize);
+                let value = (random(5) > 0).then(|| vec![number as u8; random(60) as usize]);
+                (key.into_bytes(), value)
+            })
+            .collect();
+        let mut expected = BTreeMap::new();
+        for (key, value) in &records {
+            let mut tree_key = Vec::new();
+            write_tree_key(16, key, &mut tree_key);
+            expected.insert(tree_key, value.clone());
+        }
+        let expected: Told = expected.into_iter().collect();
+        // One record alone is more than there is memory for; many passes; one.
+        for (bytes_max, passes_min) in [(1, 100), (20_000, 2), (1 << 20, 1)] {
+            let (mut all, mut from, mut passes) = (Told::new(), Some(Vec::new()), 0);
+            while let Some(first) = from {
+                let mut newest = Newest::new(bytes_max, first);
+                for ((key, value), address) in records.iter().zip((64..).step_by(64)) {
+                    let kind = if value.is_some() { Kind::Put } else { Kind::Tombstone };
+                    let value = value.as_deref().unwrap_or_default();
+                    let shape = Shape { kind, object: 16, key_bytes: key.len(), value_bytes: value.len() };
+                    newest.add(address, &DiskRecord { shape, version: 1, previous: NO_ADDRESS, key, value });
+                }
+                from = newest.sort();
+                all.extend(told(&newest));
+                passes += 1;
+            }
+            assert!(all == expected, "with {bytes_max} bytes");
+            assert!(passes >= passes_min, "{passes} passes with {bytes_max} bytes");
+        }
+    }
+}
