@@ -182,33 +182,29 @@ fn run_keeper(engine: &Arc<Engine>) {
 }
 
 fn run_checkpointer(engine: &Arc<Engine>) {
-    loop {
-        {
-            let mut requests = engine.hardening.requests.lock();
-            while !std::mem::take(&mut requests.checkpoint) && !requests.stop {
-                engine.hardening.wake_checkpointer.wait(&mut requests);
-            }
-            if requests.stop {
-                return;
-            }
-        }
+    let wake = &engine.hardening.wake_checkpointer;
+    while is_asked(engine, wake, |requests| std::mem::take(&mut requests.checkpoint)) {
         engine.take_due_checkpoint(Haste::Background);
     }
 }
 
 fn run_settler(engine: &Arc<Engine>) {
-    loop {
-        {
-            let mut requests = engine.hardening.requests.lock();
-            while !std::mem::take(&mut requests.settling) && !requests.stop {
-                engine.hardening.wake_settler.wait(&mut requests);
-            }
-            if requests.stop {
-                return;
-            }
-        }
+    let wake = &engine.hardening.wake_settler;
+    while is_asked(engine, wake, |requests| std::mem::take(&mut requests.settling)) {
         engine.settle_if_due();
     }
+}
+
+/// Waits until `take` finds a request; false when there will be no more.
+fn is_asked(engine: &Engine, wake: &Condvar, mut take: impl FnMut(&mut Requests) -> bool) -> bool {
+    let mut requests = engine.hardening.requests.lock();
+    while !requests.stop {
+        if take(&mut requests) {
+            return true;
+        }
+        wake.wait(&mut requests);
+    }
+    false
 }
 
 impl Engine {
