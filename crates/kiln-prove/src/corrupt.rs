@@ -254,6 +254,10 @@ fn duplicate_files(specimen: &Specimen, _seed: u64, _most: usize, progress: &mut
         for other in files.iter().map(|(name, _)| name).chain([&behind]).filter(|other| *other != file) {
             // What was written last is lost where another file takes its place.
             let tail = specimen.tail.as_ref().is_some_and(|(name, _)| name == other);
+            // An empty file in the last segment's place looks as if nothing had been written there, be it several times.
+            if tail && bytes.iter().all(|&byte| byte == 0) {
+                continue;
+            }
             specimen.damaged(&(file, "is", other, "too"), tail, |disk| disk.set_bytes(other, bytes));
             progress.count();
         }
