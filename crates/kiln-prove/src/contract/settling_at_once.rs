@@ -598,3 +598,37 @@ fn c8_a_tree_that_cannot_be_written_loses_nothing_and_says_so_until_it_is_opened
     let check = db.check().unwrap();
     assert!(check.is_clean(), "{check}");
 }
+
+/// Whoever asked for the number of rows while others settled got a guess.
+#[test]
+fn c2_rows_are_counted_right_while_they_settle() {
+    const ROWS: u64 = 300;
+    watched("c2_rows_are_counted_right_while_they_settle", PATIENCE, |_| {
+        let disk = SimulatedDevice::new(seed());
+        let db = manual().open_on(Arc::new(disk)).unwrap();
+        let table = db.table("table").unwrap();
+        let write_all = |round: u64| {
+            for number in 0..ROWS {
+                db.put(&table, number.to_be_bytes(), round.to_be_bytes()).unwrap().forget();
+            }
+            db.persist().unwrap();
+        };
+        write_all(0);
+        let has_ended = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 1..30 {
+                    write_all(round);
+                    assert!(db.settle().unwrap() > 0);
+                }
+                has_ended.store(true, Ordering::SeqCst);
+            });
+            while !has_ended.load(Ordering::SeqCst) {
+                assert_eq!(table.len(), ROWS);
+                // Who counts must not keep the other from settling.
+                thread::sleep(Duration::from_millis(1));
+            }
+        });
+        assert_eq!(table.len(), ROWS);
+    });
+}

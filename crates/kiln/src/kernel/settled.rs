@@ -26,8 +26,9 @@ use super::sweep::Grave;
 use crate::error::Result;
 use crate::planted::{Bug, planted};
 use crate::storage::hash_index::{Bucket, Stamp};
+use crate::storage::ordered_index::OrderedIndex;
 use crate::storage::record::Address;
-use crate::storage::tree::{Cached, Cursor, Direction, Tree};
+use crate::storage::tree::{Cached, Cursor, Direction, Root, Tree};
 use crate::sync::atomic::{AtomicBool, AtomicU64};
 use crate::sync::{Mutex, thread_local};
 
@@ -143,30 +144,33 @@ impl Engine {
     pub(crate) fn estimate_rows(&self, object: &ObjectState) -> u64 {
         match object.keys.ordered().filter(|_| self.settled.has_any()) {
             None => object.key_count.sum(),
-            Some(ordered) => self.count_settled(object.id).unwrap_or(0) + ordered.len() as u64,
+            Some(ordered) => {
+                self.count_settled(&self.settled.tree.root(), object.id).unwrap_or(0) + ordered.len() as u64
+            }
         }
     }
 
-    /// How many rows a table has; exact while nobody writes, or settles. Where something has settled that takes a look at every key that
-    /// has not.
+    /// How many rows a table has; exact while nobody writes. Where something has settled that takes a look at every key that has not.
     ///
     /// # Errors
     /// `Io` and `Corrupted`, naming file and offset.
     pub(crate) fn count_rows(&self, object: &ObjectState) -> Result<u64> {
-        let Some(ordered) = object.keys.ordered().filter(|_| self.settled.has_any()) else {
-            return Ok(object.key_count.sum());
-        };
+        let Some(ordered) = object.keys.ordered() else { return Ok(object.key_count.sum()) };
         // Who settles meanwhile moves rows from one side to the other.
-        let Some(_unsettled) = self.settled.settling.try_lock() else {
-            return Ok(self.estimate_rows(object));
-        };
-        let deleted = self.deleted_keys(object.id);
-        let tree = &self.settled.tree;
-        let mut cursor = Cursor::new(tree, tree.root());
-        let mut count = self.count_settled(object.id)?;
+        let _unsettled = self.settled.pause();
+        match self.settled.has_any() {
+            true => self.count_with(&self.settled.tree.root(), object.id, ordered),
+            false => Ok(object.key_count.sum()),
+        }
+    }
+
+    fn count_with(&self, root: &Arc<Root>, object: u32, ordered: &OrderedIndex) -> Result<u64> {
+        let deleted = self.deleted_keys(object);
+        let mut cursor = Cursor::new(&self.settled.tree, root.clone());
+        let mut count = self.count_settled(root, object)?;
         let (mut tree_key, mut value) = (Vec::new(), Vec::new());
         ordered.each_key(|key| {
-            let single = SingleKey { object: object.id, hash: self.hash(object.id, key), key };
+            let single = SingleKey { object, hash: self.hash(object, key), key };
             if self.index.addresses_of(single.hash).next().is_none() {
                 return Ok(());
             }
@@ -175,7 +179,7 @@ impl Engine {
                 Some(reading) => reading.found,
                 None => !deleted.contains(key),
             };
-            write_tree_key(object.id, key, &mut tree_key);
+            write_tree_key(object, key, &mut tree_key);
             cursor.seek(Bound::Included(&tree_key), Direction::Forwards)?;
             let was_row = cursor.key() == Some(&tree_key[..]) && !planted(Bug::SettledCountedTwice);
             count = (count + u64::from(is_row)).saturating_sub(u64::from(was_row));
@@ -196,11 +200,11 @@ impl Engine {
     }
 
     /// How many rows of an object are in the tree.
-    fn count_settled(&self, object: u32) -> Result<u64> {
+    fn count_settled(&self, root: &Root, object: u32) -> Result<u64> {
         let (mut from, mut to) = (Vec::new(), Vec::new());
         write_tree_key(object, &[], &mut from);
         write_tree_key(object + 1, &[], &mut to);
-        self.settled.tree.count_estimate(&from, Some(&to))
+        self.settled.tree.count_at(root, &from, Some(&to))
     }
 
     /// What a write finds of a key that has no record. A put does as well without knowing; of what is to be deleted it must be known whether it

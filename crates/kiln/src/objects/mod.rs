@@ -28,8 +28,8 @@ pub trait Object: HasHandle {
     fn name(&self) -> &str;
     /// What kind of object it is.
     fn kind(&self) -> ObjectKind;
-    /// Number of keys that have a value; exact while nobody writes, and nothing settles. Of a table of which something has
-    /// [settled](crate::Options::settle_log_bytes) it takes a look at every row that has not, which
+    /// Number of keys that have a value; exact while nobody writes. Of a table of which something has
+    /// [settled](crate::Options::settle_log_bytes) it takes a look at every row that has not, and waits for who settles, which
     /// [`Table::len_estimate`] does not.
     fn len(&self) -> u64;
     /// True if no key has a value.

@@ -282,9 +282,16 @@ impl Tree {
     /// # Errors
     /// As of [`Tree::get`].
     pub(crate) fn count_estimate(&self, from: &[u8], to: Option<&[u8]>) -> Result<u64> {
-        let root = self.root();
-        let end = to.map_or(Ok(root.entries()), |to| self.rank(&root, to))?;
-        Ok(end.saturating_sub(self.rank(&root, from)?))
+        self.count_at(&self.root(), from, to)
+    }
+
+    /// The same, as of a root.
+    ///
+    /// # Errors
+    /// As of [`Tree::get`].
+    pub(crate) fn count_at(&self, root: &Root, from: &[u8], to: Option<&[u8]>) -> Result<u64> {
+        let end = to.map_or(Ok(root.entries()), |to| self.rank(root, to))?;
+        Ok(end.saturating_sub(self.rank(root, from)?))
     }
 
     /// How many keys are less than `key`.
