@@ -14,7 +14,7 @@ use std::time::Duration;
 use kiln::device::{Fault, FaultKind, Keep, OperationKind, SimulatedDevice};
 use kiln::{ErrorKind, Kiln, Level, Map, Progress};
 
-use super::gate::{Gate, GatedDevice, OpenAtEnd};
+use super::gate::{Gate, OpenAtEnd, gated_device};
 use crate::crash::reopen;
 use crate::support::manual;
 use crate::testing::{PATIENCE, background, block_on, eventually, watched};
@@ -24,7 +24,7 @@ const LONG: Duration = Duration::from_secs(3600);
 /// A database with background threads that harden at once when asked, and never by themselves.
 fn stuck_database() -> (Kiln, SimulatedDevice, Gate) {
     let disk = SimulatedDevice::new(1);
-    let (device, gate) = GatedDevice::new(&disk);
+    let (device, gate) = gated_device(&disk);
     let db = background().window(LONG).open_on(device).unwrap();
     (db, disk, gate)
 }

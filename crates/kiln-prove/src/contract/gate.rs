@@ -1,15 +1,15 @@
 //! A device whose syncs can be held: a stuck disk without any clock.
 //!
-//! [`GatedDevice`] passes everything on to a simulated disk. While the gate is shut, a sync of a file waits at it,
+//! [`gated_device`] passes everything on to a simulated disk. While the gate is shut, a sync of a file waits at it,
 //! and tests can wait until one does. So "while the device is busy" is a state and not a guess about time. And it can be
 //! made slow: then it takes at least so long for every byte written.
 
-use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use kiln::device::{Device, DeviceFile, DeviceLock, OpenMode, SimulatedDevice};
+use kiln::device::SimulatedDevice;
 
+use super::hooked::{HookedDevice, Operation};
 use crate::testing::{PATIENCE, eventually};
 
 #[derive(Debug, Default)]
@@ -80,94 +80,19 @@ impl Drop for OpenAtEnd {
     }
 }
 
-/// See the module's documentation.
-#[derive(Debug)]
-pub(crate) struct GatedDevice {
-    disk: SimulatedDevice,
-    gate: Gate,
-}
-
-impl GatedDevice {
-    /// A device on `disk`, and its gate, open.
-    pub(crate) fn new(disk: &SimulatedDevice) -> (Arc<GatedDevice>, Gate) {
-        let gate = Gate::default();
-        (Arc::new(GatedDevice { disk: disk.clone(), gate: gate.clone() }), gate)
-    }
-}
-
-impl Device for GatedDevice {
-    fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn DeviceFile>> {
-        Ok(Arc::new(GatedFile { file: self.disk.open(name, mode)?, gate: self.gate.clone() }))
-    }
-
-    fn list(&self) -> io::Result<Vec<String>> {
-        self.disk.list()
-    }
-
-    fn remove(&self, name: &str) -> io::Result<()> {
-        self.disk.remove(name)
-    }
-
-    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.disk.rename(from, to)
-    }
-
-    fn sync_directory(&self) -> io::Result<()> {
-        self.disk.sync_directory()
-    }
-
-    fn lock(&self) -> io::Result<Box<dyn DeviceLock>> {
-        self.disk.lock()
-    }
-
-    fn random(&self) -> io::Result<[u8; 32]> {
-        self.disk.random()
-    }
-
-    fn time_us(&self) -> u64 {
-        self.disk.time_us()
-    }
-
-    fn describe(&self, name: &str) -> String {
-        self.disk.describe(name)
-    }
-}
-
-#[derive(Debug)]
-struct GatedFile {
-    file: Arc<dyn DeviceFile>,
-    gate: Gate,
-}
-
-impl DeviceFile for GatedFile {
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.file.read_at(buffer, offset)
-    }
-
-    fn write_at(&self, buffer: &[u8], offset: u64) -> io::Result<()> {
-        let time_per_byte = self.gate.state().time_per_byte;
-        std::thread::sleep(time_per_byte * buffer.len() as u32);
-        self.file.write_at(buffer, offset)
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        self.gate.pass();
-        self.file.sync()
-    }
-
-    fn size(&self) -> io::Result<u64> {
-        self.file.size()
-    }
-
-    fn allocate(&self, bytes: u64) -> io::Result<()> {
-        self.file.allocate(bytes)
-    }
-
-    fn clear(&self, bytes: u64) -> io::Result<()> {
-        self.file.clear(bytes)
-    }
-
-    fn truncate(&self, bytes: u64) -> io::Result<()> {
-        self.file.truncate(bytes)
-    }
+/// A device on `disk`, and its gate, open.
+pub(crate) fn gated_device(disk: &SimulatedDevice) -> (Arc<HookedDevice>, Gate) {
+    let gate = Gate::default();
+    let device = HookedDevice::on(disk, {
+        let gate = gate.clone();
+        move |operation, _| match operation {
+            Operation::Write(bytes) => {
+                let time_per_byte = gate.state().time_per_byte;
+                std::thread::sleep(time_per_byte * bytes as u32);
+            }
+            Operation::Sync => gate.pass(),
+            Operation::Open | Operation::Read => {}
+        }
+    });
+    (device, gate)
 }

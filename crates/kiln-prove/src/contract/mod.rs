@@ -3,7 +3,7 @@
 //! Every test is named after the clause of the contract that it proves, `c1_` to `c9_`; `docs/durability.md` has
 //! the clauses. Crashes, failing operations and damage have their tests where they are made; here is the rest:
 //!
-//! - [`gate`]: a disk that is stuck until a test lets it go on.
+//! - [`hooked`], [`gate`]: a disk with which tests meddle, and one that is stuck until a test lets it go on.
 //! - [`no_space`], [`space`], [`compaction`]: a full disk, the space that is given back, and the bound on the log.
 //! - [`checkpoints`]: opening from one, and what is wrong with one.
 //! - [`durability`], [`window`]: receipts, early visibility, the vulnerability window.
@@ -23,6 +23,7 @@ mod cold;
 mod compaction;
 mod durability;
 mod gate;
+mod hooked;
 mod interleaving;
 mod isolation;
 mod limits;

@@ -1,16 +1,15 @@
 //! Settling beside everything else: writers, deleters, walks, snapshots, checkpoints, closing.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use kiln::device::{Device, DeviceFile, DeviceLock, Keep, OpenMode, SimulatedDevice};
+use kiln::device::{Device, Keep, SimulatedDevice};
 use kiln::{ErrorKind, Isolation, Kiln, Object, Options, Snapshot, Table};
 
+use super::hooked::{HookedDevice, Operation};
 use crate::crash::reopen;
 use crate::support::{Random, copy_of, manual};
 use crate::testing::{PATIENCE, budget, eventually, seed, watched};
@@ -269,114 +268,6 @@ fn c2_c4_settling_changes_nothing_for_anybody_and_nothing_after_a_crash() {
     });
 }
 
-/// What happens before an operation on a file of this name.
-type Hook = Arc<dyn Fn(Operation, &str) + Send + Sync>;
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Operation {
-    Open,
-    Read,
-    Write,
-    Sync,
-}
-
-/// A disk with a hook.
-struct HookedDevice {
-    disk: SimulatedDevice,
-    hook: Hook,
-}
-
-struct HookedFile {
-    file: Arc<dyn DeviceFile>,
-    name: String,
-    hook: Hook,
-}
-
-impl fmt::Debug for HookedDevice {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("HookedDevice")
-    }
-}
-
-impl fmt::Debug for HookedFile {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "HookedFile({})", self.name)
-    }
-}
-
-impl Device for HookedDevice {
-    fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn DeviceFile>> {
-        (self.hook)(Operation::Open, name);
-        let file = self.disk.open(name, mode)?;
-        Ok(Arc::new(HookedFile { file, name: name.to_owned(), hook: self.hook.clone() }))
-    }
-
-    fn list(&self) -> io::Result<Vec<String>> {
-        self.disk.list()
-    }
-
-    fn remove(&self, name: &str) -> io::Result<()> {
-        self.disk.remove(name)
-    }
-
-    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.disk.rename(from, to)
-    }
-
-    fn sync_directory(&self) -> io::Result<()> {
-        self.disk.sync_directory()
-    }
-
-    fn lock(&self) -> io::Result<Box<dyn DeviceLock>> {
-        self.disk.lock()
-    }
-
-    fn random(&self) -> io::Result<[u8; 32]> {
-        self.disk.random()
-    }
-
-    fn time_us(&self) -> u64 {
-        self.disk.time_us()
-    }
-
-    fn describe(&self, name: &str) -> String {
-        self.disk.describe(name)
-    }
-}
-
-impl DeviceFile for HookedFile {
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        (self.hook)(Operation::Read, &self.name);
-        self.file.read_at(buffer, offset)
-    }
-
-    fn write_at(&self, buffer: &[u8], offset: u64) -> io::Result<()> {
-        (self.hook)(Operation::Write, &self.name);
-        self.file.write_at(buffer, offset)
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        (self.hook)(Operation::Sync, &self.name);
-        self.file.sync()
-    }
-
-    fn size(&self) -> io::Result<u64> {
-        self.file.size()
-    }
-
-    fn allocate(&self, bytes: u64) -> io::Result<()> {
-        self.file.allocate(bytes)
-    }
-
-    fn clear(&self, bytes: u64) -> io::Result<()> {
-        self.file.clear(bytes)
-    }
-
-    fn truncate(&self, bytes: u64) -> io::Result<()> {
-        self.file.truncate(bytes)
-    }
-}
-
 /// Has one operation stand still until it is let go on.
 #[derive(Default)]
 struct Stop {
@@ -425,12 +316,12 @@ fn c4_nothing_is_written_for_a_settling_once_the_database_is_closed() {
             if operation == Operation::Sync && name.starts_with("tree") {
                 held.pass();
             }
-            if matches!(operation, Operation::Write | Operation::Sync) && is_closed.load(Ordering::SeqCst) {
+            if matches!(operation, Operation::Write(_) | Operation::Sync) && is_closed.load(Ordering::SeqCst)
+            {
                 counted.fetch_add(1, Ordering::SeqCst);
             }
         };
-        let db =
-            manual().open_on(Arc::new(HookedDevice { disk: disk.clone(), hook: Arc::new(hook) })).unwrap();
+        let db = manual().open_on(HookedDevice::on(&disk, hook)).unwrap();
         fill(&db, 100);
         stop.wanted.store(true, Ordering::SeqCst);
         thread::scope(|scope| {
@@ -466,8 +357,7 @@ fn c4_a_checkpoint_beside_a_settling_counts_what_is_live() {
                 held.pass();
             }
         };
-        let db =
-            manual().open_on(Arc::new(HookedDevice { disk: disk.clone(), hook: Arc::new(hook) })).unwrap();
+        let db = manual().open_on(HookedDevice::on(&disk, hook)).unwrap();
         fill(&db, 1_000);
         stop.wanted.store(true, Ordering::SeqCst);
         thread::scope(|scope| {
@@ -495,7 +385,10 @@ fn c4_a_settling_that_was_cut_short_is_made_up_for() {
     let is_failing = Arc::new(AtomicBool::new(false));
     let (faulty, fails) = (disk.clone(), is_failing.clone());
     let hook = move |operation, name: &str| {
-        if operation == Operation::Write && name == "superblock" && fails.swap(false, Ordering::SeqCst) {
+        if matches!(operation, Operation::Write(_))
+            && name == "superblock"
+            && fails.swap(false, Ordering::SeqCst)
+        {
             faulty.inject(kiln::device::Fault {
                 operation: kiln::device::OperationKind::Write,
                 nth: 1,
@@ -504,7 +397,7 @@ fn c4_a_settling_that_was_cut_short_is_made_up_for() {
             });
         }
     };
-    let db = manual().open_on(Arc::new(HookedDevice { disk: disk.clone(), hook: Arc::new(hook) })).unwrap();
+    let db = manual().open_on(HookedDevice::on(&disk, hook)).unwrap();
     let table = fill(&db, 300);
     is_failing.store(true, Ordering::SeqCst);
     assert_eq!(db.settle().unwrap_err().kind(), ErrorKind::Io);
@@ -533,8 +426,8 @@ fn c2_what_waits_for_a_snapshot_to_settle_is_not_read_again_and_again_meanwhile(
             counted.fetch_add(1, Ordering::SeqCst);
         }
     };
-    let device = HookedDevice { disk, hook: Arc::new(hook) };
-    let db = manual().settle_log_bytes(64 << 10).open_on(Arc::new(device)).unwrap();
+    let device = HookedDevice::on(&disk, hook);
+    let db = manual().settle_log_bytes(64 << 10).open_on(device).unwrap();
     let table = db.table("table").unwrap();
     let snapshot = db.snapshot().unwrap();
     for number in 0..800_u32 {
@@ -572,7 +465,7 @@ fn c8_a_tree_that_cannot_be_written_loses_nothing_and_says_so_until_it_is_opened
             });
         }
     };
-    let db = manual().open_on(Arc::new(HookedDevice { disk: disk.clone(), hook: Arc::new(hook) })).unwrap();
+    let db = manual().open_on(HookedDevice::on(&disk, hook)).unwrap();
     let table = fill(&db, 300);
     assert_eq!(db.settle().unwrap(), 300);
     is_failing.store(true, Ordering::SeqCst);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use kiln::device::SimulatedDevice;
 use kiln::{Isolation, Kiln, Level, Map, Table};
 
-use super::gate::{GatedDevice, OpenAtEnd};
+use super::gate::{OpenAtEnd, gated_device};
 use crate::support::Random;
 use crate::testing::{PATIENCE, background, budget, seed, watched};
 
@@ -197,7 +197,7 @@ fn c2_what_is_added_while_a_key_comes_and_goes_is_taken_or_left() {
 fn c3_single_operations_wait_for_no_device_and_slow_closures_hold_nobody_up() {
     watched("c3_single_operations_wait_for_no_device", 2 * PATIENCE, |_| {
         let disk = SimulatedDevice::new(seed());
-        let (device, gate) = GatedDevice::new(&disk);
+        let (device, gate) = gated_device(&disk);
         let db = background().window(Duration::from_secs(3_600)).open_on(device).unwrap();
         let (table, map) = (db.table("table").unwrap(), db.map("map").unwrap());
         db.persist().unwrap();

@@ -11,7 +11,7 @@ use std::time::Duration;
 use kiln::device::SimulatedDevice;
 use kiln::{Kiln, Level, Progress};
 
-use super::gate::{GatedDevice, OpenAtEnd};
+use super::gate::{OpenAtEnd, gated_device};
 use crate::testing::{PATIENCE, background, eventually, watched};
 
 const LONG: Duration = Duration::from_secs(3600);
@@ -52,7 +52,7 @@ fn c5b_fast_within_beats_a_long_window() {
 #[test]
 fn c5b_fast_within_is_not_forgotten_while_somebody_else_hardens() {
     watched("c5b_fast_within_is_not_forgotten", 2 * PATIENCE, |_| {
-        let (device, gate) = GatedDevice::new(&SimulatedDevice::new(1));
+        let (device, gate) = gated_device(&SimulatedDevice::new(1));
         let db = background().window(LONG).open_on(device).unwrap();
         let map = db.map("map").unwrap();
         thread::scope(|scope| {
@@ -101,7 +101,7 @@ fn wait_until_still(what: &str, counter: &AtomicU64) {
 fn c5b_commits_are_held_back_when_the_window_has_passed_and_go_on_afterwards() {
     watched("c5b_commits_are_held_back", 2 * PATIENCE, |_| {
         let disk = SimulatedDevice::new(1);
-        let (device, gate) = GatedDevice::new(&disk);
+        let (device, gate) = gated_device(&disk);
         let db = background().window(Duration::from_millis(20)).memory(64 << 20).open_on(device).unwrap();
         let (stop, commits) = (AtomicBool::new(false), AtomicU64::new(0));
         thread::scope(|scope| {
@@ -127,7 +127,7 @@ fn c5b_commits_are_held_back_when_the_window_has_passed_and_go_on_afterwards() {
 fn c5b_unhardened_bytes_never_pass_their_bound() {
     watched("c5b_unhardened_bytes_never_pass", 2 * PATIENCE, |_| {
         let disk = SimulatedDevice::new(1);
-        let (device, gate) = GatedDevice::new(&disk);
+        let (device, gate) = gated_device(&disk);
         let options = background().window(LONG).unhardened_bytes(1 << 20);
         let db = options.open_on(device).unwrap();
         let (stop, commits) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -168,7 +168,7 @@ fn c5b_no_more_is_unhardened_than_a_slow_disk_takes_within_the_window() {
     watched("c5b_no_more_is_unhardened", 4 * PATIENCE, |_| {
         const DISK_BYTES_PER_WINDOW: u64 = 2 << 20;
         let window = Duration::from_millis(100);
-        let (device, gate) = GatedDevice::new(&SimulatedDevice::new(1));
+        let (device, gate) = gated_device(&SimulatedDevice::new(1));
         let db = background().window(window).memory(64 << 20).segment_bytes(1 << 20).open_on(device).unwrap();
         let (stop, commits) = (AtomicBool::new(false), AtomicU64::new(0));
         gate.slow_down(window / DISK_BYTES_PER_WINDOW as u32);
@@ -233,7 +233,7 @@ fn c5b_idle_threads_and_abandoned_transactions_never_delay_a_safe_commit() {
 #[test]
 fn c5b_a_deadline_holds_while_the_device_is_stuck() {
     watched("c5b_a_deadline_holds", 2 * PATIENCE, |_| {
-        let (device, gate) = GatedDevice::new(&SimulatedDevice::new(1));
+        let (device, gate) = gated_device(&SimulatedDevice::new(1));
         let db = background().window(Duration::from_millis(20)).open_on(device).unwrap();
         let map = db.map("map").unwrap();
         for round in 0..5_u64 {
