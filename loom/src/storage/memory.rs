@@ -3,7 +3,7 @@
 use std::io;
 use std::ops::Deref;
 
-use crate::sync::atomic::AtomicU64;
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// As many as a record's prefetch looks for.
 pub(crate) const LINE_WORDS: usize = 8;
@@ -14,6 +14,10 @@ pub(crate) struct Words(Box<[AtomicU64]>);
 impl Words {
     pub(crate) fn new(count: usize) -> io::Result<Words> {
         Ok(Words((0..count).map(|_| AtomicU64::new(0)).collect()))
+    }
+
+    pub(crate) fn clear(&self, first: usize, count: usize) {
+        self[first..first + count].iter().for_each(|word| word.store(0, Ordering::Relaxed));
     }
 
     /// It is there from the beginning.
