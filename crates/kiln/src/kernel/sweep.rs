@@ -116,7 +116,12 @@ impl Engine {
 
     /// As [`Self::sweep`], after whoever sweeps at the moment: what that one finds may be all there is.
     pub(crate) fn sweep_in_turn(&self) -> bool {
-        self.sweep_with(self.graves.sweeping.lock())
+        let mark = self.graves.sweeping.lock();
+        if self.segments.disk_is_full() {
+            // The last look may have been while the disk was not full, or beside a hardening; nothing more may ever harden.
+            self.graves.next_look.store(0, Ordering::SeqCst);
+        }
+        self.sweep_with(mark)
     }
 
     fn sweep_with(&self, mut mark: MutexGuard<'_, TruncationMark>) -> bool {

@@ -554,3 +554,6 @@ impl Engine {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
