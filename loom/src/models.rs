@@ -8,7 +8,7 @@ use std::time::Instant;
 use loom::model::Builder;
 
 use crate::kernel::clock::Clock;
-use crate::kernel::horizon::{Horizon, Lost, Waiter};
+use crate::kernel::horizon::{Horizon, Lost};
 use crate::storage::epoch;
 use crate::storage::log::{Log, Purpose};
 use crate::storage::record::{self, Address, Kind, NO_ADDRESS, RecordView, Shape};
@@ -198,8 +198,9 @@ fn no_wake_up_is_missed() {
         let waiter = {
             let horizon = horizon.clone();
             thread::spawn(move || {
-                if horizon.register(1, Waiter::Thread(thread::current())) {
-                    thread::park();
+                let seen = horizon.place(1).read();
+                if horizon.register_thread(1) {
+                    horizon.place(1).wait(seen);
                 }
                 let outcome = horizon.outcome(1).unwrap_or_else(|| panic!("a wait ended too early"));
                 assert_eq!(outcome.is_err(), is_lost);

@@ -107,6 +107,46 @@ impl Condvar {
     }
 }
 
+/// As that of every other build.
+#[derive(Debug)]
+pub(crate) struct EventCount {
+    count: loom::sync::Mutex<u32>,
+    advanced: loom::sync::Condvar,
+}
+
+impl Default for EventCount {
+    fn default() -> EventCount {
+        EventCount { count: loom::sync::Mutex::new(0), advanced: loom::sync::Condvar::new() }
+    }
+}
+
+impl EventCount {
+    fn lock(&self) -> loom::sync::MutexGuard<'_, u32> {
+        self.count.lock().expect("a panic ends the whole model")
+    }
+
+    pub(crate) fn read(&self) -> u32 {
+        *self.lock()
+    }
+
+    pub(crate) fn wait(&self, seen: u32) {
+        let count = self.lock();
+        if *count == seen {
+            drop(self.advanced.wait(count).expect("a panic ends the whole model"));
+        }
+    }
+
+    pub(crate) fn advance_for_all(&self) {
+        *self.lock() += 1;
+        self.advanced.notify_all();
+    }
+
+    pub(crate) fn advance_for_one(&self) {
+        *self.lock() += 1;
+        self.advanced.notify_one();
+    }
+}
+
 /// Set once. What orders it is one flag of loom's.
 #[derive(Debug)]
 pub(crate) struct OnceLock<T> {

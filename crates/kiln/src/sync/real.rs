@@ -5,6 +5,40 @@ pub(crate) use std::time::Instant;
 pub(crate) use std::{hint, thread, thread_local};
 
 pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
+use rustix::thread::futex;
+
+/// An event count (Reed and Kanodia, CACM 1979): where threads sleep until something has happened. All of them are woken by one
+/// system call, which costs the waker, and the machine, much less than waking one after the other.
+#[derive(Debug, Default)]
+pub(crate) struct EventCount(atomic::AtomicU32);
+
+impl EventCount {
+    /// What has happened so far. Who sleeps looks here first, and then whether it has to sleep at all.
+    pub(crate) fn read(&self) -> u32 {
+        self.0.load(atomic::Ordering::SeqCst)
+    }
+
+    /// Sleeps until something has happened since `seen` was read, or for no reason.
+    pub(crate) fn wait(&self, seen: u32) {
+        // Why it ended is looked for by the caller.
+        let _ = futex::wait(&self.0, futex::Flags::PRIVATE, seen, None);
+    }
+
+    /// Something has happened that is for all who sleep here.
+    pub(crate) fn advance_for_all(&self) {
+        self.advance(i32::MAX as u32);
+    }
+
+    /// Something has happened for which one of them is enough.
+    pub(crate) fn advance_for_one(&self) {
+        self.advance(1);
+    }
+
+    fn advance(&self, most: u32) {
+        self.0.fetch_add(1, atomic::Ordering::SeqCst);
+        futex::wake(&self.0, futex::Flags::PRIVATE, most).expect("a word of this process can be waited for");
+    }
+}
 
 /// How many threads can run at once. The operating system is asked once: the answer is read from files, which takes as long
 /// as half the opening of a small database.

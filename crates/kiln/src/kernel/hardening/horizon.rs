@@ -9,8 +9,7 @@ use crate::error::{Error, ErrorKind};
 use crate::kernel::clock::Version;
 use crate::planted::{Bug, planted};
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::thread::Thread;
-use crate::sync::{Condvar, Instant, Mutex, OnceLock};
+use crate::sync::{Condvar, EventCount, Instant, Mutex, OnceLock};
 
 /// Commits that will never become durable, and why.
 #[derive(Clone, Debug)]
@@ -52,9 +51,11 @@ impl fmt::Display for Lost {
 /// How a receipt ends.
 pub type Outcome = Result<(), Lost>;
 
-/// Somebody to tell when a version's fate is known.
+/// Threads that wait for versions of the same remainder sleep in one place.
+const PLACES: usize = 16;
+
+/// Somebody to tell when a version's fate is known. (A thread that sleeps until then is no more than counted.)
 pub(crate) enum Waiter {
-    Thread(Thread),
     /// `leads`: it hardens itself if it is woken before its version is covered.
     Task {
         waker: Arc<Mutex<Option<Waker>>>,
@@ -78,8 +79,16 @@ struct Callbacks {
 #[derive(Default)]
 struct Waiters {
     list: Vec<(u64, Waiter)>,
+    /// How many threads sleep, version by version.
+    threads: Vec<(u64, usize)>,
     /// How many of them the leader would like to see before it begins; 0 if it is not waiting for them.
     expected: usize,
+}
+
+impl Waiters {
+    fn count(&self) -> usize {
+        self.list.len() + self.threads.iter().map(|&(_, count)| count).sum::<usize>()
+    }
 }
 
 /// Those whom one hardening was for.
@@ -88,11 +97,12 @@ struct Waiters {
 pub(crate) struct Covered {
     horizon: Option<u64>,
     waiters: Vec<(u64, Waiter)>,
+    threads: Vec<(u64, usize)>,
 }
 
 impl Covered {
     pub(crate) fn waiter_count(&self) -> usize {
-        self.waiters.len()
+        self.waiters.len() + self.threads.iter().map(|&(_, count)| count).sum::<usize>()
     }
 }
 
@@ -107,6 +117,8 @@ pub(crate) struct Horizon {
     lost_before: OnceLock<Vec<(u64, u64)>>,
     waiters: Mutex<Waiters>,
     gathered: Condvar,
+    /// Where threads sleep.
+    places: [EventCount; PLACES],
     callbacks: Mutex<Callbacks>,
 }
 
@@ -119,6 +131,7 @@ impl Horizon {
             lost_before: OnceLock::new(),
             waiters: Mutex::new(Waiters::default()),
             gathered: Condvar::new(),
+            places: Default::default(),
             callbacks: Mutex::new(Callbacks::default()),
         }
     }
@@ -172,9 +185,7 @@ impl Horizon {
         match self.outcome(version).filter(|_| !planted(Bug::RegistersUnseen)) {
             None => {
                 waiters.list.push((version, waiter));
-                if waiters.list.len() == waiters.expected {
-                    self.gathered.notify_one();
-                }
+                self.note_arrival(&waiters);
                 true
             }
             Some(outcome) => {
@@ -187,14 +198,39 @@ impl Horizon {
         }
     }
 
+    /// Counts a thread that is about to sleep until the fate of `version` is known; false if it is known already.
+    pub(crate) fn register_thread(&self, version: u64) -> bool {
+        let mut waiters = self.waiters.lock();
+        // As above.
+        if self.outcome(version).is_some() && !planted(Bug::RegistersUnseen) {
+            return false;
+        }
+        match waiters.threads.iter_mut().find(|(wanted, _)| *wanted == version) {
+            Some((_, count)) => *count += 1,
+            None => waiters.threads.push((version, 1)),
+        }
+        self.note_arrival(&waiters);
+        true
+    }
+
+    fn note_arrival(&self, waiters: &Waiters) {
+        if waiters.expected > 0 && waiters.count() == waiters.expected {
+            self.gathered.notify_one();
+        }
+    }
+
+    /// Where threads sleep until the fate of this version is known, or they are to lead.
+    pub(crate) fn place(&self, version: u64) -> &EventCount {
+        &self.places[version as usize % PLACES]
+    }
+
     /// Waits for those who are `returning`, besides who waits already, for at most `patience`. Three quarters are enough.
     pub(crate) fn gather(&self, returning: usize, patience: Duration) {
         let deadline = Instant::now() + patience;
         let mut waiters = self.waiters.lock();
-        let expected = (returning + waiters.list.len()) / 4 * 3;
+        let expected = (returning + waiters.count()) / 4 * 3;
         waiters.expected = expected;
-        while waiters.list.len() < expected && !self.gathered.wait_until(&mut waiters, deadline).timed_out() {
-        }
+        while waiters.count() < expected && !self.gathered.wait_until(&mut waiters, deadline).timed_out() {}
         waiters.expected = 0;
     }
 
@@ -208,12 +244,14 @@ impl Horizon {
     pub(crate) fn cover(&self, version: u64) -> Covered {
         self.covered.store(version, Ordering::SeqCst);
         let mut waiters = self.waiters.lock();
-        let covered = waiters.list.extract_if(.., |(wanted, _)| *wanted <= version).collect();
-        Covered { horizon: None, waiters: covered }
+        let list = waiters.list.extract_if(.., |(wanted, _)| *wanted <= version).collect();
+        let threads = waiters.threads.extract_if(.., |(wanted, _)| *wanted <= version).collect();
+        Covered { horizon: None, waiters: list, threads }
     }
 
     /// Tells the waiters and the callbacks that a hardening was for.
     pub(crate) fn tell(&self, covered: Covered) {
+        covered.threads.iter().for_each(|&(wanted, _)| self.place(wanted).advance_for_all());
         for (wanted, waiter) in covered.waiters {
             tell(waiter, || self.outcome(wanted).unwrap_or(Ok(())));
         }
@@ -231,8 +269,9 @@ impl Horizon {
         if planted(Bug::FailureForgotten) || self.failure.set(lost.clone()).is_err() {
             return;
         }
-        let waiters = std::mem::take(&mut self.waiters.lock().list);
-        for (_, waiter) in waiters {
+        let waiters = std::mem::take(&mut *self.waiters.lock());
+        waiters.threads.iter().for_each(|&(wanted, _)| self.place(wanted).advance_for_all());
+        for (_, waiter) in waiters.list {
             tell(waiter, || Err(lost.clone()));
         }
         let mut callbacks = self.callbacks.lock();
@@ -245,10 +284,7 @@ impl Horizon {
     /// there are only waiters that cannot lead.
     pub(crate) fn wake_successor(&self) -> bool {
         let waiters = self.waiters.lock();
-        let thread = waiters.list.iter().find_map(|(_, waiter)| match waiter {
-            Waiter::Thread(thread) => Some(thread.clone()),
-            _ => None,
-        });
+        let thread = waiters.threads.first().map(|&(wanted, _)| wanted);
         let task = || {
             waiters.list.iter().find_map(|(_, waiter)| match waiter {
                 Waiter::Task { waker, leads: true } => waker.lock().take(),
@@ -259,7 +295,9 @@ impl Horizon {
         let left = !waiters.list.is_empty();
         drop(waiters);
         match (thread, task) {
-            (Some(thread), _) => thread.unpark(),
+            // Somebody else may sleep there whose version is covered, and be woken in the place of this one. But whoever has
+            // covered it is then about to wake all.
+            (Some(wanted), _) => self.place(wanted).advance_for_one(),
             (None, Some(task)) => task.wake(),
             (None, None) => return left,
         }
@@ -281,7 +319,6 @@ impl Horizon {
 
 fn tell(waiter: Waiter, outcome: impl FnOnce() -> Outcome) {
     match waiter {
-        Waiter::Thread(thread) => thread.unpark(),
         Waiter::Task { waker, .. } => {
             // Woken without its lock: an executor may run the task then and there, or drop it.
             let waker = waker.lock().take();

@@ -27,7 +27,7 @@ use crate::storage::epoch;
 use crate::storage::extent::ExtentWriter;
 use crate::storage::record::{Address, Kind};
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{Condvar, Instant, Mutex, MutexGuard, mpsc, thread};
+use crate::sync::{Condvar, Instant, Mutex, MutexGuard, mpsc};
 
 /// What the one who hardens owns.
 pub(crate) struct Leader {
@@ -266,6 +266,8 @@ impl Engine {
         // Once is enough: a registration stays until the version's fate is known.
         let mut registered = false;
         loop {
+            // Read before the looks: whatever changes after them ends the sleep.
+            let seen = horizon.place(version).read();
             if let Some(outcome) = horizon.outcome(version) {
                 return outcome.map_err(|lost| lost.error());
             }
@@ -273,7 +275,7 @@ impl Engine {
                 continue;
             }
             if !registered {
-                if !horizon.register(version, Waiter::Thread(thread::current())) {
+                if !horizon.register_thread(version) {
                     continue;
                 }
                 registered = true;
@@ -283,7 +285,7 @@ impl Engine {
             }
             // Whoever holds the lock looks for waiters after it has let go, so either it sees the registration or this
             // saw the lock free.
-            thread::park();
+            horizon.place(version).wait(seen);
         }
     }
 

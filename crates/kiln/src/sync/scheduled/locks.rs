@@ -143,6 +143,36 @@ impl Condvar {
     }
 }
 
+/// As that of every other build.
+#[derive(Debug, Default)]
+pub(crate) struct EventCount {
+    count: Mutex<u32>,
+    advanced: Condvar,
+}
+
+impl EventCount {
+    pub(crate) fn read(&self) -> u32 {
+        *self.count.lock()
+    }
+
+    pub(crate) fn wait(&self, seen: u32) {
+        let mut count = self.count.lock();
+        if *count == seen {
+            self.advanced.wait(&mut count);
+        }
+    }
+
+    pub(crate) fn advance_for_all(&self) {
+        *self.count.lock() += 1;
+        self.advanced.notify_all();
+    }
+
+    pub(crate) fn advance_for_one(&self) {
+        *self.count.lock() += 1;
+        self.advanced.notify_one();
+    }
+}
+
 /// As the standard library's, with a point before each use. No value is made by code that has points in it, so nobody waits
 /// for another's.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ mod time;
 
 use std::cell::Cell;
 
-pub(crate) use locks::{Condvar, Mutex, MutexGuard, OnceLock, RwLock};
+pub(crate) use locks::{Condvar, EventCount, Mutex, MutexGuard, OnceLock, RwLock};
 pub(crate) use shuttle::{hint, thread_local};
 pub(crate) use time::{Instant, mpsc, thread};
 pub use time::{Time, begin};
