@@ -11,6 +11,7 @@
 //! - [`singles`], [`singles_at_once`], [`batches`]: operations on one key that are transactions of their own.
 //! - [`settling`], [`settling_at_once`]: rows that have left the log.
 //! - [`cold`], [`warm`]: records on disk and the read cache, and those that are kept from getting there.
+//! - [`named_snapshots`]: snapshots that outlive the process.
 //! - [`snapshots`], [`sessions`], [`ranges`], [`limits`]: the rest of the API's promises.
 //!
 //! A test that fails prints a line beginning with `replay:` that runs it again. `KILN_SEED` is the seed of every
@@ -27,6 +28,7 @@ mod hooked;
 mod interleaving;
 mod isolation;
 mod limits;
+mod named_snapshots;
 mod no_space;
 mod pending_reads;
 mod ranges;

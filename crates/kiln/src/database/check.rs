@@ -16,7 +16,7 @@ use crate::device::{Device, DeviceLock, FileDevice, OpenMode};
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::engine::Engine;
 use crate::kernel::object::ObjectKind;
-use crate::kernel::recovery::{NUMBER_TAKEN, SystemRecord};
+use crate::kernel::recovery::{NAME_UNEXPECTED, NUMBER_TAKEN, SystemRecord};
 use crate::kernel::settled::OBJECT_BYTES;
 use crate::objects::{Entry, FIRST_OBJECT};
 use crate::storage::epoch;
@@ -279,7 +279,7 @@ impl Checker {
                 Err((address, what)) => self.problem(segments, address, what),
                 Ok(Item::Padding(_, bytes)) => self.report.padding_bytes += bytes,
                 Ok(Item::Record(address, record)) => {
-                    let entry = self.record(segments, address, &record);
+                    let entry = self.record(segments, superblock, address, &record);
                     let newest =
                         Newest { address, version: record.version, live: record.shape.kind == Kind::Put };
                     let key = (record.shape.object, record.key.to_vec());
@@ -297,6 +297,7 @@ impl Checker {
     fn record(
         &mut self,
         segments: &Segments,
+        superblock: &Superblock,
         address: Address,
         record: &DiskRecord<'_>,
     ) -> Option<(String, ObjectKind, u32)> {
@@ -313,6 +314,9 @@ impl Checker {
             Ok(Some(SystemRecord::Entry(Entry::Object(name, kind, id)))) => {
                 self.named.insert(id);
                 return Some((name, kind, id));
+            }
+            Ok(Some(SystemRecord::Snapshot(_))) if !superblock.has_snapshots => {
+                self.problem(segments, address, NAME_UNEXPECTED);
             }
             Ok(Some(_)) => {}
         }

@@ -8,6 +8,7 @@ use super::check::check_on;
 use crate::device::{BLOCK_BYTES, SECTOR_BYTES, SimulatedDevice};
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::losses::LOSSES_OBJECT;
+use crate::kernel::named_snapshot::SNAPSHOTS_OBJECT;
 use crate::kernel::recovery::Division;
 use crate::kernel::session::SESSIONS_OBJECT;
 use crate::kernel::transaction::{self, Isolation, Transaction};
@@ -236,6 +237,13 @@ fn records_of_the_system_that_say_nothing_are_refused() {
     refuse(CATALOG_OBJECT, Kind::Put, b"map", &entry(2, FIRST_OBJECT), "the number of another one");
     refuse(100, Kind::Put, b"key", b"", "not in the catalog");
     refuse(FIRST_OBJECT - 1, Kind::Put, b"key", b"", "not in the catalog");
+    let version = |version: u64| [version, 0].map(u64::to_le_bytes).concat();
+    refuse(SNAPSHOTS_OBJECT, Kind::Put, b"", &version(0), "does not say which version");
+    refuse(SNAPSHOTS_OBJECT, Kind::Put, b"monday", b"", "does not say which version");
+    // The record's own version.
+    refuse(SNAPSHOTS_OBJECT, Kind::Put, b"monday", &version(1), "does not say which version");
+    // The superblock would be older than the name.
+    refuse(SNAPSHOTS_OBJECT, Kind::Put, b"monday", &version(0), "the superblock says that none has");
 }
 
 /// Keys are compared by whole words in memory: such a key was listed and could not be found.

@@ -8,6 +8,7 @@ mod check_checkpoint;
 mod check_tests;
 #[cfg(test)]
 mod forged_tests;
+mod named_snapshots;
 mod open;
 mod single;
 mod snapshot;
@@ -19,6 +20,7 @@ use std::time::Duration;
 
 pub use backup::{Backup, BackupProgress};
 pub use check::{CheckReport, check, check_on, dump_log};
+pub use named_snapshots::SnapshotInfo;
 pub use snapshot::Snapshot;
 pub use statistics::Statistics;
 

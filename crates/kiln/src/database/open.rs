@@ -69,7 +69,7 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
     let writer = writer.unwrap_or_else(|| ExtentWriter::new(current.database, recovered.chain));
     let versions = (recovered.report.horizon.number(), clock - 1);
     let (sessions, losses) = (&recovered.report.sessions, recovered.losses.ranges());
-    let ledger = Ledger::new(&objects, sessions, &losses, versions);
+    let ledger = Ledger::new(&objects, sessions, &losses, &recovered.snapshots, versions);
     let limits = options.limits(current.segment_bytes);
     let bounds = (options.window, limits.unhardened_bytes);
     let hardening = Hardening::new(writer, ledger, bounds, options.background);
@@ -90,7 +90,7 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
         clock: Clock::new(clock),
         objects,
         hardening,
-        snapshots: Snapshots::default(),
+        snapshots: Snapshots::new(std::mem::take(&mut recovered.snapshots)),
         sessions: Sessions::default(),
         graves: Graves::default(),
         compaction: Compaction::new(options.space_amplification),
@@ -186,6 +186,7 @@ fn first_superblock(options: &Options, device: &dyn Device) -> Result<Superblock
         clock: 0,
         checkpoint: CheckpointName::default(),
         settled_to: 0,
+        has_snapshots: false,
         may_be_outdated: false,
     })
 }
@@ -281,6 +282,7 @@ pub(super) fn close(engine: &Engine) -> Result<()> {
     };
     let hardened = early.and_then(|()| engine.harden_all());
     // From here on nobody else writes in the directory, which is soon somebody else's.
+    let _no_naming = engine.snapshots.change_names();
     let _no_settling = engine.settled.pause();
     let _no_checkpoint = engine.take_last_checkpoint();
     let _no_sweep = engine.graves.pause();

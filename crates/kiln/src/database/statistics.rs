@@ -88,6 +88,8 @@ pub struct Statistics {
     pub keys: u64,
     /// Open snapshots.
     pub snapshots: u64,
+    /// Snapshots that have a name.
+    pub named_snapshots: u64,
     /// Transactions begun by hand that are open.
     pub open_transactions: u64,
     /// Why nothing can become durable any more, if so.
@@ -102,6 +104,7 @@ pub(super) fn collect(engine: &Engine) -> Statistics {
     let ordered = engine.objects.iter().filter_map(|object| object.keys.ordered());
     // Before the others: its lock must not be held while they wait for theirs.
     let live_bytes = engine.liveness.lock().live_bytes();
+    let (snapshots, named_snapshots) = engine.snapshot_counts();
     Statistics {
         version: Version::new(engine.clock.now()),
         horizon: Version::new(engine.hardening.horizon.local()),
@@ -140,7 +143,8 @@ pub(super) fn collect(engine: &Engine) -> Statistics {
             .then(|| Duration::from_micros(engine.segments.time_us().saturating_sub(checkpoint.time_us))),
         log_since_checkpoint: engine.log_since_checkpoint(),
         keys: engine.objects.iter().map(|object| engine.estimate_rows(object)).sum(),
-        snapshots: engine.snapshot_count() as u64,
+        snapshots: snapshots as u64,
+        named_snapshots: named_snapshots as u64,
         open_transactions: engine.open_transactions.load(Ordering::Relaxed),
         failure: engine.hardening.horizon.failure().map(ToString::to_string),
     }

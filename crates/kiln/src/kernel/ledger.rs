@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::losses::LOSSES_OBJECT;
+use super::named_snapshot::{self, NamedSnapshot, SNAPSHOTS_OBJECT};
 use super::object::Objects;
 use super::session::SESSIONS_OBJECT;
 use crate::objects::{CATALOG_OBJECT, FIRST_OBJECT, encode_entry};
@@ -68,6 +69,8 @@ pub(crate) struct Ledger {
     key_counts: BTreeMap<u32, i64>,
     /// By the object's number.
     system: [SharedRecords; 3],
+    /// The snapshots that have a name, by it; they are few, and the only ones of the system that go again.
+    snapshots: Records,
     /// The version that the last seal makes durable, and the newest one in a record.
     pub(crate) horizon: u64,
     pub(crate) newest_version: u64,
@@ -78,16 +81,18 @@ pub(crate) struct Ledger {
 pub(crate) struct LedgerCut {
     key_counts: BTreeMap<u32, i64>,
     system: [Arc<Records>; 3],
+    snapshots: Records,
     pub(crate) horizon: u64,
     pub(crate) newest_version: u64,
 }
 
 impl Ledger {
-    /// What recovery has found: the objects with their keys, the sessions, and the losses.
+    /// What recovery has found: the objects with their keys, the sessions, the losses, and the snapshots that have a name.
     pub(crate) fn new(
         objects: &Objects,
         sessions: &[(Vec<u8>, u64)],
         losses: &[(u64, u64)],
+        snapshots: &[NamedSnapshot],
         (horizon, newest_version): (u64, u64),
     ) -> Ledger {
         let mut ledger = Ledger { horizon, newest_version, ..Ledger::default() };
@@ -107,6 +112,9 @@ impl Ledger {
         for (first, last) in losses {
             ledger.note_system(LOSSES_OBJECT, &first.to_le_bytes(), &last.to_le_bytes());
         }
+        for snapshot in snapshots {
+            ledger.snapshots.insert(snapshot.name.clone().into_bytes(), named_snapshot::encode(snapshot));
+        }
         ledger
     }
 
@@ -122,7 +130,12 @@ impl Ledger {
         if change != 0 {
             *self.key_counts.entry(record.object).or_default() += change;
         }
-        if record.object < FIRST_OBJECT {
+        if record.object == SNAPSHOTS_OBJECT {
+            match record.kind {
+                Kind::Put => drop(self.snapshots.insert(record.key.to_vec(), record.value.to_vec())),
+                _ => drop(self.snapshots.remove(record.key)),
+            }
+        } else if record.object < FIRST_OBJECT {
             self.note_system(record.object, record.key, record.value);
         }
     }
@@ -143,6 +156,7 @@ impl Ledger {
         LedgerCut {
             key_counts: self.key_counts.clone(),
             system: [0, 1, 2].map(|object: usize| self.system[object].shared.clone()),
+            snapshots: self.snapshots.clone(),
             horizon: self.horizon,
             newest_version: self.newest_version,
         }
@@ -156,14 +170,16 @@ impl Ledger {
 }
 
 impl LedgerCut {
-    /// How many keys each object has.
+    /// How many keys each object has that has any.
     pub(crate) fn key_counts(&self) -> impl Iterator<Item = (u32, u64)> {
-        self.key_counts.iter().map(|(object, count)| (*object, count.max(&0).unsigned_abs()))
+        let counted = self.key_counts.iter().filter(|(_, count)| **count > 0);
+        counted.map(|(object, count)| (*object, count.unsigned_abs()))
     }
 
     /// Object, key and value of each record of the system.
     pub(crate) fn system_records(&self) -> impl Iterator<Item = (u32, &[u8], &[u8])> {
-        let numbered = (0..).zip(&self.system);
+        let numbered = (0..).zip(&self.system).map(|(object, records)| (object, &**records));
+        let numbered = numbered.chain([(SNAPSHOTS_OBJECT, &self.snapshots)]);
         numbered.flat_map(|(object, records)| {
             records.iter().map(move |(key, value)| (object, key.as_slice(), value.as_slice()))
         })

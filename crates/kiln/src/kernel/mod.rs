@@ -6,6 +6,7 @@
 //!   single, batch                        transactions on one key, and many of them
 //!   cold, read_ahead                     reading records that are on disk, many of them at once
 //!   snapshot, session, receipt           what it gives out
+//!   named_snapshot                       snapshots that outlive the process
 //!   clock                                versions: tick and close
 //!   hardening/                           making versions durable: leaders, horizon, background threads
 //!   recovery, losses                     from the log to the indexes, and what crashes took
@@ -26,6 +27,7 @@ pub(crate) mod engine;
 pub(crate) mod hardening;
 pub(crate) mod ledger;
 pub(crate) mod losses;
+pub(crate) mod named_snapshot;
 pub(crate) mod object;
 pub(crate) mod pending_read;
 pub(crate) mod read;

@@ -13,14 +13,35 @@
 use std::collections::BTreeMap;
 
 use super::engine::Engine;
+use super::named_snapshot::{NamedSnapshot, Names};
 use crate::planted::{Bug, planted};
 use crate::storage::record::Address;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, MutexGuard};
 
 /// The versions at which somebody reads.
-#[derive(Default)]
 pub(crate) struct Snapshots {
     registry: Mutex<Registry>,
+    /// Those that have a name; their versions are held as if they were open.
+    pub(super) names: Mutex<Names>,
+    /// Whoever gives or takes a name.
+    changing: Mutex<()>,
+}
+
+impl Snapshots {
+    /// Holds what recovery has found.
+    pub(crate) fn new(named: Vec<NamedSnapshot>) -> Snapshots {
+        let mut registry = Registry::default();
+        for snapshot in named.iter().filter(|_| !planted(Bug::NamesNotHeld)) {
+            registry.open(snapshot.version);
+        }
+        let names = named.into_iter().map(|snapshot| (snapshot.name.clone(), snapshot)).collect();
+        Snapshots { registry: Mutex::new(registry), names: Mutex::new(names), changing: Mutex::default() }
+    }
+
+    /// Keeps all others from giving or taking names until dropped.
+    pub(crate) fn change_names(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock()
+    }
 }
 
 #[derive(Default)]
@@ -68,6 +89,11 @@ impl Engine {
         registry.open(version)
     }
 
+    /// Holds a version that is held already, once more.
+    pub(super) fn hold_version(&self, version: u64) -> u64 {
+        self.snapshots.registry.lock().open(version)
+    }
+
     pub(crate) fn release_snapshot(&self, version: u64) {
         let open = &mut self.snapshots.registry.lock().open;
         if let Some(count) = open.get_mut(&version) {
@@ -85,7 +111,10 @@ impl Engine {
         registry.open.keys().next().map_or(horizon, |&oldest| oldest.min(horizon))
     }
 
-    pub(crate) fn snapshot_count(&self) -> usize {
-        self.snapshots.registry.lock().open.values().sum()
+    /// How many are open, and how many have names.
+    pub(crate) fn snapshot_counts(&self) -> (usize, usize) {
+        let named = self.snapshots.names.lock().len();
+        let held: usize = self.snapshots.registry.lock().open.values().sum();
+        (held.saturating_sub(named), named)
     }
 }

@@ -22,6 +22,8 @@ use crate::sync::{Mutex, MutexGuard};
 pub(crate) struct Grave {
     pub(crate) address: Address,
     pub(crate) object: u32,
+    /// The tombstone's; 0 as long as it is not known.
+    pub(crate) version: u64,
     pub(crate) key: Box<[u8]>,
     /// The key has a value again, and its record is before this address; 0 as long as it has none.
     pub(crate) replaced_before: Address,
@@ -29,22 +31,33 @@ pub(crate) struct Grave {
 
 impl From<Tombstone> for Grave {
     fn from(Tombstone { object, key, address }: Tombstone) -> Grave {
-        Grave { address, object, key: key.into(), replaced_before: 0 }
+        Grave { address, object, version: 0, key: key.into(), replaced_before: 0 }
     }
 }
 
 /// What becomes of a grave.
 enum Fate {
     Waits,
+    /// Until every snapshot is newer.
+    WaitsForSnapshots,
     Gone,
     /// The key has a value again.
     Replaced,
 }
 
-/// Tombstones to be swept, oldest first, and how far truncation has looked.
+/// Tombstones to be swept, and which of them wait for a snapshot.
+#[derive(Default)]
+struct Known {
+    graves: Vec<Grave>,
+    /// So many of them, the first, have to wait until every snapshot sees this version: they are not looked at before, however many.
+    waiting: usize,
+    waits_for: u64,
+}
+
+/// Tombstones to be swept, and how far truncation has looked.
 #[derive(Default)]
 pub(crate) struct Graves {
-    graves: Mutex<Vec<Grave>>,
+    graves: Mutex<Known>,
     sweeping: Mutex<TruncationMark>,
     /// Where the durable log must have come before it is worth looking again what can be dropped.
     next_look: AtomicU64,
@@ -71,11 +84,11 @@ struct TruncationMark {
 
 impl Graves {
     pub(crate) fn bury(&self, graves: &mut Vec<Grave>) {
-        self.graves.lock().append(graves);
+        self.graves.lock().graves.append(graves);
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.graves.lock().is_empty()
+        self.graves.lock().graves.is_empty()
     }
 
     /// Keeps sweeping from going on until dropped.
@@ -93,12 +106,44 @@ impl Graves {
 
     /// How many tombstones are known.
     pub(super) fn len(&self) -> usize {
-        self.graves.lock().len()
+        self.graves.lock().graves.len()
     }
 
-    /// Copies of some of them, in the order in which they came to be known.
+    /// Copies of some of them, which keep their places while they are [held](Self::hold).
     pub(super) fn copies(&self, places: std::ops::Range<usize>) -> Vec<Grave> {
-        self.graves.lock().get(places).unwrap_or_default().to_vec()
+        self.graves.lock().graves.get(places).unwrap_or_default().to_vec()
+    }
+
+    /// Takes those out that are worth a look where every snapshot sees `oldest`.
+    fn take(&self, oldest: u64) -> Vec<Grave> {
+        let mut known = self.graves.lock();
+        if known.waiting > 0 && oldest < known.waits_for {
+            let waiting = known.waiting;
+            return known.graves.split_off(waiting);
+        }
+        (known.waiting, known.waits_for) = (0, 0);
+        std::mem::take(&mut known.graves)
+    }
+
+    /// Puts back those that wait for snapshots, and others, for who has taken them out.
+    fn put_back(&self, mut waiting: Vec<Grave>, mut kept: Vec<Grave>) {
+        if waiting.is_empty() && kept.is_empty() {
+            return;
+        }
+        let mut known = self.graves.lock();
+        let oldest = waiting.iter().map(|grave| grave.version).min();
+        known.waits_for = match (oldest, known.waiting) {
+            (Some(oldest), 0) => oldest,
+            (Some(oldest), _) => oldest.min(known.waits_for),
+            (None, _) => known.waits_for,
+        };
+        // Others may have come meanwhile.
+        let waited = known.waiting;
+        let since = known.graves.split_off(waited);
+        known.graves.append(&mut waiting);
+        known.waiting = known.graves.len();
+        known.graves.append(&mut kept);
+        known.graves.extend(since);
     }
 
     /// True if enough of the log has hardened to look again what can be dropped.
@@ -158,35 +203,42 @@ impl Engine {
             return;
         }
         let (oldest, hardened) = (self.oldest_needed(), self.log.hardened());
-        let graves = std::mem::take(&mut *self.graves.graves.lock());
-        let mut kept = Vec::new();
+        let graves = self.graves.take(oldest);
+        let (mut waiting, mut kept) = (Vec::new(), Vec::new());
         for mut grave in graves {
             // Until the new value is durable a checkpoint may meet the tombstone behind it, and has to know what it is.
             let fate = match grave.replaced_before {
-                0 => self.forget(&grave, oldest),
+                0 => self.forget(&mut grave, oldest),
                 replaced_before if replaced_before > hardened => Fate::Waits,
                 _ => Fate::Gone,
             };
             match fate {
                 Fate::Gone => continue,
+                Fate::WaitsForSnapshots => {
+                    waiting.push(grave);
+                    continue;
+                }
                 Fate::Waits => {}
                 Fate::Replaced => grave.replaced_before = self.log.tail(),
             }
             kept.push(grave);
         }
-        if !kept.is_empty() {
-            let mut graves = self.graves.graves.lock();
-            kept.append(&mut graves);
-            *graves = kept;
-        }
+        self.graves.put_back(waiting, kept);
     }
 
     /// Removes one deleted key, if it is still deleted and nobody can see it any more.
-    fn forget(&self, grave: &Grave, oldest: u64) -> Fate {
+    fn forget(&self, grave: &mut Grave, oldest: u64) -> Fate {
         let hash = self.hash(grave.object, &grave.key);
-        let Ok(version) = self.tombstone_version(grave) else { return Fate::Waits };
-        let Some(version) = version else { return Fate::Gone };
-        if version > oldest && !planted(Bug::ForgetsUnderSnapshots) || self.must_settle(grave) {
+        if grave.version == 0 {
+            let Ok(version) = self.tombstone_version(grave) else { return Fate::Waits };
+            let Some(version) = version else { return Fate::Gone };
+            grave.version = version;
+        }
+        let version = grave.version;
+        if version > oldest && !planted(Bug::ForgetsUnderSnapshots) {
+            return Fate::WaitsForSnapshots;
+        }
+        if self.must_settle(grave) {
             return Fate::Waits;
         }
         let pin = epoch::pin();

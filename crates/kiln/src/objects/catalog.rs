@@ -6,6 +6,7 @@ use super::{Handle, keys_of};
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::engine::Engine;
 use crate::kernel::losses::LOSSES_OBJECT;
+use crate::kernel::named_snapshot::SNAPSHOTS_OBJECT;
 use crate::kernel::object::{ObjectKind, ObjectState, Objects, StripedCounter};
 use crate::kernel::session::SESSIONS_OBJECT;
 use crate::kernel::transaction::{self, Isolation};
@@ -13,8 +14,12 @@ use crate::storage::record::OBJECTS_MAX;
 
 /// The catalog's own number.
 pub(crate) const CATALOG_OBJECT: u32 = 0;
-const NAMES: [(u32, &str); 3] =
-    [(CATALOG_OBJECT, "catalog"), (SESSIONS_OBJECT, "sessions"), (LOSSES_OBJECT, "losses")];
+const NAMES: [(u32, &str); 4] = [
+    (CATALOG_OBJECT, "catalog"),
+    (SESSIONS_OBJECT, "sessions"),
+    (LOSSES_OBJECT, "losses"),
+    (SNAPSHOTS_OBJECT, "snapshots"),
+];
 /// The first number of an object that users make.
 pub(crate) const FIRST_OBJECT: u32 = 16;
 const NAME_BYTES_MAX: usize = 255;

@@ -171,6 +171,12 @@ impl Liveness {
             as u64
     }
 
+    /// About how many bytes are superseded from the first segment on that must stay for who sees `version` and nothing newer.
+    pub(crate) fn dead_bytes_after(&self, version: u64) -> u64 {
+        let held = self.segments.iter().skip_while(|segment| segment.newest_successor <= version);
+        held.map(|segment| segment.bytes.saturating_sub(segment.live_bytes())).sum()
+    }
+
     /// The record at `address`, if there is one, is not needed by who sees `version`. `bytes` is about how long it is, if that
     /// is known: as long as its successor.
     pub(crate) fn supersede(&mut self, address: Address, version: u64, bytes: Option<u64>) {

@@ -15,9 +15,11 @@ pub(crate) const FILE: &str = "superblock";
 /// Its name while it is being made.
 pub(crate) const UNFINISHED: &str = "superblock.new";
 pub(crate) const MAGIC: [u8; 8] = *b"KILN-DB\0";
-/// The newest format that this engine reads, and writes once something has settled: who does not know of that would miss it.
-pub(crate) const FORMAT: u32 = 2;
-/// What it writes before.
+/// The newest format that this engine reads, and writes once a snapshot was given a name: who does not know of that would forget what it
+/// needs.
+pub(crate) const FORMAT: u32 = 3;
+/// What it writes once something has settled, which who does not know of that would miss, and what before.
+const FORMAT_SETTLED: u32 = 2;
 const FORMAT_UNSETTLED: u32 = 1;
 #[cfg(test)]
 pub(crate) const OFFSETS: [(&str, usize); 17] = [
@@ -41,6 +43,7 @@ pub(crate) const OFFSETS: [(&str, usize); 17] = [
 ];
 pub(crate) const SLOT_BYTES: usize = 128;
 const CLEAN: u32 = 1;
+const HAS_SNAPSHOTS: u32 = 2;
 
 /// The newest index checkpoint. Its end is 0 where there is none; before there were any, all of it was.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,6 +80,8 @@ pub(crate) struct Superblock {
     pub(crate) checkpoint: CheckpointName,
     /// The tree has what the tables' records before this address say; it may have more.
     pub(crate) settled_to: Address,
+    /// The log may name snapshots; once set it stays.
+    pub(crate) has_snapshots: bool,
     /// Not stored: the other slot is damaged, and may have been the newer one. A torn write does not do that, since a slot's
     /// contents lie in one sector.
     pub(crate) may_be_outdated: bool,
@@ -86,9 +91,14 @@ impl Superblock {
     pub(crate) fn encode(&self, out: &mut [u8]) {
         let mut put = |offset: usize, field: &[u8]| out[offset..offset + field.len()].copy_from_slice(field);
         put(0, &MAGIC);
-        let format = if self.settled_to == 0 { FORMAT_UNSETTLED } else { FORMAT };
+        let format = match (self.has_snapshots, self.settled_to) {
+            (true, _) => FORMAT,
+            (false, 0) => FORMAT_UNSETTLED,
+            (false, _) => FORMAT_SETTLED,
+        };
         put(8, &format.to_le_bytes());
-        put(12, &(if self.clean { CLEAN } else { 0 }).to_le_bytes());
+        let flag = |is_set: bool, flag: u32| if is_set { flag } else { 0 };
+        put(12, &(flag(self.clean, CLEAN) | flag(self.has_snapshots, HAS_SNAPSHOTS)).to_le_bytes());
         put(16, &self.generation.to_le_bytes());
         put(24, &self.database.to_le_bytes());
         put(40, &self.segment_bytes.to_le_bytes());
@@ -129,6 +139,7 @@ impl Superblock {
             clock: u64_at(80),
             checkpoint: CheckpointName { number: u64_at(88), end: u64_at(96), checksum: u32_at(104) },
             settled_to: u64_at(112),
+            has_snapshots: u32_at(12) & HAS_SNAPSHOTS != 0,
             may_be_outdated: false,
         };
         if superblock.is_sane() { Slot::Valid(superblock) } else { Slot::Damaged }

@@ -482,8 +482,14 @@ impl Engine {
                 let bytes = (record.kind == Kind::Put).then_some(record.bytes);
                 liveness.supersede(record.previous, record.version, bytes);
                 if record.kind == Kind::Tombstone {
-                    let (address, object) = (record.address, record.object);
-                    graves.push(Grave { address, object, key: record.key.into(), replaced_before: 0 });
+                    let (address, object, version) = (record.address, record.object, record.version);
+                    graves.push(Grave {
+                        address,
+                        object,
+                        version,
+                        key: record.key.into(),
+                        replaced_before: 0,
+                    });
                 }
             });
             drop(liveness);

@@ -14,6 +14,7 @@ use super::SystemRecord;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::kernel::losses::Losses;
+use crate::kernel::named_snapshot::NamedSnapshot;
 use crate::kernel::object::Objects;
 use crate::objects::{self, Entry};
 use crate::storage::checkpoint::{Block, Items, NO_ITEM, Reader, Section, SystemItem, kind};
@@ -40,12 +41,13 @@ pub(crate) struct Base {
     pub(super) newest_version: u64,
     pub(super) sessions: BTreeMap<Vec<u8>, u64>,
     pub(super) losses: Losses,
+    pub(super) snapshots: BTreeMap<Vec<u8>, NamedSnapshot>,
     /// Bytes of the checkpoint, and when it was taken; 0 without one.
     pub(crate) checkpoint_bytes: u64,
     pub(crate) checkpoint_time_us: u64,
     /// Up to here the checkpoint has nothing of tables that has settled.
     pub(super) settled_to: Address,
-    /// Durable deletions of keys that may have settled.
+    /// Durable deletions of keys that may have settled, or that a snapshot may see.
     pub(super) deleted: Vec<Tombstone>,
     /// What is wrong with a checkpoint that could not be used.
     pub(super) damage: Option<String>,
@@ -66,6 +68,7 @@ impl Base {
             newest_version: 0,
             sessions: BTreeMap::new(),
             losses: Losses::default(),
+            snapshots: BTreeMap::new(),
             checkpoint_bytes: 0,
             checkpoint_time_us: 0,
             settled_to: 0,
@@ -131,7 +134,7 @@ impl Base {
         if base.load_entries(&reading)? != header.entries {
             return Err(impossible());
         }
-        base.remove_tombstones(tombstones, superblock.hash_seed, !tree.is_empty());
+        base.remove_tombstones(tombstones, superblock, !tree.is_empty());
         // Keys whose records are gone from the log have settled, or were moved, which the log tells.
         let begin = if tree.is_empty() { 0 } else { superblock.begin };
         if base.load_keys(&reading, superblock.hash_seed, begin)? != header.keys {
@@ -165,7 +168,7 @@ impl Base {
         let object = || u32::try_from(item.number).map_err(|_| NO_ITEM);
         let value = || item.value.try_into().map(u64::from_le_bytes).map_err(|_| NO_ITEM);
         match item.kind {
-            kind::RECORD => self.load_record(object()?, item.key, item.value)?,
+            kind::RECORD => self.load_record(superblock, object()?, item.key, item.value)?,
             kind::KEY_COUNT => {
                 let object = self.objects.get(object()?).ok_or(NO_ITEM)?;
                 object.key_count.add(i64::try_from(value()?).map_err(|_| NO_ITEM)?);
@@ -184,9 +187,17 @@ impl Base {
         Ok(())
     }
 
-    fn load_record(&mut self, object: u32, key: &[u8], value: &[u8]) -> Result<(), &'static str> {
+    fn load_record(
+        &mut self,
+        superblock: &Superblock,
+        object: u32,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<(), &'static str> {
         let shape = Shape { kind: Kind::Put, object, key_bytes: key.len(), value_bytes: value.len() };
-        let record = DiskRecord { shape, version: 0, previous: NO_ADDRESS, key, value };
+        // Its own is not known, and is no newer.
+        let version = self.newest_version;
+        let record = DiskRecord { shape, version, previous: NO_ADDRESS, key, value };
         match SystemRecord::decode(&record)?.ok_or(NO_ITEM)? {
             SystemRecord::Entry(Entry::NextNumber(_)) => {}
             SystemRecord::Entry(Entry::Object(name, kind, id)) => {
@@ -197,6 +208,10 @@ impl Base {
             }
             SystemRecord::Serial(serial) => drop(self.sessions.insert(key.to_vec(), serial)),
             SystemRecord::Loss(first, last) => self.losses.add_recorded(first, last),
+            SystemRecord::Snapshot(snapshot) if superblock.has_snapshots => {
+                self.snapshots.insert(key.to_vec(), snapshot);
+            }
+            SystemRecord::Snapshot(_) | SystemRecord::SnapshotDropped => return Err(NO_ITEM),
         }
         Ok(())
     }
@@ -228,18 +243,18 @@ impl Base {
     }
 
     /// Recovery has no use for tombstones: what follows one looks like a new key.
-    /// But where something has settled that they may be about, they are kept aside.
-    fn remove_tombstones(&mut self, tombstones: Vec<Tombstone>, hash_seed: u64, has_settled: bool) {
+    /// But where something has settled that they may be about, or a snapshot may see what they delete, they are kept aside.
+    fn remove_tombstones(&mut self, tombstones: Vec<Tombstone>, superblock: &Superblock, has_settled: bool) {
         for tombstone in tombstones {
             let Tombstone { object, key, address } = &tombstone;
-            let hash = hash_index::hash_of(hash_seed, *object, key);
+            let hash = hash_index::hash_of(superblock.hash_seed, *object, key);
             let bucket = lock(&self.index, hash);
             // The tombstones of keys that were written again are no keys' newest records.
             let was_newest = self.index.remove(bucket, hash, *address);
             self.index.unlock_changed(bucket);
             let is_ordered =
                 || self.objects.get(*object).is_some_and(|object| object.keys.ordered().is_some());
-            if was_newest && has_settled && is_ordered() {
+            if was_newest && (superblock.has_snapshots || has_settled && is_ordered()) {
                 self.deleted.push(tombstone);
             } else if was_newest {
                 self.liveness.supersede(*address, 0, Some(tombstone.bytes()));

@@ -62,6 +62,7 @@ use std::sync::Arc;
 
 use super::clock::Version;
 use super::losses::Losses;
+use super::named_snapshot::NamedSnapshot;
 use super::object::Objects;
 use crate::error::{Error, ErrorKind, Result};
 use crate::planted::{Bug, planted};
@@ -81,7 +82,7 @@ pub use report::RecoveryReport;
 use source::{End, STRETCHES_AHEAD, Source, Stretch};
 use survey::Survey;
 use system::Told;
-pub(crate) use system::{NUMBER_TAKEN, SystemRecord};
+pub(crate) use system::{NAME_UNEXPECTED, NUMBER_TAKEN, SystemRecord};
 use team::{Leading, Step};
 use work::{Event, PARTS_MAX, Work};
 
@@ -99,6 +100,8 @@ pub(crate) struct Recovered {
     pub(crate) newest_version: u64,
     /// Versions lost in this and in earlier crashes.
     pub(crate) losses: Losses,
+    /// The snapshots that have a name.
+    pub(crate) snapshots: Vec<NamedSnapshot>,
     /// The tombstones that are in the index.
     pub(crate) tombstones: Vec<Tombstone>,
 }
@@ -160,8 +163,8 @@ pub(crate) struct Recovery<'a> {
     /// What has settled, and up to where nothing of that is in the checkpoint.
     tree: &'a Arc<Tree>,
     settled_to: Address,
-    /// The tombstones of keys that may have settled, and are deleted as far as the log was replayed; none is kept where nothing has
-    /// settled.
+    /// The tombstones of keys that may have settled, or that a snapshot may see, and are deleted as far as the log was replayed; none is
+    /// kept where there is neither.
     deleted: Option<Vec<Tombstone>>,
     last_segment: Option<u64>,
     last_extent: Option<Address>,
@@ -178,7 +181,9 @@ impl<'a> Recovery<'a> {
         tree: &'a Arc<Tree>,
         division: &'a Division,
     ) -> Recovery<'a> {
-        let deleted = (!tree.is_empty()).then(|| std::mem::take(&mut base.deleted));
+        let keeps_deleted = !tree.is_empty() || superblock.has_snapshots;
+        let deleted = keeps_deleted.then(|| std::mem::take(&mut base.deleted));
+        let snapshots = std::mem::take(&mut base.snapshots);
         let told = (std::mem::take(&mut base.sessions), std::mem::take(&mut base.losses));
         let report = RecoveryReport {
             checkpoint: base.chain.map(|_| base.replay_from),
@@ -196,7 +201,7 @@ impl<'a> Recovery<'a> {
             replay_from: base.replay_from,
             chain: base.chain,
             report,
-            told: Told::new(segments, superblock, &base.objects, told),
+            told: Told::new(segments, superblock, &base.objects, told, snapshots),
             pending: Vec::new(),
             horizon: base.horizon,
             newest_version: base.newest_version,
@@ -230,7 +235,8 @@ impl<'a> Recovery<'a> {
             }
             .ok_or_else(thread_ended)?,
         };
-        let tombstones = self.finish_settled(end.position)?;
+        self.finish_settled(end.position)?;
+        let tombstones = self.finish_deleted();
         Ok(self.finish(&end, tombstones))
     }
 
@@ -267,6 +273,7 @@ impl<'a> Recovery<'a> {
             loaded_from: self.loaded_from.unwrap_or(position),
             newest_version: self.newest_version.max(self.horizon).max(superblock.clock),
             losses: self.told.losses,
+            snapshots: self.told.snapshots.into_values().collect(),
             tombstones,
         }
     }

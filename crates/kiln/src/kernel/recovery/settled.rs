@@ -4,7 +4,8 @@
 //! says the same, and so each record finds the one before it where it was. Then the entries go as settling had, or would
 //! have, removed them: those of records before the place up to where the tree says that everything has settled.
 //!
-//! Deletions are the other way round: recovery keeps no tombstone in the index, but where the tree may have the key there must be one.
+//! Deletions are the other way round: recovery keeps no tombstone in the index, but where the tree may have the key, or a snapshot that
+//! has a name may see what it had before, there must be one.
 
 use super::Recovery;
 use super::base::Tombstone;
@@ -18,12 +19,12 @@ use crate::storage::record_reader::{Cursor, RecordReader};
 use crate::sync::thread;
 
 impl Recovery<'_> {
-    /// See the module's documentation. Returns the tombstones that are in the index. The log ends at `end`.
-    pub(super) fn finish_settled(&mut self, end: Address) -> Result<Vec<Tombstone>> {
+    /// Takes off the index what has settled. The log ends at `end`.
+    pub(super) fn finish_settled(&mut self, end: Address) -> Result<()> {
         let tree = self.tree;
         let settled_to = tree.settled_to();
         if tree.is_empty() && settled_to == 0 {
-            return Ok(Vec::new());
+            return Ok(());
         }
         if settled_to > end {
             let what = "the log ends before the place up to where the tree says that it has settled";
@@ -34,16 +35,32 @@ impl Recovery<'_> {
         if self.chain.is_some() && self.settled_to < begin {
             self.remove_dropped(begin);
         }
+        Ok(())
+    }
+
+    /// Puts the tombstones into the index that must be there, and returns them.
+    pub(super) fn finish_deleted(&mut self) -> Vec<Tombstone> {
         let deleted = std::mem::take(&mut self.deleted).unwrap_or_default();
-        let (done, deleted): (Vec<_>, Vec<_>) =
-            deleted.into_iter().partition(|tombstone| tombstone.address < settled_to);
+        let (kept, done): (Vec<_>, Vec<_>) =
+            deleted.into_iter().partition(|tombstone| self.is_needed(tombstone));
         for tombstone in done {
             self.liveness.supersede(tombstone.address, 0, Some(tombstone.bytes()));
         }
         if !planted(Bug::TombstonesNotRecovered) {
-            deleted.iter().for_each(|tombstone| self.keep_tombstone(tombstone));
+            kept.iter().for_each(|tombstone| self.keep_tombstone(tombstone));
         }
-        Ok(deleted)
+        kept
+    }
+
+    /// True if the tree may have what was deleted, or a snapshot that has a name may see it. Which of them one sees, and which not, the sweep
+    /// finds out.
+    fn is_needed(&self, tombstone: &Tombstone) -> bool {
+        let is_table = self.ordered(tombstone.object).is_some();
+        let has_settled = is_table && tombstone.address < self.tree.settled_to();
+        // A checkpoint may have some that were forgotten since.
+        let is_in_log = tombstone.address >= self.superblock.begin;
+        let may_be_seen = !self.told.snapshots.is_empty() && !planted(Bug::SnapshotsForgetDeleted);
+        !has_settled && is_in_log && (may_be_seen || is_table && !self.tree.is_empty())
     }
 
     fn remove_settled(&mut self, begin: Address, end: Address) -> Result<()> {
@@ -85,11 +102,12 @@ impl Recovery<'_> {
     }
 
     fn keep_tombstone(&self, tombstone: &Tombstone) {
-        let Some(ordered) = self.ordered(tombstone.object) else { return };
         let hash = hash_index::hash_of(self.superblock.hash_seed, tombstone.object, &tombstone.key);
         let bucket = self.lock(hash);
         let overflowed = self.index.insert(bucket, hash, tombstone.address);
-        ordered.insert(&epoch::pin(), &tombstone.key);
+        if let Some(ordered) = self.ordered(tombstone.object) {
+            ordered.insert(&epoch::pin(), &tombstone.key);
+        }
         self.index.unlock_changed(bucket);
         if overflowed {
             self.index.grow();

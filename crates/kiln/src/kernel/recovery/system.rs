@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::error::Result;
 use crate::kernel::losses::{LOSSES_OBJECT, Losses, decode_loss};
+use crate::kernel::named_snapshot::{self, NamedSnapshot, SNAPSHOTS_OBJECT};
 use crate::kernel::object::{ObjectKind, Objects};
 use crate::kernel::session::{SESSIONS_OBJECT, decode_serial};
 use crate::objects::{self, CATALOG_OBJECT, Entry};
@@ -19,10 +20,15 @@ pub(crate) enum SystemRecord {
     Entry(Entry),
     Serial(u64),
     Loss(u64, u64),
+    Snapshot(NamedSnapshot),
+    /// The snapshot with the key for its name was dropped.
+    SnapshotDropped,
 }
 
 /// What is wrong where the catalog gives one number to two objects.
 pub(crate) const NUMBER_TAKEN: &str = "the catalog gives an object the number of another one";
+/// What is wrong where a snapshot has a name that the superblock does not know of: it is older than the record.
+pub(crate) const NAME_UNEXPECTED: &str = "a snapshot has a name, and the superblock says that none has";
 
 impl SystemRecord {
     /// Takes such a record apart; `None` for any other record. `Err` says what is wrong with it.
@@ -40,9 +46,19 @@ impl SystemRecord {
                 decode_loss(record.key, record.value).map(|(first, last)| SystemRecord::Loss(first, last)),
                 "the record of a loss does not name versions",
             ),
+            SNAPSHOTS_OBJECT if record.shape.kind == Kind::Tombstone => {
+                return Ok(Some(SystemRecord::SnapshotDropped));
+            }
+            SNAPSHOTS_OBJECT => (
+                // The version was closed before it got a name.
+                named_snapshot::decode(record.key, record.value)
+                    .filter(|snapshot| snapshot.version < record.version)
+                    .map(SystemRecord::Snapshot),
+                "the record of a snapshot does not say which version it is of",
+            ),
             _ => return Ok(None),
         };
-        // None of them is ever deleted.
+        // None of the others is ever deleted.
         decoded.filter(|_| record.shape.kind == Kind::Put).map(Some).ok_or(what)
     }
 }
@@ -55,6 +71,8 @@ pub(super) struct Told<'a> {
     /// Serial numbers.
     pub(super) sessions: BTreeMap<Vec<u8>, u64>,
     pub(super) losses: Losses,
+    /// Those that have a name, by it.
+    pub(super) snapshots: BTreeMap<Vec<u8>, NamedSnapshot>,
     /// The catalog's entries in the whole log, once they had to be looked for.
     later_entries: Option<BTreeMap<u32, (String, ObjectKind)>>,
 }
@@ -66,8 +84,9 @@ impl<'a> Told<'a> {
         superblock: &'a Superblock,
         objects: &'a Objects,
         (sessions, losses): (BTreeMap<Vec<u8>, u64>, Losses),
+        snapshots: BTreeMap<Vec<u8>, NamedSnapshot>,
     ) -> Told<'a> {
-        Told { segments, superblock, objects, sessions, losses, later_entries: None }
+        Told { segments, superblock, objects, sessions, losses, snapshots, later_entries: None }
     }
 
     /// Sees to it that everything is known which must be before the record is applied.
@@ -101,6 +120,13 @@ impl<'a> Told<'a> {
                 None => drop(self.sessions.insert(record.key.to_vec(), serial)),
             },
             Some(SystemRecord::Loss(first, last)) => self.losses.add_recorded(first, last),
+            Some(SystemRecord::Snapshot(_)) if !self.superblock.has_snapshots => {
+                return Err(self.segments.corrupted(address, NAME_UNEXPECTED));
+            }
+            Some(SystemRecord::Snapshot(snapshot)) => {
+                self.snapshots.insert(record.key.to_vec(), snapshot);
+            }
+            Some(SystemRecord::SnapshotDropped) => drop(self.snapshots.remove(record.key)),
         }
         Ok(())
     }

@@ -220,6 +220,52 @@ fn c4_c7_c8_several_threads_recover_what_one_does_and_what_the_records_say() {
     assert!(waited == 0 || lost > 0, "no record was lost");
 }
 
+/// Keys that are deleted keep their tombstones while a snapshot has a name, and lose them when none has.
+#[test]
+fn c4_several_threads_recover_the_same_for_snapshots_that_have_names() {
+    for seed in 0..SEEDS / 4 {
+        let (disk, mut random) = (SimulatedDevice::new(seed), Random(seed));
+        let db = open(&disk, Division::default()).unwrap();
+        (0..20).for_each(|_| work(&db, &mut random).unwrap());
+        db.create_snapshot("held").unwrap();
+        let (map, table) = (db.map("map").unwrap(), db.table("table").unwrap());
+        let rows_of = |snapshot: &crate::Snapshot<'_>| {
+            let rows: BTreeSet<_> = snapshot.range::<&[u8]>(&table, ..).map(Result::unwrap).collect();
+            let pairs: BTreeSet<_> = snapshot.iter(&map).map(Result::unwrap).collect();
+            (rows, pairs)
+        };
+        let expected = rows_of(&db.open_snapshot("held").unwrap());
+        (0..30).for_each(|_| work(&db, &mut random).unwrap());
+        if seed % 2 == 0 {
+            db.checkpoint().unwrap();
+            (0..10).for_each(|_| work(&db, &mut random).unwrap());
+        }
+        if seed % 3 == 0 {
+            db.drop_snapshot("held").unwrap();
+        }
+        disk.crash_after(disk.steps());
+        drop((map, table, db));
+        let disk = disk.after_crash_seeded(seed);
+        let alone = state(&open(&disk.after_crash_seeded(seed), Division::default()).unwrap());
+        let (entries, _) = one_by_one(&disk);
+        for workers in [1, 2, 3, 7] {
+            let db = open(&disk.after_crash_seeded(seed), divided(workers)).unwrap();
+            assert_eq!(state(&db), alone, "seed {seed}, {workers} workers");
+            assert!(db.check().unwrap().is_clean(), "seed {seed}, {workers} workers");
+            let (map, table) = (db.map("map").unwrap(), db.table("table").unwrap());
+            if seed % 3 == 0 {
+                assert_eq!(entries_of(&db), entries, "seed {seed}: tombstones that nobody needs are left");
+                continue;
+            }
+            assert!(entries_of(&db).len() > entries.len(), "seed {seed}: no tombstone was kept");
+            let held = db.open_snapshot("held").unwrap();
+            let rows: BTreeSet<_> = held.range::<&[u8]>(&table, ..).map(Result::unwrap).collect();
+            let pairs: BTreeSet<_> = held.iter(&map).map(Result::unwrap).collect();
+            assert!((rows, pairs) == expected, "seed {seed}, {workers} workers: the snapshot has changed");
+        }
+    }
+}
+
 #[test]
 fn c9_damage_is_found_at_the_same_place_by_several_threads_as_by_one() {
     let mut found = 0;

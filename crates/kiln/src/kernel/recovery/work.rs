@@ -117,7 +117,7 @@ pub(super) struct Work<'a> {
     pub(super) pieces: Vec<RwLock<Piece>>,
     /// What each part has counted.
     pub(super) counts: Vec<Mutex<Liveness>>,
-    /// For each part the durable deletions of keys that may have settled; nothing where nothing has settled.
+    /// For each part the durable deletions of keys that may have settled, or that a snapshot may see; nothing where there is neither.
     deleted: Option<Vec<Mutex<Deleted>>>,
     /// The next piece or part that nobody works on yet.
     next: AtomicUsize,
@@ -157,7 +157,7 @@ impl<'a> Work<'a> {
         work
     }
 
-    /// The tombstones of keys that are deleted now, and may have settled.
+    /// The tombstones of keys that are deleted now, and may have settled, or that a snapshot may see.
     pub(super) fn take_deleted(&self) -> Option<Vec<Tombstone>> {
         let mut tombstones = Vec::new();
         for part in self.deleted.as_ref()? {
@@ -376,7 +376,9 @@ impl<'a> Applier<'a> {
                 }
                 match &mut self.deleted {
                     // What follows it looks like a new key; if nothing does it must be in the index in the end.
-                    Some(deleted) if object.keys.ordered().is_some() => {
+                    Some(deleted)
+                        if self.work.superblock.has_snapshots || object.keys.ordered().is_some() =>
+                    {
                         deleted.entry(change.object).or_default().insert(key.to_vec(), change.address);
                     }
                     // It does not enter the index; what follows it looks like a new key.

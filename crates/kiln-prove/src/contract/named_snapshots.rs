@@ -1,0 +1,499 @@
+//! C1, C4, C5: a snapshot that has a name shows exactly what it did, whatever is written, moved and dropped, and however often the
+//! database ends and begins; and when it is dropped, what only it has held is free.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use kiln::device::{Device, Keep, SimulatedDevice};
+use kiln::{ErrorKind, Kiln, Map, Options, Snapshot, Table, check_on};
+
+use crate::crash::reopen;
+use crate::support::{Random, copy_of, manual};
+use crate::testing::{PATIENCE, at_test, background, budget, seed, watched};
+
+type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn objects(db: &Kiln) -> (Table, Map) {
+    (db.table("table").unwrap(), db.map("map").unwrap())
+}
+
+/// The snapshot shows these rows, in a table and a map, in every way in which it can be asked.
+#[track_caller]
+fn assert_shows(snapshot: &Snapshot<'_>, (table, map): &(Table, Map), rows: &Rows, name: &str) {
+    let forwards: Rows = snapshot.range::<&[u8]>(table, ..).map(Result::unwrap).collect();
+    assert!(forwards == *rows, "{name}: {} rows, and should be {}", forwards.len(), rows.len());
+    let mut backwards: Vec<_> = snapshot.range::<&[u8]>(table, ..).reverse().map(Result::unwrap).collect();
+    backwards.reverse();
+    assert!(backwards == forwards.into_iter().collect::<Vec<_>>(), "{name}: backwards");
+    let pairs: Rows = snapshot.iter(map).map(Result::unwrap).collect();
+    assert!(pairs == *rows, "{name}: the map has {} pairs, and should have {}", pairs.len(), rows.len());
+    for key in 0..KEYS {
+        let (expected, key) = (rows.get(&key_of(key)), key_of(key));
+        assert_eq!(snapshot.get(table, &key).unwrap().as_ref(), expected, "{name}");
+        assert_eq!(snapshot.get(map, &key).unwrap().as_ref(), expected, "{name}");
+    }
+}
+
+const KEYS: usize = 40;
+
+fn key_of(number: usize) -> Vec<u8> {
+    format!("key {number:03}").into_bytes()
+}
+
+/// A database, and what must be in it.
+struct World {
+    disk: SimulatedDevice,
+    options: Options,
+    random: Random,
+    rows: Rows,
+    named: BTreeMap<String, Rows>,
+}
+
+impl World {
+    fn new(seed: u64) -> World {
+        let mut random = Random::new(seed);
+        let amplification = *random.pick(&[1.1, 2.0, f64::INFINITY]);
+        let checkpoints = *random.pick(&[0, 24 << 10, 200 << 10]);
+        let options = manual()
+            .segment_bytes(16 << 10)
+            .space_amplification(amplification)
+            .checkpoint_log_bytes(checkpoints);
+        World { disk: SimulatedDevice::new(seed), options, random, rows: Rows::new(), named: BTreeMap::new() }
+    }
+
+    fn open(&self) -> Kiln {
+        self.options.open_on(Arc::new(self.disk.clone())).unwrap()
+    }
+
+    /// The same change to both objects, so that they are equal in every consistent state.
+    fn write(&mut self, db: &Kiln, count: usize) {
+        let (table, map) = objects(db);
+        for _ in 0..count {
+            let key = key_of(self.random.below(KEYS));
+            let length = self.random.below(600);
+            let value = self.random.bytes(length);
+            if self.random.one_in(3) {
+                let delete = db.transact(|tx| tx.delete(&table, &key).and_then(|_| tx.delete(&map, &key)));
+                delete.unwrap().forget();
+                self.rows.remove(&key);
+            } else {
+                let put =
+                    db.transact(|tx| tx.put(&table, &key, &value).and_then(|()| tx.put(&map, &key, &value)));
+                put.unwrap().forget();
+                self.rows.insert(key, value);
+            }
+        }
+    }
+
+    fn name(&mut self, db: &Kiln) {
+        let name = format!("snapshot {}", self.random.below(5));
+        match (self.named.contains_key(&name), self.random.one_in(2)) {
+            (false, _) => {
+                assert_eq!(db.create_snapshot(&name).unwrap().name, name);
+                self.named.insert(name, self.rows.clone());
+            }
+            (true, true) => {
+                db.drop_snapshot(&name).unwrap();
+                self.named.remove(&name);
+            }
+            (true, false) => assert_eq!(db.create_snapshot(&name).unwrap_err().kind(), ErrorKind::Input),
+        }
+    }
+
+    #[track_caller]
+    fn assert_all(&self, db: &Kiln) {
+        let names: Vec<_> = db.snapshots().into_iter().map(|info| info.name).collect();
+        assert!(names.iter().eq(self.named.keys()), "{names:?}");
+        let objects = objects(db);
+        for (name, rows) in &self.named {
+            assert_shows(&db.open_snapshot(name).unwrap(), &objects, rows, name);
+        }
+        assert_shows(&db.snapshot().unwrap(), &objects, &self.rows, "the newest");
+    }
+
+    /// The database ends, in order or not, and begins again; at times without its checkpoint.
+    fn begin_again(&mut self, db: Kiln) -> Kiln {
+        db.persist().unwrap();
+        if self.random.one_in(2) {
+            db.close().unwrap();
+            drop(db);
+        } else {
+            self.disk.crash_after(self.disk.steps());
+            drop(db);
+            self.disk = self.disk.after_crash(&mut |_| Keep::Lost);
+        }
+        if self.random.one_in(3) {
+            damage_checkpoints(&self.disk);
+        }
+        let db = self.open();
+        self.assert_all(&db);
+        let check = db.check().unwrap();
+        assert!(check.is_clean() || db.recovery_report().checkpoint_damage.is_some(), "{check}");
+        db
+    }
+}
+
+fn damage_checkpoints(disk: &SimulatedDevice) {
+    for name in disk.list().unwrap().iter().filter(|name| name.starts_with("checkpoint-")) {
+        let mut bytes = disk.bytes(name);
+        bytes[16] ^= 1;
+        disk.set_bytes(name, bytes);
+    }
+}
+
+#[test]
+fn c4_named_snapshots_show_what_they_did_whatever_is_moved_dropped_and_opened_again() {
+    watched("c4_named_snapshots_show_what_they_did", PATIENCE, |replay| {
+        for seed in seed()..seed() + budget(24) {
+            at_test(replay, "c4_named_snapshots_show_what_they_did", seed);
+            let mut world = World::new(seed);
+            let mut db = world.open();
+            for _ in 0..60 {
+                match world.random.below(16) {
+                    0..=5 => {
+                        let count = world.random.below(30);
+                        world.write(&db, count);
+                    }
+                    6..=8 => world.name(&db),
+                    9 | 10 => db.persist().unwrap(),
+                    11 => drop(db.checkpoint().unwrap()),
+                    12 | 13 => drop(db.settle().unwrap()),
+                    14 => world.assert_all(&db),
+                    _ => db = world.begin_again(db),
+                }
+            }
+            drop(world.begin_again(db));
+        }
+    });
+}
+
+/// Written, deleted, made since; and the names are what they were.
+#[test]
+fn c4_a_named_snapshot_shows_what_was_updated_deleted_and_not_yet_there() {
+    let disk = SimulatedDevice::new(seed());
+    let db = reopen(&disk).unwrap();
+    let (table, map) = objects(&db);
+    for name in ["updated", "deleted", "deleted and made again", "left alone"] {
+        db.put(&table, name, "old").unwrap().forget();
+        db.put(&map, name, "old").unwrap().forget();
+    }
+    let info = db.create_snapshot("monday").unwrap();
+    assert_eq!(db.snapshots(), [info.clone()]);
+    for name in ["deleted", "deleted and made again"] {
+        db.delete(&table, name).unwrap().forget();
+        db.delete(&map, name).unwrap().forget();
+    }
+    db.persist().unwrap();
+    for name in ["updated", "deleted and made again", "new"] {
+        db.put(&table, name, "new").unwrap().forget();
+        db.put(&map, name, "new").unwrap().forget();
+    }
+    db.persist().unwrap();
+    drop((table, map, db));
+    for _ in 0..3 {
+        let db = reopen(&disk).unwrap();
+        let (table, map) = objects(&db);
+        let monday = db.open_snapshot("monday").unwrap();
+        assert_eq!(monday.version(), info.version);
+        for name in ["updated", "deleted", "deleted and made again", "left alone"] {
+            assert_eq!(monday.get(&table, name).unwrap().as_deref(), Some(&b"old"[..]), "{name}");
+            assert_eq!(monday.get(&map, name).unwrap().as_deref(), Some(&b"old"[..]), "{name}");
+        }
+        assert_eq!(monday.get(&table, "new").unwrap(), None);
+        assert_eq!(monday.get(&map, "new").unwrap(), None);
+        assert_eq!(monday.range::<&[u8]>(&table, ..).count(), 4);
+        assert_eq!(db.get(&table, "deleted").unwrap(), None);
+        let listed = db.snapshots();
+        assert_eq!((listed.len(), &listed[0].name), (1, &info.name));
+        assert_eq!((listed[0].version, listed[0].created), (info.version, info.created));
+        assert!(listed[0].held_bytes > 0, "what was overwritten is held");
+        assert_eq!(db.statistics().named_snapshots, 1);
+        db.put(&table, "updated", "newer").unwrap().forget();
+        db.persist().unwrap();
+    }
+}
+
+/// How far a run came before the power failed.
+#[derive(Default)]
+struct Came {
+    made: [bool; 2],
+    asked_to_drop: bool,
+    dropped: bool,
+}
+
+/// What every snapshot of [`run`] shows, by its name.
+const SHOWN: [(&str, [Option<&str>; 4]); 2] =
+    [("one", [Some("a"), Some("a"), None, Some("a")]), ("two", [Some("b"), None, Some("b"), Some("a")])];
+const RUN_KEYS: [&str; 4] = ["updated", "deleted", "made", "left"];
+
+/// Gives two snapshots names, one of which it drops, and writes, settles and sweeps around it.
+fn run(disk: &SimulatedDevice, came: &mut Came) -> kiln::Result<()> {
+    let db =
+        manual().segment_bytes(16 << 10).checkpoint_log_bytes(8 << 10).open_on(Arc::new(disk.clone()))?;
+    let (table, map) = (db.table("table")?, db.map("map")?);
+    let put = |key: &str, value: &str| {
+        db.transact(|tx| tx.put(&table, key, value).and_then(|()| tx.put(&map, key, value)))
+            .map(|commit| commit.forget())
+    };
+    let delete = |key: &str| {
+        db.transact(|tx| tx.delete(&table, key).and_then(|_| tx.delete(&map, key))).map(|commit| {
+            commit.forget();
+        })
+    };
+    ["updated", "deleted", "left"].iter().try_for_each(|key| put(key, "a"))?;
+    db.create_snapshot("one")?;
+    came.made[0] = true;
+    put("updated", "b")?;
+    delete("deleted")?;
+    put("made", "b")?;
+    db.create_snapshot("two")?;
+    came.made[1] = true;
+    put("updated", "c")?;
+    put("deleted", "c")?;
+    delete("made")?;
+    db.persist()?;
+    came.asked_to_drop = true;
+    db.drop_snapshot("one")?;
+    came.dropped = true;
+    // If the name came back, what settles now would be too new for it.
+    db.settle()?;
+    db.put(&map, "filler", vec![7; 8_000])?.forget();
+    db.persist()?;
+    db.persist()
+}
+
+fn assert_run(disk: &SimulatedDevice, came: &Came, context: &str) {
+    let db = reopen(disk).unwrap_or_else(|error| panic!("{context}: {error}"));
+    let (table, map) = objects(&db);
+    let is_there = |name| db.snapshots().iter().any(|info| info.name == name);
+    let [one, two] = [is_there("one"), is_there("two")];
+    assert!(one || !came.made[0] || came.asked_to_drop, "{context}: a snapshot is gone that was made");
+    assert!(two || !came.made[1], "{context}: a snapshot is gone that was made");
+    assert!(!one || !came.dropped, "{context}: a snapshot is there that was dropped");
+    for (name, shown) in SHOWN {
+        let Ok(snapshot) = db.open_snapshot(name) else { continue };
+        for (key, value) in RUN_KEYS.into_iter().zip(shown) {
+            let expected = value.map(|value| value.as_bytes().to_vec());
+            assert_eq!(snapshot.get(&table, key).unwrap(), expected, "{context}: {name}: {key}");
+            assert_eq!(snapshot.get(&map, key).unwrap(), expected, "{context}: {name}: {key}");
+        }
+        let rows = shown.iter().filter(|value| value.is_some()).count();
+        assert_eq!(snapshot.range::<&[u8]>(&table, ..).count(), rows, "{context}: {name}");
+    }
+}
+
+#[test]
+fn c5_a_named_snapshot_is_whole_or_not_there_after_a_crash_at_every_step_of_making_and_dropping_it() {
+    let disk = SimulatedDevice::new(seed());
+    run(&disk, &mut Came::default()).unwrap();
+    let steps = disk.steps();
+    assert!(steps > 60, "{steps} steps");
+    for step in 0..steps {
+        let (disk, mut came) = (SimulatedDevice::new(seed()), Came::default());
+        disk.crash_after(step);
+        // What comes last is closing, of which it is not told.
+        let _ = run(&disk, &mut came);
+        let lost = disk.after_crash(&mut |_| Keep::Lost);
+        let kept = disk.after_crash(&mut |_| Keep::Kept);
+        let some = disk.after_crash_seeded(step);
+        for (way, left) in [("lost", lost), ("kept", kept), ("some", some)] {
+            // Before there is a superblock there is no database.
+            if left.list().unwrap().iter().any(|name| name == "superblock") {
+                assert_run(&left, &came, &format!("step {step}, {way}"));
+            } else {
+                assert!(!came.made[0], "step {step}, {way}");
+            }
+        }
+    }
+}
+
+#[test]
+fn c9_names_are_refused_that_are_taken_unknown_empty_too_long_or_too_many() {
+    let disk = SimulatedDevice::new(seed());
+    let db = reopen(&disk).unwrap();
+    let kind = |outcome: kiln::Result<()>| outcome.unwrap_err().kind();
+    assert_eq!(kind(db.create_snapshot("").map(drop)), ErrorKind::Input);
+    assert_eq!(kind(db.create_snapshot(&"a".repeat(256)).map(drop)), ErrorKind::Input);
+    db.create_snapshot(&"a".repeat(255)).unwrap();
+    assert_eq!(kind(db.create_snapshot(&"a".repeat(255)).map(drop)), ErrorKind::Input);
+    assert_eq!(kind(db.open_snapshot("b").map(drop)), ErrorKind::NotFound);
+    assert_eq!(kind(db.drop_snapshot("b")), ErrorKind::NotFound);
+    (1..256).for_each(|number| drop(db.create_snapshot(&number.to_string()).unwrap()));
+    assert_eq!(kind(db.create_snapshot("b").map(drop)), ErrorKind::Limit);
+    db.drop_snapshot("77").unwrap();
+    assert_eq!(kind(db.drop_snapshot("77")), ErrorKind::NotFound);
+    db.create_snapshot("b").unwrap();
+    let names = |db: &Kiln| db.snapshots().into_iter().map(|info| info.name).collect::<Vec<_>>();
+    let before = names(&db);
+    db.close().unwrap();
+    assert_eq!(kind(db.create_snapshot("c").map(drop)), ErrorKind::Aborted);
+    assert_eq!(kind(db.drop_snapshot("b")), ErrorKind::Aborted);
+    drop(db);
+    assert_eq!(names(&reopen(&disk).unwrap()), before);
+}
+
+/// Overwrites and deletes so much that the log goes around its bound many times, were it not for a snapshot.
+fn churn(db: &Kiln, rounds: usize) {
+    let (table, map) = objects(db);
+    for round in 0..rounds {
+        for key in 0..KEYS {
+            if (key + round) % 5 == 0 {
+                db.delete(&table, key_of(key)).unwrap().forget();
+                db.delete(&map, key_of(key)).unwrap().forget();
+            } else {
+                db.put(&table, key_of(key), vec![round as u8; 500]).unwrap().forget();
+                db.put(&map, key_of(key), vec![round as u8; 500]).unwrap().forget();
+            }
+        }
+        db.persist().unwrap();
+    }
+}
+
+fn log_bytes(db: &Kiln) -> u64 {
+    let statistics = db.statistics();
+    statistics.log_tail - statistics.log_begin
+}
+
+#[test]
+fn c5_what_a_snapshot_held_is_free_once_it_is_dropped_also_after_a_restart() {
+    let disk = SimulatedDevice::new(seed());
+    let db = reopen(&disk).unwrap();
+    churn(&db, 4);
+    let usual = log_bytes(&db);
+    db.create_snapshot("held").unwrap();
+    churn(&db, 20);
+    let held = log_bytes(&db);
+    assert!(held > 3 * usual, "{held} bytes of log, {usual} before");
+    drop(db);
+    let db = reopen(&disk).unwrap();
+    churn(&db, 4);
+    assert!(log_bytes(&db) >= held, "a restart must not let go of it");
+    let told = db.snapshots()[0].held_bytes;
+    assert!((held / 2..2 * held).contains(&told), "{told} bytes are said to be held, of {held}");
+    assert_eq!(db.settle().unwrap(), 0, "nothing may settle that is newer");
+    db.drop_snapshot("held").unwrap();
+    churn(&db, 4);
+    assert!(log_bytes(&db) <= 2 * usual, "{} bytes of log, {usual} before", log_bytes(&db));
+    assert!(db.settle().unwrap() > 0);
+    let check = db.check().unwrap();
+    assert!(check.is_clean(), "{check}");
+}
+
+/// On a full disk it is a snapshot that has to go, and it can.
+#[test]
+fn c5_a_snapshot_can_be_dropped_on_a_full_disk_and_makes_room() {
+    let disk = SimulatedDevice::new(seed());
+    let db = reopen(&disk).unwrap();
+    let map = db.map("map").unwrap();
+    db.create_snapshot("held").unwrap();
+    disk.fail_after_bytes(1 << 20);
+    let full = (0..10_000_usize).find_map(|number| {
+        let put = db.put(&map, key_of(number % 10), vec![number as u8; 8_000]);
+        put.and_then(|commit| commit.safe()).err()
+    });
+    assert_eq!(full.unwrap().kind(), ErrorKind::NoSpace);
+    assert_eq!(db.create_snapshot("another").unwrap_err().kind(), ErrorKind::NoSpace);
+    assert_eq!(db.snapshots().len(), 1);
+    db.drop_snapshot("held").unwrap();
+    for number in 0..300_usize {
+        db.put(&map, key_of(number % 10), vec![number as u8; 8_000]).unwrap().safe().unwrap();
+    }
+}
+
+#[test]
+fn c4_a_backup_keeps_the_snapshots_that_have_names() {
+    let mut world = World::new(seed());
+    let db = world.open();
+    world.write(&db, 200);
+    assert!(db.persist().is_ok() && db.settle().unwrap() > 0);
+    for name in ["one", "two"] {
+        db.create_snapshot(name).unwrap();
+        world.named.insert(name.to_owned(), world.rows.clone());
+        world.write(&db, 200);
+    }
+    let target = SimulatedDevice::new(seed());
+    db.backup_on(Arc::new(target.clone()), |_| {}).unwrap();
+    let (rows, named) = (world.rows.clone(), world.named.clone());
+    // What becomes of them afterwards is no matter of the copy.
+    named.keys().for_each(|name| db.drop_snapshot(name).unwrap());
+    assert!(db.settle().unwrap() > 0);
+    let report = check_on(Arc::new(copy_of(&target))).unwrap();
+    assert!(report.is_clean(), "{report}");
+    let copy = World { disk: target, rows, named, ..World::new(seed()) };
+    copy.assert_all(&copy.open());
+}
+
+/// The superblock says in both slots that there may be names, before there is one.
+#[test]
+fn c9_damage_to_a_slot_of_the_superblock_does_not_make_a_snapshot_forget() {
+    for slot in 0..2 {
+        let disk = SimulatedDevice::new(seed());
+        let db = reopen(&disk).unwrap();
+        let (table, _) = objects(&db);
+        db.put(&table, "key", "old").unwrap().forget();
+        db.create_snapshot("held").unwrap();
+        db.delete(&table, "key").unwrap().safe().unwrap();
+        disk.crash_after(disk.steps());
+        drop((table, db));
+        let left = disk.after_crash(&mut |_| Keep::Lost);
+        left.zero("superblock", slot * 4096, 512);
+        let db = reopen(&left).unwrap();
+        let held = db.open_snapshot("held").unwrap();
+        let (table, _) = objects(&db);
+        assert_eq!(held.get(&table, "key").unwrap().as_deref(), Some(&b"old"[..]));
+    }
+}
+
+/// Several threads make, look at and drop snapshots while others write and the keeper sweeps, settles and compacts.
+#[test]
+fn c2_named_snapshots_are_cuts_while_others_write() {
+    watched("c2_named_snapshots_are_cuts", PATIENCE, |_| {
+        let disk = SimulatedDevice::new(seed());
+        let options = background().segment_bytes(16 << 10).settle_log_bytes(64 << 10);
+        let db = options.open_on(Arc::new(disk.clone())).unwrap();
+        let (table, map) = objects(&db);
+        let stop = AtomicBool::new(false);
+        let mut held = Vec::new();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                // A snapshot is read by going back through what was written since: with no end to that there would be none to this.
+                const WRITES: usize = 8_000;
+                let mut random = Random::new(seed());
+                for _ in 0..WRITES {
+                    if stop.load(Ordering::SeqCst) {
+                        break;
+                    }
+                    let key = key_of(random.below(KEYS));
+                    let (value, delete) = (random.bytes(200), random.one_in(3));
+                    let both = db.transact(|tx| match delete {
+                        true => tx.delete(&table, &key).and_then(|_| tx.delete(&map, &key)).map(drop),
+                        false => tx.put(&table, &key, &value).and_then(|()| tx.put(&map, &key, &value)),
+                    });
+                    both.unwrap().forget();
+                }
+            });
+            for round in 0..30_usize {
+                let name = format!("{}", round % 3);
+                if round >= 3 {
+                    db.drop_snapshot(&name).unwrap();
+                    held.remove(0);
+                }
+                db.create_snapshot(&name).unwrap();
+                let snapshot = db.open_snapshot(&name).unwrap();
+                let rows: Rows = snapshot.range::<&[u8]>(&table, ..).map(Result::unwrap).collect();
+                held.push((name, rows));
+                for (name, rows) in &held {
+                    assert_shows(&db.open_snapshot(name).unwrap(), &(table.clone(), map.clone()), rows, name);
+                }
+            }
+            stop.store(true, Ordering::SeqCst);
+        });
+        drop((table, map, db));
+        let db = options.open_on(Arc::new(disk)).unwrap();
+        for (name, rows) in &held {
+            assert_shows(&db.open_snapshot(name).unwrap(), &objects(&db), rows, name);
+        }
+    });
+}
