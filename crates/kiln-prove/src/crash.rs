@@ -79,7 +79,7 @@ impl Sweep {
         let (samples, exhaustive_units) = match workload {
             Name::Three => (42, 12),
             Name::Tiny => (8, 8),
-            Name::Small | Name::Large | Name::Lazy | Name::Skewed | Name::Settling => (20, 4),
+            Name::Small | Name::Large | Name::Lazy | Name::Skewed | Name::Settling | Name::Named => (20, 4),
             Name::Long => (6, 2),
         };
         let last_steps = (workload == Name::Long).then_some(2);
@@ -232,7 +232,7 @@ fn next_generation(
     random: &mut Random,
 ) -> Verdict {
     let mut history = history.clone();
-    history.cut_at(horizon);
+    history.cut_at(horizon, &db.snapshots());
     // What the oracle has committed to probe the database.
     history.newest = history.newest.max(db.version().number());
     drop(db);
@@ -301,6 +301,11 @@ mod tests {
     #[test]
     fn c4_ordered_while_the_log_is_compacted_at_every_step() {
         sweep("c4_ordered_while_the_log_is_compacted_at_every_step", Name::Skewed, 2_000);
+    }
+
+    #[test]
+    fn c4_snapshots_that_have_names_are_there_after_a_crash_at_every_step() {
+        sweep("c4_snapshots_that_have_names_are_there", Name::Named, 1_000);
     }
 
     #[test]

@@ -29,7 +29,7 @@ fn is_expected(error: &Error) -> bool {
 fn profile_of(workload: Name) -> Profile {
     let profile = workload.profile();
     match workload {
-        Name::Skewed | Name::Settling => Profile { operations: 40, ..profile },
+        Name::Skewed | Name::Settling | Name::Named => Profile { operations: 40, ..profile },
         _ => profile,
     }
 }
@@ -205,7 +205,9 @@ fn cases(seed: u64, workload: Name) -> impl Iterator<Item = Case> {
 pub(crate) fn prove(effort: &Effort, replay: &Replay, progress: &mut Progress) {
     let workloads = effort
         .workload
-        .map_or(vec![Name::Small, Name::Large, Name::Skewed, Name::Settling], |workload| vec![workload]);
+        .map_or(vec![Name::Small, Name::Large, Name::Skewed, Name::Settling, Name::Named], |workload| {
+            vec![workload]
+        });
     for seed in effort.seed.. {
         for &workload in &workloads {
             replay.at(&format!("faults --workload {} --seed {seed}", workload.as_str()));
@@ -236,7 +238,7 @@ fn go_on(disk: &SimulatedDevice, history: &mut History, profile: Profile, seed: 
     let db = reopen(disk).unwrap_or_else(|error| panic!("{context}: reopening: {:?}: {error}", error.kind()));
     let horizon = db.recovery_report().horizon.number();
     assert!(horizon >= history.durable, "{context}: reopening lost version {}", history.durable);
-    history.cut_at(horizon);
+    history.cut_at(horizon, &db.snapshots());
     assert!(read_all(&db, history).unwrap() == history.latest, "{context}: reopening changed the contents");
     play_on(disk, &db, history, Profile { operations: 12, ..profile }, seed + 1);
     disk.crash_after(disk.steps());

@@ -7,6 +7,7 @@ use kiln::{Kiln, Level, Progress, Version};
 
 use crate::workload::bank::{Objects, at_place, invariants, wrong_key_count};
 use crate::workload::history::{History, Place, State};
+use crate::workload::names::check_named;
 use crate::workload::{SESSIONS, compare_snapshot, difference};
 
 /// The map to which the oracle writes.
@@ -34,6 +35,7 @@ pub(crate) fn check_recovered(db: &Kiln, history: &History) -> Verdict {
     );
     let state = check_contents(db, history, horizon)?;
     invariants(&state).map_err(|what| format!("C1: {what}"))?;
+    check_named(db, history)?;
     check_report(db, history, horizon)?;
     check_sessions(db, history, horizon)?;
     check_receipts(db, history, horizon)?;

@@ -44,6 +44,18 @@ pub(crate) struct Committed {
     pub(crate) session: Option<(usize, u64)>,
 }
 
+/// A snapshot that has a name, or may have one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Named {
+    pub(crate) name: &'static str,
+    /// It shows so many commits, the first.
+    pub(crate) commits: usize,
+    /// That it was made has been told.
+    pub(crate) is_made: bool,
+    /// It may have been dropped.
+    pub(crate) is_going: bool,
+}
+
 /// Everything that was committed, and what was said about its durability.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
@@ -58,6 +70,8 @@ pub(crate) struct History {
     pub(crate) lost: BTreeSet<u64>,
     /// The newest version that any commit, lost ones included, was told.
     pub(crate) newest: u64,
+    /// Those that were not dropped for certain.
+    pub(crate) named: Vec<Named>,
 }
 
 impl History {
@@ -103,12 +117,16 @@ impl History {
 
     /// The state that all commits up to `version` make.
     pub(crate) fn state_at(&self, version: u64) -> State {
-        let commits = self.up_to(version);
-        if commits.len() == self.commits.len() {
+        self.state_after(self.up_to(version).len())
+    }
+
+    /// The state that so many commits make, the first.
+    pub(crate) fn state_after(&self, commits: usize) -> State {
+        if commits == self.commits.len() {
             return self.latest.clone();
         }
         let mut state = State::new();
-        commits.iter().for_each(|commit| apply(&mut state, &commit.writes));
+        self.commits[..commits].iter().for_each(|commit| apply(&mut state, &commit.writes));
         state
     }
 
@@ -129,8 +147,12 @@ impl History {
         &self.keys
     }
 
-    /// Forgets what a crash took: everything after `horizon`.
-    pub(crate) fn cut_at(&mut self, horizon: u64) {
+    /// Forgets what a crash took: everything after `horizon`. These snapshots have names now.
+    pub(crate) fn cut_at(&mut self, horizon: u64, snapshots: &[kiln::SnapshotInfo]) {
+        self.named.retain(|named| snapshots.iter().any(|info| info.name == named.name));
+        for named in &mut self.named {
+            (named.is_made, named.is_going) = (true, false);
+        }
         let kept = self.up_to(horizon).len();
         self.latest = self.state_at(horizon);
         self.lost.extend(self.commits.drain(kept..).map(|commit| commit.version));

@@ -8,6 +8,7 @@
 pub(crate) mod bank;
 mod deeds;
 pub(crate) mod history;
+pub(crate) mod names;
 mod singles;
 
 use std::sync::Arc;
@@ -57,6 +58,8 @@ pub(crate) struct Profile {
     pub(crate) checkpoint_log_bytes: u64,
     /// One operation in so many settles the tables; 0: none.
     pub(crate) settle_one_in: usize,
+    /// One operation in so many gives a snapshot a name, takes it from one, or looks at one; 0: none.
+    pub(crate) name_one_in: usize,
 }
 
 /// The engine's default.
@@ -80,6 +83,7 @@ pub(crate) const THREE: Profile = Profile {
     space_amplification: USUAL_AMPLIFICATION,
     checkpoint_log_bytes: 0,
     settle_one_in: 0,
+    name_one_in: 0,
 };
 
 /// So little that every loss pattern of every step can be tried.
@@ -95,6 +99,7 @@ pub(crate) const TINY: Profile = Profile {
     space_amplification: USUAL_AMPLIFICATION,
     checkpoint_log_bytes: 16 << 10,
     settle_one_in: 0,
+    name_one_in: 0,
 };
 
 /// Small values: most hardenings write a single block.
@@ -110,6 +115,7 @@ pub(crate) const SMALL: Profile = Profile {
     space_amplification: USUAL_AMPLIFICATION,
     checkpoint_log_bytes: 24 << 10,
     settle_one_in: 0,
+    name_one_in: 0,
 };
 
 /// Values of all sizes, in many hardenings: the log goes over several segments and its beginning is dropped.
@@ -125,6 +131,7 @@ pub(crate) const LARGE: Profile = Profile {
     space_amplification: USUAL_AMPLIFICATION,
     checkpoint_log_bytes: 96 << 10,
     settle_one_in: 0,
+    name_one_in: 0,
 };
 
 /// Rare hardenings: each covers many transactions, and at times more than one segment.
@@ -140,6 +147,7 @@ pub(crate) const LAZY: Profile = Profile {
     space_amplification: USUAL_AMPLIFICATION,
     checkpoint_log_bytes: 256 << 10,
     settle_one_in: 0,
+    name_one_in: 0,
 };
 
 /// Small segments, and among the data much that is overwritten: what is not goes through compaction again and again.
@@ -155,6 +163,7 @@ pub(crate) const SKEWED: Profile = Profile {
     space_amplification: 1.1,
     checkpoint_log_bytes: 128 << 10,
     settle_one_in: 0,
+    name_one_in: 0,
 };
 
 /// Tables whose rows settle again and again, and are written and deleted again.
@@ -170,6 +179,23 @@ pub(crate) const SETTLING: Profile = Profile {
     space_amplification: USUAL_AMPLIFICATION,
     checkpoint_log_bytes: 48 << 10,
     settle_one_in: 8,
+    name_one_in: 0,
+};
+
+/// Snapshots that have names, and all that moves or drops what they need.
+pub(crate) const NAMED: Profile = Profile {
+    operations: 120,
+    safe_one_in: 6,
+    filler_max: 300,
+    long_one_in: 16,
+    ballast_one_in: 6,
+    cold_keys: 6,
+    filling: 0,
+    segment_bytes: SMALLEST_SEGMENTS,
+    space_amplification: 1.1,
+    checkpoint_log_bytes: 48 << 10,
+    settle_one_in: 12,
+    name_one_in: 6,
 };
 
 /// A log so long that several threads recover it, which takes more than 16 MiB. What stays keeps its beginning from being
@@ -187,6 +213,7 @@ pub(crate) const LONG: Profile = Profile {
     // With one there would be nothing left for several.
     checkpoint_log_bytes: 0,
     settle_one_in: 0,
+    name_one_in: 0,
 };
 
 /// The workloads, for the command line.
@@ -206,12 +233,14 @@ pub(crate) enum Name {
     Skewed,
     /// Tables that settle.
     Settling,
+    /// Snapshots that have names.
+    Named,
     /// A log that several threads recover.
     Long,
 }
 
 impl Name {
-    pub(crate) const ALL: [Name; 8] = [
+    pub(crate) const ALL: [Name; 9] = [
         Name::Three,
         Name::Tiny,
         Name::Small,
@@ -219,6 +248,7 @@ impl Name {
         Name::Lazy,
         Name::Skewed,
         Name::Settling,
+        Name::Named,
         Name::Long,
     ];
 
@@ -231,6 +261,7 @@ impl Name {
             Name::Lazy => "lazy",
             Name::Skewed => "skewed",
             Name::Settling => "settling",
+            Name::Named => "named",
             Name::Long => "long",
         }
     }
@@ -244,6 +275,7 @@ impl Name {
             Name::Lazy => LAZY,
             Name::Skewed => SKEWED,
             Name::Settling => SETTLING,
+            Name::Named => NAMED,
             Name::Long => LONG,
         }
     }
@@ -345,6 +377,9 @@ impl<'a> Shift<'a> {
         }
         if self.profile.settle_one_in > 0 && self.random.one_in(self.profile.settle_one_in) {
             return self.settle();
+        }
+        if self.profile.name_one_in > 0 && self.random.one_in(self.profile.name_one_in) {
+            return self.name_snapshot();
         }
         match self.random.below(100) {
             0..=49 => self.deed(),

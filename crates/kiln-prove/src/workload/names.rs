@@ -1,0 +1,74 @@
+//! Snapshots that have names: the workload's, and what the oracle asks of them.
+
+use kiln::{Kiln, Result};
+
+use super::{Shift, compare_snapshot};
+use crate::oracle::{Verdict, ensure};
+use crate::workload::bank::Objects;
+use crate::workload::history::{History, Named};
+
+/// The names that are given, and given again.
+const NAMES: [&str; 3] = ["one", "two", "three"];
+
+impl Shift<'_> {
+    /// Gives a snapshot a name, drops one, or looks at one.
+    pub(super) fn name_snapshot(&mut self) -> Result<()> {
+        let is_free = |name: &&&str| self.history.named.iter().all(|named| named.name != **name);
+        let free = NAMES.iter().find(is_free);
+        let there: Vec<usize> = (0..self.history.named.len())
+            .filter(|&place| self.history.named[place].is_made && !self.history.named[place].is_going)
+            .collect();
+        match (self.random.below(4), free) {
+            (0 | 1, Some(name)) => self.make_snapshot(name),
+            (_, _) if there.is_empty() => Ok(()),
+            (0, _) => {
+                let place = *self.random.pick(&there);
+                self.drop_snapshot(place)
+            }
+            _ => {
+                let named = &self.history.named[*self.random.pick(&there)];
+                let state = self.history.state_after(named.commits);
+                compare_snapshot(&self.db.open_snapshot(named.name)?, &self.objects, &state, true)
+            }
+        }
+    }
+
+    fn make_snapshot(&mut self, name: &'static str) -> Result<()> {
+        let commits = self.history.commits.len();
+        self.history.named.push(Named { name, commits, is_made: false, is_going: false });
+        let version = self.db.create_snapshot(name)?.version.number();
+        // What it shows is durable.
+        self.history.told_durable(version);
+        if let Some(named) = self.history.named.last_mut() {
+            named.is_made = true;
+        }
+        Ok(())
+    }
+
+    fn drop_snapshot(&mut self, place: usize) -> Result<()> {
+        self.history.named[place].is_going = true;
+        self.db.drop_snapshot(self.history.named[place].name)?;
+        self.history.named.remove(place);
+        Ok(())
+    }
+}
+
+/// C4, C5: the snapshots that have names are those that were given one, and each shows what it did.
+pub(crate) fn check_named(db: &Kiln, history: &History) -> Verdict {
+    let failed = |error| format!("C5: reading a snapshot that has a name: {error}");
+    let objects = Objects::open(db).map_err(failed)?;
+    let found = db.snapshots();
+    for named in history.named.iter().filter(|named| named.is_made && !named.is_going) {
+        let is_there = found.iter().any(|info| info.name == named.name);
+        ensure!(is_there, "C5: the snapshot {:?} is gone", named.name);
+    }
+    for info in found {
+        let Some(named) = history.named.iter().find(|named| named.name == info.name) else {
+            return Err(format!("C5: the snapshot {:?} was dropped, and is there", info.name));
+        };
+        let snapshot = db.open_snapshot(named.name).map_err(failed)?;
+        ensure!(snapshot.version() == info.version, "C4: {info:?} is opened at {}", snapshot.version());
+        compare_snapshot(&snapshot, &objects, &history.state_after(named.commits), true).map_err(failed)?;
+    }
+    Ok(())
+}
