@@ -94,6 +94,19 @@ Examples:
 
 A backup is a database: check it with kiln check, serve it where it is, or copy its directory to where it is wanted.")]
     Backup(Backup),
+    /// Snapshots that have names: the database as it was when one was made, until it is dropped
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  kiln snapshot create monday
+  kiln scan --object events --snapshot monday
+  kiln snapshot drop monday
+  redis-cli -p 6380 KILN SNAPSHOT CREATE monday       of a database that is being served
+
+As long as there is one, everything that is written since stays in the log."
+    )]
+    Snapshot(Snapshot),
     /// Print the log in readable form
     DumpLog(Dir),
 }
@@ -159,6 +172,14 @@ pub(crate) struct Object {
     pub(crate) object: String,
 }
 
+/// When an object is read.
+#[derive(Debug, Args)]
+pub(crate) struct At {
+    /// As it was when this snapshot was made (see kiln snapshot)
+    #[arg(long, value_name = "NAME")]
+    pub(crate) snapshot: Option<String>,
+}
+
 /// `kiln get`
 #[derive(Debug, Args)]
 pub(crate) struct Get {
@@ -166,6 +187,8 @@ pub(crate) struct Get {
     pub(crate) object: Object,
     /// The key
     pub(crate) key: OsString,
+    #[command(flatten)]
+    pub(crate) at: At,
     /// Write the value's bytes as they are, without a line end
     #[arg(long)]
     pub(crate) raw: bool,
@@ -200,6 +223,8 @@ pub(crate) struct Del {
 pub(crate) struct Scan {
     #[command(flatten)]
     pub(crate) object: Object,
+    #[command(flatten)]
+    pub(crate) at: At,
     /// Only keys that begin so
     #[arg(long, conflicts_with_all = ["from", "to"])]
     pub(crate) prefix: Option<OsString>,
@@ -240,6 +265,8 @@ pub(crate) struct Import {
 pub(crate) struct Export {
     #[command(flatten)]
     pub(crate) object: Object,
+    #[command(flatten)]
+    pub(crate) at: At,
     /// The file; standard output if absent. It must not exist
     pub(crate) file: Option<PathBuf>,
 }
@@ -253,4 +280,25 @@ pub(crate) struct Backup {
     /// The backup's directory, which is empty or not there
     #[arg(value_name = "DIRECTORY")]
     pub(crate) to: PathBuf,
+}
+
+/// `kiln snapshot`
+#[derive(Debug, Subcommand)]
+pub(crate) enum Snapshot {
+    /// Make one; returns when it is durable
+    Create(SnapshotName),
+    /// List them: name, version, when each was made, about how many bytes of the log it holds
+    List(Dir),
+    /// Drop one; returns when that is durable
+    Drop(SnapshotName),
+}
+
+/// A snapshot of a database.
+#[derive(Debug, Args)]
+pub(crate) struct SnapshotName {
+    /// Its name
+    pub(crate) name: String,
+    /// The database's directory
+    #[arg(default_value = DEFAULT_DIR)]
+    pub(crate) dir: PathBuf,
 }

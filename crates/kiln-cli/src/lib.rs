@@ -13,6 +13,7 @@ pub mod fuzzing;
 mod inspect;
 mod object;
 mod serve;
+mod snapshot;
 mod transfer;
 
 use std::process::ExitCode;
@@ -36,6 +37,7 @@ pub fn run() -> ExitCode {
         Command::Import(arguments) => transfer::import(&arguments),
         Command::Export(arguments) => transfer::export(&arguments),
         Command::Backup(arguments) => transfer::backup(&arguments),
+        Command::Snapshot(arguments) => snapshot::snapshot(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -10,6 +10,7 @@ use kiln::{Kiln, Map, ObjectKind, Options, Snapshot, Table};
 use crate::arguments::{Del, Get, Object, Put, Scan};
 use crate::escape::escape;
 use crate::failure::Failure;
+use crate::snapshot::open_at;
 
 /// An object that exists, of either kind.
 pub(crate) enum AnyObject {
@@ -62,10 +63,13 @@ fn find_object(db: &Kiln, name: &str) -> Result<Option<AnyObject>, Failure> {
 pub(crate) fn get(arguments: &Get) -> Result<(), Failure> {
     let db = open_database(&arguments.object.dir)?;
     let key = arguments.key.as_bytes();
-    let value = match open_object(&db, &arguments.object)? {
-        AnyObject::Map(map) => db.get(&map, key)?,
-        AnyObject::Table(table) => db.get(&table, key)?,
+    let object = open_object(&db, &arguments.object)?;
+    let snapshot = open_at(&db, &arguments.at)?;
+    let value = match &object {
+        AnyObject::Map(map) => snapshot.get(map, key)?,
+        AnyObject::Table(table) => snapshot.get(table, key)?,
     };
+    drop(snapshot);
     db.close()?;
     let value = value.ok_or_else(|| {
         Failure::Other(format!("'{}' has no key '{}'", arguments.object.object, escape(key)))
@@ -122,7 +126,7 @@ pub(crate) fn del(arguments: &Del) -> Result<(), Failure> {
 pub(crate) fn scan(arguments: &Scan) -> Result<(), Failure> {
     let db = open_database(&arguments.object.dir)?;
     let object = open_object(&db, &arguments.object)?;
-    let snapshot = db.snapshot()?;
+    let snapshot = open_at(&db, &arguments.at)?;
     let mut out = BufWriter::new(io::stdout().lock());
     let mut print = |key: &[u8], value: &[u8]| print_entry(&mut out, arguments, key, value);
     let limit = arguments.limit.unwrap_or(usize::MAX);

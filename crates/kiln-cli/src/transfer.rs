@@ -11,6 +11,7 @@ use crate::arguments::{Backup, Export, Import};
 use crate::entry::{Entry, Text};
 use crate::failure::Failure;
 use crate::object::{AnyObject, open_database, open_object, open_or_create_object};
+use crate::snapshot::open_at;
 
 /// How much one transaction of an import holds. Larger ones gain nothing: hardening is shared anyway.
 const BATCH_ENTRIES: usize = 512;
@@ -115,6 +116,7 @@ impl<R: BufRead> Lines<R> {
 pub(crate) fn export(arguments: &Export) -> Result<(), Failure> {
     let db = open_database(&arguments.object.dir)?;
     let object = open_object(&db, &arguments.object)?;
+    let snapshot = open_at(&db, &arguments.at)?;
     let mut out: Box<dyn Write> = match &arguments.file {
         None => Box::new(BufWriter::new(io::stdout().lock())),
         Some(path) => {
@@ -123,7 +125,6 @@ pub(crate) fn export(arguments: &Export) -> Result<(), Failure> {
             Box::new(BufWriter::new(file))
         }
     };
-    let snapshot = db.snapshot()?;
     let progress = match &object {
         AnyObject::Map(map) => progress(Some(map.len()), Unit::Keys),
         AnyObject::Table(table) => progress(Some(table.len()), Unit::Keys),

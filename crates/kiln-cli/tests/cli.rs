@@ -156,6 +156,27 @@ fn a_backup_is_a_database_and_never_replaces_anything() {
 }
 
 #[test]
+fn a_snapshot_that_has_a_name_is_read_as_it_was_until_it_is_dropped() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["put", "--object", "events", "--table", "one", "old"]);
+    sandbox.ok(&["snapshot", "create", "monday"]);
+    assert!(sandbox.fails(1, &["snapshot", "create", "monday"]).contains("already"));
+    sandbox.ok(&["put", "--object", "events", "one", "new"]);
+    sandbox.ok(&["put", "--object", "events", "two", "new"]);
+    let at = ["--object", "events", "--snapshot", "monday"];
+    assert_eq!(sandbox.ok(&[&["get"], &at[..], &["one"]].concat()), "old\n");
+    assert_eq!(sandbox.ok(&[&["scan"], &at[..]].concat()), "one\told\n");
+    assert_eq!(sandbox.ok(&[&["export"], &at[..]].concat()).lines().count(), 1);
+    assert_eq!(sandbox.ok(&["scan", "--object", "events"]), "one\tnew\ntwo\tnew\n");
+    let listed = sandbox.ok(&["snapshot", "list"]);
+    assert!(listed.starts_with("monday\t") && listed.contains("holds about"), "{listed}");
+    sandbox.ok(&["snapshot", "drop", "monday"]);
+    assert_eq!(sandbox.ok(&["snapshot", "list"]), "");
+    assert!(sandbox.fails(1, &["snapshot", "drop", "monday"]).contains("there is no snapshot"));
+    assert!(sandbox.fails(1, &[&["get"], &at[..], &["one"]].concat()).contains("there is no snapshot"));
+}
+
+#[test]
 fn a_line_that_cannot_be_imported_is_named() {
     let sandbox = Sandbox::new();
     for (lines, error) in [

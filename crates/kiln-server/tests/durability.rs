@@ -328,6 +328,35 @@ fn a_backup_is_made_where_the_server_keeps_them_and_nowhere_else() {
 }
 
 #[test]
+fn c5_snapshots_get_names_are_listed_and_dropped_and_survive_the_server() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = lazy_server(directory.path(), Durability::Fast);
+    let mut client = server.client();
+    client.expect("SET k before", "OK");
+    let version = integer(&client.run("KILN RECEIPT"));
+    let shown = integer(&client.run("KILN SNAPSHOT CREATE monday"));
+    assert!(shown >= version && integer(&client.run("KILN HORIZON")) >= shown);
+    client.expect("SET k after", "OK");
+    let listed = client.run("KILN SNAPSHOT LIST");
+    assert!(listed.contains("monday") && listed.contains(&shown.to_string()), "{listed}");
+    assert!(client.run("KILN SNAPSHOT CREATE monday").contains("already"));
+    assert!(client.run("KILN SNAPSHOT DROP tuesday").contains("there is no snapshot"));
+    for wrong in ["KILN SNAPSHOT", "KILN SNAPSHOT CREATE", "KILN SNAPSHOT LIST all", "KILN SNAPSHOT DROP a b"]
+    {
+        assert!(client.run(wrong).contains("ERR"), "{wrong}");
+    }
+    drop((client, server));
+    let db = Kiln::open(directory.path()).unwrap();
+    let monday = db.open_snapshot("monday").unwrap();
+    let strings = db.map("strings").unwrap();
+    assert_eq!(monday.get(&strings, "k").unwrap().as_deref(), Some(&b"before"[..]));
+    drop((monday, strings, db));
+    let server = lazy_server(directory.path(), Durability::Fast);
+    server.client().expect("KILN SNAPSHOT DROP monday", "OK");
+    assert!(!server.client().run("KILN SNAPSHOT LIST").contains("monday"));
+}
+
+#[test]
 fn a_server_without_a_directory_for_backups_makes_none() {
     let directory = tempfile::tempdir().unwrap();
     let server = lazy_server(directory.path(), Durability::Safe);

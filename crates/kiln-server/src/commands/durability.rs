@@ -1,6 +1,6 @@
 //! `KILN`, `WAIT` and `WAITAOF`: durability as something that a client chooses, sees and waits for.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use kiln::{Level, Progress, Version};
 
@@ -27,6 +27,10 @@ const HELP: &[&str] = &[
     "    Return the serial number of this session's last write.",
     "SESSION <id>",
     "    Name this connection's session and return its recovered serial number: that many of its writes survived.",
+    "SNAPSHOT CREATE|DROP <name>",
+    "    Make a snapshot with a name, which stays until it is dropped, and return its version; or drop it.",
+    "SNAPSHOT LIST",
+    "    Return name, version, when it was made (Unix time in seconds) and the bytes of log held of each snapshot.",
     "WAIT <version> <timeout-ms>",
     "    Return 1 when the version is durable, 0 when the time is over (0: no limit).",
     "Errors: LOST (not durable, never will be: reopen), NOSPACE (free space and retry), LIMIT (make it smaller),",
@@ -146,6 +150,7 @@ pub(crate) fn kiln(context: &mut Context<'_>, args: Arguments<'_>) -> Result<Opt
             arity(3, "kiln|session")?;
             session(context, args.at(2))?;
         }
+        b"SNAPSHOT" => snapshot(context, args)?,
         b"WAIT" => {
             arity(4, "kiln|wait")?;
             return wait_version(context, args).map(Some);
@@ -173,6 +178,42 @@ fn backup(context: &mut Context<'_>, name: &[u8]) -> Result<(), Failure> {
     let directory = backups.join(name);
     let backup = context.shared.with_engine(true, || context.shared.db.backup(directory, |_| {}))?;
     reply_version(context.reply, backup.horizon);
+    Ok(())
+}
+
+/// `KILN SNAPSHOT CREATE name`, `LIST`, and `DROP name`. The reply comes when it is durable.
+fn snapshot(context: &mut Context<'_>, args: Arguments<'_>) -> Result<(), Failure> {
+    let (shared, action) = (context.shared, args.get(2).unwrap_or_default());
+    let name = || {
+        let name = args.get(3).filter(|_| args.len() == 4).ok_or(wrong_arity("kiln|snapshot"))?;
+        std::str::from_utf8(name).map_err(|_| Failure::text("ERR a snapshot's name is UTF-8"))
+    };
+    match action.to_ascii_uppercase().as_slice() {
+        b"CREATE" => {
+            let name = name()?;
+            let info = shared.with_engine(true, || shared.db.create_snapshot(name))?;
+            reply_version(context.reply, info.version);
+        }
+        b"DROP" => {
+            let name = name()?;
+            shared.with_engine(true, || shared.db.drop_snapshot(name))?;
+            context.reply.ok();
+        }
+        b"LIST" if args.len() == 3 => {
+            let snapshots = shared.db.snapshots();
+            context.reply.array(snapshots.len());
+            for info in snapshots {
+                let since = info.created.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+                context.reply.array(4);
+                context.reply.bulk(info.name.as_bytes());
+                reply_version(context.reply, info.version);
+                context.reply.integer(serial_number(since.as_secs()));
+                context.reply.integer(serial_number(info.held_bytes));
+            }
+        }
+        b"LIST" => return Err(wrong_arity("kiln|snapshot")),
+        _ => return Err(unknown_subcommand("KILN SNAPSHOT", action)),
+    }
     Ok(())
 }
 
