@@ -76,9 +76,10 @@ One line for each key: key, tab, value, both escaped (\\xHH) unless --raw is giv
 Examples:
   kiln import --object notes notes.jsonl
   zcat dump.jsonl.gz | kiln import --object events --table
+  kiln import --object events --bulk sorted.jsonl        makes a new table of rows in ascending order of their keys, all or none
 
 Bytes that are not UTF-8 are written as {\"base64\": \"...\"} in place of a string. Keys that exist are replaced.
-Everything is durable when the command ends; if it fails, the lines before the one it names may be in.")]
+Everything is durable when the command ends; if it fails, the lines before the one it names may be in, and with --bulk none is.")]
     Import(Import),
     /// Write an object as JSON lines {"key": ..., "value": ...}
     #[command(after_help = "\
@@ -258,6 +259,12 @@ pub(crate) struct Import {
     /// If the object is new, make it a table (ordered) and not a map
     #[arg(long)]
     pub(crate) table: bool,
+    /// Make a new table at once of lines in ascending order of their keys' bytes
+    #[arg(long)]
+    pub(crate) bulk: bool,
+    /// With --bulk: put the lines in order first, in memory; of a key that comes twice the last one counts
+    #[arg(long, requires = "bulk")]
+    pub(crate) sort: bool,
 }
 
 /// `kiln export`

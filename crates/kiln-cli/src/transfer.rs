@@ -30,10 +30,13 @@ pub(crate) fn import(arguments: &Import) -> Result<(), Failure> {
         }
     };
     let db = Kiln::open(&arguments.object.dir)?;
-    let object = open_or_create_object(&db, &arguments.object, arguments.table)?;
     let progress = progress(bytes, Unit::Bytes);
     let mut lines = Lines::new(BufReader::new(progress.wrap_read(input)));
-    let result = import_lines(&db, &object, &mut lines);
+    let result = match arguments.bulk {
+        true => import_in_bulk(&db, arguments, lines),
+        false => open_or_create_object(&db, &arguments.object, arguments.table)
+            .and_then(|object| import_lines(&db, &object, &mut lines)),
+    };
     progress.finish_and_clear();
     // Also after a line that could not be read: what the message says is in must be durable.
     db.persist()?;
@@ -67,6 +70,30 @@ fn import_lines(db: &Kiln, object: &AnyObject, lines: &mut Lines<impl BufRead>) 
         commit.forget();
         count += batch.len() as u64;
     }
+}
+
+/// Makes a new table of all lines, or of none.
+fn import_in_bulk(db: &Kiln, arguments: &Import, mut lines: Lines<impl BufRead>) -> Result<u64, Failure> {
+    let name = &arguments.object.object;
+    let loaded = match arguments.sort {
+        false => db.bulk_load(name, lines, |_| {})?,
+        true => {
+            let mut rows = lines.by_ref().collect::<Result<Vec<Pair>, _>>()?;
+            // Stable, so that the last of a key's lines is the last of them still.
+            rows.sort_by(|one, other| one.0.cmp(&other.0));
+            let mut rows = rows.into_iter().peekable();
+            let newest = std::iter::from_fn(|| {
+                loop {
+                    let row = rows.next()?;
+                    if rows.peek().is_none_or(|next| next.0 != row.0) {
+                        return Some(Ok::<_, Failure>(row));
+                    }
+                }
+            });
+            db.bulk_load(name, newest, |_| {})?
+        }
+    };
+    Ok(loaded.rows)
 }
 
 /// The entries of an input, one a line.
@@ -109,6 +136,14 @@ impl<R: BufRead> Lines<R> {
 
     fn failure(&self, what: impl std::fmt::Display) -> Failure {
         Failure::Other(format!("line {}: {what}", self.number))
+    }
+}
+
+impl<R: BufRead> Iterator for Lines<R> {
+    type Item = Result<Pair, Failure>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.next_entry().transpose()
     }
 }
 

@@ -141,6 +141,34 @@ fn an_export_can_be_imported_and_is_the_same() {
 }
 
 #[test]
+fn c1_a_bulk_import_makes_a_new_table_of_all_lines_or_of_none() {
+    let sandbox = Sandbox::new();
+    let lines: String =
+        (0..3000).map(|number| format!("{{\"key\":\"k{number:06}\",\"value\":\"v{number}\"}}\n")).collect();
+    let imported = sandbox.ok_with_input(&["import", "--object", "rows", "--bulk"], lines.as_bytes());
+    assert_eq!(text(&imported.stderr), "imported 3000 keys into 'rows'\n");
+    assert_eq!(sandbox.ok(&["export", "--object", "rows"]), lines);
+    assert_eq!(sandbox.ok(&["get", "--object", "rows", "k000007"]), "v7\n");
+    std::fs::write(sandbox.path("rows.jsonl"), &lines).unwrap();
+    let error = sandbox.fails(1, &["import", "--object", "rows", "--bulk", "rows.jsonl"]);
+    assert!(error.contains("there is an object \"rows\" already"), "{error}");
+    let unsorted = format!("{lines}{{\"key\":\"k000005\",\"value\":\"again\"}}\n");
+    std::fs::write(sandbox.path("unsorted.jsonl"), &unsorted).unwrap();
+    let error = sandbox.fails(1, &["import", "--object", "unsorted", "--bulk", "unsorted.jsonl"]);
+    assert!(error.contains("ascending order") && error.contains("k000005"), "{error}");
+    std::fs::write(sandbox.path("broken.jsonl"), format!("{lines}no line\n")).unwrap();
+    let error = sandbox.fails(1, &["import", "--object", "unsorted", "--bulk", "broken.jsonl"]);
+    assert!(error.contains("line 3001"), "{error}");
+    let error = sandbox.fails(1, &["get", "--object", "unsorted", "k000005"]);
+    assert!(error.contains("no object"), "{error}");
+    sandbox.ok(&["import", "--object", "unsorted", "--bulk", "--sort", "unsorted.jsonl"]);
+    assert_eq!(sandbox.ok(&["get", "--object", "unsorted", "k000005"]), "again\n");
+    assert_eq!(sandbox.ok(&["export", "--object", "unsorted"]).lines().count(), 3000);
+    sandbox.fails(2, &["import", "--object", "o", "--sort", "rows.jsonl"]);
+    sandbox.ok(&["check"]);
+}
+
+#[test]
 fn a_backup_is_a_database_and_never_replaces_anything() {
     let sandbox = Sandbox::new();
     sandbox.ok(&["put", "--dir", "db", "--object", "o", "k", "v"]);

@@ -9,7 +9,7 @@
 //! - [`durability`], [`window`]: receipts, early visibility, the vulnerability window.
 //! - [`isolation`], [`interleaving`]: what concurrent transactions may see of each other.
 //! - [`singles`], [`singles_at_once`], [`batches`]: operations on one key that are transactions of their own.
-//! - [`settling`], [`settling_at_once`]: rows that have left the log.
+//! - [`settling`], [`settling_at_once`], [`bulk_load`]: rows that have left the log, and those that never were in it.
 //! - [`cold`], [`warm`]: records on disk and the read cache, and those that are kept from getting there.
 //! - [`named_snapshots`]: snapshots that outlive the process.
 //! - [`snapshots`], [`sessions`], [`ranges`], [`limits`]: the rest of the API's promises.
@@ -19,6 +19,7 @@
 
 mod backup;
 mod batches;
+mod bulk_load;
 mod checkpoints;
 mod cold;
 mod compaction;

@@ -11,13 +11,13 @@ use crate::crash::reopen;
 use crate::support::{copy_of, manual};
 use crate::testing::seed;
 
-type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
+pub(super) type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
 
-fn key(number: u32) -> Vec<u8> {
+pub(super) fn key(number: u32) -> Vec<u8> {
     format!("key {number:05}").into_bytes()
 }
 
-fn value(number: u32, round: u32) -> Vec<u8> {
+pub(super) fn value(number: u32, round: u32) -> Vec<u8> {
     format!("value {number} of round {round}").into_bytes()
 }
 
@@ -33,12 +33,12 @@ fn settled(disk: &SimulatedDevice, rows: &Rows) -> (Kiln, Table) {
     (db, table)
 }
 
-fn some_rows(count: u32) -> Rows {
+pub(super) fn some_rows(count: u32) -> Rows {
     (0..count).map(|number| (key(number), value(number, 0))).collect()
 }
 
 /// Everything that the table can be asked says that it has these rows.
-fn assert_rows(db: &Kiln, table: &Table, rows: &Rows) {
+pub(super) fn assert_rows(db: &Kiln, table: &Table, rows: &Rows) {
     assert_eq!(table.len(), rows.len() as u64);
     let expected: Vec<_> = rows.clone().into_iter().collect();
     let snapshot = db.snapshot().unwrap();
@@ -67,7 +67,7 @@ fn assert_rows(db: &Kiln, table: &Table, rows: &Rows) {
 }
 
 /// The same after a crash that takes what is not durable, with the checkpoint, if there is one, and without.
-fn assert_rows_after_crash(disk: &SimulatedDevice, rows: &Rows) {
+pub(super) fn assert_rows_after_crash(disk: &SimulatedDevice, rows: &Rows) {
     let crashed = disk.after_crash(&mut |_| Keep::Lost);
     let db = reopen(&copy_of(&crashed)).unwrap();
     assert_rows(&db, &db.table("table").unwrap(), rows);

@@ -141,7 +141,7 @@ impl<'a> Source<'a> {
             // While it is locked no segment is dropped that it needs, and no checkpoint that it names.
             let superblock = engine.superblock.lock();
             let current = superblock.current();
-            let has_settled_since = current.settled_to > root.settled_to();
+            let has_settled_since = current.settled_to > root.settled_to() || current.loaded > root.loaded();
             if current.known_end > end.address || current.begin > end.address || has_settled_since {
                 continue;
             }
@@ -164,7 +164,8 @@ impl<'a> Source<'a> {
             };
             let checkpoint = named.map(open).transpose()?;
             let tree = &engine.settled.tree;
-            let tree_bytes = if root.settled_to() > 0 { tree.statistics().used_bytes } else { 0 };
+            let tree_bytes =
+                if root.settled_to() > 0 || root.loaded() > 0 { tree.statistics().used_bytes } else { 0 };
             return Ok(Source {
                 segments,
                 superblock,
@@ -227,7 +228,7 @@ impl<P: FnMut(BackupProgress)> Copying<'_, P> {
 
     fn copy_tree(&mut self) -> Result<()> {
         let Source { tree, root, tree_bytes, .. } = self.source;
-        if root.settled_to() == 0 && root.entries() == 0 {
+        if root.settled_to() == 0 && root.loaded() == 0 {
             return Ok(());
         }
         let mut done = 0;

@@ -2,6 +2,7 @@
 
 mod backup;
 mod batch;
+mod bulk_load;
 mod check;
 mod check_checkpoint;
 #[cfg(test)]
@@ -19,6 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use backup::{Backup, BackupProgress};
+pub use bulk_load::{BulkLoad, BulkLoadProgress};
 pub use check::{CheckReport, check, check_on, dump_log};
 pub use named_snapshots::SnapshotInfo;
 pub use snapshot::Snapshot;

@@ -107,6 +107,8 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
     engine.update_limit();
     engine.keep_warm();
     recovered.losses.record(&engine)?;
+    // What cannot be removed now is nobody's, and is removed the next time.
+    let _ = engine.remove_unfinished_load();
     recovered.report.duration = began.elapsed();
     Ok((engine, recovered.report))
 }
@@ -119,7 +121,8 @@ pub(super) fn open_tree(
 ) -> Result<Tree> {
     let name = device.describe(tree::FILE);
     let tree = Tree::open(device, superblock.database, cache_bytes)?;
-    match tree.settled_to() >= superblock.settled_to || planted(Bug::StaleTreeAccepted) {
+    let is_newest = tree.settled_to() >= superblock.settled_to && tree.loaded() >= superblock.loaded;
+    match is_newest || planted(Bug::StaleTreeAccepted) {
         true => Ok(tree),
         false => Err(Error::corrupted(
             &name,
@@ -187,6 +190,7 @@ fn first_superblock(options: &Options, device: &dyn Device) -> Result<Superblock
         checkpoint: CheckpointName::default(),
         settled_to: 0,
         has_snapshots: false,
+        loaded: 0,
         may_be_outdated: false,
     })
 }
@@ -283,6 +287,7 @@ pub(super) fn close(engine: &Engine) -> Result<()> {
     let hardened = early.and_then(|()| engine.harden_all());
     // From here on nobody else writes in the directory, which is soon somebody else's.
     let _no_naming = engine.snapshots.change_names();
+    let _no_load = engine.settled.pause_loads();
     let _no_settling = engine.settled.pause();
     let _no_checkpoint = engine.take_last_checkpoint();
     let _no_sweep = engine.graves.pause();

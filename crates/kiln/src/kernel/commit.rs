@@ -272,7 +272,8 @@ impl Engine {
         let has_new_keys = self.locate_all(writes, scratch)?;
         if let Some(snapshot) = first_committer
             && !planted(Bug::FirstCommitterIgnored)
-            && scratch.steps.iter().any(|step| step.current.version > snapshot)
+            && (scratch.steps.iter().any(|step| step.current.version > snapshot)
+                || writes.writes().iter().any(|write| self.is_loaded_after(write.object, snapshot)))
         {
             return Err(Setback::Conflict);
         }

@@ -101,8 +101,14 @@ impl Engine {
         if !Arc::ptr_eq(&handle.engine, self) {
             return Err(foreign(name));
         }
+        self.check_key_bytes(key)?;
+        Ok(handle.id)
+    }
+
+    #[inline(always)]
+    pub(crate) fn check_key_bytes(&self, key: &[u8]) -> Result<()> {
         match key.len() <= self.limits.key_bytes {
-            true => Ok(handle.id),
+            true => Ok(()),
             false => Err(too_long("key", key.len(), self.limits.key_bytes)),
         }
     }

@@ -11,7 +11,7 @@
 //!   hardening/                           making versions durable: leaders, horizon, background threads
 //!   recovery, losses                     from the log to the indexes, and what crashes took
 //!   checkpoint, ledger                   what opening need not replay
-//!   settled, settle                      what has left the log for the tree: reading it, and moving it there
+//!   settled, settle, load                what has left the log for the tree: reading it, moving it there; and what was never in the log
 //!   sweep, compaction                    forgetting what nobody needs, and moving what somebody does
 //!   shares, warm                         what memory is for, and keeping there what fits
 //! ```
@@ -26,6 +26,7 @@ pub(crate) mod compaction;
 pub(crate) mod engine;
 pub(crate) mod hardening;
 pub(crate) mod ledger;
+pub(crate) mod load;
 pub(crate) mod losses;
 pub(crate) mod named_snapshot;
 pub(crate) mod object;

@@ -64,6 +64,9 @@ pub(crate) struct ObjectState {
     pub(crate) kind: ObjectKind,
     pub(crate) keys: Box<dyn ObjectKeys>,
     pub(crate) key_count: StripedCounter,
+    /// The version that brought rows with the object, which were not written one by one: no older snapshot sees what is only in the tree.
+    /// 0 for all others.
+    pub(crate) loaded_at: u64,
 }
 
 /// Objects in the first group; each group after it doubles their number.

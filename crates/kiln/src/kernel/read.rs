@@ -285,17 +285,17 @@ impl Engine {
             match seen {
                 Some(Some(found)) => return Ok(found),
                 // Not pinned any more: the tree may have to be read from disk.
-                Some(None) => return self.settled_as_of(object, key, out),
+                Some(None) => return self.settled_as_of(&question, out),
                 None => {}
             }
             for address in cold {
                 match self.walk_disk(&question, address, out)? {
                     Walk::Found(found) => return Ok(found),
-                    Walk::Ended => return self.settled_as_of(object, key, out),
+                    Walk::Ended => return self.settled_as_of(&question, out),
                     Walk::OtherKey | Walk::Cold(_) => {}
                 }
             }
-            let settled = self.settled_as_of(object, key, out)?;
+            let settled = self.settled_as_of(&question, out)?;
             // No record was found. That stands if no split moved entries meanwhile; a commit in progress cannot
             // hide an entry, but it is cheap to wait for it.
             if let Some((bucket, stamp)) = before
@@ -306,10 +306,12 @@ impl Engine {
         }
     }
 
-    /// What a snapshot sees of a key that has no record old enough for it: whatever has settled every snapshot may see.
-    fn settled_as_of(&self, object: u32, key: &[u8], out: &mut Vec<u8>) -> Result<PastReading> {
-        let found = self.may_be_settled(object) && self.get_settled(object, key, out)?;
-        Ok(PastReading { found, version: 0 })
+    /// What a snapshot sees of a key that has no record old enough for it: whatever has settled every snapshot may see, unless it
+    /// came with the object, later.
+    fn settled_as_of(&self, question: &Question<'_>, out: &mut Vec<u8>) -> Result<PastReading> {
+        let Question { object, key, version_max } = *question;
+        let may_see = self.may_be_settled(object) && !self.is_loaded_after(object, version_max);
+        Ok(PastReading { found: may_see && self.get_settled(object, key, out)?, version: 0 })
     }
 
     /// The key of the record at `address`, if it is one of `object` and still in the log.

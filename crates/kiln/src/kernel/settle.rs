@@ -88,7 +88,7 @@ impl Engine {
     }
 
     /// Has no more tombstones of tables forgotten but by settling.
-    fn begin_settling(&self) {
+    pub(super) fn begin_settling(&self) {
         if !self.settled.is_begun.load(Ordering::SeqCst) {
             // Whoever is just forgetting holds the lock.
             let _sweeping = self.graves.pause();
@@ -98,6 +98,8 @@ impl Engine {
 
     /// Settles what is out of memory, if it is worth it. That it cannot be done now harms nobody: it is tried again later.
     pub(crate) fn settle_if_due(&self) {
+        // A load keeps the tree to itself, and who waits for that would keep others waiting.
+        let Some(_no_load) = self.settled.loading.try_lock() else { return };
         if self.is_settling_due() {
             let head = self.log.head();
             let settled = self.settle_to(head - head % self.log.segment_bytes());
@@ -118,6 +120,7 @@ impl Engine {
     /// database has failed or is closed. What was committed stays as it is.
     pub(crate) fn settle_durable(&self) -> Result<Settling> {
         self.begin_settling();
+        let _no_load = self.settled.loading.lock();
         self.settle_to(self.log.hardened())
     }
 

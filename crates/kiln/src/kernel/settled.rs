@@ -39,6 +39,10 @@ pub(crate) struct Settled {
     pub(super) log_bytes: u64,
     /// Whoever settles.
     pub(super) settling: Mutex<()>,
+    /// Whoever loads rows in bulk. Locked before `settling`.
+    pub(super) loading: Mutex<()>,
+    /// An object that was loaded enters the catalog, and this registry of objects, under it.
+    pub(crate) entering: Mutex<()>,
     /// From now on tombstones of tables go only by settling: the tree may have what they delete.
     pub(super) is_begun: AtomicBool,
     /// Tombstones of tables before this address may have been forgotten while nothing had settled. The first time all before it
@@ -74,15 +78,22 @@ impl Settled {
             tree,
             log_bytes,
             settling: Mutex::new(()),
+            loading: Mutex::new(()),
+            entering: Mutex::new(()),
             waits_for_version: AtomicU64::new(0),
             waits_for_head: AtomicU64::new(0),
             rows: AtomicU64::new(0),
         }
     }
 
-    /// Something has settled, at some time.
+    /// Something has settled, or was loaded, at some time.
     pub(crate) fn has_any(&self) -> bool {
-        !self.tree.is_empty() || self.tree.settled_to() > 0
+        !self.tree.is_empty() || self.tree.settled_to() > 0 || self.tree.loaded() > 0
+    }
+
+    /// Has nobody load rows in bulk until dropped.
+    pub(crate) fn pause_loads(&self) -> impl Drop {
+        self.loading.lock()
     }
 
     /// Has nothing settle until dropped.
@@ -119,6 +130,11 @@ impl Engine {
     #[inline]
     pub(crate) fn may_be_settled(&self, object: u32) -> bool {
         !self.settled.tree.is_empty() && self.is_ordered(object)
+    }
+
+    /// True if the object came with rows in a version after this one.
+    pub(crate) fn is_loaded_after(&self, object: u32, version: u64) -> bool {
+        self.objects.get(object).is_some_and(|object| object.loaded_at > version)
     }
 
     /// True for tables.

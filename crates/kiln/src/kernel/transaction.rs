@@ -222,6 +222,11 @@ impl<'db> Transaction<'db> {
         Ok(reading.found)
     }
 
+    /// The version as of which it reads, under snapshot isolation.
+    pub(crate) fn snapshot_version(&self) -> Option<u64> {
+        self.snapshot
+    }
+
     /// No settled row that this transaction has found so far is of a newer version.
     fn newest_settled(&self) -> u64 {
         let forgotten = self.engine.forgotten();

@@ -9,8 +9,9 @@ use crate::kernel::losses::LOSSES_OBJECT;
 use crate::kernel::named_snapshot::SNAPSHOTS_OBJECT;
 use crate::kernel::object::{ObjectKind, ObjectState, Objects, StripedCounter};
 use crate::kernel::session::SESSIONS_OBJECT;
-use crate::kernel::transaction::{self, Isolation};
+use crate::kernel::transaction::{self, Isolation, Transaction};
 use crate::storage::record::OBJECTS_MAX;
+use crate::sync::atomic::Ordering;
 
 /// The catalog's own number.
 pub(crate) const CATALOG_OBJECT: u32 = 0;
@@ -78,23 +79,29 @@ pub(crate) fn add<'a>(
     name: &str,
     kind: ObjectKind,
 ) -> Result<&'a ObjectState> {
+    add_loaded(objects, id, name, kind, 0)
+}
+
+fn add_loaded<'a>(
+    objects: &'a Objects,
+    id: u32,
+    name: &str,
+    kind: ObjectKind,
+    loaded_at: u64,
+) -> Result<&'a ObjectState> {
     objects.add(ObjectState {
         id,
         name: name.to_owned(),
         kind,
         keys: keys_of(kind),
         key_count: StripedCounter::new(),
+        loaded_at,
     })
 }
 
 /// Opens the object with this name, making it if there is none. Made objects become durable like any commit.
 pub(crate) fn open_object(engine: &Arc<Engine>, name: &str, kind: ObjectKind) -> Result<Handle> {
-    if name.is_empty() || name.len() > NAME_BYTES_MAX {
-        return Err(Error::input(format!(
-            "an object's name has 1 to {NAME_BYTES_MAX} bytes; {name:?} has {}",
-            name.len()
-        )));
-    }
+    check_name(name)?;
     let (found, id) = transaction::run(engine, Isolation::Serializable, |tx| {
         let mut value = Vec::new();
         if tx.get_key(CATALOG_OBJECT, name.as_bytes(), &mut value)? {
@@ -109,25 +116,80 @@ pub(crate) fn open_object(engine: &Arc<Engine>, name: &str, kind: ObjectKind) ->
                 )),
             };
         }
-        tx.get_key(CATALOG_OBJECT, NEXT_NUMBER, &mut value)?;
-        let first = match decode_entry(NEXT_NUMBER, &value) {
-            Some(Entry::NextNumber(next)) => next.max(FIRST_OBJECT),
-            _ => FIRST_OBJECT,
-        };
-        let next = (first..OBJECTS_MAX).find(|&id| engine.objects.get(id).is_none()).ok_or_else(|| {
-            Error::new(
-                ErrorKind::Limit,
-                format!("a database gives out at most {OBJECTS_MAX} objects' numbers"),
-            )
-        })?;
+        let next = take_number(engine, tx)?;
         tx.put_key(CATALOG_OBJECT, name.as_bytes(), &encode_entry(kind, next))?;
-        tx.put_key(CATALOG_OBJECT, NEXT_NUMBER, &(next + 1).to_le_bytes())?;
         Ok((kind, next))
     })?
     .forget();
     if found != kind {
         return Err(Error::input(format!("object {name:?} is a {found:?}, not a {kind:?}")));
     }
+    if engine.objects.get(id).is_none() {
+        // Whoever has just entered it says first from which version on it has rows.
+        drop(engine.settled.entering.lock());
+    }
     add(&engine.objects, id, name, kind)?;
     Ok(Handle { engine: engine.clone(), id })
+}
+
+fn check_name(name: &str) -> Result<()> {
+    match name.is_empty() || name.len() > NAME_BYTES_MAX {
+        false => Ok(()),
+        true => Err(Error::input(format!(
+            "an object's name has 1 to {NAME_BYTES_MAX} bytes; {name:?} has {}",
+            name.len()
+        ))),
+    }
+}
+
+/// Takes the next object's number, within a transaction.
+fn take_number(engine: &Engine, tx: &Transaction<'_>) -> Result<u32> {
+    let mut value = Vec::new();
+    tx.get_key(CATALOG_OBJECT, NEXT_NUMBER, &mut value)?;
+    let first = match decode_entry(NEXT_NUMBER, &value) {
+        Some(Entry::NextNumber(next)) => next.max(FIRST_OBJECT),
+        _ => FIRST_OBJECT,
+    };
+    let next = (first..OBJECTS_MAX).find(|&id| engine.objects.get(id).is_none()).ok_or_else(|| {
+        Error::new(ErrorKind::Limit, format!("a database gives out at most {OBJECTS_MAX} objects' numbers"))
+    })?;
+    tx.put_key(CATALOG_OBJECT, NEXT_NUMBER, &(next + 1).to_le_bytes())?;
+    Ok(next)
+}
+
+fn check_is_new(tx: &Transaction<'_>, name: &str) -> Result<()> {
+    match tx.get_key(CATALOG_OBJECT, name.as_bytes(), &mut Vec::new())? {
+        false => Ok(()),
+        true => Err(Error::input(format!(
+            "there is an object {name:?} already; a bulk load makes a new table: give it another name"
+        ))),
+    }
+}
+
+/// Takes a number for a table that is to get this name once it has its rows. When this returns it is durable that
+/// nobody else ever gets the number.
+pub(crate) fn reserve_table(engine: &Arc<Engine>, name: &str) -> Result<u32> {
+    check_name(name)?;
+    let reserve = |tx: &Transaction<'_>| {
+        check_is_new(tx, name)?;
+        take_number(engine, tx)
+    };
+    transaction::run(engine, Isolation::Serializable, reserve)?.safe()
+}
+
+/// Gives the table with a reserved number its name: the commit with which it, and its rows, are there. Returns its version.
+pub(crate) fn enter_table(engine: &Arc<Engine>, name: &str, id: u32) -> Result<(Handle, u64)> {
+    // Who finds the entry waits with it until everybody can know from which version on there are rows.
+    let _entering = engine.settled.entering.lock();
+    let kind = ObjectKind::Table;
+    let commit = transaction::run(engine, Isolation::Serializable, |tx| {
+        check_is_new(tx, name)?;
+        tx.put_key(CATALOG_OBJECT, name.as_bytes(), &encode_entry(kind, id))
+    })?;
+    let ((), receipt) = commit.fast();
+    let version = receipt.version().number();
+    // Whoever began before it, and finds one of the rows, looks again at what it has read.
+    engine.forgotten.fetch_max(version, Ordering::SeqCst);
+    add_loaded(&engine.objects, id, name, kind, version)?;
+    Ok((Handle { engine: engine.clone(), id }, version))
 }

@@ -12,7 +12,8 @@ mod table;
 mod walk;
 
 pub(crate) use catalog::{
-    CATALOG_OBJECT, Entry, FIRST_OBJECT, add, add_system_objects, decode_entry, encode_entry, open_object,
+    CATALOG_OBJECT, Entry, FIRST_OBJECT, add, add_system_objects, decode_entry, encode_entry, enter_table,
+    open_object, reserve_table,
 };
 pub(crate) use handle::{Handle, HasHandle};
 pub(crate) use map::next_keys;

@@ -29,7 +29,9 @@ pub struct Range<'tx, 'db> {
 
 impl<'tx, 'db> Range<'tx, 'db> {
     fn new(transaction: &'tx Transaction<'db>, table: &'tx Table, walk: Walk) -> Range<'tx, 'db> {
-        Range { transaction, table, walk, value: Vec::new() }
+        let mut range = Range { transaction, table, walk, value: Vec::new() };
+        range.walk.set_version_max(transaction.snapshot_version().unwrap_or(u64::MAX));
+        range
     }
 
     /// Walks from the upper bound down. To be called before the first step.
@@ -194,7 +196,9 @@ pub struct SnapshotRange<'s> {
 
 impl<'s> SnapshotRange<'s> {
     fn new(snapshot: &'s Snapshot<'s>, table: &'s Table, walk: Walk) -> SnapshotRange<'s> {
-        SnapshotRange { snapshot, table, walk, value: Vec::new() }
+        let mut range = SnapshotRange { snapshot, table, walk, value: Vec::new() };
+        range.walk.set_version_max(snapshot.version().number());
+        range
     }
 
     /// Walks from the upper bound down. To be called before the first step.

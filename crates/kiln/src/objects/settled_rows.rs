@@ -33,10 +33,12 @@ impl fmt::Debug for SettledRows {
 }
 
 impl SettledRows {
-    /// The newest root, if anything has settled.
-    pub(super) fn newest_root(table: &Table) -> Option<Arc<Root>> {
-        let tree = &table.handle().engine.settled.tree;
-        (!tree.is_empty()).then(|| tree.root())
+    /// The newest root, if anything has settled that is to be seen as of this version.
+    pub(super) fn newest_root(table: &Table, version_max: u64) -> Option<Arc<Root>> {
+        let handle = table.handle();
+        let tree = &handle.engine.settled.tree;
+        let is_to_be_seen = !tree.is_empty() && !handle.engine.is_loaded_after(handle.id, version_max);
+        is_to_be_seen.then(|| tree.root())
     }
 
     pub(super) fn new(table: &Table, root: Arc<Root>) -> SettledRows {

@@ -55,6 +55,8 @@ pub(super) struct Walk {
     next_is_read: bool,
     /// Those that go with the leaf, if anything has settled.
     settled: Option<SettledRows>,
+    /// It sees what was committed up to this version.
+    version_max: u64,
 }
 
 /// What a walk has come to, at the key that it tells.
@@ -180,6 +182,7 @@ impl Walk {
             next: LeafKeys::new(),
             next_is_read: false,
             settled: None,
+            version_max: u64::MAX,
         }
     }
 
@@ -201,6 +204,11 @@ impl Walk {
 
     pub(super) fn set_reverse(&mut self) {
         self.reverse = true;
+    }
+
+    /// To be called before the first step.
+    pub(super) fn set_version_max(&mut self, version: u64) {
+        self.version_max = version;
     }
 
     pub(super) fn is_reverse(&self) -> bool {
@@ -434,12 +442,13 @@ impl Walk {
     /// Goes to the next leaf, or the first, and has the settled rows that go with it; false if there is none within the bounds.
     fn take_leaf(&mut self, table: &Table) -> bool {
         loop {
-            let root = SettledRows::newest_root(table);
+            let root = SettledRows::newest_root(table, self.version_max);
             if !self.take_leaf_alone(table) {
                 return false;
             }
             let Some(root) = root else {
-                if SettledRows::newest_root(table).is_none() || planted(Bug::RootNotOfLeaf) {
+                if SettledRows::newest_root(table, self.version_max).is_none() || planted(Bug::RootNotOfLeaf)
+                {
                     // All may have been deleted since the leaf before was read.
                     self.settled = None;
                     return true;
@@ -447,8 +456,8 @@ impl Walk {
                 self.fresh = false;
                 continue;
             };
-            let is_newest =
-                || SettledRows::newest_root(table).is_some_and(|newest| Arc::ptr_eq(&newest, &root));
+            let newest = SettledRows::newest_root(table, self.version_max);
+            let is_newest = || newest.is_some_and(|newest| Arc::ptr_eq(&newest, &root));
             if is_newest() || planted(Bug::RootNotOfLeaf) {
                 if !self.settled.as_ref().is_some_and(|settled| settled.is_of(&root)) {
                     self.settled = Some(SettledRows::new(table, root));

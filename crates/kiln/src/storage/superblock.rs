@@ -15,14 +15,14 @@ pub(crate) const FILE: &str = "superblock";
 /// Its name while it is being made.
 pub(crate) const UNFINISHED: &str = "superblock.new";
 pub(crate) const MAGIC: [u8; 8] = *b"KILN-DB\0";
-/// The newest format that this engine reads, and writes once a snapshot was given a name: who does not know of that would forget what it
-/// needs.
+/// The newest format that this engine reads, and writes once a snapshot was given a name or rows were loaded in bulk: who does not know
+/// of that would forget what the one needs, and not miss the others.
 pub(crate) const FORMAT: u32 = 3;
 /// What it writes once something has settled, which who does not know of that would miss, and what before.
 const FORMAT_SETTLED: u32 = 2;
 const FORMAT_UNSETTLED: u32 = 1;
 #[cfg(test)]
-pub(crate) const OFFSETS: [(&str, usize); 17] = [
+pub(crate) const OFFSETS: [(&str, usize); 18] = [
     ("magic", 0),
     ("format", 8),
     ("flags", 12),
@@ -39,6 +39,7 @@ pub(crate) const OFFSETS: [(&str, usize); 17] = [
     ("checkpoint end", 96),
     ("checkpoint checksum", 104),
     ("settled to", 112),
+    ("loaded", 120),
     ("slot checksum", 124),
 ];
 pub(crate) const SLOT_BYTES: usize = 128;
@@ -82,6 +83,8 @@ pub(crate) struct Superblock {
     pub(crate) settled_to: Address,
     /// The log may name snapshots; once set it stays.
     pub(crate) has_snapshots: bool,
+    /// The tree has the rows of the last object that was loaded in bulk, which is this one; 0: none was.
+    pub(crate) loaded: u32,
     /// Not stored: the other slot is damaged, and may have been the newer one. A torn write does not do that, since a slot's
     /// contents lie in one sector.
     pub(crate) may_be_outdated: bool,
@@ -91,7 +94,7 @@ impl Superblock {
     pub(crate) fn encode(&self, out: &mut [u8]) {
         let mut put = |offset: usize, field: &[u8]| out[offset..offset + field.len()].copy_from_slice(field);
         put(0, &MAGIC);
-        let format = match (self.has_snapshots, self.settled_to) {
+        let format = match (self.has_snapshots || self.loaded > 0, self.settled_to) {
             (true, _) => FORMAT,
             (false, 0) => FORMAT_UNSETTLED,
             (false, _) => FORMAT_SETTLED,
@@ -112,6 +115,7 @@ impl Superblock {
         put(96, &self.checkpoint.end.to_le_bytes());
         put(104, &self.checkpoint.checksum.to_le_bytes());
         put(112, &self.settled_to.to_le_bytes());
+        put(120, &self.loaded.to_le_bytes());
         let checksum = crc32c::crc32c(&out[..124]);
         out[124..SLOT_BYTES].copy_from_slice(&checksum.to_le_bytes());
     }
@@ -140,6 +144,7 @@ impl Superblock {
             checkpoint: CheckpointName { number: u64_at(88), end: u64_at(96), checksum: u32_at(104) },
             settled_to: u64_at(112),
             has_snapshots: u32_at(12) & HAS_SNAPSHOTS != 0,
+            loaded: u32_at(120),
             may_be_outdated: false,
         };
         if superblock.is_sane() { Slot::Valid(superblock) } else { Slot::Damaged }

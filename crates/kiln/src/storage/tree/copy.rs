@@ -79,6 +79,7 @@ pub(super) fn copy(
         database: root.database,
         generation: 1,
         settled_to: root.settled_to,
+        loaded: root.loaded,
         height: written.height,
         node: written.node,
         directory: written.directory,

@@ -17,7 +17,7 @@
 //! | `pages`, `cache`, `shared` | reading nodes; those in memory; memory that is read without counting |
 //! | `cursor` | walks, both ways |
 //! | `check`, `copy` | look at everything; copy it |
-//! | `merge`, `changes`, `pending`, `output` | makes the nodes of the next root, and writes them |
+//! | `merge`, `changes`, `load`, `pending`, `output` | makes the nodes of the next root, and writes them |
 //! | `writer`, `root`, `space`, `map` | makes it durable, and the newest; which blocks are free |
 //!
 //! Every reference holds the checksum of what it refers to, so a node that is stale, or elsewhere, is noticed; a node's structure is checked
@@ -30,6 +30,7 @@ mod copy;
 mod cursor;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzed;
+mod load;
 mod map;
 mod merge;
 mod node;
@@ -52,11 +53,12 @@ use node::ValueIn;
 use pages::Pages;
 use root::Slots;
 use shared::Shared;
-use writer::Writer;
+use writer::{Marks, Writer};
 
 pub(crate) use changes::Change;
 pub(crate) use check::TreeCheck;
 pub(crate) use cursor::{Cursor, Direction};
+pub(crate) use load::Rows;
 pub(crate) use merge::Merged;
 pub(crate) use pages::FILE;
 pub(crate) use root::Root;
@@ -182,6 +184,11 @@ impl Tree {
         self.root().settled_to
     }
 
+    /// The last object that was loaded in bulk; 0: none.
+    pub(crate) fn loaded(&self) -> u32 {
+        self.root().loaded()
+    }
+
     /// The newest root. As long as it is held none of its blocks is used for something else.
     pub(crate) fn root(&self) -> Arc<Root> {
         self.newest.get_owned().unwrap_or_default()
@@ -263,12 +270,30 @@ impl Tree {
         changes: impl Iterator<Item = Change<'a>>,
         settled_to: Option<u64>,
     ) -> Result<Merged> {
-        self.merge_changes(&mut Given::new(changes), settled_to)
+        self.merge_changes(&mut Given::new(changes), Marks { settled_to, ..Marks::default() })
     }
 
-    fn merge_changes(&self, changes: &mut dyn changes::Changes, settled_to: Option<u64>) -> Result<Merged> {
+    /// Merges rows as they come, in ascending order of their keys, which are all those of the object `loaded`; the root says so. Keeps a few
+    /// nodes of them in memory. Otherwise as [`Tree::merge`].
+    ///
+    /// # Errors
+    /// As of [`Tree::merge`], and what the rows' source says.
+    pub(crate) fn load(&self, rows: &mut dyn Rows, loaded: u32) -> Result<Merged> {
+        let marks = Marks { loaded: Some(loaded), ..Marks::default() };
+        self.merge_changes(&mut load::Streamed::new(rows)?, marks)
+    }
+
+    /// Removes all keys from `from` on that are before `to`.
+    ///
+    /// # Errors
+    /// As of [`Tree::merge`].
+    pub(crate) fn remove_all(self: &Arc<Self>, from: &[u8], to: &[u8]) -> Result<Merged> {
+        self.merge_changes(&mut load::Removed::new(self, from, to)?, Marks::default())
+    }
+
+    fn merge_changes(&self, changes: &mut dyn changes::Changes, marks: Marks) -> Result<Merged> {
         let mut writer = self.writer.lock();
-        let merged = writer.merge(&self.pages, &self.newest, changes, settled_to);
+        let merged = writer.merge(&self.pages, &self.newest, changes, marks);
         self.entries.store(self.root().entries(), Ordering::Relaxed);
         self.note_sizes(&writer);
         let merged = merged?;

@@ -21,7 +21,7 @@ pub(crate) const MAGIC: [u8; 8] = *b"KILNTREE";
 pub(crate) const FORMAT: u32 = 1;
 pub(crate) const SLOT_BYTES: usize = 128;
 #[cfg(test)]
-pub(super) const OFFSETS: [(&str, usize); 16] = [
+pub(super) const OFFSETS: [(&str, usize); 17] = [
     ("magic", 0),
     ("tree format", 8),
     ("height", 12),
@@ -37,6 +37,7 @@ pub(super) const OFFSETS: [(&str, usize); 16] = [
     ("used blocks", 72),
     ("mapped blocks", 80),
     ("tree database", 88),
+    ("tree loaded", 104),
     ("slot checksum", 124),
 ];
 
@@ -60,6 +61,8 @@ pub(crate) struct Root {
     /// Counts the roots.
     pub(super) generation: u64,
     pub(super) settled_to: u64,
+    /// The number of the last object whose rows were loaded in bulk; 0: none.
+    pub(super) loaded: u32,
     /// Levels; 0 where there are no entries.
     pub(super) height: u16,
     pub(super) node: NodeReference,
@@ -75,6 +78,11 @@ impl Root {
     /// How many keys there are.
     pub(crate) fn entries(&self) -> u64 {
         self.node.entries
+    }
+
+    /// The last object that was loaded in bulk; 0: none. If the catalog does not have it, its rows do not count.
+    pub(crate) fn loaded(&self) -> u32 {
+        self.loaded
     }
 
     /// The log address that came with it.
@@ -96,6 +104,7 @@ impl Root {
         put(72, &self.directory.used_blocks.to_le_bytes());
         put(80, &self.directory.mapped_blocks.to_le_bytes());
         put(88, &self.database.to_le_bytes());
+        put(104, &self.loaded.to_le_bytes());
         let checksum = crc32c::crc32c(&out[..124]);
         out[124..SLOT_BYTES].copy_from_slice(&checksum.to_le_bytes());
     }
@@ -122,7 +131,8 @@ impl Root {
             mapped_blocks: u64_at(80),
         };
         let database = u128::from_le_bytes(std::array::from_fn(|index| bytes[88 + index]));
-        let root = Root { database, generation: u64_at(16), settled_to: u64_at(24), height, node, directory };
+        let (generation, settled_to, loaded) = (u64_at(16), u64_at(24), u32_at(104));
+        let root = Root { database, generation, settled_to, loaded, height, node, directory };
         if root.is_sane() { Slot::Valid(root) } else { Slot::Damaged }
     }
 

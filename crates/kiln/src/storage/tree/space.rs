@@ -219,6 +219,9 @@ impl Space {
 
     /// Ends a change of which nothing remains.
     pub(super) fn roll_back(&mut self) {
+        if self.taken.is_empty() && self.freed.is_empty() {
+            return;
+        }
         for run in self.freed.drain(..) {
             self.used.put(run, true);
         }

@@ -31,6 +31,13 @@ pub(super) struct Writer {
     failed: bool,
 }
 
+/// What goes with a merge's root, where it is not that of the root before.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Marks {
+    pub(super) settled_to: Option<u64>,
+    pub(super) loaded: Option<u32>,
+}
+
 /// What a merge has made, durable and not yet published.
 struct Made {
     root: Root,
@@ -70,17 +77,19 @@ impl Writer {
         pages: &Pages,
         newest: &Shared<Root>,
         changes: &mut dyn Changes,
-        settled_to: Option<u64>,
+        marks: Marks,
     ) -> Result<Merged> {
         if self.failed {
             let what = format!("writing {} failed before; open the database again", pages.name);
             // Nothing that was committed is lost: the log has it.
             return Err(Error::new(ErrorKind::Io, what));
         }
+        // Where whoever gave the changes of the last merge has panicked.
+        self.space.roll_back();
         let old = newest.get_owned().unwrap_or_default();
         self.remember(&old);
         self.reclaim(pages, old.generation);
-        match self.make(pages, &old, changes, settled_to) {
+        match self.make(pages, &old, changes, marks) {
             Ok(made) => {
                 self.map = made.map;
                 let generation = made.root.generation;
@@ -94,6 +103,9 @@ impl Writer {
             }
             Err(error) => {
                 self.space.roll_back();
+                if !self.failed {
+                    self.cut_end();
+                }
                 Err(error)
             }
         }
@@ -116,13 +128,7 @@ impl Writer {
     }
 
     /// Writes everything, and syncs it, root slots included.
-    fn make(
-        &mut self,
-        pages: &Pages,
-        old: &Root,
-        changes: &mut dyn Changes,
-        settled_to: Option<u64>,
-    ) -> Result<Made> {
+    fn make(&mut self, pages: &Pages, old: &Root, changes: &mut dyn Changes, marks: Marks) -> Result<Made> {
         if !pages.has_file() {
             let file = create(&*pages.device).map_err(|error| self.fail(pages, error))?;
             self.slots = Some(Slots::new(Arc::clone(&file)));
@@ -137,9 +143,10 @@ impl Writer {
         self.file_bytes = output.file_bytes;
         self.failed |= output.failed;
         let Written { node, height, directory, map, mut merged } = written?;
-        let settled_to = settled_to.unwrap_or(old.settled_to);
+        let settled_to = marks.settled_to.unwrap_or(old.settled_to);
+        let loaded = marks.loaded.unwrap_or(old.loaded);
         let (database, generation) = (old.database, old.generation + 1);
-        let root = Root { database, generation, settled_to, height, node, directory };
+        let root = Root { database, generation, settled_to, loaded, height, node, directory };
         if let Some(slots) = &mut self.slots {
             slots.publish(&root).map_err(|error| fail(&mut self.failed, pages, error))?;
         }
