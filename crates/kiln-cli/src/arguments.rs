@@ -91,9 +91,10 @@ Examples:
     #[command(after_help = "\
 Examples:
   kiln backup /backups/monday
+  kiln backup - | ssh elsewhere kiln restore - /srv/ads
   redis-cli -p 6380 KILN BACKUP monday       of a database that is being served, with kiln serve --backups /backups
 
-A backup is a database: check it with kiln check, serve it where it is, or copy its directory to where it is wanted.")]
+A backup is a database: check it with kiln check, serve it where it is, or copy it to where it is wanted with kiln restore.")]
     Backup(Backup),
     /// Snapshots that have names: the database as it was when one was made, until it is dropped
     #[command(
@@ -108,6 +109,15 @@ Examples:
 As long as there is one, everything that is written since stays in the log."
     )]
     Snapshot(Snapshot),
+    /// Make a database of a backup in a new directory, each checksum compared on the way
+    #[command(after_help = "\
+Examples:
+  kiln restore /backups/monday /srv/ads
+  kiln restore monday.kiln /srv/ads          a stream in a file, as kiln backup - writes it
+  zstdcat monday.zst | kiln restore - /srv/ads
+
+Nothing is ever replaced; if it fails, nothing is left.")]
+    Restore(Restore),
     /// Print the log in readable form
     DumpLog(Dir),
 }
@@ -284,7 +294,17 @@ pub(crate) struct Backup {
     /// The database's directory
     #[arg(long, default_value = DEFAULT_DIR)]
     pub(crate) dir: PathBuf,
-    /// The backup's directory, which is empty or not there
+    /// The backup's directory, which is empty or not there; `-` writes one stream of bytes to standard output
+    #[arg(value_name = "DIRECTORY")]
+    pub(crate) to: PathBuf,
+}
+
+/// `kiln restore`
+#[derive(Debug, Args)]
+pub(crate) struct Restore {
+    /// The backup: a directory, or a stream in a file; `-` reads one from standard input
+    pub(crate) from: PathBuf,
+    /// The new database's directory, which is empty or not there
     #[arg(value_name = "DIRECTORY")]
     pub(crate) to: PathBuf,
 }

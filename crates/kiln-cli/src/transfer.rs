@@ -1,13 +1,14 @@
-//! `import` and `export`: objects as JSON lines; `backup`: a whole database.
+//! `import` and `export`: objects as JSON lines; `backup` and `restore`: a whole database.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, IsTerminal as _, Read, Write};
+use std::path::Path;
 
 use bytesize::ByteSize;
 use indicatif::{ProgressBar, ProgressStyle};
-use kiln::{Kiln, Object as _};
+use kiln::{BackupProgress, Kiln, Object as _};
 
-use crate::arguments::{Backup, Export, Import};
+use crate::arguments::{Backup, Export, Import, Restore};
 use crate::entry::{Entry, Text};
 use crate::failure::Failure;
 use crate::object::{AnyObject, open_database, open_object, open_or_create_object};
@@ -186,16 +187,49 @@ pub(crate) fn export(arguments: &Export) -> Result<(), Failure> {
 pub(crate) fn backup(arguments: &Backup) -> Result<(), Failure> {
     let db = open_database(&arguments.dir)?;
     let bar = progress(Some(0), Unit::Bytes);
-    let backup = db.backup(&arguments.to, |progress| {
-        bar.set_length(progress.total_bytes);
-        bar.set_position(progress.done_bytes);
-    });
+    let backup = match is_standard(&arguments.to) {
+        true if io::stdout().is_terminal() => {
+            return Err(Failure::Other("a backup is not for a terminal: pipe it somewhere".to_owned()));
+        }
+        true => db.backup_stream(BufWriter::new(io::stdout()), |progress| show(&bar, progress)),
+        false => db.backup(&arguments.to, |progress| show(&bar, progress)),
+    };
     bar.finish_and_clear();
     let backup = backup?;
     db.close()?;
     let (size, to) = (ByteSize(backup.bytes), arguments.to.display());
     eprintln!("backed up {size} into {to}: everything up to version {}", backup.horizon);
     Ok(())
+}
+
+/// `kiln restore`
+pub(crate) fn restore(arguments: &Restore) -> Result<(), Failure> {
+    let Restore { from, to } = arguments;
+    let restored = if is_standard(from) {
+        let bar = progress(None, Unit::Bytes);
+        Kiln::restore_stream(bar.wrap_read(io::stdin().lock()), to, |_| {})
+    } else if from.is_dir() {
+        let bar = progress(Some(0), Unit::Bytes);
+        Kiln::restore(from, to, |progress| show(&bar, progress))
+    } else {
+        let file = File::open(from).map_err(|error| Failure::io("opening", from, error))?;
+        let bytes = file.metadata().map_err(|error| Failure::io("reading", from, error))?.len();
+        let bar = progress(Some(bytes), Unit::Bytes);
+        Kiln::restore_stream(bar.wrap_read(BufReader::new(file)), to, |_| {})
+    }?;
+    let (size, to) = (ByteSize(restored.bytes), to.display());
+    eprintln!("restored {size} into {to}: everything up to version {}", restored.horizon);
+    Ok(())
+}
+
+/// True for standard input or output.
+fn is_standard(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+fn show(bar: &ProgressBar, progress: BackupProgress) {
+    bar.set_length(progress.total_bytes);
+    bar.set_position(progress.done_bytes);
 }
 
 /// Writes an entry as one line.

@@ -205,6 +205,35 @@ fn a_snapshot_that_has_a_name_is_read_as_it_was_until_it_is_dropped() {
 }
 
 #[test]
+fn c9_a_backup_is_restored_from_a_directory_a_file_and_a_pipe_and_never_over_anything() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["put", "--dir", "db", "--object", "o", "k", "v"]);
+    sandbox.ok(&["backup", "--dir", "db", "copy"]);
+    let output = sandbox.run(&["backup", "--dir", "db", "-"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    std::fs::write(sandbox.path("stream"), &output.stdout).unwrap();
+    let mut damaged = output.stdout.clone();
+    damaged[5_000] ^= 1;
+    std::fs::write(sandbox.path("damaged"), damaged).unwrap();
+    std::fs::write(sandbox.path("short"), &output.stdout[..output.stdout.len() - 1]).unwrap();
+    sandbox.ok(&["restore", "copy", "first"]);
+    sandbox.ok(&["restore", "stream", "second"]);
+    sandbox.ok_with_input(&["restore", "-", "third"], &output.stdout);
+    for restored in ["first", "second", "third"] {
+        sandbox.ok(&["check", restored]);
+        assert_eq!(sandbox.ok(&["get", "--dir", restored, "--object", "o", "k"]), "v\n");
+        assert!(sandbox.fails(1, &["restore", "copy", restored]).contains("empty directory"));
+        assert!(sandbox.fails(1, &["restore", "stream", restored]).contains("empty directory"));
+    }
+    for stream in ["damaged", "short"] {
+        let error = sandbox.fails(1, &["restore", stream, "fourth"]);
+        assert!(error.contains("backup's stream is damaged at offset"), "{error}");
+        sandbox.fails(1, &["get", "--dir", "fourth", "--object", "o", "k"]);
+    }
+    assert!(sandbox.fails(1, &["restore", "nowhere", "fifth"]).contains("nowhere"));
+}
+
+#[test]
 fn a_line_that_cannot_be_imported_is_named() {
     let sandbox = Sandbox::new();
     for (lines, error) in [

@@ -18,7 +18,7 @@ fn back_up(db: &Kiln, target: &SimulatedDevice) -> kiln::Result<Backup> {
 }
 
 /// A database of several segments, some of whose records are superseded.
-fn filled(disk: &SimulatedDevice) -> Kiln {
+pub(super) fn filled(disk: &SimulatedDevice) -> Kiln {
     let db = manual().open_on(Arc::new(disk.clone())).unwrap();
     let (table, map) = (db.table("table").unwrap(), db.map("map").unwrap());
     let mut random = Random::new(seed());
@@ -37,7 +37,7 @@ fn filled(disk: &SimulatedDevice) -> Kiln {
 }
 
 /// All keys and values.
-fn contents(db: &Kiln) -> BTreeMap<(bool, Vec<u8>), Vec<u8>> {
+pub(super) fn contents(db: &Kiln) -> BTreeMap<(bool, Vec<u8>), Vec<u8>> {
     let (table, map) = (db.table("table").unwrap(), db.map("map").unwrap());
     let snapshot = db.snapshot().unwrap();
     let rows = snapshot.range::<&[u8]>(&table, ..).map(|row| row.unwrap());
@@ -46,7 +46,7 @@ fn contents(db: &Kiln) -> BTreeMap<(bool, Vec<u8>), Vec<u8>> {
     rows.chain(pairs.map(|(key, value)| ((false, key), value))).collect()
 }
 
-fn open_whole(target: &SimulatedDevice) -> Kiln {
+pub(super) fn open_whole(target: &SimulatedDevice) -> Kiln {
     let report = check_on(Arc::new(copy_of(target))).unwrap();
     assert!(report.is_clean(), "{report}");
     reopen(target).unwrap()

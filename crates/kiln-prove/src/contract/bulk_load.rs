@@ -99,7 +99,7 @@ fn c1_a_loaded_table_is_read_written_deleted_and_settled_like_others() {
 #[test]
 fn c1_c4_a_crash_at_any_step_of_a_bulk_load_leaves_all_of_it_or_nothing() {
     let rows = some_rows(250);
-    let (mut with, mut without) = (0, 0);
+    let (mut with, mut without, mut keys_without) = (0, 0, None);
     for step in 1.. {
         let disk = SimulatedDevice::new(step);
         let (db, before) = with_table(&disk);
@@ -119,6 +119,7 @@ fn c1_c4_a_crash_at_any_step_of_a_bulk_load_leaves_all_of_it_or_nothing() {
             };
             let report = check_on(Arc::new(copy_of(&after))).unwrap();
             assert!(report.is_clean(), "step {step}: {report}");
+            let full = copy_of(&after);
             let db = reopen(&after).unwrap();
             if has_object(&db, "loaded") {
                 with += 1;
@@ -128,11 +129,27 @@ fn c1_c4_a_crash_at_any_step_of_a_bulk_load_leaves_all_of_it_or_nothing() {
             } else {
                 assert!(!done, "step {step}: a load that had ended is gone");
                 without += 1;
+                assert_eq!(
+                    report.keys,
+                    *keys_without.get_or_insert(report.keys),
+                    "rows count that are nobody's"
+                );
                 assert_nothing_left(&db, &before, "loaded");
+                assert_number_is_not_used_again(&full);
             }
         }
     }
     assert!(with > 2 && without > 20, "{with} states with the table, {without} without");
+}
+
+/// What is left of a load cannot be removed on a disk that is full; a new table has nothing of it still.
+fn assert_number_is_not_used_again(disk: &SimulatedDevice) {
+    disk.set_capacity(Some(disk.used_bytes()));
+    let Ok(db) = reopen(disk) else { return };
+    if let Ok(table) = db.table("new") {
+        assert!(table.is_empty());
+        assert_eq!(db.transact(|tx| tx.first(&table)).unwrap().forget(), None);
+    }
 }
 
 #[test]

@@ -6,6 +6,7 @@
 //! - [`hooked`], [`gate`]: a disk with which tests meddle, and one that is stuck until a test lets it go on.
 //! - [`no_space`], [`space`], [`compaction`]: a full disk, the space that is given back, and the bound on the log.
 //! - [`checkpoints`]: opening from one, and what is wrong with one.
+//! - [`backup`], [`restore`]: copies, as files and as streams, and what becomes of them.
 //! - [`durability`], [`window`]: receipts, early visibility, the vulnerability window.
 //! - [`isolation`], [`interleaving`]: what concurrent transactions may see of each other.
 //! - [`singles`], [`singles_at_once`], [`batches`]: operations on one key that are transactions of their own.
@@ -33,6 +34,7 @@ mod named_snapshots;
 mod no_space;
 mod pending_reads;
 mod ranges;
+mod restore;
 mod scans;
 mod sessions;
 mod settling;

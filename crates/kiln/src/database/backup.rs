@@ -16,32 +16,35 @@
 //! Rejected: a copy of all files as they are, for which the log would have to stand still, or its end be looked for; a copy of
 //! keys and values out of a snapshot, which loses sessions and versions and takes a transaction for each.
 
+use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::stream::StreamDevice;
 use super::{Kiln, open};
 use crate::device::{AlignedBuffer, BLOCK_BYTES, Device, DeviceFile, FileDevice, OpenMode};
 use crate::error::{Error, Result};
 use crate::kernel::clock::Version;
 use crate::kernel::engine::Engine;
 use crate::storage::checkpoint;
+use crate::storage::record::Address;
 use crate::storage::scanner::Scanner;
 use crate::storage::segments::{Held, Segments};
-use crate::storage::superblock::{CheckpointName, Superblock, SuperblockFile};
+use crate::storage::superblock::{self, CheckpointName, Superblock, SuperblockFile};
 use crate::storage::tree::{Root, Tree};
 use crate::sync::atomic::Ordering;
 
-/// How far a backup has come.
+/// How far a backup, or a restore, has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BackupProgress {
     /// Bytes that were copied.
     pub done_bytes: u64,
-    /// Bytes that there are to copy.
+    /// Bytes that there are to copy; a guess where nobody can know yet.
     pub total_bytes: u64,
 }
 
-/// A finished backup.
+/// A finished backup, or restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Backup {
@@ -97,30 +100,59 @@ impl Kiln {
         if is_closed() {
             return Err(Error::closed());
         }
-        let _lock = open::lock(&*device)?;
-        let names = device.list().map_err(|error| Error::io("listing the directory for a backup", error))?;
-        if let Some(name) = names.first() {
-            let place = device.describe(name);
-            return Err(Error::input(format!(
-                "{place} is there already; name an empty directory for a backup"
-            )));
-        }
-        let source = Source::of(engine)?;
-        let copied = Copying { source: &source, device: &device, progress, done_bytes: 0 }.run();
-        if copied.is_err() {
-            // What cannot be removed either is no database without its superblock.
-            for name in device.list().unwrap_or_default() {
-                let _ = device.remove(&name);
-            }
-        }
+        let copied = into_empty(&device, || Copying::new(&Source::of(engine)?, &device, progress).run());
         // Who opens the database then knows of no backup, and may use its files again.
         copied.map_err(|error| if is_closed() { Error::closed() } else { error })
     }
+
+    /// As [`Self::backup`], but as one stream of bytes, from which [`Kiln::restore_stream`] makes the copy elsewhere. It takes no space on
+    /// any disk. The stream says itself where it ends, and each part of it is under a checksum.
+    ///
+    /// ```no_run
+    /// # let db = kiln::Kiln::open("ads.kiln")?;
+    /// db.backup_stream(std::io::stdout(), |_| {})?;
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Self::backup`]; `Io` if writing to `out` fails. The stream is not whole then, and is refused by whoever restores it.
+    pub fn backup_stream(
+        &self,
+        out: impl Write + Send + 'static,
+        progress: impl FnMut(BackupProgress),
+    ) -> Result<Backup> {
+        let failed = |error| Error::io("writing a backup's stream", error);
+        let stream = StreamDevice::begin(Box::new(out)).map_err(failed)?;
+        let backup = self.backup_on(Arc::new(stream.clone()), progress)?;
+        stream.end(&backup).map_err(failed)?;
+        Ok(backup)
+    }
+}
+
+/// Has a copy made on a device with nothing on it, on which there is nothing afterwards if that fails.
+pub(super) fn into_empty(device: &Arc<dyn Device>, copy: impl FnOnce() -> Result<Backup>) -> Result<Backup> {
+    let _lock = open::lock(&**device)?;
+    let names = device.list().map_err(|error| Error::io("listing the directory for a copy", error))?;
+    if let Some(name) = names.first() {
+        let place = device.describe(name);
+        return Err(Error::input(format!("{place} is there already; name an empty directory for a copy")));
+    }
+    let copied = copy();
+    if copied.is_err() {
+        // First of all, because without it there is no database; what cannot be removed either then is worthless.
+        let _ = device.remove(superblock::FILE).and_then(|()| device.sync_directory());
+        for name in device.list().unwrap_or_default() {
+            let _ = device.remove(&name);
+        }
+    }
+    copied
 }
 
 /// What a copy is made of: the durable log at some moment.
-struct Source<'a> {
+pub(super) struct Source<'a> {
     segments: Held<'a>,
+    /// By which the log is read.
+    scanned: Superblock,
     /// The copy's.
     superblock: Superblock,
     checkpoint: Option<Arc<dyn DeviceFile>>,
@@ -129,9 +161,33 @@ struct Source<'a> {
     /// About how many bytes the root's tree has.
     tree_bytes: u64,
     horizon: u64,
+    /// Nobody has the database open: its log tells where it ends.
+    is_at_rest: bool,
 }
 
 impl<'a> Source<'a> {
+    /// A database that nobody has open, and its superblock, segments and tree.
+    pub(super) fn at_rest(
+        current: &Superblock,
+        segments: &'a Segments,
+        tree: &'a Arc<Tree>,
+    ) -> Result<Source<'a>> {
+        let (named, segments, root) = (current.usable_checkpoint(), segments.hold(), tree.root());
+        let segments_end = segments.numbers().last().map_or(0, |last| (last + 1) * current.segment_bytes);
+        Ok(Source {
+            scanned: current.clone(),
+            // The end until it is known.
+            superblock: Superblock { known_end: segments_end.max(current.begin), ..copied(current, named) },
+            checkpoint: open_checkpoint(&segments, named)?,
+            tree_bytes: tree_bytes(tree, &root),
+            segments,
+            tree,
+            root,
+            horizon: 0,
+            is_at_rest: true,
+        })
+    }
+
     fn of(engine: &'a Engine) -> Result<Source<'a>> {
         engine.harden_all()?;
         loop {
@@ -147,88 +203,132 @@ impl<'a> Source<'a> {
             }
             let segments = engine.segments.hold();
             let named = current.usable_checkpoint();
-            let open = |named: CheckpointName| {
-                let name = checkpoint::name_of(named.number);
-                let opened = segments.device().open(&name, OpenMode::Read);
-                opened.map_err(|error| {
-                    Error::io(format_args!("opening {}", segments.device().describe(&name)), error)
-                })
-            };
             let superblock = Superblock {
-                generation: 1,
                 known_end: end.address,
                 known_end_checksum: end.chain_checksum,
-                clean: false,
-                checkpoint: named.unwrap_or(CheckpointName { end: 0, ..current.checkpoint }),
-                ..current.clone()
+                ..copied(current, named)
             };
-            let checkpoint = named.map(open).transpose()?;
             let tree = &engine.settled.tree;
-            let tree_bytes =
-                if root.settled_to() > 0 || root.loaded() > 0 { tree.statistics().used_bytes } else { 0 };
             return Ok(Source {
+                checkpoint: open_checkpoint(&segments, named)?,
                 segments,
+                scanned: superblock.clone(),
                 superblock,
-                checkpoint,
                 tree,
+                tree_bytes: tree_bytes(tree, &root),
                 root,
-                tree_bytes,
                 horizon: end.horizon,
+                is_at_rest: false,
             });
         }
     }
 }
 
+/// The superblock of a copy, but for where its log ends.
+fn copied(current: &Superblock, checkpoint: Option<CheckpointName>) -> Superblock {
+    Superblock {
+        generation: 1,
+        clean: false,
+        checkpoint: checkpoint.unwrap_or(CheckpointName { end: 0, ..current.checkpoint }),
+        ..current.clone()
+    }
+}
+
+fn open_checkpoint(
+    segments: &Segments,
+    named: Option<CheckpointName>,
+) -> Result<Option<Arc<dyn DeviceFile>>> {
+    let open = |named: CheckpointName| {
+        let name = checkpoint::name_of(named.number);
+        let opened = segments.device().open(&name, OpenMode::Read);
+        opened
+            .map_err(|error| Error::io(format_args!("opening {}", segments.device().describe(&name)), error))
+    };
+    named.map(open).transpose()
+}
+
+/// True if there is a file of the root's tree.
+fn is_written(root: &Root) -> bool {
+    root.settled_to() > 0 || root.loaded() > 0
+}
+
+fn tree_bytes(tree: &Tree, root: &Root) -> u64 {
+    if is_written(root) { tree.statistics().used_bytes } else { 0 }
+}
+
+/// The end of the log that was copied.
+struct CopiedEnd {
+    address: Address,
+    chain_checksum: u32,
+    horizon: u64,
+}
+
 /// A copy that is being made.
-struct Copying<'a, P> {
+pub(super) struct Copying<'a, P> {
     source: &'a Source<'a>,
     device: &'a Arc<dyn Device>,
     progress: P,
     done_bytes: u64,
 }
 
-impl<P: FnMut(BackupProgress)> Copying<'_, P> {
-    fn run(mut self) -> Result<Backup> {
-        let Source { superblock, horizon, .. } = self.source;
+impl<'a, P: FnMut(BackupProgress)> Copying<'a, P> {
+    pub(super) fn new(source: &'a Source<'a>, device: &'a Arc<dyn Device>, progress: P) -> Copying<'a, P> {
+        Copying { source, device, progress, done_bytes: 0 }
+    }
+
+    pub(super) fn run(mut self) -> Result<Backup> {
+        let (mut superblock, mut horizon) = (self.source.superblock.clone(), self.source.horizon);
         self.advance(0);
-        self.copy_log()?;
+        let end = self.copy_log()?;
+        if self.source.is_at_rest {
+            (superblock.known_end, superblock.known_end_checksum) = (end.address, end.chain_checksum);
+            horizon = end.horizon;
+        }
         self.copy_tree()?;
         if let Some(file) = &self.source.checkpoint {
             self.copy_checkpoint(&**file).map_err(|error| Error::io("copying a checkpoint", error))?;
         }
-        SuperblockFile::create(&**self.device, superblock.clone())?;
-        Ok(Backup { horizon: Version::new(*horizon), bytes: self.done_bytes })
+        SuperblockFile::create(&**self.device, superblock)?;
+        let bytes = self.done_bytes;
+        (self.progress)(BackupProgress { done_bytes: bytes, total_bytes: bytes });
+        Ok(Backup { horizon: Version::new(horizon), bytes })
     }
 
-    fn copy_log(&mut self) -> Result<()> {
-        let Source { segments: source, superblock, .. } = self.source;
+    fn copy_log(&mut self) -> Result<CopiedEnd> {
+        let Source { segments: source, scanned, superblock, is_at_rest, .. } = self.source;
         let target = Segments::open(self.device.clone(), superblock.segment_bytes, OpenMode::ReadWrite)?;
         target.cut_at(superblock.begin, false)?;
-        let mut scanner = Scanner::new(source, superblock);
-        let mut written = superblock.begin;
-        while written < superblock.known_end {
+        let mut scanner = Scanner::new(source, scanned);
+        let (mut written, mut horizon) = (superblock.begin, 0);
+        let failed = |error| Error::io("writing a copy", error);
+        while *is_at_rest || written < superblock.known_end {
             let Some(extent) = scanner.next()? else {
+                if *is_at_rest {
+                    break;
+                }
                 return Err(source.corrupted(written, "the log ends here, and should go on"));
             };
             let (start, end) = (extent.seal.address, extent.seal.end());
             if target.prepared_end() <= start {
                 target.prepare_next(false)?;
             }
+            target.write(start, extent.bytes).map_err(failed)?;
             // The last extent in a segment syncs all of it.
-            let is_last = end.is_multiple_of(superblock.segment_bytes) || end == superblock.known_end;
-            target
-                .write(start, extent.bytes)
-                .and_then(|()| if is_last { target.sync(start) } else { Ok(()) })
-                .map_err(|error| Error::io("writing a backup", error))?;
-            written = end;
+            if end.is_multiple_of(superblock.segment_bytes) {
+                target.sync(start).map_err(failed)?;
+            }
+            (written, horizon) = (end, extent.seal.version);
             self.advance(end - start);
         }
-        Ok(())
+        if !written.is_multiple_of(superblock.segment_bytes) {
+            target.sync(written).map_err(failed)?;
+        }
+        Ok(CopiedEnd { address: written, chain_checksum: scanner.chain().checksum, horizon })
     }
 
     fn copy_tree(&mut self) -> Result<()> {
         let Source { tree, root, tree_bytes, .. } = self.source;
-        if root.settled_to() == 0 && root.loaded() == 0 {
+        if !is_written(root) {
             return Ok(());
         }
         let mut done = 0;
@@ -266,7 +366,8 @@ impl<P: FnMut(BackupProgress)> Copying<'_, P> {
         let Source { superblock, checkpoint, tree_bytes, .. } = self.source;
         let checkpoint_bytes = checkpoint.as_ref().and_then(|file| file.size().ok()).unwrap_or(0);
         self.done_bytes += bytes;
-        let total_bytes = superblock.known_end - superblock.begin + checkpoint_bytes + tree_bytes;
+        let log_bytes = superblock.known_end - superblock.begin;
+        let total_bytes = (log_bytes + checkpoint_bytes + tree_bytes).max(self.done_bytes);
         (self.progress)(BackupProgress { done_bytes: self.done_bytes, total_bytes });
     }
 }

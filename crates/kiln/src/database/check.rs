@@ -86,7 +86,7 @@ impl fmt::Display for CheckReport {
 }
 
 /// Opens what is needed to read a database that nobody has open.
-fn open_offline(device: Arc<dyn Device>) -> Result<(Segments, Superblock, Box<dyn DeviceLock>)> {
+pub(super) fn open_offline(device: Arc<dyn Device>) -> Result<(Segments, Superblock, Box<dyn DeviceLock>)> {
     // Looked at first: where there is no database, not even the lock's file is to be left behind.
     let names = device.list().map_err(|error| Error::io("listing the database's files", error))?;
     if !names.iter().any(|name| name == superblock::FILE || segments::is_segment(name)) {
@@ -108,7 +108,7 @@ fn open_offline(device: Arc<dyn Device>) -> Result<(Segments, Superblock, Box<dy
     Ok((segments, superblock, lock))
 }
 
-fn file_device(path: &Path) -> Result<Arc<dyn Device>> {
+pub(super) fn file_device(path: &Path) -> Result<Arc<dyn Device>> {
     let device = FileDevice::open(path, false).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => {
             Error::new(ErrorKind::NotFound, format!("there is no database at {}: {error}", path.display()))

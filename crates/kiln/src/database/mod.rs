@@ -11,9 +11,11 @@ mod check_tests;
 mod forged_tests;
 mod named_snapshots;
 mod open;
+mod restore;
 mod single;
 mod snapshot;
 mod statistics;
+mod stream;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,6 +27,8 @@ pub use check::{CheckReport, check, check_on, dump_log};
 pub use named_snapshots::SnapshotInfo;
 pub use snapshot::Snapshot;
 pub use statistics::Statistics;
+#[cfg(test)]
+pub(crate) use stream::OFFSETS as STREAM_OFFSETS;
 
 use crate::device::Device;
 use crate::error::{Error, Result};

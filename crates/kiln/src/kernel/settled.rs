@@ -86,9 +86,9 @@ impl Settled {
         }
     }
 
-    /// Something has settled, or was loaded, at some time.
+    /// Something has settled, at some time.
     pub(crate) fn has_any(&self) -> bool {
-        !self.tree.is_empty() || self.tree.settled_to() > 0 || self.tree.loaded() > 0
+        !self.tree.is_empty() || self.tree.settled_to() > 0
     }
 
     /// Has nobody load rows in bulk until dropped.

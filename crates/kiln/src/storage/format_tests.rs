@@ -193,3 +193,8 @@ fn the_settled_tree_is_laid_out_as_documented() {
     }
     assert!(DOCUMENT.contains(&format!("| 8 | 4 | tree format: {} |", tree::FORMAT)));
 }
+
+#[test]
+fn a_frame_of_a_backups_stream_is_laid_out_as_documented() {
+    assert_eq!(documented("Frame"), in_code(&crate::database::STREAM_OFFSETS));
+}

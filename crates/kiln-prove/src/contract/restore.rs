@@ -1,0 +1,310 @@
+//! Restoring: what comes out is what went in, or nothing.
+
+use std::io::{self, Read, Write};
+use std::sync::{Arc, Mutex};
+
+use kiln::device::{Device, Fault, FaultKind, Keep, OperationKind, SimulatedDevice};
+use kiln::{ErrorKind, Kiln, check_on};
+
+use super::backup::{contents, filled, open_whole};
+use crate::crash::reopen;
+use crate::support::{Random, copy_of, manual};
+use crate::testing::{budget, seed};
+
+/// What a stream is written to, to be looked at afterwards.
+#[derive(Clone, Default)]
+struct Shared(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Shared {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn stream_of(db: &Kiln) -> Vec<u8> {
+    let out = Shared::default();
+    db.backup_stream(out.clone(), |_| {}).unwrap();
+    out.0.lock().unwrap().clone()
+}
+
+/// A small database with something of everything: log, tree, checkpoint.
+fn small(disk: &SimulatedDevice) -> Kiln {
+    let db = manual().segment_bytes(16 << 10).open_on(Arc::new(disk.clone())).unwrap();
+    let (table, map) = (db.table("table").unwrap(), db.map("map").unwrap());
+    for number in 0..40_u32 {
+        db.put(&table, number.to_be_bytes(), [number as u8; 50]).unwrap().forget();
+        db.put(&map, number.to_be_bytes(), [number as u8; 20]).unwrap().forget();
+    }
+    db.persist().unwrap();
+    assert!(db.settle().unwrap() > 0);
+    assert!(db.checkpoint().unwrap());
+    db.put(&table, b"last", b"value").unwrap().safe().unwrap();
+    db
+}
+
+fn restore_stream(stream: &[u8], target: &SimulatedDevice) -> kiln::Result<kiln::Backup> {
+    Kiln::restore_stream_on(stream, Arc::new(target.clone()), |_| {})
+}
+
+fn restore(from: &SimulatedDevice, to: &SimulatedDevice) -> kiln::Result<kiln::Backup> {
+    Kiln::restore_on(Arc::new(from.clone()), Arc::new(to.clone()), |_| {})
+}
+
+fn assert_empty(target: &SimulatedDevice) {
+    assert_eq!(Device::list(target).unwrap(), Vec::<String>::new(), "something is left");
+}
+
+#[test]
+fn c4_c9_what_a_stream_or_a_directory_restores_is_the_backup() {
+    let disk = SimulatedDevice::new(seed());
+    let db = filled(&disk);
+    let expected = contents(&db);
+    let (stream, files) = (stream_of(&db), SimulatedDevice::new(1));
+    let backup = db.backup_on(Arc::new(files.clone()), |_| {}).unwrap();
+    db.put(&db.map("map").unwrap(), b"later", b"value").unwrap().safe().unwrap();
+    // Whatever follows a stream is not its own.
+    let followed = [&stream[..], b"and more"].concat();
+    let from_stream = SimulatedDevice::new(2);
+    assert_eq!(restore_stream(&followed, &from_stream).unwrap().horizon, backup.horizon);
+    let from_files = SimulatedDevice::new(3);
+    let mut last = None;
+    let (from, to) = (Arc::new(files.clone()), Arc::new(from_files.clone()));
+    let restored = Kiln::restore_on(from, to, |progress| last = Some(progress)).unwrap();
+    assert_eq!(restored.horizon, backup.horizon);
+    assert_eq!(last.map(|last| (last.done_bytes, last.total_bytes)), Some((restored.bytes, restored.bytes)));
+    for target in [from_stream, from_files] {
+        // All of it is durable.
+        let target = target.after_crash(&mut |_| Keep::Lost);
+        let db = open_whole(&target);
+        assert_eq!(contents(&db), expected);
+        assert_eq!(db.recovery_report().horizon, backup.horizon);
+        assert!(db.recovery_report().checkpoint_damage.is_none());
+        drop(db);
+        let error = restore(&files, &target).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Input, "{error}");
+        let error = restore_stream(&stream, &target).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Input, "{error}");
+        assert_eq!(contents(&reopen(&target).unwrap()), expected);
+    }
+}
+
+#[test]
+fn c4_a_database_that_was_closed_or_crashed_is_restored_as_opening_it_would_find_it() {
+    for closed in [true, false] {
+        let disk = SimulatedDevice::new(seed());
+        let db = filled(&disk);
+        if closed {
+            db.close().unwrap();
+        } else {
+            // An unfinished hardening at the end.
+            let map = db.map("map").unwrap();
+            db.put(&map, b"last", vec![1; 20_000]).unwrap().forget();
+            disk.crash_after(disk.steps() + 1);
+            db.persist().unwrap_err();
+        }
+        let states = disk.crash_states();
+        drop(db);
+        for choice in 0..budget(6) {
+            let disk = states.after_crash_seeded(choice);
+            let target = SimulatedDevice::new(seed());
+            restore(&copy_of(&disk), &target).unwrap();
+            let expected = contents(&reopen(&disk).unwrap());
+            assert_eq!(contents(&open_whole(&target)), expected);
+        }
+    }
+}
+
+#[test]
+fn c9_a_stream_that_ends_early_or_was_changed_is_refused_with_its_offset_and_leaves_nothing() {
+    let stream = stream_of(&small(&SimulatedDevice::new(seed())));
+    let mut random = Random::new(seed());
+    let refused = |stream: &[u8], offset: usize| {
+        let target = SimulatedDevice::new(1);
+        let error = restore_stream(stream, &target).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupted, "{error}");
+        let (_, told) = error.place().unwrap();
+        assert!(told as usize <= offset && offset - told as usize <= (1 << 20) + 32, "{error}: {offset}");
+        assert_empty(&target);
+    };
+    // The beginning, the end, and any place.
+    let places: Vec<usize> = (0..120).chain(stream.len() - 120..stream.len()).collect();
+    let some: Vec<usize> = (0..budget(200)).map(|_| random.below(stream.len())).collect();
+    for place in places.into_iter().chain(some) {
+        refused(&stream[..place], place);
+        let mut changed = stream.clone();
+        changed[place] ^= 1 << random.below(8);
+        refused(&changed, place);
+    }
+    // Every frame, left out, or twice: the heads are where the lengths say.
+    let mut offset = 16;
+    while offset < stream.len() {
+        let body = u32::from_le_bytes(*stream[offset + 16..].first_chunk().unwrap()) as usize;
+        let (before, frame, after) =
+            (&stream[..offset], &stream[offset..offset + 32 + body], &stream[offset + 32 + body..]);
+        if after.is_empty() {
+            break;
+        }
+        refused(&[before, after].concat(), offset);
+        refused(&[before, frame, frame, after].concat(), offset + frame.len());
+        offset += frame.len();
+    }
+    restore_stream(&stream, &SimulatedDevice::new(1)).unwrap();
+}
+
+#[test]
+fn c4_a_crash_at_any_step_of_a_restore_leaves_all_of_it_or_no_database() {
+    let disk = SimulatedDevice::new(seed());
+    let db = small(&disk);
+    let (expected, stream, files) = (contents(&db), stream_of(&db), SimulatedDevice::new(1));
+    db.backup_on(Arc::new(files.clone()), |_| {}).unwrap();
+    for by_stream in [true, false] {
+        let restore_to = |target: &SimulatedDevice| match by_stream {
+            true => restore_stream(&stream, target),
+            false => restore(&files, target),
+        };
+        let mut whole = 0;
+        for step in 1.. {
+            let target = SimulatedDevice::new(step);
+            target.crash_after(step);
+            let done = restore_to(&target).is_ok();
+            if !target.crashed() {
+                assert!(done);
+                break;
+            }
+            let states = target.crash_states();
+            for choice in 0..4 {
+                let after = states.after_crash_seeded(step * 7 + choice);
+                match manual().create(false).open_on(Arc::new(after.clone())) {
+                    Ok(db) => {
+                        assert_eq!(contents(&db), expected);
+                        whole += 1;
+                    }
+                    Err(error) => {
+                        assert!(!done, "{error}");
+                        let has_superblock =
+                            Device::list(&after).unwrap().iter().any(|name| name == "superblock");
+                        assert!(!has_superblock, "a part of a database is there: {error}");
+                    }
+                }
+            }
+        }
+        assert!(whole > 0);
+    }
+}
+
+#[test]
+fn c8_after_a_failed_operation_of_a_restore_nothing_is_left() {
+    let disk = SimulatedDevice::new(seed());
+    let db = small(&disk);
+    let (stream, files) = (stream_of(&db), SimulatedDevice::new(1));
+    db.backup_on(Arc::new(files.clone()), |_| {}).unwrap();
+    for by_stream in [true, false] {
+        for kind in [FaultKind::EIO, FaultKind::ENOSPC] {
+            for nth in 1.. {
+                let target = SimulatedDevice::new(nth);
+                target.inject(Fault { operation: OperationKind::Any, nth, kind, sticky: false });
+                let outcome = match by_stream {
+                    true => restore_stream(&stream, &target),
+                    false => restore(&files, &target),
+                };
+                if target.faults_fired() == 0 {
+                    outcome.unwrap();
+                    break;
+                }
+                let error = outcome.unwrap_err();
+                assert!(matches!(error.kind(), ErrorKind::Io | ErrorKind::NoSpace), "{error}");
+                assert_empty(&target);
+            }
+        }
+    }
+    // A source that fails.
+    let failing = (&stream[..stream.len() / 2]).chain(Failing);
+    let target = SimulatedDevice::new(1);
+    let error = Kiln::restore_stream_on(failing, Arc::new(target.clone()), |_| {}).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Io, "{error}");
+    assert_empty(&target);
+}
+
+struct Failing;
+
+impl Read for Failing {
+    fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+        Err(io::Error::other("the source fails"))
+    }
+}
+
+#[test]
+fn c9_a_damaged_backup_is_not_restored() {
+    let disk = SimulatedDevice::new(seed());
+    let db = small(&disk);
+    let (expected, files) = (contents(&db), SimulatedDevice::new(1));
+    db.backup_on(Arc::new(files.clone()), |_| {}).unwrap();
+    let mut random = Random::new(seed());
+    let mut refused = 0;
+    for name in Device::list(&files).unwrap() {
+        let bytes = files.bytes(&name);
+        for _ in 0..budget(25) {
+            let damaged = copy_of(&files);
+            let place = random.below(bytes.len());
+            damaged.flip_bit(&name, place as u64 * 8);
+            let target = SimulatedDevice::new(1);
+            match restore(&damaged, &target) {
+                // In what nobody needs, or in the checkpoint, without which the log is read.
+                Ok(_) => assert_eq!(contents(&reopen(&target).unwrap()), expected, "{name}, byte {place}"),
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::Corrupted, "{error}");
+                    assert!(error.place().is_some(), "{error}");
+                    assert_empty(&target);
+                    refused += 1;
+                }
+            }
+        }
+    }
+    assert!(refused > 10, "only {refused} were refused");
+    let report = check_on(Arc::new(files)).unwrap();
+    assert!(report.is_clean(), "{report}");
+}
+
+#[test]
+fn c8_a_stream_that_cannot_be_written_is_an_error_and_has_no_end() {
+    let disk = SimulatedDevice::new(seed());
+    let db = small(&disk);
+    let whole = stream_of(&db);
+    for bytes in [0, 10, 40, 5_000, whole.len() - 1] {
+        let out = Shared::default();
+        let error = db.backup_stream(Full { out: out.clone(), bytes }, |_| {}).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+        let stream = out.0.lock().unwrap().clone();
+        assert_eq!(
+            restore_stream(&stream, &SimulatedDevice::new(1)).unwrap_err().kind(),
+            ErrorKind::Corrupted
+        );
+    }
+    db.put(&db.map("map").unwrap(), b"key", b"value").unwrap().safe().unwrap();
+}
+
+/// Has room for so many bytes.
+struct Full {
+    out: Shared,
+    bytes: usize,
+}
+
+impl Write for Full {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let taken = bytes.len().min(self.bytes);
+        if taken == 0 {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        self.bytes -= taken;
+        self.out.write(&bytes[..taken])
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
