@@ -24,7 +24,8 @@ pub(crate) fn open(disk: &SimulatedDevice, profile: Profile) -> kiln::Result<Kil
     let options = manual()
         .segment_bytes(profile.segment_bytes)
         .space_amplification(profile.space_amplification)
-        .checkpoint_log_bytes(profile.checkpoint_log_bytes);
+        .checkpoint_log_bytes(profile.checkpoint_log_bytes)
+        .settle_memory(profile.settle_memory);
     options.open_on(Arc::new(disk.clone()))
 }
 
@@ -79,7 +80,7 @@ impl Sweep {
         let (samples, exhaustive_units) = match workload {
             Name::Three => (42, 12),
             Name::Tiny => (8, 8),
-            Name::Small | Name::Large | Name::Lazy | Name::Skewed | Name::Settling | Name::Named => (20, 4),
+            Name::Small | Name::Large | Name::Lazy | Name::Skewed | Name::Settling | Name::Named | Name::Passes => (20, 4),
             Name::Long => (6, 2),
         };
         let last_steps = (workload == Name::Long).then_some(2);

@@ -29,7 +29,7 @@ fn is_expected(error: &Error) -> bool {
 fn profile_of(workload: Name) -> Profile {
     let profile = workload.profile();
     match workload {
-        Name::Skewed | Name::Settling | Name::Named => Profile { operations: 40, ..profile },
+        Name::Skewed | Name::Settling | Name::Named | Name::Passes => Profile { operations: 40, ..profile },
         _ => profile,
     }
 }

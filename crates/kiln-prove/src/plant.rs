@@ -24,6 +24,7 @@ const ATTEMPTS: &[Attempt] = &[
     ("crash", "skewed", 0.4),
     ("crash", "settling", 0.6),
     ("crash", "named", 0.6),
+    ("crash", "passes", 0.6),
     ("crash", "long", 0.2),
     ("faults", "small", 1.0),
     ("faults", "large", 1.0),

@@ -20,6 +20,10 @@ const LOG_PART: u64 = 4;
 /// Pages of what has settled may take as much as such a part of the memory, besides.
 const PAGES_PART: u64 = 4;
 
+/// What settling sorts in memory takes such a part of the log's, or so much at least.
+const SETTLE_PART: u64 = 4;
+const SETTLE_BYTES_MIN: u64 = 16 << 20;
+
 /// Compacting for less would write more than ten times what the application does.
 const SPACE_AMPLIFICATION_MIN: f64 = 1.1;
 
@@ -43,6 +47,7 @@ pub struct Options {
     pub(crate) space_amplification: f64,
     pub(crate) checkpoint_log_bytes: u64,
     pub(crate) settle_log_bytes: u64,
+    settle_memory: Option<u64>,
     pub(crate) create: bool,
     pub(crate) recovery: Division,
     transaction_entries: usize,
@@ -62,6 +67,7 @@ impl Default for Options {
             space_amplification: 2.0,
             checkpoint_log_bytes: 128 << 20,
             settle_log_bytes: 64 << 20,
+            settle_memory: None,
             create: true,
             recovery: Division::default(),
             transaction_entries: 1 << 20,
@@ -105,7 +111,7 @@ impl Options {
     ///
     /// The indexes come on top: about 20 bytes for each key, and about 70 more for each key of a table that has not
     /// [settled](Self::settle_log_bytes); and where something has settled up to a quarter of the memory for the tree's pages,
-    /// and while more settles a quarter of the log's part, or 16 MiB, for what is sorted.
+    /// and while more settles what [`settle_memory`](Self::settle_memory) says.
     /// [`Statistics`](crate::Statistics) tells what each part takes. More memory means fewer reads from disk; durability does
     /// not depend on it.
     pub fn memory(mut self, bytes: u64) -> Options {
@@ -178,6 +184,14 @@ impl Options {
     /// Without background threads it is [`persist`](crate::Kiln::persist) that settles.
     pub fn settle_log_bytes(mut self, bytes: u64) -> Options {
         self.settle_log_bytes = bytes;
+        self
+    }
+
+    /// Memory in bytes for what is sorted while rows settle. Default a quarter of the log's part of the [`memory`](Self::memory), and at
+    /// least 16 MiB. What does not fit takes further passes over the part of the log that settles. On disk the tree has room for a
+    /// sixteenth of itself beside it, or for a quarter of this. Durability does not depend on it.
+    pub fn settle_memory(mut self, bytes: u64) -> Options {
+        self.settle_memory = Some(bytes);
         self
     }
 
@@ -260,6 +274,12 @@ impl Options {
     pub(crate) fn ring_bytes(&self, segment_bytes: u64) -> u64 {
         let most = self.memory - self.memory / CACHE_PART;
         most.checked_ilog2().map_or(0, |power| 1 << power).max(2 * segment_bytes)
+    }
+
+    /// Memory for what is sorted while rows settle.
+    pub(crate) fn settle_memory_bytes(&self, segment_bytes: u64) -> u64 {
+        let usual = || (self.ring_bytes(segment_bytes) / SETTLE_PART).max(SETTLE_BYTES_MIN);
+        self.settle_memory.unwrap_or_else(usual)
     }
 
     /// The part of the memory that holds records read from disk.

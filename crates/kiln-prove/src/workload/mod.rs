@@ -60,10 +60,15 @@ pub(crate) struct Profile {
     pub(crate) settle_one_in: usize,
     /// One operation in so many gives a snapshot a name, takes it from one, or looks at one; 0: none.
     pub(crate) name_one_in: usize,
+    /// Memory for settling.
+    pub(crate) settle_memory: u64,
 }
 
 /// The engine's default.
 const USUAL_AMPLIFICATION: f64 = 2.0;
+
+/// The engine's default where there is little memory.
+const USUAL_SETTLE_MEMORY: u64 = 16 << 20;
 
 /// The smallest segments there are: the less an opening reads and writes, the more states can be looked at.
 const SMALLEST_SEGMENTS: u64 = 16 << 10;
@@ -84,6 +89,7 @@ pub(crate) const THREE: Profile = Profile {
     checkpoint_log_bytes: 0,
     settle_one_in: 0,
     name_one_in: 0,
+    settle_memory: USUAL_SETTLE_MEMORY,
 };
 
 /// So little that every loss pattern of every step can be tried.
@@ -100,6 +106,7 @@ pub(crate) const TINY: Profile = Profile {
     checkpoint_log_bytes: 16 << 10,
     settle_one_in: 0,
     name_one_in: 0,
+    settle_memory: USUAL_SETTLE_MEMORY,
 };
 
 /// Small values: most hardenings write a single block.
@@ -116,6 +123,7 @@ pub(crate) const SMALL: Profile = Profile {
     checkpoint_log_bytes: 24 << 10,
     settle_one_in: 0,
     name_one_in: 0,
+    settle_memory: USUAL_SETTLE_MEMORY,
 };
 
 /// Values of all sizes, in many hardenings: the log goes over several segments and its beginning is dropped.
@@ -132,6 +140,7 @@ pub(crate) const LARGE: Profile = Profile {
     checkpoint_log_bytes: 96 << 10,
     settle_one_in: 0,
     name_one_in: 0,
+    settle_memory: USUAL_SETTLE_MEMORY,
 };
 
 /// Rare hardenings: each covers many transactions, and at times more than one segment.
@@ -148,6 +157,7 @@ pub(crate) const LAZY: Profile = Profile {
     checkpoint_log_bytes: 256 << 10,
     settle_one_in: 0,
     name_one_in: 0,
+    settle_memory: USUAL_SETTLE_MEMORY,
 };
 
 /// Small segments, and among the data much that is overwritten: what is not goes through compaction again and again.
@@ -164,6 +174,7 @@ pub(crate) const SKEWED: Profile = Profile {
     checkpoint_log_bytes: 128 << 10,
     settle_one_in: 0,
     name_one_in: 0,
+    settle_memory: USUAL_SETTLE_MEMORY,
 };
 
 /// Tables whose rows settle again and again, and are written and deleted again.
@@ -196,7 +207,11 @@ pub(crate) const NAMED: Profile = Profile {
     checkpoint_log_bytes: 48 << 10,
     settle_one_in: 12,
     name_one_in: 6,
+    settle_memory: USUAL_SETTLE_MEMORY,
 };
+
+/// The same with so little memory that it takes several passes over the log, and several ranges of keys for each of them.
+pub(crate) const PASSES: Profile = Profile { settle_memory: 4 << 10, ..SETTLING };
 
 /// A log so long that several threads recover it, which takes more than 16 MiB. What stays keeps its beginning from being
 /// compacted.
@@ -214,6 +229,7 @@ pub(crate) const LONG: Profile = Profile {
     checkpoint_log_bytes: 0,
     settle_one_in: 0,
     name_one_in: 0,
+    settle_memory: USUAL_SETTLE_MEMORY,
 };
 
 /// The workloads, for the command line.
@@ -235,6 +251,8 @@ pub(crate) enum Name {
     Settling,
     /// Snapshots that have names.
     Named,
+    /// Tables that settle in many steps.
+    Passes,
     /// A log that several threads recover.
     Long,
 }
@@ -249,6 +267,7 @@ impl Name {
         Name::Skewed,
         Name::Settling,
         Name::Named,
+        Name::Passes,
         Name::Long,
     ];
 
@@ -262,6 +281,7 @@ impl Name {
             Name::Skewed => "skewed",
             Name::Settling => "settling",
             Name::Named => "named",
+            Name::Passes => "passes",
             Name::Long => "long",
         }
     }
@@ -276,6 +296,7 @@ impl Name {
             Name::Skewed => SKEWED,
             Name::Settling => SETTLING,
             Name::Named => NAMED,
+            Name::Passes => PASSES,
             Name::Long => LONG,
         }
     }

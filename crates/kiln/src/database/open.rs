@@ -32,6 +32,9 @@ use crate::storage::tree::{self, Tree};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Instant, Mutex};
 
+/// Such a part of the memory for settling is what a merge may replace at once, however small the tree is.
+const REPLACED_PART: u64 = 4;
+
 /// Opens the database on a device, creating it if there is none and the options allow.
 pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<Engine>, RecoveryReport)> {
     let began = Instant::now();
@@ -51,7 +54,10 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
         .map_err(memory)?;
     let cache_bytes = options.cache_bytes(current.segment_bytes);
     let cold = Cold::new(cache_bytes).map_err(memory)?;
-    let tree = Arc::new(open_tree(device.clone(), options.page_cache_bytes(), &current)?);
+    let mut tree = open_tree(device.clone(), options.page_cache_bytes(), &current)?;
+    let settle_memory = options.settle_memory_bytes(current.segment_bytes);
+    tree.set_replaced_bytes_min(settle_memory / REPLACED_PART);
+    let tree = Arc::new(tree);
     let mut base = Base::of(&device, &current, log.ring_bytes(), options.recovery.workers(), &tree)?;
     let mut recovered =
         Recovery::new((&segments, &current), &log, &mut base, &tree, &options.recovery).run()?;
@@ -83,7 +89,7 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
         cold,
         shares: Shares::new(cache_bytes, opened_end),
         reader: Reader::default(),
-        settled: Settled::new(tree, options.settle_log_bytes, opened_end),
+        settled: Settled::new(tree, (options.settle_log_bytes, settle_memory), opened_end),
         liveness: Mutex::new(liveness),
         segments: Arc::new(segments),
         superblock: Mutex::new(superblock),

@@ -9,14 +9,15 @@
 //!
 //! 1. *Choose S*, a place where the durable log could end, such that no snapshot, open or yet to come, lacks a version before it.
 //! 2. *Collect* for every key of a table its newest record before S, put or tombstone, and *merge* them, in the order of the
-//!    keys, into a new root of the tree. What does not fit into the memory for it is left to a further pass over the same part of the log,
+//!    keys, into the tree: range after range, each with a new root, so that the old tree and the new one need not both have room. What does not fit into the memory for it is left to a further pass over the same part of the log,
 //!    which begins with the first key that was left out. So the tree is, in the end, exactly what all records
 //!    before S come to, also where the log has something newer, which a crash might yet take.
 //! 3. *Publish* S with the last merge's root, and then in the superblock, so that an older tree is never taken for this one. From now on
 //!    recovery takes no record of a table before S from the log.
 //! 4. *Remove* from the indexes the entries that still refer to records before S. Who finds none then finds the row in the tree.
 //!
-//! A crash before 3 leaves rows in the tree whose entries recovery makes again: they say the same. Between 3 and 4 it is recovery
+//! A crash before 3 leaves rows in the tree whose entries recovery makes again: they say the same, and so do entries, to everybody, while some ranges
+//! are merged and others are not: a key's entry goes before its row. (How many rows there are is counted when it is asked, so no count goes wrong.) Between 3 and 4 it is recovery
 //! that does 4. The segments are dropped, or compacted for the sake of other objects, by `sweep` as ever.
 //!
 //! **When.** When so much of the log is out of memory, and not settled, that it is worth it:
@@ -42,9 +43,6 @@ use crate::sync::atomic::Ordering;
 const TREE_PART: u64 = 4;
 /// unless it is so many times as long as the log's memory: its keys are in memory, too.
 const RING_TIMES: u64 = 4;
-/// The least memory of a pass, and the part of the log's memory that it may take.
-const PASS_BYTES_MIN: usize = 16 << 20;
-const PASS_PART: u64 = 4;
 /// So many records are looked at at once.
 const BATCH: usize = 64;
 
@@ -141,7 +139,7 @@ impl Engine {
             return Ok(Settling::default());
         }
         let oldest = self.oldest_needed();
-        let pass_bytes = (self.log.ring_bytes() / PASS_PART).max(PASS_BYTES_MIN as u64) as usize;
+        let pass_bytes = usize::try_from(self.settled.memory_bytes).unwrap_or(usize::MAX);
         let mut settling = Settling::default();
         let (mut newest_version, mut from) = (0, Vec::new());
         loop {
@@ -162,7 +160,7 @@ impl Engine {
             }
             self.check_writable()?;
             let rest = newest.sort();
-            let settled_to = rest.is_none().then_some(end);
+            let settled_to = (rest.is_none() || planted(Bug::SettlesOnePass)).then_some(end);
             if settled_to.is_some() && !planted(Bug::SettlesQuietly) {
                 // Raised before the first row vanishes: whoever misses one, and then finds what is newer, looks again.
                 self.forgotten.fetch_max(newest_version, Ordering::SeqCst);
@@ -175,8 +173,8 @@ impl Engine {
             settling.deletes += merged.deleted;
             settling.bytes += merged.bytes;
             match rest {
-                Some(rest) => from = rest,
-                None => break,
+                Some(rest) if !planted(Bug::SettlesOnePass) => from = rest,
+                _ => break,
             }
         }
         // Before any of it leaves the log: a tree without it must not be taken for this one.

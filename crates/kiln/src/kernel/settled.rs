@@ -37,6 +37,8 @@ pub(crate) struct Settled {
     pub(crate) tree: Arc<Tree>,
     /// The option; 0: nothing settles by itself.
     pub(super) log_bytes: u64,
+    /// For what is sorted.
+    pub(super) memory_bytes: u64,
     /// Whoever settles.
     pub(super) settling: Mutex<()>,
     /// Whoever loads rows in bulk. Locked before `settling`.
@@ -68,7 +70,7 @@ pub(crate) struct Lookup {
 
 impl Settled {
     /// Of a database whose log ends at `end`.
-    pub(crate) fn new(tree: Arc<Tree>, log_bytes: u64, end: Address) -> Settled {
+    pub(crate) fn new(tree: Arc<Tree>, (log_bytes, memory_bytes): (u64, u64), end: Address) -> Settled {
         // Where nothing has settled recovery keeps no tombstones, even if something had before.
         let is_forgetful = tree.is_empty() || tree.settled_to() == 0;
         Settled {
@@ -77,6 +79,7 @@ impl Settled {
             removed_to: AtomicU64::new(tree.settled_to()),
             tree,
             log_bytes,
+            memory_bytes,
             settling: Mutex::new(()),
             loading: Mutex::new(()),
             entering: Mutex::new(()),

@@ -71,7 +71,7 @@ pub(super) fn copy(
     let pages = Pages::of_copy(Arc::clone(&tree.pages.device), name.clone(), Arc::clone(&file));
     let mut space = Space::new(Bitmap::default());
     let mut output = Output::new(Arc::clone(&file), &name, &mut space, 0);
-    let written = writer::write(&pages, &mut output, &Root::default(), &[], &mut walked)?;
+    let written = writer::write(&pages, &mut output, (&Root::default(), &[]), &mut walked, u64::MAX)?;
     if written.node.entries != root.entries() {
         return Err(tree.pages.corrupted(root.node.block, "a tree has not as many entries as its root says"));
     }

@@ -11,6 +11,9 @@
 //! Between an untouched node and what is pending on its level there must be a cut. If little is pending, then the neighbour is opened and
 //! joins it: the next one, or the one before. (Siblings of another parent are not looked for: what stays small is small once a parent.)
 //! Nothing is changed in place, so a merge that fails leaves the old root as it was.
+//!
+//! What a merge replaces cannot be written over before the new root is durable. So once it has replaced as much as it may it takes no more
+//! changes, and all that follows over as it is: the rest is for the next merge.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -44,6 +47,15 @@ pub(crate) struct Merged {
     pub(crate) deleted: u64,
 }
 
+impl Merged {
+    /// Adds what a further merge comes to.
+    pub(super) fn add(&mut self, other: Merged) {
+        self.bytes += other.bytes;
+        self.put += other.put;
+        self.deleted += other.deleted;
+    }
+}
+
 /// A merge under way.
 pub(super) struct Merger<'a, 'o> {
     pub(super) pages: &'a Pages,
@@ -55,15 +67,27 @@ pub(super) struct Merger<'a, 'o> {
     pub(super) merged: Merged,
     /// The node of the old tree that is being merged was in the cache: what replaces it goes there, too.
     is_warm: bool,
+    /// Blocks of leaves and values that are replaced; how many there may be before it stops.
+    replaced_blocks: u64,
+    replaced_blocks_max: u64,
 }
 
 impl<'a, 'o> Merger<'a, 'o> {
-    pub(super) fn new(pages: &'a Pages, output: &'a mut Output<'o>) -> Self {
-        let (levels, queue, ahead) = (Vec::new(), Queue::default(), HashMap::new());
-        Merger { pages, output, levels, queue, ahead, merged: Merged::default(), is_warm: false }
+    pub(super) fn new(pages: &'a Pages, output: &'a mut Output<'o>, replaced_blocks_max: u64) -> Self {
+        Merger {
+            pages,
+            output,
+            levels: Vec::new(),
+            queue: Queue::default(),
+            ahead: HashMap::new(),
+            merged: Merged::default(),
+            is_warm: false,
+            replaced_blocks: 0,
+            replaced_blocks_max,
+        }
     }
 
-    /// Writes the nodes of the new tree; returns its root node and height.
+    /// Writes the nodes of the new tree; returns its root node and height. Changes are left if it has replaced as much as it may.
     pub(super) fn run(&mut self, root: &Root, changes: &mut dyn Changes) -> Result<(NodeReference, u16)> {
         if changes.peek()?.is_none() {
             return Ok((root.node, root.height));
@@ -107,6 +131,7 @@ impl<'a, 'o> Merger<'a, 'o> {
         };
         self.free(reference.block, reference.blocks.into())?;
         if level == 0 {
+            self.replaced_blocks += u64::from(reference.blocks);
             let leaves = self.level(0);
             if leaves.count() == 0 {
                 leaves.low = low.to_vec();
@@ -124,7 +149,7 @@ impl<'a, 'o> Merger<'a, 'o> {
             }
             let end = if is_last { high } else { Some(&child_high[..]) };
             let child = node.child(index);
-            if is_before(changes.peek()?, end) {
+            if !self.is_at_end() && is_before(changes.peek()?, end) {
                 self.merge_node(&child, level - 1, &child_low, end, changes)?;
             } else {
                 self.keep(level - 1, &child_low, child)?;
@@ -134,14 +159,24 @@ impl<'a, 'o> Merger<'a, 'o> {
         Ok(())
     }
 
+    /// True once as much is replaced as may be.
+    fn is_at_end(&self) -> bool {
+        self.replaced_blocks >= self.replaced_blocks_max
+    }
+
     /// Has the leaves read at once that the changes will touch.
     fn read_ahead(&mut self, node: &Node, high: Option<&[u8]>, changes: &mut dyn Changes) -> Result<()> {
         let mut touched: Vec<usize> = Vec::new();
+        let mut rest_blocks = self.replaced_blocks_max.saturating_sub(self.replaced_blocks);
         changes.look_ahead(&mut |key| {
             let is_here = high.is_none_or(|high| key < high);
             let child = node.child_index(key);
             if is_here && touched.last() != Some(&child) {
+                if rest_blocks == 0 {
+                    return false;
+                }
                 touched.push(child);
+                rest_blocks = rest_blocks.saturating_sub(node.child(child).blocks.into());
             }
             is_here
         });
@@ -177,6 +212,7 @@ impl<'a, 'o> Merger<'a, 'o> {
             }
             match leaf.value(index) {
                 ValueIn::There(reference) if is_replaced => {
+                    self.replaced_blocks += reference.blocks();
                     self.free(reference.block, reference.blocks())?;
                 }
                 ValueIn::There(reference) => self.level(0).push_entry(&key, &reference.encode(), true),

@@ -112,7 +112,7 @@ pub(crate) struct TreeStatistics {
     pub(crate) cache_hits: u64,
     /// How often a node had to be read.
     pub(crate) cache_misses: u64,
-    /// Merges since it was opened.
+    /// Roots that merges have made since it was opened.
     pub(crate) merges: u64,
     /// Bytes that they wrote.
     pub(crate) written_bytes: u64,
@@ -129,7 +129,12 @@ pub(crate) struct Tree {
     written_bytes: AtomicU64,
     file_bytes: AtomicU64,
     used_bytes: AtomicU64,
+    /// See [`Tree::set_replaced_bytes_min`].
+    replaced_bytes_min: u64,
 }
+
+/// What a merge may replace if nobody has said.
+const REPLACED_BYTES_MIN: u64 = 4 << 20;
 
 impl Tree {
     /// Opens a database's tree in its device's directory: the newer of the roots that are whole. Without a file it is empty; the first merge
@@ -161,10 +166,16 @@ impl Tree {
             written_bytes: AtomicU64::new(0),
             file_bytes: AtomicU64::new(0),
             used_bytes: AtomicU64::new(0),
+            replaced_bytes_min: REPLACED_BYTES_MIN,
             writer: Mutex::new(writer),
         };
         tree.note_sizes(&tree.writer.lock());
         tree
+    }
+
+    /// A merge is not divided for the sake of so few bytes that it replaces.
+    pub(crate) fn set_replaced_bytes_min(&mut self, bytes: u64) {
+        self.replaced_bytes_min = bytes;
     }
 
     fn note_sizes(&self, writer: &Writer) {
@@ -259,8 +270,11 @@ impl Tree {
     /// Merges changes of ascending, distinct keys, and makes what comes out durable, and then the newest root. `settled_to` goes with it;
     /// `None` keeps the one before. One merge at a time; others wait.
     ///
+    /// So that the old and the new tree need not both have room, it is done in ranges of keys, one after the other, each with a root of its own:
+    /// of what the one before last needed the next one can write over. `settled_to` goes with the last of these roots.
+    ///
     /// # Errors
-    /// Whatever fails: the tree is then as it was. If a write or a sync has failed, no later merge succeeds; it is not known which
+    /// Whatever fails: the tree is then as it was, or has all the changes up to a certain key. If a write or a sync has failed, no later merge succeeds; it is not known which
     /// root will be found when the tree is opened again, this one or the one before.
     ///
     /// # Panics
@@ -293,13 +307,20 @@ impl Tree {
 
     fn merge_changes(&self, changes: &mut dyn changes::Changes, marks: Marks) -> Result<Merged> {
         let mut writer = self.writer.lock();
-        let merged = writer.merge(&self.pages, &self.newest, changes, marks);
-        self.entries.store(self.root().entries(), Ordering::Relaxed);
-        self.note_sizes(&writer);
-        let merged = merged?;
-        self.merges.fetch_add(1, Ordering::Relaxed);
-        self.written_bytes.fetch_add(merged.bytes, Ordering::Relaxed);
-        Ok(merged)
+        let mut all = Merged::default();
+        loop {
+            let bytes_min = self.replaced_bytes_min;
+            let merged = writer.merge(&self.pages, &self.newest, changes, marks, bytes_min);
+            self.entries.store(self.root().entries(), Ordering::Relaxed);
+            self.note_sizes(&writer);
+            let merged = merged?;
+            self.merges.fetch_add(1, Ordering::Relaxed);
+            self.written_bytes.fetch_add(merged.bytes, Ordering::Relaxed);
+            all.add(merged);
+            if changes.peek()?.is_none() {
+                return Ok(all);
+            }
+        }
     }
 
     /// How many keys there are from `from` on, and before `to` if that is given. Reads two paths at most.

@@ -15,6 +15,9 @@ use crate::device::{BLOCK_BYTES, Device, DeviceFile, OpenMode};
 use crate::error::{Error, ErrorKind, Result};
 use crate::planted::{Bug, planted};
 
+/// A merge replaces so much of the tree at the most, or what it is told is not worth dividing: that is how much room it takes beside the tree.
+const REPLACED_PART: u64 = 16;
+
 /// What only merges use.
 pub(super) struct Writer {
     space: Space,
@@ -71,13 +74,15 @@ impl Writer {
         (self.file_bytes, self.space.busy_count() * BLOCK_BYTES as u64)
     }
 
-    /// Merges changes, and makes what comes out the newest root.
+    /// Merges changes up to a place where it has replaced as much of the old root as it may, and makes what comes out the newest root. What
+    /// has not been merged is left in `changes`; `settled_to` holds once nothing is.
     pub(super) fn merge(
         &mut self,
         pages: &Pages,
         newest: &Shared<Root>,
         changes: &mut dyn Changes,
         marks: Marks,
+        replaced_bytes_min: u64,
     ) -> Result<Merged> {
         if self.failed {
             let what = format!("writing {} failed before; open the database again", pages.name);
@@ -89,7 +94,9 @@ impl Writer {
         let old = newest.get_owned().unwrap_or_default();
         self.remember(&old);
         self.reclaim(pages, old.generation);
-        match self.make(pages, &old, changes, marks) {
+        let replaced_blocks_max =
+            (self.space.used_count() / REPLACED_PART).max(replaced_bytes_min / BLOCK_BYTES as u64).max(1);
+        match self.make(pages, &old, changes, marks, replaced_blocks_max) {
             Ok(made) => {
                 self.map = made.map;
                 let generation = made.root.generation;
@@ -128,7 +135,14 @@ impl Writer {
     }
 
     /// Writes everything, and syncs it, root slots included.
-    fn make(&mut self, pages: &Pages, old: &Root, changes: &mut dyn Changes, marks: Marks) -> Result<Made> {
+    fn make(
+        &mut self,
+        pages: &Pages,
+        old: &Root,
+        changes: &mut dyn Changes,
+        marks: Marks,
+        replaced_blocks_max: u64,
+    ) -> Result<Made> {
         if !pages.has_file() {
             let file = create(&*pages.device).map_err(|error| self.fail(pages, error))?;
             self.slots = Some(Slots::new(Arc::clone(&file)));
@@ -139,11 +153,13 @@ impl Writer {
             slots.make_certain(old).map_err(|error| fail(&mut self.failed, pages, error))?;
         }
         let mut output = Output::new(Arc::clone(file), &pages.name, &mut self.space, self.file_bytes);
-        let written = write(pages, &mut output, old, &self.map, changes);
+        let written = write(pages, &mut output, (old, &self.map), changes, replaced_blocks_max);
         self.file_bytes = output.file_bytes;
         self.failed |= output.failed;
         let Written { node, height, directory, map, mut merged } = written?;
-        let settled_to = marks.settled_to.unwrap_or(old.settled_to);
+        let is_last = changes.peek()?.is_none() || planted(Bug::SettledBeforeTheLastRange);
+        let settled_to = marks.settled_to.filter(|_| is_last).unwrap_or(old.settled_to);
+        // With the first of it already: a crash must not leave rows that nobody knows of.
         let loaded = marks.loaded.unwrap_or(old.loaded);
         let (database, generation) = (old.database, old.generation + 1);
         let root = Root { database, generation, settled_to, loaded, height, node, directory };
@@ -207,11 +223,11 @@ pub(super) struct Written {
 pub(super) fn write(
     pages: &Pages,
     output: &mut Output<'_>,
-    old: &Root,
-    map: &[PageEntry],
+    (old, map): (&Root, &[PageEntry]),
     changes: &mut dyn Changes,
+    replaced_blocks_max: u64,
 ) -> Result<Written> {
-    let mut merger = Merger::new(pages, output);
+    let mut merger = Merger::new(pages, output, replaced_blocks_max);
     let (node, height) = merger.run(old, changes)?;
     let mut merged = merger.merged;
     let (directory, map) = map::write(output, (&old.directory, map))?;

@@ -134,6 +134,76 @@ fn c8_after_a_failed_write_or_sync_no_merge_succeeds_and_reads_go_on() {
     }
 }
 
+/// As [`open`], of a tree whose merges replace a leaf or two at a time.
+fn open_dividing(device: &SimulatedDevice) -> Arc<Tree> {
+    let mut tree = try_open(device, CACHE_BYTES).unwrap();
+    tree.set_replaced_bytes_min(1);
+    Arc::new(tree)
+}
+
+#[test]
+fn c4_c9_a_crash_between_the_ranges_of_a_merge_leaves_the_changes_up_to_a_key() {
+    let batches = batches();
+    let maps = maps(&batches);
+    let (mut step, mut parts_count) = (1, 0);
+    loop {
+        let device = SimulatedDevice::new(step);
+        let tree = open_dividing(&device);
+        device.crash_after(step);
+        let done = merge_from(&tree, &batches, 0);
+        if !device.crashed() {
+            break;
+        }
+        for seed in 0..6 {
+            let after = device.crash_states().after_crash_seeded(seed);
+            let tree = open_dividing(&after);
+            tree.check().unwrap();
+            let found = tree.settled_to() as usize;
+            assert!(found == done || found == done + 1, "{found} batches are there of {done}");
+            let rows: Map = walk(&tree, Direction::Forwards).unwrap().into_iter().collect();
+            if rows != maps[found] {
+                parts_count += 1;
+                let keys = batches[found].iter();
+                let is_part = (0..batches[found].len()).any(|count| {
+                    let mut map = maps[found].clone();
+                    apply(
+                        &keys.clone().take(count).map(|(key, value)| (key.clone(), value.clone())).collect(),
+                        &mut map,
+                    );
+                    map == rows
+                });
+                assert!(is_part, "what is there of a merge is not what it has up to a key");
+            }
+            // What has been merged is merged once more, and says the same.
+            assert_eq!(merge_from(&tree, &batches, found), batches.len());
+            assert_same(&tree, &maps[batches.len()]);
+            tree.check().unwrap();
+        }
+        step += 3;
+    }
+    assert!(parts_count > 20, "{parts_count} states between two ranges");
+}
+
+#[test]
+fn a_merge_of_everything_needs_room_for_a_part_of_the_tree_beside_it() {
+    let device = SimulatedDevice::new(1);
+    let tree = open_dividing(&device);
+    let all =
+        |round: u8| -> Batch { (0..20_000).map(|number| (key(number), Some(vec![round; 100]))).collect() };
+    tree.merge(changes(&all(0)), None).unwrap();
+    let used_bytes = tree.statistics().used_bytes;
+    device.set_capacity(Some(used_bytes * 5 / 4));
+    for round in 1..4 {
+        let batch = all(round);
+        tree.merge(changes(&batch), Some(round.into())).unwrap();
+        let mut map = Map::new();
+        apply(&batch, &mut map);
+        assert_same(&tree, &map);
+        assert_eq!(tree.settled_to(), round.into());
+    }
+    tree.check().unwrap();
+}
+
 #[test]
 fn c8_a_merge_that_finds_the_disk_full_can_be_tried_again() {
     let device = SimulatedDevice::new(1);
