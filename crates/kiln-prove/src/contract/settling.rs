@@ -288,6 +288,71 @@ fn c2_writes_of_settled_rows_conflict_with_who_has_read_them() {
     }
 }
 
+/// Whoever read rows that settle meanwhile was told that they had changed, so a long transaction beside settling came to no end.
+#[test]
+fn c2_nobody_conflicts_with_rows_that_settle_as_they_were_read() {
+    let disk = SimulatedDevice::new(seed());
+    let (db, table) = settled(&disk, &some_rows(500));
+    let mut rows = some_rows(2_000);
+    for number in 500..2_000 {
+        db.put(&table, key(number), value(number, 0)).unwrap().forget();
+    }
+    for number in (0..2_000).step_by(50) {
+        db.delete(&table, key(number)).unwrap().forget();
+        rows.remove(&key(number));
+    }
+    db.persist().unwrap();
+    let expected: Vec<_> = rows.into_iter().collect();
+    let serializable = || {
+        let tx = db.begin().unwrap();
+        assert_eq!(tx.get(&table, key(1_999)).unwrap(), Some(value(1_999, 0)));
+        assert_eq!(tx.get(&table, key(0)).unwrap(), None);
+        tx
+    };
+    let (tx, other) = (serializable(), serializable());
+    let mut range = tx.range::<&[u8]>(&table, ..);
+    let mut seen: Vec<_> = range.by_ref().take(700).map(Result::unwrap).collect();
+    let mut backwards = other.range::<&[u8]>(&table, ..).reverse();
+    let mut seen_backwards: Vec<_> = backwards.by_ref().take(700).map(Result::unwrap).collect();
+    assert_eq!(db.settle().unwrap(), 1_480);
+    seen.extend(range.map(Result::unwrap));
+    assert!(seen == expected);
+    seen_backwards.extend(backwards.map(Result::unwrap));
+    seen_backwards.reverse();
+    assert!(seen_backwards == expected);
+    tx.put(&table, "result", "seen").unwrap();
+    tx.commit().unwrap().forget();
+    // What was written since does count.
+    other.put(&table, "result", "seen").unwrap();
+    assert_eq!(other.commit().unwrap_err().kind(), kiln::ErrorKind::Conflict);
+}
+
+/// A removal leaves the key's bucket as it was, so an operation that has read the record, and finds the bucket unchanged, may not find the record
+/// any more.
+#[test]
+fn c2_an_update_of_a_row_that_settles_in_between_is_made() {
+    let disk = SimulatedDevice::new(seed());
+    let (db, table) = settled(&disk, &some_rows(1));
+    for is_there in [true, false] {
+        db.put(&table, "row", "first").unwrap().safe().unwrap();
+        if !is_there {
+            assert!(db.delete(&table, "row").unwrap().safe().unwrap());
+        }
+        let mut runs = 0;
+        let updated = db.update(&table, "row", |old| {
+            assert_eq!(old, is_there.then_some(&b"first"[..]));
+            runs += 1;
+            if runs == 1 {
+                assert_eq!(db.settle().unwrap(), 1);
+            }
+            Some("second")
+        });
+        updated.unwrap().forget();
+        assert_eq!((db.get(&table, "row").unwrap(), runs), (Some(b"second".to_vec()), 2));
+    }
+    assert!(db.check().unwrap().is_clean());
+}
+
 #[test]
 fn c2_a_walk_does_not_go_on_with_rows_of_a_tree_that_has_become_empty() {
     // A transaction that has read a bucket in which something settles conflicts, and proves nothing.

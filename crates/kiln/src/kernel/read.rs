@@ -239,8 +239,10 @@ impl Engine {
         for &address in cold {
             let sighting = match self.ask_cold(address, &question, out) {
                 Ok(sighting) => sighting,
-                // The record may have been superseded and its segment reused since we looked.
-                Err(_) if !self.index.unchanged(bucket, stamp) => return Ok(None),
+                // The record may have been superseded, or have settled, and its segment reused since we looked.
+                Err(_) if address < self.log.begin() || !self.index.unchanged(bucket, stamp) => {
+                    return Ok(None);
+                }
                 Err(error) => return Err(error),
             };
             if sighting.is_of_key {

@@ -33,6 +33,7 @@ use super::settled::{OBJECT_BYTES, write_tree_key};
 use crate::error::{Error, Result};
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
+use crate::storage::ordered_index::OrderedIndex;
 use crate::storage::record::{Address, DiskRecord, Kind};
 use crate::storage::record_reader::{Cursor, RecordReader};
 use crate::storage::segments::Segments;
@@ -183,6 +184,8 @@ impl Engine {
         }
         // What checkpoints say of the index and of the counts of live records is of one moment.
         let _no_checkpoint = self.checkpoints.pause();
+        // What the removal before this one has left empty: whoever reads for so long that they notice has to begin again.
+        self.objects.iter().filter_map(|object| object.keys.ordered()).for_each(OrderedIndex::unlink_empty);
         // An earlier removal may have come to no end.
         let removed_to = self.settled.removed_to.load(Ordering::SeqCst).max(log_begin);
         self.remove_settled(&segments, (removed_to, end))?;
@@ -235,19 +238,21 @@ impl Engine {
             // Closing waits for the pins, so nothing is changed behind its back.
             let pin = epoch::pin();
             self.check_writable()?;
-            let Some(bucket) = self.index.lock(hash) else {
+            let Some(bucket) = self.index.lock_quietly(hash) else {
                 drop(pin);
                 crate::sync::thread::yield_now();
                 continue;
             };
-            if !self.index.remove(bucket, hash, address) {
-                self.index.unlock_unchanged(bucket);
+            let was_newest = self.index.remove(bucket, hash, address);
+            if was_newest
+                && let Some(ordered) = self.objects.get(object).and_then(|object| object.keys.ordered())
+            {
+                ordered.remove_quietly(&pin, key);
+            }
+            self.index.unlock_unchanged(bucket);
+            if !was_newest {
                 return Ok(());
             }
-            if let Some(object) = self.objects.get(object) {
-                object.keys.retract(&pin, key);
-            }
-            self.index.unlock_changed(bucket);
             // No lock is waited for under a pin.
             drop(pin);
             self.liveness.lock().supersede(address, record.version, Some(record.shape.bytes()));

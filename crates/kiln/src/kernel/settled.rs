@@ -7,7 +7,14 @@
 //!
 //! A key's entry in memory goes before its row in the tree. A row comes into the tree before its entry goes: so whoever finds
 //! no entry, and takes the tree's root *afterwards*, finds the row there if there is one. What makes the answer certain is
-//! what makes a miss certain: the bucket's control word, which every removal and every write of the key changes.
+//! what makes a miss certain: the bucket's control word, which every write of the key changes.
+//!
+//! The removal of an entry whose row is in the tree changes neither the control word nor the version of the ordered index's leaf
+//! (`remove_settled_row`), so nobody conflicts with it. For what an entry that is removed refers to is the key's newest record, since it is the index
+//! that says so, and it lies before S; the newest record before S of every key is what the tree's newest root says of it, and only who
+//! settles makes another. So who has read the record has read what they would read now, be it a value or that there is none. What changes a
+//! settled row afterwards is a write, which adds an entry to the bucket, and the key to the leaf; both count. Two things do not follow any
+//! more from an unchanged bucket: that an address that was read in it is still in the log, and that the index still refers to it.
 //!
 //! Nothing settles that some snapshot must not see yet, and nothing that is not durable. So the tree has no versions, and every
 //! snapshot reads the newest root. To those who read in a transaction a settled row is of version 0, as an absent one: what
@@ -29,7 +36,7 @@ use crate::storage::hash_index::{Bucket, Stamp};
 use crate::storage::ordered_index::OrderedIndex;
 use crate::storage::record::Address;
 use crate::storage::tree::{Cached, Cursor, Direction, Root, Tree};
-use crate::sync::atomic::{AtomicBool, AtomicU64};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, thread_local};
 
 /// The tree, and how far settling has come.
@@ -97,6 +104,12 @@ impl Settled {
     /// Has nobody load rows in bulk until dropped.
     pub(crate) fn pause_loads(&self) -> impl Drop {
         self.loading.lock()
+    }
+
+    /// Entries may have left the indexes, to who holds a bucket in which that would matter.
+    #[inline]
+    pub(super) fn may_have_removed(&self) -> bool {
+        self.is_begun.load(Ordering::Relaxed)
     }
 
     /// Has nothing settle until dropped.

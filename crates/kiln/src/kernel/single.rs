@@ -203,7 +203,7 @@ impl Engine {
         let bucket = self.index.lock(change.hash).ok_or(Setback::Conflict)?;
         let mut cold = false;
         let current = match read {
-            Some(reading) if self.still_holds(bucket, reading) => reading.current(),
+            Some(reading) if self.still_holds(bucket, change.hash, reading) => reading.current(),
             Some(_) => {
                 self.index.unlock_unchanged(bucket);
                 return Err(Setback::Conflict);
@@ -261,12 +261,16 @@ impl Engine {
         Ok(SingleCommit { version, existed: current.exists, grow })
     }
 
-    /// True if a key is as it was read. The caller holds its bucket.
+    /// True if a key is as it was read, and its record where it was. The caller holds its bucket.
     #[inline]
-    fn still_holds(&self, bucket: Bucket, reading: &Reading) -> bool {
+    fn still_holds(&self, bucket: Bucket, hash: u64, reading: &Reading) -> bool {
         bucket == reading.bucket
             && (planted(Bug::SingleNotValidated)
                 || self.index.unchanged_under_own_lock(bucket, reading.stamp))
+            // What has settled meanwhile is unchanged, but has no record any more.
+            && (!self.settled.may_have_removed()
+                || reading.address == NO_ADDRESS
+                || self.index.refers_to(bucket, hash, reading.address))
     }
 }
 

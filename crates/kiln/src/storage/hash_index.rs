@@ -3,7 +3,7 @@
 //! ```text
 //! bucket (one cache line):  entry | entry | entry | entry | entry | entry | entry | control
 //! entry:    tag 19 bits | address / 8, 45 bits          (0 = free)
-//! control:  overflow bucket 27 bits | sequence 36 bits | lock 1 bit
+//! control:  overflow bucket 27 bits | sequence 35 bits | quiet lock 1 bit | lock 1 bit
 //! ```
 //!
 //! There is one entry per key; older versions hang off the record's previous address. The control word is
@@ -11,6 +11,10 @@
 //! place. So presence, absence, records in memory and records on disk are all validated in the same way:
 //! a reader remembers the control word (its [`Stamp`]) and what it read is current while the word is the
 //! same. Two keys of one bucket conflict falsely at times; a bucket holds about four keys.
+//!
+//! An entry that goes because its record is now found elsewhere, the very same, changes nothing for who has read it. Whoever removes it locks
+//! the bucket *quietly* and leaves the sequence as it is: who validates looks past such a lock, and everybody else waits for it. So an unchanged
+//! stamp says that the key's row is unchanged, not that the index still [refers](HashIndex::refers_to) to its record.
 //!
 //! **Growth** is linear hashing: bucket `b` splits into `b` and `b + 2^level`, one after the other, under
 //! the two buckets' locks only, while everybody else goes on. Buckets never move in memory (there is address space
@@ -37,8 +41,9 @@ const TAG_BITS: u32 = 19;
 const ENTRIES: usize = 7;
 const CONTROL: usize = 7;
 const LOCK: u64 = 1;
-const SEQUENCE_ONE: u64 = 2;
-const SEQUENCE_MASK: u64 = ((1 << 36) - 1) << 1;
+const QUIET_LOCK: u64 = 2;
+const SEQUENCE_ONE: u64 = 4;
+const SEQUENCE_MASK: u64 = ((1 << 35) - 1) << 2;
 const OVERFLOW_SHIFT: u32 = 37;
 const OVERFLOW_MAX: u64 = (1 << 27) - 1;
 const SPLIT_BITS: u32 = 56;
@@ -175,11 +180,12 @@ impl HashIndex {
         holds.then_some((bucket, Stamp(control)))
     }
 
-    /// True while nothing in the bucket has changed since the stamp and nobody holds it.
+    /// True while nothing in the bucket has changed since the stamp and nobody holds it, unless quietly.
     #[inline]
     pub(crate) fn unchanged(&self, bucket: Bucket, stamp: Stamp) -> bool {
         let mask = if planted(Bug::LocksOverlooked) { !LOCK } else { !0 };
-        self.control(bucket).load(Ordering::SeqCst) & mask == stamp.0
+        let control = self.control(bucket).load(Ordering::SeqCst) & mask;
+        control == stamp.0 || control == stamp.0 | LOCK | QUIET_LOCK
     }
 
     /// As [`Self::unchanged`], for a bucket that the caller itself holds locked.
@@ -197,11 +203,21 @@ impl HashIndex {
     /// Locks the bucket where `hash` belongs; `None` if its holder takes too long.
     #[inline]
     pub(crate) fn lock(&self, hash: u64) -> Option<Bucket> {
+        self.lock_with(hash, LOCK)
+    }
+
+    /// As [`Self::lock`], for who only removes an entry whose record is now found elsewhere, and unlocks the bucket as unchanged.
+    pub(crate) fn lock_quietly(&self, hash: u64) -> Option<Bucket> {
+        self.lock_with(hash, LOCK | QUIET_LOCK)
+    }
+
+    #[inline]
+    fn lock_with(&self, hash: u64, lock: u64) -> Option<Bucket> {
         let mut waits = 0;
         loop {
             let state = self.state.load(Ordering::SeqCst);
             let bucket = bucket_in(state, hash);
-            if self.try_lock(bucket) {
+            if self.try_lock(bucket, lock) {
                 if self.still_in(bucket, state, hash) {
                     return Some(bucket);
                 }
@@ -214,11 +230,11 @@ impl HashIndex {
     }
 
     #[inline]
-    fn try_lock(&self, bucket: Bucket) -> bool {
+    fn try_lock(&self, bucket: Bucket, lock: u64) -> bool {
         let control = self.control(bucket);
         let word = control.load(Ordering::Relaxed);
         let locked = word & LOCK == 0
-            && control.compare_exchange(word, word | LOCK, Ordering::SeqCst, Ordering::Relaxed).is_ok();
+            && control.compare_exchange(word, word | lock, Ordering::SeqCst, Ordering::Relaxed).is_ok();
         // Who reads something that is written under the lock must find the lock when it looks again.
         fence(Ordering::Release);
         locked
@@ -233,7 +249,7 @@ impl HashIndex {
     pub(crate) fn unlock_changed(&self, bucket: Bucket) {
         let control = self.control(bucket);
         let word = control.load(Ordering::Relaxed);
-        debug_assert_eq!(word & LOCK, LOCK);
+        debug_assert_eq!(word & (LOCK | QUIET_LOCK), LOCK);
         let sequence = (word + SEQUENCE_ONE) & SEQUENCE_MASK;
         control.store(word & !(SEQUENCE_MASK | LOCK) | sequence, Ordering::Release);
     }
@@ -244,7 +260,7 @@ impl HashIndex {
         let control = self.control(bucket);
         let word = control.load(Ordering::Relaxed);
         debug_assert_eq!(word & LOCK, LOCK);
-        control.store(word & !LOCK, Ordering::Release);
+        control.store(word & !(LOCK | QUIET_LOCK), Ordering::Release);
     }
 
     /// The first address in the bucket, overflow aside, that may be that of a key with this hash: for who wants something
@@ -456,7 +472,7 @@ impl HashIndex {
             return false;
         }
         let mut waits = 0;
-        while !self.try_lock(split) {
+        while !self.try_lock(split, LOCK) {
             if !wait(&mut waits) {
                 return false;
             }

@@ -113,6 +113,23 @@ fn a_stamp_holds_until_the_bucket_changes_and_not_while_it_is_locked() {
 }
 
 #[test]
+fn a_stamp_holds_for_who_looks_while_an_entry_leaves_quietly() {
+    let index = HashIndex::new(0).unwrap();
+    insert(&index, 1);
+    let (bucket, stamp) = index.stamp(hash(1)).unwrap();
+    let locked = index.lock_quietly(hash(1)).unwrap();
+    assert!(index.unchanged(bucket, stamp));
+    assert!(index.lock(hash(1)).is_none() && index.lock_quietly(hash(1)).is_none(), "the lock is exclusive");
+    assert!(index.stamp(hash(1)).is_none());
+    assert!(index.remove(locked, hash(1), address(1)));
+    index.unlock_unchanged(locked);
+    assert!(index.unchanged(bucket, stamp) && !finds(&index, 1));
+    assert_eq!(index.stamp(hash(1)), Some((bucket, stamp)));
+    insert(&index, 1);
+    assert!(!index.unchanged(bucket, stamp));
+}
+
+#[test]
 fn readers_miss_nothing_while_others_insert_and_buckets_split() {
     let index = HashIndex::new(0).unwrap();
     let half = KEYS / 2;

@@ -19,7 +19,7 @@ use super::slots::{SLOT_COUNT, Version};
 /// Keys that a batch has at the most.
 pub(crate) const BATCH_KEYS_MAX: usize = SLOT_COUNT;
 
-/// A leaf and the version that it had when it was read. It stays meaningful for as long as its index exists,
+/// A leaf and the number of its version when it was read. It stays meaningful for as long as its index exists,
 /// whatever becomes of the leaf, and needs no pin.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct LeafRead {
@@ -70,8 +70,8 @@ impl LeafBatch {
             fence: Vec::new(),
             has_fence: false,
             forward: true,
-            // No unlocked node ever has an odd version, so this read never validates.
-            read: LeafRead { leaf: u32::MAX, version: 1 },
+            // No node changes as often, so this read never validates.
+            read: LeafRead { leaf: u32::MAX, version: u64::MAX },
             place: None,
         }
     }
@@ -80,7 +80,6 @@ impl LeafBatch {
         self.count
     }
 
-    #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.count == 0
     }

@@ -41,6 +41,9 @@
 //! abort transactions whose reads are right.) A key that is removed and inserted again leaves a changed
 //! version behind, because versions only grow.
 //!
+//! **Quiet removals.** A row that settles leaves the index without a change to anybody: who finds no key here finds the row in the settled
+//! tree, the very same. So its removal does not count for 3, and a validation looks past it; only who is just copying the leaf notices it.
+//!
 //! Two transactions that each insert into a leaf that the other one read must not both validate. Locking a
 //! leaf and [`OrderedIndex::validate`] are therefore sequentially consistent operations: one of two threads
 //! that insert first and validate then sees the other's lock.
@@ -186,7 +189,7 @@ impl OrderedIndex {
         })
     }
 
-    /// True if the leaf is as it was read: no key of the interval that was read has come or gone, and no
+    /// True if the leaf is as it was read: no key of the interval that was read has come or gone, unless quietly, and no
     /// thread is about to change that. May be called at any later time, with or without a pin. The read must
     /// be one of this index; one of another index gives a meaningless answer, but does no harm.
     pub(crate) fn validate(&self, read: &LeafRead) -> bool {

@@ -2,15 +2,19 @@
 //!
 //! ```text
 //!   version: u64   count   highs[31]   lows[31]   tails[31]        768 bytes, 12 cache lines
-//!   even: unlocked         `-- heads, in order --'
-//!   odd:  locked
+//!                          `-- heads, in order --'
+//!   version: changes 56 | quiet changes since 6 | quietly locked 1 | locked 1
 //! ```
 //!
-//! Protocol (a sequence lock). A writer locks by a compare-and-swap from the even version that it read to
-//! the next odd one, so a lock also proves that nothing has changed since that read; it stores the fields;
-//! unlocking stores the next even version, or the old one if nothing was changed. A reader loads an even
+//! Protocol (a sequence lock). A writer locks by a compare-and-swap of the unlocked version that it read, so a
+//! lock also proves that nothing has changed since that read; it stores the fields;
+//! unlocking stores the next version, or the old one if nothing was changed. A reader loads an unlocked
 //! version, loads fields, and checks that the version is still the same. All fields are atomics, so that a
 //! torn read is only a wrong value: counts are capped before use, and no tail is followed before a check.
+//!
+//! A *quiet* change is one that who has read the node need not hear of ([`OrderedIndex::remove_quietly`](super::OrderedIndex::remove_quietly)): it
+//! counts for who is just reading the fields, and not for [`Slots::is_at`]. Of more quiet changes than a node has keys between two others the
+//! carry counts as one that is not quiet, which is a needless conflict at worst.
 //!
 //! Invariants:
 //! - Versions of one node only grow, across every reuse of the node.
@@ -35,6 +39,12 @@ use super::key::{Head, Key, KeyRef, Probe, TailWord};
 pub(super) const SLOT_COUNT: usize = 31;
 const _: () = assert!(size_of::<Slots>() == 768);
 
+const LOCK: u64 = 1;
+const QUIET_LOCK: u64 = 2;
+const QUIET_CHANGE: u64 = 4;
+const CHANGE: u64 = 1 << 8;
+const _: () = assert!((SLOT_COUNT as u64 + 1) * QUIET_CHANGE <= CHANGE);
+
 /// How often a reader looks at a locked node before it starts again from the root.
 const LOCKED_SPINS: u32 = 64;
 
@@ -43,8 +53,9 @@ const LOCKED_SPINS: u32 = 64;
 pub(super) struct Version(u64);
 
 impl Version {
+    /// How often the node had changed, quiet changes left out.
     pub(super) fn number(self) -> u64 {
-        self.0
+        self.0 / CHANGE
     }
 }
 
@@ -62,7 +73,7 @@ impl Default for Slots {
     /// A node that is not in the tree: locked.
     fn default() -> Slots {
         Slots {
-            version: AtomicU64::new(1),
+            version: AtomicU64::new(LOCK),
             count: AtomicU32::new(0),
             highs: [const { AtomicU64::new(0) }; SLOT_COUNT],
             lows: [const { AtomicU64::new(0) }; SLOT_COUNT],
@@ -77,7 +88,7 @@ impl Slots {
     pub(super) fn version(&self) -> Option<Version> {
         for _ in 0..LOCKED_SPINS {
             let version = self.version.load(Memory::Acquire);
-            if version & 1 == 0 {
+            if version & LOCK == 0 {
                 return Some(Version(version));
             }
             hint::spin_loop();
@@ -97,10 +108,11 @@ impl Slots {
         self.is_unchanged(version).then_some(())
     }
 
-    /// As `is_unchanged`, and in one total order with every lock and every other call (see the module
-    /// documentation of the index about two committing transactions).
-    pub(super) fn is_at(&self, version: u64) -> bool {
-        self.version.load(Memory::SeqCst) == version
+    /// True if the node has had this [number](Version::number) of changes and nobody is about to change it, unless quietly; in one total
+    /// order with every lock and every other call (see the module documentation of the index about two committing transactions).
+    pub(super) fn is_at(&self, number: u64) -> bool {
+        let version = self.version.load(Memory::SeqCst);
+        version / CHANGE == number && version & (LOCK | QUIET_LOCK) != LOCK
     }
 
     /// Has the node fetched, for who will read it soon.
@@ -201,19 +213,29 @@ impl Slots {
     /// Locks the node if it still has this version; then all that was read of it is current.
     #[inline]
     pub(super) fn lock(&self, version: Version) -> Option<Locked<'_>> {
-        let locked = version.0 + 1;
+        self.lock_with(version, LOCK)
+    }
+
+    /// As [`Self::lock`], for a quiet change.
+    pub(super) fn lock_quietly(&self, version: Version) -> Option<Locked<'_>> {
+        self.lock_with(version, LOCK | QUIET_LOCK)
+    }
+
+    #[inline]
+    fn lock_with(&self, version: Version, lock: u64) -> Option<Locked<'_>> {
+        let locked = version.0 | lock;
         self.version.compare_exchange(version.0, locked, Memory::SeqCst, Memory::Relaxed).ok()?;
         // A reader that sees one of the stores that follow also sees the lock.
         fence(Memory::Release);
-        Some(Locked { slots: self, before: version, changed: false })
+        Some(Locked { slots: self, before: version, changed: false, quiet: lock != LOCK })
     }
 
     /// Takes over the lock of a node that is not in the tree and that the arena has just given to the caller.
     pub(super) fn adopt(&self) -> Locked<'_> {
         let version = self.version.load(Memory::Relaxed);
-        assert!(version & 1 == 1 && self.count() == 0, "a free node is locked and empty");
+        assert!(version & LOCK != 0 && self.count() == 0, "a free node is locked and empty");
         fence(Memory::Release);
-        Locked { slots: self, before: Version(version - 1), changed: true }
+        Locked { slots: self, before: Version(version & !LOCK), changed: true, quiet: false }
     }
 }
 
@@ -232,6 +254,7 @@ pub(super) struct Locked<'a> {
     slots: &'a Slots,
     before: Version,
     changed: bool,
+    quiet: bool,
 }
 
 impl<'a> Locked<'a> {
@@ -241,7 +264,11 @@ impl<'a> Locked<'a> {
 
     /// The version that the node will have once it is unlocked.
     pub(super) fn version_after(&self) -> Version {
-        if self.changed { Version(self.before.0 + 2) } else { self.before }
+        match (self.changed, self.quiet) {
+            (false, _) => self.before,
+            (true, true) => Version(self.before.0 + QUIET_CHANGE),
+            (true, false) => Version((self.before.0 / CHANGE + 1) * CHANGE),
+        }
     }
 
     /// Announces a change of something beside the slots that the version protects.
@@ -318,7 +345,7 @@ impl<'a> Locked<'a> {
 
     /// Leaves the node locked, because it has left the tree and is about to be given back to the arena.
     pub(super) fn keep_locked(self) {
-        assert_eq!(self.count(), 0, "a node leaves the tree empty");
+        assert!(self.count() == 0 && !self.quiet, "a node leaves the tree empty, and not quietly");
         std::mem::forget(self);
     }
 }

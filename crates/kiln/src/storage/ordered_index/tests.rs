@@ -413,3 +413,45 @@ fn an_index_can_be_dropped_in_any_state() {
     }
     assert!(index.retired_bytes() > 0);
 }
+
+#[test]
+fn reads_hold_while_keys_leave_quietly_and_not_once_one_comes() {
+    let index = OrderedIndex::new();
+    let keys: Vec<Vec<u8>> = (0..2_000_u32).map(|number| format!("key {number:05}").into_bytes()).collect();
+    let reads = || {
+        let (mut batch, mut next, mut reads) = (LeafBatch::new(), LeafBatch::new(), Vec::new());
+        index.read_forward(&epoch::pin(), Bound::Unbounded, &mut batch);
+        loop {
+            reads.push(batch.read());
+            if !index.read_next(&epoch::pin(), &batch, &mut next) {
+                return reads;
+            }
+            std::mem::swap(&mut batch, &mut next);
+        }
+    };
+    for round in 0..3 {
+        keys.iter().for_each(|key| assert!(insert(&index, key)));
+        let before = reads();
+        for (number, key) in keys.iter().enumerate() {
+            if number % 100 != round {
+                assert!(index.remove_quietly(&epoch::pin(), key));
+                assert!(!index.remove_quietly(&epoch::pin(), key), "it is gone");
+            }
+        }
+        assert!(before.len() > 60 && before.iter().all(|read| index.validate(read)));
+        assert_eq!(scan(&index, true, Bound::Unbounded).len(), 20);
+        assert_eq!(reads(), before, "the leaves are where they were");
+        // One that comes is noticed, by who read its leaf before it was emptied and after.
+        assert!(insert(&index, &keys[50]));
+        assert_eq!(before.iter().filter(|read| !index.validate(read)).count(), 1);
+        assert!(remove(&index, &keys[50]));
+        index.unlink_empty();
+        index.verify();
+        assert!(index.nodes_in_use().0 <= 20, "empty leaves are left");
+        for key in keys.iter().skip(round).step_by(100) {
+            assert!(remove(&index, key));
+        }
+        index.verify();
+        assert!(index.len() == 0 && index.nodes_in_use() == (1, 0));
+    }
+}

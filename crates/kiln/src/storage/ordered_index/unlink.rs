@@ -15,10 +15,16 @@
 //! right one). Neither that neighbour nor its leaves are touched; the module documentation of the index says
 //! why they need not be. An unlinked node stays locked until it is used again. If the anchor is the root and
 //! keeps one child, that child becomes the root.
+//!
+//! A *quiet* removal leaves an empty leaf where it is, since unlinking it shows to who has read it.
+//! [`OrderedIndex::unlink_empty`] does that some time later, for many at once.
 
-use crate::storage::epoch::Pin;
+use std::ops::Bound;
+
+use crate::storage::epoch::{self, Pin};
 use crate::sync::atomic::Ordering;
 
+use super::batch::LeafBatch;
 use super::inner::{LockedInner, NodeId, Target};
 use super::key::Probe;
 use super::{HEIGHT_MAX, OrderedIndex, Step, retry};
@@ -27,7 +33,7 @@ impl OrderedIndex {
     /// Removes a key; true if it was there.
     pub(crate) fn remove(&self, pin: &Pin, key: &[u8]) -> bool {
         let probe = Probe::new(key);
-        let (removed, emptied) = retry(|| self.try_remove(pin, &probe));
+        let (removed, emptied) = retry(|| self.try_remove(pin, &probe, false));
         if emptied {
             retry(|| self.try_unlink(pin, &probe));
             self.lower_root();
@@ -35,15 +41,56 @@ impl OrderedIndex {
         removed
     }
 
+    /// Removes a key; true if it was there. Who has read its leaf is right all the same: the caller knows that what they found of the
+    /// key they would find now, somewhere else. [`Self::validate`] says so.
+    pub(crate) fn remove_quietly(&self, pin: &Pin, key: &[u8]) -> bool {
+        let probe = Probe::new(key);
+        retry(|| self.try_remove(pin, &probe, true)).0
+    }
+
+    /// Unlinks the leaves that quiet removals have left empty, if they are more than the others; who has read one finds it changed. The
+    /// caller is not pinned.
+    pub(crate) fn unlink_empty(&self) {
+        let (mut empty, mut others) = (0_u64, 0_u64);
+        self.each_leaf(|_, batch| if batch.is_empty() { empty += 1 } else { others += 1 });
+        if empty <= others {
+            return;
+        }
+        self.each_leaf(|low, batch| {
+            if batch.is_empty() {
+                let (pin, probe) = (epoch::pin(), Probe::new(low));
+                retry(|| self.try_unlink(&pin, &probe));
+            }
+        });
+        self.lower_root();
+    }
+
+    /// Shows where each leaf begins, and its keys, to `look`.
+    fn each_leaf(&self, mut look: impl FnMut(&[u8], &LeafBatch)) {
+        let mut batch = LeafBatch::new();
+        // The first one begins with the empty key.
+        let mut low = Vec::new();
+        loop {
+            self.read_forward(&epoch::pin(), Bound::Included(&low), &mut batch);
+            look(&low, &batch);
+            let Some(Bound::Included(fence) | Bound::Excluded(fence)) = batch.next() else { break };
+            low.clear();
+            low.extend_from_slice(fence);
+        }
+    }
+
     /// Returns whether the key was there and whether its leaf is empty now.
-    fn try_remove(&self, pin: &Pin, probe: &Probe<'_>) -> Option<(bool, bool)> {
+    fn try_remove(&self, pin: &Pin, probe: &Probe<'_>, quietly: bool) -> Option<(bool, bool)> {
         let leaf = self.descend(pin, &Target::At(*probe), |_| Some(()))?;
         let (position, present) = leaf.slots.search(pin, leaf.version, probe)?;
         if !present {
             leaf.slots.check(leaf.version)?;
             return Some((false, false));
         }
-        let mut locked = leaf.slots.lock(leaf.version)?;
+        let mut locked = match quietly {
+            true => leaf.slots.lock_quietly(leaf.version)?,
+            false => leaf.slots.lock(leaf.version)?,
+        };
         let key = locked.remove(position);
         let emptied = locked.count() == 0;
         drop(locked);
