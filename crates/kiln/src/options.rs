@@ -177,10 +177,11 @@ impl Options {
         self
     }
 
-    /// When so much of the log has left memory, and a quarter as much as has settled before, rows of tables
+    /// When so much of the log has left memory, and two fifths as much as has settled before, rows of tables
     /// settle: in the background they move from the log into a B+-tree on disk, and leave the indexes in memory. Default 64 MiB;
     /// 0: only when [`settle`](crate::Kiln::settle) is called. A smaller bound keeps the indexes smaller, and writes more: a
-    /// row that settles alone takes a whole leaf of the tree with it. Durability does not depend on it.
+    /// row that settles alone takes a whole leaf of the tree with it. Where settling is so slow that twice as much of the log is out of memory, commits
+    /// that write tables are slowed to half its rate, each by a tenth of a second at the most. Durability does not depend on it.
     /// Without background threads it is [`persist`](crate::Kiln::persist) that settles.
     pub fn settle_log_bytes(mut self, bytes: u64) -> Options {
         self.settle_log_bytes = bytes;

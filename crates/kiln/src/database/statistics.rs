@@ -75,6 +75,13 @@ pub struct Statistics {
     pub rows_settled: u64,
     /// Bytes that were written to the tree for them.
     pub tree_written_bytes: u64,
+    /// Bytes of log that have left memory and not settled; what tables have there is in the indexes in memory.
+    pub unsettled_bytes: u64,
+    /// How many there may be before commits that write tables are slowed, as long as settling goes on; 0 if they never are. Twice as many as
+    /// make settling due; see [`Options::settle_log_bytes`](crate::Options::settle_log_bytes).
+    pub unsettled_bytes_max: u64,
+    /// How often a commit was slowed for it since the database was opened.
+    pub settling_waits: u64,
     /// Checkpoints taken since the database was opened; see
     /// [`Options::checkpoint_log_bytes`](crate::Options::checkpoint_log_bytes).
     pub checkpoints: u64,
@@ -137,6 +144,9 @@ pub(super) fn collect(engine: &Engine) -> Statistics {
         page_cache_bytes: tree.cache_bytes,
         rows_settled: engine.settled.rows.load(Ordering::Relaxed),
         tree_written_bytes: tree.written_bytes,
+        unsettled_bytes: engine.unsettled_bytes(),
+        unsettled_bytes_max: engine.unsettled_bytes_max(),
+        settling_waits: engine.settled.pace.waits(),
         checkpoints: checkpoint.count,
         checkpoint_bytes: checkpoint.bytes,
         checkpoint_age: (checkpoint.time_us != 0)

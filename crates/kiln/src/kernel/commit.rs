@@ -201,7 +201,10 @@ impl Engine {
         scratch.settled.clear();
         loop {
             self.check_writable()?;
-            self.wait_while_behind();
+            self.wait_while_behind(|| {
+                let changes = writes.writes().iter().map(|write| writes.change(write));
+                changes.map(|change| self.table_bytes(&change)).sum()
+            });
             match self.attempt(writes, reads, scratch, first_committer) {
                 Ok(version) => {
                     self.hardening.note_commit();
@@ -218,6 +221,11 @@ impl Engine {
                 Err(Setback::Cold) => self.resolve_cold(writes, scratch)?,
             }
         }
+    }
+
+    /// Bytes of log that a write takes if it is a table's.
+    pub(super) fn table_bytes(&self, change: &Change<'_>) -> u64 {
+        if self.is_ordered(change.object) { change.log_bytes() } else { 0 }
     }
 
     fn attempt(

@@ -11,7 +11,8 @@
 //!   hardening/                           making versions durable: leaders, horizon, background threads
 //!   recovery, losses                     from the log to the indexes, and what crashes took
 //!   checkpoint, ledger                   what opening need not replay
-//!   settled, settle, load                what has left the log for the tree: reading it, moving it there; and what was never in the log
+//!   settled, settle, settling_pace       what has left the log for the tree: reading it, moving it there, and how fast
+//!   load                                 what was never in the log
 //!   sweep, compaction                    forgetting what nobody needs, and moving what somebody does
 //!   shares, warm                         what memory is for, and keeping there what fits
 //! ```
@@ -39,6 +40,7 @@ pub(crate) mod session;
 mod session_operations;
 pub(crate) mod settle;
 pub(crate) mod settled;
+mod settling_pace;
 pub(crate) mod shares;
 pub(crate) mod single;
 pub(crate) mod snapshot;

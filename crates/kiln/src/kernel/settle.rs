@@ -23,7 +23,7 @@
 //! **When.** When so much of the log is out of memory, and not settled, that it is worth it:
 //! [`settle_log_bytes`](crate::Options::settle_log_bytes), and a [`TREE_PART`] of the tree, so that a merge that has to write all of the
 //! tree anew is paid for by as much new data, but not more than [`RING_TIMES`] the log's memory. Nobody who reads or
-//! writes waits for it, and it holds no lock of theirs but, one after the other, the buckets in step 4.
+//! writes waits for it, unless it is [far behind](super::settling_pace), and it holds no lock of theirs but, one after the other, the buckets in step 4.
 
 use std::cmp::Ordering as Order;
 
@@ -38,10 +38,11 @@ use crate::storage::record::{Address, DiskRecord, Kind};
 use crate::storage::record_reader::{Cursor, RecordReader};
 use crate::storage::segments::Segments;
 use crate::storage::tree::Change;
+use crate::sync::Instant;
 use crate::sync::atomic::Ordering;
 
-/// Less cold log than such a part of the tree is not worth settling,
-const TREE_PART: u64 = 4;
+/// Less cold log than such a part of the tree, so many times one of so many parts, is not worth settling,
+const TREE_PART: (u64, u64) = (2, 5);
 /// unless it is so many times as long as the log's memory: its keys are in memory, too.
 const RING_TIMES: u64 = 4;
 /// So many records are looked at at once.
@@ -64,8 +65,7 @@ impl Engine {
         if settled.log_bytes == 0 {
             return false;
         }
-        let from = settled.tree.settled_to().max(self.log.begin());
-        let cold_bytes = self.log.head().saturating_sub(from);
+        let cold_bytes = self.unsettled_bytes();
         if cold_bytes < settled.log_bytes / 2 || self.segments.disk_is_full() {
             return false;
         }
@@ -81,9 +81,14 @@ impl Engine {
             return false;
         }
         self.begin_settling();
-        let tree_part = settled.tree.statistics().used_bytes / TREE_PART;
-        let enough = settled.log_bytes.max(tree_part.min(self.log.ring_bytes() * RING_TIMES));
-        cold_bytes >= enough && self.log.head() >= settled.forgotten_to.load(Ordering::SeqCst)
+        cold_bytes >= self.settling_due_bytes()
+            && self.log.head() >= settled.forgotten_to.load(Ordering::SeqCst)
+    }
+
+    /// How much of the log has to be cold for it to be due.
+    pub(super) fn settling_due_bytes(&self) -> u64 {
+        let tree_part = self.settled.tree.used_bytes() / TREE_PART.1 * TREE_PART.0;
+        self.settled.log_bytes.max(tree_part.min(self.log.ring_bytes() * RING_TIMES))
     }
 
     /// Has no more tombstones of tables forgotten but by settling.
@@ -141,7 +146,8 @@ impl Engine {
         }
         let oldest = self.oldest_needed();
         let pass_bytes = usize::try_from(self.settled.memory_bytes).unwrap_or(usize::MAX);
-        let mut settling = Settling::default();
+        let (mut settling, began) = (Settling::default(), Instant::now());
+        let mut moving = None;
         let (mut newest_version, mut from) = (0, Vec::new());
         loop {
             let mut newest = Newest::new(pass_bytes, from);
@@ -160,6 +166,7 @@ impl Engine {
                 return Ok(settling);
             }
             self.check_writable()?;
+            moving.get_or_insert_with(|| self.settled.pace.begin_moving());
             let rest = newest.sort();
             let settled_to = (rest.is_none() || planted(Bug::SettlesOnePass)).then_some(end);
             if settled_to.is_some() && !planted(Bug::SettlesQuietly) {
@@ -190,6 +197,7 @@ impl Engine {
         let removed_to = self.settled.removed_to.load(Ordering::SeqCst).max(log_begin);
         self.remove_settled(&segments, (removed_to, end))?;
         self.settled.removed_to.store(end, Ordering::SeqCst);
+        self.settled.pace.learn(end - begin, began.elapsed());
         Ok(settling)
     }
 

@@ -28,6 +28,7 @@ use std::sync::Arc;
 use super::commit::{Change, Current};
 use super::engine::Engine;
 use super::object::ObjectState;
+use super::settling_pace::SettlingPace;
 use super::single::SingleKey;
 use super::sweep::Grave;
 use crate::error::Result;
@@ -65,6 +66,7 @@ pub(crate) struct Settled {
     pub(super) waits_for_head: AtomicU64,
     /// Rows that were removed from the indexes since the database was opened.
     pub(crate) rows: AtomicU64,
+    pub(crate) pace: SettlingPace,
 }
 
 /// Whether a key without a record has settled, as far as somebody has looked.
@@ -93,6 +95,7 @@ impl Settled {
             waits_for_version: AtomicU64::new(0),
             waits_for_head: AtomicU64::new(0),
             rows: AtomicU64::new(0),
+            pace: SettlingPace::new(),
         }
     }
 

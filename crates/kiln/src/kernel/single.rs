@@ -129,7 +129,7 @@ impl Engine {
         let mut learnt = Learnt::default();
         loop {
             self.check_writable()?;
-            self.wait_while_behind();
+            self.wait_while_behind(|| self.table_bytes(&change));
             match self.attempt_single(&change, None, &mut learnt) {
                 Ok(committed) => return Ok(self.note_single(committed)),
                 Err(Setback::Conflict | Setback::NotWritable) => crate::sync::thread::yield_now(),
@@ -165,8 +165,8 @@ impl Engine {
                 };
                 self.check_value(value.unwrap_or_default())?;
                 self.check_writable()?;
-                self.wait_while_behind();
                 let change = key.change(value);
+                self.wait_while_behind(|| self.table_bytes(&change));
                 match self.attempt_single(&change, Some(&reading), &mut Learnt::default()) {
                     Ok(committed) => return Ok(self.note_single(committed)),
                     Err(Setback::Conflict | Setback::NotWritable | Setback::Cold) => backoff.pause(),

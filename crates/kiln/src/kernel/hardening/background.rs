@@ -171,6 +171,7 @@ fn run_keeper(engine: &Arc<Engine>) {
             engine.hardening.requests.lock().checkpoint = true;
             engine.hardening.wake_checkpointer.notify_one();
         }
+        engine.watch_settling();
         if engine.is_settling_due() {
             engine.hardening.requests.lock().settling = true;
             engine.hardening.wake_settler.notify_one();
@@ -228,7 +229,7 @@ impl Engine {
 
     /// Makes commits wait while the oldest un-hardened one is older than the window.
     fn watch_window(&self) {
-        let behind = self.hardening.oldest_unhardened().is_some_and(|age| age > self.hardening.window);
+        let behind = self.hardening.is_behind_window();
         if behind && !self.behind.swap(true, Ordering::SeqCst) && self.hardening.oldest_unhardened().is_none()
         {
             // It caught up in between; its own reset may have come first.

@@ -185,6 +185,11 @@ impl Hardening {
         Some(Duration::from_micros(self.now_us().saturating_sub(since)))
     }
 
+    /// True if it has waited for longer than it may.
+    pub(super) fn is_behind_window(&self) -> bool {
+        self.oldest_unhardened().is_some_and(|age| age > self.window)
+    }
+
     pub(crate) fn counts(&self) -> HardeningCounts {
         HardeningCounts {
             count: self.count.load(Ordering::Relaxed),
@@ -513,7 +518,8 @@ impl Engine {
         let took_us = took.as_micros() as u64;
         let before_us = hardening.duration_us.load(Ordering::Relaxed);
         hardening.duration_us.store((before_us * 3 + took_us) / 4, Ordering::Relaxed);
-        self.behind.store(self.compaction.is_pressing(), Ordering::SeqCst);
+        let presses = self.compaction.is_pressing() || self.settled.pace.is_pressing();
+        self.behind.store(presses, Ordering::SeqCst);
         self.graves.bury(&mut leader.graves);
         let covered = hardening.horizon.publish(version);
         hardening.last_waiters.store(covered.waiter_count(), Ordering::Relaxed);
@@ -540,16 +546,18 @@ impl Engine {
         true
     }
 
-    /// Slows commits down while hardening is behind the vulnerability window (C5b), or compaction far behind its bound.
+    /// Slows commits down while hardening is behind the vulnerability window (C5b), or compaction far behind its bound, or settling; that only
+    /// those which write tables, so many bytes of log.
     #[inline]
-    pub(crate) fn wait_while_behind(&self) {
+    pub(crate) fn wait_while_behind(&self, table_bytes: impl FnOnce() -> u64) {
         if self.behind.load(Ordering::Relaxed) {
-            self.wait_until_caught_up();
+            self.wait_until_caught_up(table_bytes());
         }
     }
 
     #[cold]
-    fn wait_until_caught_up(&self) {
+    fn wait_until_caught_up(&self, table_bytes: u64) {
+        self.settled.pace.wait(table_bytes);
         if self.compaction.is_pressing() {
             // Compaction needs log space like every commit, and only a hardening makes some: so first its piece, then one for
             // all, then this commit.
@@ -558,6 +566,9 @@ impl Engine {
             return;
         }
         while self.behind.load(Ordering::SeqCst) && self.check_writable().is_ok() {
+            if self.settled.pace.is_pressing() && !self.hardening.is_behind_window() {
+                break;
+            }
             self.harden_or_wait();
         }
     }

@@ -379,13 +379,18 @@ impl Tree {
         copy::copy(self, root, target, progress)
     }
 
+    /// Bytes that the newest root needs, or one that is held.
+    pub(crate) fn used_bytes(&self) -> u64 {
+        self.used_bytes.load(Ordering::Relaxed)
+    }
+
     /// What there is to know.
     pub(crate) fn statistics(&self) -> TreeStatistics {
         let root = self.root();
         let cache: &Cache = &self.pages.cache;
         let (cache_hits, cache_misses) = cache.hits_and_misses();
         let file_bytes = self.file_bytes.load(Ordering::Relaxed);
-        let used_bytes = self.used_bytes.load(Ordering::Relaxed);
+        let used_bytes = self.used_bytes();
         TreeStatistics {
             entries: root.entries(),
             height: root.height.into(),

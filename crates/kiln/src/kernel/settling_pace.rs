@@ -1,0 +1,181 @@
+//! How far settling may fall behind: beyond a bound commits of tables are slowed (compare C5b).
+//!
+//! ```text
+//!      settled to                                            head         tail
+//!   ------|--------------|--------------------|---------------|------------|
+//!         | 0        due: settling begins     | bound         | in memory
+//!         `------------ cold, not settled ----+---------------' what is beyond slows commits
+//! ```
+//!
+//! Rows that have not settled are in the indexes in memory, and their records keep the log from being dropped. So when more log is cold than
+//! [`BOUND_TIMES`] what makes settling due, and as long as settling goes on, commits that write tables may let the log grow at half the rate
+//! at which settling takes it: then the next one has at most half as much more to do, and they meet.
+//!
+//! **Nobody waits in vain.** A commit waits [`WAIT_US_MAX`] at the most, before it has locked or pinned anything, and only while rows are being
+//! merged or removed. Where settling cannot go on (a snapshot too old, a full disk, a tree that cannot be written, no background threads, an option)
+//! nobody is slowed: it would not help. Maps and deletions of what is forgotten do not settle, and are not slowed for it.
+
+use super::engine::Engine;
+use crate::sync::Instant;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::thread;
+use std::time::Duration;
+
+/// So many times as much log as makes settling due may be cold and not settled before commits are slowed.
+const BOUND_TIMES: u64 = 2;
+/// A commit waits so long at the most.
+const WAIT_US_MAX: u64 = 100_000;
+/// Waiting for less is not exact.
+const WAIT_US_MIN: u64 = 1_000;
+/// What settling is taken to do in a second until it has been measured, and at least.
+const RATE_FIRST: u64 = 16 << 20;
+const RATE_MIN: u64 = 1 << 20;
+
+/// See the module's documentation.
+pub(crate) struct SettlingPace {
+    started: Instant,
+    /// Rows are being merged, or their entries removed.
+    is_moving: AtomicBool,
+    /// Commits of tables are slowed.
+    is_pressing: AtomicBool,
+    /// Bytes of log that settling takes in a second.
+    rate: AtomicU64,
+    /// Since `started`: when what has been committed while it was pressing may have been.
+    next_us: AtomicU64,
+    waits: AtomicU64,
+}
+
+/// Says that rows are being moved until it is dropped.
+pub(super) struct Moving<'a>(&'a SettlingPace);
+
+impl Drop for Moving<'_> {
+    fn drop(&mut self) {
+        self.0.is_moving.store(false, Ordering::SeqCst);
+        self.0.is_pressing.store(false, Ordering::SeqCst);
+    }
+}
+
+impl SettlingPace {
+    pub(super) fn new() -> SettlingPace {
+        SettlingPace {
+            started: Instant::now(),
+            is_moving: AtomicBool::new(false),
+            is_pressing: AtomicBool::new(false),
+            rate: AtomicU64::new(RATE_FIRST),
+            next_us: AtomicU64::new(0),
+            waits: AtomicU64::new(0),
+        }
+    }
+
+    /// Rows are being moved from now on.
+    pub(super) fn begin_moving(&self) -> Moving<'_> {
+        self.is_moving.store(true, Ordering::SeqCst);
+        Moving(self)
+    }
+
+    /// So many bytes of log have settled in such a time.
+    pub(super) fn learn(&self, bytes: u64, took: Duration) {
+        let rate = u128::from(bytes) * 1_000_000 / took.as_micros().max(1);
+        self.rate.store(u64::try_from(rate).unwrap_or(u64::MAX).max(RATE_MIN), Ordering::Relaxed);
+    }
+
+    pub(super) fn is_pressing(&self) -> bool {
+        self.is_pressing.load(Ordering::Relaxed)
+    }
+
+    /// How often a commit was slowed.
+    pub(crate) fn waits(&self) -> u64 {
+        self.waits.load(Ordering::Relaxed)
+    }
+
+    /// Waits so long that commits of so many bytes keep to half the rate of settling.
+    pub(super) fn wait(&self, bytes: u64) {
+        if bytes == 0 || !self.is_pressing() {
+            return;
+        }
+        let wait_us = self.wait_us(self.started.elapsed().as_micros() as u64, bytes);
+        if wait_us >= WAIT_US_MIN {
+            self.waits.fetch_add(1, Ordering::Relaxed);
+            thread::sleep(Duration::from_micros(wait_us));
+        }
+    }
+
+    /// How long who commits so many bytes now has to wait behind all others.
+    fn wait_us(&self, now_us: u64, bytes: u64) -> u64 {
+        let rate = self.rate.load(Ordering::Relaxed) / 2;
+        let took_us = (u128::from(bytes) * 1_000_000 / u128::from(rate)).min(u128::from(WAIT_US_MAX)) as u64;
+        let after = |next_us: u64| (next_us.max(now_us) + took_us).min(now_us + WAIT_US_MAX);
+        let update =
+            self.next_us.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next_us| Some(after(next_us)));
+        update.map_or(0, |next_us| after(next_us) - now_us)
+    }
+}
+
+impl Engine {
+    /// Bytes of log that are out of memory and have not settled.
+    pub(crate) fn unsettled_bytes(&self) -> u64 {
+        let from = self.settled.tree.settled_to().max(self.log.begin());
+        self.log.head().saturating_sub(from)
+    }
+
+    /// How many there may be before commits of tables are slowed; 0 if they never are.
+    pub(crate) fn unsettled_bytes_max(&self) -> u64 {
+        match self.settled.log_bytes > 0 && self.hardening.has_background() {
+            true => self.settling_due_bytes().saturating_mul(BOUND_TIMES),
+            false => 0,
+        }
+    }
+
+    /// Sees to it, now and then, that commits are slowed as long as settling is too far behind.
+    pub(super) fn watch_settling(&self) {
+        let pace = &self.settled.pace;
+        let bound = self.unsettled_bytes_max();
+        let presses = pace.is_moving.load(Ordering::SeqCst)
+            && bound > 0
+            && self.unsettled_bytes() > bound
+            && !self.segments.disk_is_full();
+        pace.is_pressing.store(presses, Ordering::SeqCst);
+        if presses {
+            self.behind.store(true, Ordering::SeqCst);
+            // It may have come to its end just now.
+            if !pace.is_moving.load(Ordering::SeqCst) {
+                pace.is_pressing.store(false, Ordering::SeqCst);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commits_take_turns_at_half_the_rate_and_none_waits_for_long() {
+        let pace = SettlingPace::new();
+        pace.learn(20 << 20, Duration::from_secs(2));
+        // Half of 10 MiB a second: 5,000 bytes in a little less than a millisecond, one after the other.
+        let waits: Vec<u64> = (0..5).map(|_| pace.wait_us(1_000_000, 5_000)).collect();
+        assert_eq!(waits, [953, 1_906, 2_859, 3_812, 4_765]);
+        assert_eq!(pace.wait_us(1_004_000, 5_000), 1_718);
+        assert_eq!(pace.wait_us(9_000_000, 5_000), 953, "what was long ago counts no more");
+        assert!((0..1_000).all(|_| pace.wait_us(9_000_000, 1 << 20) <= WAIT_US_MAX));
+        assert_eq!(pace.wait_us(9_000_000, u64::MAX), WAIT_US_MAX);
+        pace.learn(1, Duration::from_secs(1_000));
+        assert_eq!(pace.wait_us(20_000_000, 16), 30, "however slow it was");
+        pace.learn(u64::MAX, Duration::ZERO);
+        assert_eq!(pace.wait_us(30_000_000, 1 << 20), 0);
+    }
+
+    #[test]
+    fn nobody_waits_once_nothing_moves() {
+        let pace = SettlingPace::new();
+        let moving = pace.begin_moving();
+        pace.is_pressing.store(true, Ordering::SeqCst);
+        pace.wait(1 << 20);
+        assert_eq!(pace.waits(), 1);
+        pace.wait(0);
+        drop(moving);
+        pace.wait(1 << 20);
+        assert_eq!(pace.waits(), 1);
+    }
+}
