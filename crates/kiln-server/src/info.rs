@@ -102,6 +102,9 @@ fn persistence(shared: &Shared, text: &mut String) {
     line(text, "bytes_rewritten", statistics.bytes_rewritten);
     line(text, "settled_rows", statistics.settled_rows);
     line(text, "tree_bytes", statistics.tree_bytes);
+    line(text, "unsettled_bytes", statistics.unsettled_bytes);
+    line(text, "unsettled_bytes_max", statistics.unsettled_bytes_max);
+    line(text, "settling_waits", statistics.settling_waits);
     line(text, "checkpoints", statistics.checkpoints);
     line(text, "checkpoint_bytes", statistics.checkpoint_bytes);
     line(text, "checkpoint_age_ms", statistics.checkpoint_age.map_or(0, ms));

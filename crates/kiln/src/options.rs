@@ -22,7 +22,7 @@ const PAGES_PART: u64 = 4;
 
 /// What settling sorts in memory takes such a part of the log's, or so much at least.
 const SETTLE_PART: u64 = 4;
-const SETTLE_BYTES_MIN: u64 = 16 << 20;
+const SETTLE_BYTES_MIN: u64 = 32 << 20;
 
 /// Compacting for less would write more than ten times what the application does.
 const SPACE_AMPLIFICATION_MIN: f64 = 1.1;
@@ -189,7 +189,7 @@ impl Options {
     }
 
     /// Memory in bytes for what is sorted while rows settle. Default a quarter of the log's part of the [`memory`](Self::memory), and at
-    /// least 16 MiB. What does not fit takes further passes over the part of the log that settles. On disk the tree has room for a
+    /// least 32 MiB. What does not fit takes further passes over the part of the log that settles. On disk the tree has room for a
     /// sixteenth of itself beside it, or for a quarter of this. Durability does not depend on it.
     pub fn settle_memory(mut self, bytes: u64) -> Options {
         self.settle_memory = Some(bytes);

@@ -11,7 +11,8 @@
 //!   hardening/                           making versions durable: leaders, horizon, background threads
 //!   recovery, losses                     from the log to the indexes, and what crashes took
 //!   checkpoint, ledger                   what opening need not replay
-//!   settled, settle, settling_pace       what has left the log for the tree: reading it, moving it there, and how fast
+//!   settled, settle, newest, settling_pace
+//!                                        what has left the log for the tree: reading it, moving it there, and how fast
 //!   load                                 what was never in the log
 //!   sweep, compaction                    forgetting what nobody needs, and moving what somebody does
 //!   shares, warm                         what memory is for, and keeping there what fits
@@ -30,6 +31,7 @@ pub(crate) mod ledger;
 pub(crate) mod load;
 pub(crate) mod losses;
 pub(crate) mod named_snapshot;
+mod newest;
 pub(crate) mod object;
 pub(crate) mod pending_read;
 pub(crate) mod read;

@@ -25,19 +25,17 @@
 //! tree anew is paid for by as much new data, but not more than [`RING_TIMES`] the log's memory. Nobody who reads or
 //! writes waits for it, unless it is [far behind](super::settling_pace), and it holds no lock of theirs but, one after the other, the buckets in step 4.
 
-use std::cmp::Ordering as Order;
-
 use super::checkpoint::Haste;
 use super::engine::Engine;
-use super::settled::{OBJECT_BYTES, write_tree_key};
+use super::newest::{Newest, Sample};
+use super::settling_pace::Moving;
 use crate::error::{Error, Result};
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
 use crate::storage::ordered_index::OrderedIndex;
-use crate::storage::record::{Address, DiskRecord, Kind};
+use crate::storage::record::{Address, DiskRecord};
 use crate::storage::record_reader::{Cursor, RecordReader};
 use crate::storage::segments::Segments;
-use crate::storage::tree::Change;
 use crate::sync::Instant;
 use crate::sync::atomic::Ordering;
 
@@ -132,11 +130,10 @@ impl Engine {
     fn settle_to(&self, end: Address) -> Result<Settling> {
         let _settling = self.settled.settling.lock();
         self.check_writable()?;
-        let (tree, horizon) = (&self.settled.tree, &self.hardening.horizon);
         // Dropped segments stay readable meanwhile.
         let segments = self.segments.hold();
         let log_begin = self.log.begin();
-        let begin = tree.settled_to().max(log_begin);
+        let begin = self.settled.tree.settled_to().max(log_begin);
         // Until the first hardening only seals may tell what earlier crashes took.
         let is_possible = end > begin
             && end >= self.settled.forgotten_to.load(Ordering::SeqCst)
@@ -144,46 +141,11 @@ impl Engine {
         if !is_possible {
             return Ok(Settling::default());
         }
-        let oldest = self.oldest_needed();
-        let pass_bytes = usize::try_from(self.settled.memory_bytes).unwrap_or(usize::MAX);
-        let (mut settling, began) = (Settling::default(), Instant::now());
+        let began = Instant::now();
         let mut moving = None;
-        let (mut newest_version, mut from) = (0, Vec::new());
-        loop {
-            let mut newest = Newest::new(pass_bytes, from);
-            let mut is_too_new = false;
-            self.each_record(&segments, (begin, end), |address, record| {
-                if horizon.was_lost(record.version) && !planted(Bug::SettlesLost) {
-                    return true;
-                }
-                is_too_new |= record.version > oldest && !planted(Bug::SettlesTooNew);
-                newest_version = newest_version.max(record.version);
-                newest.add(address, record);
-                !is_too_new
-            })?;
-            if is_too_new {
-                self.settled.waits_for_version.store(newest_version, Ordering::SeqCst);
-                return Ok(settling);
-            }
-            self.check_writable()?;
-            moving.get_or_insert_with(|| self.settled.pace.begin_moving());
-            let rest = newest.sort();
-            let settled_to = (rest.is_none() || planted(Bug::SettlesOnePass)).then_some(end);
-            if settled_to.is_some() && !planted(Bug::SettlesQuietly) {
-                // Raised before the first row vanishes: whoever misses one, and then finds what is newer, looks again.
-                self.forgotten.fetch_max(newest_version, Ordering::SeqCst);
-            }
-            if planted(Bug::RemovedBeforeRoot) {
-                self.remove_settled(&segments, (begin, end))?;
-            }
-            let merged = tree.merge(newest.changes(), settled_to)?;
-            settling.puts += merged.put;
-            settling.deletes += merged.deleted;
-            settling.bytes += merged.bytes;
-            match rest {
-                Some(rest) if !planted(Bug::SettlesOnePass) => from = rest,
-                _ => break,
-            }
+        let (settling, is_all) = self.merge_passes(&segments, (begin, end), &mut moving)?;
+        if !is_all {
+            return Ok(settling);
         }
         // Before any of it leaves the log: a tree without it must not be taken for this one.
         if !planted(Bug::RemovedBeforeSuperblock) {
@@ -191,7 +153,7 @@ impl Engine {
         }
         // What checkpoints say of the index and of the counts of live records is of one moment.
         let _no_checkpoint = self.checkpoints.pause();
-        // What the removal before this one has left empty: whoever reads for so long that they notice has to begin again.
+        // What removals before this one have left empty, once it is much: whoever has read it, and is not done, has to begin again.
         self.objects.iter().filter_map(|object| object.keys.ordered()).for_each(OrderedIndex::unlink_empty);
         // An earlier removal may have come to no end.
         let removed_to = self.settled.removed_to.load(Ordering::SeqCst).max(log_begin);
@@ -201,12 +163,79 @@ impl Engine {
         Ok(settling)
     }
 
-    /// Shows every record of a table in a durable part of the log to `look`, in order, until that returns false.
-    fn each_record(
+    /// Steps 2 and 3: merges what lies in a part of the log, pass after pass, the last one with the place up to which that is. False if a snapshot
+    /// must not see all of it yet. `moving` says from the first merge on that settling goes on.
+    fn merge_passes<'a>(
+        &'a self,
+        segments: &Segments,
+        part: (Address, Address),
+        moving: &mut Option<Moving<'a>>,
+    ) -> Result<(Settling, bool)> {
+        let oldest = self.oldest_needed();
+        let pass_bytes = usize::try_from(self.settled.memory_bytes).unwrap_or(usize::MAX);
+        let mut settling = Settling::default();
+        let (mut sample, mut is_first) = (Sample::default(), true);
+        let mut from = Vec::new();
+        loop {
+            let to = sample.end_of_pass(&from, pass_bytes);
+            let mut newest = Newest::new(pass_bytes, from, to);
+            let wanted = std::mem::take(&mut is_first).then_some(&mut sample);
+            let newest_version = self.collect(segments, part, &mut newest, wanted, oldest)?;
+            if newest_version > oldest && !planted(Bug::SettlesTooNew) {
+                self.settled.waits_for_version.store(newest_version, Ordering::SeqCst);
+                return Ok((settling, false));
+            }
+            self.check_writable()?;
+            moving.get_or_insert_with(|| self.settled.pace.begin_moving());
+            let rest = newest.sort();
+            let settled_to = (rest.is_none() || planted(Bug::SettlesOnePass)).then_some(part.1);
+            if settled_to.is_some() && !planted(Bug::SettlesQuietly) {
+                // Raised before the first row vanishes: whoever misses one, and then finds what is newer, looks again.
+                self.forgotten.fetch_max(newest_version, Ordering::SeqCst);
+            }
+            if planted(Bug::RemovedBeforeRoot) {
+                self.remove_settled(segments, part)?;
+            }
+            let merged = self.settled.tree.merge(newest.changes(), settled_to)?;
+            settling.puts += merged.put;
+            settling.deletes += merged.deleted;
+            settling.bytes += merged.bytes;
+            match rest {
+                Some(rest) if settled_to.is_none() => from = rest,
+                _ => return Ok((settling, true)),
+            }
+        }
+    }
+
+    /// Has a pass collect what it takes of a part of the log. Returns the newest version there, or one newer than `oldest`, with which it ends.
+    fn collect(
+        &self,
+        segments: &Segments,
+        part: (Address, Address),
+        newest: &mut Newest,
+        mut sample: Option<&mut Sample>,
+        oldest: u64,
+    ) -> Result<u64> {
+        let mut newest_version = 0;
+        self.each_batch(segments, part, |records| {
+            for (_, record) in records {
+                if self.hardening.horizon.was_lost(record.version) && !planted(Bug::SettlesLost) {
+                    continue;
+                }
+                newest_version = newest_version.max(record.version);
+                newest.add(record, sample.as_deref_mut());
+            }
+            Ok(newest_version <= oldest || planted(Bug::SettlesTooNew))
+        })?;
+        Ok(newest_version)
+    }
+
+    /// Shows the records of tables in a durable part of the log to `look`, some at a time, in order, until that returns false.
+    fn each_batch(
         &self,
         segments: &Segments,
         (begin, end): (Address, Address),
-        mut look: impl FnMut(Address, &DiskRecord<'_>) -> bool,
+        mut look: impl FnMut(&[(Address, DiskRecord<'_>)]) -> Result<bool>,
     ) -> Result<()> {
         let database = self.superblock.lock().current().database;
         let mut reader = RecordReader::new(segments, database, Cursor::at_seal(begin));
@@ -218,11 +247,10 @@ impl Engine {
             let segment_end =
                 (reader.cursor().position + 1).next_multiple_of(self.log.segment_bytes()).min(end);
             while reader.cursor().position < segment_end {
-                let batch = reader.next_batch(segment_end, BATCH)?;
-                for (address, record) in &batch.records {
-                    if self.is_ordered(record.shape.object) && !look(*address, record) {
-                        return Ok(());
-                    }
+                let mut records = reader.next_batch(segment_end, BATCH)?.records;
+                records.retain(|(_, record)| self.is_ordered(record.shape.object));
+                if !look(&records)? {
+                    return Ok(());
                 }
             }
         }
@@ -231,17 +259,33 @@ impl Engine {
 
     /// Takes the entries of what has settled off the indexes.
     fn remove_settled(&self, segments: &Segments, part: (Address, Address)) -> Result<()> {
-        let mut outcome = Ok(());
-        self.each_record(segments, part, |address, record| {
-            outcome = self.remove_settled_row(address, record);
-            outcome.is_ok()
-        })?;
-        outcome
+        self.each_batch(segments, part, |records| {
+            let hashed = records.iter().map(|(address, record)| {
+                let hash = self.hash(record.shape.object, record.key);
+                self.index.prefetch(hash);
+                (*address, hash, record)
+            });
+            let hashed: Vec<_> = hashed.collect();
+            let mut removed = Vec::with_capacity(hashed.len());
+            let outcome = hashed.iter().try_for_each(|&(address, hash, record)| {
+                if self.remove_settled_row(address, hash, record)? {
+                    removed.push((address, record));
+                }
+                Ok(())
+            });
+            // Whatever the outcome: these are gone.
+            let mut liveness = self.liveness.lock();
+            for (address, record) in &removed {
+                liveness.supersede(*address, record.version, Some(record.shape.bytes()));
+            }
+            drop(liveness);
+            self.settled.rows.fetch_add(removed.len() as u64, Ordering::Relaxed);
+            outcome.map(|()| true)
+        })
     }
 
-    fn remove_settled_row(&self, address: Address, record: &DiskRecord<'_>) -> Result<()> {
-        let (object, key) = (record.shape.object, record.key);
-        let hash = self.hash(object, key);
+    /// True if the index referred to the record.
+    fn remove_settled_row(&self, address: Address, hash: u64, record: &DiskRecord<'_>) -> Result<bool> {
         loop {
             // Closing waits for the pins, so nothing is changed behind its back.
             let pin = epoch::pin();
@@ -252,194 +296,12 @@ impl Engine {
                 continue;
             };
             let was_newest = self.index.remove(bucket, hash, address);
-            if was_newest
-                && let Some(ordered) = self.objects.get(object).and_then(|object| object.keys.ordered())
-            {
-                ordered.remove_quietly(&pin, key);
+            let object = self.objects.get(record.shape.object).filter(|_| was_newest);
+            if let Some(ordered) = object.and_then(|object| object.keys.ordered()) {
+                ordered.remove_quietly(&pin, record.key);
             }
             self.index.unlock_unchanged(bucket);
-            if !was_newest {
-                return Ok(());
-            }
-            // No lock is waited for under a pin.
-            drop(pin);
-            self.liveness.lock().supersede(address, record.version, Some(record.shape.bytes()));
-            self.settled.rows.fetch_add(1, Ordering::Relaxed);
-            return Ok(());
-        }
-    }
-}
-
-/// The newest records of the keys from a certain one on, as many as there is memory for.
-struct Newest {
-    bytes_max: usize,
-    /// Keys in the tree before this one were done by earlier passes.
-    from: Vec<u8>,
-    /// From this one on all are left to later passes.
-    to: Option<Vec<u8>>,
-    /// Key and value of each record, one after the other.
-    arena: Vec<u8>,
-    records: Vec<Collected>,
-    key: Vec<u8>,
-}
-
-/// A record in the arena.
-#[derive(Clone, Copy)]
-struct Collected {
-    address: Address,
-    start: usize,
-    key_bytes: u32,
-    value_bytes: u32,
-    kind: Kind,
-}
-
-impl Newest {
-    fn new(bytes_max: usize, from: Vec<u8>) -> Newest {
-        Newest { bytes_max, from, to: None, arena: Vec::new(), records: Vec::new(), key: Vec::new() }
-    }
-
-    fn key(&self, record: &Collected) -> &[u8] {
-        &self.arena[record.start..][..record.key_bytes as usize]
-    }
-
-    fn bytes(&self) -> usize {
-        self.arena.len() + self.records.len() * size_of::<Collected>()
-    }
-
-    /// Adds a record that comes behind all that were added before.
-    fn add(&mut self, address: Address, record: &DiskRecord<'_>) {
-        write_tree_key(record.shape.object, record.key, &mut self.key);
-        if self.key < self.from || self.to.as_ref().is_some_and(|to| self.key >= *to) {
-            return;
-        }
-        let start = self.arena.len();
-        self.arena.extend_from_slice(&self.key);
-        self.arena.extend_from_slice(record.value);
-        self.records.push(Collected {
-            address,
-            start,
-            key_bytes: self.key.len() as u32,
-            value_bytes: record.value.len() as u32,
-            kind: record.shape.kind,
-        });
-        if self.bytes() > self.bytes_max {
-            self.make_room();
-        }
-    }
-
-    /// Brings the records in the order of their keys, and leaves only the newest of each.
-    fn order(&mut self) {
-        let mut records = std::mem::take(&mut self.records);
-        records.sort_unstable_by(|one, other| {
-            let order = self.key(one).cmp(self.key(other));
-            // The newest first.
-            if order == Order::Equal { other.address.cmp(&one.address) } else { order }
-        });
-        if !planted(Bug::SettlesOldest) {
-            records.dedup_by(|later, kept| self.key(later) == self.key(kept));
-        } else {
-            records.reverse();
-            records.dedup_by(|later, kept| self.key(later) == self.key(kept));
-            records.reverse();
-        }
-        self.records = records;
-    }
-
-    /// Drops what is not the newest, and if that is not enough the greater half of the keys.
-    fn make_room(&mut self) {
-        self.order();
-        let used = |records: &[Collected]| {
-            records
-                .iter()
-                .map(|record| (record.key_bytes + record.value_bytes) as usize + size_of::<Collected>())
-                .sum::<usize>()
-        };
-        // Something must go on even if one record alone is as large.
-        while used(&self.records) > self.bytes_max / 2 && self.records.len() > 1 {
-            let kept = self.records.len() / 2;
-            self.to = Some(self.key(&self.records[kept]).to_vec());
-            self.records.truncate(kept);
-        }
-        let mut arena = Vec::with_capacity(self.bytes_max.min(2 * used(&self.records)));
-        for record in &mut self.records {
-            let bytes = (record.key_bytes + record.value_bytes) as usize;
-            let start = arena.len();
-            arena.extend_from_slice(&self.arena[record.start..][..bytes]);
-            record.start = start;
-        }
-        self.arena = arena;
-    }
-
-    /// Makes [`Self::changes`] possible; returns the first key that was left to another pass.
-    fn sort(&mut self) -> Option<Vec<u8>> {
-        self.order();
-        self.to.clone()
-    }
-
-    /// What the tree is to be told.
-    fn changes(&self) -> impl Iterator<Item = Change<'_>> {
-        self.records.iter().map(|record| {
-            let value =
-                &self.arena[record.start + record.key_bytes as usize..][..record.value_bytes as usize];
-            Change { key: self.key(record), value: (record.kind == Kind::Put).then_some(value) }
-        })
-    }
-}
-
-const _: () = assert!(OBJECT_BYTES == size_of::<u32>());
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use super::*;
-    use crate::storage::record::{NO_ADDRESS, Shape};
-
-    /// Keys and values, or none, as the tree is told of them.
-    type Told = Vec<(Vec<u8>, Option<Vec<u8>>)>;
-
-    fn told(newest: &Newest) -> Told {
-        newest.changes().map(|change| (change.key.to_vec(), change.value.map(<[u8]>::to_vec))).collect()
-    }
-
-    #[test]
-    fn c4_several_passes_tell_the_newest_record_of_each_key_once_and_in_order() {
-        let mut state = 7_u64;
-        let mut random = |end: u64| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) % end
-        };
-        let records: Vec<(Vec<u8>, Option<Vec<u8>>)> = (0..3_000_u32)
-            .map(|number| {
-                let key = format!("{:0width$}", random(700), width = 1 + random(4) as usize);
-                let value = (random(5) > 0).then(|| vec![number as u8; random(60) as usize]);
-                (key.into_bytes(), value)
-            })
-            .collect();
-        let mut expected = BTreeMap::new();
-        for (key, value) in &records {
-            let mut tree_key = Vec::new();
-            write_tree_key(16, key, &mut tree_key);
-            expected.insert(tree_key, value.clone());
-        }
-        let expected: Told = expected.into_iter().collect();
-        // One record alone is more than there is memory for; many passes; one.
-        for (bytes_max, passes_min) in [(1, 100), (20_000, 2), (1 << 20, 1)] {
-            let (mut all, mut from, mut passes) = (Told::new(), Some(Vec::new()), 0);
-            while let Some(first) = from {
-                let mut newest = Newest::new(bytes_max, first);
-                for ((key, value), address) in records.iter().zip((64..).step_by(64)) {
-                    let kind = if value.is_some() { Kind::Put } else { Kind::Tombstone };
-                    let value = value.as_deref().unwrap_or_default();
-                    let shape = Shape { kind, object: 16, key_bytes: key.len(), value_bytes: value.len() };
-                    newest.add(address, &DiskRecord { shape, version: 1, previous: NO_ADDRESS, key, value });
-                }
-                from = newest.sort();
-                all.extend(told(&newest));
-                passes += 1;
-            }
-            assert!(all == expected, "with {bytes_max} bytes");
-            assert!(passes >= passes_min, "{passes} passes with {bytes_max} bytes");
+            return Ok(was_newest);
         }
     }
 }

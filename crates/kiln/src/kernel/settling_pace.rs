@@ -13,7 +13,7 @@
 //!
 //! **Nobody waits in vain.** A commit waits [`WAIT_US_MAX`] at the most, before it has locked or pinned anything, and only while rows are being
 //! merged or removed. Where settling cannot go on (a snapshot too old, a full disk, a tree that cannot be written, no background threads, an option)
-//! nobody is slowed: it would not help. Maps and deletions of what is forgotten do not settle, and are not slowed for it.
+//! nobody is slowed: it would not help. Maps do not settle, and who writes only them is not slowed.
 
 use super::engine::Engine;
 use crate::sync::Instant;
