@@ -177,7 +177,7 @@ impl Options {
         self
     }
 
-    /// When so much of the log has left memory, and two fifths as much as has settled before, rows of tables
+    /// When so much of the log has left memory, and a third as much as has settled before, rows of tables
     /// settle: in the background they move from the log into a B+-tree on disk, and leave the indexes in memory. Default 64 MiB;
     /// 0: only when [`settle`](crate::Kiln::settle) is called. A smaller bound keeps the indexes smaller, and writes more: a
     /// row that settles alone takes a whole leaf of the tree with it. Where settling is so slow that twice as much of the log is out of memory, commits

@@ -39,8 +39,8 @@ use crate::storage::segments::Segments;
 use crate::sync::Instant;
 use crate::sync::atomic::Ordering;
 
-/// Less cold log than such a part of the tree, so many times one of so many parts, is not worth settling,
-const TREE_PART: (u64, u64) = (2, 5);
+/// Less cold log than such a part of the tree is not worth settling,
+const TREE_PART: u64 = 3;
 /// unless it is so many times as long as the log's memory: its keys are in memory, too.
 const RING_TIMES: u64 = 4;
 /// So many records are looked at at once.
@@ -85,7 +85,7 @@ impl Engine {
 
     /// How much of the log has to be cold for it to be due.
     pub(super) fn settling_due_bytes(&self) -> u64 {
-        let tree_part = self.settled.tree.used_bytes() / TREE_PART.1 * TREE_PART.0;
+        let tree_part = self.settled.tree.used_bytes() / TREE_PART;
         self.settled.log_bytes.max(tree_part.min(self.log.ring_bytes() * RING_TIMES))
     }
 
