@@ -82,7 +82,13 @@ impl Seeds<'_> {
         entries.push((vec![b'x'; 40_000], vec![2; 10]));
         entries.push((vec![b'x'; 40_001], Vec::new()));
         entries.push((vec![0xFF], vec![3; 2000]));
-        let file = kiln::fuzzing::tree_of(&entries)?;
+        for packs in [false, true] {
+            self.nodes_of(&kiln::fuzzing::tree_of(&entries, packs)?)?;
+        }
+        Ok(())
+    }
+
+    fn nodes_of(&mut self, file: &[u8]) -> kiln::Result<()> {
         for blocks in [1, 2, 3, 11, 12, 21, 22] {
             for start in (2 * BLOCK..file.len()).step_by(BLOCK) {
                 if let Some(node) = file.get(start..start + blocks * BLOCK)

@@ -177,13 +177,13 @@ pub fn tree_node(bytes: &[u8]) -> Result<Vec<u8>, &'static str> {
     tree::fuzzed::again(bytes)
 }
 
-/// The file of a settled tree with these keys and values, which ascend.
+/// The file of a settled tree with these keys and values, which ascend; its leaves are packed if that is wanted.
 ///
 /// # Errors
 /// As making it.
-pub fn tree_of(entries: &[(Vec<u8>, Vec<u8>)]) -> Result<Vec<u8>> {
+pub fn tree_of(entries: &[(Vec<u8>, Vec<u8>)], packs: bool) -> Result<Vec<u8>> {
     let disk = Arc::new(SimulatedDevice::new(0));
-    let tree = Tree::open(disk.clone(), 0, 0)?;
+    let tree = Tree::open(disk.clone(), 0, 0)?.packing(packs);
     tree.merge(entries.iter().map(|(key, value)| Change { key, value: Some(value) }), None)?;
     Ok(disk.bytes(tree::FILE))
 }

@@ -337,6 +337,37 @@ fn c9_a_tree_from_before_a_bulk_load_or_none_is_not_taken_for_the_newest() {
 }
 
 #[test]
+fn c1_c9_rows_in_compressed_leaves_are_the_same_with_and_without_the_option() {
+    let disk = SimulatedDevice::new(seed());
+    let mut rows: Rows = (0..900).map(|number| (key(number), value(number, 0).repeat(6))).collect();
+    let db = manual().leaf_compression(true).open_on(Arc::new(disk.clone())).unwrap();
+    let loaded = load(&db, "table", &rows).unwrap();
+    assert_rows(&db, &loaded.table, &rows);
+    let bytes = rows.iter().map(|(key, value)| (key.len() + value.len()) as u64).sum::<u64>();
+    assert!(db.statistics().tree_used_bytes * 2 < bytes, "{} of {bytes}", db.statistics().tree_used_bytes);
+    assert_rows_after_crash(&disk, &rows);
+    drop((loaded, db));
+    for compress in [false, true, false] {
+        let db = manual().leaf_compression(compress).open_on(Arc::new(disk.clone())).unwrap();
+        let table = db.table("table").unwrap();
+        for number in (0..900).step_by(7) {
+            let changed = [key(number), vec![u8::from(compress); 200]].concat();
+            db.put(&table, key(number), &changed).unwrap().forget();
+            rows.insert(key(number), changed);
+        }
+        db.persist().unwrap();
+        assert!(db.settle().unwrap() > 0);
+        assert_rows(&db, &table, &rows);
+        assert_rows_after_crash(&disk, &rows);
+        let (copy, restored) = (SimulatedDevice::new(1), SimulatedDevice::new(2));
+        db.backup_on(Arc::new(copy.clone()), |_| {}).unwrap();
+        Kiln::restore_on(Arc::new(copy), Arc::new(restored.clone()), |_| {}).unwrap();
+        let restored = reopen(&restored).unwrap();
+        assert_rows(&restored, &restored.table("table").unwrap(), &rows);
+    }
+}
+
+#[test]
 fn c4_many_loads_crashes_and_writes_one_after_the_other_come_to_what_they_should() {
     let mut random = Random::new(seed());
     let mut disk = SimulatedDevice::new(seed());

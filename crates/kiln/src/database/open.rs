@@ -57,7 +57,7 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
     let mut tree = open_tree(device.clone(), options.page_cache_bytes(), &current)?;
     let settle_memory = options.settle_memory_bytes(current.segment_bytes);
     tree.set_replaced_bytes_min(settle_memory / REPLACED_PART);
-    let tree = Arc::new(tree);
+    let tree = Arc::new(tree.packing(options.leaf_compression));
     let mut base = Base::of(&device, &current, log.ring_bytes(), options.recovery.workers(), &tree)?;
     let mut recovered =
         Recovery::new((&segments, &current), &log, &mut base, &tree, &options.recovery).run()?;

@@ -71,7 +71,8 @@ pub(super) fn copy(
     let pages = Pages::of_copy(Arc::clone(&tree.pages.device), name.clone(), Arc::clone(&file));
     let mut space = Space::new(Bitmap::default());
     let mut output = Output::new(Arc::clone(&file), &name, &mut space, 0);
-    let written = writer::write(&pages, &mut output, (&Root::default(), &[]), &mut walked, u64::MAX)?;
+    let written =
+        writer::write(&pages, &mut output, (&Root::default(), &[]), &mut walked, u64::MAX, root.has_packed)?;
     if written.node.entries != root.entries() {
         return Err(tree.pages.corrupted(root.node.block, "a tree has not as many entries as its root says"));
     }
@@ -80,6 +81,7 @@ pub(super) fn copy(
         generation: 1,
         settled_to: root.settled_to,
         loaded: root.loaded,
+        has_packed: written.has_packed,
         height: written.height,
         node: written.node,
         directory: written.directory,

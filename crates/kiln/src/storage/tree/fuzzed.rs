@@ -1,6 +1,7 @@
 //! What fuzzers are shown of the tree.
 
 use super::node::Node;
+use super::packed::Packer;
 use super::pending::Pending;
 use crate::device::BLOCK_BYTES;
 
@@ -18,6 +19,12 @@ pub(crate) fn again(bytes: &[u8]) -> Result<Vec<u8>, &'static str> {
     let made = pending.node(node.count());
     let mut encoded = vec![0; made.blocks() * BLOCK_BYTES];
     made.encode(&mut encoded);
+    if node.level() == 0
+        && let Some(packed) = Packer::default().pack(&made)
+    {
+        let same = Node::decode(0, 0, packed).expect("a leaf that was just packed is one");
+        assert_eq!(same.count(), node.count());
+    }
     let same = Node::decode(0, 0, &encoded).expect("a node that was just made is one");
     assert_eq!((same.level(), same.count()), (node.level(), node.count()));
     let (mut key, mut other) = (Vec::new(), Vec::new());

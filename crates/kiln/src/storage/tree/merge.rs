@@ -21,6 +21,7 @@ use std::sync::Arc;
 use super::changes::{Change, Changes};
 use super::node::{HEIGHT_MAX, KEY_BYTES_MAX, Node, ValueIn};
 use super::output::Output;
+use super::packed::Packer;
 use super::pages::{Pages, Queue};
 use super::pending::Pending;
 use super::reference::{NodeReference, VALUE_BYTES_MAX, ValueReference};
@@ -31,8 +32,10 @@ use crate::error::Result;
 
 /// What a node shall have.
 const NODE_BYTES: usize = 2 * BLOCK_BYTES;
-/// What has less is joined with a neighbour.
-const NODE_BYTES_MIN: usize = NODE_BYTES / 3;
+/// What a leaf shall have that is to be packed: enough for a block to be saved.
+const PACKED_LEAF_BYTES: usize = 2 * NODE_BYTES;
+/// What has less than this part of it is joined with a neighbour.
+const NODE_BYTES_MIN_PART: usize = 3;
 /// A longer value gets blocks of its own.
 pub(super) const INLINE_BYTES_MAX: usize = NODE_BYTES / 4;
 
@@ -65,6 +68,10 @@ pub(super) struct Merger<'a, 'o> {
     /// Leaves that were not in the cache, by their blocks, and will be needed soon.
     ahead: HashMap<u64, Arc<Node>>,
     pub(super) merged: Merged,
+    /// Packs leaves, if that is wanted.
+    packer: Option<Packer>,
+    /// A leaf was packed.
+    pub(super) has_packed: bool,
     /// The node of the old tree that is being merged was in the cache: what replaces it goes there, too.
     is_warm: bool,
     /// Blocks of leaves and values that are replaced; how many there may be before it stops.
@@ -73,7 +80,12 @@ pub(super) struct Merger<'a, 'o> {
 }
 
 impl<'a, 'o> Merger<'a, 'o> {
-    pub(super) fn new(pages: &'a Pages, output: &'a mut Output<'o>, replaced_blocks_max: u64) -> Self {
+    pub(super) fn new(
+        pages: &'a Pages,
+        output: &'a mut Output<'o>,
+        replaced_blocks_max: u64,
+        packs: bool,
+    ) -> Self {
         Merger {
             pages,
             output,
@@ -81,10 +93,17 @@ impl<'a, 'o> Merger<'a, 'o> {
             queue: Queue::default(),
             ahead: HashMap::new(),
             merged: Merged::default(),
+            packer: packs.then(Packer::default),
+            has_packed: false,
             is_warm: false,
             replaced_blocks: 0,
             replaced_blocks_max,
         }
+    }
+
+    /// What a node of a level shall have.
+    fn node_bytes(&self, level: u16) -> usize {
+        if level == 0 && self.packer.is_some() { PACKED_LEAF_BYTES } else { NODE_BYTES }
     }
 
     /// Writes the nodes of the new tree; returns its root node and height. Changes are left if it has replaced as much as it may.
@@ -259,9 +278,10 @@ impl<'a, 'o> Merger<'a, 'o> {
 
     /// Writes nodes as long as there is enough for two.
     fn write_full(&mut self, level: u16) -> Result<()> {
-        while self.level(level).is_enough_for_two(NODE_BYTES) {
+        let node_bytes = self.node_bytes(level);
+        while self.level(level).is_enough_for_two(node_bytes) {
             let pending = self.level(level);
-            let count = pending.count_within(NODE_BYTES);
+            let count = pending.count_within(node_bytes);
             if count == pending.count() {
                 break;
             }
@@ -272,13 +292,14 @@ impl<'a, 'o> Merger<'a, 'o> {
 
     /// Writes everything that is pending on a level, as the blocks come out best: no node less than half full, if that can be.
     fn write_all(&mut self, level: u16, is_end: bool) -> Result<()> {
+        let node_bytes = self.node_bytes(level);
         while self.level(level).count() > 0 {
             let pending = self.level(level);
             let bytes = pending.node_bytes();
-            let mut count = pending.count_within(NODE_BYTES);
-            let rest_is_small = bytes < NODE_BYTES + NODE_BYTES / 2 - NODE_BYTES / 16;
+            let mut count = pending.count_within(node_bytes);
+            let rest_is_small = bytes < node_bytes + node_bytes / 2 - node_bytes / 16;
             if count < pending.count() && rest_is_small && !is_end {
-                count = pending.count_within(NODE_BYTES / 2);
+                count = pending.count_within(node_bytes / 2);
             }
             // An inner node with one child would only be passed through.
             if level > 0 && pending.count() - count == 1 {
@@ -292,10 +313,15 @@ impl<'a, 'o> Merger<'a, 'o> {
     /// Writes a node with the first `count` of what is pending on a level, and tells the level above.
     fn write(&mut self, level: u16, count: usize) -> Result<()> {
         let made = self.levels[usize::from(level)].node(count);
-        let blocks = made.blocks();
+        let packed = self.packer.as_mut().filter(|_| level == 0).and_then(|packer| packer.pack(&made));
+        self.has_packed |= packed.is_some();
+        let blocks = packed.map_or(made.blocks(), |packed| packed.len().div_ceil(BLOCK_BYTES));
         let block = self.output.take(blocks)?;
-        let checksum = self.output.put(block, blocks, |out| made.encode(out))?;
-        let bytes = blocks * BLOCK_BYTES;
+        let checksum = self.output.put(block, blocks, |out| match packed {
+            Some(packed) => out[..packed.len()].copy_from_slice(packed),
+            None => made.encode(out),
+        })?;
+        let bytes = made.blocks() * BLOCK_BYTES;
         if level > 0 || self.is_warm || self.pages.cache.has_room(bytes as u64) {
             let node = Node::decode(block, checksum, self.output.last(blocks));
             self.pages.cache.insert(Arc::new(node.expect("a node that was just made is one")));
@@ -314,7 +340,7 @@ impl<'a, 'o> Merger<'a, 'o> {
             if self.level(below).count() == 0 {
                 continue;
             }
-            if below == level && bytes < NODE_BYTES_MIN {
+            if below == level && bytes < self.node_bytes(level) / NODE_BYTES_MIN_PART {
                 let node = self.pages.node(&child, level)?;
                 self.free(child.block, child.blocks.into())?;
                 self.level(level).push_node(low, &node);
@@ -329,7 +355,7 @@ impl<'a, 'o> Merger<'a, 'o> {
 
     /// If little is pending on a level, opens the node before it.
     fn join_before(&mut self, level: u16) -> Result<()> {
-        if self.level(level).node_bytes() >= NODE_BYTES_MIN {
+        if self.level(level).node_bytes() >= self.node_bytes(level) / NODE_BYTES_MIN_PART {
             return Ok(());
         }
         let Some((low, child)) = self.level(level + 1).pop_child() else { return Ok(()) };

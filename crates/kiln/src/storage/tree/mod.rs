@@ -13,7 +13,7 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | `node`, `reference` | a node in memory; how nodes and values are referred to |
+//! | `node`, `reference`, `packed` | a node in memory; how nodes and values are referred to; leaves that are compressed |
 //! | `pages`, `cache`, `shared` | reading nodes; those in memory; memory that is read without counting |
 //! | `cursor` | walks, both ways |
 //! | `check`, `copy` | look at everything; copy it |
@@ -35,6 +35,7 @@ mod map;
 mod merge;
 mod node;
 mod output;
+mod packed;
 mod pages;
 mod pending;
 mod reference;
@@ -65,10 +66,11 @@ pub(crate) use root::Root;
 
 /// Where the fields of each structure are, by its heading in `docs/format.md`.
 #[cfg(test)]
-pub(crate) const OFFSETS: [(&str, &[(&str, usize)]); 5] = [
+pub(crate) const OFFSETS: [(&str, &[(&str, usize)]); 6] = [
     ("Root slot", &root::OFFSETS),
     ("Node reference", &reference::NODE_OFFSETS),
     ("Node", &node::OFFSETS),
+    ("Packed leaf", &packed::OFFSETS),
     ("Value reference", &reference::VALUE_OFFSETS),
     ("Map of free space", &map::OFFSETS),
 ];
@@ -155,6 +157,12 @@ impl Tree {
         pages.set_file(file);
         let (map, used) = map::read(&pages, &root.directory, file_bytes)?;
         Ok(Tree::new(pages, root, Writer::of_file(slots, used, map, file_bytes)))
+    }
+
+    /// Has merges compress leaves, or not.
+    pub(crate) fn packing(self, packs: bool) -> Tree {
+        self.writer.lock().packs = packs;
+        self
     }
 
     fn new(pages: Pages, root: Root, writer: Writer) -> Tree {

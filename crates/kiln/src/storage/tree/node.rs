@@ -11,6 +11,7 @@
 //! A search compares the prefix once, then looks for the heads, which lie close together and are compared as numbers without a
 //! branch, and compares whole keys only among those with the same head.
 
+use super::packed;
 use super::reference::{NODE_BLOCKS_MAX, NodeReference, VALUE_BYTES_MAX, ValueReference};
 use crate::device::BLOCK_BYTES;
 use crate::storage::memory;
@@ -68,11 +69,11 @@ struct Cell {
     large: bool,
 }
 
-fn u16_at(bytes: &[u8], offset: usize) -> u16 {
+pub(super) fn u16_at(bytes: &[u8], offset: usize) -> u16 {
     bytes.get(offset..).and_then(|rest| rest.first_chunk()).map_or(0, |field| u16::from_le_bytes(*field))
 }
 
-fn u32_at(bytes: &[u8], offset: usize) -> u32 {
+pub(super) fn u32_at(bytes: &[u8], offset: usize) -> u32 {
     bytes.get(offset..).and_then(|rest| rest.first_chunk()).map_or(0, |field| u32::from_le_bytes(*field))
 }
 
@@ -96,6 +97,8 @@ impl Node {
         if bytes.len() < HEADER_BYTES || bytes.len() > NODE_BLOCKS_MAX as usize * BLOCK_BYTES {
             return Err("a node of a length that none has");
         }
+        let unpacked = packed::unpack(bytes)?;
+        let bytes = unpacked.as_deref().unwrap_or(bytes);
         let (level, flags) = (u16_at(bytes, 0), u16_at(bytes, 2));
         let count = u32_at(bytes, 4) as usize;
         let (end, prefix_bytes) = (u32_at(bytes, 8) as usize, u32_at(bytes, 12) as usize);

@@ -271,6 +271,11 @@ impl PendingNode<'_> {
         self.measure.bytes().div_ceil(BLOCK_BYTES)
     }
 
+    /// Its length, without the zeros at the end of the last block.
+    pub(super) fn bytes(&self) -> usize {
+        self.measure.bytes()
+    }
+
     /// Writes it to zeroed blocks.
     pub(super) fn encode(&self, out: &mut [u8]) {
         self.pending.encode(self.count, &self.measure, out);

@@ -17,8 +17,10 @@ use crate::device::{AlignedBuffer, BLOCK_BYTES, DeviceFile};
 use crate::error::{Error, ErrorKind, Result};
 
 pub(crate) const MAGIC: [u8; 8] = *b"KILNTREE";
-/// The format this engine writes, and the newest that it reads.
-pub(crate) const FORMAT: u32 = 1;
+/// The newest format that this engine reads, and writes once a leaf was packed.
+pub(crate) const FORMAT: u32 = 2;
+/// What it writes before.
+const FORMAT_PLAIN: u32 = 1;
 pub(crate) const SLOT_BYTES: usize = 128;
 #[cfg(test)]
 pub(super) const OFFSETS: [(&str, usize); 17] = [
@@ -63,6 +65,8 @@ pub(crate) struct Root {
     pub(super) settled_to: u64,
     /// The number of the last object whose rows were loaded in bulk; 0: none.
     pub(super) loaded: u32,
+    /// There may be leaves that are packed.
+    pub(super) has_packed: bool,
     /// Levels; 0 where there are no entries.
     pub(super) height: u16,
     pub(super) node: NodeReference,
@@ -93,7 +97,7 @@ impl Root {
     pub(super) fn encode(&self, out: &mut [u8]) {
         let mut put = |offset: usize, field: &[u8]| out[offset..offset + field.len()].copy_from_slice(field);
         put(0, &MAGIC);
-        put(8, &FORMAT.to_le_bytes());
+        put(8, &(if self.has_packed { FORMAT } else { FORMAT_PLAIN }).to_le_bytes());
         put(12, &u32::from(self.height).to_le_bytes());
         put(16, &self.generation.to_le_bytes());
         put(24, &self.settled_to.to_le_bytes());
@@ -131,8 +135,16 @@ impl Root {
             mapped_blocks: u64_at(80),
         };
         let database = u128::from_le_bytes(std::array::from_fn(|index| bytes[88 + index]));
-        let (generation, settled_to, loaded) = (u64_at(16), u64_at(24), u32_at(104));
-        let root = Root { database, generation, settled_to, loaded, height, node, directory };
+        let root = Root {
+            database,
+            generation: u64_at(16),
+            settled_to: u64_at(24),
+            loaded: u32_at(104),
+            has_packed: u32_at(8) == FORMAT,
+            height,
+            node,
+            directory,
+        };
         if root.is_sane() { Slot::Valid(root) } else { Slot::Damaged }
     }
 

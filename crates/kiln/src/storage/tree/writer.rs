@@ -32,6 +32,8 @@ pub(super) struct Writer {
     file_bytes: u64,
     /// A write or a sync failed.
     failed: bool,
+    /// Leaves are packed where that takes a block less.
+    pub(super) packs: bool,
 }
 
 /// What goes with a merge's root, where it is not that of the root before.
@@ -59,6 +61,7 @@ impl Writer {
             roots: Vec::new(),
             file_bytes: 0,
             failed: false,
+            packs: false,
         }
     }
 
@@ -153,16 +156,17 @@ impl Writer {
             slots.make_certain(old).map_err(|error| fail(&mut self.failed, pages, error))?;
         }
         let mut output = Output::new(Arc::clone(file), &pages.name, &mut self.space, self.file_bytes);
-        let written = write(pages, &mut output, (old, &self.map), changes, replaced_blocks_max);
+        let written = write(pages, &mut output, (old, &self.map), changes, replaced_blocks_max, self.packs);
         self.file_bytes = output.file_bytes;
         self.failed |= output.failed;
-        let Written { node, height, directory, map, mut merged } = written?;
+        let Written { node, height, directory, map, mut merged, has_packed } = written?;
         let is_last = changes.peek()?.is_none() || planted(Bug::SettledBeforeTheLastRange);
         let settled_to = marks.settled_to.filter(|_| is_last).unwrap_or(old.settled_to);
         // With the first of it already: a crash must not leave rows that nobody knows of.
         let loaded = marks.loaded.unwrap_or(old.loaded);
         let (database, generation) = (old.database, old.generation + 1);
-        let root = Root { database, generation, settled_to, loaded, height, node, directory };
+        let has_packed = has_packed || old.has_packed;
+        let root = Root { database, generation, settled_to, loaded, has_packed, height, node, directory };
         if let Some(slots) = &mut self.slots {
             slots.publish(&root).map_err(|error| fail(&mut self.failed, pages, error))?;
         }
@@ -217,6 +221,8 @@ pub(super) struct Written {
     pub(super) directory: DirectoryReference,
     map: Vec<PageEntry>,
     merged: Merged,
+    /// A leaf was packed.
+    pub(super) has_packed: bool,
 }
 
 /// Writes the nodes, values and map of the next root, and syncs them.
@@ -226,10 +232,11 @@ pub(super) fn write(
     (old, map): (&Root, &[PageEntry]),
     changes: &mut dyn Changes,
     replaced_blocks_max: u64,
+    packs: bool,
 ) -> Result<Written> {
-    let mut merger = Merger::new(pages, output, replaced_blocks_max);
+    let mut merger = Merger::new(pages, output, replaced_blocks_max, packs);
     let (node, height) = merger.run(old, changes)?;
-    let mut merged = merger.merged;
+    let (mut merged, has_packed) = (merger.merged, merger.has_packed);
     let (directory, map) = map::write(output, (&old.directory, map))?;
     if planted(Bug::TreeNotSynced) {
         output.flush()?
@@ -237,5 +244,5 @@ pub(super) fn write(
         output.sync()?
     }
     merged.bytes = output.bytes;
-    Ok(Written { node, height, directory, map, merged })
+    Ok(Written { node, height, directory, map, merged, has_packed })
 }

@@ -122,7 +122,7 @@ fn c9_damage_to_both_slots_is_an_error() {
 fn a_newer_format_is_refused_as_such() {
     let (mut file, ..) = small_tree();
     for slot in [0, BLOCK] {
-        file[slot + 8] = 2;
+        file[slot + 8] = crate::storage::tree::FORMAT as u8 + 1;
         let checksum = crc32c::crc32c(&file[slot..slot + 124]);
         file[slot + 124..slot + 128].copy_from_slice(&checksum.to_le_bytes());
     }

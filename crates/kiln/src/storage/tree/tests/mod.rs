@@ -3,6 +3,7 @@
 mod crashes;
 mod damage;
 mod model;
+mod packed;
 mod threads;
 
 use std::collections::BTreeMap;
