@@ -10,7 +10,7 @@
 //! - [`durability`], [`window`]: receipts, early visibility, the vulnerability window.
 //! - [`isolation`], [`interleaving`]: what concurrent transactions may see of each other.
 //! - [`singles`], [`singles_at_once`], [`batches`]: operations on one key that are transactions of their own.
-//! - [`settling`], [`settling_at_once`], [`settling_pace`], [`bulk_load`]: rows that have left the log, and those that never were in it.
+//! - [`settling`], [`settling_at_once`], [`settled_runs`], [`settling_pace`], [`bulk_load`]: rows that have left the log, and those that never were in it.
 //! - [`cold`], [`warm`]: records on disk and the read cache, and those that are kept from getting there.
 //! - [`named_snapshots`]: snapshots that outlive the process.
 //! - [`snapshots`], [`sessions`], [`ranges`], [`limits`]: the rest of the API's promises.
@@ -37,6 +37,7 @@ mod ranges;
 mod restore;
 mod scans;
 mod sessions;
+mod settled_runs;
 mod settling;
 mod settling_at_once;
 mod settling_pace;

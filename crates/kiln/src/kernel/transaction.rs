@@ -277,6 +277,15 @@ impl<'db> Transaction<'db> {
         self.keep_consistent(&mut buffers, forgotten)
     }
 
+    /// True as long as it has written nothing, and may go on.
+    #[inline]
+    pub(crate) fn has_written_nothing(&self) -> Result<bool> {
+        if self.failed.get() {
+            return Err(has_failed());
+        }
+        Ok(self.borrow_buffers()?.writes.is_empty())
+    }
+
     /// The next key of `object` within the bounds that this transaction itself has written.
     pub(crate) fn next_written(
         &self,

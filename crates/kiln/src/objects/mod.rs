@@ -5,6 +5,7 @@
 
 mod catalog;
 mod handle;
+mod leaf_keys;
 mod map;
 mod range;
 mod settled_rows;

@@ -14,6 +14,41 @@ type Row = (Vec<u8>, Vec<u8>);
 /// The same, lent.
 type LentRow<'r> = (&'r [u8], &'r [u8]);
 
+/// Where the row is that a walk has come to.
+#[derive(Clone, Copy)]
+enum Place {
+    /// Its value is in the range's buffer.
+    Buffer,
+    /// Its value is with the settled rows.
+    Settled,
+}
+
+/// The value of the settled row that a walk has come to: where it lies in memory, or else in the buffer.
+#[inline]
+fn place_settled(walk: &mut Walk, value: &mut Vec<u8>) -> Result<Place> {
+    match walk.has_settled_value() {
+        true => Ok(Place::Settled),
+        false => walk.read_settled(value).map(|()| Place::Buffer),
+    }
+}
+
+/// The row that a walk has come to.
+#[inline]
+fn lend<'r>(walk: &'r Walk, value: &'r [u8], place: Place) -> LentRow<'r> {
+    match place {
+        Place::Buffer => (walk.key(), value),
+        Place::Settled => (walk.key(), walk.settled_value().unwrap_or_default()),
+    }
+}
+
+/// The same, to be kept.
+fn own(walk: &Walk, value: &mut Vec<u8>, place: Place) -> Row {
+    match place {
+        Place::Buffer => (walk.key().to_vec(), std::mem::take(value)),
+        Place::Settled => (walk.key().to_vec(), walk.settled_value().unwrap_or_default().to_vec()),
+    }
+}
+
 /// An ordered walk over a table within a transaction; an iterator over `Result<(key, value)>`, and, without an allocation
 /// for each row, [`Self::next_row`].
 ///
@@ -74,37 +109,48 @@ impl<'tx, 'db> Range<'tx, 'db> {
     /// As [`Transaction::get`]; the walk has ended then.
     #[inline]
     pub fn next_row(&mut self) -> Result<Option<LentRow<'_>>> {
-        match self.step() {
-            Ok(true) => Ok(Some((self.walk.key(), &self.value))),
-            Ok(false) => Ok(None),
-            Err(error) => {
-                self.walk.give_up();
-                Err(error)
-            }
-        }
+        Ok(self.advance()?.map(|place| lend(&self.walk, &self.value, place)))
     }
 
-    /// Goes to the next row; false at the end.
     #[inline]
-    fn step(&mut self) -> Result<bool> {
+    fn advance(&mut self) -> Result<Option<Place>> {
+        let stepped = self.step();
+        if stepped.is_err() {
+            self.walk.give_up();
+        }
+        stepped
+    }
+
+    /// Goes to the next row; nothing at the end.
+    #[inline]
+    fn step(&mut self) -> Result<Option<Place>> {
+        if !self.walk.is_done() && self.transaction.has_written_nothing()? && self.walk.step_in_run() {
+            return place_settled(&mut self.walk, &mut self.value).map(Some);
+        }
+        self.step_on()
+    }
+
+    /// As [`Self::step`], where no run of settled rows goes on.
+    fn step_on(&mut self) -> Result<Option<Place>> {
         let transaction = self.transaction;
         let id = transaction.check(self.table, &[])?;
         while !self.walk.is_done() {
             let written = transaction.next_written(id, self.walk.bounds(), self.walk.is_reverse())?;
             let note = |leaf| transaction.note_range(id, leaf);
-            let is_row = match self.walk.step(self.table, written, note)? {
-                None => return Ok(false),
+            let place = match self.walk.step(self.table, written, note)? {
+                None => return Ok(None),
                 Some(Found::Key(hash)) => {
-                    transaction.get_hashed(id, hash, self.walk.key(), &mut self.value)?
+                    let is_row = transaction.get_hashed(id, hash, self.walk.key(), &mut self.value)?;
+                    is_row.then_some(Place::Buffer)
                 }
-                Some(Found::Settled) => self.walk.take_settled(&mut self.value).map(|()| true)?,
+                Some(Found::Settled) => Some(place_settled(&mut self.walk, &mut self.value)?),
             };
-            if is_row {
+            if place.is_some() {
                 self.walk.count_row();
-                return Ok(true);
+                return Ok(place);
             }
         }
-        Ok(false)
+        Ok(None)
     }
 }
 
@@ -112,11 +158,8 @@ impl Iterator for Range<'_, '_> {
     type Item = Result<Row>;
 
     fn next(&mut self) -> Option<Result<Row>> {
-        let key = match self.next_row() {
-            Ok(row) => row?.0.to_vec(),
-            Err(error) => return Some(Err(error)),
-        };
-        Some(Ok((key, std::mem::take(&mut self.value))))
+        let place = self.advance().transpose()?;
+        Some(place.map(|place| own(&self.walk, &mut self.value, place)))
     }
 }
 
@@ -224,34 +267,45 @@ impl<'s> SnapshotRange<'s> {
     /// As [`Snapshot::get`]; the walk has ended then.
     #[inline]
     pub fn next_row(&mut self) -> Result<Option<LentRow<'_>>> {
-        match self.step() {
-            Ok(true) => Ok(Some((self.walk.key(), &self.value))),
-            Ok(false) => Ok(None),
-            Err(error) => {
-                self.walk.give_up();
-                Err(error)
-            }
-        }
+        Ok(self.advance()?.map(|place| lend(&self.walk, &self.value, place)))
     }
 
-    /// Goes to the next row; false at the end.
     #[inline]
-    fn step(&mut self) -> Result<bool> {
+    fn advance(&mut self) -> Result<Option<Place>> {
+        let stepped = self.step();
+        if stepped.is_err() {
+            self.walk.give_up();
+        }
+        stepped
+    }
+
+    /// Goes to the next row; nothing at the end.
+    #[inline]
+    fn step(&mut self) -> Result<Option<Place>> {
+        if !self.walk.is_done() && self.walk.step_in_run() {
+            return place_settled(&mut self.walk, &mut self.value).map(Some);
+        }
+        self.step_on()
+    }
+
+    /// As [`Self::step`], where no run of settled rows goes on.
+    fn step_on(&mut self) -> Result<Option<Place>> {
         let id = self.snapshot.engine().check_key(self.table.handle(), self.table.name(), &[])?;
         while !self.walk.is_done() {
-            let is_row = match self.walk.step(self.table, None, |_| Ok(()))? {
-                None => return Ok(false),
+            let place = match self.walk.step(self.table, None, |_| Ok(()))? {
+                None => return Ok(None),
                 Some(Found::Key(hash)) => {
-                    self.snapshot.read_hashed(id, hash, self.walk.key(), &mut self.value)?
+                    let is_row = self.snapshot.read_hashed(id, hash, self.walk.key(), &mut self.value)?;
+                    is_row.then_some(Place::Buffer)
                 }
-                Some(Found::Settled) => self.walk.take_settled(&mut self.value).map(|()| true)?,
+                Some(Found::Settled) => Some(place_settled(&mut self.walk, &mut self.value)?),
             };
-            if is_row {
+            if place.is_some() {
                 self.walk.count_row();
-                return Ok(true);
+                return Ok(place);
             }
         }
-        Ok(false)
+        Ok(None)
     }
 }
 
@@ -259,11 +313,8 @@ impl Iterator for SnapshotRange<'_> {
     type Item = Result<Row>;
 
     fn next(&mut self) -> Option<Result<Row>> {
-        let key = match self.next_row() {
-            Ok(row) => row?.0.to_vec(),
-            Err(error) => return Some(Err(error)),
-        };
-        Some(Ok((key, std::mem::take(&mut self.value))))
+        let place = self.advance().transpose()?;
+        Some(place.map(|place| own(&self.walk, &mut self.value, place)))
     }
 }
 

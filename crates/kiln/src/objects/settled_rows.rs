@@ -7,7 +7,7 @@
 //! changes the leaf. So a settled row needs no place in a transaction's read set: the leaf stands for it.
 
 use std::fmt;
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 use std::sync::Arc;
 
 use super::Table;
@@ -23,12 +23,19 @@ pub(super) struct SettledRows {
     cursor: Cursor,
     /// The cursor is at the first row that was not taken; it is not where the walk was moved.
     is_placed: bool,
+    /// The walk has come to the cursor's row, which is lent until the next step, and passed then.
+    is_given: bool,
+    /// Where its value lies in the leaf, if it does.
+    value: Option<Range<usize>>,
+    /// So many rows of the cursor's leaf, from the first one that is not given on, are the walk's next ones, whatever it is: they
+    /// lie before the next key of the index in memory, before the end of its leaf, and before the walk's end.
+    run: usize,
     bound: Vec<u8>,
 }
 
 impl fmt::Debug for SettledRows {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("SettledRows").field("key", &self.cursor.key()).finish_non_exhaustive()
+        out.debug_struct("SettledRows").field("run", &self.run).finish_non_exhaustive()
     }
 }
 
@@ -41,10 +48,18 @@ impl SettledRows {
         is_to_be_seen.then(|| tree.root())
     }
 
+    /// True if a root is the newest one, and anything has settled.
+    pub(super) fn is_newest(table: &Table, root: &Arc<Root>) -> bool {
+        let tree = &table.handle().engine.settled.tree;
+        !tree.is_empty() && tree.is_newest(root)
+    }
+
     pub(super) fn new(table: &Table, root: Arc<Root>) -> SettledRows {
         let handle = table.handle();
         let cursor = Cursor::new(&handle.engine.settled.tree, root.clone());
-        SettledRows { object: handle.id, root, cursor, is_placed: false, bound: Vec::new() }
+        let (is_placed, is_given) = (false, false);
+        let (value, bound) = (None, Vec::new());
+        SettledRows { object: handle.id, root, cursor, is_placed, is_given, value, run: 0, bound }
     }
 
     pub(super) fn is_of(&self, root: &Arc<Root>) -> bool {
@@ -54,6 +69,8 @@ impl SettledRows {
     /// The walk goes on elsewhere.
     pub(super) fn move_away(&mut self) {
         self.is_placed = false;
+        self.is_given = false;
+        self.run = 0;
     }
 
     /// The key of the next row behind the walk's near bound, in its direction.
@@ -61,8 +78,98 @@ impl SettledRows {
         if !self.is_placed {
             self.place(near, direction)?;
         }
-        let key = self.cursor.key();
-        Ok(key.and_then(|key| key.strip_prefix(&self.object.to_be_bytes()[..])))
+        if self.is_given {
+            self.is_given = false;
+            self.cursor.step()?;
+        }
+        let object = self.object.to_be_bytes();
+        Ok(self.cursor.key().and_then(|key| key.strip_prefix(&object)))
+    }
+
+    /// The next row, of which the walk knows that it is its next one, begins a run that ends before any of these.
+    pub(super) fn begin_run(&mut self, ends: [Option<Bound<&[u8]>>; 3], rows_left: usize) {
+        let is_of_object = |(prefix, ..): (&[u8], _, _)| prefix.starts_with(&self.object.to_be_bytes());
+        if !self.cursor.entry().is_some_and(is_of_object) {
+            self.run = 1;
+            return;
+        }
+        let mut run = self.cursor.count_within(Bound::Unbounded);
+        for end in ends.into_iter().flatten() {
+            let (Bound::Included(key) | Bound::Excluded(key)) = end else { continue };
+            write_tree_key(self.object, key, &mut self.bound);
+            run = run.min(self.cursor.count_within(end.map(|_| &self.bound[..])));
+        }
+        self.run = run.max(1);
+        self.cursor.prefetch(rows_left);
+    }
+
+    /// Goes past the row that was given, if the next one is of the same run.
+    #[inline]
+    pub(super) fn pass_given(&mut self) {
+        if self.is_given && self.run > 0 {
+            self.cursor.step_in_leaf();
+            self.is_given = false;
+        }
+    }
+
+    /// How many rows are the walk's next ones for certain.
+    #[inline]
+    pub(super) fn run(&self) -> usize {
+        self.run
+    }
+
+    /// Gives the run's next row; its key becomes the excluded bound `near`.
+    #[inline]
+    pub(super) fn give(&mut self, near: &mut Bound<Vec<u8>>) {
+        let is_next = self.is_given;
+        if is_next {
+            self.cursor.step_in_leaf();
+        }
+        self.is_given = true;
+        self.run -= 1;
+        let Some((prefix, rest, value)) = self.cursor.entry() else { return };
+        self.value = value;
+        match near {
+            // It holds the row before, from the same leaf.
+            Bound::Excluded(key) if is_next && prefix.len() >= OBJECT_BYTES => {
+                key.truncate(prefix.len() - OBJECT_BYTES);
+                key.extend_from_slice(rest);
+            }
+            _ => {
+                let mut key = match std::mem::replace(near, Bound::Unbounded) {
+                    Bound::Included(key) | Bound::Excluded(key) => key,
+                    Bound::Unbounded => Vec::new(),
+                };
+                key.clear();
+                key.extend_from_slice(prefix.get(OBJECT_BYTES..).unwrap_or_default());
+                // A leaf of several tables has a part of the number there.
+                key.extend_from_slice(&rest[OBJECT_BYTES.saturating_sub(prefix.len())..]);
+                *near = Bound::Excluded(key);
+            }
+        }
+    }
+
+    /// The value of the row that was given, if it lies in memory.
+    #[inline]
+    pub(super) fn value(&self) -> Option<&[u8]> {
+        self.value.clone().map(|place| self.cursor.value_at(place))
+    }
+
+    /// True if it does.
+    #[inline]
+    pub(super) fn has_value(&self) -> bool {
+        self.value.is_some()
+    }
+
+    /// Reads it.
+    pub(super) fn value_into(&mut self, value: &mut Vec<u8>) -> Result<()> {
+        self.cursor.value_into(value)
+    }
+
+    /// Goes past the next row, which is not given.
+    pub(super) fn pass(&mut self) -> Result<()> {
+        self.run = self.run.saturating_sub(1);
+        self.cursor.step()
     }
 
     fn place(&mut self, near: Bound<&[u8]>, direction: Direction) -> Result<()> {
@@ -84,16 +191,6 @@ impl SettledRows {
         cursor.seek(bound, direction)?;
         self.is_placed = true;
         Ok(())
-    }
-
-    /// The row's value.
-    pub(super) fn value_into(&mut self, value: &mut Vec<u8>) -> Result<()> {
-        self.cursor.value_into(value)
-    }
-
-    /// Goes to the next row.
-    pub(super) fn pass(&mut self) -> Result<()> {
-        self.cursor.step()
     }
 }
 

@@ -13,14 +13,15 @@
 //! beginning. A leaf that was read ahead is what it would be if it were read when its turn comes, or is read again.
 //!
 //! Rows that have settled are not in the index, but in the tree ([`settled_rows`]): a walk goes over both side by side, the part of
-//! the tree that a leaf stands for with that leaf.
+//! the tree that a leaf stands for with that leaf. Mostly many rows in a row are of one side: where they have settled the next ones are
+//! found to be so at once, as a *run*, and are then lent from where they lie, with no look at the index and no copy of the value.
 //!
 //! A walk holds nothing between two steps, no pin and no lock, and a step allocates nothing once the buffers are warm.
 
 use std::cmp::Ordering;
 use std::ops::{Bound, RangeBounds};
-use std::sync::Arc;
 
+use super::leaf_keys::Kept;
 use super::settled_rows::{self, SettledRows};
 use super::{HasHandle, Object, Table};
 use crate::error::Result;
@@ -42,7 +43,7 @@ pub(super) struct Walk {
     upper: Bound<Vec<u8>>,
     reverse: bool,
     rows_left: usize,
-    leaf: LeafKeys,
+    leaf: Kept,
     position: usize,
     /// At this position, or behind it, it is time to look ahead.
     look_at: usize,
@@ -50,7 +51,7 @@ pub(super) struct Walk {
     /// The leaf was read from the bound where the walk is.
     fresh: bool,
     ended: bool,
-    next: LeafKeys,
+    next: Kept,
     /// `next` was read, and follows `leaf`.
     next_is_read: bool,
     /// Those that go with the leaf, if anything has settled.
@@ -64,53 +65,8 @@ pub(super) struct Walk {
 pub(super) enum Found {
     /// A key that may have a value, and its hash.
     Key(u64),
-    /// A row that has settled; the walk has its [value](Walk::take_settled).
+    /// A row that has settled; the walk has its [value](Walk::settled_value).
     Settled,
-}
-
-/// The keys of a leaf, and how far they have been looked after.
-#[derive(Debug)]
-struct LeafKeys {
-    batch: LeafBatch,
-    /// So many keys lie within the bounds; if not all do, it is the last leaf.
-    inside: usize,
-    hashes: [u64; BATCH_KEYS_MAX],
-    hashed: usize,
-    fetched: usize,
-}
-
-impl LeafKeys {
-    fn new() -> LeafKeys {
-        LeafKeys { batch: LeafBatch::new(), inside: 0, hashes: [0; BATCH_KEYS_MAX], hashed: 0, fetched: 0 }
-    }
-
-    /// Has the processor fetch buckets of the keys up to a position.
-    fn fetch_buckets(&mut self, table: &Table, end: usize) {
-        let handle = table.handle();
-        for position in self.hashed..end.min(self.inside) {
-            let hash = handle.engine.hash(handle.id, self.batch.get(position).unwrap_or_default());
-            handle.engine.index.prefetch(hash);
-            self.hashes[position] = hash;
-            self.hashed = position + 1;
-        }
-    }
-
-    /// Has the processor fetch records of the keys up to a position. If one of them is on disk, all up to `cold_end` are read
-    /// that are: that takes so long that many at once are worth it.
-    fn fetch_records(&mut self, table: &Table, end: usize, cold_end: usize) {
-        let (mut end, engine) = (end.min(self.inside), &table.handle().engine);
-        if self.fetched >= end {
-            return;
-        }
-        self.fetch_buckets(table, end);
-        engine.fetch_candidates(&self.hashes[self.fetched..end]);
-        if engine.any_cold(&self.hashes[self.fetched..end]) {
-            end = cold_end.clamp(end, self.inside);
-            self.fetch_buckets(table, end);
-            engine.read_all_ahead(&self.hashes[self.fetched..end]);
-        }
-        self.fetched = end;
-    }
 }
 
 /// Where the table's next key is.
@@ -173,13 +129,13 @@ impl Walk {
             upper: own(bounds.end_bound()),
             reverse: false,
             rows_left: usize::MAX,
-            leaf: LeafKeys::new(),
+            leaf: Kept::take(),
             position: 0,
             look_at: 0,
             rows_ahead: ROWS_AHEAD_FIRST,
             fresh: false,
             ended: false,
-            next: LeafKeys::new(),
+            next: Kept::take(),
             next_is_read: false,
             settled: None,
             version_max: u64::MAX,
@@ -295,7 +251,7 @@ impl Walk {
                 None => None,
                 Some(Stored::Key) => Some(Found::Key(self.take_stored())),
                 Some(Stored::Settled) => {
-                    self.come_to_settled()?;
+                    self.give_settled()?;
                     Some(Found::Settled)
                 }
             });
@@ -310,7 +266,7 @@ impl Walk {
             // A key that is both stored and written is met once.
             Some(Stored::Key) if is_first => return Ok(Some(Found::Key(self.take_stored()))),
             Some(Stored::Settled) if is_first && order.is_ne() => {
-                self.come_to_settled()?;
+                self.give_settled()?;
                 return Ok(Some(Found::Settled));
             }
             Some(Stored::Settled) if is_first => self.pass_settled()?,
@@ -330,6 +286,10 @@ impl Walk {
     ) -> Result<Option<Stored>> {
         loop {
             if self.fresh {
+                if let Some(settled) = self.settled.as_mut().filter(|settled| settled.run() > 0) {
+                    settled.pass_given();
+                    return Ok(Some(Stored::Settled));
+                }
                 if self.settled.is_some() && self.is_settled_next()? {
                     return Ok(Some(Stored::Settled));
                 }
@@ -350,28 +310,35 @@ impl Walk {
 
     /// True if a settled row, of those that the leaf stands for, comes before the leaf's next key.
     fn is_settled_next(&mut self) -> Result<bool> {
-        let goes_on = self.goes_on();
+        let (goes_on, rows_left) = (self.goes_on(), self.rows_left);
         let Walk { lower, upper, leaf, .. } = self;
         let (reverse, (near, direction)) = (self.reverse, near_of(self.reverse, lower, upper));
         let Some(settled) = &mut self.settled else { return Ok(false) };
         let Some(key) = settled.next(near, direction)? else { return Ok(false) };
         // A key beyond the leaf belongs to the next one.
-        let is_of_leaf = match leaf.batch.next() {
-            Some(Bound::Included(fence) | Bound::Excluded(fence)) if goes_on => (key < fence) != reverse,
-            _ => true,
+        let fence = match leaf.batch.next() {
+            Some(Bound::Included(fence) | Bound::Excluded(fence)) if goes_on => Some(fence),
+            _ => None,
         };
+        let is_of_leaf = fence.is_none_or(|fence| (key < fence) != reverse);
         if !is_of_leaf || is_beyond(reverse, (lower, upper), key) {
             return Ok(false);
         }
-        if self.position >= leaf.inside {
-            return Ok(true);
-        }
-        let order = key.cmp(leaf.batch.get(self.position).unwrap_or_default());
-        if order.is_eq() {
+        let in_memory = leaf.batch.get(self.position).filter(|_| self.position < leaf.inside);
+        let order = in_memory.map(|in_memory| key.cmp(in_memory));
+        if order.is_some_and(Ordering::is_eq) {
             // It was written since it settled.
             settled.pass()?;
         }
-        Ok(if reverse { order.is_gt() } else { order.is_lt() })
+        if order.is_some_and(|order| if reverse { order.is_le() } else { order.is_ge() }) {
+            return Ok(false);
+        }
+        let (far, fence) = match reverse {
+            false => (as_slice(upper), fence.map(Bound::Excluded)),
+            true => (as_slice(lower), fence.map(Bound::Included)),
+        };
+        settled.begin_run([Some(far), fence, in_memory.map(Bound::Excluded)], rows_left);
+        Ok(true)
     }
 
     /// How the next settled row's key compares with this one.
@@ -384,25 +351,43 @@ impl Walk {
         Ok(settled.unwrap_or_default().cmp(key))
     }
 
-    /// Goes to the settled row that comes next.
-    fn come_to_settled(&mut self) -> Result<()> {
+    /// Goes to the settled row that comes next, which is not given yet.
+    fn give_settled(&mut self) -> Result<()> {
         let Some(settled) = &mut self.settled else { return Ok(()) };
         let (near, direction) = near_of(self.reverse, &self.lower, &self.upper);
-        if let Some(key) = settled.next(near, direction)? {
-            exclude(if self.reverse { &mut self.upper } else { &mut self.lower }, key);
-        }
+        settled.next(near, direction)?;
+        settled.give(if self.reverse { &mut self.upper } else { &mut self.lower });
         Ok(())
+    }
+
+    /// Goes to the next row, if it is known to be a settled one unless the transaction has written some; false if it is not. The row counts.
+    #[inline]
+    pub(super) fn step_in_run(&mut self) -> bool {
+        let Some(settled) = self.settled.as_mut().filter(|settled| settled.run() > 0) else { return false };
+        settled.give(if self.reverse { &mut self.upper } else { &mut self.lower });
+        self.rows_left -= 1;
+        true
     }
 
     fn pass_settled(&mut self) -> Result<()> {
         self.settled.as_mut().map_or(Ok(()), SettledRows::pass)
     }
 
-    /// The value of the settled row that the walk has come to.
-    pub(super) fn take_settled(&mut self, value: &mut Vec<u8>) -> Result<()> {
-        let Some(settled) = &mut self.settled else { return Ok(()) };
-        settled.value_into(value)?;
-        settled.pass()
+    /// The value of the settled row that the walk has come to, if it lies in memory.
+    #[inline]
+    pub(super) fn settled_value(&self) -> Option<&[u8]> {
+        self.settled.as_ref().and_then(SettledRows::value)
+    }
+
+    /// True if it does.
+    #[inline]
+    pub(super) fn has_settled_value(&self) -> bool {
+        self.settled.as_ref().is_some_and(SettledRows::has_value)
+    }
+
+    /// Reads the value of the settled row that the walk has come to.
+    pub(super) fn read_settled(&mut self, value: &mut Vec<u8>) -> Result<()> {
+        self.settled.as_mut().map_or(Ok(()), |settled| settled.value_into(value))
     }
 
     #[inline]
@@ -456,9 +441,7 @@ impl Walk {
                 self.fresh = false;
                 continue;
             };
-            let newest = SettledRows::newest_root(table, self.version_max);
-            let is_newest = || newest.is_some_and(|newest| Arc::ptr_eq(&newest, &root));
-            if is_newest() || planted(Bug::RootNotOfLeaf) {
+            if SettledRows::is_newest(table, &root) || planted(Bug::RootNotOfLeaf) {
                 if !self.settled.as_ref().is_some_and(|settled| settled.is_of(&root)) {
                     self.settled = Some(SettledRows::new(table, root));
                 }

@@ -293,12 +293,18 @@ impl Drop for Words {
 /// Asks the processor to fetch the cache line of a place, without waiting for it.
 #[inline]
 pub(crate) fn prefetch<T>(place: &T) {
+    prefetch_address(std::ptr::from_ref(place).addr());
+}
+
+/// The same for an address, where there may be nothing any more.
+#[inline]
+pub(crate) fn prefetch_address(address: usize) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: a prefetch has no effect but on the cache, whatever the address, and every x86-64 has it.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(place).cast());
+        _mm_prefetch::<_MM_HINT_T0>(std::ptr::without_provenance(address));
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = place;
+    let _ = address;
 }

@@ -76,6 +76,11 @@ impl LeafBatch {
         }
     }
 
+    /// Memory of the keys.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.bytes.capacity() + self.fence.capacity()
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.count
     }

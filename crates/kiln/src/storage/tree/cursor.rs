@@ -4,7 +4,7 @@
 //! leaves it comes to are not in memory, it reads a growing number of those that follow at once, and keeps them to itself if the cache is full: a
 //! long walk would otherwise replace what others look for.
 
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 use std::sync::Arc;
 
 use super::Tree;
@@ -17,6 +17,9 @@ use crate::error::Result;
 /// Leaves that are read at once, at most.
 const AHEAD_MAX: usize = 32;
 
+/// So many entries ahead of the one that it is at a cursor has the processor fetch.
+const FETCH_AHEAD: usize = 8;
+
 /// Which way a cursor goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
@@ -26,6 +29,9 @@ pub(crate) enum Direction {
     Backwards,
 }
 
+/// See [`Cursor::entry`].
+type Entry<'c> = (&'c [u8], &'c [u8], Option<Range<usize>>);
+
 /// A walk over the keys of a root.
 pub(crate) struct Cursor {
     tree: Arc<Tree>,
@@ -33,7 +39,9 @@ pub(crate) struct Cursor {
     direction: Direction,
     /// From the root down to the leaf, and which of its entries it is at. Empty: past the end.
     path: Vec<(Arc<Node>, usize)>,
+    /// The key that it is at, if somebody has asked for it since it came there.
     key: Vec<u8>,
+    has_key: bool,
     /// How many leaves to read when the next one is not in memory.
     ahead: usize,
     /// Leaves that have been read and are to come, the next one last.
@@ -50,6 +58,7 @@ impl Cursor {
             direction: Direction::Forwards,
             path: Vec::new(),
             key: Vec::new(),
+            has_key: false,
             ahead: 1,
             read: Vec::new(),
             queue: Queue::default(),
@@ -70,8 +79,80 @@ impl Cursor {
     }
 
     /// The key that it is at; `None` past the end.
-    pub(crate) fn key(&self) -> Option<&[u8]> {
-        (!self.path.is_empty()).then_some(&self.key)
+    #[inline]
+    pub(crate) fn key(&mut self) -> Option<&[u8]> {
+        let (leaf, index) = self.path.last()?;
+        if !self.has_key {
+            leaf.key_into(*index, &mut self.key);
+            self.has_key = true;
+        }
+        Some(&self.key)
+    }
+
+    /// So many entries of its leaf lie between it and a bound, in its direction, the one that it is at included. None of them, and no
+    /// more than them, is passed by [`Cursor::step_in_leaf`].
+    pub(crate) fn count_within(&self, end: Bound<&[u8]>) -> usize {
+        let Some((leaf, index)) = self.path.last() else { return 0 };
+        let (key, is_included) = match (end, self.direction) {
+            (Bound::Unbounded, Direction::Forwards) => return leaf.count() - index,
+            (Bound::Unbounded, Direction::Backwards) => return index + 1,
+            (Bound::Included(key), _) => (key, true),
+            (Bound::Excluded(key), _) => (key, false),
+        };
+        let (below, is_there) = leaf.search(key);
+        match self.direction {
+            Direction::Forwards => (below + usize::from(is_there && is_included)).saturating_sub(*index),
+            Direction::Backwards => (index + 1).saturating_sub(below + usize::from(is_there && !is_included)),
+        }
+    }
+
+    /// Goes to the next entry, which is known to be in the same leaf.
+    #[inline]
+    pub(crate) fn step_in_leaf(&mut self) {
+        let Some((leaf, index)) = self.path.last_mut() else { return };
+        match self.direction {
+            Direction::Forwards => {
+                *index = (*index + 1).min(leaf.count() - 1);
+                leaf.prefetch_cell(*index + FETCH_AHEAD);
+            }
+            Direction::Backwards => {
+                *index = index.saturating_sub(1);
+                leaf.prefetch_cell(index.saturating_sub(FETCH_AHEAD));
+            }
+        }
+        self.has_key = false;
+    }
+
+    /// Has the processor fetch the next `rows` entries, as far as that is of use: who goes on has the rest fetched step by step; and
+    /// what comes behind the leaf, if that is in memory.
+    pub(crate) fn prefetch(&self, rows: usize) {
+        let Some(((leaf, index), above)) = self.path.split_last() else { return };
+        let (left, is_forwards) = match self.direction {
+            Direction::Forwards => (leaf.count() - index, true),
+            Direction::Backwards => (index + 1, false),
+        };
+        for ahead in 0..rows.min(left).min(FETCH_AHEAD + 1) {
+            leaf.prefetch_cell(if is_forwards { index + ahead } else { index - ahead });
+        }
+        let Some((parent, index)) = above.last().filter(|_| rows > left) else { return };
+        let next = if is_forwards { Some(index + 1) } else { index.checked_sub(1) };
+        if let Some(next) = next.filter(|&next| next < parent.count()) {
+            self.tree.pages.cache.prefetch(&parent.child(next));
+        }
+    }
+
+    /// What all keys of its leaf begin with, how the key that it is at goes on, and where in the leaf the value lies, if it does.
+    #[inline]
+    pub(crate) fn entry(&self) -> Option<Entry<'_>> {
+        let (leaf, index) = self.path.last()?;
+        let (rest, value) = leaf.entry(*index);
+        Some((leaf.prefix(), rest, value))
+    }
+
+    /// The value of which [`Cursor::entry`] has told where it lies, as long as the cursor is in the same leaf.
+    #[inline]
+    pub(crate) fn value_at(&self, place: Range<usize>) -> &[u8] {
+        self.path.last().map_or(&[], |(leaf, _)| leaf.bytes_at(place))
     }
 
     /// Replaces `value` by the value of the key that it is at. Past the end there is none, and `value` stays.
@@ -97,9 +178,7 @@ impl Cursor {
         if found.is_err() {
             self.path.clear();
         }
-        if let Some((leaf, index)) = self.path.last() {
-            leaf.key_into(*index, &mut self.key);
-        }
+        self.has_key = false;
         found
     }
 

@@ -50,7 +50,7 @@ use std::sync::Arc;
 
 use cache::Cache;
 use changes::Given;
-use node::ValueIn;
+use node::{Node, ValueIn};
 use pages::Pages;
 use root::Slots;
 use shared::Shared;
@@ -213,9 +213,33 @@ impl Tree {
         self.newest.get_owned().unwrap_or_default()
     }
 
+    /// True if this root, which the caller holds, is the newest one.
+    #[inline]
+    pub(crate) fn is_newest(&self, root: &Arc<Root>) -> bool {
+        self.newest.is(root)
+    }
+
     /// Looks a key up among what is in memory: without reading from disk, without a lock, and, in general, without writing to shared
-    /// memory. Pins the calling thread, which may be pinned. `value` is replaced if the key has one, and may be spoilt if not.
+    /// memory. Pins the calling thread, which may be pinned. `value` is replaced if the key has one.
     pub(crate) fn get_cached(&self, key: &[u8], value: &mut Vec<u8>) -> Cached {
+        self.look_cached(key, |leaf, index| match leaf.value(index) {
+            ValueIn::Here(bytes) => {
+                value.clear();
+                value.extend_from_slice(bytes);
+                Cached::Found
+            }
+            ValueIn::There(_) => Cached::Unknown,
+        })
+    }
+
+    /// Whether a key has a value, as [`Tree::get_cached`] finds it; the value itself may be elsewhere.
+    pub(crate) fn contains_cached(&self, key: &[u8]) -> Cached {
+        self.look_cached(key, |_, _| Cached::Found)
+    }
+
+    /// Finds a key's entry among what is in memory, and says what `look` makes of it.
+    #[inline]
+    fn look_cached(&self, key: &[u8], look: impl FnOnce(&Node, usize) -> Cached) -> Cached {
         let pin = epoch::pin();
         let Some((mut reference, mut level)) = self.newest.get(&pin).and_then(Root::top) else {
             return Cached::Absent;
@@ -232,19 +256,11 @@ impl Tree {
                 continue;
             }
             let (index, is_there) = node.search(key);
-            if !is_there {
+            let found = if is_there { look(node, index) } else { Cached::Absent };
+            if found != Cached::Unknown {
                 self.pages.cache.note_hit();
-                return Cached::Absent;
             }
-            return match node.value(index) {
-                ValueIn::Here(bytes) => {
-                    self.pages.cache.note_hit();
-                    value.clear();
-                    value.extend_from_slice(bytes);
-                    Cached::Found
-                }
-                ValueIn::There(_) => Cached::Unknown,
-            };
+            return found;
         }
     }
 
@@ -261,7 +277,24 @@ impl Tree {
     /// # Errors
     /// As of [`Tree::get`].
     pub(crate) fn get_at(&self, root: &Root, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
-        let Some((mut reference, mut level)) = root.top() else { return Ok(false) };
+        let found = self.find_at(root, key)?;
+        if let Some((leaf, index)) = &found {
+            self.pages.value_into(leaf, *index, value)?;
+        }
+        Ok(found.is_some())
+    }
+
+    /// Whether a key has a value, which is not read if it has blocks of its own. The caller is not pinned.
+    ///
+    /// # Errors
+    /// As of [`Tree::get`].
+    pub(crate) fn contains(&self, key: &[u8]) -> Result<bool> {
+        Ok(self.find_at(&self.root(), key)?.is_some())
+    }
+
+    /// The leaf with a key, and the place of its entry there, if it has one.
+    fn find_at(&self, root: &Root, key: &[u8]) -> Result<Option<(Arc<Node>, usize)>> {
+        let Some((mut reference, mut level)) = root.top() else { return Ok(None) };
         while level > 0 {
             let node = self.pages.node(&reference, level)?;
             reference = node.child(node.child_index(key));
@@ -269,10 +302,7 @@ impl Tree {
         }
         let leaf = self.pages.node(&reference, 0)?;
         let (index, is_there) = leaf.search(key);
-        if is_there {
-            self.pages.value_into(&leaf, index, value)?;
-        }
-        Ok(is_there)
+        Ok(is_there.then_some((leaf, index)))
     }
 
     /// Merges changes of ascending, distinct keys, and makes what comes out durable, and then the newest root. `settled_to` goes with it;

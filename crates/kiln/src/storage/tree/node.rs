@@ -11,6 +11,8 @@
 //! A search compares the prefix once, then looks for the heads, which lie close together and are compared as numbers without a
 //! branch, and compares whole keys only among those with the same head.
 
+use std::ops::Range;
+
 use super::packed;
 use super::reference::{NODE_BLOCKS_MAX, NodeReference, VALUE_BYTES_MAX, ValueReference};
 use crate::device::BLOCK_BYTES;
@@ -69,10 +71,12 @@ struct Cell {
     large: bool,
 }
 
+#[inline(always)]
 pub(super) fn u16_at(bytes: &[u8], offset: usize) -> u16 {
     bytes.get(offset..).and_then(|rest| rest.first_chunk()).map_or(0, |field| u16::from_le_bytes(*field))
 }
 
+#[inline(always)]
 pub(super) fn u32_at(bytes: &[u8], offset: usize) -> u32 {
     bytes.get(offset..).and_then(|rest| rest.first_chunk()).map_or(0, |field| u32::from_le_bytes(*field))
 }
@@ -209,9 +213,8 @@ impl Node {
             let lengths = u32_at(&self.bytes, at + 4);
             (u32_at(&self.bytes, at) as usize, (lengths & 0x7FFF_FFFF) as usize, lengths >> 31 != 0)
         } else {
-            let at = self.slots + index * 4;
-            let lengths = u16_at(&self.bytes, at + 2);
-            (u16_at(&self.bytes, at) as usize, (lengths & 0x7FFF) as usize, lengths >> 15 != 0)
+            let slot = u32_at(&self.bytes, self.slots + index * 4);
+            ((slot & 0xFFFF) as usize, (slot >> 16 & 0x7FFF) as usize, slot >> 31 != 0)
         }
     }
 
@@ -240,6 +243,19 @@ impl Node {
             Some(reference) => ValueIn::There(reference),
             None => ValueIn::Here(value),
         }
+    }
+
+    /// How a leaf's entry's key goes on behind the prefix, and where its value lies, unless that is elsewhere.
+    #[inline]
+    pub(super) fn entry(&self, index: usize) -> (&[u8], Option<Range<usize>>) {
+        let cell = self.cell(index);
+        (&self.bytes[cell.key..cell.value], (!cell.large).then_some(cell.value..cell.end))
+    }
+
+    /// What lies at a place that [`Node::entry`] has told.
+    #[inline]
+    pub(super) fn bytes_at(&self, place: Range<usize>) -> &[u8] {
+        &self.bytes[place]
     }
 
     /// An inner node's child.
@@ -286,6 +302,11 @@ impl Node {
         if is_same { index } else { index - 1 }
     }
 
+    /// Where its contents begin, for who wants the processor to fetch them before it knows the rest of the node.
+    pub(super) fn address(&self) -> u64 {
+        self.bytes.as_ptr().addr() as u64
+    }
+
     /// Has the processor fetch all that a search goes through at once, rather than line after line as it goes.
     #[inline]
     pub(super) fn prefetch_search(&self) {
@@ -293,6 +314,18 @@ impl Node {
         let end = if self.level == 0 { self.cells } else { self.slots };
         for line in self.bytes[..end.min(PREFETCH_BYTES_MAX)].chunks(64) {
             memory::prefetch(&line[0]);
+        }
+    }
+
+    /// Has the processor fetch an entry's cell, if it is a short one, as most are.
+    #[inline]
+    pub(super) fn prefetch_cell(&self, index: usize) {
+        if index < self.count {
+            let begin = self.slot(index).0;
+            let lines = [begin, begin + 64];
+            for line in lines.into_iter().filter_map(|at| self.bytes.get(at)) {
+                memory::prefetch(line);
+            }
         }
     }
 

@@ -52,6 +52,12 @@ impl<T> Shared<T> {
         }
     }
 
+    /// Whether it is this that is there now. Who holds it knows that nothing else is at its place.
+    #[inline]
+    pub(super) fn is(&self, value: &Arc<T>) -> bool {
+        ptr::eq(self.pointer.load(Ordering::Acquire), Arc::as_ptr(value))
+    }
+
     /// Puts something else there.
     #[must_use = "what was there leaks unless it is released"]
     pub(super) fn replace(&self, value: Option<Arc<T>>) -> Option<Retired<T>> {

@@ -1,0 +1,108 @@
+//! Runs: settled rows that a walk knows to be its next ones end where rows of another kind come, whoever puts them there.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use kiln::device::SimulatedDevice;
+use kiln::{Kiln, Table, Transaction};
+
+use crate::support::{Random, manual};
+use crate::testing::seed;
+
+type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// Keys of several lengths, of which neighbours may have nothing in common.
+fn key(random: &mut Random) -> Vec<u8> {
+    let stem = random.pick(&[&b""[..], b"a", b"long common stem of many keys ", b"z"]).to_vec();
+    let length = random.below(5);
+    [stem, (0..length).map(|_| b'a' + random.below(6) as u8).collect()].concat()
+}
+
+/// Mostly short; some are too long for a leaf.
+fn value(random: &mut Random) -> Vec<u8> {
+    let length = if random.one_in(40) { 5_000 } else { random.below(90) };
+    random.bytes(length)
+}
+
+/// Two tables whose rows are neighbours in the tree, with some that were written and deleted since they settled.
+fn tables(random: &mut Random) -> (Kiln, [(Table, Rows); 2]) {
+    let db = manual().memory(1 << 20).open_on(Arc::new(SimulatedDevice::new(seed()))).unwrap();
+    let mut tables = ["one", "two"].map(|name| (db.table(name).unwrap(), Rows::new()));
+    for changes in [400, 25] {
+        for (table, rows) in &mut tables {
+            for _ in 0..changes {
+                let (key, value) = (key(random), value(random));
+                db.put(table, &key, &value).unwrap().forget();
+                rows.insert(key, value);
+            }
+            for key in rows.keys().step_by(29).cloned().collect::<Vec<_>>() {
+                db.delete(table, &key).unwrap().forget();
+                rows.remove(&key);
+            }
+        }
+        if changes == 400 {
+            db.persist().unwrap();
+            assert!(db.settle().unwrap() > 300);
+        }
+    }
+    (db, tables)
+}
+
+/// Walks, seeks, and writes ahead and behind, and compares every row.
+fn walk(tx: &Transaction<'_>, (table, rows): &mut (Table, Rows), random: &mut Random, writes: bool) {
+    let (from, reverse) = (key(random), random.one_in(2));
+    let mut range = match reverse {
+        false => tx.range(table, from.clone()..),
+        true => tx.range(table, ..=from.clone()).reverse(),
+    };
+    let (mut at, mut is_at_included) = (from, true);
+    for _ in 0..random.below(300) {
+        if random.one_in(20) {
+            at = key(random);
+            is_at_included = true;
+            // The far bound stays, and there is none.
+            range.seek(&at);
+        }
+        if writes && random.one_in(15) {
+            let (key, value) = (key(random), value(random));
+            match random.one_in(2) {
+                true => {
+                    tx.put(table, &key, &value).unwrap();
+                    rows.insert(key, value);
+                }
+                false => assert_eq!(tx.delete(table, &key).unwrap(), rows.remove(&key).is_some()),
+            }
+        }
+        let is_ahead = |key: &Vec<u8>| is_at_included || *key != at;
+        let expected = match reverse {
+            false => rows.range(at.clone()..).find(|(key, _)| is_ahead(key)),
+            true => rows.range(..=at.clone()).rev().find(|(key, _)| is_ahead(key)),
+        };
+        let found = range.next_row().unwrap();
+        assert!(
+            found == expected.map(|(key, value)| (&key[..], &value[..])),
+            "behind {at:?}, reverse {reverse}"
+        );
+        let Some((key, _)) = expected else { return };
+        at.clone_from(key);
+        is_at_included = false;
+    }
+}
+
+#[test]
+fn c2_a_run_of_settled_rows_ends_where_rows_of_another_kind_come() {
+    let mut random = Random::new(seed());
+    let (db, mut tables) = tables(&mut random);
+    for round in 0..120 {
+        let tx = db.begin().unwrap();
+        let mut kept = tables.clone();
+        for _ in 0..4 {
+            let table = random.below(2);
+            walk(&tx, &mut kept[table], &mut random, round % 2 == 0);
+        }
+        if random.one_in(4) {
+            tx.commit().unwrap().forget();
+            tables = kept;
+        }
+    }
+}
