@@ -106,3 +106,34 @@ fn c2_a_run_of_settled_rows_ends_where_rows_of_another_kind_come() {
         }
     }
 }
+
+/// A deletion of a settled row asks whether it is there, and not what it is.
+#[test]
+fn c1_deleting_a_settled_row_does_not_read_its_value() {
+    const VALUE: usize = 30_000;
+    let disk = SimulatedDevice::new(seed());
+    let db = manual().memory(1 << 20).open_on(Arc::new(disk.clone())).unwrap();
+    let table = db.table("table").unwrap();
+    for number in 0..20_u8 {
+        db.put(&table, [number], vec![number; VALUE]).unwrap().forget();
+    }
+    db.persist().unwrap();
+    assert_eq!(db.settle().unwrap(), 20);
+    // Every value is damaged, every leaf is whole.
+    let mut bytes = disk.bytes("tree");
+    let mut damaged = 0;
+    for block in bytes.chunks_exact_mut(4096) {
+        let first = block[0];
+        if first < 20 && block[..1_000].iter().all(|&byte| byte == first) && first > 0 {
+            block[500] ^= 1;
+            damaged += 1;
+        }
+    }
+    assert!(damaged >= 19, "{damaged} values were found in the tree's file");
+    disk.set_bytes("tree", bytes);
+    assert!(db.get(&table, [7]).is_err());
+    assert!(db.delete(&table, [7]).unwrap().forget());
+    assert!(!db.delete(&table, [7]).unwrap().forget());
+    assert_eq!(db.get(&table, [7]).unwrap(), None);
+    db.persist().unwrap();
+}

@@ -92,7 +92,7 @@ impl Engine {
 
     /// The usual case, in few instructions, so that the processor gets to the next read's cache misses during this one's:
     /// nobody writes in the key's bucket, and the first record whose tag is the key's is its put, and in memory; or there is
-    /// none. `None` if it is not the usual case.
+    /// none, and what has settled is in memory. `None` if it is not the usual case.
     #[inline(always)]
     pub(crate) fn read_at_once(
         &self,
@@ -108,8 +108,14 @@ impl Engine {
             let view = self.log.put_of(address, object, key)?;
             view.value_into(key.len(), out);
             (true, view.version())
-        } else if stamp.has_overflow() || self.may_be_settled(object) {
+        } else if stamp.has_overflow() {
             return None;
+        } else if self.may_be_settled(object) {
+            match self.get_settled_cached(object, key, out) {
+                Cached::Found => (true, 0),
+                Cached::Absent => (false, 0),
+                Cached::Unknown => return None,
+            }
         } else {
             (false, 0)
         };
@@ -312,8 +318,14 @@ impl Engine {
     /// came with the object, later.
     fn settled_as_of(&self, question: &Question<'_>, out: &mut Vec<u8>) -> Result<PastReading> {
         let Question { object, key, version_max } = *question;
-        let may_see = self.may_be_settled(object) && !self.is_loaded_after(object, version_max);
-        Ok(PastReading { found: may_see && self.get_settled(object, key, out)?, version: 0 })
+        let found = self.may_be_settled(object)
+            && !self.is_loaded_after(object, version_max)
+            && match self.get_settled_cached(object, key, out) {
+                Cached::Found => true,
+                Cached::Absent => false,
+                Cached::Unknown => self.get_settled(object, key, out)?,
+            };
+        Ok(PastReading { found, version: 0 })
     }
 
     /// The key of the record at `address`, if it is one of `object` and still in the log.

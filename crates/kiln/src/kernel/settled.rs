@@ -131,16 +131,16 @@ pub(crate) fn write_tree_key(object: u32, key: &[u8], out: &mut Vec<u8>) {
 /// So many bytes of a key in the tree are the object's number.
 pub(crate) const OBJECT_BYTES: usize = 4;
 
-/// Runs with the key in the tree of an object's key, and a buffer for values that nobody wants, in memory that the thread keeps.
-fn with_tree_key<T>(object: u32, key: &[u8], run: impl FnOnce(&[u8], &mut Vec<u8>) -> T) -> T {
+/// Runs with the key in the tree of an object's key, in memory that the thread keeps.
+#[inline]
+fn with_tree_key<T>(object: u32, key: &[u8], run: impl FnOnce(&[u8]) -> T) -> T {
     thread_local! {
-        static BUFFERS: Cell<(Vec<u8>, Vec<u8>)> = const { Cell::new((Vec::new(), Vec::new())) };
+        static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
     }
-    let (mut tree_key, mut spare) = BUFFERS.with(Cell::take);
+    let mut tree_key = BUFFER.with(Cell::take);
     write_tree_key(object, key, &mut tree_key);
-    let result = run(&tree_key, &mut spare);
-    spare.shrink_to(1 << 20);
-    BUFFERS.with(|kept| kept.set((tree_key, spare)));
+    let result = run(&tree_key);
+    BUFFER.with(|kept| kept.set(tree_key));
     result
 }
 
@@ -163,8 +163,9 @@ impl Engine {
     }
 
     /// Looks for a settled value where nothing has to be read for it. To be called after a miss in the hash index.
+    #[inline(never)]
     pub(super) fn get_settled_cached(&self, object: u32, key: &[u8], out: &mut Vec<u8>) -> Cached {
-        with_tree_key(object, key, |tree_key, _| self.settled.tree.get_cached(tree_key, out))
+        with_tree_key(object, key, |tree_key| self.settled.tree.get_cached(tree_key, out))
     }
 
     /// Looks for a settled value. The caller is not pinned, and has found no record before.
@@ -172,7 +173,7 @@ impl Engine {
     /// # Errors
     /// `Io` and `Corrupted`, naming file and offset.
     pub(super) fn get_settled(&self, object: u32, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
-        with_tree_key(object, key, |tree_key, _| self.settled.tree.get(tree_key, out))
+        with_tree_key(object, key, |tree_key| self.settled.tree.get(tree_key, out))
     }
 
     /// About how many rows a table has.
@@ -257,8 +258,7 @@ impl Engine {
         let is_same = |lookup: &Lookup| lookup.bucket == bucket && lookup.stamp == stamp;
         let known = lookup.take().filter(is_same).and_then(|lookup| lookup.exists);
         let exists = known.or_else(|| {
-            let tree = &self.settled.tree;
-            let look = |tree_key: &[u8], spare: &mut Vec<u8>| tree.get_cached(tree_key, spare);
+            let look = |tree_key: &[u8]| self.settled.tree.contains_cached(tree_key);
             match with_tree_key(change.object, change.key, look) {
                 Cached::Found => Some(true),
                 Cached::Absent => Some(false),
@@ -277,7 +277,7 @@ impl Engine {
     /// See [`Self::settled_current`].
     #[cold]
     pub(super) fn look_up_settled(&self, object: u32, key: &[u8], lookup: &mut Lookup) -> Result<()> {
-        let exists = with_tree_key(object, key, |tree_key, spare| self.settled.tree.get(tree_key, spare))?;
+        let exists = with_tree_key(object, key, |tree_key| self.settled.tree.contains(tree_key))?;
         lookup.exists = Some(exists);
         Ok(())
     }
