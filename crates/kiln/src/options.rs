@@ -17,8 +17,8 @@ const CACHE_PART: u64 = 8;
 /// At least this part of the memory is the log's.
 const LOG_PART: u64 = 4;
 
-/// Pages of what has settled may take as much as such a part of the memory, besides.
-const PAGES_PART: u64 = 4;
+/// Pages of what has settled may take such a part of the caches.
+const PAGES_PART: u64 = 2;
 
 /// What settling sorts in memory takes such a part of the log's, or so much at least.
 const SETTLE_PART: u64 = 4;
@@ -98,11 +98,14 @@ impl Options {
         Options::default()
     }
 
-    /// Memory for records, in bytes. Default 320 MiB. The greatest power of two that leaves an eighth of it holds the
+    /// Memory for records and pages, in bytes. Default 320 MiB. The greatest power of two that leaves an eighth of it holds the
     /// tail of the record log: what was written last is read and updated there. The rest is the read cache, for older records
     /// that are on disk and are read often. So of the default the log has 256 MiB and the cache 64 MiB; of a power of two each
     /// has half. Once many more records are read from disk than written, the cache gets three quarters of the memory, until it is the other way
     /// round again. Of less memory than that takes the log has two segments, and the cache an eighth of as much besides.
+    ///
+    /// Once rows of tables have [settled](Self::settle_log_bytes) half of what the read cache had is for the pages that they lie in. So of a power of two
+    /// pages have a quarter, and three eighths where reads prevail.
     ///
     /// Where more is written at a time than the log's share has room for, up to [`unhardened_bytes`](Self::unhardened_bytes) of it, it
     /// takes that memory until it has hardened.
@@ -112,8 +115,8 @@ impl Options {
     /// application's, and mostly much less. [`space_amplification`](Self::space_amplification) of infinity turns it off.
     ///
     /// The indexes come on top: about 20 bytes for each key, and about 70 more for each key of a table that has not
-    /// [settled](Self::settle_log_bytes); and where something has settled up to a quarter of the memory for the tree's pages,
-    /// and while more settles what [`settle_memory`](Self::settle_memory) says.
+    /// [settled](Self::settle_log_bytes); one hundred and thirtieth of the memory for finding the tree's pages; and while rows settle what
+    /// [`settle_memory`](Self::settle_memory) says.
     /// [`Statistics`](crate::Statistics) tells what each part takes. More memory means fewer reads from disk; durability does
     /// not depend on it.
     pub fn memory(mut self, bytes: u64) -> Options {
@@ -277,11 +280,6 @@ impl Options {
         Kiln::open_with(self, device)
     }
 
-    /// Memory for pages of what has settled.
-    pub(crate) fn page_cache_bytes(&self) -> usize {
-        usize::try_from(self.memory / PAGES_PART).unwrap_or(usize::MAX)
-    }
-
     /// The part of the memory that holds the log's tail.
     pub(crate) fn ring_bytes(&self, segment_bytes: u64) -> u64 {
         let most = self.memory - self.memory / CACHE_PART;
@@ -294,15 +292,16 @@ impl Options {
         self.settle_memory.unwrap_or_else(usual)
     }
 
-    /// The part of the memory that holds records read from disk.
+    /// The part of the memory that holds what was read from disk.
     pub(crate) fn cache_bytes(&self, segment_bytes: u64) -> CacheBytes {
         let ring = self.ring_bytes(segment_bytes);
         let usual = self.memory.saturating_sub(ring).max(ring / CACHE_PART);
-        let most = match self.memory < ring + usual {
-            true => usual,
-            false => usual.max(self.memory - self.memory / LOG_PART),
-        };
-        CacheBytes { usual, most }
+        if self.memory < ring + usual {
+            // Who gives less than that gets few pages, and whoever gives nothing none.
+            return CacheBytes { usual, most: usual, pages_most: (usual / PAGES_PART).min(self.memory / 4) };
+        }
+        let most = usual.max(self.memory - self.memory / LOG_PART);
+        CacheBytes { usual, most, pages_most: most / PAGES_PART }
     }
 
     pub(crate) fn limits(&self, segment_bytes: u64) -> Limits {

@@ -137,3 +137,42 @@ fn c1_deleting_a_settled_row_does_not_read_its_value() {
     assert_eq!(db.get(&table, [7]).unwrap(), None);
     db.persist().unwrap();
 }
+
+/// Log, read cache and pages together take no more than they were given, before anything settles and after, and whatever prevails.
+#[test]
+fn c2_memory_is_the_budget_of_pages_too() {
+    const MEMORY: u64 = 1 << 20;
+    let db = manual().memory(MEMORY).open_on(Arc::new(SimulatedDevice::new(seed()))).unwrap();
+    let table = db.table("table").unwrap();
+    let within = || {
+        let statistics = db.statistics();
+        let bytes = [statistics.ring_bytes, statistics.read_cache_bytes, statistics.page_cache_bytes];
+        assert!(bytes.iter().sum::<u64>() <= MEMORY, "{bytes:?}");
+        statistics
+    };
+    assert!(within().read_cache_bytes > MEMORY * 2 / 5, "the read cache has what pages do not need yet");
+    for number in 0..12_000_u32 {
+        db.put(&table, number.to_be_bytes(), [number as u8; 100]).unwrap().forget();
+    }
+    db.persist().unwrap();
+    assert_eq!(db.settle().unwrap(), 12_000);
+    let settled = within();
+    assert!(settled.read_cache_bytes <= MEMORY * 2 / 7, "{settled:?}");
+    let mut random = Random::new(seed());
+    for _ in 0..60_000 {
+        let number = random.below(12_000) as u32;
+        assert_eq!(db.get(&table, number.to_be_bytes()).unwrap().unwrap(), [number as u8; 100]);
+    }
+    let reading = within();
+    assert!(reading.ring_bytes <= MEMORY / 4, "{reading:?}");
+    assert!(reading.page_cache_bytes > MEMORY * 3 / 10, "{reading:?}");
+    for number in 0..40_000_u32 {
+        db.put(&table, (number % 9_000).to_be_bytes(), [number as u8; 100]).unwrap().forget();
+        if number % 1_000 == 0 {
+            assert!(db.get(&table, (11_000 + number % 900).to_be_bytes()).unwrap().is_some());
+            within();
+        }
+    }
+    let writing = within();
+    assert!(writing.ring_bytes >= MEMORY / 2 && writing.page_cache_bytes <= MEMORY / 4, "{writing:?}");
+}

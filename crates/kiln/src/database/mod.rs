@@ -408,6 +408,7 @@ impl Kiln {
     /// closed. Every row stays where it was then, or is where it came to.
     pub fn settle(&self) -> Result<u64> {
         let settling = self.engine().settle_durable()?;
+        self.engine().share_memory();
         Ok(settling.puts + settling.deletes)
     }
 

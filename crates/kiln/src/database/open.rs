@@ -53,11 +53,14 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
     let log = Log::new(options.ring_bytes(current.segment_bytes), current.segment_bytes, current.begin)
         .map_err(memory)?;
     let cache_bytes = options.cache_bytes(current.segment_bytes);
-    let cold = Cold::new(cache_bytes).map_err(memory)?;
-    let mut tree = open_tree(device.clone(), options.page_cache_bytes(), &current)?;
+    let mut tree = open_tree(device.clone(), cache_bytes.pages_most as usize, &current)?;
     let settle_memory = options.settle_memory_bytes(current.segment_bytes);
     tree.set_replaced_bytes_min(settle_memory / REPLACED_PART);
     let tree = Arc::new(tree.packing(options.leaf_compression));
+    let has_settled = !tree.is_empty();
+    let (record_bytes, page_bytes) = cache_bytes.divide(cache_bytes.usual, has_settled);
+    tree.set_cache_bytes(page_bytes);
+    let cold = Cold::new(cache_bytes, record_bytes).map_err(memory)?;
     let mut base = Base::of(&device, &current, log.ring_bytes(), options.recovery.workers(), &tree)?;
     let mut recovered =
         Recovery::new((&segments, &current), &log, &mut base, &tree, &options.recovery).run()?;
@@ -87,7 +90,7 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
         log,
         index,
         cold,
-        shares: Shares::new(cache_bytes, opened_end),
+        shares: Shares::new(cache_bytes, opened_end, has_settled),
         reader: Reader::default(),
         settled: Settled::new(tree, (options.settle_log_bytes, settle_memory), opened_end),
         liveness: Mutex::new(liveness),

@@ -69,7 +69,7 @@ pub struct Statistics {
     pub tree_bytes: u64,
     /// Of those bytes, the ones that are in use.
     pub tree_used_bytes: u64,
-    /// Memory of its pages that are in memory.
+    /// Memory of its pages that are in memory. With the shares of log and read cache no more than [the option](crate::Options::memory).
     pub page_cache_bytes: u64,
     /// Rows that have settled since the database was opened.
     pub rows_settled: u64,

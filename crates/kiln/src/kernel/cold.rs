@@ -31,10 +31,11 @@ pub(crate) struct Cold {
 }
 
 impl Cold {
-    pub(crate) fn new(cache_bytes: CacheBytes) -> io::Result<Cold> {
+    /// With a cache that takes so much of the memory of the caches at first.
+    pub(crate) fn new(cache_bytes: CacheBytes, bytes: u64) -> io::Result<Cold> {
         let cache = RecordCache::new(cache_bytes.most)?;
-        if cache_bytes.usual < cache_bytes.most {
-            cache.divide(cache_bytes.usual, USUAL_RECORD_BYTES);
+        if bytes < cache_bytes.most {
+            cache.divide(bytes, USUAL_RECORD_BYTES);
         }
         Ok(Cold {
             cache,

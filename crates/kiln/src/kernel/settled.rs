@@ -173,7 +173,9 @@ impl Engine {
     /// # Errors
     /// `Io` and `Corrupted`, naming file and offset.
     pub(super) fn get_settled(&self, object: u32, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
-        with_tree_key(object, key, |tree_key| self.settled.tree.get(tree_key, out))
+        let found = with_tree_key(object, key, |tree_key| self.settled.tree.get(tree_key, out));
+        self.share_memory();
+        found
     }
 
     /// About how many rows a table has.

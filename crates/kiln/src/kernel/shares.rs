@@ -1,8 +1,11 @@
-//! Shares: how the memory for records is divided between the log's tail and the read cache.
+//! Shares: how the memory is divided between the log's tail, the read cache, and the pages of what has settled.
 //!
 //! ```text
-//!  usual      |          log                        | cache |     much is written, or nothing is read from disk
-//!  reading    | log      |              cache               |     much more is read from disk than written
+//!  usual      |          log                |    caches     |     much is written, or nothing is read from disk
+//!  reading    | log      |              caches              |     much more is read from disk than written
+//!
+//!  caches     |               records                       |     nothing has settled
+//!             |      records         |         pages        |     something has
 //! ```
 //!
 //! The log's memory holds what was written last. Where records are written anew again and again these are the ones that are asked
@@ -18,14 +21,24 @@ use super::engine::Engine;
 use crate::device::BLOCK_BYTES;
 use crate::storage::log::Log;
 use crate::storage::record::{Address, HEADER_BYTES};
+use crate::storage::tree::Tree;
 use crate::sync::Mutex;
 use crate::sync::atomic::Ordering;
 
-/// Bytes of the read cache, as it is opened and at the most.
+/// Bytes of the caches, as they are opened and at the most, and what pages may have of them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CacheBytes {
     pub(crate) usual: u64,
     pub(crate) most: u64,
+    pub(crate) pages_most: u64,
+}
+
+impl CacheBytes {
+    /// Divides the memory of the caches: for records, and for pages of what has settled, if anything has.
+    pub(crate) fn divide(self, bytes: u64, has_settled: bool) -> (u64, u64) {
+        let pages = if has_settled { (bytes / 2).min(self.pages_most) } else { 0 };
+        (bytes - pages, pages)
+    }
 }
 
 /// See the module's documentation.
@@ -40,18 +53,19 @@ struct Decided {
     reads: u64,
     tail: Address,
     is_reading: bool,
+    has_settled: bool,
 }
 
 impl Shares {
     /// For a log that goes on at `tail`.
-    pub(crate) fn new(cache: CacheBytes, tail: Address) -> Shares {
-        Shares { cache, decided: Mutex::new(Decided { reads: 0, tail, is_reading: false }) }
+    pub(crate) fn new(cache: CacheBytes, tail: Address, has_settled: bool) -> Shares {
+        Shares { cache, decided: Mutex::new(Decided { reads: 0, tail, is_reading: false, has_settled }) }
     }
 }
 
 impl Decided {
     /// Whether the cache is to have the larger share, if there is enough to go by.
-    fn decide(self, cold: &Cold, log: &Log) -> Option<Decided> {
+    fn decide(self, cold: &Cold, tree: &Tree, log: &Log) -> Option<Decided> {
         /// So many reads for each append make it reading. An update of what is on disk reads about two records itself, to find out
         /// whose they are: were that enough, a log that does not hold all that is updated would lose memory for it, hold less,
         /// and read more.
@@ -60,7 +74,7 @@ impl Decided {
         /// A larger memory need not be read from disk as a whole first.
         const RECORDS_MAX: u64 = 1 << 16;
         let record_bytes = cold.record_bytes().max(HEADER_BYTES as u64);
-        let (reads, tail) = (cold.reads.load(Ordering::Relaxed), log.tail());
+        let (reads, tail) = (cold.reads.load(Ordering::Relaxed) + tree.cache_misses(), log.tail());
         let (read, appended) = (reads - self.reads, tail.saturating_sub(self.tail) / record_bytes);
         if read.max(appended) < (log.ring_bytes() / record_bytes / 8).min(RECORDS_MAX) {
             return None;
@@ -68,32 +82,41 @@ impl Decided {
         // Between the two it stays as it is.
         let reads_per_append = if self.is_reading { READS_TO_STAY } else { READS_TO_BEGIN };
         let is_reading = read > appended.saturating_mul(reads_per_append);
-        Some(Decided { reads, tail, is_reading })
+        Some(Decided { reads, tail, is_reading, ..self })
     }
 }
 
 impl Engine {
     /// Divides the memory anew if that is due. The caller is not pinned, and does not harden.
     pub(crate) fn share_memory(&self) {
-        let (shares, log) = (&self.shares, &self.log);
+        let (shares, log, tree) = (&self.shares, &self.log, &self.settled.tree);
         let Some(mut decided) = shares.decided.try_lock() else { return };
-        let CacheBytes { usual, most } = shares.cache;
-        let Some(next) = decided.decide(&self.cold, log).filter(|_| usual < most) else { return };
+        let CacheBytes { usual, most, .. } = shares.cache;
+        let mut next = decided.decide(&self.cold, tree, log).filter(|_| usual < most).unwrap_or(*decided);
+        next.has_settled |= !tree.is_empty();
         let before = std::mem::replace(&mut *decided, next);
-        match (before.is_reading, next.is_reading) {
-            (false, true) => {
-                log.set_share(log.ring_bytes() + usual - most);
-                if !self.evict_beyond_share() {
-                    // Whoever hardens at the moment may have done so before.
-                    self.hardening.request_now();
-                }
-                self.cold.cache.divide(most, self.cold.record_bytes());
+        let of = |decided: Decided| {
+            shares.cache.divide(if decided.is_reading { most } else { usual }, decided.has_settled)
+        };
+        let (records, pages) = of(next);
+        if (records, pages) == of(before) {
+            return;
+        }
+        // Who gets less goes first.
+        if next.is_reading && !before.is_reading {
+            log.set_share(log.ring_bytes() + usual - most);
+            if !self.evict_beyond_share() {
+                // Whoever hardens at the moment may have done so before.
+                self.hardening.request_now();
             }
-            (true, false) => {
-                self.cold.cache.divide(usual, self.cold.record_bytes());
-                log.set_share(log.ring_bytes());
-            }
-            _ => {}
+        }
+        if pages < of(before).1 {
+            tree.set_cache_bytes(pages);
+        }
+        self.cold.cache.divide(records, self.cold.record_bytes());
+        tree.set_cache_bytes(pages);
+        if before.is_reading && !next.is_reading {
+            log.set_share(log.ring_bytes());
         }
     }
 

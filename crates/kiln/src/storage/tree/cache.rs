@@ -58,7 +58,8 @@ struct Counter(AtomicU64);
 /// The cache.
 pub(super) struct Cache {
     buckets: Box<[Bucket]>,
-    budget: u64,
+    /// Of which nodes may take what the buckets leave.
+    budget: AtomicU64,
     bytes: AtomicU64,
     hits: Box<[Counter]>,
     misses: AtomicU64,
@@ -76,7 +77,7 @@ impl Cache {
         };
         Cache {
             buckets: (0..count).map(|_| empty()).collect(),
-            budget: bytes.saturating_sub(count * size_of::<Bucket>()) as u64,
+            budget: AtomicU64::new(bytes.saturating_sub(count * size_of::<Bucket>()) as u64),
             bytes: AtomicU64::new(0),
             hits: (0..COUNTERS).map(|_| Counter::default()).collect(),
             misses: AtomicU64::new(0),
@@ -89,9 +90,27 @@ impl Cache {
         self.bytes.load(Ordering::Relaxed)
     }
 
+    fn budget(&self) -> u64 {
+        self.budget.load(Ordering::Relaxed)
+    }
+
+    /// Has nodes and buckets together take so many bytes at most. The caller is not pinned.
+    pub(super) fn set_bytes(&self, bytes: u64) {
+        let budget = bytes.saturating_sub((self.buckets.len() * size_of::<Bucket>()) as u64);
+        let mut retired = Vec::new();
+        {
+            let mut hand = self.hand.lock();
+            self.budget.store(budget, Ordering::Relaxed);
+            if !self.has_room(0) {
+                self.evict(&mut hand, 0, &mut retired);
+            }
+        }
+        release(retired);
+    }
+
     /// Whether so much fits without evicting anything.
     pub(super) fn has_room(&self, bytes: u64) -> bool {
-        self.bytes() + bytes <= self.budget
+        self.bytes() + bytes <= self.budget()
     }
 
     /// About how often a leaf was found, and how often a node was not.
@@ -170,7 +189,7 @@ impl Cache {
     /// Keeps a node, in the place of others if there is no room. The caller is not pinned.
     pub(super) fn insert(&self, node: Arc<Node>) {
         let bytes = node.memory_bytes();
-        if bytes > self.budget {
+        if bytes > self.budget() {
             return;
         }
         let mut retired = Vec::new();
@@ -213,8 +232,9 @@ impl Cache {
 
     /// Has nodes go until `bytes` have room, and a batch more. The caller has the hand.
     fn evict(&self, hand: &mut usize, bytes: u64, retired: &mut Vec<Retired<Node>>) {
-        let aim = self.budget - bytes;
-        let aim = aim.saturating_sub((self.budget / BATCH_PART).max(BATCH_BYTES_MIN));
+        let budget = self.budget();
+        let aim = budget.saturating_sub(bytes);
+        let aim = aim.saturating_sub((budget / BATCH_PART).max(BATCH_BYTES_MIN));
         let mut steps = 0;
         while self.bytes() > aim {
             let bucket = &self.buckets[*hand];

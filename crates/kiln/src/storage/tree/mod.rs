@@ -422,6 +422,16 @@ impl Tree {
         self.used_bytes.load(Ordering::Relaxed)
     }
 
+    /// How often a node had to be read.
+    pub(crate) fn cache_misses(&self) -> u64 {
+        self.pages.cache.hits_and_misses().1
+    }
+
+    /// Has the nodes in memory take so many bytes at most, up to those that it was opened with. The caller is not pinned.
+    pub(crate) fn set_cache_bytes(&self, bytes: u64) {
+        self.pages.cache.set_bytes(bytes);
+    }
+
     /// What there is to know.
     pub(crate) fn statistics(&self) -> TreeStatistics {
         let root = self.root();
