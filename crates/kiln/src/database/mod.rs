@@ -389,7 +389,7 @@ impl Kiln {
 
     /// Settles now what is durable of the tables, and every open snapshot may see: the rows move from the log, and the indexes in
     /// memory, into a B+-tree on disk, and the log's space is free for others. It goes on beside everything else. Returns how
-    /// many rows were put into the tree, or deleted there; none if an open snapshot is too old. There is seldom a need for it: rows that have been out of the log's memory for long
+    /// many rows were put into the tree, or deleted there; of those that an open snapshot must not see none. There is seldom a need for it: rows that have been out of the log's memory for long
     /// settle by themselves.
     ///
     /// ```

@@ -7,7 +7,8 @@
 //!            | sorted, merged       |
 //! ```
 //!
-//! 1. *Choose S*, a place where the durable log could end, such that no snapshot, open or yet to come, lacks a version before it.
+//! 1. *Choose S*, a place where the durable log could end, such that no snapshot, open or yet to come, lacks a version before it: where
+//!    one does, the beginning of the segment in which what it lacks begins.
 //! 2. *Collect* for every key of a table its newest record before S, put or tombstone, and *merge* them, in the order of the
 //!    keys, into the tree: range after range, each with a new root, so that the old tree and the new one need not both have room. What does not fit into the memory for it is left to a further pass over the same part of the log,
 //!    which begins with the first key that was left out. So the tree is, in the end, exactly what all records
@@ -54,6 +55,18 @@ pub(crate) struct Settling {
     pub(crate) deletes: u64,
     /// Bytes written for it.
     pub(crate) bytes: u64,
+}
+
+/// What a pass has met.
+enum Pass {
+    Whole {
+        newest_version: u64,
+    },
+    /// A record that some snapshot must not see yet.
+    TooNew {
+        address: Address,
+        version: u64,
+    },
 }
 
 impl Engine {
@@ -143,10 +156,8 @@ impl Engine {
         }
         let began = Instant::now();
         let mut moving = None;
-        let (settling, is_all) = self.merge_passes(&segments, (begin, end), &mut moving)?;
-        if !is_all {
-            return Ok(settling);
-        }
+        let (settling, settled_to) = self.merge_passes(&segments, (begin, end), &mut moving)?;
+        let Some(end) = settled_to else { return Ok(settling) };
         // Before any of it leaves the log: a tree without it must not be taken for this one.
         if !planted(Bug::RemovedBeforeSuperblock) {
             self.superblock.lock().update(|superblock| superblock.settled_to = end)?;
@@ -163,14 +174,14 @@ impl Engine {
         Ok(settling)
     }
 
-    /// Steps 2 and 3: merges what lies in a part of the log, pass after pass, the last one with the place up to which that is. False if a snapshot
-    /// must not see all of it yet. `moving` says from the first merge on that settling goes on.
+    /// Steps 2 and 3: merges what lies in a part of the log, pass after pass, the last one with the place up to which that is, which it
+    /// returns; none if there is nothing that all snapshots may see. `moving` says from the first merge on that settling goes on.
     fn merge_passes<'a>(
         &'a self,
         segments: &Segments,
-        part: (Address, Address),
+        (begin, mut end): (Address, Address),
         moving: &mut Option<Moving<'a>>,
-    ) -> Result<(Settling, bool)> {
+    ) -> Result<(Settling, Option<Address>)> {
         let oldest = self.oldest_needed();
         let pass_bytes = usize::try_from(self.settled.memory_bytes).unwrap_or(usize::MAX);
         let mut settling = Settling::default();
@@ -180,15 +191,24 @@ impl Engine {
             let to = sample.end_of_pass(&from, pass_bytes);
             let mut newest = Newest::new(pass_bytes, from, to);
             let wanted = std::mem::take(&mut is_first).then_some(&mut sample);
-            let newest_version = self.collect(segments, part, &mut newest, wanted, oldest)?;
-            if newest_version > oldest && !planted(Bug::SettlesTooNew) {
-                self.settled.waits_for_version.store(newest_version, Ordering::SeqCst);
-                return Ok((settling, false));
-            }
+            let part = (begin, end);
+            let newest_version = match self.collect(segments, part, &mut newest, wanted, oldest)? {
+                Pass::Whole { newest_version } => newest_version,
+                Pass::TooNew { address, version } => {
+                    self.settled.waits_for_version.store(version, Ordering::SeqCst);
+                    // What lies before its segment can settle all the same. It is met before anything was merged.
+                    end = address - address % self.log.segment_bytes();
+                    if end <= begin || end < self.settled.forgotten_to.load(Ordering::SeqCst) {
+                        return Ok((settling, None));
+                    }
+                    (sample, is_first, from) = (Sample::default(), true, Vec::new());
+                    continue;
+                }
+            };
             self.check_writable()?;
             moving.get_or_insert_with(|| self.settled.pace.begin_moving());
             let rest = newest.sort();
-            let settled_to = (rest.is_none() || planted(Bug::SettlesOnePass)).then_some(part.1);
+            let settled_to = (rest.is_none() || planted(Bug::SettlesOnePass)).then_some(end);
             if settled_to.is_some() && !planted(Bug::SettlesQuietly) {
                 // Raised before the first row vanishes: whoever misses one, and then finds what is newer, looks again.
                 self.forgotten.fetch_max(newest_version, Ordering::SeqCst);
@@ -202,12 +222,12 @@ impl Engine {
             settling.bytes += merged.bytes;
             match rest {
                 Some(rest) if settled_to.is_none() => from = rest,
-                _ => return Ok((settling, true)),
+                _ => return Ok((settling, Some(end))),
             }
         }
     }
 
-    /// Has a pass collect what it takes of a part of the log. Returns the newest version there, or one newer than `oldest`, with which it ends.
+    /// Has a pass collect what it takes of a part of the log. It ends with the first record that is newer than `oldest`.
     fn collect(
         &self,
         segments: &Segments,
@@ -215,19 +235,23 @@ impl Engine {
         newest: &mut Newest,
         mut sample: Option<&mut Sample>,
         oldest: u64,
-    ) -> Result<u64> {
-        let mut newest_version = 0;
+    ) -> Result<Pass> {
+        let (mut newest_version, mut too_new) = (0, None);
         self.each_batch(segments, part, |records| {
-            for (_, record) in records {
+            for (address, record) in records {
                 if self.hardening.horizon.was_lost(record.version) && !planted(Bug::SettlesLost) {
                     continue;
+                }
+                if record.version > oldest && !planted(Bug::SettlesTooNew) {
+                    too_new = Some(Pass::TooNew { address: *address, version: record.version });
+                    return Ok(false);
                 }
                 newest_version = newest_version.max(record.version);
                 newest.add(record, sample.as_deref_mut());
             }
-            Ok(newest_version <= oldest || planted(Bug::SettlesTooNew))
+            Ok(true)
         })?;
-        Ok(newest_version)
+        Ok(too_new.unwrap_or(Pass::Whole { newest_version }))
     }
 
     /// Shows the records of tables in a durable part of the log to `look`, some at a time, in order, until that returns false.
