@@ -104,10 +104,16 @@ impl SettlingPace {
     fn wait_us(&self, now_us: u64, bytes: u64) -> u64 {
         let rate = self.rate.load(Ordering::Relaxed) / 2;
         let took_us = (u128::from(bytes) * 1_000_000 / u128::from(rate)).min(u128::from(WAIT_US_MAX)) as u64;
-        let after = |next_us: u64| (next_us.max(now_us) + took_us).min(now_us + WAIT_US_MAX);
-        let update =
-            self.next_us.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next_us| Some(after(next_us)));
-        update.map_or(0, |next_us| after(next_us) - now_us)
+        let mut next_us = self.next_us.load(Ordering::Relaxed);
+        loop {
+            let after_us = (next_us.max(now_us) + took_us).min(now_us + WAIT_US_MAX);
+            let taken =
+                self.next_us.compare_exchange(next_us, after_us, Ordering::Relaxed, Ordering::Relaxed);
+            match taken {
+                Ok(_) => return after_us - now_us,
+                Err(other) => next_us = other,
+            }
+        }
     }
 }
 
