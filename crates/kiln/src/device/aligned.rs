@@ -4,11 +4,37 @@
 //! starts at the first aligned address in it. The rejected alternatives, a vector of aligned blocks and an
 //! allocation of one's own, both need unsafe code; this one wastes at most a block and gets its zeros from
 //! the allocator, which for a large buffer means pages that cost nothing until they are touched.
+//!
+//! Each thread keeps the memory of its last few small buffers for the next ones: a record that is read from disk needs one.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
 use super::BLOCK_BYTES;
+use crate::sync::thread_local;
+
+/// So many of a thread's buffers leave their memory, and no longer ones than this.
+const KEPT_MAX: usize = 4;
+const KEPT_BYTES_MAX: usize = 132 << 10;
+
+thread_local! {
+    /// Memory that buffers have left.
+    static KEPT: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Memory of at least so many bytes that a buffer of this thread has left, whatever is in it.
+fn take_kept(bytes: usize) -> Option<Vec<u8>> {
+    if bytes > KEPT_BYTES_MAX {
+        return None;
+    }
+    let take = |kept: &RefCell<Vec<Vec<u8>>>| {
+        let mut kept = kept.borrow_mut();
+        let found = kept.iter().rposition(|memory| memory.len() >= bytes)?;
+        Some(kept.swap_remove(found))
+    };
+    KEPT.try_with(take).ok().flatten()
+}
 
 /// Zeroed bytes on the heap whose address and length are multiples of [`BLOCK_BYTES`].
 #[derive(Default)]
@@ -28,7 +54,26 @@ impl AlignedBuffer {
         if length == 0 {
             return AlignedBuffer::default();
         }
-        let memory = vec![0; length + BLOCK_BYTES];
+        match take_kept(length + BLOCK_BYTES) {
+            None => AlignedBuffer::of(vec![0; length + BLOCK_BYTES], length),
+            Some(memory) => {
+                let mut buffer = AlignedBuffer::of(memory, length);
+                buffer.fill(0);
+                buffer
+            }
+        }
+    }
+
+    /// A buffer of `bytes`, rounded up to whole blocks, that holds whatever it holds: for who reads into all of it.
+    pub(crate) fn for_reading(bytes: usize) -> AlignedBuffer {
+        let length = bytes.next_multiple_of(BLOCK_BYTES);
+        match take_kept(length + BLOCK_BYTES) {
+            None => AlignedBuffer::new(bytes),
+            Some(memory) => AlignedBuffer::of(memory, length),
+        }
+    }
+
+    fn of(memory: Vec<u8>, length: usize) -> AlignedBuffer {
         let start = memory.as_ptr().addr().wrapping_neg() % BLOCK_BYTES;
         AlignedBuffer { memory, start, length }
     }
@@ -81,6 +126,21 @@ impl AlignedBuffer {
     /// All bytes, to be changed.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         &mut self.memory[self.start..self.start + self.length]
+    }
+}
+
+impl Drop for AlignedBuffer {
+    fn drop(&mut self) {
+        if self.memory.is_empty() || self.memory.len() > KEPT_BYTES_MAX {
+            return;
+        }
+        // A thread that ends keeps nothing.
+        let _ = KEPT.try_with(|kept| {
+            let mut kept = kept.borrow_mut();
+            if kept.len() < KEPT_MAX {
+                kept.push(std::mem::take(&mut self.memory));
+            }
+        });
     }
 }
 
@@ -138,6 +198,23 @@ mod tests {
             assert!(buffer.len() >= bytes && buffer.len() < bytes + BLOCK_BYTES);
             assert!(buffer.iter().all(|byte| *byte == 0));
         }
+    }
+
+    /// Memory that another buffer has left is as good as new.
+    #[test]
+    fn a_buffer_is_zero_whatever_the_one_before_it_held() {
+        let mut first = AlignedBuffer::new(3 * BLOCK_BYTES);
+        first.fill(7);
+        let place = first.as_ptr().addr();
+        drop(first);
+        let second = AlignedBuffer::new(2 * BLOCK_BYTES);
+        assert_eq!(second.as_ptr().addr(), place, "the memory is used again");
+        assert_eq!(second.len(), 2 * BLOCK_BYTES);
+        assert!(second.iter().all(|byte| *byte == 0));
+        drop(second);
+        let third = AlignedBuffer::for_reading(1);
+        assert_eq!((third.as_ptr().addr(), third.len()), (place, BLOCK_BYTES));
+        assert_aligned(&third);
     }
 
     #[test]

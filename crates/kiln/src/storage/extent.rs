@@ -221,7 +221,7 @@ pub(crate) fn read_record(
     let skip = (address - block) as usize;
     let segment_rest = (segments.segment_bytes() - block % segments.segment_bytes()) as usize;
     let read = |bytes: usize| -> Result<AlignedBuffer> {
-        let mut buffer = AlignedBuffer::new(bytes.next_multiple_of(BLOCK_BYTES).min(segment_rest));
+        let mut buffer = AlignedBuffer::for_reading(bytes.next_multiple_of(BLOCK_BYTES).min(segment_rest));
         segments.read(block, &mut buffer).map_err(|error| {
             let (file, offset) = segments.place(address);
             Error::io(format_args!("reading {file} at offset {offset}"), error)

@@ -66,7 +66,7 @@ impl Batch {
         let kept = self.rest(position);
         let from = self.filled - kept;
         if self.buffer.len() < bytes {
-            let mut larger = AlignedBuffer::new(bytes.next_power_of_two());
+            let mut larger = AlignedBuffer::for_reading(bytes.next_power_of_two());
             larger[..kept].copy_from_slice(&self.buffer[from..self.filled]);
             self.buffer = larger;
         } else {
@@ -329,7 +329,7 @@ impl<'a> Scanner<'a> {
     fn look_behind(&mut self, end: Address, torn_end: Address) -> Result<u64> {
         let segment_bytes = self.superblock.segment_bytes;
         let mut written = 0;
-        let mut block = AlignedBuffer::new(ZEROS_SCAN_BYTES.min(segment_bytes as usize));
+        let mut block = AlignedBuffer::for_reading(ZEROS_SCAN_BYTES.min(segment_bytes as usize));
         for number in self.segments.numbers().into_iter().filter(|number| (number + 1) * segment_bytes > end)
         {
             let mut address = (number * segment_bytes).max(end);

@@ -43,7 +43,7 @@ impl<'a> Output<'a> {
         space: &'a mut Space,
         file_bytes: u64,
     ) -> Self {
-        let buffer = AlignedBuffer::new(BUFFER_BYTES);
+        let buffer = AlignedBuffer::default();
         Output { file, name, space, file_bytes, buffer, block: 0, filled: 0, bytes: 0, failed: false }
     }
 
@@ -74,11 +74,11 @@ impl<'a> Output<'a> {
     ) -> Result<u32, Error> {
         let bytes = blocks * BLOCK_BYTES;
         let follows = self.block + (self.filled / BLOCK_BYTES) as u64 == block;
-        if !follows || self.filled + bytes > self.buffer.len() {
+        if !follows || self.filled + bytes > BUFFER_BYTES {
             self.flush()?;
             self.block = block;
-            self.buffer.grow(bytes);
         }
+        self.buffer.grow(self.filled + bytes);
         let out = &mut self.buffer[self.filled..self.filled + bytes];
         out.fill(0);
         fill(out);
@@ -100,7 +100,7 @@ impl<'a> Output<'a> {
             self.bytes += self.filled as u64;
             self.filled = 0;
             if self.buffer.len() > BUFFER_BYTES {
-                self.buffer = AlignedBuffer::new(BUFFER_BYTES);
+                self.buffer = AlignedBuffer::default();
             }
         }
         Ok(())

@@ -101,7 +101,7 @@ impl Pages {
     /// Reads whole blocks.
     pub(super) fn read(&self, block: u64, blocks: u64) -> Result<AlignedBuffer> {
         let bytes = blocks as usize * BLOCK_BYTES;
-        let mut buffer = AlignedBuffer::new(bytes);
+        let mut buffer = AlignedBuffer::for_reading(bytes);
         let read = self.file().and_then(|file| file.read_at(&mut buffer, block * BLOCK_BYTES as u64));
         self.check_read(block, bytes, read)?;
         Ok(buffer)
@@ -161,7 +161,7 @@ impl Pages {
                 queue.get(&*self.device).submit(QueuedRead {
                     file: Arc::clone(self.file().map_err(failed)?),
                     offset: reference.block * BLOCK_BYTES as u64,
-                    buffer: AlignedBuffer::new(reference.blocks as usize * BLOCK_BYTES),
+                    buffer: AlignedBuffer::for_reading(reference.blocks as usize * BLOCK_BYTES),
                     token: index as u64,
                 });
                 in_flight += 1;
