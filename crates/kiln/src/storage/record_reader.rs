@@ -59,7 +59,7 @@ impl<'a> RecordReader<'a> {
     /// A reader of this database's log from `cursor` on.
     pub(crate) fn new(segments: &'a Segments, database: u128, cursor: Cursor) -> RecordReader<'a> {
         let piece = PIECE_BYTES.min(segments.segment_bytes()) as usize;
-        RecordReader { segments, database, cursor, buffer: AlignedBuffer::new(piece), loaded: 0..0 }
+        RecordReader { segments, database, cursor, buffer: AlignedBuffer::for_reading(piece), loaded: 0..0 }
     }
 
     /// Where it goes on.
@@ -162,7 +162,7 @@ impl<'a> RecordReader<'a> {
         let wanted = (address + bytes - block).next_multiple_of(block_bytes);
         let length = wanted.max(PIECE_BYTES).min(room);
         if (self.buffer.len() as u64) < length {
-            self.buffer = AlignedBuffer::new(length as usize);
+            self.buffer = AlignedBuffer::for_reading(length as usize);
         }
         self.loaded = 0..0;
         self.segments.read(block, &mut self.buffer[..length as usize]).map_err(|error| {
@@ -260,6 +260,92 @@ mod tests {
                 "in batches of {count_max}"
             );
         }
+    }
+
+    /// Changes the seal at `at` of the first segment, and makes its checksum right.
+    fn with_seal(disk: &SimulatedDevice, at: usize, change: impl Fn(&mut Seal)) -> SimulatedDevice {
+        let disk = disk.after_crash(&mut |_| crate::device::Keep::Kept);
+        let mut bytes = disk.bytes("segment-00000000");
+        let (mut seal, _) = Seal::decode(&bytes[at..]).expect("there is a seal");
+        change(&mut seal);
+        bytes[at..at + SEAL_BYTES as usize].copy_from_slice(&seal.encode().0);
+        disk.set_bytes("segment-00000000", bytes);
+        disk
+    }
+
+    #[test]
+    fn c9_a_seal_that_cannot_be_here_is_told_though_its_checksum_holds() {
+        let disk = disk();
+        let first = Seal::decode(&disk.bytes("segment-00000000")).expect("there is a seal").0;
+        let second = first.end() as usize;
+        assert!(second < SEGMENT_BYTES as usize / 2);
+        let changes: [fn(&mut Seal); 5] = [
+            |seal| seal.database += 1,
+            |seal| seal.address += BLOCK_BYTES as u64,
+            |seal| seal.length = 0,
+            |seal| seal.length += 8,
+            |seal| seal.length = SEGMENT_BYTES,
+        ];
+        for (number, change) in changes.into_iter().enumerate() {
+            let error = read(&with_seal(&disk, second, change), SEGMENT_BYTES, 32).expect_err("it is told");
+            assert_eq!(error.kind(), ErrorKind::Corrupted, "change {number}: {error}");
+            assert!(error.to_string().contains("belongs to another place"), "change {number}: {error}");
+        }
+    }
+
+    /// The reader meets it first in a batch, or behind others.
+    #[test]
+    fn c9_a_record_that_is_longer_than_its_extent_is_told() {
+        let disk = disk();
+        let mut bytes = disk.bytes("segment-00000000");
+        let extent = Seal::decode(&bytes).expect("there is a seal").0;
+        let (last, _) = *read(&disk, SEGMENT_BYTES, 32)
+            .expect("a sound log")
+            .iter()
+            .take_while(|(address, _)| *address < extent.end())
+            .last()
+            .expect("there is a record");
+        let word =
+            Shape::parse(u64::from_le_bytes(*bytes[last as usize..].first_chunk().expect("it is whole")))
+                .map(|shape| Shape { value_bytes: extent.length as usize, ..shape }.word())
+                .expect("a record");
+        bytes[last as usize..last as usize + 8].copy_from_slice(&word.to_le_bytes());
+        disk.set_bytes("segment-00000000", bytes);
+        for count_max in [1, 32] {
+            let error = read(&disk, SEGMENT_BYTES, count_max).expect_err("it is told");
+            assert!(error.to_string().contains("longer than its extent"), "{error}");
+        }
+    }
+
+    /// A record ends exactly where what was read at once does, one goes beyond, and one is longer than that.
+    #[test]
+    fn records_at_and_over_the_end_of_a_piece_are_read_whole() {
+        const LARGE_SEGMENT: u64 = 2 << 20;
+        let disk = SimulatedDevice::new(1);
+        let options = Options::new().background(false).memory(4 << 20).segment_bytes(LARGE_SEGMENT);
+        let db = options.open_on(Arc::new(disk.clone())).expect("an empty disk");
+        let map = db.map("map").expect("a new map");
+        db.persist().expect("a sound disk");
+        let first = db.engine().log.tail();
+        let begin = first - SEAL_BYTES;
+        let head = Shape { kind: record::Kind::Put, object: 16, key_bytes: 1, value_bytes: 0 }.bytes();
+        let lengths = [begin + PIECE_BYTES - first - head, 10, PIECE_BYTES - 100, 2 * PIECE_BYTES];
+        for (key, length) in lengths.iter().enumerate() {
+            let value = vec![key as u8 + 1; *length as usize];
+            db.put(&map, [key as u8], value).expect("there is space").forget();
+        }
+        db.close().expect("a sound disk");
+        let superblock = SuperblockFile::open(&disk, OpenMode::Read).expect("it is whole").current().clone();
+        let segments = Segments::open(Arc::new(disk.clone()), LARGE_SEGMENT, OpenMode::Read).expect("there");
+        let mut reader = RecordReader::new(&segments, superblock.database, Cursor::at_seal(begin));
+        let mut found = Vec::new();
+        while reader.cursor().position < superblock.known_end {
+            let batch = reader.next_batch(superblock.known_end, 64).expect("a sound log");
+            found.extend(batch.records.iter().map(|(address, record)| (*address, record.value.len() as u64)));
+        }
+        let found: Vec<_> = found.into_iter().filter(|(address, _)| *address >= begin).collect();
+        assert_eq!(found.iter().map(|(_, length)| *length).collect::<Vec<_>>(), lengths);
+        assert_eq!(found[1].0, begin + PIECE_BYTES, "the first ends where a piece does: {found:?}");
     }
 
     #[test]

@@ -309,7 +309,7 @@ impl Tombstone {
 }
 
 /// Nobody holds a bucket for long.
-fn lock(index: &HashIndex, hash: u64) -> hash_index::Bucket {
+pub(super) fn lock(index: &HashIndex, hash: u64) -> hash_index::Bucket {
     loop {
         if let Some(bucket) = index.lock(hash) {
             return bucket;

@@ -2,15 +2,28 @@
 
 use std::sync::Arc;
 
-use crate::device::{OpenMode, SimulatedDevice};
+use super::lock;
+use crate::database::check_on;
+use crate::device::{BLOCK_BYTES, OpenMode, SimulatedDevice};
+use crate::error::ErrorKind;
+use crate::kernel::recovery::Division;
+use crate::kernel::session::SESSIONS_OBJECT;
 use crate::storage::checkpoint::{Block, Header, Reader, Section, SystemItem, Writer, kind};
-use crate::storage::hash_index;
+use crate::storage::hash_index::{self, HashIndex};
 use crate::storage::superblock::SuperblockFile;
-use crate::{Kiln, Object, Options};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::thread;
+use crate::{Kiln, Object, Options, Result};
+
+fn try_open(disk: &SimulatedDevice) -> Result<Kiln> {
+    let mut options = Options::new().background(false).segment_bytes(64 << 10).memory(0);
+    // However many processors there are.
+    options.recovery = Division { workers: Some(3), ..Division::default() };
+    options.open_on(Arc::new(disk.clone()))
+}
 
 fn open(disk: &SimulatedDevice) -> Kiln {
-    let options = Options::new().background(false).segment_bytes(64 << 10).memory(0);
-    options.open_on(Arc::new(disk.clone())).expect("it opens, whatever the checkpoint says")
+    try_open(disk).expect("it opens, whatever the checkpoint says")
 }
 
 /// A database with a map, a table, a session, deleted keys, and a checkpoint.
@@ -39,13 +52,16 @@ struct Parts {
     system: Vec<(u32, u64, Vec<u8>, Vec<u8>)>,
     buckets: Vec<(u64, Vec<u64>)>,
     keys: Vec<(u32, Vec<u8>)>,
+    /// What belongs to the system's section, and comes behind the keys.
+    late: Vec<(u32, u64, Vec<u8>, Vec<u8>)>,
 }
 
 fn take_apart(disk: &SimulatedDevice) -> Parts {
     let superblock = SuperblockFile::open(disk, OpenMode::Read).unwrap().current().clone();
     let mut reader = Reader::open(disk, superblock.database, superblock.checkpoint).unwrap();
+    let header = reader.header.clone();
     let mut parts =
-        Parts { header: reader.header.clone(), system: Vec::new(), buckets: Vec::new(), keys: Vec::new() };
+        Parts { header, system: Vec::new(), buckets: Vec::new(), keys: Vec::new(), late: Vec::new() };
     for section in [Section::System, Section::Entries, Section::Keys] {
         let mut block = Block::default();
         while reader.read(section, &mut block).unwrap() {
@@ -77,11 +93,15 @@ fn with(disk: &SimulatedDevice, parts: &Parts) -> SimulatedDevice {
     let disk = disk.after_crash(&mut |_| crate::device::Keep::Kept);
     let mut superblock = SuperblockFile::open(&disk, OpenMode::ReadWrite).unwrap();
     let mut writer = Writer::create(&disk, parts.header.database, parts.header.number).unwrap();
-    for (kind, number, key, value) in &parts.system {
-        writer.add_system(SystemItem { kind: *kind, number: *number, key, value }).unwrap();
-    }
+    let add_system = |writer: &mut Writer<'_>, items: &[(u32, u64, Vec<u8>, Vec<u8>)]| {
+        for (kind, number, key, value) in items {
+            writer.add_system(SystemItem { kind: *kind, number: *number, key, value }).unwrap();
+        }
+    };
+    add_system(&mut writer, &parts.system);
     parts.buckets.iter().for_each(|(low_bits, entries)| writer.add_entries(*low_bits, entries).unwrap());
     parts.keys.iter().for_each(|(object, key)| writer.add_key(*object, key).unwrap());
+    add_system(&mut writer, &parts.late);
     let (named, _) = writer.finish(parts.header.clone()).unwrap();
     superblock.update(|superblock| superblock.checkpoint = named).unwrap();
     disk
@@ -104,6 +124,14 @@ fn c9_a_checkpoint_that_makes_no_sense_is_told_and_not_used() {
         ("a number given twice", |parts| {
             parts.system.push((kind::RECORD, 0, b"other".to_vec(), vec![2, 16, 0, 0, 0]));
         }),
+        ("an object that is of another kind", |parts| {
+            parts.system.push((kind::RECORD, 0, b"map".to_vec(), vec![2, 16, 0, 0, 0]));
+        }),
+        ("an object that has another name", |parts| {
+            parts.system.push((kind::RECORD, 0, b"other".to_vec(), vec![1, 16, 0, 0, 0]));
+        }),
+        ("an item behind the keys", |parts| parts.late.push(parts.system[0].clone())),
+        ("keys without end", |parts| parts.header.keys = 1 << 40),
         ("liveness of a segment far away", |parts| {
             parts.system.push((kind::LIVENESS, 1 << 40, Vec::new(), vec![0; 52]));
         }),
@@ -149,9 +177,139 @@ fn c9_a_checkpoint_that_makes_no_sense_is_told_and_not_used() {
         let db = open(&disk);
         let report = db.recovery_report();
         assert!(report.checkpoint.is_none() && report.checkpoint_damage.is_some(), "{what}: {report}");
+        assert!(report.to_string().contains("the checkpoint is damaged"), "{what}: {report}");
         let (map, table) = (db.map("map").unwrap(), db.table("table").unwrap());
         assert_eq!((map.len(), table.len()), (52, 49), "{what}");
         let check = db.check().unwrap();
         assert!(check.problems.is_empty(), "{what}: {check}");
     }
+}
+
+/// A checkpoint of more than a megabyte.
+fn long(parts: &Parts) -> Parts {
+    let mut parts = parts.clone();
+    for number in 0..24_u8 {
+        let serial = u64::from(number).to_le_bytes().to_vec();
+        parts.system.push((kind::RECORD, SESSIONS_OBJECT.into(), vec![number; 60_000], serial));
+    }
+    parts
+}
+
+#[test]
+fn c7_c9_several_threads_read_a_long_checkpoint() {
+    let disk = lived();
+    let parts = long(&take_apart(&disk));
+    let db = open(&with(&disk, &parts));
+    let report = db.recovery_report();
+    assert!(report.checkpoint.is_some(), "{:?}", report.checkpoint_damage);
+    assert_eq!(report.sessions.len(), 25);
+    assert_eq!((db.map("map").unwrap().len(), db.table("table").unwrap().len()), (52, 49));
+    let mut forged = parts;
+    forged.buckets[0].1.push(hash_index::with_address(0, forged.header.end));
+    forged.header.entries += 1;
+    let db = open(&with(&disk, &forged));
+    assert!(db.recovery_report().checkpoint_damage.is_some());
+    assert_eq!(db.recovery_report().sessions.len(), 1, "what it had filled was put aside");
+    assert_eq!((db.map("map").unwrap().len(), db.table("table").unwrap().len()), (52, 49));
+}
+
+/// Opening believes these; the log says otherwise.
+#[test]
+fn c9_a_checkpoint_that_says_something_else_than_the_log_is_found_by_the_check() {
+    type Forgery = (&'static str, fn(&mut Parts));
+    const FORGERIES: &[Forgery] = &[
+        ("is of another hash than its key", |parts| {
+            let addresses = [0, 1].map(|bucket| hash_index::address_of(parts.buckets[bucket].1[0]));
+            for (bucket, address) in [(0, addresses[1]), (1, addresses[0])] {
+                let entry = &mut parts.buckets[bucket].1[0];
+                *entry = hash_index::with_address(*entry, address);
+            }
+        }),
+        ("is not of a key's newest record", |parts| {
+            let entry = &mut parts.buckets[0].1[0];
+            *entry = hash_index::with_address(*entry, hash_index::address_of(*entry) + 8);
+        }),
+        ("is there twice", |parts| {
+            let entry = parts.buckets[0].1[0];
+            parts.buckets[0].1.push(entry);
+            parts.header.entries += 1;
+        }),
+        ("has no entry", |parts| {
+            parts.buckets[0].1.remove(0);
+            parts.header.entries -= 1;
+        }),
+        ("a key of object", |parts| {
+            parts.keys.remove(0);
+            parts.header.keys -= 1;
+        }),
+    ];
+    let disk = lived();
+    let parts = take_apart(&disk);
+    let problems = |parts: &Parts| check_on(Arc::new(with(&disk, parts))).unwrap().problems;
+    assert_eq!(problems(&parts), Vec::<String>::new());
+    for (what, forge) in FORGERIES {
+        let mut forged = parts.clone();
+        forge(&mut forged);
+        let found = problems(&forged);
+        assert!(found.iter().any(|problem| problem.contains(what)), "{what:?} is not in {found:?}");
+    }
+}
+
+/// Nobody can tell which of the two is right.
+#[test]
+fn c9_a_checkpoint_that_the_log_does_not_continue_is_an_error() {
+    let refused = |forge: fn(&mut Parts)| {
+        let disk = lived();
+        let mut parts = take_apart(&disk);
+        forge(&mut parts);
+        let error = try_open(&with(&disk, &parts)).map(drop).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupted);
+        assert!(error.to_string().contains("does not continue the checkpoint"), "{error}");
+    };
+    refused(|parts| parts.header.chain.checksum ^= 1);
+    // It ends in the middle of the first extent.
+    refused(|parts| {
+        parts.header.end = BLOCK_BYTES as u64;
+        (parts.header.entries, parts.header.keys) = (0, 0);
+        parts.system.retain(|item| item.0 == kind::RECORD);
+        parts.buckets.clear();
+        parts.keys.clear();
+    });
+}
+
+#[test]
+fn c9_a_checkpoint_that_ends_where_the_log_is_not_known_to_be_is_not_used() {
+    let ends: [fn(u64) -> u64; 2] = [|known_end| known_end + BLOCK_BYTES as u64, |known_end| known_end - 8];
+    for end_of in ends {
+        let disk = lived();
+        let mut superblock = SuperblockFile::open(&disk, OpenMode::ReadWrite).unwrap();
+        let end = end_of(superblock.current().known_end);
+        superblock.update(|superblock| superblock.checkpoint.end = end).unwrap();
+        drop(superblock);
+        let db = open(&disk);
+        assert_eq!(db.recovery_report().checkpoint, None);
+        assert_eq!((db.map("map").unwrap().len(), db.table("table").unwrap().len()), (52, 49));
+    }
+}
+
+#[test]
+fn who_comes_upon_a_locked_bucket_waits_for_it() {
+    let index = HashIndex::new(1 << 20).unwrap();
+    let (begun, released) = (AtomicBool::new(false), AtomicBool::new(false));
+    let held = lock(&index, 7);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            begun.store(true, Ordering::SeqCst);
+            let bucket = lock(&index, 7);
+            assert!(released.load(Ordering::SeqCst), "two hold a bucket");
+            index.unlock_changed(bucket);
+        });
+        while !begun.load(Ordering::SeqCst) {
+            thread::yield_now();
+        }
+        // More often than one try takes.
+        (0..2_000).for_each(|_| thread::yield_now());
+        released.store(true, Ordering::SeqCst);
+        index.unlock_changed(held);
+    });
 }

@@ -341,13 +341,9 @@ impl<'a> Recovery<'a> {
                     round.count = (pieces - first).min(work.pieces.len());
                     first += round.count;
                 }
-                if !work.lead(Step::Sort) {
-                    return Err(thread_ended());
-                }
+                work.lead(Step::Sort)?;
                 self.look_in_order(work)?;
-                if !work.lead(Step::Apply) {
-                    return Err(thread_ended());
-                }
+                work.lead(Step::Apply)?;
             };
             if stretch_end >= until {
                 break None;

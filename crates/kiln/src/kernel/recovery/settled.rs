@@ -8,7 +8,7 @@
 //! has a name may see what it had before, there must be one.
 
 use super::Recovery;
-use super::base::Tombstone;
+use super::base::{Tombstone, lock};
 use crate::error::Result;
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
@@ -16,7 +16,6 @@ use crate::storage::hash_index;
 use crate::storage::ordered_index::OrderedIndex;
 use crate::storage::record::{Address, DiskRecord};
 use crate::storage::record_reader::{Cursor, RecordReader};
-use crate::sync::thread;
 
 impl Recovery<'_> {
     /// Takes off the index what has settled. The log ends at `end`.
@@ -81,7 +80,7 @@ impl Recovery<'_> {
         let object = record.shape.object;
         let Some(ordered) = self.ordered(object) else { return };
         let hash = hash_index::hash_of(self.superblock.hash_seed, object, record.key);
-        let bucket = self.lock(hash);
+        let bucket = lock(self.index, hash);
         let was_newest = self.index.remove(bucket, hash, address);
         // Another record of the same tag may be the key's, written since it settled. A key that has none stays in the order until
         // it is written once more, which costs a little memory.
@@ -103,7 +102,7 @@ impl Recovery<'_> {
 
     fn keep_tombstone(&self, tombstone: &Tombstone) {
         let hash = hash_index::hash_of(self.superblock.hash_seed, tombstone.object, &tombstone.key);
-        let bucket = self.lock(hash);
+        let bucket = lock(self.index, hash);
         let overflowed = self.index.insert(bucket, hash, tombstone.address);
         if let Some(ordered) = self.ordered(tombstone.object) {
             ordered.insert(&epoch::pin(), &tombstone.key);
@@ -116,15 +115,5 @@ impl Recovery<'_> {
 
     fn ordered(&self, object: u32) -> Option<&OrderedIndex> {
         self.objects.get(object)?.keys.ordered()
-    }
-
-    /// Nobody else is there.
-    fn lock(&self, hash: u64) -> hash_index::Bucket {
-        loop {
-            if let Some(bucket) = self.index.lock(hash) {
-                return bucket;
-            }
-            thread::yield_now();
-        }
     }
 }

@@ -65,8 +65,8 @@ impl Found {
             && let Ok((seal, checksum)) = Seal::decode(rest)
             && seal.database == superblock.database
             && seal.address == start + offset as u64
-            && let Ok(length) = usize::try_from(seal.length)
         {
+            let length = usize::try_from(seal.length).unwrap_or(usize::MAX);
             let extent = Extent { seal, checksum, bytes: &rest[..length.min(rest.len())] };
             for (_, head) in extent.bounds() {
                 // A record before the log's beginning has no entry that this one could replace.
@@ -77,7 +77,7 @@ impl Found {
                     None => {}
                 }
             }
-            offset += length.max(1);
+            offset = offset.saturating_add(length.max(1));
         }
         self.bytes += offset.min(bytes.len()) as u64;
         offset > 0

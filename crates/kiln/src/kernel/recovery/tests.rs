@@ -216,6 +216,10 @@ fn c4_c7_c8_several_threads_recover_what_one_does_and_what_the_records_say() {
             assert_eq!(state(&db), expected, "seed {seed}, {workers} workers");
             assert!(seed % 2 == 1 || db.check().unwrap().is_clean(), "seed {seed}, {workers} workers");
         }
+        // One begins alone, since nobody knows yet how long the log is.
+        let division = Division { threads_from_bytes: 3 * BLOCK as u64, ..divided(2) };
+        let db = open(&disk.after_crash_seeded(seed), division).unwrap();
+        assert_eq!(state(&db), expected, "seed {seed}, at first alone");
     }
     assert!(waited == 0 || lost > 0, "no record was lost");
 }

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use super::base::Tombstone;
 use super::source::Stretch;
 use super::team::{Step, Team};
+use crate::error::Result;
 use crate::kernel::object::{ObjectState, Objects};
 use crate::objects::FIRST_OBJECT;
 use crate::planted::{Bug, planted};
@@ -168,10 +169,13 @@ impl<'a> Work<'a> {
         Some(tombstones)
     }
 
-    /// Has the team take a step. False if one of it panicked.
-    pub(super) fn lead(&self, step: Step) -> bool {
+    /// Has the team take a step.
+    ///
+    /// # Errors
+    /// If one of it panicked.
+    pub(super) fn lead(&self, step: Step) -> Result<()> {
         self.next.store(0, Ordering::SeqCst);
-        self.team.lead(step, |step| self.take_part(step))
+        self.team.lead(step, |step| self.take_part(step)).then_some(()).ok_or_else(super::thread_ended)
     }
 
     /// Does what nobody else does yet, until nothing is left.
@@ -400,10 +404,8 @@ impl<'a> Applier<'a> {
             Some(object) if object.id == id => object,
             _ => {
                 self.count_keys();
-                let Some(object) = self.work.objects.get(id) else {
-                    unreachable!("object {id} was found before")
-                };
-                self.object.insert(object)
+                let found = self.work.objects.get(id);
+                self.object.insert(found.unwrap_or_else(|| unreachable!("object {id} was found before")))
             }
         }
     }

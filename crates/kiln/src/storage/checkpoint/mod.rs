@@ -194,6 +194,7 @@ fn identity_of(database: u128, number: u64) -> u32 {
 }
 
 /// The first bytes of a block.
+#[derive(Default)]
 struct BlockHead {
     section: u32,
     length: u32,
@@ -243,6 +244,31 @@ mod tests {
             time_us: 1,
             settled_to: 0,
         }
+    }
+
+    #[test]
+    fn c9_what_follows_the_last_item_of_a_block_must_be_less_than_a_block_of_zeros() {
+        let taken = |blocks: usize, byte: u8| {
+            let (mut file, checksum) = file_with(&Header { blocks: 1, ..sound() });
+            // Without items; one byte behind the head is something else.
+            let mut block = vec![0; blocks * BLOCK_BYTES];
+            block[100] = byte;
+            let length = block.len() as u32;
+            let head = BlockHead { section: Section::System as u32, length, sequence: 0, items: 0 };
+            head.encode(identity_of(7, 3), &mut block);
+            file.extend(block);
+            let disk = SimulatedDevice::new(1);
+            disk.set_bytes(&name_of(3), file);
+            let mut reader =
+                Reader::open(&disk, 7, CheckpointName { number: 3, end: 8 << 12, checksum }).unwrap();
+            let mut block = Block::default();
+            assert!(reader.read(Section::System, &mut block).unwrap());
+            let mut items = block.check(&reader.name, Section::System).unwrap();
+            items.next_system().map(|item| assert_eq!(item, None))
+        };
+        assert_eq!(taken(1, 0), Ok(()));
+        assert_eq!(taken(1, 1), Err(NO_ITEM));
+        assert_eq!(taken(2, 0), Err(NO_ITEM));
     }
 
     /// A file whose header's checksum holds, and that checksum.

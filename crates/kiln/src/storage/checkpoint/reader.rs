@@ -24,6 +24,7 @@ pub(crate) struct Reader {
 #[derive(Default)]
 pub(crate) struct Block {
     buffer: AlignedBuffer,
+    head: BlockHead,
     length: usize,
     offset: u64,
     sequence: u64,
@@ -83,7 +84,7 @@ impl Reader {
             return Ok(false);
         }
         block.read(&*self.file, self.offset, length, BLOCK_BYTES).map_err(|error| self.failed(error))?;
-        (block.sequence, block.identity) = (self.sequence, self.identity);
+        (block.head, block.sequence, block.identity) = (head, self.sequence, self.identity);
         self.offset += length as u64;
         self.sequence += 1;
         Ok(true)
@@ -117,7 +118,7 @@ impl Block {
         known: usize,
     ) -> std::io::Result<()> {
         if self.buffer.len() < length {
-            let mut larger = AlignedBuffer::new(length.next_power_of_two());
+            let mut larger = AlignedBuffer::for_reading(length.next_power_of_two());
             larger[..known].copy_from_slice(&self.buffer[..known]);
             self.buffer = larger;
         }
@@ -152,17 +153,12 @@ impl Block {
         let what = self.damage(section);
         match what {
             Some(what) => Err(Error::corrupted(file, offset, what)),
-            None => {
-                let items = BlockHead::decode(&self.buffer[..self.length]).map_or(0, |head| head.items);
-                Ok(Items { left: items, bytes: &self.buffer[HEAD_BYTES..self.length] })
-            }
+            None => Ok(Items { left: self.head.items, bytes: &self.buffer[HEAD_BYTES..self.length] }),
         }
     }
 
     fn damage(&mut self, section: Section) -> Option<&'static str> {
-        let Some(head) = BlockHead::decode(&self.buffer[..self.length]) else {
-            return Some("a checkpoint's block is cut short");
-        };
+        let head = &self.head;
         if head.length as usize != self.length {
             return Some("a checkpoint's block is cut short");
         }
