@@ -1,32 +1,39 @@
 //! A power loss at every step of the device.
 //!
-//! The workload is run once to count the device's steps; then, for every step k, it is run again with a power
-//! loss after step k. Of what was not synced then, any part may survive: all subsets are tried where
+//! The workload is run once, and before each of the device's steps it is noted what a power loss there could leave, what was
+//! committed by then, and what was called durable. Of what was not synced, any part may survive: all subsets are tried where
 //! there are few, and a biased sample where there are many. Each disk that may be left is opened, and the
 //! [`oracle`](crate::oracle) compares it with the history. Some of them meet a second power loss during the
 //! recovery, and some go on working and crash again, so that boundaries of several generations are checked.
+//!
+//! One step in [`STEPS_PER_REPETITION`] has a run of its own, in which the power really fails there: it must have come to the same
+//! as the first run, and after the failure nothing may be acknowledged any more.
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use kiln::device::{Keep, SimulatedDevice};
-use kiln::{ErrorKind, Kiln};
+use kiln::device::{CrashStates, Keep, SimulatedDevice};
+use kiln::{ErrorKind, Kiln, Options};
 
 use crate::arguments::Effort;
 use crate::jobs::Progress;
 use crate::oracle::{Verdict, check_recovered, ensure};
 use crate::support::{Random, Replay, copy_of, manual};
-use crate::workload::history::History;
+use crate::workload::history::{History, Named, Progressed};
 use crate::workload::{Name, Profile, Shift};
 
-/// Opens the database of a workload, and creates it if there is none.
-pub(crate) fn open(disk: &SimulatedDevice, profile: Profile) -> kiln::Result<Kiln> {
-    let options = manual()
+/// The options with which the database of a workload is created.
+pub(crate) fn options_of(profile: Profile) -> Options {
+    manual()
         .segment_bytes(profile.segment_bytes)
         .space_amplification(profile.space_amplification)
         .checkpoint_log_bytes(profile.checkpoint_log_bytes)
-        .settle_memory(profile.settle_memory);
-    options.open_on(Arc::new(disk.clone()))
+        .settle_memory(profile.settle_memory)
+}
+
+/// Opens the database of a workload, and creates it if there is none.
+pub(crate) fn open(disk: &SimulatedDevice, profile: Profile) -> kiln::Result<Kiln> {
+    options_of(profile).open_on(Arc::new(disk.clone()))
 }
 
 /// Opens what is on a disk.
@@ -105,30 +112,88 @@ pub(crate) fn prove(effort: &Effort, replay: &Replay, progress: &mut Progress) {
     }
 }
 
-/// One run that crashed, and what is known about it.
-struct Crashed {
-    disk: SimulatedDevice,
+/// Of so many steps one has a run of its own.
+const STEPS_PER_REPETITION: u64 = 8;
+
+/// A power loss between two steps of a run.
+struct Moment {
+    /// Steps before it.
+    step: u64,
+    states: CrashStates,
+    /// Commits that were told of by then, and the version up to which everything had been called durable.
+    commits: usize,
+    durable: u64,
+    /// The snapshots that had, or may have had, a name.
+    named: Vec<Named>,
+}
+
+/// A run to its end, and moments of it in their order.
+struct Recorded {
+    steps: u64,
     history: History,
+    moments: Vec<Moment>,
+}
+
+/// Runs a workload, and notes the moments that are wanted.
+fn record(profile: Profile, seed: u64, wanted: impl Fn(u64) -> bool + Send + Clone + 'static) -> Recorded {
+    let disk = SimulatedDevice::new(seed);
+    let progressed = Arc::new(Progressed::default());
+    let mut history = History::looked_at_by(progressed.clone());
+    let moments = Arc::new(Mutex::new(Vec::new()));
+    let note = {
+        let moments = moments.clone();
+        move |step: u64, states: &dyn Fn() -> CrashStates| {
+            if wanted(step) {
+                let (commits, durable, named) = progressed.now();
+                let moment = Moment { step, states: states(), commits, durable, named };
+                moments.lock().unwrap_or_else(PoisonError::into_inner).push(moment);
+            }
+        }
+    };
+    disk.watch_steps(note.clone());
+    if let Err(error) = play(&disk, &mut history, profile, seed, true) {
+        panic!("nothing was switched off, and yet: {error}");
+    }
+    note(disk.steps(), &|| disk.crash_states());
+    let moments = std::mem::take(&mut *moments.lock().unwrap_or_else(PoisonError::into_inner));
+    Recorded { steps: disk.steps(), history, moments }
+}
+
+/// What a power loss may leave, and what is known of the run until then.
+struct Crashed<'a> {
+    states: CrashStates,
+    history: &'a History,
+    /// The history of a run that goes on behind the power loss: a commit that nobody had been told of may be durable.
+    whole: &'a History,
     seed: u64,
 }
 
-fn run_until(profile: Profile, seed: u64, step: u64) -> Crashed {
+/// A run that has ended, or come to a power loss.
+struct Run {
+    disk: SimulatedDevice,
+    history: History,
+}
+
+/// Runs a workload whose disk fails after `step`.
+fn run_until(profile: Profile, seed: u64, step: u64) -> Run {
     let disk = SimulatedDevice::new(seed);
     disk.crash_after(step);
     let mut history = History::default();
     if let Err(error) = play(&disk, &mut history, profile, seed, true) {
         let expected = matches!(error.kind(), ErrorKind::Lost | ErrorKind::Io);
         assert!(expected, "a power loss showed as {:?}: {error}", error.kind());
-        assert!(step != u64::MAX, "nothing was switched off, and yet: {error}");
     }
-    Crashed { disk, history, seed }
+    Run { disk, history }
 }
 
 /// The disks to look at after a crash, with the number of the loss pattern that leaves each: those of every subset of the loss
 /// units, or of a sample. Many patterns leave the same bytes, since what they lose had changed nothing or was overwritten: of
 /// these there is one.
-fn disks_after(crashed: &Crashed, sweep: &Sweep) -> Box<dyn Iterator<Item = (u64, SimulatedDevice)>> {
-    let (states, seed) = (crashed.disk.crash_states(), crashed.seed);
+fn disks_after(
+    states: CrashStates,
+    seed: u64,
+    sweep: &Sweep,
+) -> Box<dyn Iterator<Item = (u64, SimulatedDevice)>> {
     let units = states.unit_count();
     let mut seen = HashSet::new();
     let mut is_new = move |(_, disk): &(u64, SimulatedDevice)| seen.insert(disk.fingerprint());
@@ -152,28 +217,86 @@ impl Sweep {
             replay.at(&format!("crash --workload {} --seed {seed} --step {step}", self.workload.as_str()));
         };
         replay_at(0);
-        let steps = run_until(self.profile, seed, u64::MAX).disk.steps();
-        let mut random = Random::new(seed);
-        let wanted: Vec<u64> = match (only, self.last_steps) {
-            (Some(only), _) => vec![only.min(steps)],
-            (None, None) => (0..=steps).collect(),
-            (None, Some(count)) => {
-                (0..count).map(|_| steps - random.below(steps as usize / 16) as u64).collect()
-            }
-        };
-        for step in wanted {
+        if let Some(count) = self.last_steps {
+            return self.last_steps_of_one_run(seed, only, count, replay_at, progress);
+        }
+        let wanted = move |step| only.is_none_or(|only| only == step);
+        let Recorded { steps, history, moments } = record(self.profile, seed, wanted);
+        let mut known = History::default();
+        for Moment { step, states, commits, durable, named } in moments {
             replay_at(step);
-            let crashed = run_until(self.profile, seed, step);
-            for (pattern, disk) in disks_after(&crashed, self) {
-                let mut random = Random::new(seed ^ (step << 24) ^ pattern << 48);
-                let verdict = examine(disk, &crashed.history, self.profile, &mut random, progress);
-                verdict.unwrap_or_else(|what| {
-                    panic!("after step {step} of {steps}, loss pattern {pattern}: {what}")
-                });
-            }
+            known.follow(&history, commits);
+            known.told_durable(durable);
+            known.named = named;
+            let repeated;
+            let crashed = if (step + seed).is_multiple_of(STEPS_PER_REPETITION) {
+                repeated = self.repeat(seed, step, &states, &known);
+                Crashed { states, history: &repeated, whole: &repeated, seed }
+            } else {
+                Crashed { states, history: &known, whole: &history, seed }
+            };
+            self.look_at(crashed, (step, steps), progress);
             if progress.is_enough() {
                 return;
             }
+        }
+    }
+
+    /// Some of the last steps of a run, each with a run of its own: what a long run leaves at all of its steps is too much to keep.
+    fn last_steps_of_one_run(
+        &self,
+        seed: u64,
+        only: Option<u64>,
+        count: usize,
+        replay_at: impl Fn(u64),
+        progress: &mut Progress,
+    ) {
+        let steps = record(self.profile, seed, |_| false).steps;
+        let mut random = Random::new(seed);
+        let some = || steps - random.below(steps as usize / 16) as u64;
+        let wanted = match only {
+            Some(only) => vec![only.min(steps)],
+            None => std::iter::repeat_with(some).take(count).collect(),
+        };
+        for step in wanted {
+            replay_at(step);
+            let Run { disk, history } = run_until(self.profile, seed, step);
+            let crashed = Crashed { states: disk.crash_states(), history: &history, whole: &history, seed };
+            self.look_at(crashed, (step, steps), progress);
+            if progress.is_enough() {
+                return;
+            }
+        }
+    }
+
+    /// The power fails where it was only noted before what a failure would leave: the same must be left, and known.
+    fn repeat(&self, seed: u64, step: u64, expected: &CrashStates, known: &History) -> History {
+        let Run { disk, history } = run_until(self.profile, seed, step);
+        let kept = |states: &CrashStates| states.after_crash(&mut |_| Keep::Kept).fingerprint();
+        let left = |states: &CrashStates| (states.unit_count(), kept(states));
+        assert_eq!(
+            left(&disk.crash_states()),
+            left(expected),
+            "a run that fails after step {step} leaves something else"
+        );
+        // It may have been told less: reads between this step and the next one failed, too.
+        let (told, noted) = (history.durable, known.durable);
+        assert!(
+            told <= noted,
+            "when step {step} had been taken {told} was called durable, and {noted} noted"
+        );
+        history
+    }
+
+    /// Looks at the disks that a crash may leave.
+    fn look_at(&self, crashed: Crashed<'_>, (step, steps): (u64, u64), progress: &mut Progress) {
+        let Crashed { states, history, whole, seed } = crashed;
+        for (pattern, disk) in disks_after(states, seed, self) {
+            let mut random = Random::new(seed ^ (step << 24) ^ pattern << 48);
+            let verdict = examine(disk, (history, whole), self.profile, &mut random, progress);
+            verdict.unwrap_or_else(|what| {
+                panic!("after step {step} of {steps}, loss pattern {pattern}: {what}")
+            });
         }
     }
 }
@@ -182,7 +305,7 @@ impl Sweep {
 /// looked at, and counted, too.
 fn examine(
     disk: SimulatedDevice,
-    history: &History,
+    (known, whole): (&History, &History),
     profile: Profile,
     random: &mut Random,
     progress: &mut Progress,
@@ -191,6 +314,7 @@ fn examine(
     let db =
         reopen(&disk).map_err(|error| format!("opening after the crash: {:?}: {error}", error.kind()))?;
     let horizon = db.recovery_report().horizon.number();
+    let history = &*known.with_durable_of(whole, horizon);
     check_recovered(&db, history)?;
     progress.count();
     if let Some(left) = left {
@@ -325,8 +449,8 @@ mod tests {
         let sweep = Sweep::of(Name::Tiny);
         let (mut patterns, mut disks) = (0, 0);
         for step in 0..40 {
-            let crashed = run_until(sweep.profile, seed(), step);
-            let states = crashed.disk.crash_states();
+            let crash_states = || run_until(sweep.profile, seed(), step).disk.crash_states();
+            let states = crash_states();
             if states.unit_count() > sweep.exhaustive_units {
                 continue;
             }
@@ -334,7 +458,8 @@ mod tests {
                 disk.list().unwrap().into_iter().map(|name| (disk.bytes(&name), name)).collect::<Vec<_>>()
             };
             let all: HashSet<_> = states.exhaustive().map(|disk| files(&disk)).collect();
-            let looked_at: Vec<_> = disks_after(&crashed, &sweep).map(|(_, disk)| files(&disk)).collect();
+            let looked_at: Vec<_> =
+                disks_after(crash_states(), seed(), &sweep).map(|(_, disk)| files(&disk)).collect();
             assert_eq!(looked_at.len(), all.len(), "after step {step}");
             assert_eq!(looked_at.into_iter().collect::<HashSet<_>>(), all, "after step {step}");
             (patterns, disks) = (patterns + (1 << states.unit_count()), disks + all.len());
@@ -371,7 +496,7 @@ mod tests {
             let runs = [(); 2].map(|()| run_until(profile, seed, u64::MAX));
             assert_eq!(runs[0].disk.steps(), runs[1].disk.steps());
             let versions =
-                |run: &Crashed| run.history.commits.iter().map(|commit| commit.version).collect::<Vec<_>>();
+                |run: &Run| run.history.commits.iter().map(|commit| commit.version).collect::<Vec<_>>();
             assert_eq!(versions(&runs[0]), versions(&runs[1]));
             assert!(runs[0].history.latest == runs[1].history.latest);
             // Not at the end alone: on the way both disks hold the same, durable and not, byte for byte.

@@ -4,8 +4,10 @@
 //! versions up to v have written, in the order of their commits; and the database was told (a safe commit
 //! returned, a receipt said *durable*, a callback came) that everything up to some version is durable.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// The objects of the workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,6 +58,30 @@ pub(crate) struct Named {
     pub(crate) is_going: bool,
 }
 
+/// How far a history has come, for who looks on while it is made.
+#[derive(Debug, Default)]
+pub(crate) struct Progressed {
+    commits: AtomicUsize,
+    durable: AtomicU64,
+    named: Mutex<Vec<Named>>,
+}
+
+impl Progressed {
+    /// How many commits there were, the version up to which everything had been called durable, and the snapshots with names.
+    pub(crate) fn now(&self) -> (usize, u64, Vec<Named>) {
+        (self.commits.load(Ordering::SeqCst), self.durable.load(Ordering::SeqCst), self.named().clone())
+    }
+
+    fn named(&self) -> MutexGuard<'_, Vec<Named>> {
+        self.named.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// As [`History::told_durable`], from a callback.
+    pub(crate) fn told_durable(&self, version: u64) {
+        self.durable.fetch_max(version, Ordering::SeqCst);
+    }
+}
+
 /// Everything that was committed, and what was said about its durability.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
@@ -72,9 +98,21 @@ pub(crate) struct History {
     pub(crate) newest: u64,
     /// Those that were not dropped for certain.
     pub(crate) named: Vec<Named>,
+    /// Who looks on.
+    progressed: Option<Arc<Progressed>>,
 }
 
 impl History {
+    /// An empty history at whose making somebody looks on.
+    pub(crate) fn looked_at_by(progressed: Arc<Progressed>) -> History {
+        History { progressed: Some(progressed), ..History::default() }
+    }
+
+    /// Who looks on while it is made.
+    pub(crate) fn progressed(&self) -> Option<Arc<Progressed>> {
+        self.progressed.clone()
+    }
+
     /// Adds a transaction that has just committed.
     ///
     /// # Panics
@@ -90,6 +128,9 @@ impl History {
         }
         self.newest = self.newest.max(version);
         self.commits.push(Committed { version, writes, session });
+        if let Some(progressed) = &self.progressed {
+            progressed.commits.store(self.commits.len(), Ordering::SeqCst);
+        }
     }
 
     /// As [`History::commit`], unless the transaction only read: that leaves nothing behind. A session's
@@ -108,6 +149,38 @@ impl History {
     /// Notes that everything up to `version` was called durable.
     pub(crate) fn told_durable(&mut self, version: u64) {
         self.durable = self.durable.max(version);
+        if let Some(progressed) = &self.progressed {
+            progressed.told_durable(version);
+        }
+    }
+
+    /// Notes a change of the snapshots that have names.
+    pub(crate) fn change_names(&mut self, change: impl FnOnce(&mut Vec<Named>)) {
+        change(&mut self.named);
+        if let Some(progressed) = &self.progressed {
+            progressed.named().clone_from(&self.named);
+        }
+    }
+
+    /// Goes on to the first `count` commits of a history that begins as this one does.
+    pub(crate) fn follow(&mut self, whole: &History, count: usize) {
+        for commit in &whole.commits[self.commits.len()..count] {
+            self.commit(commit.version, commit.writes.clone(), commit.session);
+        }
+    }
+
+    /// This history, and of the one that it is the beginning of what is in versions up to `horizon`: a commit may be durable
+    /// before whoever asked for it is told that there is one.
+    pub(crate) fn with_durable_of<'a>(&'a self, whole: &History, horizon: u64) -> Cow<'a, History> {
+        let durable = whole.up_to(horizon).len();
+        if durable <= self.commits.len() {
+            return Cow::Borrowed(self);
+        }
+        let mut history = self.clone();
+        history.follow(whole, durable);
+        // Nobody was told of the versions.
+        history.newest = self.newest;
+        Cow::Owned(history)
     }
 
     /// The commits up to a version.

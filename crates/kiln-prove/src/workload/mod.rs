@@ -334,8 +334,12 @@ impl<'a> Shift<'a> {
     ) -> Result<Shift<'a>> {
         let told = Arc::new(Told::default());
         let (durable, lost) = (told.clone(), told.clone());
+        let progressed = history.progressed();
         db.on_durable(move |version| {
             durable.durable.fetch_max(version.number(), Ordering::SeqCst);
+            if let Some(progressed) = &progressed {
+                progressed.told_durable(version.number());
+            }
         });
         db.on_lost(move |_| {
             lost.lost.fetch_add(1, Ordering::SeqCst);

@@ -35,20 +35,23 @@ impl Shift<'_> {
 
     fn make_snapshot(&mut self, name: &'static str) -> Result<()> {
         let commits = self.history.commits.len();
-        self.history.named.push(Named { name, commits, is_made: false, is_going: false });
+        let named = Named { name, commits, is_made: false, is_going: false };
+        self.history.change_names(|names| names.push(named));
         let version = self.db.create_snapshot(name)?.version.number();
         // What it shows is durable.
         self.history.told_durable(version);
-        if let Some(named) = self.history.named.last_mut() {
-            named.is_made = true;
-        }
+        self.history.change_names(|names| {
+            if let Some(named) = names.last_mut() {
+                named.is_made = true;
+            }
+        });
         Ok(())
     }
 
     fn drop_snapshot(&mut self, place: usize) -> Result<()> {
-        self.history.named[place].is_going = true;
+        self.history.change_names(|names| names[place].is_going = true);
         self.db.drop_snapshot(self.history.named[place].name)?;
-        self.history.named.remove(place);
+        self.history.change_names(|names| drop(names.remove(place)));
         Ok(())
     }
 }

@@ -1,6 +1,7 @@
 //! The state of a simulated disk: what is durable, what is volatile, and the changes between the two.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 
@@ -8,6 +9,7 @@ use rustix::io::Errno;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::content::Content;
+use super::crash::CrashStates;
 use super::faults::{FaultKind, Faults, OperationKind};
 use super::random::Random;
 use crate::device::{BLOCK_BYTES, SECTOR_BYTES};
@@ -161,6 +163,19 @@ impl FileState {
     }
 }
 
+/// Who is told of every step before it is taken.
+pub(super) type Watcher = Box<dyn FnMut(u64, &dyn Fn() -> CrashStates) + Send>;
+
+/// A watcher, or none.
+#[derive(Default)]
+pub(super) struct Watched(pub(super) Option<Watcher>);
+
+impl fmt::Debug for Watched {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_tuple("Watched").field(&self.0.is_some()).finish()
+    }
+}
+
 /// A whole disk. Methods named after operations of the device expect that [`Disk::begin`] was called.
 #[derive(Debug)]
 pub(super) struct Disk {
@@ -178,6 +193,7 @@ pub(super) struct Disk {
     pub(super) crash_after: Option<u64>,
     pub(super) capacity: Option<u64>,
     pub(super) faults: Faults,
+    pub(super) watched: Watched,
 }
 
 impl Disk {
@@ -196,6 +212,7 @@ impl Disk {
             crash_after: None,
             capacity: None,
             faults: Faults::default(),
+            watched: Watched::default(),
         };
         disk.collect();
         disk
@@ -213,7 +230,13 @@ impl Disk {
     /// Begins an operation: counts it, and finds the fault that strikes it.
     pub(super) fn begin(&mut self, operation: OperationKind) -> io::Result<Option<FaultKind>> {
         self.check_power()?;
-        self.steps += u64::from(operation.is_mutating());
+        if operation.is_mutating() {
+            if let Some(mut watcher) = self.watched.0.take() {
+                watcher(self.steps, &|| CrashStates::of(self));
+                self.watched.0 = Some(watcher);
+            }
+            self.steps += 1;
+        }
         Ok(self.faults.strike(operation))
     }
 

@@ -123,6 +123,14 @@ impl SimulatedDevice {
         CrashStates::of(&self.shared.disk.lock())
     }
 
+    /// Calls `watcher` before every step from now on, with the number of steps so far and a way to take all disks that a power
+    /// loss at that moment may leave. The watcher must not use the device.
+    ///
+    /// So one run shows what a power loss at each of its steps leaves.
+    pub fn watch_steps(&self, watcher: impl FnMut(u64, &dyn Fn() -> CrashStates) + Send + 'static) {
+        self.shared.disk.lock().watched.0 = Some(Box::new(watcher));
+    }
+
     /// What tells disks apart that differ in what reads see: equal for two disks on which the same files hold the same bytes.
     pub fn fingerprint(&self) -> u128 {
         self.shared.disk.lock().fingerprint()
