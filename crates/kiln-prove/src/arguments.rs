@@ -36,6 +36,9 @@ pub(crate) enum Part {
     Corrupt(Effort),
     /// Run transactions on many threads, crash now and then, and check everything that anybody saw for anomalies.
     Isolation(Concurrency),
+    /// A process of `faults` that runs out of memory.
+    #[command(hide = true)]
+    Starved(Starved),
     /// Run the real server under the load of real clients; kill it, stop it, restart it, and check what is there.
     Kill(Rounds),
     /// Run the real server on a file system that holds back what is not synced, and cut the power. Needs FUSE.
@@ -122,6 +125,50 @@ pub(crate) struct Effort {
     /// This process is one of several: print counts for the first one to add up.
     #[arg(long, hide = true)]
     pub(crate) counts: bool,
+}
+
+/// What a process is to do until it runs out of memory.
+#[cfg(not(feature = "schedules"))]
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Starved {
+    /// The workload.
+    #[arg(long)]
+    pub(crate) workload: crate::workload::Name,
+    /// The seed of its random choices.
+    #[arg(long)]
+    pub(crate) seed: u64,
+    /// This allocation fails.
+    #[arg(long)]
+    pub(crate) nth: u64,
+    /// Open the database, and do nothing else.
+    #[arg(long)]
+    pub(crate) opens_only: bool,
+    /// Where the database is.
+    #[arg(long)]
+    pub(crate) directory: std::path::PathBuf,
+    /// Where to note what was done.
+    #[arg(long)]
+    pub(crate) notes: std::path::PathBuf,
+    /// Plant this bug in the engine before anything else.
+    #[cfg(feature = "plant")]
+    #[arg(long)]
+    pub(crate) plant: Option<kiln::planted::Bug>,
+}
+
+#[cfg(not(feature = "schedules"))]
+impl Starved {
+    /// The command line that says the same.
+    pub(crate) fn arguments(&self) -> Vec<String> {
+        let directories = [("--directory", &self.directory), ("--notes", &self.notes)];
+        let mut arguments = vec![format!("--workload={}", self.workload.as_str())];
+        arguments.push(format!("--seed={}", self.seed));
+        arguments.push(format!("--nth={}", self.nth));
+        arguments.extend(directories.map(|(name, path)| format!("{name}={}", path.display())));
+        arguments.extend(self.opens_only.then(|| "--opens-only".to_owned()));
+        #[cfg(feature = "plant")]
+        arguments.extend(self.plant.map(|bug| format!("--plant={}", bug.name())));
+        arguments
+    }
 }
 
 /// How many concurrent transactions are run and checked, and how.

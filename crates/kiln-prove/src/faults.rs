@@ -4,7 +4,7 @@
 //! the second write, and so on to the end, then the same for reads, syncs, renamings and so on, in every way in which they
 //! can go wrong. Then the same for opening what the workload has left. Whatever happens, the history must hold: what was
 //! acknowledged is there after a power loss, whether or not the database was reopened in between, and nothing
-//! is acknowledged that is not there.
+//! is acknowledged that is not there. Memory that runs out is [`starve`]'s.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -16,12 +16,13 @@ use crate::arguments::Effort;
 use crate::crash::{open, play, reopen};
 use crate::jobs::Progress;
 use crate::oracle::{check_recovered, read_all};
+use crate::starve;
 use crate::support::{Replay, copy_of};
 use crate::workload::history::History;
 use crate::workload::{Name, Profile, Shift};
 
 /// The errors that a broken disk may show as. What cannot be read is damage to whoever needs it.
-fn is_expected(error: &Error) -> bool {
+pub(crate) fn is_expected(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Lost | ErrorKind::Io | ErrorKind::NoSpace | ErrorKind::Corrupted)
 }
 
@@ -223,6 +224,12 @@ pub(crate) fn prove(effort: &Effort, replay: &Replay, progress: &mut Progress) {
                     if progress.is_enough() {
                         return;
                     }
+                }
+            }
+            if matches!(workload, Name::Small | Name::Settling) {
+                starve::prove(effort, (seed, workload), replay, progress);
+                if progress.is_enough() {
+                    return;
                 }
             }
         }

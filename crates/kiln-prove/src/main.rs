@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  crash  faults  corrupt     what is done to a database
+//!  starve  allocator          memory that runs out
 //!  isolation/                 histories of many threads, with crashes in between, and their checker
 //!  oracle                     whether what is left is what the history says it must be
 //!  workload/                  transactions at random, and the history that they make
@@ -14,6 +15,8 @@
 //!
 //! Exit codes: 0 nothing is wrong, 1 something is, 2 the command line is.
 
+#[cfg_attr(feature = "schedules", expect(dead_code, reason = "schedules do not run out of memory"))]
+mod allocator;
 mod arguments;
 #[cfg(all(test, not(feature = "schedules")))]
 mod contract;
@@ -35,6 +38,8 @@ mod plant;
 mod program;
 #[cfg(feature = "schedules")]
 mod schedules;
+#[cfg(not(feature = "schedules"))]
+mod starve;
 #[cfg_attr(feature = "schedules", expect(dead_code, reason = "the other parts need more of it"))]
 mod support;
 #[cfg(all(test, not(feature = "schedules")))]
@@ -43,12 +48,6 @@ mod testing;
 mod workload;
 
 use std::process::ExitCode;
-
-/// The program allocates more than anything else. Tests keep the system's allocator, of which ThreadSanitizer knows when it
-/// gives memory to another thread.
-#[cfg(not(test))]
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 use clap::Parser as _;
 
@@ -83,6 +82,11 @@ fn main() -> ExitCode {
             #[cfg(feature = "plant")]
             concurrency.plant.into_iter().for_each(kiln::planted::plant);
             isolation::prove(&concurrency)
+        }
+        Part::Starved(starved) => {
+            #[cfg(feature = "plant")]
+            starved.plant.into_iter().for_each(kiln::planted::plant);
+            starve::starved(&starved)
         }
         Part::Kill(rounds) => program::kill::prove(&rounds),
         Part::Powercut(rounds) => program::powercut::prove(&rounds),
