@@ -90,7 +90,7 @@ fn work(starved: &Starved) -> kiln::Result<()> {
     let progressed = Arc::new(Progressed::default());
     let mut history = History::looked_at_by(progressed.clone());
     let note = || {
-        let (commits, durable) = progressed.now();
+        let (commits, durable, _) = progressed.now();
         Noted { commits: commits as u64, durable, left: allocator::left() }.write(&file);
     };
     // A disk that the shift asks for its faults; it has none.

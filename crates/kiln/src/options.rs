@@ -115,8 +115,8 @@ impl Options {
     /// application's, and mostly much less. [`space_amplification`](Self::space_amplification) of infinity turns it off.
     ///
     /// The indexes come on top: about 20 bytes for each key, and about 70 more for each key of a table that has not
-    /// [settled](Self::settle_log_bytes); one hundred and thirtieth of the memory for finding the tree's pages; and while rows settle what
-    /// [`settle_memory`](Self::settle_memory) says.
+    /// [settled](Self::settle_log_bytes); a 170th of the memory for the table of pages, as long as nothing has settled; and while rows settle
+    /// what [`settle_memory`](Self::settle_memory) says.
     /// [`Statistics`](crate::Statistics) tells what each part takes. More memory means fewer reads from disk; durability does
     /// not depend on it.
     pub fn memory(mut self, bytes: u64) -> Options {

@@ -191,6 +191,7 @@ pub(crate) const SETTLING: Profile = Profile {
     checkpoint_log_bytes: 48 << 10,
     settle_one_in: 8,
     name_one_in: 0,
+    settle_memory: USUAL_SETTLE_MEMORY,
 };
 
 /// Snapshots that have names, and all that moves or drops what they need.
@@ -258,7 +259,7 @@ pub(crate) enum Name {
 }
 
 impl Name {
-    pub(crate) const ALL: [Name; 9] = [
+    pub(crate) const ALL: [Name; 10] = [
         Name::Three,
         Name::Tiny,
         Name::Small,
