@@ -87,7 +87,13 @@ impl Sweep {
         let (samples, exhaustive_units) = match workload {
             Name::Three => (42, 12),
             Name::Tiny => (8, 8),
-            Name::Small | Name::Large | Name::Lazy | Name::Skewed | Name::Settling | Name::Named | Name::Passes => (20, 4),
+            Name::Small
+            | Name::Large
+            | Name::Lazy
+            | Name::Skewed
+            | Name::Settling
+            | Name::Named
+            | Name::Passes => (20, 4),
             Name::Long => (6, 2),
         };
         let last_steps = (workload == Name::Long).then_some(2);

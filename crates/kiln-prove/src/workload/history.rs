@@ -6,8 +6,8 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The objects of the workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -51,7 +51,9 @@ impl Shift<'_> {
     fn drop_snapshot(&mut self, place: usize) -> Result<()> {
         self.history.change_names(|names| names[place].is_going = true);
         self.db.drop_snapshot(self.history.named[place].name)?;
-        self.history.change_names(|names| drop(names.remove(place)));
+        self.history.change_names(|names| {
+            names.remove(place);
+        });
         Ok(())
     }
 }
