@@ -41,6 +41,7 @@ mod settled_runs;
 mod settling;
 mod settling_at_once;
 mod settling_pace;
+mod settling_parts;
 mod singles;
 mod singles_at_once;
 mod snapshots;

@@ -1,0 +1,61 @@
+//! Settling that ends in the middle: some ranges of keys are in the tree as they are now, and the others as they were before.
+
+use std::sync::Arc;
+
+use kiln::device::SimulatedDevice;
+use kiln::{ErrorKind, Kiln, Table};
+
+use super::settling::{Rows, assert_rows, assert_rows_after_crash, key, value};
+use crate::crash::reopen;
+use crate::support::{Random, manual};
+use crate::testing::seed;
+
+/// Puts and deletes some rows all over the keys, of which there are more in each round.
+fn change(db: &Kiln, table: &Table, rows: &mut Rows, random: &mut Random, round: u32) {
+    for _ in 0..500 {
+        let number = random.below(400 + 300 * round as usize) as u32;
+        if random.one_in(4) {
+            assert_eq!(db.delete(table, key(number)).unwrap().forget(), rows.remove(&key(number)).is_some());
+        } else {
+            let long = [value(number, round), vec![7; random.below(600)]].concat();
+            db.put(table, key(number), &long).unwrap().forget();
+            rows.insert(key(number), long);
+        }
+    }
+    db.persist().unwrap();
+}
+
+#[test]
+fn c4_a_settling_that_finds_the_disk_full_leaves_every_row_as_it_was() {
+    let disk = SimulatedDevice::new(seed());
+    let options = manual().settle_memory(16 << 10).settle_log_bytes(0);
+    let db = options.open_on(Arc::new(disk.clone())).unwrap();
+    let table = db.table("table").unwrap();
+    let (mut rows, mut random) = (Rows::new(), Random::new(seed()));
+    change(&db, &table, &mut rows, &mut random, 0);
+    db.settle().unwrap();
+    let (mut failures, mut parts) = (0, 0);
+    for round in 1..20 {
+        change(&db, &table, &mut rows, &mut random, round);
+        let written_before = db.statistics().tree_written_bytes;
+        disk.fail_after_bytes(u64::from(round % 2) * (64 << 10));
+        if let Err(error) = db.settle() {
+            assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+            failures += 1;
+            parts += u32::from(db.statistics().tree_written_bytes > written_before);
+        }
+        disk.set_capacity(None);
+        assert_rows(&db, &table, &rows);
+        if round % 5 == 0 {
+            let copy = SimulatedDevice::new(seed());
+            db.backup_on(Arc::new(copy.clone()), |_| {}).unwrap();
+            let copy = reopen(&copy).unwrap();
+            assert_rows(&copy, &copy.table("table").unwrap(), &rows);
+            assert_rows_after_crash(&disk, &rows);
+        }
+    }
+    assert!(failures > 2 && parts > 1, "{failures} have failed, {parts} of them in the middle");
+    assert!(db.settle().unwrap() > 0);
+    assert_rows(&db, &table, &rows);
+    assert_rows_after_crash(&disk, &rows);
+}
