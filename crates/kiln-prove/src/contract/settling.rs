@@ -327,6 +327,36 @@ fn c2_nobody_conflicts_with_rows_that_settle_as_they_were_read() {
     assert_eq!(other.commit().unwrap_err().kind(), kiln::ErrorKind::Conflict);
 }
 
+/// A queue's churn: the leaves of deleted rows that had settled stayed, and whoever looked for the first row read all of them, each an entry of
+/// the transaction.
+#[test]
+fn c2_who_looks_for_the_first_row_does_not_pass_what_was_deleted_and_has_settled() {
+    const ROWS: u32 = 3_000;
+    let disk = SimulatedDevice::new(seed());
+    let db = manual().transaction_entries(30).open_on(Arc::new(disk)).unwrap();
+    let table = db.table("table").unwrap();
+    // Once the tree has had the rows, and once it has not.
+    for settles_before in [true, false] {
+        for number in 0..ROWS {
+            db.put(&table, key(number), value(number, 0)).unwrap().forget();
+        }
+        db.persist().unwrap();
+        if settles_before {
+            assert_eq!(db.settle().unwrap(), u64::from(ROWS));
+        }
+        for number in 0..ROWS {
+            assert!(db.delete(&table, key(number)).unwrap().forget());
+        }
+        db.put(&table, "last", "last").unwrap().forget();
+        db.persist().unwrap();
+        db.settle().unwrap();
+        let found = db.transact(|tx| Ok([tx.first(&table)?, tx.last(&table)?])).unwrap().forget();
+        let last = Some((b"last".to_vec(), b"last".to_vec()));
+        assert_eq!(found, [last.clone(), last]);
+    }
+    assert!(db.check().unwrap().is_clean());
+}
+
 /// A removal leaves the key's bucket as it was, so an operation that has read the record, and finds the bucket unchanged, may not find the record
 /// any more.
 #[test]

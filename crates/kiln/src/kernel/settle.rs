@@ -29,12 +29,13 @@
 use super::checkpoint::Haste;
 use super::engine::Engine;
 use super::newest::{Newest, Sample};
+use super::settled::write_tree_key;
 use super::settling_pace::Moving;
 use crate::error::{Error, Result};
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
 use crate::storage::ordered_index::OrderedIndex;
-use crate::storage::record::{Address, DiskRecord};
+use crate::storage::record::{Address, DiskRecord, Kind};
 use crate::storage::record_reader::{Cursor, RecordReader};
 use crate::storage::segments::Segments;
 use crate::sync::Instant;
@@ -321,11 +322,31 @@ impl Engine {
             };
             let was_newest = self.index.remove(bucket, hash, address);
             let object = self.objects.get(record.shape.object).filter(|_| was_newest);
-            if let Some(ordered) = object.and_then(|object| object.keys.ordered()) {
-                ordered.remove_quietly(&pin, record.key);
-            }
+            let ordered = object.and_then(|object| object.keys.ordered());
+            let emptied = ordered.filter(|ordered| ordered.remove_quietly(&pin, record.key));
             self.index.unlock_unchanged(bucket);
+            // The tree may have to be read.
+            drop(pin);
+            if let Some(ordered) = emptied.filter(|_| record.shape.kind == Kind::Tombstone) {
+                self.unlink_barren(ordered, record);
+            }
             return Ok(was_newest);
+        }
+    }
+
+    /// Unlinks the empty leaf of a deleted key, if no row has settled in its interval either: whoever looks for the first row of a queue would
+    /// have to pass all such leaves, and note each. (Where a row has left a leaf last there is one.)
+    fn unlink_barren(&self, ordered: &OrderedIndex, deleted: &DiskRecord<'_>) {
+        let Some((low, high)) = ordered.empty_leaf_at(&epoch::pin(), deleted.key) else { return };
+        let (mut from, mut to) = (Vec::new(), Vec::new());
+        write_tree_key(deleted.shape.object, &low, &mut from);
+        match high {
+            Some(high) => write_tree_key(deleted.shape.object, &high, &mut to),
+            None => write_tree_key(deleted.shape.object + 1, &[], &mut to),
+        }
+        // Where that cannot be read it stays, which is slower for others and no more.
+        if self.settled.tree.count_estimate(&from, Some(&to)).is_ok_and(|rows| rows == 0) {
+            ordered.unlink_at(&epoch::pin(), deleted.key);
         }
     }
 }

@@ -434,8 +434,14 @@ fn reads_hold_while_keys_leave_quietly_and_not_once_one_comes() {
         let before = reads();
         for (number, key) in keys.iter().enumerate() {
             if number % 100 != round {
-                assert!(index.remove_quietly(&epoch::pin(), key));
-                assert!(!index.remove_quietly(&epoch::pin(), key), "it is gone");
+                let emptied = index.remove_quietly(&epoch::pin(), key);
+                assert!(!index.contains(&epoch::pin(), key), "it is gone");
+                let empty = index.empty_leaf_at(&epoch::pin(), key);
+                assert_eq!(empty.is_some(), emptied, "{empty:?}");
+                let is_inside = |(low, high): (Vec<u8>, Option<Vec<u8>>)| {
+                    low <= *key && high.is_none_or(|high| *key < high)
+                };
+                assert!(empty.is_none_or(is_inside));
             }
         }
         assert!(before.len() > 60 && before.iter().all(|read| index.validate(read)));

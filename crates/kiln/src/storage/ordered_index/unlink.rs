@@ -17,7 +17,7 @@
 //! keeps one child, that child becomes the root.
 //!
 //! A *quiet* removal leaves an empty leaf where it is, since unlinking it shows to who has read it.
-//! [`OrderedIndex::unlink_empty`] does that some time later, for many at once.
+//! [`OrderedIndex::unlink_empty`] does that some time later, for many at once; [`OrderedIndex::unlink_at`] for one.
 
 use std::ops::Bound;
 
@@ -41,11 +41,34 @@ impl OrderedIndex {
         removed
     }
 
-    /// Removes a key; true if it was there. Who has read its leaf is right all the same: the caller knows that what they found of the
-    /// key they would find now, somewhere else. [`Self::validate`] says so.
+    /// Removes a key; true if that leaves its leaf empty. Who has read the leaf is right all the same: the caller knows that what they
+    /// found of the key they would find now, somewhere else. [`Self::validate`] says so.
     pub(crate) fn remove_quietly(&self, pin: &Pin, key: &[u8]) -> bool {
         let probe = Probe::new(key);
-        retry(|| self.try_remove(pin, &probe, true)).0
+        retry(|| self.try_remove(pin, &probe, true)).1
+    }
+
+    /// From where, and up to where, the leaf of this key has keys, if there are none now.
+    pub(crate) fn empty_leaf_at(&self, pin: &Pin, key: &[u8]) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
+        let mut batch = LeafBatch::new();
+        let fence = |batch: &LeafBatch| match batch.next() {
+            Some(Bound::Included(fence) | Bound::Excluded(fence)) => Some(fence.to_vec()),
+            _ => None,
+        };
+        self.read_backward(pin, Bound::Included(key), &mut batch);
+        if !batch.is_empty() {
+            return None;
+        }
+        let low = fence(&batch).unwrap_or_default();
+        self.read_forward(pin, Bound::Included(&low), &mut batch);
+        batch.is_empty().then(|| (low, fence(&batch)))
+    }
+
+    /// Unlinks the leaf of this key, if it is empty; who has read it finds it changed.
+    pub(crate) fn unlink_at(&self, pin: &Pin, key: &[u8]) {
+        let probe = Probe::new(key);
+        retry(|| self.try_unlink(pin, &probe));
+        self.lower_root();
     }
 
     /// Unlinks the leaves that quiet removals have left empty, if they are more than the others; who has read one finds it changed. The
@@ -58,11 +81,9 @@ impl OrderedIndex {
         }
         self.each_leaf(|low, batch| {
             if batch.is_empty() {
-                let (pin, probe) = (epoch::pin(), Probe::new(low));
-                retry(|| self.try_unlink(&pin, &probe));
+                self.unlink_at(&epoch::pin(), low);
             }
         });
-        self.lower_root();
     }
 
     /// Shows where each leaf begins, and its keys, to `look`.
