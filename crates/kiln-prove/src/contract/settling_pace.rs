@@ -26,17 +26,22 @@ impl Drop for LetGo {
     }
 }
 
+/// A database whose tree does not get on before it is let go.
+fn with_a_stuck_tree(let_go: &Arc<AtomicBool>) -> Kiln {
+    let may_go = let_go.clone();
+    let hook = move |operation, name: &str| {
+        if operation == Operation::Sync && name.starts_with("tree") {
+            eventually("the test lets go", || may_go.load(Ordering::SeqCst));
+        }
+    };
+    options().open_on(HookedDevice::on(&SimulatedDevice::new(seed()), hook)).unwrap()
+}
+
 #[test]
 fn c5b_commits_of_tables_are_slowed_while_settling_is_far_behind() {
     watched("c5b_commits_of_tables_are_slowed_while_settling_is_far_behind", PATIENCE, |_| {
         let let_go = Arc::new(AtomicBool::new(false));
-        let may_go = let_go.clone();
-        let hook = move |operation, name: &str| {
-            if operation == Operation::Sync && name.starts_with("tree") {
-                eventually("the test lets go", || may_go.load(Ordering::SeqCst));
-            }
-        };
-        let db = options().open_on(HookedDevice::on(&SimulatedDevice::new(seed()), hook)).unwrap();
+        let db = with_a_stuck_tree(&let_go);
         let let_go = LetGo(let_go);
         let (table, map) = (db.table("table").unwrap(), db.map("map").unwrap());
         assert_eq!(db.statistics().unsettled_bytes_max, 256 << 10);
@@ -61,6 +66,34 @@ fn c5b_commits_of_tables_are_slowed_while_settling_is_far_behind() {
         });
         assert_eq!(table.len(), u64::from(count) + 5);
         db.close().unwrap();
+    });
+}
+
+/// Each attempt waited anew, behind all others. An update waits between its read and its attempt, so those of one key held each other up.
+#[test]
+fn c5b_a_commit_that_is_tried_again_is_slowed_once() {
+    watched("c5b_a_commit_that_is_tried_again_is_slowed_once", PATIENCE, |_| {
+        let let_go = Arc::new(AtomicBool::new(false));
+        let db = with_a_stuck_tree(&let_go);
+        let _let_go = LetGo(let_go);
+        let table = db.table("table").unwrap();
+        let long = vec![7; 30_000];
+        let mut number = 0_u32;
+        while db.statistics().settling_waits == 0 {
+            db.put(&table, number.to_be_bytes(), &long).unwrap().forget();
+            number += 1;
+        }
+        let waits_before = db.statistics().settling_waits;
+        let mut runs = 0;
+        let updated = db.update(&table, "row", |_| {
+            runs += 1;
+            if runs < 5 {
+                db.put(&table, "row", &long).unwrap().forget();
+            }
+            Some(long.clone())
+        });
+        updated.unwrap().forget();
+        assert_eq!((runs, db.statistics().settling_waits - waits_before), (5, 5), "four puts and the update");
     });
 }
 

@@ -199,9 +199,10 @@ impl Engine {
     ) -> Result<u64> {
         scratch.resolved.clear();
         scratch.settled.clear();
+        let mut is_slowed = false;
         loop {
             self.check_writable()?;
-            self.wait_while_behind(|| {
+            self.wait_while_behind(&mut is_slowed, || {
                 let changes = writes.writes().iter().map(|write| writes.change(write));
                 changes.map(|change| self.table_bytes(&change)).sum()
             });

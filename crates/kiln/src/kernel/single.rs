@@ -127,9 +127,10 @@ impl Engine {
     ) -> Result<SingleCommit> {
         let change = key.change(value);
         let mut learnt = Learnt::default();
+        let mut is_slowed = false;
         loop {
             self.check_writable()?;
-            self.wait_while_behind(|| self.table_bytes(&change));
+            self.wait_while_behind(&mut is_slowed, || self.table_bytes(&change));
             match self.attempt_single(&change, None, &mut learnt) {
                 Ok(committed) => return Ok(self.note_single(committed)),
                 Err(Setback::Conflict | Setback::NotWritable) => crate::sync::thread::yield_now(),
@@ -153,7 +154,7 @@ impl Engine {
         key: SingleKey<'_>,
         mut decide: impl FnMut(Option<&[u8]>, &mut Vec<u8>) -> Result<Decision>,
     ) -> Result<SingleCommit> {
-        let mut backoff = Backoff::default();
+        let (mut backoff, mut is_slowed) = (Backoff::default(), false);
         with_scratch(|Scratch { old, new }| {
             loop {
                 let reading = self.read_newest(key, old)?;
@@ -166,7 +167,7 @@ impl Engine {
                 self.check_value(value.unwrap_or_default())?;
                 self.check_writable()?;
                 let change = key.change(value);
-                self.wait_while_behind(|| self.table_bytes(&change));
+                self.wait_while_behind(&mut is_slowed, || self.table_bytes(&change));
                 match self.attempt_single(&change, Some(&reading), &mut Learnt::default()) {
                     Ok(committed) => return Ok(self.note_single(committed)),
                     Err(Setback::Conflict | Setback::NotWritable | Setback::Cold) => backoff.pause(),

@@ -547,11 +547,12 @@ impl Engine {
     }
 
     /// Slows commits down while hardening is behind the vulnerability window (C5b), or compaction far behind its bound, or settling; that only
-    /// those which write tables, so many bytes of log.
+    /// those which write tables, so many bytes of log, and each once: `is_slowed` is its own, and false at its first attempt.
     #[inline]
-    pub(crate) fn wait_while_behind(&self, table_bytes: impl FnOnce() -> u64) {
+    pub(crate) fn wait_while_behind(&self, is_slowed: &mut bool, table_bytes: impl FnOnce() -> u64) {
         if self.behind.load(Ordering::Relaxed) {
-            self.wait_until_caught_up(table_bytes());
+            let is_slowed = std::mem::replace(is_slowed, true);
+            self.wait_until_caught_up(if is_slowed { 0 } else { table_bytes() });
         }
     }
 
