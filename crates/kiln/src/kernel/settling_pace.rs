@@ -154,6 +154,8 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Options;
+    use crate::device::SimulatedDevice;
 
     #[test]
     fn commits_take_turns_at_half_the_rate_and_none_waits_for_long() {
@@ -170,6 +172,21 @@ mod tests {
         assert_eq!(pace.wait_us(20_000_000, 16), 30, "however slow it was");
         pace.learn(u64::MAX, Duration::ZERO);
         assert_eq!(pace.wait_us(30_000_000, 1 << 20), 0);
+    }
+
+    /// Somebody who committed to a map had a hardening of his own to wait for, once settling had caught up.
+    #[test]
+    fn c3_nobody_waits_for_the_disk_because_settling_was_behind() {
+        let device = std::sync::Arc::new(SimulatedDevice::new(1));
+        let options = Options::new().background(false).segment_bytes(64 << 10).memory(0);
+        let db = options.window(Duration::from_secs(60)).open_on(device).unwrap();
+        let map = db.map("map").unwrap();
+        db.put(&map, "key", "value").unwrap().forget();
+        let hardenings = db.statistics().hardenings;
+        db.engine().behind.store(true, Ordering::SeqCst);
+        db.put(&map, "key", "newer").unwrap().forget();
+        db.transact(|tx| tx.put(&map, "other", "value")).unwrap().forget();
+        assert_eq!(db.statistics().hardenings, hardenings);
     }
 
     #[test]

@@ -566,10 +566,11 @@ impl Engine {
             self.harden_or_wait();
             return;
         }
-        while self.behind.load(Ordering::SeqCst) && self.check_writable().is_ok() {
-            if self.settled.pace.is_pressing() && !self.hardening.is_behind_window() {
-                break;
-            }
+        // Or it was settling, or compaction, that had fallen behind: then there is nothing to be hardened for.
+        while self.behind.load(Ordering::SeqCst)
+            && self.hardening.is_behind_window()
+            && self.check_writable().is_ok()
+        {
             self.harden_or_wait();
         }
     }
