@@ -189,6 +189,23 @@ mod tests {
         assert_eq!(db.statistics().hardenings, hardenings);
     }
 
+    /// A row that settles alone takes as long as a few syncs do; by that measure all commits would have been slowed to the least rate.
+    #[test]
+    fn c5b_what_a_little_takes_to_settle_says_nothing_about_the_pace() {
+        let device = std::sync::Arc::new(SimulatedDevice::new(1));
+        let options = Options::new().background(false).segment_bytes(64 << 10).memory(0);
+        let db = options.settle_log_bytes(1 << 20).open_on(device).unwrap();
+        let table = db.table("table").unwrap();
+        let rate_after = |rows: u32| {
+            (0..rows).for_each(|row| db.put(&table, row.to_be_bytes(), [7; 1_000]).unwrap().forget());
+            db.persist().unwrap();
+            assert_eq!(db.settle().unwrap(), rows.into());
+            db.engine().settled.pace.rate.load(Ordering::Relaxed)
+        };
+        assert_eq!(rate_after(1), RATE_FIRST);
+        assert_ne!(rate_after(700), RATE_FIRST);
+    }
+
     #[test]
     fn nobody_waits_once_nothing_moves() {
         let pace = SettlingPace::new();
