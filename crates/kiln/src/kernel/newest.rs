@@ -51,14 +51,16 @@ impl Collected {
 pub(super) struct Sample {
     /// Every so-many-th key.
     keys: Vec<Vec<u8>>,
+    keys_bytes: usize,
     stride: u64,
     count: u64,
     /// What all records would take.
     bytes: u64,
 }
 
-/// So many keys are kept at the most.
+/// So many keys are kept at the most, and hardly more than so many bytes of them.
 const SAMPLE_KEYS_MAX: usize = 4096;
+const SAMPLE_BYTES_MAX: usize = 1 << 20;
 /// A pass is to take such a part of its memory: it is not known exactly where it has to end.
 const FILL: f64 = 0.875;
 
@@ -66,14 +68,16 @@ impl Sample {
     fn note(&mut self, key: &[u8], bytes: usize) {
         self.bytes += bytes as u64;
         if self.count.is_multiple_of(self.stride.max(1)) {
-            if self.keys.len() == SAMPLE_KEYS_MAX {
+            if self.keys.len() == SAMPLE_KEYS_MAX || self.keys_bytes > SAMPLE_BYTES_MAX {
                 let mut at = 0;
                 self.keys.retain(|_| {
                     at += 1;
                     at % 2 == 1
                 });
+                self.keys_bytes = self.keys.iter().map(Vec::len).sum();
                 self.stride = 2 * self.stride.max(1);
             }
+            self.keys_bytes += key.len();
             self.keys.push(key.to_vec());
         }
         self.count += 1;
@@ -190,6 +194,18 @@ mod tests {
 
     fn told(newest: &Newest) -> Told {
         newest.changes().map(|change| (change.key.to_vec(), change.value.map(<[u8]>::to_vec))).collect()
+    }
+
+    #[test]
+    fn long_keys_take_no_more_memory_than_others() {
+        let mut sample = Sample::default();
+        for number in 0..500_u16 {
+            sample.note(&[&number.to_be_bytes()[..], &[7; 60_000]].concat(), 60_002);
+            let bytes: usize = sample.keys.iter().map(Vec::len).sum();
+            assert!(bytes <= SAMPLE_BYTES_MAX + 2 * 60_002, "{bytes} bytes of {} keys", sample.keys.len());
+        }
+        let end = sample.end_of_pass(&[], 500 * 60_002 / 4).expect("it takes several passes");
+        assert!((50..150).contains(&u16::from_be_bytes([end[0], end[1]])));
     }
 
     #[test]
