@@ -327,6 +327,21 @@ mod tests {
         });
     }
 
+    /// A root that had been written, and not synced, was taken for durable when the database was opened again.
+    #[test]
+    fn c4_what_has_settled_when_a_database_is_opened_is_durable_then() {
+        let name = "c4_what_has_settled_when_a_database_is_opened";
+        watched(name, MINUTES, |_| {
+            // Of a short write of a root slot at this seed the root was stored, and a checkpoint relied on it.
+            let wanted = |case: &Case| {
+                case.reopen && case.fault.operation == OperationKind::Write && case.fault.kind != SLOW
+            };
+            for case in cases(880_010, Name::Passes).filter(wanted) {
+                assert!(case.run(&mut Progress::silent(name, Limit::Pass)) > 10);
+            }
+        });
+    }
+
     #[test]
     fn c8_a_failed_sync_is_not_made_good_by_reopening() {
         for workload in [Name::Small, Name::Large] {

@@ -74,6 +74,10 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
     let Base { index, objects, liveness, .. } = base;
     let mut opening = Opening { segments, superblock, log, liveness, writer: None };
     let clock = opening.make_writable(&mut recovered)?;
+    if tree.settled_to() > current.settled_to {
+        // Else the next checkpoint would leave out, and the log drop, what only this root has, and the power could fail.
+        tree.make_certain()?;
+    }
     let Opening { segments, superblock, log, liveness, writer } = opening;
     let writer = writer.unwrap_or_else(|| ExtentWriter::new(current.database, recovered.chain));
     let versions = (recovered.report.horizon.number(), clock - 1);

@@ -186,6 +186,15 @@ impl Tree {
         self.replaced_bytes_min = bytes;
     }
 
+    /// Makes the root durable that was found when the tree was opened. To be called before anything else relies on what it says that has
+    /// settled, if nothing durable says the same.
+    ///
+    /// # Errors
+    /// A failed write or sync, as of [`Tree::merge`].
+    pub(crate) fn make_certain(&self) -> Result<()> {
+        self.writer.lock().make_certain(&self.pages, &self.root())
+    }
+
     fn note_sizes(&self, writer: &Writer) {
         let (file_bytes, used_bytes) = writer.sizes();
         self.file_bytes.store(file_bytes, Ordering::Relaxed);

@@ -121,6 +121,13 @@ impl Writer {
         }
     }
 
+    /// Makes a root durable that was found when the file was opened: whoever wrote it may have come no further than that it could be read.
+    pub(super) fn make_certain(&mut self, pages: &Pages, newest: &Root) -> Result<()> {
+        let Some(slots) = &mut self.slots else { return Ok(()) };
+        let certain = slots.make_certain(newest).and_then(|()| pages.device.sync_directory());
+        certain.map_err(|error| self.fail(pages, error))
+    }
+
     /// Notes that somebody may hold a root.
     fn remember(&mut self, root: &Arc<Root>) {
         if self.roots.last().is_none_or(|(generation, _)| *generation != root.generation) {
