@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use kiln::device::{Keep, SimulatedDevice};
+use kiln::device::{Fault, FaultKind, Keep, OperationKind, SimulatedDevice};
 use kiln::{Isolation, Kiln, Object, Table};
 
 use crate::crash::reopen;
@@ -381,6 +381,43 @@ fn c2_an_update_of_a_row_that_settles_in_between_is_made() {
         assert_eq!((db.get(&table, "row").unwrap(), runs), (Some(b"second".to_vec()), 2));
     }
     assert!(db.check().unwrap().is_clean());
+}
+
+/// A new root that was written, and whose sync has failed, is there for the next who opens the database on the same machine; what
+/// that one writes does not refer to the log's records that the root stands for.
+#[test]
+fn c4_a_root_that_was_found_is_durable_before_anything_relies_on_it() {
+    let rows_of = |round| (0..20).map(|number| (key(number), value(number, round))).collect::<Rows>();
+    for had_settled in [false, true] {
+        let mut failed = 0;
+        for nth in 1.. {
+            let disk = SimulatedDevice::new(seed());
+            let (db, table) = settled(&disk, &if had_settled { rows_of(0) } else { Rows::new() });
+            for (key, value) in rows_of(1) {
+                db.put(&table, key, value).unwrap().forget();
+            }
+            db.persist().unwrap();
+            disk.inject(Fault { operation: OperationKind::Any, nth, kind: FaultKind::EIO, sticky: true });
+            let is_settled = db.settle().is_ok();
+            drop((db, table));
+            disk.clear_faults();
+            let db = reopen(&disk).unwrap();
+            let table = db.table("table").unwrap();
+            for (key, value) in rows_of(2) {
+                db.put(&table, key, value).unwrap().forget();
+            }
+            db.persist().unwrap();
+            assert_rows(&db, &table, &rows_of(2));
+            disk.crash_after(disk.steps());
+            drop((db, table));
+            assert_rows_after_crash(&disk, &rows_of(2));
+            if is_settled {
+                break;
+            }
+            failed += 1;
+        }
+        assert!(failed > 4, "only {failed} operations were let fail");
+    }
 }
 
 #[test]
