@@ -350,7 +350,8 @@ fn c5_snapshots_get_names_are_listed_and_dropped_and_survive_the_server() {
     let monday = db.open_snapshot("monday").unwrap();
     let strings = db.map("strings").unwrap();
     assert_eq!(monday.get(&strings, "k").unwrap().as_deref(), Some(&b"before"[..]));
-    drop((monday, strings, db));
+    drop((monday, strings));
+    drop(db);
     let server = lazy_server(directory.path(), Durability::Fast);
     server.client().expect("KILN SNAPSHOT DROP monday", "OK");
     assert!(!server.client().run("KILN SNAPSHOT LIST").contains("monday"));

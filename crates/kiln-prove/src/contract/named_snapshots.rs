@@ -180,7 +180,7 @@ fn c4_a_named_snapshot_shows_what_was_updated_deleted_and_not_yet_there() {
         db.put(&map, name, "old").unwrap().forget();
     }
     let info = db.create_snapshot("monday").unwrap();
-    assert_eq!(db.snapshots(), [info.clone()]);
+    assert_eq!(db.snapshots(), std::slice::from_ref(&info));
     for name in ["deleted", "deleted and made again"] {
         db.delete(&table, name).unwrap().forget();
         db.delete(&map, name).unwrap().forget();
