@@ -17,6 +17,7 @@ use crate::storage::record::{self, Kind, OBJECTS_MAX, Shape};
 use crate::storage::seal::{SEAL_BYTES, Seal, zero_sectors};
 use crate::storage::segments::name_of;
 use crate::storage::superblock::{FILE, SLOT_BYTES};
+use crate::storage::tree;
 use crate::{Kiln, Options};
 
 const SEGMENT: &str = "segment-00000000";
@@ -190,7 +191,7 @@ fn a_record_that_an_orderly_close_has_not_sealed_stays_lost() -> Result<()> {
     });
     let (at, seal, _) = last_extent(&disk.bytes(SEGMENT));
     let end = at as u64 + seal.length;
-    sign_slots(&disk, |slot| {
+    sign_slots(&disk, FILE, |slot| {
         slot[12] = 1;
         slot[64..72].copy_from_slice(&end.to_le_bytes());
         slot[80..88].copy_from_slice(&(seal.version + 1).to_le_bytes());
@@ -314,25 +315,42 @@ fn a_superblock_that_makes_no_sense_is_damaged() {
     ];
     for (at, value) in cases {
         let disk = stopped();
-        sign_slots(&disk, |slot| slot[at..at + 8].copy_from_slice(&value.to_le_bytes()));
+        sign_slots(&disk, FILE, |slot| slot[at..at + 8].copy_from_slice(&value.to_le_bytes()));
         refused(&disk, "neither of its slots is valid");
     }
     let disk = stopped();
-    sign_slots(&disk, |slot| slot[56..64].copy_from_slice(&(1_u64 << 20).to_le_bytes()));
+    sign_slots(&disk, FILE, |slot| slot[56..64].copy_from_slice(&(1_u64 << 20).to_le_bytes()));
     refused(&disk, "neither of its slots is valid");
     let disk = stopped();
     disk.set_bytes(FILE, &disk.bytes(FILE)[..100]);
     refused(&disk, "neither of its slots is valid");
 }
 
-fn sign_slots(disk: &SimulatedDevice, change: impl Fn(&mut [u8])) {
-    let mut file = disk.bytes(FILE);
-    for slot in file.chunks_mut(BLOCK_BYTES) {
+fn sign_slots(disk: &SimulatedDevice, name: &str, change: impl Fn(&mut [u8])) {
+    let mut file = disk.bytes(name);
+    for slot in file.chunks_mut(BLOCK_BYTES).take(2) {
         change(&mut slot[..SLOT_BYTES]);
         let checksum = crc32c::crc32c(&slot[..SLOT_BYTES - 4]);
         slot[SLOT_BYTES - 4..SLOT_BYTES].copy_from_slice(&checksum.to_le_bytes());
     }
-    disk.set_bytes(FILE, file);
+    disk.set_bytes(name, file);
+}
+
+/// The number after it overflowed.
+#[test]
+fn a_load_of_an_object_that_no_database_has_is_damage() -> Result<()> {
+    for number in [OBJECTS_MAX, u32::MAX] {
+        let disk = SimulatedDevice::new(1);
+        let db = open(&disk)?;
+        db.bulk_load("table", [Ok::<_, Error>(("key", "value"))], |_| {})?;
+        db.close()?;
+        let superblock = disk.after_crash_seeded(1);
+        sign_slots(&superblock, FILE, |slot| slot[120..124].copy_from_slice(&number.to_le_bytes()));
+        refused(&superblock, "neither of its slots is valid");
+        sign_slots(&disk, tree::FILE, |slot| slot[104..108].copy_from_slice(&number.to_le_bytes()));
+        refused(&disk, "neither of its root slots is valid");
+    }
+    Ok(())
 }
 
 /// A newer superblock, which said so, must have been damaged: it opens like after a crash.
@@ -340,7 +358,7 @@ fn sign_slots(disk: &SimulatedDevice, change: impl Fn(&mut [u8])) {
 fn a_log_that_goes_on_behind_an_orderly_close_is_found_by_the_check() {
     let disk = stopped();
     let (at, ..) = last_extent(&disk.bytes(SEGMENT));
-    sign_slots(&disk, |slot| {
+    sign_slots(&disk, FILE, |slot| {
         slot[12] = 1;
         slot[64..72].copy_from_slice(&(at as u64).to_le_bytes());
     });

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::record::{ADDRESS_BITS, Address, VERSION_BITS};
+use super::record::{ADDRESS_BITS, Address, OBJECTS_MAX, VERSION_BITS};
 use crate::device::{AlignedBuffer, BLOCK_BYTES, Device, DeviceFile, OpenMode};
 use crate::error::{Error, ErrorKind, Result};
 use crate::planted::{Bug, planted};
@@ -169,6 +169,7 @@ impl Superblock {
             && self.settled_to < 1 << ADDRESS_BITS
             && self.known_end < 1 << ADDRESS_BITS
             && self.clock < 1 << VERSION_BITS
+            && self.loaded < OBJECTS_MAX
     }
 }
 

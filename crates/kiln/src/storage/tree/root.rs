@@ -15,6 +15,7 @@ use super::node::HEIGHT_MAX;
 use super::reference::{BLOCK_FIRST, FILE_BLOCKS_MAX, NodeReference};
 use crate::device::{AlignedBuffer, BLOCK_BYTES, DeviceFile};
 use crate::error::{Error, ErrorKind, Result};
+use crate::storage::record::OBJECTS_MAX;
 
 pub(crate) const MAGIC: [u8; 8] = *b"KILNTREE";
 /// The newest format that this engine reads, and writes once a leaf was packed.
@@ -155,6 +156,7 @@ impl Root {
         };
         let directory = &self.directory;
         node_is_sane
+            && self.loaded < OBJECTS_MAX
             && directory.mapped_blocks <= FILE_BLOCKS_MAX
             && (BLOCK_FIRST..=directory.mapped_blocks).contains(&directory.used_blocks)
             && (BLOCK_FIRST..directory.mapped_blocks).contains(&directory.block)
