@@ -26,7 +26,7 @@ impl Write for Shared {
     }
 }
 
-fn stream_of(db: &Kiln) -> Vec<u8> {
+pub(super) fn stream_of(db: &Kiln) -> Vec<u8> {
     let out = Shared::default();
     db.backup_stream(out.clone(), |_| {}).unwrap();
     out.0.lock().unwrap().clone()
@@ -47,11 +47,11 @@ fn small(disk: &SimulatedDevice) -> Kiln {
     db
 }
 
-fn restore_stream(stream: &[u8], target: &SimulatedDevice) -> kiln::Result<kiln::Backup> {
+pub(super) fn restore_stream(stream: &[u8], target: &SimulatedDevice) -> kiln::Result<kiln::Backup> {
     Kiln::restore_stream_on(stream, Arc::new(target.clone()), |_| {})
 }
 
-fn restore(from: &SimulatedDevice, to: &SimulatedDevice) -> kiln::Result<kiln::Backup> {
+pub(super) fn restore(from: &SimulatedDevice, to: &SimulatedDevice) -> kiln::Result<kiln::Backup> {
     Kiln::restore_on(Arc::new(from.clone()), Arc::new(to.clone()), |_| {})
 }
 

@@ -9,7 +9,7 @@ use crate::storage::epoch::{self, Pin};
 use crate::storage::ordered_index::{Insertion, LeafRead, OrderedIndex};
 use crate::storage::record::OBJECTS_MAX;
 use crate::sync::OnceLock;
-use crate::sync::atomic::{AtomicI64, Ordering};
+use crate::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 /// The kinds of object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,8 +65,9 @@ pub(crate) struct ObjectState {
     pub(crate) keys: Box<dyn ObjectKeys>,
     pub(crate) key_count: StripedCounter,
     /// The version that brought rows with the object, which were not written one by one: no older snapshot sees what is only in the tree.
-    /// 0 for all others.
-    pub(crate) loaded_at: u64,
+    /// 0 for all others. Where the database was opened since, a version at which the object was not there yet, but is for all snapshots
+    /// that are no older.
+    pub(crate) loaded_at: AtomicU64,
 }
 
 /// Objects in the first group; each group after it doubles their number.

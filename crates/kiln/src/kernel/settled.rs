@@ -153,7 +153,7 @@ impl Engine {
 
     /// True if the object came with rows in a version after this one.
     pub(crate) fn is_loaded_after(&self, object: u32, version: u64) -> bool {
-        self.objects.get(object).is_some_and(|object| object.loaded_at > version)
+        self.objects.get(object).is_some_and(|object| object.loaded_at.load(Ordering::Relaxed) > version)
     }
 
     /// True for tables.

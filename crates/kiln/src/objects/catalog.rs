@@ -11,7 +11,7 @@ use crate::kernel::object::{ObjectKind, ObjectState, Objects, StripedCounter};
 use crate::kernel::session::SESSIONS_OBJECT;
 use crate::kernel::transaction::{self, Isolation, Transaction};
 use crate::storage::record::OBJECTS_MAX;
-use crate::sync::atomic::Ordering;
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// The catalog's own number.
 pub(crate) const CATALOG_OBJECT: u32 = 0;
@@ -95,7 +95,7 @@ fn add_loaded<'a>(
         kind,
         keys: keys_of(kind),
         key_count: StripedCounter::new(),
-        loaded_at,
+        loaded_at: AtomicU64::new(loaded_at),
     })
 }
 
