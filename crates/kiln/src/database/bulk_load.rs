@@ -64,8 +64,9 @@ impl Kiln {
         progress: impl FnMut(BulkLoadProgress),
     ) -> Result<BulkLoad, E> {
         let engine = self.engine();
-        engine.check_writable()?;
         let _loading = engine.settled.pause_loads();
+        // Looked at last: behind a close the files are somebody else's.
+        engine.check_writable()?;
         engine.remove_unfinished_load()?;
         let object = reserve_table(engine, name)?;
         let mut rows = Checked {
