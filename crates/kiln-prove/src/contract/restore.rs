@@ -308,3 +308,62 @@ impl Write for Full {
         Ok(())
     }
 }
+
+/// What is said to be a stream, with checksums that hold: frames of a kind, a file's number, a number and a body.
+fn forged(frames: &[(u32, u32, u64, &[u8])]) -> Vec<u8> {
+    let sum = |bytes: &[u8]| crc32c::crc32c(bytes).to_le_bytes();
+    let mut stream = [&b"KILNBACK"[..], &1_u32.to_le_bytes()].concat();
+    let mut before = sum(&stream);
+    stream.extend(before);
+    for &(kind, file, number, body) in frames {
+        let mut head = [kind.to_le_bytes(), file.to_le_bytes()].concat();
+        head.extend(number.to_le_bytes());
+        head.extend((body.len() as u32).to_le_bytes());
+        head.extend(sum(body));
+        head.extend(before);
+        before = sum(&head);
+        head.extend(before);
+        stream.extend(head);
+        stream.extend(body);
+    }
+    stream
+}
+
+#[test]
+fn c9_a_stream_that_nobody_has_written_stays_in_its_directory_and_is_refused() {
+    const BLOCK: &[u8] = &[7; 4096];
+    let create = (1, 0, 0, &b"file"[..]);
+    let names: [&[u8]; 9] =
+        [b"../outside", b"/outside", b"a/b", b".", b"..", b"", b"a\0b", b"\xff", &[b'a'; 256]];
+    let mut streams: Vec<Vec<u8>> = Vec::new();
+    for name in names {
+        streams.push(forged(&[(1, 0, 0, name), (7, 0, 1, b"")]));
+        streams.push(forged(&[create, (5, 0, 0, name), (7, 0, 1, b"")]));
+    }
+    for frame in [
+        (2, 0, u64::MAX, BLOCK),
+        (2, 0, u64::MAX - 4095, BLOCK),
+        (2, 0, 1 << 63, BLOCK),
+        (2, 0, 7, BLOCK),
+        (2, 0, 0, &BLOCK[1..]),
+        (2, 1, 0, BLOCK),
+        (2, u32::MAX, 0, BLOCK),
+        (3, 0, u64::MAX, b""),
+        (3, 0, 1 << 62, b""),
+        (1, 0, 0, b"other"),
+        (1, 1, 0, b"file"),
+        (8, 0, 0, b""),
+        (0, 0, 0, b""),
+    ] {
+        streams.push(forged(&[create, frame, (7, 0, 1, b"")]));
+    }
+    for (number, stream) in streams.iter().enumerate() {
+        let outside = tempfile::tempdir().unwrap();
+        let inside = outside.path().join("inside");
+        let restored = Kiln::restore_stream(&stream[..], &inside, |_| {});
+        assert!(restored.is_err(), "stream {number}");
+        let left = |path: &std::path::Path| std::fs::read_dir(path).unwrap().count();
+        assert_eq!(left(outside.path()), 1, "stream {number} has left its directory");
+        assert!(left(&inside) <= 1, "stream {number} has left more than the lock");
+    }
+}
