@@ -215,3 +215,30 @@ fn c2_a_named_snapshot_from_before_a_bulk_load_sees_none_of_it_after_a_restart()
         }
     }
 }
+
+/// Closing kept those from naming for whom it waited.
+#[test]
+fn c8_the_rows_of_a_load_may_name_snapshots_while_the_database_is_closed() {
+    const NAME: &str = "c8_the_rows_of_a_load_may_name_snapshots_while_the_database_is_closed";
+    watched(NAME, PATIENCE, |_| {
+        let disk = SimulatedDevice::new(seed());
+        let db = manual().open_on(Arc::new(disk)).unwrap();
+        std::thread::scope(|scope| {
+            let mut closing = None;
+            // The load asks for the next row only once more: so this one makes and drops for as long as closing takes to wait for it.
+            let rows = [0].into_iter().map(|number| {
+                closing = Some(scope.spawn(|| db.close()));
+                for _ in 0..20_000 {
+                    if let Err(error) = db.create_snapshot("name").and_then(|_| db.drop_snapshot("name")) {
+                        assert_eq!(error.kind(), ErrorKind::Aborted, "{error}");
+                    }
+                    std::thread::yield_now();
+                }
+                Ok::<_, Error>((key(number), value(number, 0)))
+            });
+            let loaded = db.bulk_load("table", rows, |_| {});
+            assert!(loaded.is_ok() || loaded.is_err_and(|error| error.kind() == ErrorKind::Aborted));
+            closing.expect("there were rows").join().unwrap().unwrap();
+        });
+    });
+}

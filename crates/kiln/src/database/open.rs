@@ -300,8 +300,9 @@ pub(super) fn close(engine: &Engine) -> Result<()> {
     };
     let hardened = early.and_then(|()| engine.harden_all());
     // From here on nobody else writes in the directory, which is soon somebody else's.
-    let _no_naming = engine.snapshots.change_names();
+    // Loads before names: the rows of a load may come from who makes or drops a snapshot.
     let _no_load = engine.settled.pause_loads();
+    let _no_naming = engine.snapshots.change_names();
     let _no_settling = engine.settled.pause();
     let _no_checkpoint = engine.take_last_checkpoint();
     let _no_sweep = engine.graves.pause();
