@@ -242,3 +242,41 @@ fn c8_the_rows_of_a_load_may_name_snapshots_while_the_database_is_closed() {
         });
     });
 }
+
+/// What is written and deleted in one version leaves a tombstone behind the one before, which recovery counted as live for ever: its segment stayed.
+#[test]
+fn c9_a_tombstone_behind_a_tombstone_is_recovered_as_the_only_one() {
+    for with_checkpoint in [false, true] {
+        let disk = SimulatedDevice::new(seed());
+        let open = |disk: &SimulatedDevice| manual().open_on(Arc::new(disk.clone())).unwrap();
+        let db = open(&disk);
+        let (table, map) = (db.table("table").unwrap(), db.map("map").unwrap());
+        let put = |value: &[u8]| {
+            db.put(&table, "key", value).unwrap().forget();
+            db.put(&map, "key", value).unwrap().forget();
+        };
+        let delete = || {
+            assert!(db.delete(&table, "key").unwrap().forget());
+            assert!(db.delete(&map, "key").unwrap().forget());
+        };
+        put(b"value");
+        db.create_snapshot("name").unwrap();
+        delete();
+        db.persist().unwrap();
+        if with_checkpoint {
+            assert!(db.checkpoint().unwrap());
+        }
+        // No longer than a tombstone: the one that follows takes its place.
+        put(b"");
+        delete();
+        db.persist().unwrap();
+        let crashed = disk.after_crash(&mut |_| Keep::Lost);
+        let db = open(&crashed);
+        let report = db.check().unwrap();
+        assert!(report.is_clean(), "{report}");
+        let (table, map, named) =
+            (db.table("table").unwrap(), db.map("map").unwrap(), db.open_snapshot("name").unwrap());
+        assert_eq!(named.get(&table, "key").unwrap().as_deref(), Some(&b"value"[..]));
+        assert_eq!(named.get(&map, "key").unwrap().as_deref(), Some(&b"value"[..]));
+    }
+}

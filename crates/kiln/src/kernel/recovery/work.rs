@@ -383,7 +383,11 @@ impl<'a> Applier<'a> {
                     Some(deleted)
                         if self.work.superblock.has_snapshots || object.keys.ordered().is_some() =>
                     {
-                        deleted.entry(change.object).or_default().insert(key.to_vec(), change.address);
+                        let of_object = deleted.entry(change.object).or_default();
+                        // A new value that a tombstone has replaced where it lay, in the same version, was behind an older one.
+                        if let Some(older) = of_object.insert(key.to_vec(), change.address) {
+                            self.liveness.supersede(older, change.version, Some(change.bytes.into()));
+                        }
                     }
                     // It does not enter the index; what follows it looks like a new key.
                     _ => self.liveness.supersede(change.address, change.version, Some(change.bytes.into())),
