@@ -252,12 +252,13 @@ fn c9_a_tombstone_behind_a_tombstone_is_recovered_as_the_only_one() {
         let db = open(&disk);
         let (table, map) = (db.table("table").unwrap(), db.map("map").unwrap());
         let put = |value: &[u8]| {
-            db.put(&table, "key", value).unwrap().forget();
-            db.put(&map, "key", value).unwrap().forget();
+            let put =
+                db.transact(|tx| tx.put(&table, "key", value).and_then(|()| tx.put(&map, "key", value)));
+            put.unwrap().forget();
         };
         let delete = || {
-            assert!(db.delete(&table, "key").unwrap().forget());
-            assert!(db.delete(&map, "key").unwrap().forget());
+            let delete = db.transact(|tx| tx.delete(&table, "key").and_then(|_| tx.delete(&map, "key")));
+            delete.unwrap().forget();
         };
         put(b"value");
         db.create_snapshot("name").unwrap();

@@ -228,12 +228,15 @@ impl Engine {
 
     /// Keys of an object whose newest records are durable tombstones.
     fn deleted_keys(&self, object: u32) -> HashSet<Box<[u8]>> {
-        let graves =
-            self.graves.copies(0..self.graves.len()).into_iter().filter(|grave| grave.object == object);
+        // Whoever sweeps takes some of them out for a while.
+        let sweeping = self.graves.pause();
+        let graves = self.graves.copies(0..self.graves.len());
+        drop(sweeping);
         let is_newest = |grave: &Grave| {
             let hash = self.hash(object, &grave.key);
             self.index.addresses_of(hash).any(|address| address == grave.address)
         };
+        let graves = graves.into_iter().filter(|grave| grave.object == object);
         graves.filter(is_newest).map(|grave| grave.key).collect()
     }
 
