@@ -342,6 +342,18 @@ mod tests {
         });
     }
 
+    /// Whoever wants space on a disk that stays full is refused in the end: this case looked for some for ever.
+    #[test]
+    fn c5_who_wants_space_on_a_full_disk_comes_to_an_end() {
+        let name = "c5_who_wants_space_on_a_full_disk";
+        watched(name, MINUTES, |replay| {
+            at_test(replay, name, 880_025);
+            for case in cases(880_025, Name::Passes).filter(|case| case.fault.kind == FaultKind::ENOSPC) {
+                assert!(case.run(&mut Progress::silent(name, Limit::Pass)) > 0);
+            }
+        });
+    }
+
     #[test]
     fn c8_a_failed_sync_is_not_made_good_by_reopening() {
         for workload in [Name::Small, Name::Large] {

@@ -141,6 +141,8 @@ impl Engine {
     /// # Errors
     /// `NoSpace` if the disk is full, and nothing can be dropped either.
     pub(crate) fn wait_for_space(self: &Arc<Self>, bytes: u64, purpose: Purpose) -> Result<()> {
+        /// So often it is looked anew what can be dropped; then only as more has hardened.
+        const LOOKS: usize = 3;
         self.check_writable()?;
         if self.keep_warm_in_turn(bytes, purpose) {
             return Ok(());
@@ -154,7 +156,12 @@ impl Engine {
         }
         // What somebody else's sweep wrote anew makes room, too, once it has hardened.
         let mut once_more = true;
+        let mut looks = 0..LOOKS;
         loop {
+            if looks.next().is_some() {
+                // The last look may have been while the disk was not full, or beside a hardening; nothing more may ever harden.
+                self.graves.look_again();
+            }
             let more = self.sweep_in_turn();
             match self.prepare_ahead(bytes) {
                 Err(_) if more || std::mem::take(&mut once_more) => self.harden_or_wait(),

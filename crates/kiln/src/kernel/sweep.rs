@@ -146,6 +146,11 @@ impl Graves {
         known.graves.extend(since);
     }
 
+    /// Has the next sweep look what can be dropped, whether more has hardened or not.
+    pub(super) fn look_again(&self) {
+        self.next_look.store(0, Ordering::SeqCst);
+    }
+
     /// True if enough of the log has hardened to look again what can be dropped.
     pub(crate) fn is_due(&self, hardened: Address) -> bool {
         hardened >= self.next_look.load(Ordering::SeqCst)
@@ -161,12 +166,7 @@ impl Engine {
 
     /// As [`Self::sweep`], after whoever sweeps at the moment: what that one finds may be all there is.
     pub(crate) fn sweep_in_turn(&self) -> bool {
-        let mark = self.graves.sweeping.lock();
-        if self.segments.disk_is_full() {
-            // The last look may have been while the disk was not full, or beside a hardening; nothing more may ever harden.
-            self.graves.next_look.store(0, Ordering::SeqCst);
-        }
-        self.sweep_with(mark)
+        self.sweep_with(self.graves.sweeping.lock())
     }
 
     fn sweep_with(&self, mut mark: MutexGuard<'_, TruncationMark>) -> bool {
