@@ -116,7 +116,7 @@ Examples:
   kiln restore monday.kiln /srv/ads          a stream in a file, as kiln backup - writes it
   zstdcat monday.zst | kiln restore - /srv/ads
 
-Nothing is ever replaced; if it fails, nothing is left.")]
+Nothing is ever replaced; if it fails, no database is left there.")]
     Restore(Restore),
     /// Print the log in readable form
     DumpLog(Dir),
@@ -315,7 +315,11 @@ pub(crate) enum Snapshot {
     /// Make one; returns when it is durable
     Create(SnapshotName),
     /// List them: name, version, when each was made, about how many bytes of the log it holds
-    List(Dir),
+    List {
+        /// The database's directory
+        #[arg(long, default_value = DEFAULT_DIR)]
+        dir: PathBuf,
+    },
     /// Drop one; returns when that is durable
     Drop(SnapshotName),
 }
@@ -326,6 +330,6 @@ pub(crate) struct SnapshotName {
     /// Its name
     pub(crate) name: String,
     /// The database's directory
-    #[arg(default_value = DEFAULT_DIR)]
+    #[arg(long, default_value = DEFAULT_DIR)]
     pub(crate) dir: PathBuf,
 }

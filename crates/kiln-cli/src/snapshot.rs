@@ -4,7 +4,7 @@ use bytesize::ByteSize;
 use humantime::format_rfc3339_seconds;
 use kiln::{Kiln, SnapshotInfo};
 
-use crate::arguments::{At, Dir, Snapshot, SnapshotName};
+use crate::arguments::{At, Snapshot, SnapshotName};
 use crate::failure::Failure;
 use crate::object::open_database;
 
@@ -17,7 +17,7 @@ pub(crate) fn snapshot(arguments: &Snapshot) -> Result<(), Failure> {
             db.close()?;
             eprintln!("made '{name}': everything up to version {version}");
         }
-        Snapshot::List(Dir { dir }) => {
+        Snapshot::List { dir } => {
             let db = open_database(dir)?;
             db.snapshots().iter().for_each(print);
             db.close()?;
