@@ -212,7 +212,8 @@ pub(crate) const NAMED: Profile = Profile {
 };
 
 /// The same with so little memory that it takes several passes over the log, and several ranges of keys for each of them.
-pub(crate) const PASSES: Profile = Profile { settle_memory: 4 << 10, ..SETTLING };
+pub(crate) const PASSES: Profile =
+    Profile { settle_memory: 8 << 10, filler_max: 2_000, long_one_in: 2, ballast_one_in: 3, ..SETTLING };
 
 /// A log so long that several threads recover it, which takes more than 16 MiB. What stays keeps its beginning from being
 /// compacted.
