@@ -21,14 +21,14 @@
 //! would have to be locked together while the root is switched, for a reader who found nothing is validated by these.
 
 use super::engine::Engine;
-use super::settled::write_tree_key;
+use super::settled::tree_bounds;
 use crate::error::Result;
 use crate::objects::CATALOG_OBJECT;
 use crate::storage::tree::{Merged, Rows};
 use crate::sync::atomic::Ordering;
 
 impl Engine {
-    /// Steps 2 and 3: the rows of the object with this number, whose [tree keys](write_tree_key) they have. The caller has loads [paused](super::settled::Settled::pause_loads).
+    /// Steps 2 and 3: the rows of the object with this number, whose [tree keys](super::settled::write_tree_key) they have. The caller has loads [paused](super::settled::Settled::pause_loads).
     ///
     /// # Errors
     /// What the rows' source says, and as of [`Tree::merge`](crate::storage::tree::Tree::merge); then there is nothing of them. An error of the superblock leaves them to
@@ -46,10 +46,10 @@ impl Engine {
     /// # Errors
     /// `Io` and `Corrupted`, naming file and offset, if the catalog cannot be read as of then.
     pub(crate) fn hide_from_older_snapshots(&self) -> Result<()> {
-        let mut versions: Vec<u64> = self.named_snapshots().into_iter().map(|named| named.version).collect();
         if self.settled.tree.is_empty() {
             return Ok(());
         }
+        let mut versions: Vec<u64> = self.named_snapshots().into_iter().map(|named| named.version).collect();
         versions.sort_unstable();
         for object in self.objects.iter().filter(|object| object.keys.ordered().is_some()) {
             let (hash, mut value) = (self.hash(CATALOG_OBJECT, object.name.as_bytes()), Vec::new());
@@ -79,9 +79,7 @@ impl Engine {
         if loaded == 0 || self.objects.get(loaded).is_some() {
             return Ok(());
         }
-        let (mut from, mut to) = (Vec::new(), Vec::new());
-        write_tree_key(loaded, &[], &mut from);
-        write_tree_key(loaded + 1, &[], &mut to);
+        let (from, to) = tree_bounds(loaded);
         if tree.count_estimate(&from, Some(&to))? > 0 {
             tree.remove_all(&from, &to)?;
         }

@@ -131,6 +131,14 @@ pub(crate) fn write_tree_key(object: u32, key: &[u8], out: &mut Vec<u8>) {
 /// So many bytes of a key in the tree are the object's number.
 pub(crate) const OBJECT_BYTES: usize = 4;
 
+/// Where the rows of an object begin in the tree, and where they have ended.
+pub(super) fn tree_bounds(object: u32) -> (Vec<u8>, Vec<u8>) {
+    let (mut from, mut to) = (Vec::new(), Vec::new());
+    write_tree_key(object, &[], &mut from);
+    write_tree_key(object + 1, &[], &mut to);
+    (from, to)
+}
+
 /// Runs with the key in the tree of an object's key, in memory that the thread keeps.
 #[inline]
 fn with_tree_key<T>(object: u32, key: &[u8], run: impl FnOnce(&[u8]) -> T) -> T {
@@ -242,9 +250,7 @@ impl Engine {
 
     /// How many rows of an object are in the tree.
     fn count_settled(&self, root: &Root, object: u32) -> Result<u64> {
-        let (mut from, mut to) = (Vec::new(), Vec::new());
-        write_tree_key(object, &[], &mut from);
-        write_tree_key(object + 1, &[], &mut to);
+        let (from, to) = tree_bounds(object);
         self.settled.tree.count_at(root, &from, Some(&to))
     }
 
