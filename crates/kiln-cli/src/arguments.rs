@@ -96,6 +96,15 @@ Examples:
 
 A backup is a database: check it with kiln check, serve it where it is, or copy it to where it is wanted with kiln restore.")]
     Backup(Backup),
+    /// Make the database's files as short as they can be: settle, drop what is dead, write the rest anew
+    #[command(after_help = "\
+Examples:
+  kiln compact
+  redis-cli -p 6380 KILN COMPACT       of a database that is being served
+
+There is seldom a need for it: free space is used again, and too much of it is given back by itself. It is for when most
+of the data was deleted. What snapshots need stays.")]
+    Compact(Dir),
     /// Snapshots that have names: the database as it was when one was made, until it is dropped
     #[command(
         subcommand,

@@ -37,6 +37,7 @@ pub fn run() -> ExitCode {
         Command::Import(arguments) => transfer::import(&arguments),
         Command::Export(arguments) => transfer::export(&arguments),
         Command::Backup(arguments) => transfer::backup(&arguments),
+        Command::Compact(arguments) => transfer::compact(&arguments),
         Command::Restore(arguments) => transfer::restore(&arguments),
         Command::Snapshot(arguments) => snapshot::snapshot(&arguments),
     };

@@ -1,4 +1,4 @@
-//! `import` and `export`: objects as JSON lines; `backup` and `restore`: a whole database.
+//! `import` and `export`: objects as JSON lines; `backup`, `restore` and `compact`: a whole database.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, IsTerminal as _, Read, Write};
@@ -8,7 +8,7 @@ use bytesize::ByteSize;
 use indicatif::{ProgressBar, ProgressStyle};
 use kiln::{BackupProgress, Kiln, Object as _};
 
-use crate::arguments::{Backup, Export, Import, Restore};
+use crate::arguments::{Backup, Dir, Export, Import, Restore};
 use crate::entry::{Entry, Text};
 use crate::failure::Failure;
 use crate::object::{AnyObject, open_database, open_object, open_or_create_object};
@@ -219,6 +219,22 @@ pub(crate) fn restore(arguments: &Restore) -> Result<(), Failure> {
     }?;
     let (size, to) = (ByteSize(restored.bytes), to.display());
     eprintln!("restored {size} into {to}: everything up to version {}", restored.horizon);
+    Ok(())
+}
+
+/// `kiln compact`
+pub(crate) fn compact(arguments: &Dir) -> Result<(), Failure> {
+    let db = open_database(&arguments.dir)?;
+    let bar = progress(Some(0), Unit::Bytes);
+    let compacted = db.compact(|progress| {
+        bar.set_length(progress.total_bytes);
+        bar.set_position(progress.done_bytes);
+    });
+    bar.finish_and_clear();
+    let compacted = compacted?;
+    db.close()?;
+    let (after, before) = (ByteSize(compacted.bytes_after), ByteSize(compacted.bytes_before));
+    eprintln!("compacted to {after}, from {before}");
     Ok(())
 }
 

@@ -36,8 +36,8 @@ mod storage;
 mod sync;
 
 pub use database::{
-    Backup, BackupProgress, BulkLoad, BulkLoadProgress, CheckReport, Kiln, ObjectInfo, Snapshot,
-    SnapshotInfo, Statistics, check, check_on, dump_log,
+    Backup, BackupProgress, BulkLoad, BulkLoadProgress, CheckReport, CompactProgress, Compacted, Kiln,
+    ObjectInfo, Snapshot, SnapshotInfo, Statistics, check, check_on, dump_log,
 };
 pub use error::{Error, ErrorKind, Result};
 pub use kernel::clock::Version;

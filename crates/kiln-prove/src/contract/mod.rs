@@ -4,7 +4,7 @@
 //! the clauses. Crashes, failing operations and damage have their tests where they are made; here is the rest:
 //!
 //! - [`hooked`], [`gate`]: a disk with which tests meddle, and one that is stuck until a test lets it go on.
-//! - [`no_space`], [`space`], [`compaction`]: a full disk, the space that is given back, and the bound on the log.
+//! - [`no_space`], [`space`], [`compaction`], [`compact`]: a full disk, the space that is given back, by itself and on request, and the bound on the log.
 //! - [`checkpoints`]: opening from one, and what is wrong with one.
 //! - [`backup`], [`restore`]: copies, as files and as streams, and what becomes of them.
 //! - [`durability`], [`window`]: receipts, early visibility, the vulnerability window.
@@ -23,6 +23,7 @@ mod batches;
 mod bulk_load;
 mod checkpoints;
 mod cold;
+mod compact;
 mod compaction;
 mod durability;
 mod gate;

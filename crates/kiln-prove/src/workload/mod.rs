@@ -67,6 +67,9 @@ pub(crate) struct Profile {
 /// The engine's default.
 const USUAL_AMPLIFICATION: f64 = 2.0;
 
+/// One settling in so many is a compaction of everything.
+const COMPACT_ONE_IN: usize = 6;
+
 /// The engine's default where there is little memory.
 const USUAL_SETTLE_MEMORY: u64 = 16 << 20;
 
@@ -441,7 +444,11 @@ impl<'a> Shift<'a> {
         if self.random.one_in(2) {
             self.persist()?;
         }
-        match self.db.settle() {
+        let settled = match self.random.one_in(COMPACT_ONE_IN) {
+            true => self.db.compact(|_| {}).map(drop),
+            false => self.db.settle().map(drop),
+        };
+        match settled {
             Err(error) if !matches!(error.kind(), kiln::ErrorKind::Io | kiln::ErrorKind::NoSpace) => {
                 Err(error)
             }

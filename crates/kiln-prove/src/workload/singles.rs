@@ -169,24 +169,26 @@ impl Shift<'_> {
             exists
         });
         let commit = commit.map(|commit| told(commit).0);
+        for (version, writes) in done {
+            self.history.commit(version, writes, None);
+        }
         if let Some((_, first_version, writes)) = pending {
             match &commit {
-                Ok(version) => done.push((*version, writes)),
+                Ok(version) => self.history.commit(*version, writes, None),
                 Err(_) => {
-                    let mut are_there = true;
+                    // What it would have left as it was says nothing.
+                    let mut are_there =
+                        writes.iter().any(|(key, value)| self.history.latest.get(key) != value.as_ref());
                     for ((_, key), value) in &writes {
                         are_there &= self.after_failure(place, key, db.get(object, key))?.as_deref()
                             == value.as_deref();
                     }
                     // It may be the next one that has failed.
                     if are_there {
-                        done.push((self.version_after_failure(first_version), writes));
+                        self.history.commit(self.version_after_failure(first_version), writes, None);
                     }
                 }
             }
-        }
-        for (version, writes) in done {
-            self.history.commit(version, writes, None);
         }
         commit.map(drop)
     }

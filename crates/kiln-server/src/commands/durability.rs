@@ -17,6 +17,8 @@ const HELP: &[&str] = &[
     "BACKUP <name>",
     "    Copy the database, while others go on, into a new directory of that name where the server keeps backups.",
     "    Return the version up to which the copy has everything.",
+    "COMPACT",
+    "    Make the database's files as short as they can be, while others go on. Return their bytes before and after.",
     "DURABILITY [fast|safe]",
     "    Return or set when this connection's writes are answered: 'safe' when durable, 'fast' when committed.",
     "HORIZON",
@@ -125,6 +127,15 @@ pub(crate) fn kiln(context: &mut Context<'_>, args: Arguments<'_>) -> Result<Opt
         b"BACKUP" => {
             arity(3, "kiln|backup")?;
             backup(context, args.at(2))?;
+        }
+        b"COMPACT" => {
+            arity(2, "kiln|compact")?;
+            let shared = context.shared;
+            let compacted = shared.with_engine(true, || shared.db.compact(|_| {}))?;
+            context.reply.array(2);
+            for bytes in [compacted.bytes_before, compacted.bytes_after] {
+                context.reply.integer(i64::try_from(bytes).unwrap_or(i64::MAX));
+            }
         }
         b"DURABILITY" => durability(context, args)?,
         b"HORIZON" => {

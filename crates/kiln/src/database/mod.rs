@@ -7,6 +7,7 @@ mod check;
 mod check_checkpoint;
 #[cfg(test)]
 mod check_tests;
+mod compact;
 #[cfg(test)]
 mod forged_tests;
 mod named_snapshots;
@@ -24,6 +25,7 @@ use std::time::Duration;
 pub use backup::{Backup, BackupProgress};
 pub use bulk_load::{BulkLoad, BulkLoadProgress};
 pub use check::{CheckReport, check, check_on, dump_log};
+pub use compact::{CompactProgress, Compacted};
 pub use named_snapshots::SnapshotInfo;
 pub use snapshot::Snapshot;
 pub use statistics::Statistics;

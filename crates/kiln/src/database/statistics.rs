@@ -103,6 +103,13 @@ pub struct Statistics {
     pub failure: Option<String>,
 }
 
+/// Bytes of the files of the log, of the tree and of the newest checkpoint.
+pub(super) fn file_bytes(engine: &Engine) -> u64 {
+    engine.segments.disk_bytes()
+        + engine.settled.tree.statistics().file_bytes
+        + engine.checkpoints.counts().bytes
+}
+
 pub(super) fn collect(engine: &Engine) -> Statistics {
     let counts = engine.hardening.counts();
     let compaction = engine.compaction.counts();

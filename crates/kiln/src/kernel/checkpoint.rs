@@ -147,7 +147,7 @@ impl Engine {
     }
 
     /// True if the options have not forbidden it.
-    pub(super) fn takes_checkpoints(&self) -> bool {
+    pub(crate) fn takes_checkpoints(&self) -> bool {
         self.checkpoints.log_bytes != 0
     }
 

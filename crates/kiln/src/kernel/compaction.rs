@@ -16,7 +16,8 @@
 //! (an estimate of `liveness`, which counts records with what they lose at a segment's end). Beyond it, the oldest segments are
 //! compacted whatever part of them is live. Segments of which at most a quarter is live are compacted in any case. Nothing
 //! is done that cannot help: a log that is all live is never beyond the bound, what lies in memory may still die there for
-//! nothing, short logs are left alone, and while a snapshot holds the oldest segment nothing behind it is copied.
+//! nothing, short logs are left alone, and while a snapshot holds the oldest segment nothing behind it is copied. What somebody has
+//! [asked for](Engine::compact_log) is done whatever it is worth, and in memory, too.
 //!
 //! **How fast.** A round looks at a quarter of what is too much, at least [`ROUND_BYTES_MIN`] and at most [`ROUND_BYTES_MAX`], so
 //! that the keeper gets back to its other duties. At the most it takes no nap in between; and when that is not enough either,
@@ -49,6 +50,8 @@ const BATCH: usize = 32;
 /// What is known of a database's compaction.
 pub(crate) struct Compaction {
     space_amplification: f64,
+    /// Everything before it is to be compacted: somebody asked for it.
+    asked: AtomicU64,
     is_in_haste: AtomicBool,
     is_pressing: AtomicBool,
     segments: AtomicU64,
@@ -92,6 +95,7 @@ impl Compaction {
     pub(crate) fn new(space_amplification: f64) -> Compaction {
         Compaction {
             space_amplification,
+            asked: AtomicU64::new(0),
             is_in_haste: AtomicBool::new(false),
             is_pressing: AtomicBool::new(false),
             segments: AtomicU64::new(0),
@@ -129,6 +133,11 @@ impl Compaction {
         self.is_pressing.store(false, Ordering::Relaxed);
     }
 
+    /// Up to here compaction is wanted whatever it is worth.
+    pub(super) fn asked(&self) -> Address {
+        self.asked.load(Ordering::SeqCst)
+    }
+
     /// How long the log may be.
     fn log_bytes_max(&self, live_bytes: u64, segment_bytes: u64) -> u64 {
         ((live_bytes as f64 * self.space_amplification) as u64).max(SEGMENTS_MIN * segment_bytes)
@@ -136,6 +145,37 @@ impl Compaction {
 }
 
 impl Engine {
+    /// Writes everything anew that is live and durable in the log, and drops what was there, as far as no snapshot needs it. `progress` is told where the log
+    /// begins, time and again.
+    ///
+    /// # Errors
+    /// `Io` or `NoSpace` if the disk fails or is full, `Corrupted` if the log is damaged; `Lost` or `Aborted` if the database has failed
+    /// or is closed. What was live stays so.
+    pub(crate) fn compact_log(&self, mut progress: impl FnMut(Address)) -> Result<()> {
+        self.harden_all()?;
+        let end = self.log.hardened() - self.log.hardened() % self.log.segment_bytes();
+        self.compaction.asked.fetch_max(end, Ordering::SeqCst);
+        // The first time there may be something that the next hardening makes room for.
+        let mut is_held = false;
+        while self.log.begin() < end {
+            self.check_writable()?;
+            progress(self.log.begin());
+            match self.compact_round()? {
+                Rest::AtOnce => is_held = false,
+                Rest::AfterHardening | Rest::Obstructed => {
+                    is_held = false;
+                    self.harden_all()?;
+                }
+                Rest::Held | Rest::Nothing if is_held => break,
+                Rest::Held | Rest::Nothing => {
+                    is_held = true;
+                    self.harden_all()?;
+                }
+            }
+        }
+        self.segments.remove_spares()
+    }
+
     /// Compacts as much as one round may.
     pub(super) fn compact(&self, progress: &mut Progress) -> Result<Rest> {
         let rest = self.check_writable().and_then(|()| self.compact_oldest(progress));
@@ -177,7 +217,7 @@ impl Engine {
 
     fn compact_cold(&self, progress: &mut Progress) -> Result<Rest> {
         let segment_bytes = self.log.segment_bytes();
-        let live_bytes = self.liveness.lock().live_bytes();
+        let (live_bytes, asked) = (self.liveness.lock().live_bytes(), self.compaction.asked());
         let allowed = self.compaction.log_bytes_max(live_bytes, segment_bytes);
         let excess = |position: Address| (self.log.hardened() - position).saturating_sub(allowed);
         let round_bytes =
@@ -192,7 +232,8 @@ impl Engine {
             let end = (position + 1).next_multiple_of(segment_bytes);
             let segment = self.liveness.lock().of_segment(position);
             let few = segment.is_mostly_dead(FEW_PART);
-            if end > self.log.head() || excess(position) == 0 && !few {
+            let is_worth_it = end <= self.log.head() && (excess(position) > 0 || few);
+            if !is_worth_it && end > asked {
                 break;
             }
             self.compaction.is_pressing.store(is_too_much, Ordering::Relaxed);

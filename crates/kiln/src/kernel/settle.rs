@@ -140,6 +140,35 @@ impl Engine {
         self.settle_to(self.log.hardened())
     }
 
+    /// Writes the tree anew, so that its file is as short as it can be, in parts between which others may settle. `progress` is told after each
+    /// how much of it is done.
+    ///
+    /// # Errors
+    /// `Io` or `NoSpace` if the disk fails or is full, `Corrupted` if the tree is damaged; `Lost` or `Aborted` if the database has failed or is
+    /// closed. No row is changed.
+    pub(crate) fn compact_tree(&self, mut progress: impl FnMut(f64)) -> Result<()> {
+        let tree = &self.settled.tree;
+        self.rewrite_tree(&mut progress)?;
+        // A small tree has found no room before its end: now there is some.
+        if tree.has_room_to_cut() { self.rewrite_tree(|_| ()) } else { Ok(()) }
+    }
+
+    fn rewrite_tree(&self, mut progress: impl FnMut(f64)) -> Result<()> {
+        let tree = &self.settled.tree;
+        let mut from = Vec::new();
+        loop {
+            let _no_load = self.settled.loading.lock();
+            let _settling = self.settled.settling.lock();
+            self.check_writable()?;
+            match tree.rewrite(&from)? {
+                Some(next) => from = next,
+                None => return Ok(()),
+            }
+            let root = tree.root();
+            progress(tree.count_at(&root, &[], Some(&from))? as f64 / root.entries() as f64);
+        }
+    }
+
     /// Settles up to a place where the durable log could end.
     fn settle_to(&self, end: Address) -> Result<Settling> {
         let _settling = self.settled.settling.lock();

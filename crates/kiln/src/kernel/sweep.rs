@@ -198,6 +198,13 @@ impl Engine {
         matches!(rest, Rest::AtOnce | Rest::AfterHardening)
     }
 
+    /// Forgets, drops and compacts as [`Self::sweep`] does, whether it is due or not; what is left.
+    pub(super) fn compact_round(&self) -> Result<Rest> {
+        let mut mark = self.graves.sweeping.lock();
+        self.forget_deleted();
+        self.truncate(&mut mark.compaction)
+    }
+
     fn forget_deleted(&self) {
         if self.graves.held.load(Ordering::SeqCst) {
             return;
@@ -312,8 +319,11 @@ impl Engine {
     /// Drops the oldest segments while nothing in them is needed. False if that has to wait until nobody hardens.
     fn drop_dead(&self) -> Result<bool> {
         let (begin, oldest) = (self.log.begin(), self.oldest_needed());
-        // What is still in memory may yet die there, which costs nothing; but a full disk cannot wait for that.
-        let cold = if self.segments.disk_is_full() { self.log.hardened() } else { self.log.head() };
+        // What is still in memory may yet die there, which costs nothing; but a full disk cannot wait for that, nor does who has asked.
+        let cold = match self.segments.disk_is_full() {
+            true => self.log.hardened(),
+            false => self.log.head().max(self.compaction.asked()),
+        };
         let (mut end, mut end_checksum) = (begin, 0);
         while end + self.log.segment_bytes() <= cold {
             let segment = self.liveness.lock().of_segment(end);

@@ -390,6 +390,19 @@ impl Segments {
         Ok(())
     }
 
+    /// Removes the spares.
+    pub(crate) fn remove_spares(&self) -> Result<()> {
+        let _one_at_a_time = self.preparing.lock();
+        let remove = || -> io::Result<()> {
+            for spare in self.device.list()?.iter().filter(|name| is_spare(name)) {
+                self.device.remove(spare)?;
+                self.spares.fetch_sub(1, Ordering::Relaxed);
+            }
+            self.sync_names()
+        };
+        remove().map_err(|error| Error::io("removing spare segments of the log", error))
+    }
+
     /// Drops the segments before `begin`; a few of them stay as spares.
     pub(crate) fn drop_before(&self, begin: Address) -> Result<()> {
         let _one_at_a_time = self.preparing.lock();

@@ -17,7 +17,7 @@
 //! | `pages`, `cache`, `shared` | reading nodes; those in memory; memory that is read without counting |
 //! | `cursor` | walks, both ways |
 //! | `check`, `copy` | look at everything; copy it |
-//! | `merge`, `changes`, `load`, `pending`, `output` | makes the nodes of the next root, and writes them |
+//! | `merge`, `changes`, `load`, `rewrite`, `pending`, `output` | makes the nodes of the next root, and writes them |
 //! | `writer`, `root`, `space`, `map` | makes it durable, and the newest; which blocks are free |
 //!
 //! Every reference holds the checksum of what it refers to, so a node that is stale, or elsewhere, is noticed; a node's structure is checked
@@ -39,6 +39,7 @@ mod packed;
 mod pages;
 mod pending;
 mod reference;
+mod rewrite;
 mod root;
 mod shared;
 mod space;
@@ -49,7 +50,7 @@ mod writer;
 use std::sync::Arc;
 
 use cache::Cache;
-use changes::Given;
+use changes::{Changes as _, Given};
 use node::{Node, ValueIn};
 use pages::Pages;
 use root::Slots;
@@ -135,6 +136,10 @@ pub(crate) struct Tree {
     replaced_bytes_min: u64,
 }
 
+/// A merge replaces such a part of the tree at the most, or what it is told is not worth dividing: that is how much room it takes beside the tree.
+const REPLACED_PART: u64 = 16;
+/// The same of what is written anew for the sake of the file's length, since that much of it is left free in the end.
+const REWRITTEN_PART: u64 = 64;
 /// What a merge may replace if nobody has said.
 const REPLACED_BYTES_MIN: u64 = 4 << 20;
 
@@ -356,18 +361,43 @@ impl Tree {
         let mut writer = self.writer.lock();
         let mut all = Merged::default();
         loop {
-            let bytes_min = self.replaced_bytes_min;
-            let merged = writer.merge(&self.pages, &self.newest, changes, marks, bytes_min);
-            self.entries.store(self.root().entries(), Ordering::Relaxed);
-            self.note_sizes(&writer);
-            let merged = merged?;
-            self.merges.fetch_add(1, Ordering::Relaxed);
-            self.written_bytes.fetch_add(merged.bytes, Ordering::Relaxed);
-            all.add(merged);
+            all.add(self.merge_range(&mut writer, changes, marks, REPLACED_PART)?);
             if changes.peek()?.is_none() {
                 return Ok(all);
             }
         }
+    }
+
+    /// Merges as many changes as replace such a part of the tree.
+    fn merge_range(
+        &self,
+        writer: &mut Writer,
+        changes: &mut dyn changes::Changes,
+        marks: Marks,
+        part: u64,
+    ) -> Result<Merged> {
+        let merged = writer.merge(&self.pages, &self.newest, changes, marks, (part, self.replaced_bytes_min));
+        self.entries.store(self.root().entries(), Ordering::Relaxed);
+        self.note_sizes(writer);
+        let merged = merged?;
+        self.merges.fetch_add(1, Ordering::Relaxed);
+        self.written_bytes.fetch_add(merged.bytes, Ordering::Relaxed);
+        Ok(merged)
+    }
+
+    /// Writes rows anew as they are, from the key `from` on, so that their leaves are full and as near to the file's beginning as can be; and
+    /// cuts off the file's end. Some of them: returns the key to go on with, or `None` at the end.
+    ///
+    /// # Errors
+    /// As of [`Tree::merge`].
+    pub(crate) fn rewrite(self: &Arc<Self>, from: &[u8]) -> Result<Option<Vec<u8>>> {
+        let mut writer = self.writer.lock();
+        let mut rows = rewrite::Rewritten::new(self, from);
+        let mut changes = load::Streamed::new(&mut rows)?;
+        if changes.peek()?.is_some() {
+            self.merge_range(&mut writer, &mut changes, Marks::default(), REWRITTEN_PART)?;
+        }
+        Ok(changes.peek()?.map(|next| next.key.to_vec()))
     }
 
     /// How many keys there are from `from` on, and before `to` if that is given. Reads two paths at most.
@@ -429,6 +459,13 @@ impl Tree {
     /// Bytes that the newest root needs, or one that is held.
     pub(crate) fn used_bytes(&self) -> u64 {
         self.used_bytes.load(Ordering::Relaxed)
+    }
+
+    /// True if the file is much longer than what is used of it.
+    pub(crate) fn has_room_to_cut(&self) -> bool {
+        let used_bytes = self.used_bytes();
+        let step_bytes = output::step_bytes(used_bytes);
+        self.file_bytes.load(Ordering::Relaxed) > used_bytes + used_bytes / 8 + 2 * step_bytes
     }
 
     /// How often a node had to be read.

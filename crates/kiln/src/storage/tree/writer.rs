@@ -15,9 +15,6 @@ use crate::device::{BLOCK_BYTES, Device, DeviceFile, OpenMode};
 use crate::error::{Error, ErrorKind, Result};
 use crate::planted::{Bug, planted};
 
-/// A merge replaces so much of the tree at the most, or what it is told is not worth dividing: that is how much room it takes beside the tree.
-const REPLACED_PART: u64 = 16;
-
 /// What only merges use.
 pub(super) struct Writer {
     space: Space,
@@ -85,7 +82,7 @@ impl Writer {
         newest: &Shared<Root>,
         changes: &mut dyn Changes,
         marks: Marks,
-        replaced_bytes_min: u64,
+        (replaced_part, replaced_bytes_min): (u64, u64),
     ) -> Result<Merged> {
         if self.failed {
             let what = format!("writing {} failed before; open the database again", pages.name);
@@ -98,7 +95,7 @@ impl Writer {
         self.remember(&old);
         self.reclaim(pages, old.generation);
         let replaced_blocks_max =
-            (self.space.used_count() / REPLACED_PART).max(replaced_bytes_min / BLOCK_BYTES as u64).max(1);
+            (self.space.used_count() / replaced_part).max(replaced_bytes_min / BLOCK_BYTES as u64).max(1);
         match self.make(pages, &old, changes, marks, replaced_blocks_max) {
             Ok(made) => {
                 self.map = made.map;

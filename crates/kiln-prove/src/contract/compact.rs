@@ -1,0 +1,167 @@
+//! Compaction on request: what is dead leaves the disk at once, and what is live stays, for everybody who may see it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use kiln::device::SimulatedDevice;
+use kiln::{ErrorKind, Kiln};
+
+use crate::crash::reopen;
+use crate::support::{Random, manual};
+use crate::testing::{PATIENCE, background, seed, watched};
+
+const KEYS: u32 = 1_500;
+/// One key in so many stays.
+const KEPT_ONE_IN: u32 = 20;
+
+/// One value in thirty has blocks of its own.
+fn value(key: u32) -> Vec<u8> {
+    Random::new(u64::from(key)).bytes(if key.is_multiple_of(30) { 9_000 } else { 500 })
+}
+
+/// Fills a map and a table, of which some has settled; the files are several times as long as their live part.
+fn fill(db: &Kiln) {
+    let (table, map) = (db.table("table").unwrap(), db.map("map").unwrap());
+    for key in 0..KEYS {
+        let bytes = key.to_be_bytes();
+        db.transact(|tx| tx.put(&table, bytes, value(key)).and_then(|()| tx.put(&map, bytes, value(key))))
+            .unwrap()
+            .forget();
+    }
+    db.persist().unwrap();
+    assert!(db.settle().unwrap() > 0);
+}
+
+/// Deletes most of it.
+fn thin_out(db: &Kiln) {
+    let (table, map) = (db.table("table").unwrap(), db.map("map").unwrap());
+    for key in (0..KEYS).filter(|key| !key.is_multiple_of(KEPT_ONE_IN)) {
+        let bytes = key.to_be_bytes();
+        db.transact(|tx| tx.delete(&table, bytes).and_then(|_| tx.delete(&map, bytes))).unwrap().forget();
+    }
+    db.persist().unwrap();
+}
+
+fn check_thinned_out(db: &Kiln) {
+    let (table, map) = (db.table("table").unwrap(), db.map("map").unwrap());
+    for key in 0..KEYS {
+        let expected = key.is_multiple_of(KEPT_ONE_IN).then(|| value(key));
+        assert!(db.get(&table, key.to_be_bytes()).unwrap() == expected, "row {key}");
+        assert!(db.get(&map, key.to_be_bytes()).unwrap() == expected, "key {key}");
+    }
+    let rows = db.transact(|tx| tx.range::<&[u8]>(&table, ..).collect::<kiln::Result<Vec<_>>>());
+    let kept = (0..KEYS).step_by(KEPT_ONE_IN as usize);
+    let expected: Vec<_> = kept.map(|key| (key.to_be_bytes().to_vec(), value(key))).collect();
+    assert!(rows.unwrap().forget() == expected);
+    let report = db.check().unwrap();
+    assert!(report.problems.is_empty(), "{report}");
+}
+
+#[test]
+fn c1_compacting_keeps_what_is_live_and_gives_the_rest_of_the_disk_back() {
+    watched("c1_compacting_keeps_what_is_live", PATIENCE, |_| {
+        let disk = SimulatedDevice::new(seed());
+        let db = manual().open_on(Arc::new(disk.clone())).unwrap();
+        fill(&db);
+        thin_out(&db);
+        let mut last = 0;
+        let compacted = db
+            .compact(|progress| {
+                assert!(progress.done_bytes >= last && progress.done_bytes <= progress.total_bytes);
+                last = progress.done_bytes;
+            })
+            .unwrap();
+        assert!(last > 0);
+        let live: usize = (0..KEYS).step_by(KEPT_ONE_IN as usize).map(|key| 2 * value(key).len()).sum();
+        // Segments, blocks, the checkpoint and both ends of the log.
+        let most = live as u64 * 3 / 2 + (512 << 10);
+        assert!(compacted.bytes_after < most, "{compacted:?}, {live} bytes are live");
+        assert!(compacted.bytes_before > 2 * compacted.bytes_after, "{compacted:?}");
+        let used = disk.used_bytes();
+        assert!(used <= compacted.bytes_after + (64 << 10), "{used} bytes of disk, {compacted:?}");
+        check_thinned_out(&db);
+        let again = db.compact(|_| {}).unwrap();
+        assert!(again.bytes_after <= again.bytes_before + (128 << 10), "{again:?}");
+        drop(db);
+        check_thinned_out(&reopen(&disk).unwrap());
+    });
+}
+
+#[test]
+fn c1_a_snapshot_reads_on_what_compacting_would_drop_and_is_compacted_when_it_ends() {
+    watched("c1_a_snapshot_reads_on_what_compacting", PATIENCE, |_| {
+        let db = manual().open_on(Arc::new(SimulatedDevice::new(seed()))).unwrap();
+        fill(&db);
+        let snapshot = db.snapshot().unwrap();
+        let named = db.create_snapshot("before").unwrap();
+        thin_out(&db);
+        let held = db.compact(|_| {}).unwrap();
+        let before = db.open_snapshot("before").unwrap();
+        assert_eq!(before.version(), named.version);
+        let (table, map) = (db.table("table").unwrap(), db.map("map").unwrap());
+        for key in 0..KEYS {
+            for snapshot in [&snapshot, &before] {
+                assert!(snapshot.get(&table, key.to_be_bytes()).unwrap() == Some(value(key)), "row {key}");
+                assert!(snapshot.get(&map, key.to_be_bytes()).unwrap() == Some(value(key)), "key {key}");
+            }
+        }
+        check_thinned_out(&db);
+        drop((snapshot, before));
+        db.drop_snapshot("before").unwrap();
+        let free = db.compact(|_| {}).unwrap();
+        assert!(2 * free.bytes_after < held.bytes_after, "{held:?}, then {free:?}");
+        check_thinned_out(&db);
+    });
+}
+
+#[test]
+fn c1_compacting_goes_on_beside_writers_and_readers_and_ends_when_the_database_is_closed() {
+    watched("c1_compacting_goes_on_beside_writers", 3 * PATIENCE, |_| {
+        let disk = SimulatedDevice::new(seed());
+        let db = background().settle_log_bytes(64 << 10).open_on(Arc::new(disk.clone())).unwrap();
+        fill(&db);
+        let (table, map) = (db.table("table").unwrap(), db.map("map").unwrap());
+        let ended = AtomicBool::new(false);
+        let sum = thread::scope(|scope| {
+            let compacting = scope.spawn(|| {
+                loop {
+                    match db.compact(|_| {}) {
+                        Ok(_) => {}
+                        Err(error) => return error,
+                    }
+                }
+            });
+            let reading = scope.spawn(|| {
+                let mut random = Random::new(seed());
+                while !ended.load(Ordering::SeqCst) {
+                    let key = (random.below(KEYS as usize) as u32).to_be_bytes();
+                    let pair = db.transact(|tx| Ok((tx.get(&table, key)?, tx.get(&map, key)?)));
+                    let (row, entry) = pair.unwrap().forget();
+                    assert!(row == entry, "{key:?}");
+                }
+            });
+            let mut random = Random::new(seed() + 1);
+            for round in 0..3_000_u32 {
+                let key = (random.below(KEYS as usize) as u32).to_be_bytes();
+                let put = db.transact(|tx| {
+                    tx.put(&table, key, round.to_be_bytes())?;
+                    tx.put(&map, key, round.to_be_bytes())
+                });
+                put.unwrap().forget();
+            }
+            ended.store(true, Ordering::SeqCst);
+            reading.join().unwrap();
+            let rows = db.transact(|tx| tx.range::<&[u8]>(&table, ..).collect::<kiln::Result<Vec<_>>>());
+            let rows = rows.unwrap().forget();
+            db.close().unwrap();
+            assert_eq!(compacting.join().unwrap().kind(), ErrorKind::Aborted);
+            rows
+        });
+        drop(db);
+        let db = reopen(&disk).unwrap();
+        let table = db.table("table").unwrap();
+        let rows = db.transact(|tx| tx.range::<&[u8]>(&table, ..).collect::<kiln::Result<Vec<_>>>());
+        assert!(rows.unwrap().forget() == sum);
+    });
+}

@@ -1,0 +1,71 @@
+//! Compaction on request: everything that is not needed leaves the disk at once.
+
+use super::{Kiln, statistics};
+use crate::error::Result;
+use crate::kernel::checkpoint::Haste;
+
+/// How far a compaction has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CompactProgress {
+    /// Bytes of log and tree that it has passed.
+    pub done_bytes: u64,
+    /// Bytes that there are to pass.
+    pub total_bytes: u64,
+}
+
+/// A finished compaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Compacted {
+    /// Bytes of the database's files before.
+    pub bytes_before: u64,
+    /// And after.
+    pub bytes_after: u64,
+}
+
+impl Kiln {
+    /// Makes the database's files as short as they can be, while reads and writes go on: settles what can settle, writes anew what is live in
+    /// the log, drops all of it that was there, and writes the tree of settled rows anew, leaves full, into the beginning of its file. There is
+    /// seldom a need for it: space that is free is used again, and what is too much of it given back, as
+    /// [`Options::space_amplification`](crate::Options::space_amplification) says. It is for when most of the data was deleted, or
+    /// [`Options::leaf_compression`](crate::Options::leaf_compression) has changed.
+    ///
+    /// It reads and writes everything that is live, once. Meanwhile the log takes as much more as is live in it, the tree up to a 16th more. What open
+    /// snapshots and named ones need stays, and with it the log behind it. Nothing is committed or lost by it; if it fails, or the
+    /// process ends, what it has done so far holds.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let db = kiln::Kiln::open(directory.path())?;
+    /// let events = db.table("events")?;
+    /// db.transact(|tx| (0..=255_u8).try_for_each(|hour| tx.put(&events, [hour], [0; 1000])))?.safe()?;
+    /// db.transact(|tx| tx.delete_range(&events, [1_u8]..))?.safe()?;
+    /// let compacted = db.compact(|progress| println!("{} of {}", progress.done_bytes, progress.total_bytes))?;
+    /// println!("{} bytes, before {}", compacted.bytes_after, compacted.bytes_before);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `Io` or `NoSpace` if the disk fails or is full, `Corrupted` if log or tree are damaged, `Lost` if the database has lost something,
+    /// `Aborted` if it is closed.
+    pub fn compact(&self, mut progress: impl FnMut(CompactProgress)) -> Result<Compacted> {
+        let engine = self.engine();
+        let bytes_before = statistics::file_bytes(engine);
+        engine.harden_all()?;
+        engine.settle_durable()?;
+        let (begin, tree_bytes) = (engine.log.begin(), engine.settled.tree.used_bytes());
+        let log_bytes = engine.log.hardened() - begin;
+        let total_bytes = log_bytes + tree_bytes;
+        let mut tell = |done_bytes| progress(CompactProgress { done_bytes, total_bytes });
+        engine.compact_log(|begin_now| tell((begin_now - begin).min(log_bytes)))?;
+        engine.compact_tree(|part| tell(log_bytes + (tree_bytes as f64 * part) as u64))?;
+        // The last one may say of half the log where it was.
+        if engine.takes_checkpoints() {
+            engine.take_checkpoint(Haste::Waited)?;
+        }
+        tell(total_bytes);
+        engine.share_memory();
+        Ok(Compacted { bytes_before, bytes_after: statistics::file_bytes(engine) })
+    }
+}
