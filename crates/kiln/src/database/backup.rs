@@ -78,12 +78,15 @@ impl Kiln {
     ///
     /// # Errors
     /// `Input` if there is something in the directory, `Corrupted` if the database is damaged, `Io` or `NoSpace` if either disk fails
-    /// or is full, `Lost` or `Aborted` if the database has failed or is closed. The directory is left empty then.
+    /// or is full, `Lost` or `Aborted` if the database has failed or is closed. Nothing is left behind then, not even the directory if it was not there.
     pub fn backup(
         &self,
         directory: impl AsRef<Path>,
         progress: impl FnMut(BackupProgress),
     ) -> Result<Backup> {
+        if self.engine().closed.load(Ordering::SeqCst) {
+            return Err(Error::closed());
+        }
         let directory = directory.as_ref();
         let device = FileDevice::open(directory, true)
             .map_err(|error| Error::io(format_args!("opening {}", directory.display()), error))?;
@@ -131,12 +134,10 @@ impl Kiln {
 
 /// Has a copy made on a device with nothing on it, on which there is nothing afterwards if that fails.
 pub(super) fn into_empty(device: &Arc<dyn Device>, copy: impl FnOnce() -> Result<Backup>) -> Result<Backup> {
-    let _lock = open::lock(&**device)?;
-    let names = device.list().map_err(|error| Error::io("listing the directory for a copy", error))?;
-    if let Some(name) = names.first() {
-        let place = device.describe(name);
-        return Err(Error::input(format!("{place} is there already; name an empty directory for a copy")));
-    }
+    // Before the lock, too, so that where there is something not even the lock's file is left behind.
+    check_empty(&**device)?;
+    let lock = open::lock(&**device)?;
+    check_empty(&**device)?;
     let copied = copy();
     if copied.is_err() {
         // First of all, because without it there is no database; what cannot be removed either then is worthless.
@@ -144,8 +145,20 @@ pub(super) fn into_empty(device: &Arc<dyn Device>, copy: impl FnOnce() -> Result
         for name in device.list().unwrap_or_default() {
             let _ = device.remove(&name);
         }
+        lock.give_up();
     }
     copied
+}
+
+fn check_empty(device: &dyn Device) -> Result<()> {
+    let names = device.list().map_err(|error| Error::io("listing the directory for a copy", error))?;
+    match names.first() {
+        None => Ok(()),
+        Some(name) => {
+            let place = device.describe(name);
+            Err(Error::input(format!("{place} is there already; name an empty directory for a copy")))
+        }
+    }
 }
 
 /// What a copy is made of: the durable log at some moment.

@@ -33,7 +33,7 @@ impl Kiln {
     ///
     /// # Errors
     /// `NotFound` if there is no database, `Locked` if somebody has it open, `Input` if there is something in the directory that is to be made,
-    /// `Corrupted` if the backup is damaged, naming file and offset, `Io` or `NoSpace` if either disk fails or is full. The directory is left empty then.
+    /// `Corrupted` if the backup is damaged, naming file and offset, `Io` or `NoSpace` if either disk fails or is full. Nothing is left behind then, not even the directory if it was not there.
     pub fn restore(
         from: impl AsRef<Path>,
         to: impl AsRef<Path>,
@@ -62,7 +62,7 @@ impl Kiln {
     ///
     /// # Errors
     /// `Input` if there is something in the directory; `Corrupted` if the stream ends early, or is not what was written, with the offset of the frame; `Version` if a newer
-    /// Kiln has written it; `Io` or `NoSpace` if reading fails, or the disk. The directory is left empty then.
+    /// Kiln has written it; `Io` or `NoSpace` if reading fails, or the disk. Nothing is left behind then, not even the directory if it was not there.
     pub fn restore_stream(
         from: impl Read,
         to: impl AsRef<Path>,

@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, Dir, FallocateFlags, FileType, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, Dir, FallocateFlags, FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::reader_threads::ReaderThreads;
@@ -30,8 +30,10 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 /// A [`Device`] on a directory of the file system.
 #[derive(Debug)]
 pub struct FileDevice {
-    directory: OwnedFd,
+    directory: Arc<OwnedFd>,
     path: PathBuf,
+    /// Whether the directory was made in opening it.
+    is_made: bool,
     /// The system has no io_uring, or does not let this process use it, as in most containers. Once found out, it is not asked again.
     uring_refused: Arc<AtomicBool>,
     /// What reads then; begun with the first queue.
@@ -60,8 +62,13 @@ impl FileDevice {
             sync_parent(&directory, made)
                 .map_err(|e| DeviceError::wrap("sync the parent directory of", &shown, e))?;
         }
-        let uring_refused = Arc::new(AtomicBool::new(cfg!(miri)));
-        Ok(FileDevice { directory, path: path.to_owned(), uring_refused, reader_threads: Mutex::new(None) })
+        Ok(FileDevice {
+            directory: Arc::new(directory),
+            path: path.to_owned(),
+            is_made: made,
+            uring_refused: Arc::new(AtomicBool::new(cfg!(miri))),
+            reader_threads: Mutex::new(None),
+        })
     }
 
     /// The directory's path, as it was given.
@@ -170,20 +177,27 @@ impl Device for FileDevice {
 
     fn lock(&self) -> io::Result<Box<dyn DeviceLock>> {
         let failed = || self.failed("lock", LOCK_NAME);
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let descriptor = retry_on_intr(|| {
-            rustix::fs::openat(&self.directory, LOCK_NAME, flags, Mode::from_raw_mode(0o644))
-        })
-        .map_err(failed())?;
-        match retry_on_intr(|| rustix::fs::flock(&descriptor, FlockOperation::NonBlockingLockExclusive)) {
-            Ok(()) => {}
-            Err(Errno::WOULDBLOCK) => return Err(already_open(&self.path, holder(&descriptor))),
-            Err(errno) => return Err(failed()(errno)),
+        loop {
+            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+            let descriptor = retry_on_intr(|| {
+                rustix::fs::openat(&self.directory, LOCK_NAME, flags, Mode::from_raw_mode(0o644))
+            })
+            .map_err(failed())?;
+            match retry_on_intr(|| rustix::fs::flock(&descriptor, FlockOperation::NonBlockingLockExclusive)) {
+                Ok(()) => {}
+                Err(Errno::WOULDBLOCK) => return Err(already_open(&self.path, holder(&descriptor))),
+                Err(errno) => return Err(failed()(errno)),
+            }
+            // From here on whatever leaves drops the guard and with it the lock.
+            let made_directory = self.is_made.then(|| self.path.clone());
+            let lock = FileLock { descriptor, directory: self.directory.clone(), made_directory };
+            // Who had it may have given it up in between: this file is nobody's then, and another has its name, or none.
+            if lock.is_in_place().map_err(failed())? {
+                // It is only for people, and on a full disk it cannot be written.
+                let _ = lock.write_holder();
+                return Ok(Box::new(lock));
+            }
         }
-        // From here on an early return drops the guard and with it the lock.
-        let lock = FileLock { descriptor };
-        lock.write_holder().map_err(failed())?;
-        Ok(Box::new(lock))
     }
 
     fn random(&self) -> io::Result<[u8; 32]> {
@@ -240,11 +254,38 @@ fn use_direct_io(descriptor: &OwnedFd) -> Result<bool, Errno> {
 #[derive(Debug)]
 struct FileLock {
     descriptor: OwnedFd,
+    directory: Arc<OwnedFd>,
+    /// The directory, if it was made for this device.
+    made_directory: Option<PathBuf>,
 }
 
-impl DeviceLock for FileLock {}
+impl DeviceLock for FileLock {
+    fn give_up(self: Box<Self>) {
+        // While it is locked: the file of this name is this one.
+        let _ = rustix::fs::unlinkat(&self.directory, LOCK_NAME, AtFlags::empty());
+        let Some(path) = &self.made_directory else { return };
+        if rustix::fs::stat(path).is_ok_and(|named| is_same(&self.directory, &named)) {
+            // Unless somebody has put something there.
+            let _ = rustix::fs::rmdir(path);
+        }
+    }
+}
+
+/// Whether a status is that of the file that is open.
+fn is_same(open: &OwnedFd, status: &Stat) -> bool {
+    rustix::fs::fstat(open).is_ok_and(|own| (own.st_dev, own.st_ino) == (status.st_dev, status.st_ino))
+}
 
 impl FileLock {
+    /// Whether the file that is locked is the one that others will find.
+    fn is_in_place(&self) -> Result<bool, Errno> {
+        match rustix::fs::statat(&self.directory, LOCK_NAME, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(named) => Ok(is_same(&self.descriptor, &named)),
+            Err(Errno::NOENT) => Ok(false),
+            Err(errno) => Err(errno),
+        }
+    }
+
     /// Writes this process's number into the lock file, for the message that others will get.
     fn write_holder(&self) -> Result<(), Errno> {
         let text = format!("{}\n", std::process::id());

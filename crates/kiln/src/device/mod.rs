@@ -218,7 +218,11 @@ pub trait DeviceFile: Send + Sync + Debug {
 }
 
 /// Exclusive ownership of a device, from [`Device::lock`]; dropping it gives the device back.
-pub trait DeviceLock: Send + Sync + Debug {}
+pub trait DeviceLock: Send + Sync + Debug {
+    /// Gives the device back, and takes away what owning it has left there: for those who leave nothing else. What cannot be taken
+    /// away stays.
+    fn give_up(self: Box<Self>) {}
+}
 
 /// What is written at once where zeros are written.
 const ZEROS_BYTES: usize = 1 << 20;
@@ -274,7 +278,7 @@ fn check_length(bytes: u64) -> io::Result<()> {
 }
 
 /// Refuses names that would leave the directory, or that are not files of the database.
-fn check_name(name: &str) -> io::Result<()> {
+pub(crate) fn check_name(name: &str) -> io::Result<()> {
     let refused = if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
         "is not a plain file name"
     } else if name == LOCK_NAME {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::device::ZEROS_BYTES;
+use crate::sync::atomic::AtomicU64;
 
 /// Tells the child process of a test which directory to lock.
 const LOCK_DIRECTORY: &str = "KILN_TEST_LOCK_DIRECTORY";
@@ -209,4 +210,27 @@ fn the_lock_ends_with_the_process_that_holds_it() {
         format!("database {} is already open by process {}", directory.path().display(), process.trim());
     assert_eq!(error.to_string(), expected);
     device.lock().unwrap();
+}
+
+/// Who opens the lock's file just before it is taken away locks what nobody else will find.
+#[test]
+fn a_lock_that_is_given_up_and_taken_again_is_held_by_one_at_a_time() {
+    let (directory, _) = temporary();
+    let (path, is_held, taken) = (directory.path(), AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let device = FileDevice::open(path, false).unwrap();
+                while taken.load(Ordering::SeqCst) < 4_000 {
+                    let Ok(lock) = device.lock() else { continue };
+                    assert!(!is_held.swap(true, Ordering::SeqCst), "two have the lock");
+                    std::thread::yield_now();
+                    is_held.store(false, Ordering::SeqCst);
+                    taken.fetch_add(1, Ordering::SeqCst);
+                    lock.give_up();
+                }
+            });
+        }
+    });
+    assert_eq!(fs::read_dir(path).unwrap().count(), 0);
 }
