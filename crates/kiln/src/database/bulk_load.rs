@@ -6,6 +6,7 @@ use crate::kernel::clock::Version;
 use crate::kernel::engine::Engine;
 use crate::kernel::settled::{OBJECT_BYTES, write_tree_key};
 use crate::objects::{Table, enter_table, reserve_table};
+use crate::planted::{Bug, planted};
 use crate::storage::tree::Rows;
 
 /// Bytes after which progress is reported.
@@ -78,7 +79,11 @@ impl Kiln {
             done: BulkLoadProgress::default(),
             reported: 0,
         };
-        let entered = engine.load_rows(object, &mut rows).and_then(|_| enter_table(engine, name, object));
+        let enter = || enter_table(engine, name, object);
+        let entered = match planted(Bug::LoadVisibleEarly) {
+            false => engine.load_rows(object, &mut rows).and_then(|_| enter()),
+            true => enter().and_then(|entered| engine.load_rows(object, &mut rows).map(|_| entered)),
+        };
         let (handle, version) = match entered {
             Ok(entered) => entered,
             Err(error) => {

@@ -18,9 +18,10 @@ use std::io::{self, Read, Write};
 use std::sync::Arc;
 
 use super::backup::{Backup, BackupProgress};
-use crate::device::{AlignedBuffer, BLOCK_BYTES, Device, DeviceFile, DeviceLock, OpenMode};
+use crate::device::{AlignedBuffer, BLOCK_BYTES, Device, DeviceFile, DeviceLock, OpenMode, check_name};
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::clock::Version;
+use crate::planted::{Bug, planted};
 use crate::sync::Mutex;
 
 /// What a stream begins with, and its format.
@@ -32,6 +33,8 @@ const HEAD_BYTES: usize = 32;
 const BODY_BYTES_MAX: usize = 1 << 20;
 /// The longest file name.
 const NAME_BYTES_MAX: usize = 255;
+/// The longest file that a system has.
+const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 #[cfg(test)]
 pub(crate) const OFFSETS: [(&str, usize); 7] = [
     ("kind", 0),
@@ -350,21 +353,41 @@ impl<R: Read> Incoming<R> {
         let filled = self.fill(&mut body[..self.body_bytes]);
         self.body = body;
         filled?;
-        if crc32c::crc32c(self.body()) != u32_at(&head, 20) {
+        if crc32c::crc32c(self.body()) != u32_at(&head, 20) && !planted(Bug::FrameUnchecked) {
             return Err(self.corrupted("a frame whose body has a wrong checksum"));
         }
         self.checksum = checksum;
         let number = u64::from_le_bytes(std::array::from_fn(|index| head[8 + index]));
+        self.check_place(kind, number)?;
         Ok(Frame { kind, file: u32_at(&head, 4), number })
+    }
+
+    /// What is written is whole blocks, where a file can have them.
+    fn check_place(&self, kind: Kind, number: u64) -> Result<()> {
+        let blocks = |bytes: u64| bytes.is_multiple_of(BLOCK_BYTES as u64);
+        let is_sound = match kind {
+            Kind::Write => {
+                let bytes = self.body_bytes as u64;
+                blocks(number) && blocks(bytes) && number <= FILE_BYTES_MAX - bytes
+            }
+            Kind::Allocate => number <= FILE_BYTES_MAX,
+            _ => true,
+        };
+        if is_sound { Ok(()) } else { Err(self.corrupted("a frame for a place that no file has")) }
     }
 
     fn body(&self) -> &[u8] {
         &self.body[..self.body_bytes]
     }
 
-    fn name(&self) -> Result<String> {
-        let name = std::str::from_utf8(self.body());
-        name.map(str::to_owned).map_err(|_| self.corrupted("a file's name that is no text"))
+    /// The body as a name for a file that none of these has.
+    fn name(&self, files: &[(String, Arc<dyn DeviceFile>)]) -> Result<String> {
+        let name = std::str::from_utf8(self.body()).ok().filter(|name| check_name(name).is_ok());
+        let name = name.ok_or_else(|| self.corrupted("a file's name that no file can have"))?;
+        match files.iter().any(|(taken, _)| taken == name) {
+            false => Ok(name.to_owned()),
+            true => Err(self.corrupted("a file's name that another file has")),
+        }
     }
 }
 
@@ -388,7 +411,7 @@ pub(super) fn replay(
             Kind::End => return Ok(Backup { horizon: Version::new(frame.number), bytes }),
             Kind::SyncDirectory => device.sync_directory().map_err(failed)?,
             Kind::Create => {
-                let name = incoming.name()?;
+                let name = incoming.name(&files)?;
                 if frame.file as usize != files.len() {
                     return Err(incoming.corrupted("a file with a number that is not the next"));
                 }
@@ -396,16 +419,18 @@ pub(super) fn replay(
                 files.push((name, file));
             }
             Kind::Write | Kind::Allocate | Kind::Sync | Kind::Rename => {
+                let new_name = match frame.kind {
+                    Kind::Rename => Some(incoming.name(&files)?),
+                    _ => None,
+                };
                 let Some((name, file)) = files.get_mut(frame.file as usize) else {
                     return Err(incoming.corrupted("a frame of a file that was not created"));
                 };
-                match frame.kind {
-                    Kind::Allocate => file.allocate(frame.number),
-                    Kind::Sync => file.sync(),
-                    Kind::Rename => {
-                        let new = incoming.name()?;
-                        device.rename(name, &new).map(|()| *name = new)
-                    }
+                match (frame.kind, new_name) {
+                    (_, Some(new)) => device.rename(name, &new).map(|()| *name = new),
+                    (Kind::Allocate, _) => file.allocate(frame.number),
+                    (Kind::Sync, _) if planted(Bug::RestoreNotSynced) => Ok(()),
+                    (Kind::Sync, _) => file.sync(),
                     _ => file.write_at(incoming.body(), frame.number),
                 }
                 .map_err(failed)?;

@@ -26,6 +26,7 @@
 use super::engine::Engine;
 use crate::device;
 use crate::error::Result;
+use crate::planted::{Bug, planted};
 use crate::storage::epoch;
 use crate::storage::log::{Item, Purpose};
 use crate::storage::record::{Address, DiskRecord, Kind};
@@ -128,7 +129,7 @@ impl Engine {
     /// other way. For who hardens.
     pub(super) fn without_warm(&self, target: Address, wanted: u64) -> Address {
         let cursor = self.warm.cursor();
-        if target <= cursor || self.log.share() < self.log.ring_bytes() {
+        if target <= cursor || self.log.share() < self.log.ring_bytes() || planted(Bug::WarmLetGo) {
             return target;
         }
         let least = self.must_go(wanted).min(target);
@@ -155,7 +156,8 @@ impl Engine {
     /// How far to look: a little farther than the next evictions will want to go.
     fn warm_goal(&self, wanted: u64) -> Address {
         let ahead = self.free_bytes(0) + self.log.warmth_bytes_max();
-        let usual = (self.log.tail() + ahead).saturating_sub(self.log.ring_bytes()).min(self.log.hardened());
+        let durable = if planted(Bug::WarmPastHardened) { self.log.tail() } else { self.log.hardened() };
+        let usual = (self.log.tail() + ahead).saturating_sub(self.log.ring_bytes()).min(durable);
         usual.max(self.must_go(wanted))
     }
 
