@@ -1,173 +1,18 @@
 //! C1, C4, C5: a snapshot that has a name shows exactly what it did, whatever is written, moved and dropped, and however often the
 //! database ends and begins; and when it is dropped, what only it has held is free.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use kiln::device::{Device, Keep, SimulatedDevice};
-use kiln::{ErrorKind, Kiln, Map, Options, Snapshot, Table, check_on};
+use kiln::{ErrorKind, Kiln, Snapshot, check_on};
 
+use super::settling::{Rows, key};
+use super::world::{KEYS, World, assert_both_show, objects};
 use crate::crash::reopen;
 use crate::support::{Random, copy_of, manual};
-use crate::testing::{PATIENCE, at_test, background, budget, seed, watched};
-
-type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
-
-fn objects(db: &Kiln) -> (Table, Map) {
-    (db.table("table").unwrap(), db.map("map").unwrap())
-}
-
-/// The snapshot shows these rows, in a table and a map, in every way in which it can be asked.
-#[track_caller]
-fn assert_shows(snapshot: &Snapshot<'_>, (table, map): &(Table, Map), rows: &Rows, name: &str) {
-    let forwards: Rows = snapshot.range::<&[u8]>(table, ..).map(Result::unwrap).collect();
-    assert!(forwards == *rows, "{name}: {} rows, and should be {}", forwards.len(), rows.len());
-    let mut backwards: Vec<_> = snapshot.range::<&[u8]>(table, ..).reverse().map(Result::unwrap).collect();
-    backwards.reverse();
-    assert!(backwards == forwards.into_iter().collect::<Vec<_>>(), "{name}: backwards");
-    let pairs: Rows = snapshot.iter(map).map(Result::unwrap).collect();
-    assert!(pairs == *rows, "{name}: the map has {} pairs, and should have {}", pairs.len(), rows.len());
-    for key in 0..KEYS {
-        let (expected, key) = (rows.get(&key_of(key)), key_of(key));
-        assert_eq!(snapshot.get(table, &key).unwrap().as_ref(), expected, "{name}");
-        assert_eq!(snapshot.get(map, &key).unwrap().as_ref(), expected, "{name}");
-    }
-}
-
-const KEYS: usize = 40;
-
-fn key_of(number: usize) -> Vec<u8> {
-    format!("key {number:03}").into_bytes()
-}
-
-/// A database, and what must be in it.
-struct World {
-    disk: SimulatedDevice,
-    options: Options,
-    random: Random,
-    rows: Rows,
-    named: BTreeMap<String, Rows>,
-}
-
-impl World {
-    fn new(seed: u64) -> World {
-        let mut random = Random::new(seed);
-        let amplification = *random.pick(&[1.1, 2.0, f64::INFINITY]);
-        let checkpoints = *random.pick(&[0, 24 << 10, 200 << 10]);
-        let options = manual()
-            .segment_bytes(16 << 10)
-            .space_amplification(amplification)
-            .checkpoint_log_bytes(checkpoints);
-        World { disk: SimulatedDevice::new(seed), options, random, rows: Rows::new(), named: BTreeMap::new() }
-    }
-
-    fn open(&self) -> Kiln {
-        self.options.open_on(Arc::new(self.disk.clone())).unwrap()
-    }
-
-    /// The same change to both objects, so that they are equal in every consistent state.
-    fn write(&mut self, db: &Kiln, count: usize) {
-        let (table, map) = objects(db);
-        for _ in 0..count {
-            let key = key_of(self.random.below(KEYS));
-            let length = self.random.below(600);
-            let value = self.random.bytes(length);
-            if self.random.one_in(3) {
-                let delete = db.transact(|tx| tx.delete(&table, &key).and_then(|_| tx.delete(&map, &key)));
-                delete.unwrap().forget();
-                self.rows.remove(&key);
-            } else {
-                let put =
-                    db.transact(|tx| tx.put(&table, &key, &value).and_then(|()| tx.put(&map, &key, &value)));
-                put.unwrap().forget();
-                self.rows.insert(key, value);
-            }
-        }
-    }
-
-    fn name(&mut self, db: &Kiln) {
-        let name = format!("snapshot {}", self.random.below(5));
-        match (self.named.contains_key(&name), self.random.one_in(2)) {
-            (false, _) => {
-                assert_eq!(db.create_snapshot(&name).unwrap().name, name);
-                self.named.insert(name, self.rows.clone());
-            }
-            (true, true) => {
-                db.drop_snapshot(&name).unwrap();
-                self.named.remove(&name);
-            }
-            (true, false) => assert_eq!(db.create_snapshot(&name).unwrap_err().kind(), ErrorKind::Input),
-        }
-    }
-
-    #[track_caller]
-    fn assert_all(&self, db: &Kiln) {
-        let names: Vec<_> = db.snapshots().into_iter().map(|info| info.name).collect();
-        assert!(names.iter().eq(self.named.keys()), "{names:?}");
-        let objects = objects(db);
-        for (name, rows) in &self.named {
-            assert_shows(&db.open_snapshot(name).unwrap(), &objects, rows, name);
-        }
-        assert_shows(&db.snapshot().unwrap(), &objects, &self.rows, "the newest");
-    }
-
-    /// The database ends, in order or not, and begins again; at times without its checkpoint.
-    fn begin_again(&mut self, db: Kiln) -> Kiln {
-        db.persist().unwrap();
-        if self.random.one_in(2) {
-            db.close().unwrap();
-            drop(db);
-        } else {
-            self.disk.crash_after(self.disk.steps());
-            drop(db);
-            self.disk = self.disk.after_crash(&mut |_| Keep::Lost);
-        }
-        if self.random.one_in(3) {
-            damage_checkpoints(&self.disk);
-        }
-        let db = self.open();
-        self.assert_all(&db);
-        let check = db.check().unwrap();
-        assert!(check.is_clean() || db.recovery_report().checkpoint_damage.is_some(), "{check}");
-        db
-    }
-}
-
-fn damage_checkpoints(disk: &SimulatedDevice) {
-    for name in disk.list().unwrap().iter().filter(|name| name.starts_with("checkpoint-")) {
-        let mut bytes = disk.bytes(name);
-        bytes[16] ^= 1;
-        disk.set_bytes(name, bytes);
-    }
-}
-
-#[test]
-fn c4_named_snapshots_show_what_they_did_whatever_is_moved_dropped_and_opened_again() {
-    watched("c4_named_snapshots_show_what_they_did", PATIENCE, |replay| {
-        for seed in seed()..seed() + budget(24) {
-            at_test(replay, "c4_named_snapshots_show_what_they_did", seed);
-            let mut world = World::new(seed);
-            let mut db = world.open();
-            for _ in 0..60 {
-                match world.random.below(16) {
-                    0..=5 => {
-                        let count = world.random.below(30);
-                        world.write(&db, count);
-                    }
-                    6..=8 => world.name(&db),
-                    9 | 10 => db.persist().unwrap(),
-                    11 => drop(db.checkpoint().unwrap()),
-                    12 | 13 => drop(db.settle().unwrap()),
-                    14 => world.assert_all(&db),
-                    _ => db = world.begin_again(db),
-                }
-            }
-            drop(world.begin_again(db));
-        }
-    });
-}
+use crate::testing::{PATIENCE, background, seed, watched};
 
 /// Written, deleted, made since; and the names are what they were.
 #[test]
@@ -335,16 +180,16 @@ fn c9_names_are_refused_that_are_taken_unknown_empty_too_long_or_too_many() {
 }
 
 /// Overwrites and deletes so much that the log goes around its bound many times, were it not for a snapshot.
-fn churn(db: &Kiln, rounds: usize) {
+fn churn(db: &Kiln, rounds: u32) {
     let (table, map) = objects(db);
     for round in 0..rounds {
-        for key in 0..KEYS {
-            if (key + round) % 5 == 0 {
-                db.delete(&table, key_of(key)).unwrap().forget();
-                db.delete(&map, key_of(key)).unwrap().forget();
+        for number in 0..KEYS {
+            if (number + round) % 5 == 0 {
+                db.delete(&table, key(number)).unwrap().forget();
+                db.delete(&map, key(number)).unwrap().forget();
             } else {
-                db.put(&table, key_of(key), vec![round as u8; 500]).unwrap().forget();
-                db.put(&map, key_of(key), vec![round as u8; 500]).unwrap().forget();
+                db.put(&table, key(number), vec![round as u8; 500]).unwrap().forget();
+                db.put(&map, key(number), vec![round as u8; 500]).unwrap().forget();
             }
         }
         db.persist().unwrap();
@@ -431,16 +276,16 @@ fn c5_a_snapshot_can_be_dropped_on_a_full_disk_and_makes_room() {
     let map = db.map("map").unwrap();
     db.create_snapshot("held").unwrap();
     disk.fail_after_bytes(1 << 20);
-    let full = (0..10_000_usize).find_map(|number| {
-        let put = db.put(&map, key_of(number % 10), vec![number as u8; 8_000]);
+    let full = (0..10_000_u32).find_map(|number| {
+        let put = db.put(&map, key(number % 10), vec![number as u8; 8_000]);
         put.and_then(|commit| commit.safe()).err()
     });
     assert_eq!(full.unwrap().kind(), ErrorKind::NoSpace);
     assert_eq!(db.create_snapshot("another").unwrap_err().kind(), ErrorKind::NoSpace);
     assert_eq!(db.snapshots().len(), 1);
     db.drop_snapshot("held").unwrap();
-    for number in 0..300_usize {
-        db.put(&map, key_of(number % 10), vec![number as u8; 8_000]).unwrap().safe().unwrap();
+    for number in 0..300_u32 {
+        db.put(&map, key(number % 10), vec![number as u8; 8_000]).unwrap().safe().unwrap();
     }
 }
 
@@ -452,18 +297,19 @@ fn c4_a_backup_keeps_the_snapshots_that_have_names() {
     assert!(db.persist().is_ok() && db.settle().unwrap() > 0);
     for name in ["one", "two"] {
         db.create_snapshot(name).unwrap();
-        world.named.insert(name.to_owned(), world.rows.clone());
+        world.named.insert(name.to_owned(), world.tables.clone());
         world.write(&db, 200);
     }
     let target = SimulatedDevice::new(seed());
     db.backup_on(Arc::new(target.clone()), |_| {}).unwrap();
-    let (rows, named) = (world.rows.clone(), world.named.clone());
+    let (tables, named) = (world.tables.clone(), world.named.clone());
     // What becomes of them afterwards is no matter of the copy.
     named.keys().for_each(|name| db.drop_snapshot(name).unwrap());
     assert!(db.settle().unwrap() > 0);
     let report = check_on(Arc::new(copy_of(&target))).unwrap();
     assert!(report.is_clean(), "{report}");
-    let copy = World { disk: target, rows, named, ..World::new(seed()) };
+    let mut copy = World::new(seed());
+    (copy.disk, copy.tables, copy.named) = (target, tables, named);
     copy.assert_all(&copy.open());
 }
 
@@ -507,7 +353,7 @@ fn c2_named_snapshots_are_cuts_while_others_write() {
                     if stop.load(Ordering::SeqCst) {
                         break;
                     }
-                    let key = key_of(random.below(KEYS));
+                    let key = key(random.below(KEYS as usize) as u32);
                     let (value, delete) = (random.bytes(200), random.one_in(3));
                     let both = db.transact(|tx| match delete {
                         true => tx.delete(&table, &key).and_then(|_| tx.delete(&map, &key)).map(drop),
@@ -527,7 +373,12 @@ fn c2_named_snapshots_are_cuts_while_others_write() {
                 let rows: Rows = snapshot.range::<&[u8]>(&table, ..).map(Result::unwrap).collect();
                 held.push((name, rows));
                 for (name, rows) in &held {
-                    assert_shows(&db.open_snapshot(name).unwrap(), &(table.clone(), map.clone()), rows, name);
+                    assert_both_show(
+                        &db.open_snapshot(name).unwrap(),
+                        &(table.clone(), map.clone()),
+                        rows,
+                        name,
+                    );
                 }
             }
             stop.store(true, Ordering::SeqCst);
@@ -535,7 +386,7 @@ fn c2_named_snapshots_are_cuts_while_others_write() {
         drop((table, map, db));
         let db = options.open_on(Arc::new(disk)).unwrap();
         for (name, rows) in &held {
-            assert_shows(&db.open_snapshot(name).unwrap(), &objects(&db), rows, name);
+            assert_both_show(&db.open_snapshot(name).unwrap(), &objects(&db), rows, name);
         }
     });
 }
