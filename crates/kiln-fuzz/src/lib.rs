@@ -5,6 +5,7 @@
 //!
 //! ```text
 //!  decoders   superblock, checkpoint, seal, extent, reader, catalog, sessions, node      image, log   whole databases
+//!  stream     a backup's stream, restored
 //!  resp       requests in pieces     commands   a connection   import       JSON lines
 //!  format     the format written down a second time            examine      what must hold of a database
 //! ```
@@ -21,6 +22,7 @@ mod log;
 mod measure;
 mod resp;
 pub mod seeds;
+mod stream;
 
 /// What is tried: its name, and what takes the input.
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +43,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "catalog", run: decoders::catalog },
     Target { name: "sessions", run: decoders::sessions },
     Target { name: "node", run: decoders::node },
+    Target { name: "stream", run: stream::stream },
     Target { name: "image", run: image::image },
     Target { name: "log", run: log::log },
     Target { name: "resp", run: resp::resp },

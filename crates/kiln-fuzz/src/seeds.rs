@@ -2,14 +2,14 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use kiln::device::{Device as _, Keep, SimulatedDevice};
 use kiln::{Kiln, Options};
 
 use crate::format::{BLOCK, HEAD};
 use crate::resp::request;
-use crate::{format, image};
+use crate::{format, image, stream};
 
 /// Writes them, in a directory for each target.
 ///
@@ -30,6 +30,7 @@ pub fn write(directory: &Path) -> io::Result<()> {
             seeds.add("reader", &[&[0, 4], &segment[..segment.len().min(12 << 10)]].concat())?;
         }
     }
+    seeds.streams().map_err(io::Error::other)?;
     seeds.nodes().map_err(io::Error::other)?;
     seeds.texts()
 }
@@ -70,6 +71,24 @@ impl Seeds<'_> {
                 }
             }
             at += length;
+        }
+        Ok(())
+    }
+
+    /// A backup with log, tree and checkpoint, and one of a database with nothing in it.
+    fn streams(&mut self) -> kiln::Result<()> {
+        for is_filled in [true, false] {
+            let db = open(&SimulatedDevice::new(7))?;
+            if is_filled {
+                fill(&db, 2)?;
+                db.settle()?;
+                db.checkpoint()?;
+            }
+            let written = Written::default();
+            db.backup_stream(written.clone(), |_| {})?;
+            let stream = written.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let added = self.add("stream", &stream::shorten(&stream));
+            added.map_err(|error| kiln::Error::caller(error.to_string()))?;
         }
         Ok(())
     }
@@ -116,6 +135,20 @@ impl Seeds<'_> {
         }
         self.add("resp", b"\x09set \"a \\x41\\n\" 'it\\'s'\r\n*1\r\n$100\r\n")?;
         self.add("import", LINES.as_bytes())
+    }
+}
+
+/// What a stream is written to.
+#[derive(Clone, Default)]
+struct Written(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Written {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
