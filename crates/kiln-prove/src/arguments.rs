@@ -52,7 +52,7 @@ pub(crate) enum Part {
 #[cfg(feature = "plant")]
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct Planting {
-    /// Seconds for a part to find a bug; some have more and some less.
+    /// Seconds of a processor for a part to find a bug; some have more and some less.
     #[arg(long, default_value_t = 20.0)]
     pub(crate) seconds: f64,
     /// Plant this one only.
@@ -88,10 +88,13 @@ pub(crate) struct Scheduling {
 #[cfg(feature = "schedules")]
 impl Scheduling {
     pub(crate) fn limit(&self) -> Limit {
-        match self.states {
+        let limit = match self.states {
             Some(states) => Limit::States(states),
             None => Limit::Time(Duration::from_secs_f64(self.seconds.clamp(0.0, 1e9))),
-        }
+        };
+        #[cfg(feature = "plant")]
+        let limit = limit.where_planted(self.plant);
+        limit
     }
 }
 
@@ -208,7 +211,10 @@ pub(crate) struct Concurrency {
 #[cfg(not(feature = "schedules"))]
 impl Concurrency {
     pub(crate) fn limit(&self) -> Limit {
-        Limit::of(self.seconds, self.states)
+        let limit = Limit::of(self.seconds, self.states);
+        #[cfg(feature = "plant")]
+        let limit = limit.where_planted(self.plant);
+        limit
     }
 }
 
@@ -259,7 +265,21 @@ pub(crate) enum Limit {
     #[cfg_attr(feature = "schedules", allow(dead_code, reason = "schedules have no end"))]
     Pass,
     Time(Duration),
+    /// So much time of a processor: on a busy machine as much is tried as on another.
+    #[cfg(feature = "plant")]
+    Processor(Duration),
     States(u64),
+}
+
+#[cfg(feature = "plant")]
+impl Limit {
+    /// The limit of who looks for a bug that is planted.
+    fn where_planted(self, bug: Option<kiln::planted::Bug>) -> Limit {
+        match (self, bug) {
+            (Limit::Time(time), Some(_)) => Limit::Processor(time),
+            (limit, _) => limit,
+        }
+    }
 }
 
 #[cfg(not(feature = "schedules"))]
@@ -276,10 +296,13 @@ impl Limit {
 #[cfg(not(feature = "schedules"))]
 impl Effort {
     pub(crate) fn limit(&self) -> Limit {
-        match (self.seconds, self.states) {
+        let limit = match (self.seconds, self.states) {
             (None, None) => Limit::Pass,
             (seconds, states) => Limit::of(seconds.unwrap_or_default(), states),
-        }
+        };
+        #[cfg(feature = "plant")]
+        let limit = limit.where_planted(self.plant);
+        limit
     }
 
     /// Number of processes. One pass is one process's work.

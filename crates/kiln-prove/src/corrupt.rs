@@ -5,6 +5,8 @@
 //! was there, or an error that says so and names the place. A torn tail is the one exception: where the database was
 //! not closed, the loss of the very last write cannot be told from a power loss during it.
 
+mod streams;
+
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -365,8 +367,16 @@ fn lose_writes(profile: Profile, seed: u64, progress: &mut Progress) -> u64 {
 }
 
 /// The many come last.
-const DAMAGES: [Damage; 7] =
-    [remove_files, duplicate_files, bring_back_older, change_lengths, zero_sectors, move_blocks, flip_bits];
+const DAMAGES: [Damage; 8] = [
+    remove_files,
+    duplicate_files,
+    streams::damage_backup,
+    bring_back_older,
+    change_lengths,
+    zero_sectors,
+    move_blocks,
+    flip_bits,
+];
 /// Moves of blocks that are tried with each specimen at the most. Of other damages one pass tries all.
 const MOVES: usize = 4_000;
 
@@ -438,6 +448,11 @@ mod tests {
         trees.push(specimen.disk.bytes("tree"));
         trees.dedup();
         assert!(trees.len() > 3, "{} different trees", trees.len());
+    }
+
+    #[test]
+    fn c9_a_damaged_backup_is_refused() {
+        everywhere("c9_a_damaged_backup_is_refused", &six(), streams::damage_backup, budget(300));
     }
 
     #[test]

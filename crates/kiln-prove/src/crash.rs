@@ -16,6 +16,7 @@ use kiln::device::{CrashStates, Keep, SimulatedDevice};
 use kiln::{ErrorKind, Kiln, Options};
 
 use crate::arguments::Effort;
+use crate::copies::restore_and_crash;
 use crate::jobs::Progress;
 use crate::oracle::{Verdict, check_recovered, ensure};
 use crate::support::{Random, Replay, copy_of, manual};
@@ -29,6 +30,7 @@ pub(crate) fn options_of(profile: Profile) -> Options {
         .space_amplification(profile.space_amplification)
         .checkpoint_log_bytes(profile.checkpoint_log_bytes)
         .settle_memory(profile.settle_memory)
+        .memory(profile.memory)
 }
 
 /// Opens the database of a workload, and creates it if there is none.
@@ -93,7 +95,8 @@ impl Sweep {
             | Name::Skewed
             | Name::Settling
             | Name::Named
-            | Name::Passes => (20, 4),
+            | Name::Passes
+            | Name::Warm => (20, 4),
             Name::Long => (6, 2),
         };
         let last_steps = (workload == Name::Long).then_some(2);
@@ -327,11 +330,24 @@ fn examine(
         crash_in_recovery(left, history, horizon, random)?;
         progress.count();
     }
-    match random.below(8) {
-        0 => next_generation(&disk, db, history, horizon, profile, random).map(|()| progress.count()),
-        1 => check_closed(&disk, db, history),
+    match random.below(64) {
+        0..8 => next_generation(&disk, db, history, horizon, profile, random).map(|()| progress.count()),
+        8..16 => check_closed(&disk, db, history),
+        16 => {
+            let history = &going_on(history, &db, horizon);
+            restore_and_crash(&db, history, random).map(|()| progress.count())
+        }
         _ => Ok(()),
     }
+}
+
+/// What is known of a recovered database for its next generation.
+fn going_on(history: &History, db: &Kiln, horizon: u64) -> History {
+    let mut history = history.clone();
+    history.cut_at(horizon, db);
+    // What the oracle has committed to probe the database.
+    history.newest = history.newest.max(db.version().number());
+    history
 }
 
 /// A second power loss, while the database is being opened, changes nothing of what the first one left; nor does a third, while
@@ -362,10 +378,7 @@ fn next_generation(
     profile: Profile,
     random: &mut Random,
 ) -> Verdict {
-    let mut history = history.clone();
-    history.cut_at(horizon, &db.snapshots());
-    // What the oracle has committed to probe the database.
-    history.newest = history.newest.max(db.version().number());
+    let mut history = going_on(history, &db, horizon);
     drop(db);
     disk.crash_after(disk.steps() + random.below(60) as u64);
     let profile = Profile { operations: profile.operations / 3, ..profile };
@@ -400,7 +413,7 @@ mod tests {
     use super::*;
     use crate::arguments::Limit;
     use crate::testing::{budget, seed, watched};
-    use crate::workload::{LARGE, LAZY, LONG, SKEWED, SMALL};
+    use crate::workload::{LARGE, LAZY, LONG, NAMED, SKEWED, SMALL, WARM};
 
     /// Run after run of a workload, until so many states were looked at.
     fn sweep(name: &'static str, workload: Name, states: u64) {
@@ -437,6 +450,42 @@ mod tests {
     #[test]
     fn c4_snapshots_that_have_names_are_there_after_a_crash_at_every_step() {
         sweep("c4_snapshots_that_have_names_are_there", Name::Named, 1_000);
+    }
+
+    #[test]
+    fn c4_ordered_while_records_are_kept_warm_at_every_step() {
+        let (disk, mut history) = (SimulatedDevice::new(seed()), History::default());
+        let db = open(&disk, WARM).unwrap();
+        Shift::begin(&disk, &db, &mut history, WARM, seed()).unwrap().work().unwrap();
+        let statistics = db.statistics();
+        assert!(statistics.records_rewritten > 20, "{statistics:?}");
+        assert!(statistics.log_head > statistics.ring_bytes, "{statistics:?}");
+        sweep("c4_ordered_while_records_are_kept_warm", Name::Warm, 500);
+    }
+
+    #[test]
+    fn c4_the_named_workload_loads_tables_and_breaks_loads_off() {
+        let mut numbers = HashSet::new();
+        for seed in 0..4 {
+            let (disk, mut history) = (SimulatedDevice::new(seed), History::default());
+            play(&disk, &mut history, NAMED, seed, true).unwrap();
+            let loads = history.loads_at(u64::MAX);
+            let db = reopen(&disk).unwrap();
+            check_recovered(&db, &history).unwrap();
+            // Lies about them are noticed.
+            let mut one_more = history.clone();
+            let number = one_more.begin_load();
+            one_more.commit_load(history.durable, number);
+            assert!(check_recovered(&db, &one_more).unwrap_err().starts_with("C4"));
+            for (at, number) in (0..).zip(&loads) {
+                let mut one_less = history.clone();
+                let load = one_less.commits.iter().position(|commit| commit.load == Some(*number));
+                one_less.commits.remove(load.unwrap());
+                assert!(check_recovered(&db, &one_less).unwrap_err().starts_with("C4"), "load {at}");
+            }
+            numbers.extend(loads);
+        }
+        assert!(numbers.len() > 1, "{numbers:?}");
     }
 
     #[test]

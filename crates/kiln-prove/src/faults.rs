@@ -245,7 +245,7 @@ fn go_on(disk: &SimulatedDevice, history: &mut History, profile: Profile, seed: 
     let db = reopen(disk).unwrap_or_else(|error| panic!("{context}: reopening: {:?}: {error}", error.kind()));
     let horizon = db.recovery_report().horizon.number();
     assert!(horizon >= history.durable, "{context}: reopening lost version {}", history.durable);
-    history.cut_at(horizon, &db.snapshots());
+    history.cut_at(horizon, &db);
     assert!(read_all(&db, history).unwrap() == history.latest, "{context}: reopening changed the contents");
     play_on(disk, &db, history, Profile { operations: 12, ..profile }, seed + 1);
     disk.crash_after(disk.steps());

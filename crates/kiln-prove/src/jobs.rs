@@ -109,6 +109,9 @@ impl Progress {
         match self.limit {
             Limit::Pass => false,
             Limit::Time(time) => self.began.elapsed() >= time,
+            // What other processes do in between is not counted, and comes to an end, too.
+            #[cfg(feature = "plant")]
+            Limit::Processor(time) => processor_time() >= time || self.began.elapsed() >= 8 * time,
             Limit::States(states) => self.states >= states,
         }
     }
@@ -138,6 +141,13 @@ impl Progress {
             false => println!("{}", self.summary("nothing is wrong")),
         }
     }
+}
+
+/// What this process has had of processors.
+#[cfg(feature = "plant")]
+fn processor_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 impl Drop for Progress {
@@ -199,6 +209,8 @@ fn run(part: &str, effort: &Effort, job: u64, count: &AtomicU64) -> Result<(), S
     let limit = match effort.limit() {
         Limit::Pass => None,
         Limit::Time(time) => Some(("--seconds", time.as_secs_f64().to_string())),
+        #[cfg(feature = "plant")]
+        Limit::Processor(time) => Some(("--seconds", time.as_secs_f64().to_string())),
         Limit::States(states) => Some(("--states", states.div_ceil(effort.jobs()).to_string())),
     };
     if let Some((option, value)) = limit {

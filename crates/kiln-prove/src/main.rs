@@ -3,6 +3,7 @@
 //! ```text
 //!  crash  faults  corrupt     what is done to a database
 //!  starve  allocator          memory that runs out
+//!  copies                     backups, and restores of them that the power breaks off
 //!  isolation/                 histories of many threads, with crashes in between, and their checker
 //!  oracle                     whether what is left is what the history says it must be
 //!  workload/                  transactions at random, and the history that they make
@@ -20,6 +21,8 @@ mod allocator;
 mod arguments;
 #[cfg(all(test, not(feature = "schedules")))]
 mod contract;
+#[cfg(not(feature = "schedules"))]
+mod copies;
 #[cfg(not(feature = "schedules"))]
 mod corrupt;
 #[cfg(not(feature = "schedules"))]

@@ -7,6 +7,7 @@ use kiln::{Kiln, Level, Progress, Version};
 
 use crate::workload::bank::{Objects, at_place, invariants, wrong_key_count};
 use crate::workload::history::{History, Place, State};
+use crate::workload::loads::check_loads;
 use crate::workload::names::check_named;
 use crate::workload::{SESSIONS, compare_snapshot, difference};
 
@@ -35,6 +36,7 @@ pub(crate) fn check_recovered(db: &Kiln, history: &History) -> Verdict {
     );
     let state = check_contents(db, history, horizon)?;
     invariants(&state).map_err(|what| format!("C1: {what}"))?;
+    check_loads(db, history, horizon)?;
     check_named(db, history)?;
     check_report(db, history, horizon)?;
     check_sessions(db, history, horizon)?;
@@ -246,6 +248,7 @@ mod tests {
                 version,
                 writes: Writes::new(),
                 session: Some((session, serial)),
+                load: None,
             },
         );
         one_more.commits.iter_mut().skip(2).for_each(|commit| commit.session = None);

@@ -9,7 +9,8 @@ use kiln::planted::Bug;
 
 use crate::arguments::Planting;
 
-/// A part, its workload or, of `isolation`, what it goes through, and for how many times the seconds asked for.
+/// A part, its workload or, of `isolation`, what it goes through, and for how many times the seconds asked for, which are of processor
+/// time.
 type Attempt = (&'static str, &'static str, f64);
 
 /// What each bug meets, in this order, until something notices it. Most are noticed at once, so it begins with short looks.
@@ -19,21 +20,22 @@ const ATTEMPTS: &[Attempt] = &[("schedules", "all programs", 3.0)];
 #[cfg(not(feature = "schedules"))]
 const ATTEMPTS: &[Attempt] = &[
     ("crash", "small", 0.2),
-    ("isolation", "library", 0.2),
+    ("isolation", "library", 0.4),
     ("crash", "large", 0.4),
     ("crash", "skewed", 0.4),
     ("crash", "settling", 0.6),
     ("crash", "named", 0.6),
     ("crash", "passes", 0.6),
-    ("crash", "long", 0.2),
+    ("crash", "warm", 0.6),
+    ("crash", "long", 0.6),
     ("faults", "small", 1.0),
     ("faults", "large", 1.0),
-    ("isolation", "resp", 0.5),
+    ("isolation", "resp", 1.0),
     ("faults", "settling", 1.0),
     ("corrupt", "settling", 1.0),
     ("corrupt", "small", 2.0),
     ("crash", "lazy", 0.5),
-    ("isolation", "library", 4.0),
+    ("isolation", "library", 8.0),
     ("crash", "large", 2.0),
     ("corrupt", "large", 2.0),
 ];

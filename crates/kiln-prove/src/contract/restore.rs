@@ -1,35 +1,20 @@
 //! Restoring: what comes out is what went in, or nothing.
 
 use std::io::{self, Read, Write};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use kiln::device::{Device, Fault, FaultKind, Keep, OperationKind, SimulatedDevice};
 use kiln::{ErrorKind, Kiln, check_on};
 
 use super::backup::{contents, filled, open_whole};
+pub(super) use crate::copies::restore_stream;
+use crate::copies::{self, Written};
 use crate::crash::reopen;
 use crate::support::{Random, copy_of, manual};
 use crate::testing::{budget, seed};
 
-/// What a stream is written to, to be looked at afterwards.
-#[derive(Clone, Default)]
-struct Shared(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Shared {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 pub(super) fn stream_of(db: &Kiln) -> Vec<u8> {
-    let out = Shared::default();
-    db.backup_stream(out.clone(), |_| {}).unwrap();
-    out.0.lock().unwrap().clone()
+    copies::stream_of(db).unwrap()
 }
 
 /// A small database with something of everything: log, tree, checkpoint.
@@ -45,10 +30,6 @@ fn small(disk: &SimulatedDevice) -> Kiln {
     assert!(db.checkpoint().unwrap());
     db.put(&table, b"last", b"value").unwrap().safe().unwrap();
     db
-}
-
-pub(super) fn restore_stream(stream: &[u8], target: &SimulatedDevice) -> kiln::Result<kiln::Backup> {
-    Kiln::restore_stream_on(stream, Arc::new(target.clone()), |_| {})
 }
 
 pub(super) fn restore(from: &SimulatedDevice, to: &SimulatedDevice) -> kiln::Result<kiln::Backup> {
@@ -276,10 +257,10 @@ fn c8_a_stream_that_cannot_be_written_is_an_error_and_has_no_end() {
     let db = small(&disk);
     let whole = stream_of(&db);
     for bytes in [0, 10, 40, 5_000, whole.len() - 1] {
-        let out = Shared::default();
+        let out = Written::default();
         let error = db.backup_stream(Full { out: out.clone(), bytes }, |_| {}).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
-        let stream = out.0.lock().unwrap().clone();
+        let stream = out.take();
         assert_eq!(
             restore_stream(&stream, &SimulatedDevice::new(1)).unwrap_err().kind(),
             ErrorKind::Corrupted
@@ -290,7 +271,7 @@ fn c8_a_stream_that_cannot_be_written_is_an_error_and_has_no_end() {
 
 /// Has room for so many bytes.
 struct Full {
-    out: Shared,
+    out: Written,
     bytes: usize,
 }
 
@@ -352,18 +333,76 @@ fn c9_a_stream_that_nobody_has_written_stays_in_its_directory_and_is_refused() {
         (3, 0, 1 << 62, b""),
         (1, 0, 0, b"other"),
         (1, 1, 0, b"file"),
+        (5, 0, 0, b"file"),
         (8, 0, 0, b""),
         (0, 0, 0, b""),
     ] {
         streams.push(forged(&[create, frame, (7, 0, 1, b"")]));
     }
+    let too_long = forged(&[create, (3, 0, 1 << 62, b""), (7, 0, 1, b"")]);
     for (number, stream) in streams.iter().enumerate() {
         let outside = tempfile::tempdir().unwrap();
-        let inside = outside.path().join("inside");
-        let restored = Kiln::restore_stream(&stream[..], &inside, |_| {});
-        assert!(restored.is_err(), "stream {number}");
-        let left = |path: &std::path::Path| std::fs::read_dir(path).unwrap().count();
-        assert_eq!(left(outside.path()), 1, "stream {number} has left its directory");
-        assert!(left(&inside) <= 1, "stream {number} has left more than the lock");
+        let error = Kiln::restore_stream(&stream[..], outside.path().join("inside"), |_| {}).unwrap_err();
+        // Only a file system knows that it has no room for the one file that could be so long.
+        let is_told = error.kind() == ErrorKind::Corrupted && error.place().is_some();
+        assert!(
+            is_told || matches!(error.kind(), ErrorKind::Io | ErrorKind::NoSpace),
+            "stream {number}: {error}"
+        );
+        assert_eq!(is_told, *stream != too_long, "stream {number}: {error}");
+        assert_eq!(names_in(outside.path()), [""; 0], "stream {number} has left something");
+    }
+}
+
+fn names_in(directory: &std::path::Path) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).unwrap();
+    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// The lock's file stayed, and the directory that had been made.
+#[test]
+fn c8_a_restore_or_a_backup_that_fails_leaves_a_directory_as_it_was() {
+    let db = small(&SimulatedDevice::new(seed()));
+    let stream = stream_of(&db);
+    let there = tempfile::tempdir().unwrap();
+    let source = there.path().join("damaged");
+    db.backup(&source, |_| {}).unwrap();
+    let segment = std::fs::read_dir(&source).unwrap().map(|entry| entry.unwrap().path());
+    let segment = segment.into_iter().find(|path| path.to_str().unwrap().contains("segment-")).unwrap();
+    let mut bytes = std::fs::read(&segment).unwrap();
+    bytes[200] ^= 1;
+    std::fs::write(&segment, bytes).unwrap();
+    type Attempt<'a> = &'a dyn Fn(&std::path::Path) -> kiln::Result<kiln::Backup>;
+    let attempts: [Attempt<'_>; 4] = [
+        &|to| Kiln::restore_stream(&stream[..stream.len() - 1], to, |_| {}),
+        &|to| Kiln::restore_stream((&stream[..5_000]).chain(Failing), to, |_| {}),
+        &|to| Kiln::restore(&source, to, |_| {}),
+        &|to| {
+            let closed = small(&SimulatedDevice::new(seed()));
+            closed.close().unwrap();
+            closed.backup(to, |_| {})
+        },
+    ];
+    for (number, attempt) in attempts.iter().enumerate() {
+        let parent = tempfile::tempdir().unwrap();
+        let inside = parent.path().join("inside");
+        attempt(&inside).unwrap_err();
+        assert_eq!(names_in(parent.path()), [""; 0], "attempt {number}");
+        std::fs::create_dir(&inside).unwrap();
+        attempt(&inside).unwrap_err();
+        assert_eq!(names_in(&inside), [""; 0], "attempt {number}");
+    }
+    // What was there before stays, and of a database its lock, too.
+    let strange = there.path().join("strange");
+    std::fs::create_dir(&strange).unwrap();
+    std::fs::write(strange.join("letter"), "dear reader").unwrap();
+    let kept = there.path().join("kept");
+    Kiln::open(&kept).unwrap().close().unwrap();
+    for directory in [strange, kept] {
+        let before = names_in(&directory);
+        let error = Kiln::restore_stream(&stream[..], &directory, |_| {}).unwrap_err();
+        assert_eq!((error.kind(), names_in(&directory)), (ErrorKind::Input, before), "{error}");
     }
 }

@@ -9,6 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use kiln::Kiln;
+
+use crate::workload::loads::name_of;
+
 /// The objects of the workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Place {
@@ -44,6 +48,8 @@ pub(crate) struct Committed {
     pub(crate) writes: Writes,
     /// The session's number in the workload, and the serial that the transaction took.
     pub(crate) session: Option<(usize, u64)>,
+    /// The bulk load that it was, by its number.
+    pub(crate) load: Option<u32>,
 }
 
 /// A snapshot that has a name, or may have one.
@@ -98,6 +104,8 @@ pub(crate) struct History {
     pub(crate) newest: u64,
     /// Those that were not dropped for certain.
     pub(crate) named: Vec<Named>,
+    /// The bulk load that was begun, and may or may not have been committed.
+    pub(crate) loading: Option<u32>,
     /// Who looks on.
     progressed: Option<Arc<Progressed>>,
 }
@@ -118,19 +126,42 @@ impl History {
     /// # Panics
     /// If its version is older than that of the commit before it: on one thread, versions never go back.
     pub(crate) fn commit(&mut self, version: u64, writes: Writes, session: Option<(usize, u64)>) {
+        self.add(Committed { version, writes, session, load: None });
+    }
+
+    fn add(&mut self, commit: Committed) {
+        let Committed { version, writes, .. } = &commit;
+        let version = *version;
         let before = self.commits.last().map_or(0, |last| last.version);
         assert!(version >= before, "a commit got version {version} after one that had got {before}");
-        apply(&mut self.latest, &writes);
+        apply(&mut self.latest, writes);
         for key in writes.keys() {
             if !self.keys.contains(key) {
                 self.keys.insert(key.clone());
             }
         }
         self.newest = self.newest.max(version);
-        self.commits.push(Committed { version, writes, session });
+        self.commits.push(commit);
         if let Some(progressed) = &self.progressed {
             progressed.commits.store(self.commits.len(), Ordering::SeqCst);
         }
+    }
+
+    /// Notes that a bulk load begins. Returns its number.
+    pub(crate) fn begin_load(&mut self) -> u32 {
+        let last = self.commits.iter().filter_map(|commit| commit.load).max();
+        *self.loading.insert(last.map_or(0, |last| last + 1))
+    }
+
+    /// Adds a bulk load that was committed.
+    pub(crate) fn commit_load(&mut self, version: u64, number: u32) {
+        self.loading = None;
+        self.add(Committed { version, writes: Writes::new(), session: None, load: Some(number) });
+    }
+
+    /// The bulk loads up to `version`.
+    pub(crate) fn loads_at(&self, version: u64) -> Vec<u32> {
+        self.up_to(version).iter().filter_map(|commit| commit.load).collect()
     }
 
     /// As [`History::commit`], unless the transaction only read: that leaves nothing behind. A session's
@@ -165,7 +196,7 @@ impl History {
     /// Goes on to the first `count` commits of a history that begins as this one does.
     pub(crate) fn follow(&mut self, whole: &History, count: usize) {
         for commit in &whole.commits[self.commits.len()..count] {
-            self.commit(commit.version, commit.writes.clone(), commit.session);
+            self.add(commit.clone());
         }
     }
 
@@ -220,8 +251,9 @@ impl History {
         &self.keys
     }
 
-    /// Forgets what a crash took: everything after `horizon`. These snapshots have names now.
-    pub(crate) fn cut_at(&mut self, horizon: u64, snapshots: &[kiln::SnapshotInfo]) {
+    /// Forgets what a crash took: everything after `horizon`. What was left open is as it is in the database.
+    pub(crate) fn cut_at(&mut self, horizon: u64, db: &Kiln) {
+        let snapshots = db.snapshots();
         self.named.retain(|named| snapshots.iter().any(|info| info.name == named.name));
         for named in &mut self.named {
             (named.is_made, named.is_going) = (true, false);
@@ -230,5 +262,9 @@ impl History {
         self.latest = self.state_at(horizon);
         self.lost.extend(self.commits.drain(kept..).map(|commit| commit.version));
         self.durable = horizon;
+        let is_there = |number: &u32| db.objects().iter().any(|object| object.name == name_of(*number));
+        if let Some(number) = self.loading.take().filter(is_there) {
+            self.commit_load(horizon, number);
+        }
     }
 }

@@ -8,6 +8,7 @@
 pub(crate) mod bank;
 mod deeds;
 pub(crate) mod history;
+pub(crate) mod loads;
 pub(crate) mod names;
 mod profile;
 mod singles;
@@ -23,9 +24,9 @@ use crate::support::Random;
 use crate::workload::bank::{Objects, Teller, at_place, number_of, wrong_key_count};
 use crate::workload::deeds::{Deed, ORDINARY, close_account, found_bank, load_ballast, load_cold, transfer};
 use crate::workload::history::{History, Key, Place, State, Writes};
-pub(crate) use crate::workload::profile::{Name, Profile};
 #[cfg(test)]
-pub(crate) use crate::workload::profile::{LARGE, LAZY, LONG, SETTLING, SKEWED, SMALL};
+pub(crate) use crate::workload::profile::{LARGE, LAZY, LONG, NAMED, SETTLING, SKEWED, SMALL, WARM};
+pub(crate) use crate::workload::profile::{Name, Profile};
 
 /// The sessions' ids.
 pub(crate) const SESSIONS: [&str; 2] = ["teller one", "teller two"];
@@ -139,6 +140,9 @@ impl<'a> Shift<'a> {
         }
         if self.profile.name_one_in > 0 && self.random.one_in(self.profile.name_one_in) {
             return self.name_snapshot();
+        }
+        if self.profile.load_one_in > 0 && self.random.one_in(self.profile.load_one_in) {
+            return self.load();
         }
         match self.random.below(100) {
             0..=49 => self.deed(),

@@ -6,6 +6,7 @@ use super::{Shift, compare_snapshot};
 use crate::oracle::{Verdict, ensure};
 use crate::workload::bank::Objects;
 use crate::workload::history::{History, Named};
+use crate::workload::loads::check_loads_in;
 
 /// The names that are given, and given again.
 const NAMES: [&str; 3] = ["one", "two", "three"];
@@ -74,6 +75,10 @@ pub(crate) fn check_named(db: &Kiln, history: &History) -> Verdict {
         let snapshot = db.open_snapshot(named.name).map_err(failed)?;
         ensure!(snapshot.version() == info.version, "C4: {info:?} is opened at {}", snapshot.version());
         compare_snapshot(&snapshot, &objects, &history.state_after(named.commits), true).map_err(failed)?;
+        // After every fourth commit: these are many rows.
+        if history.commits.len().is_multiple_of(4) {
+            check_loads_in(&snapshot, db, history, named.commits)?;
+        }
     }
     Ok(())
 }

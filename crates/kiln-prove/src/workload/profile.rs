@@ -30,8 +30,12 @@ pub(crate) struct Profile {
     pub(crate) settle_one_in: usize,
     /// One operation in so many gives a snapshot a name, takes it from one, or looks at one; 0: none.
     pub(crate) name_one_in: usize,
+    /// One operation in so many loads a table in bulk; 0: none.
+    pub(crate) load_one_in: usize,
     /// Memory for settling.
     pub(crate) settle_memory: u64,
+    /// Memory; 0: the least there is.
+    pub(crate) memory: u64,
 }
 
 /// The engine's default.
@@ -59,7 +63,9 @@ pub(crate) const THREE: Profile = Profile {
     checkpoint_log_bytes: 0,
     settle_one_in: 0,
     name_one_in: 0,
+    load_one_in: 0,
     settle_memory: USUAL_SETTLE_MEMORY,
+    memory: 0,
 };
 
 /// So little that every loss pattern of every step can be tried.
@@ -76,7 +82,9 @@ pub(crate) const TINY: Profile = Profile {
     checkpoint_log_bytes: 16 << 10,
     settle_one_in: 0,
     name_one_in: 0,
+    load_one_in: 0,
     settle_memory: USUAL_SETTLE_MEMORY,
+    memory: 0,
 };
 
 /// Small values: most hardenings write a single block.
@@ -93,7 +101,9 @@ pub(crate) const SMALL: Profile = Profile {
     checkpoint_log_bytes: 24 << 10,
     settle_one_in: 0,
     name_one_in: 0,
+    load_one_in: 0,
     settle_memory: USUAL_SETTLE_MEMORY,
+    memory: 0,
 };
 
 /// Values of all sizes, in many hardenings: the log goes over several segments and its beginning is dropped.
@@ -110,7 +120,9 @@ pub(crate) const LARGE: Profile = Profile {
     checkpoint_log_bytes: 96 << 10,
     settle_one_in: 0,
     name_one_in: 0,
+    load_one_in: 0,
     settle_memory: USUAL_SETTLE_MEMORY,
+    memory: 0,
 };
 
 /// Rare hardenings: each covers many transactions, and at times more than one segment.
@@ -127,7 +139,9 @@ pub(crate) const LAZY: Profile = Profile {
     checkpoint_log_bytes: 256 << 10,
     settle_one_in: 0,
     name_one_in: 0,
+    load_one_in: 0,
     settle_memory: USUAL_SETTLE_MEMORY,
+    memory: 0,
 };
 
 /// Small segments, and among the data much that is overwritten: what is not goes through compaction again and again.
@@ -144,7 +158,9 @@ pub(crate) const SKEWED: Profile = Profile {
     checkpoint_log_bytes: 128 << 10,
     settle_one_in: 0,
     name_one_in: 0,
+    load_one_in: 0,
     settle_memory: USUAL_SETTLE_MEMORY,
+    memory: 0,
 };
 
 /// Tables whose rows settle again and again, and are written and deleted again.
@@ -161,10 +177,12 @@ pub(crate) const SETTLING: Profile = Profile {
     checkpoint_log_bytes: 48 << 10,
     settle_one_in: 8,
     name_one_in: 0,
+    load_one_in: 0,
     settle_memory: USUAL_SETTLE_MEMORY,
+    memory: 0,
 };
 
-/// Snapshots that have names, and all that moves or drops what they need.
+/// Snapshots that have names, bulk loads, and all that moves or drops what they need.
 pub(crate) const NAMED: Profile = Profile {
     operations: 120,
     safe_one_in: 6,
@@ -178,12 +196,24 @@ pub(crate) const NAMED: Profile = Profile {
     checkpoint_log_bytes: 48 << 10,
     settle_one_in: 12,
     name_one_in: 6,
+    load_one_in: 40,
     settle_memory: USUAL_SETTLE_MEMORY,
+    memory: 0,
 };
 
 /// The same with so little memory that it takes several passes over the log, and several ranges of keys for each of them.
 pub(crate) const PASSES: Profile =
     Profile { settle_memory: 8 << 10, filler_max: 2_000, long_one_in: 2, ballast_one_in: 3, ..SETTLING };
+
+/// What is live has room in memory, and is written anew before it would leave, while the log goes around its memory.
+pub(crate) const WARM: Profile = Profile {
+    operations: 200,
+    ballast_one_in: 2,
+    filler_max: 60,
+    checkpoint_log_bytes: 96 << 10,
+    memory: 160 << 10,
+    ..SMALL
+};
 
 /// A log so long that several threads recover it, which takes more than 16 MiB. What stays keeps its beginning from being
 /// compacted.
@@ -201,7 +231,9 @@ pub(crate) const LONG: Profile = Profile {
     checkpoint_log_bytes: 0,
     settle_one_in: 0,
     name_one_in: 0,
+    load_one_in: 0,
     settle_memory: USUAL_SETTLE_MEMORY,
+    memory: 0,
 };
 
 /// The workloads, for the command line.
@@ -221,16 +253,18 @@ pub(crate) enum Name {
     Skewed,
     /// Tables that settle.
     Settling,
-    /// Snapshots that have names.
+    /// Snapshots that have names, and bulk loads.
     Named,
     /// Tables that settle in many steps.
     Passes,
+    /// Data that stays in memory while the log does not.
+    Warm,
     /// A log that several threads recover.
     Long,
 }
 
 impl Name {
-    pub(crate) const ALL: [Name; 10] = [
+    pub(crate) const ALL: [Name; 11] = [
         Name::Three,
         Name::Tiny,
         Name::Small,
@@ -240,6 +274,7 @@ impl Name {
         Name::Settling,
         Name::Named,
         Name::Passes,
+        Name::Warm,
         Name::Long,
     ];
 
@@ -254,6 +289,7 @@ impl Name {
             Name::Settling => "settling",
             Name::Named => "named",
             Name::Passes => "passes",
+            Name::Warm => "warm",
             Name::Long => "long",
         }
     }
@@ -269,6 +305,7 @@ impl Name {
             Name::Settling => SETTLING,
             Name::Named => NAMED,
             Name::Passes => PASSES,
+            Name::Warm => WARM,
             Name::Long => LONG,
         }
     }
