@@ -169,8 +169,6 @@ bugs! {
     LoadNotRemoved "load-not-removed" "The rows of a bulk load that a crash, or its caller, has broken off stay.",
     FrameUnchecked "frame-unchecked" "The checksum of what a backup's stream has for a file is not compared.",
     RestoreNotSynced "restore-not-synced" "A restore is finished before its files are durable.",
-    WarmPastHardened "warm-past-hardened" "To keep records warm, some leave memory that are not durable yet.",
-    WarmLetGo "warm-let-go" "Records leave memory before it was seen whether they should be kept warm.",
     CommitInTwoVersions "commit-in-two-versions" "The last write of a transaction of several gets the next version.",
 }
 

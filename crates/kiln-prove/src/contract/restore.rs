@@ -163,6 +163,8 @@ fn c4_a_crash_at_any_step_of_a_restore_leaves_all_of_it_or_no_database() {
                 match manual().create(false).open_on(Arc::new(after.clone())) {
                     Ok(db) => {
                         assert_eq!(contents(&db), expected);
+                        // Its name was not durable before the superblock's.
+                        assert!(db.recovery_report().checkpoint_damage.is_none(), "{}", db.recovery_report());
                         whole += 1;
                     }
                     Err(error) => {

@@ -372,7 +372,9 @@ impl<'a, P: FnMut(BackupProgress)> Copying<'a, P> {
             offset += read as u64;
             self.advance(read as u64);
         }
-        target.sync()
+        target.sync()?;
+        // Its name, too, before there is a superblock that names it.
+        self.device.sync_directory()
     }
 
     fn advance(&mut self, bytes: u64) {

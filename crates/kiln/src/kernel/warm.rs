@@ -26,7 +26,6 @@
 use super::engine::Engine;
 use crate::device;
 use crate::error::Result;
-use crate::planted::{Bug, planted};
 use crate::storage::epoch;
 use crate::storage::log::{Item, Purpose};
 use crate::storage::record::{Address, DiskRecord, Kind};
@@ -129,7 +128,7 @@ impl Engine {
     /// other way. For who hardens.
     pub(super) fn without_warm(&self, target: Address, wanted: u64) -> Address {
         let cursor = self.warm.cursor();
-        if target <= cursor || self.log.share() < self.log.ring_bytes() || planted(Bug::WarmLetGo) {
+        if target <= cursor || self.log.share() < self.log.ring_bytes() {
             return target;
         }
         let least = self.must_go(wanted).min(target);
@@ -156,8 +155,7 @@ impl Engine {
     /// How far to look: a little farther than the next evictions will want to go.
     fn warm_goal(&self, wanted: u64) -> Address {
         let ahead = self.free_bytes(0) + self.log.warmth_bytes_max();
-        let durable = if planted(Bug::WarmPastHardened) { self.log.tail() } else { self.log.hardened() };
-        let usual = (self.log.tail() + ahead).saturating_sub(self.log.ring_bytes()).min(durable);
+        let usual = (self.log.tail() + ahead).saturating_sub(self.log.ring_bytes()).min(self.log.hardened());
         usual.max(self.must_go(wanted))
     }
 
