@@ -116,6 +116,28 @@ fn c1_a_snapshot_reads_on_what_compacting_would_drop_and_is_compacted_when_it_en
 }
 
 #[test]
+fn c5_compacting_on_a_full_disk_ends_and_loses_nothing() {
+    watched("c5_compacting_on_a_full_disk", PATIENCE, |_| {
+        let disk = SimulatedDevice::new(seed());
+        let db = manual().open_on(Arc::new(disk.clone())).unwrap();
+        fill(&db);
+        thin_out(&db);
+        disk.set_capacity(Some(disk.used_bytes()));
+        let map = db.map("map").unwrap();
+        let full = (0..10_000_u32).find_map(|key| db.put(&map, key.to_be_bytes(), vec![0; 900]).err());
+        assert_eq!(full.expect("the disk is full").kind(), ErrorKind::NoSpace);
+        // What settles, or is dropped, makes room.
+        if let Err(error) = db.compact(|_| {}) {
+            assert_eq!(error.kind(), ErrorKind::NoSpace);
+        }
+        disk.set_capacity(None);
+        db.compact(|_| {}).unwrap();
+        let report = db.check().unwrap();
+        assert!(report.problems.is_empty(), "{report}");
+    });
+}
+
+#[test]
 fn c1_compacting_goes_on_beside_writers_and_readers_and_ends_when_the_database_is_closed() {
     watched("c1_compacting_goes_on_beside_writers", 3 * PATIENCE, |_| {
         let disk = SimulatedDevice::new(seed());

@@ -44,6 +44,8 @@ const ROUND_BYTES_MIN: u64 = 256 << 10;
 const ROUND_BYTES_MAX: u64 = 4 << 20;
 /// A round looks at such a part of what is too much.
 const ROUND_PART: u64 = 4;
+/// Who has asked for compaction gives up after so many rounds that changed nothing. Those that only look at what is dead change nothing, either.
+const ROUNDS_IN_VAIN_MAX: u64 = 64;
 /// So many cache misses overlap.
 const BATCH: usize = 32;
 
@@ -155,23 +157,24 @@ impl Engine {
         self.harden_all()?;
         let end = self.log.hardened() - self.log.hardened() % self.log.segment_bytes();
         self.compaction.asked.fetch_max(end, Ordering::SeqCst);
-        // The first time there may be something that the next hardening makes room for.
-        let mut is_held = false;
-        while self.log.begin() < end {
+        // What is in the way may be gone after a hardening, or be a hardening itself; or it stays: a snapshot, or a full disk.
+        let mut rounds_in_vain = 0;
+        while self.log.begin() < end && rounds_in_vain < ROUNDS_IN_VAIN_MAX {
             self.check_writable()?;
             progress(self.log.begin());
-            match self.compact_round()? {
-                Rest::AtOnce => is_held = false,
-                Rest::AfterHardening | Rest::Obstructed => {
-                    is_held = false;
-                    self.harden_all()?;
-                }
-                Rest::Held | Rest::Nothing if is_held => break,
-                Rest::Held | Rest::Nothing => {
-                    is_held = true;
-                    self.harden_all()?;
-                }
+            if self.segments.disk_is_full() {
+                // There may be space by now.
+                let _ = self.prepare_ahead(0);
             }
+            let before = (self.log.begin(), self.compaction.records.load(Ordering::Relaxed));
+            if self.compact_round()? != Rest::AtOnce {
+                self.harden_all()?;
+            }
+            let is_in_vain = before == (self.log.begin(), self.compaction.records.load(Ordering::Relaxed));
+            rounds_in_vain = if is_in_vain { rounds_in_vain + 1 } else { 0 };
+        }
+        if self.log.begin() < end && self.segments.disk_is_full() {
+            self.prepare_ahead(0)?;
         }
         self.segments.remove_spares()
     }
