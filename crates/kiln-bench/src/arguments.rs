@@ -197,13 +197,18 @@ pub(crate) struct RunSettings {
     /// more was asked for; none with --rounds or --profile full].
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     pub(crate) time_limit: Option<Duration>,
-    /// Kiln's vulnerability windows: how long a fast commit may stay undurable [default: 100ms, as a quick round is
-    /// shorter than longer ones; 100ms,5s with --profile full].
-    #[arg(long, value_delimiter = ',', value_parser = humantime::parse_duration)]
-    pub(crate) window: Vec<Duration>,
-    /// How keys are chosen [default: as the workload says].
-    #[arg(long, value_enum)]
-    pub(crate) distribution: Option<Distribution>,
+    /// Kiln's vulnerability windows: how long a fast commit may stay undurable. "never" is Kiln without hardening, for comparison
+    /// [default: 100ms, as a quick round is shorter than longer ones; 100ms,5s with --profile full].
+    #[arg(long, value_delimiter = ',', value_parser = window)]
+    pub(crate) window: Vec<Window>,
+    /// Peers that make nothing durable by themselves are asked to make everything durable so often while they are measured, and not only
+    /// at the end.
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub(crate) persist_each: Option<Duration>,
+    /// How keys are chosen: uniform, zipf (with the exponent 0.99), zipf-0.1 and others, latest; each of several [default: as the workload
+    /// says].
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) distribution: Vec<Distribution>,
     /// Bytes of a key, 8 to 64 [default: 16 in tables, 8 in maps].
     #[arg(long)]
     pub(crate) key_bytes: Option<usize>,
@@ -229,6 +234,22 @@ pub(crate) struct RunSettings {
     /// Only say what would be measured, how long that takes, about, and how much room it needs.
     #[arg(long)]
     pub(crate) plan: bool,
+}
+
+/// Kiln's vulnerability window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Window {
+    /// So long.
+    Of(Duration),
+    /// Nothing hardens.
+    Never,
+}
+
+fn window(text: &str) -> Result<Window, String> {
+    match text {
+        "never" => Ok(Window::Never),
+        _ => humantime::parse_duration(text).map(Window::Of).map_err(|error| error.to_string()),
+    }
 }
 
 fn threads(text: &str) -> Result<usize, String> {

@@ -221,7 +221,7 @@ fn change_table(title: &str, changes: &[&Change<'_>], drift: Option<f64>) -> Tab
             cell.contestant.engine.clone(),
             cell.contestant.mode(),
             cell.task.workload.clone(),
-            format!("{}, {}", cell.task.load(), cell.task.distribution()),
+            format!("{}, {}", cell.task.load(), cell.task.distribution),
             range(&change.old),
             range(cell),
             format!("{:.2}", change.ratio),

@@ -12,7 +12,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, pwrite};
 
 /// The unit of a write.
-const BLOCK_BYTES: usize = 4096;
+pub(crate) const BLOCK_BYTES: usize = 4096;
 /// The pre-written file. Larger than what a disk's own cache usually merges.
 const FILE_BYTES: u64 = 64 << 20;
 /// What is written at once while the file is prepared.
@@ -65,25 +65,29 @@ fn write_all(file: &OwnedFd, bytes: &[u8], position: u64) -> Result<()> {
 }
 
 /// Bytes that begin at a multiple of [`BLOCK_BYTES`], as direct I/O wants.
-struct AlignedBytes {
+pub(crate) struct AlignedBytes {
     storage: Vec<u8>,
     start: usize,
     len: usize,
 }
 
 impl AlignedBytes {
-    fn new(len: usize) -> AlignedBytes {
+    pub(crate) fn new(len: usize) -> AlignedBytes {
         let storage = vec![0; len + BLOCK_BYTES];
         let start = storage.as_ptr().align_offset(BLOCK_BYTES);
         AlignedBytes { storage, start, len }
     }
 
-    fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         &self.storage[self.start..self.start + self.len]
     }
 
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.storage[self.start..self.start + self.len]
+    }
+
     fn set_first(&mut self, number: u64) {
-        self.storage[self.start..self.start + 8].copy_from_slice(&number.to_le_bytes());
+        self.bytes_mut()[..8].copy_from_slice(&number.to_le_bytes());
     }
 }
 

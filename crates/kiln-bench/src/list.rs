@@ -36,9 +36,9 @@ pub(crate) fn run() -> Result<()> {
         "\nWorkloads (transactions of their own unless told otherwise; keys are chosen uniformly unless told otherwise):"
     );
     for workload in spec::list() {
-        let distribution = format!("{:?}", workload.distribution).to_lowercase();
         let dataset = format!("{:?}", workload.dataset).to_lowercase();
-        println!("  {:<17} {:<6} {:<8} {}", workload.name, dataset, distribution, workload.what);
+        let distribution = workload.distribution.to_string();
+        println!("  {:<17} {dataset:<6} {distribution:<8} {}", workload.name, workload.what);
     }
     Ok(())
 }

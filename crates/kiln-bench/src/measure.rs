@@ -81,6 +81,23 @@ impl Measured {
     }
 }
 
+/// What goes on while operations are repeated.
+pub(crate) struct Meanwhile<'a> {
+    /// How long it all takes.
+    pub(crate) duration: Duration,
+    /// Tells how far hardening is, if anybody knows.
+    pub(crate) progress: &'a dyn Fn() -> Option<Hardening>,
+    /// Makes everything durable, so often.
+    pub(crate) persist: Option<(Duration, &'a (dyn Fn() -> Result<()> + Sync))>,
+}
+
+impl Meanwhile<'_> {
+    /// Nothing but time passes.
+    pub(crate) fn nothing(duration: Duration) -> Meanwhile<'static> {
+        Meanwhile { duration, progress: &|| None, persist: None }
+    }
+}
+
 /// A histogram of nanoseconds with three digits.
 fn histogram() -> Result<Histogram<u64>> {
     Ok(Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3)?)
@@ -90,19 +107,14 @@ fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Measures how often `threads` threads can do an operation in `duration`, and how long it takes. `prepare` makes one thread's
-/// operation, which returns how many it did. `progress` tells how far hardening is, if anybody knows.
-pub(crate) fn repeat<F, O>(
-    threads: usize,
-    duration: Duration,
-    progress: &dyn Fn() -> Option<Hardening>,
-    prepare: F,
-) -> Result<Measured>
+/// Measures how often `threads` threads can do an operation, and how long it takes. `prepare` makes one thread's operation, which
+/// returns how many it did.
+pub(crate) fn repeat<F, O>(threads: usize, meanwhile: &Meanwhile<'_>, prepare: F) -> Result<Measured>
 where
     F: Fn(usize) -> Result<O> + Sync,
     O: FnMut() -> Result<u64>,
 {
-    let [all] = repeat_in_groups(threads, duration, progress, prepare)?;
+    let [all] = repeat_in_groups(threads, meanwhile, prepare)?;
     Ok(all)
 }
 
@@ -110,8 +122,7 @@ where
 /// number modulo `N`. What the process used is that of all groups.
 pub(crate) fn repeat_in_groups<const N: usize, F, O>(
     threads: usize,
-    duration: Duration,
-    progress: &dyn Fn() -> Option<Hardening>,
+    meanwhile: &Meanwhile<'_>,
     prepare: F,
 ) -> Result<[Measured; N]>
 where
@@ -137,13 +148,23 @@ where
             .collect();
         barrier.wait();
         let before = Usage::own();
-        let hardening = watch(duration, &stop, progress);
+        let persisting = meanwhile.persist.map(|(each, persist)| {
+            let stop = &stop;
+            scope.spawn(move || persist_each(each, persist, stop))
+        });
+        let hardening = watch(meanwhile.duration, &stop, meanwhile.progress);
         stop.store(true, Ordering::Relaxed);
+        let persisted =
+            persisting.map(|thread| thread.join().map_err(|_| anyhow!("a persisting thread panicked"))?);
         let counts = workers
             .into_iter()
             .map(|worker| worker.join().map_err(|_| anyhow!("a measuring thread panicked"))?)
             .collect::<Result<Vec<ThreadCount>>>()?;
-        anyhow::Ok((counts, Usage::own().since(before), hardening?))
+        let hardening = match persisted.transpose()? {
+            Some(marks_ms) => Some(Hardened { marks_ms, lag_ns: histogram()? }),
+            None => hardening?,
+        };
+        anyhow::Ok((counts, Usage::own().since(before), hardening))
     })?;
     interrupt::check()?;
     let mut groups = std::array::from_fn::<_, N, _>(|_| Vec::new());
@@ -191,6 +212,26 @@ fn one_thread(
         stride = if now - begin < TIMED_EACH * stride as u32 { STRIDE } else { 1 };
     }
     Ok(ThreadCount { ops, seconds: start.elapsed().as_secs_f64(), latency_ns, bins })
+}
+
+/// Makes everything durable again and again, and tells when it was, in milliseconds.
+fn persist_each(
+    each: Duration,
+    persist: &(dyn Fn() -> Result<()> + Sync),
+    stop: &AtomicBool,
+) -> Result<Vec<f64>> {
+    let (start, mut marks_ms) = (Instant::now(), Vec::new());
+    loop {
+        sleep(each, stop);
+        if stop.load(Ordering::Relaxed) || interrupt::asked() {
+            return Ok(marks_ms);
+        }
+        if let Err(error) = persist() {
+            stop.store(true, Ordering::Relaxed);
+            return Err(error);
+        }
+        marks_ms.push(start.elapsed().as_secs_f64() * 1000.0);
+    }
 }
 
 /// Waits until the time is over, and looks at hardening meanwhile.
@@ -323,7 +364,7 @@ fn sleep(duration: Duration, stop: &AtomicBool) {
         if left.is_zero() {
             break;
         }
-        std::thread::sleep(left.min(Duration::from_millis(100)));
+        std::thread::sleep(left.min(Duration::from_millis(20)));
     }
 }
 
@@ -371,7 +412,7 @@ mod tests {
     fn every_operation_of_every_thread_is_counted_and_recorded() {
         for nap in [Duration::ZERO, Duration::from_millis(1)] {
             let done = AtomicU64::new(0);
-            let measured = repeat(3, Duration::from_millis(5), &|| None, |_| {
+            let measured = repeat(3, &Meanwhile::nothing(Duration::from_millis(5)), |_| {
                 Ok(|| {
                     done.fetch_add(2, Ordering::Relaxed);
                     std::thread::sleep(nap);
@@ -390,7 +431,7 @@ mod tests {
 
     #[test]
     fn slow_operations_among_fast_ones_count_as_many_as_they_are() {
-        let measured = repeat(1, Duration::from_millis(200), &|| None, |_| {
+        let measured = repeat(1, &Meanwhile::nothing(Duration::from_millis(200)), |_| {
             let mut random = SmallRng::seed_from_u64(1);
             Ok(move || {
                 if random.random_range(0..5) == 0 {
@@ -417,12 +458,39 @@ mod tests {
             std::thread::sleep(Duration::from_millis(1));
             Ok(1)
         };
-        let hardened =
-            repeat(1, Duration::from_millis(200), &progress, |_| Ok(nap)).unwrap().hardening.unwrap();
+        let meanwhile = Meanwhile { progress: &progress, ..Meanwhile::nothing(Duration::from_millis(200)) };
+        let hardened = repeat(1, &meanwhile, |_| Ok(nap)).unwrap().hardening.unwrap();
         let looks = calls.into_inner();
         assert!(looks > 12, "{looks}");
         assert_eq!(hardened.marks_ms.len() as u64, (looks - 1) / 5 - 1);
         assert!(hardened.lag_ns.min() >= 5 * nanoseconds(WATCHED_EACH) * 3 / 4);
+    }
+
+    #[test]
+    fn who_hardens_nothing_by_itself_is_asked_to_so_often() {
+        let calls = AtomicU64::new(0);
+        let persist = || {
+            calls.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        };
+        let meanwhile = Meanwhile {
+            persist: Some((Duration::from_millis(10), &persist)),
+            ..Meanwhile::nothing(Duration::from_millis(100))
+        };
+        let nap = || {
+            std::thread::sleep(Duration::from_millis(1));
+            Ok(1)
+        };
+        let marks_ms = repeat(1, &meanwhile, |_| Ok(nap)).unwrap().hardening.unwrap().marks_ms;
+        assert_eq!(marks_ms.len() as u64, calls.load(Ordering::Relaxed));
+        assert!(
+            (1..=10).contains(&marks_ms.len()) && marks_ms.is_sorted() && marks_ms[0] >= 10.0,
+            "{marks_ms:?}"
+        );
+        let broken = || bail!("the disk is full");
+        let meanwhile = Meanwhile { persist: Some((Duration::ZERO, &broken)), ..meanwhile };
+        let error = repeat(1, &meanwhile, |_| Ok(nap)).map(drop).unwrap_err();
+        assert_eq!(error.to_string(), "the disk is full");
     }
 
     #[test]
@@ -440,6 +508,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_fails_ends_the_measurement_with_its_error() {
+        let hour = Meanwhile::nothing(Duration::from_secs(3600));
         for bad_thread in 0..2 {
             let prepare = |thread| {
                 if thread == bad_thread {
@@ -447,10 +516,10 @@ mod tests {
                 }
                 Ok(|| Ok(1))
             };
-            let error = repeat(2, Duration::from_secs(3600), &|| None, prepare).map(drop).unwrap_err();
+            let error = repeat(2, &hour, prepare).map(drop).unwrap_err();
             assert_eq!(error.to_string(), "cannot begin");
         }
-        let failing = repeat(2, Duration::from_secs(3600), &|| None, |_| Ok(|| bail!("broken")));
+        let failing = repeat(2, &hour, |_| Ok(|| bail!("broken")));
         assert_eq!(failing.map(drop).unwrap_err().to_string(), "broken");
     }
 }

@@ -19,7 +19,7 @@ Each line of a result file is one measurement:
   version       the engine's version
   mode          safe or strong (acknowledged when durable), fast or weak (when committed), floor
   workload      see kiln-bench list; also resp-set and resp-get (a server under redis-benchmark)
-  distribution  of the keys: uniform, zipf or latest
+  distribution  of the keys: uniform, zipf (with the exponent 0.99), zipf-0.1 (with another one) or latest
   threads       client threads, or connections for resp-*
   pipeline      requests in flight on each connection
   batch         keys of each operation of map-* and cold-*

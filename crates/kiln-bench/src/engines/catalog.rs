@@ -13,6 +13,7 @@ use super::device::DeviceFloor;
 use super::faster::FasterEngine;
 use super::fjall::FjallEngine;
 use super::kiln::KilnEngine;
+use super::kiln_wal::WalEngine;
 use super::kyotocabinet::KyotoCabinet;
 use super::leveldb::LevelDb;
 use super::lmdb::LmdbEngine;
@@ -118,6 +119,9 @@ pub(crate) struct Description {
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Name {
     Kiln,
+    /// Kiln's own store with a write-ahead log: what its hardening is compared with.
+    #[serde(rename = "kiln-wal")]
+    KilnWal,
     #[value(name = "rocksdb")]
     RocksDb,
     #[value(name = "leveldb")]
@@ -149,6 +153,7 @@ impl Name {
     pub(crate) fn description(self) -> &'static Description {
         match self {
             Name::Kiln => &super::kiln::DESCRIPTION,
+            Name::KilnWal => &super::kiln_wal::DESCRIPTION,
             Name::RocksDb => &super::rocksdb::DESCRIPTION,
             Name::LevelDb => &super::leveldb::DESCRIPTION,
             Name::KyotoCabinet => &super::kyotocabinet::DESCRIPTION,
@@ -186,6 +191,8 @@ pub(crate) fn with_engine<V: Visitor>(name: Name, settings: &Settings, visitor: 
     match (name, settings.shape) {
         (Name::Kiln, Shape::Table) => visit(KilnEngine::<::kiln::Table>::create(settings)?, visitor),
         (Name::Kiln, Shape::Map) => visit(KilnEngine::<::kiln::Map>::create(settings)?, visitor),
+        (Name::KilnWal, Shape::Table) => visit(WalEngine::<::kiln::Table>::create(settings)?, visitor),
+        (Name::KilnWal, Shape::Map) => visit(WalEngine::<::kiln::Map>::create(settings)?, visitor),
         (Name::RocksDb, _) => visit(RocksDb::create(settings)?, visitor),
         (Name::LevelDb, _) => visit(LevelDb::create(settings)?, visitor),
         (Name::KyotoCabinet, _) => visit(KyotoCabinet::create(settings)?, visitor),

@@ -320,6 +320,11 @@ fn kiln_conforms() {
 }
 
 #[test]
+fn kiln_wal_conforms() {
+    conforms(Name::KilnWal);
+}
+
+#[test]
 fn memory_conforms() {
     conforms(Name::Memory);
 }

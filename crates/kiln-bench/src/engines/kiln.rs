@@ -1,5 +1,8 @@
 //! Kiln itself.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
 use anyhow::{Context, Result};
 use kiln::{Kiln, Level, Map, Object, Table, Transaction};
 
@@ -9,14 +12,19 @@ use crate::generate::{Entry, Key, add_to_first_word};
 
 pub(super) const DESCRIPTION: Description = Description {
     what: "Kiln's tables and maps: serializable transactions that commit first and harden in order",
-    modes: &[Mode::Safe, Mode::Fast],
+    modes: &[Mode::Safe, Mode::Fast, Mode::Floor],
     shapes: &[Shape::Table, Shape::Map],
     transactions: true,
     keeps_data: true,
     durable_puts: true,
     past_page_cache: true,
     reopens: true,
-    settings: |_| "defaults; memory of the log as given for caches (cold-*: memory for log and read cache, smaller segments)",
+    settings: |mode| match mode {
+        Mode::Floor => "the same, of which nothing hardens while it is measured (--window never)",
+        _ => {
+            "defaults; memory of the log as given for caches (cold-*: memory for log and read cache, smaller segments)"
+        }
+    },
     version: || Ok(env!("CARGO_PKG_VERSION").to_owned()),
 };
 
@@ -27,6 +35,9 @@ const COLD_SEGMENT_BYTES_MAX: u64 = 32 << 20;
 const COLD_MEMORY_BYTES_MIN: u64 = 1 << 20;
 /// With less memory, segments are small, too.
 const MEMORY_BYTES_MIN: u64 = 64 << 20;
+
+/// A window that does not end while anything is measured.
+const NEVER: Duration = Duration::from_secs(24 * 3600);
 
 /// A kind of object with one key for one value.
 pub(crate) trait KilnObject: Object + Clone + Send + Sync {
@@ -89,34 +100,51 @@ pub(crate) struct KilnEngine<O> {
     db: Kiln,
     object: O,
     safe: bool,
+    /// How many sessions there were.
+    sessions: AtomicU64,
 }
 
 impl<O: KilnObject> KilnEngine<O> {
-    /// Creates a database.
+    /// Creates a database. Of the mode "floor" nothing is ever made durable but what [`Engine::persist`] is asked for.
     pub(crate) fn create(settings: &Settings) -> Result<KilnEngine<O>> {
-        let mut options = kiln::Options::new().window(settings.window);
-        options = if settings.cold || settings.cache_bytes < MEMORY_BYTES_MIN {
-            // The log has two segments at least: they must not be more than the memory.
-            let memory_bytes = settings.cache_bytes.max(COLD_MEMORY_BYTES_MIN);
-            let segment_bytes = (memory_bytes / COLD_SEGMENTS).min(COLD_SEGMENT_BYTES_MAX);
-            options.memory(memory_bytes).segment_bytes(1 << segment_bytes.ilog2())
-        } else {
-            options.memory(settings.cache_bytes)
-        };
-        if !settings.checkpoints {
-            options = options.checkpoint_log_bytes(0);
-        }
-        let db = options
+        let db = options(settings)
             .open(&settings.path)
             .with_context(|| format!("cannot create a database in {}", settings.path.display()))?;
         let object = O::open(&db)?;
-        Ok(KilnEngine { db, object, safe: settings.mode.is_durable() })
+        let (safe, sessions) = (settings.mode.is_durable(), AtomicU64::new(0));
+        Ok(KilnEngine { db, object, safe, sessions })
+    }
+
+    pub(super) fn db(&self) -> &Kiln {
+        &self.db
     }
 
     /// Access for one task.
     pub(crate) fn client(&self) -> KilnClient<O> {
         KilnClient { db: self.db.clone(), object: self.object.clone() }
     }
+}
+
+/// How a database is opened.
+fn options(settings: &Settings) -> kiln::Options {
+    let mut options = kiln::Options::new().window(settings.window);
+    options = if settings.cold || settings.cache_bytes < MEMORY_BYTES_MIN {
+        // The log has two segments at least: they must not be more than the memory.
+        let memory_bytes = settings.cache_bytes.max(COLD_MEMORY_BYTES_MIN);
+        let segment_bytes = (memory_bytes / COLD_SEGMENTS).min(COLD_SEGMENT_BYTES_MAX);
+        options.memory(memory_bytes).segment_bytes(1 << segment_bytes.ilog2())
+    } else {
+        options.memory(settings.cache_bytes)
+    };
+    if !settings.checkpoints {
+        options = options.checkpoint_log_bytes(0);
+    }
+    if settings.mode == Mode::Floor {
+        // Neither time nor bytes make it harden, and what it would do to its log can wait until something has hardened.
+        options = options.window(NEVER).unhardened_bytes(u64::MAX).checkpoint_log_bytes(0);
+        options = options.space_amplification(f64::INFINITY);
+    }
+    options
 }
 
 impl<O: KilnObject> Engine for KilnEngine<O> {
@@ -126,7 +154,13 @@ impl<O: KilnObject> Engine for KilnEngine<O> {
         Self: 'a;
 
     fn worker(&self) -> Result<KilnWorker<'_, O>> {
-        Ok(KilnWorker { db: &self.db, object: &self.object, safe: self.safe })
+        Ok(KilnWorker {
+            db: &self.db,
+            object: &self.object,
+            safe: self.safe,
+            session: None,
+            sessions: &self.sessions,
+        })
     }
 
     fn key_count(&self) -> Result<u64> {
@@ -165,9 +199,36 @@ pub(crate) struct KilnWorker<'a, O> {
     db: &'a Kiln,
     object: &'a O,
     safe: bool,
+    /// Begun by its first operation.
+    session: Option<kiln::Session>,
+    sessions: &'a AtomicU64,
 }
 
-impl<O> KilnWorker<'_, O> {
+impl<'a, O: KilnObject> KilnWorker<'a, O> {
+    /// Runs a transaction and commits it; what it promises is the caller's affair.
+    pub(super) fn run(
+        &self,
+        body: &mut dyn FnMut(&mut dyn Access) -> Result<()>,
+    ) -> Result<kiln::Commit<'a, ()>> {
+        let mut failure = None;
+        let commit = self.db.transact(|tx| {
+            let mut access = KilnAccess { tx, object: self.object, error: None };
+            let result = body(&mut access);
+            match access.error {
+                // A conflict is tried again by the database.
+                Some(error) => Err(error),
+                None => result.map_err(|error| {
+                    failure = Some(error);
+                    kiln::Error::caller("the workload gave up")
+                }),
+            }
+        });
+        match failure {
+            Some(failure) => Err(failure),
+            None => Ok(commit?),
+        }
+    }
+
     /// Acknowledges a commit as the mode says.
     #[inline]
     fn acknowledge<T>(&self, commit: kiln::Commit<'_, T>) -> Result<()> {
@@ -233,24 +294,30 @@ impl<O: KilnObject> Worker for KilnWorker<'_, O> {
         self.object.scan(self.db, from, count, row)
     }
 
-    fn transact(&mut self, body: &mut dyn FnMut(&mut dyn Access) -> Result<()>) -> Result<()> {
-        let mut failure = None;
-        let commit = self.db.transact(|tx| {
-            let mut access = KilnAccess { tx, object: self.object, error: None };
-            let result = body(&mut access);
-            match access.error {
-                // A conflict is tried again by the database.
-                Some(error) => Err(error),
-                None => result.map_err(|error| {
-                    failure = Some(error);
-                    kiln::Error::caller("the workload gave up")
-                }),
+    fn put_in_session(&mut self, key: &[u8], value: &[u8]) -> Result<u64> {
+        let session = match &mut self.session {
+            Some(session) => session,
+            none => {
+                let number = self.sessions.fetch_add(1, Ordering::Relaxed);
+                none.insert(self.db.session(format!("client-{number}"))?)
             }
-        });
-        match (failure, commit) {
-            (Some(failure), _) => Err(failure),
-            (None, commit) => self.acknowledge(commit?),
-        }
+        };
+        Ok(session.put(self.object, key, value)?.version().number())
+    }
+
+    fn harden_soon(&self) {
+        self.db.harden_soon();
+    }
+
+    fn wait_in_session(&mut self, version: u64) -> Result<u64> {
+        self.db.receipt(kiln::Version::new(version)).wait(Level::LOCAL)?;
+        let session = self.session.as_ref().context("nothing was written in a session")?;
+        Ok(session.durable_serial()?)
+    }
+
+    fn transact(&mut self, body: &mut dyn FnMut(&mut dyn Access) -> Result<()>) -> Result<()> {
+        let commit = self.run(body)?;
+        self.acknowledge(commit)
     }
 }
 

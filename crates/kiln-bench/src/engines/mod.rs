@@ -16,6 +16,7 @@ mod faster;
 mod fjall;
 mod generator;
 mod kiln;
+mod kiln_wal;
 mod kyotocabinet;
 mod leveldb;
 mod library;
@@ -129,6 +130,20 @@ pub(crate) trait Worker {
         count: usize,
         row: &mut impl FnMut(&[u8], &[u8]) -> Result<()>,
     ) -> Result<()>;
+
+    /// Writes one key as the next operation of a session of this worker, and returns the version with which it becomes durable
+    /// (see [`Hardening`]). Only asked of engines that have sessions, as are the two below.
+    fn put_in_session(&mut self, _key: &[u8], _value: &[u8]) -> Result<u64> {
+        anyhow::bail!("it has no sessions")
+    }
+
+    /// Asks for making everything committed so far durable soon, and does not wait.
+    fn harden_soon(&self) {}
+
+    /// Waits until a version is durable, and returns how many operations of the session are.
+    fn wait_in_session(&mut self, _version: u64) -> Result<u64> {
+        anyhow::bail!("it has no sessions")
+    }
 
     /// Runs a transaction and commits it; if it conflicts with others, runs it again. An error of `body` that is not a conflict
     /// takes its writes back and is returned. `body` never reads what it has itself written. Only asked of engines whose

@@ -11,7 +11,7 @@ use crate::engines::{Engine, KilnEngine};
 use crate::floor::Floor;
 use crate::generate::draws::Distribution;
 use crate::generate::stamp;
-use crate::measure::{self, Measured};
+use crate::measure::{self, Meanwhile, Measured};
 use crate::report::{Samples, Table, Wanted};
 use crate::results::Row;
 use crate::scratch::disk_bytes;
@@ -113,7 +113,7 @@ fn alternate(run: &Run<'_>, data: &Data<'_, KilnEngine<Map>>, floor: &mut Floor)
 
 fn measure_floor(floor: &mut Floor, duration: Duration) -> Result<Measured> {
     let floor = std::sync::Mutex::new(floor);
-    measure::repeat(1, duration, &|| None, |_| {
+    measure::repeat(1, &Meanwhile::nothing(duration), |_| {
         let floor = &floor;
         Ok(move || match floor.lock() {
             // Only one thread measures, so that the lock is always free and costs nothing beside a sync.

@@ -1,9 +1,10 @@
 //! Which key comes next, drawn before the clock runs.
 
+use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
-use clap::ValueEnum;
+use anyhow::{Context, Result, bail};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use rand_distr::{Distribution as _, Zipf};
@@ -13,20 +14,82 @@ use super::INDEX_END;
 
 /// So many are drawn, and repeated. Much more than a cache holds lines.
 const COUNT: usize = 1 << 21;
-/// The exponent of YCSB's Zipf distribution.
-const EXPONENT: f64 = 0.99;
 const INDEX_BITS: u32 = INDEX_END.trailing_zeros();
 
-/// How keys are chosen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
+/// How keys are chosen. As text `uniform`, `zipf`, `zipf-0.1` (or another exponent below 1, of two digits) and `latest`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub(crate) enum Distribution {
     /// All keys alike.
     Uniform,
-    /// Few keys often (Zipf with exponent 0.99), spread over the whole key space.
-    Zipf,
-    /// Keys written last most often (Zipf with exponent 0.99 by age).
+    /// Few keys often, spread over the whole key space.
+    Zipf(Exponent),
+    /// Keys written last most often (Zipf with YCSB's exponent by age).
     Latest,
+}
+
+/// The exponent of a Zipf distribution, in hundredths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Exponent(u8);
+
+impl Exponent {
+    /// YCSB's.
+    const YCSB: Exponent = Exponent(99);
+
+    fn value(self) -> f64 {
+        f64::from(self.0) / 100.0
+    }
+}
+
+impl Distribution {
+    /// Zipf with YCSB's exponent, 0.99.
+    pub(crate) const ZIPF: Distribution = Distribution::Zipf(Exponent::YCSB);
+}
+
+impl fmt::Display for Distribution {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Distribution::Uniform => out.write_str("uniform"),
+            Distribution::ZIPF => out.write_str("zipf"),
+            Distribution::Zipf(exponent) => write!(out, "zipf-{}", exponent.value()),
+            Distribution::Latest => out.write_str("latest"),
+        }
+    }
+}
+
+impl FromStr for Distribution {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Distribution> {
+        match text {
+            "uniform" => return Ok(Distribution::Uniform),
+            "zipf" => return Ok(Distribution::ZIPF),
+            "latest" => return Ok(Distribution::Latest),
+            _ => {}
+        }
+        let exponent = text.strip_prefix("zipf-").and_then(|text| text.parse::<f64>().ok());
+        let hundredths = exponent.map(|exponent| (100.0 * exponent).round());
+        match hundredths.filter(|hundredths| (1.0..100.0).contains(hundredths)) {
+            Some(hundredths) => Ok(Distribution::Zipf(Exponent(hundredths as u8))),
+            None => {
+                bail!("keys are chosen uniform, zipf, zipf-0.01 to zipf-0.99, or latest, and not {text:?}")
+            }
+        }
+    }
+}
+
+impl TryFrom<String> for Distribution {
+    type Error = anyhow::Error;
+
+    fn try_from(text: String) -> Result<Distribution> {
+        text.parse()
+    }
+}
+
+impl From<Distribution> for String {
+    fn from(distribution: Distribution) -> String {
+        distribution.to_string()
+    }
 }
 
 /// A drawn key, its turn, and a throw of dice for whatever else is left to chance.
@@ -78,12 +141,16 @@ impl Draws {
     /// Draws among so many keys. Two numbers give unrelated sequences.
     pub(crate) fn new(distribution: Distribution, number: u64, count: u64) -> Result<Draws> {
         let mut random = SmallRng::seed_from_u64(number);
-        let zipf = Zipf::new(count as f64, EXPONENT).context("at least one key is needed")?;
+        let exponent = match distribution {
+            Distribution::Zipf(exponent) => exponent,
+            Distribution::Uniform | Distribution::Latest => Exponent::YCSB,
+        };
+        let zipf = Zipf::new(count as f64, exponent.value()).context("at least one key is needed")?;
         let draw = |number: u64| {
             let index = match distribution {
                 Distribution::Uniform => random.random_range(0..count),
                 // The sample is a rank from 1.
-                Distribution::Zipf => scatter(zipf.sample(&mut random) as u64 - 1, count),
+                Distribution::Zipf(_) => scatter(zipf.sample(&mut random) as u64 - 1, count),
                 Distribution::Latest => zipf.sample(&mut random) as u64 - 1,
             };
             let turn = number.wrapping_mul(TURN_STEP) >> (64 - PART_BITS);
@@ -152,7 +219,7 @@ mod tests {
 
     #[test]
     fn the_most_frequent_key_of_zipf_has_the_share_that_its_formula_gives() {
-        for distribution in [Distribution::Zipf, Distribution::Latest] {
+        for distribution in [Distribution::ZIPF, Distribution::Latest] {
             let mut counts = HashMap::<u64, u32>::new();
             for index in indexes(distribution, 1000) {
                 assert!(index < 1000);
@@ -163,6 +230,29 @@ mod tests {
             assert!((12_000..14_500).contains(&count), "{count}");
             assert_eq!(most == 0, distribution == Distribution::Latest);
         }
+    }
+
+    #[test]
+    fn distributions_are_written_as_they_are_read_and_nothing_else_is() {
+        for text in ["uniform", "zipf", "zipf-0.1", "zipf-0.55", "latest"] {
+            let distribution: Distribution = text.parse().unwrap();
+            assert_eq!(distribution.to_string(), text);
+            assert_eq!(serde_json::to_value(distribution).unwrap(), text);
+        }
+        assert_eq!("zipf-0.99".parse::<Distribution>().unwrap(), Distribution::ZIPF);
+        for text in ["", "Zipf", "zipf-", "zipf-0", "zipf-1", "zipf-NaN", "zipf--0.5"] {
+            assert!(text.parse::<Distribution>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_small_exponent_is_nearly_uniform() {
+        let mut counts = HashMap::<u64, u32>::new();
+        for index in indexes("zipf-0.1".parse().unwrap(), 1000) {
+            *counts.entry(index).or_default() += 1;
+        }
+        // One over the sum of 1 / rank^0.1 is 0.0018; two or three ranks may meet in a key.
+        assert!(counts.values().all(|&count| count < 1000), "{:?}", counts.values().max());
     }
 
     #[test]
@@ -185,7 +275,7 @@ mod tests {
     #[test]
     fn turns_come_in_few_orders_so_that_the_processor_foresees_them() {
         for percent in [5, 50, 95] {
-            let mut draws = Draws::new(Distribution::Zipf, 3, 1000).unwrap();
+            let mut draws = Draws::new(Distribution::ZIPF, 3, 1000).unwrap();
             let turns: Vec<bool> = (0..10_000).map(|_| draws.next().within(percent)).collect();
             // Of a line that is cut at two places, n steps in a row see 2 n orders at most; chance would show thousands.
             let orders: HashSet<&[bool]> = turns.windows(20).collect();

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 use super::protocol::{Cell, Command, Content, Contestant, Reply};
-use crate::engines::catalog::{self, Mode, Settings, Shape, Visitor};
+use crate::engines::catalog::{self, Mode, Name, Settings, Shape, Visitor};
 use crate::engines::{Engine, Worker};
 use crate::measure::Measured;
 use crate::results::Row;
@@ -18,7 +18,7 @@ use crate::scratch::disk_bytes;
 use crate::usage::Usage;
 use crate::workloads::spec::{self, Dataset, Kind, Workload};
 use crate::workloads::tpcc::Tpcc;
-use crate::workloads::{self, Data, Operation};
+use crate::workloads::{self, Data, Operation, Span};
 
 /// The window of a contestant that has none.
 const NO_WINDOW: Duration = Duration::from_millis(100);
@@ -220,7 +220,11 @@ impl<E: Engine> Served<'_, E> {
         };
         Ok(match (&self.loaded, kind) {
             (Loaded::Keys(data), Kind::Keys(operation)) => {
-                vec![workloads::run(data, operation, cell.distribution, cell.threads, duration)?]
+                // A log beside the store hardens by itself.
+                let asks = self.contestant.mode == Mode::Weak && self.contestant.engine != Name::KilnWal;
+                let persist_each = cell.persist_each_s.filter(|_| asks).map(Duration::from_secs_f64);
+                let span = Span { duration, persist_each };
+                vec![workloads::run(data, operation, cell.distribution, cell.threads, span)?]
             }
             (Loaded::Keys(data), Kind::BothWays) => {
                 workloads::run_in_both_ways(data, cell.distribution, cell.threads, duration)?.into()

@@ -9,7 +9,7 @@ use clap::ValueEnum;
 use super::profile::{Defaults, FULL, QUICK, SMALL_CACHE};
 use super::protocol::{Cell, Content, Contestant};
 use super::rounds::Rounds;
-use crate::arguments::{Profile, RunSettings};
+use crate::arguments::{Profile, RunSettings, Window};
 use crate::engines::catalog::{Mode, Name};
 use crate::generate::{KEY_BYTES, Sizes, VALUE_BYTES};
 use crate::machine;
@@ -120,14 +120,20 @@ impl Plan {
         for workload in workloads {
             let one = [1];
             let threads = if workload.dataset.is_recovery() { &one[..] } else { settings.threads.as_slice() };
-            for &threads in threads {
+            let own = [workload.distribution];
+            let distributions =
+                if settings.distribution.is_empty() { &own } else { &settings.distribution[..] };
+            for (&distribution, &threads) in
+                distributions.iter().flat_map(|one| threads.iter().map(move |threads| (one, threads)))
+            {
                 cells.push(Cell {
                     workload: workload.name.clone(),
-                    distribution: settings.distribution.unwrap_or(workload.distribution),
+                    distribution,
                     threads,
                     batch: workload.batch(settings.batch),
                     seconds: self.seconds,
                     warm_up_s: warm_up_seconds(self.seconds, workload.kind.writes(), contestants.first()),
+                    persist_each_s: settings.persist_each.map(|each| each.as_secs_f64()),
                     round: 0,
                 });
             }
@@ -349,8 +355,9 @@ fn engines(settings: &RunSettings, profiles: &[Name], skipped: &mut Vec<String>)
     let asked = !settings.engines.is_empty();
     let profiles = if profiles.is_empty() { Name::value_variants() } else { profiles };
     let candidates = if asked { settings.engines.clone() } else { profiles.to_vec() };
-    // What the load costs is of interest to whoever works on the bench.
-    let candidates = candidates.into_iter().filter(|&name| asked || name != Name::Generator);
+    // What the load costs is of interest to whoever works on the bench, and what a log would cost to whoever reads CPR's paper.
+    let is_special = |name| matches!(name, Name::Generator | Name::KilnWal);
+    let candidates = candidates.into_iter().filter(|&name| asked || !is_special(name));
     for name in candidates {
         match (name.description().version)() {
             Ok(_) => engines.push(name),
@@ -422,6 +429,10 @@ fn contestants(
     durable: bool,
 ) -> Vec<Contestant> {
     let windows = if settings.window.is_empty() { defaults.windows } else { &settings.window };
+    let of = windows.iter().filter_map(|window| match window {
+        Window::Of(duration) => Some(*duration),
+        Window::Never => None,
+    });
     let cache_bytes = match content {
         Content::Cold { part, .. } => content.bytes() / part,
         _ => defaults.cache_mib << 20,
@@ -433,11 +444,17 @@ fn contestants(
         let compared_with_durable = |mode: Mode| mode.is_durable() || engine == Name::Device;
         for mode in modes.filter(|&mode| compared_with_durable(mode) == durable) {
             // The window matters only to those who write and do not wait; the first one stands for all others.
+            let is_written = !matches!(content, Content::Cold { .. } | Content::Recovery { .. });
             let windows: Vec<Option<Duration>> = match mode {
-                Mode::Fast if !matches!(content, Content::Cold { .. } | Content::Recovery { .. }) => {
-                    windows.iter().copied().map(Some).collect()
+                Mode::Fast if is_written => of.clone().map(Some).collect(),
+                Mode::Fast | Mode::Safe => vec![of.clone().next()],
+                Mode::Floor if engine == Name::Kiln => {
+                    if is_written && windows.contains(&Window::Never) {
+                        vec![None]
+                    } else {
+                        Vec::new()
+                    }
                 }
-                Mode::Fast | Mode::Safe => vec![windows.first().copied()],
                 _ => vec![None],
             };
             for window in windows {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::rounds::Rounds;
+use crate::arguments::Window;
 use crate::engines::catalog::Name;
 
 /// The settings of a profile, for what the command line leaves open.
@@ -14,7 +15,7 @@ pub(super) struct Defaults {
     pub(super) durable: &'static [&'static str],
     pub(super) seconds: f64,
     pub(super) rounds: Rounds,
-    pub(super) windows: &'static [Duration],
+    pub(super) windows: &'static [Window],
     pub(super) table_records: u64,
     pub(super) map_records: u64,
     /// Of a kilobyte each.
@@ -41,7 +42,7 @@ pub(super) const QUICK: Defaults = Defaults {
     seconds: 0.1,
     rounds: Rounds { least: 5, most: 30, time_limit: Some(Duration::from_secs(270)) },
     // Rounds that are shorter than a window all harden at their end.
-    windows: &[Duration::from_millis(100)],
+    windows: &[Window::Of(Duration::from_millis(100))],
     table_records: 200_000,
     map_records: 1_000_000,
     cold_records: 640 << 10,
@@ -89,7 +90,7 @@ pub(super) const FULL: Defaults = Defaults {
     durable: &["safe-commit", "rmw", "txn-3", "fill-seq", "tpcc"],
     seconds: 1.0,
     rounds: Rounds { least: 5, most: 9, time_limit: None },
-    windows: &[Duration::from_millis(100), Duration::from_secs(5)],
+    windows: &[Window::Of(Duration::from_millis(100)), Window::Of(Duration::from_secs(5))],
     table_records: 2_000_000,
     map_records: 5_000_000,
     cold_records: 2560 << 10,

@@ -111,6 +111,8 @@ pub(super) struct Cell {
     pub(super) seconds: f64,
     /// How long the untimed run before the first round is.
     pub(super) warm_up_s: f64,
+    /// How often a peer that makes nothing durable by itself is asked to meanwhile.
+    pub(super) persist_each_s: Option<f64>,
     pub(super) round: u32,
 }
 

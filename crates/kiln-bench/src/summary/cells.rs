@@ -79,15 +79,6 @@ impl Task {
         }
     }
 
-    /// The distribution's name in results.
-    pub(crate) fn distribution(&self) -> &'static str {
-        match self.distribution {
-            Distribution::Uniform => "uniform",
-            Distribution::Zipf => "zipf",
-            Distribution::Latest => "latest",
-        }
-    }
-
     /// The number of threads, and what else of the load is not one.
     pub(crate) fn load(&self) -> String {
         let who = if self.workload.starts_with("resp-") { "connection" } else { "thread" };
@@ -105,7 +96,7 @@ impl Task {
         let mut text = format!(
             "{} {} keys of {} + {} bytes",
             numbers::rate(self.records as f64),
-            self.distribution(),
+            self.distribution,
             self.key_bytes,
             self.value_bytes
         );

@@ -255,7 +255,7 @@ fn column(group: &Group<'_>) -> String {
     let task = &group.task;
     match spec::find(&task.workload) {
         Ok(workload) if workload.distribution == task.distribution => task.workload.clone(),
-        _ => format!("{} {}", task.workload, task.distribution()),
+        _ => format!("{} {}", task.workload, task.distribution),
     }
 }
 

@@ -75,7 +75,7 @@ fn everything_that_names_a_cell_tells_cells_apart() {
         Row { engine: "lmdb".into(), ..base.clone() },
         Row { mode: Mode::Safe, ..base.clone() },
         Row { workload: "update".into(), ..base.clone() },
-        Row { distribution: crate::generate::draws::Distribution::Zipf, ..base.clone() },
+        Row { distribution: crate::generate::draws::Distribution::ZIPF, ..base.clone() },
         Row { threads: 2, ..base.clone() },
         Row { pipeline: 2, ..base.clone() },
         Row { batch: 2, ..base.clone() },

@@ -1,5 +1,6 @@
 //! The timed loops: for each operation, what one thread repeats.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -9,23 +10,41 @@ use super::{Data, Operation};
 use crate::engines::{Engine, Worker};
 use crate::generate::draws::{Distribution, Draw, Draws};
 use crate::generate::{Entry, Key, SEQUENTIAL, add_to_first_word, stamp};
-use crate::measure::{self, Measured};
+use crate::measure::{self, Meanwhile, Measured};
 
 /// Rows of each scan of [`Operation::ReadInOrder`].
 const ROWS_IN_ORDER: usize = 100;
 
-/// Repeats an operation on `threads` threads for `duration`.
+/// How long an operation is repeated, and what else is done meanwhile.
+#[derive(Clone, Copy)]
+pub(crate) struct Span {
+    pub(crate) duration: Duration,
+    /// Everything is made durable so often.
+    pub(crate) persist_each: Option<Duration>,
+}
+
+impl From<Duration> for Span {
+    fn from(duration: Duration) -> Span {
+        Span { duration, persist_each: None }
+    }
+}
+
+/// Repeats an operation on `threads` threads.
 pub(crate) fn run<E: Engine>(
     data: &Data<'_, E>,
     operation: Operation,
     distribution: Distribution,
     threads: usize,
-    duration: Duration,
+    span: impl Into<Span>,
 ) -> Result<Measured> {
-    let progress = || data.engine.progress();
+    let Span { duration, persist_each } = span.into();
+    let (progress, persist) = (|| data.engine.progress(), || data.engine.persist());
+    let persist: &(dyn Fn() -> Result<()> + Sync) = &persist;
+    let meanwhile =
+        Meanwhile { duration, progress: &progress, persist: persist_each.map(|each| (each, persist)) };
     macro_rules! repeat {
         (|$client:ident| $call:expr) => {
-            measure::repeat(threads, duration, &progress, |thread| {
+            measure::repeat(threads, &meanwhile, |thread| {
                 let mut $client = Client::new(data, distribution, thread)?;
                 Ok(move || $call)
             })
@@ -41,6 +60,10 @@ pub(crate) fn run<E: Engine>(
         Operation::GetOrPutMany { reads, count } => repeat!(|client| client.get_or_put_many(reads, count)),
         Operation::PutMany(count) => repeat!(|client| client.put_many(count)),
         Operation::ModifyMany(count) => repeat!(|client| client.modify_many(count)),
+        Operation::GetOrPutEach { reads, count } => repeat!(|client| client.get_or_put_each(reads, count)),
+        Operation::GetOrPutBuffered { reads, room } => {
+            repeat!(|client| client.get_or_put_buffered(reads, room))
+        }
         Operation::GetOrInsert { reads } => repeat!(|client| client.get_or_insert(reads)),
         Operation::ScanOrInsert { scans, rows } => repeat!(|client| client.scan_or_insert(scans, rows)),
         Operation::FillInOrder => repeat!(|client| client.fill_in_order()),
@@ -56,10 +79,55 @@ pub(crate) fn run_in_both_ways<E: Engine>(
     threads: usize,
     duration: Duration,
 ) -> Result<[Measured; 2]> {
-    measure::repeat_in_groups(threads, duration, &|| data.engine.progress(), |thread| {
+    let progress = || data.engine.progress();
+    let meanwhile = Meanwhile { progress: &progress, ..Meanwhile::nothing(duration) };
+    measure::repeat_in_groups(threads, &meanwhile, |thread| {
         let (mut client, waits) = (Client::new(data, distribution, thread)?, thread % 2 == 1);
         Ok(move || if waits { client.put_durably() } else { client.put() })
     })
+}
+
+/// What a client has to send again if the database loses it: writes in their order, each with its version and its key's index.
+#[derive(Default)]
+struct Unhardened {
+    entries: VecDeque<(u64, u64)>,
+    /// How many writes were taken out, because they are durable.
+    trimmed: u64,
+    /// The version up to which hardening was asked for.
+    asked: u64,
+}
+
+impl Unhardened {
+    /// Takes out what is durable. Where that is not enough, hardening is asked for, and waited for if there is no room at all.
+    fn trim<E: Engine>(&mut self, worker: &mut E::Worker<'_>, engine: &E, room: usize) -> Result<()> {
+        let mut durable = engine.progress().map_or(0, |progress| progress.durable);
+        self.forget(durable);
+        if self.entries.len() >= room
+            && let Some(&(version, _)) = self.entries.front()
+        {
+            durable = version;
+            let serial = worker.wait_in_session(version)?;
+            self.forget(durable);
+            ensure!(
+                serial >= self.trimmed,
+                "{} writes are durable, and the session knows of {serial}",
+                self.trimmed
+            );
+        } else if let Some(&(version, _)) = self.entries.back()
+            && durable >= self.asked
+            && self.entries.len() * 10 >= room * 8
+        {
+            self.asked = version;
+            worker.harden_soon();
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self, durable: u64) {
+        while self.entries.pop_front_if(|(version, _)| *version <= durable).is_some() {
+            self.trimmed += 1;
+        }
+    }
 }
 
 /// What one thread has. Each method is one operation, and returns how many it counts for.
@@ -75,6 +143,9 @@ struct Client<'d, 'e, E: Engine> {
     indexes: Vec<u64>,
     keys: Vec<Key>,
     entries: Vec<Entry>,
+    /// Which of the keys are read.
+    turns: Vec<bool>,
+    unhardened: Unhardened,
     /// Where the next scan in order begins.
     place: Vec<u8>,
 }
@@ -92,6 +163,8 @@ impl<'d, 'e, E: Engine> Client<'d, 'e, E> {
             indexes: Vec::new(),
             keys: Vec::new(),
             entries: Vec::new(),
+            turns: Vec::new(),
+            unhardened: Unhardened::default(),
             place: Vec::new(),
         })
     }
@@ -218,6 +291,47 @@ impl<'d, 'e, E: Engine> Client<'d, 'e, E> {
             }
             Ok(())
         })?;
+        Ok(1)
+    }
+
+    fn get_or_put_each(&mut self, reads: u32, count: usize) -> Result<u64> {
+        self.next_keys(count);
+        self.turns.clear();
+        self.turns.extend((0..self.keys.len()).map(|_| self.draws.next().within(reads)));
+        self.counter += 1;
+        let (sizes, counter) = (self.data.sizes, self.counter);
+        let (keys, indexes, turns) = (&self.keys, &self.indexes, &self.turns);
+        let (buffer, value) = (&mut self.buffer, &mut self.value);
+        self.worker.transact(&mut |access| {
+            access.prefetch(keys);
+            for ((key, &index), &is_read) in keys.iter().zip(indexes).zip(turns) {
+                if is_read {
+                    ensure!(access.get(key, buffer)?, "key {index} is missing");
+                    sizes.check(buffer, index)?;
+                } else {
+                    stamp(value, index, counter);
+                    access.put(key, value)?;
+                }
+            }
+            Ok(())
+        })?;
+        Ok(1)
+    }
+
+    #[inline]
+    fn get_or_put_buffered(&mut self, reads: u32, room: usize) -> Result<u64> {
+        let draw = self.draws.next();
+        let index = self.index_of(draw);
+        if draw.within(reads) {
+            return self.get_index(index);
+        }
+        if self.unhardened.entries.len() * 10 >= room * 8 {
+            self.unhardened.trim(&mut self.worker, self.data.engine, room)?;
+        }
+        self.counter += 1;
+        stamp(&mut self.value, index, self.counter);
+        let version = self.worker.put_in_session(&self.data.sizes.key(index), &self.value)?;
+        self.unhardened.entries.push_back((version, index));
         Ok(1)
     }
 

@@ -8,7 +8,7 @@ mod tests;
 pub(crate) mod tpcc;
 
 pub(crate) use self::data::Data;
-pub(crate) use self::loops::{run, run_in_both_ways};
+pub(crate) use self::loops::{Span, run, run_in_both_ways};
 
 /// One operation, repeated. One that is about some keys counts as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +38,20 @@ pub(crate) enum Operation {
     },
     /// Reads some keys, counts each one up, and writes them, in one transaction.
     ModifyMany(usize),
+    /// Reads or overwrites each of some keys, in one transaction.
+    GetOrPutEach {
+        /// How many of a hundred keys are read.
+        reads: u32,
+        /// Keys of a transaction.
+        count: usize,
+    },
+    /// Reads one key, or writes one in a session, whose client keeps what is not durable in a buffer and waits while that is full.
+    GetOrPutBuffered {
+        /// How many of a hundred operations read.
+        reads: u32,
+        /// How many writes the buffer has room for.
+        room: usize,
+    },
     /// Reads one key, or writes one that was not there before.
     GetOrInsert {
         /// How many of a hundred operations read.
@@ -65,6 +79,7 @@ impl Operation {
                 | Operation::GetOrAdd { reads: 100 }
                 | Operation::GetOrInsert { reads: 100 }
                 | Operation::ScanOrInsert { scans: 100, .. }
+                | Operation::GetOrPutEach { reads: 100, .. }
                 | Operation::GetMany(_)
                 | Operation::ReadInOrder
         )

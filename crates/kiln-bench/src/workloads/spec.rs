@@ -12,8 +12,10 @@ use crate::generate::draws::Distribution;
 const RANGE_ROWS: u64 = 100;
 /// Keys of each operation on data larger than memory, unless told otherwise: so many reads a queue of the device has in flight.
 const COLD_BATCH: usize = 64;
-/// The most keys of a `txn-N`.
+/// The most keys of a `txn-N`, and of a `map-txn-N-R`.
 const TRANSACTION_KEYS_MAX: usize = 1000;
+/// The most writes of a buffer of `map-buffered-N`.
+const BUFFER_ROOM_MAX: usize = 1 << 28;
 
 /// What a database holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -121,7 +123,8 @@ pub(crate) struct Workload {
 /// The workloads with a fixed name.
 fn fixed() -> Vec<Workload> {
     use Dataset::{ColdQuarter, ColdTenth, Map, Recovery, RecoveryLog, Table, Tpcc};
-    use Distribution::{Latest, Uniform, Zipf};
+    use Distribution::{Latest, Uniform};
+    const ZIPF: Distribution = Distribution::ZIPF;
     use Operation::{
         FillInOrder, GetOrAdd, GetOrInsert, GetOrPut, ModifyMany, PutDurably, ReadInOrder, ScanOrInsert,
     };
@@ -171,23 +174,23 @@ fn fixed() -> Vec<Workload> {
         keys("map-mixed50", "50% read, 50% write a key", Map, GetOrPut { reads: 50 }, Uniform),
         keys("map-upsert", "write a key", Map, GetOrPut { reads: 0 }, Uniform),
         keys("map-rmw", "add to a key's value", Map, GetOrAdd { reads: 0 }, Uniform),
-        keys("ycsb-a", "50% read, 50% update", Table, GetOrPut { reads: 50 }, Zipf),
-        keys("ycsb-b", "95% read, 5% update", Table, GetOrPut { reads: 95 }, Zipf),
-        keys("ycsb-c", "read", Table, GetOrPut { reads: 100 }, Zipf),
+        keys("ycsb-a", "50% read, 50% update", Table, GetOrPut { reads: 50 }, ZIPF),
+        keys("ycsb-b", "95% read, 5% update", Table, GetOrPut { reads: 95 }, ZIPF),
+        keys("ycsb-c", "read", Table, GetOrPut { reads: 100 }, ZIPF),
         keys("ycsb-d", "95% read the latest, 5% insert", Table, GetOrInsert { reads: 95 }, Latest),
         keys(
             "ycsb-e",
             "95% scan 1 to 100 rows, 5% insert",
             Table,
             ScanOrInsert { scans: 95, rows: 100 },
-            Zipf,
+            ZIPF,
         ),
-        keys("ycsb-f", "50% read, 50% read-modify-write", Table, GetOrAdd { reads: 50 }, Zipf),
+        keys("ycsb-f", "50% read, 50% read-modify-write", Table, GetOrAdd { reads: 50 }, ZIPF),
         tpcc("tpcc", "TPC-C's Payment and New-Order, half and half", Mix::Both),
         tpcc("tpcc-payment", "TPC-C's Payment", Mix::Payment),
         tpcc("tpcc-new-order", "TPC-C's New-Order", Mix::NewOrder),
         cold("cold-read-tenth", "read 64 keys together; memory for a tenth of the data", ColdTenth, Uniform),
-        cold("cold-zipf-tenth", "read 64 keys together; memory for a tenth of the data", ColdTenth, Zipf),
+        cold("cold-zipf-tenth", "read 64 keys together; memory for a tenth of the data", ColdTenth, ZIPF),
         cold(
             "cold-read-quarter",
             "read 64 keys together; memory for a quarter of the data",
@@ -198,7 +201,7 @@ fn fixed() -> Vec<Workload> {
             "cold-zipf-quarter",
             "read 64 keys together; memory for a quarter of the data",
             ColdQuarter,
-            Zipf,
+            ZIPF,
         ),
         reopen(
             "recovery",
@@ -213,10 +216,12 @@ fn fixed() -> Vec<Workload> {
     ]
 }
 
-/// All workloads, with `txn-N` once for people to read.
+/// All workloads, those with numbers in their names once for people to read.
 pub(crate) fn list() -> Vec<Workload> {
     let mut all = fixed();
     all.push(Workload { name: "txn-N".to_owned(), ..transaction(1) });
+    all.push(Workload { name: "map-txn-N-R".to_owned(), ..map_transaction(1, 50) });
+    all.push(Workload { name: "map-buffered-N".to_owned(), ..buffered(1) });
     all
 }
 
@@ -230,14 +235,48 @@ fn transaction(keys: usize) -> Workload {
     }
 }
 
+/// CPR's transactions, section 7.1.
+fn map_transaction(keys: usize, reads: u32) -> Workload {
+    Workload {
+        name: format!("map-txn-{keys}-{reads}"),
+        what: "read R% of N keys and overwrite the others, in a transaction",
+        dataset: Dataset::Map,
+        kind: Kind::Keys(Operation::GetOrPutEach { reads, count: keys }),
+        distribution: Distribution::Uniform,
+    }
+}
+
+/// CPR's clients, section 7.3.4.
+fn buffered(room: usize) -> Workload {
+    Workload {
+        name: format!("map-buffered-{room}"),
+        what: "50% read, 50% write a key in a session, of which N writes at most are not durable",
+        dataset: Dataset::Map,
+        kind: Kind::Keys(Operation::GetOrPutBuffered { reads: 50, room }),
+        distribution: Distribution::Uniform,
+    }
+}
+
+/// The workload with this name that has numbers in it.
+fn numbered(name: &str) -> Option<Workload> {
+    let in_range = |text: &str, most: usize| text.parse().ok().filter(|count| (1..=most).contains(count));
+    let workload = if let Some(rest) = name.strip_prefix("map-txn-") {
+        let (keys, reads) = rest.split_once('-')?;
+        let reads = reads.parse().ok().filter(|reads| *reads <= 100)?;
+        map_transaction(in_range(keys, TRANSACTION_KEYS_MAX)?, reads)
+    } else if let Some(room) = name.strip_prefix("map-buffered-") {
+        buffered(in_range(room, BUFFER_ROOM_MAX)?)
+    } else {
+        transaction(in_range(name.strip_prefix("txn-")?, TRANSACTION_KEYS_MAX)?)
+    };
+    // Nothing has two names.
+    (workload.name == name).then_some(workload)
+}
+
 /// The workload with this name.
 pub(crate) fn find(name: &str) -> Result<Workload> {
-    if let Some(keys) = name.strip_prefix("txn-").and_then(|keys| keys.parse().ok())
-        && (1..=TRANSACTION_KEYS_MAX).contains(&keys)
-    {
-        return Ok(transaction(keys));
-    }
-    match fixed().into_iter().find(|workload| workload.name == name) {
+    let mut all = fixed().into_iter();
+    match numbered(name).or_else(|| all.find(|workload| workload.name == name)) {
         Some(workload) => Ok(workload),
         None => bail!("there is no workload {name:?}; kiln-bench list names them all"),
     }
@@ -254,10 +293,16 @@ impl Workload {
     /// How many keys an operation has if so many were asked for: only maps, and data larger than memory, are asked for batches.
     pub(crate) fn batch(&self, asked: Option<usize>) -> usize {
         match self.dataset {
+            Dataset::Map if self.has_own_count() => 1,
             Dataset::Map => asked.unwrap_or(1),
             Dataset::ColdTenth | Dataset::ColdQuarter => asked.unwrap_or(COLD_BATCH),
             _ => 1,
         }
+    }
+
+    /// Whether its name says how many keys it is about.
+    fn has_own_count(&self) -> bool {
+        matches!(self.kind, Kind::Keys(Operation::GetOrPutEach { .. } | Operation::GetOrPutBuffered { .. }))
     }
 
     /// The operation for batches of so many keys.
@@ -305,7 +350,10 @@ impl Workload {
             bail!("it is not opened again here");
         }
         let kind = self.in_batches(batch);
-        let transactions = matches!(kind, Kind::Tpcc(_) | Kind::Keys(Operation::ModifyMany(_)));
+        let transactions = matches!(
+            kind,
+            Kind::Tpcc(_) | Kind::Keys(Operation::ModifyMany(_) | Operation::GetOrPutEach { .. })
+        );
         if transactions && !description.transactions {
             bail!("it has no transactions");
         }
@@ -320,6 +368,9 @@ impl Workload {
             }
             _ if mode.is_durable() && !self.waits_for_durability() => {
                 bail!("as fast as without durability, or the same as safe-commit")
+            }
+            Kind::Keys(Operation::GetOrPutBuffered { .. }) if !(name == Name::Kiln && mode == Mode::Fast) => {
+                bail!("it has no sessions, or nobody waits for anything")
             }
             _ if name == Name::Device && !matches!(kind, Kind::Keys(Operation::PutDurably)) => {
                 bail!("it keeps no keys")
@@ -359,10 +410,13 @@ mod tests {
     fn names_are_found_and_unique() {
         let names: HashSet<String> = fixed().into_iter().map(|workload| workload.name).collect();
         assert_eq!(names.len(), fixed().len());
-        for name in names.iter().map(String::as_str).chain(["txn-1", "txn-10"]) {
+        for name in
+            names.iter().map(String::as_str).chain(["txn-1", "txn-10", "map-txn-3-50", "map-buffered-64"])
+        {
             assert_eq!(find(name).unwrap().name, name);
         }
-        for name in ["", "txn-", "txn-0", "txn-N", "txn-1001", "Read"] {
+        let wrong = "txn- txn-0 txn-01 txn-N txn-1001 Read map-txn-3 map-txn-0-50 map-txn-1-101 map-txn-1--1 map-buffered-0";
+        for name in wrong.split(' ').chain([""]) {
             assert!(find(name).is_err(), "{name}");
         }
     }
@@ -381,6 +435,9 @@ mod tests {
         assert!(suits("mixed-durability", Name::Kiln, Mode::Fast, 2));
         assert!(!suits("mixed-durability", Name::Kiln, Mode::Fast, 1));
         assert!(!suits("mixed-durability", Name::Memory, Mode::Floor, 2));
+        assert!(suits("map-buffered-9", Name::Kiln, Mode::Fast, 1));
+        assert!(!suits("map-buffered-9", Name::Memory, Mode::Floor, 1));
+        assert!(!suits("map-txn-3-50", Name::Faster, Mode::Weak, 1));
         assert!(suits("range", Name::Generator, Mode::Floor, 1));
         assert!(!suits("read-seq", Name::Generator, Mode::Floor, 1));
     }
@@ -391,5 +448,6 @@ mod tests {
         assert_eq!(kind("map-read", 16), Kind::Keys(Operation::GetMany(16)));
         assert_eq!(kind("map-read", 1), Kind::Keys(Operation::GetOrPut { reads: 100 }));
         assert_eq!(kind("read", 16), kind("read", 1));
+        assert_eq!(find("map-txn-3-50").unwrap().batch(Some(16)), 1);
     }
 }

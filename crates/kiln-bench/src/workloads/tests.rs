@@ -21,6 +21,7 @@ fn all_operations() -> Vec<Operation> {
         Operation::PutMany(3),
         Operation::GetOrPutMany { reads: 50, count: 3 },
         Operation::ModifyMany(3),
+        Operation::GetOrPutEach { reads: 50, count: 3 },
         Operation::GetOrInsert { reads: 50 },
         Operation::ScanOrInsert { scans: 95, rows: 100 },
         Operation::FillInOrder,
@@ -44,7 +45,7 @@ fn a_right_engine_passes_everything_and_its_counters_add_up() {
     for operation in all_operations() {
         assert!(run_uniform(&data, operation).unwrap() > 0, "{operation:?}");
     }
-    for distribution in [Distribution::Zipf, Distribution::Latest] {
+    for distribution in [Distribution::ZIPF, Distribution::Latest] {
         assert!(run(&data, Operation::GetOrInsert { reads: 95 }, distribution, 2, MOMENT).unwrap().ops > 0);
     }
     data.check_all().unwrap();

@@ -19,7 +19,7 @@ use rand::{RngExt, SeedableRng};
 use crate::engines::{Access, Engine, Worker};
 use crate::generate::{Entry, Key, add_to_first_word};
 use crate::interrupt;
-use crate::measure::{self, Measured};
+use crate::measure::{self, Meanwhile, Measured};
 
 const DISTRICTS: u8 = 10;
 const CUSTOMERS: u32 = 3000;
@@ -155,7 +155,9 @@ impl<'e, E: Engine> Tpcc<'e, E> {
 
     /// Repeats transactions on `threads` threads for `duration`.
     pub(crate) fn run(&self, mix: Mix, threads: usize, duration: Duration) -> Result<Measured> {
-        measure::repeat(threads, duration, &|| self.engine.progress(), |thread| {
+        let progress = || self.engine.progress();
+        let meanwhile = Meanwhile { progress: &progress, ..Meanwhile::nothing(duration) };
+        measure::repeat(threads, &meanwhile, |thread| {
             let mut terminal = Terminal {
                 worker: self.engine.worker()?,
                 warehouses: self.warehouses,
