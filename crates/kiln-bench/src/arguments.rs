@@ -163,6 +163,8 @@ pub(crate) enum Profile {
     Full,
     /// Some workloads on tables three times as large as the engines' caches, in less than 5 minutes.
     SmallCache,
+    /// The figures of the papers of CPR and AciKV, in less than 15 minutes.
+    Papers,
 }
 
 /// What `run` measures. Everything that is not given is the profile's.
@@ -180,11 +182,11 @@ pub(crate) struct RunSettings {
     #[arg(long, value_delimiter = ',')]
     pub(crate) workloads: Vec<String>,
     /// Keys in each database [default: 200000 in tables, 1000000 in maps and 655360 of cold-*; ten, five and four times as many with --profile
-    /// full; 1700000 in tables with --profile small-cache].
+    /// full; 1700000 in tables with --profile small-cache; 1000000 with --profile papers, of which the papers have more].
     #[arg(long, value_parser = clap::value_parser!(u64).range(1000..=1 << 34))]
     pub(crate) records: Option<u64>,
-    /// Numbers of client threads.
-    #[arg(long, value_delimiter = ',', default_values_t = [1, 2], value_parser = threads)]
+    /// Numbers of client threads [default: 1,2, or as the figures of --profile papers want].
+    #[arg(long, value_delimiter = ',', value_parser = threads)]
     pub(crate) threads: Vec<usize>,
     /// Seconds of one measurement [default: 0.1, or 1 with --profile full, or 0.2 with --profile small-cache].
     #[arg(long, value_parser = seconds)]
@@ -198,7 +200,7 @@ pub(crate) struct RunSettings {
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     pub(crate) time_limit: Option<Duration>,
     /// Kiln's vulnerability windows: how long a fast commit may stay undurable. "never" is Kiln without hardening, for comparison
-    /// [default: 100ms, as a quick round is shorter than longer ones; 100ms,5s with --profile full].
+    /// [default: 100ms, as a quick round is shorter than longer ones; 100ms,5s with --profile full; with --profile papers as the figures want].
     #[arg(long, value_delimiter = ',', value_parser = window)]
     pub(crate) window: Vec<Window>,
     /// Peers that make nothing durable by themselves are asked to make everything durable so often while they are measured, and not only
@@ -219,7 +221,7 @@ pub(crate) struct RunSettings {
     #[arg(long, value_parser = batch)]
     pub(crate) batch: Option<usize>,
     /// Memory for caching of each database, in MiB; for Kiln, its log's [default: 256, or 1024 with --profile full, or 64 with --profile
-    /// small-cache; cold-* as they say].
+    /// small-cache, or 512 with --profile papers; cold-* as they say].
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     pub(crate) cache: Option<u64>,
     /// Where the data goes: a directory that is not there, is empty, or was left by an earlier run. It is removed at the end.

@@ -94,6 +94,16 @@ impl Table {
         Table { title: title.into(), rows: vec![columns.iter().map(|&name| name.to_owned()).collect()] }
     }
 
+    /// What it is about.
+    pub(crate) fn title(&self) -> &str {
+        &self.title
+    }
+
+    /// Its rows, the names of its columns first.
+    pub(crate) fn rows(&self) -> &[Vec<String>] {
+        &self.rows
+    }
+
     /// Adds a row.
     pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         self.rows.push(cells.into_iter().collect());
@@ -178,11 +188,8 @@ impl Goal {
 }
 
 /// The goals as a table, in the form that the README has it.
-pub(crate) fn goals_table(goals: &[Goal]) -> String {
-    let mut table = Table::new(
-        "Figures of the README: medians, with the range of the rounds",
-        &["what", "measured", "goal"],
-    );
+pub(crate) fn goals_table(title: &str, goals: &[Goal]) -> Table {
+    let mut table = Table::new(title, &["what", "measured", "goal"]);
     for goal in goals {
         let [median, min, max] = goal.measured.cells(1.0, 2);
         let wanted = match goal.wanted {
@@ -193,7 +200,7 @@ pub(crate) fn goals_table(goals: &[Goal]) -> String {
         let missed = if goal.met() { "" } else { ", **missed**" };
         table.row([goal.what.clone(), format!("{median} ({min} to {max})"), format!("{wanted}{missed}")]);
     }
-    table.text()
+    table
 }
 
 #[cfg(test)]
@@ -252,11 +259,12 @@ mod tests {
     fn goals_are_told_with_their_ranges_and_those_that_are_missed_stand_out() {
         let goal =
             |what: &str, wanted| Goal { what: what.to_owned(), measured: samples(&[1.0, 3.0, 2.0]), wanted };
-        let text = goals_table(&[
+        let goals = [
             goal("met", Wanted::AtLeast(2.0)),
             goal("not", Wanted::AtMost(1.5)),
             goal("told", Wanted::Nothing),
-        ]);
+        ];
+        let text = goals_table("Goals", &goals).text();
         let lines: Vec<String> =
             text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
         for line in [

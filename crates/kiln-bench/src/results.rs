@@ -17,7 +17,7 @@ pub(crate) const FIELDS_HELP: &str = "\
 Each line of a result file is one measurement:
   engine        kiln, a peer (see kiln-bench list), memory or device (the floors), generator (the load without an engine)
   version       the engine's version
-  mode          safe or strong (acknowledged when durable), fast or weak (when committed), floor
+  mode          safe or strong (acknowledged when durable), fast or weak (when committed), floor (of Kiln: nothing hardens)
   workload      see kiln-bench list; also resp-set and resp-get (a server under redis-benchmark)
   distribution  of the keys: uniform, zipf (with the exponent 0.99), zipf-0.1 (with another one) or latest
   threads       client threads, or connections for resp-*
@@ -127,6 +127,12 @@ impl Row {
             checked: false,
             machine: String::new(),
         }
+    }
+
+    /// The bins that passed as a whole: the last one was cut off by the end.
+    pub(crate) fn complete_bins(&self) -> &[u64] {
+        let count = (self.seconds * 1000.0 / self.bin_ms.max(1) as f64).floor() as usize;
+        &self.bins[..count.min(self.bins.len())]
     }
 
     /// A row with what was measured in this process.

@@ -133,18 +133,64 @@ fn data_larger_than_memory_is_read_in_batches() {
 #[test]
 fn a_database_is_found_again_after_kill_9_with_and_without_a_checkpoint() {
     let directory = directory();
-    let engines = "kiln,rocksdb,sqlite,lmdb,memory";
+    let engines = "kiln,kiln-wal,rocksdb,sqlite,lmdb,memory";
     let output = small_run(directory.path(), &["--engines", engines, "--workloads", "recovery,recovery-log"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let rows = rows(&directory.path().join("results.json"));
     for workload in ["recovery", "recovery-log"] {
-        for engine in ["kiln", "rocksdb", "sqlite", "lmdb"] {
+        for engine in ["kiln", "kiln-wal", "rocksdb", "sqlite", "lmdb"] {
             let own = rows.iter().filter(|row| row["engine"] == engine && row["workload"] == workload);
             assert_eq!(own.count(), 2, "{engine} {workload}");
         }
     }
-    assert_eq!(rows.len(), 16);
+    assert_eq!(rows.len(), 20);
     assert!(rows.iter().all(|row| row["ops"] == 1000 && row["seconds"].as_f64().unwrap() > 0.0));
+}
+
+#[test]
+fn the_papers_figures_come_out_of_one_run() {
+    let directory = directory();
+    let workloads = "map-txn-1-0,map-txn-3-50,map-upsert,map-buffered-256,update,safe-commit";
+    let output = small_run(
+        directory.path(),
+        &[
+            "--profile",
+            "papers",
+            "--engines",
+            "kiln,kiln-wal",
+            "--workloads",
+            workloads,
+            "--distribution",
+            "zipf-0.1",
+        ],
+    );
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    let told = text(&output.stdout);
+    for part in [
+        "CPR, figures 10, 11 and 16",
+        "0:100 read:write, zipf-0.1, 2 threads",
+        "CPR, figures 12 to 14",
+        "CPR, figure 15",
+        "AciKV, figures 6 and 7: weak durability, update, 2 threads",
+        "AciKV, figure 7: group commit",
+        "ahead in ",
+        "window of 1 ms over that with 5 s",
+    ] {
+        assert!(told.contains(part), "{part} is missing in\n{told}");
+    }
+    let rows = rows(&directory.path().join("results.json"));
+    let without = |row: &&serde_json::Value| row["engine"] == "kiln" && row["mode"] == "floor";
+    let of_without: Vec<_> = rows.iter().filter(without).collect();
+    assert_eq!(of_without.len(), 4);
+    for row in of_without {
+        assert_eq!(
+            (row["hardened_ms"].as_array().unwrap().len(), row["persist_s"].as_f64()),
+            (0, Some(0.0)),
+            "{row}"
+        );
+    }
+    let count = |workload: &str| rows.iter().filter(|row| row["workload"] == workload).count();
+    assert_eq!((count("update"), count("safe-commit"), count("map-buffered-256")), (16, 10, 2));
 }
 
 #[test]
@@ -288,9 +334,19 @@ fn mistakes_are_explained() {
 fn the_list_names_engines_modes_and_workloads() {
     let output = bench(&["list"]);
     let listed = text(&output.stdout);
-    for word in
-        ["kiln", "memory", "safe", "fast", "ycsb-f", "txn-N", "tpcc", "cold-zipf-tenth", "recovery-log"]
-    {
+    for word in [
+        "kiln",
+        "memory",
+        "safe",
+        "fast",
+        "ycsb-f",
+        "txn-N",
+        "tpcc",
+        "cold-zipf-tenth",
+        "recovery-log",
+        "kiln-wal",
+        "map-txn-N-R",
+    ] {
         assert!(listed.contains(word), "{word} is missing in\n{listed}");
     }
 }

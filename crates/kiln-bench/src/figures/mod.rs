@@ -97,7 +97,8 @@ pub(crate) fn run(settings: &Settings) -> Result<()> {
             Section::Resp => resp::run(&mut run)?,
         }
     }
-    let goals = goals_table(&run.goals);
+    let goals =
+        goals_table("Figures of the README: medians, with the range of the rounds", &run.goals).text();
     run.progress.print(&format!("{goals}\n{}", watch.finish().verdict()));
     Ok(())
 }

@@ -3,6 +3,7 @@
 //! ```text
 //!  mod           which pictures there are, and their colours
 //!   ├── bars, windows, timeline, scaling    the kinds of pictures
+//!   ├── figures       those of the papers
 //!   │    ├── chart      lines, with their names at their ends
 //!   │    ├── scale      axes
 //!   │    └── svg        elements, escaping, colours
@@ -16,6 +17,7 @@
 mod bars;
 mod chart;
 mod directory;
+mod figures;
 mod page;
 mod scale;
 mod scaling;
@@ -75,12 +77,14 @@ pub(crate) fn read(files: &[PathBuf]) -> Result<Vec<Row>> {
 /// The page, the tables and each picture.
 fn outputs(rows: &[Row]) -> Vec<Output> {
     let sections = sections(rows);
+    let figures = figures::draw(rows, &Palette::new(rows));
     let pictures = sections.iter().flat_map(|section| {
         let bars = section.groups.iter().map(|(_, picture)| picture);
         bars.chain(&section.others)
     });
+    let pictures = figures.iter().chain(pictures);
     let mut outputs = vec![
-        Output { name: page::FILE.to_owned(), text: page::page(rows, &sections) },
+        Output { name: page::FILE.to_owned(), text: page::page(rows, &figures, &sections) },
         Output { name: TABLES.to_owned(), text: summary::tables(rows) },
     ];
     for picture in pictures {
@@ -140,6 +144,9 @@ fn label(cell: &Cell<'_>) -> String {
     let name = match contestant.window_ms {
         Some(window) if !contestant.mode.is_durable() => {
             format!("{} {}", contestant.engine, numbers::window(window))
+        }
+        None if contestant.engine == cells::KILN && contestant.mode == Mode::Floor => {
+            format!("{} never", contestant.engine)
         }
         _ => contestant.engine.clone(),
     };

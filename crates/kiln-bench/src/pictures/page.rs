@@ -11,6 +11,7 @@ use crate::engines::catalog::{Mode, Name};
 use crate::results::Row;
 use crate::summary::cells::{Cell, Group, Kind, Promise, THROUGHPUT, cells};
 use crate::summary::idleness;
+use crate::summary::papers::Figures;
 use crate::summary::{self, numbers};
 
 /// The page's file.
@@ -46,7 +47,7 @@ const METHOD: &[&str] = &[
 ];
 
 /// The whole page.
-pub(super) fn page(rows: &[Row], sections: &[Section<'_>]) -> String {
+pub(super) fn page(rows: &[Row], figures: &[Picture], sections: &[Section<'_>]) -> String {
     let mut html = format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n<title>Kiln beside its peers</title>\n\
@@ -56,6 +57,7 @@ pub(super) fn page(rows: &[Row], sections: &[Section<'_>]) -> String {
     );
     html.push_str(&head(rows));
     html.push_str(&glance(sections));
+    html.push_str(&papers(rows, figures));
     for section in sections {
         html.push_str(&section_html(section));
     }
@@ -146,6 +148,31 @@ fn glance_row(anchor: &str, group: &Group<'_>, with_data: bool) -> Option<String
         escape(&name),
         numbers::rate(median(kiln)),
     ))
+}
+
+/// The figures of the papers, with their tables.
+fn papers(rows: &[Row], figures: &[Picture]) -> String {
+    let tables = Figures::new(rows).tables;
+    if tables.is_empty() && figures.is_empty() {
+        return String::new();
+    }
+    let mut html = "<h2 id=\"papers\">The papers' figures</h2>\n<div class=\"pictures\">\n".to_owned();
+    figures.iter().for_each(|picture| html.push_str(&figure(picture, "")));
+    html.push_str("</div>\n");
+    for table in &tables {
+        html.push_str(&format!(
+            "<div class=\"wide\"><table>\n<caption>{}</caption>\n",
+            escape(table.title())
+        ));
+        for (at, row) in table.rows().iter().enumerate() {
+            let tag = if at == 0 { "th" } else { "td" };
+            // What Markdown sets in bold type.
+            let cell = |text: &String| format!("<{tag}>{}</{tag}>", escape(&text.replace("**", "")));
+            html.push_str(&format!("<tr>{}</tr>\n", row.iter().map(cell).collect::<String>()));
+        }
+        html.push_str("</table></div>\n");
+    }
+    html
 }
 
 fn section_html(section: &Section<'_>) -> String {

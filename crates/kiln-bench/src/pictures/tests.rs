@@ -69,6 +69,41 @@ fn windows_are_drawn_where_kiln_ran_with_two() {
 }
 
 #[test]
+fn the_papers_figures_are_drawn_where_there_are_rows_for_them() {
+    let of_figures = |rows: &[Row]| -> Vec<String> {
+        names(rows).into_iter().filter(|name| name.starts_with("figure-")).collect()
+    };
+    let bins =
+        |mode| Row { bins: vec![1, 2, 3, 4, 5], seconds: 0.25, ..sample("kiln", mode, "map-upsert", 0, 1e6) };
+    let client =
+        |threads| Row { threads, ..sample("kiln", Mode::Safe, "safe-commit", 0, 1e3 * threads as f64) };
+    let mut rows = vec![
+        sample("kiln", Mode::Fast, "map-txn-1-50", 0, 1e6),
+        sample("kiln-wal", Mode::Weak, "map-txn-1-50", 0, 1e6),
+        bins(Mode::Fast),
+        bins(Mode::Floor),
+        sample("kiln", Mode::Fast, "map-buffered-256", 0, 1e6),
+        sample("kiln", Mode::Fast, "map-buffered-1024", 0, 2e6),
+    ];
+    rows.extend([1, 100, 5000].map(|window| kiln(window, 2)));
+    assert_eq!(
+        of_figures(&rows),
+        ["figure-transactions-uniform-1-threads", "figure-time-map-upsert-1-threads-later", "figure-buffers"]
+            .map(|name| format!("{name}.svg"))
+    );
+    rows.extend([1, 16, 64].map(client));
+    assert!(of_figures(&rows).contains(&"figure-latency.svg".to_owned()));
+    assert_eq!(of_figures(&everything()), [] as [String; 0]);
+    let outputs = outputs(&rows);
+    outputs
+        .iter()
+        .filter(|output| output.name.ends_with(".svg"))
+        .for_each(|output| drop(parsed(&output.text)));
+    let page = &outputs[0].text;
+    assert!(page.contains("<caption>CPR, figures 12 to 14") && !page.contains("**"));
+}
+
+#[test]
 fn a_window_has_its_lag_only_where_it_was_measured() {
     let text = |rows: &[Row]| {
         let outputs = outputs(rows);

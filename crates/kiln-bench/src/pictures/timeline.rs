@@ -7,7 +7,7 @@ use super::scale::Scale;
 use super::svg::{Anchor, Svg, WIDTH, text_width};
 use super::{Palette, Picture, label};
 use crate::results::Row;
-use crate::summary::cells::{Cell, Group, Kind};
+use crate::summary::cells::{Cell, Group, KILN, Kind};
 use crate::summary::numbers;
 
 const STRIP: f64 = 34.0;
@@ -34,28 +34,32 @@ pub(crate) fn draw(groups: &[Group<'_>], palette: &Palette) -> Option<(usize, Pi
         }
     }
     let (at, _) = best?;
-    Some((at, picture(&groups[at], palette)))
+    Some((at, picture(&groups[at], palette, false)))
+}
+
+/// The picture of a group, beside each other those of an engine with hardening and without.
+pub(crate) fn beside_floors(group: &Group<'_>, palette: &Palette) -> Picture {
+    picture(group, palette, true)
 }
 
 /// A cell's longest round with bins. The floors have no work of their own to keep pace with.
 fn longest<'a>(cell: &Cell<'a>) -> Option<&'a Row> {
-    let rows = cell.rows.iter().copied().filter(|row| complete_bins(row).len() >= BINS_MIN);
-    let rows = rows.filter(|_| cell.contestant.kind != Kind::Floor);
+    longest_of_all(cell).filter(|_| cell.contestant.kind != Kind::Floor)
+}
+
+fn longest_of_all<'a>(cell: &Cell<'a>) -> Option<&'a Row> {
+    let rows = cell.rows.iter().copied().filter(|row| row.complete_bins().len() >= BINS_MIN);
     rows.rev().max_by(|a, b| a.seconds.round().total_cmp(&b.seconds.round()))
 }
 
-/// The bins that passed as a whole: the last one was cut off by the end.
-fn complete_bins(row: &Row) -> &[u64] {
-    let count = (row.seconds * 1000.0 / row.bin_ms.max(1) as f64).floor() as usize;
-    &row.bins[..count.min(row.bins.len())]
-}
-
-fn picture(group: &Group<'_>, palette: &Palette) -> Picture {
+fn picture(group: &Group<'_>, palette: &Palette, with_floors: bool) -> Picture {
+    let longest = if with_floors { longest_of_all } else { longest };
     let title = format!("{}, {}: throughput over time", group.task.workload, group.task.load());
     let promise = format!("Each strip from 0 to its engine's best; {}", group.promise.text());
     let mut svg = Svg::new(&title, &[&promise, &group.task.data()]);
-    let strips: Vec<(&Cell<'_>, &Row)> =
+    let mut strips: Vec<(&Cell<'_>, &Row)> =
         group.cells.iter().filter_map(|cell| Some((cell, longest(cell)?))).collect();
+    strips.sort_by_key(|(cell, _)| cell.contestant.engine != KILN);
     if strips.iter().any(|(_, row)| !row.hardened_ms.is_empty()) {
         svg.grow(15.0);
         svg.text(
@@ -67,7 +71,7 @@ fn picture(group: &Group<'_>, palette: &Palette) -> Picture {
     }
     let names =
         strips.iter().map(|(cell, _)| text_width(&label(cell))).fold(60.0, f64::max).min(150.0) + 10.0;
-    let length = |row: &Row| (complete_bins(row).len() as u64 * row.bin_ms) as f64 / 1000.0;
+    let length = |row: &Row| (row.complete_bins().len() as u64 * row.bin_ms) as f64 / 1000.0;
     let seconds = strips.iter().map(|(_, row)| length(row)).fold(0.0, f64::max);
     let time = Scale::linear(seconds, names, WIDTH - 10.0);
     svg.grow(6.0);
@@ -88,7 +92,7 @@ fn picture(group: &Group<'_>, palette: &Palette) -> Picture {
 
 /// One engine's line, with the range of the bins that fall on one place behind it, and marks under it.
 fn strip(svg: &mut Svg, time: &Scale, top: f64, cell: &Cell<'_>, row: &Row, palette: &Palette) {
-    let bins = complete_bins(row);
+    let bins = row.complete_bins();
     let seconds_of_bin = row.bin_ms.max(1) as f64 / 1000.0;
     let rates: Vec<f64> = bins.iter().map(|&count| count as f64 / seconds_of_bin).collect();
     let best = rates.iter().copied().fold(0.0, f64::max);

@@ -71,7 +71,7 @@ pub(crate) fn run(settings: &RunSettings) -> Result<()> {
         eprintln!("kiln-bench: {warning}");
     }
     let writer = if settings.resume { writer } else { RowWriter::create(settings.json.as_deref())? };
-    let clock = Clock::start(plan.rounds.time_limit, plan.cells_s(), plan.rest_s());
+    let clock = Clock::start(plan.time_limit, plan.cells_s(), plan.rest_s());
     let mut run = Run {
         plan: &plan,
         scratch,
@@ -188,8 +188,8 @@ impl Run<'_> {
         let base = kiln.min_by_key(|&at| group.contestants[at].window_ms);
         let mut rates = Rates::new(children.len(), base);
         let mut of_each = Duration::ZERO;
-        for round in first..first + self.plan.rounds.most {
-            let is_certain = round < first + self.plan.rounds.least;
+        for round in first..first + group.rounds.most {
+            let is_certain = round < first + group.rounds.least;
             let places = if is_certain { everybody.clone() } else { rates.unsure() };
             let expected = began.elapsed() + of_each * places.len() as u32;
             if places.is_empty() || round > first && share.is_some_and(|share| expected > share) {

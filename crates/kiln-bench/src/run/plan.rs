@@ -1,16 +1,21 @@
 //! What a run measures: from a profile and the command line to groups of contestants and cells.
 
+#[cfg(test)]
+mod tests;
+
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use clap::ValueEnum;
 
-use super::profile::{Defaults, FULL, QUICK, SMALL_CACHE};
+use super::profile::{Defaults, parts};
 use super::protocol::{Cell, Content, Contestant};
 use super::rounds::Rounds;
-use crate::arguments::{Profile, RunSettings, Window};
+use crate::arguments::{RunSettings, Window};
 use crate::engines::catalog::{Mode, Name};
+use crate::generate::draws::Distribution;
 use crate::generate::{KEY_BYTES, Sizes, VALUE_BYTES};
 use crate::machine;
 use crate::results::Row;
@@ -43,6 +48,7 @@ const PAUSE_S: f64 = 0.03;
 pub(super) struct Group {
     pub(super) contestants: Vec<Contestant>,
     pub(super) cells: Vec<Cell>,
+    pub(super) rounds: Rounds,
 }
 
 impl Group {
@@ -60,38 +66,53 @@ impl Group {
 /// Everything that a run measures.
 pub(super) struct Plan {
     pub(super) groups: Vec<Group>,
-    pub(super) rounds: Rounds,
-    seconds: f64,
+    pub(super) time_limit: Option<Duration>,
     skipped: Vec<String>,
 }
 
 impl Plan {
     /// Everything that was asked for and can be done here.
     pub(super) fn make(settings: &RunSettings) -> Result<Plan> {
-        let defaults = match settings.profile {
-            Profile::Quick => &QUICK,
-            Profile::Full => &FULL,
-            Profile::SmallCache => &SMALL_CACHE,
-        };
-        let mut skipped = Vec::new();
-        let engines = engines(settings, defaults.engines, &mut skipped)?;
-        let of_profile = settings.workloads.is_empty();
+        let parts = parts(settings.profile);
+        let mut plan = Plan { groups: Vec::new(), time_limit: None, skipped: Vec::new() };
+        for name in &settings.workloads {
+            spec::find(name)?;
+        }
+        for part in parts {
+            plan.add_part(settings, part, parts.len() > 1)?;
+        }
+        plan.skipped.sort_unstable();
+        plan.skipped.dedup();
+        // The parts of a profile share its time.
+        plan.time_limit = plan.time_limit(settings, parts.iter().find_map(|part| part.time_limit));
+        ensure!(
+            !plan.groups.is_empty(),
+            "no engine of those asked for has any of the workloads asked for; kiln-bench list says which has which"
+        );
+        Ok(plan)
+    }
+
+    /// Adds what one part of a profile measures. Of several parts each keeps to its own engines and workloads, whatever is asked for.
+    fn add_part(
+        &mut self,
+        settings: &RunSettings,
+        defaults: &Defaults,
+        is_one_of_several: bool,
+    ) -> Result<()> {
+        let mut engines = engines(settings, defaults.engines, &mut self.skipped)?;
+        let of_profile = settings.workloads.is_empty() || is_one_of_several;
         let mut workloads = if of_profile {
             defaults.workloads.iter().map(|name| spec::find(name)).collect::<Result<Vec<_>>>()?
         } else {
             settings.workloads.iter().map(|name| spec::find(name)).collect::<Result<Vec<_>>>()?
         };
+        if is_one_of_several {
+            engines.retain(|engine| defaults.engines.contains(engine));
+            workloads.retain(|workload| {
+                settings.workloads.is_empty() || settings.workloads.contains(&workload.name)
+            });
+        }
         workloads.sort_by_key(Workload::order);
-        let mut plan = Plan {
-            groups: Vec::new(),
-            rounds: Rounds {
-                least: settings.rounds.unwrap_or(defaults.rounds.least),
-                most: settings.rounds.unwrap_or(defaults.rounds.most),
-                time_limit: None,
-            },
-            seconds: settings.seconds.map_or(defaults.seconds, |duration| duration.as_secs_f64()),
-            skipped,
-        };
         for dataset in Dataset::ALL {
             let content = content(settings, defaults, dataset)?;
             // What is only read, or opened, is the same either way.
@@ -104,39 +125,43 @@ impl Plan {
                     .filter(|workload| everything || defaults.durable.contains(&&*workload.name))
                     .collect();
                 let contestants = contestants(settings, defaults, &engines, content, durable);
-                plan.add_group(settings, &workloads, contestants);
+                self.add_group(settings, defaults, &workloads, contestants)?;
             }
         }
-        plan.rounds.time_limit = plan.time_limit(settings, defaults.rounds.time_limit);
-        ensure!(
-            !plan.groups.is_empty(),
-            "no engine of those asked for has any of the workloads asked for; kiln-bench list says which has which"
-        );
-        Ok(plan)
+        Ok(())
     }
 
-    fn add_group(&mut self, settings: &RunSettings, workloads: &[&Workload], contestants: Vec<Contestant>) {
+    fn add_group(
+        &mut self,
+        settings: &RunSettings,
+        defaults: &Defaults,
+        workloads: &[&Workload],
+        contestants: Vec<Contestant>,
+    ) -> Result<()> {
+        let seconds = settings.seconds.map_or(defaults.seconds, |duration| duration.as_secs_f64());
+        let profiles: Vec<Distribution> =
+            defaults.distributions.iter().map(|text| text.parse()).collect::<Result<_>>()?;
         let mut cells = Vec::new();
         for workload in workloads {
-            let one = [1];
-            let threads = if workload.dataset.is_recovery() { &one[..] } else { settings.threads.as_slice() };
-            let own = [workload.distribution];
-            let distributions =
-                if settings.distribution.is_empty() { &own } else { &settings.distribution[..] };
-            for (&distribution, &threads) in
-                distributions.iter().flat_map(|one| threads.iter().map(move |threads| (one, threads)))
-            {
-                cells.push(Cell {
-                    workload: workload.name.clone(),
-                    distribution,
-                    threads,
-                    batch: workload.batch(settings.batch),
-                    seconds: self.seconds,
-                    warm_up_s: warm_up_seconds(self.seconds, workload.kind.writes(), contestants.first()),
-                    persist_each_s: settings.persist_each.map(|each| each.as_secs_f64()),
-                    round: 0,
-                });
-            }
+            let threads = if workload.dataset.is_recovery() { &[1][..] } else { threads(settings, defaults) };
+            let distributions = match (&settings.distribution[..], &profiles[..]) {
+                ([], []) => vec![workload.distribution],
+                ([], profiles) => profiles.to_vec(),
+                (asked, _) => asked.to_vec(),
+            };
+            let loads =
+                distributions.iter().flat_map(|one| threads.iter().map(move |threads| (*one, *threads)));
+            cells.extend(loads.map(|(distribution, threads)| Cell {
+                workload: workload.name.clone(),
+                distribution,
+                threads,
+                batch: workload.batch(settings.batch),
+                seconds,
+                warm_up_s: warm_up_seconds(seconds, workload.kind.writes(), contestants.first()),
+                persist_each_s:
+                    settings.persist_each.or(defaults.persist_each).map(|each| each.as_secs_f64()),
+                round: 0,
+            }));
         }
         cells.retain(|cell| contestants.iter().any(|contestant| self.has(contestant, cell)));
         let contestants: Vec<Contestant> = contestants
@@ -144,8 +169,10 @@ impl Plan {
             .filter(|contestant| cells.iter().any(|cell| self.has(contestant, cell)))
             .collect();
         if !cells.is_empty() {
-            self.groups.push(Group { contestants, cells });
+            let rounds = settings.rounds.map_or(defaults.rounds, |all| Rounds { least: all, most: all });
+            self.groups.push(Group { contestants, cells, rounds });
         }
+        Ok(())
     }
 
     /// Whether a contestant takes part in a cell.
@@ -163,9 +190,10 @@ impl Plan {
     /// How many measurements there are, if there is time for them, without those that are made because a ratio is unsure.
     fn measurements(&self) -> u64 {
         let of_group = |group: &Group| -> u64 {
-            group.cells.iter().map(|cell| self.takers(group, cell).count() as u64).sum()
+            let takers = group.cells.iter().map(|cell| self.takers(group, cell).count() as u64);
+            takers.sum::<u64>() * u64::from(group.rounds.least)
         };
-        self.groups.iter().map(of_group).sum::<u64>() * u64::from(self.rounds.least)
+        self.groups.iter().map(of_group).sum()
     }
 
     /// About how long these measurements take in one cell, in seconds.
@@ -178,7 +206,7 @@ impl Plan {
             } else {
                 (cell.seconds * stretched + PAUSE_S, cell.warm_up_s * stretched + PAUSE_S)
             };
-            f64::from(self.rounds.least) * each + warm_up_s
+            f64::from(group.rounds.least) * each + warm_up_s
         };
         self.takers(group, cell).map(of_contestant).sum()
     }
@@ -215,7 +243,6 @@ impl Plan {
 
     /// Leaves out those cells that were measured before, with everybody who takes part.
     pub(super) fn leave_out(&mut self, done: &[Row]) {
-        let least = self.rounds.least as usize;
         let mut groups = std::mem::take(&mut self.groups);
         for group in &mut groups {
             let cells = std::mem::take(&mut group.cells);
@@ -223,7 +250,10 @@ impl Plan {
                 let rounds = |contestant: &Contestant| {
                     done.iter().filter(|row| contestant.has_measured(&cell, row)).count()
                 };
-                if !self.takers(group, &cell).all(|contestant| rounds(contestant) >= least) {
+                if !self
+                    .takers(group, &cell)
+                    .all(|contestant| rounds(contestant) >= group.rounds.least as usize)
+                {
                     group.cells.push(cell);
                 }
             }
@@ -235,9 +265,12 @@ impl Plan {
     /// The most that one group has on the disk at a time.
     pub(super) fn disk_bytes(&self) -> u64 {
         let of_group = |group: &Group| {
-            let seconds = group.cells.len() as f64 * f64::from(self.rounds.most) * self.seconds;
+            let seconds =
+                f64::from(group.rounds.most) * group.cells.iter().map(|cell| cell.seconds).sum::<f64>();
             let of_contestant = |contestant: &Contestant| {
                 let log = match contestant.engine {
+                    // With a checkpoint for each gigabyte.
+                    Name::KilnWal => 5 << 28,
                     Name::Kiln => {
                         // What is live is kept, and truncation keeps the rest within the memory of the log, about.
                         let written = (seconds * LOG_BYTES_PER_SECOND as f64) as u64;
@@ -270,13 +303,13 @@ impl Plan {
 
     /// What is measured, in words.
     pub(super) fn heading(&self, machine: &str) -> String {
-        let Rounds { least, most, .. } = self.rounds;
-        let rounds = if least == most { least.to_string() } else { format!("{least} to {most}") };
+        let rounds = range(self.groups.iter().flat_map(|group| [group.rounds.least, group.rounds.most]));
+        let cells = self.groups.iter().flat_map(|group| &group.cells);
         let mut text = format!(
             "kiln {}; {machine}\n{rounds} rounds of {} s; each engine is a process of its own, stopped while others are measured; every \
              result is checked\n{} measurements in about {}{}; up to {} on the disk at a time",
             env!("CARGO_PKG_VERSION"),
-            self.seconds,
+            range(cells.map(|cell| cell.seconds)),
             self.measurements(),
             rounded_up(self.duration()),
             self.more_text(),
@@ -291,21 +324,45 @@ impl Plan {
 
     /// What else may be measured, or what may not.
     fn more_text(&self) -> String {
-        let Rounds { least, most, time_limit } = self.rounds;
-        if let Some(limit) = time_limit.filter(|&limit| limit < self.duration()) {
+        let all_of_group = |group: &Group| {
+            let Rounds { least, most } = group.rounds;
+            let cells_s = group.cells.iter().map(|cell| self.cell_seconds(group, cell)).sum::<f64>();
+            cells_s * f64::from(most) / f64::from(least)
+        };
+        if let Some(limit) = self.time_limit.filter(|&limit| limit < self.duration()) {
             return format!("; as many of them as fit into {}", humantime::format_duration(limit));
         }
-        if least == most {
+        if self.groups.iter().all(|group| group.rounds.least == group.rounds.most) {
             return String::new();
         }
-        let within = match time_limit {
+        let within = match self.time_limit {
             Some(limit) => humantime::format_duration(limit),
             None => {
-                let all_s = self.rest_s() + self.cells_s() * f64::from(most) / f64::from(least);
+                let all_s = self.rest_s() + self.groups.iter().map(all_of_group).sum::<f64>();
                 rounded_up(Duration::from_secs_f64(all_s))
             }
         };
         format!(", and others where a ratio is unsure, all within {within}")
+    }
+}
+
+/// The numbers of client threads.
+fn threads<'a>(settings: &'a RunSettings, defaults: &Defaults) -> &'a [usize] {
+    if settings.threads.is_empty() { defaults.threads } else { &settings.threads }
+}
+
+/// The least and the most of some numbers, or the one that they all are.
+fn range<T: PartialOrd + Display + Copy>(values: impl Iterator<Item = T>) -> String {
+    let ends = values.fold(None, |ends, value| match ends {
+        None => Some((value, value)),
+        Some((least, most)) => {
+            Some((if value < least { value } else { least }, if value > most { value } else { most }))
+        }
+    });
+    match ends {
+        None => "0".to_owned(),
+        Some((least, most)) if least == most => least.to_string(),
+        Some((least, most)) => format!("{least} to {most}"),
     }
 }
 
@@ -353,11 +410,12 @@ pub(super) fn check_seconds(contestant: &Contestant) -> f64 {
 fn engines(settings: &RunSettings, profiles: &[Name], skipped: &mut Vec<String>) -> Result<Vec<Name>> {
     let mut engines = Vec::new();
     let asked = !settings.engines.is_empty();
+    let is_named = asked || !profiles.is_empty();
     let profiles = if profiles.is_empty() { Name::value_variants() } else { profiles };
     let candidates = if asked { settings.engines.clone() } else { profiles.to_vec() };
     // What the load costs is of interest to whoever works on the bench, and what a log would cost to whoever reads CPR's paper.
     let is_special = |name| matches!(name, Name::Generator | Name::KilnWal);
-    let candidates = candidates.into_iter().filter(|&name| asked || !is_special(name));
+    let candidates = candidates.into_iter().filter(|&name| is_named || !is_special(name));
     for name in candidates {
         match (name.description().version)() {
             Ok(_) => engines.push(name),
@@ -399,7 +457,7 @@ fn content(settings: &RunSettings, defaults: &Defaults, dataset: Dataset) -> Res
             checkpoint: dataset == Dataset::Recovery,
         },
         Dataset::Tpcc => {
-            let most = settings.threads.iter().max().copied().unwrap_or(1);
+            let most = threads(settings, defaults).iter().max().copied().unwrap_or(1);
             Content::Tpcc { warehouses: u16::try_from(most).unwrap_or(u16::MAX) }
         }
     })
@@ -471,55 +529,4 @@ fn contestants(
         }
     }
     contestants
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::Parser;
-
-    use super::*;
-    use crate::arguments::{Arguments, Command};
-
-    fn plan(arguments: &str) -> Plan {
-        let words = ["kiln-bench", "run"].into_iter().chain(arguments.split_whitespace());
-        match Arguments::parse_from(words).command {
-            Command::Run(settings) => Plan::make(&settings).unwrap(),
-            _ => unreachable!(),
-        }
-    }
-
-    #[test]
-    fn the_quick_profile_fits_into_its_time_and_leaves_some_for_unsure_ratios() {
-        let plan = plan("");
-        let limit = QUICK.rounds.time_limit.unwrap();
-        assert_eq!(plan.rounds.time_limit, Some(limit));
-        assert!(
-            limit < Duration::from_secs(300) && plan.duration() < limit.mul_f64(0.9),
-            "{:?}",
-            plan.duration()
-        );
-    }
-
-    #[test]
-    fn who_asks_for_more_gets_the_time_for_it_and_who_names_a_time_or_rounds_gets_those() {
-        let more = plan("--engines kiln,memory --seconds 10");
-        assert!(more.rounds.time_limit.unwrap() > more.duration());
-        let named = plan("--engines kiln,memory --seconds 10 --time-limit 1m");
-        assert_eq!(named.rounds.time_limit, Some(Duration::from_secs(60)));
-        assert!(named.heading("").contains("as many of them as fit into 1m;"), "{}", named.heading(""));
-        assert_eq!(plan("--engines kiln,memory --rounds 3").rounds.time_limit, None);
-        let full = plan("--engines kiln,memory --profile full");
-        assert_eq!(full.rounds.time_limit, None);
-        assert!(full.heading("").contains(", and others where a ratio is unsure, all within "));
-    }
-
-    #[test]
-    fn what_is_planned_adds_up() {
-        let plan = plan("--engines kiln,memory,device --workloads read,safe-commit,map-read");
-        let cells = plan.groups.iter().flat_map(|group| group.cells.iter().map(move |cell| (group, cell)));
-        let sum: f64 = cells.map(|(group, cell)| plan.cell_seconds(group, cell)).sum();
-        assert!((sum - plan.cells_s()).abs() < 1e-6 && sum > 0.0 && plan.rest_s() > 0.0);
-        // Kiln and a floor at each of three workloads, with one thread and with two.
-        assert_eq!(plan.measurements(), 3 * 2 * 2 * u64::from(QUICK.rounds.least));
-    }
 }

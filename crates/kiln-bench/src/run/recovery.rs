@@ -35,7 +35,7 @@ impl Run<'_> {
         }
         let everybody: Vec<usize> = (0..alive.len()).collect();
         for cell in &group.cells {
-            let (first, rounds) = (self.first_round(group, cell), self.plan.rounds.least);
+            let (first, rounds) = (self.first_round(group, cell), group.rounds.least);
             let (began, planned_s) = (Instant::now(), self.plan.cell_seconds(group, cell));
             let (share, mut longest) = (self.clock.share(planned_s), Duration::ZERO);
             for round in first..first + rounds {

@@ -4,8 +4,6 @@
 //! Rounds are short, and what disturbs them (a peer's compaction, Kiln's checkpoint, a slow moment of the disk) falls on some of them:
 //! the cure is more rounds where they differ, and not longer ones everywhere.
 
-use std::time::Duration;
-
 use crate::report::{SURE, Samples};
 
 /// How many rounds there are.
@@ -15,8 +13,6 @@ pub(super) struct Rounds {
     pub(super) least: u32,
     /// Nobody is measured more often.
     pub(super) most: u32,
-    /// How long the run may take, with loading and checking. See [`super::clock`].
-    pub(super) time_limit: Option<Duration>,
 }
 
 /// The rates of a cell's contestants, by their place and round; those that are to be compared are compared with one of them.

@@ -5,6 +5,7 @@
 //!   ├── cells     rounds, cells and groups
 //!   ├── numbers   numbers as text
 //!   ├── idleness  whether the machine was idle
+//!   ├── papers    the figures of the papers of CPR and AciKV, and their goals
 //!   └── published the tables of the documentation
 //! ```
 //!
@@ -14,6 +15,7 @@
 pub(crate) mod cells;
 pub(crate) mod idleness;
 pub(crate) mod numbers;
+pub(crate) mod papers;
 pub(crate) mod published;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -90,6 +92,7 @@ pub(crate) fn tables(rows: &[Row]) -> String {
         rows.into_iter().for_each(|row| table.row(row));
         text.push_str(&table.text());
     }
+    text.push_str(&papers::Figures::new(rows).text());
     text
 }
 

@@ -5,9 +5,10 @@ use std::fmt::Write as _;
 
 use clap::ValueEnum;
 
-use super::cells::{Cell, Group, Kind, Promise, THROUGHPUT, groups};
+use super::cells::{Cell, Contestant, Group, Kind, Promise, THROUGHPUT, groups};
 use super::idleness;
 use super::numbers;
+use super::papers::Figures;
 use crate::engines::catalog::{Mode, Name};
 use crate::report::{SURE, Samples};
 use crate::results::Row;
@@ -25,6 +26,7 @@ pub(crate) fn text(rows: &[Row]) -> String {
         text.push_str("\nWhere Kiln loses:\n\n");
         losses.iter().for_each(|loss| text.push_str(&format!("- {loss}\n")));
     }
+    text.push_str(&Figures::new(rows).text());
     text
 }
 
@@ -108,7 +110,7 @@ fn tables<'g, 'r>(groups: &'g [Group<'r>]) -> Vec<Table<'g, 'r>> {
     let mut tables: Vec<Table<'g, 'r>> = Vec::new();
     for group in groups {
         let Ok(workload) = spec::find(&group.task.workload) else { continue };
-        if group.base().is_none() || group.cells.len() < 2 {
+        if group.base().is_none() || others(group).next().is_none() {
             continue;
         }
         // What is opened with and without a checkpoint is one table.
@@ -123,6 +125,12 @@ fn tables<'g, 'r>(groups: &'g [Group<'r>]) -> Vec<Table<'g, 'r>> {
         }
     }
     tables
+}
+
+/// Whom Kiln is compared with in tables: neither with itself, nor with what only the papers' figures are about.
+fn others<'g>(group: &'g Group<'_>) -> impl Iterator<Item = &'g Contestant> {
+    let special = [Name::Kiln, Name::KilnWal, Name::Generator].map(Name::text);
+    group.cells.iter().map(|cell| &cell.contestant).filter(move |other| !special.contains(&other.engine))
 }
 
 /// Everything of a group's task that is the same in a table.
@@ -149,12 +157,10 @@ impl Table<'_, '_> {
         for group in &self.groups {
             push_new(&mut columns, column(group));
             push_new(&mut threads, group.task.threads);
-            let others =
-                group.cells.iter().map(|cell| &cell.contestant).filter(|other| other.kind != Kind::Kiln);
-            others.for_each(|other| push_new(&mut rows, (other.kind, other.engine.clone(), other.mode)));
+            others(group)
+                .for_each(|other| push_new(&mut rows, (other.kind, other.engine.clone(), other.mode)));
         }
         threads.sort_unstable();
-        rows.retain(|(_, engine, _)| *engine != Name::Generator.text());
         rows.sort_unstable();
         let who = threads.iter().map(usize::to_string).collect::<Vec<_>>().join(" / ");
         let plural = if threads == [1] { "thread" } else { "threads" };

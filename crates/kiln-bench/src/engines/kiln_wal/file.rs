@@ -18,6 +18,7 @@ use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::pwrite;
 
 use super::redo;
+use crate::engines::OnRow;
 use crate::floor::{AlignedBytes, BLOCK_BYTES};
 
 /// The most words of a group: as much as a record may have, and a fourth of the ring.
@@ -137,11 +138,7 @@ fn write_all(file: &OwnedFd, bytes: &[u8], position: u64) -> Result<()> {
 }
 
 /// Hands on what all transactions of the log with this epoch have written, in the order of the log. Nothing if there is no log.
-pub(super) fn replay(
-    path: &Path,
-    epoch: u64,
-    entry: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>,
-) -> Result<()> {
+pub(super) fn replay(path: &Path, epoch: u64, entry: &mut OnRow<'_>) -> Result<()> {
     let file = match File::open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         file => file?,

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Result, ensure};
 
 use super::log::Log;
+use crate::engines::OnRow;
 
 /// A power of two.
 const LATCHES: usize = 1 << 16;
@@ -200,7 +201,7 @@ pub(super) fn record_words(head: u64) -> u64 {
 }
 
 /// Hands on the entries of all committed records of a group, in their order. Nothing in it is trusted.
-pub(super) fn entries(mut group: &[u64], entry: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>) -> Result<()> {
+pub(super) fn entries(mut group: &[u64], entry: &mut OnRow<'_>) -> Result<()> {
     let mut bytes = Vec::new();
     while let Some(&head) = group.first() {
         let words = record_words(head);
@@ -220,11 +221,7 @@ pub(super) fn entries(mut group: &[u64], entry: &mut dyn FnMut(&[u8], &[u8]) -> 
     Ok(())
 }
 
-fn record_entries(
-    mut words: &[u64],
-    bytes: &mut Vec<u8>,
-    entry: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>,
-) -> Result<()> {
+fn record_entries(mut words: &[u64], bytes: &mut Vec<u8>, entry: &mut OnRow<'_>) -> Result<()> {
     while let Some((&lengths, rest)) = words.split_first() {
         let (key_bytes, value_bytes) = ((lengths >> 32) as usize, (lengths & 0xFFFF_FFFF) as usize);
         let (key_words, value_words) = (key_bytes.div_ceil(8), value_bytes.div_ceil(8));

@@ -1,0 +1,85 @@
+//! Profiles fit into their time, and plans have what was asked for.
+
+use clap::Parser;
+
+use super::*;
+use crate::arguments::{Arguments, Command, Profile};
+
+fn plan(arguments: &str) -> Plan {
+    let words = ["kiln-bench", "run"].into_iter().chain(arguments.split_whitespace());
+    match Arguments::parse_from(words).command {
+        Command::Run(settings) => Plan::make(&settings).unwrap(),
+        _ => unreachable!(),
+    }
+}
+
+#[test]
+fn the_quick_profile_fits_into_its_time_and_leaves_some_for_unsure_ratios() {
+    let plan = plan("");
+    let limit = parts(Profile::Quick)[0].time_limit.unwrap();
+    assert_eq!(plan.time_limit, Some(limit));
+    assert!(
+        limit < Duration::from_secs(300) && plan.duration() < limit.mul_f64(0.9),
+        "{:?}",
+        plan.duration()
+    );
+}
+
+#[test]
+fn who_asks_for_more_gets_the_time_for_it_and_who_names_a_time_or_rounds_gets_those() {
+    let more = plan("--engines kiln,memory --seconds 10");
+    assert!(more.time_limit.unwrap() > more.duration());
+    let named = plan("--engines kiln,memory --seconds 10 --time-limit 1m");
+    assert_eq!(named.time_limit, Some(Duration::from_secs(60)));
+    assert!(named.heading("").contains("as many of them as fit into 1m;"), "{}", named.heading(""));
+    assert_eq!(plan("--engines kiln,memory --rounds 3").time_limit, None);
+    let full = plan("--engines kiln,memory --profile full");
+    assert_eq!(full.time_limit, None);
+    assert!(full.heading("").contains(", and others where a ratio is unsure, all within "));
+}
+
+#[test]
+fn the_papers_figures_fit_into_a_quarter_of_an_hour_and_each_part_keeps_its_own_engines() {
+    let plan = plan("--profile papers --engines kiln,kiln-wal");
+    assert!(plan.duration() < Duration::from_secs(900), "{:?}", plan.duration());
+    let has = |engine: Name, workload: &str| {
+        plan.groups.iter().any(|group| {
+            group.contestants.iter().any(|contestant| contestant.engine == engine)
+                && group.cells.iter().any(|cell| cell.workload == workload)
+        })
+    };
+    assert!(has(Name::KilnWal, "map-txn-10-0") && !has(Name::KilnWal, "map-upsert"));
+    let modes = |workload: &str| -> Vec<(Mode, Option<u64>)> {
+        let groups =
+            plan.groups.iter().filter(|group| group.cells.iter().any(|cell| cell.workload == workload));
+        groups.flat_map(|group| &group.contestants).map(|one| (one.mode, one.window_ms)).collect()
+    };
+    assert_eq!(modes("map-upsert"), [(Mode::Fast, Some(1000)), (Mode::Floor, None)]);
+    assert_eq!(modes("update").len(), 8);
+    let narrowed = super::tests::plan("--profile papers --engines kiln --workloads update --window 1ms,100s");
+    assert_eq!(narrowed.groups.len(), 1);
+    assert_eq!(narrowed.groups[0].contestants.len(), 2);
+}
+
+#[test]
+fn kiln_without_hardening_and_a_log_take_part_only_where_they_are_asked_for() {
+    let floors = |arguments: &str| {
+        let plan = plan(arguments);
+        let all = plan.groups.iter().flat_map(|group| &group.contestants);
+        all.filter(|one| one.engine == Name::KilnWal || (one.engine, one.mode) == (Name::Kiln, Mode::Floor))
+            .count()
+    };
+    assert_eq!(floors(""), 0);
+    assert_eq!(floors("--engines kiln --workloads update --window 1s,never"), 1);
+    assert_eq!(floors("--engines kiln,kiln-wal --workloads update"), 1);
+}
+
+#[test]
+fn what_is_planned_adds_up() {
+    let plan = plan("--engines kiln,memory,device --workloads read,safe-commit,map-read");
+    let cells = plan.groups.iter().flat_map(|group| group.cells.iter().map(move |cell| (group, cell)));
+    let sum: f64 = cells.map(|(group, cell)| plan.cell_seconds(group, cell)).sum();
+    assert!((sum - plan.cells_s()).abs() < 1e-6 && sum > 0.0 && plan.rest_s() > 0.0);
+    // Kiln and a floor at each of three workloads, with one thread and with two.
+    assert_eq!(plan.measurements(), 3 * 2 * 2 * u64::from(parts(Profile::Quick)[0].rounds.least));
+}
