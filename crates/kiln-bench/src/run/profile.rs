@@ -231,7 +231,7 @@ const PAPERS: [Defaults; 6] = [
 const WITH_AND_WITHOUT: Defaults = Defaults {
     engines: &[Name::Kiln, Name::Faster],
     threads: &[1, 2],
-    seconds: 4.0,
+    seconds: 3.0,
     rounds: Rounds { least: 2, most: 2 },
     windows: &[Window::Of(Duration::from_secs(1)), Window::Never],
     persist_each: Some(Duration::from_secs(1)),
