@@ -187,3 +187,35 @@ fn the_log_has_the_order_of_the_commits_and_whole_transactions() {
         assert!(found.chunks(2).all(|pair| pair[0].is_some() && pair[0] == pair[1]), "{found:?}");
     }
 }
+
+/// For each pair of keys all threads begin at once, and nobody writes it again: the last of them in the store must be the last in the log.
+#[test]
+fn who_comes_last_in_the_store_comes_last_in_the_log() {
+    const PAIRS: u64 = 1500;
+    let directory = directory();
+    let engine = open(directory.path());
+    let barrier = std::sync::Barrier::new(3);
+    std::thread::scope(|scope| {
+        for thread in 0..3 {
+            let (engine, barrier) = (&engine, &barrier);
+            scope.spawn(move || {
+                let mut worker = engine.worker().unwrap();
+                for pair in 0..PAIRS {
+                    let entries = [2 * pair, 2 * pair + 1].map(|index| SIZES.entry(index, thread));
+                    barrier.wait();
+                    worker.put_all(&entries).unwrap();
+                }
+            });
+        }
+    });
+    engine.persist().unwrap();
+    let image = crashed(directory.path());
+    let again = open(image.path());
+    let (mut live, mut recovered) = (engine.worker().unwrap(), again.worker().unwrap());
+    let (mut value, mut other) = (Vec::new(), Vec::new());
+    for index in 0..2 * PAIRS {
+        let key = SIZES.key(index);
+        assert!(live.get(&key, &mut value).unwrap() && recovered.get(&key, &mut other).unwrap());
+        assert_eq!(value, other, "{index}");
+    }
+}
