@@ -26,13 +26,17 @@
 //! found behind all the hot key's versions; a lock in every record, which says nothing about absent keys and
 //! records on disk (measured as faster for in-place updates, see `docs/decisions.md`).
 
+mod growth;
+mod overflow;
+
 use std::io;
 
+use self::overflow::Overflow;
 use super::memory::{self, LINE_WORDS, Line, Lines};
 use super::record::Address;
 use crate::planted::{Bug, planted};
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
-use crate::sync::{Mutex, OnceLock, hint, thread};
+use crate::sync::{Mutex, hint, thread};
 
 /// Levels at which an index can begin: 2^8 buckets, 16 KiB, to 2^14 buckets, 1 MiB.
 const BASE_LEVEL_MIN: u32 = 8;
@@ -45,7 +49,6 @@ const QUIET_LOCK: u64 = 2;
 const SEQUENCE_ONE: u64 = 4;
 const SEQUENCE_MASK: u64 = ((1 << 35) - 1) << 2;
 const OVERFLOW_SHIFT: u32 = 37;
-const OVERFLOW_MAX: u64 = (1 << 27) - 1;
 const SPLIT_BITS: u32 = 56;
 /// Buckets split for every insert that overflows.
 const SPLITS_PER_OVERFLOW: u64 = 8;
@@ -135,7 +138,7 @@ impl HashIndex {
 
     /// Bytes of memory mapped for buckets in use.
     pub(crate) fn memory_bytes(&self) -> u64 {
-        (self.bucket_count() + self.overflow.next.load(Ordering::Relaxed)) * (LINE_WORDS as u64 * 8)
+        (self.bucket_count() + self.overflow.lines_taken()) * (LINE_WORDS as u64 * 8)
     }
 
     /// The bucket where `hash` belongs now.
@@ -449,79 +452,6 @@ impl HashIndex {
         true
     }
 
-    /// Splits as many buckets as the overflows so far are worth, if nobody else is at it.
-    pub(crate) fn grow(&self) {
-        let Some(mut scratch) = self.growth.try_lock() else { return };
-        loop {
-            let due = self.splits_due.swap(0, Ordering::Relaxed);
-            // Where a bucket cannot be split now, the next overflow tries again.
-            if due == 0 || !(0..due).all(|_| self.split_next(&mut scratch)) {
-                return;
-            }
-        }
-    }
-
-    fn split_next(&self, scratch: &mut Vec<u64>) -> bool {
-        let (level, split) = unpack(self.state.load(Ordering::SeqCst));
-        if level == self.base_level + TAG_BITS {
-            return false;
-        }
-        let new = split + (1 << level);
-        // Without memory for more buckets the index stays as it is, only slower.
-        if split == 0 && self.buckets.grow_to(2 << level).is_err() {
-            return false;
-        }
-        let mut waits = 0;
-        while !self.try_lock(split, LOCK) {
-            if !wait(&mut waits) {
-                return false;
-            }
-        }
-        self.control(new).store(LOCK, Ordering::SeqCst);
-        self.move_entries(split, new, 1 << (64 - TAG_BITS + level - self.base_level), scratch);
-        let state = if split + 1 == 1 << level {
-            ((level + 1) as u64) << SPLIT_BITS
-        } else {
-            (level as u64) << SPLIT_BITS | (split + 1)
-        };
-        if planted(Bug::SplitShownLate) {
-            self.unlock_changed(new);
-            self.unlock_changed(split);
-            self.state.store(state, Ordering::SeqCst);
-            return true;
-        }
-        self.state.store(state, Ordering::SeqCst);
-        self.unlock_changed(new);
-        self.unlock_changed(split);
-        true
-    }
-
-    /// Deals the entries of `old` out to `old` and `new` by one bit of the tag. Both are locked.
-    fn move_entries(&self, old: Bucket, new: Bucket, bit: u64, scratch: &mut Vec<u64>) {
-        scratch.clear();
-        for slot in self.slots(old) {
-            let entry = slot.load(Ordering::Relaxed);
-            if entry != 0 {
-                scratch.push(entry);
-                slot.store(0, Ordering::Release);
-            }
-        }
-        let control = self.control(old);
-        let word = control.load(Ordering::Relaxed);
-        control.store(word & (SEQUENCE_MASK | LOCK), Ordering::SeqCst);
-        self.overflow.give_back(word >> OVERFLOW_SHIFT);
-        for &entry in scratch.iter() {
-            let bucket = if entry & bit == 0 { old } else { new };
-            // An overflow here is left for the next round of splits.
-            let _ = self.insert_entry(bucket, entry);
-        }
-    }
-
-    fn insert_entry(&self, bucket: Bucket, entry: u64) -> bool {
-        // The tag's place in the entry is its place in `hash`, shifted; see `entry`.
-        self.insert(bucket, entry >> (64 - TAG_BITS) << self.base_level, address_of(entry))
-    }
-
     #[inline]
     fn tag_of(&self, hash: u64) -> u64 {
         hash >> self.base_level << (64 - TAG_BITS)
@@ -536,61 +466,6 @@ impl HashIndex {
     #[inline]
     fn control(&self, bucket: Bucket) -> &AtomicU64 {
         &self.buckets.line(bucket)[CONTROL]
-    }
-}
-
-/// Overflow buckets: entries as in a bucket, and the number of the next overflow bucket in the last word.
-/// Number 0 is "none". Freed ones are reused; a reader on one sees its bucket's stamp change.
-struct Overflow {
-    /// Few databases are so small that they never need one, but those are opened often, in tests.
-    lines: OnceLock<Lines>,
-    next: AtomicU64,
-    free: Mutex<Vec<u64>>,
-}
-
-impl Overflow {
-    fn new() -> Overflow {
-        Overflow { lines: OnceLock::new(), next: AtomicU64::new(1), free: Mutex::new(Vec::new()) }
-    }
-
-    fn take(&self) -> u64 {
-        const FIRST_LINES: usize = 64;
-        let mut free = self.free.lock();
-        if let Some(number) = free.pop() {
-            return number;
-        }
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let fail = |error| -> ! { panic!("no memory for the hash index: {error}") };
-        let lines = self.lines.get_or_init(|| {
-            Lines::reserve(FIRST_LINES, OVERFLOW_MAX as usize + 1).unwrap_or_else(|error| fail(error))
-        });
-        if number as usize >= lines.usable() {
-            lines.grow_to((2 * lines.usable()).max(FIRST_LINES)).unwrap_or_else(|error| fail(error));
-        }
-        number
-    }
-
-    fn give_back(&self, mut number: u64) {
-        while let Some(line) = self.line(number) {
-            let next = line[CONTROL].swap(0, Ordering::Relaxed);
-            self.free.lock().push(number);
-            number = next;
-        }
-    }
-
-    /// The slots of an overflow bucket and of those behind it.
-    #[inline]
-    fn slots(&self, first: u64) -> impl Iterator<Item = &AtomicU64> {
-        std::iter::successors(self.line(first), |line| self.line(line[CONTROL].load(Ordering::Acquire)))
-            .flat_map(|line| &line[..ENTRIES])
-    }
-
-    #[inline]
-    fn line(&self, number: u64) -> Option<&Line> {
-        if number == 0 {
-            return None;
-        }
-        self.lines.get().map(|lines| lines.line(number))
     }
 }
 
@@ -659,5 +534,4 @@ pub(crate) fn hash_of(seed: u64, object: u32, key: &[u8]) -> u64 {
 }
 
 #[cfg(test)]
-#[path = "hash_index_tests.rs"]
 mod tests;

@@ -1,0 +1,72 @@
+//! Overflow buckets of the hash index.
+
+use super::super::memory::{Line, Lines};
+use super::{CONTROL, ENTRIES};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Mutex, OnceLock};
+
+const OVERFLOW_MAX: u64 = (1 << 27) - 1;
+
+/// Overflow buckets: entries as in a bucket, and the number of the next overflow bucket in the last word.
+/// Number 0 is "none". Freed ones are reused; a reader on one sees its bucket's stamp change.
+pub(super) struct Overflow {
+    /// Few databases are so small that they never need one, but those are opened often, in tests.
+    lines: OnceLock<Lines>,
+    next: AtomicU64,
+    free: Mutex<Vec<u64>>,
+}
+
+impl Overflow {
+    /// None yet.
+    pub(super) fn new() -> Overflow {
+        Overflow { lines: OnceLock::new(), next: AtomicU64::new(1), free: Mutex::new(Vec::new()) }
+    }
+
+    /// How many were ever taken, and none.
+    pub(super) fn lines_taken(&self) -> u64 {
+        self.next.load(Ordering::Relaxed)
+    }
+
+    /// One that is free, and empty.
+    pub(super) fn take(&self) -> u64 {
+        const FIRST_LINES: usize = 64;
+        let mut free = self.free.lock();
+        if let Some(number) = free.pop() {
+            return number;
+        }
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let fail = |error| -> ! { panic!("no memory for the hash index: {error}") };
+        let lines = self.lines.get_or_init(|| {
+            Lines::reserve(FIRST_LINES, OVERFLOW_MAX as usize + 1).unwrap_or_else(|error| fail(error))
+        });
+        if number as usize >= lines.usable() {
+            lines.grow_to((2 * lines.usable()).max(FIRST_LINES)).unwrap_or_else(|error| fail(error));
+        }
+        number
+    }
+
+    /// Makes an overflow bucket, and those behind it, free.
+    pub(super) fn give_back(&self, mut number: u64) {
+        while let Some(line) = self.line(number) {
+            let next = line[CONTROL].swap(0, Ordering::Relaxed);
+            self.free.lock().push(number);
+            number = next;
+        }
+    }
+
+    /// The slots of an overflow bucket and of those behind it.
+    #[inline]
+    pub(super) fn slots(&self, first: u64) -> impl Iterator<Item = &AtomicU64> {
+        std::iter::successors(self.line(first), |line| self.line(line[CONTROL].load(Ordering::Acquire)))
+            .flat_map(|line| &line[..ENTRIES])
+    }
+
+    /// The overflow bucket with this number; `None` for 0.
+    #[inline]
+    pub(super) fn line(&self, number: u64) -> Option<&Line> {
+        if number == 0 {
+            return None;
+        }
+        self.lines.get().map(|lines| lines.line(number))
+    }
+}
