@@ -24,18 +24,17 @@
 
 use std::sync::Arc;
 
-use super::cold::Question;
+use super::change::{Current, Place, Resolved};
 use super::engine::Engine;
-use super::object::{ObjectState, RangeRead};
+use super::object::RangeRead;
 use super::settled::Lookup;
 use super::write_set::{Write, WriteSet};
 use crate::error::{Error, Result};
 use crate::planted::{Bug, planted};
 use crate::storage::epoch::{self, Pin};
 use crate::storage::hash_index::{Bucket, Stamp};
-use crate::storage::log::Purpose;
 use crate::storage::ordered_index::Insertion;
-use crate::storage::record::{self, Address, Kind, NO_ADDRESS, Shape};
+use crate::storage::record::{Address, NO_ADDRESS};
 
 /// A bucket that a transaction read, and what it looked like.
 #[derive(Clone, Copy)]
@@ -80,60 +79,6 @@ impl ReadSet {
     }
 }
 
-/// A key's newest record when its bucket was locked.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Current {
-    /// [`NO_ADDRESS`] if the key has no record; it may have settled.
-    pub(crate) address: Address,
-    pub(crate) version: u64,
-    /// The key has a value.
-    pub(crate) exists: bool,
-}
-
-impl Current {
-    /// The index has an entry of the key.
-    #[inline]
-    pub(crate) fn has_record(&self) -> bool {
-        self.address != NO_ADDRESS
-    }
-}
-
-/// What was learnt about an address on disk: the record's state, if it is the key's that was looked for.
-pub(crate) type Resolved = Option<Current>;
-
-/// One write, taken apart.
-#[derive(Clone, Copy)]
-pub(crate) struct Change<'a> {
-    pub(crate) object: u32,
-    pub(crate) hash: u64,
-    pub(crate) key: &'a [u8],
-    /// `None` deletes.
-    pub(crate) value: Option<&'a [u8]>,
-}
-
-impl Change<'_> {
-    /// Bytes of its record.
-    pub(crate) fn log_bytes(&self) -> u64 {
-        self.shape().bytes()
-    }
-
-    /// What its log space is for.
-    #[inline]
-    pub(crate) fn purpose(&self) -> Purpose {
-        if self.value.is_some() { Purpose::Ordinary } else { Purpose::Deletion }
-    }
-
-    #[inline]
-    fn shape(&self) -> Shape {
-        Shape {
-            kind: if self.value.is_some() { Kind::Put } else { Kind::Tombstone },
-            object: self.object,
-            key_bytes: self.key.len(),
-            value_bytes: self.value.map_or(0, <[u8]>::len),
-        }
-    }
-}
-
 /// How one write will be carried out.
 #[derive(Clone, Copy, Default)]
 struct Step {
@@ -152,16 +97,6 @@ struct Step {
 /// The key gets its first record since it settled, or ever.
 fn is_new_key(step: &Step, write: &Write) -> bool {
     !step.current.has_record() && (step.current.exists || !write.delete)
-}
-
-/// Where a write goes.
-pub(crate) enum Place {
-    /// It changes nothing: the deletion of what is not there.
-    Nowhere,
-    /// Into the current record, which is here.
-    There(Address),
-    /// Into a new record of so many bytes.
-    New(u64),
 }
 
 /// Scratch space of a commit, kept from one to the next so that committing allocates nothing.
@@ -222,11 +157,6 @@ impl Engine {
                 Err(Setback::Cold) => self.resolve_cold(writes, scratch)?,
             }
         }
-    }
-
-    /// Bytes of log that a write takes if it is a table's.
-    pub(super) fn table_bytes(&self, change: &Change<'_>) -> u64 {
-        if self.is_ordered(change.object) { change.log_bytes() } else { 0 }
     }
 
     fn attempt(
@@ -379,53 +309,6 @@ impl Engine {
         if cold { Err(Setback::Cold) } else { Ok(has_new_keys) }
     }
 
-    /// The current record of a key whose bucket is locked. `candidate` is where it probably is; `known` says what is known
-    /// of an address on disk.
-    #[inline]
-    pub(crate) fn locate(
-        &self,
-        bucket: Bucket,
-        candidate: Address,
-        change: &Change<'_>,
-        known: &mut dyn FnMut(Address) -> Resolved,
-    ) -> Current {
-        self.current_at(candidate, change).unwrap_or_else(|| self.look_for(bucket, change, known))
-    }
-
-    /// The record in memory at an address, if it is the key's.
-    #[inline]
-    fn current_at(&self, address: Address, change: &Change<'_>) -> Option<Current> {
-        if address == NO_ADDRESS {
-            return None;
-        }
-        if let Some(view) = self.log.put_of(address, change.object, change.key) {
-            return Some(Current { address, version: view.version(), exists: true });
-        }
-        self.log.view(address).filter(|view| view.is(change.object, change.key)).map(|view| Current {
-            address,
-            version: view.version(),
-            exists: view.shape().kind == Kind::Put,
-        })
-    }
-
-    /// As [`Self::locate`], for who has no candidate.
-    #[inline(never)]
-    pub(crate) fn look_for(
-        &self,
-        bucket: Bucket,
-        change: &Change<'_>,
-        known: &mut dyn FnMut(Address) -> Resolved,
-    ) -> Current {
-        let found = self.index.find(bucket, change.hash, |address| {
-            // Looked at afterwards: what leaves memory meanwhile is not somebody else's.
-            match self.current_at(address, change) {
-                None if address < self.log.head() => known(address),
-                current => current,
-            }
-        });
-        found.unwrap_or_default()
-    }
-
     /// Reads the candidates on disk that `locate_all` marked.
     #[cold]
     fn resolve_cold(&self, writes: &WriteSet, scratch: &mut CommitScratch) -> Result<()> {
@@ -438,23 +321,6 @@ impl Engine {
             self.look_up_settled(write.object, writes.key(write), lookup)?;
         }
         Ok(())
-    }
-
-    /// Reads a record from disk to learn whether it is the key's. The caller is not pinned.
-    #[cold]
-    pub(crate) fn resolve(&self, address: Address, change: &Change<'_>) -> Result<Resolved> {
-        let question = Question { object: change.object, key: change.key, version_max: 0 };
-        let sighting = match self.ask_cold(address, &question, &mut Vec::new()) {
-            Ok(sighting) => sighting,
-            // The segment was dropped since; the next attempt will not meet this address.
-            Err(_) if address < self.log.begin() => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        Ok(sighting.is_of_key.then_some(Current {
-            address,
-            version: sighting.version,
-            exists: sighting.kind == Kind::Put,
-        }))
     }
 
     /// Step 2, second half: keys that get their first record enter their object's ordered index *before*
@@ -560,23 +426,6 @@ impl Engine {
         Ok(())
     }
 
-    /// Decides between update in place and a new record.
-    #[inline]
-    pub(crate) fn place(&self, change: &Change<'_>, current: &Current, version: u64) -> Place {
-        if change.value.is_none() && !current.exists {
-            return Place::Nowhere;
-        }
-        let shape = change.shape();
-        if (current.version == version || planted(Bug::UpdatesClosedVersions))
-            && (current.address >= self.log.read_only() || planted(Bug::ReadOnlyIgnored))
-            && current.has_record()
-            && self.log.shape_at(current.address).is_some_and(|old| old.words() == shape.words())
-        {
-            return Place::There(current.address);
-        }
-        Place::New(shape.bytes())
-    }
-
     #[cold]
     fn give_back_reserved(&self, writes: &WriteSet, scratch: &CommitScratch) {
         for (step, write) in scratch.steps.iter().zip(writes.writes()) {
@@ -598,53 +447,5 @@ impl Engine {
             scratch.grow |=
                 self.install(step.bucket, &writes.change(write), &step.current, step.target, version);
         }
-    }
-
-    /// Carries one write out. True if the index should grow once nothing is locked.
-    #[inline]
-    pub(crate) fn install(
-        &self,
-        bucket: Bucket,
-        change: &Change<'_>,
-        current: &Current,
-        target: Address,
-        version: u64,
-    ) -> bool {
-        if target == NO_ADDRESS {
-            return false;
-        }
-        match (current.exists, change.value.is_some()) {
-            (false, true) => self.object(change.object).key_count.add(1),
-            (true, false) if planted(Bug::KeyCountForgotten) => {}
-            (true, false) => self.object(change.object).key_count.add(-1),
-            _ => {}
-        }
-        let (shape, value) = (change.shape(), change.value.unwrap_or_default());
-        let words = self.log.memory(target, shape.bytes());
-        if target == current.address {
-            record::replace(words, shape, value);
-            return false;
-        }
-        let previous = if planted(Bug::PreviousAddressLost) { NO_ADDRESS } else { current.address };
-        record::write(words, shape, version, previous, change.key, value);
-        if !current.exists {
-            record::note_creation(words);
-        }
-        if !current.has_record() {
-            return self.index.insert(bucket, change.hash, target);
-        }
-        // Still in memory under this pin, and in the processor's cache: so that nobody has to ask the index whether it is live.
-        if current.address >= self.log.head() {
-            record::note_successor(self.log.memory(current.address, 16));
-        }
-        let target = if planted(Bug::StaleIndexEntry) { current.address } else { target };
-        let replaced = self.index.replace(bucket, change.hash, current.address, target);
-        assert!(replaced, "the entry of a located record is gone though its bucket is locked");
-        false
-    }
-
-    #[inline]
-    pub(crate) fn object(&self, id: u32) -> &ObjectState {
-        self.objects.get(id).unwrap_or_else(|| unreachable!("a write is only made for an open object"))
     }
 }

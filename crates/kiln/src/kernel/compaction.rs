@@ -24,7 +24,8 @@
 //! commits are slowed down, and help. Compaction itself waits for nobody: where there is no log space, or hardening is behind
 //! the window, the round ends.
 
-use super::commit::{Change, Setback};
+use super::change::Change;
+use super::commit::Setback;
 use super::engine::Engine;
 use crate::error::Result;
 use crate::planted::{Bug, planted};

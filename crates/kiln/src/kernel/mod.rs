@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!   transaction ── read ── commit        what a transaction does        write_set   what it buffers
+//!   change                               one write of it: locating, placing, installing
 //!   single, batch                        transactions on one key, and many of them
 //!   cold, read_ahead                     reading records that are on disk, many of them at once
 //!   snapshot, session, receipt           what it gives out
@@ -20,6 +21,7 @@
 
 mod backoff;
 pub(crate) mod batch;
+pub(crate) mod change;
 pub(crate) mod checkpoint;
 pub(crate) mod clock;
 pub(crate) mod cold;

@@ -25,7 +25,7 @@ use std::collections::HashSet;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use super::commit::{Change, Current};
+use super::change::{Change, Current};
 use super::engine::Engine;
 use super::object::ObjectState;
 use super::settling_pace::SettlingPace;

@@ -21,7 +21,8 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use super::backoff::Backoff;
-use super::commit::{Change, Current, Place, Resolved, Setback};
+use super::change::{Change, Current, Place, Resolved};
+use super::commit::Setback;
 use super::engine::Engine;
 use super::read::Reading;
 use super::settled::Lookup;

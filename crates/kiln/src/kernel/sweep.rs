@@ -5,8 +5,8 @@
 //! the deletion. The hardener finds the tombstones as it copies the log out, so that deleting costs a
 //! transaction nothing extra.
 
+use super::change::Change;
 use super::cold::Question;
-use super::commit::Change;
 use super::compaction::{Progress, Rest};
 use super::engine::Engine;
 use super::recovery::Tombstone;

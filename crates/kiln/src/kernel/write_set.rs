@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Bound;
 
-use super::commit::Change;
+use super::change::Change;
 use crate::storage::log::Purpose;
 
 /// Beyond this many entries a lookup goes through a hash table instead of a walk.
