@@ -4,7 +4,7 @@ use super::Kiln;
 use crate::error::Result;
 use crate::kernel::receipt::Commit;
 use crate::kernel::single::{Decision, SingleCommit, SingleKey, with_scratch};
-use crate::kernel::transaction::sum_of;
+use crate::kernel::transaction::changes::sum_of;
 use crate::objects::Object;
 
 /// # Batches

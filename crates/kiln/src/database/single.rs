@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::kernel::pending_read::PendingRead;
 use crate::kernel::receipt::Commit;
 use crate::kernel::single::{Decision, with_scratch};
-use crate::kernel::transaction::sum_of;
+use crate::kernel::transaction::changes::sum_of;
 use crate::objects::Object;
 
 impl Kiln {

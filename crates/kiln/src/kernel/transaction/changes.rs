@@ -1,0 +1,125 @@
+//! Operations of a transaction that read a key and write what they make of it.
+
+use super::Transaction;
+use crate::error::{Error, Result};
+use crate::objects::Object;
+
+impl Transaction<'_> {
+    /// Deletes a key; true if it had a value.
+    ///
+    /// # Errors
+    /// As [`Self::get`] and [`Self::put`].
+    pub fn delete<O: Object>(&self, object: &O, key: impl AsRef<[u8]>) -> Result<bool> {
+        let key = key.as_ref();
+        let existed = self.contains(object, key)?;
+        if existed {
+            self.delete_key(object.handle().id, key)?;
+        }
+        Ok(existed)
+    }
+
+    /// Replaces a key's value by what `change` makes of it; `None` stands for "no value" on both sides.
+    ///
+    /// # Errors
+    /// As [`Self::get`] and [`Self::put`].
+    pub fn update<O: Object, V: AsRef<[u8]>>(
+        &self,
+        object: &O,
+        key: impl AsRef<[u8]>,
+        change: impl FnOnce(Option<&[u8]>) -> Option<V>,
+    ) -> Result<()> {
+        let key = key.as_ref();
+        let (existed, new) = self.with_value(object, key, |old| (old.is_some(), change(old)))?;
+        self.replace(object, key, existed, new.as_ref().map(AsRef::as_ref))
+    }
+
+    /// As [`Self::update`], without an allocation for the new value: `change` leaves it in the buffer that it is given
+    /// empty, and returns true; or false for "no value".
+    ///
+    /// # Errors
+    /// As [`Self::update`].
+    pub fn update_into<O: Object>(
+        &self,
+        object: &O,
+        key: impl AsRef<[u8]>,
+        change: impl FnOnce(Option<&[u8]>, &mut Vec<u8>) -> bool,
+    ) -> Result<()> {
+        let key = key.as_ref();
+        let mut new = std::mem::take(&mut self.open_buffers()?.new_value);
+        new.clear();
+        let (existed, exists) = self.with_value(object, key, |old| (old.is_some(), change(old, &mut new)))?;
+        let replaced = self.replace(object, key, existed, exists.then_some(&new));
+        if let Ok(mut buffers) = self.open_buffers() {
+            buffers.new_value = new;
+        }
+        replaced
+    }
+
+    /// Writes a key that has just been read.
+    fn replace<O: Object>(&self, object: &O, key: &[u8], existed: bool, new: Option<&[u8]>) -> Result<()> {
+        if !existed && new.is_none() {
+            return Ok(());
+        }
+        let mut buffers = self.open_buffers()?;
+        self.write(&mut buffers, object.handle().id, key, new)
+    }
+
+    /// Adds to a key's value, an 8-byte little-endian integer (0 if there is none), and gives the sum.
+    ///
+    /// # Errors
+    /// `Input` if the value is not 8 bytes long or the sum overflows; otherwise as [`Self::get`] and [`Self::put`].
+    pub fn add<O: Object>(&self, object: &O, key: impl AsRef<[u8]>, delta: i64) -> Result<i64> {
+        let key = key.as_ref();
+        let sum = self.with_value(object, key, |old| sum_of(old, delta))??;
+        self.put(object, key, sum.to_le_bytes())?;
+        Ok(sum)
+    }
+
+    /// Sets a key to `new` if its value is `expected`; true if it was. `None` stands for "no value" on both sides, so that
+    /// `None` and a value put a key that is absent.
+    ///
+    /// # Errors
+    /// As [`Self::get`] and [`Self::put`].
+    pub fn compare_and_set<O: Object>(
+        &self,
+        object: &O,
+        key: impl AsRef<[u8]>,
+        expected: Option<&[u8]>,
+        new: Option<&[u8]>,
+    ) -> Result<bool> {
+        let key = key.as_ref();
+        let matches = self.with_value(object, key, |value| value == expected)?;
+        if matches {
+            self.replace(object, key, expected.is_some(), new)?;
+        }
+        Ok(matches)
+    }
+
+    /// Reads a key's value in the transaction's own buffer.
+    pub(super) fn with_value<O: Object, T>(
+        &self,
+        object: &O,
+        key: &[u8],
+        look: impl FnOnce(Option<&[u8]>) -> T,
+    ) -> Result<T> {
+        let id = self.check(object, key)?;
+        let mut value = std::mem::take(&mut self.open_buffers()?.value);
+        let found = self.get_key(id, key, &mut value);
+        let seen = found.map(|found| look(found.then_some(&value)));
+        if let Ok(mut buffers) = self.open_buffers() {
+            buffers.value = value;
+        }
+        seen
+    }
+}
+
+/// The sum of a key's integer and `delta`.
+pub(crate) fn sum_of(old: Option<&[u8]>, delta: i64) -> Result<i64> {
+    let old = match old {
+        None => 0,
+        Some(bytes) => bytes.try_into().map(i64::from_le_bytes).map_err(|_| {
+            Error::input(format!("add needs a value of 8 bytes; this one has {}", bytes.len()))
+        })?,
+    };
+    old.checked_add(delta).ok_or_else(|| Error::input(format!("{old} + {delta} overflows 64 bits")))
+}
