@@ -184,6 +184,19 @@ fn a_backup_is_a_database_and_never_replaces_anything() {
 }
 
 #[test]
+fn a_database_is_compacted_and_keeps_what_is_in_it() {
+    let sandbox = Sandbox::new();
+    let lines: String = (0..2_000).map(|n| format!("{{\"key\":\"{n}\",\"value\":\"{n:0500}\"}}\n")).collect();
+    sandbox.ok_with_input(&["import", "--object", "o", "--table"], lines.as_bytes());
+    let output = sandbox.run(&["compact"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).starts_with("compacted to "), "{}", text(&output.stderr));
+    sandbox.ok(&["check"]);
+    assert_eq!(sandbox.ok(&["get", "--object", "o", "1999"]).trim_end(), format!("{:0500}", 1999));
+    assert!(sandbox.fails(1, &["compact", "nowhere"]).contains("no database"));
+}
+
+#[test]
 fn a_snapshot_that_has_a_name_is_read_as_it_was_until_it_is_dropped() {
     let sandbox = Sandbox::new();
     sandbox.ok(&["put", "--object", "events", "--table", "one", "old"]);

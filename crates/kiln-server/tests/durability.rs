@@ -328,6 +328,17 @@ fn a_backup_is_made_where_the_server_keeps_them_and_nowhere_else() {
 }
 
 #[test]
+fn the_database_is_compacted_while_it_is_served() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = lazy_server(directory.path(), Durability::Fast);
+    let mut client = server.client();
+    client.expect("SET k value", "OK");
+    assert!(client.run("KILN COMPACT").contains(':'));
+    client.expect("GET k", "value");
+    assert!(client.run("KILN COMPACT now").contains("ERR"));
+}
+
+#[test]
 fn c5_snapshots_get_names_are_listed_and_dropped_and_survive_the_server() {
     let directory = tempfile::tempdir().unwrap();
     let server = lazy_server(directory.path(), Durability::Fast);
