@@ -301,6 +301,8 @@ impl<'a, P: FnMut(BackupProgress)> Copying<'a, P> {
         if let Some(file) = &self.source.checkpoint {
             self.copy_checkpoint(&**file).map_err(|error| Error::io("copying a checkpoint", error))?;
         }
+        // All names are durable before there is a superblock that relies on the files.
+        self.device.sync_directory().map_err(|error| Error::io("writing a copy", error))?;
         SuperblockFile::create(&**self.device, superblock)?;
         let bytes = self.done_bytes;
         (self.progress)(BackupProgress { done_bytes: bytes, total_bytes: bytes });
@@ -372,9 +374,7 @@ impl<'a, P: FnMut(BackupProgress)> Copying<'a, P> {
             offset += read as u64;
             self.advance(read as u64);
         }
-        target.sync()?;
-        // Its name, too, before there is a superblock that names it.
-        self.device.sync_directory()
+        target.sync()
     }
 
     fn advance(&mut self, bytes: u64) {
