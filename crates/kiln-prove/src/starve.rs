@@ -270,7 +270,9 @@ mod tests {
             for workload in [Name::Small, Name::Settling] {
                 let (history, place) = (history_of(workload, seed()), Place::new(workload, seed()));
                 let all = place.run(u64::MAX, false).unwrap();
-                assert_eq!((all.commits, all.durable), (history.commits.len() as u64, history.durable));
+                assert_eq!(all.commits, history.commits.len() as u64);
+                // Closing may tell of a version in which nothing was committed, for a snapshot has closed the one before.
+                assert!(all.durable >= history.durable, "{all:?}, {}", history.durable);
                 let allocations = u64::MAX - all.left;
                 let runs = budget(8);
                 let mut ended = 0;
