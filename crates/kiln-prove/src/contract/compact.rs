@@ -89,6 +89,33 @@ fn c1_compacting_keeps_what_is_live_and_gives_the_rest_of_the_disk_back() {
 }
 
 #[test]
+fn c1_a_database_that_was_just_opened_is_compacted_too() {
+    watched("c1_a_database_that_was_just_opened_is_compacted", PATIENCE, |_| {
+        for is_closed in [true, false] {
+            let disk = SimulatedDevice::new(seed());
+            let db = manual()
+                .settle_log_bytes(0)
+                .space_amplification(f64::INFINITY)
+                .open_on(Arc::new(disk.clone()))
+                .unwrap();
+            fill(&db);
+            thin_out(&db);
+            if is_closed {
+                db.close().unwrap();
+            } else {
+                disk.crash_after(disk.steps());
+            }
+            drop(db);
+            let disk = disk.after_crash_seeded(seed());
+            let db = reopen(&disk).unwrap();
+            let compacted = db.compact(|_| {}).unwrap();
+            assert!(2 * compacted.bytes_after < compacted.bytes_before, "{compacted:?}");
+            check_thinned_out(&db);
+        }
+    });
+}
+
+#[test]
 fn c1_a_snapshot_reads_on_what_compacting_would_drop_and_is_compacted_when_it_ends() {
     watched("c1_a_snapshot_reads_on_what_compacting", PATIENCE, |_| {
         let db = manual().open_on(Arc::new(SimulatedDevice::new(seed()))).unwrap();

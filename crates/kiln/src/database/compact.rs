@@ -31,6 +31,7 @@ impl Kiln {
     /// [`Options::space_amplification`](crate::Options::space_amplification) says. It is for when most of the data was deleted, or
     /// [`Options::leaf_compression`](crate::Options::leaf_compression) has changed.
     ///
+    /// What is left has no room to spare but in the log, which has a segment that is begun, and one to go on in.
     /// It reads and writes everything that is live, once. Meanwhile the log takes as much more as is live in it, the tree up to a 16th more. What open
     /// snapshots and named ones need stays, and with it the log behind it. Nothing is committed or lost by it; if it fails, or the
     /// process ends, what it has done so far holds.
@@ -52,7 +53,7 @@ impl Kiln {
     pub fn compact(&self, mut progress: impl FnMut(CompactProgress)) -> Result<Compacted> {
         let engine = self.engine();
         let bytes_before = statistics::file_bytes(engine);
-        engine.harden_all()?;
+        engine.harden_something()?;
         engine.settle_durable()?;
         let (begin, tree_bytes) = (engine.log.begin(), engine.settled.tree.used_bytes());
         let log_bytes = engine.log.hardened() - begin;

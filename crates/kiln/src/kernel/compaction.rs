@@ -148,6 +148,30 @@ impl Compaction {
 }
 
 impl Engine {
+    /// Hardens everything; and something, if nothing has hardened since the database was opened: before that nothing settles, and nothing is
+    /// dropped, because only seals may tell what earlier crashes took.
+    ///
+    /// # Errors
+    /// As of [`Self::compact_log`].
+    pub(crate) fn harden_something(&self) -> Result<()> {
+        self.harden_all()?;
+        let end = self.log.hardened();
+        if end != self.opened_end {
+            return Ok(());
+        }
+        let database = self.superblock.lock().current().database;
+        let mut reader = RecordReader::new(&self.segments, database, Cursor::at_seal(self.log.begin()));
+        while reader.cursor().position < end && self.log.unhardened_bytes() == 0 {
+            let segment_end =
+                (reader.cursor().position + 1).next_multiple_of(self.log.segment_bytes()).min(end);
+            let batch = reader.next_batch(segment_end, BATCH)?;
+            if let Some((address, hash, record)) = self.live_of(&batch).next() {
+                self.write_anew(address, hash, &record, Purpose::Ordinary)?;
+            }
+        }
+        self.harden_all()
+    }
+
     /// Writes everything anew that is live and durable in the log, and drops what was there, as far as no snapshot needs it. `progress` is told where the log
     /// begins, time and again.
     ///

@@ -397,7 +397,12 @@ impl Tree {
         if changes.peek()?.is_some() {
             self.merge_range(&mut writer, &mut changes, Marks::default(), REWRITTEN_PART)?;
         }
-        Ok(changes.peek()?.map(|next| next.key.to_vec()))
+        let next = changes.peek()?.map(|next| next.key.to_vec());
+        if next.is_none() {
+            writer.cut_end();
+            self.note_sizes(&writer);
+        }
+        Ok(next)
     }
 
     /// How many keys there are from `from` on, and before `to` if that is given. Reads two paths at most.
@@ -464,8 +469,7 @@ impl Tree {
     /// True if the file is much longer than what is used of it.
     pub(crate) fn has_room_to_cut(&self) -> bool {
         let used_bytes = self.used_bytes();
-        let step_bytes = output::step_bytes(used_bytes);
-        self.file_bytes.load(Ordering::Relaxed) > used_bytes + used_bytes / 8 + 2 * step_bytes
+        self.file_bytes.load(Ordering::Relaxed) > used_bytes + used_bytes / REPLACED_PART
     }
 
     /// How often a node had to be read.

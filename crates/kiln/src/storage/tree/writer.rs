@@ -105,13 +105,13 @@ impl Writer {
                 drop(old);
                 release(replaced);
                 self.reclaim(pages, generation);
-                self.cut_end();
+                self.cut_end_if_long();
                 Ok(made.merged)
             }
             Err(error) => {
                 self.space.roll_back();
                 if !self.failed {
-                    self.cut_end();
+                    self.cut_end_if_long();
                 }
                 Err(error)
             }
@@ -190,12 +190,24 @@ impl Writer {
     }
 
     /// Cuts off the file's end, if there is much of it that nothing needs.
-    fn cut_end(&mut self) {
+    fn cut_end_if_long(&mut self) {
         let end = self.space.end() * BLOCK_BYTES as u64;
         let kept = end.next_multiple_of(step_bytes(end));
-        if kept + step_bytes(end) < self.file_bytes
-            && let Some(slots) = &self.slots
-        {
+        if kept + step_bytes(end) < self.file_bytes {
+            self.cut_to(kept);
+        }
+    }
+
+    /// Cuts off the file's end behind all that somebody needs.
+    pub(super) fn cut_end(&mut self) {
+        let end = self.space.end() * BLOCK_BYTES as u64;
+        if end < self.file_bytes && !self.failed {
+            self.cut_to(end);
+        }
+    }
+
+    fn cut_to(&mut self, kept: u64) {
+        if let Some(slots) = &self.slots {
             // It is of no consequence whether that succeeds: the file is as long as it was, or as it shall be.
             if slots.file().truncate(kept).is_ok() {
                 self.file_bytes = kept;
