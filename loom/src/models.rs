@@ -122,7 +122,7 @@ const SHAPE: Shape = Shape { kind: Kind::Put, object: 7, key_bytes: 8, value_byt
 
 fn fill(log: &Log, at: Address, key: u64) {
     let key = key.to_le_bytes();
-    record::write(log.memory(at, SHAPE.bytes()), SHAPE, 1, NO_ADDRESS, &key, &key);
+    record::write(log.memory(at, SHAPE.bytes()), SHAPE, 1, NO_ADDRESS, &key, (&key, record::NEVER));
 }
 
 /// Whoever makes the log read-only and waits for all pins finds every record below, whole, where its writer put it.

@@ -182,8 +182,9 @@ pub(crate) fn catalog(input: &[u8]) {
     };
     assert_eq!(
         (decoded.as_bytes(), value),
-        (name, [&[code], number.to_le_bytes().as_slice()].concat().as_slice())
+        (name, [&[code], number.to_le_bytes().as_slice(), &value[5..]].concat().as_slice())
     );
+    assert!(matches!(value.len(), 5 | 13), "a time to live of another length");
 }
 
 /// The value of a session's record, and a loss.

@@ -216,6 +216,8 @@ fn record_checksum(address: u64, record: &[u8]) -> u32 {
 #[derive(Clone, Debug)]
 pub(crate) struct Record {
     pub(crate) tombstone: bool,
+    /// Its value begins with the time at which the row expires.
+    pub(crate) expiring: bool,
     pub(crate) object: u32,
     pub(crate) version: u64,
     pub(crate) previous: u64,
@@ -226,7 +228,11 @@ pub(crate) struct Record {
 impl Record {
     /// Its bytes, without a checksum.
     pub(crate) fn bytes(&self) -> Vec<u8> {
-        let kind = if self.tombstone { 2 } else { 1 };
+        let kind = match (self.tombstone, self.expiring) {
+            (true, _) => 2,
+            (false, true) => 4,
+            (false, false) => 1,
+        };
         let word = kind << 60
             | u64::from(self.object) << 42
             | (self.key.len() as u64) << 25
@@ -261,9 +267,9 @@ impl Item {
         }
         let word = u64_at(rest, 0);
         let item = match word >> 60 {
-            1 | 2 => {
+            kind @ (1 | 2 | 4) => {
                 let (key, value) = ((word >> 25) as usize & 0x1_FFFF, word as usize & 0x1FF_FFFF);
-                if key > 1 << 16 || value > 16 << 20 {
+                if key > 1 << 16 || value > 16 << 20 || kind == 4 && value < 8 {
                     return None;
                 }
                 let value_at = RECORD_HEAD + key.next_multiple_of(8);
@@ -311,8 +317,13 @@ pub(crate) fn records(extent: &[u8], address: u64) -> Option<Vec<Record>> {
                 return None;
             }
             let word = u64_at(record, 0);
+            let expiring = word >> 60 == 4;
+            if expiring && u64_at(record, value.0) == 0 {
+                return None;
+            }
             records.push(Record {
                 tombstone: word >> 60 == 2,
+                expiring,
                 object: (word >> 42) as u32 & 0x3_FFFF,
                 version: u64_at(record, 8) & LOW_48,
                 previous,

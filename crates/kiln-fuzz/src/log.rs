@@ -58,6 +58,7 @@ impl Log {
         // A map and a table, made by the first transaction.
         let entry = |name: &str, kind: u8, number: u32| Record {
             tombstone: false,
+            expiring: false,
             object: 0,
             version: 1,
             previous: 0,
@@ -129,7 +130,7 @@ impl Log {
             1..=3 => self.version.wrapping_add(2),
             _ => self.version.wrapping_add(1),
         };
-        Ok(Record { tombstone, object, version, previous, key, value })
+        Ok(Record { tombstone, expiring: false, object, version, previous, key, value })
     }
 
     /// Puts an extent with these records at the end.

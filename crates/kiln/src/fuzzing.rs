@@ -141,7 +141,14 @@ pub fn first_segment(
 
 fn encode_record(address: record::Address, record: &DiskRecord<'_>) -> Vec<u8> {
     let words: Vec<AtomicU64> = (0..record.shape.words()).map(|_| AtomicU64::new(0)).collect();
-    record::write(&words, record.shape, record.version, record.previous, record.key, record.value);
+    record::write(
+        &words,
+        record.shape,
+        record.version,
+        record.previous,
+        record.key,
+        (record.value, record.expires_at),
+    );
     let mut bytes: Vec<u8> =
         words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()).collect();
     record::finish(address, &mut bytes);
@@ -151,7 +158,7 @@ fn encode_record(address: record::Address, record: &DiskRecord<'_>) -> Vec<u8> {
 /// The name, kind and number in an object's entry in the catalog.
 pub fn catalog_entry(name: &[u8], value: &[u8]) -> Option<(String, ObjectKind, u32)> {
     match objects::decode_entry(name, value) {
-        Some(Entry::Object(name, kind, id)) => Some((name, kind, id)),
+        Some(Entry::Object(name, kind, id, _)) => Some((name, kind, id)),
         _ => None,
     }
 }
@@ -184,6 +191,9 @@ pub fn tree_node(bytes: &[u8]) -> Result<Vec<u8>, &'static str> {
 pub fn tree_of(entries: &[(Vec<u8>, Vec<u8>)], packs: bool) -> Result<Vec<u8>> {
     let disk = Arc::new(SimulatedDevice::new(0));
     let tree = Tree::open(disk.clone(), 0, 0)?.packing(packs);
-    tree.merge(entries.iter().map(|(key, value)| Change { key, value: Some(value) }), None)?;
+    tree.merge(
+        entries.iter().map(|(key, value)| Change { key, value: Some(value), expires_at: record::NEVER }),
+        None,
+    )?;
     Ok(disk.bytes(tree::FILE))
 }

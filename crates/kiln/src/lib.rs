@@ -41,6 +41,7 @@ pub use database::{
 };
 pub use error::{Error, ErrorKind, Result};
 pub use kernel::clock::Version;
+pub use kernel::expiry::Expiry;
 pub use kernel::hardening::horizon::{Lost, Outcome};
 pub use kernel::object::ObjectKind;
 pub use kernel::pending_read::PendingRead;

@@ -76,14 +76,15 @@ impl Kiln {
         entries: &[(K, V)],
     ) -> Result<Commit<'_, ()>> {
         let engine = self.engine();
+        let expires_at = engine.default_expiry(object.handle());
         for (_, value) in entries {
-            engine.check_value(value.as_ref())?;
+            engine.check_expiring(value.as_ref(), expires_at)?;
         }
         self.commit_each(
             object,
             entries,
             |(key, _)| key.as_ref(),
-            |number, key| engine.commit_single(key, Some(entries[number].1.as_ref())),
+            |number, key| engine.commit_single(key, Some(entries[number].1.as_ref()), expires_at),
         )
     }
 
@@ -110,7 +111,7 @@ impl Kiln {
             deltas,
             |(key, _)| key.as_ref(),
             |number, key| {
-                self.engine().update_single(key, |old, new| {
+                self.engine().update_single(key, object.handle().time_to_live_ms, |old, new| {
                     new.extend_from_slice(&sum_of(old, deltas[number].1)?.to_le_bytes());
                     Ok(Decision::Put)
                 })
@@ -145,7 +146,9 @@ impl Kiln {
         mut change: impl FnMut(usize, Option<&[u8]>, &mut Vec<u8>) -> bool,
     ) -> Result<Commit<'_, ()>> {
         self.commit_each(object, keys, AsRef::as_ref, |number, key| {
-            self.engine().update_single(key, |old, new| Ok(Decision::of(change(number, old, new))))
+            self.engine().update_single(key, object.handle().time_to_live_ms, |old, new| {
+                Ok(Decision::of(change(number, old, new)))
+            })
         })
     }
 

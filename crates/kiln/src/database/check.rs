@@ -16,13 +16,13 @@ use crate::device::{Device, DeviceLock, FileDevice, OpenMode};
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::engine::Engine;
 use crate::kernel::object::ObjectKind;
-use crate::kernel::recovery::{NAME_UNEXPECTED, NUMBER_TAKEN, SystemRecord};
+use crate::kernel::recovery::{EXPIRY_UNEXPECTED, NAME_UNEXPECTED, NUMBER_TAKEN, SystemRecord};
 use crate::kernel::settled::OBJECT_BYTES;
 use crate::objects::{Entry, FIRST_OBJECT};
 use crate::storage::epoch;
 use crate::storage::extent::{Extent, Item};
 use crate::storage::hash_index;
-use crate::storage::record::{Address, DiskRecord, Kind, NO_ADDRESS};
+use crate::storage::record::{Address, DiskRecord, Kind, NEVER, NO_ADDRESS};
 use crate::storage::scanner::Scanner;
 use crate::storage::segments::{self, Segments};
 use crate::storage::superblock::{self, Superblock, SuperblockFile};
@@ -281,7 +281,7 @@ impl Checker {
                 Ok(Item::Record(address, record)) => {
                     let entry = self.record(segments, superblock, address, &record);
                     let newest =
-                        Newest { address, version: record.version, live: record.shape.kind == Kind::Put };
+                        Newest { address, version: record.version, live: record.shape.kind.is_put() };
                     let key = (record.shape.object, record.key.to_vec());
                     let link = Link { key, newest, previous: record.previous, entry };
                     match record.version > horizon {
@@ -306,12 +306,15 @@ impl Checker {
         if record.version == 0 {
             self.problem(segments, address, "a record has version 0");
         }
+        if record.shape.kind == Kind::Expiring && !superblock.has_expiring {
+            self.problem(segments, address, EXPIRY_UNEXPECTED);
+        }
         match SystemRecord::decode(record) {
             Err(what) => self.problem(segments, address, what),
             Ok(None) => {
                 self.first_records.entry(record.shape.object).or_insert(address);
             }
-            Ok(Some(SystemRecord::Entry(Entry::Object(name, kind, id)))) => {
+            Ok(Some(SystemRecord::Entry(Entry::Object(name, kind, id, _)))) => {
                 self.named.insert(id);
                 return Some((name, kind, id));
             }
@@ -579,8 +582,13 @@ fn dump_extent(extent: &Extent<'_>, out: &mut dyn Write) -> std::io::Result<()> 
             Ok(Item::Padding(address, bytes)) => writeln!(out, "{address:#014x}   padding {bytes}")?,
             Ok(Item::Record(address, record)) => writeln!(
                 out,
-                "{address:#014x}   {} version {} object {} previous {:#x} key \"{}\" value {} bytes \"{}\"",
-                if record.shape.kind == Kind::Put { "put" } else { "tombstone" },
+                "{address:#014x}   {}{} version {} object {} previous {:#x} key \"{}\" value {} bytes \"{}\"",
+                if record.shape.kind.is_put() { "put" } else { "tombstone" },
+                if record.expires_at == NEVER {
+                    String::new()
+                } else {
+                    format!(" until {} ms", record.expires_at)
+                },
                 record.version,
                 record.shape.object,
                 record.previous,

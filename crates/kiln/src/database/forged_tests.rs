@@ -13,7 +13,7 @@ use crate::kernel::recovery::Division;
 use crate::kernel::session::SESSIONS_OBJECT;
 use crate::kernel::transaction::{self, Isolation, Transaction};
 use crate::objects::{CATALOG_OBJECT, FIRST_OBJECT};
-use crate::storage::record::{self, Kind, OBJECTS_MAX, Shape};
+use crate::storage::record::{self, Kind, NEVER, OBJECTS_MAX, Shape};
 use crate::storage::seal::{SEAL_BYTES, Seal, zero_sectors};
 use crate::storage::segments::name_of;
 use crate::storage::superblock::{FILE, SLOT_BYTES};
@@ -102,7 +102,7 @@ fn append(seal: &Seal, data: &mut [u8], forged: &Forged<'_>) {
         value_bytes: forged.value.len(),
     };
     let words: Vec<AtomicU64> = (0..shape.words()).map(|_| AtomicU64::new(0)).collect();
-    record::write(&words, shape, forged.version, forged.previous, forged.key, forged.value);
+    record::write(&words, shape, forged.version, forged.previous, forged.key, (forged.value, NEVER));
     let mut bytes: Vec<u8> =
         words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()).collect();
     record::finish(seal.address + SEAL_BYTES + at as u64, &mut bytes);

@@ -8,6 +8,7 @@ mod check_checkpoint;
 #[cfg(test)]
 mod check_tests;
 mod compact;
+mod expiry;
 #[cfg(test)]
 mod forged_tests;
 mod named_snapshots;
@@ -37,6 +38,7 @@ use crate::error::{Error, Result};
 use crate::kernel::checkpoint::Haste;
 use crate::kernel::clock::Version;
 use crate::kernel::engine::Engine;
+use crate::kernel::expiry::Moment;
 use crate::kernel::hardening::background::Background;
 use crate::kernel::hardening::horizon::Lost;
 use crate::kernel::object::ObjectKind;
@@ -153,7 +155,7 @@ impl Kiln {
     /// # Errors
     /// `Input` if the name is a table's, or not between 1 and 255 bytes.
     pub fn map(&self, name: &str) -> Result<Map> {
-        Ok(Map::new(objects::open_object(self.engine(), name, ObjectKind::Map)?, name))
+        Ok(Map::new(objects::open_object(self.engine(), name, ObjectKind::Map, None)?, name))
     }
 
     /// Opens the table with this name, making it if there is none.
@@ -161,7 +163,7 @@ impl Kiln {
     /// # Errors
     /// `Input` if the name is a map's, or not between 1 and 255 bytes.
     pub fn table(&self, name: &str) -> Result<Table> {
-        Ok(Table::new(objects::open_object(self.engine(), name, ObjectKind::Table)?, name))
+        Ok(Table::new(objects::open_object(self.engine(), name, ObjectKind::Table, None)?, name))
     }
 
     /// The objects of the database, in the order in which they were made.
@@ -246,9 +248,10 @@ impl Kiln {
     ) -> Result<bool> {
         let engine = self.engine();
         let key = engine.single_key(object, key.as_ref())?;
-        let found = match engine.read_at_once(key.object, key.key, key.hash, value) {
+        let moment = Moment::default();
+        let found = match engine.read_at_once(key.object, key.key, key.hash, &moment, value) {
             Some(reading) => reading.found,
-            None => engine.read_newest(key, value)?.found,
+            None => engine.read_newest_as_of(key, &moment, value)?.found,
         };
         if !found {
             value.clear();
@@ -268,8 +271,9 @@ impl Kiln {
     ) -> Result<Commit<'_, ()>> {
         let (engine, value) = (self.engine(), value.as_ref());
         let key = engine.single_key(object, key.as_ref())?;
-        engine.check_value(value)?;
-        Ok(Commit::new(engine, engine.commit_single(key, Some(value))?.version, ()))
+        let expires_at = engine.default_expiry(object.handle());
+        engine.check_expiring(value, expires_at)?;
+        Ok(Commit::new(engine, engine.commit_single(key, Some(value), expires_at)?.version, ()))
     }
 
     /// Deletes a key, in a transaction of its own; true if it had a value.
@@ -278,8 +282,8 @@ impl Kiln {
     /// As [`Transaction::delete`] and [`Self::transact`].
     pub fn delete<O: Object>(&self, object: &O, key: impl AsRef<[u8]>) -> Result<Commit<'_, bool>> {
         let engine = self.engine();
-        let committed = engine.commit_single(engine.single_key(object, key.as_ref())?, None)?;
-        Ok(Commit::new(engine, committed.version, committed.existed))
+        let (version, existed) = engine.delete_single(engine.single_key(object, key.as_ref())?)?;
+        Ok(Commit::new(engine, version, existed))
     }
 
     /// Everything committed so far, to be read at leisure. Never blocks a writer nor is blocked or aborted by one.
@@ -287,7 +291,7 @@ impl Kiln {
     /// # Errors
     /// None today; fallible so that later kinds of snapshot may be.
     pub fn snapshot(&self) -> Result<Snapshot<'_>> {
-        Ok(Snapshot::new(self.engine(), self.engine().open_snapshot()))
+        Ok(Snapshot::new(self.engine(), self.engine().open_snapshot(), Moment::default()))
     }
 
     /// The last durable state, at once: what a power loss now would leave.
@@ -295,7 +299,7 @@ impl Kiln {
     /// # Errors
     /// As [`Self::snapshot`].
     pub fn durable_snapshot(&self) -> Result<Snapshot<'_>> {
-        Ok(Snapshot::new(self.engine(), self.engine().open_durable_snapshot()))
+        Ok(Snapshot::new(self.engine(), self.engine().open_durable_snapshot(), Moment::default()))
     }
 
     /// Reads the last durable state, without waiting (a *durable* read).
@@ -371,6 +375,7 @@ impl Kiln {
     pub fn persist(&self) -> Result<()> {
         self.engine().harden_all()?;
         if self.inner.background.lock().is_none() {
+            while self.engine().delete_some_expired(true) {}
             self.engine().sweep();
             self.engine().settle_if_due();
             self.engine().take_due_checkpoint(Haste::Waited);

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 use super::{Kiln, Snapshot};
 use crate::error::Result;
 use crate::kernel::clock::Version;
+use crate::kernel::expiry::Moment;
 
 /// A snapshot that has a name, in a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,7 +84,8 @@ impl Kiln {
     /// # Errors
     /// `NotFound` if there is none.
     pub fn open_snapshot(&self, name: &str) -> Result<Snapshot<'_>> {
-        Ok(Snapshot::new(self.engine(), self.engine().open_named_snapshot(name)?))
+        let named = self.engine().open_named_snapshot(name)?;
+        Ok(Snapshot::new(self.engine(), named.version, Moment::at(named.time_us / 1000)))
     }
 
     /// Drops the snapshot that has this name: what only it holds is freed from now on. That it is gone is durable when this returns. Who has it

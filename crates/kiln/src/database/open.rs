@@ -9,6 +9,7 @@ use crate::kernel::clock::Clock;
 use crate::kernel::cold::Cold;
 use crate::kernel::compaction::Compaction;
 use crate::kernel::engine::Engine;
+use crate::kernel::expiry::Expiring;
 use crate::kernel::hardening::Hardening;
 use crate::kernel::ledger::Ledger;
 use crate::kernel::pending_read::Reader;
@@ -72,6 +73,9 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
         time_us: base.checkpoint_time_us,
     };
     let Base { index, objects, liveness, .. } = base;
+    if current.has_expiring {
+        objects.iter().for_each(|object| object.lifetimes.expect_some());
+    }
     let mut opening = Opening { segments, superblock, log, liveness, writer: None };
     let clock = opening.make_writable(&mut recovered)?;
     if tree.settled_to() > current.settled_to {
@@ -109,6 +113,7 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
         compaction: Compaction::new(options.space_amplification),
         warm: Warm::new(),
         checkpoints: Checkpoints::new(options.checkpoint_log_bytes, found),
+        expiring: Expiring::new(current.has_expiring),
         forgotten: AtomicU64::new(recovered.report.horizon.number()),
         opened_end,
         open_transactions: AtomicU64::new(0),
@@ -204,6 +209,7 @@ fn first_superblock(options: &Options, device: &dyn Device) -> Result<Superblock
         checkpoint: CheckpointName::default(),
         settled_to: 0,
         has_snapshots: false,
+        has_expiring: false,
         loaded: 0,
         may_be_outdated: false,
     })

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::kernel::clock::Version;
 use crate::kernel::engine::Engine;
+use crate::kernel::expiry::{Expiry, Moment};
 use crate::objects::{HasHandle, Map, MapIter, Object};
 
 /// The database as it was at one version. Reading it never waits for a writer, never fails for one, and never
@@ -12,6 +13,8 @@ use crate::objects::{HasHandle, Map, MapIter, Object};
 pub struct Snapshot<'db> {
     engine: &'db Arc<Engine>,
     version: u64,
+    /// As of which rows have expired, or not.
+    moment: Moment,
 }
 
 impl std::fmt::Debug for Snapshot<'_> {
@@ -21,8 +24,8 @@ impl std::fmt::Debug for Snapshot<'_> {
 }
 
 impl<'db> Snapshot<'db> {
-    pub(super) fn new(engine: &'db Arc<Engine>, version: u64) -> Snapshot<'db> {
-        Snapshot { engine, version }
+    pub(super) fn new(engine: &'db Arc<Engine>, version: u64, moment: Moment) -> Snapshot<'db> {
+        Snapshot { engine, version, moment }
     }
 
     pub(crate) fn engine(&self) -> &'db Arc<Engine> {
@@ -72,6 +75,26 @@ impl<'db> Snapshot<'db> {
         MapIter::new(self, map.handle().id)
     }
 
+    /// When a row expires; `None` if there is none.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub fn expiry<O: Object>(&self, object: &O, key: impl AsRef<[u8]>) -> Result<Option<Expiry>> {
+        if !Arc::ptr_eq(&object.handle().engine, self.engine) {
+            return Err(Error::input(format!("{:?} belongs to another database", object.name())));
+        }
+        let (id, key) = (object.handle().id, key.as_ref());
+        let hash = self.engine.hash(id, key);
+        let reading = self.engine.read_as_of(id, key, hash, self.version, &self.moment, &mut Vec::new())?;
+        Ok(reading.found.then(|| Expiry::of_stored(reading.expires_at)))
+    }
+
+    /// A row that expires then is absent for it.
+    #[inline]
+    pub(crate) fn has_expired(&self, expires_at: u64) -> bool {
+        self.moment.is_past(expires_at, self.engine)
+    }
+
     pub(crate) fn read(&self, object: u32, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
         self.read_hashed(object, self.engine.hash(object, key), key, value)
     }
@@ -84,7 +107,7 @@ impl<'db> Snapshot<'db> {
         key: &[u8],
         value: &mut Vec<u8>,
     ) -> Result<bool> {
-        let found = self.engine.read_as_of(object, key, hash, self.version, value)?.found;
+        let found = self.engine.read_as_of(object, key, hash, self.version, &self.moment, value)?.found;
         if !found {
             value.clear();
         }

@@ -62,6 +62,8 @@ pub struct Statistics {
     pub records_rewritten: u64,
     /// Bytes of log that they took.
     pub bytes_rewritten: u64,
+    /// Rows that were deleted because they had [expired](crate::Expiry), since the database was opened.
+    pub expired_rows: u64,
     /// Rows of tables that have settled; see [`Options::settle_log_bytes`](crate::Options::settle_log_bytes). Some may have been written,
     /// or deleted, again.
     pub settled_rows: u64,
@@ -145,6 +147,7 @@ pub(super) fn collect(engine: &Engine) -> Statistics {
         segments_compacted: compaction.segments,
         records_rewritten: compaction.records,
         bytes_rewritten: compaction.bytes,
+        expired_rows: engine.expiring.deleted.load(Ordering::Relaxed),
         settled_rows: tree.entries,
         tree_bytes: tree.file_bytes,
         tree_used_bytes: tree.used_bytes,

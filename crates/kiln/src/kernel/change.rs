@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::planted::{Bug, planted};
 use crate::storage::hash_index::Bucket;
 use crate::storage::log::Purpose;
-use crate::storage::record::{self, Address, Kind, NO_ADDRESS, Shape};
+use crate::storage::record::{self, Address, Kind, NEVER, NO_ADDRESS, Shape};
 
 /// A key's newest record when its bucket was locked.
 #[derive(Clone, Copy, Default)]
@@ -16,8 +16,10 @@ pub(crate) struct Current {
     /// [`NO_ADDRESS`] if the key has no record; it may have settled.
     pub(crate) address: Address,
     pub(crate) version: u64,
-    /// The key has a value.
+    /// The key has a value, be it expired.
     pub(crate) exists: bool,
+    /// When that expires, if it does.
+    pub(crate) expires_at: u64,
 }
 
 impl Current {
@@ -39,6 +41,8 @@ pub(crate) struct Change<'a> {
     pub(crate) key: &'a [u8],
     /// `None` deletes.
     pub(crate) value: Option<&'a [u8]>,
+    /// When the value expires, if it does.
+    pub(crate) expires_at: u64,
 }
 
 impl Change<'_> {
@@ -55,11 +59,14 @@ impl Change<'_> {
 
     #[inline]
     pub(crate) fn shape(&self) -> Shape {
-        Shape {
-            kind: if self.value.is_some() { Kind::Put } else { Kind::Tombstone },
-            object: self.object,
-            key_bytes: self.key.len(),
-            value_bytes: self.value.map_or(0, <[u8]>::len),
+        match self.value {
+            Some(value) => Shape::of_put(self.object, self.key, value, self.expires_at),
+            None => Shape {
+                kind: Kind::Tombstone,
+                object: self.object,
+                key_bytes: self.key.len(),
+                value_bytes: 0,
+            },
         }
     }
 }
@@ -100,12 +107,13 @@ impl Engine {
             return None;
         }
         if let Some(view) = self.log.put_of(address, change.object, change.key) {
-            return Some(Current { address, version: view.version(), exists: true });
+            return Some(Current { address, version: view.version(), exists: true, expires_at: NEVER });
         }
         self.log.view(address).filter(|view| view.is(change.object, change.key)).map(|view| Current {
             address,
             version: view.version(),
-            exists: view.shape().kind == Kind::Put,
+            exists: view.shape().kind.is_put(),
+            expires_at: view.expires_at(),
         })
     }
 
@@ -140,7 +148,8 @@ impl Engine {
         Ok(sighting.is_of_key.then_some(Current {
             address,
             version: sighting.version,
-            exists: sighting.kind == Kind::Put,
+            exists: sighting.kind.is_put(),
+            expires_at: sighting.expires_at,
         }))
     }
 
@@ -183,11 +192,11 @@ impl Engine {
         let (shape, value) = (change.shape(), change.value.unwrap_or_default());
         let words = self.log.memory(target, shape.bytes());
         if target == current.address {
-            record::replace(words, shape, value);
+            record::replace(words, shape, value, change.expires_at);
             return false;
         }
         let previous = if planted(Bug::PreviousAddressLost) { NO_ADDRESS } else { current.address };
-        record::write(words, shape, version, previous, change.key, value);
+        record::write(words, shape, version, previous, change.key, (value, change.expires_at));
         if !current.exists {
             record::note_creation(words);
         }

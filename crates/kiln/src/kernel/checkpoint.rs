@@ -433,7 +433,7 @@ impl Taking<'_> {
     fn tables(&self) -> Vec<u32> {
         let catalog = self.cut.ledger.system_records().filter(|(object, ..)| *object == CATALOG_OBJECT);
         let entries = catalog.filter_map(|(_, key, value)| match decode_entry(key, value) {
-            Some(Entry::Object(_, ObjectKind::Table, id)) => Some(id),
+            Some(Entry::Object(_, ObjectKind::Table, id, _)) => Some(id),
             _ => None,
         });
         entries.collect()

@@ -87,19 +87,22 @@ pub(crate) struct Question<'a> {
 pub(crate) struct Sighting {
     pub(crate) is_of_key: bool,
     pub(crate) kind: Kind,
+    /// Of a put: when the row expires, if it does.
+    pub(crate) expires_at: u64,
     pub(crate) version: u64,
     pub(crate) previous: Address,
 }
 
 impl Question<'_> {
     fn wants_value(&self, sighting: &Sighting) -> bool {
-        sighting.is_of_key && sighting.kind == Kind::Put && sighting.version <= self.version_max
+        sighting.is_of_key && sighting.kind.is_put() && sighting.version <= self.version_max
     }
 
     fn ask_view(&self, view: &RecordView<'_>, out: &mut Vec<u8>) -> Sighting {
         let sighting = Sighting {
             is_of_key: view.is(self.object, self.key),
             kind: view.shape().kind,
+            expires_at: view.expires_at(),
             version: view.version(),
             previous: view.previous(),
         };
@@ -113,6 +116,7 @@ impl Question<'_> {
         let sighting = Sighting {
             is_of_key: record.shape.object == self.object && record.key() == self.key,
             kind: record.shape.kind,
+            expires_at: record.expires_at(),
             version: record.version,
             previous: record.previous,
         };

@@ -134,6 +134,7 @@ impl Engine {
     ) -> Result<u64> {
         scratch.resolved.clear();
         scratch.settled.clear();
+        self.note_lifetimes(writes);
         let mut is_slowed = false;
         loop {
             self.check_writable()?;
@@ -144,6 +145,7 @@ impl Engine {
             match self.attempt(writes, reads, scratch, first_committer) {
                 Ok(version) => {
                     self.hardening.note_commit();
+                    self.note_lifetimes(writes);
                     if std::mem::take(&mut scratch.grow) {
                         self.index.grow();
                     }
@@ -156,6 +158,17 @@ impl Engine {
                 Err(Setback::NotWritable) => {}
                 Err(Setback::Cold) => self.resolve_cold(writes, scratch)?,
             }
+        }
+    }
+
+    /// Says to objects when rows of theirs expire: before these are there, and afterwards.
+    #[inline]
+    fn note_lifetimes(&self, writes: &WriteSet) {
+        if writes.has_expiring() {
+            writes
+                .writes()
+                .iter()
+                .for_each(|write| self.object(write.object).lifetimes.note(write.expires_at));
         }
     }
 

@@ -24,7 +24,7 @@
 //! commits are slowed down, and help. Compaction itself waits for nobody: where there is no log space, or hardening is behind
 //! the window, the round ends.
 
-use super::change::Change;
+use super::change::{Change, Current};
 use super::commit::Setback;
 use super::engine::Engine;
 use crate::error::Result;
@@ -32,7 +32,7 @@ use crate::planted::{Bug, planted};
 use crate::storage::epoch;
 use crate::storage::hash_index::Bucket;
 use crate::storage::log::Purpose;
-use crate::storage::record::{self, Address, DiskRecord, Kind, NO_ADDRESS};
+use crate::storage::record::{self, Address, DiskRecord, NEVER, NO_ADDRESS};
 use crate::storage::record_reader::{Batch, Cursor, RecordReader};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::thread;
@@ -324,7 +324,7 @@ impl Engine {
 
     /// The batch's records that may hold their keys' newest values, each with its place and its key's hash.
     fn live_of<'b>(&self, batch: &Batch<'b>) -> impl Iterator<Item = (Address, u64, DiskRecord<'b>)> {
-        let puts = batch.records.iter().filter(|(_, record)| record.shape.kind == Kind::Put);
+        let puts = batch.records.iter().filter(|(_, record)| record.shape.kind.is_put());
         let hashed: Vec<_> = puts
             .map(|(address, record)| {
                 let hash = self.hash(record.shape.object, record.key);
@@ -414,13 +414,16 @@ impl Engine {
             return Ok(false);
         }
         let version = self.clock.now();
+        if self.is_expired_now(record.expires_at) {
+            return self.delete_instead(bucket, (newest, hash), record, (version, purpose));
+        }
         let Some(target) = self.log.reserve(record.shape.bytes(), purpose) else {
             self.index.unlock_unchanged(bucket);
             return Err(Setback::NoLogSpace);
         };
         let words = self.log.memory(target, record.shape.bytes());
         let previous = if planted(Bug::CompactionLosesPrevious) { NO_ADDRESS } else { newest };
-        record::write(words, record.shape, version, previous, record.key, record.value);
+        record::write(words, record.shape, version, previous, record.key, (record.value, record.expires_at));
         let replaced = self.index.replace(bucket, hash, newest, target);
         assert!(replaced, "the entry of a live record is gone though its bucket is locked");
         // Readers that have the old address may find its segment gone, and must see that something has changed.
@@ -428,11 +431,33 @@ impl Engine {
         Ok(true)
     }
 
+    /// Deletes a row that has expired, whose bucket is held, and which need not be copied then.
+    #[cold]
+    fn delete_instead(
+        &self,
+        bucket: Bucket,
+        (newest, hash): (Address, u64),
+        record: &DiskRecord<'_>,
+        (version, purpose): (u64, Purpose),
+    ) -> Result<bool, Setback> {
+        let (object, key, expires_at) = (record.shape.object, record.key, record.expires_at);
+        let change = Change { object, hash, key, value: None, expires_at: NEVER };
+        let Some(target) = self.log.reserve(change.log_bytes(), purpose) else {
+            self.index.unlock_unchanged(bucket);
+            return Err(Setback::NoLogSpace);
+        };
+        let current = Current { address: newest, version: record.version, exists: true, expires_at };
+        self.install(bucket, &change, &current, target, version);
+        self.index.unlock_changed(bucket);
+        self.expiring.deleted.fetch_add(1, Ordering::Relaxed);
+        Ok(true)
+    }
+
     /// Where the key's newest record is, if it is in memory.
     #[cold]
     fn newest_in_memory(&self, bucket: Bucket, hash: u64, record: &DiskRecord<'_>) -> Address {
         let (object, key, value) = (record.shape.object, record.key, Some(record.value));
-        let change = Change { object, hash, key, value };
+        let change = Change { object, hash, key, value, expires_at: record.expires_at };
         let newest = self.look_for(bucket, &change, &mut |_| None);
         if newest.exists { newest.address } else { NO_ADDRESS }
     }

@@ -6,6 +6,7 @@ use super::checkpoint::Checkpoints;
 use super::clock::Clock;
 use super::cold::Cold;
 use super::compaction::Compaction;
+use super::expiry::Expiring;
 use super::hardening::Hardening;
 use super::object::Objects;
 use super::pending_read::Reader;
@@ -22,7 +23,7 @@ use crate::options::Limits;
 use crate::storage::hash_index::{self, HashIndex};
 use crate::storage::liveness::Liveness;
 use crate::storage::log::{Log, Purpose};
-use crate::storage::record::Address;
+use crate::storage::record::{Address, EXPIRY_BYTES, NEVER};
 use crate::storage::segments::Segments;
 use crate::storage::superblock::SuperblockFile;
 use crate::sync::Mutex;
@@ -51,6 +52,7 @@ pub(crate) struct Engine {
     pub(crate) compaction: Compaction,
     pub(crate) warm: Warm,
     pub(crate) checkpoints: Checkpoints,
+    pub(crate) expiring: Expiring,
     /// See [`Engine::forgotten`].
     pub(crate) forgotten: AtomicU64,
     /// Where the log went on when the database was opened.
@@ -119,6 +121,22 @@ impl Engine {
             true => Ok(()),
             false => Err(too_long("value", value.len(), self.limits.value_bytes)),
         }
+    }
+
+    /// As [`Self::check_value`], of a row that expires then, if it does; says so to the superblock, the first time.
+    #[inline(always)]
+    pub(crate) fn check_expiring(&self, value: &[u8], expires_at: u64) -> Result<()> {
+        self.check_value(value)?;
+        if expires_at == NEVER { Ok(()) } else { self.check_that_expires(value) }
+    }
+
+    #[cold]
+    fn check_that_expires(&self, value: &[u8]) -> Result<()> {
+        let most = self.limits.value_bytes - EXPIRY_BYTES;
+        if value.len() > most {
+            return Err(too_long("value that expires", value.len(), most));
+        }
+        self.begin_expiring()
     }
 
     /// Recomputes how far reservations may go.

@@ -20,6 +20,7 @@ use super::session::SESSIONS_OBJECT;
 use crate::objects::{CATALOG_OBJECT, FIRST_OBJECT, encode_entry};
 use crate::storage::extent::Hardened;
 use crate::storage::record::Kind;
+use crate::sync::atomic::Ordering;
 
 /// The newest record of each key of an object of the system's.
 type Records = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -102,7 +103,7 @@ impl Ledger {
                 ledger.note_system(
                     CATALOG_OBJECT,
                     object.name.as_bytes(),
-                    &encode_entry(object.kind, object.id),
+                    &encode_entry(object.kind, object.id, object.time_to_live_ms.load(Ordering::Relaxed)),
                 );
             }
         }
@@ -123,7 +124,7 @@ impl Ledger {
     pub(crate) fn note(&mut self, record: &Hardened<'_>) {
         self.newest_version = self.newest_version.max(record.version);
         let change = match (record.kind, record.is_creation) {
-            (Kind::Put, true) => 1,
+            (Kind::Put | Kind::Expiring, true) => 1,
             (Kind::Tombstone, false) => -1,
             _ => 0,
         };

@@ -21,6 +21,7 @@
 //! would have to be locked together while the root is switched, for a reader who found nothing is validated by these.
 
 use super::engine::Engine;
+use super::expiry::Moment;
 use super::settled::tree_bounds;
 use crate::error::Result;
 use crate::objects::CATALOG_OBJECT;
@@ -54,11 +55,15 @@ impl Engine {
         versions.sort_unstable();
         for object in self.objects.iter().filter(|object| object.keys.ordered().is_some()) {
             let (hash, mut value) = (self.hash(CATALOG_OBJECT, object.name.as_bytes()), Vec::new());
+            let moment = Moment::default();
             let (mut without, mut with) = (0, versions.len());
             while without < with {
                 let middle = without.midpoint(with);
                 let name = object.name.as_bytes();
-                match self.read_as_of(CATALOG_OBJECT, name, hash, versions[middle], &mut value)?.found {
+                match self
+                    .read_as_of(CATALOG_OBJECT, name, hash, versions[middle], &moment, &mut value)?
+                    .found
+                {
                     true => with = middle,
                     false => without = middle + 1,
                 }

@@ -16,6 +16,7 @@
 //!                                        what has left the log for the tree: reading it, moving it there, and how fast
 //!   load                                 what was never in the log
 //!   sweep, compaction                    forgetting what nobody needs, and moving what somebody does
+//!   expiry                               rows that are absent from some time on, and go
 //!   shares, warm                         what memory is for, and keeping there what fits
 //! ```
 
@@ -28,6 +29,7 @@ pub(crate) mod cold;
 pub(crate) mod commit;
 pub(crate) mod compaction;
 pub(crate) mod engine;
+pub(crate) mod expiry;
 pub(crate) mod hardening;
 pub(crate) mod ledger;
 pub(crate) mod load;

@@ -142,11 +142,12 @@ impl Engine {
     ///
     /// # Errors
     /// `NotFound` if none has.
-    pub(crate) fn open_named_snapshot(&self, name: &str) -> Result<u64> {
+    pub(crate) fn open_named_snapshot(&self, name: &str) -> Result<NamedSnapshot> {
         // Under the lock, so that it is still held.
         let names = self.snapshots.names.lock();
         let snapshot = names.get(name).ok_or_else(|| no_such_name(name))?;
-        Ok(self.hold_version(snapshot.version))
+        self.hold_version(snapshot.version);
+        Ok(snapshot.clone())
     }
 
     fn named_version(&self, name: &str) -> Result<u64> {

@@ -8,7 +8,7 @@ use std::cmp::Ordering as Order;
 
 use super::settled::{OBJECT_BYTES, write_tree_key};
 use crate::planted::{Bug, planted};
-use crate::storage::record::{DiskRecord, Kind};
+use crate::storage::record::{DiskRecord, NEVER};
 use crate::storage::tree::Change;
 
 /// The newest records of the keys from a certain one on, as many as there is memory for.
@@ -31,6 +31,8 @@ struct Collected {
     key_bytes: u32,
     /// [`NO_VALUE`] for a tombstone.
     value_bytes: u32,
+    /// When the value expires, if it does.
+    expires_at: u64,
 }
 
 const NO_VALUE: u32 = u32::MAX;
@@ -111,8 +113,10 @@ impl Newest {
     /// Adds a record that comes behind all that were added before, and says so to `sample`, if that is wanted.
     pub(super) fn add(&mut self, record: &DiskRecord<'_>, sample: Option<&mut Sample>) {
         write_tree_key(record.shape.object, record.key, &mut self.key);
-        let value_bytes = if record.shape.kind == Kind::Put { record.value.len() as u32 } else { NO_VALUE };
-        let collected = Collected { start: self.arena.len(), key_bytes: self.key.len() as u32, value_bytes };
+        let value_bytes = if record.shape.kind.is_put() { record.value.len() as u32 } else { NO_VALUE };
+        let expires_at = if planted(Bug::ExpirySettlesNot) { NEVER } else { record.expires_at };
+        let collected =
+            Collected { start: self.arena.len(), key_bytes: self.key.len() as u32, value_bytes, expires_at };
         if let Some(sample) = sample {
             sample.note(&self.key, collected.bytes());
         }
@@ -175,7 +179,8 @@ impl Newest {
     pub(super) fn changes(&self) -> impl Iterator<Item = Change<'_>> {
         self.records.iter().map(|record| {
             let value = &self.arena[record.start + record.key_bytes as usize..][..record.value_bytes()];
-            Change { key: self.key(record), value: (record.value_bytes != NO_VALUE).then_some(value) }
+            let value = (record.value_bytes != NO_VALUE).then_some(value);
+            Change { key: self.key(record), value, expires_at: record.expires_at }
         })
     }
 }
@@ -187,7 +192,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::storage::record::{NO_ADDRESS, Shape};
+    use crate::storage::record::{Kind, NO_ADDRESS, Shape};
 
     /// Keys and values, or none, as the tree is told of them.
     type Told = Vec<(Vec<u8>, Option<Vec<u8>>)>;
@@ -240,7 +245,8 @@ mod tests {
                     let kind = if value.is_some() { Kind::Put } else { Kind::Tombstone };
                     let value = value.as_deref().unwrap_or_default();
                     let shape = Shape { kind, object: 16, key_bytes: key.len(), value_bytes: value.len() };
-                    let record = DiskRecord { shape, version: 1, previous: NO_ADDRESS, key, value };
+                    let record =
+                        DiskRecord { shape, version: 1, previous: NO_ADDRESS, key, value, expires_at: NEVER };
                     newest.add(&record, (passes == 0).then_some(&mut sample));
                 }
                 from = newest.sort();

@@ -4,6 +4,7 @@
 //! calls it at the moments when a key comes to exist and when it ceases to. A new kind of object implements
 //! [`ObjectKeys`] and is registered in `objects::keys_of`.
 
+use super::expiry::Lifetimes;
 use crate::error::{Error, ErrorKind, Result};
 use crate::storage::epoch::{self, Pin};
 use crate::storage::ordered_index::{Insertion, LeafRead, OrderedIndex};
@@ -68,6 +69,9 @@ pub(crate) struct ObjectState {
     /// 0 for all others. Where the database was opened since, a version at which the object was not there yet, but is for all snapshots
     /// that are no older.
     pub(crate) loaded_at: AtomicU64,
+    pub(crate) lifetimes: Lifetimes,
+    /// How long a row stays that is put without a word on that; 0: until it is deleted.
+    pub(crate) time_to_live_ms: AtomicU64,
 }
 
 /// Objects in the first group; each group after it doubles their number.

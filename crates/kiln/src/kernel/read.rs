@@ -5,20 +5,25 @@
 
 use super::cold::{Question, Sighting};
 use super::engine::Engine;
+use super::expiry::Moment;
 use super::single::SingleKey;
 use crate::error::Result;
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
 use crate::storage::hash_index::{Bucket, Stamp};
-use crate::storage::record::{Address, Kind, NO_ADDRESS, RecordView};
+use crate::storage::record::{Address, NEVER, NO_ADDRESS, RecordView};
 use crate::storage::tree::Cached;
 use crate::sync::atomic::{Ordering, fence};
 
 /// What a read found, and by what it can be validated later.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reading {
-    /// The key has a value, which is in the caller's buffer.
+    /// The key has a value that has not expired, which is in the caller's buffer.
     pub(crate) found: bool,
+    /// It has a value, be it expired.
+    pub(crate) stored: bool,
+    /// When that expires, if it does.
+    pub(crate) expires_at: u64,
     /// Where the record is that said so; [`NO_ADDRESS`] if there is none, or the value has settled.
     pub(crate) address: Address,
     /// Version of the record that said so; 0 if there is none, or it has settled.
@@ -30,12 +35,29 @@ pub(crate) struct Reading {
 impl Reading {
     /// The key has a value, and no record.
     pub(crate) fn is_settled(&self) -> bool {
-        self.found && self.version == 0
+        self.stored && self.version == 0
     }
 
     /// Of a key that has no record.
-    fn without_record(found: bool, bucket: Bucket, stamp: Stamp) -> Reading {
-        Reading { found, address: NO_ADDRESS, version: 0, bucket, stamp }
+    fn without_record(settled: Option<u64>, bucket: Bucket, stamp: Stamp) -> Reading {
+        Reading {
+            found: settled.is_some(),
+            stored: settled.is_some(),
+            expires_at: settled.unwrap_or(NEVER),
+            address: NO_ADDRESS,
+            version: 0,
+            bucket,
+            stamp,
+        }
+    }
+
+    /// As somebody sees it who reads as of this moment.
+    #[inline]
+    fn as_of(mut self, moment: &Moment, engine: &Engine) -> Reading {
+        if self.expires_at != NEVER && moment.is_past(self.expires_at, engine) {
+            self.found = false;
+        }
+        self
     }
 }
 
@@ -44,14 +66,30 @@ impl Reading {
 pub(crate) struct PastReading {
     /// The key had a value, which is in the caller's buffer.
     pub(crate) found: bool,
+    /// It had a value, be it expired.
+    stored: bool,
+    /// When that expires, if it does.
+    pub(crate) expires_at: u64,
     /// Version of the record that said so, be it a deletion's; 0 if there is none.
     pub(crate) version: u64,
 }
 
 impl PastReading {
+    /// Of a value that expires then, if it does, or of none.
+    fn of(stored: Option<u64>, version: u64) -> PastReading {
+        let (found, stored, expires_at) = (stored.is_some(), stored.is_some(), stored.unwrap_or(NEVER));
+        PastReading { found, stored, expires_at, version }
+    }
+
+    /// The same, of the newest record of a key, which is at this address.
+    fn reading(self, address: Address, bucket: Bucket, stamp: Stamp) -> Reading {
+        let PastReading { found, stored, expires_at, version } = self;
+        Reading { found, stored, expires_at, address, version, bucket, stamp }
+    }
+
     /// The key has a value, and no record that the reader may see.
     pub(crate) fn is_settled(&self) -> bool {
-        self.found && self.version == 0
+        self.stored && self.version == 0
     }
 }
 
@@ -82,11 +120,15 @@ impl Engine {
         object: u32,
         key: &[u8],
         hash: u64,
+        moment: &Moment,
         out: &mut Vec<u8>,
     ) -> Result<Option<Reading>> {
-        match self.read_at_once(object, key, hash, out) {
+        match self.read_at_once(object, key, hash, moment, out) {
             Some(reading) => Ok(Some(reading)),
-            None => self.read_patiently(object, key, hash, out),
+            None => {
+                let reading = self.read_patiently(object, key, hash, out)?;
+                Ok(reading.map(|reading| reading.as_of(moment, self)))
+            }
         }
     }
 
@@ -99,30 +141,32 @@ impl Engine {
         object: u32,
         key: &[u8],
         hash: u64,
+        moment: &Moment,
         out: &mut Vec<u8>,
     ) -> Option<Reading> {
         let _pin = epoch::pin();
         let (bucket, stamp) = self.index.stamp_at_once(hash)?;
         let address = self.fetch_candidate(bucket, hash);
-        let (found, version) = if address != NO_ADDRESS {
+        let (settled, version) = if address != NO_ADDRESS {
             let view = self.log.put_of(address, object, key)?;
             view.value_into(key.len(), out);
-            (true, view.version())
+            (Some(NEVER), view.version())
         } else if stamp.has_overflow() {
             return None;
         } else if self.may_be_settled(object) {
             match self.get_settled_cached(object, key, out) {
-                Cached::Found => (true, 0),
-                Cached::Absent => (false, 0),
+                Cached::Found { expires_at } => (Some(expires_at), 0),
+                Cached::Absent => (None, 0),
                 Cached::Unknown => return None,
             }
         } else {
-            (false, 0)
+            (None, 0)
         };
         // The bucket's sequence covers the record too: unchanged means that nothing was torn.
         fence(Ordering::Acquire);
         let holds = planted(Bug::ReadNotRepeated) || self.index.unchanged(bucket, stamp);
-        holds.then_some(Reading { found, address, version, bucket, stamp })
+        let reading = Reading { address, version, ..Reading::without_record(settled, bucket, stamp) };
+        holds.then(|| reading.as_of(moment, self))
     }
 
     /// Reads the newest record of a key wherever it is, and waits for who writes in its bucket.
@@ -145,9 +189,9 @@ impl Engine {
                     }
                 }
                 Some(Memory::MaybeSettled(bucket, stamp)) => {
-                    let found = self.get_settled(object, key, out)?;
+                    let settled = self.get_settled(object, key, out)?;
                     if self.index.unchanged(bucket, stamp) {
-                        return Ok(Some(Reading::without_record(found, bucket, stamp)));
+                        return Ok(Some(Reading::without_record(settled, bucket, stamp)));
                     }
                 }
             }
@@ -157,8 +201,19 @@ impl Engine {
     /// As [`Self::read_current`], however long others hold the key's bucket.
     #[inline]
     pub(crate) fn read_newest(&self, key: SingleKey<'_>, out: &mut Vec<u8>) -> Result<Reading> {
+        self.read_newest_as_of(key, &Moment::default(), out)
+    }
+
+    /// As [`Self::read_newest`], of rows as they are at a moment.
+    #[inline]
+    pub(crate) fn read_newest_as_of(
+        &self,
+        key: SingleKey<'_>,
+        moment: &Moment,
+        out: &mut Vec<u8>,
+    ) -> Result<Reading> {
         loop {
-            if let Some(reading) = self.read_current(key.object, key.key, key.hash, out)? {
+            if let Some(reading) = self.read_current(key.object, key.key, key.hash, moment, out)? {
                 return Ok(reading);
             }
         }
@@ -168,13 +223,14 @@ impl Engine {
     #[inline]
     pub(crate) fn read_without_disk(&self, key: SingleKey<'_>, out: &mut Vec<u8>) -> Option<Reading> {
         let SingleKey { object, hash, key } = key;
-        if let Some(reading) = self.read_at_once(object, key, hash, out) {
+        let moment = Moment::default();
+        if let Some(reading) = self.read_at_once(object, key, hash, &moment, out) {
             return Some(reading);
         }
         loop {
             match self.read_memory(object, key, hash, out) {
                 None | Some(Memory::Retry) => {}
-                Some(Memory::Done(reading)) => return Some(reading),
+                Some(Memory::Done(reading)) => return Some(reading.as_of(&moment, self)),
                 Some(Memory::Cold(..) | Memory::MaybeSettled(..)) => return None,
             }
         }
@@ -191,24 +247,21 @@ impl Engine {
                     cold.push(address);
                     return None;
                 };
-                return sighting.is_of_key.then(|| Some((sighting.is_put(), address, sighting.version)));
+                return sighting.is_of_key.then(|| Some((address, sighting.past())));
             }
             self.log.prefetch(address);
             let Some(view) = self.log.view(address) else { return Some(None) };
             if !view.is(object, key) {
                 return None;
             }
-            let PastReading { found, version } = copy_put(&view, key, out);
-            Some(Some((found, address, version)))
+            Some(Some((address, copy_put(&view, key, out))))
         });
         // The bucket's sequence covers the record too: unchanged means that nothing was torn.
         fence(Ordering::Acquire);
         if let Some(seen) = seen {
             return Some(
                 match seen.filter(|_| planted(Bug::ReadNotRepeated) || self.index.unchanged(bucket, stamp)) {
-                    Some((found, address, version)) => {
-                        Memory::Done(Reading { found, address, version, bucket, stamp })
-                    }
+                    Some((address, seen)) => Memory::Done(seen.reading(address, bucket, stamp)),
                     None => Memory::Retry,
                 },
             );
@@ -216,16 +269,16 @@ impl Engine {
         if !cold.is_empty() {
             return Some(Memory::Cold(bucket, stamp, cold));
         }
-        let found = match self.may_be_settled(object) {
+        let settled = match self.may_be_settled(object) {
             true => match self.get_settled_cached(object, key, out) {
-                Cached::Found => true,
-                Cached::Absent => false,
+                Cached::Found { expires_at } => Some(expires_at),
+                Cached::Absent => None,
                 Cached::Unknown => return Some(Memory::MaybeSettled(bucket, stamp)),
             },
-            false => false,
+            false => None,
         };
         Some(match self.index.unchanged(bucket, stamp) {
-            true => Memory::Done(Reading::without_record(found, bucket, stamp)),
+            true => Memory::Done(Reading::without_record(settled, bucket, stamp)),
             false => Memory::Retry,
         })
     }
@@ -241,7 +294,7 @@ impl Engine {
         out: &mut Vec<u8>,
     ) -> Result<Option<Reading>> {
         let question = Question { object, key, version_max: u64::MAX };
-        let mut reading = Reading::without_record(false, bucket, stamp);
+        let mut reading = Reading::without_record(None, bucket, stamp);
         for &address in cold {
             let sighting = match self.ask_cold(address, &question, out) {
                 Ok(sighting) => sighting,
@@ -252,9 +305,7 @@ impl Engine {
                 Err(error) => return Err(error),
             };
             if sighting.is_of_key {
-                reading.found = sighting.is_put();
-                reading.address = address;
-                reading.version = sighting.version;
+                reading = sighting.past().reading(address, bucket, stamp);
                 break;
             }
         }
@@ -272,16 +323,25 @@ impl Engine {
         key: &[u8],
         hash: u64,
         version: u64,
+        moment: &Moment,
         out: &mut Vec<u8>,
     ) -> Result<PastReading> {
         let question = Question { object, key, version_max: version };
+        let mut reading = self.find_as_of(&question, hash, out)?;
+        if reading.expires_at != NEVER && moment.is_past(reading.expires_at, self) {
+            reading.found = false;
+        }
+        Ok(reading)
+    }
+
+    fn find_as_of(&self, question: &Question<'_>, hash: u64, out: &mut Vec<u8>) -> Result<PastReading> {
         loop {
             let before = self.index.stamp(hash);
             let mut cold = ColdCandidates::new();
             let seen = {
                 let _pin = epoch::pin();
                 self.index.find(self.index.bucket_of(hash), hash, |newest| {
-                    match self.walk_memory(&question, newest, out) {
+                    match self.walk_memory(question, newest, out) {
                         Walk::OtherKey => {}
                         Walk::Found(found) => return Some(Some(found)),
                         Walk::Ended => return Some(None),
@@ -293,17 +353,17 @@ impl Engine {
             match seen {
                 Some(Some(found)) => return Ok(found),
                 // Not pinned any more: the tree may have to be read from disk.
-                Some(None) => return self.settled_as_of(&question, out),
+                Some(None) => return self.settled_as_of(question, out),
                 None => {}
             }
             for address in cold {
-                match self.walk_disk(&question, address, out)? {
+                match self.walk_disk(question, address, out)? {
                     Walk::Found(found) => return Ok(found),
-                    Walk::Ended => return self.settled_as_of(&question, out),
+                    Walk::Ended => return self.settled_as_of(question, out),
                     Walk::OtherKey | Walk::Cold(_) => {}
                 }
             }
-            let settled = self.settled_as_of(&question, out)?;
+            let settled = self.settled_as_of(question, out)?;
             // No record was found. That stands if no split moved entries meanwhile; a commit in progress cannot
             // hide an entry, but it is cheap to wait for it.
             if let Some((bucket, stamp)) = before
@@ -318,14 +378,16 @@ impl Engine {
     /// came with the object, later.
     fn settled_as_of(&self, question: &Question<'_>, out: &mut Vec<u8>) -> Result<PastReading> {
         let Question { object, key, version_max } = *question;
-        let found = self.may_be_settled(object)
-            && !self.is_loaded_after(object, version_max)
-            && match self.get_settled_cached(object, key, out) {
-                Cached::Found => true,
-                Cached::Absent => false,
+        let may_be_seen = self.may_be_settled(object) && !self.is_loaded_after(object, version_max);
+        let settled = match may_be_seen {
+            true => match self.get_settled_cached(object, key, out) {
+                Cached::Found { expires_at } => Some(expires_at),
+                Cached::Absent => None,
                 Cached::Unknown => self.get_settled(object, key, out)?,
-            };
-        Ok(PastReading { found, version: 0 })
+            },
+            false => None,
+        };
+        Ok(PastReading::of(settled, 0))
     }
 
     /// The key of the record at `address`, if it is one of `object` and still in the log.
@@ -414,8 +476,9 @@ impl Walk {
 }
 
 impl Sighting {
-    fn is_put(&self) -> bool {
-        self.kind == Kind::Put
+    /// What it says of its key.
+    fn past(&self) -> PastReading {
+        PastReading::of(self.kind.is_put().then_some(self.expires_at), self.version)
     }
 
     /// Where a walk to the record that was asked for ends; `None` if it goes on to the one before.
@@ -423,7 +486,7 @@ impl Sighting {
         match self.is_of_key {
             false => Some(Walk::OtherKey),
             true if self.version > question.version_max => None,
-            true => Some(Walk::Found(PastReading { found: self.is_put(), version: self.version })),
+            true => Some(Walk::Found(self.past())),
         }
     }
 }
@@ -431,9 +494,9 @@ impl Sighting {
 /// Copies the value of the key's record, if it has one, and says what was found.
 #[inline]
 fn copy_put(view: &RecordView<'_>, key: &[u8], out: &mut Vec<u8>) -> PastReading {
-    let found = view.shape().kind == Kind::Put;
-    if found {
+    let is_put = view.shape().kind.is_put();
+    if is_put {
         view.value_into(key.len(), out);
     }
-    PastReading { found, version: view.version() }
+    PastReading::of(is_put.then(|| view.expires_at()), view.version())
 }

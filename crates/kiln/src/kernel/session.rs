@@ -8,11 +8,13 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::engine::Engine;
+use super::expiry::Moment;
 use super::receipt::Commit;
 use super::single::SingleKey;
 use super::transaction::{self, Isolation, Transaction};
 use crate::error::{Error, ErrorKind, Result};
 use crate::planted::{Bug, planted};
+use crate::storage::record::NEVER;
 use crate::sync::Mutex;
 
 /// The object that holds the sessions' serial numbers.
@@ -102,7 +104,7 @@ impl Session {
         })?;
         if planted(Bug::SerialInNextTransaction) {
             self.engine.clock.tick();
-            self.engine.commit_single(self.record_key(), Some(&next.to_le_bytes()))?;
+            self.engine.commit_single(self.record_key(), Some(&next.to_le_bytes()), NEVER)?;
         }
         *serial = next;
         Ok(commit)
@@ -118,7 +120,8 @@ impl Session {
         let mut value = Vec::new();
         let found = match as_of {
             Some(version) => {
-                self.engine.read_as_of(record.object, record.key, record.hash, version, &mut value)?.found
+                let (moment, id) = (Moment::default(), record.object);
+                self.engine.read_as_of(id, record.key, record.hash, version, &moment, &mut value)?.found
             }
             None => self.engine.read_newest(record, &mut value)?.found,
         };

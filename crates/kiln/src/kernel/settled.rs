@@ -35,7 +35,7 @@ use crate::error::Result;
 use crate::planted::{Bug, planted};
 use crate::storage::hash_index::{Bucket, Stamp};
 use crate::storage::ordered_index::OrderedIndex;
-use crate::storage::record::Address;
+use crate::storage::record::{Address, NEVER};
 use crate::storage::tree::{Cached, Cursor, Direction, Root, Tree};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, thread_local};
@@ -74,7 +74,8 @@ pub(crate) struct Lookup {
     bucket: Bucket,
     /// That of the bucket when it was found without a record.
     stamp: Stamp,
-    exists: Option<bool>,
+    /// When it expires, if it is there and does.
+    known: Option<Option<u64>>,
 }
 
 impl Settled {
@@ -176,11 +177,11 @@ impl Engine {
         with_tree_key(object, key, |tree_key| self.settled.tree.get_cached(tree_key, out))
     }
 
-    /// Looks for a settled value. The caller is not pinned, and has found no record before.
+    /// Looks for a settled value, and says when it expires, if it is there and does. The caller is not pinned, and has found no record before.
     ///
     /// # Errors
     /// `Io` and `Corrupted`, naming file and offset.
-    pub(super) fn get_settled(&self, object: u32, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+    pub(super) fn get_settled(&self, object: u32, key: &[u8], out: &mut Vec<u8>) -> Result<Option<u64>> {
         let found = with_tree_key(object, key, |tree_key| self.settled.tree.get(tree_key, out));
         self.share_memory();
         found
@@ -222,7 +223,7 @@ impl Engine {
             }
             // What is on disk needs no reading: it is a value, or one of the tombstones.
             let is_row = match self.read_without_disk(single, &mut value) {
-                Some(reading) => reading.found,
+                Some(reading) => reading.stored,
                 None => !deleted.contains(key),
             };
             write_tree_key(object, key, &mut tree_key);
@@ -267,19 +268,22 @@ impl Engine {
         }
         let stamp = self.index.stamp_under_own_lock(bucket);
         let is_same = |lookup: &Lookup| lookup.bucket == bucket && lookup.stamp == stamp;
-        let known = lookup.take().filter(is_same).and_then(|lookup| lookup.exists);
-        let exists = known.or_else(|| {
+        let known = lookup.take().filter(is_same).and_then(|lookup| lookup.known);
+        let known = known.or_else(|| {
             let look = |tree_key: &[u8]| self.settled.tree.contains_cached(tree_key);
             match with_tree_key(change.object, change.key, look) {
-                Cached::Found => Some(true),
-                Cached::Absent => Some(false),
+                Cached::Found { expires_at } => Some(Some(expires_at)),
+                Cached::Absent => Some(None),
                 Cached::Unknown => None,
             }
         });
-        match exists {
-            Some(exists) => Some(Current { exists, ..Current::default() }),
+        match known {
+            Some(settled) => {
+                let (exists, expires_at) = (settled.is_some(), settled.unwrap_or(NEVER));
+                Some(Current { exists, expires_at, ..Current::default() })
+            }
             None => {
-                *lookup = Some(Lookup { bucket, stamp, exists: None });
+                *lookup = Some(Lookup { bucket, stamp, known: None });
                 None
             }
         }
@@ -288,8 +292,8 @@ impl Engine {
     /// See [`Self::settled_current`].
     #[cold]
     pub(super) fn look_up_settled(&self, object: u32, key: &[u8], lookup: &mut Lookup) -> Result<()> {
-        let exists = with_tree_key(object, key, |tree_key| self.settled.tree.contains(tree_key))?;
-        lookup.exists = Some(exists);
+        let known = with_tree_key(object, key, |tree_key| self.settled.tree.contains(tree_key))?;
+        lookup.known = Some(known);
         Ok(())
     }
 }

@@ -24,6 +24,7 @@ use super::backoff::Backoff;
 use super::change::{Change, Current, Place, Resolved};
 use super::commit::Setback;
 use super::engine::Engine;
+use super::expiry::{Moment, expiry_after};
 use super::read::Reading;
 use super::settled::Lookup;
 use crate::error::Result;
@@ -31,7 +32,7 @@ use crate::objects::Object;
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
 use crate::storage::hash_index::Bucket;
-use crate::storage::record::{Address, NO_ADDRESS};
+use crate::storage::record::{Address, NEVER, NO_ADDRESS};
 use crate::sync::thread_local;
 
 /// The key of a single operation, checked.
@@ -45,8 +46,8 @@ pub(crate) struct SingleKey<'a> {
 impl<'a> SingleKey<'a> {
     /// Its change to a value, or its deletion.
     #[inline]
-    pub(crate) fn change(self, value: Option<&'a [u8]>) -> Change<'a> {
-        Change { object: self.object, hash: self.hash, key: self.key, value }
+    pub(crate) fn change(self, value: Option<&'a [u8]>, expires_at: u64) -> Change<'a> {
+        Change { object: self.object, hash: self.hash, key: self.key, value, expires_at }
     }
 }
 
@@ -54,8 +55,9 @@ impl<'a> SingleKey<'a> {
 #[derive(Clone, Copy)]
 pub(crate) struct SingleCommit {
     pub(crate) version: u64,
-    /// The key had a value before.
-    pub(crate) existed: bool,
+    /// The key had a value before, be it expired, and when that expires.
+    existed: bool,
+    expires_at: u64,
     grow: bool,
 }
 
@@ -125,15 +127,20 @@ impl Engine {
         self: &Arc<Self>,
         key: SingleKey<'_>,
         value: Option<&[u8]>,
+        expires_at: u64,
     ) -> Result<SingleCommit> {
-        let change = key.change(value);
+        let change = key.change(value, expires_at);
         let mut learnt = Learnt::default();
         let mut is_slowed = false;
+        self.note_lifetime(&change);
         loop {
             self.check_writable()?;
             self.wait_while_behind(&mut is_slowed, || self.table_bytes(&change));
             match self.attempt_single(&change, None, &mut learnt) {
-                Ok(committed) => return Ok(self.note_single(committed)),
+                Ok(committed) => {
+                    self.note_lifetime(&change);
+                    return Ok(self.note_single(committed));
+                }
                 Err(Setback::Conflict | Setback::NotWritable) => crate::sync::thread::yield_now(),
                 Err(Setback::NoLogSpace) => self.wait_for_space(change.log_bytes(), change.purpose())?,
                 Err(Setback::Cold) => {
@@ -153,29 +160,82 @@ impl Engine {
     pub(crate) fn update_single(
         self: &Arc<Self>,
         key: SingleKey<'_>,
+        default_ttl_ms: u64,
         mut decide: impl FnMut(Option<&[u8]>, &mut Vec<u8>) -> Result<Decision>,
     ) -> Result<SingleCommit> {
         let (mut backoff, mut is_slowed) = (Backoff::default(), false);
         with_scratch(|Scratch { old, new }| {
             loop {
-                let reading = self.read_newest(key, old)?;
+                let moment = Moment::default();
+                let reading = self.read_newest_as_of(key, &moment, old)?;
                 new.clear();
                 let value = match decide(reading.found.then_some(&old[..]), new)? {
                     Decision::Put => Some(&new[..]),
                     Decision::Delete if reading.found => None,
                     Decision::Delete | Decision::Keep => return Ok(reading.unchanged()),
                 };
-                self.check_value(value.unwrap_or_default())?;
+                // What changes a row leaves it when it expires; a new one has the object's time to live.
+                let expires_at = match reading.found {
+                    true => reading.expires_at,
+                    false if default_ttl_ms > 0 => expiry_after(moment.now(self), default_ttl_ms),
+                    false => NEVER,
+                };
+                self.check_expiring(value.unwrap_or_default(), expires_at)?;
                 self.check_writable()?;
-                let change = key.change(value);
+                let change = key.change(value, expires_at);
+                self.note_lifetime(&change);
                 self.wait_while_behind(&mut is_slowed, || self.table_bytes(&change));
                 match self.attempt_single(&change, Some(&reading), &mut Learnt::default()) {
-                    Ok(committed) => return Ok(self.note_single(committed)),
+                    Ok(committed) => {
+                        self.note_lifetime(&change);
+                        return Ok(self.note_single(committed));
+                    }
                     Err(Setback::Conflict | Setback::NotWritable | Setback::Cold) => backoff.pause(),
                     Err(Setback::NoLogSpace) => self.wait_for_space(change.log_bytes(), change.purpose())?,
                 }
             }
         })
+    }
+
+    /// Deletes one key, and says whether it had a value that had not expired.
+    pub(crate) fn delete_single(self: &Arc<Self>, key: SingleKey<'_>) -> Result<(u64, bool)> {
+        let deleted = self.commit_single(key, None, NEVER)?;
+        let was_there = deleted.existed && !Moment::default().is_past(deleted.expires_at, self);
+        Ok((deleted.version, was_there))
+    }
+
+    /// Deletes one key if its value has expired by now; otherwise says when it does, if it has one and that does. Who does not wait for log space
+    /// is told the same where there is none.
+    pub(crate) fn expire_single(self: &Arc<Self>, key: SingleKey<'_>, waits: bool) -> Result<Option<u64>> {
+        with_scratch(|Scratch { old, .. }| {
+            loop {
+                let reading = self.read_newest(key, old)?;
+                if !reading.stored || !self.is_expired_now(reading.expires_at) {
+                    return Ok(Some(reading.expires_at));
+                }
+                self.check_writable()?;
+                let change = key.change(None, NEVER);
+                match self.attempt_single(&change, Some(&reading), &mut Learnt::default()) {
+                    Ok(committed) => {
+                        self.note_single(committed);
+                        return Ok(None);
+                    }
+                    Err(Setback::NoLogSpace) if waits => {
+                        self.wait_for_space(change.log_bytes(), change.purpose())?;
+                    }
+                    Err(Setback::NoLogSpace) => return Ok(Some(reading.expires_at)),
+                    Err(_) => crate::sync::thread::yield_now(),
+                }
+            }
+        })
+    }
+
+    /// Says to the object when a row of it expires, if it does: before it is there, and afterwards.
+    #[inline]
+    fn note_lifetime(&self, change: &Change<'_>) {
+        if change.expires_at != NEVER {
+            self.object(change.object).lifetimes.note(change.expires_at);
+        }
     }
 
     /// What follows a commit once nothing is pinned.
@@ -235,7 +295,8 @@ impl Engine {
         }
         if value_is_absent(change, &current) {
             self.index.unlock_unchanged(bucket);
-            return Ok(SingleCommit { version: current.version, existed: false, grow: false });
+            let version = current.version;
+            return Ok(SingleCommit { version, existed: false, expires_at: NEVER, grow: false });
         }
         // Before the clock is read: a transaction that validates a range without this key is then not of a newer
         // version.
@@ -260,7 +321,8 @@ impl Engine {
         };
         let grow = self.install(bucket, change, &current, target, version);
         self.index.unlock_changed(bucket);
-        Ok(SingleCommit { version, existed: current.exists, grow })
+        let (existed, expires_at) = (current.exists, current.expires_at);
+        Ok(SingleCommit { version, existed, expires_at, grow })
     }
 
     /// True if a key is as it was read, and its record where it was. The caller holds its bucket.
@@ -280,13 +342,18 @@ impl Reading {
     /// The record that was read, for who has locked its bucket and found it unchanged.
     #[inline]
     fn current(&self) -> Current {
-        Current { address: self.address, version: self.version, exists: self.found }
+        Current {
+            address: self.address,
+            version: self.version,
+            exists: self.stored,
+            expires_at: self.expires_at,
+        }
     }
 
     /// The outcome of an operation that has only read.
     #[inline]
     fn unchanged(&self) -> SingleCommit {
-        SingleCommit { version: self.version, existed: self.found, grow: false }
+        SingleCommit { version: self.version, existed: self.found, expires_at: NEVER, grow: false }
     }
 }
 

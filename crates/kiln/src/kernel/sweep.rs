@@ -13,7 +13,7 @@ use super::recovery::Tombstone;
 use crate::error::Result;
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
-use crate::storage::record::Address;
+use crate::storage::record::{Address, NEVER};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
@@ -264,7 +264,8 @@ impl Engine {
         self.index.unlock_changed(bucket);
         // No lock is waited for under a pin.
         drop(pin);
-        let bytes = Change { object: grave.object, hash, key: &grave.key, value: None }.log_bytes();
+        let bytes = Change { object: grave.object, hash, key: &grave.key, value: None, expires_at: NEVER }
+            .log_bytes();
         self.liveness.lock().supersede(grave.address, version, Some(bytes));
         Fate::Gone
     }

@@ -28,7 +28,7 @@ use crate::device;
 use crate::error::Result;
 use crate::storage::epoch;
 use crate::storage::log::{Item, Purpose};
-use crate::storage::record::{Address, DiskRecord, Kind};
+use crate::storage::record::{Address, DiskRecord};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -244,7 +244,7 @@ impl Engine {
                 at += match self.log.item_at(at) {
                     Some(Item::Record(view)) => {
                         let is_dead = at >= self.opened_end && view.has_successor();
-                        if view.shape().kind == Kind::Put && !is_dead {
+                        if view.shape().kind.is_put() && !is_dead {
                             view.key_into(key);
                             let hash = self.hash(view.shape().object, key);
                             self.index.prefetch(hash);
@@ -271,15 +271,15 @@ impl Engine {
         key: &mut Vec<u8>,
         value: &mut Vec<u8>,
     ) -> Result<bool> {
-        let (shape, version, previous) = {
+        let (shape, version, previous, expires_at) = {
             let _pin = epoch::pin();
             // What has been evicted meanwhile is cold.
             let Some(view) = self.log.view(address) else { return Ok(true) };
             view.key_into(key);
             view.value_into(key.len(), value);
-            (view.shape(), view.version(), view.previous())
+            (view.shape(), view.version(), view.previous(), view.expires_at())
         };
-        let record = DiskRecord { shape, version, previous, key, value };
+        let record = DiskRecord { shape, version, previous, key, value, expires_at };
         self.write_anew(address, hash, &record, Purpose::Warmth)
     }
 }

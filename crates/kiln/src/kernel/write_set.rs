@@ -5,6 +5,7 @@ use std::ops::Bound;
 
 use super::change::Change;
 use crate::storage::log::Purpose;
+use crate::storage::record::NEVER;
 
 /// Beyond this many entries a lookup goes through a hash table instead of a walk.
 const LINEAR_MAX: usize = 16;
@@ -15,6 +16,8 @@ pub(crate) struct Write {
     pub(crate) object: u32,
     pub(crate) hash: u64,
     pub(crate) delete: bool,
+    /// When the value expires, if it does.
+    pub(crate) expires_at: u64,
     key: (usize, usize),
     value: (usize, usize),
 }
@@ -27,6 +30,7 @@ pub(crate) struct WriteSet {
     /// Bytes that the writes take in the log at the most.
     log_bytes: usize,
     has_puts: bool,
+    has_expiring: bool,
     by_hash: HashMap<u64, Vec<usize>>,
     /// Keys in order, once a range has asked for them.
     ordered: Option<BTreeSet<(u32, Vec<u8>)>>,
@@ -38,6 +42,7 @@ impl WriteSet {
         self.arena.clear();
         self.log_bytes = 0;
         self.has_puts = false;
+        self.has_expiring = false;
         self.by_hash.clear();
         self.ordered = None;
         // One huge transaction must not keep its memory for ever.
@@ -63,6 +68,12 @@ impl WriteSet {
         if self.has_puts { Purpose::Ordinary } else { Purpose::Deletion }
     }
 
+    /// Some of the rows expire.
+    #[inline]
+    pub(crate) fn has_expiring(&self) -> bool {
+        self.has_expiring
+    }
+
     pub(crate) fn writes(&self) -> &[Write] {
         &self.writes
     }
@@ -85,6 +96,7 @@ impl WriteSet {
             hash: write.hash,
             key: self.key(write),
             value: (!write.delete).then(|| self.value(write)),
+            expires_at: write.expires_at,
         }
     }
 
@@ -104,7 +116,12 @@ impl WriteSet {
     }
 
     /// Buffers a write; `None` deletes.
-    pub(crate) fn set(&mut self, object: u32, hash: u64, key: &[u8], value: Option<&[u8]>) {
+    pub(crate) fn set(
+        &mut self,
+        (object, hash, key): (u32, u64, &[u8]),
+        value: Option<&[u8]>,
+        expires_at: u64,
+    ) {
         let position = self.position(object, hash, key);
         let key_range = match position {
             Some(index) => self.writes[index].key,
@@ -114,10 +131,12 @@ impl WriteSet {
             object,
             hash,
             delete: value.is_none(),
+            expires_at,
             key: key_range,
             value: self.append(value.unwrap_or_default()),
         };
         self.has_puts |= value.is_some();
+        self.has_expiring |= expires_at != NEVER;
         self.log_bytes += self.change(&write).log_bytes() as usize;
         match position {
             Some(index) => self.writes[index] = write,

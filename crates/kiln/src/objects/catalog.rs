@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::{Handle, keys_of};
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::engine::Engine;
+use crate::kernel::expiry::Lifetimes;
 use crate::kernel::losses::LOSSES_OBJECT;
 use crate::kernel::named_snapshot::SNAPSHOTS_OBJECT;
 use crate::kernel::object::{ObjectKind, ObjectState, Objects, StripedCounter};
@@ -37,8 +38,8 @@ fn kind_code(kind: ObjectKind) -> u8 {
 /// What an entry of the catalog says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
-    /// An object's name, kind and number.
-    Object(String, ObjectKind, u32),
+    /// An object's name, kind and number, and how many milliseconds its rows stay unless it is said with them; 0: until they are deleted.
+    Object(String, ObjectKind, u32, u64),
     /// The next number to give out.
     NextNumber(u32),
 }
@@ -54,14 +55,25 @@ pub(crate) fn decode_entry(name: &[u8], value: &[u8]) -> Option<Entry> {
         2 => ObjectKind::Table,
         _ => return None,
     };
-    let id = u32::from_le_bytes(id.try_into().ok()?);
+    let (id, time_to_live) = id.split_first_chunk::<4>()?;
+    let id = u32::from_le_bytes(*id);
+    let time_to_live_ms = match time_to_live {
+        [] => 0,
+        time => Some(u64::from_le_bytes(time.try_into().ok()?)).filter(|&time| time > 0)?,
+    };
     let name = std::str::from_utf8(name).ok()?;
-    (FIRST_OBJECT..OBJECTS_MAX).contains(&id).then(|| Entry::Object(name.to_owned(), kind, id))
+    (FIRST_OBJECT..OBJECTS_MAX)
+        .contains(&id)
+        .then(|| Entry::Object(name.to_owned(), kind, id, time_to_live_ms))
 }
 
 /// The value of an object's entry.
-pub(crate) fn encode_entry(kind: ObjectKind, id: u32) -> Vec<u8> {
-    [&[kind_code(kind)], &id.to_le_bytes()[..]].concat()
+pub(crate) fn encode_entry(kind: ObjectKind, id: u32, time_to_live_ms: u64) -> Vec<u8> {
+    let mut entry = [&[kind_code(kind)], &id.to_le_bytes()[..]].concat();
+    if time_to_live_ms > 0 {
+        entry.extend(time_to_live_ms.to_le_bytes());
+    }
+    entry
 }
 
 /// Registers the objects that every database has.
@@ -90,6 +102,8 @@ fn add_loaded<'a>(
     loaded_at: u64,
 ) -> Result<&'a ObjectState> {
     objects.add(ObjectState {
+        lifetimes: Lifetimes::new(),
+        time_to_live_ms: AtomicU64::new(0),
         id,
         name: name.to_owned(),
         kind,
@@ -100,14 +114,24 @@ fn add_loaded<'a>(
 }
 
 /// Opens the object with this name, making it if there is none. Made objects become durable like any commit.
-pub(crate) fn open_object(engine: &Arc<Engine>, name: &str, kind: ObjectKind) -> Result<Handle> {
+///
+/// A `time_to_live_ms` that is given must be the object's.
+pub(crate) fn open_object(
+    engine: &Arc<Engine>,
+    name: &str,
+    kind: ObjectKind,
+    time_to_live_ms: Option<u64>,
+) -> Result<Handle> {
     check_name(name)?;
-    let (found, id) = transaction::run(engine, Isolation::Serializable, |tx| {
+    if time_to_live_ms.is_some() {
+        engine.begin_expiring()?;
+    }
+    let (found, id, lives_ms) = transaction::run(engine, Isolation::Serializable, |tx| {
         let mut value = Vec::new();
         if tx.get_key(CATALOG_OBJECT, name.as_bytes(), &mut value)? {
             // Recovery refuses what is no entry. To make the object anew would lose what is in it.
             return match decode_entry(name.as_bytes(), &value) {
-                Some(Entry::Object(_, found, id)) => Ok((found, id)),
+                Some(Entry::Object(_, found, id, lives_ms)) => Ok((found, id, lives_ms)),
                 _ => Err(Error::new(
                     ErrorKind::Corrupted,
                     format!(
@@ -117,19 +141,26 @@ pub(crate) fn open_object(engine: &Arc<Engine>, name: &str, kind: ObjectKind) ->
             };
         }
         let next = take_number(engine, tx)?;
-        tx.put_key(CATALOG_OBJECT, name.as_bytes(), &encode_entry(kind, next))?;
-        Ok((kind, next))
+        let lives_ms = time_to_live_ms.unwrap_or(0);
+        tx.put_key(CATALOG_OBJECT, name.as_bytes(), &encode_entry(kind, next, lives_ms))?;
+        Ok((kind, next, lives_ms))
     })?
     .forget();
     if found != kind {
         return Err(Error::input(format!("object {name:?} is a {found:?}, not a {kind:?}")));
     }
+    if time_to_live_ms.is_some_and(|wanted| wanted != lives_ms) {
+        return Err(Error::input(format!(
+            "the rows of {name:?} stay for {lives_ms} ms (0: until they are deleted), which cannot be changed; open it without a time to live, or make another object"
+        )));
+    }
     if engine.objects.get(id).is_none() {
         // Whoever has just entered it says first from which version on it has rows.
         drop(engine.settled.entering.lock());
     }
-    add(&engine.objects, id, name, kind)?;
-    Ok(Handle { engine: engine.clone(), id })
+    let state = add(&engine.objects, id, name, kind)?;
+    state.time_to_live_ms.store(lives_ms, Ordering::Relaxed);
+    Ok(Handle { engine: engine.clone(), id, time_to_live_ms: lives_ms })
 }
 
 fn check_name(name: &str) -> Result<()> {
@@ -184,12 +215,12 @@ pub(crate) fn enter_table(engine: &Arc<Engine>, name: &str, id: u32) -> Result<(
     let kind = ObjectKind::Table;
     let commit = transaction::run(engine, Isolation::Serializable, |tx| {
         check_is_new(tx, name)?;
-        tx.put_key(CATALOG_OBJECT, name.as_bytes(), &encode_entry(kind, id))
+        tx.put_key(CATALOG_OBJECT, name.as_bytes(), &encode_entry(kind, id, 0))
     })?;
     let ((), receipt) = commit.fast();
     let version = receipt.version().number();
     // Whoever began before it, and finds one of the rows, looks again at what it has read.
     engine.forgotten.fetch_max(version, Ordering::SeqCst);
     add_loaded(&engine.objects, id, name, kind, version)?;
-    Ok((Handle { engine: engine.clone(), id }, version))
+    Ok((Handle { engine: engine.clone(), id, time_to_live_ms: 0 }, version))
 }

@@ -10,6 +10,8 @@ use crate::kernel::object::ObjectState;
 pub struct Handle {
     pub(crate) engine: Arc<Engine>,
     pub(crate) id: u32,
+    /// How long a row stays that is put without a word on that; 0: until it is deleted.
+    pub(crate) time_to_live_ms: u64,
 }
 
 impl Handle {

@@ -43,7 +43,8 @@ impl Object for Map {
     }
 
     fn len(&self) -> u64 {
-        self.handle.state().key_count.sum()
+        let (engine, state) = (&self.handle.engine, self.handle.state());
+        engine.count_unexpired(state, || state.key_count.sum())
     }
 }
 

@@ -30,7 +30,8 @@ pub trait Object: HasHandle {
     fn name(&self) -> &str;
     /// What kind of object it is.
     fn kind(&self) -> ObjectKind;
-    /// Number of keys that have a value; exact while nobody writes. Of a table of which something has
+    /// Number of keys that have a value; exact while nobody writes. Where rows may have expired that are still stored
+    /// it takes a look at every key. Of a table of which something has
     /// [settled](crate::Options::settle_log_bytes) it takes a look at every row that has not, and waits for who settles, which
     /// [`Table::len_estimate`] does not.
     fn len(&self) -> u64;

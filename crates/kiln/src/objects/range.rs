@@ -124,7 +124,12 @@ impl<'tx, 'db> Range<'tx, 'db> {
     /// Goes to the next row; nothing at the end.
     #[inline]
     fn step(&mut self) -> Result<Option<Place>> {
-        if !self.walk.is_done() && self.transaction.has_written_nothing()? && self.walk.step_in_run() {
+        if !self.walk.is_done()
+            && self.transaction.has_written_nothing()?
+            && self.walk.step_in_run()
+            && !self.transaction.has_expired(self.walk.settled_expires_at())?
+        {
+            self.walk.count_row();
             return place_settled(&mut self.walk, &mut self.value).map(Some);
         }
         self.step_on()
@@ -143,6 +148,7 @@ impl<'tx, 'db> Range<'tx, 'db> {
                     let is_row = transaction.get_hashed(id, hash, self.walk.key(), &mut self.value)?;
                     is_row.then_some(Place::Buffer)
                 }
+                Some(Found::Settled) if transaction.has_expired(self.walk.settled_expires_at())? => None,
                 Some(Found::Settled) => Some(place_settled(&mut self.walk, &mut self.value)?),
             };
             if place.is_some() {
@@ -282,7 +288,11 @@ impl<'s> SnapshotRange<'s> {
     /// Goes to the next row; nothing at the end.
     #[inline]
     fn step(&mut self) -> Result<Option<Place>> {
-        if !self.walk.is_done() && self.walk.step_in_run() {
+        if !self.walk.is_done()
+            && self.walk.step_in_run()
+            && !self.snapshot.has_expired(self.walk.settled_expires_at())
+        {
+            self.walk.count_row();
             return place_settled(&mut self.walk, &mut self.value).map(Some);
         }
         self.step_on()
@@ -298,6 +308,7 @@ impl<'s> SnapshotRange<'s> {
                     let is_row = self.snapshot.read_hashed(id, hash, self.walk.key(), &mut self.value)?;
                     is_row.then_some(Place::Buffer)
                 }
+                Some(Found::Settled) if self.snapshot.has_expired(self.walk.settled_expires_at()) => None,
                 Some(Found::Settled) => Some(place_settled(&mut self.walk, &mut self.value)?),
             };
             if place.is_some() {

@@ -14,6 +14,8 @@ use super::Table;
 use super::handle::HasHandle;
 use crate::error::Result;
 use crate::kernel::settled::{OBJECT_BYTES, write_tree_key};
+use crate::planted::{Bug, planted};
+use crate::storage::record::NEVER;
 use crate::storage::tree::{Cursor, Direction, Root};
 
 /// See the module's documentation.
@@ -147,6 +149,12 @@ impl SettledRows {
                 *near = Bound::Excluded(key);
             }
         }
+    }
+
+    /// When the row that was given expires, if it does.
+    #[inline]
+    pub(super) fn expires_at(&self) -> u64 {
+        if planted(Bug::ExpiredInRanges) { NEVER } else { self.cursor.expires_at() }
     }
 
     /// The value of the row that was given, if it lies in memory.

@@ -38,7 +38,7 @@ impl Table {
 
     /// About how many rows have keys within the bounds: their number, if they are a few hundred at the most, and otherwise a
     /// guess by the shape of the index, which may be wrong by a factor of two. Deleted rows that a snapshot may still read, or
-    /// that are not durably deleted, count too. Reads no row, and is no part of any transaction.
+    /// that are not durably deleted, count too, and so do those that have expired and are yet to be deleted. Reads no row, and is no part of any transaction.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -71,7 +71,8 @@ impl Object for Table {
     fn len(&self) -> u64 {
         let (engine, state) = (&self.handle.engine, self.handle.state());
         // What cannot be read is told by who reads it.
-        engine.count_rows(state).unwrap_or_else(|_| engine.estimate_rows(state))
+        let stored = || engine.count_rows(state).unwrap_or_else(|_| engine.estimate_rows(state));
+        engine.count_unexpired(state, stored)
     }
 }
 

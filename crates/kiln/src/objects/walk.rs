@@ -29,6 +29,7 @@ use crate::kernel::write_set::is_empty_range;
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
 use crate::storage::ordered_index::{BATCH_KEYS_MAX, LeafBatch, LeafRead};
+use crate::storage::record::NEVER;
 use crate::storage::tree::Direction;
 
 /// So many rows ahead records are fetched, in the beginning and later. Buckets are fetched twice as far ahead.
@@ -360,17 +361,22 @@ impl Walk {
         Ok(())
     }
 
-    /// Goes to the next row, if it is known to be a settled one unless the transaction has written some; false if it is not. The row counts.
+    /// Goes to the next row, if it is known to be a settled one unless the transaction has written some; false if it is not.
     #[inline]
     pub(super) fn step_in_run(&mut self) -> bool {
         let Some(settled) = self.settled.as_mut().filter(|settled| settled.run() > 0) else { return false };
         settled.give(if self.reverse { &mut self.upper } else { &mut self.lower });
-        self.rows_left -= 1;
         true
     }
 
     fn pass_settled(&mut self) -> Result<()> {
         self.settled.as_mut().map_or(Ok(()), SettledRows::pass)
+    }
+
+    /// When the settled row that the walk has come to expires, if it does.
+    #[inline]
+    pub(super) fn settled_expires_at(&self) -> u64 {
+        self.settled.as_ref().map_or(NEVER, SettledRows::expires_at)
     }
 
     /// The value of the settled row that the walk has come to, if it lies in memory.

@@ -25,7 +25,14 @@ fn shape(value_words: usize) -> Shape {
 
 fn fill(log: &Log, at: Address, key: u64, shape: Shape) {
     let value = key.to_le_bytes().repeat(shape.value_bytes / 8);
-    record::write(log.memory(at, shape.bytes()), shape, 1, NO_ADDRESS, &key.to_le_bytes(), &value);
+    record::write(
+        log.memory(at, shape.bytes()),
+        shape,
+        1,
+        NO_ADDRESS,
+        &key.to_le_bytes(),
+        (&value, record::NEVER),
+    );
 }
 
 /// A log whose tail is so many bytes before the end of a segment, and of the ring.

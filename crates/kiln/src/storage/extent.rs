@@ -124,7 +124,7 @@ impl ExtentWriter {
             self.newest_version = self.newest_version.max(version);
             let key = &rest[record::HEADER_BYTES..record::HEADER_BYTES + shape.key_bytes];
             let value_start = record::HEADER_BYTES + shape.key_words() * 8;
-            let value = &rest[value_start..value_start + shape.value_bytes];
+            let (_, value) = record::split_expiry(shape, &rest[value_start..value_start + shape.value_bytes]);
             let (bytes, kind, object) = (shape.bytes(), shape.kind, shape.object);
             visit(Hardened { address, bytes, kind, object, version, previous, is_creation, key, value });
             offset += bytes as usize;
@@ -263,7 +263,14 @@ mod tests {
         let log = Log::new(32 << 10, 16 << 10, 0).unwrap();
         let shape = Shape { kind: Kind::Put, object: 1, key_bytes: 3, value_bytes: 5 };
         let end = SEAL_BYTES + shape.bytes();
-        record::write(log.memory(SEAL_BYTES, shape.bytes()), shape, 7, NO_ADDRESS, b"key", b"value");
+        record::write(
+            log.memory(SEAL_BYTES, shape.bytes()),
+            shape,
+            7,
+            NO_ADDRESS,
+            b"key",
+            (b"value", record::NEVER),
+        );
         log.pad(end, BLOCK_BYTES as u64 - end);
         let copy = || {
             let mut writer = ExtentWriter::new(1, Chain::default());

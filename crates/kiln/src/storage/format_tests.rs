@@ -2,6 +2,7 @@
 
 use std::sync::atomic::AtomicU64;
 
+use super::record::NEVER;
 use super::{checkpoint, record, seal, superblock, tree};
 
 const DOCUMENT: &str = include_str!("../../../../docs/format.md");
@@ -139,6 +140,13 @@ fn a_records_bits_are_where_the_table_says() {
     assert_eq!(word & 0x1FF_FFFF, 0x100_0000);
     assert_eq!(record::Shape::parse(word), Some(shape));
     assert_eq!(record::padding_word(64) >> 60, 3);
+    let expiring = record::Shape::of_put(16, b"key", b"value", 7);
+    assert_eq!((expiring.word() >> 60, expiring.value_bytes), (4, 13));
+    assert_eq!(record::Shape::parse(expiring.word()), Some(expiring));
+    assert!(record::Shape::parse(expiring.word() - 6).is_none(), "a value with no room for its time");
+    let words: Vec<AtomicU64> = (0..expiring.words()).map(|_| AtomicU64::new(0)).collect();
+    record::write(&words, expiring, 1, 0, b"key", (b"value", 7));
+    assert_eq!(words[4].load(std::sync::atomic::Ordering::Relaxed), 7);
 }
 
 #[test]
@@ -150,7 +158,7 @@ fn a_value_replaces_what_the_buffer_held_however_long_that_was() {
         for length in 0..=32 {
             let shape =
                 record::Shape { kind: record::Kind::Put, object: 1, key_bytes: 3, value_bytes: length };
-            record::write(&words, shape, 1, 0, b"key", &bytes[..length]);
+            record::write(&words, shape, 1, 0, b"key", (&bytes[..length], NEVER));
             out.resize(before, 0xEE);
             record::RecordView::at(&words).unwrap().value_into(3, &mut out);
             assert_eq!(out, bytes[..length], "after {before} bytes");
@@ -164,7 +172,7 @@ fn a_record_is_only_that_of_its_own_key() {
     let key = b"eight by eight 24 bytes+";
     for length in [24, 20, 0] {
         let shape = record::Shape { kind: record::Kind::Put, object: 16, key_bytes: length, value_bytes: 3 };
-        record::write(&words, shape, 1, 0, &key[..length], b"one");
+        record::write(&words, shape, 1, 0, &key[..length], (b"one", NEVER));
         let view = record::RecordView::at(&words).unwrap();
         assert!(view.is(16, &key[..length]) && !view.is(17, &key[..length]));
         assert!(!view.is(16, b"another length"));
@@ -180,7 +188,7 @@ fn a_record_is_only_that_of_its_own_key() {
         assert!(put_of(17, &key[..length]).is_none() && put_of(16, b"another length").is_none());
         assert!(record::RecordView::put_of(&words[..shape.words() - 1], 16, &key[..length]).is_none());
         let tombstone = record::Shape { kind: record::Kind::Tombstone, value_bytes: 0, ..shape };
-        record::write(&words, tombstone, 1, 0, &key[..length], b"");
+        record::write(&words, tombstone, 1, 0, &key[..length], (b"", NEVER));
         assert!(record::RecordView::put_of(&words, 16, &key[..length]).is_none(), "a deletion");
     }
     assert!(record::RecordView::at(&words[..2]).is_none() && record::RecordView::at(&[]).is_none());

@@ -13,6 +13,9 @@
 //! had no value before ([`note_creation`]), and another one that there is a newer record ([`note_successor`]). The address in the checksum
 //! makes a stale or misplaced record as detectable as a damaged one.
 //!
+//! A record whose row *expires* (kind 4) begins its value with the time at which it does, in milliseconds since 1970, as one word, which
+//! counts as eight bytes of the value. So one that does not costs nothing for that some do, and whoever copies records need not know.
+//!
 //! *Padding* fills what a record did not (the end of a segment or of an extent): word 0 holds the kind
 //! and, in its low 60 bits, the padding's whole length in bytes; the bytes behind word 0 are
 //! [`PADDING_BYTE`], so that a sector of all zeros in an extent means a sector that was never written.
@@ -46,7 +49,28 @@ pub(crate) enum Kind {
     Put = 1,
     Tombstone = 2,
     Padding = 3,
+    /// A put whose value begins with the time at which it expires.
+    Expiring = 4,
 }
+
+impl Kind {
+    /// That of a record that gives its key a value.
+    #[inline]
+    pub(crate) fn of_put(expires_at: u64) -> Kind {
+        if expires_at == NEVER { Kind::Put } else { Kind::Expiring }
+    }
+
+    /// The record gives its key a value.
+    #[inline]
+    pub(crate) fn is_put(self) -> bool {
+        matches!(self, Kind::Put | Kind::Expiring)
+    }
+}
+
+/// In place of the time at which a row expires: it stays until it is deleted.
+pub(crate) const NEVER: u64 = 0;
+/// Bytes of the time at which a row expires.
+pub(crate) const EXPIRY_BYTES: usize = 8;
 
 /// Word 0, taken apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +78,7 @@ pub(crate) struct Shape {
     pub(crate) kind: Kind,
     pub(crate) object: u32,
     pub(crate) key_bytes: usize,
+    /// With the time at which it expires, where it does.
     pub(crate) value_bytes: usize,
 }
 
@@ -72,6 +97,7 @@ impl Shape {
         let kind = match word >> 60 {
             1 => Kind::Put,
             2 => Kind::Tombstone,
+            4 => Kind::Expiring,
             _ => return None,
         };
         let shape = Shape {
@@ -80,7 +106,23 @@ impl Shape {
             key_bytes: (word >> 25) as usize & 0x1_FFFF,
             value_bytes: word as usize & 0x1FF_FFFF,
         };
-        (shape.key_bytes <= KEY_BYTES_MAX && shape.value_bytes <= VALUE_BYTES_MAX).then_some(shape)
+        let is_possible = shape.key_bytes <= KEY_BYTES_MAX
+            && shape.value_bytes <= VALUE_BYTES_MAX
+            && shape.value_bytes >= shape.expiry_bytes();
+        is_possible.then_some(shape)
+    }
+
+    /// That of a put.
+    #[inline]
+    pub(crate) fn of_put(object: u32, key: &[u8], value: &[u8], expires_at: u64) -> Shape {
+        let shape = Shape { kind: Kind::of_put(expires_at), object, key_bytes: key.len(), value_bytes: 0 };
+        Shape { value_bytes: value.len() + shape.expiry_bytes(), ..shape }
+    }
+
+    /// So many bytes of the value are the time at which it expires.
+    #[inline]
+    pub(crate) fn expiry_bytes(self) -> usize {
+        if self.kind == Kind::Expiring { EXPIRY_BYTES } else { 0 }
     }
 
     #[inline]
@@ -211,8 +253,18 @@ impl<'a> RecordView<'a> {
     #[inline(always)]
     pub(crate) fn value_into(&self, key_bytes: usize, out: &mut Vec<u8>) {
         debug_assert_eq!(key_bytes, self.shape.key_bytes);
-        let start = HEADER_WORDS + key_bytes.div_ceil(8);
-        read_bytes(&self.words[start..], self.shape.value_bytes, out);
+        let expiry_bytes = self.shape.expiry_bytes();
+        let start = HEADER_WORDS + key_bytes.div_ceil(8) + expiry_bytes / 8;
+        read_bytes(&self.words[start..], self.shape.value_bytes - expiry_bytes, out);
+    }
+
+    /// When the row expires, if it does.
+    #[inline]
+    pub(crate) fn expires_at(&self) -> u64 {
+        match self.shape.kind {
+            Kind::Expiring => self.words[HEADER_WORDS + self.shape.key_words()].load(Ordering::Relaxed),
+            _ => NEVER,
+        }
     }
 
     /// Makes `out` the key's bytes.
@@ -229,27 +281,37 @@ pub(crate) fn write(
     version: u64,
     previous: Address,
     key: &[u8],
-    value: &[u8],
+    (value, expires_at): (&[u8], u64),
 ) {
     debug_assert!(version <= LOW_48 && previous <= LOW_48);
     words[1].store(version, Ordering::Relaxed);
     words[2].store(previous, Ordering::Relaxed);
     write_bytes(&words[HEADER_WORDS..], key);
-    write_bytes(&words[HEADER_WORDS + shape.key_words()..], value);
+    write_value(words, shape, value, expires_at);
     words[0].store(shape.word(), Ordering::Release);
 }
 
 /// Overwrites a record's kind and value in place. The new value fills as many words as the old one, and the caller holds the
 /// key's bucket lock.
 #[inline]
-pub(crate) fn replace(words: &[AtomicU64], shape: Shape, value: &[u8]) {
+pub(crate) fn replace(words: &[AtomicU64], shape: Shape, value: &[u8], expires_at: u64) {
     debug_assert!(
         RecordView::at(words).is_some_and(|old| {
             (old.shape.words(), old.shape.key_bytes) == (shape.words(), shape.key_bytes)
         })
     );
     words[0].store(shape.word(), Ordering::Relaxed);
-    write_bytes(&words[HEADER_WORDS + shape.key_words()..], value);
+    write_value(words, shape, value, expires_at);
+}
+
+#[inline]
+fn write_value(words: &[AtomicU64], shape: Shape, value: &[u8], expires_at: u64) {
+    let mut start = HEADER_WORDS + shape.key_words();
+    if shape.kind == Kind::Expiring {
+        words[start].store(expires_at, Ordering::Relaxed);
+        start += 1;
+    }
+    write_bytes(&words[start..], value);
 }
 
 /// In the checksum's place while the record is in memory only: its key had no value before.
@@ -330,8 +392,12 @@ impl OwnedRecord {
     /// A copy of a record that was checked.
     pub(crate) fn from_disk(record: &DiskRecord<'_>) -> OwnedRecord {
         let mut bytes = vec![0; record.shape.bytes() as usize];
-        let value_start = HEADER_BYTES + record.shape.key_words() * 8;
+        let mut value_start = HEADER_BYTES + record.shape.key_words() * 8;
         bytes[HEADER_BYTES..HEADER_BYTES + record.key.len()].copy_from_slice(record.key);
+        if record.shape.kind == Kind::Expiring {
+            bytes[value_start..][..EXPIRY_BYTES].copy_from_slice(&record.expires_at.to_le_bytes());
+            value_start += EXPIRY_BYTES;
+        }
         bytes[value_start..value_start + record.value.len()].copy_from_slice(record.value);
         OwnedRecord { shape: record.shape, version: record.version, previous: record.previous, bytes }
     }
@@ -343,6 +409,7 @@ impl OwnedRecord {
             previous: self.previous,
             key: self.key(),
             value: self.value(),
+            expires_at: self.expires_at(),
         }
     }
 
@@ -351,6 +418,15 @@ impl OwnedRecord {
     }
 
     pub(crate) fn value(&self) -> &[u8] {
+        split_expiry(self.shape, self.stored_value()).1
+    }
+
+    /// When the row expires, if it does.
+    pub(crate) fn expires_at(&self) -> u64 {
+        split_expiry(self.shape, self.stored_value()).0
+    }
+
+    fn stored_value(&self) -> &[u8] {
         let start = HEADER_BYTES + self.shape.key_words() * 8;
         &self.bytes[start..start + self.shape.value_bytes]
     }
@@ -364,6 +440,16 @@ pub(crate) struct DiskRecord<'a> {
     pub(crate) previous: Address,
     pub(crate) key: &'a [u8],
     pub(crate) value: &'a [u8],
+    /// When the row expires, if it does.
+    pub(crate) expires_at: u64,
+}
+
+/// Takes what is stored as a record's value apart: when it expires, and the value.
+pub(crate) fn split_expiry(shape: Shape, stored: &[u8]) -> (u64, &[u8]) {
+    match stored.split_first_chunk().filter(|_| shape.kind == Kind::Expiring) {
+        Some((expires_at, value)) => (u64::from_le_bytes(*expires_at), value),
+        None => (NEVER, stored),
+    }
 }
 
 impl<'a> DiskRecord<'a> {
@@ -400,7 +486,11 @@ impl<'a> DiskRecord<'a> {
         if previous >= address || !previous.is_multiple_of(8) {
             return Err("a record's previous address is not before it");
         }
-        Ok(DiskRecord { shape, version: version_of(word1), previous, key, value })
+        let (expires_at, value) = split_expiry(shape, value);
+        if shape.kind == Kind::Expiring && expires_at == NEVER {
+            return Err("a record that expires does not say when");
+        }
+        Ok(DiskRecord { shape, version: version_of(word1), previous, key, value, expires_at })
     }
 }
 

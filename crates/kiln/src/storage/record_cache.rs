@@ -344,7 +344,14 @@ impl RecordCache {
         let target = place.ring(part).from(position);
         target[0].store(address, Ordering::Relaxed);
         let (version, previous) = (record.version, record.previous);
-        record::write(&target[1..], record.shape, version, previous, record.key, record.value);
+        record::write(
+            &target[1..],
+            record.shape,
+            version,
+            previous,
+            record.key,
+            (record.value, record.expires_at),
+        );
         place.publish(hash, part, position);
     }
 

@@ -1,6 +1,6 @@
 //! Tests of the read cache: what comes out is what went in, in the memory that it was given.
 
-use super::record::{Address, DiskRecord, Kind, OwnedRecord, RecordView, Shape};
+use super::record::{Address, DiskRecord, Kind, NEVER, OwnedRecord, RecordView, Shape};
 use super::record_cache::RecordCache;
 
 /// The bytes of the record at an address, which say where they belong.
@@ -12,7 +12,14 @@ fn record(address: Address, value_bytes: usize) -> OwnedRecord {
     let (key, value) = (bytes_of(address, 8), bytes_of(address, value_bytes));
     let shape = Shape { kind: Kind::Put, object: 7, key_bytes: key.len(), value_bytes };
     let (version, previous) = (address / 8, address - 8);
-    OwnedRecord::from_disk(&DiskRecord { shape, version, previous, key: &key, value: &value })
+    OwnedRecord::from_disk(&DiskRecord {
+        shape,
+        version,
+        previous,
+        key: &key,
+        value: &value,
+        expires_at: NEVER,
+    })
 }
 
 fn admit(cache: &RecordCache, address: Address, value_bytes: usize) {

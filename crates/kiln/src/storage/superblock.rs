@@ -15,9 +15,11 @@ pub(crate) const FILE: &str = "superblock";
 /// Its name while it is being made.
 pub(crate) const UNFINISHED: &str = "superblock.new";
 pub(crate) const MAGIC: [u8; 8] = *b"KILN-DB\0";
-/// The newest format that this engine reads, and writes once a snapshot was given a name or rows were loaded in bulk: who does not know
-/// of that would forget what the one needs, and not miss the others.
-pub(crate) const FORMAT: u32 = 3;
+/// The newest format that this engine reads, and writes once rows may expire, which who does not know of that would not see.
+pub(crate) const FORMAT: u32 = 4;
+/// What it writes once a snapshot was given a name or rows were loaded in bulk: who does not know of that would forget what the one needs, and
+/// not miss the others.
+const FORMAT_NAMED: u32 = 3;
 /// What it writes once something has settled, which who does not know of that would miss, and what before.
 const FORMAT_SETTLED: u32 = 2;
 const FORMAT_UNSETTLED: u32 = 1;
@@ -45,6 +47,7 @@ pub(crate) const OFFSETS: [(&str, usize); 18] = [
 pub(crate) const SLOT_BYTES: usize = 128;
 const CLEAN: u32 = 1;
 const HAS_SNAPSHOTS: u32 = 2;
+const HAS_EXPIRING: u32 = 4;
 
 /// The newest index checkpoint. Its end is 0 where there is none; before there were any, all of it was.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,6 +86,8 @@ pub(crate) struct Superblock {
     pub(crate) settled_to: Address,
     /// The log may name snapshots; once set it stays.
     pub(crate) has_snapshots: bool,
+    /// Rows may expire; once set it stays.
+    pub(crate) has_expiring: bool,
     /// The tree has the rows of the last object that was loaded in bulk, which is this one; 0: none was.
     pub(crate) loaded: u32,
     /// Not stored: the other slot is damaged, and may have been the newer one. A torn write does not do that, since a slot's
@@ -95,13 +100,20 @@ impl Superblock {
         let mut put = |offset: usize, field: &[u8]| out[offset..offset + field.len()].copy_from_slice(field);
         put(0, &MAGIC);
         let format = match (self.has_snapshots || self.loaded > 0, self.settled_to) {
-            (true, _) => FORMAT,
+            _ if self.has_expiring => FORMAT,
+            (true, _) => FORMAT_NAMED,
             (false, 0) => FORMAT_UNSETTLED,
             (false, _) => FORMAT_SETTLED,
         };
         put(8, &format.to_le_bytes());
         let flag = |is_set: bool, flag: u32| if is_set { flag } else { 0 };
-        put(12, &(flag(self.clean, CLEAN) | flag(self.has_snapshots, HAS_SNAPSHOTS)).to_le_bytes());
+        put(
+            12,
+            &(flag(self.clean, CLEAN)
+                | flag(self.has_snapshots, HAS_SNAPSHOTS)
+                | flag(self.has_expiring, HAS_EXPIRING))
+            .to_le_bytes(),
+        );
         put(16, &self.generation.to_le_bytes());
         put(24, &self.database.to_le_bytes());
         put(40, &self.segment_bytes.to_le_bytes());
@@ -144,6 +156,7 @@ impl Superblock {
             checkpoint: CheckpointName { number: u64_at(88), end: u64_at(96), checksum: u32_at(104) },
             settled_to: u64_at(112),
             has_snapshots: u32_at(12) & HAS_SNAPSHOTS != 0,
+            has_expiring: u32_at(12) & HAS_EXPIRING != 0,
             loaded: u32_at(120),
             may_be_outdated: false,
         };

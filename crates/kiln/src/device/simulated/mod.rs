@@ -46,7 +46,7 @@ use super::{
     Device, DeviceError, DeviceFile, DeviceLock, OpenMode, ReadQueue, check_aligned, check_length,
     check_name, check_whole_blocks,
 };
-use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard, thread};
 use content::Content;
 use disk::{Disk, Inode, Names};
@@ -78,6 +78,8 @@ pub struct SimulatedDevice {
 struct Shared {
     disk: Mutex<Disk>,
     locked: AtomicBool,
+    /// The time, in microseconds, once it was set; 0 before.
+    time_us: AtomicU64,
 }
 
 impl SimulatedDevice {
@@ -88,8 +90,18 @@ impl SimulatedDevice {
 
     fn from_disk(disk: Disk) -> SimulatedDevice {
         SimulatedDevice {
-            shared: Arc::new(Shared { disk: Mutex::new(disk), locked: AtomicBool::new(false) }),
+            shared: Arc::new(Shared {
+                disk: Mutex::new(disk),
+                locked: AtomicBool::new(false),
+                time_us: AtomicU64::new(0),
+            }),
         }
+    }
+
+    /// Sets the time, in milliseconds since 1970: it stands still from now on, until it is set again. Before, it is the number of steps in
+    /// microseconds.
+    pub fn set_time_ms(&self, time_ms: u64) {
+        self.shared.time_us.store(time_ms.saturating_mul(1000), Ordering::SeqCst);
     }
 
     /// The number of steps so far. A step is an operation that may change the disk (write, sync, allocate,
@@ -409,7 +421,10 @@ impl Device for SimulatedDevice {
     }
 
     fn time_us(&self) -> u64 {
-        self.steps()
+        match self.shared.time_us.load(Ordering::SeqCst) {
+            0 => self.steps(),
+            set => set,
+        }
     }
 
     fn describe(&self, name: &str) -> String {

@@ -140,7 +140,7 @@ fn wait_for_stop(engine: &Engine) {
 fn run_keeper(engine: &Arc<Engine>) {
     const PERIOD_MIN: Duration = Duration::from_millis(1);
     let usual_period = (engine.hardening.window / 8).clamp(PERIOD_MIN, Duration::from_millis(50));
-    let mut hardenings_seen = 0;
+    let (mut hardenings_seen, mut is_deleting) = (0, false);
     loop {
         {
             let mut requests = engine.hardening.requests.lock();
@@ -151,9 +151,13 @@ fn run_keeper(engine: &Arc<Engine>) {
             let was_active = std::mem::replace(&mut hardenings_seen, count) != count;
             let is_in_haste = engine.compaction.is_in_haste() || engine.warm.is_in_haste();
             let period = if is_in_haste { PERIOD_MIN } else { usual_period };
-            let next = match engine.is_idle() && !was_active {
-                true => Nap::Idle,
-                false => Nap::Until(Instant::now() + period),
+            let next = match (engine.is_idle() && !was_active, is_deleting) {
+                (_, true) => Nap::Until(Instant::now() + PERIOD_MIN),
+                (true, false) => match engine.expiry_nap() {
+                    Some(nap) => Nap::Until(Instant::now() + nap),
+                    None => Nap::Idle,
+                },
+                (false, false) => Nap::Until(Instant::now() + period),
             };
             nap(engine, &engine.hardening.wake_keeper, &mut requests, next);
             if requests.stop {
@@ -166,6 +170,7 @@ fn run_keeper(engine: &Arc<Engine>) {
         engine.log.populate_ahead();
         engine.share_memory();
         engine.keep_warm();
+        is_deleting = engine.delete_some_expired(false);
         engine.sweep();
         if engine.is_checkpoint_due() {
             engine.hardening.requests.lock().checkpoint = true;

@@ -484,7 +484,7 @@ impl Engine {
                 ledger.note(&record);
                 liveness.add(record.address, record.bytes);
                 // A value mostly replaces one that is as long; how much a deletion takes away is not known.
-                let bytes = (record.kind == Kind::Put).then_some(record.bytes);
+                let bytes = record.kind.is_put().then_some(record.bytes);
                 liveness.supersede(record.previous, record.version, bytes);
                 if record.kind == Kind::Tombstone {
                     let (address, object, version) = (record.address, record.object, record.version);

@@ -22,7 +22,7 @@ use crate::storage::epoch;
 use crate::storage::extent::Chain;
 use crate::storage::hash_index::{self, HashIndex};
 use crate::storage::liveness::Liveness;
-use crate::storage::record::{Address, DiskRecord, KEY_BYTES_MAX, Kind, NO_ADDRESS, Shape};
+use crate::storage::record::{Address, DiskRecord, KEY_BYTES_MAX, Kind, NEVER, NO_ADDRESS, Shape};
 use crate::storage::superblock::{CheckpointName, Superblock};
 use crate::storage::tree::Tree;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -197,11 +197,12 @@ impl Base {
         let shape = Shape { kind: Kind::Put, object, key_bytes: key.len(), value_bytes: value.len() };
         // Its own is not known, and is no newer.
         let version = self.newest_version;
-        let record = DiskRecord { shape, version, previous: NO_ADDRESS, key, value };
+        let record = DiskRecord { shape, version, previous: NO_ADDRESS, key, value, expires_at: NEVER };
         match SystemRecord::decode(&record)?.ok_or(NO_ITEM)? {
             SystemRecord::Entry(Entry::NextNumber(_)) => {}
-            SystemRecord::Entry(Entry::Object(name, kind, id)) => {
+            SystemRecord::Entry(Entry::Object(name, kind, id, time_to_live_ms)) => {
                 let added = objects::add(&self.objects, id, &name, kind).map_err(|_| NO_ITEM)?;
+                added.time_to_live_ms.store(time_to_live_ms, Ordering::Relaxed);
                 if added.name != name || added.kind != kind {
                     return Err(super::NUMBER_TAKEN);
                 }

@@ -82,7 +82,7 @@ pub use report::RecoveryReport;
 use source::{End, STRETCHES_AHEAD, Source, Stretch};
 use survey::Survey;
 use system::Told;
-pub(crate) use system::{NAME_UNEXPECTED, NUMBER_TAKEN, SystemRecord};
+pub(crate) use system::{EXPIRY_UNEXPECTED, NAME_UNEXPECTED, NUMBER_TAKEN, SystemRecord};
 use team::{Leading, Step};
 use work::{Event, PARTS_MAX, Work};
 

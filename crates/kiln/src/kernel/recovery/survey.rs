@@ -5,7 +5,7 @@
 
 use crate::device::AlignedBuffer;
 use crate::storage::extent::Extent;
-use crate::storage::record::{Address, Kind, NO_ADDRESS};
+use crate::storage::record::{Address, NO_ADDRESS};
 use crate::storage::seal::Seal;
 use crate::storage::segments::Segments;
 use crate::storage::superblock::Superblock;
@@ -72,7 +72,7 @@ impl Found {
                 // A record before the log's beginning has no entry that this one could replace.
                 let is_first = |previous: Address| previous == NO_ADDRESS || previous < superblock.begin;
                 match head {
-                    Some(head) if head.kind == Kind::Put => self.keys += i64::from(is_first(head.previous)),
+                    Some(head) if head.kind.is_put() => self.keys += i64::from(is_first(head.previous)),
                     Some(head) => self.keys -= i64::from(!is_first(head.previous)),
                     None => {}
                 }

@@ -13,6 +13,7 @@ use crate::storage::record::{Address, DiskRecord, Kind};
 use crate::storage::scanner::Scanner;
 use crate::storage::segments::Segments;
 use crate::storage::superblock::Superblock;
+use crate::sync::atomic::Ordering;
 
 /// What a record of one of the objects that every database has says.
 #[derive(Debug, PartialEq, Eq)]
@@ -29,6 +30,9 @@ pub(crate) enum SystemRecord {
 pub(crate) const NUMBER_TAKEN: &str = "the catalog gives an object the number of another one";
 /// What is wrong where a snapshot has a name that the superblock does not know of: it is older than the record.
 pub(crate) const NAME_UNEXPECTED: &str = "a snapshot has a name, and the superblock says that none has";
+
+/// What is wrong where a row expires, and the superblock says that none does: it is older than the record.
+pub(crate) const EXPIRY_UNEXPECTED: &str = "a row expires, and the superblock says that none does";
 
 impl SystemRecord {
     /// Takes such a record apart; `None` for any other record. `Err` says what is wrong with it.
@@ -92,6 +96,9 @@ impl<'a> Told<'a> {
     /// Sees to it that everything is known which must be before the record is applied.
     pub(super) fn hear(&mut self, address: Address, record: &DiskRecord<'_>) -> Result<()> {
         let id = record.shape.object;
+        if record.shape.kind == Kind::Expiring && !self.superblock.has_expiring {
+            return Err(self.segments.corrupted(address, EXPIRY_UNEXPECTED));
+        }
         self.learn(address, record)?;
         if self.objects.get(id).is_none() {
             self.add_from_later_entry(id)?;
@@ -109,8 +116,9 @@ impl<'a> Told<'a> {
     fn learn(&mut self, address: Address, record: &DiskRecord<'_>) -> Result<()> {
         match SystemRecord::decode(record).map_err(|what| self.segments.corrupted(address, what))? {
             None | Some(SystemRecord::Entry(Entry::NextNumber(_))) => {}
-            Some(SystemRecord::Entry(Entry::Object(name, kind, id))) => {
+            Some(SystemRecord::Entry(Entry::Object(name, kind, id, time_to_live_ms))) => {
                 let object = objects::add(self.objects, id, &name, kind)?;
+                object.time_to_live_ms.store(time_to_live_ms, Ordering::Relaxed);
                 if object.name != name || object.kind != kind {
                     return Err(self.segments.corrupted(address, NUMBER_TAKEN));
                 }
@@ -140,7 +148,7 @@ impl<'a> Told<'a> {
             while let Some(extent) = scanner.next()? {
                 for item in extent.items() {
                     if let Ok(Item::Record(_, record)) = item
-                        && let Ok(Some(SystemRecord::Entry(Entry::Object(name, kind, id)))) =
+                        && let Ok(Some(SystemRecord::Entry(Entry::Object(name, kind, id, _)))) =
                             SystemRecord::decode(&record)
                     {
                         // A number is only given out again if a crash took its first entry, so the last one counts.

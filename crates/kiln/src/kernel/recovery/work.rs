@@ -355,8 +355,9 @@ impl<'a> Applier<'a> {
         let index = self.work.index;
         let has_previous = change.previous != NO_ADDRESS;
         match change.kind {
-            Kind::Put
-                if has_previous && index.replace(bucket, change.hash, change.previous, change.address) =>
+            kind if kind.is_put()
+                && has_previous
+                && index.replace(bucket, change.hash, change.previous, change.address) =>
             {
                 self.liveness.supersede(change.previous, change.version, Some(change.bytes.into()));
                 // Of a checkpoint only such keys were taken whose records are still there.
@@ -364,7 +365,7 @@ impl<'a> Applier<'a> {
                     object.keys.admit(pin, key);
                 }
             }
-            Kind::Put => {
+            kind if kind.is_put() => {
                 self.overflowed |= index.insert(bucket, change.hash, change.address);
                 object.keys.admit(pin, key);
                 self.keys += 1;

@@ -29,8 +29,9 @@ impl Transaction<'_> {
         change: impl FnOnce(Option<&[u8]>) -> Option<V>,
     ) -> Result<()> {
         let key = key.as_ref();
-        let (existed, new) = self.with_value(object, key, |old| (old.is_some(), change(old)))?;
-        self.replace(object, key, existed, new.as_ref().map(AsRef::as_ref))
+        let (before, new) =
+            self.with_value(object, key, |old, expires_at| (old.map(|_| expires_at), change(old)))?;
+        self.replace(object, key, before, new.as_ref().map(AsRef::as_ref))
     }
 
     /// As [`Self::update`], without an allocation for the new value: `change` leaves it in the buffer that it is given
@@ -47,21 +48,33 @@ impl Transaction<'_> {
         let key = key.as_ref();
         let mut new = std::mem::take(&mut self.open_buffers()?.new_value);
         new.clear();
-        let (existed, exists) = self.with_value(object, key, |old| (old.is_some(), change(old, &mut new)))?;
-        let replaced = self.replace(object, key, existed, exists.then_some(&new));
+        let (before, exists) =
+            self.with_value(object, key, |old, expires_at| (old.map(|_| expires_at), change(old, &mut new)))?;
+        let replaced = self.replace(object, key, before, exists.then_some(&new));
         if let Ok(mut buffers) = self.open_buffers() {
             buffers.new_value = new;
         }
         replaced
     }
 
-    /// Writes a key that has just been read.
-    fn replace<O: Object>(&self, object: &O, key: &[u8], existed: bool, new: Option<&[u8]>) -> Result<()> {
-        if !existed && new.is_none() {
+    /// Writes a key that has just been read: its row, if there was one, expired `before`, or never, and its new value does.
+    fn replace<O: Object>(
+        &self,
+        object: &O,
+        key: &[u8],
+        before: Option<u64>,
+        new: Option<&[u8]>,
+    ) -> Result<()> {
+        if before.is_none() && new.is_none() {
             return Ok(());
         }
+        let expires_at = match before.filter(|_| new.is_some()) {
+            Some(expires_at) => expires_at,
+            None if new.is_some() => self.default_expiry(object)?,
+            None => NEVER,
+        };
         let mut buffers = self.open_buffers()?;
-        self.write(&mut buffers, object.handle().id, key, new)
+        self.write(&mut buffers, (object.handle().id, key), new, expires_at)
     }
 
     /// Adds to a key's value, an 8-byte little-endian integer (0 if there is none), and gives the sum.
@@ -70,8 +83,10 @@ impl Transaction<'_> {
     /// `Input` if the value is not 8 bytes long or the sum overflows; otherwise as [`Self::get`] and [`Self::put`].
     pub fn add<O: Object>(&self, object: &O, key: impl AsRef<[u8]>, delta: i64) -> Result<i64> {
         let key = key.as_ref();
-        let sum = self.with_value(object, key, |old| sum_of(old, delta))??;
-        self.put(object, key, sum.to_le_bytes())?;
+        let (before, sum) =
+            self.with_value(object, key, |old, expires_at| (old.map(|_| expires_at), sum_of(old, delta)))?;
+        let sum = sum?;
+        self.replace(object, key, before, Some(&sum.to_le_bytes()))?;
         Ok(sum)
     }
 
@@ -88,24 +103,28 @@ impl Transaction<'_> {
         new: Option<&[u8]>,
     ) -> Result<bool> {
         let key = key.as_ref();
-        let matches = self.with_value(object, key, |value| value == expected)?;
+        let (matches, before) =
+            self.with_value(object, key, |value, expires_at| (value == expected, value.map(|_| expires_at)))?;
         if matches {
-            self.replace(object, key, expected.is_some(), new)?;
+            self.replace(object, key, before, new)?;
         }
         Ok(matches)
     }
 
-    /// Reads a key's value in the transaction's own buffer.
+    /// Reads a key's value in the transaction's own buffer, and when it expires.
     pub(super) fn with_value<O: Object, T>(
         &self,
         object: &O,
         key: &[u8],
-        look: impl FnOnce(Option<&[u8]>) -> T,
+        look: impl FnOnce(Option<&[u8]>, u64) -> T,
     ) -> Result<T> {
         let id = self.check(object, key)?;
         let mut value = std::mem::take(&mut self.open_buffers()?.value);
-        let found = self.get_key(id, key, &mut value);
-        let seen = found.map(|found| look(found.then_some(&value)));
+        let found = {
+            let mut buffers = self.open_buffers()?;
+            self.read(&mut buffers, (id, self.engine.hash(id, key), key), &mut value)
+        };
+        let seen = found.map(|found| look(found.map(|_| &value[..]), found.unwrap_or(NEVER)));
         if let Ok(mut buffers) = self.open_buffers() {
             buffers.value = value;
         }

@@ -1,6 +1,7 @@
 //! Transactions: buffered writes, validated reads.
 
 pub(crate) mod changes;
+mod expiring;
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use crate::kernel::backoff::Backoff;
 use crate::kernel::batch::GROUP_KEYS;
 use crate::kernel::commit::{CommitScratch, ReadEntry, ReadSet};
 use crate::kernel::engine::Engine;
+use crate::kernel::expiry::Moment;
 use crate::kernel::object::RangeRead;
 use crate::kernel::receipt::Commit;
 use crate::kernel::write_set::WriteSet;
@@ -17,6 +19,7 @@ use crate::objects::Object;
 use crate::planted::{Bug, planted};
 use crate::storage::hash_index::{Bucket, Stamp};
 use crate::storage::ordered_index::LeafRead;
+use crate::storage::record::NEVER;
 use crate::sync::atomic::Ordering;
 use crate::sync::{Instant, thread_local};
 
@@ -54,6 +57,8 @@ struct Buffers {
     read_version: u64,
     /// Reads when the set was last validated.
     validated: usize,
+    /// As of which rows have expired, or not.
+    moment: Moment,
 }
 
 thread_local! {
@@ -181,24 +186,26 @@ impl<'db> Transaction<'db> {
     /// As [`Self::get_key`], for who knows the key's hash.
     pub(crate) fn get_hashed(&self, object: u32, hash: u64, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
         let mut buffers = self.open_buffers()?;
-        self.read(&mut buffers, (object, hash, key), value)
+        Ok(self.read(&mut buffers, (object, hash, key), value)?.is_some())
     }
 
+    /// When the row expires, if it is there and does.
     fn read(
         &self,
         buffers: &mut Buffers,
         (object, hash, key): (u32, u64, &[u8]),
         value: &mut Vec<u8>,
-    ) -> Result<bool> {
+    ) -> Result<Option<u64>> {
         if let Some(write) = buffers.writes.find(object, hash, key) {
             value.clear();
-            if !write.delete {
-                value.extend_from_slice(buffers.writes.value(write));
+            if write.delete || buffers.moment.is_past(write.expires_at, self.engine) {
+                return Ok(None);
             }
-            return Ok(!write.delete);
+            value.extend_from_slice(buffers.writes.value(write));
+            return Ok(Some(write.expires_at));
         }
         if let Some(snapshot) = self.snapshot {
-            let reading = self.engine.read_as_of(object, key, hash, snapshot, value)?;
+            let reading = self.engine.read_as_of(object, key, hash, snapshot, &buffers.moment, value)?;
             let version = match reading.is_settled() {
                 true => self.newest_settled(),
                 false => reading.version,
@@ -207,9 +214,9 @@ impl<'db> Transaction<'db> {
             if !reading.found {
                 value.clear();
             }
-            return Ok(reading.found);
+            return Ok(reading.found.then_some(reading.expires_at));
         }
-        let Some(reading) = self.engine.read_current(object, key, hash, value)? else {
+        let Some(reading) = self.engine.read_current(object, key, hash, &buffers.moment, value)? else {
             return Err(self.fail(Error::conflict()));
         };
         self.check_entries(buffers)?;
@@ -221,7 +228,7 @@ impl<'db> Transaction<'db> {
         if !reading.found {
             value.clear();
         }
-        Ok(reading.found)
+        Ok(reading.found.then_some(reading.expires_at))
     }
 
     /// The version as of which it reads, under snapshot isolation.
@@ -307,7 +314,7 @@ impl<'db> Transaction<'db> {
     /// # Errors
     /// As [`Self::get`].
     pub fn contains<O: Object>(&self, object: &O, key: impl AsRef<[u8]>) -> Result<bool> {
-        self.with_value(object, key.as_ref(), |value| value.is_some())
+        self.with_value(object, key.as_ref(), |value, _| value.is_some())
     }
 
     /// Says that these keys will be read soon, each by an operation of its own: their cache misses overlap then. Reads
@@ -342,27 +349,34 @@ impl<'db> Transaction<'db> {
     pub fn put<O: Object>(&self, object: &O, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         let (key, value) = (key.as_ref(), value.as_ref());
         let id = self.check(object, key)?;
+        let expires_at = self.default_expiry(object)?;
         let mut buffers = self.open_buffers()?;
-        self.write(&mut buffers, id, key, Some(value))
+        self.write(&mut buffers, (id, key), Some(value), expires_at)
     }
 
     pub(crate) fn put_key(&self, object: u32, key: &[u8], value: &[u8]) -> Result<()> {
         let mut buffers = self.open_buffers()?;
-        self.write(&mut buffers, object, key, Some(value))
+        self.write(&mut buffers, (object, key), Some(value), NEVER)
     }
 
     /// Deletes a key that has been read and has a value.
     pub(crate) fn delete_key(&self, object: u32, key: &[u8]) -> Result<()> {
         let mut buffers = self.open_buffers()?;
-        self.write(&mut buffers, object, key, None)
+        self.write(&mut buffers, (object, key), None, NEVER)
     }
 
-    fn write(&self, buffers: &mut Buffers, object: u32, key: &[u8], value: Option<&[u8]>) -> Result<()> {
-        self.engine.check_value(value.unwrap_or_default())?;
+    fn write(
+        &self,
+        buffers: &mut Buffers,
+        (object, key): (u32, &[u8]),
+        value: Option<&[u8]>,
+        expires_at: u64,
+    ) -> Result<()> {
+        self.engine.check_expiring(value.unwrap_or_default(), expires_at)?;
         self.check_entries(buffers)?;
         let hash = self.engine.hash(object, key);
         self.engine.index.prefetch(hash);
-        buffers.writes.set(object, hash, key, value);
+        buffers.writes.set((object, hash, key), value, expires_at);
         let (bytes, most) = (buffers.writes.log_bytes(), self.engine.limits.transaction_bytes);
         // One write alone always fits, whatever the limit.
         if bytes > most && buffers.writes.len() > 1 {
@@ -433,6 +447,7 @@ impl Drop for Transaction<'_> {
         buffers.writes.clear();
         buffers.read_version = 0;
         buffers.validated = 0;
+        buffers.moment.forget();
         POOL.with(|pool| {
             let mut pool = pool.borrow_mut();
             if pool.len() < POOL_MAX {

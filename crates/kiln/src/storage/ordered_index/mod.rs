@@ -178,6 +178,21 @@ impl OrderedIndex {
         }
     }
 
+    /// Up to `count` keys behind this one, in order, or from the first on if that is empty.
+    pub(crate) fn keys_behind(&self, after: &[u8], count: usize, keys: &mut Vec<Vec<u8>>) {
+        let (mut batch, mut next) = (LeafBatch::new(), LeafBatch::new());
+        let from = if after.is_empty() { Bound::Included(after) } else { Bound::Excluded(after) };
+        self.read_forward(&epoch::pin(), from, &mut batch);
+        loop {
+            let places = 0..batch.len().min(count - keys.len());
+            keys.extend(places.filter_map(|place| batch.get(place)).map(<[u8]>::to_vec));
+            if keys.len() >= count || !self.read_next(&epoch::pin(), &batch, &mut next) {
+                return;
+            }
+            std::mem::swap(&mut batch, &mut next);
+        }
+    }
+
     /// True if the index holds the key.
     pub(crate) fn contains(&self, pin: &Pin, key: &[u8]) -> bool {
         let probe = Probe::new(key);

@@ -10,6 +10,8 @@ pub(crate) struct Change<'a> {
     pub(crate) key: &'a [u8],
     /// `None`: the key goes.
     pub(crate) value: Option<&'a [u8]>,
+    /// When the value expires, if it does.
+    pub(crate) expires_at: u64,
 }
 
 /// How far a merge looks ahead.

@@ -36,7 +36,8 @@ impl Walked<'_> {
 
 impl Changes for Walked<'_> {
     fn peek(&mut self) -> Result<Option<Change<'_>>> {
-        Ok(self.cursor.key().map(|key| Change { key, value: Some(&self.value) }))
+        let expires_at = self.cursor.expires_at();
+        Ok(self.cursor.key().map(|key| Change { key, value: Some(&self.value), expires_at }))
     }
 
     fn advance(&mut self) -> Result<()> {

@@ -13,6 +13,7 @@ use super::pages::Queue;
 use super::reference::NodeReference;
 use super::root::Root;
 use crate::error::Result;
+use crate::storage::record::NEVER;
 
 /// Leaves that are read at once, at most.
 const AHEAD_MAX: usize = 32;
@@ -147,6 +148,12 @@ impl Cursor {
         let (leaf, index) = self.path.last()?;
         let (rest, value) = leaf.entry(*index);
         Some((leaf.prefix(), rest, value))
+    }
+
+    /// When the value of the key that it is at expires, if it does.
+    #[inline]
+    pub(crate) fn expires_at(&self) -> u64 {
+        self.path.last().map_or(NEVER, |(leaf, index)| leaf.expires_at(*index))
     }
 
     /// The value of which [`Cursor::entry`] has told where it lies, as long as the cursor is in the same leaf.

@@ -33,6 +33,7 @@ pub(crate) fn again(bytes: &[u8]) -> Result<Vec<u8>, &'static str> {
         same.key_into(index, &mut other);
         assert_eq!(key, other);
         assert_eq!(node.value(index), same.value(index));
+        assert_eq!(node.expires_at(index), same.expires_at(index));
         if node.level() > 0 {
             assert_eq!(node.child(index), same.child(index));
             assert!(index == 0 || node.child_index(&key) == index, "a search does not find a child");

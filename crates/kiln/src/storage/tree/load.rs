@@ -7,6 +7,7 @@ use super::Tree;
 use super::changes::{Change, Changes};
 use super::cursor::{Cursor, Direction};
 use crate::error::Result;
+use crate::storage::record::NEVER;
 
 /// Where rows come from.
 pub(crate) trait Rows {
@@ -32,7 +33,7 @@ impl<'r> Streamed<'r> {
 
 impl Changes for Streamed<'_> {
     fn peek(&mut self) -> Result<Option<Change<'_>>> {
-        Ok(self.has_row.then_some(Change { key: &self.key, value: Some(&self.value) }))
+        Ok(self.has_row.then_some(Change { key: &self.key, value: Some(&self.value), expires_at: NEVER }))
     }
 
     fn advance(&mut self) -> Result<()> {
@@ -62,7 +63,7 @@ impl<'k> Removed<'k> {
 impl Changes for Removed<'_> {
     fn peek(&mut self) -> Result<Option<Change<'_>>> {
         let key = self.cursor.key().filter(|&key| key < self.to);
-        Ok(key.map(|key| Change { key, value: None }))
+        Ok(key.map(|key| Change { key, value: None, expires_at: NEVER }))
     }
 
     fn advance(&mut self) -> Result<()> {

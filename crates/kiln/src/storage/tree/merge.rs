@@ -229,13 +229,18 @@ impl<'a, 'o> Merger<'a, 'o> {
                 changes.advance()?;
                 self.write_full(0)?;
             }
+            let expires_at = leaf.expires_at(index);
             match leaf.value(index) {
                 ValueIn::There(reference) if is_replaced => {
                     self.replaced_blocks += reference.blocks();
                     self.free(reference.block, reference.blocks())?;
                 }
-                ValueIn::There(reference) => self.level(0).push_entry(&key, &reference.encode(), true),
-                ValueIn::Here(value) if !is_replaced => self.level(0).push_entry(&key, value, false),
+                ValueIn::There(reference) => {
+                    self.level(0).push_entry(&key, &reference.encode(), true, expires_at)
+                }
+                ValueIn::Here(value) if !is_replaced => {
+                    self.level(0).push_entry(&key, value, false, expires_at)
+                }
                 ValueIn::Here(_) => {}
             }
             self.write_full(0)?;
@@ -261,7 +266,7 @@ impl<'a, 'o> Merger<'a, 'o> {
             None => {}
             Some(value) if value.len() <= INLINE_BYTES_MAX => {
                 self.merged.put += 1;
-                self.level(0).push_entry(change.key, value, false);
+                self.level(0).push_entry(change.key, value, false, change.expires_at);
             }
             Some(value) => {
                 self.merged.put += 1;
@@ -270,7 +275,7 @@ impl<'a, 'o> Merger<'a, 'o> {
                 self.output.put(block, blocks, |out| out[..value.len()].copy_from_slice(value))?;
                 let (bytes, checksum) = (value.len() as u32, crc32c::crc32c(value));
                 let reference = ValueReference { block, bytes, checksum };
-                self.level(0).push_entry(change.key, &reference.encode(), true);
+                self.level(0).push_entry(change.key, &reference.encode(), true, change.expires_at);
             }
         }
         Ok(())

@@ -88,8 +88,8 @@ use super::epoch;
 /// What is known of a key without reading from disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cached {
-    /// It has the value.
-    Found,
+    /// It has the value, which expires then, if it does.
+    Found { expires_at: u64 },
     /// It has none.
     Absent,
     /// [`Tree::get`] knows.
@@ -240,7 +240,7 @@ impl Tree {
             ValueIn::Here(bytes) => {
                 value.clear();
                 value.extend_from_slice(bytes);
-                Cached::Found
+                Cached::Found { expires_at: leaf.expires_at(index) }
             }
             ValueIn::There(_) => Cached::Unknown,
         })
@@ -248,7 +248,7 @@ impl Tree {
 
     /// Whether a key has a value, as [`Tree::get_cached`] finds it; the value itself may be elsewhere.
     pub(crate) fn contains_cached(&self, key: &[u8]) -> Cached {
-        self.look_cached(key, |_, _| Cached::Found)
+        self.look_cached(key, |leaf, index| Cached::Found { expires_at: leaf.expires_at(index) })
     }
 
     /// Finds a key's entry among what is in memory, and says what `look` makes of it.
@@ -278,11 +278,11 @@ impl Tree {
         }
     }
 
-    /// Looks a key up, and reads what is not in memory; true if it has a value, which then replaces `value`. The caller is not pinned.
+    /// Looks a key up, and reads what is not in memory; the time at which it expires if it has a value, which then replaces `value`. The caller is not pinned.
     ///
     /// # Errors
     /// What cannot be read, or is damaged, with its place.
-    pub(crate) fn get(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+    pub(crate) fn get(&self, key: &[u8], value: &mut Vec<u8>) -> Result<Option<u64>> {
         self.get_at(&self.root(), key, value)
     }
 
@@ -290,20 +290,20 @@ impl Tree {
     ///
     /// # Errors
     /// As of [`Tree::get`].
-    pub(crate) fn get_at(&self, root: &Root, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+    pub(crate) fn get_at(&self, root: &Root, key: &[u8], value: &mut Vec<u8>) -> Result<Option<u64>> {
         let found = self.find_at(root, key)?;
         if let Some((leaf, index)) = &found {
             self.pages.value_into(leaf, *index, value)?;
         }
-        Ok(found.is_some())
+        Ok(found.map(|(leaf, index)| leaf.expires_at(index)))
     }
 
-    /// Whether a key has a value, which is not read if it has blocks of its own. The caller is not pinned.
+    /// Whether a key has a value, which is not read if it has blocks of its own, and when it expires. The caller is not pinned.
     ///
     /// # Errors
     /// As of [`Tree::get`].
-    pub(crate) fn contains(&self, key: &[u8]) -> Result<bool> {
-        Ok(self.find_at(&self.root(), key)?.is_some())
+    pub(crate) fn contains(&self, key: &[u8]) -> Result<Option<u64>> {
+        Ok(self.find_at(&self.root(), key)?.map(|(leaf, index)| leaf.expires_at(index)))
     }
 
     /// The leaf with a key, and the place of its entry there, if it has one.

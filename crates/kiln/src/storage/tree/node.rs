@@ -17,6 +17,7 @@ use super::packed;
 use super::reference::{NODE_BLOCKS_MAX, NodeReference, VALUE_BYTES_MAX, ValueReference};
 use crate::device::BLOCK_BYTES;
 use crate::storage::memory;
+use crate::storage::record::{EXPIRY_BYTES, NEVER};
 use crate::sync::atomic::{AtomicU32, Ordering};
 
 /// Bytes before the heads.
@@ -25,6 +26,8 @@ pub(super) const HEADER_BYTES: usize = 16;
 pub(super) const HEAD_BYTES: usize = 4;
 /// In the flags: slots are pairs of four bytes, otherwise of two.
 pub(super) const WIDE: u16 = 1;
+/// In the flags: the second highest bit of a slot says that the value has a time before it at which it expires. (Bit 1 is a packed leaf's.)
+pub(super) const EXPIRES: u16 = 4;
 /// What a search of one node has fetched at once, at most.
 const PREFETCH_BYTES_MAX: usize = 1 << 10;
 /// The longest key.
@@ -53,6 +56,8 @@ pub(super) struct Node {
     pub(super) checksum: u32,
     level: u16,
     wide: bool,
+    /// Some of its values expire.
+    expires: bool,
     /// How often the clock's hand passes it by before it goes.
     chances: AtomicU32,
     count: usize,
@@ -63,12 +68,21 @@ pub(super) struct Node {
     bytes: Box<[u8]>,
 }
 
-/// A cell's place: where its key's rest begins and ends, where its value ends, and whether the value is elsewhere.
+/// A cell's place: where its key's rest begins and ends, where its value ends, whether the value is elsewhere, and whether it expires: then the
+/// time of that is before the value, or before the reference to it.
 struct Cell {
     key: usize,
     value: usize,
     end: usize,
     large: bool,
+    expires: bool,
+}
+
+impl Cell {
+    #[inline]
+    fn expiry_bytes(&self) -> usize {
+        if self.expires { EXPIRY_BYTES } else { 0 }
+    }
 }
 
 #[inline(always)]
@@ -107,7 +121,8 @@ impl Node {
         let count = u32_at(bytes, 4) as usize;
         let (end, prefix_bytes) = (u32_at(bytes, 8) as usize, u32_at(bytes, 12) as usize);
         let wide = flags & WIDE != 0;
-        if flags & !WIDE != 0 || level >= HEIGHT_MAX {
+        let expires = flags & EXPIRES != 0;
+        if flags & !(WIDE | EXPIRES) != 0 || level >= HEIGHT_MAX || (expires && level > 0) {
             return Err("a node of a kind that is not known");
         }
         let per_entry = HEAD_BYTES + if wide { 8 } else { 4 };
@@ -126,7 +141,8 @@ impl Node {
         }
         let chances = AtomicU32::new(0);
         let bytes: Box<[u8]> = bytes[..end].into();
-        let node = Node { block, checksum, level, wide, chances, count, slots, prefix, cells, end, bytes };
+        let node =
+            Node { block, checksum, level, wide, expires, chances, count, slots, prefix, cells, end, bytes };
         node.validate()?;
         Ok(node)
     }
@@ -155,7 +171,16 @@ impl Node {
                 return Err("a node whose keys are not in order");
             }
             before = (!is_first_child).then_some(rest);
-            self.validate_value(&self.bytes[cell.value..cell.end], cell.large)?;
+            let stored = &self.bytes[cell.value..cell.end];
+            let (expiry, value) =
+                stored.split_at_checked(cell.expiry_bytes()).ok_or("a leaf with a cut time")?;
+            if !expiry.is_empty() && self.expires_at(index) == NEVER {
+                return Err("a leaf with a value that expires at no time");
+            }
+            self.validate_value(value, cell.large)?;
+        }
+        if self.expires && (0..self.count).all(|index| self.expires_at(index) == NEVER) {
+            return Err("a leaf that says that values expire, and none does");
         }
         if at == self.end { Ok(()) } else { Err("a node whose last cell does not end where it ends") }
     }
@@ -202,8 +227,16 @@ impl Node {
     #[inline]
     fn cell(&self, index: usize) -> Cell {
         let (start, rest_bytes, large) = self.slot(index);
+        let expires = self.expires && rest_bytes & self.expires_bit() != 0;
+        let rest_bytes = if self.expires { rest_bytes & !self.expires_bit() } else { rest_bytes };
         let end = if index + 1 < self.count { self.slot(index + 1).0 } else { self.end };
-        Cell { key: start, value: start + rest_bytes, end, large }
+        Cell { key: start, value: start + rest_bytes, end, large, expires }
+    }
+
+    /// In a slot's length, if some values expire: this one does.
+    #[inline]
+    fn expires_bit(&self) -> usize {
+        if self.wide { 1 << 30 } else { 1 << 14 }
     }
 
     #[inline]
@@ -238,18 +271,32 @@ impl Node {
     #[inline]
     pub(super) fn value(&self, index: usize) -> ValueIn<'_> {
         let cell = self.cell(index);
-        let value = &self.bytes[cell.value..cell.end];
+        let value = &self.bytes[cell.value + cell.expiry_bytes()..cell.end];
         match ValueReference::decode(value).filter(|_| cell.large) {
             Some(reference) => ValueIn::There(reference),
             None => ValueIn::Here(value),
         }
     }
 
+    /// When a leaf's value expires, if it does.
+    #[inline]
+    pub(super) fn expires_at(&self, index: usize) -> u64 {
+        if !self.expires {
+            return NEVER;
+        }
+        let cell = self.cell(index);
+        let expiry = self.bytes.get(cell.value..).and_then(<[u8]>::first_chunk).filter(|_| cell.expires);
+        expiry.map_or(NEVER, |expiry| u64::from_le_bytes(*expiry))
+    }
+
     /// How a leaf's entry's key goes on behind the prefix, and where its value lies, unless that is elsewhere.
     #[inline]
     pub(super) fn entry(&self, index: usize) -> (&[u8], Option<Range<usize>>) {
         let cell = self.cell(index);
-        (&self.bytes[cell.key..cell.value], (!cell.large).then_some(cell.value..cell.end))
+        (
+            &self.bytes[cell.key..cell.value],
+            (!cell.large).then_some(cell.value + cell.expiry_bytes()..cell.end),
+        )
     }
 
     /// What lies at a place that [`Node::entry`] has told.

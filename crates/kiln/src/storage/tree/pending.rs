@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 
-use super::node::{HEAD_BYTES, HEADER_BYTES, Node, ValueIn, WIDE, head_of};
+use super::node::{EXPIRES, HEAD_BYTES, HEADER_BYTES, Node, ValueIn, WIDE, head_of};
 use super::reference::NodeReference;
 use crate::device::BLOCK_BYTES;
+use crate::storage::record::{EXPIRY_BYTES, NEVER};
 
 /// What a node's keys and values come to at most without the prefix taken out, so that what has few bytes does not stand for many; but for
 /// what one entry more may have.
@@ -16,6 +17,8 @@ struct Item {
     value: Range<usize>,
     /// The value is where a reference says.
     large: bool,
+    /// The value begins with the time at which it expires.
+    expires: bool,
     /// Entries of leaves at or below it.
     entries: u64,
     /// A child that this merge has written.
@@ -32,11 +35,12 @@ struct Measure {
     prefixed: usize,
     prefix: usize,
     longest: usize,
+    expires: bool,
 }
 
 impl Measure {
     fn is_wide(&self) -> bool {
-        self.narrow_bytes() > u16::MAX as usize || self.longest > 0x7FFF
+        self.narrow_bytes() > u16::MAX as usize || self.longest > if self.expires { 0x3FFF } else { 0x7FFF }
     }
 
     fn narrow_bytes(&self) -> usize {
@@ -79,21 +83,25 @@ impl Pending {
     }
 
     /// Adds an entry of a leaf.
-    pub(super) fn push_entry(&mut self, key: &[u8], value: &[u8], large: bool) {
-        self.push(key, value, large, 1, false);
+    pub(super) fn push_entry(&mut self, key: &[u8], value: &[u8], large: bool, expires_at: u64) {
+        let time = expires_at.to_le_bytes();
+        let expiry = if expires_at == NEVER { &[][..] } else { &time };
+        self.push(key, (expiry, value), large, 1, false);
     }
 
     /// Adds a child.
     pub(super) fn push_child(&mut self, key: &[u8], child: NodeReference, fresh: bool) {
-        self.push(key, &child.encode(), false, child.entries, fresh);
+        self.push(key, (&[], &child.encode()), false, child.entries, fresh);
     }
 
-    fn push(&mut self, key: &[u8], value: &[u8], large: bool, entries: u64, fresh: bool) {
+    fn push(&mut self, key: &[u8], (expiry, value): (&[u8], &[u8]), large: bool, entries: u64, fresh: bool) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(key);
+        self.bytes.extend_from_slice(expiry);
         self.bytes.extend_from_slice(value);
+        let expires = !expiry.is_empty();
         let (key, value) = (start..start + key.len(), start + key.len()..self.bytes.len());
-        self.items.push(Item { key, value, large, entries, fresh });
+        self.items.push(Item { key, value, large, expires, entries, fresh });
         self.whole = self.measured(self.whole, self.items.len() - 1);
     }
 
@@ -107,9 +115,10 @@ impl Pending {
                 self.push_child(key, node.child(index), false);
             } else {
                 node.key_into(index, &mut key);
+                let expires_at = node.expires_at(index);
                 match node.value(index) {
-                    ValueIn::Here(value) => self.push_entry(&key, value, false),
-                    ValueIn::There(reference) => self.push_entry(&key, &reference.encode(), true),
+                    ValueIn::Here(value) => self.push_entry(&key, value, false, expires_at),
+                    ValueIn::There(reference) => self.push_entry(&key, &reference.encode(), true, expires_at),
                 }
             }
         }
@@ -129,7 +138,8 @@ impl Pending {
     pub(super) fn append(&mut self, other: &Pending) {
         for item in &other.items {
             let (key, value) = (&other.bytes[item.key.clone()], &other.bytes[item.value.clone()]);
-            self.push(key, value, item.large, item.entries, item.fresh);
+            let (expiry, value) = value.split_at(if item.expires { EXPIRY_BYTES } else { 0 });
+            self.push(key, (expiry, value), item.large, item.entries, item.fresh);
         }
     }
 
@@ -148,6 +158,7 @@ impl Pending {
         let item = &self.items[index];
         let mut after = Measure { count: before.count + 1, ..before };
         after.bytes += item.value.len();
+        after.expires |= item.expires;
         // An inner node's first key is not stored.
         let begin = usize::from(self.level > 0);
         if index < begin {
@@ -206,7 +217,8 @@ impl Pending {
         let first = usize::from(self.level > 0);
         let mut put = |offset: usize, field: &[u8]| out[offset..offset + field.len()].copy_from_slice(field);
         put(0, &self.level.to_le_bytes());
-        put(2, &(if wide { WIDE } else { 0 }).to_le_bytes());
+        let flags = if wide { WIDE } else { 0 } | if measure.expires { EXPIRES } else { 0 };
+        put(2, &flags.to_le_bytes());
         put(4, &(count as u32).to_le_bytes());
         put(8, &(measure.bytes() as u32).to_le_bytes());
         put(12, &(measure.prefix as u32).to_le_bytes());
@@ -220,10 +232,12 @@ impl Pending {
             let slot = slots + index * slot_bytes;
             if wide {
                 put(slot, &(at as u32).to_le_bytes());
-                put(slot + 4, &(rest.len() as u32 | u32::from(item.large) << 31).to_le_bytes());
+                let bits = u32::from(item.large) << 31 | u32::from(item.expires) << 30;
+                put(slot + 4, &(rest.len() as u32 | bits).to_le_bytes());
             } else {
                 put(slot, &(at as u16).to_le_bytes());
-                put(slot + 2, &(rest.len() as u16 | u16::from(item.large) << 15).to_le_bytes());
+                let bits = u16::from(item.large) << 15 | u16::from(item.expires) << 14;
+                put(slot + 2, &(rest.len() as u16 | bits).to_le_bytes());
             }
             put(at, rest);
             put(at + rest.len(), &self.bytes[item.value.clone()]);

@@ -34,7 +34,7 @@ fn read_all(file: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
     assert!(backwards == found, "two walks differ");
     let mut value = Vec::new();
     for (key, expected) in &found {
-        assert!(tree.get(key, &mut value)? && value == *expected, "a walk and a look differ");
+        assert!(tree.get(key, &mut value)?.is_some() && value == *expected, "a walk and a look differ");
     }
     Ok(found)
 }

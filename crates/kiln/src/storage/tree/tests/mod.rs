@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use super::{Cached, Change, Cursor, Direction, Tree};
 use crate::device::{Device, SimulatedDevice};
+use crate::storage::record::NEVER;
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 /// What a merge is to do.
@@ -51,8 +52,20 @@ fn key(number: u64) -> Vec<u8> {
     format!("key{number:08}").into_bytes()
 }
 
+/// When the tests' values expire: some never, in leaves where others do, and in leaves where none does.
+fn expiry_of(value: Option<&[u8]>) -> u64 {
+    match value {
+        Some(value) if value.len() % 3 == 1 => 1 + value.len() as u64,
+        _ => NEVER,
+    }
+}
+
 fn changes(batch: &Batch) -> impl Iterator<Item = Change<'_>> {
-    batch.iter().map(|(key, value)| Change { key, value: value.as_deref() })
+    batch.iter().map(|(key, value)| Change {
+        key,
+        value: value.as_deref(),
+        expires_at: expiry_of(value.as_deref()),
+    })
 }
 
 fn apply(batch: &Batch, map: &mut Map) {

@@ -46,11 +46,14 @@ fn check_gets(tree: &Tree, map: &Map, random: &mut Random, numbers: u64) {
         let key = some_key(random, numbers);
         let expected = map.get(&key);
         match tree.get_cached(&key, &mut found) {
-            Cached::Found => assert_eq!(Some(&found), expected),
+            Cached::Found { expires_at } => {
+                assert_eq!(Some(&found), expected);
+                assert_eq!(expires_at, expiry_of(Some(&found)));
+            }
             Cached::Absent => assert_eq!(None, expected),
             Cached::Unknown => {}
         }
-        assert_eq!(tree.get(&key, &mut found).unwrap(), expected.is_some());
+        assert_eq!(tree.get(&key, &mut found).unwrap(), expected.map(|value| expiry_of(Some(value))));
         assert!(expected.is_none_or(|expected| *expected == found));
     }
 }
@@ -113,7 +116,7 @@ fn model_run(seed: u64, cache_bytes: usize, numbers: u64, rounds: u64) {
         for (tree, root, map) in &held {
             let mut value = Vec::new();
             for (key, expected) in map {
-                assert!(tree.get_at(root, key, &mut value).unwrap(), "a held root has lost a key");
+                assert!(tree.get_at(root, key, &mut value).unwrap().is_some(), "a held root has lost a key");
                 assert!(value == *expected, "a held root has another value");
             }
         }
@@ -169,7 +172,7 @@ fn space_is_reclaimed_and_the_file_shrinks() {
     assert!(tree.is_empty());
     assert!(tree.statistics().used_bytes > full.used_bytes, "a held root's blocks are in use");
     let mut value = Vec::new();
-    assert!(tree.get_at(&held, &key(9_999), &mut value).unwrap());
+    assert!(tree.get_at(&held, &key(9_999), &mut value).unwrap().is_some());
     drop(held);
     tree.merge([].into_iter(), Some(9)).unwrap();
     let empty = tree.statistics();

@@ -87,7 +87,7 @@ fn packed_leaves_take_fewer_blocks_and_the_format_says_that_there_are_some() {
 /// A packed leaf, in whole blocks.
 fn packed_leaf() -> Vec<u8> {
     let mut pending = Pending::new(0);
-    (0..200).for_each(|number| pending.push_entry(&key(number), &[7; 60], false));
+    (0..200).for_each(|number| pending.push_entry(&key(number), &[7; 60], false, NEVER));
     let made = pending.node(200);
     let mut packer = Packer::default();
     let packed = packer.pack(&made).expect("it takes fewer blocks").to_vec();

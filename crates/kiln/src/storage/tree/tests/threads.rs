@@ -21,9 +21,9 @@ fn read_until(tree: &Arc<Tree>, seed: u64, is_done: &AtomicBool) {
     while !is_done.load(Ordering::Relaxed) {
         let key = key(random.below(KEYS));
         let is_found = match tree.get_cached(&key, &mut value) {
-            Cached::Found => true,
+            Cached::Found { .. } => true,
             Cached::Absent => panic!("a key has gone"),
-            Cached::Unknown => tree.get(&key, &mut value).unwrap(),
+            Cached::Unknown => tree.get(&key, &mut value).unwrap().is_some(),
         };
         assert!(is_found, "a key has gone");
         let round = round_of(&value);

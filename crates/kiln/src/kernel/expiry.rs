@@ -1,0 +1,446 @@
+//! Rows that expire: when, and by which clock; and how they go in the end.
+//!
+//! ```text
+//!   written                 expires                     deleted by the engine
+//!   ---|-----------------------|---------------------------|------------------> time
+//!      | there for everybody   | absent for who reads      | absent, and its space is free, as of
+//!      |                       | from now on               | any deleted row
+//! ```
+//!
+//! **A reader's time.** Every transaction and every snapshot has one [`Moment`], read from the clock when it first meets a row that
+//! expires; all its rows are there, or not, as of that moment. A snapshot that has a name has the time at which it got it. An operation on one key
+//! reads the clock when it has met the row. So who meets no such row reads no clock.
+//!
+//! **An expiry is no write.** It changes no bucket and no version, and nobody conflicts with it. A transaction is as if it had run alone at its
+//! commit with its moment as an argument: transactions one after the other in real time have moments in that order, since the
+//! clock never goes back in a process; those of transactions that overlap may be ordered otherwise than these. What writes over an expired row
+//! has read its bucket like any other, and conflicts with others who do.
+//!
+//! **How they go.** By an ordinary deletion, a transaction of its own ([`Engine::delete_expired`]): so a snapshot that may still see
+//! the row finds it behind the tombstone, a transaction that has seen it conflicts, and crash, settling, compaction and checkpoint need
+//! no rule for it. *Rejected: that compaction, settling or the tree's merges leave expired rows out.* It would have to be known that nobody
+//! reads as of an earlier moment, and a clock that is set back while the database is closed would bring older values back. *Rejected: an index by
+//! time.* It costs another record, or memory that opening has to fill again, for each such row.
+//!
+//! Each object knows the [soonest](Lifetimes) time at which one of its rows may expire. Once that has passed the keeper walks over the object's keys, and deletes
+//! what has expired, in pieces of [`PIECE_KEYS`]; the walk tells when the next one is due. It rests for [`REST_TIMES`] as long as it has worked, so
+//! what has expired is deleted by the end of the second walk from then on. Compaction, where it comes upon such a row first, deletes it instead of copying it.
+
+use std::cell::Cell;
+use std::ops::Bound;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::engine::Engine;
+use super::object::ObjectState;
+use super::settled::write_tree_key;
+use super::single::SingleKey;
+use crate::error::Result;
+use crate::objects::{self, FIRST_OBJECT, Handle};
+use crate::planted::{Bug, planted};
+use crate::storage::record::NEVER;
+use crate::storage::tree::{Cursor, Direction};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{Instant, Mutex};
+
+/// When a row expires: from then on it reads as absent, everywhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expiry {
+    /// It stays until it is deleted.
+    Never,
+    /// So long after the moment at which it is put.
+    In(Duration),
+    /// At this time, in milliseconds since 1970 (UTC).
+    At(u64),
+}
+
+impl Expiry {
+    /// As it is stored.
+    pub(crate) fn resolve(self, now: impl FnOnce() -> u64) -> u64 {
+        match self {
+            Expiry::Never => NEVER,
+            Expiry::In(time_to_live) => expiry_after(now(), millis(time_to_live)),
+            // The first millisecond of 1970 has passed, too.
+            Expiry::At(at) => at.max(1),
+        }
+    }
+
+    pub(crate) fn of_stored(expires_at: u64) -> Expiry {
+        if expires_at == NEVER { Expiry::Never } else { Expiry::At(expires_at) }
+    }
+}
+
+/// Whole milliseconds, rounded up.
+pub(crate) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+/// When a row expires that is put now.
+pub(crate) fn expiry_after(now: u64, time_to_live_ms: u64) -> u64 {
+    now.saturating_add(time_to_live_ms).max(1)
+}
+
+/// The time as of which somebody reads: taken once, when it is first needed.
+#[derive(Debug, Default)]
+pub(crate) struct Moment(Cell<u64>);
+
+impl Moment {
+    /// One that is known.
+    pub(crate) fn at(now_ms: u64) -> Moment {
+        Moment(Cell::new(now_ms.max(1)))
+    }
+
+    #[cold]
+    pub(crate) fn now(&self, engine: &Engine) -> u64 {
+        if self.0.get() == 0 {
+            self.0.set(engine.now_ms());
+        }
+        self.0.get()
+    }
+
+    /// Of a stored expiry: the row is absent.
+    #[inline]
+    pub(crate) fn is_past(&self, expires_at: u64, engine: &Engine) -> bool {
+        expires_at != NEVER && expires_at <= self.now(engine)
+    }
+
+    /// To be used again by somebody else.
+    pub(crate) fn forget(&self) {
+        self.0.set(0);
+    }
+}
+
+/// What a database knows of its rows that expire.
+#[derive(Default)]
+pub(crate) struct Expiring {
+    /// The latest reading of the clock.
+    latest_ms: AtomicU64,
+    /// The superblock says that there may be some.
+    has_any: AtomicBool,
+    /// Rows deleted because they had expired, since the database was opened.
+    pub(crate) deleted: AtomicU64,
+    walk: Mutex<Walk>,
+}
+
+impl Expiring {
+    pub(crate) fn new(has_any: bool) -> Expiring {
+        Expiring { has_any: AtomicBool::new(has_any), ..Expiring::default() }
+    }
+}
+
+/// What an object knows of its rows that expire. Times are lower bounds: [`u64::MAX`] if none does.
+pub(crate) struct Lifetimes {
+    /// No row expires before.
+    soonest: AtomicU64,
+    /// None of those that the present walk has met, or that were put since it began.
+    soonest_next: AtomicU64,
+}
+
+impl Lifetimes {
+    /// Of an object without such rows.
+    pub(crate) fn new() -> Lifetimes {
+        Lifetimes { soonest: AtomicU64::new(u64::MAX), soonest_next: AtomicU64::new(u64::MAX) }
+    }
+
+    /// To be called before a row that expires is there, so that whoever counts it knows; and once more afterwards: the walk may have
+    /// passed it in between.
+    pub(crate) fn note(&self, expires_at: u64) {
+        if expires_at != NEVER {
+            // In this order: see `end_walk`.
+            self.soonest_next.fetch_min(expires_at, Ordering::SeqCst);
+            self.soonest.fetch_min(expires_at, Ordering::SeqCst);
+        }
+    }
+
+    /// Some rows may be there that expire, of which nothing is known yet.
+    pub(crate) fn expect_some(&self) {
+        self.soonest.store(0, Ordering::SeqCst);
+    }
+
+    fn begin_walk(&self) {
+        self.soonest_next.store(u64::MAX, Ordering::SeqCst);
+    }
+
+    /// What was put meanwhile is noted in the next one first: either it shows here, or it comes after.
+    fn end_walk(&self) {
+        loop {
+            let next = self.soonest_next.load(Ordering::SeqCst);
+            self.soonest.store(next, Ordering::SeqCst);
+            if self.soonest_next.load(Ordering::SeqCst) == next {
+                return;
+            }
+        }
+    }
+
+    /// Some row may have expired.
+    fn is_due(&self, now_ms: impl FnOnce() -> u64) -> bool {
+        let soonest = self.soonest.load(Ordering::SeqCst);
+        soonest != u64::MAX && soonest <= now_ms()
+    }
+}
+
+/// So many keys are looked at before the keeper goes on with its other duties.
+const PIECE_KEYS: usize = 1024;
+/// A walk is followed by a rest so many times as long as it took, or
+const REST_TIMES: u32 = 8;
+/// so long at least.
+const REST_MIN: Duration = Duration::from_millis(250);
+
+/// A walk over an object's keys.
+#[derive(Default)]
+struct Walk {
+    /// Objects with smaller numbers have been walked over, or need not be.
+    object: u32,
+    place: Place,
+    worked: Duration,
+    rests_until: Option<Instant>,
+}
+
+/// Where in an object.
+#[derive(Clone, Debug, Default)]
+enum Place {
+    #[default]
+    Begin,
+    /// A cursor over the hash index.
+    Map(u64),
+    /// In the ordered index behind this key.
+    Unsettled(Vec<u8>),
+    /// In the tree behind this key.
+    Settled(Vec<u8>),
+}
+
+fn first_place(object: &ObjectState) -> Place {
+    match object.keys.ordered() {
+        None => Place::Map(0),
+        Some(_) => Place::Unsettled(Vec::new()),
+    }
+}
+
+impl Engine {
+    /// The time now, in milliseconds since 1970; it never goes back as long as the database is open.
+    #[cold]
+    pub(crate) fn now_ms(&self) -> u64 {
+        let now = (self.segments.time_us() / 1000).max(1);
+        let latest = &self.expiring.latest_ms;
+        // Written once a millisecond, so that readers do not take the line from each other. Who has seen what somebody else did sees
+        // their reading, too.
+        match latest.load(Ordering::Acquire) {
+            known if known >= now => known,
+            _ => latest.fetch_max(now, Ordering::AcqRel).max(now),
+        }
+    }
+
+    /// To be called before the first row that expires is written: older engines would not see that it does, and must not open the database.
+    pub(crate) fn begin_expiring(&self) -> Result<()> {
+        if self.expiring.has_any.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let mut superblock = self.superblock.lock();
+        if !superblock.current().has_expiring {
+            // In both slots: damage to one of them is not to bring back the time before.
+            for _ in 0..2 {
+                superblock.update(|superblock| superblock.has_expiring = true)?;
+            }
+        }
+        self.expiring.has_any.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Some rows of the object may have expired and be there all the same.
+    pub(crate) fn may_have_expired(&self, object: &ObjectState) -> bool {
+        object.lifetimes.is_due(|| self.now_ms())
+    }
+
+    /// True if rows have expired that are yet to be deleted.
+    pub(crate) fn is_expiry_due(&self) -> bool {
+        self.expiring.has_any.load(Ordering::Relaxed)
+            && self.objects.iter().any(|object| self.may_have_expired(object))
+    }
+
+    /// How long the keeper may sleep where it has nothing else to do, if rows are to expire.
+    pub(crate) fn expiry_nap(&self) -> Option<Duration> {
+        /// The clock may be set.
+        const NAP_MAX: Duration = Duration::from_secs(1);
+        if !self.expiring.has_any.load(Ordering::Relaxed) {
+            return None;
+        }
+        let soonest = self.objects.iter().map(|object| object.lifetimes.soonest.load(Ordering::SeqCst)).min();
+        let soonest = soonest.filter(|&soonest| soonest != u64::MAX)?;
+        let left = Duration::from_millis(soonest.saturating_sub(self.now_ms()));
+        Some(left.clamp(REST_MIN / 4, NAP_MAX))
+    }
+
+    /// When a row of an object expires that is put now without a word on that.
+    #[inline]
+    pub(crate) fn default_expiry(&self, handle: &Handle) -> u64 {
+        match handle.time_to_live_ms {
+            0 => NEVER,
+            time_to_live_ms => expiry_after(self.now_ms(), time_to_live_ms),
+        }
+    }
+
+    /// Deletes some of the rows that have expired, if it is time to. True if there may be more. Who does not wait for log space
+    /// leaves what finds none to a later walk.
+    pub(crate) fn delete_some_expired(self: &Arc<Self>, waits: bool) -> bool {
+        if !self.is_expiry_due() {
+            return false;
+        }
+        let Some(mut walk) = self.expiring.walk.try_lock() else { return false };
+        // Who waits has asked for it, and does the same whatever the time.
+        if !waits && walk.rests_until.is_some_and(|until| Instant::now() < until) {
+            return false;
+        }
+        let began = Instant::now();
+        // What cannot be deleted now stays absent, and is tried again.
+        let goes_on = self.walk_on(&mut walk, waits).unwrap_or(false);
+        walk.worked += began.elapsed();
+        if !goes_on {
+            let rest = (walk.worked * REST_TIMES).max(REST_MIN);
+            *walk = Walk { rests_until: Some(Instant::now() + rest), ..Walk::default() };
+        }
+        goes_on
+    }
+
+    /// One piece of a walk over all objects; false once it has come to its end.
+    fn walk_on(self: &Arc<Self>, walk: &mut Walk, waits: bool) -> Result<bool> {
+        let next = self.objects.iter().find(|object| {
+            object.id >= walk.object.max(FIRST_OBJECT)
+                && (!matches!(walk.place, Place::Begin) || self.may_have_expired(object))
+        });
+        let Some(object) = next else {
+            walk.object = 0;
+            return Ok(false);
+        };
+        walk.object = object.id;
+        if matches!(walk.place, Place::Begin) {
+            object.lifetimes.begin_walk();
+            walk.place = first_place(object);
+        }
+        let (place, keys) = match self.next_piece(object, &walk.place) {
+            Ok(piece) => piece,
+            Err(error) => {
+                // The object is walked over once more.
+                *walk = Walk::default();
+                return Err(error);
+            }
+        };
+        for key in &keys {
+            let single = SingleKey { object: object.id, hash: self.hash(object.id, key), key };
+            match self.delete_expired(single, waits) {
+                Ok(expires_at) => object.lifetimes.note(expires_at),
+                Err(error) => {
+                    *walk = Walk::default();
+                    return Err(error);
+                }
+            }
+        }
+        match place {
+            Some(place) => walk.place = place,
+            None => {
+                object.lifetimes.end_walk();
+                (walk.object, walk.place) = (object.id + 1, Place::Begin);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Some keys of an object from a place on, and the place behind them, if that is not the end.
+    fn next_piece(&self, object: &ObjectState, place: &Place) -> Result<(Option<Place>, Vec<Vec<u8>>)> {
+        match place {
+            Place::Begin => Ok((None, Vec::new())),
+            Place::Map(cursor) => {
+                let (mut cursor, mut keys) = (Some(*cursor), Vec::new());
+                while let Some(at) = cursor.filter(|_| keys.len() < PIECE_KEYS) {
+                    let (next, more) = objects::next_keys(self, object.id, at)?;
+                    keys.extend(more);
+                    cursor = next;
+                }
+                Ok((cursor.map(Place::Map), keys))
+            }
+            Place::Unsettled(after) => {
+                let mut keys = Vec::new();
+                if let Some(ordered) = object.keys.ordered() {
+                    ordered.keys_behind(after, PIECE_KEYS, &mut keys);
+                }
+                let next = match keys.last() {
+                    Some(last) if keys.len() >= PIECE_KEYS => Place::Unsettled(last.clone()),
+                    _ => Place::Settled(Vec::new()),
+                };
+                Ok((Some(next), keys))
+            }
+            Place::Settled(after) => self.settled_piece(object, after),
+        }
+    }
+
+    /// Of the settled rows only those that expire.
+    fn settled_piece(&self, object: &ObjectState, after: &[u8]) -> Result<(Option<Place>, Vec<Vec<u8>>)> {
+        let (mut keys, mut tree_key) = (Vec::new(), Vec::new());
+        write_tree_key(object.id, after, &mut tree_key);
+        let mut cursor = Cursor::new(&self.settled.tree, self.settled.tree.root());
+        let from =
+            if after.is_empty() { Bound::Included(&tree_key[..]) } else { Bound::Excluded(&tree_key[..]) };
+        cursor.seek(from, Direction::Forwards)?;
+        let prefix = object.id.to_be_bytes();
+        for _ in 0..PIECE_KEYS {
+            let expires_at = cursor.expires_at();
+            let Some(key) = cursor.key().and_then(|key| key.strip_prefix(&prefix)) else {
+                return Ok((None, keys));
+            };
+            after_into(&mut tree_key, key);
+            if expires_at != NEVER {
+                keys.push(key.to_vec());
+            }
+            cursor.step()?;
+        }
+        Ok((Some(Place::Settled(tree_key)), keys))
+    }
+
+    /// Deletes a row if it has expired. Otherwise returns when it does, if it does.
+    fn delete_expired(self: &Arc<Self>, key: SingleKey<'_>, waits: bool) -> Result<u64> {
+        let deleted = self.expire_single(key, waits)?;
+        if deleted.is_none() {
+            self.expiring.deleted.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(deleted.unwrap_or(NEVER))
+    }
+
+    /// How many rows an object has that have not expired, where it has so many that are stored: exact while nobody writes. Where some may have expired
+    /// it takes a look at each.
+    pub(crate) fn count_unexpired(&self, object: &ObjectState, stored: impl FnOnce() -> u64) -> u64 {
+        if !self.may_have_expired(object) {
+            return stored();
+        }
+        // The keeper deletes none meanwhile.
+        let _walk = self.expiring.walk.lock();
+        // What cannot be read is told by who reads it.
+        let expired = self.count_expired(object).unwrap_or(0);
+        stored().saturating_sub(expired)
+    }
+
+    fn count_expired(&self, object: &ObjectState) -> Result<u64> {
+        let (moment, mut value, mut count) = (Moment::default(), Vec::new(), 0);
+        let mut place = Some(first_place(object));
+        while let Some(here) = place {
+            let (next, keys) = self.next_piece(object, &here)?;
+            for key in &keys {
+                let single = SingleKey { object: object.id, hash: self.hash(object.id, key), key };
+                let reading = self.read_newest_as_of(single, &moment, &mut value)?;
+                // What was written since it settled is met twice.
+                let is_here = reading.is_settled() == matches!(here, Place::Settled(_));
+                count += u64::from(reading.stored && !reading.found && is_here);
+            }
+            place = next;
+        }
+        Ok(count)
+    }
+
+    /// Whether the engine may delete a row that expires then.
+    pub(crate) fn is_expired_now(&self, expires_at: u64) -> bool {
+        expires_at != NEVER && (expires_at <= self.now_ms() || planted(Bug::ExpiresEarly))
+    }
+}
+
+fn after_into(buffer: &mut Vec<u8>, key: &[u8]) {
+    buffer.clear();
+    buffer.extend_from_slice(key);
+}

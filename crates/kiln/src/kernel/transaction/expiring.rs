@@ -1,0 +1,91 @@
+//! What a transaction says of when rows expire, and is told.
+
+use super::Transaction;
+use crate::error::Result;
+use crate::kernel::expiry::{Expiry, expiry_after};
+use crate::objects::Object;
+use crate::storage::record::NEVER;
+
+impl Transaction<'_> {
+    /// The time as of which it sees rows that expire.
+    pub(crate) fn now_ms(&self) -> Result<u64> {
+        Ok(self.borrow_buffers()?.moment.now(self.engine))
+    }
+
+    /// A row that expires then is absent for it.
+    #[inline]
+    pub(crate) fn has_expired(&self, expires_at: u64) -> Result<bool> {
+        Ok(expires_at != NEVER && self.borrow_buffers()?.moment.is_past(expires_at, self.engine))
+    }
+
+    /// When a row expires that is put without a word on that.
+    #[inline]
+    pub(super) fn default_expiry<O: Object>(&self, object: &O) -> Result<u64> {
+        match object.handle().time_to_live_ms {
+            0 => Ok(NEVER),
+            time_to_live_ms => Ok(expiry_after(self.now_ms()?, time_to_live_ms)),
+        }
+    }
+
+    /// Sets the value of a key, and when it expires, whatever the object's [time to live](crate::Kiln::map_with_time_to_live) is. A value that
+    /// expires is 8 bytes shorter than others at most.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let db = kiln::Kiln::open(directory.path())?;
+    /// use std::time::Duration;
+    /// use kiln::Expiry;
+    /// let sessions = db.map("sessions")?;
+    /// db.transact(|tx| tx.put_expiring(&sessions, "ann", "token", Expiry::In(Duration::from_secs(60))))?.safe()?;
+    /// assert!(matches!(db.expiry(&sessions, "ann")?, Some(Expiry::At(_))));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Self::put`].
+    pub fn put_expiring<O: Object>(
+        &self,
+        object: &O,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        expiry: Expiry,
+    ) -> Result<()> {
+        let (key, value) = (key.as_ref(), value.as_ref());
+        let id = self.check(object, key)?;
+        let expires_at = self.resolve(expiry)?;
+        let mut buffers = self.open_buffers()?;
+        self.write(&mut buffers, (id, key), Some(value), expires_at)
+    }
+
+    fn resolve(&self, expiry: Expiry) -> Result<u64> {
+        let now = if matches!(expiry, Expiry::In(_)) { self.now_ms()? } else { 0 };
+        Ok(expiry.resolve(|| now))
+    }
+
+    /// When a row expires; `None` if there is none.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub fn expiry<O: Object>(&self, object: &O, key: impl AsRef<[u8]>) -> Result<Option<Expiry>> {
+        self.with_value(object, key.as_ref(), |value, expires_at| {
+            value.map(|_| Expiry::of_stored(expires_at))
+        })
+    }
+
+    /// Changes when a row expires, and not its value; false if there is none.
+    ///
+    /// # Errors
+    /// As [`Self::get`] and [`Self::put`].
+    pub fn set_expiry<O: Object>(&self, object: &O, key: impl AsRef<[u8]>, expiry: Expiry) -> Result<bool> {
+        let key = key.as_ref();
+        let expires_at = self.resolve(expiry)?;
+        let changed = self.with_value(object, key, |value, before| {
+            value.map(|value| if before == expires_at { None } else { Some(value.to_vec()) })
+        })?;
+        if let Some(Some(value)) = &changed {
+            let mut buffers = self.open_buffers()?;
+            self.write(&mut buffers, (object.handle().id, key), Some(value), expires_at)?;
+        }
+        Ok(changed.is_some())
+    }
+}
