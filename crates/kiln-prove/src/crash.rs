@@ -96,6 +96,7 @@ impl Sweep {
             | Name::Settling
             | Name::Named
             | Name::Passes
+            | Name::Expiring
             | Name::Warm => (20, 4),
             Name::Long => (6, 2),
         };

@@ -30,7 +30,9 @@ pub(crate) fn is_expected(error: &Error) -> bool {
 fn profile_of(workload: Name) -> Profile {
     let profile = workload.profile();
     match workload {
-        Name::Skewed | Name::Settling | Name::Named | Name::Passes => Profile { operations: 40, ..profile },
+        Name::Skewed | Name::Settling | Name::Named | Name::Passes | Name::Expiring => {
+            Profile { operations: 40, ..profile }
+        }
         _ => profile,
     }
 }

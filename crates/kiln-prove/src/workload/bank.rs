@@ -16,7 +16,7 @@
 
 use std::ops::Bound;
 
-use kiln::{Kiln, Map, Object, Result, Table, Transaction};
+use kiln::{Expiry, Kiln, Map, Object, Result, Table, Transaction};
 
 use crate::workload::history::{Key, Place, State, Writes};
 
@@ -24,6 +24,9 @@ pub(crate) const TOTAL: i64 = 12_000;
 pub(crate) const ACCOUNTS: usize = 12;
 pub(crate) const FIRST_ACCOUNTS: usize = 6;
 pub(crate) const PAIRS: usize = 3;
+/// Rows that expire do so at a time that no clock of a simulated disk comes to, and those that have expired did before it began.
+const LONG_AFTER: Expiry = Expiry::At(u64::MAX - 1);
+const LONG_BEFORE: Expiry = Expiry::At(1);
 
 /// The three objects.
 #[derive(Clone)]
@@ -31,6 +34,8 @@ pub(crate) struct Objects {
     pub(crate) accounts: Table,
     pub(crate) children: Table,
     pub(crate) numbers: Map,
+    /// Some rows expire.
+    pub(crate) expires: bool,
 }
 
 impl Objects {
@@ -39,6 +44,7 @@ impl Objects {
             accounts: db.table("accounts")?,
             children: db.table("children")?,
             numbers: db.map("numbers")?,
+            expires: false,
         })
     }
 
@@ -137,13 +143,23 @@ impl<'t, 'db> Teller<'t, 'db> {
     }
 
     pub(crate) fn put(&mut self, place: Place, key: &[u8], value: &[u8]) -> Result<()> {
-        at_place!(self.objects, place, object => self.tx.put(object, key, value))?;
+        let expiry = match self.objects.expires && value.len().is_multiple_of(2) && value.len() < 4_000 {
+            true => LONG_AFTER,
+            false => Expiry::Never,
+        };
+        at_place!(self.objects, place, object => self.tx.put_expiring(object, key, value, expiry))?;
         self.writes.insert((place, key.to_vec()), Some(value.into()));
         Ok(())
     }
 
     pub(crate) fn delete(&mut self, place: Place, key: &[u8]) -> Result<bool> {
         let expected = self.expected(place, key).is_some();
+        if self.objects.expires && expected && key.last().is_some_and(|last| last.is_multiple_of(2)) {
+            let last = self.get(place, key)?.unwrap_or_default();
+            at_place!(self.objects, place, object => self.tx.put_expiring(object, key, &last, LONG_BEFORE))?;
+            self.writes.insert((place, key.to_vec()), None);
+            return Ok(true);
+        }
         let existed = at_place!(self.objects, place, object => self.tx.delete(object, key))?;
         assert_eq!(existed, expected, "a deletion of {place:?} {:?}", key.escape_ascii().to_string());
         if existed {

@@ -82,7 +82,7 @@ impl<'a> Shift<'a> {
         let sessions = SESSIONS.iter().map(|id| db.session(id)).collect::<Result<Vec<_>>>()?;
         let (receipts, held) = (Vec::new(), Vec::new());
         let random = Random::new(seed);
-        let objects = Objects::open(db)?;
+        let objects = Objects { expires: profile.expires, ..Objects::open(db)? };
         let mut shift = Shift { db, disk, history, profile, random, objects, sessions, receipts, held, told };
         if shift.history.latest.is_empty() {
             shift.transaction(|teller, _, _| found_bank(teller))?;

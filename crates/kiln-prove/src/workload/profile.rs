@@ -34,6 +34,8 @@ pub(crate) struct Profile {
     pub(crate) load_one_in: usize,
     /// Memory for settling.
     pub(crate) settle_memory: u64,
+    /// Some rows expire, long after the workload, and some are not deleted, but put so that they have expired.
+    pub(crate) expires: bool,
     /// Memory; 0: the least there is.
     pub(crate) memory: u64,
 }
@@ -65,6 +67,7 @@ pub(crate) const THREE: Profile = Profile {
     name_one_in: 0,
     load_one_in: 0,
     settle_memory: USUAL_SETTLE_MEMORY,
+    expires: false,
     memory: 0,
 };
 
@@ -84,6 +87,7 @@ pub(crate) const TINY: Profile = Profile {
     name_one_in: 0,
     load_one_in: 0,
     settle_memory: USUAL_SETTLE_MEMORY,
+    expires: false,
     memory: 0,
 };
 
@@ -103,6 +107,7 @@ pub(crate) const SMALL: Profile = Profile {
     name_one_in: 0,
     load_one_in: 0,
     settle_memory: USUAL_SETTLE_MEMORY,
+    expires: false,
     memory: 0,
 };
 
@@ -122,6 +127,7 @@ pub(crate) const LARGE: Profile = Profile {
     name_one_in: 0,
     load_one_in: 0,
     settle_memory: USUAL_SETTLE_MEMORY,
+    expires: false,
     memory: 0,
 };
 
@@ -141,6 +147,7 @@ pub(crate) const LAZY: Profile = Profile {
     name_one_in: 0,
     load_one_in: 0,
     settle_memory: USUAL_SETTLE_MEMORY,
+    expires: false,
     memory: 0,
 };
 
@@ -160,6 +167,7 @@ pub(crate) const SKEWED: Profile = Profile {
     name_one_in: 0,
     load_one_in: 0,
     settle_memory: USUAL_SETTLE_MEMORY,
+    expires: false,
     memory: 0,
 };
 
@@ -179,6 +187,7 @@ pub(crate) const SETTLING: Profile = Profile {
     name_one_in: 0,
     load_one_in: 0,
     settle_memory: USUAL_SETTLE_MEMORY,
+    expires: false,
     memory: 0,
 };
 
@@ -198,6 +207,7 @@ pub(crate) const NAMED: Profile = Profile {
     name_one_in: 6,
     load_one_in: 40,
     settle_memory: USUAL_SETTLE_MEMORY,
+    expires: false,
     memory: 0,
 };
 
@@ -214,6 +224,9 @@ pub(crate) const WARM: Profile = Profile {
     memory: 160 << 10,
     ..SMALL
 };
+
+/// Rows that expire, in tables that settle, and a log that is compacted.
+pub(crate) const EXPIRING: Profile = Profile { expires: true, space_amplification: 1.1, ..SETTLING };
 
 /// A log so long that several threads recover it, which takes more than 16 MiB. What stays keeps its beginning from being
 /// compacted.
@@ -233,6 +246,7 @@ pub(crate) const LONG: Profile = Profile {
     name_one_in: 0,
     load_one_in: 0,
     settle_memory: USUAL_SETTLE_MEMORY,
+    expires: false,
     memory: 0,
 };
 
@@ -257,6 +271,8 @@ pub(crate) enum Name {
     Named,
     /// Tables that settle in many steps.
     Passes,
+    /// Rows that expire.
+    Expiring,
     /// Data that stays in memory while the log does not.
     Warm,
     /// A log that several threads recover.
@@ -264,7 +280,7 @@ pub(crate) enum Name {
 }
 
 impl Name {
-    pub(crate) const ALL: [Name; 11] = [
+    pub(crate) const ALL: [Name; 12] = [
         Name::Three,
         Name::Tiny,
         Name::Small,
@@ -274,6 +290,7 @@ impl Name {
         Name::Settling,
         Name::Named,
         Name::Passes,
+        Name::Expiring,
         Name::Warm,
         Name::Long,
     ];
@@ -289,6 +306,7 @@ impl Name {
             Name::Settling => "settling",
             Name::Named => "named",
             Name::Passes => "passes",
+            Name::Expiring => "expiring",
             Name::Warm => "warm",
             Name::Long => "long",
         }
@@ -305,6 +323,7 @@ impl Name {
             Name::Settling => SETTLING,
             Name::Named => NAMED,
             Name::Passes => PASSES,
+            Name::Expiring => EXPIRING,
             Name::Warm => WARM,
             Name::Long => LONG,
         }
