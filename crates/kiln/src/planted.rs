@@ -169,6 +169,7 @@ bugs! {
     LoadNotRemoved "load-not-removed" "The rows of a bulk load that a crash, or its caller, has broken off stay.",
     FrameUnchecked "frame-unchecked" "The checksum of what a backup's stream has for a file is not compared.",
     RestoreNotSynced "restore-not-synced" "A restore is finished before its files are durable.",
+    RewrittenForEver "rewritten-for-ever" "A settled row that expires stays for ever once a compaction has written it anew.",
     ExpiredInRanges "expired-in-ranges" "A settled row that has expired is met by ranges.",
     ExpiresEarly "expires-early" "Rows are deleted, and not compacted, although they are yet to expire.",
     ExpirySettlesNot "expiry-settles-not" "A row that expires stays for ever once it has settled.",

@@ -309,6 +309,23 @@ fn c4_a_row_that_has_expired_and_that_nobody_touches_gives_its_space_back() {
 }
 
 #[test]
+fn c4_rows_that_are_compacted_on_request_expire_when_they_did() {
+    let (disk, db) = world();
+    let (rows, keys) = sixteen(&db);
+    db.persist().unwrap();
+    for now in [0, 5, 10] {
+        at(&disk, now);
+        db.compact(|_| {}).unwrap();
+        assert_rows(&db, &left_at(&rows, now as usize), &keys, "compacted");
+    }
+    drop(db);
+    let db = reopen(&disk).unwrap();
+    assert_rows(&db, &left_at(&rows, 10), &keys, "opened again");
+    at(&disk, 12);
+    assert_rows(&db, &left_at(&rows, 12), &keys, "later");
+}
+
+#[test]
 fn c4_an_object_keeps_its_time_to_live() {
     let disk = SimulatedDevice::new(seed());
     at(&disk, 0);

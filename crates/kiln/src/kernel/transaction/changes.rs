@@ -3,6 +3,7 @@
 use super::Transaction;
 use crate::error::{Error, Result};
 use crate::objects::Object;
+use crate::storage::record::NEVER;
 
 impl Transaction<'_> {
     /// Deletes a key; true if it had a value.

@@ -392,8 +392,7 @@ impl Tree {
     /// As of [`Tree::merge`].
     pub(crate) fn rewrite(self: &Arc<Self>, from: &[u8]) -> Result<Option<Vec<u8>>> {
         let mut writer = self.writer.lock();
-        let mut rows = rewrite::Rewritten::new(self, from);
-        let mut changes = load::Streamed::new(&mut rows)?;
+        let mut changes = rewrite::Rewritten::new(self, from)?;
         if changes.peek()?.is_some() {
             self.merge_range(&mut writer, &mut changes, Marks::default(), REWRITTEN_PART)?;
         }
