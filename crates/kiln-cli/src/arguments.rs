@@ -58,6 +58,7 @@ The server keeps its keys in the map 'strings' (after a FLUSHALL in 'strings.1' 
 Examples:
   kiln put --object notes hello 'good morning'
   kiln put --object photos cat < cat.jpg          without a value it is read from standard input
+  kiln put --object tokens --ttl 10m ann f00      it expires after 10 minutes
   kiln put --object events --table 2026-01-01 x   --table: if the object is new, make it ordered")]
     Put(Put),
     /// Delete keys; returns when that is durable
@@ -79,13 +80,19 @@ Examples:
   kiln import --object events --bulk sorted.jsonl        makes a new table of rows in ascending order of their keys, all or none
 
 Bytes that are not UTF-8 are written as {\"base64\": \"...\"} in place of a string. Keys that exist are replaced.
+A third field, \"expires_at_ms\": N, is when the key expires, in milliseconds since 1970. If that has passed, the
+line is imported as a key that has expired: it is not there, nor is what it had before. A key without the field
+has the object's time to live, if there is one. With --bulk no line may have it.
 Everything is durable when the command ends; if it fails, the lines before the one it names may be in, and with --bulk none is.")]
     Import(Import),
     /// Write an object as JSON lines {"key": ..., "value": ...}
     #[command(after_help = "\
 Examples:
   kiln export --object notes notes.jsonl
-  kiln export --object events | gzip > events.jsonl.gz")]
+  kiln export --object events | gzip > events.jsonl.gz
+
+Keys that expire have a third field, \"expires_at_ms\": N, when they do, in milliseconds since 1970. Those that
+have expired are left out: by now, or, with --snapshot, when it was made.")]
     Export(Export),
     /// Copy a database into a new directory, each checksum compared on the way
     #[command(after_help = "\
@@ -226,6 +233,9 @@ pub(crate) struct Put {
     /// If the object is new, make it a table (ordered) and not a map
     #[arg(long)]
     pub(crate) table: bool,
+    /// After how long the key expires, as in 10m or 1h30m [default: the object's time to live, if it has one]
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub(crate) ttl: Option<Duration>,
 }
 
 /// `kiln del`

@@ -3,18 +3,27 @@
 //! ```text
 //! {"key":"a","value":"text"}
 //! {"key":{"base64":"/w=="},"value":{"base64":"AP8="}}        bytes that are not UTF-8
+//! {"key":"b","value":"text","expires_at_ms":1767225600000}    a row that expires: when, since 1970
 //! ```
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
-/// A key and its value.
+/// A key and its value, and when it expires.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Entry {
     pub(crate) key: Text,
     pub(crate) value: Text,
+    /// In milliseconds since 1970; what is absent is left to the object.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "time_ms")]
+    pub(crate) expires_at_ms: Option<u64>,
+}
+
+/// A time if the field is there: `null` is none, and might mean never as well as the object's time to live.
+fn time_ms<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    u64::deserialize(deserializer).map(Some)
 }
 
 /// Bytes: as a string where they are one.
@@ -59,7 +68,8 @@ mod tests {
     #[test]
     fn bytes_survive_the_round_trip() {
         for bytes in [b"".as_slice(), b"text", b"\0", b"\xff\xfe", "ü".as_bytes()] {
-            let entry = Entry { key: Text::new(bytes.to_vec()), value: Text::new(bytes.to_vec()) };
+            let (key, value) = (Text::new(bytes.to_vec()), Text::new(bytes.to_vec()));
+            let entry = Entry { key, value, expires_at_ms: None };
             let line = serde_json::to_string(&entry).unwrap();
             let read: Entry = serde_json::from_str(&line).unwrap();
             assert_eq!(read.value.into_bytes().unwrap(), bytes);
@@ -69,8 +79,25 @@ mod tests {
 
     #[test]
     fn text_is_written_as_a_string_and_bytes_as_base64() {
-        let entry = Entry { key: Text::new(b"a".to_vec()), value: Text::new(vec![0, 255]) };
+        let (key, value) = (Text::new(b"a".to_vec()), Text::new(vec![0, 255]));
+        let entry = Entry { key, value, expires_at_ms: None };
         assert_eq!(serde_json::to_string(&entry).unwrap(), r#"{"key":"a","value":{"base64":"AP8="}}"#);
+    }
+
+    #[test]
+    fn a_time_is_a_whole_number_or_not_there() {
+        for (field, time) in
+            [("", None), (",\"expires_at_ms\":0", Some(0)), (",\"expires_at_ms\":7", Some(7))]
+        {
+            let line = format!("{{\"key\":\"a\",\"value\":\"b\"{field}}}");
+            let entry: Entry = serde_json::from_str(&line).unwrap();
+            assert_eq!(entry.expires_at_ms, time, "{line}");
+            assert_eq!(serde_json::to_string(&entry).unwrap(), line);
+        }
+        for time in ["null", "-1", "1.5", "\"1\"", "18446744073709551616", "1,\"expires_at_ms\":2"] {
+            let line = format!("{{\"key\":\"a\",\"value\":\"b\",\"expires_at_ms\":{time}}}");
+            assert!(serde_json::from_str::<Entry>(&line).is_err(), "{line}");
+        }
     }
 
     #[test]

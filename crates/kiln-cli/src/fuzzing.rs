@@ -1,25 +1,29 @@
 //! What `import` reads and what `export` writes, for fuzzers. Only a build with the feature `fuzzing` shows them.
 
-use crate::transfer::{Lines, write_line};
+use crate::transfer::{Lines, Row, write_line};
 
-type Pair = (Vec<u8>, Vec<u8>);
+/// A key, its value, and when it expires.
+type Fields = (Vec<u8>, Vec<u8>, Option<u64>);
 
-/// The keys and values in what `import` is given.
+/// The rows in what `import` is given.
 ///
 /// # Errors
 /// As `import` prints it.
-pub fn entries(input: &[u8]) -> Result<Vec<Pair>, String> {
+pub fn entries(input: &[u8]) -> Result<Vec<Fields>, String> {
     let mut lines = Lines::new(input);
-    let next = || lines.next_entry().map_err(|failure| failure.to_string()).transpose();
+    let next = || {
+        let row = lines.next_row().map_err(|failure| failure.to_string()).transpose()?;
+        Some(row.map(|row| (row.key, row.value, row.expires_at_ms)))
+    };
     std::iter::from_fn(next).collect()
 }
 
 /// What `export` writes.
-pub fn lines(entries: &[Pair]) -> Vec<u8> {
+pub fn lines(entries: &[Fields]) -> Vec<u8> {
     let mut out = Vec::new();
-    for entry in entries {
+    for (key, value, expires_at_ms) in entries.iter().cloned() {
         // Memory takes everything.
-        let _ = write_line(&mut out, entry.clone());
+        let _ = write_line(&mut out, Row { key, value, expires_at_ms });
     }
     out
 }

@@ -5,7 +5,7 @@ use std::ops::Bound;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use kiln::{Kiln, Map, ObjectKind, Options, Snapshot, Table};
+use kiln::{Expiry, Kiln, Map, ObjectKind, Options, Snapshot, Table};
 
 use crate::arguments::{Del, Get, Object, Put, Scan};
 use crate::escape::escape;
@@ -86,12 +86,20 @@ pub(crate) fn put(arguments: &Put) -> Result<(), Failure> {
         None => read_standard_input()?,
     };
     let db = Kiln::open(&arguments.object.dir)?;
-    let key = arguments.key.as_bytes();
     match open_or_create_object(&db, &arguments.object, arguments.table)? {
-        AnyObject::Map(map) => db.put(&map, key, &value)?.safe()?,
-        AnyObject::Table(table) => db.put(&table, key, &value)?.safe()?,
+        AnyObject::Map(map) => put_into(&db, &map, arguments, &value)?,
+        AnyObject::Table(table) => put_into(&db, &table, arguments, &value)?,
     }
     Ok(db.close()?)
+}
+
+fn put_into(db: &Kiln, object: &impl kiln::Object, arguments: &Put, value: &[u8]) -> Result<(), Failure> {
+    let key = arguments.key.as_bytes();
+    let commit = match arguments.ttl {
+        None => db.put(object, key, value)?,
+        Some(time_to_live) => db.put_expiring(object, key, value, Expiry::In(time_to_live))?,
+    };
+    Ok(commit.safe()?)
 }
 
 fn read_standard_input() -> Result<Vec<u8>, Failure> {

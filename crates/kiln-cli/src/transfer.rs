@@ -6,10 +6,11 @@ use std::path::Path;
 
 use bytesize::ByteSize;
 use indicatif::{ProgressBar, ProgressStyle};
-use kiln::{BackupProgress, Kiln, Object as _};
+use kiln::{BackupProgress, Expiry, Kiln, Object, Snapshot, Transaction};
 
 use crate::arguments::{Backup, Dir, Export, Import, Restore};
 use crate::entry::{Entry, Text};
+use crate::escape::escape;
 use crate::failure::Failure;
 use crate::object::{AnyObject, open_database, open_object, open_or_create_object};
 use crate::snapshot::open_at;
@@ -52,17 +53,17 @@ fn import_lines(db: &Kiln, object: &AnyObject, lines: &mut Lines<impl BufRead>) 
     loop {
         let (mut batch, mut bytes) = (Vec::new(), 0);
         while batch.len() < BATCH_ENTRIES && bytes < BATCH_BYTES {
-            let Some((key, value)) = lines.next_entry()? else { break };
-            bytes += key.len() + value.len();
-            batch.push((key, value));
+            let Some(row) = lines.next_row()? else { break };
+            bytes += row.key.len() + row.value.len();
+            batch.push(row);
         }
         if batch.is_empty() {
             return Ok(count);
         }
         let commit = db.transact(|tx| {
-            batch.iter().try_for_each(|(key, value)| match object {
-                AnyObject::Map(map) => tx.put(map, key, value),
-                AnyObject::Table(table) => tx.put(table, key, value),
+            batch.iter().try_for_each(|row| match object {
+                AnyObject::Map(map) => put_row(tx, map, row),
+                AnyObject::Table(table) => put_row(tx, table, row),
             })
         });
         let commit = commit.map_err(|error| {
@@ -73,13 +74,22 @@ fn import_lines(db: &Kiln, object: &AnyObject, lines: &mut Lines<impl BufRead>) 
     }
 }
 
+/// A time that has passed is a time, too: the row has expired, and what its key had before is replaced.
+fn put_row(tx: &Transaction<'_>, object: &impl Object, row: &Row) -> kiln::Result<()> {
+    match row.expires_at_ms {
+        None => tx.put(object, &row.key, &row.value),
+        Some(at_ms) => tx.put_expiring(object, &row.key, &row.value, Expiry::At(at_ms)),
+    }
+}
+
 /// Makes a new table of all lines, or of none.
 fn import_in_bulk(db: &Kiln, arguments: &Import, mut lines: Lines<impl BufRead>) -> Result<u64, Failure> {
     let name = &arguments.object.object;
+    let pairs = std::iter::from_fn(|| lines.next_pair().transpose());
     let loaded = match arguments.sort {
-        false => db.bulk_load(name, lines, |_| {})?,
+        false => db.bulk_load(name, pairs, |_| {})?,
         true => {
-            let mut rows = lines.by_ref().collect::<Result<Vec<Pair>, _>>()?;
+            let mut rows = pairs.collect::<Result<Vec<Pair>, _>>()?;
             // Stable, so that the last of a key's lines is the last of them still.
             rows.sort_by(|one, other| one.0.cmp(&other.0));
             let mut rows = rows.into_iter().peekable();
@@ -104,16 +114,24 @@ pub(crate) struct Lines<R> {
     line: Vec<u8>,
 }
 
+/// What a line says.
+pub(crate) struct Row {
+    pub(crate) key: Vec<u8>,
+    pub(crate) value: Vec<u8>,
+    /// In milliseconds since 1970; `None` if nothing is said.
+    pub(crate) expires_at_ms: Option<u64>,
+}
+
 /// A key and its value.
-pub(crate) type Pair = (Vec<u8>, Vec<u8>);
+type Pair = (Vec<u8>, Vec<u8>);
 
 impl<R: BufRead> Lines<R> {
     pub(crate) fn new(input: R) -> Self {
         Self { input, number: 0, line: Vec::new() }
     }
 
-    /// The next entry; lines without text are passed over.
-    pub(crate) fn next_entry(&mut self) -> Result<Option<Pair>, Failure> {
+    /// The next row; lines without text are passed over.
+    pub(crate) fn next_row(&mut self) -> Result<Option<Row>, Failure> {
         loop {
             self.line.clear();
             self.number += 1;
@@ -132,19 +150,21 @@ impl<R: BufRead> Lines<R> {
             .map_err(|error| self.failure(format!("expected {{\"key\": ..., \"value\": ...}}: {error}")))?;
         let key = entry.key.into_bytes().map_err(|error| self.failure(error))?;
         let value = entry.value.into_bytes().map_err(|error| self.failure(error))?;
-        Ok(Some((key, value)))
+        Ok(Some(Row { key, value, expires_at_ms: entry.expires_at_ms }))
+    }
+
+    /// The next row for a bulk load, in which none can expire.
+    fn next_pair(&mut self) -> Result<Option<Pair>, Failure> {
+        match self.next_row()? {
+            Some(Row { expires_at_ms: Some(_), .. }) => Err(self.failure(
+                "this row has \"expires_at_ms\", which --bulk cannot keep; import it without --bulk",
+            )),
+            row => Ok(row.map(|row| (row.key, row.value))),
+        }
     }
 
     fn failure(&self, what: impl std::fmt::Display) -> Failure {
         Failure::Other(format!("line {}: {what}", self.number))
-    }
-}
-
-impl<R: BufRead> Iterator for Lines<R> {
-    type Item = Result<Pair, Failure>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        self.next_entry().transpose()
     }
 }
 
@@ -166,21 +186,38 @@ pub(crate) fn export(arguments: &Export) -> Result<(), Failure> {
         AnyObject::Table(table) => progress(Some(table.len()), Unit::Keys),
     };
     let mut count = 0u64;
-    let mut write = |entry: kiln::Result<Pair>| -> Result<(), Failure> {
-        write_line(&mut out, entry?)?;
+    let mut write = |row: Row| -> Result<(), Failure> {
+        write_line(&mut out, row)?;
         count += 1;
         progress.inc(1);
         Ok(())
     };
     match &object {
-        AnyObject::Map(map) => snapshot.iter(map).try_for_each(&mut write)?,
-        AnyObject::Table(table) => snapshot.range::<&[u8]>(table, ..).try_for_each(&mut write)?,
+        AnyObject::Map(map) => {
+            snapshot.iter(map).try_for_each(|entry| write(with_expiry(&snapshot, map, entry?)?))?
+        }
+        AnyObject::Table(table) => snapshot
+            .range::<&[u8]>(table, ..)
+            .try_for_each(|entry| write(with_expiry(&snapshot, table, entry?)?))?,
     }
     out.flush().map_err(Failure::output)?;
     progress.finish_and_clear();
     eprintln!("exported {count} keys of '{}'", arguments.object.object);
     drop(snapshot);
     Ok(db.close()?)
+}
+
+/// A row that `snapshot` has, and when it expires. It sees all of them as of one moment, so the row is still there.
+fn with_expiry(snapshot: &Snapshot<'_>, object: &impl Object, (key, value): Pair) -> Result<Row, Failure> {
+    let expires_at_ms = match snapshot.expiry(object, &key)? {
+        Some(Expiry::Never) => None,
+        Some(Expiry::At(at_ms)) => Some(at_ms),
+        other => {
+            let key = escape(&key);
+            return Err(Failure::Other(format!("when '{key}' expires is not known: {other:?}")));
+        }
+    };
+    Ok(Row { key, value, expires_at_ms })
 }
 
 /// `kiln backup`
@@ -248,9 +285,10 @@ fn show(bar: &ProgressBar, progress: BackupProgress) {
     bar.set_position(progress.done_bytes);
 }
 
-/// Writes an entry as one line.
-pub(crate) fn write_line(out: &mut impl Write, (key, value): Pair) -> Result<(), Failure> {
-    let entry = Entry { key: Text::new(key), value: Text::new(value) };
+/// Writes a row as one line.
+pub(crate) fn write_line(out: &mut impl Write, row: Row) -> Result<(), Failure> {
+    let Row { key, value, expires_at_ms } = row;
+    let entry = Entry { key: Text::new(key), value: Text::new(value), expires_at_ms };
     serde_json::to_writer(&mut *out, &entry).map_err(|error| Failure::output(error.into()))?;
     out.write_all(b"\n").map_err(Failure::output)
 }

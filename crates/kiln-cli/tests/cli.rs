@@ -3,7 +3,9 @@
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
+use kiln::Expiry;
 use tempfile::TempDir;
 
 /// A directory for one test, and the program run in it.
@@ -138,6 +140,103 @@ fn an_export_can_be_imported_and_is_the_same() {
     assert_eq!(sandbox.ok(&["export", "--object", "second"]), dumped);
     let error = sandbox.fails(1, &["export", "--object", "first", "dump.jsonl"]);
     assert!(error.starts_with("kiln: creating dump.jsonl: "), "{error}");
+}
+
+/// 2100, in milliseconds.
+const FAR_MS: u64 = 4_102_444_800_000;
+
+fn line(key: &str, value: &str, expires_at_ms: u64) -> String {
+    format!("{{\"key\":\"{key}\",\"value\":\"{value}\",\"expires_at_ms\":{expires_at_ms}}}\n")
+}
+
+#[test]
+fn a_row_that_expires_is_exported_with_its_time_and_imported_with_it() {
+    let sandbox = Sandbox::new();
+    let stays = "{\"key\":\"b\",\"value\":\"stays\"}\n";
+    let lines = format!("{}{stays}{}", line("a", "goes", FAR_MS), line("c", "", u64::MAX));
+    for (name, table) in [("table", true), ("map", false)] {
+        let mut import = vec!["import", "--object", name];
+        import.extend(table.then_some("--table"));
+        sandbox.ok_with_input(&import, lines.as_bytes());
+    }
+    assert_eq!(sandbox.ok(&["export", "--object", "table"]), lines);
+    let exported = sandbox.ok(&["export", "--object", "map"]);
+    let mut of_map: Vec<&str> = exported.split_inclusive('\n').collect();
+    of_map.sort_unstable();
+    assert_eq!(of_map.concat(), lines);
+
+    sandbox.ok(&["snapshot", "create", "before"]);
+    let later = line("a", "goes later", FAR_MS + 1);
+    sandbox.ok_with_input(&["import", "--object", "table"], later.as_bytes());
+    let db = kiln::Kiln::open(sandbox.path("kiln-data")).unwrap();
+    db.settle().unwrap();
+    db.close().unwrap();
+    assert!(sandbox.ok(&["export", "--object", "table"]).starts_with(&later), "also where it has settled");
+    assert_eq!(sandbox.ok(&["export", "--object", "table", "--snapshot", "before"]), lines);
+}
+
+#[test]
+fn a_line_whose_time_has_passed_replaces_what_its_key_had_by_nothing() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["put", "--object", "notes", "k", "v"]);
+    let lines = line("k", "later", 1) + &line("new", "", 0);
+    let imported = sandbox.ok_with_input(&["import", "--object", "notes"], lines.as_bytes());
+    assert_eq!(text(&imported.stderr), "imported 2 keys into 'notes'\n");
+    assert_eq!(sandbox.fails(1, &["get", "--object", "notes", "k"]), "kiln: 'notes' has no key 'k'\n");
+    assert_eq!(sandbox.ok(&["export", "--object", "notes"]), "");
+    sandbox.ok(&["check"]);
+}
+
+#[test]
+fn a_bulk_import_refuses_rows_that_expire_and_names_the_line() {
+    let sandbox = Sandbox::new();
+    let lines = "{\"key\":\"a\",\"value\":\"v\"}\n".to_owned() + &line("b", "v", FAR_MS);
+    std::fs::write(sandbox.path("rows.jsonl"), &lines).unwrap();
+    for options in [["--bulk"].as_slice(), &["--bulk", "--sort"]] {
+        let error = sandbox.fails(1, &[&["import", "--object", "rows", "rows.jsonl"], options].concat());
+        assert!(error.starts_with("kiln: line 2: ") && error.contains("without --bulk"), "{error}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
+    assert!(sandbox.fails(1, &["get", "--object", "rows", "a"]).contains("no object"));
+    sandbox.ok(&["import", "--object", "rows", "--table", "rows.jsonl"]);
+    assert_eq!(sandbox.ok(&["export", "--object", "rows"]), lines);
+}
+
+#[test]
+fn a_key_expires_as_its_put_says_or_else_as_its_object_does() {
+    const HOUR: Duration = Duration::from_secs(3600);
+    let sandbox = Sandbox::new();
+    let open = || kiln::Kiln::open(sandbox.path("kiln-data")).unwrap();
+    let db = open();
+    let before_ms = db.time_ms();
+    db.map_with_time_to_live("tokens", HOUR).unwrap();
+    db.close().unwrap();
+    sandbox.ok(&["put", "--object", "tokens", "--ttl", "1000h", "said", "v"]);
+    sandbox.ok(&["put", "--object", "tokens", "default", "v"]);
+    sandbox.ok(&["put", "--object", "tokens", "--ttl", "0s", "gone", "v"]);
+    sandbox.ok_with_input(
+        &["import", "--object", "tokens"],
+        format!("{{\"key\":\"read\",\"value\":\"\"}}\n{}", line("at", "", FAR_MS)).as_bytes(),
+    );
+    sandbox.ok(&["put", "--object", "events", "--table", "--ttl", "1000h", "said", "v"]);
+    sandbox.ok(&["put", "--object", "events", "stays", "v"]);
+
+    let db = open();
+    let after_ms = db.time_ms();
+    let after = |expiry: Option<Expiry>, ttl: Duration| {
+        let ttl_ms = u64::try_from(ttl.as_millis()).unwrap();
+        matches!(expiry, Some(Expiry::At(at)) if (before_ms + ttl_ms..=after_ms + ttl_ms).contains(&at))
+    };
+    let (tokens, events) = (db.map("tokens").unwrap(), db.table("events").unwrap());
+    assert!(after(db.expiry(&tokens, "said").unwrap(), 1000 * HOUR));
+    assert!(after(db.expiry(&tokens, "default").unwrap(), HOUR));
+    assert!(after(db.expiry(&tokens, "read").unwrap(), HOUR));
+    assert_eq!(db.expiry(&tokens, "at").unwrap(), Some(Expiry::At(FAR_MS)));
+    assert_eq!(db.expiry(&tokens, "gone").unwrap(), None);
+    assert!(after(db.expiry(&events, "said").unwrap(), 1000 * HOUR));
+    assert_eq!(db.expiry(&events, "stays").unwrap(), Some(Expiry::Never));
+    db.close().unwrap();
+    sandbox.fails(2, &["put", "--object", "tokens", "--ttl", "soon", "k", "v"]);
 }
 
 #[test]
