@@ -285,6 +285,20 @@ fn c4_a_snapshot_that_has_a_name_shows_rows_as_of_the_time_at_which_it_got_it() 
     }
 }
 
+/// A snapshot could not be given to several threads once it had a time as of which it reads.
+#[test]
+fn c2_threads_that_share_a_snapshot_see_rows_as_of_one_moment() {
+    let (disk, db) = world();
+    let map = db.map("map").unwrap();
+    db.put_expiring(&map, "row", "value", until(10)).unwrap().forget();
+    let snapshot = db.snapshot().unwrap();
+    let sees = || std::thread::scope(|scope| scope.spawn(|| snapshot.contains(&map, "row")).join().unwrap());
+    assert!(sees().unwrap());
+    at(&disk, 10);
+    assert!(sees().unwrap());
+    assert_eq!(db.get(&map, "row").unwrap(), None);
+}
+
 #[test]
 fn c4_a_row_that_has_expired_and_that_nobody_touches_gives_its_space_back() {
     let (disk, db) = world();

@@ -26,7 +26,6 @@
 //! what has expired, in pieces of [`PIECE_KEYS`]; the walk tells when the next one is due. It rests for [`REST_TIMES`] as long as it has worked, so
 //! what has expired is deleted by the end of the second walk from then on. Compaction, where it comes upon such a row first, deletes it instead of copying it.
 
-use std::cell::Cell;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
@@ -80,22 +79,27 @@ pub(crate) fn expiry_after(now: u64, time_to_live_ms: u64) -> u64 {
     now.saturating_add(time_to_live_ms).max(1)
 }
 
-/// The time as of which somebody reads: taken once, when it is first needed.
+/// The time as of which somebody reads: taken once, when it is first needed. Threads that share it read as of the same.
 #[derive(Debug, Default)]
-pub(crate) struct Moment(Cell<u64>);
+pub(crate) struct Moment(AtomicU64);
 
 impl Moment {
     /// One that is known.
     pub(crate) fn at(now_ms: u64) -> Moment {
-        Moment(Cell::new(now_ms.max(1)))
+        Moment(AtomicU64::new(now_ms.max(1)))
     }
 
     #[cold]
     pub(crate) fn now(&self, engine: &Engine) -> u64 {
-        if self.0.get() == 0 {
-            self.0.set(engine.now_ms());
+        match self.0.load(Ordering::Relaxed) {
+            0 => {
+                let now = engine.now_ms();
+                self.0
+                    .compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed)
+                    .map_or_else(|first| first, |_| now)
+            }
+            known => known,
         }
-        self.0.get()
     }
 
     /// Of a stored expiry: the row is absent.
@@ -106,7 +110,7 @@ impl Moment {
 
     /// To be used again by somebody else.
     pub(crate) fn forget(&self) {
-        self.0.set(0);
+        self.0.store(0, Ordering::Relaxed);
     }
 }
 
