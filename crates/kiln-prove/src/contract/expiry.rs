@@ -285,6 +285,21 @@ fn c4_a_snapshot_that_has_a_name_shows_rows_as_of_the_time_at_which_it_got_it() 
     }
 }
 
+/// A snapshot that has a name had the time of the system's clock. Once that was set back, rows were there again that were absent for everybody
+/// else, and of rows that expire together those that were not deleted yet.
+#[test]
+fn c4_a_snapshot_that_has_a_name_shows_no_row_again_that_was_absent_before_the_clock_was_set_back() {
+    let (disk, db) = world();
+    let map = db.map("map").unwrap();
+    db.put_expiring(&map, "row", "value", until(10)).unwrap().forget();
+    at(&disk, 20);
+    assert_eq!(db.get(&map, "row").unwrap(), None);
+    at(&disk, 5);
+    assert_eq!(db.get(&map, "row").unwrap(), None);
+    db.create_snapshot("five").unwrap();
+    assert_eq!(db.open_snapshot("five").unwrap().get(&map, "row").unwrap(), None);
+}
+
 /// A snapshot could not be given to several threads once it had a time as of which it reads.
 #[test]
 fn c2_threads_that_share_a_snapshot_see_rows_as_of_one_moment() {

@@ -87,7 +87,10 @@ impl Engine {
             true => self.hold_version(self.clock.now()),
             false => self.open_snapshot(),
         };
-        let snapshot = NamedSnapshot { name: name.to_owned(), version, time_us: self.segments.time_us() };
+        // Who reads it sees rows that expire as of this time: it must not be before one at which some of them were found to have, or
+        // were deleted, though the clock was set back since.
+        let time_us = self.segments.time_us().max(self.now_ms().saturating_mul(1000));
+        let snapshot = NamedSnapshot { name: name.to_owned(), version, time_us };
         let committed = transaction::run(self, Isolation::Serializable, |tx| {
             tx.put_key(SNAPSHOTS_OBJECT, name.as_bytes(), &encode(&snapshot))
         });
