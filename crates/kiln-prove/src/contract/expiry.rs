@@ -243,6 +243,42 @@ fn c2_a_transaction_and_a_snapshot_see_all_rows_as_of_one_moment() {
     }
 }
 
+/// A transaction kept the time that it had read first, and saw the row of a pair that was deleted since as absent beside the other one, which had
+/// expired at the same time and was there for it.
+#[test]
+fn c2_of_rows_that_expire_together_a_transaction_sees_all_or_none() {
+    for settles in [false, true] {
+        let (disk, db) = world();
+        let table = db.table("table").unwrap();
+        let put = |key: &str, at_ms| db.put_expiring(&table, key, "value", until(at_ms)).unwrap().forget();
+        for (key, at_ms) in [("one", 10), ("other", 10), ("third", 10), ("later", 50)] {
+            put(key, at_ms);
+        }
+        db.persist().unwrap();
+        if settles {
+            db.settle().unwrap();
+        }
+        let [reader, walker, writer, own] = [(); 4].map(|()| db.begin().unwrap());
+        assert!(reader.contains(&table, "one").unwrap());
+        assert_eq!(walker.range(&table, "l".."p").count(), 3);
+        assert!(writer.contains(&table, "later").unwrap());
+        own.put_expiring(&table, "own", "value", Expiry::In(Duration::from_millis(5))).unwrap();
+        at(&disk, 10);
+        // It was gone already, and has a tombstone now.
+        assert!(!db.delete(&table, "third").unwrap().forget());
+        for tx in [&reader, &walker] {
+            assert_eq!(tx.contains(&table, "third").unwrap_err().kind(), ErrorKind::Conflict);
+        }
+        // Nothing that these have seen has expired: they go on as of a later time.
+        assert!(!writer.contains(&table, "third").unwrap() && !writer.contains(&table, "one").unwrap());
+        assert!(writer.contains(&table, "later").unwrap());
+        assert!(!own.contains(&table, "third").unwrap() && !own.contains(&table, "other").unwrap());
+        assert!(!own.contains(&table, "own").unwrap());
+        writer.put(&table, "new", "row").unwrap();
+        writer.commit().unwrap().forget();
+    }
+}
+
 #[test]
 fn c2_two_that_put_where_a_row_has_expired_conflict_and_so_does_who_has_seen_a_row_that_was_deleted() {
     let (disk, db) = world();

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! **A reader's time.** Every transaction and every snapshot has one [`Moment`], read from the clock when it first meets a row that
-//! expires; all its rows are there, or not, as of that moment. A snapshot that has a name has the time at which it got it. An operation on one key
+//! expires; all its rows are there, or not, as of that moment. It moves on where a transaction meets something newer than its beginning, be it
+//! the deletion of a row that was still there at its moment; a conflict, if a row that it has seen has expired meanwhile. A snapshot that has a name has the time at which it got it. An operation on one key
 //! reads the clock when it has met the row. So who meets no such row reads no clock.
 //!
 //! **An expiry is no write.** It changes no bucket and no version, and nobody conflicts with it. A transaction is as if it had run alone at its
@@ -106,6 +107,17 @@ impl Moment {
     #[inline]
     pub(crate) fn is_past(&self, expires_at: u64, engine: &Engine) -> bool {
         expires_at != NEVER && expires_at <= self.now(engine)
+    }
+
+    /// Takes the time once more, if it was taken, for who has seen rows of which the first expires then; false if that has passed.
+    #[inline]
+    pub(crate) fn move_on(&mut self, first_to_expire: Option<u64>, engine: &Engine) -> bool {
+        if self.0.load(Ordering::Relaxed) == 0 {
+            return true;
+        }
+        let now = engine.now_ms();
+        self.0.store(now, Ordering::Relaxed);
+        first_to_expire.is_none_or(|first| first > now)
     }
 
     /// To be used again by somebody else.

@@ -1,10 +1,21 @@
 //! What a transaction says of when rows expire, and is told.
 
-use super::Transaction;
-use crate::error::Result;
+use super::{Buffers, Transaction};
+use crate::error::{Error, Result};
 use crate::kernel::expiry::{Expiry, expiry_after};
 use crate::objects::Object;
 use crate::storage::record::NEVER;
+
+impl Buffers {
+    /// A row was there, and expires then, if it does.
+    #[inline]
+    pub(super) fn note_row(&mut self, expires_at: u64) {
+        if expires_at != NEVER {
+            self.first_to_expire =
+                Some(self.first_to_expire.map_or(expires_at, |first| first.min(expires_at)));
+        }
+    }
+}
 
 impl Transaction<'_> {
     /// The time as of which it sees rows that expire.
@@ -15,7 +26,25 @@ impl Transaction<'_> {
     /// A row that expires then is absent for it.
     #[inline]
     pub(crate) fn has_expired(&self, expires_at: u64) -> Result<bool> {
-        Ok(expires_at != NEVER && self.borrow_buffers()?.moment.is_past(expires_at, self.engine))
+        if expires_at == NEVER {
+            return Ok(false);
+        }
+        let mut buffers = self.borrow_buffers()?;
+        let is_past = buffers.moment.is_past(expires_at, self.engine);
+        if !is_past {
+            buffers.note_row(expires_at);
+        }
+        Ok(is_past)
+    }
+
+    /// Sees rows as of now from here on, where it has met what may have been written at a time later than its own: by who has found rows
+    /// expired that are there for it, and be it the deletion of such a row. A conflict if one that it has seen has expired meanwhile.
+    #[inline]
+    pub(super) fn move_on(&self, buffers: &mut Buffers) -> Result<()> {
+        match buffers.moment.move_on(buffers.first_to_expire, self.engine) {
+            true => Ok(()),
+            false => Err(self.fail(Error::conflict())),
+        }
     }
 
     /// When a row expires that is put without a word on that.

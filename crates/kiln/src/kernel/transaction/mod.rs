@@ -59,6 +59,8 @@ struct Buffers {
     validated: usize,
     /// As of which rows have expired, or not.
     moment: Moment,
+    /// When the first of the rows expires that were there for it.
+    first_to_expire: Option<u64>,
 }
 
 thread_local! {
@@ -202,7 +204,9 @@ impl<'db> Transaction<'db> {
                 return Ok(None);
             }
             value.extend_from_slice(buffers.writes.value(write));
-            return Ok(Some(write.expires_at));
+            let expires_at = write.expires_at;
+            buffers.note_row(expires_at);
+            return Ok(Some(expires_at));
         }
         if let Some(snapshot) = self.snapshot {
             let reading = self.engine.read_as_of(object, key, hash, snapshot, &buffers.moment, value)?;
@@ -223,6 +227,9 @@ impl<'db> Transaction<'db> {
         let version = if reading.is_settled() { self.newest_settled() } else { reading.version };
         buffers.read_version = buffers.read_version.max(version);
         buffers.reads.entries.push(ReadEntry { bucket: reading.bucket, stamp: reading.stamp });
+        if reading.found {
+            buffers.note_row(reading.expires_at);
+        }
         let newest = if reading.version == 0 { self.engine.forgotten() } else { reading.version };
         self.keep_consistent(buffers, newest)?;
         if !reading.found {
@@ -243,11 +250,14 @@ impl<'db> Transaction<'db> {
     }
 
     /// Opacity: what was written in a version that began after this transaction may be newer than what was read
-    /// before, so everything read so far must still hold.
+    /// before, so everything read so far must still hold, at a time at which that was written.
     fn keep_consistent(&self, buffers: &mut Buffers, newest: u64) -> Result<()> {
         let begin = buffers.begin + u64::from(planted(Bug::OpacityOffByOne));
-        if newest < begin || buffers.reads.len() <= 1 || planted(Bug::OpacityForgotten) {
+        if newest < begin || planted(Bug::OpacityForgotten) {
             return Ok(());
+        }
+        if buffers.reads.len() <= 1 {
+            return self.move_on(buffers);
         }
         // Validating the whole set at every read would be quadratic. A tick makes what is there now old: a writer
         // of an older version had locked what it writes before the tick, so it shows in this validation.
@@ -256,6 +266,7 @@ impl<'db> Transaction<'db> {
             buffers.begin = self.engine.clock.tick();
             buffers.validated = buffers.reads.len();
         }
+        self.move_on(buffers)?;
         match self.engine.reads_hold(&buffers.reads, &[]) {
             true => Ok(()),
             false => Err(self.fail(Error::conflict())),
@@ -448,6 +459,7 @@ impl Drop for Transaction<'_> {
         buffers.read_version = 0;
         buffers.validated = 0;
         buffers.moment.forget();
+        buffers.first_to_expire = None;
         POOL.with(|pool| {
             let mut pool = pool.borrow_mut();
             if pool.len() < POOL_MAX {
