@@ -26,6 +26,7 @@ const ATTEMPTS: &[Attempt] = &[
     ("crash", "settling", 0.6),
     ("crash", "named", 0.6),
     ("crash", "passes", 0.6),
+    ("crash", "expiring", 0.6),
     ("crash", "warm", 0.6),
     ("crash", "long", 0.6),
     ("faults", "small", 1.0),
