@@ -129,6 +129,7 @@ impl Engine {
         value: Option<&[u8]>,
         expires_at: u64,
     ) -> Result<SingleCommit> {
+        self.index.prefetch(key.hash);
         let change = key.change(value, expires_at);
         let mut learnt = Learnt::default();
         let mut is_slowed = false;
@@ -262,6 +263,7 @@ impl Engine {
             return Err(Setback::NotWritable);
         }
         let early = planted(Bug::ClockBeforeLocks).then(|| self.clock.now());
+        let mut ahead = None;
         let bucket = self.index.lock(change.hash).ok_or(Setback::Conflict)?;
         let mut cold = false;
         let current = match read {
@@ -272,6 +274,7 @@ impl Engine {
             }
             None => {
                 let candidate = self.fetch_candidate(bucket, change.hash);
+                ahead = self.reserve_ahead(candidate, change);
                 let current = self.locate(bucket, candidate, change, &mut |address| {
                     let known = learnt.resolved.iter().find(|known| known.0 == address).map(|known| known.1);
                     if known.is_none() {
@@ -290,6 +293,9 @@ impl Engine {
             }
         };
         if cold {
+            if let Some(address) = ahead {
+                self.log.pad(address, change.log_bytes());
+            }
             self.index.unlock_unchanged(bucket);
             return Err(Setback::Cold);
         }
@@ -302,18 +308,18 @@ impl Engine {
         // version.
         let (version, target);
         if !current.has_record() {
-            target = self.log.reserve(change.log_bytes(), change.purpose());
+            target = ahead.or_else(|| self.log.reserve(change.log_bytes(), change.purpose()));
             if target.is_some() {
                 self.object(change.object).keys.admit(&pin, change.key);
             }
             version = early.unwrap_or_else(|| self.clock.now());
         } else {
             version = early.unwrap_or_else(|| self.clock.now());
-            target = match self.place(change, &current, version) {
+            target = ahead.or_else(|| match self.place(change, &current, version) {
                 Place::Nowhere => Some(NO_ADDRESS),
                 Place::There(address) => Some(address),
                 Place::New(bytes) => self.log.reserve(bytes, change.purpose()),
-            };
+            });
         }
         let Some(target) = target else {
             self.index.unlock_unchanged(bucket);
@@ -362,3 +368,7 @@ impl Reading {
 fn value_is_absent(change: &Change<'_>, current: &Current) -> bool {
     change.value.is_none() && !current.exists
 }
+
+#[cfg(test)]
+#[path = "single_tests.rs"]
+mod tests;
