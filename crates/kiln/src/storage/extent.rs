@@ -12,6 +12,7 @@ use super::segments::Segments;
 use crate::device::{AlignedBuffer, BLOCK_BYTES, SECTOR_BYTES};
 use crate::error::{Error, Result};
 use crate::planted::{Bug, planted};
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// The end of the chain of seals: what the next one continues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,6 +40,8 @@ pub(crate) struct ExtentWriter {
     database: u128,
     buffer: AlignedBuffer,
     pub(crate) chain: Chain,
+    /// Checksum of what was copied out last, behind the seal.
+    data_checksum: u32,
     /// The newest version among the records written so far. It can be newer than the last seal's: records of the
     /// version that followed the tick lie in the extent too, and wait for a seal of their own.
     pub(crate) newest_version: u64,
@@ -46,7 +49,8 @@ pub(crate) struct ExtentWriter {
 
 impl ExtentWriter {
     pub(crate) fn new(database: u128, chain: Chain) -> ExtentWriter {
-        ExtentWriter { database, buffer: AlignedBuffer::new(4 * BLOCK_BYTES), chain, newest_version: 0 }
+        let buffer = AlignedBuffer::new(4 * BLOCK_BYTES);
+        ExtentWriter { database, buffer, chain, data_checksum: 0, newest_version: 0 }
     }
 
     /// Writes the extent `start..end` that was copied out last, with its seal, and makes it durable. On an error nothing
@@ -65,7 +69,7 @@ impl ExtentWriter {
             version,
             number: self.chain.number + 1,
             previous_checksum: self.chain.checksum,
-            data_checksum: crc32c::crc32c(&extent[SEAL_BYTES as usize..]),
+            data_checksum: self.data_checksum,
             time_us: segments.time_us(),
             // The seal's own sector is never zero.
             zero_sectors: zero_sectors(&extent[SECTOR_BYTES..]),
@@ -86,7 +90,8 @@ impl ExtentWriter {
         Ok(())
     }
 
-    /// Copies the records of `start..end` (in one segment) into the buffer, completes them, and shows each to `visit`.
+    /// Copies the records of `start..end` (in one segment) into the buffer, completes them, and shows each to `visit`. It does so in
+    /// pieces that stay in the processor's cache until the extent's checksum has been taken of them, too.
     pub(crate) fn copy_out(
         &mut self,
         log: &Log,
@@ -94,6 +99,7 @@ impl ExtentWriter {
         end: Address,
         visit: &mut impl FnMut(Hardened<'_>),
     ) {
+        const PIECE_BYTES: usize = 64 << 10;
         let length = (end - start) as usize;
         if self.buffer.len() < length {
             self.buffer = AlignedBuffer::new(length.next_power_of_two());
@@ -101,13 +107,21 @@ impl ExtentWriter {
         let extent = &mut self.buffer[..length];
         log.note_seal(start);
         let words = log.memory(start, end - start);
-        for (bytes, word) in extent.as_chunks_mut::<8>().0.iter_mut().zip(words) {
-            *bytes = word.load(crate::sync::atomic::Ordering::Relaxed).to_le_bytes();
-        }
         let mut offset = SEAL_BYTES as usize;
-        while offset < extent.len() {
+        let (mut copied, mut summed) = (0, offset);
+        self.data_checksum = 0;
+        while offset < length {
+            let item_end = offset + extent.get(offset..copied).and_then(item_bytes).unwrap_or(8);
+            if item_end > copied && copied < length {
+                self.data_checksum = crc32c::crc32c_append(self.data_checksum, &extent[summed..offset]);
+                summed = offset;
+                let piece_end = item_end.max(copied + PIECE_BYTES).min(length);
+                copy_words(&words[copied / 8..piece_end / 8], &mut extent[copied..piece_end]);
+                copied = piece_end;
+                continue;
+            }
             let address = start + offset as u64;
-            let rest = &mut extent[offset..];
+            let rest = &mut extent[offset..copied];
             let word = rest.first_chunk::<8>().map_or(0, |bytes| u64::from_le_bytes(*bytes));
             if let Some(bytes) = record::padding_bytes(word) {
                 rest[8..bytes as usize].fill(record::PADDING_BYTE);
@@ -129,6 +143,23 @@ impl ExtentWriter {
             visit(Hardened { address, bytes, kind, object, version, previous, is_creation, key, value });
             offset += bytes as usize;
         }
+        self.data_checksum = crc32c::crc32c_append(self.data_checksum, &extent[summed..]);
+    }
+}
+
+/// How long the record or padding is that begins `bytes`, as its first word says; `None` if that is not there, or says nothing.
+#[inline]
+fn item_bytes(bytes: &[u8]) -> Option<usize> {
+    let word = u64::from_le_bytes(*bytes.first_chunk::<8>()?);
+    let length = record::padding_bytes(word).or_else(|| Shape::parse(word).map(Shape::bytes));
+    length.map(|length| length as usize)
+}
+
+/// Copies words of the log's memory, which nobody changes any more, out.
+#[inline]
+fn copy_words(words: &[AtomicU64], out: &mut [u8]) {
+    for (bytes, word) in out.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+        *bytes = word.load(Ordering::Relaxed).to_le_bytes();
     }
 }
 
@@ -255,6 +286,36 @@ mod tests {
     fn memory_that_nobody_has_filled_is_not_copied_out() {
         let log = Log::new(32 << 10, 16 << 10, 0).unwrap();
         ExtentWriter::new(1, Chain::default()).copy_out(&log, 0, BLOCK_BYTES as u64, &mut |_| {});
+    }
+
+    /// Records lie across the ends of pieces; the checksum is taken piece by piece, and must be that of the whole.
+    #[test]
+    fn an_extent_of_many_pieces_is_copied_whole_and_summed_whole() {
+        const EXTENT_BYTES: u64 = 256 << 10;
+        let log = Log::new(2 * EXTENT_BYTES, EXTENT_BYTES, 0).unwrap();
+        let (mut end, mut count) = (SEAL_BYTES, 0_u64);
+        loop {
+            let value = vec![count as u8; [5, 800, 90_000][count as usize % 3]];
+            let (key_bytes, value_bytes) = (3, value.len());
+            let shape = Shape { kind: Kind::Put, object: 1, key_bytes, value_bytes };
+            if end + shape.bytes() > EXTENT_BYTES {
+                break;
+            }
+            let value = (&value[..], record::NEVER);
+            record::write(log.memory(end, shape.bytes()), shape, count + 1, NO_ADDRESS, b"key", value);
+            (end, count) = (end + shape.bytes(), count + 1);
+        }
+        log.pad(end, EXTENT_BYTES - end);
+        let (mut writer, mut seen) = (ExtentWriter::new(1, Chain::default()), 0);
+        writer.copy_out(&log, 0, EXTENT_BYTES, &mut |record| {
+            assert_eq!((record.key, record.version), (&b"key"[..], seen + 1));
+            assert!(record.value.iter().all(|&byte| byte == seen as u8));
+            seen += 1;
+        });
+        assert_eq!(seen, count);
+        let data = &writer.buffer[SEAL_BYTES as usize..EXTENT_BYTES as usize];
+        assert_eq!(writer.data_checksum, crc32c::crc32c(data));
+        assert_eq!(items(SEAL_BYTES, data).filter(Result::is_ok).count() as u64, count + 1);
     }
 
     /// What is noted in memory for the keeper is not the disk's business.

@@ -120,12 +120,13 @@ pub(crate) fn counted_bytes(bytes: u64, segment_bytes: u64) -> u64 {
 impl Liveness {
     /// For a log that begins at `begin`.
     pub(crate) fn new(begin: Address, segment_bytes: u64) -> Liveness {
+        debug_assert!(segment_bytes.is_power_of_two());
         Liveness { segment_bytes, first: begin / segment_bytes, segments: VecDeque::new() }
     }
 
     /// Place of the segment at `address` in `segments`; `None` if it was dropped.
     fn position(&self, address: Address) -> Option<usize> {
-        (address / self.segment_bytes).checked_sub(self.first).map(|at| at as usize)
+        (address >> self.segment_bytes.trailing_zeros()).checked_sub(self.first).map(|at| at as usize)
     }
 
     /// The segment at `address`; `None` if it was dropped.
@@ -135,11 +136,6 @@ impl Liveness {
             self.segments.resize(at + 1, SegmentLiveness::default());
         }
         self.segments.get_mut(at)
-    }
-
-    /// A record of so many bytes has hardened.
-    pub(crate) fn add(&mut self, address: Address, bytes: u64) {
-        self.add_records(address, 1, counted_bytes(bytes, self.segment_bytes));
     }
 
     /// So many records of the segment at `address` have hardened, with the sum of their [`counted_bytes`].
@@ -237,11 +233,16 @@ mod tests {
 
     const SEGMENT_BYTES: u64 = 64 << 10;
 
+    /// A record of so many bytes has hardened.
+    fn add(liveness: &mut Liveness, address: Address, bytes: u64) {
+        liveness.add_records(address, 1, counted_bytes(bytes, SEGMENT_BYTES));
+    }
+
     #[test]
     fn live_bytes_are_those_of_records_that_nothing_has_superseded() {
         let mut liveness = Liveness::new(0, SEGMENT_BYTES);
-        (1..=300).for_each(|number| liveness.add(number * 8, 96));
-        liveness.add(SEGMENT_BYTES + 128, 512);
+        (1..=300).for_each(|number| add(&mut liveness, number * 8, 96));
+        add(&mut liveness, SEGMENT_BYTES + 128, 512);
         (1..=100).for_each(|number| liveness.supersede(number * 8, 1, Some(96)));
         let (bytes, live) = (liveness.live_bytes(), 200 * 96 + 512);
         assert!((live..live * 9 / 8).contains(&bytes), "{bytes} for {live}");
@@ -253,8 +254,8 @@ mod tests {
     fn short_records_that_die_among_long_ones_and_the_other_way_round_are_told_apart() {
         for (dead_bytes, live_bytes) in [(96, 5_000), (5_000, 96)] {
             let mut liveness = Liveness::new(0, SEGMENT_BYTES);
-            (1..=10).for_each(|number| liveness.add(number * 8, live_bytes));
-            (11..=40).for_each(|number| liveness.add(number * 8, dead_bytes));
+            (1..=10).for_each(|number| add(&mut liveness, number * 8, live_bytes));
+            (11..=40).for_each(|number| add(&mut liveness, number * 8, dead_bytes));
             (11..=40).for_each(|number| liveness.supersede(number * 8, 1, Some(dead_bytes)));
             let (bytes, live) = (liveness.live_bytes(), 10 * live_bytes);
             assert!((live..live * 6 / 5).contains(&bytes), "{bytes} for {live}");
@@ -265,7 +266,7 @@ mod tests {
     #[test]
     fn what_deletions_supersede_is_as_long_as_the_rest_on_average() {
         let mut liveness = Liveness::new(0, SEGMENT_BYTES);
-        (1..=100).for_each(|number| liveness.add(number * 8, 96));
+        (1..=100).for_each(|number| add(&mut liveness, number * 8, 96));
         (1..=25).for_each(|number| liveness.supersede(number * 8, 1, None));
         let (bytes, live) = (liveness.live_bytes(), 75 * 96);
         assert!((live - 96..live * 9 / 8).contains(&bytes), "{bytes} for {live}");
@@ -281,7 +282,7 @@ mod tests {
             let in_a_segment = (SEGMENT_BYTES - SEAL_BYTES) / bytes;
             for number in 0..10 * in_a_segment {
                 let (segment, place) = (number / in_a_segment, number % in_a_segment);
-                liveness.add(segment * SEGMENT_BYTES + SEAL_BYTES + place * bytes, bytes);
+                add(&mut liveness, segment * SEGMENT_BYTES + SEAL_BYTES + place * bytes, bytes);
             }
             let live = liveness.live_bytes();
             // Divisions round down by a few bytes.

@@ -25,6 +25,7 @@ use crate::error::{Error, Result};
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
 use crate::storage::extent::ExtentWriter;
+use crate::storage::liveness::counted_bytes;
 use crate::storage::record::{Address, Kind};
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Condvar, Instant, Mutex, MutexGuard, mpsc};
@@ -480,9 +481,11 @@ impl Engine {
             let sealed = if last { version } else { self.hardening.horizon.local() };
             let Leader { writer, graves, ledger } = &mut *leader;
             let mut liveness = self.liveness.lock();
+            let (mut records, mut bytes) = (0, 0);
             writer.copy_out(&self.log, from, to, &mut |record| {
                 ledger.note(&record);
-                liveness.add(record.address, record.bytes);
+                records += 1;
+                bytes += counted_bytes(record.bytes, self.log.segment_bytes());
                 // A value mostly replaces one that is as long; how much a deletion takes away is not known.
                 let bytes = record.kind.is_put().then_some(record.bytes);
                 liveness.supersede(record.previous, record.version, bytes);
@@ -497,6 +500,7 @@ impl Engine {
                     });
                 }
             });
+            liveness.add_records(from, records, bytes);
             drop(liveness);
             writer.write(&self.segments, (from, to), (sealed, 0))?;
             ledger.horizon = ledger.horizon.max(sealed);
