@@ -44,7 +44,7 @@ use crate::planted::{Bug, planted};
 use crate::storage::checkpoint::{self, Header, SystemItem, Writer, kind};
 use crate::storage::epoch;
 use crate::storage::extent::Chain;
-use crate::storage::hash_index;
+use crate::storage::hash_index::{self, Family};
 use crate::storage::liveness::Liveness;
 use crate::storage::ordered_index::LeafBatch;
 use crate::storage::record::{Address, NO_ADDRESS};
@@ -343,17 +343,26 @@ impl Taking<'_> {
     }
 
     fn write_entries(&mut self) -> Result<Option<u64>> {
+        const FAMILIES: usize = 16;
         let index = &self.engine.index;
         let level = index.level();
-        let (mut entries, mut count) = (Vec::new(), 0);
-        for bucket in 0..1 << level {
-            index.read_family(level, bucket, &mut entries);
-            self.keep_those_before_end(&mut entries)?;
-            count += entries.len() as u64;
-            let low_bits = bucket & ((1 << index.base_level()) - 1);
-            self.writer
-                .add_entries(low_bits, &entries)
-                .map_err(|error| Error::io("writing a checkpoint", error))?;
+        let (mut families, mut count) = ([const { Family::new() }; FAMILIES], 0);
+        let buckets = 1 << level;
+        for first in (0..buckets).step_by(FAMILIES) {
+            // The records of several families are fetched before one is looked at, so that their cache misses overlap.
+            for (bucket, family) in (first..buckets).zip(&mut families) {
+                index.read_family(level, bucket, family);
+                let behind = family.entries.iter().map(|&entry| hash_index::address_of(entry));
+                behind.filter(|&address| address >= self.cut.end).for_each(|at| self.engine.log.prefetch(at));
+            }
+            for (bucket, family) in (first..buckets).zip(&mut families) {
+                self.keep_those_before_end(&mut family.entries)?;
+                count += family.entries.len() as u64;
+                let low_bits = bucket & ((1 << index.base_level()) - 1);
+                self.writer
+                    .add_entries(low_bits, &family.entries)
+                    .map_err(|error| Error::io("writing a checkpoint", error))?;
+            }
             if !self.goes_on() {
                 return Ok(None);
             }
@@ -368,8 +377,9 @@ impl Taking<'_> {
         {
             return Ok(());
         }
-        let mut kept = Vec::with_capacity(entries.len());
-        for &entry in &*entries {
+        let mut kept = 0;
+        for at in 0..entries.len() {
+            let entry = entries[at];
             let newest = hash_index::address_of(entry);
             let address = self.newest_before_end(newest)?;
             if address != NO_ADDRESS {
@@ -377,10 +387,11 @@ impl Taking<'_> {
                 if newest != address && address < self.settled_to {
                     self.settled_to = address - address % self.engine.log.segment_bytes();
                 }
-                kept.push(hash_index::with_address(entry, address));
+                entries[kept] = hash_index::with_address(entry, address);
+                kept += 1;
             }
         }
-        *entries = kept;
+        entries.truncate(kept);
         Ok(())
     }
 

@@ -70,6 +70,19 @@ impl Stamp {
     }
 }
 
+/// What [`HashIndex::read_family`] has read; keeps its memory from one to the next.
+pub(crate) struct Family {
+    pub(crate) entries: Vec<u64>,
+    /// The control words under which they were read.
+    controls: Vec<u64>,
+}
+
+impl Family {
+    pub(crate) const fn new() -> Family {
+        Family { entries: Vec::new(), controls: Vec::new() }
+    }
+}
+
 /// See the module's documentation.
 pub(crate) struct HashIndex {
     /// The level at which it began. So many bits of the hash are not in the tag; when the index has `TAG_BITS` levels more,
@@ -321,10 +334,10 @@ impl HashIndex {
             return (Vec::new(), None);
         }
         let next = (first + 1 < base).then_some((level as u64) << SPLIT_BITS | (first + 1));
-        let mut entries = Vec::new();
-        self.read_family(level, first, &mut entries);
-        entries.iter_mut().for_each(|entry| *entry = address_of(*entry));
-        (entries, next)
+        let mut family = Family::new();
+        self.read_family(level, first, &mut family);
+        family.entries.iter_mut().for_each(|entry| *entry = address_of(*entry));
+        (family.entries, next)
     }
 
     /// The level now: a walk over [`Self::read_family`] of all buckets of one level meets an entry that is there throughout
@@ -339,16 +352,18 @@ impl HashIndex {
     }
 
     /// The entries of a bucket of this level, which was reached, and of all buckets that have split off from it.
-    pub(crate) fn read_family(&self, level: u32, first: Bucket, entries: &mut Vec<u64>) {
+    pub(crate) fn read_family(&self, level: u32, first: Bucket, family: &mut Family) {
+        let Family { entries, controls } = family;
         loop {
             entries.clear();
-            let family = || (first..self.bucket_count()).step_by(1 << level);
-            let before: Vec<u64> =
-                family().map(|bucket| self.control(bucket).load(Ordering::SeqCst)).collect();
-            if before.iter().all(|control| control & LOCK == 0) {
-                family().for_each(|bucket| entries.extend(self.entries(bucket)));
+            controls.clear();
+            let members = || (first..self.bucket_count()).step_by(1 << level);
+            controls.extend(members().map(|bucket| self.control(bucket).load(Ordering::SeqCst)));
+            if controls.iter().all(|control| control & LOCK == 0) {
+                members().for_each(|bucket| entries.extend(self.entries(bucket)));
                 // A split changes the bucket it takes from, so an unchanged family was read whole.
-                if family().map(|bucket| self.control(bucket).load(Ordering::SeqCst)).eq(before) {
+                let now = members().map(|bucket| self.control(bucket).load(Ordering::SeqCst));
+                if now.eq(controls.iter().copied()) {
                     return;
                 }
             }
