@@ -10,7 +10,8 @@ use crate::{Kiln, Map, Object, Options};
 const VALUE: [u8; 64] = [7; 64];
 
 fn open(disk: &SimulatedDevice) -> Kiln {
-    let options = Options::new().background(false).segment_bytes(64 << 10).memory(0).space_amplification(100.0);
+    let options =
+        Options::new().background(false).segment_bytes(64 << 10).memory(0).space_amplification(100.0);
     options.open_on(Arc::new(disk.clone())).unwrap()
 }
 
