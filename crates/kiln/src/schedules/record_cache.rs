@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{quietly, together};
-use crate::storage::record::{Address, DiskRecord, Kind, Shape};
+use crate::storage::record::{Address, DiskRecord, Kind, NEVER, Shape};
 use crate::storage::record_cache::RecordCache;
 
 /// So few that each record that comes makes an older one leave.
@@ -13,7 +13,9 @@ const VALUE_WORDS: usize = 3;
 fn admit(cache: &RecordCache, address: Address) {
     let (key, value) = (address.to_le_bytes(), address.to_le_bytes().repeat(VALUE_WORDS));
     let shape = Shape { kind: Kind::Put, object: 1, key_bytes: key.len(), value_bytes: value.len() };
-    cache.admit(address, &DiskRecord { shape, version: address, previous: 0, key: &key, value: &value });
+    let record =
+        DiskRecord { shape, version: address, previous: 0, key: &key, value: &value, expires_at: NEVER };
+    cache.admit(address, &record);
 }
 
 /// What a reader has copied is the record that it asked for, although two others admit records over it.

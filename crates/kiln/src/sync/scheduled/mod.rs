@@ -184,6 +184,12 @@ pub(crate) mod atomic {
                     point();
                     self.0.fetch_max(value, order)
                 }
+
+                #[inline]
+                pub(crate) fn fetch_min(&self, value: $value, order: Ordering) -> $value {
+                    point();
+                    self.0.fetch_min(value, order)
+                }
             }
         };
     }

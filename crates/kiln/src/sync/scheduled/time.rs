@@ -78,7 +78,7 @@ impl Sub for Instant {
 
 /// Threads, each a coroutine of shuttle's.
 pub(crate) mod thread {
-    pub(crate) use shuttle::thread::{Builder, JoinHandle, Scope, current, park, scope, yield_now};
+    pub(crate) use shuttle::thread::{Builder, JoinHandle, Scope, current, scope, yield_now};
 
     use super::{Duration, Instant, advance_to};
 
