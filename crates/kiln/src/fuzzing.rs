@@ -149,10 +149,10 @@ fn encode_record(address: record::Address, record: &DiskRecord<'_>) -> Vec<u8> {
         record.key,
         (record.value, record.expires_at),
     );
-    let mut bytes: Vec<u8> =
-        words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()).collect();
-    record::finish(address, &mut bytes);
-    bytes
+    let mut bytes = vec![0; 8];
+    bytes.extend(words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()));
+    record::finish(address, &mut bytes, 8);
+    bytes.split_off(8)
 }
 
 /// The name, kind and number in an object's entry in the catalog.

@@ -305,9 +305,9 @@ impl Cold {
 
 /// For a planted bug: what begins `bytes`, as if it were what had been written at `address`.
 fn with_right_checksum(address: Address, bytes: &[u8]) -> Vec<u8> {
-    let mut bytes = bytes.to_vec();
-    let _ = record::finish(address, &mut bytes);
-    bytes
+    let mut bytes = [&[0; 8], bytes].concat();
+    let _ = record::finish(address, &mut bytes, 8);
+    bytes.split_off(8)
 }
 
 /// Where the block that holds a byte begins, and where in the block the byte is.

@@ -121,18 +121,19 @@ impl ExtentWriter {
                 continue;
             }
             let address = start + offset as u64;
-            let rest = &mut extent[offset..copied];
+            let rest = &extent[offset..copied];
             let word = rest.first_chunk::<8>().map_or(0, |bytes| u64::from_le_bytes(*bytes));
             if let Some(bytes) = record::padding_bytes(word) {
-                rest[8..bytes as usize].fill(record::PADDING_BYTE);
+                extent[offset..copied][8..bytes as usize].fill(record::PADDING_BYTE);
                 offset += bytes as usize;
                 continue;
             }
             let is_creation = record::is_creation(rest);
-            let Some(shape) = record::finish(address, rest) else {
+            let Some(shape) = record::finish(address, &mut extent[..copied], offset) else {
                 // Everything below the read-only offset was filled before its pin ended.
                 panic!("log memory at {address:#x} holds no record: {word:#018x}");
             };
+            let rest = &extent[offset..copied];
             let word = |at: usize| rest[at..].first_chunk::<8>().map_or(0, |word| u64::from_le_bytes(*word));
             let (version, previous) = (record::version_of(word(8)), record::previous_of(word(16)));
             self.newest_version = self.newest_version.max(version);
