@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use kiln::device::SimulatedDevice;
-use kiln::{ErrorKind, Kiln};
+use kiln::{ErrorKind, Kiln, Object as _};
 
 use crate::crash::reopen;
 use crate::support::{Random, manual};
@@ -139,6 +139,26 @@ fn c1_a_snapshot_reads_on_what_compacting_would_drop_and_is_compacted_when_it_en
         let free = db.compact(|_| {}).unwrap();
         assert!(2 * free.bytes_after < held.bytes_after, "{held:?}, then {free:?}");
         check_thinned_out(&db);
+    });
+}
+
+/// The caller was told how far it is while settling was locked out, for which counting waits.
+#[test]
+fn c5_who_is_told_how_far_compacting_is_may_use_the_database() {
+    watched("c5_who_is_told_how_far_compacting_is", PATIENCE, |_| {
+        let options = manual().settle_memory(16 << 10);
+        let db = options.open_on(Arc::new(SimulatedDevice::new(seed()))).unwrap();
+        fill(&db);
+        let (table, map) = (db.table("table").unwrap(), db.map("map").unwrap());
+        let mut told = 0;
+        db.compact(|_| {
+            assert_eq!((table.len(), map.len()), (u64::from(KEYS), u64::from(KEYS)));
+            db.put(&table, 0_u32.to_be_bytes(), "new").unwrap().safe().unwrap();
+            db.settle().unwrap();
+            told += 1;
+        })
+        .unwrap();
+        assert!(told > 10, "{told}");
     });
 }
 

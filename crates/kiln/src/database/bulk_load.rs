@@ -41,7 +41,7 @@ impl Kiln {
     /// the rows.
     ///
     /// Memory does not depend on how many rows there are. Others go on reading and writing, but nothing settles meanwhile, so that the
-    /// log grows by what they write, and [`Kiln::settle`] and [`Kiln::close`] wait: do not call those two, or this, in `rows` or `progress`. `progress` is told about every
+    /// log grows by what they write, and [`Kiln::settle`], [`Kiln::compact`] and [`Kiln::close`] wait: do not call those, or this, in `rows` or `progress`. `progress` is told about every
     /// mebibyte.
     ///
     /// ```

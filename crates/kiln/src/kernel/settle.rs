@@ -157,13 +157,16 @@ impl Engine {
         let tree = &self.settled.tree;
         let mut from = Vec::new();
         loop {
-            let _no_load = self.settled.loading.lock();
-            let _settling = self.settled.settling.lock();
-            self.check_writable()?;
-            match tree.rewrite(&from)? {
-                Some(next) => from = next,
-                None => return Ok(()),
+            {
+                let _no_load = self.settled.loading.lock();
+                let _settling = self.settled.settling.lock();
+                self.check_writable()?;
+                match tree.rewrite(&from)? {
+                    Some(next) => from = next,
+                    None => return Ok(()),
+                }
             }
+            // Nothing is locked: who is told may use the database.
             let root = tree.root();
             progress(tree.count_at(&root, &[], Some(&from))? as f64 / root.entries() as f64);
         }
