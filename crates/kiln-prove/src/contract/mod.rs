@@ -12,7 +12,7 @@
 //! - [`singles`], [`singles_at_once`], [`batches`]: operations on one key that are transactions of their own.
 //! - [`settling`], [`settling_at_once`], [`settled_runs`], [`settling_pace`], [`bulk_load`]: rows that have left the log, and those that never were in it.
 //! - [`cold`], [`warm`]: records on disk and the read cache, and those that are kept from getting there.
-//! - [`expiry`]: rows that expire.
+//! - [`expiry`], [`expiry_at_once`]: rows that expire, also just while somebody looks at them.
 //! - [`named_snapshots`]: snapshots that outlive the process; [`snapshots_and_loads`]: beside everything else that moves rows, in a [`world`] of tables, loads and names.
 //! - [`snapshots`], [`sessions`], [`ranges`], [`limits`]: the rest of the API's promises.
 //!
@@ -28,6 +28,7 @@ mod compact;
 mod compaction;
 mod durability;
 mod expiry;
+mod expiry_at_once;
 mod gate;
 mod hooked;
 mod interleaving;

@@ -413,8 +413,10 @@ impl Engine {
             self.index.unlock_unchanged(bucket);
             return Ok(false);
         }
+        // Before the version: for who begins in a newer one, and does not find the row, it has expired as well.
+        let has_expired = self.is_expired_now(record.expires_at);
         let version = self.clock.now();
-        if self.is_expired_now(record.expires_at) {
+        if has_expired {
             return self.delete_instead(bucket, (newest, hash), record, (version, purpose));
         }
         let Some(target) = self.log.reserve(record.shape.bytes(), purpose) else {

@@ -55,9 +55,8 @@ impl<'a> SingleKey<'a> {
 #[derive(Clone, Copy)]
 pub(crate) struct SingleCommit {
     pub(crate) version: u64,
-    /// The key had a value before, be it expired, and when that expires.
+    /// Of a deletion: the key had a value that had not expired.
     existed: bool,
-    expires_at: u64,
     grow: bool,
 }
 
@@ -201,8 +200,7 @@ impl Engine {
     /// Deletes one key, and says whether it had a value that had not expired.
     pub(crate) fn delete_single(self: &Arc<Self>, key: SingleKey<'_>) -> Result<(u64, bool)> {
         let deleted = self.commit_single(key, None, NEVER)?;
-        let was_there = deleted.existed && !Moment::default().is_past(deleted.expires_at, self);
-        Ok((deleted.version, was_there))
+        Ok((deleted.version, deleted.existed))
     }
 
     /// Deletes one key if its value has expired by now; otherwise says when it does, if it has one and that does. Who does not wait for log space
@@ -302,8 +300,10 @@ impl Engine {
         if value_is_absent(change, &current) {
             self.index.unlock_unchanged(bucket);
             let version = current.version;
-            return Ok(SingleCommit { version, existed: false, expires_at: NEVER, grow: false });
+            return Ok(SingleCommit { version, existed: false, grow: false });
         }
+        // Before the version, too: for who begins in a newer one, and does not find it, it has expired as well.
+        let existed = change.value.is_none() && !Moment::default().is_past(current.expires_at, self);
         // Before the clock is read: a transaction that validates a range without this key is then not of a newer
         // version.
         let (version, target);
@@ -327,8 +327,7 @@ impl Engine {
         };
         let grow = self.install(bucket, change, &current, target, version);
         self.index.unlock_changed(bucket);
-        let (existed, expires_at) = (current.exists, current.expires_at);
-        Ok(SingleCommit { version, existed, expires_at, grow })
+        Ok(SingleCommit { version, existed, grow })
     }
 
     /// True if a key is as it was read, and its record where it was. The caller holds its bucket.
@@ -359,7 +358,7 @@ impl Reading {
     /// The outcome of an operation that has only read.
     #[inline]
     fn unchanged(&self) -> SingleCommit {
-        SingleCommit { version: self.version, existed: self.found, expires_at: NEVER, grow: false }
+        SingleCommit { version: self.version, existed: false, grow: false }
     }
 }
 
