@@ -60,6 +60,16 @@ impl World {
         let until = Expiry::At(START_MS + until_ms);
         self.db.put_expiring(&self.map, key, "value", until).unwrap().forget();
     }
+
+    /// At the next look at the clock it is 9, and a row that would expire at 10 gets more time; when it is told it is 11.
+    fn renew_at_next_look(&self, key: &'static str) {
+        self.at(9);
+        let (disk, db, map) = (self.disk.clone(), self.db.clone(), self.map.clone());
+        self.next_look.is(move || {
+            db.put_expiring(&map, key, "renewed", Expiry::At(START_MS + 1_000)).unwrap().forget();
+            disk.set_time_ms(START_MS + 11);
+        });
+    }
 }
 
 /// Whether two rows that expire together are there, for somebody who reads one after the other.
@@ -71,6 +81,34 @@ fn read_pair(db: &Kiln, map: &Map, between: impl FnOnce()) -> Pair {
     let one = tx.contains(map, "one").map_err(|error| error.kind())?;
     between();
     Ok((one, tx.contains(map, "other").map_err(|error| error.kind())?))
+}
+
+/// A read took the row, then the time, by which the row had expired, though somebody had given it more time before it did.
+#[test]
+fn c2_a_row_that_is_renewed_in_time_is_never_absent() {
+    type Read = fn(&World) -> bool;
+    let reads: [(&str, Read); 7] = [
+        ("get", |world| world.db.get(&world.map, "key").unwrap().is_some()),
+        ("get_into", |world| world.db.get_into(&world.map, "key", &mut Vec::new()).unwrap()),
+        ("get_async", |world| world.db.get_async(&world.map, "key").wait().unwrap().is_some()),
+        ("get_many", |world| {
+            let mut is_there = false;
+            world.db.get_many(&world.map, &["key"], |_, value| is_there = value.is_some()).unwrap();
+            is_there
+        }),
+        ("expiry", |world| world.db.expiry(&world.map, "key").unwrap().is_some()),
+        ("compare_and_set", |world| {
+            !world.db.compare_and_set(&world.map, "key", None, Some(b"new")).unwrap().forget()
+        }),
+        ("get in a transaction", |world| world.db.begin().unwrap().contains(&world.map, "key").unwrap()),
+    ];
+    for (name, read) in reads {
+        let world = World::new();
+        world.put("key", 10);
+        world.renew_at_next_look("key");
+        assert!(read(&world), "{name}");
+        assert!(world.next_look.has_come(), "{name}");
+    }
 }
 
 /// A deletion looked at the clock when it was done: it said that the row had expired, and who had found it deleted before it had saw half a pair.

@@ -125,11 +125,21 @@ impl Engine {
     ) -> Result<Option<Reading>> {
         match self.read_at_once(object, key, hash, moment, out) {
             Some(reading) => Ok(Some(reading)),
-            None => {
-                let reading = self.read_patiently(object, key, hash, out)?;
-                Ok(reading.map(|reading| reading.as_of(moment, self)))
-            }
+            None => loop {
+                let Some(reading) = self.read_patiently(object, key, hash, out)? else { return Ok(None) };
+                let reading = reading.as_of(moment, self);
+                if self.is_still(&reading) {
+                    return Ok(Some(reading));
+                }
+            },
         }
+    }
+
+    /// False if a row was read that has expired, and the time was taken when it may have been another one: a row that is renewed in time is
+    /// never absent.
+    #[inline]
+    fn is_still(&self, reading: &Reading) -> bool {
+        reading.found == reading.stored || self.index.unchanged(reading.bucket, reading.stamp)
     }
 
     /// The usual case, in few instructions, so that the processor gets to the next read's cache misses during this one's:
@@ -162,11 +172,12 @@ impl Engine {
         } else {
             (None, 0)
         };
-        // The bucket's sequence covers the record too: unchanged means that nothing was torn.
+        let reading = Reading { address, version, ..Reading::without_record(settled, bucket, stamp) };
+        let reading = reading.as_of(moment, self);
+        // The bucket's sequence covers the record too: unchanged means that nothing was torn. And the time, see `is_still`.
         fence(Ordering::Acquire);
         let holds = planted(Bug::ReadNotRepeated) || self.index.unchanged(bucket, stamp);
-        let reading = Reading { address, version, ..Reading::without_record(settled, bucket, stamp) };
-        holds.then(|| reading.as_of(moment, self))
+        holds.then_some(reading)
     }
 
     /// Reads the newest record of a key wherever it is, and waits for who writes in its bucket.
@@ -230,7 +241,12 @@ impl Engine {
         loop {
             match self.read_memory(object, key, hash, out) {
                 None | Some(Memory::Retry) => {}
-                Some(Memory::Done(reading)) => return Some(reading.as_of(&moment, self)),
+                Some(Memory::Done(reading)) => {
+                    let reading = reading.as_of(&moment, self);
+                    if self.is_still(&reading) {
+                        return Some(reading);
+                    }
+                }
                 Some(Memory::Cold(..) | Memory::MaybeSettled(..)) => return None,
             }
         }
