@@ -111,6 +111,39 @@ fn c2_a_row_that_is_renewed_in_time_is_never_absent() {
     }
 }
 
+/// A range took the time when it came to the row, which it had found when it read the leaf; who only reads is not validated at the end.
+#[test]
+fn c2_a_range_leaves_no_row_out_that_was_renewed_in_time() {
+    for reverse in [false, true] {
+        let world = World::new();
+        let table = world.db.table("table").unwrap();
+        for key in ["a", "b", "d", "e"] {
+            world.db.put(&table, key, "stays").unwrap().forget();
+        }
+        world.db.put_expiring(&table, "c", "value", Expiry::At(START_MS + 10)).unwrap().safe().unwrap();
+        assert_eq!(world.db.settle().unwrap(), 5);
+        let walk = || {
+            let tx = world.db.begin().unwrap();
+            let range = tx.range::<&[u8]>(&table, ..);
+            let mut range = if reverse { range.reverse() } else { range };
+            let mut seen = vec![range.next().unwrap()?];
+            world.at(9);
+            world.db.put_expiring(&table, "c", "renewed", Expiry::At(START_MS + 1_000)).unwrap().forget();
+            world.at(11);
+            for row in range {
+                seen.push(row?);
+            }
+            tx.commit()?.forget();
+            Ok(seen.len())
+        };
+        let seen: Result<usize, kiln::Error> = walk();
+        match seen {
+            Ok(rows) => assert_eq!(rows, 5),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Conflict),
+        }
+    }
+}
+
 /// A deletion looked at the clock when it was done: it said that the row had expired, and who had found it deleted before it had saw half a pair.
 #[test]
 fn c2_a_deletion_that_finds_a_row_expired_is_none_for_who_reads_before_it_has() {

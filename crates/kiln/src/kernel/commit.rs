@@ -372,15 +372,13 @@ impl Engine {
                 || self.index.unchanged(read.bucket, read.stamp)
                 || locks.binary_search(&read.bucket).is_ok()
                     && self.index.unchanged_under_own_lock(read.bucket, read.stamp)
-        }) && reads.ranges.iter().all(|read| {
-            if planted(Bug::RangesNotValidated) {
-                return true;
-            }
-            let object = self.objects.get(read.object);
-            object
-                .and_then(|object| object.keys.ordered())
-                .is_some_and(|ordered| ordered.validate(&read.leaf))
-        })
+        }) && reads.ranges.iter().all(|read| planted(Bug::RangesNotValidated) || self.range_holds(read))
+    }
+
+    /// True if a leaf is as it was read.
+    pub(crate) fn range_holds(&self, read: &RangeRead) -> bool {
+        let object = self.objects.get(read.object);
+        object.and_then(|object| object.keys.ordered()).is_some_and(|ordered| ordered.validate(&read.leaf))
     }
 
     /// Step 2: places for the keys that need a new record whatever the version is. If the others then find no space, the

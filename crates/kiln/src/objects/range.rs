@@ -6,6 +6,7 @@ use super::walk::{Found, Walk};
 use super::{HasHandle, Object, Table};
 use crate::database::Snapshot;
 use crate::error::Result;
+use crate::kernel::object::RangeRead;
 use crate::kernel::transaction::Transaction;
 
 /// A key and its value.
@@ -127,12 +128,19 @@ impl<'tx, 'db> Range<'tx, 'db> {
         if !self.walk.is_done()
             && self.transaction.has_written_nothing()?
             && self.walk.step_in_run()
-            && !self.transaction.has_expired(self.walk.settled_expires_at())?
+            && !self.has_expired()?
         {
             self.walk.count_row();
             return place_settled(&mut self.walk, &mut self.value).map(Some);
         }
         self.step_on()
+    }
+
+    /// The settled row that the walk has come to is absent.
+    #[inline]
+    fn has_expired(&self) -> Result<bool> {
+        let leaf = || RangeRead { object: self.table.handle().id, leaf: self.walk.leaf_read() };
+        self.transaction.has_expired(self.walk.settled_expires_at(), leaf)
     }
 
     /// As [`Self::step`], where no run of settled rows goes on.
@@ -148,7 +156,7 @@ impl<'tx, 'db> Range<'tx, 'db> {
                     let is_row = transaction.get_hashed(id, hash, self.walk.key(), &mut self.value)?;
                     is_row.then_some(Place::Buffer)
                 }
-                Some(Found::Settled) if transaction.has_expired(self.walk.settled_expires_at())? => None,
+                Some(Found::Settled) if self.has_expired()? => None,
                 Some(Found::Settled) => Some(place_settled(&mut self.walk, &mut self.value)?),
             };
             if place.is_some() {

@@ -373,6 +373,11 @@ impl Walk {
         self.settled.as_mut().map_or(Ok(()), SettledRows::pass)
     }
 
+    /// The leaf for which the walk has come to a settled row.
+    pub(super) fn leaf_read(&self) -> LeafRead {
+        self.leaf.batch.read()
+    }
+
     /// When the settled row that the walk has come to expires, if it does.
     #[inline]
     pub(super) fn settled_expires_at(&self) -> u64 {

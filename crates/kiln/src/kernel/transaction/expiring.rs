@@ -3,6 +3,7 @@
 use super::{Buffers, Transaction};
 use crate::error::{Error, Result};
 use crate::kernel::expiry::{Expiry, expiry_after};
+use crate::kernel::object::RangeRead;
 use crate::objects::Object;
 use crate::storage::record::NEVER;
 
@@ -23,9 +24,10 @@ impl Transaction<'_> {
         Ok(self.borrow_buffers()?.moment.now(self.engine))
     }
 
-    /// A row that expires then is absent for it.
+    /// A settled row that expires then is absent for it. A conflict if that is not certain: the leaf for which the row was found may have been read long
+    /// before the time was, and the row been renewed.
     #[inline]
-    pub(crate) fn has_expired(&self, expires_at: u64) -> Result<bool> {
+    pub(crate) fn has_expired(&self, expires_at: u64, leaf: impl FnOnce() -> RangeRead) -> Result<bool> {
         if expires_at == NEVER {
             return Ok(false);
         }
@@ -33,6 +35,8 @@ impl Transaction<'_> {
         let is_past = buffers.moment.is_past(expires_at, self.engine);
         if !is_past {
             buffers.note_row(expires_at);
+        } else if self.snapshot.is_none() && !self.engine.range_holds(&leaf()) {
+            return Err(self.fail(Error::conflict()));
         }
         Ok(is_past)
     }
