@@ -144,6 +144,21 @@ fn c2_a_range_leaves_no_row_out_that_was_renewed_in_time() {
     }
 }
 
+/// A snapshot took the time when it met the first row that expires, and showed a state that never was: the row as it was when the snapshot
+/// was opened, and expired since, though it had been renewed.
+#[test]
+fn c2_a_snapshot_shows_rows_as_they_were_when_it_was_opened() {
+    let world = World::new();
+    world.put("key", 10);
+    let snapshot = world.db.snapshot().unwrap();
+    let tx = world.db.begin_with(kiln::Isolation::Snapshot).unwrap();
+    world.at(9);
+    world.put("key", 1_000);
+    world.at(11);
+    assert!(snapshot.contains(&world.map, "key").unwrap());
+    assert!(tx.contains(&world.map, "key").unwrap());
+}
+
 /// A deletion looked at the clock when it was done: it said that the row had expired, and who had found it deleted before it had saw half a pair.
 #[test]
 fn c2_a_deletion_that_finds_a_row_expired_is_none_for_who_reads_before_it_has() {

@@ -12,8 +12,8 @@ use crate::{ObjectKind, Transaction};
 /// # Rows that expire
 ///
 /// A row may have a time from which on it reads as absent, everywhere: its *expiry*. It is said with the row, or is the object's *time
-/// to live* after the moment at which the row is put. A transaction, and a snapshot, sees all rows as of one moment, at which it
-/// first met one that expires, or a later one at which all that it has seen is still there; a snapshot that has a name as of the time at which it got it. What has expired is deleted by the database itself, in the background, or by
+/// to live* after the moment at which the row is put. A transaction sees all rows as of one moment, at which it
+/// first met one that expires, or a later one at which all that it has seen is still there; a snapshot as of the time at which it was opened, or got its name. What has expired is deleted by the database itself, in the background, or by
 /// [`Self::persist`] where there are no background threads; until then it takes space.
 ///
 /// What replaces a value by another one that depends on it (`update`, `add`, `compare_and_set`) leaves the row its expiry. A put does not: the new row has

@@ -291,7 +291,8 @@ impl Kiln {
     /// # Errors
     /// None today; fallible so that later kinds of snapshot may be.
     pub fn snapshot(&self) -> Result<Snapshot<'_>> {
-        Ok(Snapshot::new(self.engine(), self.engine().open_snapshot(), Moment::default()))
+        let version = self.engine().open_snapshot();
+        Ok(Snapshot::new(self.engine(), version, self.engine().moment_of_snapshot()))
     }
 
     /// The last durable state, at once: what a power loss now would leave.
@@ -299,7 +300,8 @@ impl Kiln {
     /// # Errors
     /// As [`Self::snapshot`].
     pub fn durable_snapshot(&self) -> Result<Snapshot<'_>> {
-        Ok(Snapshot::new(self.engine(), self.engine().open_durable_snapshot(), Moment::default()))
+        let version = self.engine().open_durable_snapshot();
+        Ok(Snapshot::new(self.engine(), version, self.engine().moment_of_snapshot()))
     }
 
     /// Reads the last durable state, without waiting (a *durable* read).

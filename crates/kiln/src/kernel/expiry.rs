@@ -7,10 +7,10 @@
 //!      |                       | from now on               | any deleted row
 //! ```
 //!
-//! **A reader's time.** Every transaction and every snapshot has one [`Moment`], read from the clock when it first meets a row that
-//! expires; all its rows are there, or not, as of that moment. It moves on where a transaction meets something newer than its beginning, be it
+//! **A reader's time.** Every transaction and every snapshot has one [`Moment`]; all its rows are there, or not, as of that moment. A snapshot's is read from the clock when it is
+//! opened: later it would show what it has of a row as expired though that was renewed in time. A transaction's is when it first meets a row that expires. It moves on where a transaction meets something newer than its beginning, be it
 //! the deletion of a row that was still there at its moment; a conflict, if a row that it has seen has expired meanwhile. A snapshot that has a name has the time at which it got it. An operation on one key
-//! reads the clock when it has met the row. So who meets no such row reads no clock.
+//! reads the clock when it has met the row, and looks again if that may have changed before the clock was read. So who meets no such row reads no clock.
 //!
 //! **An expiry is no write.** It changes no bucket and no version, and nobody conflicts with it. A transaction is as if it had run alone at its
 //! commit with its moment as an argument: transactions one after the other in real time have moments in that order, since the
@@ -260,6 +260,16 @@ impl Engine {
         }
         self.expiring.has_any.store(true, Ordering::Release);
         Ok(())
+    }
+
+    /// As of when a snapshot reads that has just been opened.
+    pub(crate) fn moment_of_snapshot(&self) -> Moment {
+        // It has no rows that expire if the first is yet to be written.
+        if self.expiring.has_any.load(Ordering::Acquire) {
+            Moment::at(self.now_ms())
+        } else {
+            Moment::default()
+        }
     }
 
     /// Some rows of the object may have expired and be there all the same.

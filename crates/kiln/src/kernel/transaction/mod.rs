@@ -115,6 +115,9 @@ impl<'db> Transaction<'db> {
         };
         let snapshot = (isolation == Isolation::Snapshot).then(|| engine.open_snapshot());
         let mut buffers = POOL.with(|pool| pool.borrow_mut().pop()).unwrap_or_default();
+        if snapshot.is_some() {
+            buffers.moment = engine.moment_of_snapshot();
+        }
         buffers.begin = engine.clock.now();
         Ok(Transaction {
             engine,
