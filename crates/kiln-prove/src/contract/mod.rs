@@ -14,7 +14,7 @@
 //! - [`cold`], [`warm`]: records on disk and the read cache, and those that are kept from getting there.
 //! - [`expiry`], [`expiry_at_once`]: rows that expire, also just while somebody looks at them.
 //! - [`named_snapshots`]: snapshots that outlive the process; [`snapshots_and_loads`]: beside everything else that moves rows, in a [`world`] of tables, loads and names.
-//! - [`snapshots`], [`sessions`], [`ranges`], [`limits`]: the rest of the API's promises.
+//! - [`snapshots`], [`sessions`], [`ranges`], [`range_hints`], [`limits`]: the rest of the API's promises.
 //!
 //! A test that fails prints a line beginning with `replay:` that runs it again. `KILN_SEED` is the seed of every
 //! random choice, and `KILN_STATES` the number of crash states (and of other repetitions, in proportion).
@@ -37,6 +37,7 @@ mod limits;
 mod named_snapshots;
 mod no_space;
 mod pending_reads;
+mod range_hints;
 mod ranges;
 mod restore;
 mod scans;

@@ -223,14 +223,20 @@ impl Engine {
         if !current.has_record() {
             return self.index.insert(bucket, change.hash, target);
         }
-        // Still in memory under this pin, and in the processor's cache: so that nobody has to ask the index whether it is live.
-        if current.address >= self.log.head() {
-            record::note_successor(self.log.memory(current.address, 16));
-        }
+        self.note_superseded(current.address);
         let target = if planted(Bug::StaleIndexEntry) { current.address } else { target };
         let replaced = self.index.replace(bucket, change.hash, current.address, target);
         assert!(replaced, "the entry of a located record is gone though its bucket is locked");
         false
+    }
+
+    /// Notes in a record, if it is in memory, that the index will not refer to it any more, so that nobody has to ask it whether the record is
+    /// live. The caller holds the key's bucket, and is pinned.
+    #[inline]
+    pub(crate) fn note_superseded(&self, address: Address) {
+        if address >= self.log.head() {
+            record::note_successor(self.log.memory(address, 16));
+        }
     }
 
     #[inline]

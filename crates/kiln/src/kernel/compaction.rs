@@ -426,6 +426,9 @@ impl Engine {
         let words = self.log.memory(target, record.shape.bytes());
         let previous = if planted(Bug::CompactionLosesPrevious) { NO_ADDRESS } else { newest };
         record::write(words, record.shape, version, previous, record.key, (record.value, record.expires_at));
+        if !planted(Bug::MovedNotNoted) {
+            self.note_superseded(newest);
+        }
         let replaced = self.index.replace(bucket, hash, newest, target);
         assert!(replaced, "the entry of a live record is gone though its bucket is locked");
         // Readers that have the old address may find its segment gone, and must see that something has changed.

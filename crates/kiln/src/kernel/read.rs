@@ -390,6 +390,25 @@ impl Engine {
         }
     }
 
+    /// The record at an address, if it alone tells what a snapshot sees of a key, wherever the address comes from: it is in memory, is
+    /// the key's put, old enough, and the key's newest. The caller is pinned.
+    #[inline(always)]
+    pub(crate) fn newest_put_at(
+        &self,
+        address: Address,
+        object: u32,
+        key: &[u8],
+        version_max: u64,
+    ) -> Option<RecordView<'_>> {
+        // In those that recovery has left in memory nothing was noted.
+        if address < self.opened_end || address == NO_ADDRESS {
+            return None;
+        }
+        let view = self.log.put_of(address, object, key)?;
+        let is_newest = !view.has_successor() || planted(Bug::HintsBelieved);
+        (is_newest && view.version() <= version_max).then_some(view)
+    }
+
     /// What a snapshot sees of a key that has no record old enough for it: whatever has settled every snapshot may see, unless it
     /// came with the object, later.
     fn settled_as_of(&self, question: &Question<'_>, out: &mut Vec<u8>) -> Result<PastReading> {

@@ -355,6 +355,9 @@ impl Engine {
                 crate::sync::thread::yield_now();
                 continue;
             };
+            if !planted(Bug::SettledNotNoted) {
+                self.note_superseded(address);
+            }
             let was_newest = self.index.remove(bucket, hash, address);
             let object = self.objects.get(record.shape.object).filter(|_| was_newest);
             let ordered = object.and_then(|object| object.keys.ordered());

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
 
+use super::leaf_rows::LeafRows;
 use super::{HasHandle, Table};
 use crate::storage::ordered_index::{BATCH_KEYS_MAX, LeafBatch};
 use crate::sync::thread_local;
@@ -47,7 +48,7 @@ impl DerefMut for Kept {
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        let Some(keys) = self.0.take().filter(|keys| keys.batch.memory_bytes() <= KEPT_BYTES_MAX) else {
+        let Some(keys) = self.0.take().filter(|keys| keys.memory_bytes() <= KEPT_BYTES_MAX) else {
             return;
         };
         // A thread that ends has no pool any more.
@@ -69,11 +70,34 @@ pub(super) struct LeafKeys {
     pub(super) hashes: [u64; BATCH_KEYS_MAX],
     pub(super) hashed: usize,
     pub(super) fetched: usize,
+    /// Those that were read already.
+    pub(super) rows: LeafRows,
 }
 
 impl LeafKeys {
     fn new() -> LeafKeys {
-        LeafKeys { batch: LeafBatch::new(), inside: 0, hashes: [0; BATCH_KEYS_MAX], hashed: 0, fetched: 0 }
+        let (batch, rows) = (LeafBatch::new(), LeafRows::default());
+        LeafKeys { batch, inside: 0, hashes: [0; BATCH_KEYS_MAX], hashed: 0, fetched: 0, rows }
+    }
+
+    /// Another leaf was read, of which so many keys lie within the bounds.
+    pub(super) fn begin(&mut self, inside: usize) {
+        (self.inside, self.hashed, self.fetched) = (inside, 0, 0);
+        self.rows.clear();
+    }
+
+    /// The hash of a key.
+    #[inline]
+    pub(super) fn hash(&self, table: &Table, position: usize) -> u64 {
+        if position < self.hashed {
+            return self.hashes[position];
+        }
+        let handle = table.handle();
+        handle.engine.hash(handle.id, self.batch.get(position).unwrap_or_default())
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.batch.memory_bytes() + self.rows.memory_bytes()
     }
 
     /// Has the processor fetch buckets of the keys up to a position.

@@ -6,8 +6,10 @@
 mod catalog;
 mod handle;
 mod leaf_keys;
+mod leaf_rows;
 mod map;
 mod range;
+mod rows;
 mod settled_rows;
 mod table;
 mod walk;

@@ -2,51 +2,68 @@
 
 use std::ops::RangeBounds;
 
-use super::walk::{Found, Walk};
+use super::rows::{LentRow, Reader, Row, Rows};
+use super::walk::{Bounds, Walk};
 use super::{HasHandle, Object, Table};
 use crate::database::Snapshot;
 use crate::error::Result;
 use crate::kernel::object::RangeRead;
 use crate::kernel::transaction::Transaction;
+use crate::storage::ordered_index::LeafRead;
 
-/// A key and its value.
-type Row = (Vec<u8>, Vec<u8>);
+impl Reader for Transaction<'_> {
+    fn check(&self, table: &Table) -> Result<u32> {
+        Transaction::check(self, table, &[])
+    }
 
-/// The same, lent.
-type LentRow<'r> = (&'r [u8], &'r [u8]);
+    #[inline]
+    fn sees_table_only(&self) -> Result<bool> {
+        self.has_written_nothing()
+    }
 
-/// Where the row is that a walk has come to.
-#[derive(Clone, Copy)]
-enum Place {
-    /// Its value is in the range's buffer.
-    Buffer,
-    /// Its value is with the settled rows.
-    Settled,
-}
+    fn next_written(&self, object: u32, bounds: Bounds<'_>, reverse: bool) -> Result<Option<Vec<u8>>> {
+        Transaction::next_written(self, object, bounds, reverse)
+    }
 
-/// The value of the settled row that a walk has come to: where it lies in memory, or else in the buffer.
-#[inline]
-fn place_settled(walk: &mut Walk, value: &mut Vec<u8>) -> Result<Place> {
-    match walk.has_settled_value() {
-        true => Ok(Place::Settled),
-        false => walk.read_settled(value).map(|()| Place::Buffer),
+    fn note(&self, object: u32, leaf: LeafRead) -> Result<()> {
+        self.note_range(object, leaf)
+    }
+
+    #[inline]
+    fn has_expired(&self, object: u32, expires_at: u64, leaf: impl FnOnce() -> LeafRead) -> Result<bool> {
+        Transaction::has_expired(self, expires_at, || RangeRead { object, leaf: leaf() })
+    }
+
+    fn read(&self, object: u32, hash: u64, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+        self.get_hashed(object, hash, key, value)
     }
 }
 
-/// The row that a walk has come to.
-#[inline]
-fn lend<'r>(walk: &'r Walk, value: &'r [u8], place: Place) -> LentRow<'r> {
-    match place {
-        Place::Buffer => (walk.key(), value),
-        Place::Settled => (walk.key(), walk.settled_value().unwrap_or_default()),
+impl Reader for Snapshot<'_> {
+    fn check(&self, table: &Table) -> Result<u32> {
+        self.engine().check_key(table.handle(), table.name(), &[])
     }
-}
 
-/// The same, to be kept.
-fn own(walk: &Walk, value: &mut Vec<u8>, place: Place) -> Row {
-    match place {
-        Place::Buffer => (walk.key().to_vec(), std::mem::take(value)),
-        Place::Settled => (walk.key().to_vec(), walk.settled_value().unwrap_or_default().to_vec()),
+    #[inline]
+    fn sees_table_only(&self) -> Result<bool> {
+        Ok(true)
+    }
+
+    fn next_written(&self, _object: u32, _bounds: Bounds<'_>, _reverse: bool) -> Result<Option<Vec<u8>>> {
+        Ok(None)
+    }
+
+    fn note(&self, _object: u32, _leaf: LeafRead) -> Result<()> {
+        Ok(())
+    }
+
+    #[inline]
+    fn has_expired(&self, _: u32, expires_at: u64, _: impl FnOnce() -> LeafRead) -> Result<bool> {
+        Ok(Snapshot::has_expired(self, expires_at))
+    }
+
+    fn read(&self, object: u32, hash: u64, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+        self.read_hashed(object, hash, key, value)
     }
 }
 
@@ -58,33 +75,30 @@ fn own(walk: &Walk, value: &mut Vec<u8>, place: Place) -> Row {
 #[derive(Debug)]
 pub struct Range<'tx, 'db> {
     transaction: &'tx Transaction<'db>,
-    table: &'tx Table,
-    walk: Walk,
-    value: Vec<u8>,
+    rows: Rows<'tx>,
 }
 
 impl<'tx, 'db> Range<'tx, 'db> {
-    fn new(transaction: &'tx Transaction<'db>, table: &'tx Table, walk: Walk) -> Range<'tx, 'db> {
-        let mut range = Range { transaction, table, walk, value: Vec::new() };
-        range.walk.set_version_max(transaction.snapshot_version().unwrap_or(u64::MAX));
-        range
+    fn new(transaction: &'tx Transaction<'db>, table: &'tx Table, mut walk: Walk) -> Range<'tx, 'db> {
+        walk.set_version_max(transaction.snapshot_version().unwrap_or(u64::MAX));
+        Range { transaction, rows: Rows::new(table, walk) }
     }
 
     /// Walks from the upper bound down. To be called before the first step.
     pub fn reverse(mut self) -> Self {
-        self.walk.set_reverse();
+        self.rows.walk.set_reverse();
         self
     }
 
     /// Ends after at most `rows` rows. It costs less than to stop asking, since nothing is fetched in vain.
     pub fn limit(mut self, rows: usize) -> Self {
-        self.walk.set_limit(rows);
+        self.rows.walk.set_limit(rows);
         self
     }
 
     /// Goes on from `key` (included), in the walk's direction, forward or back; the far bound stays.
     pub fn seek(&mut self, key: impl AsRef<[u8]>) {
-        self.walk.seek(key.as_ref());
+        self.rows.walk.seek(key.as_ref());
     }
 
     /// The next row, lent until the next step: it lies in buffers that the walk keeps. `None` at the end.
@@ -110,61 +124,7 @@ impl<'tx, 'db> Range<'tx, 'db> {
     /// As [`Transaction::get`]; the walk has ended then.
     #[inline]
     pub fn next_row(&mut self) -> Result<Option<LentRow<'_>>> {
-        Ok(self.advance()?.map(|place| lend(&self.walk, &self.value, place)))
-    }
-
-    #[inline]
-    fn advance(&mut self) -> Result<Option<Place>> {
-        let stepped = self.step();
-        if stepped.is_err() {
-            self.walk.give_up();
-        }
-        stepped
-    }
-
-    /// Goes to the next row; nothing at the end.
-    #[inline]
-    fn step(&mut self) -> Result<Option<Place>> {
-        if !self.walk.is_done()
-            && self.transaction.has_written_nothing()?
-            && self.walk.step_in_run()
-            && !self.has_expired()?
-        {
-            self.walk.count_row();
-            return place_settled(&mut self.walk, &mut self.value).map(Some);
-        }
-        self.step_on()
-    }
-
-    /// The settled row that the walk has come to is absent.
-    #[inline]
-    fn has_expired(&self) -> Result<bool> {
-        let leaf = || RangeRead { object: self.table.handle().id, leaf: self.walk.leaf_read() };
-        self.transaction.has_expired(self.walk.settled_expires_at(), leaf)
-    }
-
-    /// As [`Self::step`], where no run of settled rows goes on.
-    fn step_on(&mut self) -> Result<Option<Place>> {
-        let transaction = self.transaction;
-        let id = transaction.check(self.table, &[])?;
-        while !self.walk.is_done() {
-            let written = transaction.next_written(id, self.walk.bounds(), self.walk.is_reverse())?;
-            let note = |leaf| transaction.note_range(id, leaf);
-            let place = match self.walk.step(self.table, written, note)? {
-                None => return Ok(None),
-                Some(Found::Key(hash)) => {
-                    let is_row = transaction.get_hashed(id, hash, self.walk.key(), &mut self.value)?;
-                    is_row.then_some(Place::Buffer)
-                }
-                Some(Found::Settled) if self.has_expired()? => None,
-                Some(Found::Settled) => Some(place_settled(&mut self.walk, &mut self.value)?),
-            };
-            if place.is_some() {
-                self.walk.count_row();
-                return Ok(place);
-            }
-        }
-        Ok(None)
+        self.rows.lend(self.transaction)
     }
 }
 
@@ -172,8 +132,7 @@ impl Iterator for Range<'_, '_> {
     type Item = Result<Row>;
 
     fn next(&mut self) -> Option<Result<Row>> {
-        let place = self.advance().transpose()?;
-        Some(place.map(|place| own(&self.walk, &mut self.value, place)))
+        self.rows.own(self.transaction)
     }
 }
 
@@ -246,33 +205,31 @@ impl<'db> Transaction<'db> {
 #[derive(Debug)]
 pub struct SnapshotRange<'s> {
     snapshot: &'s Snapshot<'s>,
-    table: &'s Table,
-    walk: Walk,
-    value: Vec<u8>,
+    rows: Rows<'s>,
 }
 
 impl<'s> SnapshotRange<'s> {
-    fn new(snapshot: &'s Snapshot<'s>, table: &'s Table, walk: Walk) -> SnapshotRange<'s> {
-        let mut range = SnapshotRange { snapshot, table, walk, value: Vec::new() };
-        range.walk.set_version_max(snapshot.version().number());
-        range
+    fn new(snapshot: &'s Snapshot<'s>, table: &'s Table, mut walk: Walk) -> SnapshotRange<'s> {
+        walk.set_version_max(snapshot.version().number());
+        walk.set_in_groups();
+        SnapshotRange { snapshot, rows: Rows::new(table, walk) }
     }
 
     /// Walks from the upper bound down. To be called before the first step.
     pub fn reverse(mut self) -> Self {
-        self.walk.set_reverse();
+        self.rows.walk.set_reverse();
         self
     }
 
     /// Ends after at most `rows` rows. It costs less than to stop asking, since nothing is fetched in vain.
     pub fn limit(mut self, rows: usize) -> Self {
-        self.walk.set_limit(rows);
+        self.rows.walk.set_limit(rows);
         self
     }
 
     /// Goes on from `key` (included), in the walk's direction, forward or back; the far bound stays.
     pub fn seek(&mut self, key: impl AsRef<[u8]>) {
-        self.walk.seek(key.as_ref());
+        self.rows.walk.seek(key.as_ref());
     }
 
     /// The next row, lent until the next step, as [`Range::next_row`] does it. `None` at the end.
@@ -281,50 +238,7 @@ impl<'s> SnapshotRange<'s> {
     /// As [`Snapshot::get`]; the walk has ended then.
     #[inline]
     pub fn next_row(&mut self) -> Result<Option<LentRow<'_>>> {
-        Ok(self.advance()?.map(|place| lend(&self.walk, &self.value, place)))
-    }
-
-    #[inline]
-    fn advance(&mut self) -> Result<Option<Place>> {
-        let stepped = self.step();
-        if stepped.is_err() {
-            self.walk.give_up();
-        }
-        stepped
-    }
-
-    /// Goes to the next row; nothing at the end.
-    #[inline]
-    fn step(&mut self) -> Result<Option<Place>> {
-        if !self.walk.is_done()
-            && self.walk.step_in_run()
-            && !self.snapshot.has_expired(self.walk.settled_expires_at())
-        {
-            self.walk.count_row();
-            return place_settled(&mut self.walk, &mut self.value).map(Some);
-        }
-        self.step_on()
-    }
-
-    /// As [`Self::step`], where no run of settled rows goes on.
-    fn step_on(&mut self) -> Result<Option<Place>> {
-        let id = self.snapshot.engine().check_key(self.table.handle(), self.table.name(), &[])?;
-        while !self.walk.is_done() {
-            let place = match self.walk.step(self.table, None, |_| Ok(()))? {
-                None => return Ok(None),
-                Some(Found::Key(hash)) => {
-                    let is_row = self.snapshot.read_hashed(id, hash, self.walk.key(), &mut self.value)?;
-                    is_row.then_some(Place::Buffer)
-                }
-                Some(Found::Settled) if self.snapshot.has_expired(self.walk.settled_expires_at()) => None,
-                Some(Found::Settled) => Some(place_settled(&mut self.walk, &mut self.value)?),
-            };
-            if place.is_some() {
-                self.walk.count_row();
-                return Ok(place);
-            }
-        }
-        Ok(None)
+        self.rows.lend(self.snapshot)
     }
 }
 
@@ -332,8 +246,7 @@ impl Iterator for SnapshotRange<'_> {
     type Item = Result<Row>;
 
     fn next(&mut self) -> Option<Result<Row>> {
-        let place = self.advance().transpose()?;
-        Some(place.map(|place| own(&self.walk, &mut self.value, place)))
+        self.rows.own(self.snapshot)
     }
 }
 

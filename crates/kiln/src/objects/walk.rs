@@ -9,14 +9,16 @@
 //! ```
 //!
 //! Fetching reads no row, so that each is read when it is asked for, and only then: what a transaction remembers are
-//! the rows that it has been given. Nobody says how many rows will be asked for, so the walk looks only a few keys ahead in the
-//! beginning. A leaf that was read ahead is what it would be if it were read when its turn comes, or is read again.
+//! the rows that it has been given. A snapshot remembers nothing, and its rows are read [some at a time](super::leaf_rows).
+//! Nobody says how many rows will be asked for, so the walk looks only a few keys ahead in the beginning. A leaf that was read ahead is what it would be if it were read when its turn comes, or is read again.
 //!
 //! Rows that have settled are not in the index, but in the tree ([`settled_rows`]): a walk goes over both side by side, the part of
 //! the tree that a leaf stands for with that leaf. Mostly many rows in a row are of one side: where they have settled the next ones are
 //! found to be so at once, as a *run*, and are then lent from where they lie, with no look at the index and no copy of the value.
 //!
 //! A walk holds nothing between two steps, no pin and no lock, and a step allocates nothing once the buffers are warm.
+
+mod ahead;
 
 use std::cmp::Ordering;
 use std::ops::{Bound, RangeBounds};
@@ -28,7 +30,7 @@ use crate::error::Result;
 use crate::kernel::write_set::is_empty_range;
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
-use crate::storage::ordered_index::{BATCH_KEYS_MAX, LeafBatch, LeafRead};
+use crate::storage::ordered_index::{LeafBatch, LeafRead};
 use crate::storage::record::NEVER;
 use crate::storage::tree::Direction;
 
@@ -59,6 +61,10 @@ pub(super) struct Walk {
     settled: Option<SettledRows>,
     /// It sees what was committed up to this version.
     version_max: u64,
+    /// Rows are read some at a time.
+    in_groups: bool,
+    /// The last step was one [in a group](Walk::step_in_group): the key is still to become the bound where the walk is.
+    is_behind: bool,
 }
 
 /// What a walk has come to, at the key that it tells.
@@ -66,6 +72,8 @@ pub(super) struct Walk {
 pub(super) enum Found {
     /// A key that may have a value, and its hash.
     Key(u64),
+    /// A row that was read already, with those beside it; the walk has its [value](Walk::read_value).
+    Read,
     /// A row that has settled; the walk has its [value](Walk::settled_value).
     Settled,
 }
@@ -114,12 +122,13 @@ fn is_beyond(reverse: bool, (lower, upper): (&Bound<Vec<u8>>, &Bound<Vec<u8>>), 
 /// Makes a bound exclude this key, in the memory that it has.
 #[inline]
 fn exclude(bound: &mut Bound<Vec<u8>>, key: &[u8]) {
-    if let Bound::Excluded(last) = bound {
-        last.clear();
-        last.extend_from_slice(key);
-    } else {
-        *bound = Bound::Excluded(key.to_vec());
-    }
+    let mut last = match std::mem::replace(bound, Bound::Unbounded) {
+        Bound::Included(last) | Bound::Excluded(last) => last,
+        Bound::Unbounded => Vec::new(),
+    };
+    last.clear();
+    last.extend_from_slice(key);
+    *bound = Bound::Excluded(last);
 }
 
 impl Walk {
@@ -140,6 +149,8 @@ impl Walk {
             next_is_read: false,
             settled: None,
             version_max: u64::MAX,
+            in_groups: false,
+            is_behind: false,
         }
     }
 
@@ -168,6 +179,11 @@ impl Walk {
         self.version_max = version;
     }
 
+    /// Lets rows be read some at a time, for who sees what is never going to change. To be called before the first step.
+    pub(super) fn set_in_groups(&mut self) {
+        self.in_groups = true;
+    }
+
     pub(super) fn is_reverse(&self) -> bool {
         self.reverse
     }
@@ -193,7 +209,7 @@ impl Walk {
         self.rows_left = 0;
     }
 
-    /// What is still to be walked.
+    /// What is still to be walked; [`Self::catch_up`] comes before.
     #[inline]
     pub(super) fn bounds(&self) -> Bounds<'_> {
         (as_slice(&self.lower), as_slice(&self.upper))
@@ -201,6 +217,7 @@ impl Walk {
 
     pub(super) fn seek(&mut self, key: &[u8]) {
         *self.near_mut() = Bound::Included(key.to_vec());
+        self.is_behind = false;
         self.fresh = false;
         self.ended = false;
         self.settled.iter_mut().for_each(SettledRows::move_away);
@@ -218,6 +235,9 @@ impl Walk {
     /// The key of the last step.
     #[inline]
     pub(super) fn key(&self) -> &[u8] {
+        if self.is_behind {
+            return self.leaf.batch.get(self.position - 1).unwrap_or_default();
+        }
         match self.near() {
             Bound::Included(key) | Bound::Excluded(key) => key,
             Bound::Unbounded => &[],
@@ -246,11 +266,12 @@ impl Walk {
         written: Option<Vec<u8>>,
         mut note: impl FnMut(LeafRead) -> Result<()>,
     ) -> Result<Option<Found>> {
+        self.catch_up();
         let stored = self.find_stored(table, &mut note)?;
         let Some(written) = written else {
             return Ok(match stored {
                 None => None,
-                Some(Stored::Key) => Some(Found::Key(self.take_stored())),
+                Some(Stored::Key) => Some(self.take_stored(table)),
                 Some(Stored::Settled) => {
                     self.give_settled()?;
                     Some(Found::Settled)
@@ -265,7 +286,7 @@ impl Walk {
         let is_first = if self.reverse { order.is_ge() } else { order.is_le() } && stored.is_some();
         match stored {
             // A key that is both stored and written is met once.
-            Some(Stored::Key) if is_first => return Ok(Some(Found::Key(self.take_stored()))),
+            Some(Stored::Key) if is_first => return Ok(Some(self.take_stored(table))),
             Some(Stored::Settled) if is_first && order.is_ne() => {
                 self.give_settled()?;
                 return Ok(Some(Found::Settled));
@@ -402,12 +423,43 @@ impl Walk {
     }
 
     #[inline]
-    fn take_stored(&mut self) -> u64 {
+    fn take_stored(&mut self, table: &Table) -> Found {
         let key = self.leaf.batch.get(self.position).unwrap_or_default();
         exclude(if self.reverse { &mut self.upper } else { &mut self.lower }, key);
-        let hash = self.leaf.hashes[self.position];
         self.position += 1;
-        hash
+        match self.leaf.rows.has(self.position - 1) {
+            true => Found::Read,
+            false => Found::Key(self.leaf.hash(table, self.position - 1)),
+        }
+    }
+
+    /// Goes to the next row, if it was read already and nothing else can come before it unless the transaction has written some; false if
+    /// that is not so. The row counts.
+    #[inline]
+    pub(super) fn step_in_group(&mut self) -> bool {
+        let is_next = self.leaf.rows.has(self.position) && self.fresh && self.settled.is_none();
+        if is_next {
+            self.position += 1;
+            self.rows_left -= 1;
+            self.is_behind = true;
+        }
+        is_next
+    }
+
+    /// Makes the bound where the walk is what it would be if each step had been a whole one.
+    #[inline]
+    pub(super) fn catch_up(&mut self) {
+        if self.is_behind {
+            self.is_behind = false;
+            let key = self.leaf.batch.get(self.position - 1).unwrap_or_default();
+            exclude(if self.reverse { &mut self.upper } else { &mut self.lower }, key);
+        }
+    }
+
+    /// The value of the row that the walk has come to, which was read already.
+    #[inline]
+    pub(super) fn read_value(&self) -> &[u8] {
+        self.leaf.rows.value(self.position - 1)
     }
 
     /// About how many keys there are on the way.
@@ -495,15 +547,15 @@ impl Walk {
         self.next_is_read = self.goes_on()
             && table.ordered().read_next(&epoch::pin(), &self.leaf.batch, &mut self.next.batch);
         if self.next_is_read {
-            self.next.inside = self.count_inside(&self.next.batch);
-            (self.next.hashed, self.next.fetched) = (0, 0);
+            let inside = self.count_inside(&self.next.batch);
+            self.next.begin(inside);
         }
         self.next_is_read
     }
 
     fn begin_leaf(&mut self) {
-        self.leaf.inside = self.count_inside(&self.leaf.batch);
-        (self.leaf.hashed, self.leaf.fetched) = (0, 0);
+        let inside = self.count_inside(&self.leaf.batch);
+        self.leaf.begin(inside);
         (self.position, self.look_at) = (0, 0);
         self.next_is_read = false;
     }
@@ -519,26 +571,5 @@ impl Walk {
             if is_inside(middle) { low = middle + 1 } else { high = middle }
         }
         low
-    }
-
-    /// Has the processor fetch what the next rows take.
-    fn look_ahead(&mut self, table: &Table) {
-        let end_of = |rows: usize| self.position + rows.min(self.rows_left);
-        let (records_end, buckets_end) = (end_of(self.rows_ahead), end_of(2 * self.rows_ahead));
-        let is_long = self.rows_ahead == ROWS_AHEAD_MAX;
-        let cold_end = if is_long { end_of(BATCH_KEYS_MAX) } else { records_end };
-        if is_long && buckets_end > self.leaf.inside && !self.next_is_read {
-            self.read_next(table);
-        }
-        self.leaf.fetch_records(table, records_end, cold_end);
-        self.leaf.fetch_buckets(table, buckets_end);
-        if self.next_is_read {
-            let in_next = |end: usize| end.saturating_sub(self.leaf.inside);
-            self.next.fetch_records(table, in_next(records_end), in_next(cold_end));
-            self.next.fetch_buckets(table, in_next(buckets_end));
-        }
-        // Keys without a row are passed without being counted: no further than what has been looked after.
-        self.look_at = records_end.min(self.position + self.rows_ahead / 2);
-        self.rows_ahead = ROWS_AHEAD_MAX;
     }
 }

@@ -218,7 +218,7 @@ impl<'a> RecordView<'a> {
         previous_of(self.words[2].load(Ordering::Relaxed))
     }
 
-    /// Whether a successor was noted; means nothing in a record that was read from disk.
+    /// Whether a [successor](note_successor) was noted; means nothing in a record that was read from disk.
     pub(crate) fn has_successor(&self) -> bool {
         self.words[1].load(Ordering::Relaxed) & SUCCEEDED != 0
     }
@@ -260,6 +260,13 @@ impl<'a> RecordView<'a> {
             Kind::Expiring => self.words[HEADER_WORDS + self.shape.key_words()].load(Ordering::Relaxed),
             _ => NEVER,
         }
+    }
+
+    /// Copies the value into `out`, which is as long as it. As for [`Self::value_into`].
+    #[inline(always)]
+    pub(crate) fn copy_value(&self, key_bytes: usize, out: &mut [u8]) {
+        debug_assert_eq!((key_bytes, out.len()), (self.shape.key_bytes, self.shape.value_bytes));
+        copy_bytes(&self.words[HEADER_WORDS + key_bytes.div_ceil(8)..], out);
     }
 
     /// Makes `out` the key's bytes.
@@ -324,10 +331,11 @@ pub(crate) fn is_creation(bytes: &[u8]) -> bool {
         != 0
 }
 
-/// In the checksum's place in memory, too: the key has a newer record.
+/// In the checksum's place in memory, too: the key has a newer record, or its row has settled.
 const SUCCEEDED: u64 = 1 << 63;
 
-/// Notes in a record that its key has got a newer one. The caller holds the key's bucket.
+/// Notes in a record that the index does not refer to it any more: its key has got a newer one, or its row has settled. The caller holds
+/// the key's bucket. Of records that have left memory it is not noted, so that one that is there and without it is its key's newest.
 #[inline]
 pub(crate) fn note_successor(words: &[AtomicU64]) {
     words[1].store(words[1].load(Ordering::Relaxed) | SUCCEEDED, Ordering::Relaxed);
@@ -352,6 +360,12 @@ fn read_bytes(words: &[AtomicU64], count: usize, out: &mut Vec<u8>) {
     if out.len() != count {
         out.resize(count, 0);
     }
+    copy_bytes(words, out);
+}
+
+/// Copies the first bytes of the words.
+#[inline(always)]
+fn copy_bytes(words: &[AtomicU64], out: &mut [u8]) {
     let (chunks, rest) = out.as_chunks_mut::<8>();
     let (whole, last) = words.split_at(chunks.len());
     for (chunk, word) in chunks.iter_mut().zip(whole) {

@@ -56,6 +56,15 @@ impl<T: Default> Arena<T> {
         self.levels.get(level)?.get()?.get(chunk)?.get()?.get(node)
     }
 
+    /// The node with this number, which need not have been [allocated](Self::allocate); made if it is not there yet.
+    pub(super) fn get_or_make(&self, number: u32) -> Option<&T> {
+        if self.get(number).is_none() {
+            let added = self.ensure(number);
+            self.free.lock().chunk_nodes += added;
+        }
+        self.get(number)
+    }
+
     /// A node that nobody else has, as it was given back or as `T::default` made it.
     pub(super) fn allocate(&self) -> (u32, &T) {
         let mut free = self.free.lock();

@@ -56,6 +56,8 @@ pub(crate) struct LeafBatch {
     has_fence: bool,
     forward: bool,
     read: LeafRead,
+    /// The slot of the first key.
+    first_slot: usize,
     /// Nothing if the leaf is the root.
     place: Option<Place>,
 }
@@ -72,6 +74,7 @@ impl LeafBatch {
             forward: true,
             // No node changes as often, so this read never validates.
             read: LeafRead { leaf: u32::MAX, version: u64::MAX },
+            first_slot: 0,
             place: None,
         }
     }
@@ -106,6 +109,14 @@ impl LeafBatch {
         self.read
     }
 
+    /// In which slot of the leaf a key was.
+    pub(super) fn slot_of(&self, position: usize) -> Option<usize> {
+        match self.forward {
+            true => self.first_slot.checked_add(position),
+            false => self.first_slot.checked_sub(position),
+        }
+    }
+
     /// The bound from which to read on in the same direction. Nothing at the end of the index.
     pub(crate) fn next(&self) -> Option<Bound<&[u8]>> {
         let fence = self.fence.as_slice();
@@ -134,12 +145,11 @@ impl LeafBatch {
         fence: Option<KeyRef<'_>>,
         place: Option<Place>,
     ) -> Option<()> {
+        let first_slot = if self.forward { positions.start } else { positions.end.saturating_sub(1) };
         let mut buffer = [KeyRef::EMPTY; SLOT_COUNT];
-        let keys = &mut buffer[..positions.len()];
-        for (key, position) in keys.iter_mut().zip(positions) {
-            *key = leaf.slots.key(pin, leaf.version, position)?;
-        }
-        leaf.slots.check(leaf.version)?;
+        let count = positions.len();
+        leaf.slots.keys(pin, leaf.version, positions, &mut buffer)?;
+        let keys = &mut buffer[..count];
         if !self.forward {
             keys.reverse();
         }
@@ -157,6 +167,7 @@ impl LeafBatch {
             fence.append_to(&mut self.fence);
         }
         self.read = LeafRead { leaf: leaf.number, version: leaf.version.number() };
+        self.first_slot = first_slot;
         self.place = place;
         Some(())
     }

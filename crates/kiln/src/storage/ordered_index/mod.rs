@@ -58,6 +58,7 @@
 mod arena;
 mod batch;
 mod counters;
+mod hints;
 mod inner;
 mod insert;
 mod key;
@@ -81,6 +82,7 @@ use arena::Arena;
 use batch::Place;
 pub(crate) use batch::{BATCH_KEYS_MAX, LeafBatch, LeafRead};
 use counters::Counters;
+use hints::Hints;
 use inner::{Inner, NodeId, Target};
 pub(crate) use insert::Insertion;
 use key::{KeyRef, Probe, Retired};
@@ -96,6 +98,8 @@ pub(crate) struct OrderedIndex {
     root: AtomicU32,
     leaves: Arena<Slots>,
     inners: Arena<Inner>,
+    /// Each has the number of its leaf.
+    hints: Arena<Hints>,
     retired: Retired,
     counters: Counters,
 }
@@ -132,6 +136,7 @@ impl OrderedIndex {
             root: AtomicU32::new(NodeId::leaf(number).word()),
             leaves,
             inners: Arena::new(),
+            hints: Arena::new(),
             retired: Retired::default(),
             counters: Counters::default(),
         }
@@ -148,9 +153,10 @@ impl OrderedIndex {
         self.retired.bytes()
     }
 
-    /// Bytes that the index occupies: nodes (used or free) and the blocks of long keys (retired ones too).
+    /// Bytes that the index occupies: nodes (used or free) with their hints, and the blocks of long keys (retired ones too).
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.leaves.memory_bytes() + self.inners.memory_bytes() + self.counters.key_bytes()
+        let nodes = self.leaves.memory_bytes() + self.inners.memory_bytes() + self.hints.memory_bytes();
+        nodes + self.counters.key_bytes()
     }
 
     /// Frees the memory of keys that were removed before the call. For a background thread: it waits until
@@ -229,6 +235,7 @@ impl OrderedIndex {
                 }
                 Some(())
             })?;
+            self.fetch_hints(leaf.number);
             let begin = match (&target, from) {
                 (Target::At(probe), Bound::Included(_)) => leaf.slots.search(pin, leaf.version, probe)?.0,
                 (Target::At(probe), _) => {
@@ -260,6 +267,7 @@ impl OrderedIndex {
                 }
                 Some(())
             })?;
+            self.fetch_hints(leaf.number);
             let end = match &target {
                 Target::At(probe) => {
                     let (below, equal) = leaf.slots.search(pin, leaf.version, probe)?;
@@ -297,12 +305,13 @@ impl OrderedIndex {
             false => (index.checked_sub(1)?, index.checked_sub(2)?, index - 2),
         };
         let fence = inner.slots.key(pin, version, fence)?;
-        let (child, behind) = (inner.child(index), inner.child(behind));
+        let (child, behind_id) = (inner.child(index), inner.child(behind));
         let slots = self.leaves.get(child.number())?;
         let leaf_version = slots.version()?;
         inner.slots.check(version)?;
-        if let Some(behind) = self.leaves.get(behind.number()) {
+        if let Some(behind) = self.leaves.get(behind_id.number()) {
             behind.prefetch();
+            self.fetch_hints(behind_id.number());
         }
         let leaf = Leaf { number: child.number(), slots, version: leaf_version };
         next.start(batch.is_forward());

@@ -26,6 +26,7 @@
 #![allow(unsafe_code)]
 
 use std::cmp::Ordering;
+use std::ops::Range;
 use std::ptr;
 
 use crate::storage::epoch::Pin;
@@ -156,6 +157,31 @@ impl Slots {
         // SAFETY: the check shows that count, head and tail belong to one unlocked state of the node, so the
         // key was in the tree just now, under the pin; the invariant of the module keeps it until the unpin.
         Some(unsafe { KeyRef::new(head, tail) })
+    }
+
+    /// The keys at some positions, or nothing if the node has changed. As [`Self::key`] for each, with one check for all.
+    #[inline]
+    pub(super) fn keys<'p>(
+        &'p self,
+        _pin: &'p Pin,
+        version: Version,
+        positions: Range<usize>,
+        keys: &mut [KeyRef<'p>; SLOT_COUNT],
+    ) -> Option<()> {
+        if positions.end > self.count() {
+            return None;
+        }
+        let nothing = (Head { high: 0, low: 0 }, TailWord(ptr::null_mut()));
+        let mut words = [nothing; SLOT_COUNT];
+        for (words, position) in words.iter_mut().zip(positions.clone()) {
+            *words = (self.head(position), self.tail(position));
+        }
+        self.check(version)?;
+        for (key, &(head, tail)) in keys.iter_mut().zip(&words[..positions.len()]) {
+            // SAFETY: as for `key`.
+            *key = unsafe { KeyRef::new(head, tail) };
+        }
+        Some(())
     }
 
     /// The number of keys below the probe, and whether the next one equals it. Only a later check of the

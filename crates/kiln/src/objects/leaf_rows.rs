@@ -1,0 +1,154 @@
+//! The rows of a leaf that a snapshot's walk has read together, as many at a time as overlap their cache misses well.
+//!
+//! What a snapshot sees does not change, so it makes no difference when a row is read; a transaction reads each when it is asked for
+//! (`docs/decisions.md`, 26). Records are looked for in two ways, both of which end with a look at the record itself
+//! ([`Engine::newest_put_at`](crate::kernel::engine::Engine::newest_put_at)):
+//!
+//! ```text
+//!   leaf's hint ---------------> record      one cache miss, asked for a group of rows ahead
+//!   key's bucket --> candidate -> record      where the hint is of no use; the leaf is given a new one
+//! ```
+//!
+//! What neither way tells (what is on disk, deleted, settled or newer than the snapshot) is left to who asks for the row.
+
+use super::leaf_keys::LeafKeys;
+use super::{HasHandle, Table};
+use crate::storage::epoch;
+use crate::storage::ordered_index::BATCH_KEYS_MAX;
+use crate::storage::record::{Address, RecordView};
+
+/// Longer values are read one by one: copying them takes longer than waiting for them.
+const VALUE_BYTES_MAX: usize = 1 << 10;
+
+const _: () = assert!(BATCH_KEYS_MAX <= u32::BITS as usize);
+
+/// Values of a leaf's rows.
+#[derive(Debug, Default)]
+pub(super) struct LeafRows {
+    values: Vec<u8>,
+    /// So many of these bytes are in use; the others are memory kept.
+    used: usize,
+    /// Where each value begins and ends in `values`.
+    spans: [(u32, u32); BATCH_KEYS_MAX],
+    /// One bit for each position whose value is there.
+    present: u32,
+    /// The records of positions below have been asked for.
+    fetched: usize,
+    /// Positions below have been looked at.
+    end: usize,
+}
+
+impl LeafRows {
+    /// Forgets the rows; the next ones are another leaf's.
+    #[inline]
+    pub(super) fn clear(&mut self) {
+        (self.used, self.present, self.fetched, self.end) = (0, 0, 0, 0);
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.values.capacity()
+    }
+
+    /// True if the row at a position was read.
+    #[inline]
+    pub(super) fn has(&self, position: usize) -> bool {
+        position < BATCH_KEYS_MAX && self.present >> position & 1 == 1
+    }
+
+    /// The value of a row that was read.
+    #[inline]
+    pub(super) fn value(&self, position: usize) -> &[u8] {
+        let (begin, end) = self.spans.get(position).copied().unwrap_or_default();
+        self.values.get(begin as usize..end as usize).unwrap_or_default()
+    }
+
+    #[inline(always)]
+    fn take(&mut self, position: usize, key_bytes: usize, view: &RecordView<'_>) -> bool {
+        let value_bytes = view.shape().value_bytes;
+        if value_bytes > VALUE_BYTES_MAX {
+            return false;
+        }
+        let (begin, end) = (self.used, self.used + value_bytes);
+        if self.values.len() < end {
+            self.values.resize(end.next_power_of_two(), 0);
+        }
+        view.copy_value(key_bytes, &mut self.values[begin..end]);
+        self.used = end;
+        self.spans[position] = (begin as u32, end as u32);
+        self.present |= 1 << position;
+        true
+    }
+}
+
+impl LeafKeys {
+    /// Has the processor fetch the records of the keys up to a position, where the leaf has hints.
+    pub(super) fn fetch_hinted(&mut self, table: &Table, end: usize) {
+        let end = end.min(self.inside);
+        let (log, hints) = (&table.handle().engine.log, table.ordered().hints(&self.batch));
+        for position in self.rows.fetched..end {
+            log.prefetch(hints.get(position));
+        }
+        self.rows.fetched = self.rows.fetched.max(end);
+    }
+
+    /// Reads the rows up to a position, as of a version, as far as that can be done at once. If one of them is on disk, all up to
+    /// `cold_end` are read ahead that are.
+    pub(super) fn read_rows(&mut self, table: &Table, end: usize, cold_end: usize, version_max: u64) {
+        let (begin, end) = (self.rows.end, end.min(self.inside));
+        if begin >= end {
+            return;
+        }
+        self.fetch_hinted(table, end);
+        let mut missed = 0;
+        {
+            let _pin = epoch::pin();
+            let hints = table.ordered().hints(&self.batch);
+            let (engine, object) = (&table.handle().engine, table.handle().id);
+            for position in begin..end {
+                let key = self.batch.get(position).unwrap_or_default();
+                let view = engine.newest_put_at(hints.get(position), object, key, version_max);
+                if !view.is_some_and(|view| self.rows.take(position, key.len(), &view)) {
+                    missed |= 1 << position;
+                }
+            }
+        }
+        self.rows.end = end;
+        if missed != 0 {
+            self.read_missed(table, (begin, end, cold_end), missed, version_max);
+        }
+    }
+
+    /// Reads those of the rows whose hints were of no use, where the hash index has them.
+    #[inline(never)]
+    fn read_missed(
+        &mut self,
+        table: &Table,
+        (begin, end, cold_end): (usize, usize, usize),
+        missed: u32,
+        version_max: u64,
+    ) {
+        self.fetch_buckets(table, end);
+        let (engine, object) = (&table.handle().engine, table.handle().id);
+        let is_missed = |position: &usize| missed >> *position & 1 == 1;
+        let mut candidates: [Address; BATCH_KEYS_MAX] = [0; BATCH_KEYS_MAX];
+        let mut is_left = false;
+        {
+            let _pin = epoch::pin();
+            for position in (begin..end).filter(is_missed) {
+                let hash = self.hashes[position];
+                candidates[position] = engine.fetch_candidate(engine.index.bucket_of(hash), hash);
+            }
+            for position in (begin..end).filter(is_missed) {
+                let (key, address) = (self.batch.get(position).unwrap_or_default(), candidates[position]);
+                let view = engine.newest_put_at(address, object, key, version_max);
+                match view.is_some_and(|view| self.rows.take(position, key.len(), &view)) {
+                    true => table.ordered().give_hint(&self.batch, position, address),
+                    false => is_left = true,
+                }
+            }
+        }
+        if is_left {
+            self.fetch_records(table, end, cold_end);
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! What a walk does about the rows that come next.
+
+use super::{ROWS_AHEAD_MAX, Walk};
+use crate::objects::Table;
+use crate::storage::ordered_index::BATCH_KEYS_MAX;
+
+impl Walk {
+    /// Has the processor fetch what the next rows take.
+    pub(super) fn look_ahead(&mut self, table: &Table) {
+        let end_of = |rows: usize| self.position + rows.min(self.rows_left);
+        let (records_end, buckets_end) = (end_of(self.rows_ahead), end_of(2 * self.rows_ahead));
+        let is_long = self.rows_ahead == ROWS_AHEAD_MAX;
+        let hinted_end = end_of(if is_long { BATCH_KEYS_MAX } else { 2 * self.rows_ahead });
+        let cold_end = if is_long { end_of(BATCH_KEYS_MAX) } else { records_end };
+        if is_long && buckets_end > self.leaf.inside && !self.next_is_read {
+            self.read_next(table);
+        }
+        if self.in_groups {
+            self.read_ahead(table, hinted_end, records_end, cold_end);
+            return;
+        }
+        self.leaf.fetch_records(table, records_end, cold_end);
+        self.leaf.fetch_buckets(table, buckets_end);
+        if self.next_is_read {
+            let in_next = |end: usize| end.saturating_sub(self.leaf.inside);
+            self.next.fetch_records(table, in_next(records_end), in_next(cold_end));
+            self.next.fetch_buckets(table, in_next(buckets_end));
+        }
+        // Keys without a row are passed without being counted: no further than what has been looked after.
+        self.look_at = records_end.min(self.position + self.rows_ahead / 2);
+        self.rows_ahead = ROWS_AHEAD_MAX;
+    }
+
+    /// Reads the next rows, and has the processor fetch those that come then.
+    fn read_ahead(&mut self, table: &Table, fetched_end: usize, end: usize, cold_end: usize) {
+        self.leaf.fetch_hinted(table, fetched_end);
+        if self.next_is_read {
+            self.next.fetch_hinted(table, fetched_end.saturating_sub(self.leaf.inside));
+        }
+        self.leaf.read_rows(table, end, cold_end, self.version_max);
+        self.look_at = end;
+        self.rows_ahead = ROWS_AHEAD_MAX;
+    }
+}
