@@ -92,8 +92,12 @@ fn nap(engine: &Engine, wake: &Condvar, requests: &mut MutexGuard<'_, Requests>,
 }
 
 fn run_hardener(engine: &Arc<Engine>) {
+    /// How often it looks how fast the log grows, whatever the window is: a load that has just begun may fill what may be un-hardened
+    /// long before the window ends.
+    const LOOK_MIN: Duration = Duration::from_millis(1);
+    const LOOK_MAX: Duration = Duration::from_millis(16);
     let hardening = &engine.hardening;
-    let look_again = (hardening.window / 16).max(Duration::from_millis(1)).min(hardening.window / 4);
+    let look_again = (hardening.window / 16).clamp(LOOK_MIN, LOOK_MAX).min(hardening.window / 4);
     let mut hardenings_seen = 0;
     loop {
         let mut requests = hardening.requests.lock();
@@ -223,7 +227,8 @@ impl Engine {
         }
         let first = hardening.started + Duration::from_micros(since);
         let age = Instant::now().saturating_duration_since(first);
-        Some(first + hardening.pace.patience(self.log.unhardened_bytes(), age))
+        let (bytes, bytes_max) = (self.log.unhardened_bytes(), hardening.unhardened_bytes_max());
+        Some(first + hardening.pace.patience(bytes, age, bytes_max))
     }
 
     fn is_idle(&self) -> bool {

@@ -7,6 +7,10 @@
 //! - hardening begins before the oldest commit has waited for the window less one latency and the cost of what waits, and
 //! - no more bytes are un-hardened than the disk takes in a window less two latencies.
 //!
+//! Whoever meets that bound, or the one that memory sets, has to wait for a hardening. So that nobody does while the disk keeps up, hardening
+//! also begins before as many bytes as are written during it no longer fit below the bound. Where the window is too short for two latencies, it is
+//! missed whatever is done; then bytes may take as long as the latencies do, and hardenings follow one another without a pause.
+//!
 //! A part of the window is left over for what cannot be foreseen: a thread that gets no processor, a disk that is slower
 //! than last time. When that is not enough the keeper stops all commits; see `background`.
 
@@ -67,19 +71,25 @@ impl Pace {
     }
 
     /// How long after the first of the commits that wait hardening has to begin, when `bytes` of them have come in the
-    /// `age` since. Bytes go on coming meanwhile, as fast as before.
-    pub(super) fn patience(&self, bytes: u64, age: Duration) -> Duration {
-        let time = self.planned_window().saturating_sub(self.latency()).as_nanos() as u64;
-        let cost = (bytes >> 10).saturating_mul(self.ns_per_kib.load(Ordering::Relaxed));
-        let age = (age.as_nanos() as u64).max(1);
+    /// `age` since, and `bytes_max` may be un-hardened. Bytes go on coming meanwhile, as fast as before.
+    pub(super) fn patience(&self, bytes: u64, age: Duration, bytes_max: u64) -> Duration {
+        let time = self.planned_window().saturating_sub(self.latency()).as_nanos();
+        let cost = u128::from((bytes >> 10).saturating_mul(self.ns_per_kib.load(Ordering::Relaxed)));
+        let age = age.as_nanos().max(1);
+        // When the bound is met at this rate; a part of it is left over, as it is of the window.
+        let planned_bytes = u128::from(bytes_max - bytes_max / 4);
+        let full = planned_bytes * age / u128::from(bytes.max(1));
+        let time = time.min(full.saturating_sub(self.latency().as_nanos()));
         // After `age + cost` at this rate the log has got `age` further, and so much it may in `time`.
-        Duration::from_nanos((time as u128 * age as u128 / (age as u128 + cost as u128)) as u64)
+        Duration::from_nanos((time * age / (age + cost)) as u64)
     }
 
     /// How many bytes may be un-hardened at once.
     pub(super) fn bytes_max(&self) -> u64 {
-        let time = self.planned_window().saturating_sub(2 * self.latency()).as_nanos() as u64;
-        (time / self.ns_per_kib.load(Ordering::Relaxed)).saturating_mul(1 << 10).max(BYTES_MIN)
+        let latencies = 2 * self.latency();
+        let time = self.planned_window().saturating_sub(latencies).max(latencies.min(self.window));
+        let kib = time.as_nanos() as u64 / self.ns_per_kib.load(Ordering::Relaxed);
+        kib.saturating_mul(1 << 10).max(BYTES_MIN)
     }
 }
 
@@ -107,11 +117,19 @@ mod tests {
         pace
     }
 
-    /// The longest that a commit waits when a client writes `load` MiB/s as long as it may, and the hardener begins when
-    /// it has to; milliseconds, over 2 s in steps of 0.1 ms.
-    fn longest_wait_ms(pace: &Pace, latency_ms: f64, disk: f64, load: f64) -> f64 {
-        const STEP_MS: f64 = 0.1;
-        let (mut now, mut longest): (f64, f64) = (0.0, 0.0);
+    /// What a client meets that writes `load` MiB/s as long as it may, while the hardener begins when it has to.
+    struct Met {
+        /// The longest that a commit waited until it was durable.
+        longest_ms: f64,
+        /// How long the client could not write.
+        stalled_ms: f64,
+    }
+
+    /// Over 2 s in small steps. Memory has room for `memory` MiB.
+    fn client_of(pace: &Pace, latency_ms: f64, disk: f64, load: f64, memory: u64) -> Met {
+        const STEP_MS: f64 = 0.02;
+        let bytes_max = pace.bytes_max().min(memory * MIB);
+        let (mut now, mut longest, mut stalled_ms): (f64, f64, f64) = (0.0, 0.0, 0.0);
         // Un-hardened bytes in MiB and when the first of them came; the same of the hardening under way, and its end.
         let (mut waiting, mut since) = (0.0, 0.0);
         let mut under_way: Option<(f64, f64, f64)> = None;
@@ -124,19 +142,21 @@ mod tests {
                 under_way = None;
             }
             let in_all = waiting + under_way.map_or(0.0, |(bytes, ..)| bytes);
-            if in_all < pace.bytes_max() as f64 / MIB as f64 {
+            if in_all < bytes_max as f64 / MIB as f64 {
                 since = if waiting == 0.0 { now } else { since };
                 waiting += load * STEP_MS / 1_000.0;
+            } else {
+                stalled_ms += STEP_MS;
             }
             let age = Duration::from_secs_f64((now - since) / 1_000.0);
-            let due = || age >= pace.patience((waiting * MIB as f64) as u64, age);
+            let due = || age >= pace.patience((waiting * MIB as f64) as u64, age, bytes_max);
             if under_way.is_none() && waiting > 0.0 && due() {
                 let end = now + latency_ms + waiting / disk * 1_000.0;
                 under_way = Some((waiting, since, end));
                 waiting = 0.0;
             }
         }
-        longest
+        Met { longest_ms: longest, stalled_ms }
     }
 
     #[test]
@@ -144,7 +164,7 @@ mod tests {
         for (latency_ms, disk) in [(0.3, 1_000.0), (0.3, 100.0), (5.0, 200.0), (20.0, 50.0), (1.0, 5.0)] {
             let pace = settled(Duration::from_secs_f64(latency_ms / 1_000.0), disk as u64);
             for load in [0.01, 1.0, 30.0, 150.0, 300.0, 2_000.0] {
-                let longest = longest_wait_ms(&pace, latency_ms, disk, load);
+                let longest = client_of(&pace, latency_ms, disk, load, 1 << 20).longest_ms;
                 assert!(longest <= 100.0, "{longest} ms: latency {latency_ms}, disk {disk}, load {load}");
                 assert!(longest > 0.0);
             }
@@ -152,10 +172,36 @@ mod tests {
     }
 
     #[test]
+    fn nobody_waits_for_memory_that_a_hardening_in_time_would_have_freed() {
+        const SECOND: Duration = Duration::from_secs(1);
+        let latency = Duration::from_micros(300);
+        for (window, memory, load) in
+            [(SECOND, 64, 250.0), (SECOND, 64, 60.0), (5 * SECOND, 256, 500.0), (WINDOW, 8, 300.0)]
+        {
+            let pace = Pace { window, ..settled(latency, 1_000) };
+            let stalled = client_of(&pace, 0.3, 1_000.0, load, memory).stalled_ms;
+            assert!(stalled == 0.0, "{stalled} ms: window {window:?}, {memory} MiB, load {load}");
+        }
+    }
+
+    #[test]
+    fn where_the_window_is_too_short_for_two_latencies_hardenings_follow_one_another_and_clients_go_on() {
+        let window = Duration::from_millis(1);
+        let pace = Pace { window, ..settled(Duration::from_micros(400), 1_000) };
+        for load in [10.0, 100.0, 300.0] {
+            let met = client_of(&pace, 0.4, 1_000.0, load, 64);
+            assert!(met.stalled_ms == 0.0, "{} ms of load {load}", met.stalled_ms);
+            assert!(met.longest_ms < 1.6, "{} ms of load {load}", met.longest_ms);
+        }
+        let slow = Pace { window, ..settled(Duration::from_millis(50), 1_000) };
+        assert!(slow.bytes_max() <= MIB, "what the disk takes in a window");
+    }
+
+    #[test]
     fn little_load_waits_for_most_of_the_window_so_that_more_share_a_hardening() {
         let pace = settled(Duration::from_micros(300), 500);
-        assert!(pace.patience(100, Duration::from_millis(1)) > WINDOW * 3 / 4);
-        assert!(pace.patience(4 * MIB, Duration::from_millis(1)) < WINDOW / 8);
+        assert!(pace.patience(100, Duration::from_millis(1), u64::MAX) > WINDOW * 3 / 4);
+        assert!(pace.patience(4 * MIB, Duration::from_millis(1), u64::MAX) < WINDOW / 8);
     }
 
     #[test]
@@ -191,6 +237,6 @@ mod tests {
         pace.learn(4096, Duration::from_secs(5));
         pace.learn(10 * MIB, Duration::from_secs(100));
         assert_eq!(pace.bytes_max(), BYTES_MIN);
-        assert_eq!(pace.patience(100, Duration::ZERO), Duration::ZERO);
+        assert_eq!(pace.patience(100, Duration::ZERO, BYTES_MIN), Duration::ZERO);
     }
 }
