@@ -338,9 +338,7 @@ impl Engine {
         if end == begin {
             return Ok(true);
         }
-        if end > self.log.head() && !self.evict_to(end) {
-            return Ok(false);
-        }
+        self.evict_to(end);
         self.superblock.lock().update(|superblock| {
             superblock.begin = end;
             superblock.begin_checksum = end_checksum;
