@@ -91,7 +91,7 @@ pub(crate) fn gated_device(disk: &SimulatedDevice) -> (Arc<HookedDevice>, Gate) 
                 std::thread::sleep(time_per_byte * bytes as u32);
             }
             Operation::Sync => gate.pass(),
-            Operation::Open | Operation::Read | Operation::Time => {}
+            Operation::Open | Operation::Read | Operation::Remove | Operation::Rename | Operation::Time => {}
         }
     });
     (device, gate)

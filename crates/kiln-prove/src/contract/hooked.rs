@@ -16,6 +16,8 @@ pub(crate) enum Operation {
     /// Of so many bytes.
     Write(usize),
     Sync,
+    Remove,
+    Rename,
     /// The clock is read, which is no file's.
     Time,
 }
@@ -66,10 +68,12 @@ impl Device for HookedDevice {
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
+        (self.hook)(Operation::Remove, name);
         self.disk.remove(name)
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        (self.hook)(Operation::Rename, from);
         self.disk.rename(from, to)
     }
 

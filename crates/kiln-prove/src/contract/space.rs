@@ -1,12 +1,14 @@
 //! Space: data larger than memory, a log whose beginning is dropped, and keys that are gone without a trace.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use kiln::device::{Device as _, Fault, FaultKind, Keep, OperationKind, SimulatedDevice};
-use kiln::{Kiln, Level, Object, Progress, Result, Version};
+use kiln::{ErrorKind, Kiln, Level, Object, Progress, Result, Version};
 
+use super::hooked::{HookedDevice, Operation};
 use crate::crash::reopen;
 use crate::support::{Random, manual};
 use crate::testing::{PATIENCE, background, eventually, seed, watched};
@@ -322,4 +324,66 @@ fn c8_receipts_of_lost_versions_stay_lost_when_the_log_is_truncated() {
             db.close().unwrap();
         }
     }
+}
+
+/// A database that is closed before an operation.
+#[derive(Default)]
+struct Closing {
+    db: Mutex<Option<Kiln>>,
+    is_closed: AtomicBool,
+    /// Operations that came later.
+    late: AtomicU64,
+}
+
+impl Closing {
+    fn before_operation(self: &Arc<Self>) {
+        if let Some(db) = self.db.lock().unwrap().take() {
+            let closing = self.clone();
+            thread::spawn(move || {
+                db.close().unwrap();
+                closing.is_closed.store(true, Ordering::SeqCst);
+            });
+            // It waits for this operation, or is done soon.
+            for _ in 0..100 {
+                if !self.is_closed.load(Ordering::SeqCst) {
+                    thread::sleep(Duration::from_millis(2));
+                }
+            }
+        }
+        self.late.fetch_add(u64::from(self.is_closed.load(Ordering::SeqCst)), Ordering::SeqCst);
+    }
+}
+
+/// A thread that was preparing a segment, or removing spares, went on with it when the database had been closed: in a directory that was somebody
+/// else's by then, over a segment of theirs.
+#[test]
+fn c4_nobody_prepares_a_segment_or_removes_one_once_the_database_is_closed() {
+    watched("c4_nobody_prepares_a_segment_or_removes", PATIENCE, |_| {
+        for (wanted, prefixes) in
+            [(Operation::Rename, ["segment", "spare"]), (Operation::Remove, ["spare"; 2])]
+        {
+            let (disk, closing) = (SimulatedDevice::new(seed()), Arc::new(Closing::default()));
+            let told = closing.clone();
+            let device = HookedDevice::on(&disk, move |operation, name| {
+                if operation == wanted && prefixes.iter().any(|prefix| name.starts_with(prefix)) {
+                    told.before_operation();
+                }
+            });
+            let db = manual().open_on(device).unwrap();
+            let map = db.map("map").unwrap();
+            let put_new = |key: u32| db.put(&map, key.to_be_bytes(), [7; 1_000]).map(|put| put.forget());
+            for _ in 0..6 {
+                (0..100).try_for_each(put_new).unwrap();
+                db.persist().unwrap();
+            }
+            *closing.db.lock().unwrap() = Some(db.clone());
+            let error = match wanted {
+                Operation::Rename => (0..10_000).find_map(|key| put_new(key).err()),
+                _ => db.compact(|_| {}).and_then(|_| put_new(0)).err(),
+            };
+            assert_eq!(error.map(|error| error.kind()), Some(ErrorKind::Aborted));
+            eventually("the database is closed", || closing.is_closed.load(Ordering::SeqCst));
+            assert_eq!(closing.late.load(Ordering::SeqCst), 0);
+        }
+    });
 }

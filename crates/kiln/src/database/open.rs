@@ -312,6 +312,8 @@ pub(super) fn close(engine: &Engine) -> Result<()> {
     let _no_settling = engine.settled.pause();
     let _no_checkpoint = engine.take_last_checkpoint();
     let _no_sweep = engine.graves.pause();
+    // Who waits for log space prepares segments, and may be long about it.
+    engine.segments.close();
     let closed = hardened.and_then(|()| mark_closed(engine));
     drop(engine.lock.lock().take());
     closed

@@ -19,7 +19,7 @@ use crate::device::{AlignedBuffer, BLOCK_BYTES, Device, DeviceFile, OpenMode, Re
 use crate::error::{Error, Result};
 use crate::planted::{Bug, planted};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::sync::{Mutex, RwLock};
+use crate::sync::{Mutex, MutexGuard, RwLock};
 
 const PREFIX: &str = "segment-";
 const SPARE_PREFIX: &str = "spare-";
@@ -64,7 +64,8 @@ pub(crate) struct Segments {
     prepared_end: AtomicU64,
     /// How many spares there are.
     spares: AtomicU64,
-    preparing: Mutex<()>,
+    /// True once the directory may be somebody else's: no segment comes or goes any more.
+    preparing: Mutex<bool>,
     /// A sync of the directory has failed. The operating system may have forgotten which names were not durable, and a
     /// later sync that succeeds says nothing of them. So nothing more is written: it might be without a name.
     names_uncertain: AtomicBool,
@@ -130,7 +131,7 @@ impl Segments {
             files: RwLock::new(files),
             prepared_end: AtomicU64::new(0),
             spares: AtomicU64::new(spares),
-            preparing: Mutex::new(()),
+            preparing: Mutex::new(false),
             names_uncertain: AtomicBool::new(false),
             disk_full: AtomicBool::new(false),
             holds: AtomicU64::new(0),
@@ -277,13 +278,23 @@ impl Segments {
         }
     }
 
+    /// Waits for who is preparing a segment, or dropping some; nobody does from here on.
+    pub(crate) fn close(&self) {
+        *self.preparing.lock() = true;
+    }
+
+    fn begin_preparing(&self) -> Result<MutexGuard<'_, bool>> {
+        let is_closed = self.preparing.lock();
+        if *is_closed { Err(Error::closed()) } else { Ok(is_closed) }
+    }
+
     /// Prepares the segment at the end of the prepared ones. With `zero`, its bytes are written too.
     ///
     /// # Errors
     /// [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace) if the disk is full; nothing has changed then, and a
     /// later call may succeed.
     pub(crate) fn prepare_next(&self, zero: bool) -> Result<()> {
-        let _one_at_a_time = self.preparing.lock();
+        let _one_at_a_time = self.begin_preparing()?;
         let start = self.prepared_end();
         let name = name_of(start / self.segment_bytes);
         let prepared = self.prepare(&name, zero);
@@ -392,7 +403,7 @@ impl Segments {
 
     /// Removes the spares.
     pub(crate) fn remove_spares(&self) -> Result<()> {
-        let _one_at_a_time = self.preparing.lock();
+        let _one_at_a_time = self.begin_preparing()?;
         let remove = || -> io::Result<()> {
             for spare in self.device.list()?.iter().filter(|name| is_spare(name)) {
                 self.device.remove(spare)?;
@@ -405,7 +416,7 @@ impl Segments {
 
     /// Drops the segments before `begin`; a few of them stay as spares.
     pub(crate) fn drop_before(&self, begin: Address) -> Result<()> {
-        let _one_at_a_time = self.preparing.lock();
+        let _one_at_a_time = self.begin_preparing()?;
         let numbers: Vec<u64> =
             self.numbers().into_iter().filter(|number| (number + 1) * self.segment_bytes <= begin).collect();
         if numbers.is_empty() {
