@@ -84,8 +84,8 @@ impl Kiln {
     /// # Errors
     /// `NotFound` if there is none.
     pub fn open_snapshot(&self, name: &str) -> Result<Snapshot<'_>> {
-        let named = self.engine().open_named_snapshot(name)?;
-        Ok(Snapshot::new(self.engine(), named.version, Moment::at(named.time_us / 1000)))
+        let (held, time_us) = self.engine().open_named_snapshot(name)?;
+        Ok(Snapshot::new(self.engine(), held, Moment::at(time_us / 1000)))
     }
 
     /// Drops the snapshot that has this name: what only it holds is freed from now on. That it is gone is durable when this returns. Who has it

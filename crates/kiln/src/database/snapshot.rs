@@ -6,26 +6,27 @@ use crate::error::{Error, Result};
 use crate::kernel::clock::Version;
 use crate::kernel::engine::Engine;
 use crate::kernel::expiry::{Expiry, Moment};
+use crate::kernel::snapshot::Held;
 use crate::objects::{HasHandle, Map, MapIter, Object};
 
 /// The database as it was at one version. Reading it never waits for a writer, never fails for one, and never
 /// holds one up. While it is open, what it may read stays in the log.
 pub struct Snapshot<'db> {
     engine: &'db Arc<Engine>,
-    version: u64,
+    held: Held,
     /// As of which rows have expired, or not.
     moment: Moment,
 }
 
 impl std::fmt::Debug for Snapshot<'_> {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("Snapshot").field("version", &self.version).finish_non_exhaustive()
+        out.debug_struct("Snapshot").field("version", &self.held.version).finish_non_exhaustive()
     }
 }
 
 impl<'db> Snapshot<'db> {
-    pub(super) fn new(engine: &'db Arc<Engine>, version: u64, moment: Moment) -> Snapshot<'db> {
-        Snapshot { engine, version, moment }
+    pub(super) fn new(engine: &'db Arc<Engine>, held: Held, moment: Moment) -> Snapshot<'db> {
+        Snapshot { engine, held, moment }
     }
 
     pub(crate) fn engine(&self) -> &'db Arc<Engine> {
@@ -34,7 +35,7 @@ impl<'db> Snapshot<'db> {
 
     /// The version as of which it reads: all commits up to it, and none after.
     pub fn version(&self) -> Version {
-        Version::new(self.version)
+        Version::new(self.held.version)
     }
 
     /// The value of a key, or `None` if there is none.
@@ -85,7 +86,8 @@ impl<'db> Snapshot<'db> {
         }
         let (id, key) = (object.handle().id, key.as_ref());
         let hash = self.engine.hash(id, key);
-        let reading = self.engine.read_as_of(id, key, hash, self.version, &self.moment, &mut Vec::new())?;
+        let reading =
+            self.engine.read_as_of(id, key, hash, self.held.version, &self.moment, &mut Vec::new())?;
         Ok(reading.found.then(|| Expiry::of_stored(reading.expires_at)))
     }
 
@@ -107,7 +109,7 @@ impl<'db> Snapshot<'db> {
         key: &[u8],
         value: &mut Vec<u8>,
     ) -> Result<bool> {
-        let found = self.engine.read_as_of(object, key, hash, self.version, &self.moment, value)?.found;
+        let found = self.engine.read_as_of(object, key, hash, self.held.version, &self.moment, value)?.found;
         if !found {
             value.clear();
         }
@@ -117,6 +119,6 @@ impl<'db> Snapshot<'db> {
 
 impl Drop for Snapshot<'_> {
     fn drop(&mut self) {
-        self.engine.release_snapshot(self.version);
+        self.engine.release_snapshot(&self.held);
     }
 }

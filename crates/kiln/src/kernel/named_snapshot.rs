@@ -23,6 +23,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::engine::Engine;
+use super::snapshot::Held;
 use super::transaction::{self, Isolation};
 use crate::error::{Error, ErrorKind, Result};
 use crate::planted::{Bug, planted};
@@ -85,7 +86,7 @@ impl Engine {
         }
         let version = match planted(Bug::NamedBeforeClosed) {
             true => self.hold_version(self.clock.now()),
-            false => self.open_snapshot(),
+            false => self.hold_newest(),
         };
         // Who reads it sees rows that expire as of this time: it must not be before one at which some of them were found to have, or
         // were deleted, though the clock was set back since.
@@ -98,7 +99,7 @@ impl Engine {
             // If it cannot be made durable nobody knows whether it is, and it stays held.
             Ok(commit) => commit.safe()?,
             Err(error) => {
-                self.release_snapshot(version);
+                self.release_version(version);
                 return Err(error);
             }
         }
@@ -137,7 +138,7 @@ impl Engine {
             commit.safe()?;
         }
         self.snapshots.names.lock().remove(name);
-        self.release_snapshot(version);
+        self.release_version(version);
         Ok(())
     }
 
@@ -145,12 +146,11 @@ impl Engine {
     ///
     /// # Errors
     /// `NotFound` if none has.
-    pub(crate) fn open_named_snapshot(&self, name: &str) -> Result<NamedSnapshot> {
+    pub(crate) fn open_named_snapshot(&self, name: &str) -> Result<(Held, u64)> {
         // Under the lock, so that it is still held.
         let names = self.snapshots.names.lock();
         let snapshot = names.get(name).ok_or_else(|| no_such_name(name))?;
-        self.hold_version(snapshot.version);
-        Ok(snapshot.clone())
+        Ok((self.open_snapshot_of(snapshot.version), snapshot.time_us))
     }
 
     fn named_version(&self, name: &str) -> Result<u64> {

@@ -9,18 +9,106 @@
 //! change a record of its own version. So the last closed version has every commit if the tail has not moved since, *and* nobody who had
 //! taken space before could still join a later version. The latter holds if the tail had not moved since the closing before that one
 //! either: that one waited for all pins, and with them for everybody who had taken space until then.
+//!
+//! **At the same time.** As long as one version will do, threads that open snapshots share nothing that they write: each thread counts them in a
+//! stripe of its own. A sweep reads the horizon first and the stripes then; whoever opens a snapshot counts it first and looks then whether the
+//! version will still do. So if the sweep has overlooked it, nothing had been committed since the version when the sweep read the horizon, and what
+//! the sweep removes was superseded in that version at the latest.
 
 use std::collections::BTreeMap;
 
 use super::engine::Engine;
 use super::named_snapshot::{NamedSnapshot, Names};
 use crate::planted::{Bug, planted};
-use crate::storage::record::Address;
+use crate::storage::epoch;
+use crate::storage::log::Log;
+use crate::storage::record::{Address, VERSION_BITS};
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
+
+/// A version that is held for who reads at it.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) version: u64,
+    /// The stripe where it is counted, if it is not in the registry.
+    stripe: Option<usize>,
+}
+
+const STRIPES: usize = 16;
+const COUNT_BITS: u32 = u64::BITS - VERSION_BITS;
+const COUNT_MAX: u64 = (1 << COUNT_BITS) - 1;
+
+/// Snapshots of one version that are counted here: the version, and in the low bits how many they are.
+#[derive(Default)]
+#[repr(align(128))]
+struct Stripe(AtomicU64);
+
+impl Stripe {
+    /// Counts one more, if those that are here are of the same version.
+    fn add(&self, version: u64) -> bool {
+        let word = self.0.load(Ordering::Relaxed);
+        let more = match (word >> COUNT_BITS, word & COUNT_MAX) {
+            (_, 0) => version << COUNT_BITS | 1,
+            (held, count) if held == version && count < COUNT_MAX => word + 1,
+            _ => return false,
+        };
+        self.0.compare_exchange(word, more, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    }
+
+    fn remove_one(&self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// The version and how many there are.
+    fn held(&self) -> Option<(u64, u64)> {
+        let word = self.0.load(Ordering::SeqCst);
+        (word & COUNT_MAX > 0).then_some((word >> COUNT_BITS, word & COUNT_MAX))
+    }
+}
+
+/// The version that will do for the next snapshot, where one does, and what is open of it or was.
+#[derive(Default)]
+struct Shared {
+    /// 0 if there is none. Whoever holds the registry stores these, the version last, after a 0 in its place.
+    version: AtomicU64,
+    /// It will do as long as the log ends here.
+    tail: AtomicU64,
+    stripes: [Stripe; STRIPES],
+}
+
+impl Shared {
+    fn publish(&self, version: Option<u64>, tail: Address) {
+        self.version.store(0, Ordering::SeqCst);
+        self.tail.store(tail, Ordering::SeqCst);
+        self.version.store(version.unwrap_or(0), Ordering::SeqCst);
+    }
+
+    fn version_now(&self, log: &Log) -> u64 {
+        let version = self.version.load(Ordering::SeqCst);
+        let holds = self.tail.load(Ordering::SeqCst) == log.tail() || planted(Bug::SnapshotUsedAgain);
+        if holds { version } else { 0 }
+    }
+
+    fn open(&self, log: &Log) -> Option<Held> {
+        let version = self.version_now(log);
+        let number = epoch::thread_index() % STRIPES;
+        let stripe = &self.stripes[number];
+        if version == 0 || !stripe.add(version) {
+            return None;
+        }
+        // Versions that are published are never the same again.
+        if self.version_now(log) != version {
+            stripe.remove_one();
+            return None;
+        }
+        Some(Held { version, stripe: Some(number) })
+    }
+}
 
 /// The versions at which somebody reads.
 pub(crate) struct Snapshots {
     registry: Mutex<Registry>,
+    shared: Shared,
     /// Those that have a name; their versions are held as if they were open.
     pub(super) names: Mutex<Names>,
     /// Whoever gives or takes a name.
@@ -35,7 +123,8 @@ impl Snapshots {
             registry.open(snapshot.version);
         }
         let names = named.into_iter().map(|snapshot| (snapshot.name.clone(), snapshot)).collect();
-        Snapshots { registry: Mutex::new(registry), names: Mutex::new(names), changing: Mutex::default() }
+        let (registry, names) = (Mutex::new(registry), Mutex::new(names));
+        Snapshots { registry, shared: Shared::default(), names, changing: Mutex::default() }
     }
 
     /// Keeps all others from giving or taking names until dropped.
@@ -63,7 +152,14 @@ impl Registry {
 impl Engine {
     /// Opens a snapshot of everything committed so far. Closes a version on demand, which waits for commits in
     /// progress (microseconds), not for any device.
-    pub(crate) fn open_snapshot(&self) -> u64 {
+    #[inline]
+    pub(crate) fn open_snapshot(&self) -> Held {
+        let shared = self.snapshots.shared.open(&self.log);
+        shared.unwrap_or_else(|| Held { version: self.hold_newest(), stripe: None })
+    }
+
+    /// Holds a version that has everything committed so far.
+    pub(super) fn hold_newest(&self) -> u64 {
         // Under the registry's lock, so that a sweep cannot pass the version before it is registered. One that is used again may
         // have been passed, but no commit has superseded anything since.
         let mut registry = self.snapshots.registry.lock();
@@ -76,11 +172,16 @@ impl Engine {
         let nobody_joins = has_stayed || planted(Bug::SnapshotsOvertakeCommits);
         registry.newest = (nobody_joins && self.log.tail() == tail).then_some(version);
         registry.tail = tail;
+        self.snapshots.shared.publish(registry.newest, tail);
         registry.open(version)
     }
 
     /// Opens a snapshot of the durable state.
-    pub(crate) fn open_durable_snapshot(&self) -> u64 {
+    pub(crate) fn open_durable_snapshot(&self) -> Held {
+        Held { version: self.hold_durable(), stripe: None }
+    }
+
+    fn hold_durable(&self) -> u64 {
         let mut registry = self.snapshots.registry.lock();
         let version = match planted(Bug::DurableSnapshotTooNew) {
             true => self.clock.close(),
@@ -89,12 +190,17 @@ impl Engine {
         registry.open(version)
     }
 
+    /// Opens a snapshot of a version that is held already.
+    pub(super) fn open_snapshot_of(&self, version: u64) -> Held {
+        Held { version: self.hold_version(version), stripe: None }
+    }
+
     /// Holds a version that is held already, once more.
     pub(super) fn hold_version(&self, version: u64) -> u64 {
         self.snapshots.registry.lock().open(version)
     }
 
-    pub(crate) fn release_snapshot(&self, version: u64) {
+    pub(super) fn release_version(&self, version: u64) {
         let open = &mut self.snapshots.registry.lock().open;
         if let Some(count) = open.get_mut(&version) {
             *count -= 1;
@@ -104,17 +210,64 @@ impl Engine {
         }
     }
 
+    /// Ends a snapshot.
+    #[inline]
+    pub(crate) fn release_snapshot(&self, held: &Held) {
+        match held.stripe {
+            Some(number) => self.snapshots.shared.stripes[number].remove_one(),
+            None => self.release_version(held.version),
+        }
+    }
+
     /// The version that every snapshot, open or yet to be opened, includes: what it supersedes is not needed.
     pub(crate) fn oldest_needed(&self) -> u64 {
-        let registry = self.snapshots.registry.lock();
         let horizon = self.hardening.horizon.local();
-        registry.open.keys().next().map_or(horizon, |&oldest| oldest.min(horizon))
+        let shared =
+            self.snapshots.shared.stripes.iter().filter_map(Stripe::held).map(|(version, _)| version);
+        let oldest = shared.fold(horizon, u64::min);
+        let registry = self.snapshots.registry.lock();
+        registry.open.keys().next().map_or(oldest, |&first| first.min(oldest))
     }
 
     /// How many are open, and how many have names.
     pub(crate) fn snapshot_counts(&self) -> (usize, usize) {
         let named = self.snapshots.names.lock().len();
-        let held: usize = self.snapshots.registry.lock().open.values().sum();
+        let shared = self.snapshots.shared.stripes.iter().filter_map(Stripe::held).map(|(_, count)| count);
+        let held = shared.sum::<u64>() as usize + self.snapshots.registry.lock().open.values().sum::<usize>();
         (held.saturating_sub(named), named)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stripe_counts_snapshots_of_one_version_and_no_others() {
+        let stripe = Stripe::default();
+        assert!(stripe.held().is_none() && stripe.add(7) && stripe.add(7));
+        assert!(!stripe.add(8), "those of another version are counted elsewhere");
+        stripe.remove_one();
+        assert_eq!(stripe.held(), Some((7, 1)));
+        stripe.remove_one();
+        assert!(stripe.held().is_none() && stripe.add(8));
+        assert_eq!(stripe.held(), Some((8, 1)));
+        stripe.0.store(8 << COUNT_BITS | COUNT_MAX, Ordering::SeqCst);
+        assert!(!stripe.add(8), "a count does not run over into the version");
+    }
+
+    #[test]
+    fn what_is_shared_is_the_version_that_was_published_as_long_as_the_log_ends_there() {
+        let log = Log::new(1 << 20, 1 << 16, 0).unwrap();
+        let shared = Shared::default();
+        assert!(shared.open(&log).is_none(), "nothing was published");
+        shared.publish(Some(5), log.tail());
+        let held = shared.open(&log).unwrap();
+        assert_eq!((held.version, shared.stripes[held.stripe.unwrap()].held()), (5, Some((5, 1))));
+        shared.publish(Some(6), log.tail() + 8);
+        assert!(shared.open(&log).is_none(), "something was committed since");
+        shared.publish(None, log.tail());
+        assert!(shared.open(&log).is_none(), "it is no version that will do");
+        assert_eq!(shared.stripes.iter().filter_map(Stripe::held).count(), 1);
     }
 }

@@ -14,6 +14,7 @@ use crate::kernel::engine::Engine;
 use crate::kernel::expiry::Moment;
 use crate::kernel::object::RangeRead;
 use crate::kernel::receipt::Commit;
+use crate::kernel::snapshot::Held;
 use crate::kernel::write_set::WriteSet;
 use crate::objects::Object;
 use crate::planted::{Bug, planted};
@@ -79,7 +80,7 @@ pub struct Transaction<'db> {
     /// There until the transaction is dropped.
     buffers: RefCell<Option<Box<Buffers>>>,
     /// The registered snapshot of a snapshot-isolation transaction.
-    snapshot: Option<u64>,
+    snapshot: Option<Held>,
     /// Begun by hand: counted, and limited in age.
     began: Option<Instant>,
     failed: Cell<bool>,
@@ -211,7 +212,7 @@ impl<'db> Transaction<'db> {
             buffers.note_row(expires_at);
             return Ok(Some(expires_at));
         }
-        if let Some(snapshot) = self.snapshot {
+        if let Some(snapshot) = self.snapshot_version() {
             let reading = self.engine.read_as_of(object, key, hash, snapshot, &buffers.moment, value)?;
             let version = match reading.is_settled() {
                 true => self.newest_settled(),
@@ -243,13 +244,13 @@ impl<'db> Transaction<'db> {
 
     /// The version as of which it reads, under snapshot isolation.
     pub(crate) fn snapshot_version(&self) -> Option<u64> {
-        self.snapshot
+        self.snapshot.as_ref().map(|held| held.version)
     }
 
     /// No settled row that this transaction has found so far is of a newer version.
     fn newest_settled(&self) -> u64 {
         let forgotten = self.engine.forgotten();
-        self.snapshot.map_or(forgotten, |snapshot| snapshot.min(forgotten))
+        self.snapshot_version().map_or(forgotten, |snapshot| snapshot.min(forgotten))
     }
 
     /// Opacity: what was written in a version that began after this transaction may be newer than what was read
@@ -437,7 +438,7 @@ impl<'db> Transaction<'db> {
         // A transaction that only read has seen one consistent state (opacity) and needs no validation.
         let committed = match writes.is_empty() {
             true => Ok(*read_version),
-            false => self.engine.commit(writes, reads, scratch, self.snapshot),
+            false => self.engine.commit(writes, reads, scratch, self.snapshot_version()),
         };
         // Committed or not, it cannot be used again.
         self.failed.set(true);
@@ -450,7 +451,7 @@ impl<'db> Transaction<'db> {
 
 impl Drop for Transaction<'_> {
     fn drop(&mut self) {
-        if let Some(snapshot) = self.snapshot {
+        if let Some(snapshot) = &self.snapshot {
             self.engine.release_snapshot(snapshot);
         }
         if self.began.is_some() {
