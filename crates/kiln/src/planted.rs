@@ -160,6 +160,7 @@ bugs! {
     HintsBelieved "hints-believed" "A range of a snapshot does not look whether a record that was its key's newest still is.",
     MovedNotNoted "moved-not-noted" "In a record that is written anew nothing is noted, so that it passes for its key's newest for ever.",
     SettledNotNoted "settled-not-noted" "The same of a record whose row has settled.",
+    VacancyKept "vacancy-kept" "An index in memory out of which all has settled passes for empty although keys have come.",
     LeafAheadBelieved "leaf-ahead-believed" "What a range has read ahead of the index is believed although it has changed." in schedules,
     UnpinOrdersNothing "unpin-orders-nothing" "What was done under a pin may show only after its end." in loom,
     PinOrdersNothing "pin-orders-nothing" "What is done under a pin may happen before it." in loom,

@@ -138,3 +138,31 @@ fn c2_a_range_of_a_snapshot_sees_what_was_written_anew_and_changed_since() {
     assert!(statistics.records_rewritten > u64::from(KEYS), "{statistics:?}");
     assert_eq!(table.len(), u64::from(KEYS));
 }
+
+/// Once all rows have settled a snapshot's range looks at nothing else. Rows that come, change or go then are in memory again.
+#[test]
+fn c2_a_range_of_a_snapshot_sees_what_came_and_went_after_all_had_settled() {
+    let device = SimulatedDevice::new(seed());
+    let mut random = Random::new(seed());
+    let mut rows = Rows::new();
+    for _ in 0..3 {
+        let db = reopen(&device).unwrap();
+        let table = db.table("table").unwrap();
+        for _ in 0..20 {
+            let (before, rows_before) = (db.snapshot().unwrap(), rows.clone());
+            (0..10).for_each(|_| write(&db, &table, &mut rows, &mut random));
+            check(&before, &table, &rows_before, &mut random);
+            drop(before);
+            db.persist().unwrap();
+            db.settle().unwrap();
+            let (settled, rows_settled) = (db.snapshot().unwrap(), rows.clone());
+            (0..3).for_each(|_| check(&settled, &table, &rows, &mut random));
+            for _ in 0..3 {
+                write(&db, &table, &mut rows, &mut random);
+                (0..3).for_each(|_| check(&db.snapshot().unwrap(), &table, &rows, &mut random));
+                check(&settled, &table, &rows_settled, &mut random);
+            }
+        }
+        db.close().unwrap();
+    }
+}

@@ -203,6 +203,7 @@ impl Engine {
         let removed_to = self.settled.removed_to.load(Ordering::SeqCst).max(log_begin);
         self.remove_settled(&segments, (removed_to, end))?;
         self.settled.removed_to.store(end, Ordering::SeqCst);
+        self.objects.iter().filter_map(|object| object.keys.ordered()).for_each(OrderedIndex::note_vacancy);
         // What a little takes is a matter of the disk's syncs.
         if end - begin >= self.settled.log_bytes / 2 {
             self.settled.pace.learn(end - begin, began.elapsed());

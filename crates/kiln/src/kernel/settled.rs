@@ -125,6 +125,7 @@ impl Settled {
 /// The key in the tree of an object's key: the object's number, then the key, so that objects do not mix and each is in order.
 pub(crate) fn write_tree_key(object: u32, key: &[u8], out: &mut Vec<u8>) {
     out.clear();
+    out.reserve(OBJECT_BYTES + key.len());
     out.extend_from_slice(&object.to_be_bytes());
     out.extend_from_slice(key);
 }

@@ -21,7 +21,6 @@ use crate::storage::tree::{Cursor, Direction, Root};
 /// See the module's documentation.
 pub(super) struct SettledRows {
     object: u32,
-    root: Arc<Root>,
     cursor: Cursor,
     /// The cursor is at the first row that was not taken; it is not where the walk was moved.
     is_placed: bool,
@@ -58,14 +57,14 @@ impl SettledRows {
 
     pub(super) fn new(table: &Table, root: Arc<Root>) -> SettledRows {
         let handle = table.handle();
-        let cursor = Cursor::new(&handle.engine.settled.tree, root.clone());
+        let cursor = Cursor::new(&handle.engine.settled.tree, root);
         let (is_placed, is_given) = (false, false);
         let (value, bound) = (None, Vec::new());
-        SettledRows { object: handle.id, root, cursor, is_placed, is_given, value, run: 0, bound }
+        SettledRows { object: handle.id, cursor, is_placed, is_given, value, run: 0, bound }
     }
 
     pub(super) fn is_of(&self, root: &Arc<Root>) -> bool {
-        Arc::ptr_eq(&self.root, root)
+        self.cursor.is_over(root)
     }
 
     /// The walk goes on elsewhere.

@@ -491,7 +491,12 @@ impl Walk {
     fn take_leaf(&mut self, table: &Table) -> bool {
         loop {
             let root = SettledRows::newest_root(table, self.version_max);
-            if !self.take_leaf_alone(table) {
+            if root.is_some() && self.sees_settled_only(table) {
+                // One leaf without keys stands for the whole walk.
+                self.leaf.batch.clear();
+                self.fresh = true;
+                self.begin_leaf();
+            } else if !self.take_leaf_alone(table) {
                 return false;
             }
             let Some(root) = root else {
@@ -512,6 +517,12 @@ impl Walk {
             }
             self.fresh = false;
         }
+    }
+
+    /// True if the walk is a snapshot's, and all that it is to see has settled.
+    fn sees_settled_only(&self, table: &Table) -> bool {
+        let is_to_begin = !self.fresh && !is_empty_range(as_slice(&self.lower), as_slice(&self.upper));
+        self.in_groups && is_to_begin && table.ordered().is_vacant()
     }
 
     fn take_leaf_alone(&mut self, table: &Table) -> bool {

@@ -34,6 +34,7 @@ impl Recovery<'_> {
         if self.chain.is_some() && self.settled_to < begin {
             self.remove_dropped(begin);
         }
+        self.objects.iter().filter_map(|object| object.keys.ordered()).for_each(OrderedIndex::note_vacancy);
         Ok(())
     }
 

@@ -131,6 +131,12 @@ impl LeafBatch {
         self.place
     }
 
+    /// Makes it one that holds nothing and is followed by nothing.
+    pub(crate) fn clear(&mut self) {
+        (self.count, self.has_fence, self.place) = (0, false, None);
+        self.read = LeafRead { leaf: u32::MAX, version: u64::MAX };
+    }
+
     pub(super) fn start(&mut self, forward: bool) {
         self.forward = forward;
     }

@@ -22,6 +22,7 @@ use super::inner::{LockedInner, NodeId, Target};
 use super::key::{Key, Probe, UnpublishedKey, shortest_separator};
 use super::slots::{Locked, SLOT_COUNT, Slots};
 use super::{HEIGHT_MAX, OrderedIndex, Step, retry};
+use crate::planted::{Bug, planted};
 
 /// What an insertion did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,6 +43,9 @@ impl OrderedIndex {
     /// # Panics
     /// If the key is longer than 65,536 bytes.
     pub(crate) fn insert(&self, pin: &Pin, key: &[u8]) -> Insertion {
+        if !planted(Bug::VacancyKept) {
+            self.vacancy.end();
+        }
         let probe = Probe::new(key);
         // Made at most once, outside any lock, and freed if the key turns out to be present.
         let mut new_key = None;

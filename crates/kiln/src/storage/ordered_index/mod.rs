@@ -64,6 +64,7 @@ mod insert;
 mod key;
 mod slots;
 mod unlink;
+mod vacancy;
 #[cfg(test)]
 mod verify;
 
@@ -87,6 +88,7 @@ use inner::{Inner, NodeId, Target};
 pub(crate) use insert::Insertion;
 use key::{KeyRef, Probe, Retired};
 use slots::{Slots, Version};
+use vacancy::Vacancy;
 
 /// More levels than a tree can get: an inner node splits once for every 15 or more splits of its children (on
 /// average; see `split_inner`), so that this many levels would take more than 2^64 insertions.
@@ -102,6 +104,7 @@ pub(crate) struct OrderedIndex {
     hints: Arena<Hints>,
     retired: Retired,
     counters: Counters,
+    vacancy: Vacancy,
 }
 
 /// A leaf at the end of a descent.
@@ -139,6 +142,7 @@ impl OrderedIndex {
             hints: Arena::new(),
             retired: Retired::default(),
             counters: Counters::default(),
+            vacancy: Vacancy::default(),
         }
     }
 

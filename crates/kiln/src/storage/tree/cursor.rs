@@ -79,6 +79,12 @@ impl Cursor {
         self.settle(found)
     }
 
+    /// True if it is over this root.
+    #[inline]
+    pub(crate) fn is_over(&self, root: &Arc<Root>) -> bool {
+        Arc::ptr_eq(&self.root, root)
+    }
+
     /// The key that it is at; `None` past the end.
     #[inline]
     pub(crate) fn key(&mut self) -> Option<&[u8]> {
@@ -200,12 +206,14 @@ impl Cursor {
         let (mut reference, mut level) = (reference, level);
         while level > 0 {
             let node = self.tree.pages.node(&reference, level)?;
+            node.prefetch_search();
             let index = node.child_index(key);
             reference = node.child(index);
             self.path.push((node, index));
             level -= 1;
         }
         let leaf = self.tree.pages.node(&reference, 0)?;
+        leaf.prefetch_search();
         let (index, is_there) = leaf.search(key);
         let count = leaf.count();
         match self.direction {

@@ -262,8 +262,10 @@ impl Node {
     pub(super) fn key_into(&self, index: usize, key: &mut Vec<u8>) {
         key.clear();
         if self.level == 0 || index > 0 {
-            key.extend_from_slice(self.prefix());
-            key.extend_from_slice(self.rest(index));
+            let (prefix, rest) = (self.prefix(), self.rest(index));
+            key.reserve(prefix.len() + rest.len());
+            key.extend_from_slice(prefix);
+            key.extend_from_slice(rest);
         }
     }
 
