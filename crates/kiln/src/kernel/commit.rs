@@ -24,6 +24,7 @@
 
 use std::sync::Arc;
 
+use super::batch::GROUP_KEYS;
 use super::change::{Current, Place, Resolved};
 use super::engine::Engine;
 use super::object::RangeRead;
@@ -188,7 +189,9 @@ impl Engine {
             return Err(Setback::Conflict);
         }
         let early = planted(Bug::ClockBeforeLocks).then(|| self.clock.now());
-        if !self.lock_all(writes, scratch) {
+        // What was read has been fetched.
+        let is_blind = reads.entries.len() < writes.len();
+        if !self.lock_all(writes, scratch, is_blind) {
             self.unlock_all(scratch, false);
             return Err(Setback::Conflict);
         }
@@ -247,7 +250,10 @@ impl Engine {
     }
 
     /// Step 1. Buckets are locked in ascending order, each once.
-    fn lock_all(&self, writes: &WriteSet, scratch: &mut CommitScratch) -> bool {
+    ///
+    /// Before the first lock is taken the processor is told to fetch the records, if it is to: locked instructions wait for one another, and
+    /// for all loads before them, and so what is behind them would not be asked for before.
+    fn lock_all(&self, writes: &WriteSet, scratch: &mut CommitScratch, fetches_records: bool) -> bool {
         scratch.steps.clear();
         scratch.steps.resize(writes.len(), Step::default());
         scratch.locks.clear();
@@ -261,6 +267,11 @@ impl Engine {
         scratch.order.extend(
             writes.writes().iter().enumerate().map(|(at, write)| (self.index.bucket_of(write.hash), at)),
         );
+        if fetches_records {
+            for (bucket, at) in scratch.order.iter().take(GROUP_KEYS) {
+                self.fetch_candidate(*bucket, writes.writes()[*at].hash);
+            }
+        }
         scratch.order.sort_unstable();
         for &(bucket, at) in &scratch.order {
             if scratch.locks.last() != Some(&bucket) {
