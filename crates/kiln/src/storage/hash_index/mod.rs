@@ -285,7 +285,7 @@ impl HashIndex {
     pub(crate) fn first_candidate(&self, bucket: Bucket, hash: u64) -> Option<Address> {
         let line = self.buckets.line(bucket);
         let tag = self.tag_of(hash);
-        let at = matching_slots(line, |entry| has_tag(entry, tag) & (entry != 0)).trailing_zeros() as usize;
+        let at = matching_slots(line, |entry| has_tag(entry, tag)).trailing_zeros() as usize;
         (at < ENTRIES).then(|| address_of(line[at].load(Ordering::Acquire)))
     }
 
@@ -306,7 +306,7 @@ impl HashIndex {
             while matching != 0 {
                 let entry = line[matching.trailing_zeros() as usize].load(Ordering::Acquire);
                 matching &= matching - 1;
-                // It may be free, or have changed since.
+                // It may have changed since, or be free now.
                 if entry & TAG_MASK == tag
                     && entry != 0
                     && let Some(found) = look(address_of(entry))
@@ -493,15 +493,16 @@ const TAG_MASK: u64 = !0 << (64 - TAG_BITS);
 fn matching_slots(line: &Line, matches: impl Fn(u64) -> bool) -> u32 {
     let mut matching = 0;
     for slot in line[..ENTRIES].iter().rev() {
-        matching = matching << 1 | u32::from(matches(slot.load(Ordering::Acquire)));
+        matching = matching + matching + u32::from(matches(slot.load(Ordering::Acquire)));
     }
     matching
 }
 
-/// A free slot may pass for an entry with tag 0.
+/// True for an entry with this tag; not for a free slot, whatever the tag is. In one comparison: what is left of an entry without its
+/// tag is an address, and no record has address 0.
 #[inline(always)]
 fn has_tag(entry: u64, tag: u64) -> bool {
-    (entry ^ tag) < 1 << (64 - TAG_BITS)
+    (entry ^ tag).wrapping_sub(1) < !TAG_MASK
 }
 
 /// The same entry with another address.
