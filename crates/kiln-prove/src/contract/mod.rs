@@ -12,7 +12,7 @@
 //! - [`singles`], [`singles_at_once`], [`batches`]: operations on one key that are transactions of their own.
 //! - [`settling`], [`settling_at_once`], [`settled_runs`], [`settling_pace`], [`bulk_load`]: rows that have left the log, and those that never were in it.
 //! - [`cold`], [`warm`]: records on disk and the read cache, and those that are kept from getting there.
-//! - [`expiry`], [`expiry_at_once`]: rows that expire, also just while somebody looks at them.
+//! - [`expiry`], [`expiry_at_once`], [`expired`]: rows that expire, also just while somebody looks at them, and what becomes of those that have.
 //! - [`named_snapshots`]: snapshots that outlive the process; [`snapshots_and_loads`]: beside everything else that moves rows, in a [`world`] of tables, loads and names.
 //! - [`snapshots`], [`sessions`], [`ranges`], [`range_hints`], [`limits`]: the rest of the API's promises.
 //!
@@ -27,6 +27,7 @@ mod cold;
 mod compact;
 mod compaction;
 mod durability;
+mod expired;
 mod expiry;
 mod expiry_at_once;
 mod gate;

@@ -1,11 +1,10 @@
-//! Checking a database and printing its log.
+//! Checking a database.
 //!
 //! A check accounts for every file, segment, extent, seal and record, and says what does not hold. It is the
 //! oracle of the tests.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
-use std::io::Write;
 use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
@@ -22,7 +21,7 @@ use crate::objects::{Entry, FIRST_OBJECT};
 use crate::storage::epoch;
 use crate::storage::extent::{Extent, Item};
 use crate::storage::hash_index;
-use crate::storage::record::{Address, DiskRecord, Kind, NEVER, NO_ADDRESS};
+use crate::storage::record::{Address, DiskRecord, Kind, NO_ADDRESS};
 use crate::storage::scanner::Scanner;
 use crate::storage::segments::{self, Segments};
 use crate::storage::superblock::{self, Superblock, SuperblockFile};
@@ -154,7 +153,7 @@ pub(super) fn check_open(engine: &Engine) -> Result<CheckReport> {
     let _kept = engine.checkpoints.pause();
     let _paused = engine.graves.pause();
     let superblock = engine.superblock.lock().current().clone();
-    checker.check_open_tree(engine.settled.tree.clone())?;
+    checker.check_open_tree(engine.settled.tree.clone(), &superblock)?;
     checker.walk(&engine.segments, &superblock, engine.log.hardened())?;
     checker.compare_tree()?;
     checker.check_checkpoint(&engine.segments, &superblock);
@@ -399,14 +398,17 @@ impl Checker {
     fn check_tree(&mut self, device: Arc<dyn Device>, superblock: &Superblock) -> Result<()> {
         const CACHE_BYTES: usize = 1 << 20;
         match open_tree(device, CACHE_BYTES, superblock) {
-            Ok(tree) => self.check_open_tree(Arc::new(tree)),
+            Ok(tree) => self.check_open_tree(Arc::new(tree), superblock),
             Err(error) => self.note_damage(error),
         }
     }
 
-    fn check_open_tree(&mut self, tree: Arc<Tree>) -> Result<()> {
+    fn check_open_tree(&mut self, tree: Arc<Tree>, superblock: &Superblock) -> Result<()> {
         match tree.check() {
-            Ok(_) => {
+            Ok(found) => {
+                if let Some(block) = found.expiring_leaf.filter(|_| !superblock.has_expiring) {
+                    self.report.problems.push(tree.damage(block, EXPIRY_UNEXPECTED).to_string());
+                }
                 self.tree = Some(tree);
                 Ok(())
             }
@@ -539,64 +541,4 @@ impl Checker {
         }
         self.report.problems.append(&mut problems);
     }
-}
-
-/// Prints a database's log for people: every seal and every record, in order. Nobody may have it open.
-///
-/// # Errors
-/// As [`check`]; `Corrupted` where the log is damaged; `Io` if `out` fails.
-pub fn dump_log(path: impl AsRef<Path>, out: &mut dyn Write) -> Result<()> {
-    let (segments, superblock, _lock) = open_offline(file_device(path.as_ref())?)?;
-    let print = |error| Error::io("printing the log", error);
-    writeln!(out, "{superblock:#?}").map_err(print)?;
-    let mut scanner = Scanner::new(&segments, &superblock);
-    while let Some(extent) = scanner.next()? {
-        dump_extent(&extent, out).map_err(print)?;
-    }
-    let (end, cut) = (scanner.position(), scanner.cut_bytes());
-    writeln!(out, "{end:#014x} end of the log; {cut} bytes of an unfinished write follow").map_err(print)
-}
-
-fn dump_extent(extent: &Extent<'_>, out: &mut dyn Write) -> std::io::Result<()> {
-    let seal = &extent.seal;
-    write!(
-        out,
-        "{:#014x} seal {} version {} length {} previous {:08x} data {:08x} time {} us",
-        seal.address,
-        seal.number,
-        seal.version,
-        seal.length,
-        seal.previous_checksum,
-        seal.data_checksum,
-        seal.time_us
-    )?;
-    match seal.first_version {
-        0 => writeln!(out)?,
-        first => {
-            writeln!(out, " opened after a crash: versions {} to {} are lost", seal.version + 1, first - 1)?
-        }
-    }
-    for item in extent.items() {
-        match item {
-            Err((address, what)) => writeln!(out, "{address:#014x}   DAMAGED: {what}")?,
-            Ok(Item::Padding(address, bytes)) => writeln!(out, "{address:#014x}   padding {bytes}")?,
-            Ok(Item::Record(address, record)) => writeln!(
-                out,
-                "{address:#014x}   {}{} version {} object {} previous {:#x} key \"{}\" value {} bytes \"{}\"",
-                if record.shape.kind.is_put() { "put" } else { "tombstone" },
-                if record.expires_at == NEVER {
-                    String::new()
-                } else {
-                    format!(" until {} ms", record.expires_at)
-                },
-                record.version,
-                record.shape.object,
-                record.previous,
-                record.key.escape_ascii(),
-                record.value.len(),
-                record.value[..record.value.len().min(64)].escape_ascii(),
-            )?,
-        }
-    }
-    Ok(())
 }

@@ -3,9 +3,11 @@
 
 use std::sync::Arc;
 
-use super::check::{check_on, dump_log};
+use super::check::check_on;
+use super::dump::dump_log;
 use crate::device::{Fault, FaultKind, OperationKind, SimulatedDevice};
 use crate::error::{ErrorKind, Result};
+use crate::kernel::recovery::EXPIRY_UNEXPECTED;
 use crate::objects::FIRST_OBJECT;
 use crate::storage::epoch;
 use crate::storage::record::Address;
@@ -114,5 +116,20 @@ fn a_printed_log_tells_values_from_deletions() -> Result<()> {
     assert_eq!(of_the_key.len(), 2, "{log}");
     assert!(of_the_key[0].contains(" put ") && of_the_key[0].contains("\"value\""), "{log}");
     assert!(of_the_key[1].contains(" tombstone ") && of_the_key[1].contains("value 0 bytes"), "{log}");
+    Ok(())
+}
+
+/// The tree was not asked whether values of its leaves may expire.
+#[test]
+fn c9_a_settled_row_that_expires_where_the_superblock_says_that_none_does_is_found() -> Result<()> {
+    let (_disk, db) = database()?;
+    let long_after = crate::Expiry::At(u64::MAX);
+    db.put_expiring(&db.table("table")?, KEY, "value", long_after)?.safe()?;
+    db.settle()?;
+    assert!(db.check()?.is_clean());
+    db.engine().superblock.lock().update(|superblock| superblock.has_expiring = false)?;
+    let report = db.check()?;
+    let of_tree = |problem: &&String| problem.contains("tree") && problem.contains(EXPIRY_UNEXPECTED);
+    assert_eq!(report.problems.iter().filter(of_tree).count(), 1, "{report}");
     Ok(())
 }

@@ -8,7 +8,10 @@ mod check_checkpoint;
 #[cfg(test)]
 mod check_tests;
 mod compact;
+mod dump;
 mod expiry;
+#[cfg(test)]
+mod expiry_tests;
 #[cfg(test)]
 mod forged_tests;
 mod named_snapshots;
@@ -25,8 +28,9 @@ use std::time::Duration;
 
 pub use backup::{Backup, BackupProgress};
 pub use bulk_load::{BulkLoad, BulkLoadProgress};
-pub use check::{CheckReport, check, check_on, dump_log};
+pub use check::{CheckReport, check, check_on};
 pub use compact::{CompactProgress, Compacted};
+pub use dump::dump_log;
 pub use named_snapshots::SnapshotInfo;
 pub use snapshot::Snapshot;
 pub use statistics::Statistics;
@@ -49,6 +53,7 @@ use crate::kernel::transaction::{self, Isolation, Transaction, Watch};
 use crate::objects::{self, FIRST_OBJECT, HasHandle, Map, Object, Table};
 use crate::options::Options;
 use crate::planted::{Bug, planted};
+use crate::sync::atomic::Ordering;
 
 /// An object of a database, in a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,8 +62,10 @@ pub struct ObjectInfo {
     pub name: String,
     /// Its kind.
     pub kind: ObjectKind,
-    /// Number of keys that have a value; of a table of which something has settled, keys that were written since may count twice.
+    /// Number of keys that have a value, be it expired and yet to be deleted; of a table of which something has settled, keys that were written since may count twice.
     pub keys: u64,
+    /// How long rows stay that are put without an expiry; `None`: until they are deleted. See [`Kiln::map_with_time_to_live`].
+    pub time_to_live: Option<Duration>,
 }
 
 /// An open database. Clones are the same database; when the last is dropped it is closed in order.
@@ -174,6 +181,10 @@ impl Kiln {
                 name: object.name.clone(),
                 kind: object.kind,
                 keys: self.engine().estimate_rows(object),
+                time_to_live: match object.time_to_live_ms.load(Ordering::Relaxed) {
+                    0 => None,
+                    time_to_live_ms => Some(Duration::from_millis(time_to_live_ms)),
+                },
             })
             .collect()
     }

@@ -64,6 +64,9 @@ pub struct Statistics {
     pub bytes_rewritten: u64,
     /// Rows that were deleted because they had [expired](crate::Expiry), since the database was opened.
     pub expired_rows: u64,
+    /// What kept the database from deleting some of those that have, the last time that it looked; the first of it, if there was more. They are absent all
+    /// the same.
+    pub expiry_failure: Option<String>,
     /// Rows of tables that have settled; see [`Options::settle_log_bytes`](crate::Options::settle_log_bytes). Some may have been written,
     /// or deleted, again.
     pub settled_rows: u64,
@@ -148,6 +151,7 @@ pub(super) fn collect(engine: &Engine) -> Statistics {
         records_rewritten: compaction.records,
         bytes_rewritten: compaction.bytes,
         expired_rows: engine.expiring.deleted.load(Ordering::Relaxed),
+        expiry_failure: engine.expiring.failure(),
         settled_rows: tree.entries,
         tree_bytes: tree.file_bytes,
         tree_used_bytes: tree.used_bytes,

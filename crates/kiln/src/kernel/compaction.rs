@@ -416,7 +416,7 @@ impl Engine {
         // Before the version: for who begins in a newer one, and does not find the row, it has expired as well.
         let has_expired = self.is_expired_now(record.expires_at);
         let version = self.clock.now();
-        if has_expired {
+        if has_expired && let Some(_deleting) = self.expiring.deleting() {
             return self.delete_instead(bucket, (newest, hash), record, (version, purpose));
         }
         let Some(target) = self.log.reserve(record.shape.bytes(), purpose) else {

@@ -25,7 +25,8 @@
 //!
 //! Each object knows the [soonest](Lifetimes) time at which one of its rows may expire. Once that has passed the keeper walks over the object's keys, and deletes
 //! what has expired, in pieces of [`PIECE_KEYS`]; the walk tells when the next one is due. It rests for [`REST_TIMES`] as long as it has worked, so
-//! what has expired is deleted by the end of the second walk from then on. Compaction, where it comes upon such a row first, deletes it instead of copying it.
+//! what has expired is deleted by the end of the second walk from then on. Compaction, where it comes upon such a row first, deletes it instead of copying
+//! it, unless somebody walks, or counts rows, at that moment. What cannot be read is passed over, told, and looked at again by the next walk.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -35,7 +36,7 @@ use super::engine::Engine;
 use super::object::ObjectState;
 use super::settled::write_tree_key;
 use super::single::SingleKey;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::objects::{self, FIRST_OBJECT, Handle};
 use crate::planted::{Bug, planted};
 use crate::storage::record::NEVER;
@@ -136,11 +137,23 @@ pub(crate) struct Expiring {
     /// Rows deleted because they had expired, since the database was opened.
     pub(crate) deleted: AtomicU64,
     walk: Mutex<Walk>,
+    /// See [`Expiring::failure`].
+    failure: Mutex<Option<String>>,
 }
 
 impl Expiring {
     pub(crate) fn new(has_any: bool) -> Expiring {
         Expiring { has_any: AtomicBool::new(has_any), ..Expiring::default() }
+    }
+
+    /// To be held by who deletes a row that has expired, without waiting: who counts such rows sees none of them go meanwhile.
+    pub(crate) fn deleting(&self) -> Option<impl Drop> {
+        self.walk.try_lock()
+    }
+
+    /// What kept the last walk from deleting some rows.
+    pub(crate) fn failure(&self) -> Option<String> {
+        self.failure.lock().clone()
     }
 }
 
@@ -210,6 +223,18 @@ struct Walk {
     place: Place,
     worked: Duration,
     rests_until: Option<Instant>,
+    /// Some row of this object, or more, could not be looked at.
+    has_missed: bool,
+    /// The first that could not be read, or deleted.
+    failure: Option<Error>,
+}
+
+impl Walk {
+    /// Of one row, or of what is left of an object. It has not been looked at, so the object stays due, and is walked over again.
+    fn note(&mut self, failure: Error) {
+        self.failure.get_or_insert(failure);
+        self.has_missed = true;
+    }
 }
 
 /// Where in an object.
@@ -317,10 +342,10 @@ impl Engine {
             return false;
         }
         let began = Instant::now();
-        // What cannot be deleted now stays absent, and is tried again.
-        let goes_on = self.walk_on(&mut walk, waits).unwrap_or(false);
+        let goes_on = self.walk_on(&mut walk, waits) && self.is_expiry_due();
         walk.worked += began.elapsed();
         if !goes_on {
+            *self.expiring.failure.lock() = walk.failure.take().map(|failure| failure.to_string());
             let rest = (walk.worked * REST_TIMES).max(REST_MIN);
             *walk = Walk { rests_until: Some(Instant::now() + rest), ..Walk::default() };
         }
@@ -328,58 +353,77 @@ impl Engine {
     }
 
     /// One piece of a walk over all objects; false once it has come to its end.
-    fn walk_on(self: &Arc<Self>, walk: &mut Walk, waits: bool) -> Result<bool> {
+    fn walk_on(self: &Arc<Self>, walk: &mut Walk, waits: bool) -> bool {
         let next = self.objects.iter().find(|object| {
             object.id >= walk.object.max(FIRST_OBJECT)
                 && (!matches!(walk.place, Place::Begin) || self.may_have_expired(object))
         });
         let Some(object) = next else {
-            walk.object = 0;
-            return Ok(false);
+            return false;
         };
         walk.object = object.id;
         if matches!(walk.place, Place::Begin) {
             object.lifetimes.begin_walk();
+            walk.has_missed = false;
             walk.place = first_place(object);
         }
-        let (place, keys) = match self.next_piece(object, &walk.place) {
-            Ok(piece) => piece,
-            Err(error) => {
-                // The object is walked over once more.
-                *walk = Walk::default();
-                return Err(error);
+        let next = self.walk_piece(object, walk, waits).unwrap_or_else(|failure| {
+            // What is behind it is not known, but other objects are not to wait for that.
+            walk.note(failure);
+            None
+        });
+        match next {
+            Some(place) => walk.place = place,
+            None => {
+                if !walk.has_missed {
+                    object.lifetimes.end_walk();
+                }
+                (walk.object, walk.place) = (object.id + 1, Place::Begin);
             }
-        };
+        }
+        true
+    }
+
+    /// Deletes what has expired of one piece of an object, and gives the place behind it, if that is not the end.
+    fn walk_piece(
+        self: &Arc<Self>,
+        object: &ObjectState,
+        walk: &mut Walk,
+        waits: bool,
+    ) -> Result<Option<Place>> {
+        let place = walk.place.clone();
+        let (next, keys) = self.next_piece(object, &place, &mut |unreadable| walk.note(unreadable))?;
         for key in &keys {
             let single = SingleKey { object: object.id, hash: self.hash(object.id, key), key };
             match self.delete_expired(single, waits) {
                 Ok(expires_at) => object.lifetimes.note(expires_at),
-                Err(error) => {
-                    *walk = Walk::default();
-                    return Err(error);
+                // Of this row; it stays absent.
+                Err(error) if matches!(error.kind(), ErrorKind::Corrupted | ErrorKind::Io) => {
+                    walk.note(error)
                 }
+                Err(error) => return Err(error),
             }
         }
-        match place {
-            Some(place) => walk.place = place,
-            None => {
-                object.lifetimes.end_walk();
-                (walk.object, walk.place) = (object.id + 1, Place::Begin);
-            }
-        }
-        Ok(true)
+        Ok(next)
     }
 
-    /// Some keys of an object from a place on, and the place behind them, if that is not the end.
-    fn next_piece(&self, object: &ObjectState, place: &Place) -> Result<(Option<Place>, Vec<Vec<u8>>)> {
+    /// Some keys of an object from a place on, and the place behind them, if that is not the end. `unreadable` is told of records that cannot be
+    /// read, of which nobody knows whose they are.
+    fn next_piece(
+        &self,
+        object: &ObjectState,
+        place: &Place,
+        unreadable: &mut dyn FnMut(Error),
+    ) -> Result<(Option<Place>, Vec<Vec<u8>>)> {
         match place {
             Place::Begin => Ok((None, Vec::new())),
             Place::Map(cursor) => {
                 let (mut cursor, mut keys) = (Some(*cursor), Vec::new());
                 while let Some(at) = cursor.filter(|_| keys.len() < PIECE_KEYS) {
-                    let (next, more) = objects::next_keys(self, object.id, at)?;
-                    keys.extend(more);
-                    cursor = next;
+                    cursor = objects::keys_at(self, object.id, at, |key| match key {
+                        Ok(key) => keys.push(key),
+                        Err(error) => unreadable(error),
+                    });
                 }
                 Ok((cursor.map(Place::Map), keys))
             }
@@ -430,34 +474,41 @@ impl Engine {
         Ok(deleted.unwrap_or(NEVER))
     }
 
-    /// How many rows an object has that have not expired, where it has so many that are stored: exact while nobody writes. Where some may have expired
-    /// it takes a look at each.
-    pub(crate) fn count_unexpired(&self, object: &ObjectState, stored: impl FnOnce() -> u64) -> u64 {
+    /// How many rows an object has that have not expired: exact while nobody writes. Where some may have expired it takes a look at each; where
+    /// something has settled, at each that has not, and waits for who settles.
+    pub(crate) fn count_unexpired(&self, object: &ObjectState) -> u64 {
         if !self.may_have_expired(object) {
-            return stored();
+            let _unsettled = object.keys.ordered().map(|_| self.settled.pause());
+            return self.count_stored(object);
         }
-        // The keeper deletes none meanwhile.
+        // The engine deletes none meanwhile.
         let _walk = self.expiring.walk.lock();
-        // What cannot be read is told by who reads it.
-        let expired = self.count_expired(object).unwrap_or(0);
-        stored().saturating_sub(expired)
+        // Nor are some met on both sides. In this order: who deletes may have to wait for who settles.
+        let _unsettled = object.keys.ordered().map(|_| self.settled.pause());
+        let expired = self.count_expired(object);
+        self.count_stored(object).saturating_sub(expired)
     }
 
-    fn count_expired(&self, object: &ObjectState) -> Result<u64> {
+    /// What cannot be read is told by who reads it.
+    fn count_stored(&self, object: &ObjectState) -> u64 {
+        self.count_rows(object).unwrap_or_else(|_| self.estimate_rows(object))
+    }
+
+    fn count_expired(&self, object: &ObjectState) -> u64 {
         let (moment, mut value, mut count) = (Moment::default(), Vec::new(), 0);
         let mut place = Some(first_place(object));
         while let Some(here) = place {
-            let (next, keys) = self.next_piece(object, &here)?;
+            let Ok((next, keys)) = self.next_piece(object, &here, &mut |_| {}) else { return count };
             for key in &keys {
                 let single = SingleKey { object: object.id, hash: self.hash(object.id, key), key };
-                let reading = self.read_newest_as_of(single, &moment, &mut value)?;
+                let Ok(reading) = self.read_newest_as_of(single, &moment, &mut value) else { continue };
                 // What was written since it settled is met twice.
                 let is_here = reading.is_settled() == matches!(here, Place::Settled(_));
                 count += u64::from(reading.stored && !reading.found && is_here);
             }
             place = next;
         }
-        Ok(count)
+        count
     }
 
     /// Whether the engine may delete a row that expires then.

@@ -198,14 +198,13 @@ impl Engine {
         }
     }
 
-    /// How many rows a table has; exact while nobody writes. Where something has settled that takes a look at every key that has not.
+    /// How many rows are stored of an object; exact while nobody writes. Of a table of which something has settled that takes a look at every key that has
+    /// not; the caller has [paused](Settled::pause) who settles, who moves rows from one side to the other.
     ///
     /// # Errors
     /// `Io` and `Corrupted`, naming file and offset.
     pub(crate) fn count_rows(&self, object: &ObjectState) -> Result<u64> {
         let Some(ordered) = object.keys.ordered() else { return Ok(object.key_count.sum()) };
-        // Who settles meanwhile moves rows from one side to the other.
-        let _unsettled = self.settled.pause();
         match self.settled.has_any() {
             true => self.count_with(&self.settled.tree.root(), object.id, ordered),
             false => Ok(object.key_count.sum()),

@@ -123,9 +123,6 @@ pub(crate) fn open_object(
     time_to_live_ms: Option<u64>,
 ) -> Result<Handle> {
     check_name(name)?;
-    if time_to_live_ms.is_some() {
-        engine.begin_expiring()?;
-    }
     let (found, id, lives_ms) = transaction::run(engine, Isolation::Serializable, |tx| {
         let mut value = Vec::new();
         if tx.get_key(CATALOG_OBJECT, name.as_bytes(), &mut value)? {
@@ -142,6 +139,9 @@ pub(crate) fn open_object(
         }
         let next = take_number(engine, tx)?;
         let lives_ms = time_to_live_ms.unwrap_or(0);
+        if lives_ms > 0 {
+            engine.begin_expiring()?;
+        }
         tx.put_key(CATALOG_OBJECT, name.as_bytes(), &encode_entry(kind, next, lives_ms))?;
         Ok((kind, next, lives_ms))
     })?

@@ -31,6 +31,20 @@ impl Map {
     pub(crate) fn new(handle: Handle, name: &str) -> Map {
         Map { handle, name: name.into() }
     }
+
+    /// As [`Object::len`], but at once, whatever may have expired: keys that have, and are yet to be deleted, count too.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let db = kiln::Kiln::open(directory.path())?;
+    /// let tokens = db.map("tokens")?;
+    /// db.put_expiring(&tokens, "ann", "f00", kiln::Expiry::At(1))?.safe()?;
+    /// assert!(tokens.len_estimate() <= 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn len_estimate(&self) -> u64 {
+        self.handle.state().key_count.sum()
+    }
 }
 
 impl Object for Map {
@@ -43,8 +57,7 @@ impl Object for Map {
     }
 
     fn len(&self) -> u64 {
-        let (engine, state) = (&self.handle.engine, self.handle.state());
-        engine.count_unexpired(state, || state.key_count.sum())
+        self.handle.engine.count_unexpired(self.handle.state())
     }
 }
 
@@ -114,12 +127,26 @@ impl Iterator for MapIter<'_> {
 /// The keys of `object` (with or without a value now) at a cursor, and the cursor that follows, if any. A key
 /// that is there throughout a walk from cursor 0 on is met exactly once, however the index grows meanwhile.
 pub(crate) fn next_keys(engine: &Engine, object: u32, cursor: u64) -> Result<(Option<u64>, Vec<Vec<u8>>)> {
+    let (mut keys, mut failure) = (Vec::new(), None);
+    let next = keys_at(engine, object, cursor, |key| match key {
+        Ok(key) => keys.push(key),
+        Err(error) => drop(failure.get_or_insert(error)),
+    });
+    failure.map_or(Ok((next, keys)), Err)
+}
+
+/// As [`next_keys`], for who goes on where a record cannot be read, whose key it may be or not.
+pub(crate) fn keys_at(
+    engine: &Engine,
+    object: u32,
+    cursor: u64,
+    mut each: impl FnMut(Result<Vec<u8>>),
+) -> Option<u64> {
     let (addresses, next) = engine.index.addresses_at(cursor);
-    let mut keys = Vec::new();
     for address in addresses {
-        if let Some(key) = engine.key_at(object, address)? {
-            keys.push(key);
+        if let Some(key) = engine.key_at(object, address).transpose() {
+            each(key);
         }
     }
-    Ok((next, keys))
+    next
 }

@@ -19,8 +19,8 @@ pub(crate) use catalog::{
     open_object, reserve_table,
 };
 pub(crate) use handle::{Handle, HasHandle};
-pub(crate) use map::next_keys;
 pub use map::{Map, MapIter};
+pub(crate) use map::{keys_at, next_keys};
 pub use range::{Range, SnapshotRange};
 pub use table::Table;
 
@@ -33,7 +33,7 @@ pub trait Object: HasHandle {
     /// What kind of object it is.
     fn kind(&self) -> ObjectKind;
     /// Number of keys that have a value; exact while nobody writes. Where rows may have expired that are still stored
-    /// it takes a look at every key. Of a table of which something has
+    /// it takes a look at every key, which [`Map::len_estimate`] does not. Of a table of which something has
     /// [settled](crate::Options::settle_log_bytes) it takes a look at every row that has not, and waits for who settles, which
     /// [`Table::len_estimate`] does not.
     fn len(&self) -> u64;

@@ -69,10 +69,7 @@ impl Object for Table {
     }
 
     fn len(&self) -> u64 {
-        let (engine, state) = (&self.handle.engine, self.handle.state());
-        // What cannot be read is told by who reads it.
-        let stored = || engine.count_rows(state).unwrap_or_else(|_| engine.estimate_rows(state));
-        engine.count_unexpired(state, stored)
+        self.handle.engine.count_unexpired(self.handle.state())
     }
 }
 

@@ -7,6 +7,7 @@ use super::reference::{BLOCK_FIRST, NodeReference};
 use super::root::Root;
 use super::space::{Bitmap, Run};
 use crate::error::{Error, Result};
+use crate::storage::record::NEVER;
 
 /// What a whole tree was found to have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,6 +17,8 @@ pub(crate) struct TreeCheck {
     pub(crate) inner_nodes: u64,
     /// Bytes of the leaves' blocks.
     pub(crate) leaf_bytes: u64,
+    /// The block of a leaf in which values expire, if there is one.
+    pub(crate) expiring_leaf: Option<u64>,
     /// Values with blocks of their own.
     pub(crate) large_values: u64,
     /// Blocks of nodes, values, map and slots.
@@ -94,6 +97,9 @@ impl Walk<'_> {
             leaf.key_into(index, &mut key);
             if &key[..] < low || high.is_some_and(|high| &key[..] >= high) {
                 return Err(self.pages.corrupted(leaf.block, "a key is outside of its leaf's separators"));
+            }
+            if leaf.expires_at(index) != NEVER {
+                self.found.expiring_leaf.get_or_insert(leaf.block);
             }
             if let ValueIn::There(reference) = leaf.value(index) {
                 self.found.large_values += 1;

@@ -446,6 +446,11 @@ impl Tree {
         check::check(&self.pages, &self.root())
     }
 
+    /// The error that says what is wrong with a block, and where it is.
+    pub(crate) fn damage(&self, block: u64, what: &str) -> Error {
+        self.pages.corrupted(block, what)
+    }
+
     /// Makes a tree of `target` that is this root's: a file `tree`, which does not exist, written once, and durable but for its name.
     /// `progress` is told now and then how many bytes of keys and values have been copied.
     ///

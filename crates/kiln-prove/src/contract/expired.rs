@@ -1,0 +1,88 @@
+//! C4, C9: what becomes of rows that have expired, and what says that some may.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kiln::device::SimulatedDevice;
+use kiln::{ErrorKind, Expiry, Kiln, Object};
+
+use super::cold::{key, lazy, make_cold};
+use crate::support::manual;
+use crate::testing::seed;
+
+const START_MS: u64 = 1_000_000;
+const LATER: Expiry = Expiry::At(START_MS + 10);
+
+fn world(options: &kiln::Options) -> (SimulatedDevice, Kiln) {
+    let disk = SimulatedDevice::new(seed());
+    disk.set_time_ms(START_MS);
+    let db = options.open_on(Arc::new(disk.clone())).unwrap();
+    (disk, db)
+}
+
+/// The walk ended at the first record that it could not read, so that what had expired behind it stayed for ever.
+#[test]
+fn c9_a_record_that_cannot_be_read_keeps_no_other_row_from_being_deleted_and_is_told() {
+    let (disk, db) = world(&lazy());
+    let (first, map, table) = (db.map("first").unwrap(), db.map("map").unwrap(), db.table("table").unwrap());
+    for number in 0..40 {
+        db.put_expiring(&first, key(number), [number as u8; 200], LATER).unwrap().forget();
+        db.put_expiring(&map, key(number), [100 + number as u8; 200], LATER).unwrap().forget();
+        db.put_expiring(&table, key(number), [200 + number as u8; 200], LATER).unwrap().forget();
+    }
+    make_cold(&db, &db.map("ballast").unwrap());
+    let bytes = disk.bytes("segment-00000000");
+    let place_of = |byte: u8| 8 * bytes.windows(200).position(|row| row == [byte; 200]).unwrap() as u64;
+    let damaged = [place_of(7), place_of(207)];
+    damaged.iter().for_each(|&bit| disk.flip_bit("segment-00000000", bit));
+    disk.set_time_ms(START_MS + 10);
+    for _ in 0..2 {
+        db.persist().unwrap();
+        let statistics = db.statistics();
+        assert_eq!(statistics.expired_rows, 118);
+        let failure = statistics.expiry_failure.unwrap();
+        assert!(failure.contains("segment-00000000") && failure.contains("offset"), "{failure}");
+    }
+    assert_eq!(db.get(&first, key(7)).unwrap_err().kind(), ErrorKind::Corrupted);
+    assert_eq!(db.get(&table, key(7)).unwrap_err().kind(), ErrorKind::Corrupted);
+    damaged.iter().for_each(|&bit| disk.flip_bit("segment-00000000", bit));
+    db.persist().unwrap();
+    let statistics = db.statistics();
+    assert_eq!((statistics.expired_rows, statistics.expiry_failure), (120, None));
+    assert_eq!((first.len(), map.len(), table.len()), (0, 0, 0));
+}
+
+/// The format said that rows may expire, which older programs do not open, though the call had changed nothing.
+#[test]
+fn c9_a_time_to_live_that_is_refused_leaves_the_format_as_it_was() {
+    let (disk, db) = world(&manual());
+    let hour = Duration::from_secs(3600);
+    db.map("map").unwrap();
+    db.table("table").unwrap();
+    let formats = || [0, 4096].map(|slot| disk.bytes("superblock")[slot + 8]);
+    let before = formats();
+    let refused = [
+        db.map_with_time_to_live("map", hour).map(drop),
+        db.map_with_time_to_live("table", hour).map(drop),
+        db.table_with_time_to_live("map", hour).map(drop),
+        db.table_with_time_to_live("", hour).map(drop),
+    ];
+    for outcome in refused {
+        assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Input);
+    }
+    assert_eq!(formats(), before);
+    db.map_with_time_to_live("tokens", hour).unwrap();
+    assert_eq!(formats(), [4, 4]);
+}
+
+#[test]
+fn c4_a_list_of_objects_says_how_long_their_rows_stay() {
+    let (disk, db) = world(&manual());
+    let minute = Duration::from_secs(60);
+    db.map_with_time_to_live("tokens", minute).unwrap();
+    db.table("table").unwrap();
+    let stay = |db: &Kiln| db.objects().iter().map(|object| object.time_to_live).collect::<Vec<_>>();
+    assert_eq!(stay(&db), [Some(minute), None]);
+    db.close().unwrap();
+    assert_eq!(stay(&crate::crash::reopen(&disk).unwrap()), [Some(minute), None]);
+}
