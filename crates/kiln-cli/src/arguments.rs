@@ -81,8 +81,8 @@ Examples:
 
 Bytes that are not UTF-8 are written as {\"base64\": \"...\"} in place of a string. Keys that exist are replaced.
 A third field, \"expires_at_ms\": N, is when the key expires, in milliseconds since 1970. If that has passed, the
-line is imported as a key that has expired: it is not there, nor is what it had before. A key without the field
-has the object's time to live, if there is one. With --bulk no line may have it.
+line is imported as a key that has expired: it is not there, nor is what it had before. With \"never\" in place of
+N it stays. A key without the field has the object's time to live, if there is one. With --bulk none may expire.
 Everything is durable when the command ends; if it fails, the lines before the one it names may be in, and with --bulk none is.")]
     Import(Import),
     /// Write an object as JSON lines {"key": ..., "value": ...}
@@ -92,7 +92,8 @@ Examples:
   kiln export --object events | gzip > events.jsonl.gz
 
 Keys that expire have a third field, \"expires_at_ms\": N, when they do, in milliseconds since 1970. Those that
-have expired are left out: by now, or, with --snapshot, when it was made.")]
+have expired are left out: by now, or, with --snapshot, when it was made. Of an object with a time to live keys
+that stay have \"expires_at_ms\": \"never\".")]
     Export(Export),
     /// Copy a database into a new directory, each checksum compared on the way
     #[command(after_help = "\

@@ -4,10 +4,12 @@
 //! {"key":"a","value":"text"}
 //! {"key":{"base64":"/w=="},"value":{"base64":"AP8="}}        bytes that are not UTF-8
 //! {"key":"b","value":"text","expires_at_ms":1767225600000}    a row that expires: when, since 1970
+//! {"key":"c","value":"text","expires_at_ms":"never"}          a row that stays, though others of its object expire
 //! ```
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use kiln::Expiry;
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// A key and its value, and when it expires.
@@ -16,14 +18,51 @@ use serde::{Deserialize, Deserializer, Serialize};
 pub(crate) struct Entry {
     pub(crate) key: Text,
     pub(crate) value: Text,
-    /// In milliseconds since 1970; what is absent is left to the object.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "time_ms")]
-    pub(crate) expires_at_ms: Option<u64>,
+    /// What is absent is left to the object.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "when")]
+    pub(crate) expires_at_ms: Option<When>,
 }
 
 /// A time if the field is there: `null` is none, and might mean never as well as the object's time to live.
-fn time_ms<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
-    u64::deserialize(deserializer).map(Some)
+fn when<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<When>, D::Error> {
+    When::deserialize(deserializer).map(Some)
+}
+
+/// When a row expires.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged, expecting = "milliseconds since 1970, or \"never\"")]
+pub(crate) enum When {
+    /// In milliseconds since 1970.
+    At(u64),
+    Never(Never),
+}
+
+/// The word for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Never {
+    Never,
+}
+
+impl From<When> for Expiry {
+    fn from(when: When) -> Expiry {
+        match when {
+            When::At(at_ms) => Expiry::At(at_ms),
+            When::Never(Never::Never) => Expiry::Never,
+        }
+    }
+}
+
+impl TryFrom<Expiry> for When {
+    type Error = String;
+
+    fn try_from(expiry: Expiry) -> Result<Self, String> {
+        match expiry {
+            Expiry::At(at_ms) => Ok(Self::At(at_ms)),
+            Expiry::Never => Ok(Self::Never(Never::Never)),
+            Expiry::In(_) => Err(format!("this is no time at which a key expires: {expiry:?}")),
+        }
+    }
 }
 
 /// Bytes: as a string where they are one.
@@ -85,16 +124,22 @@ mod tests {
     }
 
     #[test]
-    fn a_time_is_a_whole_number_or_not_there() {
-        for (field, time) in
-            [("", None), (",\"expires_at_ms\":0", Some(0)), (",\"expires_at_ms\":7", Some(7))]
-        {
+    fn a_time_is_a_whole_number_or_never_or_not_there() {
+        for (field, time) in [
+            ("", None),
+            ("0", Some(When::At(0))),
+            ("7", Some(When::At(7))),
+            ("\"never\"", Some(When::Never(Never::Never))),
+        ] {
+            let field = if field.is_empty() { String::new() } else { format!(",\"expires_at_ms\":{field}") };
             let line = format!("{{\"key\":\"a\",\"value\":\"b\"{field}}}");
             let entry: Entry = serde_json::from_str(&line).unwrap();
             assert_eq!(entry.expires_at_ms, time, "{line}");
             assert_eq!(serde_json::to_string(&entry).unwrap(), line);
         }
-        for time in ["null", "-1", "1.5", "\"1\"", "18446744073709551616", "1,\"expires_at_ms\":2"] {
+        for time in
+            ["null", "\"Never\"", "{}", "-1", "1.5", "\"1\"", "18446744073709551616", "1,\"expires_at_ms\":2"]
+        {
             let line = format!("{{\"key\":\"a\",\"value\":\"b\",\"expires_at_ms\":{time}}}");
             assert!(serde_json::from_str::<Entry>(&line).is_err(), "{line}");
         }

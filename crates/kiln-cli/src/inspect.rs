@@ -61,7 +61,10 @@ pub(crate) fn stat(dir: &Path) -> Result<(), Failure> {
             ObjectKind::Table => "table",
             _ => "other",
         };
-        println!("{kind:<13} {} ({} keys)", object.name, object.keys);
+        let stays = object.time_to_live.map_or(String::new(), |time| {
+            format!(", which expire after {}", humantime::format_duration(time))
+        });
+        println!("{kind:<13} {} ({} keys{stays})", object.name, object.keys);
     }
     Ok(db.close()?)
 }

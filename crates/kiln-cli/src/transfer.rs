@@ -9,8 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use kiln::{BackupProgress, Expiry, Kiln, Object, Snapshot, Transaction};
 
 use crate::arguments::{Backup, Dir, Export, Import, Restore};
-use crate::entry::{Entry, Text};
-use crate::escape::escape;
+use crate::entry::{Entry, Text, When};
 use crate::failure::Failure;
 use crate::object::{AnyObject, open_database, open_object, open_or_create_object};
 use crate::snapshot::open_at;
@@ -76,9 +75,9 @@ fn import_lines(db: &Kiln, object: &AnyObject, lines: &mut Lines<impl BufRead>) 
 
 /// A time that has passed is a time, too: the row has expired, and what its key had before is replaced.
 fn put_row(tx: &Transaction<'_>, object: &impl Object, row: &Row) -> kiln::Result<()> {
-    match row.expires_at_ms {
+    match row.expiry {
         None => tx.put(object, &row.key, &row.value),
-        Some(at_ms) => tx.put_expiring(object, &row.key, &row.value, Expiry::At(at_ms)),
+        Some(expiry) => tx.put_expiring(object, &row.key, &row.value, expiry),
     }
 }
 
@@ -118,8 +117,8 @@ pub(crate) struct Lines<R> {
 pub(crate) struct Row {
     pub(crate) key: Vec<u8>,
     pub(crate) value: Vec<u8>,
-    /// In milliseconds since 1970; `None` if nothing is said.
-    pub(crate) expires_at_ms: Option<u64>,
+    /// `None` if nothing is said.
+    pub(crate) expiry: Option<Expiry>,
 }
 
 /// A key and its value.
@@ -150,13 +149,13 @@ impl<R: BufRead> Lines<R> {
             .map_err(|error| self.failure(format!("expected {{\"key\": ..., \"value\": ...}}: {error}")))?;
         let key = entry.key.into_bytes().map_err(|error| self.failure(error))?;
         let value = entry.value.into_bytes().map_err(|error| self.failure(error))?;
-        Ok(Some(Row { key, value, expires_at_ms: entry.expires_at_ms }))
+        Ok(Some(Row { key, value, expiry: entry.expires_at_ms.map(Expiry::from) }))
     }
 
     /// The next row for a bulk load, in which none can expire.
     fn next_pair(&mut self) -> Result<Option<Pair>, Failure> {
         match self.next_row()? {
-            Some(Row { expires_at_ms: Some(_), .. }) => Err(self.failure(
+            Some(Row { expiry: Some(Expiry::At(_) | Expiry::In(_)), .. }) => Err(self.failure(
                 "this row has \"expires_at_ms\", which --bulk cannot keep; import it without --bulk",
             )),
             row => Ok(row.map(|row| (row.key, row.value))),
@@ -192,32 +191,33 @@ pub(crate) fn export(arguments: &Export) -> Result<(), Failure> {
         progress.inc(1);
         Ok(())
     };
+    let name = &arguments.object.object;
+    // Elsewhere a row that stays would get what that object gives it: it is said of each that it does.
+    let says_never = db.objects().iter().any(|object| object.name == *name && object.time_to_live.is_some());
     match &object {
-        AnyObject::Map(map) => {
-            snapshot.iter(map).try_for_each(|entry| write(with_expiry(&snapshot, map, entry?)?))?
-        }
+        AnyObject::Map(map) => snapshot
+            .iter(map)
+            .try_for_each(|entry| write(with_expiry(&snapshot, map, entry?, says_never)?))?,
         AnyObject::Table(table) => snapshot
             .range::<&[u8]>(table, ..)
-            .try_for_each(|entry| write(with_expiry(&snapshot, table, entry?)?))?,
+            .try_for_each(|entry| write(with_expiry(&snapshot, table, entry?, says_never)?))?,
     }
     out.flush().map_err(Failure::output)?;
     progress.finish_and_clear();
-    eprintln!("exported {count} keys of '{}'", arguments.object.object);
+    eprintln!("exported {count} keys of '{name}'");
     drop(snapshot);
     Ok(db.close()?)
 }
 
 /// A row that `snapshot` has, and when it expires. It sees all of them as of one moment, so the row is still there.
-fn with_expiry(snapshot: &Snapshot<'_>, object: &impl Object, (key, value): Pair) -> Result<Row, Failure> {
-    let expires_at_ms = match snapshot.expiry(object, &key)? {
-        Some(Expiry::Never) => None,
-        Some(Expiry::At(at_ms)) => Some(at_ms),
-        other => {
-            let key = escape(&key);
-            return Err(Failure::Other(format!("when '{key}' expires is not known: {other:?}")));
-        }
-    };
-    Ok(Row { key, value, expires_at_ms })
+fn with_expiry(
+    snapshot: &Snapshot<'_>,
+    object: &impl Object,
+    (key, value): Pair,
+    says_never: bool,
+) -> Result<Row, Failure> {
+    let expiry = snapshot.expiry(object, &key)?;
+    Ok(Row { key, value, expiry: expiry.filter(|expiry| says_never || *expiry != Expiry::Never) })
 }
 
 /// `kiln backup`
@@ -287,7 +287,8 @@ fn show(bar: &ProgressBar, progress: BackupProgress) {
 
 /// Writes a row as one line.
 pub(crate) fn write_line(out: &mut impl Write, row: Row) -> Result<(), Failure> {
-    let Row { key, value, expires_at_ms } = row;
+    let Row { key, value, expiry } = row;
+    let expires_at_ms = expiry.map(When::try_from).transpose().map_err(Failure::Other)?;
     let entry = Entry { key: Text::new(key), value: Text::new(value), expires_at_ms };
     serde_json::to_writer(&mut *out, &entry).map_err(|error| Failure::output(error.into()))?;
     out.write_all(b"\n").map_err(Failure::output)

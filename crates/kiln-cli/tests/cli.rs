@@ -175,6 +175,32 @@ fn a_row_that_expires_is_exported_with_its_time_and_imported_with_it() {
     assert_eq!(sandbox.ok(&["export", "--object", "table", "--snapshot", "before"]), lines);
 }
 
+/// Rows that stay though their object has a time to live were imported as if nothing were known of that, and expired.
+#[test]
+fn c4_a_row_that_stays_in_an_object_with_a_time_to_live_comes_back_the_same() {
+    let sandbox = Sandbox::new();
+    let db = kiln::Kiln::open(sandbox.path("kiln-data")).unwrap();
+    let hour = Duration::from_secs(3600);
+    for name in ["tokens", "others"] {
+        db.table_with_time_to_live(name, hour).unwrap();
+    }
+    db.put_expiring(&db.table("tokens").unwrap(), "a", "stays", Expiry::Never).unwrap().safe().unwrap();
+    db.put_expiring(&db.table("tokens").unwrap(), "b", "goes", Expiry::At(FAR_MS)).unwrap().safe().unwrap();
+    db.close().unwrap();
+    let lines = "{\"key\":\"a\",\"value\":\"stays\",\"expires_at_ms\":\"never\"}\n".to_owned()
+        + &line("b", "goes", FAR_MS);
+    assert_eq!(sandbox.ok(&["export", "--object", "tokens"]), lines);
+    sandbox.ok_with_input(&["import", "--object", "others"], lines.as_bytes());
+    assert_eq!(sandbox.ok(&["export", "--object", "others"]), lines);
+    // Elsewhere it need not be said, and a table that is made of them all at once can keep it.
+    let stays = lines.split_inclusive('\n').next().unwrap();
+    sandbox.ok_with_input(&["import", "--object", "loaded", "--bulk"], stays.as_bytes());
+    assert_eq!(sandbox.ok(&["export", "--object", "loaded"]), "{\"key\":\"a\",\"value\":\"stays\"}\n");
+    let stat = sandbox.ok(&["stat"]);
+    assert!(stat.contains("others (2 keys, which expire after 1h)"), "{stat}");
+    assert!(stat.contains("loaded (1 keys)"), "{stat}");
+}
+
 #[test]
 fn a_line_whose_time_has_passed_replaces_what_its_key_had_by_nothing() {
     let sandbox = Sandbox::new();
