@@ -1,5 +1,5 @@
-//! What the server does without being asked: deletes keys whose time has come, empties what a flush left
-//! behind, and watches whether the engine is about to make its callers wait.
+//! What the server does without being asked: empties what a flush left behind, and watches whether the engine is about to make its
+//! callers wait. (Keys whose time has come are deleted by the engine.)
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,39 +8,11 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::MissedTickBehavior;
 
-use crate::clock;
+use crate::keyspace::Emptied;
 use crate::shared::Shared;
 
-/// How often due keys are looked for. A key that is due is absent for clients at once; this is about its
-/// space.
-const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
-/// How long to leave the engine alone after it refused something in the background.
+/// How long to leave the engine alone after it refused something in the background, or is to do its part first.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-
-/// Deletes due keys until the server ends.
-pub(crate) async fn sweep(shared: Arc<Shared>) {
-    let mut ticks = tokio::time::interval(SWEEP_INTERVAL);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    while !shared.is_stopping() {
-        ticks.tick().await;
-        loop {
-            match shared.with_engine(false, || shared.keyspace.sweep(clock::now())) {
-                Ok(swept) => {
-                    shared.counters.expired_keys.fetch_add(swept.keys, Ordering::Relaxed);
-                    if !swept.more {
-                        break;
-                    }
-                    tokio::task::yield_now().await;
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "expired keys could not be deleted; they stay absent for clients");
-                    tokio::time::sleep(RETRY_AFTER).await;
-                    break;
-                }
-            }
-        }
-    }
-}
 
 /// A hardening that takes longer is left to the engine's own thread: a connection that runs it keeps one of the server's
 /// threads for so long.
@@ -74,8 +46,9 @@ pub(crate) async fn empty(shared: Arc<Shared>) {
         let emptied =
             tokio::task::spawn_blocking(move || worker.keyspace.empty_one(|| !worker.is_stopping())).await;
         match emptied {
-            Ok(Ok(true)) => {}
-            Ok(Ok(false)) => shared.keyspace.flushed.notified().await,
+            Ok(Ok(Emptied::One)) => {}
+            Ok(Ok(Emptied::NothingToDo)) => shared.keyspace.flushed.notified().await,
+            Ok(Ok(Emptied::NotYet)) => tokio::time::sleep(RETRY_AFTER).await,
             Ok(Err(error)) => {
                 tracing::warn!(%error, "flushed keys could not be deleted yet; clients do not see them");
                 tokio::time::sleep(RETRY_AFTER).await;

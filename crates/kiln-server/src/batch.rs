@@ -7,7 +7,6 @@ use std::sync::atomic::Ordering;
 
 use crate::ahead::Ahead;
 use crate::client::Client;
-use crate::clock;
 use crate::commands::durability::Wait;
 use crate::dispatch::{Dispatch, Hardening, Next};
 use crate::limits::{BATCH_REPLY_BYTES, VALUE_BYTES_MAX};
@@ -52,7 +51,7 @@ pub(crate) fn run(
 ) -> Pause {
     let Buffers { input, reply, ahead, scratch, hardening } = buffers;
     reply.set_protocol(client.protocol);
-    let mut dispatch = Dispatch::new(shared, client, reply, scratch, hardening, clock::now());
+    let mut dispatch = Dispatch::new(shared, client, reply, scratch, hardening);
     let (mut at, mut commands) = (0, 0);
     let pause = loop {
         if dispatch.reply.len() >= BATCH_REPLY_BYTES {

@@ -11,7 +11,6 @@ use kiln::{Session, Version, Watch};
 use parking_lot::Mutex;
 
 use crate::commands::Command;
-use crate::expiry::Expiry;
 use crate::limits::REQUEST_BYTES_MAX;
 use crate::protocol::decoder::{Arguments, Span};
 use crate::protocol::reply::Protocol;
@@ -77,12 +76,11 @@ impl Client {
 
 /// A key that must not change before `EXEC`.
 pub(crate) struct Watched {
-    /// Its value and its lifetime.
-    pub(crate) watches: [Watch; 2],
+    pub(crate) watch: Watch,
     /// The objects in which the key was watched: a flush in between counts as a change.
     pub(crate) space_index: u64,
-    /// When the key expires, if it was there and ever does: it then changes without a write.
-    pub(crate) expiry: Option<Expiry>,
+    /// The key, if it was there and expires: it then changes without a write.
+    pub(crate) expiring: Option<Box<[u8]>>,
 }
 
 /// The commands between `MULTI` and `EXEC`.

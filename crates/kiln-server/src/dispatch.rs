@@ -19,7 +19,6 @@ use parking_lot::RwLockReadGuard;
 
 use crate::ahead::GROUP_REQUESTS;
 use crate::client::{Client, Durability, Queue};
-use crate::clock::UnixMs;
 use crate::commands::durability::{self, Wait};
 use crate::commands::{self, Access, All, Command, Context, Flow, Hot, InMulti, Run, RunKeys, transactions};
 use crate::failure::{Failure, engine_error};
@@ -57,8 +56,6 @@ pub(crate) struct Dispatch<'a> {
     pub(crate) reply: &'a mut Reply,
     pub(crate) scratch: &'a mut Scratch,
     pub(crate) hardening: &'a mut Hardening,
-    /// When the batch began. One look at the clock for all of it.
-    pub(crate) now: UnixMs,
     /// Held over the whole batch, and given up only for a flush.
     space: Option<RwLockReadGuard<'a, Space>>,
 }
@@ -70,10 +67,9 @@ impl<'a> Dispatch<'a> {
         reply: &'a mut Reply,
         scratch: &'a mut Scratch,
         hardening: &'a mut Hardening,
-        now: UnixMs,
     ) -> Self {
         let space = Some(shared.keyspace.enter());
-        Self { shared, client, reply, scratch, hardening, now, space }
+        Self { shared, client, reply, scratch, hardening, space }
     }
 
     /// Says that commands with these keys come next: their cache misses overlap then.
@@ -89,12 +85,7 @@ impl<'a> Dispatch<'a> {
             return;
         }
         let keys = &buffer[..count];
-        self.inside(|dispatch, space| {
-            dispatch.shared.db.prefetch(&space.strings, keys);
-            if space.has_lifetimes {
-                dispatch.shared.db.prefetch(&space.lifetimes, keys);
-            }
-        });
+        self.inside(|dispatch, space| dispatch.shared.db.prefetch(&space.strings, keys));
     }
 
     /// Runs one command and writes its reply.
@@ -150,7 +141,7 @@ impl<'a> Dispatch<'a> {
         match command.run {
             Run::Keys(run) => self.run_keys(command, run, args).map(|()| Next::Continue),
             Run::All(run) => self.inside(|dispatch, space| {
-                let all = All { db: &dispatch.shared.db, space, now: dispatch.now };
+                let all = All { db: &dispatch.shared.db, space };
                 dispatch.shared.with_engine(true, || run(&all, args, dispatch.reply))?;
                 Ok(Next::Continue)
             }),
@@ -168,14 +159,9 @@ impl<'a> Dispatch<'a> {
         if command.flushes {
             return self.outside(|dispatch| transactions::flush(dispatch, command, run, args));
         }
-        if command.gives_lifetimes(args) {
-            self.expect_lifetimes();
-        }
         self.inside(|dispatch, space| match command.hot {
-            Some(Hot::Get) if !space.has_lifetimes => dispatch.get(space, args),
-            Some(Hot::Set)
-                if args.len() == 3 && !space.has_lifetimes && dispatch.client.session.is_none() =>
-            {
+            Some(Hot::Get) => dispatch.get(space, args),
+            Some(Hot::Set) if args.len() == 3 && dispatch.client.session.is_none() => {
                 dispatch.set(space, args)
             }
             _ => transactions::single(dispatch, space, &[], command, run, args).map(drop),
@@ -228,7 +214,7 @@ impl<'a> Dispatch<'a> {
         Ok(Next::Continue)
     }
 
-    /// `GET` while no key has a lifetime: one read, as of one moment without any transaction.
+    /// `GET`: one read, as of one moment without any transaction.
     fn get(&mut self, space: &Space, args: Arguments<'_>) -> Result<(), Failure> {
         let buffer = &mut self.scratch.value;
         if !self.shared.db.get_into(&space.strings, args.at(1), buffer)? {
@@ -239,7 +225,7 @@ impl<'a> Dispatch<'a> {
         Ok(())
     }
 
-    /// `SET key value` while no key has a lifetime that it would have to end: a blind write.
+    /// `SET key value`: a blind write, after which the key has no lifetime.
     fn set(&mut self, space: &Space, args: Arguments<'_>) -> Result<(), Failure> {
         let start = self.reply.len();
         let commit = self.shared.db.put(&space.strings, args.at(1), args.at(2))?;
@@ -270,14 +256,6 @@ impl<'a> Dispatch<'a> {
         let result = run(self, &space);
         self.space = Some(space);
         result
-    }
-
-    /// Announces that the next command may give keys lifetimes.
-    pub(crate) fn expect_lifetimes(&mut self) {
-        if !self.space.as_ref().is_some_and(|space| space.has_lifetimes) {
-            self.space = None;
-            self.space = Some(self.shared.keyspace.enter_with_lifetimes());
-        }
     }
 
     /// Gives up the keyspace while `run` enters it alone.

@@ -25,14 +25,14 @@
 //! Top to bottom, each module only uses those below it:
 //!
 //! ```text
-//! listener      accepts, ends the server in order          background   expiry, emptying after a flush
+//! listener      accepts, ends the server in order          background   emptying after a flush
 //! connection    one task: read, run, harden, reply         buffers      lent to connections that do something
 //! batch         all requests that have arrived             ahead        some of them, decoded before the first is run
 //! dispatch      one request: find, check, run
 //! commands::*   what each command does                     info, glob, float
 //! work          a command's view of one transaction
-//! keyspace      where keys live in the engine              expiry       when a key expires, and how that is stored
-//! protocol::*   RESP in and out                            client, shared, options, limits, failure, clock
+//! keyspace      where keys live in the engine
+//! protocol::*   RESP in and out                            client, shared, options, limits, failure
 //! ```
 
 mod ahead;
@@ -40,11 +40,9 @@ mod background;
 mod batch;
 mod buffers;
 mod client;
-mod clock;
 mod commands;
 mod connection;
 mod dispatch;
-mod expiry;
 mod failure;
 mod float;
 #[cfg(any(test, feature = "fuzzing"))]

@@ -76,7 +76,6 @@ impl Server {
         let accepting = tokio::spawn(accept(listener, Arc::clone(&shared)));
         let emptying = tokio::spawn(background::empty(Arc::clone(&shared)));
         let mut tasks = JoinSet::new();
-        tasks.spawn(background::sweep(Arc::clone(&shared)));
         tasks.spawn(background::watch_pressure(Arc::clone(&shared)));
         tokio::select! {
             () = stop => {}

@@ -38,7 +38,6 @@ pub(crate) struct Shared {
 pub(crate) struct Counters {
     pub(crate) commands: AtomicU64,
     pub(crate) rejected_connections: AtomicU64,
-    pub(crate) expired_keys: AtomicU64,
     pub(crate) protocol_errors: AtomicU64,
     pub(crate) received_bytes: AtomicU64,
     pub(crate) sent_bytes: AtomicU64,
@@ -48,7 +47,7 @@ impl Shared {
     pub(crate) fn new(db: Kiln, options: Options, address: SocketAddr) -> io::Result<Self> {
         let refusal =
             db.map("").err().ok_or_else(|| io::Error::other("an object without a name was opened"))?;
-        let keyspace = Keyspace::open(&db).map_err(io::Error::other)?;
+        let keyspace = Keyspace::open(&db)?;
         Ok(Self {
             refusal,
             keyspace,

@@ -3,10 +3,8 @@
 //! A command first *loads* the keys it needs and checks everything, and only then writes. So a command that
 //! fails has changed nothing, which lets the others of an `EXEC` go on as they do in Redis.
 
-use kiln::Transaction;
+use kiln::{Expiry, Transaction};
 
-use crate::clock::UnixMs;
-use crate::expiry::Expiry;
 use crate::failure::Failure;
 use crate::keyspace::{Keyspace, Space};
 use crate::limits::VALUE_BYTES_MAX;
@@ -17,9 +15,11 @@ use crate::protocol::reply::Reply;
 pub(crate) struct Scratch {
     /// The value read last.
     pub(crate) value: Vec<u8>,
-    /// The lifetime read last.
-    pub(crate) lifetime: Vec<u8>,
 }
+
+/// Milliseconds since 1970, the unit of expiry times.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct UnixMs(pub(crate) u64);
 
 /// A command's view of the database.
 pub(crate) struct Work<'a, 'db> {
@@ -31,8 +31,6 @@ pub(crate) struct Work<'a, 'db> {
     pub(crate) vacant: std::slice::Iter<'a, Space>,
     pub(crate) reply: &'a mut Reply,
     pub(crate) scratch: &'a mut Scratch,
-    /// The time at which the batch of commands began; the same for all of a transaction.
-    pub(crate) now: UnixMs,
     /// Whether anything was written.
     pub(crate) changed: bool,
 }
@@ -41,17 +39,29 @@ pub(crate) struct Work<'a, 'db> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Entry<'k> {
     key: &'k [u8],
-    /// Whether the engine has the key, be it expired or not.
-    stored: bool,
-    /// Whether the key is there for the client.
+    /// Whether the key is there.
     pub(crate) live: bool,
-    expiry: Option<Expiry>,
+    /// When it expires, if it is there and ever does.
+    pub(crate) expires_at: Option<UnixMs>,
 }
 
-impl Entry<'_> {
-    /// When the key expires, if it is there and ever does.
-    pub(crate) fn expires_at(&self) -> Option<UnixMs> {
-        self.expiry.filter(|_| self.live).map(|expiry| expiry.at)
+impl<'k> Entry<'k> {
+    fn new(key: &'k [u8], expiry: Option<Expiry>) -> Self {
+        let expires_at = match expiry {
+            Some(Expiry::At(at)) => Some(UnixMs(at)),
+            _ => None,
+        };
+        Self { key, live: expiry.is_some(), expires_at }
+    }
+
+    /// When it expires from now on.
+    fn expiry(&self, lifetime: Lifetime) -> Expiry {
+        let until = match lifetime {
+            Lifetime::Forever => None,
+            Lifetime::Kept => self.expires_at,
+            Lifetime::Until(at) => Some(at),
+        };
+        until.map_or(Expiry::Never, |at| Expiry::At(at.0))
     }
 }
 
@@ -65,28 +75,20 @@ pub(crate) enum Lifetime {
 }
 
 impl Work<'_, '_> {
+    /// The time as of which keys have expired, or not: the same for all of a transaction, or later.
+    pub(crate) fn now(&self) -> Result<UnixMs, Failure> {
+        Ok(UnixMs(self.tx.time_ms()?))
+    }
+
     /// Finds a key and reads its string, which is in the scratch buffer until the next call.
     pub(crate) fn load<'k>(&mut self, key: &'k [u8]) -> Result<Entry<'k>, Failure> {
-        let stored = self.tx.get_into(&self.space.strings, key, &mut self.scratch.value)?;
-        self.entry(key, stored)
+        let expiry = self.tx.get_with_expiry(&self.space.strings, key, &mut self.scratch.value)?;
+        Ok(Entry::new(key, expiry))
     }
 
     /// Finds a key whose string does not matter.
     pub(crate) fn find<'k>(&mut self, key: &'k [u8]) -> Result<Entry<'k>, Failure> {
-        let stored = self.tx.contains(&self.space.strings, key)?;
-        self.entry(key, stored)
-    }
-
-    fn entry<'k>(&mut self, key: &'k [u8], stored: bool) -> Result<Entry<'k>, Failure> {
-        let mut expiry = None;
-        if stored && self.space.has_lifetimes {
-            let buffer = &mut self.scratch.lifetime;
-            if self.tx.get_into(&self.space.lifetimes, key, buffer)? {
-                expiry = Some(Expiry::decode(buffer).ok_or(FOREIGN)?);
-            }
-        }
-        let live = stored && expiry.is_none_or(|expiry| !expiry.is_over(self.now));
-        Ok(Entry { key, stored, live, expiry })
+        Ok(Entry::new(key, self.tx.expiry(&self.space.strings, key)?))
     }
 
     /// The string of the entry loaded last.
@@ -106,9 +108,9 @@ impl Work<'_, '_> {
         lifetime: Lifetime,
         string: &[u8],
     ) -> Result<(), Failure> {
-        self.tx.put(&self.space.strings, entry.key, string)?;
+        self.tx.put_expiring(&self.space.strings, entry.key, string, entry.expiry(lifetime))?;
         self.changed = true;
-        self.set_lifetime(entry, lifetime)
+        Ok(())
     }
 
     /// Appends to the entry loaded last and returns the new length.
@@ -120,49 +122,25 @@ impl Work<'_, '_> {
             self.scratch.value.clear();
         }
         self.scratch.value.extend_from_slice(suffix);
-        self.tx.put(&self.space.strings, entry.key, &self.scratch.value)?;
+        let expiry = entry.expiry(Lifetime::Kept);
+        self.tx.put_expiring(&self.space.strings, entry.key, &self.scratch.value, expiry)?;
         self.changed = true;
-        self.set_lifetime(entry, Lifetime::Kept)?;
         Ok(self.scratch.value.len())
     }
 
-    /// Changes when a key expires.
+    /// Changes when a key expires that is there.
     pub(crate) fn set_lifetime(&mut self, entry: &Entry<'_>, lifetime: Lifetime) -> Result<(), Failure> {
-        let expiry = match lifetime {
-            Lifetime::Forever => None,
-            Lifetime::Kept => entry.expiry.filter(|_| entry.live),
-            Lifetime::Until(at) => Some(Expiry { at, nonce: self.keyspace.nonce() }),
-        };
-        if entry.expiry == expiry {
-            return Ok(());
-        }
-        let Space { lifetimes, expiries, has_lifetimes, .. } = self.space;
-        assert!(*has_lifetimes, "whoever runs a command that sets a lifetime announces it to the keyspace");
+        self.tx.set_expiry(&self.space.strings, entry.key, entry.expiry(lifetime))?;
         self.changed = true;
-        if let Some(old) = entry.expiry {
-            self.tx.delete(expiries, old.encode())?;
-        }
-        match expiry {
-            None => self.tx.delete(lifetimes, entry.key).map(drop)?,
-            Some(new) => {
-                self.tx.put(lifetimes, entry.key, new.encode())?;
-                self.tx.put(expiries, new.encode(), entry.key)?;
-            }
-        }
         Ok(())
     }
 
-    /// Deletes a key, and says whether it was there for the client.
+    /// Deletes a key, and says whether it was there.
     pub(crate) fn remove(&mut self, entry: &Entry<'_>) -> Result<bool, Failure> {
-        if entry.stored {
-            self.set_lifetime(entry, Lifetime::Forever)?;
+        if entry.live {
             self.tx.delete(&self.space.strings, entry.key)?;
             self.changed = true;
         }
         Ok(entry.live)
     }
 }
-
-/// The object `lifetimes` was written by somebody else.
-pub(crate) const FOREIGN: Failure =
-    Failure::text("ERR a lifetime was not written by the server; is the object 'lifetimes' used directly?");

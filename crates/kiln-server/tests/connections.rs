@@ -136,12 +136,22 @@ fn the_largest_keys_and_values_are_stored_and_read() {
     let (value, key) = (vec![b'v'; 16 << 20], vec![b'k'; 64 << 10]);
     client.send(&[b"SET", &key, &value]);
     assert_eq!(client.reply(), "OK");
-    client.send(&[b"EXPIRE", &key, b"1000"]);
-    assert_eq!(client.reply(), "(integer) 1");
     client.send(&[b"GET", &key]);
     assert_eq!(client.frame().unwrap().as_bytes().unwrap().len(), 16 << 20);
     client.send(&[b"APPEND", &key, b"x"]);
     assert_eq!(client.reply(), "(error) ERR string exceeds maximum allowed size (16777216 bytes)");
+    // A value that expires has its time beside it.
+    client.send(&[b"EXPIRE", &key, b"1000"]);
+    assert_eq!(
+        client.reply(),
+        "(error) ERR a value that expires of 16777216 bytes is too long; at most 16777208 are allowed"
+    );
+    client.send(&[b"SET", &key, &value[8..], b"EX", b"1000"]);
+    assert_eq!(client.reply(), "OK");
+    client.send(&[b"APPEND", &key, b"x"]);
+    assert!(client.reply().starts_with("(error) ERR a value that expires of 16777209 bytes is too long"));
+    client.send(&[b"STRLEN", &key]);
+    assert_eq!(client.reply(), "(integer) 16777208");
 }
 
 #[test]
@@ -256,7 +266,7 @@ fn what_clients_and_benchmarks_ask_for_is_answered() {
     ] {
         common::info_field(&info, field);
     }
-    assert!(info.contains("db0:keys=1,expires=1"), "{info}");
+    assert!(info.contains("db0:keys=1\r\n"), "{info}");
     let some = client.run("INFO durability clients");
     assert!(some.contains("# Durability") && some.contains("# Clients") && !some.contains("# Server"));
 }

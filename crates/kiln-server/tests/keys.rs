@@ -3,9 +3,12 @@
 mod common;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::{TestServer, info_field};
+use kiln::device::SimulatedDevice;
+use kiln_server::{Durability, Options};
 
 /// Waits until `condition` holds.
 #[track_caller]
@@ -61,7 +64,7 @@ fn lifetimes_change_only_under_their_conditions() {
 }
 
 #[test]
-fn a_key_is_absent_once_its_time_has_come_and_then_swept_with_its_row() {
+fn a_key_is_absent_once_its_time_has_come_and_then_deleted() {
     let server = TestServer::start();
     let mut client = server.client();
     client.expect("SET short v PX 30", "OK");
@@ -72,34 +75,145 @@ fn a_key_is_absent_once_its_time_has_come_and_then_swept_with_its_row() {
     client.expect("GET short", "(nil)");
     client.expect("EXISTS short", "(integer) 0");
     client.expect("KEYS short", "[]");
-    eventually("the key is swept", || client.run("DBSIZE") == "(integer) 2");
+    eventually("the key is deleted", || client.run("DBSIZE") == "(integer) 2");
     client.expect("GET renewed", "\"v\"");
-    let expiries = server.db.table("expiries").unwrap();
-    let rows = server.db.snapshot().unwrap().range::<&[u8]>(&expiries, ..).count();
-    assert_eq!(rows, 1, "the row of 'long' is the only one left");
     assert_eq!(info_field(&client.run("INFO stats"), "expired_keys"), "1");
     client.expect("SETNX short again", "(integer) 1");
 }
 
 #[test]
-fn every_row_of_a_lifetime_goes_with_it() {
+fn what_is_written_sets_keeps_or_ends_the_lifetime() {
     let server = TestServer::start();
     let mut client = server.client();
-    for step in ["SET k 1 EX 100", "SET k 2 EX 200", "EXPIRE k 300", "GETEX k EX 400", "INCR k", "APPEND k 0"]
-    {
+    for (step, ttl) in [
+        ("SET k 1 EX 100", 100),
+        ("SETEX k 150 1", 150),
+        ("SET k 2 EX 200", 200),
+        ("EXPIRE k 300", 300),
+        ("GETEX k EX 400", 400),
+        ("INCR k", 400),
+        ("INCRBYFLOAT k 2", 400),
+        ("APPEND k 0", 400),
+        ("SET k 1 KEEPTTL", 400),
+        ("SET k 1 NX", 400),
+        ("GETEX k", 400),
+    ] {
         client.run(step);
-        assert_eq!(rows(&server), 1, "{step}");
+        client.expect("TTL k", &format!("(integer) {ttl}"));
     }
-    for remove in ["SET k 1", "PERSIST k", "DEL k", "GETDEL k", "GETSET k 1", "MSET k 1 j 1", "EXPIRE k 0"] {
+    for (step, ttl) in [
+        ("SET k 1", -1),
+        ("PERSIST k", -1),
+        ("GETEX k PERSIST", -1),
+        ("GETSET k 1", -1),
+        ("MSET k 1 j 1", -1),
+        ("DEL k", -2),
+        ("GETDEL k", -2),
+        ("EXPIRE k 0", -2),
+        ("SET k 1 PXAT 1", -2),
+        ("GETEX k EXAT 1", -2),
+    ] {
         client.run("SET k 1 EX 100");
-        client.run(remove);
-        assert_eq!(rows(&server), 0, "{remove}");
+        client.run(step);
+        client.expect("TTL k", &format!("(integer) {ttl}"));
     }
 }
 
-fn rows(server: &TestServer) -> usize {
-    let expiries = server.db.table("expiries").unwrap();
-    server.db.transact(|tx| Ok(tx.range::<&[u8]>(&expiries, ..).count())).unwrap().forget()
+/// A server whose clock stands still until it is set, and whose engine does nothing by itself: what has expired stays stored.
+fn timed() -> (SimulatedDevice, TestServer) {
+    let disk = SimulatedDevice::new(1);
+    disk.set_time_ms(1_000_000);
+    let options = kiln::Options::new().background(false).segment_bytes(1 << 20).memory(4 << 20);
+    let db = options.open_on(Arc::new(disk.clone())).unwrap();
+    (disk, TestServer::over(db, Options::new().durability(Durability::Fast)))
+}
+
+#[test]
+fn lifetimes_are_exact_and_one_time_holds_for_all_of_a_transaction() {
+    let (disk, server) = timed();
+    let mut client = server.client();
+    client.expect("SET k v PX 10", "OK");
+    client.expect("PTTL k", "(integer) 10");
+    client.expect("PEXPIRE k 20 GT", "(integer) 1");
+    disk.set_time_ms(1_000_019);
+    client.expect("PTTL k", "(integer) 1");
+    client.expect("TTL k", "(integer) 0");
+    client.expect("EXISTS k k", "(integer) 2");
+    for command in ["MULTI", "PTTL k", "PEXPIREAT k 1000018", "GET k", "SET j w PX 7", "PTTL j", "GETEX j"] {
+        client.run(command);
+    }
+    client.expect("EXEC", r#"[(integer) 1, (integer) 1, (nil), OK, (integer) 7, "w"]"#);
+    client.expect("SET k v PX 1", "OK");
+    disk.set_time_ms(1_000_020);
+    for (command, reply) in [
+        ("GET k", "(nil)"),
+        ("PTTL k", "(integer) -2"),
+        ("TYPE k", "none"),
+        ("STRLEN k", "(integer) 0"),
+        ("DEL k", "(integer) 0"),
+        ("EXPIRE k 10", "(integer) 0"),
+        ("SET k w XX", "(nil)"),
+        ("KEYS *", r#"["j"]"#),
+        ("SCAN 0", r#"["0", ["j"]]"#),
+        ("SET k w NX KEEPTTL", "OK"),
+        ("PTTL k", "(integer) -1"),
+    ] {
+        client.expect(command, reply);
+    }
+}
+
+#[test]
+fn a_watch_holds_until_the_key_expires() {
+    let (disk, server) = timed();
+    let (mut client, mut other) = (server.client(), server.client());
+    for (begin_ms, wait_ms, reply) in [(2_000_000, 9, "[OK]"), (3_000_000, 10, "(nil)")] {
+        disk.set_time_ms(begin_ms);
+        client.expect("SET k 1 PX 10", "OK");
+        client.expect("WATCH none k", "OK");
+        client.expect("MULTI", "OK");
+        client.expect("SET other 2", "QUEUED");
+        disk.set_time_ms(begin_ms + wait_ms);
+        client.expect("EXEC", reply);
+    }
+    // It was gone when the watch began, and still is.
+    client.expect("WATCH k", "OK");
+    other.expect("GET k", "(nil)");
+    client.expect("MULTI", "OK");
+    client.expect("SET k 2", "QUEUED");
+    client.expect("EXEC", "[OK]");
+}
+
+/// The engine deletes what has expired in a map that was flushed, and until then the map must not be current again.
+#[test]
+fn after_a_flush_no_key_is_counted_that_has_expired_before() {
+    let (disk, server) = timed();
+    let mut client = server.client();
+    for round in 0..4 {
+        disk.set_time_ms(3_000_000 + round);
+        client.expect("SET gone v PX 1", "OK");
+        disk.set_time_ms(3_000_001 + round);
+        client.expect("FLUSHALL", "OK");
+        client.expect("DBSIZE", "(integer) 0");
+        // Time for who empties it.
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn lifetimes_as_the_first_servers_kept_them_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let db = common::database_options().open(directory.path()).unwrap();
+    let bind = || {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        runtime.block_on(kiln_server::Server::bind(db.clone(), "127.0.0.1:0", Options::new())).map(drop)
+    };
+    let lifetimes = db.map("lifetimes.3").unwrap();
+    bind().unwrap();
+    db.put(&lifetimes, "key", [0; 16]).unwrap().safe().unwrap();
+    let refused = bind().unwrap_err().to_string();
+    assert!(refused.contains("lifetimes.3") && refused.contains("older server"), "{refused}");
+    db.delete(&lifetimes, "key").unwrap().safe().unwrap();
+    bind().unwrap();
 }
 
 #[test]

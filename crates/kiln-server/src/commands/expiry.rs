@@ -3,10 +3,9 @@
 use std::borrow::Cow;
 
 use super::options::{TimeUnit, integer, invalid_expire_time, unix_ms};
-use crate::clock::UnixMs;
 use crate::failure::Failure;
 use crate::protocol::decoder::Arguments;
-use crate::work::{Lifetime, Work};
+use crate::work::{Lifetime, UnixMs, Work};
 
 /// `EXPIRE key seconds [NX | XX | GT | LT]`
 pub(crate) fn expire(work: &mut Work<'_, '_>, args: Arguments<'_>) -> Result<(), Failure> {
@@ -79,15 +78,16 @@ fn set_expiry(
     command: &str,
 ) -> Result<(), Failure> {
     let conditions = Conditions::parse(args)?;
-    let at = unix_ms(integer(args.at(2))?, unit, work.now).ok_or_else(|| invalid_expire_time(command))?;
+    let now = work.now()?;
+    let at = unix_ms(integer(args.at(2))?, unit, now).ok_or_else(|| invalid_expire_time(command))?;
     let entry = work.find(args.at(1))?;
-    if !entry.live || !conditions.allow(entry.expires_at(), at) {
+    if !entry.live || !conditions.allow(entry.expires_at, at) {
         work.reply.integer(0);
         return Ok(());
     }
     // A time in the past deletes the key, as in Redis.
     match u64::try_from(at).map(UnixMs) {
-        Ok(at) if at > work.now => work.set_lifetime(&entry, Lifetime::Until(at))?,
+        Ok(at) if at > now => work.set_lifetime(&entry, Lifetime::Until(at))?,
         _ => work.remove(&entry).map(drop)?,
     }
     work.reply.integer(1);
@@ -97,7 +97,7 @@ fn set_expiry(
 /// `PERSIST key`
 pub(crate) fn persist(work: &mut Work<'_, '_>, args: Arguments<'_>) -> Result<(), Failure> {
     let entry = work.find(args.at(1))?;
-    let expires = entry.expires_at().is_some();
+    let expires = entry.expires_at.is_some();
     if expires {
         work.set_lifetime(&entry, Lifetime::Forever)?;
     }
@@ -118,8 +118,8 @@ pub(crate) fn pttl(work: &mut Work<'_, '_>, args: Arguments<'_>) -> Result<(), F
 
 fn remaining(work: &mut Work<'_, '_>, args: Arguments<'_>, unit: fn(u64) -> u64) -> Result<(), Failure> {
     let entry = work.find(args.at(1))?;
-    let reply = match entry.expires_at() {
-        Some(at) => i64::try_from(unit(at.0.saturating_sub(work.now.0))).unwrap_or(i64::MAX),
+    let reply = match entry.expires_at {
+        Some(at) => i64::try_from(unit(at.0.saturating_sub(work.now()?.0))).unwrap_or(i64::MAX),
         None if entry.live => -1,
         None => -2,
     };

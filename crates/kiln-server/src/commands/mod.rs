@@ -21,7 +21,6 @@ use std::borrow::Cow;
 use kiln::Kiln;
 
 use crate::client::Client;
-use crate::clock::UnixMs;
 use crate::failure::Failure;
 use crate::keyspace::Space;
 use crate::protocol::decoder::Arguments;
@@ -69,7 +68,6 @@ pub(crate) enum Flow {
 pub(crate) struct All<'a> {
     pub(crate) db: &'a Kiln,
     pub(crate) space: &'a Space,
-    pub(crate) now: UnixMs,
 }
 
 /// What a command about the connection or the server works with.
@@ -123,8 +121,6 @@ pub(crate) struct Command {
     pub(crate) hot: Option<Hot>,
     /// Whether it makes other objects the current ones.
     pub(crate) flushes: bool,
-    /// With at least so many arguments it may give keys lifetimes.
-    lifetimes_from: Option<u8>,
     pub(crate) run: Run,
     /// For `COMMAND DOCS`.
     pub(crate) summary: &'static str,
@@ -135,11 +131,6 @@ impl Command {
     pub(crate) fn takes(&self, count: usize) -> bool {
         let arity = usize::from(self.arity.unsigned_abs());
         if self.arity < 0 { count >= arity } else { count == arity }
-    }
-
-    /// Whether it may give keys lifetimes.
-    pub(crate) fn gives_lifetimes(&self, args: Arguments<'_>) -> bool {
-        self.lifetimes_from.is_some_and(|from| args.len() >= usize::from(from))
     }
 
     /// The keys among the arguments.
@@ -163,7 +154,6 @@ impl Command {
             keys: KeyPositions { first: 0, last: 0, step: 0 },
             hot: None,
             flushes: false,
-            lifetimes_from: None,
             run,
             summary,
         }
@@ -183,11 +173,6 @@ impl Command {
 
     const fn hot(mut self, hot: Hot) -> Self {
         self.hot = Some(hot);
-        self
-    }
-
-    const fn lifetimes(mut self, from: u8) -> Self {
-        self.lifetimes_from = Some(from);
         self
     }
 
@@ -239,15 +224,14 @@ pub(crate) static TABLE: [Command; 54] = [
     connection("echo", 2, connection::echo, "Returns its argument."),
     flow("exec", 1, Flow::Exec, "Runs the queued commands as one transaction.").at_once(),
     keys("exists", -2, keys::exists, "Counts which of the keys exist.").reads(1, -1),
-    keys("expire", -3, expiry::expire, "Sets a key's lifetime in seconds.").writes(1, 1, 1).lifetimes(3),
+    keys("expire", -3, expiry::expire, "Sets a key's lifetime in seconds.").writes(1, 1, 1),
     keys("expireat", -3, expiry::expireat, "Sets the unix time in seconds at which a key expires.")
-        .writes(1, 1, 1)
-        .lifetimes(3),
+        .writes(1, 1, 1),
     keys("flushall", -1, keys::flush, "Deletes all keys.").flushes(),
     keys("flushdb", -1, keys::flush, "Deletes all keys.").flushes(),
     keys("get", 2, strings::get, "Returns a string.").reads(1, 1).hot(Hot::Get),
     keys("getdel", 2, strings::getdel, "Returns a string and deletes it.").writes(1, 1, 1),
-    keys("getex", -2, strings::getex, "Returns a string and sets its lifetime.").writes(1, 1, 1).lifetimes(4),
+    keys("getex", -2, strings::getex, "Returns a string and sets its lifetime.").writes(1, 1, 1),
     keys("getset", 3, strings::getset, "Sets a string and returns the old one.").writes(1, 1, 1),
     connection("hello", -1, connection::hello, "Chooses the protocol.").alone(),
     keys("incr", 2, numbers::incr, "Adds one to an integer.").writes(1, 1, 1),
@@ -261,25 +245,18 @@ pub(crate) static TABLE: [Command; 54] = [
     keys("msetnx", -3, strings::msetnx, "Sets several strings if none exists.").writes(1, -1, 2),
     flow("multi", 1, Flow::Multi, "Begins to queue commands.").at_once(),
     keys("persist", 2, expiry::persist, "Removes a key's lifetime.").writes(1, 1, 1),
-    keys("pexpire", -3, expiry::pexpire, "Sets a key's lifetime in milliseconds.")
-        .writes(1, 1, 1)
-        .lifetimes(3),
+    keys("pexpire", -3, expiry::pexpire, "Sets a key's lifetime in milliseconds.").writes(1, 1, 1),
     keys("pexpireat", -3, expiry::pexpireat, "Sets the unix time in milliseconds at which a key expires.")
-        .writes(1, 1, 1)
-        .lifetimes(3),
+        .writes(1, 1, 1),
     connection("ping", -1, connection::ping, "Returns PONG or its argument."),
-    keys("psetex", 4, strings::psetex, "Sets a string with a lifetime in milliseconds.")
-        .writes(1, 1, 1)
-        .lifetimes(4),
+    keys("psetex", 4, strings::psetex, "Sets a string with a lifetime in milliseconds.").writes(1, 1, 1),
     keys("pttl", 2, expiry::pttl, "Returns a key's remaining lifetime in milliseconds.").reads(1, 1),
     flow("quit", -1, Flow::Quit, "Ends the connection.").at_once(),
     flow("reset", 1, Flow::Reset, "Puts the connection into its first state.").at_once(),
     all("scan", -2, scan::scan, "Lists the keys bit by bit."),
     connection("select", 2, connection::select, "Accepts database 0, the only one."),
-    keys("set", -3, strings::set, "Sets a string.").writes(1, 1, 1).lifetimes(5).hot(Hot::Set),
-    keys("setex", 4, strings::setex, "Sets a string with a lifetime in seconds.")
-        .writes(1, 1, 1)
-        .lifetimes(4),
+    keys("set", -3, strings::set, "Sets a string.").writes(1, 1, 1).hot(Hot::Set),
+    keys("setex", 4, strings::setex, "Sets a string with a lifetime in seconds.").writes(1, 1, 1),
     keys("setnx", 3, strings::setnx, "Sets a string if it does not exist.").writes(1, 1, 1),
     flow("shutdown", -1, Flow::Shutdown, "Persists everything and ends the server.").alone(),
     keys("strlen", 2, strings::strlen, "Returns a string's length.").reads(1, 1),

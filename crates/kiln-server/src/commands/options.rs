@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 
-use crate::clock::UnixMs;
 use crate::failure::Failure;
 use crate::protocol::number::parse_integer;
+use crate::work::UnixMs;
 
 /// An integer argument.
 pub(crate) fn integer(text: &[u8]) -> Result<i64, Failure> {

@@ -1,11 +1,8 @@
 //! Commands over all keys. They see the latest state, and cannot be part of a transaction: the engine
 //! validates ranges of tables, not whole maps, so a phantom could slip in.
 
-use kiln::{Map, Object as _};
-
 use super::All;
 use super::options::integer;
-use crate::expiry::Expiry;
 use crate::failure::Failure;
 use crate::glob;
 use crate::limits::REPLY_BYTES_MAX;
@@ -18,9 +15,9 @@ const SCAN_COUNT_DEFAULT: usize = 10;
 /// together.
 const SCAN_COUNT_MAX: usize = 1024;
 
-/// `DBSIZE`, which like Redis' counts keys that have expired but are not swept yet.
+/// `DBSIZE`, which like Redis' counts keys that have expired but are not deleted yet.
 pub(crate) fn dbsize(all: &All<'_>, _: Arguments<'_>, reply: &mut Reply) -> Result<(), Failure> {
-    reply.integer(i64::try_from(all.space.strings.len()).unwrap_or(i64::MAX));
+    reply.integer(i64::try_from(all.space.strings.len_estimate()).unwrap_or(i64::MAX));
     Ok(())
 }
 
@@ -31,7 +28,7 @@ pub(crate) fn keys(all: &All<'_>, args: Arguments<'_>, reply: &mut Reply) -> Res
     let mut found_bytes = 0;
     for entry in snapshot.iter(&all.space.strings) {
         let (key, _) = entry?;
-        if glob::matches(args.at(1), &key, false) && all.is_live(|lifetimes| snapshot.get(lifetimes, &key))? {
+        if glob::matches(args.at(1), &key, false) {
             found_bytes += key.len();
             if found_bytes > REPLY_BYTES_MAX {
                 return Err(Failure::text("ERR the reply would be longer than 256 MiB; use SCAN"));
@@ -42,17 +39,6 @@ pub(crate) fn keys(all: &All<'_>, args: Arguments<'_>, reply: &mut Reply) -> Res
     reply.array(found.len());
     found.iter().for_each(|key| reply.bulk(key));
     Ok(())
-}
-
-impl All<'_> {
-    /// Whether a key has not expired. `lifetime` reads its lifetime, where there can be one.
-    fn is_live(&self, lifetime: impl FnOnce(&Map) -> kiln::Result<Option<Vec<u8>>>) -> Result<bool, Failure> {
-        if !self.space.has_lifetimes {
-            return Ok(true);
-        }
-        let expiry = lifetime(&self.space.lifetimes)?.as_deref().and_then(Expiry::decode);
-        Ok(expiry.is_none_or(|expiry| !expiry.is_over(self.now)))
-    }
 }
 
 /// What `SCAN` was asked for.
@@ -94,7 +80,7 @@ pub(crate) fn scan(all: &All<'_>, args: Arguments<'_>, reply: &mut Reply) -> Res
     let mut found = Vec::new();
     for (key, _) in entries {
         let matches = options.pattern.is_none_or(|pattern| glob::matches(pattern, &key, false));
-        if options.strings && matches && all.is_live(|lifetimes| all.db.get(lifetimes, &key))? {
+        if options.strings && matches {
             found.push(key);
         }
     }

@@ -97,7 +97,7 @@ pub(crate) fn set(work: &mut Work<'_, '_>, args: Arguments<'_>) -> Result<(), Fa
         None => Lifetime::Forever,
         Some(SetLifetime::Keep) => Lifetime::Kept,
         Some(SetLifetime::Until(unit, amount)) => {
-            Lifetime::Until(positive_lifetime(amount, unit, work.now, "set")?)
+            Lifetime::Until(positive_lifetime(amount, unit, work.now()?, "set")?)
         }
     };
     let entry = if options.get { work.load(args.at(1))? } else { work.find(args.at(1))? };
@@ -116,7 +116,7 @@ pub(crate) fn set(work: &mut Work<'_, '_>, args: Arguments<'_>) -> Result<(), Fa
     }
     // A time that has passed already (EXAT, PXAT) leaves no key, as in Redis.
     match lifetime {
-        Lifetime::Until(at) if at <= work.now => work.remove(&entry).map(drop),
+        Lifetime::Until(at) if at <= work.now()? => work.remove(&entry).map(drop),
         _ => work.store(&entry, lifetime, args.at(2)),
     }
 }
@@ -148,7 +148,7 @@ fn set_with_lifetime(
     command: &str,
 ) -> Result<(), Failure> {
     let unit = time_option(unit).ok_or(Failure::SYNTAX)?;
-    let until = positive_lifetime(args.at(2), unit, work.now, command)?;
+    let until = positive_lifetime(args.at(2), unit, work.now()?, command)?;
     let entry = work.find(args.at(1))?;
     work.store(&entry, Lifetime::Until(until), args.at(3))?;
     work.reply.ok();
@@ -182,15 +182,15 @@ pub(crate) fn getex(work: &mut Work<'_, '_>, args: Arguments<'_>) -> Result<(), 
     let lifetime = match lifetime {
         _ if !entry.live => None,
         Some(Some((unit, amount))) => {
-            Some(Lifetime::Until(positive_lifetime(amount, unit, work.now, "getex")?))
+            Some(Lifetime::Until(positive_lifetime(amount, unit, work.now()?, "getex")?))
         }
-        Some(None) => entry.expires_at().map(|_| Lifetime::Forever),
+        Some(None) => entry.expires_at.map(|_| Lifetime::Forever),
         None => None,
     };
     work.reply_string(&entry);
     match lifetime {
         None => Ok(()),
-        Some(Lifetime::Until(at)) if at <= work.now => work.remove(&entry).map(drop),
+        Some(Lifetime::Until(at)) if at <= work.now()? => work.remove(&entry).map(drop),
         Some(lifetime) => work.set_lifetime(&entry, lifetime),
     }
 }

@@ -1,12 +1,11 @@
 //! How commands on keys become transactions of the engine: one alone, or all that were queued between `MULTI`
 //! and `EXEC`.
 
-use kiln::Transaction;
+use kiln::{Expiry, Transaction};
 
 use super::{Access, Command, Context, Flow, Run, RunKeys, durability};
 use crate::client::{Queue, Watched};
 use crate::dispatch::{Dispatch, run_keys, transact};
-use crate::expiry::Expiry;
 use crate::failure::{Failure, engine_error};
 use crate::keyspace::{Keyspace, Space};
 use crate::limits::REPLY_BYTES_MAX;
@@ -38,7 +37,7 @@ pub(crate) fn single(
     run: RunKeys,
     args: Arguments<'_>,
 ) -> Result<bool, Failure> {
-    let (shared, now, start) = (dispatch.shared, dispatch.now, dispatch.reply.len());
+    let (shared, start) = (dispatch.shared, dispatch.reply.len());
     let writes = command.access == Access::Write;
     let session = dispatch.client.session.as_ref().filter(|_| writes);
     let (reply, scratch) = (&mut *dispatch.reply, &mut *dispatch.scratch);
@@ -53,7 +52,6 @@ pub(crate) fn single(
             vacant: vacant.iter(),
             reply,
             scratch,
-            now,
             changed: false,
         };
         match run(&mut work, args) {
@@ -96,11 +94,10 @@ pub(crate) fn watch(dispatch: &mut Dispatch<'_>, args: Arguments<'_>) -> Result<
 fn watch_key(dispatch: &mut Dispatch<'_>, space: &Space, key: &[u8]) -> Result<(), Failure> {
     let db = &dispatch.shared.db;
     // Watched first and read then: a change in between makes the `EXEC` fail, never succeed.
-    let watches = [db.watch(&space.strings, key)?, db.watch(&space.lifetimes, key)?];
-    let expiry = db.get(&space.lifetimes, key)?.as_deref().and_then(Expiry::decode);
-    // A key that has expired already is absent, and stays so.
-    let expiry = expiry.filter(|expiry| !expiry.is_over(dispatch.now));
-    dispatch.client.watches.push(Watched { watches, space_index: space.index, expiry });
+    let watch = db.watch(&space.strings, key)?;
+    let expires = matches!(db.expiry(&space.strings, key)?, Some(Expiry::At(_)));
+    let expiring = expires.then(|| key.into());
+    dispatch.client.watches.push(Watched { watch, space_index: space.index, expiring });
     Ok(())
 }
 
@@ -113,9 +110,6 @@ pub(crate) fn exec(dispatch: &mut Dispatch<'_>) -> Result<(), Failure> {
     }
     let flushes = queue.iter().filter(|(command, _)| command.flushes).count();
     if flushes == 0 {
-        if queue.iter().any(|(command, args)| command.gives_lifetimes(args)) {
-            dispatch.expect_lifetimes();
-        }
         return dispatch.inside(|dispatch, space| exec_in(dispatch, space, &[], &queue, &watches).map(drop));
     }
     dispatch.outside(|dispatch| {
@@ -149,7 +143,7 @@ fn exec_in(
     let mut dirty = false;
     let result = transact(&shared.db, session.as_ref().filter(|_| writes), |tx| {
         dispatch.reply.truncate(start);
-        if !all_hold(dispatch, tx, space, watches)? {
+        if !all_hold(tx, space, watches)? {
             dirty = true;
             return Err(shared.refusal.clone());
         }
@@ -173,21 +167,15 @@ fn exec_in(
 }
 
 /// Whether no watched key has changed; the transaction then depends on their staying so until it commits.
-fn all_hold(
-    dispatch: &Dispatch<'_>,
-    tx: &Transaction<'_>,
-    space: &Space,
-    watches: &[Watched],
-) -> kiln::Result<bool> {
-    for Watched { watches, space_index, expiry } in watches {
-        let expired = expiry.is_some_and(|expiry| expiry.is_over(dispatch.now));
-        if expired || *space_index != space.index {
+fn all_hold(tx: &Transaction<'_>, space: &Space, watches: &[Watched]) -> kiln::Result<bool> {
+    for Watched { watch, space_index, expiring } in watches {
+        if *space_index != space.index || !tx.require(watch)? {
             return Ok(false);
         }
-        for watch in watches {
-            if !tx.require(watch)? {
-                return Ok(false);
-            }
+        if let Some(key) = expiring
+            && !tx.contains(&space.strings, key)?
+        {
+            return Ok(false);
         }
     }
     Ok(true)
@@ -209,7 +197,6 @@ fn run_queue(
         vacant: vacant.iter(),
         reply: dispatch.reply,
         scratch: dispatch.scratch,
-        now: dispatch.now,
         changed: false,
     };
     for (command, args) in queue.iter() {
@@ -274,8 +261,6 @@ struct Flush<'k> {
 impl<'k> Flush<'k> {
     fn prepare(keyspace: &'k Keyspace, count: usize) -> Result<Self, Failure> {
         let mut flush = Self { keyspace, guard: keyspace.exclusive(), vacant: Vec::new(), done: 0 };
-        // Other commands of the transaction may give lifetimes.
-        flush.guard.has_lifetimes = true;
         for _ in 0..count {
             flush.vacant.push(keyspace.take_vacant()?);
         }

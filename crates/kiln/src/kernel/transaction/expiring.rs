@@ -19,9 +19,13 @@ impl Buffers {
 }
 
 impl Transaction<'_> {
-    /// The time as of which it sees rows that expire.
-    pub(crate) fn now_ms(&self) -> Result<u64> {
-        Ok(self.borrow_buffers()?.moment.now(self.engine))
+    /// The time as of which it sees rows that expire, in milliseconds since 1970: that at which this was first asked, or it first met such a row. It is later once
+    /// it has read what is newer than its beginning, and what it has seen is still there then.
+    ///
+    /// # Errors
+    /// `Aborted` if the transaction has failed.
+    pub fn time_ms(&self) -> Result<u64> {
+        Ok(self.open_buffers()?.moment.now(self.engine))
     }
 
     /// A settled row that expires then is absent for it. A conflict if that is not certain: the leaf for which the row was found may have been read long
@@ -56,7 +60,7 @@ impl Transaction<'_> {
     pub(super) fn default_expiry<O: Object>(&self, object: &O) -> Result<u64> {
         match object.handle().time_to_live_ms {
             0 => Ok(NEVER),
-            time_to_live_ms => Ok(expiry_after(self.now_ms()?, time_to_live_ms)),
+            time_to_live_ms => Ok(expiry_after(self.time_ms()?, time_to_live_ms)),
         }
     }
 
@@ -91,8 +95,25 @@ impl Transaction<'_> {
     }
 
     fn resolve(&self, expiry: Expiry) -> Result<u64> {
-        let now = if matches!(expiry, Expiry::In(_)) { self.now_ms()? } else { 0 };
+        let now = if matches!(expiry, Expiry::In(_)) { self.time_ms()? } else { 0 };
         Ok(expiry.resolve(|| now))
+    }
+
+    /// Reads a value into a buffer, which is cleared first, and says when the row expires; `None` if there is none.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub fn get_with_expiry<O: Object>(
+        &self,
+        object: &O,
+        key: impl AsRef<[u8]>,
+        value: &mut Vec<u8>,
+    ) -> Result<Option<Expiry>> {
+        let key = key.as_ref();
+        let id = self.check(object, key)?;
+        let mut buffers = self.open_buffers()?;
+        let expires_at = self.read(&mut buffers, (id, self.engine.hash(id, key), key), value)?;
+        Ok(expires_at.map(Expiry::of_stored))
     }
 
     /// When a row expires; `None` if there is none.
