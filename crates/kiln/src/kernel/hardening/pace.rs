@@ -9,7 +9,8 @@
 //!
 //! Whoever meets that bound, or the one that memory sets, has to wait for a hardening. So that nobody does while the disk keeps up, hardening
 //! also begins before as many bytes as are written during it no longer fit below the bound. Where the window is too short for two latencies, it is
-//! missed whatever is done; then bytes may take as long as the latencies do, and hardenings follow one another without a pause.
+//! missed whatever is done; then bytes may take as long as the latencies do, up to half of the window, and hardenings follow one another without a pause. (Not all
+//! of it: what small hardenings take counts as latency, their bytes' part included, and the cost may be known by half only.)
 //!
 //! A part of the window is left over for what cannot be foreseen: a thread that gets no processor, a disk that is slower
 //! than last time. When that is not enough the keeper stops all commits; see `background`.
@@ -87,7 +88,7 @@ impl Pace {
     /// How many bytes may be un-hardened at once.
     pub(super) fn bytes_max(&self) -> u64 {
         let latencies = 2 * self.latency();
-        let time = self.planned_window().saturating_sub(latencies).max(latencies.min(self.window));
+        let time = self.planned_window().saturating_sub(latencies).max(latencies.min(self.window / 2));
         let kib = time.as_nanos() as u64 / self.ns_per_kib.load(Ordering::Relaxed);
         kib.saturating_mul(1 << 10).max(BYTES_MIN)
     }
@@ -194,7 +195,20 @@ mod tests {
             assert!(met.longest_ms < 1.6, "{} ms of load {load}", met.longest_ms);
         }
         let slow = Pace { window, ..settled(Duration::from_millis(50), 1_000) };
-        assert!(slow.bytes_max() <= MIB, "what the disk takes in a window");
+        assert!(slow.bytes_max() <= MIB / 2, "what the disk takes in half a window");
+    }
+
+    /// What small hardenings of a slow disk take is their bytes', but counts as latency.
+    #[test]
+    fn c5b_no_more_is_unhardened_than_the_disk_takes_in_the_window_though_its_latency_is_overestimated() {
+        let pace = Pace::new(WINDOW);
+        let took = |bytes: u64| Duration::from_nanos(bytes * WINDOW.as_nanos() as u64 / (2 * MIB));
+        for _ in 0..100 {
+            pace.learn(MIB - 1, took(MIB - 1));
+            pace.learn(MIB, took(MIB));
+        }
+        assert!(2 * pace.latency() > pace.planned_window());
+        assert!(pace.bytes_max() <= 2 * MIB, "{}", pace.bytes_max());
     }
 
     #[test]
