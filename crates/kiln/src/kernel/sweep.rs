@@ -338,7 +338,9 @@ impl Engine {
         if end == begin {
             return Ok(true);
         }
-        self.evict_to(end);
+        if end > self.log.head() && !self.evict_to(end) {
+            return Ok(false);
+        }
         self.superblock.lock().update(|superblock| {
             superblock.begin = end;
             superblock.begin_checksum = end_checksum;
