@@ -2,6 +2,7 @@
 
 use super::Kiln;
 use crate::error::Result;
+use crate::kernel::expiry::default_expiry;
 use crate::kernel::receipt::Commit;
 use crate::kernel::single::{Decision, SingleCommit, SingleKey, with_scratch};
 use crate::kernel::transaction::changes::sum_of;
@@ -76,7 +77,7 @@ impl Kiln {
         entries: &[(K, V)],
     ) -> Result<Commit<'_, ()>> {
         let engine = self.engine();
-        let expires_at = engine.default_expiry(object.handle());
+        let expires_at = default_expiry(object.handle().time_to_live_ms, || engine.now_ms());
         for (_, value) in entries {
             engine.check_expiring(value.as_ref(), expires_at)?;
         }

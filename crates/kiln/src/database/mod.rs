@@ -42,7 +42,7 @@ use crate::error::{Error, Result};
 use crate::kernel::checkpoint::Haste;
 use crate::kernel::clock::Version;
 use crate::kernel::engine::Engine;
-use crate::kernel::expiry::Moment;
+use crate::kernel::expiry::{Moment, default_expiry};
 use crate::kernel::hardening::background::Background;
 use crate::kernel::hardening::horizon::Lost;
 use crate::kernel::object::ObjectKind;
@@ -282,7 +282,7 @@ impl Kiln {
     ) -> Result<Commit<'_, ()>> {
         let (engine, value) = (self.engine(), value.as_ref());
         let key = engine.single_key(object, key.as_ref())?;
-        let expires_at = engine.default_expiry(object.handle());
+        let expires_at = default_expiry(object.handle().time_to_live_ms, || engine.now_ms());
         engine.check_expiring(value, expires_at)?;
         Ok(Commit::new(engine, engine.commit_single(key, Some(value), expires_at)?.version, ()))
     }

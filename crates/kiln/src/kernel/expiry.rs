@@ -37,7 +37,7 @@ use super::object::ObjectState;
 use super::settled::write_tree_key;
 use super::single::SingleKey;
 use crate::error::{Error, ErrorKind, Result};
-use crate::objects::{self, FIRST_OBJECT, Handle};
+use crate::objects::{self, FIRST_OBJECT};
 use crate::planted::{Bug, planted};
 use crate::storage::record::NEVER;
 use crate::storage::tree::{Cursor, Direction};
@@ -77,8 +77,14 @@ pub(crate) fn millis(time: Duration) -> u64 {
 }
 
 /// When a row expires that is put now.
-pub(crate) fn expiry_after(now: u64, time_to_live_ms: u64) -> u64 {
+fn expiry_after(now: u64, time_to_live_ms: u64) -> u64 {
     now.saturating_add(time_to_live_ms).max(1)
+}
+
+/// When a row expires that is put without a word on that, into an object with this time to live; 0 for none.
+#[inline]
+pub(crate) fn default_expiry(time_to_live_ms: u64, now: impl FnOnce() -> u64) -> u64 {
+    if time_to_live_ms == 0 { NEVER } else { expiry_after(now(), time_to_live_ms) }
 }
 
 /// The time as of which somebody reads: taken once, when it is first needed. Threads that share it read as of the same.
@@ -319,15 +325,6 @@ impl Engine {
         let soonest = soonest.filter(|&soonest| soonest != u64::MAX)?;
         let left = Duration::from_millis(soonest.saturating_sub(self.now_ms()));
         Some(left.clamp(REST_MIN / 4, NAP_MAX))
-    }
-
-    /// When a row of an object expires that is put now without a word on that.
-    #[inline]
-    pub(crate) fn default_expiry(&self, handle: &Handle) -> u64 {
-        match handle.time_to_live_ms {
-            0 => NEVER,
-            time_to_live_ms => expiry_after(self.now_ms(), time_to_live_ms),
-        }
     }
 
     /// Deletes some of the rows that have expired, if it is time to. True if there may be more. Who does not wait for log space

@@ -24,7 +24,7 @@ use super::backoff::Backoff;
 use super::change::{Change, Current, Place, Resolved};
 use super::commit::Setback;
 use super::engine::Engine;
-use super::expiry::{Moment, expiry_after};
+use super::expiry::{Moment, default_expiry};
 use super::read::Reading;
 use super::settled::Lookup;
 use crate::error::Result;
@@ -160,7 +160,7 @@ impl Engine {
     pub(crate) fn update_single(
         self: &Arc<Self>,
         key: SingleKey<'_>,
-        default_ttl_ms: u64,
+        time_to_live_ms: u64,
         mut decide: impl FnMut(Option<&[u8]>, &mut Vec<u8>) -> Result<Decision>,
     ) -> Result<SingleCommit> {
         let (mut backoff, mut is_slowed) = (Backoff::default(), false);
@@ -177,8 +177,7 @@ impl Engine {
                 // What changes a row leaves it when it expires; a new one has the object's time to live.
                 let expires_at = match reading.found {
                     true => reading.expires_at,
-                    false if default_ttl_ms > 0 => expiry_after(moment.now(self), default_ttl_ms),
-                    false => NEVER,
+                    false => default_expiry(time_to_live_ms, || moment.now(self)),
                 };
                 self.check_expiring(value.unwrap_or_default(), expires_at)?;
                 self.check_writable()?;

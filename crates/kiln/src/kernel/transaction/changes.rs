@@ -30,8 +30,7 @@ impl Transaction<'_> {
         change: impl FnOnce(Option<&[u8]>) -> Option<V>,
     ) -> Result<()> {
         let key = key.as_ref();
-        let (before, new) =
-            self.with_value(object, key, |old, expires_at| (old.map(|_| expires_at), change(old)))?;
+        let (new, before) = self.with_value(object, key, change)?;
         self.replace(object, key, before, new.as_ref().map(AsRef::as_ref))
     }
 
@@ -49,8 +48,7 @@ impl Transaction<'_> {
         let key = key.as_ref();
         let mut new = std::mem::take(&mut self.open_buffers()?.new_value);
         new.clear();
-        let (before, exists) =
-            self.with_value(object, key, |old, expires_at| (old.map(|_| expires_at), change(old, &mut new)))?;
+        let (exists, before) = self.with_value(object, key, |old| change(old, &mut new))?;
         let replaced = self.replace(object, key, before, exists.then_some(&new));
         if let Ok(mut buffers) = self.open_buffers() {
             buffers.new_value = new;
@@ -69,12 +67,11 @@ impl Transaction<'_> {
         if before.is_none() && new.is_none() {
             return Ok(());
         }
-        let expires_at = match before.filter(|_| new.is_some()) {
-            Some(expires_at) => expires_at,
-            None if new.is_some() => self.default_expiry(object)?,
+        let mut buffers = self.open_buffers()?;
+        let expires_at = match new {
+            Some(_) => before.unwrap_or_else(|| self.default_expiry(&buffers, object)),
             None => NEVER,
         };
-        let mut buffers = self.open_buffers()?;
         self.write(&mut buffers, (object.handle().id, key), new, expires_at)
     }
 
@@ -84,8 +81,7 @@ impl Transaction<'_> {
     /// `Input` if the value is not 8 bytes long or the sum overflows; otherwise as [`Self::get`] and [`Self::put`].
     pub fn add<O: Object>(&self, object: &O, key: impl AsRef<[u8]>, delta: i64) -> Result<i64> {
         let key = key.as_ref();
-        let (before, sum) =
-            self.with_value(object, key, |old, expires_at| (old.map(|_| expires_at), sum_of(old, delta)))?;
+        let (sum, before) = self.with_value(object, key, |old| sum_of(old, delta))?;
         let sum = sum?;
         self.replace(object, key, before, Some(&sum.to_le_bytes()))?;
         Ok(sum)
@@ -104,28 +100,27 @@ impl Transaction<'_> {
         new: Option<&[u8]>,
     ) -> Result<bool> {
         let key = key.as_ref();
-        let (matches, before) =
-            self.with_value(object, key, |value, expires_at| (value == expected, value.map(|_| expires_at)))?;
+        let (matches, before) = self.with_value(object, key, |value| value == expected)?;
         if matches {
             self.replace(object, key, before, new)?;
         }
         Ok(matches)
     }
 
-    /// Reads a key's value in the transaction's own buffer, and when it expires.
+    /// Looks at a key's value in the transaction's own buffer; and says when the row expires, or that it never does, if there is one.
     pub(super) fn with_value<O: Object, T>(
         &self,
         object: &O,
         key: &[u8],
-        look: impl FnOnce(Option<&[u8]>, u64) -> T,
-    ) -> Result<T> {
+        look: impl FnOnce(Option<&[u8]>) -> T,
+    ) -> Result<(T, Option<u64>)> {
         let id = self.check(object, key)?;
         let mut value = std::mem::take(&mut self.open_buffers()?.value);
         let found = {
             let mut buffers = self.open_buffers()?;
             self.read(&mut buffers, (id, self.engine.hash(id, key), key), &mut value)
         };
-        let seen = found.map(|found| look(found.map(|_| &value[..]), found.unwrap_or(NEVER)));
+        let seen = found.map(|expires_at| (look(expires_at.map(|_| &value[..])), expires_at));
         if let Ok(mut buffers) = self.open_buffers() {
             buffers.value = value;
         }

@@ -2,7 +2,7 @@
 
 use super::{Buffers, Transaction};
 use crate::error::{Error, Result};
-use crate::kernel::expiry::{Expiry, expiry_after};
+use crate::kernel::expiry::{Expiry, default_expiry};
 use crate::kernel::object::RangeRead;
 use crate::objects::Object;
 use crate::storage::record::NEVER;
@@ -57,11 +57,8 @@ impl Transaction<'_> {
 
     /// When a row expires that is put without a word on that.
     #[inline]
-    pub(super) fn default_expiry<O: Object>(&self, object: &O) -> Result<u64> {
-        match object.handle().time_to_live_ms {
-            0 => Ok(NEVER),
-            time_to_live_ms => Ok(expiry_after(self.time_ms()?, time_to_live_ms)),
-        }
+    pub(super) fn default_expiry<O: Object>(&self, buffers: &Buffers, object: &O) -> u64 {
+        default_expiry(object.handle().time_to_live_ms, || buffers.moment.now(self.engine))
     }
 
     /// Sets the value of a key, and when it expires, whatever the object's [time to live](crate::Kiln::map_with_time_to_live) is. A value that
@@ -121,9 +118,8 @@ impl Transaction<'_> {
     /// # Errors
     /// As [`Self::get`].
     pub fn expiry<O: Object>(&self, object: &O, key: impl AsRef<[u8]>) -> Result<Option<Expiry>> {
-        self.with_value(object, key.as_ref(), |value, expires_at| {
-            value.map(|_| Expiry::of_stored(expires_at))
-        })
+        let ((), expires_at) = self.with_value(object, key.as_ref(), |_| ())?;
+        Ok(expires_at.map(Expiry::of_stored))
     }
 
     /// Changes when a row expires, and not its value; false if there is none.
@@ -133,13 +129,13 @@ impl Transaction<'_> {
     pub fn set_expiry<O: Object>(&self, object: &O, key: impl AsRef<[u8]>, expiry: Expiry) -> Result<bool> {
         let key = key.as_ref();
         let expires_at = self.resolve(expiry)?;
-        let changed = self.with_value(object, key, |value, before| {
-            value.map(|value| if before == expires_at { None } else { Some(value.to_vec()) })
-        })?;
-        if let Some(Some(value)) = &changed {
+        let (value, before) = self.with_value(object, key, |value| value.map(<[u8]>::to_vec))?;
+        if let Some(value) = &value
+            && before != Some(expires_at)
+        {
             let mut buffers = self.open_buffers()?;
             self.write(&mut buffers, (object.handle().id, key), Some(value), expires_at)?;
         }
-        Ok(changed.is_some())
+        Ok(value.is_some())
     }
 }

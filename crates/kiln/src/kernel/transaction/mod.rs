@@ -329,7 +329,7 @@ impl<'db> Transaction<'db> {
     /// # Errors
     /// As [`Self::get`].
     pub fn contains<O: Object>(&self, object: &O, key: impl AsRef<[u8]>) -> Result<bool> {
-        self.with_value(object, key.as_ref(), |value, _| value.is_some())
+        Ok(self.with_value(object, key.as_ref(), |value| value.is_some())?.0)
     }
 
     /// Says that these keys will be read soon, each by an operation of its own: their cache misses overlap then. Reads
@@ -364,8 +364,8 @@ impl<'db> Transaction<'db> {
     pub fn put<O: Object>(&self, object: &O, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         let (key, value) = (key.as_ref(), value.as_ref());
         let id = self.check(object, key)?;
-        let expires_at = self.default_expiry(object)?;
         let mut buffers = self.open_buffers()?;
+        let expires_at = self.default_expiry(&buffers, object);
         self.write(&mut buffers, (id, key), Some(value), expires_at)
     }
 
