@@ -36,6 +36,13 @@ struct Slot {
     owned: AtomicBool,
 }
 
+impl Slot {
+    /// The pin lasts, if it was one, that was there when the sequence was so.
+    fn is_pinned_since(&self, seen: u64) -> bool {
+        seen & 1 == 1 && self.sequence.load(Ordering::Acquire) == seen
+    }
+}
+
 process_wide! {
     /// Every slot ever made. Slots live as long as the process and are reused by later threads, so their
     /// number is the largest number of threads that were ever alive at once.
@@ -122,7 +129,8 @@ pub(crate) fn thread_index() -> usize {
 }
 
 /// Waits until every pin that existed at the call has been released. What the caller stored before the
-/// call is seen by every pin taken after it.
+/// call is seen by every pin taken after it. It looks at one thread after the other, so of a thread that it has yet to come to it waits
+/// for a later pin, too: who is pinned must not wait for who quiesces, whoever was first.
 ///
 /// # Panics
 /// If the calling thread is pinned: it would wait for itself.
@@ -144,11 +152,8 @@ fn slot_at(index: usize) -> Option<Arc<Slot>> {
 
 fn wait_unpinned(slot: &Slot) {
     let seen = slot.sequence.load(Ordering::Acquire);
-    if seen & 1 == 0 {
-        return;
-    }
     let mut spins = 0u32;
-    while slot.sequence.load(Ordering::Acquire) == seen {
+    while slot.is_pinned_since(seen) {
         spins += 1;
         if spins < 64 {
             hint::spin_loop();
@@ -162,26 +167,41 @@ fn wait_unpinned(slot: &Slot) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::AtomicUsize;
-    use std::time::Duration;
 
     #[test]
-    fn quiesce_waits_for_a_pin_taken_before_it_and_not_for_one_taken_after() {
-        let stage = Arc::new(AtomicUsize::new(0));
+    fn quiesce_waits_for_a_pin_taken_before_it() {
+        let (is_begun, is_done) = (AtomicBool::new(false), AtomicBool::new(false));
         let pinned = pin();
-        let waiter = std::thread::spawn({
-            let stage = stage.clone();
-            move || {
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| {
+                is_begun.store(true, Ordering::SeqCst);
                 quiesce();
-                stage.store(1, Ordering::SeqCst);
+                is_done.store(true, Ordering::SeqCst);
+            });
+            while !is_begun.load(Ordering::SeqCst) {
+                std::thread::yield_now();
             }
+            (0..1_000).for_each(|_| std::thread::yield_now());
+            let is_early = is_done.load(Ordering::SeqCst);
+            // Not pinned any more, or the waiter might wait for this thread for ever.
+            drop(pinned);
+            waiter.join().unwrap();
+            assert!(!is_early, "quiesce returned under an older pin");
         });
-        std::thread::sleep(Duration::from_millis(20));
-        assert_eq!(stage.load(Ordering::SeqCst), 0, "quiesce returned under an older pin");
-        drop(pinned);
-        let _later = pin();
-        waiter.join().unwrap();
-        assert_eq!(stage.load(Ordering::SeqCst), 1);
+    }
+
+    /// Else who pins again and again would be waited for without end.
+    #[test]
+    fn a_pin_that_was_taken_again_is_another_one() {
+        let sequence = AtomicU64::new(0);
+        let slot = Slot { sequence, index: 0, owned: AtomicBool::new(true) };
+        assert!(!slot.is_pinned_since(0), "it is not pinned");
+        slot.sequence.store(1, Ordering::SeqCst);
+        assert!(slot.is_pinned_since(1));
+        for later in [2, 3] {
+            slot.sequence.store(later, Ordering::SeqCst);
+            assert!(!slot.is_pinned_since(1), "the pin that was waited for has ended");
+        }
     }
 
     #[test]
