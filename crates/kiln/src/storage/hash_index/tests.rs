@@ -1,7 +1,6 @@
 //! The hash index under growth and concurrency.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
 
@@ -134,14 +133,10 @@ fn readers_miss_nothing_while_others_insert_and_buckets_split() {
     let index = HashIndex::new(0).unwrap();
     let half = KEYS / 2;
     (0..half).for_each(|key| insert(&index, key));
-    let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let inserter = scope.spawn(|| {
-            (half..KEYS).for_each(|key| insert(&index, key));
-            done.store(true, Ordering::SeqCst);
-        });
+        let inserter = scope.spawn(|| (half..KEYS).for_each(|key| insert(&index, key)));
         let mut key = 0;
-        while !done.load(Ordering::SeqCst) {
+        while !inserter.is_finished() {
             assert!(finds(&index, key % half), "key {} was missed", key % half);
             key += 7;
         }

@@ -1,8 +1,8 @@
 //! The index under several threads. The same tests run under Miri, in small.
 
 use std::ops::{Bound, RangeBounds};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, ScopedJoinHandle};
 
 use crate::storage::epoch;
 
@@ -138,10 +138,9 @@ fn a_read_taken_in_the_midst_of_changes_that_validates_has_no_phantoms() {
     for round in 0..if cfg!(miri) { 2 } else { 40u64 } {
         let index = OrderedIndex::new();
         let (key_count, steps) = (200 + 20 * SCALE, 40 * SCALE);
-        let running = AtomicU64::new(2);
         let reads = thread::scope(|scope| {
-            for seed in 0..2 {
-                let (index, running) = (&index, &running);
+            let changing = [0, 1].map(|seed| {
+                let index = &index;
                 scope.spawn(move || {
                     let mut random = Random(round * 2 + seed);
                     for step in 0..steps {
@@ -153,12 +152,11 @@ fn a_read_taken_in_the_midst_of_changes_that_validates_has_no_phantoms() {
                             index.remove(&epoch::pin(), &key);
                         }
                     }
-                    running.fetch_sub(1, Ordering::Relaxed);
-                });
-            }
+                })
+            });
             let mut random = Random(!round);
             let mut reads: Vec<(Vec<u8>, LeafBatch)> = Vec::new();
-            while running.load(Ordering::Relaxed) > 0 {
+            while !changing.iter().all(ScopedJoinHandle::is_finished) {
                 let (from, mut batch) = (key(random.below(key_count)), LeafBatch::new());
                 index.read_forward(&epoch::pin(), Bound::Included(&from), &mut batch);
                 reads.retain(|(_, batch)| index.validate(&batch.read()));
@@ -191,6 +189,7 @@ fn readers_follow_a_root_that_changes() {
     index.insert(&epoch::pin(), &staying);
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
+        let _stop = Stop(&stop);
         let reader = scope.spawn(|| {
             let mut found = true;
             while found && !stop.load(Ordering::Relaxed) {

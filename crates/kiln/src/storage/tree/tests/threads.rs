@@ -56,10 +56,15 @@ fn c2_readers_and_walks_see_whole_merges_only() {
                 scope.spawn(move || read_until(tree, seed, is_done));
             }
             scope.spawn(|| walk_until(&tree, is_done));
-            for round in 1..60 {
-                tree.merge(changes(&round_batch(round)), None).unwrap();
-            }
+            let merging = scope.spawn(|| {
+                for round in 1..60 {
+                    tree.merge(changes(&round_batch(round)), None).unwrap();
+                }
+            });
+            let merged = merging.join();
+            // Whatever came of it: the others would go on for ever.
             is_done.store(true, Ordering::Relaxed);
+            merged.unwrap();
         });
         tree.merge([].into_iter(), None).unwrap();
         tree.check().unwrap();
