@@ -1,10 +1,11 @@
-//! What who counts rows that have expired can rely on.
+//! What who counts rows that have expired can rely on, and who opens a database in which there are such.
 
 use std::sync::Arc;
 
-use crate::device::SimulatedDevice;
+use crate::device::{Fault, FaultKind, Keep, OperationKind, SimulatedDevice};
 use crate::error::Result;
-use crate::{Expiry, Object, Options};
+use crate::storage::superblock::Superblock;
+use crate::{Expiry, Kiln, Object, Options};
 
 /// A count was too low by what compaction deleted between its look at what had expired and its look at what is stored.
 #[test]
@@ -29,4 +30,30 @@ fn while_rows_are_counted_compaction_deletes_none_that_has_expired() -> Result<(
     db.compact(|_| {})?;
     assert_eq!((db.statistics().expired_rows, map.len_estimate(), map.len()), (40, 20, 20));
     Ok(())
+}
+
+/// Of the two writes, the first had set what the next attempt went by.
+#[test]
+fn c9_both_slots_say_that_rows_expire_or_snapshots_have_names_though_writing_one_of_them_has_failed() {
+    type Deed = fn(&Kiln) -> Result<()>;
+    let put: Deed = |db| db.put_expiring(&db.map("map")?, "key", "value", Expiry::At(u64::MAX))?.safe();
+    let name: Deed = |db| db.create_snapshot("name").map(drop);
+    let says: [fn(&Superblock) -> bool; 2] = [|said| said.has_expiring, |said| said.has_snapshots];
+    for (deed, says) in [put, name].into_iter().zip(says) {
+        for nth in 1..=2 {
+            let disk = SimulatedDevice::new(1);
+            let open = |disk: SimulatedDevice| Options::new().background(false).open_on(Arc::new(disk));
+            let db = open(disk.clone()).unwrap();
+            db.map("map").unwrap();
+            disk.inject(Fault { operation: OperationKind::Write, nth, kind: FaultKind::EIO, sticky: false });
+            deed(&db).expect_err("the disk has failed");
+            deed(&db).unwrap();
+            for slot in 0..2 {
+                let copy = disk.after_crash(&mut |_| Keep::Lost);
+                copy.zero("superblock", slot * 4096, 4096);
+                let copied = open(copy).unwrap();
+                assert!(says(copied.engine().superblock.lock().current()), "without slot {slot}");
+            }
+        }
+    }
 }

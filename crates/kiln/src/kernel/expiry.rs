@@ -283,12 +283,7 @@ impl Engine {
             return Ok(());
         }
         let mut superblock = self.superblock.lock();
-        if !superblock.current().has_expiring {
-            // In both slots: damage to one of them is not to bring back the time before.
-            for _ in 0..2 {
-                superblock.update(|superblock| superblock.has_expiring = true)?;
-            }
-        }
+        superblock.say_for_good(|said| said.has_expiring, |saying| saying.has_expiring = true)?;
         self.expiring.has_any.store(true, Ordering::Release);
         Ok(())
     }

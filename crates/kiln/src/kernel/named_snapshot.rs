@@ -27,6 +27,7 @@ use super::snapshot::Held;
 use super::transaction::{self, Isolation};
 use crate::error::{Error, ErrorKind, Result};
 use crate::planted::{Bug, planted};
+use crate::storage::superblock::Superblock;
 
 /// The object that holds the names: name → version, and when it was given.
 pub(crate) const SNAPSHOTS_OBJECT: u32 = 3;
@@ -78,12 +79,8 @@ impl Engine {
         let _changing = self.snapshots.change_names();
         self.check_writable()?;
         self.check_new_name(name)?;
-        if !self.superblock.lock().current().has_snapshots {
-            // In both slots: damage to one of them is not to bring back the time before.
-            for _ in 0..2 {
-                self.superblock.lock().update(|superblock| superblock.has_snapshots = true)?;
-            }
-        }
+        let says = |said: &Superblock| said.has_snapshots;
+        self.superblock.lock().say_for_good(says, |saying| saying.has_snapshots = true)?;
         let version = match planted(Bug::NamedBeforeClosed) {
             true => self.hold_version(self.clock.now()),
             false => self.hold_newest(),

@@ -200,6 +200,8 @@ enum Slot {
 pub(crate) struct SuperblockFile {
     file: Arc<dyn DeviceFile>,
     current: Superblock,
+    /// What the other slot has; nothing if that is not known, or not valid.
+    previous: Option<Superblock>,
 }
 
 impl SuperblockFile {
@@ -220,7 +222,7 @@ impl SuperblockFile {
         };
         make().map_err(|error| Error::io(doing, error))?;
         let file = device.open(FILE, OpenMode::ReadWrite).map_err(|error| Error::io(doing, error))?;
-        Ok(SuperblockFile { file, current: first })
+        Ok(SuperblockFile { file, current: first, previous: None })
     }
 
     /// Opens and reads the superblock: the newer of the valid slots.
@@ -229,7 +231,7 @@ impl SuperblockFile {
         let file = device.open(FILE, mode).map_err(|error| Error::io(doing, error))?;
         let mut slots = AlignedBuffer::new(2 * BLOCK_BYTES);
         let read = file.read_at(&mut slots, 0).map_err(|error| Error::io(doing, error))?;
-        let mut current: Option<Superblock> = None;
+        let mut valid = Vec::new();
         let mut damaged = false;
         for slot in 0..2 {
             let bytes = slots[..read].get(slot * BLOCK_BYTES..).unwrap_or_default();
@@ -243,20 +245,19 @@ impl SuperblockFile {
                         ),
                     ));
                 }
-                Slot::Valid(found)
-                    if current.as_ref().is_none_or(|known| found.generation > known.generation) =>
-                {
-                    current = Some(found);
-                }
-                Slot::Valid(_) => {}
+                Slot::Valid(found) => valid.push(found),
                 // The slot that was never written is zeros.
                 Slot::Damaged => damaged |= bytes.len() < SLOT_BYTES || bytes.iter().any(|&byte| byte != 0),
             }
         }
-        let current = current
+        // Of two that are equally old the first.
+        valid.sort_by_key(|found| std::cmp::Reverse(found.generation));
+        let mut valid = valid.into_iter();
+        let current = valid
+            .next()
             .map(|current| Superblock { may_be_outdated: damaged, ..current })
             .ok_or_else(|| Error::corrupted(&device.describe(FILE), 0, "neither of its slots is valid"))?;
-        Ok(SuperblockFile { file, current })
+        Ok(SuperblockFile { file, current, previous: valid.next() })
     }
 
     pub(crate) fn current(&self) -> &Superblock {
@@ -284,8 +285,23 @@ impl SuperblockFile {
         change(&mut next);
         next.generation += 1;
         next.may_be_outdated = false;
+        // If this fails, it may be there or not.
+        self.previous = None;
         self.write(&next)?;
-        self.current = next;
+        self.previous = Some(std::mem::replace(&mut self.current, next));
+        Ok(())
+    }
+
+    /// Says what stays said from then on, durably and in both slots: damage to one of them is not to bring back the time before. Nothing is
+    /// written if both say it already.
+    pub(crate) fn say_for_good(
+        &mut self,
+        is_said: impl Fn(&Superblock) -> bool,
+        say: impl Fn(&mut Superblock),
+    ) -> Result<()> {
+        while !(is_said(&self.current) && self.previous.as_ref().is_some_and(&is_said)) {
+            self.update(&say)?;
+        }
         Ok(())
     }
 }
