@@ -69,34 +69,6 @@ fn c5b_commits_of_tables_are_slowed_while_settling_is_far_behind() {
     });
 }
 
-/// Each attempt waited anew, behind all others. An update waits between its read and its attempt, so those of one key held each other up.
-#[test]
-fn c5b_a_commit_that_is_tried_again_is_slowed_once() {
-    watched("c5b_a_commit_that_is_tried_again_is_slowed_once", PATIENCE, |_| {
-        let let_go = Arc::new(AtomicBool::new(false));
-        let db = with_a_stuck_tree(&let_go);
-        let _let_go = LetGo(let_go);
-        let table = db.table("table").unwrap();
-        let long = vec![7; 30_000];
-        let mut number = 0_u32;
-        while db.statistics().settling_waits == 0 {
-            db.put(&table, number.to_be_bytes(), &long).unwrap().forget();
-            number += 1;
-        }
-        let waits_before = db.statistics().settling_waits;
-        let mut runs = 0;
-        let updated = db.update(&table, "row", |_| {
-            runs += 1;
-            if runs < 5 {
-                db.put(&table, "row", &long).unwrap().forget();
-            }
-            Some(long.clone())
-        });
-        updated.unwrap().forget();
-        assert_eq!((runs, db.statistics().settling_waits - waits_before), (5, 5), "four puts and the update");
-    });
-}
-
 /// Where it would not help: what blocks settling may last for as long as it likes.
 #[test]
 fn c5b_nobody_is_slowed_where_settling_cannot_go_on() {

@@ -206,6 +206,30 @@ mod tests {
         assert_ne!(rate_after(700), RATE_FIRST);
     }
 
+    /// Each attempt waited anew, behind all others. An update waits between its read and its attempt, so those of one key held each other up.
+    #[test]
+    fn c5b_a_commit_that_is_tried_again_is_slowed_once() {
+        let device = std::sync::Arc::new(SimulatedDevice::new(1));
+        let options = Options::new().background(false).window(Duration::from_secs(600));
+        let db = options.open_on(device).unwrap();
+        let table = db.table("table").unwrap();
+        let long = vec![7; 30_000];
+        let (engine, pace) = (db.engine(), &db.engine().settled.pace);
+        let _moving = pace.begin_moving();
+        pace.is_pressing.store(true, Ordering::SeqCst);
+        engine.behind.store(true, Ordering::SeqCst);
+        let mut runs = 0;
+        let updated = db.update(&table, "row", |_| {
+            runs += 1;
+            if runs < 5 {
+                db.put(&table, "row", &long).unwrap().forget();
+            }
+            Some(long.clone())
+        });
+        updated.unwrap().forget();
+        assert_eq!((runs, pace.waits()), (5, 5), "four puts and the update");
+    }
+
     #[test]
     fn nobody_waits_once_nothing_moves() {
         let pace = SettlingPace::new();
