@@ -214,8 +214,10 @@ impl Lifetimes {
     }
 }
 
-/// So many keys are looked at before the keeper goes on with its other duties.
-const PIECE_KEYS: usize = 1024;
+/// So many keys are looked at before the keeper may go on with its other duties: each may be a read from disk.
+const PIECE_KEYS: usize = 64;
+/// It does go on with them after so long: where the keys are in memory that is many pieces.
+const TURN: Duration = Duration::from_millis(1);
 /// A walk is followed by a rest so many times as long as it took, or
 const REST_TIMES: u32 = 8;
 /// so long at least.
@@ -334,7 +336,12 @@ impl Engine {
             return false;
         }
         let began = Instant::now();
-        let goes_on = self.walk_on(&mut walk, waits) && self.is_expiry_due();
+        let goes_on = loop {
+            let goes_on = self.walk_on(&mut walk, waits) && self.is_expiry_due();
+            if !goes_on || waits || began.elapsed() >= TURN {
+                break goes_on;
+            }
+        };
         walk.worked += began.elapsed();
         if !goes_on {
             *self.expiring.failure.lock() = walk.failure.take().map(|failure| failure.to_string());
