@@ -162,6 +162,31 @@ fn c5_who_is_told_how_far_compacting_is_may_use_the_database() {
     });
 }
 
+/// It went back where rows settled meanwhile that were still to be passed.
+#[test]
+fn how_far_compacting_is_never_goes_back() {
+    watched("how_far_compacting_is_never_goes_back", PATIENCE, |_| {
+        let db = manual().open_on(Arc::new(SimulatedDevice::new(seed()))).unwrap();
+        fill(&db);
+        let table = db.table("table").unwrap();
+        let (mut last, mut told) = (0, 0_u32);
+        db.compact(|progress| {
+            let done = progress.done_bytes;
+            assert!(last <= done && done <= progress.total_bytes, "{progress:?} after {last}");
+            (last, told) = (done, told + 1);
+            if told.is_multiple_of(8) && told < 80 {
+                for row in 0..400 {
+                    let behind_all = [u32::MAX, told, row].map(u32::to_be_bytes).concat();
+                    db.put(&table, behind_all, [7; 100]).unwrap().forget();
+                }
+                db.settle().unwrap();
+            }
+        })
+        .unwrap();
+        assert!(told > 20, "{told}");
+    });
+}
+
 #[test]
 fn c5_compacting_on_a_full_disk_ends_and_loses_nothing() {
     watched("c5_compacting_on_a_full_disk", PATIENCE, |_| {

@@ -8,7 +8,7 @@ use crate::kernel::checkpoint::Haste;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CompactProgress {
-    /// Bytes of log and tree that it has passed.
+    /// Bytes of log and tree that it has passed; never fewer than before.
     pub done_bytes: u64,
     /// Bytes that there are to pass.
     pub total_bytes: u64,
@@ -58,7 +58,12 @@ impl Kiln {
         let (begin, tree_bytes) = (engine.log.begin(), engine.settled.tree.used_bytes());
         let log_bytes = engine.log.hardened() - begin;
         let total_bytes = log_bytes + tree_bytes;
-        let mut tell = |done_bytes| progress(CompactProgress { done_bytes, total_bytes });
+        let mut done_bytes = 0;
+        let mut tell = |passed_bytes: u64| {
+            // Of what has come meanwhile some may lie before what is still to be passed, and that was not counted before.
+            done_bytes = passed_bytes.clamp(done_bytes, total_bytes);
+            progress(CompactProgress { done_bytes, total_bytes });
+        };
         engine.compact_log(|begin_now| tell((begin_now - begin).min(log_bytes)))?;
         engine.compact_tree(|part| tell(log_bytes + (tree_bytes as f64 * part) as u64))?;
         // The last one may say of half the log where it was.
