@@ -71,6 +71,37 @@ fn what_has_room_in_memory_is_never_read_from_disk() {
     assert!(report.problems.is_empty(), "{report}");
 }
 
+/// Where a segment is longer than five megabytes the room of a seal was taken for a record of that length, and nothing behind it was kept
+/// warm. And where a round found no space for all that it was to write anew, it wanted some of the next hardening, which evicted what the next
+/// round was to look at.
+#[test]
+fn what_has_room_in_memory_is_never_read_from_disk_where_segments_are_long() {
+    const VALUE_BYTES: usize = 4 << 10;
+    let options = manual().segment_bytes(8 << 20).memory(80 << 20).checkpoint_log_bytes(0);
+    let db = options.open_on(Arc::new(SimulatedDevice::new(seed()))).unwrap();
+    let map = db.map("map").unwrap();
+    // Five eighths of what it keeps, which is less than it has by a segment and by what warmth takes.
+    let ring_bytes = db.statistics().ring_bytes;
+    let keys = (ring_bytes / 2) as u32 / VALUE_BYTES as u32;
+    let put = |key: u32, number: u64| {
+        let value = [&number.to_le_bytes()[..], &[7; VALUE_BYTES - 8]].concat();
+        db.put(&map, key.to_be_bytes(), value).unwrap().forget();
+    };
+    (0..keys).for_each(|key| put(key, 0));
+    let mut random = Random::new(seed());
+    for number in 1..=u64::from(6 * keys) {
+        let hot = if random.one_in(2) { 16 } else { keys };
+        put(random.below(hot as usize) as u32, number);
+        if number % 40 == 0 {
+            db.persist().unwrap();
+        }
+    }
+    let statistics = db.statistics();
+    assert!(statistics.log_head > 2 * ring_bytes, "{statistics:?}");
+    assert!(statistics.records_rewritten > 0, "{statistics:?}");
+    assert_eq!(statistics.cold_reads, 0, "{statistics:?}");
+}
+
 /// In memory records are written anew for speed alone. Where that is not to be had it would be wasted, and so it would be for who
 /// never wants anything to be compacted.
 #[test]

@@ -379,7 +379,10 @@ impl Engine {
                     // On a full disk there may be space by now; if not, that is no news.
                     let _ = self.prepare_ahead(bytes);
                     if !self.log.has_space(bytes, purpose) {
-                        self.hardening.want_space(bytes);
+                        // What is to stay in memory is not to make room for itself there by the eviction of what nobody has looked at.
+                        if purpose != Purpose::Warmth {
+                            self.hardening.want_space(bytes);
+                        }
                         self.hardening.request_now();
                         return Ok(false);
                     }
