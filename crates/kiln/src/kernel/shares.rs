@@ -105,10 +105,7 @@ impl Engine {
         // Who gets less goes first.
         if next.is_reading && !before.is_reading {
             log.set_share(log.ring_bytes() + usual - most);
-            if !self.evict_beyond_share() {
-                // Whoever hardens at the moment may have done so before.
-                self.hardening.request_now();
-            }
+            self.make_room(0);
         }
         if pages < of(before).1 {
             tree.set_cache_bytes(pages);
@@ -120,7 +117,7 @@ impl Engine {
         }
     }
 
-    /// How much of the ring's memory is to be free after a hardening, if a committer wants so much.
+    /// How much of the ring's memory is to be free, if a committer wants so much.
     pub(super) fn free_bytes(&self, wanted: u64) -> u64 {
         let (ring, segment) = (self.log.ring_bytes(), self.log.segment_bytes());
         // The longest record always fits into a segment; a large transaction may want more, and besides its records it may
@@ -130,7 +127,8 @@ impl Engine {
     }
 
     /// Frees ring memory before commits have to wait for it, and what is beyond the log's share, but no more than that: what was
-    /// evicted must be read from disk by whoever updates it next.
+    /// evicted must be read from disk by whoever updates it next. Only what is durable can go, but that also while somebody hardens. The
+    /// caller is not pinned.
     pub(super) fn make_room(&self, wanted: u64) {
         let (tail, ring) = (self.log.tail(), self.log.ring_bytes());
         let free = self.free_bytes(wanted);
@@ -149,5 +147,12 @@ impl Engine {
         if target > self.log.head() + worth_it {
             self.log.evict(target);
         }
+        self.update_limit();
+    }
+
+    /// Frees ring memory up to `target`, which is durable and of which nothing is needed there. The caller is not pinned.
+    pub(super) fn evict_to(&self, target: Address) {
+        self.log.evict(target);
+        self.update_limit();
     }
 }

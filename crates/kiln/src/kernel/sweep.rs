@@ -311,14 +311,12 @@ impl Engine {
         if self.lock.lock().is_none() {
             return Ok(Rest::Nothing);
         }
-        match self.drop_dead()? {
-            true => self.compact(compaction),
-            false => Ok(Rest::AfterHardening),
-        }
+        self.drop_dead()?;
+        self.compact(compaction)
     }
 
-    /// Drops the oldest segments while nothing in them is needed. False if that has to wait until nobody hardens.
-    fn drop_dead(&self) -> Result<bool> {
+    /// Drops the oldest segments while nothing in them is needed.
+    fn drop_dead(&self) -> Result<()> {
         let (begin, oldest) = (self.log.begin(), self.oldest_needed());
         // What is still in memory may yet die there, which costs nothing; but a full disk cannot wait for that, nor does who has asked.
         let cold = match self.segments.disk_is_full() {
@@ -336,11 +334,9 @@ impl Engine {
             (end, end_checksum) = (end + self.log.segment_bytes(), segment.end_checksum);
         }
         if end == begin {
-            return Ok(true);
+            return Ok(());
         }
-        if end > self.log.head() && !self.evict_to(end) {
-            return Ok(false);
-        }
+        self.evict_to(end);
         self.superblock.lock().update(|superblock| {
             superblock.begin = end;
             superblock.begin_checksum = end_checksum;
@@ -349,6 +345,6 @@ impl Engine {
         self.log.set_begin(end);
         self.liveness.lock().drop_before(end);
         self.segments.drop_before(end)?;
-        Ok(true)
+        Ok(())
     }
 }

@@ -18,7 +18,8 @@
 //!
 //! **Eviction follows.** What has not been looked at is evicted only if somebody wants space and there is no other. A part of the ring,
 //! and of the bytes that may be un-hardened, is not given to commits meanwhile: whoever finds no space does a round and evicts, and
-//! a round that had no space itself could not make any. Evicting needs no hardening: what was written anew is still durable where it was.
+//! a round that had no space itself could not make any. Evicting needs no hardening, and does not wait for one: what was written anew is still durable where it
+//! was.
 //!
 //! (Rejected: entries for several keys in one slot of the index, as FASTER chains them, so that a blind update need not know whose record
 //! it replaces. Counts of keys, liveness and recovery all rely on knowing it.)
@@ -119,13 +120,14 @@ impl Engine {
             }
             let step = self.keep_warm_before(&mut walk, wanted);
             let target = self.warm.cursor().min(self.warm_goal(wanted)) / BLOCK_BYTES * BLOCK_BYTES;
-            goes_on = target > self.log.head() && self.evict_to(target) && step.is_ok();
+            goes_on = target > self.log.head() && step.is_ok();
+            self.evict_to(target);
         }
         false
     }
 
     /// Where `target` is to be evicted: no farther than what was looked at, unless a committer wants so much that there is no
-    /// other way. For who hardens.
+    /// other way.
     pub(super) fn without_warm(&self, target: Address, wanted: u64) -> Address {
         let cursor = self.warm.cursor();
         if target <= cursor || self.log.share() < self.log.ring_bytes() {
@@ -220,8 +222,9 @@ impl Engine {
         }
     }
 
-    /// The next place between two records from `least` on; `from` is one before it. For who hardens, since nobody else evicts.
+    /// The next place between two records from `least` on; `from` is one before it.
     fn boundary_from(&self, from: Address, least: Address) -> Address {
+        let _pin = epoch::pin();
         let mut at = from;
         while at < least {
             at += match self.log.item_at(at) {

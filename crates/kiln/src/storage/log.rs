@@ -35,6 +35,7 @@ use super::record::{self, Address, RecordView, Shape};
 use super::seal::{self, SEAL_BYTES};
 use crate::device::BLOCK_BYTES;
 use crate::planted::{Bug, planted};
+use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// What the room of a seal begins with, as on disk.
@@ -88,6 +89,8 @@ pub(crate) struct Log {
     head: AtomicU64,
     /// The head that a quiesce has followed: memory below it is free.
     safe_head: AtomicU64,
+    /// Held by who moves the head.
+    evicting: Mutex<()>,
     hardened: AtomicU64,
     read_only: AtomicU64,
     /// The ring's memory is there up to this address, and complete once it has gone around.
@@ -115,6 +118,7 @@ impl Log {
             begin: AtomicU64::new(begin),
             head: AtomicU64::new(end),
             safe_head: AtomicU64::new(end),
+            evicting: Mutex::new(()),
             hardened: AtomicU64::new(end),
             read_only: AtomicU64::new(end),
             populated: AtomicU64::new(end),
@@ -148,9 +152,13 @@ impl Log {
         self.head.load(Ordering::SeqCst)
     }
 
-    /// Frees the memory below `head`, which is durable. Must not be called under a pin, nor by two at once.
+    /// Frees the memory below `head`, which is durable, unless that was done. Must not be called under a pin.
     pub(crate) fn evict(&self, head: Address) {
-        debug_assert!(head >= self.head() && head <= self.hardened());
+        debug_assert!(head <= self.hardened());
+        let _evicting = self.evicting.lock();
+        if head <= self.head() {
+            return;
+        }
         self.head.store(head, Ordering::SeqCst);
         if !planted(Bug::EvictsUnderReaders) {
             epoch::quiesce();

@@ -174,6 +174,7 @@ fn run_keeper(engine: &Arc<Engine>) {
         engine.log.populate_ahead();
         engine.share_memory();
         engine.keep_warm();
+        engine.make_room(0);
         is_deleting = engine.delete_some_expired(false);
         engine.sweep();
         if engine.is_checkpoint_due() {

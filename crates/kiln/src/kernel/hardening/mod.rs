@@ -459,9 +459,8 @@ impl Engine {
         };
         hardening.hardening_since.store(0, Ordering::SeqCst);
         let wanted = hardening.wanted_space.swap(0, Ordering::SeqCst);
-        self.make_room(wanted);
         hardening.bound_bytes(wanted);
-        self.update_limit();
+        self.make_room(wanted);
         covered
     }
 
@@ -528,26 +527,6 @@ impl Engine {
         let covered = hardening.horizon.publish(version);
         hardening.last_waiters.store(covered.waiter_count(), Ordering::Relaxed);
         covered
-    }
-
-    /// Has the log keep to its share of memory; false if somebody is hardening.
-    pub(crate) fn evict_beyond_share(&self) -> bool {
-        let Some(leader) = self.hardening.leader.try_lock() else { return false };
-        self.make_room(0);
-        self.update_limit();
-        self.let_go(leader, Covered::default());
-        true
-    }
-
-    /// Frees ring memory up to `target`, which is durable and of which nothing is needed there; false if somebody is hardening.
-    pub(crate) fn evict_to(&self, target: Address) -> bool {
-        let Some(leader) = self.hardening.leader.try_lock() else { return false };
-        if self.log.head() < target {
-            self.log.evict(target);
-        }
-        self.update_limit();
-        self.let_go(leader, Covered::default());
-        true
     }
 
     /// Slows commits down while hardening is behind the vulnerability window (C5b), or compaction far behind its bound, or settling; that only

@@ -1,4 +1,6 @@
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
 
 use crate::device::SimulatedDevice;
 use crate::{Kiln, Options, Table};
@@ -8,9 +10,9 @@ fn put_durably(db: &Kiln, table: &Table, number: u32) -> crate::Result<()> {
     db.put(table, [number as u8 % 8], [number as u8; 8_000])?.safe().map(drop)
 }
 
-/// Whoever sweeps beside a hardening cannot evict, and looks again when more has hardened. On a full disk nothing more hardens.
+/// On a full disk nothing more hardens, so a look beside a hardening must not put the next off until more has.
 #[test]
-fn c5_what_could_not_be_dropped_beside_a_hardening_makes_room_on_a_full_disk() {
+fn c5_what_is_dropped_beside_a_hardening_makes_room_on_a_full_disk() {
     let disk = SimulatedDevice::new(1);
     let options = Options::new().segment_bytes(64 << 10).memory(512 << 10).background(false);
     let db = options.open_on(Arc::new(disk.clone())).expect("the disk is empty");
@@ -26,4 +28,32 @@ fn c5_what_could_not_be_dropped_beside_a_hardening_makes_room_on_a_full_disk() {
         db.engine().sweep();
     }
     put_durably(&db, &table, 0).expect("nobody needs the old values any more");
+}
+
+/// Somebody hardens, for as long as the disk takes, while the log's memory is full of what is durable.
+#[test]
+fn a_commit_gets_memory_that_durable_records_have_without_waiting_for_a_hardening() {
+    // With records that are kept warm, and without.
+    for space_amplification in [2.0, f64::INFINITY] {
+        let options = Options::new().segment_bytes(64 << 10).memory(512 << 10).background(false);
+        let options = options.space_amplification(space_amplification);
+        let db = &options.open_on(Arc::new(SimulatedDevice::new(1))).expect("the disk is empty");
+        let map = &db.map("map").expect("a map");
+        let log = &db.engine().log;
+        while log.tail() - log.head() < log.ring_bytes() / 3 * 2 {
+            db.put(map, "key", [1; 1_000]).expect("there is room").safe().expect("the disk works");
+        }
+        let head = log.head();
+        thread::scope(|scope| {
+            let _leader = db.engine().hardening.leader.lock();
+            let (told, done) = mpsc::channel();
+            scope.spawn(move || {
+                let put = |key: u8| db.put(map, [key], [key; 1_000]).map(|receipt| receipt.forget());
+                let _: Result<(), _> = told.send((0..100).try_for_each(put));
+            });
+            let put = done.recv_timeout(Duration::from_secs(10)).expect("nobody has to harden for it");
+            put.expect("there is room");
+        });
+        assert!(log.head() > head);
+    }
 }
