@@ -246,8 +246,8 @@ impl Engine {
         committed
     }
 
-    /// One attempt; `read` is what must still hold.
-    #[inline]
+    /// One attempt; `read` is what must still hold. A part of each caller, so that what is decided by having read, or not, is decided when it is compiled.
+    #[inline(always)]
     fn attempt_single(
         &self,
         change: &Change<'_>,
