@@ -162,7 +162,7 @@ impl Engine {
         /// So often it is looked anew what can be dropped; then only as more has hardened.
         const LOOKS: usize = 3;
         self.check_writable()?;
-        if self.keep_warm_in_turn(bytes, purpose) || self.make_room_in_turn(bytes, purpose) {
+        if self.keep_warm_in_turn(bytes, purpose) || self.make_room_beside_hardening(bytes, purpose) {
             return Ok(());
         }
         self.hardening.want_space(bytes);
@@ -189,9 +189,12 @@ impl Engine {
         }
     }
 
-    /// For a committer that found no space: what is durable can leave memory whether somebody hardens or not, which takes as long as the disk does. True
-    /// if there is space now.
-    fn make_room_in_turn(&self, bytes: u64, purpose: Purpose) -> bool {
+    /// While somebody hardens, which takes as long as the disk does, what is durable can leave memory all the same. True if there is space now. Where
+    /// nobody does it is time to harden: who only evicted then would have the log get ahead of the sweep.
+    fn make_room_beside_hardening(&self, bytes: u64, purpose: Purpose) -> bool {
+        if !self.is_hardening() {
+            return false;
+        }
         self.make_room(0);
         self.prepare_ahead(bytes).is_ok() && self.log.has_space(bytes, purpose)
     }

@@ -383,6 +383,11 @@ impl Engine {
         }
     }
 
+    /// Whether somebody hardens at the moment.
+    pub(crate) fn is_hardening(&self) -> bool {
+        self.hardening.leader.is_locked()
+    }
+
     /// Hardens, or waits until somebody else has made progress.
     pub(crate) fn harden_or_wait(&self) {
         match self.hardening.leader.try_lock() {

@@ -32,6 +32,10 @@ impl<T> Mutex<T> {
         Some(MutexGuard { mutex: &self.0, guard: Some(guard) })
     }
 
+    pub(crate) fn is_locked(&self) -> bool {
+        self.try_lock().is_none()
+    }
+
     pub(crate) fn get_mut(&mut self) -> &mut T {
         self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
