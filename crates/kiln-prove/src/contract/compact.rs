@@ -166,7 +166,9 @@ fn c5_who_is_told_how_far_compacting_is_may_use_the_database() {
 #[test]
 fn how_far_compacting_is_never_goes_back() {
     watched("how_far_compacting_is_never_goes_back", PATIENCE, |_| {
-        let db = manual().open_on(Arc::new(SimulatedDevice::new(seed()))).unwrap();
+        // So that the tree is written anew in many parts.
+        let options = manual().settle_memory(16 << 10);
+        let db = options.open_on(Arc::new(SimulatedDevice::new(seed()))).unwrap();
         fill(&db);
         let table = db.table("table").unwrap();
         let (mut last, mut told) = (0, 0_u32);
@@ -179,6 +181,7 @@ fn how_far_compacting_is_never_goes_back() {
                     let behind_all = [u32::MAX, told, row].map(u32::to_be_bytes).concat();
                     db.put(&table, behind_all, [7; 100]).unwrap().forget();
                 }
+                db.persist().unwrap();
                 db.settle().unwrap();
             }
         })

@@ -60,7 +60,7 @@ impl Kiln {
         let total_bytes = log_bytes + tree_bytes;
         let mut done_bytes = 0;
         let mut tell = |passed_bytes: u64| {
-            // Of what has come meanwhile some may lie before what is still to be passed, and that was not counted before.
+            // What settles meanwhile, and is still to be passed, makes what has been passed a smaller part of the whole.
             done_bytes = passed_bytes.clamp(done_bytes, total_bytes);
             progress(CompactProgress { done_bytes, total_bytes });
         };
