@@ -5,7 +5,8 @@
 //! allocation of one's own, both need unsafe code; this one wastes at most a block and gets its zeros from
 //! the allocator, which for a large buffer means pages that cost nothing until they are touched.
 //!
-//! Each thread keeps the memory of its last few small buffers for the next ones: a record that is read from disk needs one.
+//! Each thread keeps the memory of a few of its small buffers for the next ones, the longest of them: a record that is read from disk needs
+//! one.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -139,6 +140,11 @@ impl Drop for AlignedBuffer {
             let mut kept = kept.borrow_mut();
             if kept.len() < KEPT_MAX {
                 kept.push(std::mem::take(&mut self.memory));
+            } else if let Some(shortest) = kept.iter_mut().min_by_key(|memory| memory.len())
+                && shortest.len() < self.memory.len()
+            {
+                // The longest ones are worth most, and do for the short buffers, too.
+                *shortest = std::mem::take(&mut self.memory);
             }
         });
     }
@@ -215,6 +221,17 @@ mod tests {
         let third = AlignedBuffer::for_reading(1);
         assert_eq!((third.as_ptr().addr(), third.len()), (place, BLOCK_BYTES));
         assert_aligned(&third);
+    }
+
+    /// Else short ones would leave no place to them for ever.
+    #[test]
+    fn of_more_buffers_than_are_kept_the_longest_leave_their_memory() {
+        let shorts: Vec<_> = (0..KEPT_MAX).map(|_| AlignedBuffer::new(BLOCK_BYTES)).collect();
+        let long = AlignedBuffer::new(16 * BLOCK_BYTES);
+        let place = long.as_ptr().addr();
+        drop(shorts);
+        drop(long);
+        assert_eq!(AlignedBuffer::for_reading(16 * BLOCK_BYTES).as_ptr().addr(), place);
     }
 
     #[test]

@@ -8,11 +8,44 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use xxhash_rust::xxh3::Xxh3;
+use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
 use crate::device::BLOCK_BYTES;
+use crate::sync::OnceLock;
 
 type Block = [u8; BLOCK_BYTES];
+
+/// A block that is stored, and what it comes to in a hash once that was asked for: disks that a crash may leave have most of
+/// their blocks in common.
+#[derive(Debug)]
+struct Stored {
+    bytes: Block,
+    hash: OnceLock<Option<u128>>,
+}
+
+impl Stored {
+    fn new(bytes: Block) -> Arc<Stored> {
+        Arc::new(Stored { bytes, hash: OnceLock::new() })
+    }
+
+    /// The bytes, to be changed.
+    fn bytes_mut(&mut self) -> &mut Block {
+        self.hash = OnceLock::new();
+        &mut self.bytes
+    }
+
+    /// A hash of the bytes; of zeros none, since those need not be stored.
+    fn hash(&self) -> Option<u128> {
+        *self.hash.get_or_init(|| (self.bytes != ZEROS).then(|| xxh3_128(&self.bytes)))
+    }
+}
+
+impl Clone for Stored {
+    /// For who changes it: what it comes to is not known.
+    fn clone(&self) -> Stored {
+        Stored { bytes: self.bytes, hash: OnceLock::new() }
+    }
+}
 
 static ZEROS: Block = [0; BLOCK_BYTES];
 
@@ -21,7 +54,7 @@ static ZEROS: Block = [0; BLOCK_BYTES];
 pub(super) struct Content {
     size: u64,
     /// By block number; absent means zeros.
-    blocks: BTreeMap<u64, Arc<Block>>,
+    blocks: BTreeMap<u64, Arc<Stored>>,
 }
 
 impl Content {
@@ -37,7 +70,7 @@ impl Content {
         while done < length {
             let (number, start) = locate(offset + done as u64);
             let count = (BLOCK_BYTES - start).min(length - done);
-            let block = self.blocks.get(&number).map_or(&ZEROS, |block| &**block);
+            let block = self.blocks.get(&number).map_or(&ZEROS, |block| &block.bytes);
             buffer[done..done + count].copy_from_slice(&block[start..start + count]);
             done += count;
         }
@@ -59,10 +92,10 @@ impl Content {
         if part == &ZEROS[..part.len()] {
             self.clear_in_block(number, start, part.len());
         } else if let Ok(whole) = Block::try_from(part) {
-            self.blocks.insert(number, Arc::new(whole));
+            self.blocks.insert(number, Stored::new(whole));
         } else {
-            let block = self.blocks.entry(number).or_insert_with(|| Arc::new(ZEROS));
-            Arc::make_mut(block)[start..start + part.len()].copy_from_slice(part);
+            let block = self.blocks.entry(number).or_insert_with(|| Stored::new(ZEROS));
+            Arc::make_mut(block).bytes_mut()[start..start + part.len()].copy_from_slice(part);
         }
     }
 
@@ -70,7 +103,7 @@ impl Content {
         if count == BLOCK_BYTES {
             self.blocks.remove(&number);
         } else if let Some(block) = self.blocks.get_mut(&number) {
-            Arc::make_mut(block)[start..start + count].fill(0);
+            Arc::make_mut(block).bytes_mut()[start..start + count].fill(0);
         }
     }
 
@@ -81,7 +114,7 @@ impl Content {
         if start > 0
             && let Some(mut last) = beyond.remove(&number)
         {
-            Arc::make_mut(&mut last)[start..].fill(0);
+            Arc::make_mut(&mut last).bytes_mut()[start..].fill(0);
             self.blocks.insert(number, last);
         }
         self.size = size;
@@ -95,9 +128,11 @@ impl Content {
     /// Adds size and bytes to a hash, whatever zeros are stored.
     pub(super) fn hash(&self, hash: &mut Xxh3) {
         hash.update(&self.size.to_le_bytes());
-        for (number, block) in self.blocks.iter().filter(|(_, block)| ***block != ZEROS) {
-            hash.update(&number.to_le_bytes());
-            hash.update(&block[..]);
+        for (number, block) in &self.blocks {
+            if let Some(block) = block.hash() {
+                hash.update(&number.to_le_bytes());
+                hash.update(&block.to_le_bytes());
+            }
         }
         hash.update(&u64::MAX.to_le_bytes());
     }
