@@ -22,7 +22,6 @@
 
 use std::cell::Cell;
 use std::collections::HashSet;
-use std::ops::Bound;
 use std::sync::Arc;
 
 use super::change::{Change, Current};
@@ -36,7 +35,7 @@ use crate::planted::{Bug, planted};
 use crate::storage::hash_index::{Bucket, Stamp};
 use crate::storage::ordered_index::OrderedIndex;
 use crate::storage::record::{Address, NEVER};
-use crate::storage::tree::{Cached, Cursor, Direction, Root, Tree};
+use crate::storage::tree::{Cached, Cursor, Root, Tree};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, thread_local};
 
@@ -215,7 +214,7 @@ impl Engine {
         let deleted = self.deleted_keys(object);
         let mut cursor = Cursor::new(&self.settled.tree, root.clone());
         let mut count = self.count_settled(root, object)?;
-        let (mut tree_key, mut value) = (Vec::new(), Vec::new());
+        let (mut tree_key, mut value, mut is_past_end) = (Vec::new(), Vec::new(), false);
         ordered.each_key(|key| {
             let single = SingleKey { object, hash: self.hash(object, key), key };
             if self.index.addresses_of(single.hash).next().is_none() {
@@ -227,7 +226,10 @@ impl Engine {
                 None => !deleted.contains(key),
             };
             write_tree_key(object, key, &mut tree_key);
-            cursor.seek(Bound::Included(&tree_key), Direction::Forwards)?;
+            if !is_past_end {
+                cursor.seek_on(&tree_key)?;
+                is_past_end = cursor.key().is_none();
+            }
             let was_row = cursor.key() == Some(&tree_key[..]) && !planted(Bug::SettledCountedTwice);
             count = (count + u64::from(is_row)).saturating_sub(u64::from(was_row));
             Ok(())

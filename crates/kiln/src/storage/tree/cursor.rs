@@ -79,6 +79,23 @@ impl Cursor {
         self.settle(found)
     }
 
+    /// Goes on, forwards, to the first key that is not less than `key`; it has sought none that is greater. In the leaf that it is in
+    /// nothing is read for it.
+    ///
+    /// # Errors
+    /// As of [`Cursor::seek`].
+    pub(crate) fn seek_on(&mut self, key: &[u8]) -> Result<()> {
+        if let Some((leaf, index)) = self.path.last_mut()
+            && let (found, _) = leaf.search(key)
+            && found < leaf.count()
+        {
+            *index = found;
+            self.has_key = false;
+            return Ok(());
+        }
+        self.seek(Bound::Included(key), Direction::Forwards)
+    }
+
     /// True if it is over this root.
     #[inline]
     pub(crate) fn is_over(&self, root: &Arc<Root>) -> bool {

@@ -53,6 +53,7 @@ use cache::Cache;
 use changes::{Changes as _, Given};
 use node::{Node, ValueIn};
 use pages::Pages;
+use reference::NodeReference;
 use root::Slots;
 use shared::Shared;
 use writer::{Marks, Writer};
@@ -417,13 +418,30 @@ impl Tree {
     /// # Errors
     /// As of [`Tree::get`].
     pub(crate) fn count_at(&self, root: &Root, from: &[u8], to: Option<&[u8]>) -> Result<u64> {
-        let end = to.map_or(Ok(root.entries()), |to| self.rank(root, to))?;
-        Ok(end.saturating_sub(self.rank(root, from)?))
+        let Some((mut reference, mut level)) = root.top() else { return Ok(0) };
+        let Some(to) = to else {
+            return Ok(root.entries().saturating_sub(self.rank(reference, level, from)?));
+        };
+        // What is above both is read once.
+        while level > 0 {
+            let node = self.pages.node(&reference, level)?;
+            let (first, last) = (node.child_index(from), node.child_index(to));
+            level -= 1;
+            if first != last {
+                let (below, above) =
+                    (self.rank(node.child(first), level, from)?, self.rank(node.child(last), level, to)?);
+                let between = node.children(first).take(last.saturating_sub(first));
+                let between = between.fold(0u64, |sum, child| sum.saturating_add(child.entries));
+                return Ok(between.saturating_add(above).saturating_sub(below));
+            }
+            reference = node.child(first);
+        }
+        let leaf = self.pages.node(&reference, 0)?;
+        Ok(leaf.search(to).0.saturating_sub(leaf.search(from).0) as u64)
     }
 
-    /// How many keys are less than `key`.
-    fn rank(&self, root: &Root, key: &[u8]) -> Result<u64> {
-        let Some((mut reference, mut level)) = root.top() else { return Ok(0) };
+    /// How many keys below a node on this level are less than `key`.
+    fn rank(&self, mut reference: NodeReference, mut level: u16, key: &[u8]) -> Result<u64> {
         let mut rank = 0u64;
         while level > 0 {
             let node = self.pages.node(&reference, level)?;

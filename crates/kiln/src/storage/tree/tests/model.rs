@@ -84,6 +84,20 @@ fn check_seeks(tree: &Arc<Tree>, map: &Map, random: &mut Random, numbers: u64) {
     }
 }
 
+/// A cursor that seeks greater and greater keys comes to where one comes that begins anew.
+fn check_seeks_on(tree: &Arc<Tree>, map: &Map, random: &mut Random, numbers: u64) {
+    let mut cursor = Cursor::new(tree, tree.root());
+    let mut keys: Vec<_> = (0..60).map(|_| some_key(random, numbers)).collect();
+    keys.sort();
+    for key in &keys {
+        cursor.seek_on(key).unwrap();
+        let from = (Bound::Included(&key[..]), Bound::Unbounded);
+        assert_eq!(cursor.key(), map.range::<[u8], _>(from).next().map(|(key, _)| &key[..]));
+        let expected = map.range::<[u8], _>(from).count();
+        assert_eq!(tree.count_estimate(key, None).unwrap(), expected as u64);
+    }
+}
+
 fn model_run(seed: u64, cache_bytes: usize, numbers: u64, rounds: u64) {
     let random = &mut Random(seed);
     let device = SimulatedDevice::new(seed);
@@ -100,6 +114,7 @@ fn model_run(seed: u64, cache_bytes: usize, numbers: u64, rounds: u64) {
         tree.check().unwrap();
         check_gets(&tree, &map, random, numbers);
         check_seeks(&tree, &map, random, numbers);
+        check_seeks_on(&tree, &map, random, numbers);
         assert_same(&tree, &map);
         assert_eq!(tree.settled_to(), round);
         match random.below(4) {
