@@ -15,7 +15,9 @@ use crate::device::{Device, DeviceLock, FileDevice, OpenMode};
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::engine::Engine;
 use crate::kernel::object::ObjectKind;
-use crate::kernel::recovery::{EXPIRY_UNEXPECTED, NAME_UNEXPECTED, NUMBER_TAKEN, SystemRecord};
+use crate::kernel::recovery::{
+    EXPIRY_UNEXPECTED, NAME_UNEXPECTED, NUMBER_TAKEN, SETTLED_BEYOND_LOG, SystemRecord,
+};
 use crate::kernel::settled::OBJECT_BYTES;
 use crate::objects::{Entry, FIRST_OBJECT};
 use crate::storage::epoch;
@@ -236,6 +238,9 @@ impl Checker {
                     format_args!("the record's object {object} is not in the catalog"),
                 );
             }
+        }
+        if self.settled_to() > scanner.position() {
+            self.problem(segments, scanner.position(), SETTLED_BEYOND_LOG);
         }
         self.report.cut_bytes = scanner.cut_bytes();
         self.report.lost_records += pending.len() as u64;

@@ -10,7 +10,8 @@ use crate::error::{ErrorKind, Result};
 use crate::kernel::recovery::EXPIRY_UNEXPECTED;
 use crate::objects::FIRST_OBJECT;
 use crate::storage::epoch;
-use crate::storage::record::Address;
+use crate::storage::record::{Address, NEVER};
+use crate::storage::tree::Change;
 use crate::{Kiln, Options};
 
 const OBJECT: u32 = FIRST_OBJECT;
@@ -131,5 +132,71 @@ fn c9_a_settled_row_that_expires_where_the_superblock_says_that_none_does_is_fou
     let report = db.check()?;
     let of_tree = |problem: &&String| problem.contains("tree") && problem.contains(EXPIRY_UNEXPECTED);
     assert_eq!(report.problems.iter().filter(of_tree).count(), 1, "{report}");
+    Ok(())
+}
+
+/// A database that was closed, whose one row has settled, and whose tree was changed behind its back.
+fn with_tree(change: Option<(&[u8], Option<&[u8]>)>, settled_to: Option<Address>) -> Result<SimulatedDevice> {
+    let (disk, db) = database()?;
+    db.settle()?;
+    let tree = &db.engine().settled.tree;
+    assert_eq!(tree.statistics().entries, 1);
+    let change = change.map(|(key, value)| Change { key, value, expires_at: NEVER });
+    tree.merge(change.into_iter(), settled_to)?;
+    db.close()?;
+    Ok(disk)
+}
+
+#[track_caller]
+fn finds_offline(disk: &SimulatedDevice, expected: &str) -> Result<()> {
+    let report = check_on(Arc::new(disk.clone()))?;
+    assert!(report.problems.iter().any(|problem| problem.contains(expected)), "{report}");
+    Ok(())
+}
+
+#[test]
+fn c9_a_row_that_the_tree_must_have_and_has_not_is_found() -> Result<()> {
+    let tree_key = [&OBJECT.to_be_bytes(), KEY].concat();
+    let disk = with_tree(Some((&tree_key, None)), None)?;
+    finds_offline(&disk, "the tree does not have what the record at log address")
+}
+
+#[test]
+fn c9_a_row_of_no_object_is_found() -> Result<()> {
+    let disk = with_tree(Some((b"abc", Some(b"value"))), None)?;
+    finds_offline(&disk, "the tree has a row of no object")
+}
+
+#[test]
+fn c9_a_tree_that_has_more_than_the_log_is_refused() -> Result<()> {
+    let disk = with_tree(None, Some(1 << 40))?;
+    let error = options().open_on(Arc::new(disk.clone())).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupted, "{error}");
+    assert!(error.to_string().contains("the log ends before the place up to where the tree"), "{error}");
+    assert!(!check_on(Arc::new(disk))?.is_clean());
+    Ok(())
+}
+
+/// What cannot be read is not damaged.
+#[test]
+fn c8_a_check_that_cannot_read_says_so_and_finds_nothing() -> Result<()> {
+    let disk = with_tree(None, None)?;
+    let mut failed = 0;
+    for nth in 1.. {
+        let before = disk.faults_fired();
+        disk.inject(Fault { operation: OperationKind::Read, nth, kind: FaultKind::Error(5), sticky: false });
+        let checked = check_on(Arc::new(disk.clone()));
+        if disk.faults_fired() == before {
+            break;
+        }
+        match checked {
+            Ok(report) => assert!(report.is_clean(), "read {nth}: {report}"),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Io, "read {nth}: {error}");
+                failed += 1;
+            }
+        }
+    }
+    assert!(failed > 3, "{failed}");
     Ok(())
 }

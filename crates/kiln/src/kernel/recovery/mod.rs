@@ -79,6 +79,7 @@ use crate::sync::{mpsc, processors, spawn_scoped, thread};
 
 pub(crate) use base::{Base, Tombstone};
 pub use report::RecoveryReport;
+pub(crate) use settled::SETTLED_BEYOND_LOG;
 use source::{End, STRETCHES_AHEAD, Source, Stretch};
 use survey::Survey;
 use system::Told;

@@ -17,6 +17,9 @@ use crate::storage::ordered_index::OrderedIndex;
 use crate::storage::record::{Address, DiskRecord};
 use crate::storage::record_reader::{Cursor, RecordReader};
 
+pub(crate) const SETTLED_BEYOND_LOG: &str =
+    "the log ends before the place up to where the tree says that it has settled";
+
 impl Recovery<'_> {
     /// Takes off the index what has settled. The log ends at `end`.
     pub(super) fn finish_settled(&mut self, end: Address) -> Result<()> {
@@ -26,8 +29,7 @@ impl Recovery<'_> {
             return Ok(());
         }
         if settled_to > end {
-            let what = "the log ends before the place up to where the tree says that it has settled";
-            return Err(self.segments.corrupted(end, what));
+            return Err(self.segments.corrupted(end, SETTLED_BEYOND_LOG));
         }
         let begin = self.superblock.begin;
         self.remove_settled(self.settled_to.max(begin), settled_to)?;
