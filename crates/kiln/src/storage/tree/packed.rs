@@ -62,7 +62,7 @@ pub(super) fn unpack(bytes: &[u8]) -> Result<Option<Vec<u8>>, &'static str> {
     }
     let (packed, rest) = bytes.split_at_checked(end).ok_or("a packed leaf that is longer than its blocks")?;
     let packed = packed.get(HEADER_BYTES..).ok_or("a packed leaf without contents")?;
-    if rest.iter().any(|&byte| byte != 0) {
+    if rest.iter().fold(0, |all, &byte| all | byte) != 0 {
         return Err("a packed leaf with something behind its end");
     }
     let mut plain = vec![0; plain_bytes];

@@ -2,6 +2,7 @@
 
 mod crashes;
 mod damage;
+mod forged;
 mod model;
 mod packed;
 mod threads;
