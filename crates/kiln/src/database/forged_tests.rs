@@ -9,11 +9,11 @@ use crate::device::{BLOCK_BYTES, SECTOR_BYTES, SimulatedDevice};
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::losses::LOSSES_OBJECT;
 use crate::kernel::named_snapshot::SNAPSHOTS_OBJECT;
-use crate::kernel::recovery::Division;
+use crate::kernel::recovery::{Division, EXPIRY_UNEXPECTED};
 use crate::kernel::session::SESSIONS_OBJECT;
 use crate::kernel::transaction::{self, Isolation, Transaction};
 use crate::objects::{CATALOG_OBJECT, FIRST_OBJECT};
-use crate::storage::record::{self, Kind, NEVER, OBJECTS_MAX, Shape};
+use crate::storage::record::{self, EXPIRY_BYTES, Kind, NEVER, OBJECTS_MAX, Shape};
 use crate::storage::seal::{SEAL_BYTES, Seal, zero_sectors};
 use crate::storage::segments::name_of;
 use crate::storage::superblock::{FILE, SLOT_BYTES};
@@ -84,11 +84,13 @@ struct Forged<'a> {
     previous: u64,
     key: &'a [u8],
     value: &'a [u8],
+    expires_at: u64,
 }
 
 impl Default for Forged<'_> {
     fn default() -> Self {
-        Forged { kind: Kind::Put, object: FIRST_OBJECT, version: 1, previous: 0, key: b"key", value: b"" }
+        let (kind, object, expires_at) = (Kind::Put, FIRST_OBJECT, NEVER);
+        Forged { kind, object, version: 1, previous: 0, key: b"key", value: b"", expires_at }
     }
 }
 
@@ -99,10 +101,17 @@ fn append(seal: &Seal, data: &mut [u8], forged: &Forged<'_>) {
         kind: forged.kind,
         object: forged.object,
         key_bytes: forged.key.len(),
-        value_bytes: forged.value.len(),
+        value_bytes: forged.value.len() + if forged.kind == Kind::Expiring { EXPIRY_BYTES } else { 0 },
     };
     let words: Vec<AtomicU64> = (0..shape.words()).map(|_| AtomicU64::new(0)).collect();
-    record::write(&words, shape, forged.version, forged.previous, forged.key, (forged.value, NEVER));
+    record::write(
+        &words,
+        shape,
+        forged.version,
+        forged.previous,
+        forged.key,
+        (forged.value, forged.expires_at),
+    );
     let mut bytes: Vec<u8> =
         words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()).collect();
     finish(seal.address + SEAL_BYTES + at as u64, &mut bytes);
@@ -252,6 +261,36 @@ fn records_of_the_system_that_say_nothing_are_refused() {
     refuse(SNAPSHOTS_OBJECT, Kind::Put, b"monday", &version(1), "does not say which version");
     // The superblock would be older than the name.
     refuse(SNAPSHOTS_OBJECT, Kind::Put, b"monday", &version(0), "the superblock says that none has");
+}
+
+#[test]
+fn c9_a_record_that_expires_at_no_time_or_where_none_does_is_refused() {
+    let refuse = |object: u32, expires_at: u64, what: &str| {
+        let record = Forged { kind: Kind::Expiring, object, expires_at, ..Forged::default() };
+        refused(&forged(|seal, data| append(seal, data, &record)), what);
+    };
+    refuse(FIRST_OBJECT, NEVER, "does not say when");
+    // Of an object that was not known when it was sorted, and by which the superblock is asked.
+    refuse(SESSIONS_OBJECT, 5, EXPIRY_UNEXPECTED);
+}
+
+#[test]
+fn a_backup_of_a_newer_format_is_refused_as_such() -> Result<()> {
+    let disk = stopped();
+    let db = open(&disk)?;
+    let stream = SimulatedDevice::new(1);
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let mut bytes = Vec::new();
+    std::thread::scope(|scope| {
+        scope.spawn(|| db.backup_stream(writer, |_| {}).unwrap());
+        std::io::Read::read_to_end(&mut reader, &mut bytes).unwrap();
+    });
+    bytes[8] += 1;
+    let checksum = crc32c::crc32c(&bytes[..12]);
+    bytes[12..16].copy_from_slice(&checksum.to_le_bytes());
+    let error = Kiln::restore_stream_on(&bytes[..], Arc::new(stream), |_| {}).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Version, "{error}");
+    Ok(())
 }
 
 /// Keys are compared by whole words in memory: such a key was listed and could not be found.
