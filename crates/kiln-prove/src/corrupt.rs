@@ -197,11 +197,13 @@ fn flip_bits(specimen: &Specimen, seed: u64, most: usize, progress: &mut Progres
     assert!(noticed > flips / 4, "hardly any damage is noticed: {noticed} of {flips}");
 }
 
-fn zero_sectors(specimen: &Specimen, _seed: u64, _most: usize, progress: &mut Progress) {
+fn zero_sectors(specimen: &Specimen, seed: u64, most: usize, progress: &mut Progress) {
     for (file, bytes) in files(&specimen.disk) {
         let sectors = (0..bytes.len()).step_by(SECTOR_BYTES);
         let stored = |at: &usize| bytes[*at..].iter().take(SECTOR_BYTES).any(|&byte| byte != 0);
-        for place in sectors.filter(stored) {
+        let places: Vec<_> = sectors.filter(stored).collect();
+        let stride = places.len().div_ceil(most.max(1)).max(1);
+        for place in places.into_iter().skip(seed as usize % stride).step_by(stride) {
             for length in [SECTOR_BYTES, BLOCK_BYTES] {
                 let tail = specimen.is_tail(&file, place);
                 let what = (&file, place, length);
@@ -377,6 +379,8 @@ const DAMAGES: [Damage; 8] = [
     move_blocks,
     flip_bits,
 ];
+/// Damages of a kind, in a file, that are tried before all of them are: who has little time sees something of each kind.
+const FEW: usize = 100;
 /// Moves of blocks that are tried with each specimen at the most. Of other damages one pass tries all.
 const MOVES: usize = 4_000;
 
@@ -389,11 +393,13 @@ pub(crate) fn prove(effort: &Effort, replay: &Replay, progress: &mut Progress) {
             replay.at(&format!("corrupt --workload {} --seed {seed}", workload.as_str()));
             lose_writes(workload.profile(), seed, progress);
             let specimens = [closed, stopped].map(|make| make(workload.profile(), seed));
-            for damage in DAMAGES {
-                for specimen in &specimens {
-                    damage(specimen, seed, usize::MAX, progress);
-                    if progress.is_enough() {
-                        return;
+            for most in [FEW, usize::MAX] {
+                for damage in DAMAGES {
+                    for specimen in &specimens {
+                        damage(specimen, seed, most, progress);
+                        if progress.is_enough() {
+                            return;
+                        }
                     }
                 }
             }

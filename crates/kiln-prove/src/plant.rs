@@ -13,12 +13,26 @@ use crate::arguments::Planting;
 /// time.
 type Attempt = (&'static str, &'static str, f64);
 
-/// What each bug meets, in this order, until something notices it. Most are noticed at once, so it begins with short looks.
+/// What each bug meets, in this order, until something notices it. Most are noticed at once by who has an eye for them, so all begin
+/// with a short look.
 /// A build with `schedules` has that part alone, and looks for those bugs that take a certain interleaving.
 #[cfg(feature = "schedules")]
 const ATTEMPTS: &[Attempt] = &[("schedules", "all programs", 3.0)];
 #[cfg(not(feature = "schedules"))]
 const ATTEMPTS: &[Attempt] = &[
+    ("crash", "small", 0.1),
+    ("faults", "small", 0.1),
+    ("crash", "large", 0.1),
+    ("crash", "skewed", 0.1),
+    ("crash", "settling", 0.1),
+    ("crash", "named", 0.1),
+    ("crash", "passes", 0.1),
+    ("crash", "expiring", 0.1),
+    ("crash", "warm", 0.1),
+    ("isolation", "library", 0.1),
+    ("corrupt", "small", 0.1),
+    ("corrupt", "settling", 0.1),
+    ("faults", "large", 0.1),
     ("crash", "small", 0.2),
     ("isolation", "library", 0.4),
     ("crash", "large", 0.4),
