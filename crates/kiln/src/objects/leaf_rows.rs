@@ -139,16 +139,63 @@ impl LeafKeys {
                 candidates[position] = engine.fetch_candidate(engine.index.bucket_of(hash), hash);
             }
             for position in (begin..end).filter(is_missed) {
-                let (key, address) = (self.batch.get(position).unwrap_or_default(), candidates[position]);
-                let view = engine.newest_put_at(address, object, key, version_max);
-                match view.is_some_and(|view| self.rows.take(position, key.len(), &view)) {
-                    true => table.ordered().give_hint(&self.batch, position, address),
-                    false => is_left = true,
+                let (key, hash) = (self.batch.get(position).unwrap_or_default(), self.hashes[position]);
+                let put_at = |address| {
+                    let view = engine.newest_put_at(address, object, key, version_max);
+                    view.map(|view| (address, view))
+                };
+                // A bucket may have more that look like the key's, and some of them in its overflow.
+                let found = put_at(candidates[position])
+                    .or_else(|| engine.index.find(engine.index.bucket_of(hash), hash, put_at));
+                match found.filter(|(_, view)| self.rows.take(position, key.len(), view)) {
+                    Some((address, _)) => table.ordered().give_hint(&self.batch, position, address),
+                    None => is_left = true,
                 }
             }
         }
         if is_left {
             self.fetch_records(table, end, cold_end);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::Bound;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::device::SimulatedDevice;
+    use crate::storage::ordered_index::LeafBatch;
+    use crate::storage::record::NO_ADDRESS;
+    use crate::{Options, Result};
+
+    /// Each of those that are not found by their hint is looked for by itself, which takes as long as several others.
+    #[test]
+    fn every_row_in_memory_gets_a_hint_also_if_its_bucket_overflows() -> Result<()> {
+        let options = Options::new().background(false).memory(8 << 20).segment_bytes(1 << 20);
+        let db = options.open_on(Arc::new(SimulatedDevice::new(1)))?;
+        let table = db.table("table")?;
+        for number in 0..20_000_u32 {
+            db.put(&table, number.to_be_bytes(), [7; 8])?.fast();
+        }
+        assert_eq!(db.snapshot()?.range::<[u8; 4]>(&table, ..).count(), 20_000);
+        let (engine, index) = (db.engine(), table.ordered());
+        let (mut rows, mut overflowing, mut next) = (0, 0, Some(Bound::Unbounded));
+        let mut batch = LeafBatch::new();
+        while let Some(from) = next {
+            index.read_forward(&epoch::pin(), from.as_ref().map(Vec::as_slice), &mut batch);
+            for position in 0..batch.len() {
+                let hash = engine.hash(table.handle().id, batch.get(position).unwrap_or_default());
+                let first = engine.index.first_candidate(engine.index.bucket_of(hash), hash);
+                overflowing += usize::from(first.is_none());
+                assert_ne!(index.hints(&batch).get(position), NO_ADDRESS, "{:?}", batch.get(position));
+                rows += 1;
+            }
+            next = batch.next().map(|bound| bound.map(<[u8]>::to_vec));
+        }
+        assert_eq!(rows, 20_000);
+        assert_ne!(overflowing, 0, "nothing was to be seen by this test");
+        Ok(())
     }
 }
