@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use kiln::{Kiln, Level, Map, Object, Table, Transaction};
 
 use super::catalog::{Description, Mode, Settings, Shape};
-use super::{Access, Engine, Hardening, OnRow, Worker};
+use super::{Access, Engine, Hardening, Worker};
 use crate::generate::{Entry, Key, add_to_first_word};
 
 pub(super) const DESCRIPTION: Description = Description {
@@ -53,7 +53,13 @@ pub(crate) trait KilnObject: Object + Clone + Send + Sync {
     fn key_count(&self) -> u64;
 
     /// Reads rows from a key on.
-    fn scan(&self, db: &Kiln, from: &[u8], count: usize, row: &mut OnRow<'_>) -> Result<()>;
+    fn scan(
+        &self,
+        db: &Kiln,
+        from: &[u8],
+        count: usize,
+        row: impl FnMut(&[u8], &[u8]) -> Result<()>,
+    ) -> Result<()>;
 }
 
 impl KilnObject for Map {
@@ -68,7 +74,7 @@ impl KilnObject for Map {
         self.len()
     }
 
-    fn scan(&self, _db: &Kiln, _from: &[u8], _count: usize, _row: &mut OnRow<'_>) -> Result<()> {
+    fn scan(&self, _: &Kiln, _: &[u8], _: usize, _: impl FnMut(&[u8], &[u8]) -> Result<()>) -> Result<()> {
         anyhow::bail!("a map has no order")
     }
 }
@@ -85,7 +91,14 @@ impl KilnObject for Table {
         self.len()
     }
 
-    fn scan(&self, db: &Kiln, from: &[u8], count: usize, row: &mut OnRow<'_>) -> Result<()> {
+    #[inline]
+    fn scan(
+        &self,
+        db: &Kiln,
+        from: &[u8],
+        count: usize,
+        mut row: impl FnMut(&[u8], &[u8]) -> Result<()>,
+    ) -> Result<()> {
         let snapshot = db.snapshot()?;
         let mut range = snapshot.range(self, from..).limit(count);
         while let Some((key, value)) = range.next_row()? {

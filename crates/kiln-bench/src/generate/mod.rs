@@ -17,7 +17,7 @@ pub(crate) mod draws;
 
 use std::ops::{Deref, RangeInclusive};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
 /// The sizes of keys that are possible.
@@ -82,15 +82,8 @@ impl Sizes {
     /// The key with this index.
     #[inline]
     pub(crate) fn key(self, index: u64) -> Key {
-        // Multiplying by an odd number is one-to-one, and this one (2^64 over the golden ratio) spreads neighbours furthest. The
-        // first bit keeps the keys in order of their indexes apart.
-        let mixed = if index & SEQUENTIAL == 0 {
-            index.wrapping_mul(0x9E37_79B9_7F4A_7C15) & !(1 << 63)
-        } else {
-            1 << 63 | index
-        };
         let mut bytes = [0; *KEY_BYTES.end()];
-        bytes[..8].copy_from_slice(&mixed.to_be_bytes());
+        bytes[..8].copy_from_slice(&mixed(index));
         if self.key_bytes >= 16 {
             bytes[8..16].copy_from_slice(&index.to_be_bytes());
         }
@@ -100,6 +93,18 @@ impl Sizes {
     /// A value whose filler is in place, to be stamped for one key after the other.
     pub(crate) fn blank_value(self) -> Vec<u8> {
         (0..self.value_bytes).map(|at| b'a' + (at % 26) as u8).collect()
+    }
+
+    /// Checks that `value` is one of `key`: of that with the index which the value names.
+    #[inline]
+    pub(crate) fn check_row(self, key: &[u8], value: &[u8]) -> Result<()> {
+        let index = value.first_chunk().map_or(0, |first| u64::from_le_bytes(*first) >> COUNTER_BITS);
+        ensure!(
+            key.len() == self.key_bytes && key.first_chunk() == Some(&mixed(index)),
+            "wrong row read: the key {key:02x?} with a value of key {index}"
+        );
+        self.check(value, index)?;
+        Ok(())
     }
 
     /// The key with this index and a value with this counter.
@@ -128,6 +133,19 @@ impl Sizes {
             &value[..value.len().min(16)]
         )
     }
+}
+
+/// What the key with this index begins with, and no other.
+#[inline]
+fn mixed(index: u64) -> [u8; 8] {
+    // Multiplying by an odd number is one-to-one, and this one (2^64 over the golden ratio) spreads neighbours furthest. The
+    // first bit keeps the keys in order of their indexes apart.
+    let mixed = if index & SEQUENTIAL == 0 {
+        index.wrapping_mul(0x9E37_79B9_7F4A_7C15) & !(1 << 63)
+    } else {
+        1 << 63 | index
+    };
+    mixed.to_be_bytes()
 }
 
 /// Makes `value` the value of the key with this index.
@@ -193,10 +211,14 @@ mod tests {
             add_to_first_word(&mut value, 1).unwrap();
             assert_eq!(sizes.check(&value, 5).unwrap(), 78);
             assert!(sizes.check(&value, 6).is_err());
+            assert!(sizes.check_row(&sizes.key(5), &value).is_ok());
+            assert!(sizes.check_row(&sizes.key(6), &value).is_err());
+            assert!(sizes.check_row(&sizes.key(5)[1..], &value).is_err());
+            assert!(sizes.check_row(&sizes.key(5), &[]).is_err());
             assert!(sizes.check(&value[1..], 5).is_err());
             assert!(sizes.check(&[], 5).is_err());
             *value.last_mut().unwrap() ^= 1;
-            assert!(sizes.check(&value, 5).is_err());
+            assert!(sizes.check(&value, 5).is_err() && sizes.check_row(&sizes.key(5), &value).is_err());
         }
         assert!(add_to_first_word(&mut [1, 2, 3], 1).is_err());
     }

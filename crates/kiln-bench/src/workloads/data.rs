@@ -185,8 +185,9 @@ impl<'e, E: Engine> Data<'e, E> {
         let (mut from, mut total): (Vec<u8>, u64) = (Vec::new(), 0);
         loop {
             let mut rows = 0;
-            worker.scan(&from.clone(), SCAN_ROWS, &mut |key, _| {
+            worker.scan(&from.clone(), SCAN_ROWS, &mut |key, value| {
                 ensure!(*key >= *from, "rows are not in order");
+                self.sizes.check_row(key, value)?;
                 from.clear();
                 from.extend_from_slice(key);
                 // The next key that can be.

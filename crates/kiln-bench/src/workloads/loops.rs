@@ -357,11 +357,8 @@ impl<'d, 'e, E: Engine> Client<'d, 'e, E> {
         let from = sizes.key(index);
         let mut rows = 0;
         self.worker.scan(&from, count as usize, &mut |key, value| {
-            if rows == 0 {
-                ensure!(*key == *from, "the first row of a scan is not the key that it begins with");
-                sizes.check(value, index)?;
-            }
-            ensure!(value.len() == sizes.value_bytes, "a row has {} bytes", value.len());
+            ensure!(rows > 0 || *key == *from, "the first row of a scan is not the key that it begins with");
+            sizes.check_row(key, value)?;
             rows += 1;
             Ok(())
         })?;
@@ -374,12 +371,10 @@ impl<'d, 'e, E: Engine> Client<'d, 'e, E> {
     }
 
     fn read_in_order(&mut self) -> Result<u64> {
-        let (mut rows, place) = (0, &mut self.place);
+        let (mut rows, place, sizes) = (0, &mut self.place, self.data.sizes);
         self.worker.scan(&place.clone(), ROWS_IN_ORDER, &mut |key, value| {
-            ensure!(
-                *key >= **place && value.len() == self.data.sizes.value_bytes,
-                "a row is wrong or out of order"
-            );
+            ensure!(*key >= **place, "a row is out of order");
+            sizes.check_row(key, value)?;
             place.clear();
             place.extend_from_slice(key);
             rows += 1;
