@@ -308,18 +308,19 @@ impl Engine {
         let (mut cold, mut has_new_keys) = (false, false);
         for (at, (step, write)) in scratch.steps.iter_mut().zip(writes.writes()).enumerate() {
             let resolved = &mut scratch.resolved;
+            let mut is_open = false;
             let mut known = |address| {
                 let found =
                     resolved.iter().find(|known| (known.0, known.1) == (address, at)).map(|known| known.2);
                 if found.is_none() {
                     resolved.push((address, at, None));
-                    cold = true;
+                    is_open = true;
                 }
                 found.flatten()
             };
             let change = writes.change(write);
             step.current = self.locate(step.bucket, step.candidate, &change, &mut known);
-            if !step.current.has_record() && self.may_be_settled(write.object) {
+            if !is_open && !step.current.has_record() && self.may_be_settled(write.object) {
                 let place = scratch.settled.iter().position(|(number, _)| *number == at);
                 let mut lookup = place.map(|place| scratch.settled.swap_remove(place).1);
                 match self.settled_current(step.bucket, &change, &mut lookup) {
@@ -328,6 +329,7 @@ impl Engine {
                 }
                 scratch.settled.extend(lookup.map(|lookup| (at, lookup)));
             }
+            cold |= is_open;
             has_new_keys |= is_new_key(step, write);
         }
         if cold { Err(Setback::Cold) } else { Ok(has_new_keys) }
@@ -471,3 +473,7 @@ impl Engine {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "commit_tests.rs"]
+mod tests;

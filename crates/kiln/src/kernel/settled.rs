@@ -258,7 +258,9 @@ impl Engine {
     }
 
     /// What a write finds of a key that has no record. A put does as well without knowing; of what is to be deleted it must be known whether it
-    /// is there. The caller holds the bucket. `None` if the tree must be read for that: `lookup` is to be [looked up](Self::look_up_settled) then, with nothing held, and given again.
+    /// is there. The caller holds the bucket, and knows whose each of its candidates is: else a record of the key could leave for the tree unnoticed, once
+    /// the tree has been asked. `None` if the tree must be read for that: `lookup` is to be [looked up](Self::look_up_settled) then, with nothing held, and
+    /// given again, in each further attempt.
     pub(super) fn settled_current(
         &self,
         bucket: Bucket,
@@ -269,9 +271,8 @@ impl Engine {
             return Some(Current::default());
         }
         let stamp = self.index.stamp_under_own_lock(bucket);
-        let is_same = |lookup: &Lookup| lookup.bucket == bucket && lookup.stamp == stamp;
-        let known = lookup.take().filter(is_same).and_then(|lookup| lookup.known);
-        let known = known.or_else(|| {
+        let looked_up = lookup.as_ref().filter(|lookup| lookup.bucket == bucket && lookup.stamp == stamp);
+        let known = looked_up.and_then(|lookup| lookup.known).or_else(|| {
             let look = |tree_key: &[u8]| self.settled.tree.contains_cached(tree_key);
             match with_tree_key(change.object, change.key, look) {
                 Cached::Found { expires_at } => Some(Some(expires_at)),
@@ -279,16 +280,13 @@ impl Engine {
                 Cached::Unknown => None,
             }
         });
-        match known {
-            Some(settled) => {
-                let (exists, expires_at) = (settled.is_some(), settled.unwrap_or(NEVER));
-                Some(Current { exists, expires_at, ..Current::default() })
-            }
-            None => {
-                *lookup = Some(Lookup { bucket, stamp, known: None });
-                None
-            }
+        if known.is_none() {
+            *lookup = Some(Lookup { bucket, stamp, known: None });
         }
+        known.map(|settled| {
+            let (exists, expires_at) = (settled.is_some(), settled.unwrap_or(NEVER));
+            Current { exists, expires_at, ..Current::default() }
+        })
     }
 
     /// See [`Self::settled_current`].
@@ -299,3 +297,7 @@ impl Engine {
         Ok(())
     }
 }
+
+#[cfg(test)]
+#[path = "settled_tests.rs"]
+pub(super) mod tests;

@@ -143,15 +143,20 @@ impl Engine {
                 }
                 Err(Setback::Conflict | Setback::NotWritable) => crate::sync::thread::yield_now(),
                 Err(Setback::NoLogSpace) => self.wait_for_space(change.log_bytes(), change.purpose())?,
-                Err(Setback::Cold) => {
-                    for (address, known) in &mut learnt.resolved {
-                        *known = self.resolve(*address, &change)?;
-                    }
-                    if let Some(lookup) = &mut learnt.settled {
-                        self.look_up_settled(change.object, change.key, lookup)?;
-                    }
-                }
+                Err(Setback::Cold) => self.learn(&change, &mut learnt)?,
             }
+        }
+    }
+
+    /// Reads from disk what an attempt could not know.
+    #[cold]
+    fn learn(&self, change: &Change<'_>, learnt: &mut Learnt) -> Result<()> {
+        for (address, known) in &mut learnt.resolved {
+            *known = self.resolve(*address, change)?;
+        }
+        match &mut learnt.settled {
+            Some(lookup) => self.look_up_settled(change.object, change.key, lookup),
+            None => Ok(()),
         }
     }
 
@@ -280,11 +285,11 @@ impl Engine {
                     }
                     known.flatten()
                 });
-                if current.has_record() || !self.may_be_settled(change.object) {
+                if cold || current.has_record() || !self.may_be_settled(change.object) {
                     current
                 } else {
                     let settled = self.settled_current(bucket, change, &mut learnt.settled);
-                    cold |= settled.is_none();
+                    cold = settled.is_none();
                     settled.unwrap_or_default()
                 }
             }

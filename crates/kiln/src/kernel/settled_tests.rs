@@ -1,0 +1,62 @@
+//! What a delete has to learn from disk, and what becomes of that meanwhile.
+
+use std::sync::Arc;
+
+use crate::device::SimulatedDevice;
+use crate::kernel::write_set::WriteSet;
+use crate::objects::HasHandle;
+use crate::storage::record::NEVER;
+use crate::{Kiln, Options, Table};
+
+pub(in crate::kernel) const ROW: &[u8] = b"row";
+
+/// A table with a row that is on disk alone, in the log, and others in the tree, of which nothing is in memory.
+pub(in crate::kernel) fn row_on_disk() -> (Kiln, Table) {
+    let options =
+        Options::new().background(false).segment_bytes(64 << 10).memory(0).space_amplification(100.0);
+    let db = options.open_on(Arc::new(SimulatedDevice::new(1))).unwrap();
+    let table = db.table("table").unwrap();
+    let put = |key: &[u8], value: &[u8]| db.put(&table, key, value).unwrap().forget();
+    put(b"another row", b"");
+    db.persist().unwrap();
+    assert_eq!(db.settle().unwrap(), 1);
+    put(ROW, b"value");
+    let log = &db.engine().log;
+    while log.head() == 0 {
+        put(format!("filler {}", log.tail()).as_bytes(), &[0; 5_000]);
+        db.persist().unwrap();
+    }
+    db.engine().settled.tree.set_cache_bytes(0);
+    (db, table)
+}
+
+/// The write set of a transaction that deletes the row.
+pub(in crate::kernel) fn deletion(db: &Kiln, table: &Table) -> WriteSet {
+    let (object, mut writes) = (table.handle().id, WriteSet::default());
+    writes.set((object, db.engine().hash(object, ROW), ROW), None, NEVER);
+    writes
+}
+
+/// Two rows of a transaction whose leaves were never in memory at the same time kept it busy for ever: in each attempt it had forgotten one.
+#[test]
+fn c2_what_was_looked_up_is_known_in_every_attempt_that_follows() {
+    let (db, table) = row_on_disk();
+    assert!(db.settle().unwrap() > 1);
+    let (engine, writes) = (db.engine(), deletion(&db, &table));
+    let change = writes.change(&writes.writes()[0]);
+    let mut lookup = None;
+    let mut attempt = |is_known: bool| {
+        let bucket = engine.index.lock(change.hash).unwrap();
+        let current = engine.settled_current(bucket, &change, &mut lookup);
+        engine.index.unlock_unchanged(bucket);
+        assert_eq!(current.map(|current| current.exists), is_known.then_some(true));
+        if !is_known {
+            engine.look_up_settled(change.object, change.key, lookup.as_mut().unwrap()).unwrap();
+        }
+    };
+    [false, true, true].into_iter().for_each(&mut attempt);
+    // Whoever has written the key since may have put it, or deleted it.
+    let bucket = engine.index.lock(change.hash).unwrap();
+    engine.index.unlock_changed(bucket);
+    [false, true].into_iter().for_each(attempt);
+}
