@@ -161,7 +161,7 @@ pub(crate) enum Profile {
     Quick,
     /// All workloads on more data, in some hours.
     Full,
-    /// Some workloads on tables three times as large as the engines' caches, in less than 5 minutes.
+    /// Some workloads on tables larger than the memory that the engines' processes may have, in less than 15 minutes.
     SmallCache,
     /// The figures of the papers of CPR and AciKV, in less than 15 minutes.
     Papers,
@@ -182,13 +182,13 @@ pub(crate) struct RunSettings {
     #[arg(long, value_delimiter = ',')]
     pub(crate) workloads: Vec<String>,
     /// Keys in each database [default: 200000 in tables, 1000000 in maps and 655360 of cold-*; ten, five and four times as many with --profile
-    /// full; 1700000 in tables with --profile small-cache; 1000000 with --profile papers, of which the papers have more].
+    /// full; 6800000 in tables with --profile small-cache; 1000000 with --profile papers, of which the papers have more].
     #[arg(long, value_parser = clap::value_parser!(u64).range(1000..=1 << 34))]
     pub(crate) records: Option<u64>,
     /// Numbers of client threads [default: 1,2, or as the figures of --profile papers want].
     #[arg(long, value_delimiter = ',', value_parser = threads)]
     pub(crate) threads: Vec<usize>,
-    /// Seconds of one measurement [default: 0.1, or 1 with --profile full, or 0.2 with --profile small-cache].
+    /// Seconds of one measurement [default: 0.1, or 1 with --profile full and small-cache].
     #[arg(long, value_parser = seconds)]
     pub(crate) seconds: Option<Duration>,
     /// Rounds of alternating measurements: neither fewer nor more [default: 5 to 30, or 5 to 9 with --profile full: those whose ratio to
@@ -224,6 +224,10 @@ pub(crate) struct RunSettings {
     /// small-cache, or 512 with --profile papers; cold-* as they say].
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     pub(crate) cache: Option<u64>,
+    /// What each engine's process may have in all, in MiB, the system's page cache for its files included; without, the page cache is whatever
+    /// the machine has. A memory control group of Linux: takes root's rights [default: none, or 768 with --profile small-cache].
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(16..=1 << 20))]
+    pub(crate) memory_limit: Option<u64>,
     /// Where the data goes: a directory that is not there, is empty, or was left by an earlier run. It is removed at the end.
     #[arg(long, default_value = "kiln-bench-data")]
     pub(crate) dir: PathBuf,

@@ -25,6 +25,7 @@ Each line of a result file is one measurement:
   batch         keys of each operation of map-* and cold-*
   window_ms     the vulnerability window, null where there is none
   records, key_bytes, value_bytes, cache_bytes
+  limit_bytes   what the engine's process may have in all, the page cache for its files included; not there where nothing limits it
   round         counted from 0
   ops, seconds  what was done, and in which time
   persist_s     the time after it for making everything durable; zero where it was, or where nothing was written
@@ -59,6 +60,9 @@ pub(crate) struct Row {
     pub(crate) key_bytes: usize,
     pub(crate) value_bytes: usize,
     pub(crate) cache_bytes: u64,
+    /// Files from before there was this field have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) limit_bytes: Option<u64>,
     pub(crate) round: u32,
     pub(crate) ops: u64,
     pub(crate) seconds: f64,
@@ -103,6 +107,7 @@ impl Row {
             key_bytes: sizes.key_bytes,
             value_bytes: sizes.value_bytes,
             cache_bytes: 0,
+            limit_bytes: None,
             round: 0,
             ops: 0,
             seconds: 0.0,

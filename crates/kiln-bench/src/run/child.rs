@@ -9,6 +9,7 @@ use std::process::{Child as Process, ChildStdin, ChildStdout, Command as Program
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::memory_group::MemoryGroup;
 use super::protocol::{Cell, Command, Contestant, Reply};
 use crate::interrupt;
 use crate::machine::Watch;
@@ -20,6 +21,8 @@ pub(super) struct Child {
     process: Process,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
+    /// Removed last, when the process has ended.
+    group: Option<MemoryGroup>,
 }
 
 impl Child {
@@ -28,6 +31,7 @@ impl Child {
         std::fs::create_dir_all(&contestant.path).context("cannot make the directory of a database")?;
         let mut child = Child::spawn(contestant)?;
         child.load()?;
+        child.limit()?;
         child.stop()?;
         Ok(child)
     }
@@ -35,6 +39,7 @@ impl Child {
     /// Starts a contestant whose database is there already, and measures how long it took to open.
     pub(super) fn reopen(contestant: Contestant, round: u32) -> Result<(Child, Vec<Row>)> {
         let mut child = Child::spawn(Contestant { reopened: true, ..contestant })?;
+        child.limit()?;
         let watch = Watch::start(Some(child.process.id()));
         let reply = child.ask(&Command::Opened { round })?;
         let rows = child.rows(reply, &watch)?;
@@ -42,6 +47,7 @@ impl Child {
     }
 
     fn spawn(contestant: Contestant) -> Result<Child> {
+        let group = contestant.limit_bytes.map(|_| MemoryGroup::create()).transpose()?;
         let program = std::env::current_exe().context("cannot find this program")?;
         let mut process = Program::new(program)
             .arg("contestant")
@@ -49,10 +55,13 @@ impl Child {
             .stdout(Stdio::piped())
             .spawn()
             .context("cannot start a contestant")?;
+        // It does nothing before it was told what it is.
+        group.iter().try_for_each(|group| group.add(process.id()))?;
         let (Some(input), Some(output)) = (process.stdin.take(), process.stdout.take()) else {
             bail!("a contestant has no pipes");
         };
-        let mut child = Child { contestant, process, input, output: BufReader::new(output) };
+        let output = BufReader::new(output);
+        let mut child = Child { contestant, process, input, output, group };
         let first = serde_json::to_string(&child.contestant)?;
         writeln!(child.input, "{first}").context("a contestant does not listen")?;
         Ok(child)
@@ -61,6 +70,14 @@ impl Child {
     /// Loads the database.
     pub(super) fn load(&mut self) -> Result<()> {
         self.ask(&Command::Load).map(drop)
+    }
+
+    /// Has it do with what it may have. Loading in no order would take some engines many minutes with so little.
+    fn limit(&self) -> Result<()> {
+        match (&self.group, self.contestant.limit_bytes) {
+            (Some(group), Some(bytes)) => group.limit(bytes),
+            _ => Ok(()),
+        }
     }
 
     pub(super) fn contestant(&self) -> &Contestant {

@@ -7,6 +7,7 @@
 //!  clock       how much time there is, and how cells share it
 //!  recovery    the cells of those that are killed and opened again
 //!  child       a contestant as the run sees it: started, asked, stopped while others are measured
+//!  memory_group  what its process may have of memory, and of the page cache
 //!  protocol    what both say to each other
 //!  contestant  the contestant's own process: loads, measures, checks
 //! ```
@@ -18,6 +19,7 @@
 mod child;
 mod clock;
 pub(crate) mod contestant;
+mod memory_group;
 mod plan;
 mod profile;
 mod protocol;
@@ -67,7 +69,7 @@ pub(crate) fn run(settings: &RunSettings) -> Result<()> {
     }
     let load_before = Watch::start(None).finish().load_before;
     let scratch = Scratch::for_measuring(&settings.dir, plan.disk_bytes())?;
-    if let Some(warning) = plan.memory_warning() {
+    for warning in [plan.memory_warning(), plan.unlimited.clone()].into_iter().flatten() {
         eprintln!("kiln-bench: {warning}");
     }
     let writer = if settings.resume { writer } else { RowWriter::create(settings.json.as_deref())? };

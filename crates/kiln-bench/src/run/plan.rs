@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Result, bail, ensure};
 use clap::ValueEnum;
 
+use super::memory_group::MemoryGroup;
 use super::profile::{Defaults, parts};
 use super::protocol::{Cell, Content, Contestant};
 use super::rounds::Rounds;
@@ -68,13 +69,15 @@ pub(super) struct Plan {
     pub(super) groups: Vec<Group>,
     pub(super) time_limit: Option<Duration>,
     skipped: Vec<String>,
+    /// Why the engines' processes may have more memory than the profile wants.
+    pub(super) unlimited: Option<String>,
 }
 
 impl Plan {
     /// Everything that was asked for and can be done here.
     pub(super) fn make(settings: &RunSettings) -> Result<Plan> {
         let parts = parts(settings.profile);
-        let mut plan = Plan { groups: Vec::new(), time_limit: None, skipped: Vec::new() };
+        let mut plan = Plan { groups: Vec::new(), time_limit: None, skipped: Vec::new(), unlimited: None };
         for name in &settings.workloads {
             spec::find(name)?;
         }
@@ -113,6 +116,7 @@ impl Plan {
             });
         }
         workloads.sort_by_key(Workload::order);
+        let limit_bytes = self.limit_bytes(settings, defaults)?;
         for dataset in Dataset::ALL {
             let content = content(settings, defaults, dataset)?;
             // What is only read, or opened, is the same either way.
@@ -124,11 +128,27 @@ impl Plan {
                     .filter(|workload| workload.dataset == dataset)
                     .filter(|workload| everything || defaults.durable.contains(&&*workload.name))
                     .collect();
-                let contestants = contestants(settings, defaults, &engines, content, durable);
+                let mut contestants = contestants(settings, defaults, &engines, content, durable);
+                contestants.iter_mut().for_each(|contestant| contestant.limit_bytes = limit_bytes);
                 self.add_group(settings, defaults, &workloads, contestants)?;
             }
         }
         Ok(())
+    }
+
+    /// What each process may have, if there can be a limit. That a profile's cannot be is only told.
+    fn limit_bytes(&mut self, settings: &RunSettings, defaults: &Defaults) -> Result<Option<u64>> {
+        let Some(mib) = settings.memory_limit.or(defaults.limit_mib) else { return Ok(None) };
+        match MemoryGroup::create() {
+            Ok(_) => Ok(Some(mib << 20)),
+            Err(error) if settings.memory_limit.is_some() => Err(error.context("memory cannot be limited")),
+            Err(error) => {
+                self.unlimited = Some(format!(
+                    "memory is not limited, so that the peers' files are in the page cache as far as the machine has room: {error:#}"
+                ));
+                Ok(None)
+            }
+        }
     }
 
     fn add_group(
@@ -522,6 +542,7 @@ fn contestants(
                     window_ms: window.map(|window| window.as_millis() as u64),
                     content,
                     cache_bytes,
+                    limit_bytes: None,
                     path: PathBuf::new(),
                     reopened: false,
                 });

@@ -19,6 +19,8 @@ pub(super) struct Contestant {
     pub(super) window_ms: Option<u64>,
     pub(super) content: Content,
     pub(super) cache_bytes: u64,
+    /// What its process may have in all, the page cache for its files included.
+    pub(super) limit_bytes: Option<u64>,
     /// The database's directory.
     pub(super) path: PathBuf,
     /// Whether the database is there already, and how long it takes to open is what is measured.
@@ -39,6 +41,7 @@ impl Contestant {
     pub(super) fn has_measured(&self, cell: &Cell, row: &Row) -> bool {
         row.engine == self.engine.text()
             && (row.mode, row.window_ms, row.cache_bytes) == (self.mode, self.window_ms, self.cache_bytes)
+            && row.limit_bytes == self.limit_bytes
             && row.records == self.content.records()
             && Sizes { key_bytes: row.key_bytes, value_bytes: row.value_bytes } == self.content.sizes()
             && (row.workload.as_str(), row.threads) == (cell.workload.as_str(), cell.threads)

@@ -59,6 +59,7 @@ pub(crate) struct Task {
     pub(crate) key_bytes: usize,
     pub(crate) value_bytes: usize,
     pub(crate) cache_bytes: u64,
+    pub(crate) limit_bytes: Option<u64>,
     pub(crate) pipeline: u32,
     pub(crate) batch: usize,
     pub(crate) threads: usize,
@@ -73,6 +74,7 @@ impl Task {
             key_bytes: row.key_bytes,
             value_bytes: row.value_bytes,
             cache_bytes: row.cache_bytes,
+            limit_bytes: row.limit_bytes,
             pipeline: row.pipeline,
             batch: row.batch,
             threads: row.threads,
@@ -102,6 +104,9 @@ impl Task {
         );
         if self.cache_bytes > 0 {
             text.push_str(&format!(", cache {}", numbers::bytes(self.cache_bytes as f64)));
+        }
+        if let Some(limit) = self.limit_bytes {
+            text.push_str(&format!(", {} of memory in all", numbers::bytes(limit as f64)));
         }
         text
     }

@@ -143,6 +143,9 @@ fn data(group: &Group<'_>) -> String {
     if task.cache_bytes > 0 {
         let _ = write!(text, ", cache {}", numbers::bytes(task.cache_bytes as f64));
     }
+    if let Some(limit) = task.limit_bytes {
+        let _ = write!(text, ", {} of memory in all", numbers::bytes(limit as f64));
+    }
     if task.batch > 1 {
         let _ = write!(text, ", batches of {}", task.batch);
     }
