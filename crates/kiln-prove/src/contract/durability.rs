@@ -29,11 +29,13 @@ fn stuck_database() -> (Kiln, SimulatedDevice, Gate) {
     (db, disk, gate)
 }
 
-/// Begins a hardening, of something that nobody asks for, and leaves it stuck until the gate is opened.
+/// Begins a hardening, of something that nobody asks for, and leaves it stuck until the gate is opened. What stands at the gate may be
+/// the preparation of a segment; but once the version is over somebody hardens, and nobody else will before the gate opens.
 fn harden_and_get_stuck(db: &Kiln, map: &Map, gate: &Gate) {
     gate.shut();
-    db.put(map, "another", "commit").unwrap().forget();
+    let version = db.put(map, "another", "commit").unwrap().fast().1.version();
     db.harden_soon();
+    eventually("a hardening has begun", || db.version() > version);
     gate.wait_until_stuck();
 }
 
@@ -410,5 +412,72 @@ fn c6_a_safe_read_of_a_deleted_key_waits_for_the_deletion() {
         assert_eq!(read.version(), deletion, "{isolation:?}");
         assert!(!read.safe().unwrap());
         assert!(db.horizon(Level::LOCAL) >= deletion, "{isolation:?}");
+    }
+}
+
+/// What [`persist_over_two_segments`] has come to.
+struct Persisted {
+    failed: bool,
+    struck: bool,
+}
+
+/// Hardens a version that takes two extents while the `nth` write goes wrong in this way, and looks at everything that tells of it.
+fn persist_over_two_segments(kind: FaultKind, nth: u64) -> Persisted {
+    let disk = SimulatedDevice::new(nth);
+    let db = background().background(false).segment_bytes(64 << 10).open_on(Arc::new(disk.clone())).unwrap();
+    let map = db.map("map").unwrap();
+    let put = |number: u8| db.put(&map, [number], [number; 8_000]).unwrap().fast().1;
+    (0..5).for_each(|number| drop(put(number)));
+    db.put(&map, "key", "kept").unwrap().safe().unwrap();
+    let kept = db.horizon(Level::LOCAL);
+    let told = Arc::new(AtomicU64::new(0));
+    let telling = told.clone();
+    db.on_durable(move |horizon| telling.store(horizon.number(), Ordering::SeqCst));
+    let more: Vec<_> = (5..9).map(put).collect();
+    let (_, receipt) = db.put(&map, "key", "lost").unwrap().fast();
+    assert_eq!(db.horizon(Level::LOCAL), kept);
+    disk.inject(Fault { operation: OperationKind::Write, nth, kind, sticky: false });
+    let persisted = db.persist();
+    let struck = disk.faults_fired() > 0;
+    disk.clear_faults();
+    let Err(error) = persisted else {
+        assert_eq!(receipt.poll(Level::LOCAL), Progress::Durable);
+        return Persisted { failed: false, struck };
+    };
+    assert!(struck, "nothing went wrong, but: {error}");
+    assert_eq!(error.kind(), ErrorKind::Lost);
+    for receipt in more.iter().chain([&receipt]) {
+        assert_eq!(receipt.poll(Level::LOCAL), Progress::Lost, "{kind:?} of write {nth}");
+        assert_eq!(receipt.wait(Level::LOCAL).unwrap_err().kind(), ErrorKind::Lost);
+    }
+    // The disk works again, and still nobody may go on behind a seal that is not there.
+    assert_eq!(db.persist().unwrap_err().kind(), ErrorKind::Lost);
+    assert!(db.put(&map, "key", "later").is_err());
+    assert_eq!((db.horizon(Level::LOCAL), told.load(Ordering::SeqCst)), (kept, 0));
+    assert_eq!(db.read_durable(|durable| durable.get(&map, "key")).unwrap().unwrap(), b"kept");
+    disk.crash_after(disk.steps());
+    for left in [disk.after_crash(&mut |_| Keep::Kept), disk.after_crash(&mut |_| Keep::Lost)] {
+        let db = reopen(&left).unwrap();
+        let map = db.map("map").unwrap();
+        assert_eq!(db.recovery_report().horizon, kept, "{kind:?} of write {nth}");
+        assert_eq!(db.get(&map, "key").unwrap().unwrap(), b"kept");
+        assert_eq!(db.get(&map, [5]).unwrap(), None);
+    }
+    Persisted { failed: true, struck }
+}
+
+/// The extent that bears the seal, or one before it: a disk may refuse it, or store its beginning only.
+#[test]
+fn c5_c8_a_seal_whose_write_fails_or_tears_makes_nothing_durable() {
+    for kind in [FaultKind::EIO, FaultKind::ENOSPC, FaultKind::ShortWrite] {
+        let mut failed = 0;
+        for nth in 1.. {
+            let persisted = persist_over_two_segments(kind, nth);
+            failed += u32::from(persisted.failed);
+            if !persisted.struck {
+                break;
+            }
+        }
+        assert!(failed >= 2, "{kind:?}: {failed} of the writes were of an extent");
     }
 }

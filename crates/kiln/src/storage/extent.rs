@@ -80,6 +80,10 @@ impl ExtentWriter {
         extent[..SEAL_BYTES as usize].copy_from_slice(&bytes);
         match segments.write(start, extent) {
             Err(_) if planted(Bug::WriteErrorIgnored) => {}
+            // One question, so that it does not count as a branch of the engine's.
+            Err(error)
+                if planted(Bug::TornWriteIgnored).then(|| error.kind()) == Some(io::ErrorKind::WriteZero) => {
+            }
             written => written?,
         }
         match segments.sync(start) {
@@ -286,6 +290,16 @@ mod tests {
     #[should_panic(expected = "log memory at 0x80 holds no record")]
     fn memory_that_nobody_has_filled_is_not_copied_out() {
         let log = Log::new(32 << 10, 16 << 10, 0).unwrap();
+        ExtentWriter::new(1, Chain::default()).copy_out(&log, 0, BLOCK_BYTES as u64, &mut |_| {});
+    }
+
+    #[test]
+    #[should_panic(expected = "log memory at 0x80 holds no record")]
+    fn a_record_that_is_longer_than_its_extent_is_not_copied_out() {
+        let log = Log::new(32 << 10, 16 << 10, 0).unwrap();
+        let shape = Shape { kind: Kind::Put, object: 1, key_bytes: 3, value_bytes: BLOCK_BYTES };
+        let value = (&[7; BLOCK_BYTES][..], record::NEVER);
+        record::write(log.memory(SEAL_BYTES, shape.bytes()), shape, 1, NO_ADDRESS, b"key", value);
         ExtentWriter::new(1, Chain::default()).copy_out(&log, 0, BLOCK_BYTES as u64, &mut |_| {});
     }
 

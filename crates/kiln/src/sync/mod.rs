@@ -16,6 +16,8 @@
 mod real;
 #[cfg(feature = "schedules")]
 mod scheduled;
+#[cfg(not(feature = "schedules"))]
+mod slices;
 
 #[cfg(not(feature = "schedules"))]
 pub(crate) use real::*;

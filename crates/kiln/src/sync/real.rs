@@ -7,6 +7,8 @@ pub(crate) use std::{hint, thread, thread_local};
 pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 use rustix::thread::futex;
 
+pub(crate) use super::slices::take_short_slices;
+
 /// An event count (Reed and Kanodia, CACM 1979): where threads sleep until something has happened. All of them are woken by one
 /// system call, which costs the waker, and the machine, much less than waking one after the other.
 #[derive(Debug, Default)]

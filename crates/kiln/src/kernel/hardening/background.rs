@@ -96,6 +96,8 @@ fn run_hardener(engine: &Arc<Engine>) {
     /// long before the window ends.
     const LOOK_MIN: Duration = Duration::from_millis(1);
     const LOOK_MAX: Duration = Duration::from_millis(16);
+    // A hardening sleeps several times, for the disk and for who is pinned, and each time a short window has to wait for it.
+    crate::sync::take_short_slices();
     let hardening = &engine.hardening;
     let look_again = (hardening.window / 16).clamp(LOOK_MIN, LOOK_MAX).min(hardening.window / 4);
     let mut hardenings_seen = 0;

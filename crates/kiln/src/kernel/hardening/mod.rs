@@ -28,7 +28,7 @@ use crate::storage::extent::ExtentWriter;
 use crate::storage::liveness::counted_bytes;
 use crate::storage::record::{Address, Kind};
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{Condvar, Instant, Mutex, MutexGuard, mpsc};
+use crate::sync::{Condvar, EventCount, Instant, Mutex, MutexGuard, mpsc};
 
 /// What the one who hardens owns.
 pub(crate) struct Leader {
@@ -56,6 +56,8 @@ pub(crate) struct Requests {
 pub(crate) struct Hardening {
     pub(crate) horizon: Horizon,
     leader: Mutex<Leader>,
+    /// How many leads have ended, for who waits for the end of one without a version to wait for.
+    leads_ended: EventCount,
     requests: Mutex<Requests>,
     wake_hardener: Condvar,
     wake_keeper: Condvar,
@@ -105,6 +107,7 @@ impl Hardening {
         let hardening = Hardening {
             horizon: Horizon::new(ledger.horizon),
             leader: Mutex::new(Leader { writer, graves: Vec::new(), ledger }),
+            leads_ended: EventCount::default(),
             requests: Mutex::new(Requests::default()),
             wake_hardener: Condvar::new(),
             wake_keeper: Condvar::new(),
@@ -165,6 +168,14 @@ impl Hardening {
                 self.wake_all();
             }
         }
+    }
+
+    /// Has the keeper look at what it has to do, although nothing may have been committed.
+    #[cold]
+    pub(crate) fn wake_keeper(&self) {
+        // Either it looks before it sleeps, or it sleeps already and hears this.
+        let _requests = self.requests.lock();
+        self.wake_keeper.notify_one();
     }
 
     fn wake_all(&self) {
@@ -388,12 +399,17 @@ impl Engine {
         self.hardening.leader.is_locked()
     }
 
-    /// Hardens, or waits until somebody else has made progress.
+    /// Hardens, or waits until somebody else has made progress. Who waits does not ask for the lead: when it was woken up the next one
+    /// might have it already, and hold it for another hardening.
     pub(crate) fn harden_or_wait(&self) {
-        match self.hardening.leader.try_lock() {
-            Some(leader) => self.lead(leader),
-            // The wait was the point.
-            None => self.let_go(self.hardening.leader.lock(), Covered::default()),
+        let hardening = &self.hardening;
+        // Read before the look: a lead that is found taken ends after it.
+        let seen = hardening.leads_ended.read();
+        if let Some(leader) = hardening.leader.try_lock() {
+            return self.lead(leader);
+        }
+        while hardening.leads_ended.read() == seen {
+            hardening.leads_ended.wait(seen);
         }
     }
 
@@ -416,6 +432,7 @@ impl Engine {
         let hardening = &self.hardening;
         // Waking many takes a while; the next leader need not wait for it.
         drop(leader);
+        hardening.leads_ended.advance_for_all();
         let quietly = planted(Bug::LeadLetGoQuietly) && covered.waiter_count() == 0;
         hardening.horizon.tell(covered);
         if quietly || planted(Bug::SuccessorNotWoken) {
@@ -453,6 +470,9 @@ impl Engine {
             match self.write_extents(leader, start, end, version) {
                 Ok(()) => self.publish(leader, end, version, began),
                 Err(error) => {
+                    if planted(Bug::FailedSealCovers) {
+                        hardening.horizon.tell(hardening.horizon.publish(version));
+                    }
                     let lost = Lost::new(hardening.horizon.local(), format!("hardening failed: {error}"));
                     hardening.horizon.fail(lost);
                     Covered::default()

@@ -2,6 +2,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use super::horizon::Covered;
 use crate::device::SimulatedDevice;
 use crate::{Kiln, Options, Table};
 
@@ -45,14 +46,15 @@ fn a_commit_gets_memory_that_durable_records_have_without_waiting_for_a_hardenin
         }
         let head = log.head();
         thread::scope(|scope| {
-            let _leader = db.engine().hardening.leader.lock();
+            let leader = db.engine().hardening.leader.lock();
             let (told, done) = mpsc::channel();
             scope.spawn(move || {
                 let put = |key: u8| db.put(map, [key], [key; 1_000]).map(|receipt| receipt.forget());
                 let _: Result<(), _> = told.send((0..100).try_for_each(put));
             });
-            let put = done.recv_timeout(Duration::from_secs(10)).expect("nobody has to harden for it");
-            put.expect("there is room");
+            let put = done.recv_timeout(Duration::from_secs(10));
+            db.engine().let_go(leader, Covered::default());
+            put.expect("nobody has to harden for it").expect("there is room");
         });
         assert!(log.head() > head);
     }
