@@ -489,6 +489,15 @@ mod tests {
         assert!(numbers.len() > 1, "{numbers:?}");
     }
 
+    /// The first of a session's batch were durable in one version and the next in another, and then the batch ended in a third: the
+    /// history took all of the first for the second's, and called them missing where the power failed between the two.
+    #[test]
+    fn c7_a_batch_of_a_session_goes_on_over_several_hardenings() {
+        let name = "c7_a_batch_of_a_session_goes_on_over_several_hardenings";
+        let mut progress = Progress::silent(name, Limit::Pass);
+        Sweep::of(Name::Skewed).one_run(6_600_143, Some(234), &Replay::default(), &mut progress);
+    }
+
     #[test]
     fn c4_the_skewed_workload_is_compacted_again_and_again() {
         let (disk, mut history) = (SimulatedDevice::new(seed()), History::default());

@@ -17,7 +17,9 @@ const CACHE_PART: u64 = 8;
 /// At least this part of the memory is the log's.
 const LOG_PART: u64 = 4;
 
-/// Pages of what has settled may take such a part of the caches.
+/// Such a part of the caches is always records'.
+const RECORDS_PART: u64 = 8;
+/// Of a smaller memory than is divided, pages of what has settled may take such a part of the caches.
 const PAGES_PART: u64 = 2;
 
 /// What settling sorts in memory takes such a part of the log's, or so much at least.
@@ -101,11 +103,11 @@ impl Options {
     /// Memory for records and pages, in bytes. Default 320 MiB. The greatest power of two that leaves an eighth of it holds the
     /// tail of the record log: what was written last is read and updated there. The rest is the read cache, for older records
     /// that are on disk and are read often. So of the default the log has 256 MiB and the cache 64 MiB; of a power of two each
-    /// has half. Once many more records are read from disk than written, the cache gets three quarters of the memory, until it is the other way
-    /// round again. Of less memory than that takes the log has two segments, and the cache an eighth of as much besides.
+    /// has half. Once many more records are read from disk than written, and the cache has a use for it, it gets three quarters of the memory, until it is
+    /// the other way round again; what the log gives up for it goes over. Of less memory than that takes the log has two segments, and the cache an eighth of as much besides.
     ///
-    /// Once rows of tables have [settled](Self::settle_log_bytes) half of what the read cache had is for the pages that they lie in. So of a power of two
-    /// pages have a quarter, and three eighths where reads prevail.
+    /// Once rows of tables [settle](Self::settle_log_bytes) a part of what the read cache had is for the pages that they lie in: as many eighths, up to seven, as
+    /// they have a use for, but not more than half if records that have not settled have a use for the rest.
     ///
     /// Where more is written at a time than the log's share has room for, up to [`unhardened_bytes`](Self::unhardened_bytes) of it, it
     /// takes that memory until it has hardened.
@@ -115,7 +117,7 @@ impl Options {
     /// application's, and mostly much less. [`space_amplification`](Self::space_amplification) of infinity turns it off.
     ///
     /// The indexes come on top: about 20 bytes for each key, and about 70 more for each key of a table that has not
-    /// [settled](Self::settle_log_bytes); a 170th of the memory for the table of pages, as long as nothing has settled; and while rows settle
+    /// [settled](Self::settle_log_bytes); a hundredth of the memory for the table of pages; and while rows settle
     /// what [`settle_memory`](Self::settle_memory) says.
     /// [`Statistics`](crate::Statistics) tells what each part takes. More memory means fewer reads from disk; durability does
     /// not depend on it.
@@ -301,7 +303,7 @@ impl Options {
             return CacheBytes { usual, most: usual, pages_most: (usual / PAGES_PART).min(self.memory / 4) };
         }
         let most = usual.max(self.memory - self.memory / LOG_PART);
-        CacheBytes { usual, most, pages_most: most / PAGES_PART }
+        CacheBytes { usual, most, pages_most: most - most / RECORDS_PART }
     }
 
     pub(crate) fn limits(&self, segment_bytes: u64) -> Limits {

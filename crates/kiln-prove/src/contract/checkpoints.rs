@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use kiln::device::{Device, Keep, SimulatedDevice};
 use kiln::{Kiln, Object, Options, check_on};
 
+use super::hooked::{HookedDevice, Operation};
 use crate::crash::reopen;
 use crate::support::{Random, copy_of, manual};
 use crate::testing::{PATIENCE, background, budget, eventually, seed, watched};
@@ -242,6 +244,55 @@ fn c4_a_checkpoint_that_the_log_has_left_behind_is_not_used() {
     assert!(!disk.list().unwrap().iter().any(|name| name.starts_with("checkpoint")));
 }
 
+/// What a checkpoint says of deleted keys: of a map, beside a table that has settled; and of those that were forgotten, with their
+/// part of the log, once nobody needed them any more.
+#[test]
+fn c4_deletions_that_a_checkpoint_has_stay_deletions() {
+    for forgets in [false, true] {
+        let disk = SimulatedDevice::new(seed());
+        let options = manual().checkpoint_log_bytes(0).space_amplification(1.1);
+        let db = options.open_on(Arc::new(disk.clone())).unwrap();
+        let (map, table) = (db.map("map").unwrap(), db.table("table").unwrap());
+        let put = |round: u8| {
+            for key in 0..40_u8 {
+                db.put(&map, [key], vec![round; 2_000]).unwrap().forget();
+            }
+            db.persist().unwrap();
+        };
+        db.put(&table, "settled", "value").unwrap().forget();
+        db.put(&map, "deleted", "value").unwrap().safe().unwrap();
+        match forgets {
+            true => drop(db.create_snapshot("held").unwrap()),
+            false => assert_eq!(db.settle().unwrap(), 1),
+        }
+        db.delete(&map, "deleted").unwrap().safe().unwrap();
+        if forgets {
+            (0..3).for_each(put);
+        }
+        assert!(db.checkpoint().unwrap());
+        let end = db.statistics().log_tail;
+        if forgets {
+            assert_eq!(db.statistics().log_begin, 0, "the snapshot holds what was deleted");
+            db.drop_snapshot("held").unwrap();
+            for _ in (0..20).take_while(|_| db.statistics().log_begin == 0) {
+                db.put(&map, "another", "value").unwrap().forget();
+                db.persist().unwrap();
+            }
+            let begin = db.statistics().log_begin;
+            assert!((1..end).contains(&begin), "the log begins at {begin}, the checkpoint ends at {end}");
+        }
+        let disk = power_off(&disk, db.clone());
+        drop((map, table, db));
+        let db = reopen(&disk).unwrap();
+        assert!(db.recovery_report().checkpoint.is_some(), "{}", db.recovery_report());
+        let (map, table) = (db.map("map").unwrap(), db.table("table").unwrap());
+        assert_eq!(db.get(&map, "deleted").unwrap(), None);
+        assert_eq!((map.len(), table.len()), (if forgets { 41 } else { 0 }, 1));
+        let check = db.check().unwrap();
+        assert!(check.is_clean(), "{check}");
+    }
+}
+
 /// Writers that never rest, each with keys of its own, while one checkpoint after the other is taken: the index grows, records move,
 /// keys come and go.
 #[test]
@@ -249,7 +300,7 @@ fn c4_checkpoints_are_exact_whatever_is_committed_meanwhile() {
     watched("c4_checkpoints_are_exact", 5 * PATIENCE, |_| {
         let disk = SimulatedDevice::new(seed());
         let options = background().space_amplification(1.3).checkpoint_log_bytes(0);
-        let db = options.open_on(Arc::new(disk.clone())).unwrap();
+        let db = options.window(Duration::from_millis(5)).open_on(Arc::new(disk.clone())).unwrap();
         drop((db.map("numbers").unwrap(), TABLES.map(|name| db.table(name).unwrap())));
         let (stop, changes) = (AtomicBool::new(false), AtomicU64::new(0));
         thread::scope(|scope| {
@@ -275,12 +326,12 @@ fn c4_checkpoints_are_exact_whatever_is_committed_meanwhile() {
             for _ in 0..budget(20) {
                 let before = changes.load(Ordering::Relaxed);
                 eventually("the writers go on", || changes.load(Ordering::Relaxed) > before + 500);
-                db.checkpoint().unwrap();
+                // There is none before more is durable.
+                eventually("there is something for a checkpoint", || db.checkpoint().unwrap());
             }
             stop.store(true, Ordering::Relaxed);
         });
         db.persist().unwrap();
-        assert!(db.statistics().checkpoints > 2, "{:?}", db.statistics());
         let disk = power_off(&disk, db);
         let (from_checkpoint, from_log) = (copy_of(&disk), without_checkpoint(&disk));
         let (one, other) = (reopen(&from_checkpoint).unwrap(), reopen(&from_log).unwrap());
@@ -305,5 +356,54 @@ fn c4_the_background_takes_checkpoints_and_bounds_what_is_replayed() {
         let statistics = db.statistics();
         assert!(statistics.checkpoints > 0 && statistics.checkpoint_bytes > 3_000 * 8, "{statistics:?}");
         assert!(statistics.checkpoint_age.is_some());
+    });
+}
+
+/// What is written behind the end of a checkpoint, and has left memory, takes a read from disk for each key: if that were not bounded, the
+/// checkpoint would take long, and all that waits for it, settling and sweeping, too.
+#[test]
+fn a_checkpoint_in_the_background_that_writers_have_overtaken_is_given_up() {
+    watched("a_checkpoint_in_the_background_that_writers_have_overtaken", 2 * PATIENCE, |_| {
+        const KEYS: u32 = 40_000;
+        /// As the engine's bound.
+        const READS_MAX: u64 = 1 << 13;
+        let (disk, is_held) = (SimulatedDevice::new(seed()), Arc::new(AtomicBool::new(true)));
+        let held = is_held.clone();
+        let device = HookedDevice::on(&disk, move |operation, name| {
+            if name == "checkpoint.new" && matches!(operation, Operation::Write(_)) {
+                eventually("the checkpoint may go on", || !held.load(Ordering::Relaxed));
+            }
+        });
+        let options = background().segment_bytes(64 << 10).memory(512 << 10).checkpoint_log_bytes(1 << 20);
+        let db = options.space_amplification(f64::INFINITY).open_on(device).unwrap();
+        let map = db.map("map").unwrap();
+        let put_all = |value: u32| {
+            // One in four stays as it is, so that the log does.
+            let keys = (0..KEYS).filter(|key| value == 0 || key % 4 != 0);
+            keys.for_each(|key| db.put(&map, key.to_be_bytes(), value.to_le_bytes()).unwrap().forget());
+            db.persist().unwrap();
+        };
+        let is_at_it = || disk.list().unwrap().iter().any(|name| name == "checkpoint.new");
+        put_all(0);
+        eventually("a checkpoint is begun", is_at_it);
+        put_all(1);
+        let before = db.statistics();
+        assert!(before.log_head > before.log_tail / 2, "what was written anew is on disk: {before:?}");
+        is_held.store(false, Ordering::Relaxed);
+        eventually("the checkpoint is given up", || !is_at_it());
+        let after = db.statistics();
+        let reads = after.cold_reads - before.cold_reads;
+        assert!((READS_MAX / 2..READS_MAX + 1_000).contains(&reads), "{reads} records were read: {after:?}");
+        assert_eq!(after.checkpoints, 0, "{after:?}");
+        // Now that nobody writes the next one is not overtaken, and needs no more of the log for being due.
+        eventually("a checkpoint is taken", || db.statistics().checkpoints > 0);
+        let disk = power_off(&disk, db);
+        let db = reopen(&disk).unwrap();
+        assert!(db.recovery_report().checkpoint.is_some(), "{}", db.recovery_report());
+        let map = db.map("map").unwrap();
+        (0..KEYS).step_by(101).for_each(|key| {
+            let value = u32::from(key % 4 != 0).to_le_bytes();
+            assert_eq!(db.get(&map, key.to_be_bytes()).unwrap().as_deref(), Some(&value[..]));
+        });
     });
 }

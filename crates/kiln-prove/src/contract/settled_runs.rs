@@ -170,9 +170,67 @@ fn c2_memory_is_the_budget_of_pages_too() {
         db.put(&table, (number % 9_000).to_be_bytes(), [number as u8; 100]).unwrap().forget();
         if number % 1_000 == 0 {
             assert!(db.get(&table, (11_000 + number % 900).to_be_bytes()).unwrap().is_some());
+            db.persist().unwrap();
             within();
         }
     }
     let writing = within();
     assert!(writing.ring_bytes >= MEMORY / 2 && writing.page_cache_bytes <= MEMORY / 4, "{writing:?}");
+}
+
+/// A row that has not settled costs a range a read of its own, and a read of that row alone no more than if it had.
+#[test]
+fn rows_that_ranges_read_from_disk_one_by_one_settle_before_there_are_many() {
+    const KEYS: u32 = 4_000;
+    let options = manual().segment_bytes(16 << 10).memory(160 << 10).settle_log_bytes(1 << 20);
+    let db = options.open_on(Arc::new(SimulatedDevice::new(seed()))).unwrap();
+    let table = db.table("table").unwrap();
+    (0..KEYS).for_each(|key| db.put(&table, key.to_be_bytes(), [7; 20]).unwrap().forget());
+    db.persist().unwrap();
+    let reads = || db.statistics().cold_reads;
+    for _ in 0..2 {
+        (0..KEYS).for_each(|key| assert!(db.get(&table, key.to_be_bytes()).unwrap().is_some()));
+        db.persist().unwrap();
+    }
+    let before = db.statistics();
+    assert!(before.cold_reads > u64::from(KEYS) && before.rows_settled == 0, "{before:?}");
+    let range = || db.snapshot().unwrap().range::<&[u8]>(&table, ..).map(Result::unwrap).count();
+    assert_eq!(range(), KEYS as usize);
+    assert!(reads() > before.cold_reads);
+    db.persist().unwrap();
+    let after = db.statistics();
+    assert!(after.rows_settled > u64::from(KEYS / 4), "{after:?}");
+    let before = reads();
+    assert_eq!(range(), KEYS as usize);
+    // Only what is out of memory in the segment where that ends has not settled.
+    assert!(reads() - before < u64::from(KEYS / 10), "{} records were read again", reads() - before);
+    let check = db.check().unwrap();
+    assert!(check.is_clean(), "{check}");
+}
+
+/// A pass reads all that is settled at once, and there are the more of them the more it is.
+#[test]
+fn what_settling_is_far_behind_with_settles_part_by_part() {
+    const KEYS: u32 = 12_000;
+    const LOG_BYTES: u64 = 32 << 10;
+    let options = manual().segment_bytes(16 << 10).memory(160 << 10).settle_log_bytes(LOG_BYTES);
+    let db = options.open_on(Arc::new(SimulatedDevice::new(seed()))).unwrap();
+    let table = db.table("table").unwrap();
+    // Nobody else settles, and who puts does not.
+    (0..KEYS).for_each(|key| db.put(&table, key.to_be_bytes(), [7; 20]).unwrap().forget());
+    let (mut before, mut most, mut parts) = (0, 0, 0);
+    loop {
+        db.persist().unwrap();
+        let now = db.statistics().rows_settled;
+        if now == before {
+            break;
+        }
+        (most, parts, before) = (most.max(now - before), parts + 1, now);
+    }
+    let statistics = db.statistics();
+    assert!(before > u64::from(KEYS / 2) && statistics.unsettled_bytes < LOG_BYTES, "{statistics:?}");
+    // A record takes more than the 24 bytes of its key and value.
+    assert!(most < 4 * LOG_BYTES / 24 && parts > 4, "{most} rows at once, {parts} parts");
+    let check = db.check().unwrap();
+    assert!(check.is_clean(), "{check}");
 }

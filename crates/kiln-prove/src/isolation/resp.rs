@@ -187,7 +187,7 @@ impl Teller<'_, '_> {
             match self.random.below(20) {
                 0..=7 => {
                     let commands = self.commands(5);
-                    self.transaction(&commands, &[])?;
+                    self.transaction(&commands, None)?;
                 }
                 8..=12 => self.watched()?,
                 13..=15 => {
@@ -248,17 +248,17 @@ impl Teller<'_, '_> {
             true => commands.push(Command::Set(register, self.recorder.number())),
             false => commands.push(Command::Append(list, self.recorder.number())),
         }
-        self.transaction(&commands, &seen)
+        self.transaction(&commands, Some(&seen))
     }
 
-    /// `MULTI` to `EXEC`. `seen` is what was watched and read before.
-    fn transaction(&mut self, commands: &[Command], seen: &[Operation]) -> Result<(), Failure> {
+    /// `MULTI` to `EXEC`. `seen` is what was read of what was watched, if anything was watched: nothing where conflicts kept it from being read.
+    fn transaction(&mut self, commands: &[Command], seen: Option<&[Operation]>) -> Result<(), Failure> {
         let mut pipeline = pipe();
         pipeline.cmd("MULTI");
         commands.iter().for_each(|command| command.add_to(&mut pipeline));
         pipeline.cmd("EXEC");
         let mut attempt = self.recorder.invoke(Level::Serializable);
-        attempt.operations.extend(seen.iter().cloned());
+        attempt.operations.extend(seen.unwrap_or_default().iter().cloned());
         let writes = commands.iter().any(Command::writes);
         let answers = match self.run(&mut pipeline, writes) {
             Ok(answers) => answers,
@@ -272,7 +272,7 @@ impl Teller<'_, '_> {
                 Ok(())
             }
             // What was watched has changed.
-            Some(Ok(Value::Nil)) if !seen.is_empty() => Ok(()),
+            Some(Ok(Value::Nil)) if seen.is_some() => Ok(()),
             Some(Err(error)) => self.failed(attempt, commands, Failure::from(error)),
             other => panic!("an answer to EXEC that makes no sense: {other:?}"),
         }

@@ -49,7 +49,7 @@ impl Kiln {
     ) -> Result<()> {
         let engine = self.engine();
         with_scratch(|scratch| {
-            engine.for_each_in_groups(object, keys, AsRef::as_ref, |number, key| {
+            engine.for_each_in_groups((object, true), keys, AsRef::as_ref, |number, key| {
                 let reading = engine.read_newest(key, &mut scratch.old)?;
                 look(number, reading.found.then_some(&scratch.old));
                 Ok(())
@@ -82,7 +82,7 @@ impl Kiln {
             engine.check_expiring(value.as_ref(), expires_at)?;
         }
         self.commit_each(
-            object,
+            (object, !engine.puts_blindly(object.handle().id)),
             entries,
             |(key, _)| key.as_ref(),
             |number, key| engine.commit_single(key, Some(entries[number].1.as_ref()), expires_at),
@@ -108,7 +108,7 @@ impl Kiln {
         deltas: &[(K, i64)],
     ) -> Result<Commit<'_, ()>> {
         self.commit_each(
-            object,
+            (object, true),
             deltas,
             |(key, _)| key.as_ref(),
             |number, key| {
@@ -146,23 +146,23 @@ impl Kiln {
         keys: &[K],
         mut change: impl FnMut(usize, Option<&[u8]>, &mut Vec<u8>) -> bool,
     ) -> Result<Commit<'_, ()>> {
-        self.commit_each(object, keys, AsRef::as_ref, |number, key| {
+        self.commit_each((object, true), keys, AsRef::as_ref, |number, key| {
             self.engine().update_single(key, object.handle().time_to_live_ms, |old, new| {
                 Ok(Decision::of(change(number, old, new)))
             })
         })
     }
 
-    /// Commits an operation for each item; what is returned stands for all of them.
+    /// Commits an operation, which `reads` its key or does not, for each item; what is returned stands for all of them.
     fn commit_each<'i, O: Object, T>(
         &self,
-        object: &O,
+        (object, reads): (&O, bool),
         items: &'i [T],
         key_of: impl Fn(&T) -> &[u8],
         mut commit: impl FnMut(usize, SingleKey<'i>) -> Result<SingleCommit>,
     ) -> Result<Commit<'_, ()>> {
         let mut newest = 0;
-        self.engine().for_each_in_groups(object, items, key_of, |number, key| {
+        self.engine().for_each_in_groups((object, reads), items, key_of, |number, key| {
             newest = newest.max(commit(number, key)?.version);
             Ok(())
         })?;

@@ -500,6 +500,7 @@ impl Checker {
         }
         let mut live = self.settled_rows.clone();
         let mut unsettled = self.newest.values().filter(|newest| newest.live).count() as u64;
+        let mut entered: HashMap<u32, usize> = HashMap::new();
         for ((object, key), newest) in &self.newest {
             *live.entry(*object).or_default() += u64::from(newest.live);
             let hash = engine.hash(*object, key);
@@ -518,11 +519,21 @@ impl Checker {
             if newest.live && !found {
                 problems.push(format!("the record at log address {:#x} is not in the index", newest.address));
             }
-            if newest.live && ordered.is_some_and(|ordered| !ordered.contains(&epoch::pin(), key)) {
+            *entered.entry(*object).or_default() += usize::from(found);
+            if (newest.live || found) && ordered.is_some_and(|ordered| !ordered.contains(&epoch::pin(), key))
+            {
                 problems.push(format!("a key of object {object} is not in the ordered index"));
             }
         }
         for object in engine.objects.iter() {
+            let entered = entered.get(&object.id).copied().unwrap_or(0);
+            if let Some(ordered) = object.keys.ordered().filter(|_| engine.settled.orders_are_exact)
+                && ordered.len() != entered
+            {
+                let (name, keys) = (&object.name, ordered.len());
+                problems
+                    .push(format!("object {name:?} has {keys} keys in its order and {entered} in the index"));
+            }
             let (counted, known) = (object.key_count.sum(), live.get(&object.id).copied().unwrap_or(0));
             // Of what has settled there is no running count.
             let is_counted = object.keys.ordered().is_none() || !engine.settled.has_any();

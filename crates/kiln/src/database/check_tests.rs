@@ -60,7 +60,15 @@ fn a_key_that_is_not_in_the_hash_index_is_found() -> Result<()> {
     let (_disk, db) = database()?;
     let address = entry(&db);
     change_index(&db, KEY, |bucket, hash| assert!(db.engine().index.remove(bucket, hash, address)));
-    finds(&db, &["is not in the index", "live records and has", "fewer entries than there are keys"])
+    finds(
+        &db,
+        &[
+            "is not in the index",
+            "keys in its order",
+            "live records and has",
+            "fewer entries than there are keys",
+        ],
+    )
 }
 
 #[test]
@@ -74,11 +82,23 @@ fn an_entry_in_the_wrong_bucket_is_found() -> Result<()> {
 }
 
 #[test]
+fn an_entry_of_what_has_settled_is_found() -> Result<()> {
+    let (_disk, db) = database()?;
+    let address = entry(&db);
+    assert_eq!(db.settle()?, 1);
+    assert!(db.check()?.is_clean());
+    change_index(&db, KEY, |bucket, hash| {
+        assert!(!db.engine().index.insert(bucket, hash, address), "there is room");
+    });
+    finds(&db, &["has settled, and is in the index", "live records and has"])
+}
+
+#[test]
 fn a_key_that_is_not_in_the_ordered_index_is_found() -> Result<()> {
     let (_disk, db) = database()?;
     let object = db.engine().objects.get(OBJECT).expect("the table");
     object.keys.retract(&epoch::pin(), KEY);
-    finds(&db, &["is not in the ordered index"])
+    finds(&db, &["is not in the ordered index", "keys in its order"])
 }
 
 #[test]

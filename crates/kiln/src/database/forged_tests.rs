@@ -34,8 +34,13 @@ fn open(disk: &SimulatedDevice) -> Result<Kiln> {
 /// As [`open`], by several threads, although the log is short.
 fn open_by_several(disk: &SimulatedDevice) -> Result<Kiln> {
     let mut options = options();
-    options.recovery =
-        Division { workers: Some(3), threads_from_bytes: 0, piece_bytes: 100, read_bytes: BLOCK_BYTES };
+    options.recovery = Division {
+        workers: Some(3),
+        threads_from_bytes: 0,
+        piece_bytes: 100,
+        read_bytes: BLOCK_BYTES,
+        ..Division::default()
+    };
     options.open_on(Arc::new(disk.clone()))
 }
 

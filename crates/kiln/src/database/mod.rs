@@ -390,6 +390,7 @@ impl Kiln {
         if self.inner.background.lock().is_none() {
             while self.engine().delete_some_expired(true) {}
             self.engine().sweep();
+            self.engine().share_memory();
             self.engine().settle_if_due();
             self.engine().take_due_checkpoint(Haste::Waited);
         }
@@ -428,7 +429,7 @@ impl Kiln {
     /// closed. Every row stays where it was then, or is where it came to.
     pub fn settle(&self) -> Result<u64> {
         let settling = self.engine().settle_durable()?;
-        self.engine().share_memory();
+        self.engine().share_with_pages();
         Ok(settling.puts + settling.deletes)
     }
 

@@ -58,10 +58,9 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
     let settle_memory = options.settle_memory_bytes(current.segment_bytes);
     tree.set_replaced_bytes_min(settle_memory / REPLACED_PART);
     let tree = Arc::new(tree.packing(options.leaf_compression));
-    let has_settled = !tree.is_empty();
-    let (record_bytes, page_bytes) = cache_bytes.divide(cache_bytes.usual, has_settled);
-    tree.set_cache_bytes(page_bytes);
-    let cold = Cold::new(cache_bytes, record_bytes).map_err(memory)?;
+    // While the log is read, records need no memory; and pages need none before there are any.
+    tree.set_cache_bytes(if tree.is_empty() { 0 } else { cache_bytes.usual.min(cache_bytes.pages_most) });
+    let cold = Cold::new(cache_bytes).map_err(memory)?;
     let mut base = Base::of(&device, &current, log.ring_bytes(), options.recovery.workers(), &tree)?;
     let mut recovered =
         Recovery::new((&segments, &current), &log, &mut base, &tree, &options.recovery).run()?;
@@ -98,9 +97,14 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
         log,
         index,
         cold,
-        shares: Shares::new(cache_bytes, opened_end, has_settled),
+        shares: Shares::new(cache_bytes, opened_end),
         reader: Reader::default(),
-        settled: Settled::new(tree, (options.settle_log_bytes, settle_memory), opened_end),
+        settled: Settled::new(
+            tree,
+            (options.settle_log_bytes, settle_memory),
+            opened_end,
+            recovered.orders_are_exact,
+        ),
         liveness: Mutex::new(liveness),
         segments: Arc::new(segments),
         superblock: Mutex::new(superblock),
@@ -123,6 +127,7 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
     });
     engine.graves.bury(&mut recovered.tombstones.drain(..).map(Grave::from).collect());
     engine.update_limit();
+    engine.share_with_pages();
     engine.keep_warm();
     recovered.losses.record(&engine)?;
     engine.hide_from_older_snapshots()?;

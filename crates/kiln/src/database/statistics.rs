@@ -136,7 +136,7 @@ pub(super) fn collect(engine: &Engine) -> Statistics {
         log_begin: engine.log.begin(),
         log_head: engine.log.head(),
         log_tail: engine.log.tail(),
-        ring_bytes: engine.log.share(),
+        ring_bytes: engine.log_bytes(),
         read_cache_bytes: engine.cold.cache.bytes(),
         hash_index_bytes: engine.index.memory_bytes(),
         hash_index_buckets: engine.index.bucket_count(),

@@ -15,10 +15,14 @@ use super::single::SingleKey;
 use crate::error::Result;
 use crate::objects::Object;
 use crate::storage::epoch;
+use crate::sync::atomic::Ordering;
 
 /// So many keys' cache misses overlap: more than a core has outstanding at a time, and few enough that what was fetched
 /// is still there when it is needed.
 pub(crate) const GROUP_KEYS: usize = 32;
+
+/// After so many records that ranges have read from disk the keeper is to look whether settling them is worth it.
+const READS_PER_LOOK: u64 = 1 << 10;
 
 impl Engine {
     /// Has the processor fetch the buckets of some keys, and then their records, so that whoever reads one after the
@@ -52,9 +56,15 @@ impl Engine {
         }
     }
 
-    /// Reads the records on disk of keys with these hashes, many at once, and waits for them.
-    pub(crate) fn read_all_ahead(&self, hashes: &[u64]) {
-        self.read_group_ahead(&mut self.read_ahead(), (0, hashes), hashes.len(), |item| hashes[item]);
+    /// Reads the records on disk of a range's keys, which have these hashes, many at once, and waits for them.
+    pub(crate) fn read_range_ahead(&self, hashes: &[u64]) {
+        let mut ahead = self.read_ahead();
+        self.read_group_ahead(&mut ahead, (0, hashes), hashes.len(), |item| hashes[item]);
+        let before = self.settled.range_reads.fetch_add(ahead.begun, Ordering::Relaxed);
+        // Where nothing is written it sleeps.
+        if before / READS_PER_LOOK != (before + ahead.begun) / READS_PER_LOOK {
+            self.hardening.wake_keeper();
+        }
     }
 
     /// As [`Self::prefetch_group`], for any number of keys; waits for those that are on disk.
@@ -84,12 +94,12 @@ impl Engine {
         }
     }
 
-    /// Runs an operation on each item's key, in order, after fetching a group of them. Nothing is run if one of the keys
-    /// is not acceptable; the first error of an operation ends the batch.
+    /// Runs an operation on each item's key, in order, after fetching a group of them: also from disk, if it `reads`. Nothing is run if one of the
+    /// keys is not acceptable; the first error of an operation ends the batch.
     #[inline]
     pub(crate) fn for_each_in_groups<'i, O: Object, T>(
         self: &Arc<Self>,
-        object: &O,
+        (object, reads): (&O, bool),
         items: &'i [T],
         key_of: impl Fn(&T) -> &[u8],
         mut run: impl FnMut(usize, SingleKey<'i>) -> Result<()>,
@@ -102,9 +112,11 @@ impl Engine {
         for (number, group) in items.chunks(GROUP_KEYS).enumerate() {
             let hashes = self.prefetch_group(id, group, &key_of);
             let first = number * GROUP_KEYS;
-            self.read_group_ahead(&mut ahead, (first, &hashes[..group.len()]), items.len(), |item| {
-                self.hash(id, key_of(&items[item]))
-            });
+            if reads {
+                self.read_group_ahead(&mut ahead, (first, &hashes[..group.len()]), items.len(), |item| {
+                    self.hash(id, key_of(&items[item]))
+                });
+            }
             for (at, (item, hash)) in group.iter().zip(hashes).enumerate() {
                 run(first + at, SingleKey { object: id, hash, key: key_of(item) })?;
             }

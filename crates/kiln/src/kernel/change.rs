@@ -6,6 +6,7 @@ use super::engine::Engine;
 use super::object::ObjectState;
 use crate::error::Result;
 use crate::planted::{Bug, planted};
+use crate::storage::epoch;
 use crate::storage::hash_index::Bucket;
 use crate::storage::log::Purpose;
 use crate::storage::record::{self, Address, Kind, NEVER, NO_ADDRESS, Shape};
@@ -88,16 +89,19 @@ impl Engine {
     }
 
     /// The current record of a key whose bucket is locked. `candidate` is where it probably is; `known` says what is known
-    /// of an address on disk.
+    /// of an address on disk. Who `takes_any_version` may be told where the record is, and not of which version.
     #[inline]
     pub(crate) fn locate(
         &self,
         bucket: Bucket,
         candidate: Address,
-        change: &Change<'_>,
+        (change, takes_any_version): (&Change<'_>, bool),
         known: &mut dyn FnMut(Address) -> Resolved,
     ) -> Current {
-        self.current_at(candidate, change).unwrap_or_else(|| self.look_for(bucket, change, known))
+        self.current_at(candidate, change).unwrap_or_else(|| {
+            let by_order = takes_any_version.then(|| self.look_for_by_order(bucket, change)).flatten();
+            by_order.unwrap_or_else(|| self.look_for(bucket, change, known))
+        })
     }
 
     /// The record in memory at an address, if it is the key's.
@@ -133,6 +137,42 @@ impl Engine {
             }
         });
         found.unwrap_or_default()
+    }
+
+    /// Whether puts of an object need not know what they replace: of tables, as soon as it is not counted any more how many rows they have.
+    pub(crate) fn puts_blindly(&self, object: u32) -> bool {
+        self.settled.orders_are_exact && self.settled.has_any() && self.is_ordered(object)
+    }
+
+    /// As [`Self::look_for`], where the disk need not be asked for it: what a put replaces need not be known, only whose it is. A key of a table is
+    /// in the table's order as long as it has an entry. So one that is not has none, and if it is, and none of its candidates
+    /// in memory is the key's, then the only one on disk is.
+    #[inline(never)]
+    fn look_for_by_order(&self, bucket: Bucket, change: &Change<'_>) -> Option<Current> {
+        if change.value.is_none() || !self.puts_blindly(change.object) {
+            return None;
+        }
+        let ordered = self.object(change.object).keys.ordered()?;
+        let (mut on_disk, mut count) = (NO_ADDRESS, 0);
+        let in_memory = self.index.find(bucket, change.hash, |address| {
+            let current = self.current_at(address, change);
+            // Looked at afterwards: what leaves memory meanwhile is one candidate too many, and no more.
+            if current.is_none() && address < self.log.head() {
+                (on_disk, count) = (address, count + 1);
+            }
+            current
+        });
+        if in_memory.is_some() || count == 0 {
+            return in_memory.or(Some(Current::default()));
+        }
+        let has_entry = ordered.contains(&epoch::pin(), change.key) && !planted(Bug::OrderNotAsked);
+        match has_entry {
+            true if count == 1 => {
+                Some(Current { address: on_disk, version: 0, exists: true, expires_at: NEVER })
+            }
+            true => None,
+            false => Some(Current::default()),
+        }
     }
 
     /// Reads a record from disk to learn whether it is the key's. The caller is not pinned.

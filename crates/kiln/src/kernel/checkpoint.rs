@@ -31,7 +31,10 @@
 //!
 //! **When.** Once the log since the last one is as long as [`checkpoint_log_bytes`](crate::Options::checkpoint_log_bytes), and
 //! as the last checkpoint: so they never write more than the log itself. On an orderly close from a quarter of that on. A
-//! background thread takes them in pieces, with a nap after each that is as long as the piece took.
+//! background thread takes them in pieces, with a nap after each that is as long as the piece took. But what is written meanwhile must be followed
+//! back to before the end, and once it has left memory each step is a read from disk. So where so much is written that this is near there are no
+//! naps, and if it comes to more than [`COLD_READS_MAX`] all the same, the checkpoint is given up, for settling would have to wait for it. The
+//! next one is tried after [`REST_TIMES`] as long: perhaps less is written then.
 
 use std::time::Duration;
 
@@ -52,6 +55,12 @@ use crate::storage::superblock::CheckpointName;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Instant, Mutex, thread};
 
+/// A checkpoint in the background reads so many records at the most to find out what was before them, or one for so many buckets of the index.
+const COLD_READS_MAX: u64 = 1 << 13;
+const BUCKETS_PER_COLD_READ: u64 = 256;
+/// So many times as long as a checkpoint took that writers have overtaken none is tried.
+const REST_TIMES: u32 = 7;
+
 /// What is known of a database's checkpoints.
 pub(crate) struct Checkpoints {
     /// The option; 0: none are taken.
@@ -60,6 +69,8 @@ pub(crate) struct Checkpoints {
     taking: Mutex<()>,
     /// How far the log must have hardened before the next one is worth it.
     due_at: AtomicU64,
+    /// Writers have overtaken the last one, and none is tried before this moment.
+    rests_until: Mutex<Option<Instant>>,
     /// Of the one that the superblock names: its end, its bytes, and when it was begun.
     end: AtomicU64,
     bytes: AtomicU64,
@@ -103,6 +114,7 @@ impl Checkpoints {
             log_bytes,
             taking: Mutex::new(()),
             due_at: AtomicU64::new(0),
+            rests_until: Mutex::new(None),
             end: AtomicU64::new(found.end),
             bytes: AtomicU64::new(found.bytes),
             time_us: AtomicU64::new(found.time_us),
@@ -131,6 +143,15 @@ impl Checkpoints {
         self.due_at.store(end.saturating_add(self.log_bytes_between()), Ordering::SeqCst);
     }
 
+    /// Writers have overtaken the last one, and the next one will be tried soon, however little the log grows.
+    pub(crate) fn is_to_be_retried(&self) -> bool {
+        self.rests_until.lock().is_some()
+    }
+
+    fn is_resting(&self) -> bool {
+        self.rests_until.lock().is_some_and(|until| Instant::now() < until)
+    }
+
     /// So much log is between two checkpoints.
     fn log_bytes_between(&self) -> u64 {
         self.log_bytes.max(self.bytes.load(Ordering::Relaxed))
@@ -143,6 +164,7 @@ impl Engine {
         let (hardened, checkpoints) = (self.log.hardened(), &self.checkpoints);
         checkpoints.log_bytes != 0
             && hardened >= checkpoints.due_at.load(Ordering::SeqCst)
+            && !checkpoints.is_resting()
             && !self.segments.disk_is_full()
     }
 
@@ -151,9 +173,10 @@ impl Engine {
         self.checkpoints.log_bytes != 0
     }
 
-    /// Takes a checkpoint if one is due. That it cannot be had harms nobody: the next one is tried as much log later.
+    /// Takes a checkpoint if one is due. That it cannot be had harms nobody: the next one is tried as much log later, or after a rest.
     pub(crate) fn take_due_checkpoint(&self, haste: Haste) {
-        if self.is_checkpoint_due() && !matches!(self.take_checkpoint(haste), Ok(true)) {
+        let is_taken = !self.is_checkpoint_due() || matches!(self.take_checkpoint(haste), Ok(true));
+        if !is_taken && !self.checkpoints.is_to_be_retried() {
             self.checkpoints.set_due_after(self.log.hardened());
         }
     }
@@ -205,15 +228,31 @@ impl Engine {
             return Ok(false);
         }
         let failed = |error| Error::io("writing a checkpoint", error);
+        let began = Instant::now();
         let number = before.checkpoint.number + 1;
         let time_us = self.segments.time_us();
         let writer = Writer::create(self.segments.device(), before.database, number).map_err(failed)?;
-        let mut taking = Taking { engine: self, cut, settled_to, writer, haste, piece: (0, Instant::now()) };
+        let mut taking = Taking {
+            engine: self,
+            cut,
+            settled_to,
+            writer,
+            haste,
+            cold_reads: 0,
+            has_entries: false,
+            piece: (0, Instant::now()),
+        };
         let outcome = taking.write_all().and_then(|written| match written {
             Some(counts) => self.seal_all_before(&taking.cut).map(|()| Some(counts)),
             None => Ok(None),
         });
         drop(held);
+        let rest = taking.is_overtaken().then(|| Instant::now() + began.elapsed() * REST_TIMES);
+        *self.checkpoints.rests_until.lock() = rest;
+        if rest.is_some() {
+            // Nothing may have been written for a while, and then it sleeps.
+            self.hardening.wake_keeper();
+        }
         let Taking { cut, writer, settled_to, .. } = taking;
         let (entries, keys) = match outcome {
             Ok(Some(counts)) => counts,
@@ -295,6 +334,10 @@ struct Taking<'a> {
     settled_to: Address,
     writer: Writer<'a>,
     haste: Haste,
+    /// Records read from disk to find out what was before them.
+    cold_reads: u64,
+    /// All entries were written.
+    has_entries: bool,
     /// How much was written when the present piece began, and when that was.
     piece: (u64, Instant),
 }
@@ -305,6 +348,7 @@ impl Taking<'_> {
         let failed = |error| Error::io("writing a checkpoint", error);
         self.write_system().map_err(failed)?;
         let Some(entries) = self.write_entries()? else { return Ok(None) };
+        self.has_entries = true;
         let Some(keys) = self.write_keys()? else { return Ok(None) };
         Ok((!self.is_given_up()).then_some((entries, keys)))
     }
@@ -395,7 +439,7 @@ impl Taking<'_> {
         Ok(())
     }
 
-    fn newest_before_end(&self, mut address: Address) -> Result<Address> {
+    fn newest_before_end(&mut self, mut address: Address) -> Result<Address> {
         // If it is given up, what comes of it is of no use to anybody.
         while address >= self.cut.end && !self.is_given_up() {
             address = self.previous_of(address)?;
@@ -404,13 +448,14 @@ impl Taking<'_> {
     }
 
     /// The previous address of a record behind the end, which never changes.
-    fn previous_of(&self, address: Address) -> Result<Address> {
+    fn previous_of(&mut self, address: Address) -> Result<Address> {
         {
             let _pin = epoch::pin();
             if let Some(view) = self.engine.log.view(address) {
                 return Ok(view.previous());
             }
         }
+        self.cold_reads += 1;
         self.engine.cold_previous(address)
     }
 
@@ -450,11 +495,18 @@ impl Taking<'_> {
         entries.collect()
     }
 
+    /// Too much of what was written since the end has left memory.
+    fn is_overtaken(&self) -> bool {
+        let most = COLD_READS_MAX.max(self.engine.index.bucket_count() / BUCKETS_PER_COLD_READ);
+        self.haste == Haste::Background && self.cold_reads > most
+    }
+
     /// True once the checkpoint is of no use any more, or must not go on. It stays so.
     fn is_given_up(&self) -> bool {
         let (engine, is_background) = (self.engine, self.haste == Haste::Background);
         engine.log.begin() > self.cut.end
             || is_background && engine.hardening.is_stopping()
+            || self.is_overtaken()
             || engine.hardening.horizon.failure().is_some()
     }
 
@@ -462,6 +514,8 @@ impl Taking<'_> {
     fn goes_on(&mut self) -> bool {
         const PIECE_BYTES: u64 = 256 << 10;
         const NAP_MAX: Duration = Duration::from_millis(50);
+        /// Naps end when such a part of the log's memory holds what was written since the checkpoint's end.
+        const WRITTEN_PART: u64 = 8;
         let engine = self.engine;
         let (began_at, began) = self.piece;
         let written = self.writer.written_bytes();
@@ -473,7 +527,9 @@ impl Taking<'_> {
         if self.is_given_up() || engine.segments.disk_is_full() {
             return false;
         }
-        if is_background {
+        let since_end = engine.log.tail().saturating_sub(self.cut.end);
+        let may_nap = self.has_entries || since_end < engine.log.ring_bytes() / WRITTEN_PART;
+        if is_background && may_nap {
             thread::sleep(began.elapsed().min(NAP_MAX));
         }
         self.piece = (written, Instant::now());

@@ -31,11 +31,11 @@ pub(crate) struct Cold {
 }
 
 impl Cold {
-    /// With a cache that takes so much of the memory of the caches at first.
-    pub(crate) fn new(cache_bytes: CacheBytes, bytes: u64) -> io::Result<Cold> {
+    /// With a cache that takes so much of the memory at first as the caches usually have.
+    pub(crate) fn new(cache_bytes: CacheBytes) -> io::Result<Cold> {
         let cache = RecordCache::new(cache_bytes.most)?;
-        if bytes < cache_bytes.most {
-            cache.divide(bytes, USUAL_RECORD_BYTES);
+        if cache_bytes.usual < cache_bytes.most {
+            cache.divide(cache_bytes.usual, USUAL_RECORD_BYTES);
         }
         Ok(Cold {
             cache,
@@ -190,7 +190,7 @@ impl Engine {
         let (record, bytes_read) = extent::read_record(&self.segments, address, likely_bytes)?;
         self.cold.note_read(record.shape.bytes(), bytes_read);
         self.cold.cache.admit(address, &record.as_disk_record());
-        self.share_memory();
+        self.watch_reads();
         Ok(record)
     }
 }

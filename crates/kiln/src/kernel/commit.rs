@@ -224,7 +224,8 @@ impl Engine {
         first_committer: Option<u64>,
         early: Option<u64>,
     ) -> Result<u64, Setback> {
-        let has_new_keys = self.locate_all(writes, scratch)?;
+        // Of what a snapshot must have seen the version has to be known.
+        let has_new_keys = self.locate_all(writes, scratch, first_committer.is_none())?;
         if let Some(snapshot) = first_committer
             && !planted(Bug::FirstCommitterIgnored)
             && (scratch.steps.iter().any(|step| step.current.version > snapshot)
@@ -300,7 +301,12 @@ impl Engine {
     }
 
     /// Step 2, first half: the current record of every written key. True if one gets its first.
-    fn locate_all(&self, writes: &WriteSet, scratch: &mut CommitScratch) -> Result<bool, Setback> {
+    fn locate_all(
+        &self,
+        writes: &WriteSet,
+        scratch: &mut CommitScratch,
+        takes_any_version: bool,
+    ) -> Result<bool, Setback> {
         // All are fetched before one is looked at, so that their cache misses overlap.
         for (step, write) in scratch.steps.iter_mut().zip(writes.writes()) {
             step.candidate = self.fetch_candidate(step.bucket, write.hash);
@@ -319,7 +325,7 @@ impl Engine {
                 found.flatten()
             };
             let change = writes.change(write);
-            step.current = self.locate(step.bucket, step.candidate, &change, &mut known);
+            step.current = self.locate(step.bucket, step.candidate, (&change, takes_any_version), &mut known);
             if !is_open && !step.current.has_record() && self.may_be_settled(write.object) {
                 let place = scratch.settled.iter().position(|(number, _)| *number == at);
                 let mut lookup = place.map(|place| scratch.settled.swap_remove(place).1);

@@ -17,7 +17,7 @@
 //!   load                                 what was never in the log
 //!   sweep, compaction                    forgetting what nobody needs, and moving what somebody does
 //!   expiry                               rows that are absent from some time on, and go
-//!   shares, warm                         what memory is for, and keeping there what fits
+//!   shares, hand_over, warm              what memory is for, and keeping there what fits
 //! ```
 
 mod backoff;
@@ -30,6 +30,7 @@ pub(crate) mod commit;
 pub(crate) mod compaction;
 pub(crate) mod engine;
 pub(crate) mod expiry;
+mod hand_over;
 pub(crate) mod hardening;
 pub(crate) mod ledger;
 pub(crate) mod load;

@@ -58,6 +58,8 @@ pub(crate) struct ReadAhead<'e> {
     ahead_max: usize,
     /// The first item that was not looked at yet.
     next_item: usize,
+    /// Reads begun so far.
+    pub(crate) begun: u64,
 }
 
 /// What came of waiting for a read.
@@ -76,7 +78,15 @@ impl Engine {
         let fit = (self.cold.cache.bytes() / CACHE_BYTES_PER_READ) as usize;
         let in_flight_max = fit.clamp(2, READS_IN_FLIGHT_MAX);
         let ahead_max = fit.clamp(2, READS_AHEAD_MAX);
-        ReadAhead { engine: self, reads: None, in_flight_count: 0, in_flight_max, ahead_max, next_item: 0 }
+        ReadAhead {
+            engine: self,
+            reads: None,
+            in_flight_count: 0,
+            in_flight_max,
+            ahead_max,
+            next_item: 0,
+            begun: 0,
+        }
     }
 
     /// True if one of the keys with these hashes may be on disk alone.
@@ -223,6 +233,7 @@ impl ReadAhead<'_> {
             }
         };
         self.in_flight_count += 1;
+        self.begun += 1;
         engine.cold.in_flight.fetch_add(1, Ordering::Relaxed);
         reads.queue.submit(QueuedRead { file, offset, buffer, token: token as u64 });
         true
@@ -259,7 +270,7 @@ impl ReadAhead<'_> {
                 }
             }
         }
-        self.engine.share_memory();
+        self.engine.watch_reads();
         if finished.buffer.len() <= KEPT_BUFFER_BYTES_MAX {
             reads.buffers.push(finished.buffer);
         }

@@ -23,7 +23,10 @@
 //!
 //! **When.** When so much of the log is out of memory, and not settled, that it is worth it:
 //! [`settle_log_bytes`](crate::Options::settle_log_bytes), and a [`TREE_PART`] of the tree, so that a merge that has to write all of the
-//! tree anew is paid for by as much new data, but not more than [`RING_TIMES`] the log's memory. Nobody who reads or
+//! tree anew is paid for by as much new data, but not more than [`RING_TIMES`] the log's memory. Or when ranges have read as many rows from the
+//! cold part, one by one, as would have paid for settling it: so what is loaded, and then only read, settles, and whatever is read
+//! and written, twice as much is done as if it had been known before what is better (rent or buy: Karlin et al., Algorithmica 1988). Who
+//! reads single rows does not count: to them a row costs a read in the log as in the tree. Nobody who reads or
 //! writes waits for it, unless it is [far behind](super::settling_pace), and it holds no lock of theirs but, one after the other, the buckets in step 4.
 
 use super::checkpoint::Haste;
@@ -78,7 +81,8 @@ impl Engine {
             return false;
         }
         let cold_bytes = self.unsettled_bytes();
-        if cold_bytes < settled.log_bytes / 2 || self.segments.disk_is_full() {
+        let is_paid_for = self.is_settling_paid_for(cold_bytes);
+        if cold_bytes < settled.log_bytes / 2 && !is_paid_for || self.segments.disk_is_full() {
             return false;
         }
         // Else the whole part would be read in vain, time and again.
@@ -93,8 +97,22 @@ impl Engine {
             return false;
         }
         self.begin_settling();
-        cold_bytes >= self.settling_due_bytes()
+        (is_paid_for || cold_bytes >= self.settling_due_bytes())
             && self.log.head() >= settled.forgotten_to.load(Ordering::SeqCst)
+    }
+
+    /// True if ranges have read so many rows of the log one by one that settling them would have cost no more.
+    fn is_settling_paid_for(&self, cold_bytes: u64) -> bool {
+        /// A read at random takes as long as settling does for so many bytes of the log, or of the tree.
+        const BYTES_PER_READ: u64 = 16 << 10;
+        /// What is less than this part of what makes settling due is not met often.
+        const LOG_PART: u64 = 16;
+        /// So many times as long as a record is the leaf that has to be written anew for it.
+        const LEAF_TIMES: u64 = 128;
+        let settled = &self.settled;
+        let leaves = cold_bytes.saturating_mul(LEAF_TIMES).min(settled.tree.used_bytes());
+        let paid = settled.range_reads.load(Ordering::Relaxed).saturating_mul(BYTES_PER_READ);
+        cold_bytes >= settled.log_bytes / LOG_PART && paid >= cold_bytes.saturating_add(leaves)
     }
 
     /// How much of the log has to be cold for it to be due.
@@ -117,8 +135,9 @@ impl Engine {
         // A load keeps the tree to itself, and who waits for that would keep others waiting.
         let Some(_no_load) = self.settled.loading.try_lock() else { return };
         if self.is_settling_due() {
+            self.settled.range_reads.store(0, Ordering::Relaxed);
             let head = self.log.head();
-            let settled = self.settle_to(head - head % self.log.segment_bytes());
+            let settled = self.settle_to(self.due_settling_end(head));
             if settled.is_err() {
                 self.settled.waits_for_head.store(head + self.settled.log_bytes / 2, Ordering::SeqCst);
             }
@@ -127,6 +146,17 @@ impl Engine {
                 let _ = self.take_checkpoint(Haste::Background);
             }
         }
+    }
+
+    /// Up to where to settle what is out of memory: where that is much more than what makes it due, a part of it, because each pass reads all
+    /// that is settled at once, and there are the more passes the more it is.
+    fn due_settling_end(&self, head: Address) -> Address {
+        const DUE_TIMES: u64 = 2;
+        let (settled, segment_bytes) = (&self.settled, self.log.segment_bytes());
+        let begin = settled.tree.settled_to().max(self.log.begin());
+        let part = begin.saturating_add(DUE_TIMES * self.settling_due_bytes());
+        let least = part.max(settled.forgotten_to.load(Ordering::SeqCst)).next_multiple_of(segment_bytes);
+        least.min(head - head % segment_bytes)
     }
 
     /// Settles everything that is durable and that every snapshot may see.
@@ -189,7 +219,9 @@ impl Engine {
         }
         let began = Instant::now();
         let mut moving = None;
-        let (settling, settled_to) = self.merge_passes(&segments, (begin, end), &mut moving)?;
+        let merged = self.merge_passes(&segments, (begin, end), &mut moving);
+        self.settled.moving_bytes.store(0, Ordering::SeqCst);
+        let (settling, settled_to) = merged?;
         let Some(end) = settled_to else { return Ok(settling) };
         // Before any of it leaves the log: a tree without it must not be taken for this one.
         if !planted(Bug::RemovedBeforeSuperblock) {
@@ -243,7 +275,12 @@ impl Engine {
                 }
             };
             self.check_writable()?;
-            moving.get_or_insert_with(|| self.settled.pace.begin_moving());
+            moving.get_or_insert_with(|| {
+                // Before the first leaf is written: those for which there is room stay in memory.
+                self.settled.moving_bytes.store(end - begin, Ordering::SeqCst);
+                self.share_with_pages();
+                self.settled.pace.begin_moving()
+            });
             let rest = newest.sort();
             let settled_to = (rest.is_none() || planted(Bug::SettlesOnePass)).then_some(end);
             if settled_to.is_some() && !planted(Bug::SettlesQuietly) {

@@ -63,6 +63,12 @@ pub(crate) struct Settled {
     pub(super) waits_for_version: AtomicU64,
     /// Nor before the log has left memory up to here: the last time it failed.
     pub(super) waits_for_head: AtomicU64,
+    /// Records that ranges have read from disk since something last settled.
+    pub(super) range_reads: AtomicU64,
+    /// A key is in a table's order if, and only if, it has an entry in the hash index, for who holds its bucket.
+    pub(crate) orders_are_exact: bool,
+    /// Bytes of log that are just being merged: so much the tree may grow.
+    pub(super) moving_bytes: AtomicU64,
     /// Rows that were removed from the indexes since the database was opened.
     pub(crate) rows: AtomicU64,
     pub(crate) pace: SettlingPace,
@@ -79,7 +85,12 @@ pub(crate) struct Lookup {
 
 impl Settled {
     /// Of a database whose log ends at `end`.
-    pub(crate) fn new(tree: Arc<Tree>, (log_bytes, memory_bytes): (u64, u64), end: Address) -> Settled {
+    pub(crate) fn new(
+        tree: Arc<Tree>,
+        (log_bytes, memory_bytes): (u64, u64),
+        end: Address,
+        orders_are_exact: bool,
+    ) -> Settled {
         // Where nothing has settled recovery keeps no tombstones, even if something had before.
         let is_forgetful = tree.is_empty() || tree.settled_to() == 0;
         Settled {
@@ -94,6 +105,9 @@ impl Settled {
             entering: Mutex::new(()),
             waits_for_version: AtomicU64::new(0),
             waits_for_head: AtomicU64::new(0),
+            range_reads: AtomicU64::new(0),
+            orders_are_exact,
+            moving_bytes: AtomicU64::new(0),
             rows: AtomicU64::new(0),
             pace: SettlingPace::new(),
         }
@@ -183,7 +197,7 @@ impl Engine {
     /// `Io` and `Corrupted`, naming file and offset.
     pub(super) fn get_settled(&self, object: u32, key: &[u8], out: &mut Vec<u8>) -> Result<Option<u64>> {
         let found = with_tree_key(object, key, |tree_key| self.settled.tree.get(tree_key, out));
-        self.share_memory();
+        self.watch_reads();
         found
     }
 

@@ -5,25 +5,39 @@
 //!  reading    | log      |              caches              |     much more is read from disk than written
 //!
 //!  caches     |               records                       |     nothing has settled
-//!             |      records         |         pages        |     something has
+//!             |   records    |            pages             |     something has: by what each has a use for
 //! ```
 //!
 //! The log's memory holds what was written last. Where records are written anew again and again these are the ones that are asked
 //! for, and a copy in the cache is out of date before it is asked for. Where they are mostly read they are no better than any others, and
 //! the cache finds out which ones are. So what decides is whether many more records are read from disk than appended to the log,
-//! and it is decided anew after each as many of either as an eighth of the memory holds.
+//! and it is decided anew after each as many of either as an eighth of the memory holds. Where the caches have room for all that is on disk
+//! alone as it is, more memory would not spare a read, and the log keeps its own.
 //!
-//! When the shares change the cache begins anew, and is filled by the reads that follow. (Rejected: a share that follows the load step by
-//! step. Each step would cost the cache all that it holds.)
+//! **Pages and records** share the caches in eighths. Neither has what it has no use for while the other has: pages of more than the tree is long, with
+//! what is just settling, or records of more than what is live, cold, and not in the tree. If there is too little for both each has half. It is looked
+//! at anew as settling begins, before its first leaf is written, and as the tree grows and the log's head moves on.
+//!
+//! **Who does it** is the keeper, whom a reader wakes when it is due, and who settles or loads; never who reads or commits, unless there are no
+//! background threads.
+//!
+//! **What memory holds goes over** when shares change ([`hand_over`](super::hand_over)): what is live in the part of the log that is to leave goes to the read cache, which
+//! keeps what fits as it is divided anew. It is done in steps, each of which is done soon; and who gets less goes first, so that together they never take more than there is.
 
 use super::cold::Cold;
 use super::engine::Engine;
+use super::hand_over::{HandOver, HandedOver};
 use crate::device::BLOCK_BYTES;
 use crate::storage::log::Log;
 use crate::storage::record::{Address, HEADER_BYTES};
 use crate::storage::tree::Tree;
-use crate::sync::Mutex;
-use crate::sync::atomic::Ordering;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{Mutex, MutexGuard};
+
+/// Pages and records share the caches in such parts, of which each has one at least.
+const PARTS: u64 = 8;
+/// It is looked at anew who has a use for how much once that may have changed by such a part of the caches.
+const LOOK_PART: u64 = 64;
 
 /// Bytes of the caches, as they are opened and at the most, and what pages may have of them.
 #[derive(Clone, Copy, Debug)]
@@ -33,88 +47,287 @@ pub(crate) struct CacheBytes {
     pub(crate) pages_most: u64,
 }
 
-impl CacheBytes {
-    /// Divides the memory of the caches: for records, and for pages of what has settled, if anything has.
-    pub(crate) fn divide(self, bytes: u64, has_settled: bool) -> (u64, u64) {
-        let pages = if has_settled { (bytes / 2).min(self.pages_most) } else { 0 };
-        (bytes - pages, pages)
+/// Bytes of the caches that there is a use for.
+#[derive(Clone, Copy, Debug, Default)]
+struct Needs {
+    records: u64,
+    pages: u64,
+}
+
+impl Needs {
+    /// How many parts of so many bytes are to be pages', which have `parts` now.
+    fn page_parts(self, bytes: u64, parts: u64) -> u64 {
+        if self.pages == 0 {
+            return 0;
+        }
+        let part = (bytes / PARTS).max(1);
+        let wanted = self.pages.min((bytes / 2).max(bytes.saturating_sub(self.records)));
+        // A little less does not count, or it would go to and fro.
+        match wanted > parts * part || wanted + part / 2 <= parts.saturating_sub(1) * part {
+            true => wanted.div_ceil(part).clamp(1, PARTS - 1),
+            false => parts,
+        }
     }
 }
 
 /// See the module's documentation.
 pub(crate) struct Shares {
     cache: CacheBytes,
-    decided: Mutex<Decided>,
+    division: Mutex<Division>,
+    /// How many reads from disk there were when it was looked at last whether the shares are right.
+    looked_at_reads: AtomicU64,
+    /// The keeper was asked to look, or has more to do.
+    is_wanted: AtomicBool,
+    pub(super) hand_over: HandOver,
 }
 
-/// Where things were when the shares were looked at last.
-#[derive(Clone, Copy)]
-struct Decided {
+/// How the memory is divided, and where things were when that was looked at last.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Division {
     reads: u64,
     tail: Address,
     is_reading: bool,
-    has_settled: bool,
+    /// Of the caches, so many are pages'.
+    page_parts: u64,
+    /// What tells whether needs may have changed.
+    looked_at: u64,
+    /// It is not yet so.
+    moving: Option<Moving>,
 }
 
-impl Shares {
-    /// For a log that goes on at `tail`.
-    pub(crate) fn new(cache: CacheBytes, tail: Address, has_settled: bool) -> Shares {
-        Shares { cache, decided: Mutex::new(Decided { reads: 0, tail, is_reading: false, has_settled }) }
+/// Memory that is changing hands.
+#[derive(Clone, Copy, Debug)]
+struct Moving {
+    records: u64,
+    pages: u64,
+    /// What leaves the log for it.
+    handed_over: Option<HandedOver>,
+}
+
+impl Division {
+    /// Bytes of the caches.
+    fn cache_bytes(&self, cache: CacheBytes) -> u64 {
+        if self.is_reading { cache.most } else { cache.usual }
+    }
+
+    /// Of these, for records and for pages.
+    fn bytes(&self, cache: CacheBytes) -> (u64, u64) {
+        let bytes = self.cache_bytes(cache);
+        let pages = (bytes / PARTS * self.page_parts).min(cache.pages_most);
+        (bytes - pages, pages)
     }
 }
 
-impl Decided {
-    /// Whether the cache is to have the larger share, if there is enough to go by.
-    fn decide(self, cold: &Cold, tree: &Tree, log: &Log) -> Option<Decided> {
+impl Shares {
+    /// For a log that goes on at `tail`, and caches that are records' alone.
+    pub(crate) fn new(cache: CacheBytes, tail: Address) -> Shares {
+        let division =
+            Division { reads: 0, tail, is_reading: false, page_parts: 0, looked_at: u64::MAX, moving: None };
+        Shares {
+            cache,
+            division: Mutex::new(division),
+            looked_at_reads: AtomicU64::new(0),
+            is_wanted: AtomicBool::new(false),
+            hand_over: HandOver::new(),
+        }
+    }
+
+    /// The keeper is to look whether the shares are right, or to go on with dividing.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.is_wanted.load(Ordering::Relaxed)
+    }
+}
+
+/// So many reads from disk, or appends, are enough to go by.
+fn looked_at_after(cold: &Cold, log: &Log) -> u64 {
+    /// A larger memory need not be read from disk as a whole first.
+    const RECORDS_MAX: u64 = 1 << 16;
+    (log.ring_bytes() / record_bytes(cold) / 8).min(RECORDS_MAX)
+}
+
+fn record_bytes(cold: &Cold) -> u64 {
+    cold.record_bytes().max(HEADER_BYTES as u64)
+}
+
+/// Records and nodes that were read from disk for who asked for them.
+fn reads(cold: &Cold, tree: &Tree) -> u64 {
+    cold.reads.load(Ordering::Relaxed) + tree.cache_misses()
+}
+
+impl Division {
+    /// Looks whether the cache is to have the larger share, if there is enough to go by.
+    fn look_at_reads(&mut self, cold: &Cold, tree: &Tree, log: &Log, has_use: impl FnOnce() -> bool) {
         /// So many reads for each append make it reading. An update of what is on disk reads about two records itself, to find out
         /// whose they are: were that enough, a log that does not hold all that is updated would lose memory for it, hold less,
         /// and read more.
         const READS_TO_BEGIN: u64 = 8;
         const READS_TO_STAY: u64 = 4;
-        /// A larger memory need not be read from disk as a whole first.
-        const RECORDS_MAX: u64 = 1 << 16;
-        let record_bytes = cold.record_bytes().max(HEADER_BYTES as u64);
-        let (reads, tail) = (cold.reads.load(Ordering::Relaxed) + tree.cache_misses(), log.tail());
-        let (read, appended) = (reads - self.reads, tail.saturating_sub(self.tail) / record_bytes);
-        if read.max(appended) < (log.ring_bytes() / record_bytes / 8).min(RECORDS_MAX) {
-            return None;
+        let (reads, tail) = (reads(cold, tree), log.tail());
+        let (read, appended) = (reads - self.reads, tail.saturating_sub(self.tail) / record_bytes(cold));
+        if read.max(appended) < looked_at_after(cold, log) {
+            return;
         }
+        (self.reads, self.tail) = (reads, tail);
         // Between the two it stays as it is.
-        let reads_per_append = if self.is_reading { READS_TO_STAY } else { READS_TO_BEGIN };
-        let is_reading = read > appended.saturating_mul(reads_per_append);
-        Some(Decided { reads, tail, is_reading, ..self })
+        self.is_reading = match self.is_reading {
+            true => read > appended.saturating_mul(READS_TO_STAY),
+            false => read > appended.saturating_mul(READS_TO_BEGIN) && has_use(),
+        };
     }
 }
 
 impl Engine {
-    /// Divides the memory anew if that is due. The caller is not pinned, and does not harden.
+    /// For who has read from disk: has the memory divided anew if that is due. The caller is not pinned, and does not harden.
+    #[inline]
+    pub(crate) fn watch_reads(&self) {
+        let shares = &self.shares;
+        let looked_at = shares.looked_at_reads.load(Ordering::Relaxed);
+        let read = reads(&self.cold, &self.settled.tree).saturating_sub(looked_at);
+        if read >= looked_at_after(&self.cold, &self.log) || shares.is_wanted() {
+            self.want_shares();
+        }
+    }
+
+    #[cold]
+    fn want_shares(&self) {
+        let shares = &self.shares;
+        if !self.hardening.has_background() {
+            self.share_memory();
+        } else if !shares.is_wanted() && !shares.is_wanted.swap(true, Ordering::SeqCst) {
+            self.hardening.wake_keeper();
+        }
+    }
+
+    /// Divides the memory anew if that is due, or does a step of it, unless somebody is at it. The caller is not pinned, and does not harden.
     pub(crate) fn share_memory(&self) {
-        let (shares, log, tree) = (&self.shares, &self.log, &self.settled.tree);
-        let Some(mut decided) = shares.decided.try_lock() else { return };
-        let CacheBytes { usual, most, .. } = shares.cache;
-        let mut next = decided.decide(&self.cold, tree, log).filter(|_| usual < most).unwrap_or(*decided);
-        next.has_settled |= !tree.is_empty();
-        let before = std::mem::replace(&mut *decided, next);
-        let of = |decided: Decided| {
-            shares.cache.divide(if decided.is_reading { most } else { usual }, decided.has_settled)
+        if let Some(division) = self.shares.division.try_lock() {
+            self.divide_memory(division);
+        }
+    }
+
+    /// For who settles, or loads: has the pages have their share. As [`Self::share_memory`], but for good.
+    pub(crate) fn share_with_pages(&self) {
+        while self.divide_memory(self.shares.division.lock()) {}
+    }
+
+    /// Does a step, if there is one to do; true if there are more.
+    fn divide_memory(&self, mut division: MutexGuard<'_, Division>) -> bool {
+        let shares = &self.shares;
+        let more = match division.moving {
+            Some(moving) => self.go_on_dividing(&mut division, moving),
+            None => self.begin_dividing(&mut division),
         };
-        let (records, pages) = of(next);
-        if (records, pages) == of(before) {
-            return;
+        shares.looked_at_reads.store(division.reads, Ordering::Relaxed);
+        shares.is_wanted.store(more, Ordering::SeqCst);
+        more
+    }
+
+    /// Begins to divide the memory anew, if that is due.
+    fn begin_dividing(&self, division: &mut Division) -> bool {
+        let (cache, log) = (self.shares.cache, &self.log);
+        let mut next = *division;
+        if cache.usual < cache.most {
+            let has_use = || {
+                let needs = self.needs(log.head());
+                needs.records + needs.pages > cache.usual
+            };
+            next.look_at_reads(&self.cold, &self.settled.tree, log, has_use);
+        }
+        let begins_reading = next.is_reading && !division.is_reading;
+        let log_share = log.ring_bytes() + cache.usual - cache.most;
+        let looked_at = self.needs_mark();
+        if next.is_reading != division.is_reading
+            || looked_at.abs_diff(next.looked_at) >= cache.usual / LOOK_PART
+        {
+            let head = if begins_reading { self.head_with(log_share) } else { log.head() };
+            next.page_parts = self.needs(head).page_parts(next.cache_bytes(cache), next.page_parts);
+            next.looked_at = looked_at;
+        }
+        let before = std::mem::replace(division, next);
+        let ((records, pages), (_, pages_before)) = (next.bytes(cache), before.bytes(cache));
+        if next.is_reading == before.is_reading && pages == pages_before {
+            return false;
         }
         // Who gets less goes first.
-        if next.is_reading && !before.is_reading {
-            log.set_share(log.ring_bytes() + usual - most);
-            self.make_room(0);
+        let handed_over = if begins_reading { self.begin_hand_over(log_share) } else { None };
+        let opened = handed_over.map_or(u64::MAX, |handed_over| handed_over.records_before);
+        let records_now = self.cold.cache.begin_division(records, self.likely_record_bytes(), opened);
+        let together = next.cache_bytes(cache).min(before.cache_bytes(cache));
+        let pages_now = pages.min(pages_before).min(together.saturating_sub(records_now));
+        if pages_now < pages_before {
+            self.settled.tree.set_cache_bytes(pages_now);
         }
-        if pages < of(before).1 {
-            tree.set_cache_bytes(pages);
+        division.moving = Some(Moving { records, pages, handed_over });
+        true
+    }
+
+    /// Does the next step; true if there are more.
+    fn go_on_dividing(&self, division: &mut Division, moving: Moving) -> bool {
+        let (CacheBytes { usual, most, .. }, log) = (self.shares.cache, &self.log);
+        let (records, pages) = (&self.cold.cache, &self.settled.tree);
+        if records.divide_some() {
+            return true;
         }
-        self.cold.cache.divide(records, self.cold.record_bytes());
-        tree.set_cache_bytes(pages);
-        if before.is_reading && !next.is_reading {
+        if let Some(mut handed_over) = moving.handed_over {
+            let more = self.hand_over_some(&mut handed_over);
+            let caches = usual + handed_over.part_of(most - usual);
+            records.open(
+                handed_over.records_before
+                    + handed_over.part_of(moving.records.saturating_sub(handed_over.records_before)),
+            );
+            self.shares.hand_over.note_log_bytes(log.ring_bytes() + usual - caches);
+            pages.set_cache_bytes(moving.pages.min(caches.saturating_sub(records.bytes())));
+            if more {
+                division.moving = Some(Moving { handed_over: Some(handed_over), ..moving });
+                return true;
+            }
+        }
+        division.moving = None;
+        if !division.is_reading {
             log.set_share(log.ring_bytes());
         }
+        self.shares.hand_over.end();
+        records.open(u64::MAX);
+        pages.set_cache_bytes(moving.pages);
+        self.make_room(0);
+        false
+    }
+
+    /// About how long records are that the read cache is going to have.
+    fn likely_record_bytes(&self) -> u64 {
+        let mean = self.liveness.lock().record_bytes();
+        match self.cold.record_bytes() {
+            0 => mean,
+            read => read.min(mean.max(HEADER_BYTES as u64)),
+        }
+    }
+
+    /// How much of the caches there is a use for, if the log's head is there.
+    fn needs(&self, head: Address) -> Needs {
+        let cold_bytes = self.liveness.lock().live_bytes_before(head);
+        let settled = &self.settled;
+        let pages = settled.tree.memory_bytes_max(settled.moving_bytes.load(Ordering::SeqCst));
+        // With their directory.
+        Needs { records: cold_bytes + cold_bytes / 8, pages }
+    }
+
+    /// What changes as they do.
+    fn needs_mark(&self) -> u64 {
+        let settled = &self.settled;
+        let moving_bytes = settled.moving_bytes.load(Ordering::SeqCst);
+        let removed_to = settled.removed_to.load(Ordering::SeqCst);
+        self.log.head() + settled.tree.used_bytes() + moving_bytes + removed_to
+    }
+
+    /// Memory that the log may take at the moment.
+    pub(crate) fn log_bytes(&self) -> u64 {
+        self.shares.hand_over.log_bytes().unwrap_or_else(|| self.log.share())
+    }
+
+    /// Where the log's head is to be with a share that is less than its ring.
+    pub(super) fn head_with(&self, share: u64) -> Address {
+        // Half of the share is for what was written last, and half for what will be next.
+        self.log.tail().saturating_sub(share / 2)
     }
 
     /// How much of the ring's memory is to be free, if a committer wants so much.
@@ -137,8 +350,7 @@ impl Engine {
         let mut worth_it = if wanted > 0 { 0 } else { free / 4 };
         let share = self.log.share();
         if share < ring {
-            // Half of the share is for what was written last, and half for what will be next.
-            target = target.max(tail.saturating_sub(share / 2));
+            target = target.max(self.head_with(share).min(self.shares.hand_over.cursor()));
             worth_it = worth_it.min(share / 16);
         }
         let target = self.without_warm(target, wanted);
@@ -156,3 +368,7 @@ impl Engine {
         self.update_limit();
     }
 }
+
+#[cfg(test)]
+#[path = "shares_tests.rs"]
+mod tests;

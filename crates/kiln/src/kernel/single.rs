@@ -277,7 +277,7 @@ impl Engine {
             None => {
                 let candidate = self.fetch_candidate(bucket, change.hash);
                 ahead = self.reserve_ahead(candidate, change);
-                let current = self.locate(bucket, candidate, change, &mut |address| {
+                let current = self.locate(bucket, candidate, (change, true), &mut |address| {
                     let known = learnt.resolved.iter().find(|known| known.0 == address).map(|known| known.1);
                     if known.is_none() {
                         learnt.resolved.push((address, None));

@@ -29,7 +29,7 @@ use crate::device;
 use crate::error::Result;
 use crate::storage::epoch;
 use crate::storage::log::{Item, Purpose};
-use crate::storage::record::{Address, DiskRecord};
+use crate::storage::record::{Address, DiskRecord, RecordView};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -176,8 +176,8 @@ impl Engine {
             if looked_at >= ROUND_BYTES {
                 return Ok(Step::More);
             }
-            let next = self.find_warm(cursor, goal, walk);
             let Walk { found, key, value, .. } = &mut *walk;
+            let next = self.find_newest((cursor, goal), found, key, |view| view.shape().kind.is_put());
             for &(address, hash) in &*found {
                 if !self.write_warm_anew(address, hash, key, value)? {
                     self.warm.cursor.store(address, Ordering::SeqCst);
@@ -213,7 +213,7 @@ impl Engine {
     }
 
     /// The first place in memory that is known to be between two records.
-    fn first_boundary(&self) -> Address {
+    pub(super) fn first_boundary(&self) -> Address {
         let head = self.log.head();
         let segment_start = head.next_multiple_of(self.log.segment_bytes());
         match self.opened_end >= head {
@@ -236,9 +236,15 @@ impl Engine {
         at
     }
 
-    /// Leaves the next records before `goal` that are live in `walk`, each with its key's hash. Returns where to go on.
-    fn find_warm(&self, from: Address, goal: Address, walk: &mut Walk) -> Address {
-        let Walk { found, key, .. } = walk;
+    /// Leaves the next records before `goal` that are `wanted`, and may be their keys' newest ones, in `found`, each with its key's hash. Returns where
+    /// to go on: where it was if that is evicted.
+    pub(super) fn find_newest(
+        &self,
+        (from, goal): (Address, Address),
+        found: &mut Vec<(Address, u64)>,
+        key: &mut Vec<u8>,
+        wanted: impl Fn(&RecordView<'_>) -> bool,
+    ) -> Address {
         found.clear();
         let mut at = from;
         {
@@ -247,7 +253,7 @@ impl Engine {
                 at += match self.log.item_at(at) {
                     Some(Item::Record(view)) => {
                         let is_dead = at >= self.opened_end && view.has_successor();
-                        if view.shape().kind.is_put() && !is_dead {
+                        if wanted(&view) && !is_dead {
                             view.key_into(key);
                             let hash = self.hash(view.shape().object, key);
                             self.index.prefetch(hash);
@@ -256,7 +262,6 @@ impl Engine {
                         view.shape().bytes()
                     }
                     Some(Item::Other(bytes)) => bytes,
-                    // It has been evicted; the next round begins behind.
                     None if at < self.log.head() => break,
                     None => self.log.segment_bytes() - at % self.log.segment_bytes(),
                 };
@@ -264,6 +269,21 @@ impl Engine {
         }
         found.retain(|&(address, hash)| self.may_be_newest(address, hash));
         at
+    }
+
+    /// A copy of the record in memory at an address, in these buffers; none if it has been evicted.
+    pub(super) fn copy_of<'b>(
+        &self,
+        address: Address,
+        key: &'b mut Vec<u8>,
+        value: &'b mut Vec<u8>,
+    ) -> Option<DiskRecord<'b>> {
+        let _pin = epoch::pin();
+        let view = self.log.view(address)?;
+        view.key_into(key);
+        view.value_into(key.len(), value);
+        let (shape, version, previous) = (view.shape(), view.version(), view.previous());
+        Some(DiskRecord { shape, version, previous, key, value, expires_at: view.expires_at() })
     }
 
     /// Writes one of them anew. False if that cannot be done now.
@@ -274,15 +294,8 @@ impl Engine {
         key: &mut Vec<u8>,
         value: &mut Vec<u8>,
     ) -> Result<bool> {
-        let (shape, version, previous, expires_at) = {
-            let _pin = epoch::pin();
-            // What has been evicted meanwhile is cold.
-            let Some(view) = self.log.view(address) else { return Ok(true) };
-            view.key_into(key);
-            view.value_into(key.len(), value);
-            (view.shape(), view.version(), view.previous(), view.expires_at())
-        };
-        let record = DiskRecord { shape, version, previous, key, value, expires_at };
+        // What has been evicted meanwhile is cold.
+        let Some(record) = self.copy_of(address, key, value) else { return Ok(true) };
         self.write_anew(address, hash, &record, Purpose::Warmth)
     }
 }

@@ -123,7 +123,7 @@ impl LeafKeys {
         if engine.any_cold(&self.hashes[self.fetched..end]) {
             end = cold_end.clamp(end, self.inside);
             self.fetch_buckets(table, end);
-            engine.read_all_ahead(&self.hashes[self.fetched..end]);
+            engine.read_range_ahead(&self.hashes[self.fetched..end]);
         }
         self.fetched = end;
     }

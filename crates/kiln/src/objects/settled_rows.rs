@@ -57,6 +57,8 @@ impl SettledRows {
 
     pub(super) fn new(table: &Table, root: Arc<Root>) -> SettledRows {
         let handle = table.handle();
+        // What walks before this one have read.
+        handle.engine.watch_reads();
         let cursor = Cursor::new(&handle.engine.settled.tree, root);
         let (is_placed, is_given) = (false, false);
         let (value, bound) = (None, Vec::new());

@@ -167,6 +167,22 @@ impl Liveness {
             as u64
     }
 
+    /// How long hardened records are on average; 0 if there are none.
+    pub(crate) fn record_bytes(&self) -> u64 {
+        let sum = |of: fn(&SegmentLiveness) -> u64| self.segments.iter().map(of).sum::<u64>();
+        sum(|segment| segment.bytes).checked_div(sum(|segment| segment.records)).unwrap_or(0)
+    }
+
+    /// About how many bytes of them lie before an address.
+    pub(crate) fn live_bytes_before(&self, address: Address) -> u64 {
+        let whole = self.position(address).unwrap_or(0).min(self.segments.len());
+        let bytes: u64 = self.segments.iter().take(whole).map(SegmentLiveness::live_bytes).sum();
+        let part = self.of_segment(address).live_bytes();
+        let of_part =
+            u128::from(part) * u128::from(address % self.segment_bytes) / u128::from(self.segment_bytes);
+        bytes + of_part as u64
+    }
+
     /// About how many bytes are superseded from the first segment on that must stay for who sees `version` and nothing newer.
     pub(crate) fn dead_bytes_after(&self, version: u64) -> u64 {
         let held = self.segments.iter().skip_while(|segment| segment.newest_successor <= version);

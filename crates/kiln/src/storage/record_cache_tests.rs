@@ -86,6 +86,72 @@ fn c9_whatever_is_found_is_what_was_put_in_however_often_the_memory_is_divided_a
 }
 
 #[test]
+fn what_fits_stays_when_the_memory_is_divided_anew() {
+    let cache = RecordCache::new(1 << 20).unwrap();
+    let addresses: Vec<Address> = (1..=3_000).map(|number| 8 * number).collect();
+    addresses.iter().for_each(|&address| admit(&cache, address, 100));
+    let found = || addresses.iter().filter(|&&address| is_found(&cache, address)).count();
+    assert_eq!(found(), 3_000);
+    // Of each record there are 18 words. A few find too many neighbours in the directory.
+    for bytes in [700 << 10, 1 << 20, 600 << 10] {
+        cache.divide(bytes, 136);
+        assert!(found() > 2_950, "{} in {bytes} bytes", found());
+    }
+    cache.divide(300 << 10, 136);
+    let fit = found();
+    assert!((1_600..2_200).contains(&fit), "{fit} of 300 KiB");
+    let newest = addresses[2_000..].iter().filter(|&&address| is_found(&cache, address)).count();
+    assert!(newest > 800, "{newest} of the newest");
+    cache.divide(1 << 20, 136);
+    assert_eq!(found(), fit);
+}
+
+/// Nobody had asked for it, and what was read went by in the probation.
+#[test]
+fn what_was_taken_over_makes_room_for_what_is_read() {
+    let cache = RecordCache::new(256 << 10).unwrap();
+    for number in 1..=2_000 {
+        cache.take_over(8 * number, &record(8 * number, 100).as_disk_record());
+    }
+    let read: Vec<Address> = (1..=900).map(|number| (1 << 20) + 8 * number).collect();
+    read.iter().for_each(|&address| admit(&cache, address, 100));
+    let found = read.iter().filter(|&&address| is_found(&cache, address)).count();
+    assert!(found > 850, "{found} of {} are there", read.len());
+    // But not for a scan without end.
+    (0..20_000).for_each(|number| admit(&cache, (1 << 21) + 8 * number, 100));
+    let found = read.iter().filter(|&&address| is_found(&cache, address)).count();
+    assert!(found > 700, "{found} of {} are left", read.len());
+}
+
+#[test]
+fn what_is_not_opened_is_not_used_until_it_is() {
+    let cache = RecordCache::new(1 << 20).unwrap();
+    cache.divide(128 << 10, 136);
+    (1..=600).for_each(|number| admit(&cache, 8 * number, 100));
+    let kept = (1..=600).filter(|&number| is_found(&cache, 8 * number)).count();
+    let taken = cache.begin_division(1 << 20, 136, 300 << 10);
+    while cache.divide_some() {}
+    assert!(taken <= 300 << 10 && cache.bytes() == taken, "{taken} and {}", cache.bytes());
+    assert_eq!((1..=600).filter(|&number| is_found(&cache, 8 * number)).count(), kept);
+    let mut state = 1;
+    for bytes in [0, 400 << 10, 500 << 10, u64::MAX] {
+        cache.open(bytes);
+        let most = bytes.clamp(300 << 10, 1 << 20);
+        assert!((most * 9 / 10..=most).contains(&cache.bytes()), "{} of {most}", cache.bytes());
+        // Many are met again while there is a ghost of them, and go to the protected ring if they may.
+        let mut found = 0;
+        for _ in 0..if cfg!(miri) { 100 } else { 30_000 } {
+            let address = 8 * (1 + random(&mut state, 6_000));
+            match is_found(&cache, address) {
+                true => found += 1,
+                false => admit(&cache, address, 100),
+            }
+        }
+        assert!(cfg!(miri) || found > 3_000, "{found} of {bytes} bytes");
+    }
+}
+
+#[test]
 fn what_is_read_again_and_again_stays_through_a_scan() {
     let cache = RecordCache::new(256 << 10).unwrap();
     let hot: Vec<Address> = (1..=200).map(|number| 8 * number).collect();

@@ -481,6 +481,19 @@ mod tests {
     }
 
     #[test]
+    fn once_closed_no_segment_is_prepared_or_dropped() {
+        let disk = SimulatedDevice::new(1);
+        let segments =
+            Segments::open(Arc::new(disk.clone()), SEGMENT_BYTES as u64, OpenMode::ReadWrite).unwrap();
+        (0..2).for_each(|_| segments.prepare_next(true).unwrap());
+        let before = disk.list().unwrap();
+        segments.close();
+        let outcomes = [segments.prepare_next(true), segments.drop_before(SEGMENT_BYTES as u64)];
+        assert!(outcomes.iter().all(Result::is_err), "{outcomes:?}");
+        assert_eq!(disk.list().unwrap(), before);
+    }
+
+    #[test]
     fn a_short_read_goes_on_up_to_a_files_odd_end() {
         let disk = SimulatedDevice::new(1);
         let segments = one_segment(&disk);

@@ -155,10 +155,12 @@ fn run_keeper(engine: &Arc<Engine>) {
             }
             let count = engine.hardening.count.load(Ordering::Relaxed);
             let was_active = std::mem::replace(&mut hardenings_seen, count) != count;
-            let is_in_haste = engine.compaction.is_in_haste() || engine.warm.is_in_haste();
+            let is_in_haste =
+                engine.compaction.is_in_haste() || engine.warm.is_in_haste() || engine.shares.is_wanted();
             let period = if is_in_haste { PERIOD_MIN } else { usual_period };
             let next = match (engine.is_idle() && !was_active, is_deleting) {
                 (_, true) => Nap::Until(Instant::now() + PERIOD_MIN),
+                (true, false) if engine.shares.is_wanted() => Nap::Until(Instant::now() + PERIOD_MIN),
                 (true, false) => match engine.expiry_nap() {
                     Some(nap) => Nap::Until(Instant::now() + nap),
                     None => Nap::Idle,
@@ -238,6 +240,7 @@ impl Engine {
         self.hardening.oldest_unhardened().is_none()
             && self.graves.is_empty()
             && !self.graves.is_due(self.log.hardened())
+            && !self.checkpoints.is_to_be_retried()
     }
 
     /// Makes commits wait while the oldest un-hardened one is older than the window.

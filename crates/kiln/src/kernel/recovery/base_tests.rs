@@ -6,6 +6,7 @@ use super::lock;
 use crate::database::check_on;
 use crate::device::{BLOCK_BYTES, OpenMode, SimulatedDevice};
 use crate::error::ErrorKind;
+use crate::kernel::named_snapshot::SNAPSHOTS_OBJECT;
 use crate::kernel::recovery::Division;
 use crate::kernel::session::SESSIONS_OBJECT;
 use crate::storage::checkpoint::{Block, Header, Reader, Section, SystemItem, Writer, kind};
@@ -129,6 +130,9 @@ fn c9_a_checkpoint_that_makes_no_sense_is_told_and_not_used() {
         }),
         ("an object that has another name", |parts| {
             parts.system.push((kind::RECORD, 0, b"other".to_vec(), vec![1, 16, 0, 0, 0]));
+        }),
+        ("a named snapshot, where the superblock says that none has a name", |parts| {
+            parts.system.push((kind::RECORD, SNAPSHOTS_OBJECT.into(), b"monday".to_vec(), vec![0; 16]));
         }),
         ("an item behind the keys", |parts| parts.late.push(parts.system[0].clone())),
         ("keys without end", |parts| parts.header.keys = 1 << 40),
@@ -312,4 +316,36 @@ fn who_comes_upon_a_locked_bucket_waits_for_it() {
         released.store(true, Ordering::SeqCst);
         index.unlock_changed(held);
     });
+}
+
+/// Opening took longer the more memory there was: half of it was filled with what nobody had asked for.
+#[test]
+fn c8_of_what_a_checkpoint_tells_a_bounded_part_is_read_and_the_rest_is_found_on_disk() -> Result<()> {
+    const SEGMENT_BYTES: u64 = 64 << 10;
+    let open = |disk: &SimulatedDevice, warm_bytes| {
+        let mut options = Options::new().background(false).segment_bytes(SEGMENT_BYTES).memory(1 << 20);
+        options.recovery = Division { warm_bytes, ..Division::default() };
+        options.open_on(Arc::new(disk.clone()))
+    };
+    let disk = SimulatedDevice::new(1);
+    let db = open(&disk, 0)?;
+    let table = db.table("table")?;
+    for number in 0..400_u32 {
+        db.put(&table, number.to_be_bytes(), [number as u8; 1000])?.safe()?;
+    }
+    assert!(db.checkpoint()?);
+    db.put(&table, 400_u32.to_be_bytes(), [400_u32 as u8; 1000])?.safe()?;
+    drop((table, db));
+    let mut heads = Vec::new();
+    for warm_bytes in [0, 2 * SEGMENT_BYTES, 64 * SEGMENT_BYTES] {
+        let db = open(&disk.after_crash(&mut |_| crate::device::Keep::Kept), warm_bytes)?;
+        assert!(db.recovery_report().checkpoint.is_some());
+        heads.push((db.engine().log.tail() - db.engine().log.head()) / SEGMENT_BYTES);
+        let table = db.table("table")?;
+        for number in 0..=400_u32 {
+            assert_eq!(db.get(&table, number.to_be_bytes())?, Some(vec![number as u8; 1000]));
+        }
+    }
+    assert_eq!(heads, [0, 1, 3], "segments are in memory");
+    Ok(())
 }

@@ -8,7 +8,7 @@
 //! A record whose version is newer than its extent's seal waits for a later seal; if a crash came first, the
 //! next opening wrote a seal that says so, and the record is lost.
 //!
-//! What lies before the checkpoint's end is read, and checked, only as far as it is left in memory.
+//! What lies before the checkpoint's end is read, and checked, only as far as it is left in memory, which is a bounded part of it.
 //!
 //! # Rounds
 //!
@@ -105,6 +105,8 @@ pub(crate) struct Recovered {
     pub(crate) snapshots: Vec<NamedSnapshot>,
     /// The tombstones that are in the index.
     pub(crate) tombstones: Vec<Tombstone>,
+    /// No table's order has a key without an entry in the hash index.
+    pub(crate) orders_are_exact: bool,
 }
 
 /// After a crash the clock jumps by this much, so that no version that was given out but never reached the disk
@@ -125,6 +127,8 @@ pub(crate) struct Division {
     pub(crate) piece_bytes: u64,
     /// How much is read at once, at the most.
     pub(crate) read_bytes: usize,
+    /// So much of what the checkpoint tells is read all the same, at the most, so that it is in memory.
+    pub(crate) warm_bytes: u64,
 }
 
 impl Division {
@@ -136,7 +140,13 @@ impl Division {
 
 impl Default for Division {
     fn default() -> Division {
-        Division { workers: None, threads_from_bytes: 16 << 20, piece_bytes: 256 << 10, read_bytes: 4 << 20 }
+        Division {
+            workers: None,
+            threads_from_bytes: 16 << 20,
+            piece_bytes: 256 << 10,
+            read_bytes: 4 << 20,
+            warm_bytes: 256 << 20,
+        }
     }
 }
 
@@ -223,6 +233,10 @@ impl<'a> Recovery<'a> {
             self.index.reserve(survey.keys);
         }
         self.load_from = survey.reaches.saturating_sub(self.log.ring_bytes() / 2);
+        if self.chain.is_some() {
+            // Else opening would take longer the more memory there is.
+            self.load_from = self.load_from.max(self.replay_from.saturating_sub(division.warm_bytes));
+        }
         let mut scanner = self.scanner();
         let begin = scanner.position();
         scanner.set_read_bytes_max(division.read_bytes);
@@ -266,6 +280,7 @@ impl<'a> Recovery<'a> {
         report.lost_records = self.pending.len() as u64;
         self.give_up();
         report.sessions = std::mem::take(&mut self.told.sessions).into_iter().collect();
+        let orders_are_exact = self.orders_are_exact(&tombstones);
         Recovered {
             report,
             end: position,
@@ -275,8 +290,26 @@ impl<'a> Recovery<'a> {
             newest_version: self.newest_version.max(self.horizon).max(superblock.clock),
             losses: self.told.losses,
             snapshots: self.told.snapshots.into_values().collect(),
+            orders_are_exact,
             tombstones,
         }
+    }
+
+    /// Whether all keys of tables have entries. A key of a checkpoint of which nobody knows is taken for one that has if there is an entry
+    /// that could be its own, and each entry has but one key: so it is enough to count.
+    fn orders_are_exact(&self, tombstones: &[Tombstone]) -> bool {
+        let (ordered, others): (Vec<_>, Vec<_>) =
+            self.objects.iter().partition(|object| object.keys.ordered().is_some());
+        let in_order: u64 =
+            ordered.iter().filter_map(|object| object.keys.ordered()).map(|keys| keys.len() as u64).sum();
+        if in_order == 0 {
+            // Nothing to count, and there may be many maps' entries.
+            return true;
+        }
+        let is_of_others = |tombstone: &&Tombstone| others.iter().any(|object| object.id == tombstone.object);
+        let of_others = others.iter().map(|object| object.key_count.sum()).sum::<u64>()
+            + tombstones.iter().filter(is_of_others).count() as u64;
+        in_order + of_others == self.index.entry_count()
     }
 
     fn work(&mut self, workers: usize, pieces: usize) -> Work<'a> {

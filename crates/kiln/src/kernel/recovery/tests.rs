@@ -18,7 +18,13 @@ use crate::{Kiln, Options};
 
 /// Every log is long, every piece short, and a read brings one block or one extent.
 fn divided(workers: usize) -> Division {
-    Division { workers: Some(workers), threads_from_bytes: 0, piece_bytes: 200, read_bytes: BLOCK }
+    Division {
+        workers: Some(workers),
+        threads_from_bytes: 0,
+        piece_bytes: 200,
+        read_bytes: BLOCK,
+        ..Division::default()
+    }
 }
 
 const BLOCK: usize = crate::device::BLOCK_BYTES;

@@ -135,7 +135,7 @@ impl<'a> Work<'a> {
         let piece = || RwLock::new(Piece { parts: vec![Vec::new(); parts], ..Piece::default() });
         let liveness = || Mutex::new(Liveness::new(superblock.begin, superblock.segment_bytes));
         let released = (0..parts).map(|_| Vec::new()).collect();
-        let work = Work {
+        let mut work = Work {
             superblock,
             log,
             index,
@@ -145,16 +145,18 @@ impl<'a> Work<'a> {
             round: RwLock::new(Round { released, ..Round::default() }),
             pieces: (0..pieces).map(|_| piece()).collect(),
             counts: (0..parts).map(|_| liveness()).collect(),
-            deleted: deleted.is_some().then(|| (0..parts).map(|_| Mutex::default()).collect()),
+            deleted: None,
             next: AtomicUsize::new(0),
             team: Team::default(),
         };
-        for Tombstone { object, key, address } in deleted.into_iter().flatten() {
-            let part = work.part_of(hash_index::hash_of(superblock.hash_seed, object, &key));
-            if let Some(deleted) = &work.deleted {
-                deleted[part].lock().entry(object).or_default().insert(key, address);
+        work.deleted = deleted.map(|tombstones| {
+            let mut of_parts = vec![Deleted::new(); parts];
+            for Tombstone { object, key, address } in tombstones {
+                let part = work.part_of(hash_index::hash_of(superblock.hash_seed, object, &key));
+                of_parts[part].entry(object).or_default().insert(key, address);
             }
-        }
+            of_parts.into_iter().map(Mutex::new).collect()
+        });
         work
     }
 
@@ -440,5 +442,68 @@ impl<'a> Applier<'a> {
         if std::mem::take(&mut self.overflowed) {
             self.work.index.grow();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::Options;
+    use crate::device::{OpenMode, SimulatedDevice};
+    use crate::kernel::object::ObjectKind;
+    use crate::objects::FIRST_OBJECT;
+    use crate::storage::record::{NEVER, Shape};
+    use crate::storage::superblock::SuperblockFile;
+    use crate::sync::atomic::AtomicBool;
+
+    const KEY: &[u8] = b"key";
+
+    /// Has somebody apply a put whose bucket another one holds, until `end` ends that. Returns whether the key is there then.
+    fn apply_to_held_bucket(end: impl FnOnce(&Work<'_>, Bucket)) -> bool {
+        let disk = SimulatedDevice::new(1);
+        drop(Options::new().background(false).open_on(Arc::new(disk.clone())).unwrap());
+        let superblock = SuperblockFile::open(&disk, OpenMode::Read).unwrap().current().clone();
+        let log = Log::new(128 << 10, 64 << 10, 0).unwrap();
+        let (index, objects) = (HashIndex::new(1 << 20).unwrap(), Objects::new());
+        crate::objects::add(&objects, FIRST_OBJECT, "map", ObjectKind::Map).unwrap();
+        let work = Work::new((&superblock, &log, &index, &objects), (1, 1), (0, 0), None);
+        let shape = Shape { kind: Kind::Put, object: FIRST_OBJECT, key_bytes: KEY.len(), value_bytes: 0 };
+        let record =
+            DiskRecord { shape, version: 1, previous: NO_ADDRESS, key: KEY, value: b"", expires_at: NEVER };
+        let change = work.change_of(128, &record);
+        let bucket = index.lock(change.hash).expect("nobody else has it");
+        let begun = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut liveness = Liveness::new(0, 64 << 10);
+                let mut applier = Applier {
+                    work: &work,
+                    liveness: &mut liveness,
+                    deleted: None,
+                    object: None,
+                    keys: 0,
+                    overflowed: false,
+                };
+                begun.store(true, Ordering::SeqCst);
+                applier.apply(&epoch::pin(), &change, KEY);
+            });
+            while !begun.load(Ordering::SeqCst) {
+                thread::yield_now();
+            }
+            // More often than one try takes.
+            (0..2_000).for_each(|_| thread::yield_now());
+            assert!(index.addresses_of(change.hash).next().is_none(), "two hold a bucket");
+            end(&work, bucket);
+        });
+        index.addresses_of(change.hash).next().is_some()
+    }
+
+    /// Whoever holds it may have panicked, and then nobody lets go.
+    #[test]
+    fn who_comes_upon_a_held_bucket_waits_for_it_or_is_dismissed() {
+        assert!(apply_to_held_bucket(|work, bucket| work.index.unlock_changed(bucket)));
+        assert!(!apply_to_held_bucket(|work, _| work.team.dismiss()));
     }
 }

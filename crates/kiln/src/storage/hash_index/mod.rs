@@ -377,6 +377,11 @@ impl HashIndex {
         entry >> (64 - TAG_BITS) << self.base_level | bucket & ((1 << self.base_level) - 1)
     }
 
+    /// How many entries there are; exact while nothing is written. Looks at all buckets.
+    pub(crate) fn entry_count(&self) -> u64 {
+        (0..self.bucket_count()).map(|bucket| self.entries(bucket).count() as u64).sum()
+    }
+
     /// The buckets, each with the addresses in it; for checks while nothing is written.
     pub(crate) fn buckets(&self) -> impl Iterator<Item = (Bucket, Vec<Address>)> {
         (0..self.bucket_count()).map(|bucket| (bucket, self.entries(bucket).map(address_of).collect()))

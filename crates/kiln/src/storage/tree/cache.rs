@@ -90,13 +90,18 @@ impl Cache {
         self.bytes.load(Ordering::Relaxed)
     }
 
+    /// The memory that the buckets take.
+    pub(super) fn table_bytes(&self) -> u64 {
+        (self.buckets.len() * size_of::<Bucket>()) as u64
+    }
+
     fn budget(&self) -> u64 {
         self.budget.load(Ordering::Relaxed)
     }
 
     /// Has nodes and buckets together take so many bytes at most. The caller is not pinned.
     pub(super) fn set_bytes(&self, bytes: u64) {
-        let budget = bytes.saturating_sub((self.buckets.len() * size_of::<Bucket>()) as u64);
+        let budget = bytes.saturating_sub(self.table_bytes());
         let mut retired = Vec::new();
         {
             let mut hand = self.hand.lock();
@@ -113,10 +118,14 @@ impl Cache {
         self.bytes() + bytes <= self.budget()
     }
 
-    /// About how often a leaf was found, and how often a node was not.
-    pub(super) fn hits_and_misses(&self) -> (u64, u64) {
-        let hits = self.hits.iter().map(|counter| counter.0.load(Ordering::Relaxed)).sum();
-        (hits, self.misses.load(Ordering::Relaxed))
+    /// About how often a leaf was found.
+    pub(super) fn hits(&self) -> u64 {
+        self.hits.iter().map(|counter| counter.0.load(Ordering::Relaxed)).sum()
+    }
+
+    /// How often a node was not found.
+    pub(super) fn misses(&self) -> u64 {
+        self.misses.load(Ordering::Relaxed)
     }
 
     /// Counts a leaf that was found. Two threads with one counter may count one of two.

@@ -314,6 +314,7 @@ impl Cursor {
             leaves.reverse();
             self.read = self.tree.pages.read_nodes(&mut self.queue, &leaves, 0)?;
             for node in &self.read {
+                cache.note_miss();
                 if cache.has_room(node.memory_bytes()) {
                     cache.insert(Arc::clone(node));
                 }

@@ -34,6 +34,8 @@ use crate::error::Result;
 const NODE_BYTES: usize = 2 * BLOCK_BYTES;
 /// What a leaf shall have that is to be packed: enough for a block to be saved.
 const PACKED_LEAF_BYTES: usize = 2 * NODE_BYTES;
+/// A packed leaf takes a block at least.
+pub(super) const PACKED_TIMES_MAX: u64 = (PACKED_LEAF_BYTES / BLOCK_BYTES) as u64;
 /// What has less than this part of it is joined with a neighbour.
 const NODE_BYTES_MIN_PART: usize = 3;
 /// A longer value gets blocks of its own.

@@ -114,7 +114,7 @@ pub(crate) struct TreeStatistics {
     pub(crate) cache_bytes: u64,
     /// About how often a leaf was in memory.
     pub(crate) cache_hits: u64,
-    /// How often a node had to be read.
+    /// How often a node had to be read for who asked for it.
     pub(crate) cache_misses: u64,
     /// Roots that merges have made since it was opened.
     pub(crate) merges: u64,
@@ -488,15 +488,25 @@ impl Tree {
         self.used_bytes.load(Ordering::Relaxed)
     }
 
+    /// At most so much memory can be of use to its pages, of which there are going to be so many bytes more. What is packed takes more in memory.
+    pub(crate) fn memory_bytes_max(&self, more_bytes: u64) -> u64 {
+        if self.is_empty() && more_bytes == 0 {
+            return 0;
+        }
+        let bytes = self.used_bytes() + more_bytes;
+        let times = if self.root().has_packed { merge::PACKED_TIMES_MAX } else { 1 };
+        bytes.saturating_mul(times).saturating_add(bytes / 32 + self.pages.cache.table_bytes())
+    }
+
     /// True if the file is much longer than what is used of it.
     pub(crate) fn has_room_to_cut(&self) -> bool {
         let used_bytes = self.used_bytes();
         self.file_bytes.load(Ordering::Relaxed) > used_bytes + used_bytes / REPLACED_PART
     }
 
-    /// How often a node had to be read.
+    /// How often a node had to be read for who asked for it.
     pub(crate) fn cache_misses(&self) -> u64 {
-        self.pages.cache.hits_and_misses().1
+        self.pages.cache.misses()
     }
 
     /// Has the nodes in memory take so many bytes at most, up to those that it was opened with. The caller is not pinned.
@@ -508,7 +518,6 @@ impl Tree {
     pub(crate) fn statistics(&self) -> TreeStatistics {
         let root = self.root();
         let cache: &Cache = &self.pages.cache;
-        let (cache_hits, cache_misses) = cache.hits_and_misses();
         let file_bytes = self.file_bytes.load(Ordering::Relaxed);
         let used_bytes = self.used_bytes();
         TreeStatistics {
@@ -518,8 +527,8 @@ impl Tree {
             used_bytes,
             free_bytes: file_bytes.saturating_sub(used_bytes),
             cache_bytes: cache.bytes(),
-            cache_hits,
-            cache_misses,
+            cache_hits: cache.hits(),
+            cache_misses: cache.misses(),
             merges: self.merges.load(Ordering::Relaxed),
             written_bytes: self.written_bytes.load(Ordering::Relaxed),
         }

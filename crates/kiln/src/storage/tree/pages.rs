@@ -123,10 +123,10 @@ impl Pages {
         level: u16,
     ) -> Result<Vec<Arc<Node>>> {
         let buffers = self.read_many(queue, references)?;
-        let decoded = references.iter().zip(&buffers).map(|(reference, bytes)| {
-            self.cache.note_miss();
-            self.check_level(self.decode(reference, bytes)?, level)
-        });
+        let decoded = references
+            .iter()
+            .zip(&buffers)
+            .map(|(reference, bytes)| self.check_level(self.decode(reference, bytes)?, level));
         decoded.collect()
     }
 

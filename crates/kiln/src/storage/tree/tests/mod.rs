@@ -3,6 +3,7 @@
 mod crashes;
 mod damage;
 mod forged;
+mod map;
 mod model;
 mod packed;
 mod threads;

@@ -1,0 +1,54 @@
+//! Tests of the shares: who gets what, and who sees to it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Needs, PARTS};
+use crate::Options;
+use crate::device::SimulatedDevice;
+
+#[test]
+fn neither_pages_nor_records_get_what_they_have_no_use_for_while_the_others_have() {
+    const BYTES: u64 = 800;
+    let parts = |pages, records, parts| Needs { records, pages }.page_parts(BYTES, parts);
+    assert_eq!(parts(0, 10_000, 4), 0, "there are no pages");
+    assert_eq!(parts(10_000, 10_000, 0), PARTS / 2, "there is too little for both");
+    assert_eq!(parts(10_000, 0, 0), PARTS - 1, "records have something always");
+    assert_eq!(parts(10_000, 150, 0), 7);
+    assert_eq!(parts(10_000, 250, 0), 6);
+    assert_eq!(parts(250, 10_000, 0), 3, "pages have no use for more");
+    // A tree that grows and shrinks by a little changes nothing.
+    assert_eq!((parts(301, 0, 3), parts(299, 0, 4), parts(251, 0, 4), parts(249, 0, 4)), (4, 4, 4, 3));
+    // However little there is.
+    for bytes in 0..20 {
+        let parts = Needs { records: 0, pages: 1 << 40 }.page_parts(bytes, 0);
+        assert!((1..PARTS).contains(&parts), "{parts} parts of {bytes} bytes");
+    }
+}
+
+/// A reader divided gigabytes on its own thread, and the others met a cache that was empty meanwhile.
+#[test]
+fn c3_who_reads_neither_divides_the_memory_nor_waits_for_who_does() {
+    const ROWS: u32 = 30_000;
+    let options = Options::new().segment_bytes(64 << 10).memory(4 << 20).space_amplification(f64::INFINITY);
+    let db = options.open_on(Arc::new(SimulatedDevice::new(1))).unwrap();
+    let map = db.map("map").unwrap();
+    (0..ROWS).for_each(|row| db.put(&map, row.to_be_bytes(), [row as u8; 200]).unwrap().forget());
+    db.persist().unwrap();
+    let engine = db.engine();
+    // So that what was written counts for what was before.
+    engine.share_with_pages();
+    let shares = || (engine.log.share(), engine.cold.cache.bytes());
+    let (before, dividing) = (shares(), engine.shares.division.lock());
+    for row in 0..ROWS {
+        assert_eq!(db.get(&map, row.to_be_bytes()).unwrap().unwrap(), [row as u8; 200]);
+    }
+    assert!(engine.shares.is_wanted(), "nobody was asked");
+    assert_eq!(shares(), before);
+    drop(dividing);
+    // The keeper sees to it, though nobody reads or writes any more.
+    while shares().0 == before.0 || engine.shares.is_wanted() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(shares().1 > before.1, "{:?}", shares());
+}

@@ -1,0 +1,223 @@
+//! How a shard's memory is divided, and what becomes of its records when that changes.
+//!
+//! A shard is divided anew at once, and the shards one after the other, each when somebody has time for it: meanwhile who reads finds nothing in that one,
+//! and everything in the others. What fits stays, and of more than that what came last.
+
+use super::super::record::Address;
+use super::shard::{Entry, Part, Place};
+use super::{BUCKET_ENTRIES, Ends, PROBATION_PART, RECORD_PART, RecordCache, hash_of};
+use crate::sync::atomic::{Ordering, fence};
+
+/// The directory has an entry for so many words of records, at least and at most, and as long as nothing is known of them.
+const WORDS_PER_ENTRY: std::ops::RangeInclusive<u64> = 4..=64;
+const WORDS_PER_ENTRY_USUAL: u64 = 8;
+
+/// Words of each shard's parts.
+#[derive(Clone, Copy)]
+pub(super) struct Division {
+    pub(super) directory: usize,
+    pub(super) probation: usize,
+    pub(super) protected: usize,
+}
+
+impl Division {
+    /// Divides a shard's words, for records of about so many.
+    pub(super) fn of(shard_words: usize, record_words: Option<u64>) -> Division {
+        // An entry and a half for each record: its neighbours in the bucket may be more than their share, and some are ghosts.
+        let per_entry = record_words.map_or(WORDS_PER_ENTRY_USUAL, |words| words * 2 / 3);
+        let per_entry = per_entry.clamp(*WORDS_PER_ENTRY.start(), *WORDS_PER_ENTRY.end()) as usize;
+        let directory = (shard_words / (per_entry + 1)).next_multiple_of(BUCKET_ENTRIES);
+        let records = shard_words.saturating_sub(directory);
+        let probation = (records / PROBATION_PART).max(BUCKET_ENTRIES);
+        let protected = records.saturating_sub(probation).max(BUCKET_ENTRIES);
+        Division { directory: directory.max(BUCKET_ENTRIES), probation, protected }
+    }
+
+    pub(super) fn words(self) -> usize {
+        self.directory + self.probation + self.protected
+    }
+}
+
+/// A division under way.
+pub(super) struct Dividing {
+    division: Division,
+    /// So much of the protected ring may be used.
+    opened_words: usize,
+    /// The next shard to be divided.
+    next: usize,
+}
+
+/// A record that stays when its shard is divided anew.
+struct Kept {
+    address: Address,
+    words: usize,
+    is_referenced: bool,
+    was_protected: bool,
+}
+
+impl Dividing {
+    /// Nothing is to be done.
+    pub(super) fn done(division: Division, shards: usize) -> Dividing {
+        Dividing { division, opened_words: division.protected, next: shards }
+    }
+}
+
+impl RecordCache {
+    /// Goes on with so much of the memory, for records of about `record_bytes`, and keeps what fits.
+    pub(crate) fn divide(&self, bytes: u64, record_bytes: u64) {
+        self.begin_division(bytes, record_bytes, u64::MAX);
+        while self.divide_some() {}
+    }
+
+    /// Begins to do so, for [`Self::divide_some`] to go on with; of the memory only `opened_bytes` may be used until more are
+    /// [opened](Self::open), if the parts that are fixed need no more. Returns how many bytes it may take in the end.
+    pub(crate) fn begin_division(&self, bytes: u64, record_bytes: u64, opened_bytes: u64) -> u64 {
+        let mut dividing = self.dividing.lock();
+        let shard_words = ((bytes / 8) as usize / self.shards.len()).min(self.shard_words);
+        let mut division = Division::of(shard_words, Some(1 + record_bytes / 8));
+        if division.words() > self.shard_words {
+            // Of a few words, none can be saved.
+            division = dividing.division;
+        }
+        let opened_words = self.opened_words(division, opened_bytes);
+        *dividing = Dividing { division, opened_words, next: 0 };
+        self.note_sizes(&dividing);
+        let fixed = division.directory + division.probation;
+        ((fixed + opened_words) * self.shards.len()) as u64 * 8
+    }
+
+    fn opened_words(&self, division: Division, bytes: u64) -> usize {
+        let words = usize::try_from(bytes / 8).unwrap_or(usize::MAX) / self.shards.len();
+        words.saturating_sub(division.directory + division.probation).min(division.protected)
+    }
+
+    /// Divides the next shard anew, if not all are; false if that was the last.
+    pub(crate) fn divide_some(&self) -> bool {
+        let mut dividing = self.dividing.lock();
+        if dividing.next < self.shards.len() {
+            self.divide_shard(dividing.next, dividing.division, dividing.opened_words);
+            dividing.next += 1;
+            self.note_sizes(&dividing);
+        }
+        dividing.next < self.shards.len()
+    }
+
+    /// Lets so much of the memory be used; not less than before.
+    pub(crate) fn open(&self, bytes: u64) {
+        let mut dividing = self.dividing.lock();
+        let words = self.opened_words(dividing.division, bytes);
+        dividing.opened_words = dividing.opened_words.max(words);
+        for shard in &self.shards[..dividing.next] {
+            shard.open(dividing.division, dividing.opened_words);
+        }
+        self.note_sizes(&dividing);
+    }
+
+    /// Notes how much memory there may be in use, and how long a record may be.
+    fn note_sizes(&self, dividing: &Dividing) {
+        let words = self.shards.iter().map(|shard| {
+            let division = shard.division();
+            let opened_end = shard.opened_end.load(Ordering::Relaxed);
+            let opened = opened_end.saturating_sub(shard.protected_start.load(Ordering::Relaxed));
+            division.directory as u64 + division.probation as u64 + opened.min(division.protected as u64)
+        });
+        self.bytes.store(words.sum::<u64>() * 8, Ordering::Relaxed);
+        let rest = self.shards[dividing.next..].iter().map(|shard| shard.division().probation);
+        let probation = rest.fold(dividing.division.probation, usize::min);
+        self.probation_words.store(probation as u64, Ordering::Relaxed);
+    }
+
+    fn divide_shard(&self, number: usize, division: Division, opened_words: usize) {
+        let shard = &self.shards[number];
+        let mut ends = shard.writer.lock();
+        let (kept, words) = self.place(number, 0, shard.division()).kept(&ends, division, opened_words);
+        shard.divided.fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        // Behind all that was: whatever somebody has found there is given up. Rings begin where their memory does, so that what is not opened is
+        // not touched.
+        let sizes = [division.probation, division.protected];
+        for ((begin, end), size) in shard.begins.iter().zip(&mut ends.rings).zip(sizes) {
+            *end = end.next_multiple_of(size as u64);
+            begin.store(*end, Ordering::Relaxed);
+        }
+        ends.taken_over = 0;
+        fence(Ordering::Release);
+        self.words.clear(number * self.shard_words, self.shard_words);
+        shard.set_division(division);
+        shard.protected_start.store(ends.rings[Part::Protected as usize], Ordering::Relaxed);
+        shard.open(division, opened_words);
+        let place = self.place(number, 0, division);
+        let mut rest = &words[..];
+        for kept in &kept {
+            let (record, others) = rest.split_at(kept.words);
+            place.put_back(kept, record, &mut ends);
+            rest = others;
+        }
+        shard.divided.fetch_add(1, Ordering::Release);
+    }
+}
+
+impl Place<'_> {
+    /// What fits into such a division, in the order in which it came, and the words of all of it. The caller is the shard's writer.
+    fn kept(self, ends: &Ends, division: Division, opened_words: usize) -> (Vec<Kept>, Vec<u64>) {
+        let protected = self.newest(Part::Protected, ends, division, opened_words);
+        let protected_words: u64 = protected.iter().map(|record| record.1).sum();
+        let room = division.probation + opened_words.saturating_sub(protected_words as usize);
+        let probation = self.newest(Part::Probation, ends, division, room);
+        let words = protected_words + probation.iter().map(|record| record.1).sum::<u64>();
+        let (mut kept, mut copied) = (Vec::new(), Vec::with_capacity(words as usize));
+        for (part, records) in [(Part::Protected, protected), (Part::Probation, probation)] {
+            for (position, words, entry) in records {
+                let record = &self.ring(part).from(position)[..words as usize];
+                copied.extend(record.iter().map(|word| word.load(Ordering::Relaxed)));
+                kept.push(Kept {
+                    address: record[0].load(Ordering::Relaxed),
+                    words: words as usize,
+                    is_referenced: entry.is_referenced(),
+                    was_protected: part == Part::Protected,
+                });
+            }
+        }
+        (kept, copied)
+    }
+
+    /// Where a ring's newest records are that have room in so many words, and their lengths and entries: oldest first.
+    fn newest(self, part: Part, ends: &Ends, division: Division, room: usize) -> Vec<(u64, u64, Entry)> {
+        let mut records = Vec::new();
+        let mut position = self.ring(part).begin.load(Ordering::Relaxed);
+        while position < ends.rings[part as usize] {
+            position += match self.record_at(part, position) {
+                Ok((address, words)) => {
+                    let entry = self.entry_at(address, part, position);
+                    let entry = entry.filter(|_| words <= division.protected as u64 / RECORD_PART);
+                    records.extend(entry.map(|(_, entry)| (position, words, entry)));
+                    words
+                }
+                Err(gap) => gap,
+            };
+        }
+        let (mut first, mut left) = (records.len(), room as u64);
+        while let Some(rest) = first.checked_sub(1).and_then(|before| left.checked_sub(records[before].1)) {
+            (first, left) = (first - 1, rest);
+        }
+        records.split_off(first)
+    }
+
+    /// Puts a record that stays where there is room for it. The caller is the shard's writer.
+    fn put_back(self, kept: &Kept, record: &[u64], ends: &mut Ends) {
+        let words = kept.words as u64;
+        let [probation_end, protected_end] = &mut ends.rings;
+        let place = match self.protected.take(protected_end, words) {
+            Some(position) => Some((Part::Protected, position)),
+            None if kept.was_protected => None,
+            None => self.probation.take(probation_end, words).map(|position| (Part::Probation, position)),
+        };
+        let Some((part, position)) = place else { return };
+        for (to, &from) in self.ring(part).from(position).iter().zip(record) {
+            to.store(from, Ordering::Relaxed);
+        }
+        let hash = hash_of(kept.address);
+        let entry = Entry::new(hash, part, position);
+        self.publish(hash, if kept.is_referenced { entry.referenced() } else { entry });
+    }
+}

@@ -1,0 +1,222 @@
+//! A shard of the read cache in its place: a directory, and the two rings that its entries lead to.
+
+use super::super::record::{Address, RecordView};
+use super::{BUCKET_ENTRIES, Ends, GAP, Shard, hash_of};
+use crate::sync::atomic::{AtomicU64, Ordering, fence};
+
+/// So many records that were asked for go around while room for one is made; the next leaves whatever it is.
+const CHANCES: usize = 16;
+
+const POSITION_BITS: u32 = 47;
+const PROTECTED: u64 = 1 << POSITION_BITS;
+const REFERENCED: u64 = 1 << (POSITION_BITS + 1);
+const TAG_SHIFT: u32 = POSITION_BITS + 2;
+
+/// One of a shard's two rings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    Probation,
+    Protected,
+}
+
+/// An entry of the directory; zero where there is none.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Entry(pub(super) u64);
+
+impl Entry {
+    pub(super) fn new(hash: u64, part: Part, position: u64) -> Entry {
+        let part = if part == Part::Protected { PROTECTED } else { 0 };
+        Entry(hash << TAG_SHIFT | part | position)
+    }
+
+    pub(super) fn has_tag_of(self, hash: u64) -> bool {
+        self.0 != 0 && (self.0 ^ hash << TAG_SHIFT) >> TAG_SHIFT == 0
+    }
+
+    pub(super) fn part(self) -> Part {
+        if self.0 & PROTECTED != 0 { Part::Protected } else { Part::Probation }
+    }
+
+    /// The record was asked for since it came, or since its turn to leave came last.
+    pub(super) fn is_referenced(self) -> bool {
+        self.0 & REFERENCED != 0
+    }
+
+    pub(super) fn referenced(self) -> Entry {
+        Entry(self.0 | REFERENCED)
+    }
+
+    pub(super) fn position(self) -> u64 {
+        self.0 & (PROTECTED - 1)
+    }
+}
+
+/// One ring, in its place.
+#[derive(Clone, Copy)]
+pub(super) struct Ring<'a> {
+    pub(super) words: &'a [AtomicU64],
+    pub(super) begin: &'a AtomicU64,
+    /// Nothing lies beyond.
+    pub(super) end_max: u64,
+}
+
+impl<'a> Ring<'a> {
+    pub(super) fn size(self) -> u64 {
+        self.words.len() as u64
+    }
+
+    /// The memory from a position to where the ring's memory ends.
+    pub(super) fn from(self, position: u64) -> &'a [AtomicU64] {
+        &self.words[(position % self.size()) as usize..]
+    }
+
+    /// True if what is at `position` has not been given up. Says it of what was read before the call.
+    pub(super) fn holds(self, position: u64) -> bool {
+        fence(Ordering::Acquire);
+        self.begin.load(Ordering::Relaxed) <= position
+    }
+
+    /// Gives up everything before `begin`. What is written there from now on is written after that.
+    pub(super) fn give_up_to(self, begin: u64) {
+        self.begin.store(begin, Ordering::Relaxed);
+        fence(Ordering::Release);
+    }
+
+    /// Takes `words` behind `end`, in one piece; `None` if there is no room.
+    pub(super) fn take(self, end: &mut u64, words: u64) -> Option<u64> {
+        let rest = self.size() - *end % self.size();
+        let start = if rest < words { *end + rest } else { *end };
+        if start + words - self.begin.load(Ordering::Relaxed) > self.size() || start + words > self.end_max {
+            return None;
+        }
+        if start != *end {
+            self.from(*end)[0].store(GAP, Ordering::Relaxed);
+        }
+        *end = start + words;
+        Some(start)
+    }
+}
+
+/// A shard, in its place.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'a> {
+    pub(super) shard: &'a Shard,
+    pub(super) divided: u64,
+    pub(super) directory: &'a [AtomicU64],
+    pub(super) probation: Ring<'a>,
+    pub(super) protected: Ring<'a>,
+}
+
+impl<'a> Place<'a> {
+    pub(super) fn ring(self, part: Part) -> Ring<'a> {
+        match part {
+            Part::Probation => self.probation,
+            Part::Protected => self.protected,
+        }
+    }
+
+    /// All of the protected ring's memory may be used.
+    pub(super) fn is_open(self) -> bool {
+        self.protected.end_max == u64::MAX
+    }
+
+    pub(super) fn bucket(self, hash: u64) -> &'a [AtomicU64] {
+        let buckets = (self.directory.len() / BUCKET_ENTRIES) as u64;
+        let first = (((hash & 0xFFFF_FFFF) * buckets) >> 32) as usize * BUCKET_ENTRIES;
+        &self.directory[first..first + BUCKET_ENTRIES]
+    }
+
+    /// Whether an entry leads to the record at `address`. The caller is the shard's writer.
+    pub(super) fn has_at(self, entry: Entry, address: Address) -> bool {
+        let ring = self.ring(entry.part());
+        ring.holds(entry.position()) && ring.from(entry.position())[0].load(Ordering::Relaxed) == address
+    }
+
+    /// Enters a position in place of what is the least loss: a ghost, or else the oldest of the probation.
+    pub(super) fn publish(self, hash: u64, new: Entry) {
+        let loss = |slot: &&AtomicU64| {
+            let entry = Entry(slot.load(Ordering::Relaxed));
+            let is_live = self.ring(entry.part()).holds(entry.position());
+            let is_other = !entry.has_tag_of(hash);
+            (is_live, is_other, entry.part() == Part::Protected, entry.position())
+        };
+        if let Some(slot) = self.bucket(hash).iter().min_by_key(loss) {
+            slot.store(new.0, Ordering::Release);
+        }
+    }
+
+    /// The entry that leads to the record of `address` at a position, and its place. The caller is the shard's writer.
+    pub(super) fn entry_at(
+        self,
+        address: Address,
+        part: Part,
+        position: u64,
+    ) -> Option<(&'a AtomicU64, Entry)> {
+        let hash = hash_of(address);
+        let entries = self.bucket(hash).iter().map(|slot| (slot, Entry(slot.load(Ordering::Relaxed))));
+        entries
+            .into_iter()
+            .find(|(_, entry)| entry.has_tag_of(hash) && (entry.part(), entry.position()) == (part, position))
+    }
+
+    /// The record at a position of a ring, as its address and its words with that; or how far it is to the next one. The caller is the shard's writer.
+    pub(super) fn record_at(self, part: Part, position: u64) -> Result<(Address, u64), u64> {
+        let words = self.ring(part).from(position);
+        let address = words[0].load(Ordering::Relaxed);
+        if address == GAP {
+            return Err(words.len() as u64);
+        }
+        let Some(view) = RecordView::at(&words[1..]) else {
+            // Only whole records are written here.
+            panic!("the read cache holds no record at {position}");
+        };
+        Ok((address, 1 + view.shape().words() as u64))
+    }
+
+    /// Makes room for `words` at a ring's end. The caller is the shard's writer.
+    pub(super) fn make_room(self, part: Part, words: u64, ends: &mut Ends) -> u64 {
+        let mut chances = CHANCES;
+        loop {
+            if let Some(start) = self.ring(part).take(&mut ends.rings[part as usize], words) {
+                return start;
+            }
+            self.evict_oldest(part, ends, &mut chances);
+        }
+    }
+
+    /// Gives up a ring's oldest record; if it was asked for it goes on in the protected ring.
+    pub(super) fn evict_oldest(self, part: Part, ends: &mut Ends, chances: &mut usize) {
+        let ring = self.ring(part);
+        let begin = ring.begin.load(Ordering::Relaxed);
+        let (address, words) = match self.record_at(part, begin) {
+            Ok(record) => record,
+            Err(gap) => return ring.give_up_to(begin + gap),
+        };
+        let old = ring.from(begin);
+        let slot = self.entry_at(address, part, begin);
+        let slot = slot.filter(|(_, entry)| entry.is_referenced() && *chances > 0);
+        let target = match (slot, part) {
+            (None, _) => None,
+            (Some(_), Part::Probation) if self.is_open() => {
+                Some(self.make_room(Part::Protected, words, ends))
+            }
+            (Some(_), Part::Probation) => {
+                self.protected.take(&mut ends.rings[Part::Protected as usize], words)
+            }
+            (Some(_), Part::Protected) => {
+                *chances -= 1;
+                // Its own place may be part of the new one: readers must know before.
+                ring.give_up_to(begin + words);
+                ring.take(&mut ends.rings[part as usize], words)
+            }
+        };
+        if let (Some((slot, _)), Some(target)) = (slot, target) {
+            // From the first word to the last: where the places overlap, the new one is before the old.
+            for (to, from) in self.protected.from(target).iter().zip(&old[..words as usize]) {
+                to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
+            slot.store(Entry::new(hash_of(address), Part::Protected, target).0, Ordering::Release);
+        }
+        ring.give_up_to(begin + words);
+    }
+}

@@ -1,0 +1,110 @@
+//! The map of free space, of files so large that it has many pages.
+
+use std::sync::Arc;
+
+use super::super::map;
+use super::super::output::Output;
+use super::super::pages::Pages;
+use super::super::reference::{BLOCK_FIRST, FILE_BLOCKS_MAX, NODE_BLOCKS_MAX};
+use super::super::root::DirectoryReference;
+use super::super::space::{Bitmap, PAGE_BLOCKS, Run, Space};
+use super::Random;
+use crate::device::{Device, OpenMode, SimulatedDevice};
+
+/// Every root's map is read as it was written, whichever of its pages have changed, and one in which nothing is used has no page.
+#[test]
+fn c9_a_map_of_many_pages_is_read_as_it_was_written() {
+    const RUN: u64 = PAGE_BLOCKS / 4;
+    let device: Arc<dyn Device> = Arc::new(SimulatedDevice::new(1));
+    let file = device.open("tree", OpenMode::Create).unwrap();
+    let pages = Pages::of_copy(Arc::clone(&device), "tree".to_owned(), Arc::clone(&file));
+    let mut space = Space::new(Bitmap::default());
+    let (mut directory, mut entries) = (DirectoryReference::default(), Vec::new());
+    // Behind the first block the quarters of pages follow each other.
+    let quarter = |number: u64| Run { block: BLOCK_FIRST + number * RUN, blocks: RUN };
+    let changes: [(u64, &[u64]); 5] =
+        [(22, &[]), (0, &[21]), (0, &[7, 8, 9, 10, 11]), (3, &[]), (0, &[0, 20])];
+    let mut written = Vec::new();
+    for (generation, (takes, frees)) in (1..).zip(changes) {
+        // Nobody holds an older root.
+        space.begin(generation, |_| ());
+        let mut output = Output::new(Arc::clone(&file), "tree", &mut space, 1 << 40);
+        for _ in 0..takes {
+            output.take(RUN as usize).unwrap();
+        }
+        assert!(frees.iter().all(|&number| output.space.free(quarter(number))));
+        (directory, entries) = map::write(&mut output, (&directory, &entries)).unwrap();
+        output.sync().unwrap();
+        written.push(output.bytes);
+        space.commit(generation);
+        let (read, used) = map::read(&pages, &directory, 1 << 40).unwrap();
+        assert_eq!(read, entries);
+        assert!(used.is_same(space.used()));
+        assert_eq!((used.count(), used.end()), (directory.used_blocks, directory.mapped_blocks));
+    }
+    // All of seven pages and the directory at first, and then fewer.
+    assert!(written[1..].iter().all(|&bytes| bytes < written[0]), "{written:?}");
+}
+
+#[test]
+fn a_bitmap_takes_its_pages_in_any_order_and_has_nothing_behind_its_end() {
+    let (run, one) = (Run { block: PAGE_BLOCKS + 9, blocks: 1 }, Run { block: 9, blocks: 1 });
+    let (mut whole, mut pages) = (Bitmap::default(), Bitmap::default());
+    whole.put(Run { block: 5 * PAGE_BLOCKS, blocks: 100 }, false);
+    assert!(whole.is_same(&Bitmap::default()));
+    [run, one].into_iter().for_each(|run| whole.put(run, true));
+    for page in [1, 0] {
+        let bytes: Vec<u8> = whole.page(page).iter().flat_map(|word| word.to_le_bytes()).collect();
+        pages.set_page(page, &bytes);
+    }
+    assert!(pages.is_same(&whole));
+    assert_eq!((pages.count(), pages.end(), pages.page(2).len()), (2, PAGE_BLOCKS + 10, 0));
+}
+
+/// Space beside a list of blocks: what is given out is free and in a row, and what is taken back, or not, is as it was.
+#[test]
+fn blocks_are_given_out_once_and_taken_back_once() {
+    const BLOCKS: usize = 3 * PAGE_BLOCKS as usize;
+    for seed in 0..8 {
+        let mut random = Random(seed);
+        let mut space = Space::new(Bitmap::default());
+        // What is used, and what somebody may still read.
+        let (mut used, mut busy) = (vec![false; BLOCKS], vec![false; BLOCKS]);
+        used[..BLOCK_FIRST as usize].fill(true);
+        busy[..BLOCK_FIRST as usize].fill(true);
+        let mut given: Vec<Run> = Vec::new();
+        for generation in 1..20 {
+            space.begin(generation, |_| ());
+            busy.clone_from(&used);
+            let (used_before, given_before) = (used.clone(), given.clone());
+            for _ in 0..random.below(30) {
+                if random.one_in(3) && !given.is_empty() {
+                    let run = given.swap_remove(random.below(given.len() as u64) as usize);
+                    assert!(space.free(run));
+                    assert!(!space.free(run), "it is not in use any more");
+                    used[run.block as usize..][..run.blocks as usize].fill(false);
+                } else {
+                    // At times longer than a node.
+                    let most = if random.one_in(8) { 1_000 } else { NODE_BLOCKS_MAX.into() };
+                    let blocks = 1 + random.below(most);
+                    let run = Run { block: space.take(blocks).unwrap(), blocks };
+                    let place = run.block as usize..(run.block + run.blocks) as usize;
+                    assert!(busy[place.clone()].iter().all(|&is_busy| !is_busy), "{run:?} is taken");
+                    used[place.clone()].fill(true);
+                    busy[place].fill(true);
+                    given.push(run);
+                }
+            }
+            if random.one_in(4) {
+                space.roll_back();
+                (used, given) = (used_before, given_before);
+            } else {
+                space.commit(generation);
+            }
+            assert_eq!(space.used_count(), used.iter().filter(|&&is_used| is_used).count() as u64);
+            assert!((0..BLOCKS).all(|block| space.used().is_set(block as u64) == used[block]));
+        }
+        assert!(!space.free(Run { block: BLOCKS as u64, blocks: 1 }), "nobody has it");
+        assert_eq!(space.take(FILE_BLOCKS_MAX), None, "no file has so many");
+    }
+}
