@@ -57,6 +57,7 @@ const PROGRAMS: &[Program] = &[
     ("ranges-over-leaves", views::a_range_over_two_leaves_is_of_one_state),
     ("settled-row", settling::a_row_that_settles_loses_no_update),
     ("settled-walk", settling::a_walk_meets_a_row_that_moves_once),
+    ("settled-deletion", settling::a_row_that_settles_is_deleted_once),
 ];
 
 /// A schedule with more steps turns endlessly.

@@ -1,5 +1,8 @@
 //! Settling: what is read, written and deleted while it moves into the tree is always in one place.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use kiln::Isolation;
 use kiln::schedules::quietly;
 
@@ -8,14 +11,32 @@ use super::database::{Database, choose, failed, thread, together};
 /// Rows of which one has the token.
 const PLACES: [&str; 3] = ["first", "second", "third"];
 
-fn new_database(key: &str, value: &[u8]) -> Database {
+/// Places for a row: on disk in the log, be it that others have settled or none; in the tree; in memory.
+const WAYS: u64 = 4;
+
+/// A database with a row that is in a certain place. It keeps nothing of the tree in memory.
+fn new_database(way: u64, key: &str, value: &[u8]) -> Database {
     let database = Database::new();
     quietly(|| {
-        let Database { db, table, .. } = &database;
+        let Database { db, map, table, .. } = &database;
+        if way == 0 {
+            let other = db.table("other").unwrap_or_else(failed);
+            db.put(&other, "row", b"").unwrap_or_else(failed).forget();
+            db.persist().unwrap_or_else(failed);
+            db.settle().unwrap_or_else(failed);
+        }
         db.put(table, key, value).unwrap_or_else(failed).forget();
         db.persist().unwrap_or_else(failed);
-        if choose(2) == 0 {
-            db.settle().unwrap_or_else(failed);
+        let end = db.statistics().log_tail;
+        match way {
+            0 | 1 => {
+                while db.statistics().log_head < end {
+                    db.put(map, "ballast", vec![0; 20 << 10]).unwrap_or_else(failed).forget();
+                    db.persist().unwrap_or_else(failed);
+                }
+            }
+            2 => drop(db.settle().unwrap_or_else(failed)),
+            _ => {}
         }
     });
     database
@@ -39,7 +60,7 @@ fn number(value: Option<Vec<u8>>) -> i64 {
 
 /// A row that is counted up, in a transaction or outside of one, and settles again and again, is always there, and counts on.
 pub(super) fn a_row_that_settles_loses_no_update() {
-    let database = new_database("row", &0_i64.to_le_bytes());
+    let database = new_database(choose(WAYS), "row", &0_i64.to_le_bytes());
     let writer = || {
         let Database { db, table, .. } = database.clone();
         let single = choose(2) == 0;
@@ -76,7 +97,7 @@ pub(super) fn a_row_that_settles_loses_no_update() {
 
 /// A token goes from row to row, each time with a deletion and a put; whoever walks meets it once, also who will fail.
 pub(super) fn a_walk_meets_a_row_that_moves_once() {
-    let database = new_database(PLACES[0], b"token");
+    let database = new_database(choose(WAYS), PLACES[0], b"token");
     let mover = {
         let Database { db, table, .. } = database.clone();
         thread(move || {
@@ -113,4 +134,28 @@ pub(super) fn a_walk_meets_a_row_that_moves_once() {
         })
     };
     together(vec![mover, walker, settler(&database, 2)]);
+}
+
+/// A row on disk that two delete while it settles is deleted by one of them.
+pub(super) fn a_row_that_settles_is_deleted_once() {
+    let database = new_database(choose(2), "row", b"");
+    let deletions = Arc::new(AtomicU64::new(0));
+    let deleter = || {
+        let (Database { db, table, .. }, deletions) = (database.clone(), deletions.clone());
+        let single = choose(2) == 0;
+        thread(move || {
+            let commit = match single {
+                true => db.delete(&table, "row"),
+                false => db.transact(|tx| tx.delete(&table, "row")),
+            };
+            deletions.fetch_add(commit.unwrap_or_else(failed).forget().into(), Ordering::Relaxed);
+        })
+    };
+    together(vec![deleter(), deleter(), settler(&database, 1)]);
+    assert_eq!(deletions.load(Ordering::Relaxed), 1, "so many have deleted it");
+    assert_eq!(
+        quietly(|| database.db.get(&database.table, "row").unwrap_or_else(failed)),
+        None,
+        "a deletion is lost"
+    );
 }

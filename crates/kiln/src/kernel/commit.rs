@@ -326,7 +326,8 @@ impl Engine {
             };
             let change = writes.change(write);
             step.current = self.locate(step.bucket, step.candidate, (&change, takes_any_version), &mut known);
-            if !is_open && !step.current.has_record() && self.may_be_settled(write.object) {
+            let is_asked = !is_open || planted(Bug::TreeAskedEarly);
+            if is_asked && !step.current.has_record() && self.may_be_settled(write.object) {
                 let place = scratch.settled.iter().position(|(number, _)| *number == at);
                 let mut lookup = place.map(|place| scratch.settled.swap_remove(place).1);
                 match self.settled_current(step.bucket, &change, &mut lookup) {

@@ -285,11 +285,12 @@ impl Engine {
                     }
                     known.flatten()
                 });
-                if cold || current.has_record() || !self.may_be_settled(change.object) {
+                let is_asked = !cold || planted(Bug::TreeAskedEarly);
+                if !is_asked || current.has_record() || !self.may_be_settled(change.object) {
                     current
                 } else {
                     let settled = self.settled_current(bucket, change, &mut learnt.settled);
-                    cold = settled.is_none();
+                    cold |= settled.is_none();
                     settled.unwrap_or_default()
                 }
             }
