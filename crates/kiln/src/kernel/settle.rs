@@ -130,21 +130,31 @@ impl Engine {
         }
     }
 
-    /// Settles what is out of memory, if it is worth it. That it cannot be done now harms nobody: it is tried again later.
+    /// Settles what is out of memory, as long as it is worth it. That it cannot be done now harms nobody: it is tried again later.
     pub(crate) fn settle_if_due(&self) {
+        // Whoever is slowed meanwhile stays so: what is committed between two parts would be the more the faster it goes.
+        let (mut moving, mut has_settled) = (None, false);
         // A load keeps the tree to itself, and who waits for that would keep others waiting.
-        let Some(_no_load) = self.settled.loading.try_lock() else { return };
-        if self.is_settling_due() {
+        while let Some(_no_load) = self.settled.loading.try_lock()
+            && self.is_settling_due()
+        {
             self.settled.range_reads.store(0, Ordering::Relaxed);
             let head = self.log.head();
-            let settled = self.settle_to(self.due_settling_end(head));
+            let settled = self.settle_to(self.due_settling_end(head), &mut moving);
             if settled.is_err() {
                 self.settled.waits_for_head.store(head + self.settled.log_bytes / 2, Ordering::SeqCst);
             }
-            // The last checkpoint has what has just settled, and opening would have to find that out by the log.
-            if settled.is_ok_and(|settling| settling != Settling::default()) && self.takes_checkpoints() {
-                let _ = self.take_checkpoint(Haste::Background);
+            let has_more = settled.is_ok_and(|settling| settling != Settling::default());
+            has_settled |= has_more;
+            // Without background threads somebody waits for it.
+            if !has_more || !self.hardening.has_background() {
+                break;
             }
+        }
+        drop(moving);
+        // The last checkpoint has what has just settled, and opening would have to find that out by the log.
+        if has_settled && self.takes_checkpoints() {
+            let _ = self.take_checkpoint(Haste::Background);
         }
     }
 
@@ -167,7 +177,7 @@ impl Engine {
     pub(crate) fn settle_durable(&self) -> Result<Settling> {
         self.begin_settling();
         let _no_load = self.settled.loading.lock();
-        self.settle_to(self.log.hardened())
+        self.settle_to(self.log.hardened(), &mut None)
     }
 
     /// Writes the tree anew, so that its file is as short as it can be, in parts between which others may settle. `progress` is told after each
@@ -202,8 +212,8 @@ impl Engine {
         }
     }
 
-    /// Settles up to a place where the durable log could end.
-    fn settle_to(&self, end: Address) -> Result<Settling> {
+    /// Settles up to a place where the durable log could end. `moving` says from the first merge on that settling goes on.
+    fn settle_to<'a>(&'a self, end: Address, moving: &mut Option<Moving<'a>>) -> Result<Settling> {
         let _settling = self.settled.settling.lock();
         self.check_writable()?;
         // Dropped segments stay readable meanwhile.
@@ -218,8 +228,7 @@ impl Engine {
             return Ok(Settling::default());
         }
         let began = Instant::now();
-        let mut moving = None;
-        let merged = self.merge_passes(&segments, (begin, end), &mut moving);
+        let merged = self.merge_passes(&segments, (begin, end), moving);
         self.settled.moving_bytes.store(0, Ordering::SeqCst);
         let (settling, settled_to) = merged?;
         let Some(end) = settled_to else { return Ok(settling) };
@@ -259,7 +268,8 @@ impl Engine {
         loop {
             let to = sample.end_of_pass(&from, pass_bytes);
             let mut newest = Newest::new(pass_bytes, from, to);
-            let wanted = std::mem::take(&mut is_first).then_some(&mut sample);
+            let begins = std::mem::take(&mut is_first);
+            let wanted = begins.then_some(&mut sample);
             let part = (begin, end);
             let newest_version = match self.collect(segments, part, &mut newest, wanted, oldest)? {
                 Pass::Whole { newest_version } => newest_version,
@@ -275,12 +285,12 @@ impl Engine {
                 }
             };
             self.check_writable()?;
-            moving.get_or_insert_with(|| {
+            if begins {
                 // Before the first leaf is written: those for which there is room stay in memory.
                 self.settled.moving_bytes.store(end - begin, Ordering::SeqCst);
                 self.share_with_pages();
-                self.settled.pace.begin_moving()
-            });
+                moving.get_or_insert_with(|| self.settled.pace.begin_moving());
+            }
             let rest = newest.sort();
             let settled_to = (rest.is_none() || planted(Bug::SettlesOnePass)).then_some(end);
             if settled_to.is_some() && !planted(Bug::SettlesQuietly) {
