@@ -104,7 +104,8 @@ impl Options {
     /// tail of the record log: what was written last is read and updated there. The rest is the read cache, for older records
     /// that are on disk and are read often. So of the default the log has 256 MiB and the cache 64 MiB; of a power of two each
     /// has half. Once many more records are read from disk than written, and the cache has a use for it, it gets three quarters of the memory, until it is
-    /// the other way round again; what the log gives up for it goes over. Of less memory than that takes the log has two segments, and the cache an eighth of as much besides.
+    /// the other way round again; what the log gives up for it goes over. Of less memory than that takes the log has two segments, and the cache an eighth of as much besides: below 128 MiB smaller
+    /// [segments](Self::segment_bytes), an eighth or a sixteenth of it, leave the caches more, and values may be shorter at the most.
     ///
     /// Once rows of tables [settle](Self::settle_log_bytes) a part of what the read cache had is for the pages that they lie in: as many eighths, up to seven, as
     /// they have a use for, but not more than half if records that have not settled have a use for the rest.
@@ -127,7 +128,7 @@ impl Options {
     }
 
     /// Size of the log's files in bytes, a power of two from 16 KiB to 1 GiB; only when the database is created.
-    /// Default 32 MiB. Values may have half of it at the most (and 16 MiB), keys an eighth (and 64 KiB).
+    /// Default 32 MiB; two of them are in [memory](Self::memory) at least. Values may have half of it at the most (and 16 MiB), keys an eighth (and 64 KiB).
     pub fn segment_bytes(mut self, bytes: u64) -> Options {
         self.segment_bytes = bytes;
         self

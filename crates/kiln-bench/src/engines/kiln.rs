@@ -22,7 +22,7 @@ pub(super) const DESCRIPTION: Description = Description {
     settings: |mode| match mode {
         Mode::Floor => "the same, of which nothing hardens while it is measured (--window never)",
         _ => {
-            "defaults; memory of the log as given for caches (cold-*: memory for log and read cache, smaller segments)"
+            "defaults; memory for log and caches as given for caches (64 MiB or less, and cold-*: smaller segments)"
         }
     },
     version: || Ok(env!("CARGO_PKG_VERSION").to_owned()),
@@ -33,8 +33,8 @@ const COLD_SEGMENTS: u64 = 16;
 const COLD_SEGMENT_BYTES_MAX: u64 = 32 << 20;
 /// And at least this.
 const COLD_MEMORY_BYTES_MIN: u64 = 1 << 20;
-/// With less memory, segments are small, too.
-const MEMORY_BYTES_MIN: u64 = 64 << 20;
+/// With so little memory, or less, segments are small, too.
+const SMALL_MEMORY_BYTES: u64 = 64 << 20;
 
 /// A window that does not end while anything is measured.
 const NEVER: Duration = Duration::from_secs(24 * 3600);
@@ -141,7 +141,7 @@ impl<O: KilnObject> KilnEngine<O> {
 /// How a database is opened.
 fn options(settings: &Settings) -> kiln::Options {
     let mut options = kiln::Options::new().window(settings.window);
-    options = if settings.cold || settings.cache_bytes < MEMORY_BYTES_MIN {
+    options = if settings.cold || settings.cache_bytes <= SMALL_MEMORY_BYTES {
         // The log has two segments at least: they must not be more than the memory.
         let memory_bytes = settings.cache_bytes.max(COLD_MEMORY_BYTES_MIN);
         let segment_bytes = (memory_bytes / COLD_SEGMENTS).min(COLD_SEGMENT_BYTES_MAX);
