@@ -41,7 +41,6 @@ use crate::storage::ordered_index::OrderedIndex;
 use crate::storage::record::{Address, DiskRecord, Kind};
 use crate::storage::record_reader::{Cursor, RecordReader};
 use crate::storage::segments::Segments;
-use crate::sync::Instant;
 use crate::sync::atomic::Ordering;
 
 /// Less cold log than such a part of the tree is not worth settling,
@@ -227,7 +226,7 @@ impl Engine {
         if !is_possible {
             return Ok(Settling::default());
         }
-        let began = Instant::now();
+        self.settled.pace.begin_part();
         let merged = self.merge_passes(&segments, (begin, end), moving);
         self.settled.moving_bytes.store(0, Ordering::SeqCst);
         let (settling, settled_to) = merged?;
@@ -247,7 +246,7 @@ impl Engine {
         self.objects.iter().filter_map(|object| object.keys.ordered()).for_each(OrderedIndex::note_vacancy);
         // What a little takes is a matter of the disk's syncs.
         if end - begin >= self.settled.log_bytes / 2 {
-            self.settled.pace.learn(end - begin, began.elapsed());
+            self.settled.pace.end_part(end - begin);
         }
         Ok(settling)
     }
@@ -300,7 +299,13 @@ impl Engine {
             if planted(Bug::RemovedBeforeRoot) {
                 self.remove_settled(segments, part)?;
             }
-            let merged = self.settled.tree.merge(newest.changes(), settled_to)?;
+            let changes = newest.changes().enumerate().map(|(number, change)| {
+                if number.is_multiple_of(BATCH) {
+                    self.settled.pace.note_step();
+                }
+                change
+            });
+            let merged = self.settled.tree.merge(changes, settled_to)?;
             settling.puts += merged.put;
             settling.deletes += merged.deleted;
             settling.bytes += merged.bytes;
@@ -355,6 +360,7 @@ impl Engine {
             let segment_end =
                 (reader.cursor().position + 1).next_multiple_of(self.log.segment_bytes()).min(end);
             while reader.cursor().position < segment_end {
+                self.settled.pace.note_step();
                 let mut records = reader.next_batch(segment_end, BATCH)?.records;
                 records.retain(|(_, record)| self.is_ordered(record.shape.object));
                 if !look(&records)? {

@@ -27,6 +27,8 @@ const BOUND_TIMES: u64 = 2;
 const WAIT_US_MAX: u64 = 100_000;
 /// Waiting for less is not exact.
 const WAIT_US_MIN: u64 = 1_000;
+/// A step of settling takes less, if the process was not stopped meanwhile, or the machine asleep.
+const STEP_US_MAX: u64 = 500_000;
 /// What settling is taken to do in a second until it has been measured, and at least.
 const RATE_FIRST: u64 = 16 << 20;
 const RATE_MIN: u64 = 1 << 20;
@@ -40,6 +42,9 @@ pub(crate) struct SettlingPace {
     is_pressing: AtomicBool,
     /// Bytes of log that settling takes in a second.
     rate: AtomicU64,
+    /// How long whoever settles has been at it, and when that was noted last, since `started`.
+    active_us: AtomicU64,
+    noted_us: AtomicU64,
     /// Since `started`: when what has been committed while it was pressing may have been.
     next_us: AtomicU64,
     waits: AtomicU64,
@@ -62,6 +67,8 @@ impl SettlingPace {
             is_moving: AtomicBool::new(false),
             is_pressing: AtomicBool::new(false),
             rate: AtomicU64::new(RATE_FIRST),
+            active_us: AtomicU64::new(0),
+            noted_us: AtomicU64::new(0),
             next_us: AtomicU64::new(0),
             waits: AtomicU64::new(0),
         }
@@ -73,8 +80,30 @@ impl SettlingPace {
         Moving(self)
     }
 
+    /// A part begins to settle.
+    pub(super) fn begin_part(&self) {
+        self.active_us.store(0, Ordering::Relaxed);
+        self.noted_us.store(self.started.elapsed().as_micros() as u64, Ordering::Relaxed);
+    }
+
+    /// Whoever settles has taken a step.
+    pub(super) fn note_step(&self) {
+        self.note_step_at(self.started.elapsed().as_micros() as u64);
+    }
+
+    fn note_step_at(&self, now_us: u64) {
+        let took_us = now_us.saturating_sub(self.noted_us.swap(now_us, Ordering::Relaxed));
+        self.active_us.fetch_add(took_us.min(STEP_US_MAX), Ordering::Relaxed);
+    }
+
+    /// The part has settled, which had so many bytes of log.
+    pub(super) fn end_part(&self, bytes: u64) {
+        self.note_step();
+        self.learn(bytes, Duration::from_micros(self.active_us.load(Ordering::Relaxed)));
+    }
+
     /// So many bytes of log have settled in such a time.
-    pub(super) fn learn(&self, bytes: u64, took: Duration) {
+    fn learn(&self, bytes: u64, took: Duration) {
         let rate = u128::from(bytes) * 1_000_000 / took.as_micros().max(1);
         self.rate.store(u64::try_from(rate).unwrap_or(u64::MAX).max(RATE_MIN), Ordering::Relaxed);
     }
@@ -187,6 +216,18 @@ mod tests {
         db.put(&map, "key", "newer").unwrap().forget();
         db.transact(|tx| tx.put(&map, "other", "value")).unwrap().forget();
         assert_eq!(db.statistics().hardenings, hardenings);
+    }
+
+    /// As if settling had taken minutes: all commits that followed were slowed to the least rate.
+    #[test]
+    fn c5b_what_settles_while_the_process_is_stopped_says_nothing_about_the_pace() {
+        let pace = SettlingPace::new();
+        pace.begin_part();
+        let began = pace.noted_us.load(Ordering::Relaxed);
+        for at in [100_000, 200_000, 300_200_000, 300_300_000] {
+            pace.note_step_at(began + at);
+        }
+        assert_eq!(pace.active_us.load(Ordering::Relaxed), 300_000 + STEP_US_MAX);
     }
 
     /// A row that settles alone takes as long as a few syncs do; by that measure all commits would have been slowed to the least rate.
