@@ -12,7 +12,7 @@
 //! at which settling takes it: then the next one has at most half as much more to do, and they meet.
 //!
 //! **Nobody waits in vain.** A commit waits [`WAIT_US_MAX`] at the most, before it has locked or pinned anything, and only while rows are being
-//! merged or removed. Where settling cannot go on (a snapshot too old, a full disk, a tree that cannot be written, no background threads, an option)
+//! merged or removed, or, where one part follows another, the next one is read. Where settling cannot go on (a snapshot too old, a full disk, a tree that cannot be written, no background threads, an option)
 //! nobody is slowed: it would not help. Maps do not settle, and who writes only them is not slowed.
 
 use super::engine::Engine;
@@ -36,7 +36,7 @@ const RATE_MIN: u64 = 1 << 20;
 /// See the module's documentation.
 pub(crate) struct SettlingPace {
     started: Instant,
-    /// Rows are being merged, or their entries removed.
+    /// Rows are being merged, or their entries removed, or the part that follows is read.
     is_moving: AtomicBool,
     /// Commits of tables are slowed.
     is_pressing: AtomicBool,
