@@ -191,9 +191,8 @@ pub fn tree_node(bytes: &[u8]) -> Result<Vec<u8>, &'static str> {
 pub fn tree_of(entries: &[(Vec<u8>, Vec<u8>)], packs: bool) -> Result<Vec<u8>> {
     let disk = Arc::new(SimulatedDevice::new(0));
     let tree = Tree::open(disk.clone(), 0, 0)?.packing(packs);
-    tree.merge(
-        entries.iter().map(|(key, value)| Change { key, value: Some(value), expires_at: record::NEVER }),
-        None,
-    )?;
+    let changes =
+        entries.iter().map(|(key, value)| Change { key, value: Some(value), expires_at: record::NEVER });
+    tree.merge(&mut { changes }, None)?;
     Ok(disk.bytes(tree::FILE))
 }

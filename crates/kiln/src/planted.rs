@@ -94,7 +94,7 @@ bugs! {
     SettlesOldest "settles-oldest" "Of several records of a key the oldest settles.",
     SettlesLost "settles-lost" "What a crash took settles.",
     SettlesTooNew "settles-too-new" "What a snapshot must not see yet settles.",
-    SettlesOnePass "settles-one-pass" "What does not fit into the memory for settling counts as settled.",
+    SettlesNotTheLastRun "settles-not-the-last-run" "What is still in memory behind the last sorted run counts as settled.",
     SettledBeforeTheLastRange "settled-before-the-last-range" "The first of several ranges of keys that settle already says that all have.",
     RootNotOfLeaf "root-not-of-leaf" "A walk does not look whether the tree has changed while it read a leaf." in schedules,
     StaleTreeAccepted "stale-tree-accepted" "A tree is accepted that is older than the superblock says.",

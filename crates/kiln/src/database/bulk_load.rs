@@ -7,7 +7,8 @@ use crate::kernel::engine::Engine;
 use crate::kernel::settled::{OBJECT_BYTES, write_tree_key};
 use crate::objects::{Table, enter_table, reserve_table};
 use crate::planted::{Bug, planted};
-use crate::storage::tree::Rows;
+use crate::storage::record::NEVER;
+use crate::storage::tree::{ChangedRow, Rows};
 
 /// Bytes after which progress is reported.
 const PROGRESS_BYTES: u64 = 1 << 20;
@@ -74,6 +75,7 @@ impl Kiln {
             engine,
             object,
             rows: rows.into_iter(),
+            last_key: Vec::new(),
             failure: None,
             progress,
             done: BulkLoadProgress::default(),
@@ -102,6 +104,8 @@ struct Checked<'a, I, E, P> {
     engine: &'a Engine,
     object: u32,
     rows: I,
+    /// In the tree.
+    last_key: Vec<u8>,
     /// What the caller's rows have ended with.
     failure: Option<E>,
     progress: P,
@@ -116,7 +120,7 @@ where
     I: Iterator<Item = Result<(K, V), E>>,
     P: FnMut(BulkLoadProgress),
 {
-    fn next(&mut self, key: &mut Vec<u8>, value: &mut Vec<u8>) -> Result<bool> {
+    fn next(&mut self, row: &mut ChangedRow) -> Result<bool> {
         // Whoever closes the database waits.
         self.engine.check_writable()?;
         let (row_key, row_value) = match self.rows.next() {
@@ -134,12 +138,11 @@ where
         let is_first = self.done.rows == 0;
         self.engine.check_key_bytes(row_key)?;
         self.engine.check_value(row_value)?;
-        if !is_first && row_key <= &key[OBJECT_BYTES..] {
-            return Err(not_ascending(&key[OBJECT_BYTES..], row_key, self.done.rows));
+        if !is_first && row_key <= &self.last_key[OBJECT_BYTES..] {
+            return Err(not_ascending(&self.last_key[OBJECT_BYTES..], row_key, self.done.rows));
         }
-        write_tree_key(self.object, row_key, key);
-        value.clear();
-        value.extend_from_slice(row_value);
+        write_tree_key(self.object, row_key, &mut self.last_key);
+        row.set(&self.last_key, Some(row_value), NEVER);
         self.done.rows += 1;
         self.done.bytes += (row_key.len() + row_value.len()) as u64;
         if self.done.bytes - self.reported >= PROGRESS_BYTES {

@@ -162,7 +162,7 @@ fn with_tree(change: Option<(&[u8], Option<&[u8]>)>, settled_to: Option<Address>
     let tree = &db.engine().settled.tree;
     assert_eq!(tree.statistics().entries, 1);
     let change = change.map(|(key, value)| Change { key, value, expires_at: NEVER });
-    tree.merge(change.into_iter(), settled_to)?;
+    tree.merge(&mut change.into_iter(), settled_to)?;
     db.close()?;
     Ok(disk)
 }

@@ -27,6 +27,7 @@ use crate::storage::epoch;
 use crate::storage::extent::ExtentWriter;
 use crate::storage::liveness::Liveness;
 use crate::storage::log::Log;
+use crate::storage::runs;
 use crate::storage::segments::{self, Segments};
 use crate::storage::superblock::{self, CheckpointName, Superblock, SuperblockFile};
 use crate::storage::tree::{self, Tree};
@@ -270,6 +271,8 @@ impl Opening {
             }
         })?;
         self.remove_stray_checkpoints()?;
+        runs::remove_left(self.segments.device())
+            .map_err(|error| Error::io("removing what a settling has left", error))?;
         self.log.resume(head, end);
         // The last process may have ended between noting where the log begins and dropping what lies before; on a full disk
         // nothing else might ever be dropped.

@@ -1,45 +1,91 @@
-//! The newest records of keys in order, as many as there is memory for: what one pass of settling collects.
+//! The newest records of keys, in the order of the keys: what settling collects from a part of the log.
 //!
-//! A pass takes the keys from the one on at which the pass before ended. Where that leaves too much, the greater half of the keys is left to later
-//! passes, again and again. So that a pass need not find out in that way how far it comes, the first one, which sees all records, keeps
-//! every so-many-th key: from these and the bytes of all the others can tell where they should end.
+//! ```text
+//!  records, in the order of the log
+//!     └▶ memory, until it is full ──▶ sorted, the newest of each key kept ──▶ a run on disk ┐
+//!                                                                           more runs ──────┤
+//!     the next row: the least key, and of several records of it the newest ◀── side by side ┘
+//! ```
+//!
+//! What fits into memory never sees the disk. Values that are [long](LONG_VALUE_BYTES) are neither sorted nor written here: they stay in the log until
+//! somebody asks for them.
 
 use std::cmp::Ordering as Order;
+use std::io;
+use std::sync::Arc;
 
 use super::settled::{OBJECT_BYTES, write_tree_key};
+use crate::device::Device;
+use crate::error::{Error, Result};
 use crate::planted::{Bug, planted};
-use crate::storage::record::{DiskRecord, NEVER};
-use crate::storage::tree::Change;
+use crate::storage::record::{Address, DiskRecord, Shape, split_expiry};
+use crate::storage::runs::{RunReader, Runs};
 
-/// The newest records of the keys from a certain one on, as many as there is memory for.
+/// The newest records of keys.
 pub(super) struct Newest {
     bytes_max: usize,
-    /// Keys in the tree before this one were done by earlier passes.
-    from: Vec<u8>,
-    /// From this one on all are left to later passes.
-    to: Option<Vec<u8>>,
-    /// Key and value of each record, one after the other.
+    /// [Entries](Entry), one after the other.
     arena: Vec<u8>,
-    records: Vec<Collected>,
+    /// Those in the arena, in the order of the keys once they are sorted.
+    sorted: Vec<Sorted>,
+    runs: Runs,
     key: Vec<u8>,
 }
 
-/// A record in the arena. Of two records of a key the one that starts later is newer.
+/// An entry in the arena.
 #[derive(Clone, Copy)]
-struct Collected {
-    /// The key's first bytes, and zeros behind its end, as a number: what is less has the lesser key. Few keys agree in them, so that hardly any
-    /// has to be looked at in the arena for its order.
+struct Sorted {
     head: u128,
     start: usize,
-    key_bytes: u32,
-    /// [`NO_VALUE`] for a tombstone.
-    value_bytes: u32,
-    /// When the value expires, if it does.
-    expires_at: u64,
 }
 
-const NO_VALUE: u32 = u32::MAX;
+/// A record.
+#[derive(Clone, Copy)]
+pub(super) struct Entry<'a> {
+    pub(super) shape: Shape,
+    pub(super) address: Address,
+    pub(super) version: u64,
+    /// Its key [in the tree](write_tree_key).
+    pub(super) tree_key: &'a [u8],
+    /// As the record stores it; `None` if it is long.
+    stored_value: Option<&'a [u8]>,
+}
 
+/// A longer value stays where it is.
+const LONG_VALUE_BYTES: usize = 32 << 10;
+/// The record's first word, its address, its version; then the key in the tree, and the value as the record stores it.
+const HEAD_BYTES: usize = 3 * size_of::<u64>();
+
+impl<'a> Entry<'a> {
+    /// That which begins `bytes`, and its length.
+    fn decode(bytes: &'a [u8]) -> Option<(Entry<'a>, usize)> {
+        let (head, rest) = bytes.split_first_chunk::<HEAD_BYTES>()?;
+        let [shape, address, version] =
+            std::array::from_fn(|word| u64::from_le_bytes(std::array::from_fn(|at| head[8 * word + at])));
+        let shape = Shape::parse(shape)?;
+        let (tree_key, rest) = rest.split_at_checked(OBJECT_BYTES + shape.key_bytes)?;
+        let is_long = shape.value_bytes > LONG_VALUE_BYTES;
+        let stored_value = match is_long {
+            true => None,
+            false => Some(rest.get(..shape.value_bytes)?),
+        };
+        let bytes = HEAD_BYTES + tree_key.len() + stored_value.map_or(0, <[u8]>::len);
+        Some((Entry { shape, address, version, tree_key, stored_value }, bytes))
+    }
+
+    /// The value that it puts, and when that expires, if it does; `None` if it is long.
+    pub(super) fn value(&self) -> Option<(u64, &'a [u8])> {
+        self.stored_value.map(|stored| split_expiry(self.shape, stored))
+    }
+
+    /// The key.
+    pub(super) fn key(&self) -> &'a [u8] {
+        &self.tree_key[OBJECT_BYTES..]
+    }
+}
+
+/// A key's first bytes, and zeros behind its end, as a number: what is less has the lesser key. Few keys agree in them, so that hardly any has to be
+/// looked at for its order.
 fn head_of(key: &[u8]) -> u128 {
     let mut head = [0; size_of::<u128>()];
     let bytes = key.len().min(head.len());
@@ -47,161 +93,278 @@ fn head_of(key: &[u8]) -> u128 {
     u128::from_be_bytes(head)
 }
 
-impl Collected {
-    fn value_bytes(&self) -> usize {
-        if self.value_bytes == NO_VALUE { 0 } else { self.value_bytes as usize }
-    }
-
-    /// Memory that it takes.
-    fn bytes(&self) -> usize {
-        size_of::<Collected>() + self.key_bytes as usize + self.value_bytes()
-    }
-}
-
-/// What the first pass learns of all keys.
-#[derive(Default)]
-pub(super) struct Sample {
-    /// Every so-many-th key.
-    keys: Vec<Vec<u8>>,
-    keys_bytes: usize,
-    stride: u64,
-    count: u64,
-    /// What all records would take.
-    bytes: u64,
-}
-
-/// So many keys are kept at the most, and hardly more than so many bytes of them.
-const SAMPLE_KEYS_MAX: usize = 4096;
-const SAMPLE_BYTES_MAX: usize = 1 << 20;
-/// A pass is to take such a part of its memory: it is not known exactly where it has to end.
-const FILL: f64 = 0.875;
-
-impl Sample {
-    fn note(&mut self, key: &[u8], bytes: usize) {
-        self.bytes += bytes as u64;
-        if self.count.is_multiple_of(self.stride.max(1)) {
-            if self.keys.len() == SAMPLE_KEYS_MAX || self.keys_bytes > SAMPLE_BYTES_MAX {
-                let mut at = 0;
-                self.keys.retain(|_| {
-                    at += 1;
-                    at % 2 == 1
-                });
-                self.keys_bytes = self.keys.iter().map(Vec::len).sum();
-                self.stride = 2 * self.stride.max(1);
-            }
-            self.keys_bytes += key.len();
-            self.keys.push(key.to_vec());
-        }
-        self.count += 1;
-    }
-
-    /// Where a pass that begins with `from` should end to take no more than its memory; `None` if it may take all the rest.
-    pub(super) fn end_of_pass(&mut self, from: &[u8], bytes_max: usize) -> Option<Vec<u8>> {
-        self.keys.sort_unstable();
-        let rest = &self.keys[self.keys.partition_point(|key| &key[..] <= from)..];
-        let rest_bytes = self.bytes as f64 * rest.len() as f64 / self.keys.len().max(1) as f64;
-        let passes = (rest_bytes / (bytes_max as f64 * FILL)).ceil().max(1.0);
-        let keys = (rest.len() as f64 / passes) as usize;
-        rest.get(keys.max(1)).filter(|_| passes > 1.0).cloned()
-    }
-}
-
 impl Newest {
-    /// Of the keys from `from` on, before `to` if that is given.
-    pub(super) fn new(bytes_max: usize, from: Vec<u8>, to: Option<Vec<u8>>) -> Newest {
-        Newest { bytes_max, from, to, arena: Vec::new(), records: Vec::new(), key: Vec::new() }
+    /// Of none. Takes so much memory, about, for records of a part of the log that is so long.
+    pub(super) fn new(device: Arc<dyn Device>, bytes_max: usize, part_bytes: u64) -> Newest {
+        /// A record takes up to so many times as much memory as it does in the log.
+        const ENTRY_TIMES: u64 = 2;
+        let expected = (ENTRY_TIMES * part_bytes) as usize / bytes_max.max(1) + 1;
+        let runs = Runs::new(device, bytes_max, expected);
+        Newest { bytes_max, arena: Vec::new(), sorted: Vec::new(), runs, key: Vec::new() }
     }
 
-    fn key(&self, record: &Collected) -> &[u8] {
-        &self.arena[record.start..][..record.key_bytes as usize]
+    fn entry(&self, sorted: &Sorted) -> Option<(Entry<'_>, usize)> {
+        Entry::decode(self.arena.get(sorted.start..)?)
     }
 
-    /// The order of the keys of two records.
+    fn key_of(&self, sorted: &Sorted) -> &[u8] {
+        self.entry(sorted).map_or(&[], |(entry, _)| entry.tree_key)
+    }
+
+    /// The order of the keys of two entries.
     #[inline]
-    fn order_of(&self, one: &Collected, other: &Collected) -> Order {
-        one.head.cmp(&other.head).then_with(|| self.key(one).cmp(self.key(other)))
+    fn order_of(&self, one: &Sorted, other: &Sorted) -> Order {
+        one.head.cmp(&other.head).then_with(|| self.key_of(one).cmp(self.key_of(other)))
     }
 
-    fn bytes(&self) -> usize {
-        self.arena.len() + self.records.len() * size_of::<Collected>()
-    }
-
-    /// Adds a record that comes behind all that were added before, and says so to `sample`, if that is wanted.
-    pub(super) fn add(&mut self, record: &DiskRecord<'_>, sample: Option<&mut Sample>) {
+    /// Adds a record that comes behind all that were added before.
+    ///
+    /// # Errors
+    /// `Io` or `NoSpace`, if what does not fit into memory cannot be written.
+    pub(super) fn add(&mut self, address: Address, record: &DiskRecord<'_>) -> Result<()> {
         write_tree_key(record.shape.object, record.key, &mut self.key);
-        let value_bytes = if record.shape.kind.is_put() { record.value.len() as u32 } else { NO_VALUE };
-        let expires_at = if planted(Bug::ExpirySettlesNot) { NEVER } else { record.expires_at };
-        let collected = Collected {
-            head: head_of(&self.key),
-            start: self.arena.len(),
-            key_bytes: self.key.len() as u32,
-            value_bytes,
-            expires_at,
-        };
-        if let Some(sample) = sample {
-            sample.note(&self.key, collected.bytes());
-        }
-        if self.key < self.from || self.to.as_ref().is_some_and(|to| self.key >= *to) {
-            return;
+        let start = self.arena.len();
+        for word in [record.shape.word(), address, record.version] {
+            self.arena.extend_from_slice(&word.to_le_bytes());
         }
         self.arena.extend_from_slice(&self.key);
-        self.arena.extend_from_slice(&record.value[..collected.value_bytes()]);
-        self.records.push(collected);
-        if self.bytes() > self.bytes_max {
-            self.make_room();
+        if record.shape.value_bytes <= LONG_VALUE_BYTES {
+            let expiry = record.expires_at.to_le_bytes();
+            self.arena.extend_from_slice(&expiry[..record.shape.expiry_bytes()]);
+            self.arena.extend_from_slice(record.value);
         }
+        self.sorted.push(Sorted { head: head_of(&self.key), start });
+        if self.arena.len() + self.sorted.len() * size_of::<Sorted>() > self.bytes_max {
+            self.write_run()?;
+        }
+        Ok(())
     }
 
-    /// Brings the records in the order of their keys, and leaves only the newest of each.
-    fn order(&mut self) {
-        let mut records = std::mem::take(&mut self.records);
-        records.sort_unstable_by(|one, other| {
-            // The newest first.
-            self.order_of(one, other).then_with(|| other.start.cmp(&one.start))
+    /// Brings what is in memory in the order of the keys, and leaves only the newest of each.
+    fn sort(&mut self) {
+        let mut sorted = std::mem::take(&mut self.sorted);
+        sorted.sort_unstable_by(|one, other| {
+            let newest_first = || other.start.cmp(&one.start);
+            self.order_of(one, other).then_with(newest_first)
         });
-        if !planted(Bug::SettlesOldest) {
-            records.dedup_by(|later, kept| self.order_of(later, kept) == Order::Equal);
+        if planted(Bug::SettlesOldest) {
+            sorted.reverse();
+            sorted.dedup_by(|later, kept| self.order_of(later, kept) == Order::Equal);
+            sorted.reverse();
         } else {
-            records.reverse();
-            records.dedup_by(|later, kept| self.order_of(later, kept) == Order::Equal);
-            records.reverse();
+            sorted.dedup_by(|later, kept| self.order_of(later, kept) == Order::Equal);
         }
-        self.records = records;
+        self.sorted = sorted;
     }
 
-    /// Drops what is not the newest, and if that is not enough the greater half of the keys.
-    fn make_room(&mut self) {
-        self.order();
-        let used = |records: &[Collected]| records.iter().map(Collected::bytes).sum::<usize>();
-        // Something must go on even if one record alone is as large.
-        while used(&self.records) > self.bytes_max / 2 && self.records.len() > 1 {
-            let kept = self.records.len() / 2;
-            self.to = Some(self.key(&self.records[kept]).to_vec());
-            self.records.truncate(kept);
-        }
-        let mut arena = Vec::with_capacity(self.bytes_max.min(2 * used(&self.records)));
-        for record in &mut self.records {
-            let bytes = record.key_bytes as usize + record.value_bytes();
-            let start = arena.len();
-            arena.extend_from_slice(&self.arena[record.start..][..bytes]);
-            record.start = start;
-        }
-        self.arena = arena;
+    /// Has a run of what is in memory.
+    fn write_run(&mut self) -> Result<()> {
+        self.sort();
+        let (arena, sorted) = (&self.arena, &self.sorted);
+        let entries = sorted.iter().filter_map(|sorted| {
+            let bytes = arena.get(sorted.start..)?;
+            bytes.get(..Entry::decode(bytes)?.1)
+        });
+        self.runs.write(entries)?;
+        self.arena.clear();
+        self.sorted.clear();
+        Ok(())
     }
 
-    /// Makes [`Self::changes`] possible; returns the first key that was left to another pass.
-    pub(super) fn sort(&mut self) -> Option<Vec<u8>> {
-        self.order();
-        self.to.clone()
+    /// Makes [`Self::walk`] possible: all have been added.
+    ///
+    /// # Errors
+    /// As of [`Self::add`].
+    pub(super) fn finish(&mut self) -> Result<()> {
+        if self.runs.count() == 0 {
+            self.sort();
+            return Ok(());
+        }
+        if !self.sorted.is_empty() && !planted(Bug::SettlesNotTheLastRun) {
+            self.write_run()?;
+        }
+        // The memory is for the runs.
+        (self.arena, self.sorted) = (Vec::new(), Vec::new());
+        Ok(())
     }
 
-    /// What the tree is to be told.
-    pub(super) fn changes(&self) -> impl Iterator<Item = Change<'_>> {
-        self.records.iter().map(|record| {
-            let value = &self.arena[record.start + record.key_bytes as usize..][..record.value_bytes()];
-            let value = (record.value_bytes != NO_VALUE).then_some(value);
-            Change { key: self.key(record), value, expires_at: record.expires_at }
-        })
+    /// Bytes on disk.
+    pub(super) fn disk_bytes(&self) -> u64 {
+        self.runs.bytes()
+    }
+
+    /// Walks over the newest records, in the order of the keys.
+    ///
+    /// # Errors
+    /// `Io`, if what was written cannot be read.
+    pub(super) fn walk(&self) -> Result<NewestWalk<'_>> {
+        let mut sources: Vec<_> = (0..self.runs.count())
+            .map(|run| Source::new(Entries::OnDisk { run: self.runs.reader(run), start: 0, end: 0 }))
+            .collect();
+        sources.push(Source::new(Entries::InMemory {
+            arena: &self.arena,
+            rest: self.sorted.iter(),
+            start: 0,
+        }));
+        let mut order = Vec::new();
+        for (index, source) in sources.iter_mut().enumerate() {
+            if source.advance()? {
+                order.push(index);
+            }
+        }
+        let mut walk = NewestWalk { sources, order, last: Vec::new(), is_begun: false };
+        (0..walk.order.len()).rev().for_each(|place| walk.sift_down(place));
+        Ok(walk)
+    }
+}
+
+/// The entries of a run, or of what is in memory, one after the other.
+struct Source<'n> {
+    entries: Entries<'n>,
+    /// Of the current entry.
+    head: u128,
+    address: Address,
+}
+
+enum Entries<'n> {
+    InMemory {
+        arena: &'n [u8],
+        rest: std::slice::Iter<'n, Sorted>,
+        start: usize,
+    },
+    /// The current entry is from `start` to `end` in its chunk.
+    OnDisk {
+        run: RunReader<'n>,
+        start: usize,
+        end: usize,
+    },
+}
+
+impl<'n> Source<'n> {
+    fn new(entries: Entries<'n>) -> Source<'n> {
+        Source { entries, head: 0, address: 0 }
+    }
+
+    /// Goes on to the next entry, the first one at first; false at the end.
+    fn advance(&mut self) -> Result<bool> {
+        match &mut self.entries {
+            Entries::InMemory { rest, start, .. } => match rest.next() {
+                Some(next) => *start = next.start,
+                None => return Ok(false),
+            },
+            Entries::OnDisk { run, start, end } => {
+                *start = *end;
+                if *start == run.chunk().len() {
+                    if !run.next()? {
+                        return Ok(false);
+                    }
+                    (*start, *end) = (0, 0);
+                }
+            }
+        }
+        let (entry, bytes) = Entry::decode(self.bytes()).ok_or_else(damaged)?;
+        (self.head, self.address) = (head_of(entry.tree_key), entry.address);
+        if let Entries::OnDisk { start, end, .. } = &mut self.entries {
+            *end = *start + bytes;
+        }
+        Ok(true)
+    }
+
+    /// What begins with the current entry.
+    fn bytes(&self) -> &[u8] {
+        match &self.entries {
+            Entries::InMemory { arena, start, .. } => &arena[*start..],
+            Entries::OnDisk { run, start, .. } => &run.chunk()[*start..],
+        }
+    }
+
+    fn entry(&self) -> Option<Entry<'_>> {
+        Entry::decode(self.bytes()).map(|(entry, _)| entry)
+    }
+
+    fn tree_key(&self) -> &[u8] {
+        self.entry().map_or(&[], |entry| entry.tree_key)
+    }
+}
+
+#[cold]
+fn damaged() -> Error {
+    let what = "what was read is not in order; the disk, or memory, is faulty";
+    Error::io("reading sorted runs of what is to settle", io::Error::new(io::ErrorKind::InvalidData, what))
+}
+
+/// See [`Newest::walk`].
+pub(super) struct NewestWalk<'n> {
+    sources: Vec<Source<'n>>,
+    /// A heap of those that are not at their end: the one whose entry comes first is the first.
+    order: Vec<usize>,
+    /// The key of the entry that was given last.
+    last: Vec<u8>,
+    is_begun: bool,
+}
+
+impl NewestWalk<'_> {
+    /// The next key's newest record; `None` at the end.
+    ///
+    /// # Errors
+    /// `Io`, if what was written cannot be read.
+    pub(super) fn next(&mut self) -> Result<Option<Entry<'_>>> {
+        if std::mem::replace(&mut self.is_begun, true) {
+            loop {
+                self.advance_first()?;
+                let Some(&first) = self.order.first() else { break };
+                match self.sources[first].tree_key().cmp(&self.last) {
+                    Order::Greater => break,
+                    // An older record of the same key.
+                    Order::Equal => {}
+                    Order::Less => return Err(damaged()),
+                }
+            }
+        }
+        let Some(&first) = self.order.first() else { return Ok(None) };
+        let NewestWalk { sources, last, .. } = self;
+        let entry = sources[first].entry().ok_or_else(damaged)?;
+        last.clear();
+        last.extend_from_slice(entry.tree_key);
+        Ok(Some(entry))
+    }
+
+    fn advance_first(&mut self) -> Result<()> {
+        let Some(&first) = self.order.first() else { return Ok(()) };
+        if !self.sources[first].advance()? {
+            self.order.swap_remove(0);
+        }
+        self.sift_down(0);
+        Ok(())
+    }
+
+    /// True if one source's entry comes before another's: that of the lesser key, and of one key's the newest.
+    fn comes_before(&self, one: usize, other: usize) -> bool {
+        let (one, other) = (&self.sources[one], &self.sources[other]);
+        let newest_first = || match planted(Bug::SettlesOldest) {
+            true => one.address.cmp(&other.address),
+            false => other.address.cmp(&one.address),
+        };
+        let by_key = || one.tree_key().cmp(other.tree_key());
+        one.head.cmp(&other.head).then_with(by_key).then_with(newest_first) == Order::Less
+    }
+
+    /// Makes a heap of what is from `place` on, where all but `place` is one.
+    fn sift_down(&mut self, mut place: usize) {
+        loop {
+            let mut least = place;
+            for child in [2 * place + 1, 2 * place + 2] {
+                let is_less = |&child: &usize| self.comes_before(child, self.order[least]);
+                if self.order.get(child).is_some_and(is_less) {
+                    least = child;
+                }
+            }
+            if least == place {
+                return;
+            }
+            self.order.swap(place, least);
+            place = least;
+        }
     }
 }
 
@@ -212,29 +375,36 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::storage::record::{Kind, NO_ADDRESS, Shape};
+    use crate::device::SimulatedDevice;
+    use crate::storage::record::{Kind, NEVER, NO_ADDRESS};
 
-    /// Keys and values, or none, as the tree is told of them.
-    type Told = Vec<(Vec<u8>, Option<Vec<u8>>)>;
+    /// Address, and value if there is one, by the key in the tree.
+    type Told = BTreeMap<Vec<u8>, (Address, Option<Vec<u8>>)>;
 
+    /// What a walk tells, whose keys ascend. Long values are told by their length.
     fn told(newest: &Newest) -> Told {
-        newest.changes().map(|change| (change.key.to_vec(), change.value.map(<[u8]>::to_vec))).collect()
-    }
-
-    #[test]
-    fn long_keys_take_no_more_memory_than_others() {
-        let mut sample = Sample::default();
-        for number in 0..500_u16 {
-            sample.note(&[&number.to_be_bytes()[..], &[7; 60_000]].concat(), 60_002);
-            let bytes: usize = sample.keys.iter().map(Vec::len).sum();
-            assert!(bytes <= SAMPLE_BYTES_MAX + 2 * 60_002, "{bytes} bytes of {} keys", sample.keys.len());
+        let mut walk = newest.walk().unwrap();
+        let (mut told, mut last) = (Told::new(), Vec::new());
+        while let Some(entry) = walk.next().unwrap() {
+            assert!(entry.tree_key > &last[..], "in order, and each once");
+            last = entry.tree_key.to_vec();
+            let value =
+                || entry.value().map_or(vec![0; entry.shape.value_bytes], |(_, value)| value.to_vec());
+            told.insert(last.clone(), (entry.address, entry.shape.kind.is_put().then(value)));
         }
-        let end = sample.end_of_pass(&[], 500 * 60_002 / 4).expect("it takes several passes");
-        assert!((50..150).contains(&u16::from_be_bytes([end[0], end[1]])));
+        told
+    }
+
+    fn add(newest: &mut Newest, address: Address, key: &[u8], value: Option<&[u8]>) {
+        let kind = if value.is_some() { Kind::Put } else { Kind::Tombstone };
+        let value = value.unwrap_or_default();
+        let shape = Shape { kind, object: 16, key_bytes: key.len(), value_bytes: value.len() };
+        let record = DiskRecord { shape, version: 1, previous: NO_ADDRESS, key, value, expires_at: NEVER };
+        newest.add(address, &record).unwrap();
     }
 
     #[test]
-    fn c4_several_passes_tell_the_newest_record_of_each_key_once_and_in_order() {
+    fn c4_the_newest_record_of_each_key_is_told_once_and_in_order() {
         let mut state = 7_u64;
         let mut random = |end: u64| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -242,39 +412,41 @@ mod tests {
         };
         let records: Vec<(Vec<u8>, Option<Vec<u8>>)> = (0..3_000_u32)
             .map(|number| {
-                let key = format!("{:0width$}", random(700), width = 1 + random(4) as usize);
-                let value = (random(5) > 0).then(|| vec![number as u8; random(60) as usize]);
-                (key.into_bytes(), value)
+                let key = format!("{:0width$}", random(700), width = 1 + random(20) as usize);
+                let length = if random(100) == 0 { LONG_VALUE_BYTES + 1 } else { random(60) as usize };
+                let byte = if length > LONG_VALUE_BYTES { 0 } else { number as u8 };
+                (key.into_bytes(), (random(5) > 0).then(|| vec![byte; length]))
             })
             .collect();
-        let mut expected = BTreeMap::new();
-        for (key, value) in &records {
+        let mut expected = Told::new();
+        for (address, (key, value)) in (8..).step_by(8).zip(&records) {
             let mut tree_key = Vec::new();
             write_tree_key(16, key, &mut tree_key);
-            expected.insert(tree_key, value.clone());
+            expected.insert(tree_key, (address, value.clone()));
         }
-        let expected: Told = expected.into_iter().collect();
-        // One record alone is more than there is memory for; many passes; one.
-        for (bytes_max, passes_min) in [(1, 100), (20_000, 2), (1 << 20, 1)] {
-            let (mut all, mut from, mut passes) = (Told::new(), Some(Vec::new()), 0);
-            let mut sample = Sample::default();
-            while let Some(first) = from {
-                let to = sample.end_of_pass(&first, bytes_max);
-                let mut newest = Newest::new(bytes_max, first, to);
-                for (key, value) in &records {
-                    let kind = if value.is_some() { Kind::Put } else { Kind::Tombstone };
-                    let value = value.as_deref().unwrap_or_default();
-                    let shape = Shape { kind, object: 16, key_bytes: key.len(), value_bytes: value.len() };
-                    let record =
-                        DiskRecord { shape, version: 1, previous: NO_ADDRESS, key, value, expires_at: NEVER };
-                    newest.add(&record, (passes == 0).then_some(&mut sample));
-                }
-                from = newest.sort();
-                all.extend(told(&newest));
-                passes += 1;
+        // Each record is a run; many runs; all in memory.
+        for (bytes_max, runs) in [(1, 3_000..=3_000), (20_000, 5..=50), (1 << 20, 0..=0)] {
+            let device = Arc::new(SimulatedDevice::new(1));
+            let mut newest = Newest::new(device.clone(), bytes_max, 1 << 20);
+            for (address, (key, value)) in (8..).step_by(8).zip(&records) {
+                add(&mut newest, address, key, value.as_deref());
             }
-            assert!(all == expected, "with {bytes_max} bytes");
-            assert!(passes >= passes_min, "{passes} passes with {bytes_max} bytes");
+            newest.finish().unwrap();
+            assert!(runs.contains(&newest.runs.count()), "{} runs with {bytes_max}", newest.runs.count());
+            assert!(told(&newest) == expected, "with {bytes_max} bytes");
+            assert!(told(&newest) == expected, "once more, with {bytes_max} bytes");
+            assert!(device.list().unwrap().is_empty(), "the file has no name");
         }
+    }
+
+    #[test]
+    fn long_values_stay_in_the_log() {
+        let mut newest = Newest::new(Arc::new(SimulatedDevice::new(1)), 1 << 20, 1 << 30);
+        for number in 0..1_000_u64 {
+            add(&mut newest, 8 + number * 8, &number.to_be_bytes(), Some(&[1; LONG_VALUE_BYTES + 1]));
+        }
+        newest.finish().unwrap();
+        assert_eq!(newest.disk_bytes(), 0);
+        assert!(newest.walk().unwrap().next().unwrap().unwrap().value().is_none());
     }
 }

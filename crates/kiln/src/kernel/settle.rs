@@ -3,15 +3,15 @@
 //! ```text
 //!          settled to              S                     head                  tail
 //!     -------|----------------------|---------------------|--------------------|
-//!            | collected, in passes |                      | in memory: left alone
-//!            | sorted, merged       |
+//!            | collected, sorted,   |                      | in memory: left alone
+//!            | merged               |
 //! ```
 //!
 //! 1. *Choose S*, a place where the durable log could end, such that no snapshot, open or yet to come, lacks a version before it: where
 //!    one does, the beginning of the segment in which what it lacks begins.
-//! 2. *Collect* for every key of a table its newest record before S, put or tombstone, and *merge* them, in the order of the
-//!    keys, into the tree: range after range, each with a new root, so that the old tree and the new one need not both have room. What does not fit into the memory for it is left to a further pass over the same part of the log,
-//!    which begins with the first key that was left out. So the tree is, in the end, exactly what all records
+//! 2. *Collect* for every key of a table its newest record before S, put or tombstone, in the order of the keys; what does not fit into the memory for it
+//!    in [runs](crate::storage::runs) on disk. *Merge* them into the tree, range after range, each with a new root, so that the old tree and the
+//!    new one need not both have room. So the tree is, in the end, exactly what all records
 //!    before S come to, also where the log has something newer, which a crash might yet take.
 //! 3. *Publish* S with the last merge's root, and then in the superblock, so that an older tree is never taken for this one. From now on
 //!    recovery takes no record of a table before S from the log.
@@ -31,24 +31,27 @@
 
 use super::checkpoint::Haste;
 use super::engine::Engine;
-use super::newest::{Newest, Sample};
+use super::newest::{Entry, Newest, NewestWalk};
 use super::settled::write_tree_key;
 use super::settling_pace::Moving;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
+use crate::storage::extent;
 use crate::storage::ordered_index::OrderedIndex;
-use crate::storage::record::{Address, DiskRecord, Kind};
+use crate::storage::record::{Address, Kind, NEVER, Shape};
 use crate::storage::record_reader::{Cursor, RecordReader};
 use crate::storage::segments::Segments;
+use crate::storage::tree::{ChangedRow, Merged, Rows};
 use crate::sync::atomic::Ordering;
 
 /// Less cold log than such a part of the tree is not worth settling,
 const TREE_PART: u64 = 3;
 /// unless it is so many times as long as the log's memory: its keys are in memory, too.
 const RING_TIMES: u64 = 4;
-/// So many records are looked at at once.
-const BATCH: usize = 64;
+/// So many records are read, and so many rows removed, at once.
+const COLLECT_BATCH: usize = 256;
+const REMOVE_BATCH: usize = 64;
 
 /// What settling has done, once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,12 +63,54 @@ pub(crate) struct Settling {
     pub(crate) bytes: u64,
 }
 
-/// What a pass has met.
-enum Pass {
+/// A row that has settled.
+struct SettledRow {
+    shape: Shape,
+    address: Address,
+    version: u64,
+    hash: u64,
+    /// Where its key begins among those of the others.
+    key_start: usize,
+}
+
+/// What was collected, as the tree takes it.
+struct SettlingRows<'a> {
+    engine: &'a Engine,
+    segments: &'a Segments,
+    walk: NewestWalk<'a>,
+    count: u64,
+}
+
+impl Rows for SettlingRows<'_> {
+    fn next(&mut self, row: &mut ChangedRow) -> Result<bool> {
+        if self.count.is_multiple_of(COLLECT_BATCH as u64) {
+            if self.engine.hardening.is_stopping() {
+                return Err(Error::closed());
+            }
+            self.engine.settled.pace.note_step();
+        }
+        self.count += 1;
+        let Some(entry) = self.walk.next()? else { return Ok(false) };
+        let expiry = |expires_at| if planted(Bug::ExpirySettlesNot) { NEVER } else { expires_at };
+        match entry.value() {
+            _ if !entry.shape.kind.is_put() => row.set(entry.tree_key, None, NEVER),
+            Some((expires_at, value)) => row.set(entry.tree_key, Some(value), expiry(expires_at)),
+            None => {
+                let bytes = entry.shape.bytes() as usize;
+                let (record, _) = extent::read_record(self.segments, entry.address, bytes)?;
+                row.set(entry.tree_key, Some(record.value()), expiry(record.expires_at()));
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// What lies in a part of the log.
+enum Collected {
     Whole {
         newest_version: u64,
     },
-    /// A record that some snapshot must not see yet.
+    /// There is a record that some snapshot must not see yet.
     TooNew {
         address: Address,
         version: u64,
@@ -157,8 +202,8 @@ impl Engine {
         }
     }
 
-    /// Up to where to settle what is out of memory: where that is much more than what makes it due, a part of it, because each pass reads all
-    /// that is settled at once, and there are the more passes the more it is.
+    /// Up to where to settle what is out of memory: where that is much more than what makes it due, a part of it, so that those who wait for it to go on
+    /// need not wait for all of it, nor the disk have room for all that is sorted.
     fn due_settling_end(&self, head: Address) -> Address {
         const DUE_TIMES: u64 = 2;
         let (settled, segment_bytes) = (&self.settled, self.log.segment_bytes());
@@ -211,26 +256,38 @@ impl Engine {
         }
     }
 
-    /// Settles up to a place where the durable log could end. `moving` says from the first merge on that settling goes on.
+    /// Settles up to a place where the durable log could end. `moving` says from the merge on that settling goes on.
     fn settle_to<'a>(&'a self, end: Address, moving: &mut Option<Moving<'a>>) -> Result<Settling> {
         let _settling = self.settled.settling.lock();
         self.check_writable()?;
         // Dropped segments stay readable meanwhile.
         let segments = self.segments.hold();
         let log_begin = self.log.begin();
-        let begin = self.settled.tree.settled_to().max(log_begin);
+        let settled_to = self.settled.tree.settled_to().max(log_begin);
         // Until the first hardening only seals may tell what earlier crashes took.
-        let is_possible = end > begin
-            && end >= self.settled.forgotten_to.load(Ordering::SeqCst)
-            && self.log.hardened() != self.opened_end;
-        if !is_possible {
+        if !self.can_settle_to(end, settled_to) || self.log.hardened() == self.opened_end {
             return Ok(Settling::default());
         }
         self.settled.pace.begin_part();
-        let merged = self.merge_passes(&segments, (begin, end), moving);
+        // What an earlier removal has left, where it came to no end, settles once more.
+        let begin = self.settled.removed_to.load(Ordering::SeqCst).max(log_begin).min(settled_to);
+        let collected = self.collect_most(&segments, (begin, end), settled_to)?;
+        let Some((newest, newest_version, end)) = collected else { return Ok(Settling::default()) };
+        self.check_writable()?;
+        // Before the first leaf is written: those for which there is room stay in memory.
+        self.settled.moving_bytes.store(end - begin, Ordering::SeqCst);
+        self.share_with_pages();
+        moving.get_or_insert_with(|| self.settled.pace.begin_moving());
+        if !planted(Bug::SettlesQuietly) {
+            // Raised before the first row vanishes: whoever misses one, and then finds what is newer, looks again.
+            self.forgotten.fetch_max(newest_version, Ordering::SeqCst);
+        }
+        if planted(Bug::RemovedBeforeRoot) {
+            self.remove_settled(&newest)?;
+        }
+        let merged = self.merge_newest(&segments, &newest, end);
         self.settled.moving_bytes.store(0, Ordering::SeqCst);
-        let (settling, settled_to) = merged?;
-        let Some(end) = settled_to else { return Ok(settling) };
+        let merged = merged?;
         // Before any of it leaves the log: a tree without it must not be taken for this one.
         if !planted(Bug::RemovedBeforeSuperblock) {
             self.superblock.lock().update(|superblock| superblock.settled_to = end)?;
@@ -239,188 +296,156 @@ impl Engine {
         let _no_checkpoint = self.checkpoints.pause();
         // What removals before this one have left empty, once it is much: whoever has read it, and is not done, has to begin again.
         self.objects.iter().filter_map(|object| object.keys.ordered()).for_each(OrderedIndex::unlink_empty);
-        // An earlier removal may have come to no end.
-        let removed_to = self.settled.removed_to.load(Ordering::SeqCst).max(log_begin);
-        self.remove_settled(&segments, (removed_to, end))?;
+        self.remove_settled(&newest)?;
         self.settled.removed_to.store(end, Ordering::SeqCst);
         self.objects.iter().filter_map(|object| object.keys.ordered()).for_each(OrderedIndex::note_vacancy);
         // What a little takes is a matter of the disk's syncs.
         if end - begin >= self.settled.log_bytes / 2 {
             self.settled.pace.end_part(end - begin);
         }
-        Ok(settling)
+        Ok(Settling { puts: merged.put, deletes: merged.deleted, bytes: merged.bytes + newest.disk_bytes() })
     }
 
-    /// Steps 2 and 3: merges what lies in a part of the log, pass after pass, the last one with the place up to which that is, which it
-    /// returns; none if there is nothing that all snapshots may see. `moving` says from the first merge on that settling goes on.
-    fn merge_passes<'a>(
-        &'a self,
+    fn can_settle_to(&self, end: Address, settled_to: Address) -> bool {
+        end > settled_to && end >= self.settled.forgotten_to.load(Ordering::SeqCst)
+    }
+
+    /// The newest records of a part of the log, the newest version among them, and the part's end: nearer than asked for where a snapshot must not see all of it
+    /// yet, or the disk has no room for what is sorted. `None` if nothing can settle.
+    fn collect_most(
+        &self,
         segments: &Segments,
         (begin, mut end): (Address, Address),
-        moving: &mut Option<Moving<'a>>,
-    ) -> Result<(Settling, Option<Address>)> {
+        settled_to: Address,
+    ) -> Result<Option<(Newest, u64, Address)>> {
         let oldest = self.oldest_needed();
-        let pass_bytes = usize::try_from(self.settled.memory_bytes).unwrap_or(usize::MAX);
-        let mut settling = Settling::default();
-        let (mut sample, mut is_first) = (Sample::default(), true);
-        let mut from = Vec::new();
-        loop {
-            let to = sample.end_of_pass(&from, pass_bytes);
-            let mut newest = Newest::new(pass_bytes, from, to);
-            let begins = std::mem::take(&mut is_first);
-            let wanted = begins.then_some(&mut sample);
-            let part = (begin, end);
-            let newest_version = match self.collect(segments, part, &mut newest, wanted, oldest)? {
-                Pass::Whole { newest_version } => newest_version,
-                Pass::TooNew { address, version } => {
+        let memory_bytes = usize::try_from(self.settled.memory_bytes).unwrap_or(usize::MAX);
+        let segment_bytes = self.log.segment_bytes();
+        while self.can_settle_to(end, settled_to) {
+            let mut newest = Newest::new(segments.device_handle(), memory_bytes, end - begin);
+            match self.collect(segments, (begin, end), &mut newest, oldest) {
+                Ok(Collected::Whole { newest_version }) => return Ok(Some((newest, newest_version, end))),
+                Ok(Collected::TooNew { address, version }) => {
                     self.settled.waits_for_version.store(version, Ordering::SeqCst);
-                    // What lies before its segment can settle all the same. It is met before anything was merged.
-                    end = address - address % self.log.segment_bytes();
-                    if end <= begin || end < self.settled.forgotten_to.load(Ordering::SeqCst) {
-                        return Ok((settling, None));
+                    // What lies before its segment can settle all the same.
+                    end = address - address % segment_bytes;
+                }
+                Err(error) => {
+                    let nearer = settled_to.midpoint(end) / segment_bytes * segment_bytes;
+                    if error.kind() != ErrorKind::NoSpace || !self.can_settle_to(nearer, settled_to) {
+                        return Err(error);
                     }
-                    (sample, is_first, from) = (Sample::default(), true, Vec::new());
-                    continue;
+                    end = nearer;
                 }
-            };
-            self.check_writable()?;
-            if begins {
-                // Before the first leaf is written: those for which there is room stay in memory.
-                self.settled.moving_bytes.store(end - begin, Ordering::SeqCst);
-                self.share_with_pages();
-                moving.get_or_insert_with(|| self.settled.pace.begin_moving());
-            }
-            let rest = newest.sort();
-            let settled_to = (rest.is_none() || planted(Bug::SettlesOnePass)).then_some(end);
-            if settled_to.is_some() && !planted(Bug::SettlesQuietly) {
-                // Raised before the first row vanishes: whoever misses one, and then finds what is newer, looks again.
-                self.forgotten.fetch_max(newest_version, Ordering::SeqCst);
-            }
-            if planted(Bug::RemovedBeforeRoot) {
-                self.remove_settled(segments, part)?;
-            }
-            let changes = newest.changes().enumerate().map(|(number, change)| {
-                if number.is_multiple_of(BATCH) {
-                    self.settled.pace.note_step();
-                }
-                change
-            });
-            let merged = self.settled.tree.merge(changes, settled_to)?;
-            settling.puts += merged.put;
-            settling.deletes += merged.deleted;
-            settling.bytes += merged.bytes;
-            match rest {
-                Some(rest) if settled_to.is_none() => from = rest,
-                _ => return Ok((settling, Some(end))),
             }
         }
+        Ok(None)
     }
 
-    /// Has a pass collect what it takes of a part of the log. It ends with the first record that is newer than `oldest`.
+    /// Collects the newest records of a part of the log, up to the first one that is newer than `oldest`.
     fn collect(
         &self,
         segments: &Segments,
         part: (Address, Address),
         newest: &mut Newest,
-        mut sample: Option<&mut Sample>,
         oldest: u64,
-    ) -> Result<Pass> {
-        let (mut newest_version, mut too_new) = (0, None);
-        self.each_batch(segments, part, |records| {
-            for (address, record) in records {
-                if self.hardening.horizon.was_lost(record.version) && !planted(Bug::SettlesLost) {
-                    continue;
-                }
-                if record.version > oldest && !planted(Bug::SettlesTooNew) {
-                    too_new = Some(Pass::TooNew { address: *address, version: record.version });
-                    return Ok(false);
-                }
-                newest_version = newest_version.max(record.version);
-                newest.add(record, sample.as_deref_mut());
-            }
-            Ok(true)
-        })?;
-        Ok(too_new.unwrap_or(Pass::Whole { newest_version }))
-    }
-
-    /// Shows the records of tables in a durable part of the log to `look`, some at a time, in order, until that returns false.
-    fn each_batch(
-        &self,
-        segments: &Segments,
-        (begin, end): (Address, Address),
-        mut look: impl FnMut(&[(Address, DiskRecord<'_>)]) -> Result<bool>,
-    ) -> Result<()> {
+    ) -> Result<Collected> {
+        let mut newest_version = 0;
         let database = self.superblock.lock().current().database;
-        let mut reader = RecordReader::new(segments, database, Cursor::at_seal(begin));
-        while reader.cursor().position < end {
+        let mut reader = RecordReader::new(segments, database, Cursor::at_seal(part.0));
+        while reader.cursor().position < part.1 {
             // Whoever closes the database waits.
             if self.hardening.is_stopping() {
                 return Err(Error::closed());
             }
-            let segment_end =
-                (reader.cursor().position + 1).next_multiple_of(self.log.segment_bytes()).min(end);
-            while reader.cursor().position < segment_end {
-                self.settled.pace.note_step();
-                let mut records = reader.next_batch(segment_end, BATCH)?.records;
-                records.retain(|(_, record)| self.is_ordered(record.shape.object));
-                if !look(&records)? {
-                    return Ok(());
+            self.settled.pace.note_step();
+            let segment_end = (reader.cursor().position + 1).next_multiple_of(self.log.segment_bytes());
+            for (address, record) in reader.next_batch(segment_end.min(part.1), COLLECT_BATCH)?.records {
+                let was_lost = self.hardening.horizon.was_lost(record.version) && !planted(Bug::SettlesLost);
+                if was_lost || !self.is_ordered(record.shape.object) {
+                    continue;
                 }
+                if record.version > oldest && !planted(Bug::SettlesTooNew) {
+                    return Ok(Collected::TooNew { address, version: record.version });
+                }
+                newest_version = newest_version.max(record.version);
+                newest.add(address, &record)?;
             }
         }
-        Ok(())
+        newest.finish()?;
+        Ok(Collected::Whole { newest_version })
+    }
+
+    /// Merges what was collected up to `end` into the tree.
+    fn merge_newest(&self, segments: &Segments, newest: &Newest, end: Address) -> Result<Merged> {
+        let walk = newest.walk()?;
+        let mut rows = SettlingRows { engine: self, segments, walk, count: 0 };
+        self.settled.tree.merge(&mut rows, Some(end))
     }
 
     /// Takes the entries of what has settled off the indexes.
-    fn remove_settled(&self, segments: &Segments, part: (Address, Address)) -> Result<()> {
-        self.each_batch(segments, part, |records| {
-            let hashed = records.iter().map(|(address, record)| {
-                let hash = self.hash(record.shape.object, record.key);
+    fn remove_settled(&self, newest: &Newest) -> Result<()> {
+        let mut walk = newest.walk()?;
+        let (mut keys, mut rows) = (Vec::new(), Vec::<SettledRow>::new());
+        loop {
+            let mut has_more = false;
+            while rows.len() < REMOVE_BATCH
+                && let Some(entry) = walk.next()?
+            {
+                let Entry { shape, address, version, .. } = entry;
+                let hash = self.hash(shape.object, entry.key());
                 self.index.prefetch(hash);
-                (*address, hash, record)
-            });
-            let hashed: Vec<_> = hashed.collect();
-            let mut removed = Vec::with_capacity(hashed.len());
-            let outcome = hashed.iter().try_for_each(|&(address, hash, record)| {
-                if self.remove_settled_row(address, hash, record)? {
-                    removed.push((address, record));
+                rows.push(SettledRow { shape, address, version, hash, key_start: keys.len() });
+                keys.extend_from_slice(entry.key());
+                has_more = true;
+            }
+            if !has_more {
+                return Ok(());
+            }
+            self.settled.pace.note_step();
+            let mut removed = Vec::with_capacity(rows.len());
+            let outcome = rows.iter().try_for_each(|row| {
+                if self.remove_settled_row(row, &keys[row.key_start..][..row.shape.key_bytes])? {
+                    removed.push(row);
                 }
                 Ok(())
             });
             // Whatever the outcome: these are gone.
             let mut liveness = self.liveness.lock();
-            for (address, record) in &removed {
-                liveness.supersede(*address, record.version, Some(record.shape.bytes()));
+            for row in &removed {
+                liveness.supersede(row.address, row.version, Some(row.shape.bytes()));
             }
             drop(liveness);
             self.settled.rows.fetch_add(removed.len() as u64, Ordering::Relaxed);
-            outcome.map(|()| true)
-        })
+            outcome?;
+            keys.clear();
+            rows.clear();
+        }
     }
 
     /// True if the index referred to the record.
-    fn remove_settled_row(&self, address: Address, hash: u64, record: &DiskRecord<'_>) -> Result<bool> {
+    fn remove_settled_row(&self, row: &SettledRow, key: &[u8]) -> Result<bool> {
         loop {
             // Closing waits for the pins, so nothing is changed behind its back.
             let pin = epoch::pin();
             self.check_writable()?;
-            let Some(bucket) = self.index.lock_quietly(hash) else {
+            let Some(bucket) = self.index.lock_quietly(row.hash) else {
                 drop(pin);
                 crate::sync::thread::yield_now();
                 continue;
             };
             if !planted(Bug::SettledNotNoted) {
-                self.note_superseded(address);
+                self.note_superseded(row.address);
             }
-            let was_newest = self.index.remove(bucket, hash, address);
-            let object = self.objects.get(record.shape.object).filter(|_| was_newest);
+            let was_newest = self.index.remove(bucket, row.hash, row.address);
+            let object = self.objects.get(row.shape.object).filter(|_| was_newest);
             let ordered = object.and_then(|object| object.keys.ordered());
-            let emptied = ordered.filter(|ordered| ordered.remove_quietly(&pin, record.key));
+            let emptied = ordered.filter(|ordered| ordered.remove_quietly(&pin, key));
             self.index.unlock_unchanged(bucket);
             // The tree may have to be read.
             drop(pin);
-            if let Some(ordered) = emptied.filter(|_| record.shape.kind == Kind::Tombstone) {
-                self.unlink_barren(ordered, record);
+            if let Some(ordered) = emptied.filter(|_| row.shape.kind == Kind::Tombstone) {
+                self.unlink_barren(ordered, row.shape.object, key);
             }
             return Ok(was_newest);
         }
@@ -428,17 +453,17 @@ impl Engine {
 
     /// Unlinks the empty leaf of a deleted key, if no row has settled in its interval either: whoever looks for the first row of a queue would
     /// have to pass all such leaves, and note each. (Where a row has left a leaf last there is one.)
-    fn unlink_barren(&self, ordered: &OrderedIndex, deleted: &DiskRecord<'_>) {
-        let Some((low, high)) = ordered.empty_leaf_at(&epoch::pin(), deleted.key) else { return };
+    fn unlink_barren(&self, ordered: &OrderedIndex, object: u32, deleted: &[u8]) {
+        let Some((low, high)) = ordered.empty_leaf_at(&epoch::pin(), deleted) else { return };
         let (mut from, mut to) = (Vec::new(), Vec::new());
-        write_tree_key(deleted.shape.object, &low, &mut from);
+        write_tree_key(object, &low, &mut from);
         match high {
-            Some(high) => write_tree_key(deleted.shape.object, &high, &mut to),
-            None => write_tree_key(deleted.shape.object + 1, &[], &mut to),
+            Some(high) => write_tree_key(object, &high, &mut to),
+            None => write_tree_key(object + 1, &[], &mut to),
         }
         // Where that cannot be read it stays, which is slower for others and no more.
         if self.settled.tree.count_estimate(&from, Some(&to)).is_ok_and(|rows| rows == 0) {
-            ordered.unlink_at(&epoch::pin(), deleted.key);
+            ordered.unlink_at(&epoch::pin(), deleted);
         }
     }
 }

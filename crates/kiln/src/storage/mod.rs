@@ -10,6 +10,7 @@
 //!   checkpoint   the file that says what the log comes to up to a place
 //!   liveness     which of them are still needed
 //!   tree         what was settled: a B+-tree in a file of its own
+//!   runs         what is sorted on its way there
 //!   record, seal the formats                epoch, memory   pins and mapped words
 //! ```
 
@@ -28,6 +29,7 @@ pub(crate) mod record_cache;
 #[cfg(test)]
 mod record_cache_tests;
 pub(crate) mod record_reader;
+pub(crate) mod runs;
 pub(crate) mod scanner;
 pub(crate) mod seal;
 pub(crate) mod segments;

@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-use crate::error::Result;
+use super::merge::INLINE_BYTES_MAX;
+use crate::error::{Error, Result};
 
 /// A key's new value, or that it goes.
 #[derive(Clone, Copy, Debug)]
@@ -13,9 +14,6 @@ pub(crate) struct Change<'a> {
     /// When the value expires, if it does.
     pub(crate) expires_at: u64,
 }
-
-/// How far a merge looks ahead.
-const AHEAD_COUNT_MAX: usize = 1 << 14;
 
 /// Changes, in ascending order of distinct keys.
 pub(super) trait Changes {
@@ -29,50 +27,125 @@ pub(super) trait Changes {
     fn look_ahead(&mut self, visit: &mut dyn FnMut(&[u8]) -> bool);
 }
 
-/// The changes that an iterator gives.
-pub(super) struct Given<'a, I: Iterator<Item = Change<'a>>> {
-    ahead: VecDeque<Change<'a>>,
-    rest: I,
+/// A change in memory of its own.
+#[derive(Debug, Default)]
+pub(crate) struct ChangedRow {
+    key: Vec<u8>,
+    /// Empty if it `goes`.
+    value: Vec<u8>,
+    goes: bool,
+    expires_at: u64,
 }
 
-impl<'a, I: Iterator<Item = Change<'a>>> Given<'a, I> {
-    pub(super) fn new(rest: I) -> Self {
-        Given { ahead: VecDeque::new(), rest }
+impl ChangedRow {
+    /// Makes it another one.
+    pub(crate) fn set(&mut self, key: &[u8], value: Option<&[u8]>, expires_at: u64) {
+        self.key.clear();
+        self.key.extend_from_slice(key);
+        self.value.clear();
+        self.value.extend_from_slice(value.unwrap_or_default());
+        (self.goes, self.expires_at) = (value.is_none(), expires_at);
+    }
+
+    fn as_change(&self) -> Change<'_> {
+        let value = (!self.goes).then_some(&self.value[..]);
+        Change { key: &self.key, value, expires_at: self.expires_at }
     }
 }
 
-impl<'a, I: Iterator<Item = Change<'a>>> Changes for Given<'a, I> {
+/// Where changes come from.
+pub(crate) trait Rows {
+    /// Makes `row` the next change; false at the end. Keys ascend. What `row` held before means nothing.
+    fn next(&mut self, row: &mut ChangedRow) -> Result<bool>;
+}
+
+/// How far a merge looks ahead.
+const AHEAD_COUNT_MAX: usize = 1 << 14;
+const AHEAD_BYTES_MAX: usize = 4 << 20;
+
+/// The changes of a source, of which those are in memory that somebody has looked ahead to.
+pub(super) struct Streamed<'r> {
+    rows: &'r mut dyn Rows,
+    ahead: VecDeque<ChangedRow>,
+    ahead_bytes: usize,
+    /// Memory for further ones.
+    spare: Vec<ChangedRow>,
+    /// What the source has ended with, for when those before are done.
+    failure: Option<Error>,
+    is_at_end: bool,
+}
+
+impl<'r> Streamed<'r> {
+    pub(super) fn new(rows: &'r mut dyn Rows) -> Self {
+        let (ahead, spare) = (VecDeque::new(), Vec::new());
+        Streamed { rows, ahead, ahead_bytes: 0, spare, failure: None, is_at_end: false }
+    }
+
+    /// Takes one more from the source, if there is one.
+    fn take(&mut self) {
+        if self.is_at_end {
+            return;
+        }
+        let mut row = self.spare.pop().unwrap_or_default();
+        match self.rows.next(&mut row) {
+            Ok(true) => {
+                let last = self.ahead.back();
+                assert!(
+                    last.is_none_or(|last| last.key < row.key),
+                    "changes are merged in ascending order of their keys"
+                );
+                self.ahead_bytes += row.key.len() + row.value.len();
+                self.ahead.push_back(row);
+            }
+            ended => (self.is_at_end, self.failure) = (true, ended.err()),
+        }
+    }
+}
+
+impl Changes for Streamed<'_> {
     fn peek(&mut self) -> Result<Option<Change<'_>>> {
         if self.ahead.is_empty() {
-            self.ahead.extend(self.rest.next());
+            self.take();
         }
-        Ok(self.ahead.front().copied())
+        match self.ahead.front() {
+            Some(row) => Ok(Some(row.as_change())),
+            None => self.failure.take().map_or(Ok(None), Err),
+        }
     }
 
     fn advance(&mut self) -> Result<()> {
-        let last = self.ahead.pop_front();
-        if self.ahead.is_empty() {
-            self.ahead.extend(self.rest.next());
+        // The next one is taken while this one is there to be compared with.
+        if self.ahead.len() == 1 {
+            self.take();
         }
-        if let (Some(last), Some(next)) = (last, self.ahead.front()) {
-            assert!(last.key < next.key, "changes are merged in ascending order of their keys");
+        if let Some(row) = self.ahead.pop_front() {
+            self.ahead_bytes -= row.key.len() + row.value.len();
+            // The memory of a long value is not kept.
+            if row.value.capacity() <= 2 * INLINE_BYTES_MAX {
+                self.spare.push(row);
+            }
         }
         Ok(())
     }
 
     fn look_ahead(&mut self, visit: &mut dyn FnMut(&[u8]) -> bool) {
-        let mut index = 0;
-        while index < AHEAD_COUNT_MAX {
-            if index == self.ahead.len() {
-                match self.rest.next() {
-                    Some(change) => self.ahead.push_back(change),
-                    None => return,
-                }
+        for index in 0..AHEAD_COUNT_MAX {
+            if index == self.ahead.len() && self.ahead_bytes < AHEAD_BYTES_MAX {
+                self.take();
             }
-            if !visit(self.ahead[index].key) {
+            if !self.ahead.get(index).is_some_and(|row| visit(&row.key)) {
                 return;
             }
-            index += 1;
         }
+    }
+}
+
+/// What tests give a merge.
+#[cfg(any(test, feature = "fuzzing"))]
+impl<'a, I: Iterator<Item = Change<'a>>> Rows for I {
+    fn next(&mut self, row: &mut ChangedRow) -> Result<bool> {
+        let Some(change) = Iterator::next(self) else { return Ok(false) };
+        row.set(change.key, change.value, change.expires_at);
+        Ok(true)
     }
 }

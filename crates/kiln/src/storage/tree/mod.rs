@@ -17,7 +17,7 @@
 //! | `pages`, `cache`, `shared` | reading nodes; those in memory; memory that is read without counting |
 //! | `cursor` | walks, both ways |
 //! | `check`, `copy` | look at everything; copy it |
-//! | `merge`, `changes`, `load`, `rewrite`, `pending`, `output` | makes the nodes of the next root, and writes them |
+//! | `merge`, `changes`, `removed`, `rewrite`, `pending`, `output` | makes the nodes of the next root, and writes them |
 //! | `writer`, `root`, `space`, `map` | makes it durable, and the newest; which blocks are free |
 //!
 //! Every reference holds the checksum of what it refers to, so a node that is stale, or elsewhere, is noticed; a node's structure is checked
@@ -30,7 +30,6 @@ mod copy;
 mod cursor;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzed;
-mod load;
 mod map;
 mod merge;
 mod node;
@@ -39,6 +38,7 @@ mod packed;
 mod pages;
 mod pending;
 mod reference;
+mod removed;
 mod rewrite;
 mod root;
 mod shared;
@@ -50,7 +50,7 @@ mod writer;
 use std::sync::Arc;
 
 use cache::Cache;
-use changes::{Changes as _, Given};
+use changes::{Changes as _, Streamed};
 use node::{Node, ValueIn};
 use pages::Pages;
 use reference::NodeReference;
@@ -58,10 +58,11 @@ use root::Slots;
 use shared::Shared;
 use writer::{Marks, Writer};
 
+#[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use changes::Change;
+pub(crate) use changes::{ChangedRow, Rows};
 pub(crate) use check::TreeCheck;
 pub(crate) use cursor::{Cursor, Direction};
-pub(crate) use load::Rows;
 pub(crate) use merge::Merged;
 pub(crate) use pages::FILE;
 pub(crate) use root::Root;
@@ -321,33 +322,28 @@ impl Tree {
     }
 
     /// Merges changes of ascending, distinct keys, and makes what comes out durable, and then the newest root. `settled_to` goes with it;
-    /// `None` keeps the one before. One merge at a time; others wait.
+    /// `None` keeps the one before. A few nodes of them are in memory at a time. One merge at a time; others wait.
     ///
     /// So that the old and the new tree need not both have room, it is done in ranges of keys, one after the other, each with a root of its own:
     /// of what the one before last needed the next one can write over. `settled_to` goes with the last of these roots.
     ///
     /// # Errors
-    /// Whatever fails: the tree is then as it was, or has all the changes up to a certain key. If a write or a sync has failed, no later merge succeeds; it is not known which
+    /// Whatever fails, and what the rows' source says: the tree is then as it was, or has all the changes up to a certain key. If a write or a sync has failed, no later merge succeeds; it is not known which
     /// root will be found when the tree is opened again, this one or the one before.
     ///
     /// # Panics
     /// If keys do not ascend, or a key or a value is too long.
-    pub(crate) fn merge<'a>(
-        &self,
-        changes: impl Iterator<Item = Change<'a>>,
-        settled_to: Option<u64>,
-    ) -> Result<Merged> {
-        self.merge_changes(&mut Given::new(changes), Marks { settled_to, ..Marks::default() })
+    pub(crate) fn merge(&self, rows: &mut dyn Rows, settled_to: Option<u64>) -> Result<Merged> {
+        self.merge_changes(&mut Streamed::new(rows), Marks { settled_to, ..Marks::default() })
     }
 
-    /// Merges rows as they come, in ascending order of their keys, which are all those of the object `loaded`; the root says so. Keeps a few
-    /// nodes of them in memory. Otherwise as [`Tree::merge`].
+    /// Merges the rows of the object `loaded`; the root says so. Otherwise as [`Tree::merge`].
     ///
     /// # Errors
-    /// As of [`Tree::merge`], and what the rows' source says.
+    /// As of [`Tree::merge`].
     pub(crate) fn load(&self, rows: &mut dyn Rows, loaded: u32) -> Result<Merged> {
         let marks = Marks { loaded: Some(loaded), ..Marks::default() };
-        self.merge_changes(&mut load::Streamed::new(rows)?, marks)
+        self.merge_changes(&mut Streamed::new(rows), marks)
     }
 
     /// Removes all keys from `from` on that are before `to`.
@@ -355,7 +351,7 @@ impl Tree {
     /// # Errors
     /// As of [`Tree::merge`].
     pub(crate) fn remove_all(self: &Arc<Self>, from: &[u8], to: &[u8]) -> Result<Merged> {
-        self.merge_changes(&mut load::Removed::new(self, from, to)?, Marks::default())
+        self.merge_changes(&mut removed::Removed::new(self, from, to)?, Marks::default())
     }
 
     fn merge_changes(&self, changes: &mut dyn changes::Changes, marks: Marks) -> Result<Merged> {

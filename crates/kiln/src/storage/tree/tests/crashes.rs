@@ -36,7 +36,7 @@ fn maps(batches: &[Batch]) -> Vec<Map> {
 /// Merges from `first` on until one fails; how many are done then.
 fn merge_from(tree: &Tree, batches: &[Batch], first: usize) -> usize {
     for (number, batch) in batches.iter().enumerate().skip(first) {
-        if tree.merge(changes(batch), Some(number as u64 + 1)).is_err() {
+        if tree.merge(&mut changes(batch), Some(number as u64 + 1)).is_err() {
             return number;
         }
     }
@@ -117,7 +117,7 @@ fn c8_after_a_failed_write_or_sync_no_merge_succeeds_and_reads_go_on() {
             }
             assert_same(&tree, &maps[done]);
             let root = tree.root();
-            let again = tree.merge(changes(&batches[done]), Some(done as u64 + 1));
+            let again = tree.merge(&mut changes(&batches[done]), Some(done as u64 + 1));
             match again {
                 Err(error) => assert_eq!(error.kind(), ErrorKind::Io, "{error}"),
                 // What failed was not a write, nor a sync.
@@ -190,12 +190,12 @@ fn a_merge_of_everything_needs_room_for_a_part_of_the_tree_beside_it() {
     let tree = open_dividing(&device);
     let all =
         |round: u8| -> Batch { (0..20_000).map(|number| (key(number), Some(vec![round; 100]))).collect() };
-    tree.merge(changes(&all(0)), None).unwrap();
+    tree.merge(&mut changes(&all(0)), None).unwrap();
     let used_bytes = tree.statistics().used_bytes;
     device.set_capacity(Some(used_bytes * 5 / 4));
     for round in 1..4 {
         let batch = all(round);
-        tree.merge(changes(&batch), Some(round.into())).unwrap();
+        tree.merge(&mut changes(&batch), Some(round.into())).unwrap();
         let mut map = Map::new();
         apply(&batch, &mut map);
         assert_same(&tree, &map);
@@ -210,15 +210,15 @@ fn c8_a_merge_that_finds_the_disk_full_can_be_tried_again() {
     let tree = open(&device, CACHE_BYTES);
     let (small, mut map): (Batch, Map) =
         ((0..100).map(|number| (key(number), Some(vec![1; 100]))).collect(), Map::new());
-    tree.merge(changes(&small), None).unwrap();
+    tree.merge(&mut changes(&small), None).unwrap();
     apply(&small, &mut map);
     device.set_capacity(Some(device.used_bytes() + 10_000));
     let large: Batch = (0..5000).map(|number| (key(number), Some(vec![2; 100]))).collect();
-    let error = tree.merge(changes(&large), None).unwrap_err();
+    let error = tree.merge(&mut changes(&large), None).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
     assert_same(&tree, &map);
     device.set_capacity(None);
-    tree.merge(changes(&large), None).unwrap();
+    tree.merge(&mut changes(&large), None).unwrap();
     apply(&large, &mut map);
     assert_same(&tree, &map);
     tree.check().unwrap();

@@ -17,7 +17,7 @@ fn small_tree() -> (Vec<u8>, Vec<u8>, Map) {
     let mut older = Vec::new();
     for batch in [first, second, third] {
         older = tree.statistics().merges.checked_sub(1).map_or(Vec::new(), |_| device.bytes("tree"));
-        tree.merge(changes(&batch), None).unwrap();
+        tree.merge(&mut changes(&batch), None).unwrap();
         apply(&batch, &mut map);
     }
     (device.bytes("tree"), older, map)
@@ -141,7 +141,7 @@ fn c9_merges_over_damage_fail_and_leave_the_tree_as_it_was() {
         device.set_bytes("tree", &damaged);
         let Ok(tree) = try_open(&device, CACHE_BYTES) else { continue };
         let tree = Arc::new(tree);
-        if let Err(error) = tree.merge(changes(&all), Some(5)) {
+        if let Err(error) = tree.merge(&mut changes(&all), Some(5)) {
             assert_eq!(error.kind(), ErrorKind::Corrupted, "{error}");
             failed += 1;
             assert_eq!(tree.statistics().entries, map.len() as u64);
@@ -157,7 +157,7 @@ fn c9_merges_over_damage_fail_and_leave_the_tree_as_it_was() {
 #[test]
 fn c9_the_tree_of_another_database_is_refused() {
     let device = SimulatedDevice::new(1);
-    open(&device, CACHE_BYTES).merge(changes(&Batch::from([(key(1), Some(vec![1]))])), Some(8)).unwrap();
+    open(&device, CACHE_BYTES).merge(&mut changes(&Batch::from([(key(1), Some(vec![1]))])), Some(8)).unwrap();
     let device: Arc<dyn Device> = Arc::new(device);
     assert!(Tree::open(device.clone(), DATABASE, CACHE_BYTES).is_ok());
     let error = Tree::open(device, DATABASE + 1, CACHE_BYTES).map(drop).unwrap_err();

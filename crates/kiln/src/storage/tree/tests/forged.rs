@@ -182,7 +182,7 @@ impl File {
         let device = SimulatedDevice::new(1);
         let tree = open(&device, CACHE_BYTES);
         let batch: Batch = (0..400).map(|number| (key(number), Some(vec![number as u8; 50]))).collect();
-        tree.merge(changes(&batch), None).unwrap();
+        tree.merge(&mut changes(&batch), None).unwrap();
         let bytes = device.bytes("tree");
         let roots = bytes.chunks(BLOCK_BYTES).take(2).filter_map(|slot| match Root::decode(slot) {
             Slot::Valid(root) => Some(root),

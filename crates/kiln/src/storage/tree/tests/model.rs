@@ -107,7 +107,7 @@ fn model_run(seed: u64, cache_bytes: usize, numbers: u64, rounds: u64) {
         let batch = some_batch(random, numbers);
         let before = map.len();
         apply(&batch, &mut map);
-        let merged = tree.merge(changes(&batch), Some(round)).unwrap();
+        let merged = tree.merge(&mut changes(&batch), Some(round)).unwrap();
         let put = batch.values().filter(|value| value.is_some()).count() as u64;
         assert_eq!(merged.put, put);
         assert!(map.len() as u64 <= before as u64 + put - merged.deleted);
@@ -160,7 +160,7 @@ fn sorted_appends_leave_full_leaves() {
         let batch: Batch =
             (0..1 + round % 70).map(|index| (key(number + index), Some(vec![7; 100]))).collect();
         number += batch.len() as u64;
-        tree.merge(changes(&batch), None).unwrap();
+        tree.merge(&mut changes(&batch), None).unwrap();
     }
     let check = tree.check().unwrap();
     assert_eq!(check.entries, number);
@@ -173,23 +173,23 @@ fn space_is_reclaimed_and_the_file_shrinks() {
     let device = SimulatedDevice::new(1);
     let (tree, random) = (open(&device, CACHE_BYTES), &mut Random(5));
     let all: Batch = (0..10_000).map(|number| (key(number), Some(vec![1; 100]))).collect();
-    tree.merge(changes(&all), None).unwrap();
+    tree.merge(&mut changes(&all), None).unwrap();
     let full = tree.statistics();
     for _ in 0..60 {
         let some: Batch = (0..50).map(|_| (key(random.below(10_000)), Some(vec![2; 100]))).collect();
-        tree.merge(changes(&some), None).unwrap();
+        tree.merge(&mut changes(&some), None).unwrap();
     }
     let updated = tree.statistics();
     assert!(updated.file_bytes < 2 * full.file_bytes, "{updated:?} {full:?}");
     let held = tree.root();
     let none: Batch = all.keys().map(|key| (key.clone(), None)).collect();
-    tree.merge(changes(&none), None).unwrap();
+    tree.merge(&mut changes(&none), None).unwrap();
     assert!(tree.is_empty());
     assert!(tree.statistics().used_bytes > full.used_bytes, "a held root's blocks are in use");
     let mut value = Vec::new();
     assert!(tree.get_at(&held, &key(9_999), &mut value).unwrap().is_some());
     drop(held);
-    tree.merge([].into_iter(), Some(9)).unwrap();
+    tree.merge(&mut [].into_iter(), Some(9)).unwrap();
     let empty = tree.statistics();
     assert!(empty.file_bytes <= 256 << 10 && empty.used_bytes <= 64 << 10, "{empty:?}");
     assert_eq!(device.bytes("tree").len() as u64, empty.file_bytes);

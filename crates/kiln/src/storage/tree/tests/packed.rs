@@ -40,7 +40,7 @@ fn c4_c9_trees_with_packed_leaves_and_others_are_the_same_whatever_is_changed() 
                     (key(random.below(1500)), change)
                 })
                 .collect();
-            tree.merge(changes(&batch), None).unwrap();
+            tree.merge(&mut changes(&batch), None).unwrap();
             apply(&batch, &mut map);
         }
         assert_same(&tree, &map);
@@ -57,7 +57,7 @@ fn c4_c9_trees_with_packed_leaves_and_others_are_the_same_whatever_is_changed() 
     copied.check().unwrap();
     assert!(is_packed(&copy), "a copy is packed if what it is of is");
     let all: Batch = map.keys().map(|key| (key.clone(), None)).collect();
-    copied.merge(changes(&all), None).unwrap();
+    copied.merge(&mut changes(&all), None).unwrap();
     assert_same(&copied, &Map::new());
     copied.check().unwrap();
 }
@@ -75,7 +75,7 @@ fn packed_leaves_take_fewer_blocks_and_the_format_says_that_there_are_some() {
         let batch: Batch = (0..3000)
             .map(|number| (key(number), Some(if text { sentence.clone() } else { noise(number) })))
             .collect();
-        tree.merge(changes(&batch), None).unwrap();
+        tree.merge(&mut changes(&batch), None).unwrap();
         assert_eq!(is_packed(&device), packs && text);
         tree.check().unwrap().leaf_bytes
     };
@@ -140,7 +140,7 @@ fn c9_every_damaged_block_of_a_packed_leaf_is_noticed() {
     let device = SimulatedDevice::new(1);
     let tree = open_packing(&device, true);
     let batch: Batch = (0..600).map(|number| (key(number), Some(vec![b'v'; 100]))).collect();
-    tree.merge(changes(&batch), None).unwrap();
+    tree.merge(&mut changes(&batch), None).unwrap();
     drop(tree);
     let length = device.bytes("tree").len() as u64;
     let mut refused = 0;

@@ -48,7 +48,7 @@ fn c2_readers_and_walks_see_whole_merges_only() {
     for cache_bytes in [CACHE_BYTES, 80 << 10] {
         let device = SimulatedDevice::new(1);
         let tree = open(&device, cache_bytes);
-        tree.merge(changes(&round_batch(0)), None).unwrap();
+        tree.merge(&mut changes(&round_batch(0)), None).unwrap();
         let is_done = &AtomicBool::new(false);
         std::thread::scope(|scope| {
             for seed in 0..2 {
@@ -58,7 +58,7 @@ fn c2_readers_and_walks_see_whole_merges_only() {
             scope.spawn(|| walk_until(&tree, is_done));
             let merging = scope.spawn(|| {
                 for round in 1..60 {
-                    tree.merge(changes(&round_batch(round)), None).unwrap();
+                    tree.merge(&mut changes(&round_batch(round)), None).unwrap();
                 }
             });
             let merged = merging.join();
@@ -66,7 +66,7 @@ fn c2_readers_and_walks_see_whole_merges_only() {
             is_done.store(true, Ordering::Relaxed);
             merged.unwrap();
         });
-        tree.merge([].into_iter(), None).unwrap();
+        tree.merge(&mut [].into_iter(), None).unwrap();
         tree.check().unwrap();
         let statistics = tree.statistics();
         assert!(statistics.cache_bytes <= cache_bytes as u64, "{statistics:?}");
