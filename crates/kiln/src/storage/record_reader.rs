@@ -16,7 +16,7 @@ use crate::device::{AlignedBuffer, BLOCK_BYTES};
 use crate::error::{Error, Result};
 
 /// What is read at once.
-const PIECE_BYTES: u64 = 256 << 10;
+const PIECE_BYTES: u64 = 1 << 20;
 
 /// A place between two records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

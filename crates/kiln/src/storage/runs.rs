@@ -20,7 +20,7 @@ pub(crate) const FILE: &str = "runs.new";
 /// What is written at once.
 const WRITE_BYTES: usize = 1 << 20;
 /// Bounds of a chunk that has more than one entry.
-const CHUNK_BYTES_MAX: usize = 256 << 10;
+const CHUNK_BYTES_MAX: usize = 1 << 20;
 
 /// Runs in a file.
 pub(crate) struct Runs {

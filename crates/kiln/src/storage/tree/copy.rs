@@ -6,6 +6,7 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
+use super::ahead::NodesAhead;
 use super::changes::{Change, Changes};
 use super::cursor::{Cursor, Direction};
 use super::output::Output;
@@ -72,8 +73,14 @@ pub(super) fn copy(
     let pages = Pages::of_copy(Arc::clone(&tree.pages.device), name.clone(), Arc::clone(&file));
     let mut space = Space::new(Bitmap::default());
     let mut output = Output::new(Arc::clone(&file), &name, &mut space, 0);
-    let written =
-        writer::write(&pages, &mut output, (&Root::default(), &[]), &mut walked, u64::MAX, root.has_packed)?;
+    let written = writer::write(
+        &pages,
+        (&mut output, &mut NodesAhead::default()),
+        (&Root::default(), &[]),
+        &mut walked,
+        u64::MAX,
+        root.has_packed,
+    )?;
     if written.node.entries != root.entries() {
         return Err(tree.pages.corrupted(root.node.block, "a tree has not as many entries as its root says"));
     }

@@ -8,8 +8,8 @@ use std::ops::{Bound, Range};
 use std::sync::Arc;
 
 use super::Tree;
+use super::ahead::NodesAhead;
 use super::node::Node;
-use super::pages::Queue;
 use super::reference::NodeReference;
 use super::root::Root;
 use crate::error::Result;
@@ -47,7 +47,7 @@ pub(crate) struct Cursor {
     ahead: usize,
     /// Leaves that have been read and are to come, the next one last.
     read: Vec<Arc<Node>>,
-    queue: Queue,
+    nodes_ahead: NodesAhead,
 }
 
 impl Cursor {
@@ -62,7 +62,7 @@ impl Cursor {
             has_key: false,
             ahead: 1,
             read: Vec::new(),
-            queue: Queue::default(),
+            nodes_ahead: NodesAhead::default(),
         }
     }
 
@@ -312,7 +312,7 @@ impl Cursor {
                 }
             };
             leaves.reverse();
-            self.read = self.tree.pages.read_nodes(&mut self.queue, &leaves, 0)?;
+            self.read = self.nodes_ahead.read_all(&self.tree.pages, &leaves, 0)?;
             for node in &self.read {
                 cache.note_miss();
                 if cache.has_room(node.memory_bytes()) {

@@ -15,14 +15,14 @@
 //! What a merge replaces cannot be written over before the new root is durable. So once it has replaced as much as it may it takes no more
 //! changes, and all that follows over as it is: the rest is for the next merge.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::ahead::NodesAhead;
 use super::changes::{Change, Changes};
 use super::node::{HEIGHT_MAX, KEY_BYTES_MAX, Node, ValueIn};
 use super::output::Output;
 use super::packed::Packer;
-use super::pages::{Pages, Queue};
+use super::pages::Pages;
 use super::pending::Pending;
 use super::reference::{NodeReference, VALUE_BYTES_MAX, ValueReference};
 use super::root::Root;
@@ -66,9 +66,8 @@ pub(super) struct Merger<'a, 'o> {
     pub(super) pages: &'a Pages,
     pub(super) output: &'a mut Output<'o>,
     levels: Vec<Pending>,
-    queue: Queue,
-    /// Leaves that were not in the cache, by their blocks, and will be needed soon.
-    ahead: HashMap<u64, Arc<Node>>,
+    /// Leaves that were not in the cache, and will be needed soon.
+    ahead: &'a mut NodesAhead,
     pub(super) merged: Merged,
     /// Packs leaves, if that is wanted.
     packer: Option<Packer>,
@@ -84,7 +83,7 @@ pub(super) struct Merger<'a, 'o> {
 impl<'a, 'o> Merger<'a, 'o> {
     pub(super) fn new(
         pages: &'a Pages,
-        output: &'a mut Output<'o>,
+        (output, ahead): (&'a mut Output<'o>, &'a mut NodesAhead),
         replaced_blocks_max: u64,
         packs: bool,
     ) -> Self {
@@ -92,8 +91,7 @@ impl<'a, 'o> Merger<'a, 'o> {
             pages,
             output,
             levels: Vec::new(),
-            queue: Queue::default(),
-            ahead: HashMap::new(),
+            ahead,
             merged: Merged::default(),
             packer: packs.then(Packer::default),
             has_packed: false,
@@ -145,8 +143,9 @@ impl<'a, 'o> Merger<'a, 'o> {
         high: Option<&[u8]>,
         changes: &mut dyn Changes,
     ) -> Result<()> {
-        self.is_warm = !self.ahead.contains_key(&reference.block);
-        let node = match self.ahead.remove(&reference.block) {
+        let ahead = self.ahead.take(self.pages, reference)?;
+        self.is_warm = ahead.is_none();
+        let node = match ahead {
             Some(node) => node,
             None => self.pages.node(reference, level)?,
         };
@@ -185,7 +184,7 @@ impl<'a, 'o> Merger<'a, 'o> {
         self.replaced_blocks >= self.replaced_blocks_max
     }
 
-    /// Has the leaves read at once that the changes will touch.
+    /// Begins to read the leaves that the changes will touch.
     fn read_ahead(&mut self, node: &Node, high: Option<&[u8]>, changes: &mut dyn Changes) -> Result<()> {
         let mut touched: Vec<usize> = Vec::new();
         let mut rest_blocks = self.replaced_blocks_max.saturating_sub(self.replaced_blocks);
@@ -202,11 +201,8 @@ impl<'a, 'o> Merger<'a, 'o> {
             is_here
         });
         let touched = touched.iter().map(|&index| node.child(index));
-        let cold: Vec<_> = touched.filter(|child| self.pages.cache.get(child).is_none()).collect();
-        for node in self.pages.read_nodes(&mut self.queue, &cold, 0)? {
-            self.ahead.insert(node.block, node);
-        }
-        Ok(())
+        let cold = touched.filter(|child| self.pages.cache.get(child).is_none());
+        self.ahead.begin(self.pages, cold, 0)
     }
 
     /// Merges changes of keys less than `high` into a leaf, or into nothing.

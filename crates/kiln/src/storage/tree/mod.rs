@@ -14,7 +14,7 @@
 //! | module | what it is |
 //! |---|---|
 //! | `node`, `reference`, `packed` | a node in memory; how nodes and values are referred to; leaves that are compressed |
-//! | `pages`, `cache`, `shared` | reading nodes; those in memory; memory that is read without counting |
+//! | `pages`, `ahead`, `cache`, `shared` | reading nodes; many at once; those in memory; memory that is read without counting |
 //! | `cursor` | walks, both ways |
 //! | `check`, `copy` | look at everything; copy it |
 //! | `merge`, `changes`, `removed`, `rewrite`, `pending`, `output` | makes the nodes of the next root, and writes them |
@@ -23,6 +23,7 @@
 //! Every reference holds the checksum of what it refers to, so a node that is stale, or elsewhere, is noticed; a node's structure is checked
 //! completely when it is read. Nothing that a file says can make the engine panic, or take memory without bound.
 
+mod ahead;
 mod cache;
 mod changes;
 mod check;

@@ -115,21 +115,6 @@ impl Pages {
         }
     }
 
-    /// Reads nodes of one level, many at a time. They do not go into the cache, and are not looked for there.
-    pub(super) fn read_nodes(
-        &self,
-        queue: &mut Queue,
-        references: &[NodeReference],
-        level: u16,
-    ) -> Result<Vec<Arc<Node>>> {
-        let buffers = self.read_many(queue, references)?;
-        let decoded = references
-            .iter()
-            .zip(&buffers)
-            .map(|(reference, bytes)| self.check_level(self.decode(reference, bytes)?, level));
-        decoded.collect()
-    }
-
     /// Reads whole blocks at many places at once.
     pub(super) fn read_many(
         &self,
@@ -151,31 +136,48 @@ impl Pages {
         references: &[NodeReference],
         buffers: &mut [AlignedBuffer],
     ) -> Result<()> {
-        let failed = |error| Error::io(format_args!("reading {}", self.name), error);
         let mut next = references.iter().enumerate();
         let mut in_flight = 0;
         loop {
             while in_flight < READS_IN_FLIGHT_MAX
                 && let Some((index, reference)) = next.next()
             {
-                queue.get(&*self.device).submit(QueuedRead {
-                    file: Arc::clone(self.file().map_err(failed)?),
-                    offset: reference.block * BLOCK_BYTES as u64,
-                    buffer: AlignedBuffer::for_reading(reference.blocks as usize * BLOCK_BYTES),
-                    token: index as u64,
-                });
+                self.submit(queue, (reference.block, reference.blocks.into()), index)?;
                 in_flight += 1;
             }
             if in_flight == 0 {
                 return Ok(());
             }
-            let done = queue.get(&*self.device).wait();
-            let done = done.ok_or_else(|| failed(io::ErrorKind::Other.into()))?;
+            let (index, buffer) = self.wait(queue, |index| references[index].block)?;
             in_flight -= 1;
-            let index = done.token as usize;
-            self.check_read(references[index].block, done.buffer.len(), done.outcome)?;
-            buffers[index] = done.buffer;
+            buffers[index] = buffer;
         }
+    }
+
+    /// Begins to read whole blocks, which come back with `token`.
+    pub(super) fn submit(&self, queue: &mut Queue, (block, blocks): (u64, u64), token: usize) -> Result<()> {
+        let failed = |error| Error::io(format_args!("reading {}", self.name), error);
+        queue.get(&*self.device).submit(QueuedRead {
+            file: Arc::clone(self.file().map_err(failed)?),
+            offset: block * BLOCK_BYTES as u64,
+            buffer: AlignedBuffer::for_reading(blocks as usize * BLOCK_BYTES),
+            token: token as u64,
+        });
+        Ok(())
+    }
+
+    /// Waits for what was submitted; where it begins its token tells.
+    pub(super) fn wait(
+        &self,
+        queue: &mut Queue,
+        block_of: impl FnOnce(usize) -> u64,
+    ) -> Result<(usize, AlignedBuffer)> {
+        let done = queue.get(&*self.device).wait();
+        let nothing = || Error::io(format_args!("reading {}", self.name), io::ErrorKind::Other.into());
+        let done = done.ok_or_else(nothing)?;
+        let token = done.token as usize;
+        self.check_read(block_of(token), done.buffer.len(), done.outcome)?;
+        Ok((token, done.buffer))
     }
 
     /// Replaces `value` by a value that has blocks of its own.

@@ -34,13 +34,18 @@ struct Measure {
     /// Of those, the keys that have the prefix.
     prefixed: usize,
     prefix: usize,
+    /// The longest key, or something less that is not [long](LONG_KEY_BYTES) either.
     longest: usize,
     expires: bool,
 }
 
+/// A longer key may need wide slots.
+const LONG_KEY_BYTES: usize = 0x3FFF;
+
 impl Measure {
     fn is_wide(&self) -> bool {
-        self.narrow_bytes() > u16::MAX as usize || self.longest > if self.expires { 0x3FFF } else { 0x7FFF }
+        self.narrow_bytes() > u16::MAX as usize
+            || self.longest > if self.expires { LONG_KEY_BYTES } else { 0x7FFF }
     }
 
     fn narrow_bytes(&self) -> usize {
@@ -55,31 +60,51 @@ impl Measure {
 /// A level's entries.
 pub(super) struct Pending {
     level: u16,
+    /// With those that were taken last, of which there are `taken`, before the others.
     items: Vec<Item>,
+    taken: usize,
     bytes: Vec<u8>,
-    /// Of all of them.
-    whole: Measure,
+    /// Of all that have been here: some value expires; some key is long.
+    may_expire: bool,
+    may_be_long: bool,
     /// Of a leaf level: a key that is greater than all before, and not greater than the first here.
     pub(super) low: Vec<u8>,
 }
 
+/// So much of what was taken is kept at most.
+const TAKEN_MAX: usize = 512;
+const TAKEN_BYTES_MAX: usize = 256 << 10;
+
 impl Pending {
     pub(super) fn new(level: u16) -> Pending {
-        Pending { level, items: Vec::new(), bytes: Vec::new(), whole: Measure::default(), low: Vec::new() }
+        Pending {
+            level,
+            items: Vec::new(),
+            taken: 0,
+            bytes: Vec::new(),
+            may_expire: false,
+            may_be_long: false,
+            low: Vec::new(),
+        }
+    }
+
+    fn items(&self) -> &[Item] {
+        &self.items[self.taken..]
     }
 
     pub(super) fn count(&self) -> usize {
-        self.items.len()
+        self.items.len() - self.taken
     }
 
     /// The bytes of a node that holds everything.
     pub(super) fn node_bytes(&self) -> usize {
-        self.whole.bytes()
+        self.measure_of(self.count()).bytes()
     }
 
     /// Whether that is more than two nodes of so many bytes have.
     pub(super) fn is_enough_for_two(&self, bytes: usize) -> bool {
-        self.node_bytes() > 2 * bytes || self.whole.bytes > 2 * WHOLE_BYTES_MAX
+        let whole = self.measure_of(self.count());
+        whole.bytes() > 2 * bytes || whole.bytes > 2 * WHOLE_BYTES_MAX
     }
 
     /// Adds an entry of a leaf.
@@ -101,8 +126,9 @@ impl Pending {
         self.bytes.extend_from_slice(value);
         let expires = !expiry.is_empty();
         let (key, value) = (start..start + key.len(), start + key.len()..self.bytes.len());
+        self.may_expire |= expires;
+        self.may_be_long |= key.len() > LONG_KEY_BYTES;
         self.items.push(Item { key, value, large, expires, entries, fresh });
-        self.whole = self.measured(self.whole, self.items.len() - 1);
     }
 
     /// Adds all that a node of this level has, whose separator is `low`.
@@ -126,17 +152,17 @@ impl Pending {
 
     /// Takes the last child away, unless this merge has written it.
     pub(super) fn pop_child(&mut self) -> Option<(Vec<u8>, NodeReference)> {
+        self.items().last()?;
         let item = self.items.pop_if(|item| !item.fresh)?;
         let child = NodeReference::decode(&self.bytes[item.value.clone()])?;
         let key = self.bytes[item.key.clone()].to_vec();
         self.bytes.truncate(item.key.start);
-        self.measure_again();
         Some((key, child))
     }
 
     /// Puts everything of another behind it.
     pub(super) fn append(&mut self, other: &Pending) {
-        for item in &other.items {
+        for item in other.items() {
             let (key, value) = (&other.bytes[item.key.clone()], &other.bytes[item.value.clone()]);
             let (expiry, value) = value.split_at(if item.expires { EXPIRY_BYTES } else { 0 });
             self.push(key, (expiry, value), item.large, item.entries, item.fresh);
@@ -145,62 +171,54 @@ impl Pending {
 
     /// The only child, if there is exactly one item.
     pub(super) fn only_child(&self) -> Option<NodeReference> {
-        let [item] = &self.items[..] else { return None };
+        let [item] = self.items() else { return None };
         NodeReference::decode(&self.bytes[item.value.clone()])
     }
 
     fn key(&self, index: usize) -> &[u8] {
-        &self.bytes[self.items[index].key.clone()]
+        &self.bytes[self.items()[index].key.clone()]
     }
 
-    /// The measure of a node of what is before an item, when that joins it.
-    fn measured(&self, before: Measure, index: usize) -> Measure {
-        let item = &self.items[index];
-        let mut after = Measure { count: before.count + 1, ..before };
-        after.bytes += item.value.len();
-        after.expires |= item.expires;
+    /// The measure of a node of the first `count` items. As keys ascend, the first and the last one have in common what all have.
+    fn measure_of(&self, count: usize) -> Measure {
+        let items = &self.items()[..count];
+        let (Some(first), Some(last)) = (items.first(), items.last()) else { return Measure::default() };
         // An inner node's first key is not stored.
         let begin = usize::from(self.level > 0);
-        if index < begin {
-            return after;
+        let unstored = if begin > 0 { first.key.len() } else { 0 };
+        let keyed = &items[begin..];
+        Measure {
+            count,
+            bytes: last.value.end - first.key.start - unstored,
+            prefixed: keyed.len(),
+            prefix: if keyed.is_empty() { 0 } else { common_bytes(self.key(begin), self.key(count - 1)) },
+            longest: match self.may_be_long {
+                true => keyed.iter().map(|item| item.key.len()).max().unwrap_or(0),
+                false => 0,
+            },
+            expires: self.may_expire && items.iter().any(|item| item.expires),
         }
-        after.bytes += item.key.len();
-        after.prefixed += 1;
-        let common = common_bytes(self.key(begin), self.key(index));
-        after.prefix = if index == begin { common } else { before.prefix.min(common) };
-        after.longest = before.longest.max(item.key.len());
-        after
-    }
-
-    fn measure_again(&mut self) {
-        let mut whole = Measure::default();
-        for index in 0..self.items.len() {
-            whole = self.measured(whole, index);
-        }
-        self.whole = whole;
     }
 
     /// How many of the first items make a node of at most so many bytes; not less than a node must have.
     pub(super) fn count_within(&self, bytes: usize) -> usize {
-        if self.whole.bytes() <= bytes && self.whole.bytes <= WHOLE_BYTES_MAX {
-            return self.items.len();
+        let is_within = |count: usize| {
+            let measure = self.measure_of(count);
+            measure.bytes() <= bytes && measure.bytes <= WHOLE_BYTES_MAX
+        };
+        let (mut least, mut most) = (if self.level > 0 { 2 } else { 1 }, self.count());
+        if most <= least || is_within(most) {
+            return most;
         }
-        let least = if self.level > 0 { 2 } else { 1 };
-        let mut measure = Measure::default();
-        for index in 0..self.items.len() {
-            measure = self.measured(measure, index);
-            if (measure.bytes() > bytes || measure.bytes > WHOLE_BYTES_MAX) && index >= least {
-                return index;
+        // One more item never makes a node shorter.
+        while least + 1 < most {
+            let middle = least.midpoint(most);
+            match is_within(middle) {
+                true => least = middle,
+                false => most = middle,
             }
         }
-        self.items.len()
-    }
-
-    fn measure_of(&self, count: usize) -> Measure {
-        if count == self.items.len() {
-            return self.whole;
-        }
-        (0..count).fold(Measure::default(), |measure, index| self.measured(measure, index))
+        least
     }
 
     /// The node that has the first `count` items, to be written.
@@ -226,7 +244,7 @@ impl Pending {
             put(prefix, &self.key(first)[..measure.prefix]);
         }
         let mut at = prefix + measure.prefix;
-        for (index, item) in self.items[..count].iter().enumerate() {
+        for (index, item) in self.items()[..count].iter().enumerate() {
             let rest = if index < first { &[][..] } else { &self.key(index)[measure.prefix..] };
             put(HEADER_BYTES + index * HEAD_BYTES, &head_of(rest).to_le_bytes());
             let slot = slots + index * slot_bytes;
@@ -247,27 +265,31 @@ impl Pending {
 
     /// Removes the first `count` items, which make a node; returns its separator, and the entries below it.
     pub(super) fn take(&mut self, count: usize) -> (Vec<u8>, u64) {
-        let entries = self.items[..count].iter().map(|item| item.entries).sum();
-        let rest_low = match self.items.get(count) {
+        let entries = self.items()[..count].iter().map(|item| item.entries).sum();
+        let rest_low = match self.items().get(count) {
             Some(_) if self.level == 0 => separator(self.key(count - 1), self.key(count)).to_vec(),
             _ => Vec::new(),
         };
         let low = std::mem::replace(&mut self.low, rest_low);
         let low = if self.level == 0 { low } else { self.key(0).to_vec() };
-        let cut = self.items.get(count).map_or(self.bytes.len(), |item| item.key.start);
-        if count == self.items.len() {
-            self.items.clear();
-            self.bytes.clear();
-            self.whole = Measure::default();
-            return (low, entries);
+        self.taken += count;
+        match self.items().first().map(|next| next.key.start) {
+            None => {
+                self.items.clear();
+                self.bytes.clear();
+                (self.taken, self.may_expire, self.may_be_long) = (0, false, false);
+            }
+            Some(cut) if self.taken > TAKEN_MAX || cut > TAKEN_BYTES_MAX => {
+                self.bytes.drain(..cut);
+                self.items.drain(..self.taken);
+                self.taken = 0;
+                for item in &mut self.items {
+                    item.key = item.key.start - cut..item.key.end - cut;
+                    item.value = item.value.start - cut..item.value.end - cut;
+                }
+            }
+            Some(_) => {}
         }
-        self.bytes.drain(..cut);
-        self.items.drain(..count);
-        for item in &mut self.items {
-            item.key = item.key.start - cut..item.key.end - cut;
-            item.value = item.value.start - cut..item.value.end - cut;
-        }
-        self.measure_again();
         (low, entries)
     }
 }
@@ -297,7 +319,10 @@ impl PendingNode<'_> {
 }
 
 fn common_bytes(one: &[u8], other: &[u8]) -> usize {
-    one.iter().zip(other).take_while(|(one, other)| one == other).count()
+    const WORD_BYTES: usize = size_of::<u64>();
+    let (words, others) = (one.as_chunks::<WORD_BYTES>().0, other.as_chunks::<WORD_BYTES>().0);
+    let whole = words.iter().zip(others).take_while(|(one, other)| one == other).count() * WORD_BYTES;
+    whole + one[whole..].iter().zip(&other[whole..]).take_while(|(one, other)| one == other).count()
 }
 
 /// The shortest key that is greater than `before` and not greater than `after`.

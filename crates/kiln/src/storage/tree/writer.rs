@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
+use super::ahead::NodesAhead;
 use super::changes::Changes;
 use super::map::{self, PageEntry};
 use super::merge::{Merged, Merger};
@@ -31,6 +32,7 @@ pub(super) struct Writer {
     failed: bool,
     /// Leaves are packed where that takes a block less.
     pub(super) packs: bool,
+    ahead: NodesAhead,
 }
 
 /// What goes with a merge's root, where it is not that of the root before.
@@ -59,6 +61,7 @@ impl Writer {
             file_bytes: 0,
             failed: false,
             packs: false,
+            ahead: NodesAhead::default(),
         }
     }
 
@@ -160,7 +163,8 @@ impl Writer {
             slots.make_certain(old).map_err(|error| fail(&mut self.failed, pages, error))?;
         }
         let mut output = Output::new(Arc::clone(file), &pages.name, &mut self.space, self.file_bytes);
-        let written = write(pages, &mut output, (old, &self.map), changes, replaced_blocks_max, self.packs);
+        let write_to = (&mut output, &mut self.ahead);
+        let written = write(pages, write_to, (old, &self.map), changes, replaced_blocks_max, self.packs);
         self.file_bytes = output.file_bytes;
         self.failed |= output.failed;
         let Written { node, height, directory, map, mut merged, has_packed } = written?;
@@ -244,13 +248,13 @@ pub(super) struct Written {
 /// Writes the nodes, values and map of the next root, and syncs them.
 pub(super) fn write(
     pages: &Pages,
-    output: &mut Output<'_>,
+    (output, ahead): (&mut Output<'_>, &mut NodesAhead),
     (old, map): (&Root, &[PageEntry]),
     changes: &mut dyn Changes,
     replaced_blocks_max: u64,
     packs: bool,
 ) -> Result<Written> {
-    let mut merger = Merger::new(pages, output, replaced_blocks_max, packs);
+    let mut merger = Merger::new(pages, (output, ahead), replaced_blocks_max, packs);
     let (node, height) = merger.run(old, changes)?;
     let (mut merged, has_packed) = (merger.merged, merger.has_packed);
     let (directory, map) = map::write(output, (&old.directory, map))?;
