@@ -95,7 +95,7 @@ impl Sweep {
             | Name::Skewed
             | Name::Settling
             | Name::Named
-            | Name::Passes
+            | Name::Runs
             | Name::Expiring
             | Name::Warm => (20, 4),
             Name::Long => (6, 2),

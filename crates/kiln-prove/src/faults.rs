@@ -30,7 +30,7 @@ pub(crate) fn is_expected(error: &Error) -> bool {
 fn profile_of(workload: Name) -> Profile {
     let profile = workload.profile();
     match workload {
-        Name::Skewed | Name::Settling | Name::Named | Name::Passes | Name::Expiring => {
+        Name::Skewed | Name::Settling | Name::Named | Name::Runs | Name::Expiring => {
             Profile { operations: 40, ..profile }
         }
         _ => profile,
@@ -338,7 +338,7 @@ mod tests {
             let wanted = |case: &Case| {
                 case.reopen && case.fault.operation == OperationKind::Write && case.fault.kind != SLOW
             };
-            for case in cases(880_010, Name::Passes).filter(wanted) {
+            for case in cases(880_010, Name::Runs).filter(wanted) {
                 assert!(case.run(&mut Progress::silent(name, Limit::Pass)) > 10);
             }
         });
@@ -350,7 +350,7 @@ mod tests {
         let name = "c5_who_wants_space_on_a_full_disk";
         watched(name, MINUTES, |replay| {
             at_test(replay, name, 880_025);
-            for case in cases(880_025, Name::Passes).filter(|case| case.fault.kind == FaultKind::ENOSPC) {
+            for case in cases(880_025, Name::Runs).filter(|case| case.fault.kind == FaultKind::ENOSPC) {
                 assert!(case.run(&mut Progress::silent(name, Limit::Pass)) > 0);
             }
         });

@@ -189,7 +189,7 @@ impl Options {
     /// settle: in the background they move from the log into a B+-tree on disk, and leave the indexes in memory. Default 64 MiB;
     /// 0: only when [`settle`](crate::Kiln::settle) is called. A smaller bound keeps the indexes smaller, and writes more: a
     /// row that settles alone takes a whole leaf of the tree with it. Where settling is so slow that twice as much of the log is out of memory, commits
-    /// that write tables are slowed to half its rate, each by a tenth of a second at the most. Durability does not depend on it.
+    /// that write tables are slowed to three quarters of its rate, each by a tenth of a second at the most. Durability does not depend on it.
     /// Without background threads it is [`persist`](crate::Kiln::persist) that settles.
     pub fn settle_log_bytes(mut self, bytes: u64) -> Options {
         self.settle_log_bytes = bytes;
@@ -197,8 +197,9 @@ impl Options {
     }
 
     /// Memory in bytes for what is sorted while rows settle. Default a quarter of the log's part of the [`memory`](Self::memory), and at
-    /// least 32 MiB. What does not fit takes further passes over the part of the log that settles. On disk the tree has room for a
-    /// sixteenth of itself beside it, or for a quarter of this. Durability does not depend on it.
+    /// least 32 MiB. What does not fit is written to a file that is there as long as they settle, so that the disk needs room for about as much as the part of the log
+    /// that settles at once: up to twice what makes settling due, or less where there is less room. For the tree it has room for a
+    /// sixteenth of itself, or for a quarter of this. Durability does not depend on it.
     pub fn settle_memory(mut self, bytes: u64) -> Options {
         self.settle_memory = Some(bytes);
         self

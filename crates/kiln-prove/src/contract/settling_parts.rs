@@ -1,10 +1,12 @@
 //! Settling that ends in the middle: some ranges of keys are in the tree as they are now, and the others as they were before.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use kiln::device::SimulatedDevice;
+use kiln::device::{Device, SimulatedDevice};
 use kiln::{ErrorKind, Kiln, Table};
 
+use super::hooked::{HookedDevice, Operation};
 use super::settling::{Rows, assert_rows, assert_rows_after_crash, key, value};
 use crate::crash::reopen;
 use crate::support::{Random, manual};
@@ -59,4 +61,55 @@ fn c4_a_settling_that_finds_the_disk_full_leaves_every_row_as_it_was() {
     assert!(db.settle().unwrap() > 0);
     assert_rows(&db, &table, &rows);
     assert_rows_after_crash(&disk, &rows);
+}
+
+/// What settles is sorted on disk where memory has no room for it.
+#[test]
+fn c4_where_the_disk_has_no_room_for_what_is_sorted_less_settles_at_once() {
+    let disk = SimulatedDevice::new(seed());
+    let attempts = Arc::new(AtomicU64::new(0));
+    let counted = attempts.clone();
+    let hook = move |operation, name: &str| {
+        if operation == Operation::Open && name == "runs.new" {
+            counted.fetch_add(1, Ordering::SeqCst);
+        }
+    };
+    let options = manual().settle_memory(128 << 10).settle_log_bytes(0).space_amplification(f64::INFINITY);
+    let db = options.open_on(HookedDevice::on(&disk, hook)).unwrap();
+    let table = db.table("table").unwrap();
+    // What does not settle keeps the log.
+    let map = db.map("map").unwrap();
+    let mut rows = Rows::new();
+    for number in 0..1_280_u32 {
+        db.put(&map, key(number), [8; 1_000]).unwrap().forget();
+        let long = [value(number, 1), vec![7; 1_000]].concat();
+        db.put(&table, key(number % 160), &long).unwrap().forget();
+        rows.insert(key(number % 160), long);
+        if number % 32 == 0 {
+            db.persist().unwrap();
+        }
+    }
+    db.persist().unwrap();
+    // Less than all the table's records, and more than half of them and what the tree takes.
+    disk.fail_after_bytes(1_200 << 10);
+    assert!(db.settle().unwrap() >= 160);
+    assert!(attempts.load(Ordering::SeqCst) >= 3, "one in vain, and two parts");
+    disk.set_capacity(None);
+    assert_rows(&db, &table, &rows);
+    assert_rows_after_crash(&disk, &rows);
+}
+
+#[test]
+fn c8_a_file_of_runs_that_a_crash_has_left_does_no_harm_and_goes() {
+    let disk = SimulatedDevice::new(seed());
+    let db = manual().open_on(Arc::new(disk.clone())).unwrap();
+    let table = db.table("table").unwrap();
+    db.put(&table, "key", "value").unwrap().safe().unwrap();
+    drop(db);
+    disk.set_bytes("runs.new", [0xA5; 8192]);
+    let report = kiln::check_on(Arc::new(disk.clone())).unwrap();
+    assert!(report.is_clean(), "{report}");
+    let db = reopen(&disk).unwrap();
+    assert!(!disk.list().unwrap().iter().any(|name| name == "runs.new"));
+    assert_eq!(db.get(&db.table("table").unwrap(), "key").unwrap(), Some(b"value".to_vec()));
 }

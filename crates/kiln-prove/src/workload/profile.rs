@@ -211,8 +211,8 @@ pub(crate) const NAMED: Profile = Profile {
     memory: 0,
 };
 
-/// The same with so little memory that it takes several passes over the log, and several ranges of keys for each of them.
-pub(crate) const PASSES: Profile =
+/// The same with so little memory that what settles is sorted in many runs on disk, and merged in several ranges of keys.
+pub(crate) const RUNS: Profile =
     Profile { settle_memory: 8 << 10, filler_max: 2_000, long_one_in: 2, ballast_one_in: 3, ..SETTLING };
 
 /// What is live has room in memory, and is written anew before it would leave, while the log goes around its memory.
@@ -270,7 +270,7 @@ pub(crate) enum Name {
     /// Snapshots that have names, and bulk loads.
     Named,
     /// Tables that settle in many steps.
-    Passes,
+    Runs,
     /// Rows that expire.
     Expiring,
     /// Data that stays in memory while the log does not.
@@ -289,7 +289,7 @@ impl Name {
         Name::Skewed,
         Name::Settling,
         Name::Named,
-        Name::Passes,
+        Name::Runs,
         Name::Expiring,
         Name::Warm,
         Name::Long,
@@ -305,7 +305,7 @@ impl Name {
             Name::Skewed => "skewed",
             Name::Settling => "settling",
             Name::Named => "named",
-            Name::Passes => "passes",
+            Name::Runs => "runs",
             Name::Expiring => "expiring",
             Name::Warm => "warm",
             Name::Long => "long",
@@ -322,7 +322,7 @@ impl Name {
             Name::Skewed => SKEWED,
             Name::Settling => SETTLING,
             Name::Named => NAMED,
-            Name::Passes => PASSES,
+            Name::Runs => RUNS,
             Name::Expiring => EXPIRING,
             Name::Warm => WARM,
             Name::Long => LONG,

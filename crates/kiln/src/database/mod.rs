@@ -424,7 +424,7 @@ impl Kiln {
     /// ```
     ///
     /// # Errors
-    /// `Io` or `NoSpace` if the disk fails or is full: once a write has failed nothing settles any more until the database is opened again.
+    /// `Io` or `NoSpace` if the disk fails or is full: once a write to the tree has failed nothing settles any more until the database is opened again.
     /// `Corrupted` if log or tree are damaged, `Lost` if the database has lost something, `Aborted` if it is
     /// closed. Every row stays where it was then, or is where it came to.
     pub fn settle(&self) -> Result<u64> {

@@ -221,7 +221,17 @@ impl Engine {
     pub(crate) fn settle_durable(&self) -> Result<Settling> {
         self.begin_settling();
         let _no_load = self.settled.loading.lock();
-        self.settle_to(self.log.hardened(), &mut None)
+        let (end, mut all) = (self.log.hardened(), Settling::default());
+        loop {
+            let part = self.settle_to(end, &mut None)?;
+            all.puts += part.puts;
+            all.deletes += part.deletes;
+            all.bytes += part.bytes;
+            // It may be a shorter part than was asked for.
+            if part == Settling::default() || self.settled.tree.settled_to() >= end {
+                return Ok(all);
+            }
+        }
     }
 
     /// Writes the tree anew, so that its file is as short as it can be, in parts between which others may settle. `progress` is told after each

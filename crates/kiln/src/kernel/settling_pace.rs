@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Rows that have not settled are in the indexes in memory, and their records keep the log from being dropped. So when more log is cold than
-//! [`BOUND_TIMES`] what makes settling due, and as long as settling goes on, commits that write tables may let the log grow at half the rate
-//! at which settling takes it: then the next one has at most half as much more to do, and they meet.
+//! [`BOUND_TIMES`] what makes settling due, and as long as settling goes on, commits that write tables may let the log grow at three quarters of the rate
+//! at which settling takes it: then the next part has a quarter less to do than this one, and so on, until they are within the bound.
 //!
 //! **Nobody waits in vain.** A commit waits [`WAIT_US_MAX`] at the most, before it has locked or pinned anything, and only while rows are being
 //! merged or removed, or, where one part follows another, the next one is read. Where settling cannot go on (a snapshot too old, a full disk, a tree that cannot be written, no background threads, an option)
@@ -23,6 +23,8 @@ use std::time::Duration;
 
 /// So many times as much log as makes settling due may be cold and not settled before commits are slowed.
 const BOUND_TIMES: u64 = 2;
+/// Commits may go at so many quarters of settling's rate then.
+const RATE_QUARTERS: u64 = 3;
 /// A commit waits so long at the most.
 const WAIT_US_MAX: u64 = 100_000;
 /// Waiting for less is not exact.
@@ -117,7 +119,7 @@ impl SettlingPace {
         self.waits.load(Ordering::Relaxed)
     }
 
-    /// Waits so long that commits of so many bytes keep to half the rate of settling.
+    /// Waits so long that commits of so many bytes keep to their part of settling's rate.
     pub(super) fn wait(&self, bytes: u64) {
         if bytes == 0 || !self.is_pressing() {
             return;
@@ -131,7 +133,7 @@ impl SettlingPace {
 
     /// How long who commits so many bytes now has to wait behind all others.
     fn wait_us(&self, now_us: u64, bytes: u64) -> u64 {
-        let rate = self.rate.load(Ordering::Relaxed) / 2;
+        let rate = (self.rate.load(Ordering::Relaxed) / 4).saturating_mul(RATE_QUARTERS);
         let took_us = (u128::from(bytes) * 1_000_000 / u128::from(rate)).min(u128::from(WAIT_US_MAX)) as u64;
         let mut next_us = self.next_us.load(Ordering::Relaxed);
         loop {
@@ -187,18 +189,18 @@ mod tests {
     use crate::device::SimulatedDevice;
 
     #[test]
-    fn commits_take_turns_at_half_the_rate_and_none_waits_for_long() {
+    fn commits_take_turns_at_three_quarters_of_the_rate_and_none_waits_for_long() {
         let pace = SettlingPace::new();
         pace.learn(20 << 20, Duration::from_secs(2));
-        // Half of 10 MiB a second: 5,000 bytes in a little less than a millisecond, one after the other.
+        // Three quarters of 10 MiB a second: 5,000 bytes in two thirds of a millisecond, one after the other.
         let waits: Vec<u64> = (0..5).map(|_| pace.wait_us(1_000_000, 5_000)).collect();
-        assert_eq!(waits, [953, 1_906, 2_859, 3_812, 4_765]);
-        assert_eq!(pace.wait_us(1_004_000, 5_000), 1_718);
-        assert_eq!(pace.wait_us(9_000_000, 5_000), 953, "what was long ago counts no more");
+        assert_eq!(waits, [635, 1_270, 1_905, 2_540, 3_175]);
+        assert_eq!(pace.wait_us(1_003_000, 5_000), 810);
+        assert_eq!(pace.wait_us(9_000_000, 5_000), 635, "what was long ago counts no more");
         assert!((0..1_000).all(|_| pace.wait_us(9_000_000, 1 << 20) <= WAIT_US_MAX));
         assert_eq!(pace.wait_us(9_000_000, u64::MAX), WAIT_US_MAX);
         pace.learn(1, Duration::from_secs(1_000));
-        assert_eq!(pace.wait_us(20_000_000, 16), 30, "however slow it was");
+        assert_eq!(pace.wait_us(20_000_000, 16), 20, "however slow it was");
         pace.learn(u64::MAX, Duration::ZERO);
         assert_eq!(pace.wait_us(30_000_000, 1 << 20), 0);
     }

@@ -320,9 +320,9 @@ mod tests {
     /// A record ends exactly where what was read at once does, one goes beyond, and one is longer than that.
     #[test]
     fn records_at_and_over_the_end_of_a_piece_are_read_whole() {
-        const LARGE_SEGMENT: u64 = 2 << 20;
+        const LARGE_SEGMENT: u64 = 8 << 20;
         let disk = SimulatedDevice::new(1);
-        let options = Options::new().background(false).memory(4 << 20).segment_bytes(LARGE_SEGMENT);
+        let options = Options::new().background(false).memory(16 << 20).segment_bytes(LARGE_SEGMENT);
         let db = options.open_on(Arc::new(disk.clone())).expect("an empty disk");
         let map = db.map("map").expect("a new map");
         db.persist().expect("a sound disk");
