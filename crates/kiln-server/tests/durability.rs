@@ -5,8 +5,8 @@ mod common;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{TestServer, database_options, info_field};
-use kiln::device::{Fault, FaultKind, OperationKind, SimulatedDevice};
+use common::{TestServer, database_options, info_field, simulated};
+use kiln::device::{Fault, FaultKind, OperationKind};
 use kiln::{Kiln, Level};
 use kiln_server::{Durability, Options};
 
@@ -223,14 +223,6 @@ fn everything_is_there_after_an_orderly_restart() {
     assert!(integer(&client.run("TTL short")) > 990);
     assert_eq!(info_field(&client.run("INFO durability"), "recovered_clean"), "1");
     server.stop();
-}
-
-/// A database on a disk that fails on demand.
-fn simulated(seed: u64) -> (SimulatedDevice, Kiln) {
-    let disk = SimulatedDevice::new(seed);
-    let options = database_options().segment_bytes(1 << 20).memory(4 << 20);
-    let db = options.open_on(Arc::new(disk.clone())).unwrap();
-    (disk, db)
 }
 
 #[test]

@@ -5,6 +5,8 @@ mod common;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::TestServer;
+use kiln::device::{Fault, FaultKind, OperationKind};
+use kiln_server::{Durability, Options};
 
 #[test]
 fn queued_commands_run_together_and_answer_together() {
@@ -108,6 +110,28 @@ fn exec_runs_if_no_watched_key_has_changed() {
         client.expect("MULTI", "OK");
         client.expect("SET k 1", "QUEUED");
         client.expect("EXEC", "[OK]");
+    }
+}
+
+#[test]
+fn a_watch_that_is_refused_has_watched_none_of_its_keys() {
+    let (disk, db) = common::simulated(1);
+    let server = TestServer::over(db, Options::new().durability(Durability::Fast));
+    let (mut client, mut other) = (server.client(), server.client());
+    client.expect("SET cold 1", "OK");
+    let value = "x".repeat(100_000);
+    (0..100).for_each(|number| client.expect(&format!("SET k{number} {value}"), "OK"));
+    for (changed, answer) in [("free", "[OK]"), ("earlier", "(nil)")] {
+        client.expect("MSET earlier 1 free 1", "OK");
+        client.expect("WATCH earlier", "OK");
+        disk.inject(Fault { operation: OperationKind::Read, nth: 1, kind: FaultKind::EIO, sticky: true });
+        let refusal = client.run("WATCH free cold");
+        assert!(refusal.starts_with("(error) "), "{refusal}");
+        disk.clear_faults();
+        other.expect(&format!("SET {changed} 2"), "OK");
+        client.expect("MULTI", "OK");
+        client.expect("SET k 1", "QUEUED");
+        client.expect("EXEC", answer);
     }
 }
 

@@ -86,9 +86,15 @@ pub(crate) fn watch(dispatch: &mut Dispatch<'_>, args: Arguments<'_>) -> Result<
     if dispatch.client.watches.len() + args.len() > WATCHES_MAX {
         return Err(Failure::text("ERR too many watched keys"));
     }
-    dispatch.inside(|dispatch, space| args.from(1).try_for_each(|key| watch_key(dispatch, space, key)))?;
-    dispatch.reply.ok();
-    Ok(())
+    let before = dispatch.client.watches.len();
+    let watched =
+        dispatch.inside(|dispatch, space| args.from(1).try_for_each(|key| watch_key(dispatch, space, key)));
+    match &watched {
+        Ok(()) => dispatch.reply.ok(),
+        // What answers with an error has watched nothing.
+        Err(_) => dispatch.client.watches.truncate(before),
+    }
+    watched
 }
 
 fn watch_key(dispatch: &mut Dispatch<'_>, space: &Space, key: &[u8]) -> Result<(), Failure> {

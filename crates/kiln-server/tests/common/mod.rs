@@ -5,11 +5,13 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bytes::Bytes;
 use kiln::Kiln;
+use kiln::device::SimulatedDevice;
 use kiln_server::{Durability, Options, Server};
 use resp_rs::ParseError;
 use resp_rs::resp3::{Frame, parse_frame};
@@ -97,6 +99,14 @@ impl Drop for TestServer {
 /// A small database: tests run many of them.
 pub(crate) fn database_options() -> kiln::Options {
     kiln::Options::new().memory(64 << 20).window(Duration::from_millis(20))
+}
+
+/// A database on a disk that fails on demand.
+pub(crate) fn simulated(seed: u64) -> (SimulatedDevice, Kiln) {
+    let disk = SimulatedDevice::new(seed);
+    let options = database_options().segment_bytes(1 << 20).memory(4 << 20);
+    let db = options.open_on(Arc::new(disk.clone())).unwrap();
+    (disk, db)
 }
 
 /// A connection that writes requests and shows replies as text, much as redis-cli does:
