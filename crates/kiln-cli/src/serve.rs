@@ -41,7 +41,10 @@ pub(crate) fn serve(arguments: &Serve) -> Result<(), Failure> {
 }
 
 fn open(arguments: &Serve) -> Result<Kiln, Failure> {
-    let mut options = Options::new().window(arguments.window).memory(arguments.memory.as_u64());
+    let mut options = Options::new()
+        .window(arguments.window)
+        .memory(arguments.memory.as_u64())
+        .system_page_cache(arguments.system_page_cache);
     if let Some(bytes) = arguments.unhardened {
         options = options.unhardened_bytes(bytes.as_u64());
     }

@@ -11,6 +11,7 @@ use crate::kernel::recovery::Division;
 use crate::kernel::shares::CacheBytes;
 use crate::storage::record::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::storage::superblock::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
+use crate::storage::tree;
 
 /// At least this part of the memory is the read cache's.
 const CACHE_PART: u64 = 8;
@@ -51,6 +52,7 @@ pub struct Options {
     pub(crate) settle_log_bytes: u64,
     settle_memory: Option<u64>,
     pub(crate) leaf_compression: bool,
+    system_page_cache: bool,
     pub(crate) create: bool,
     pub(crate) recovery: Division,
     transaction_entries: usize,
@@ -72,6 +74,7 @@ impl Default for Options {
             settle_log_bytes: 64 << 20,
             settle_memory: None,
             leaf_compression: false,
+            system_page_cache: false,
             create: true,
             recovery: Division::default(),
             transaction_entries: 1 << 20,
@@ -214,6 +217,15 @@ impl Options {
         self
     }
 
+    /// Whether the B+-tree of rows that have [settled](Self::settle_log_bytes), or were [loaded](crate::Kiln::bulk_load), is read and written through the operating
+    /// system's page cache. Default false: [memory](Self::memory) is then the only cache, and nothing is copied twice. With true, pages that it has no room for
+    /// are often found in memory that the system has left over: of use where little memory is Kiln's, and others may take the rest back at any time.
+    /// May be changed each time the database is opened; without effect with [`open_on`](Self::open_on). What is durable, and when, does not depend on it.
+    pub fn system_page_cache(mut self, through: bool) -> Options {
+        self.system_page_cache = through;
+        self
+    }
+
     /// Whether to create the database if there is none. Default true.
     pub fn create(mut self, create: bool) -> Options {
         self.create = create;
@@ -259,7 +271,8 @@ impl Options {
             ),
             _ => Error::io(format_args!("opening {}", path.display()), error),
         })?;
-        self.open_on(Arc::new(device))
+        let buffered = if self.system_page_cache { tree::FILES } else { &[] };
+        self.open_on(Arc::new(device.through_page_cache(buffered)))
     }
 
     /// Opens, or creates, the database on a device, such as the simulated one.

@@ -22,7 +22,7 @@ pub(super) const DESCRIPTION: Description = Description {
     settings: |mode| match mode {
         Mode::Floor => "the same, of which nothing hardens while it is measured (--window never)",
         _ => {
-            "defaults; memory for log and caches as given for caches (64 MiB or less, and cold-*: smaller segments)"
+            "defaults; memory for log and caches as given for caches (64 MiB or less, and cold-*: smaller segments; 64 MiB or less: and its tree through the page cache, as the others have theirs)"
         }
     },
     version: || Ok(env!("CARGO_PKG_VERSION").to_owned()),
@@ -145,7 +145,9 @@ fn options(settings: &Settings) -> kiln::Options {
         // The log has two segments at least: they must not be more than the memory.
         let memory_bytes = settings.cache_bytes.max(COLD_MEMORY_BYTES_MIN);
         let segment_bytes = (memory_bytes / COLD_SEGMENTS).min(COLD_SEGMENT_BYTES_MAX);
-        options.memory(memory_bytes).segment_bytes(1 << segment_bytes.ilog2())
+        let options = options.memory(memory_bytes).segment_bytes(1 << segment_bytes.ilog2());
+        // What the others leave to the page cache.
+        options.system_page_cache(!settings.cold)
     } else {
         options.memory(settings.cache_bytes)
     };

@@ -1,6 +1,7 @@
 //! The edges: limits and what an error says at them, what opening refuses, and transactions of the largest size.
 
 use std::ops::RangeInclusive;
+use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -288,6 +289,44 @@ fn c9_a_newer_format_is_refused_by_version_and_left_alone() {
     // The helper itself is right: the format of this version is accepted.
     rewrite_superblock(&disk, 8..=11, &1_u32.to_le_bytes());
     reopen(&disk).unwrap();
+}
+
+/// Whether this process has the file open for direct I/O.
+fn is_open_for_direct_io(path: &Path) -> bool {
+    const O_DIRECT: u32 = 0o40_000;
+    std::fs::read_dir("/proc/self/fd").unwrap().any(|entry| {
+        let entry = entry.unwrap();
+        let info = Path::new("/proc/self/fdinfo").join(entry.file_name());
+        let info = std::fs::read_to_string(info).unwrap_or_default();
+        let flags = info.lines().find_map(|line| line.strip_prefix("flags:")).unwrap_or("0");
+        std::fs::read_link(entry.path()).is_ok_and(|target| target == path)
+            && u32::from_str_radix(flags.trim(), 8).unwrap() & O_DIRECT != 0
+    })
+}
+
+#[test]
+fn c8_settled_rows_survive_reopening_through_the_systems_page_cache_or_past_it() {
+    const ROWS: u64 = 100;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("db");
+    let row = |number: u64| (number.to_be_bytes(), [number as u8; 300]);
+    for (round, through) in [(0, true), (1, false), (2, true)] {
+        let db = manual().system_page_cache(through).open(&path).unwrap();
+        let table = db.table("table").unwrap();
+        for number in 0..=round * ROWS {
+            let found = db.get(&table, row(number).0).unwrap();
+            assert_eq!(found, (number < round * ROWS).then(|| row(number).1.to_vec()));
+        }
+        let mut rows = (round * ROWS..(round + 1) * ROWS).map(row);
+        db.transact(|tx| rows.try_for_each(|(key, value)| tx.put(&table, key, value))).unwrap().forget();
+        db.persist().unwrap();
+        assert_eq!(db.settle().unwrap(), ROWS);
+        assert!(!through || !is_open_for_direct_io(&path.join("tree")));
+        db.close().unwrap();
+        drop((table, db));
+        let report = kiln::check(&path).unwrap();
+        assert!(report.problems.is_empty(), "{report}");
+    }
 }
 
 #[test]

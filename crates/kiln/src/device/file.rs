@@ -1,7 +1,7 @@
 //! The device on a directory of the file system.
 //!
 //! Files are read and written with direct I/O, so that Kiln's own memory is the only cache and a sync has
-//! little left to flush. A file system that refuses direct I/O, when the file is opened or only when it is
+//! little left to flush; but for those that are [named](FileDevice::through_page_cache). A file system that refuses direct I/O, when the file is opened or only when it is
 //! used, gets ordinary I/O on the same calls: slower, with the same durability, since every durability
 //! point is an `fdatasync` either way.
 //!
@@ -38,6 +38,8 @@ pub struct FileDevice {
     uring_refused: Arc<AtomicBool>,
     /// What reads then; begun with the first queue.
     reader_threads: Mutex<Option<Arc<ReaderThreads>>>,
+    /// Names of files that go through the page cache.
+    through_page_cache: &'static [&'static str],
 }
 
 impl FileDevice {
@@ -68,7 +70,14 @@ impl FileDevice {
             is_made: made,
             uring_refused: Arc::new(AtomicBool::new(cfg!(miri))),
             reader_threads: Mutex::new(None),
+            through_page_cache: &[],
         })
+    }
+
+    /// Reads and writes files of these names through the operating system's page cache.
+    pub(crate) fn through_page_cache(mut self, names: &'static [&'static str]) -> FileDevice {
+        self.through_page_cache = names;
+        self
     }
 
     /// The directory's path, as it was given.
@@ -87,7 +96,8 @@ impl FileDevice {
         let descriptor =
             retry_on_intr(|| rustix::fs::openat(&self.directory, name, flags, Mode::from_raw_mode(0o644)))
                 .map_err(self.failed(operation, name))?;
-        let direct = use_direct_io(&descriptor).map_err(self.failed(operation, name))?;
+        let direct = !self.through_page_cache.contains(&name)
+            && use_direct_io(&descriptor).map_err(self.failed(operation, name))?;
         Ok(PlainFile { descriptor, direct: AtomicBool::new(direct), shown: self.describe(name) })
     }
 

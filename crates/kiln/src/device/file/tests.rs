@@ -113,6 +113,25 @@ fn zeros_stand_in_for_reserved_space() {
 }
 
 #[test]
+fn what_is_named_goes_through_the_page_cache_and_nothing_else() {
+    let (_directory, device) = temporary();
+    let device = device.through_page_cache(&["named"]);
+    let bytes = vec![7; 8192];
+    for name in ["named", "other"] {
+        let file = device.open_plain(name, OpenMode::Create).unwrap();
+        let is_direct = rustix::fs::fcntl_getfl(&file.descriptor).unwrap().contains(OFlags::DIRECT);
+        assert_eq!(file.direct.load(Ordering::Relaxed), is_direct);
+        assert!(name == "other" || !is_direct);
+    }
+    let file = device.open("named", OpenMode::ReadWrite).unwrap();
+    file.write_at(&AlignedBuffer::from(&bytes[..]), 0).unwrap();
+    file.sync().unwrap();
+    let mut read = AlignedBuffer::new(bytes.len());
+    assert_eq!(file.read_at(&mut read, 0).unwrap(), bytes.len());
+    assert_eq!(read[..], bytes[..]);
+}
+
+#[test]
 fn refusing_direct_io_late_falls_back_to_ordinary_io() {
     let (_directory, device) = temporary();
     let file = device.open_plain("late", OpenMode::Create).unwrap();

@@ -17,6 +17,8 @@ use crate::sync::OnceLock;
 pub(crate) const FILE: &str = "tree";
 /// Its name while it is being made.
 pub(crate) const UNFINISHED: &str = "tree.new";
+/// Both.
+pub(crate) const FILES: &[&str] = &[FILE, UNFINISHED];
 
 /// The file, and what is known of it in memory.
 pub(super) struct Pages {
