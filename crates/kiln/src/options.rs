@@ -121,7 +121,7 @@ impl Options {
     /// application's, and mostly much less. [`space_amplification`](Self::space_amplification) of infinity turns it off.
     ///
     /// The indexes come on top: about 20 bytes for each key, and about 70 more for each key of a table that has not
-    /// [settled](Self::settle_log_bytes); a hundredth of the memory for the table of pages; and while rows settle
+    /// [settled](Self::settle_log_bytes), which goes back to the system a second after settling; a hundredth of the memory for the table of pages; and while rows settle
     /// what [`settle_memory`](Self::settle_memory) says.
     /// [`Statistics`](crate::Statistics) tells what each part takes. More memory means fewer reads from disk; durability does
     /// not depend on it.

@@ -29,7 +29,7 @@ impl Kiln {
     /// the log, drops all of it that was there, and writes the tree of settled rows anew, leaves full, into the beginning of its file. There is
     /// seldom a need for it: space that is free is used again, and what is too much of it given back, as
     /// [`Options::space_amplification`](crate::Options::space_amplification) says. It is for when most of the data was deleted, or
-    /// [`Options::leaf_compression`](crate::Options::leaf_compression) has changed.
+    /// [`Options::leaf_compression`](crate::Options::leaf_compression) has changed. Memory of the indexes that nothing needs any more goes back to the system.
     ///
     /// What is left has no room to spare but in the log, which has a segment that is begun, and one to go on in.
     /// It reads and writes everything that is live, once. Meanwhile the log takes as much more as is live in it, the tree up to a 16th more. What open
@@ -72,6 +72,7 @@ impl Kiln {
         }
         tell(total_bytes);
         engine.share_with_pages();
+        engine.give_index_memory_back();
         Ok(Compacted { bytes_before, bytes_after: statistics::file_bytes(engine) })
     }
 }

@@ -175,7 +175,8 @@ impl Engine {
     }
 
     /// Settles what is out of memory, as long as it is worth it. That it cannot be done now harms nobody: it is tried again later.
-    pub(crate) fn settle_if_due(&self) {
+    /// Says whether anything has settled.
+    pub(crate) fn settle_if_due(&self) -> bool {
         // Whoever is slowed meanwhile stays so: what is committed between two parts would be the more the faster it goes.
         let (mut moving, mut has_settled) = (None, false);
         // A load keeps the tree to itself, and who waits for that would keep others waiting.
@@ -200,6 +201,17 @@ impl Engine {
         if has_settled && self.takes_checkpoints() {
             let _ = self.take_checkpoint(Haste::Background);
         }
+        has_settled
+    }
+
+    /// Gives memory of the indexes that rows which have settled have left free back to the system. Who has read from a leaf without keys, and is not done,
+    /// has to begin again, as after a later settling; so it is for when that is long ago.
+    pub(crate) fn give_index_memory_back(&self) {
+        self.objects
+            .iter()
+            .filter_map(|object| object.keys.ordered())
+            .for_each(OrderedIndex::give_back_memory);
+        self.index.shrink();
     }
 
     /// Up to where to settle what is out of memory: where that is much more than what makes it due, a part of it, so that those who wait for it to go on

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::{quietly, together};
+use crate::storage::epoch;
 use crate::storage::hash_index::HashIndex;
 use crate::storage::record::Address;
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
@@ -21,12 +22,21 @@ fn new_index() -> HashIndex {
 }
 
 fn insert(index: &HashIndex, key: u64) {
+    let pin = epoch::pin();
     let bucket = lock(index, key);
     let overflowed = index.insert(bucket, hash(key), address(key));
     index.unlock_changed(bucket);
+    drop(pin);
     if overflowed {
         index.grow();
     }
+}
+
+fn remove(index: &HashIndex, key: u64) {
+    let _pin = epoch::pin();
+    let bucket = lock(index, key);
+    assert!(index.remove(bucket, hash(key), address(key)), "key {key} was lost");
+    index.unlock_changed(bucket);
 }
 
 fn lock(index: &HashIndex, key: u64) -> u64 {
@@ -64,9 +74,7 @@ pub(super) fn entries_survive_splits() {
         let index = index.clone();
         Box::new(move || {
             for key in 4..6 {
-                let bucket = lock(&index, key);
-                assert!(index.remove(bucket, hash(key), address(key)), "key {key} was lost");
-                index.unlock_changed(bucket);
+                remove(&index, key);
                 assert!(!finds(&index, key), "key {key} came back");
             }
         })
@@ -86,6 +94,51 @@ pub(super) fn entries_survive_splits() {
     quietly(|| {
         for key in 0..20 {
             let there = key < 4 || (10..13).contains(&key);
+            assert_eq!(finds(&index, key), there, "key {key}");
+        }
+    });
+}
+
+/// The same while buckets that have split are merged, and split again.
+pub(super) fn entries_survive_mergers() {
+    let index = Arc::new(quietly(|| {
+        let index = new_index();
+        (0..8).for_each(|key| insert(&index, key));
+        assert!(index.bucket_count() > new_index().bucket_count());
+        (4..6).for_each(|key| remove(&index, key));
+        index
+    }));
+    let merger: Box<dyn FnOnce() + Send> = {
+        let index = index.clone();
+        Box::new(move || index.shrink_to(0))
+    };
+    let inserter: Box<dyn FnOnce() + Send> = {
+        let index = index.clone();
+        Box::new(move || (10..13).for_each(|key| insert(&index, key)))
+    };
+    let reader: Box<dyn FnOnce() + Send> = {
+        let index = index.clone();
+        Box::new(move || {
+            // What was seen of a key that is not there may hold as long as it is not.
+            let seen = index.stamp(hash(10));
+            let was_there = finds(&index, 10);
+            (0..4).for_each(|key| assert!(finds(&index, key), "key {key} was missed"));
+            (4..6).for_each(|key| assert!(!finds(&index, key), "key {key} came back"));
+            let (addresses, _) = index.addresses_at(0);
+            (0..4).for_each(|key| {
+                let count = addresses.iter().filter(|&&at| at == address(key)).count();
+                assert_eq!(count, 1, "a walk met key {key} {count} times");
+            });
+            let is_there = finds(&index, 10);
+            if seen.is_some_and(|(bucket, stamp)| index.unchanged(bucket, stamp)) {
+                assert_eq!(was_there, is_there, "a stamp holds, and yet a key has come");
+            }
+        })
+    };
+    together(vec![merger, inserter, reader]);
+    quietly(|| {
+        for key in 0..20 {
+            let there = key < 4 || (6..8).contains(&key) || (10..13).contains(&key);
             assert_eq!(finds(&index, key), there, "key {key}");
         }
     });

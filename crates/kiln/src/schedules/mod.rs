@@ -23,6 +23,7 @@ pub const PROGRAMS: &[Program] = &[
     ("log-tail", log_tail::records_never_overlap),
     ("ring", log_tail::readers_keep_their_memory),
     ("hash-index", hash_index::entries_survive_splits),
+    ("hash-index-shrinks", hash_index::entries_survive_mergers),
     ("buckets", hash_index::a_bucket_is_read_whole),
     ("ordered-index", ordered_index::ranges_see_what_stays),
     ("leaves", ordered_index::nobody_misses_the_other),

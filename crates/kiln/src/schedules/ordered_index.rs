@@ -67,6 +67,7 @@ pub(super) fn ranges_see_what_stays() {
                 let pin = epoch::pin();
                 (14..18).for_each(|number| assert!(index.remove(&pin, &key(number * 10)), "a key was lost"));
             }
+            index.pack();
             index.reclaim();
         })
     };

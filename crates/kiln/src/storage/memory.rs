@@ -1,13 +1,14 @@
 //! Zeroed memory as atomic words: the one place where the engine maps memory.
 //!
-//! The log's ring ([`Words`]) and the hash index ([`Lines`]) are arrays of [`AtomicU64`]. Everything above works on them
+//! The log's ring ([`Words`]) and the hash index ([`Lines`]) are arrays of [`AtomicU64`], the nodes of ordered indexes one ([`Array`]) of atomics. Everything above works on them
 //! through relaxed atomic loads and stores, which compile to plain moves, so that optimistic readers race with
 //! writers without undefined behaviour and the rest of the storage layer is safe code.
 #![allow(unsafe_code)]
 
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::Cell;
 use std::io;
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::thread_local;
@@ -16,50 +17,89 @@ use crate::sync::thread_local;
 /// on the heap.
 const MAPPED_BYTES_MIN: usize = 256 << 10;
 
-/// A zeroed array of words; a large one is populated as it is touched, on huge pages where the kernel grants them.
-pub(crate) struct Words {
-    start: *const AtomicU64,
+/// What may begin as zeros, and become zeros at any time while others look at it.
+///
+/// # Safety
+/// All of it are atomics, for each of which zero is a value, and it has no drop glue.
+pub(crate) unsafe trait Zeroed: Sync {}
+
+// SAFETY: an atomic, without drop glue; zero is a value of it.
+unsafe impl Zeroed for AtomicU64 {}
+
+/// A zeroed array; a large one is populated as it is touched, on huge pages where the kernel grants them.
+pub(crate) struct Array<T: Zeroed> {
+    start: *const T,
     count: usize,
 }
 
-// SAFETY: `Words` owns its memory and only hands out `&[AtomicU64]`, which is Send and Sync.
-unsafe impl Send for Words {}
-// SAFETY: as above; all access is through atomics.
-unsafe impl Sync for Words {}
+/// Words of memory.
+pub(crate) type Words = Array<AtomicU64>;
 
-impl Words {
-    /// Takes memory for `count` words of zeros.
+// SAFETY: an array owns its memory and only hands out references to what is Sync.
+unsafe impl<T: Zeroed> Send for Array<T> {}
+// SAFETY: as above; all access is through atomics.
+unsafe impl<T: Zeroed> Sync for Array<T> {}
+
+impl<T: Zeroed> Array<T> {
+    /// Takes memory for `count` elements of zeros.
     ///
     /// # Errors
     /// The operating system's, when the address space or the memory limit does not allow it.
-    pub(crate) fn new(count: usize) -> io::Result<Words> {
-        let bytes = count.checked_mul(8).filter(|&bytes| bytes > 0).ok_or(io::ErrorKind::InvalidInput)?;
-        if !is_mapped(bytes) {
-            let words: Box<[AtomicU64]> = (0..count).map(|_| AtomicU64::new(0)).collect();
-            return Ok(Words { start: Box::into_raw(words).cast(), count });
+    pub(crate) fn new(count: usize) -> io::Result<Array<T>> {
+        let layout = Layout::array::<T>(count).ok().filter(|layout| layout.size() > 0);
+        let layout = layout.ok_or(io::ErrorKind::InvalidInput)?;
+        if !is_mapped(layout.size()) {
+            // SAFETY: the layout is not empty.
+            let start = unsafe { alloc_zeroed(layout) }.cast::<T>().cast_const();
+            return if start.is_null() { handle_alloc_error(layout) } else { Ok(Array { start, count }) };
         }
         use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
-        // SAFETY: a fresh private anonymous mapping aliases nothing.
+        // SAFETY: a fresh private anonymous mapping aliases nothing; it is aligned to pages, and so for any `T`.
         let start = unsafe {
             mmap_anonymous(
                 std::ptr::null_mut(),
-                bytes,
+                layout.size(),
                 ProtFlags::READ | ProtFlags::WRITE,
                 MapFlags::PRIVATE | MapFlags::NORESERVE,
             )
         }?;
-        if bytes >= HUGE_PAGE_BYTES {
+        const { assert!(align_of::<T>() <= PAGE_BYTES) };
+        if layout.size() >= HUGE_PAGE_BYTES {
             // SAFETY: the range is the mapping made above. Refusal is harmless: small pages work too.
-            let _ = unsafe { madvise(start, bytes, Advice::LinuxHugepage) };
+            let _ = unsafe { madvise(start, layout.size(), Advice::LinuxHugepage) };
         }
-        Ok(Words { start: start.cast(), count })
+        Ok(Array { start: start.cast(), count })
     }
 
+    /// Bytes of all elements.
+    fn bytes(&self) -> usize {
+        self.count * size_of::<T>()
+    }
+
+    /// Gives the memory of `count` elements from `first` on back to the system, if they are whole pages of a mapping. They are zeros
+    /// then; who reads there at the same time sees any of both, and nobody else may write there. False if nothing was done.
+    pub(crate) fn give_back(&self, first: usize, count: usize) -> bool {
+        let elements = &self[first..first + count];
+        let (start, bytes) = (elements.as_ptr(), size_of_val(elements));
+        if !is_mapped(self.bytes())
+            || bytes == 0
+            || [start.addr(), bytes].iter().any(|it| it % PAGE_BYTES != 0)
+        {
+            return false;
+        }
+        // SAFETY: whole pages of the private anonymous mapping that `new` made, which read as zeros afterwards; everybody reads and
+        // writes there through atomics, for which zero is a valid value.
+        unsafe { rustix::mm::madvise(start.cast_mut().cast(), bytes, rustix::mm::Advice::LinuxDontNeed) }
+            .is_ok()
+    }
+}
+
+impl Words {
     /// Has the kernel provide the memory of `count` words from `first` on, so that the first to write there need
     /// not wait for it. Without effect where the kernel does not know how.
     pub(crate) fn populate(&self, first: usize, count: usize) {
-        const PAGE_WORDS: usize = 4096 / 8;
-        if !is_mapped(self.count * 8) {
+        const PAGE_WORDS: usize = PAGE_BYTES / 8;
+        if !is_mapped(self.bytes()) {
             return;
         }
         let first = first / PAGE_WORDS * PAGE_WORDS;
@@ -73,25 +113,15 @@ impl Words {
             )
         };
     }
-}
 
-impl Words {
     /// Makes `count` words from `first` on zeros, and gives their memory back, but for what is less than a page. Who reads there at
     /// the same time sees any of both; nobody else may write there.
     pub(crate) fn clear(&self, first: usize, count: usize) {
-        const PAGE_BYTES: usize = 4096;
         let words = &self[first..first + count];
-        let skip = (words.as_ptr() as usize).next_multiple_of(PAGE_BYTES) - words.as_ptr() as usize;
+        let skip = words.as_ptr().addr().next_multiple_of(PAGE_BYTES) - words.as_ptr().addr();
         let (head, rest) = words.split_at((skip / 8).min(count));
         let (pages, tail) = rest.split_at(rest.len() / (PAGE_BYTES / 8) * (PAGE_BYTES / 8));
-        // SAFETY: `pages` lies in the private anonymous mapping that `new` made, as whole pages of it, which read as zeros
-        // afterwards; everybody reads and writes there through atomics, for which zero is a valid value.
-        let is_given_back = is_mapped(self.count * 8)
-            && !pages.is_empty()
-            && unsafe {
-                let (start, bytes) = (pages.as_ptr().cast_mut().cast(), pages.len() * 8);
-                rustix::mm::madvise(start, bytes, rustix::mm::Advice::LinuxDontNeed).is_ok()
-            };
+        let is_given_back = self.give_back(first + head.len(), pages.len());
         let rest = if is_given_back { &[] } else { pages };
         for word in head.iter().chain(rest).chain(tail) {
             word.store(0, Ordering::Relaxed);
@@ -106,6 +136,7 @@ const LINE_BYTES: usize = LINE_WORDS * 8;
 /// A cache line.
 pub(crate) type Line = [AtomicU64; LINE_WORDS];
 
+const PAGE_BYTES: usize = 4096;
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// Miri has no address space to spare: there an array never has more lines.
 const MIRI_LINES: usize = 1 << 12;
@@ -230,6 +261,22 @@ impl Lines {
         Ok(())
     }
 
+    /// Gives the memory of lines whose contents nobody needs back to the system, where they are whole pages: they are zeros then, and stay
+    /// usable. Who reads there at the same time sees any of both, and nobody else may write there.
+    pub(crate) fn give_back(&self, first: u64, count: u64) {
+        const PAGE_LINES: usize = PAGE_BYTES / LINE_BYTES;
+        let end = ((first + count) as usize).min(self.usable()) / PAGE_LINES * PAGE_LINES;
+        let first = (first as usize).next_multiple_of(PAGE_LINES);
+        if first < end && !cfg!(miri) {
+            // SAFETY: whole pages of the mapping, for it begins with one, that `grow_to` gave access to; they read as zeros afterwards, and
+            // everybody reads and writes there through atomics, for which zero is a valid value.
+            let _ = unsafe {
+                let start = self.start.add(first).cast_mut().cast();
+                rustix::mm::madvise(start, (end - first) * LINE_BYTES, rustix::mm::Advice::LinuxDontNeed)
+            };
+        }
+    }
+
     /// How many lines are usable.
     pub(crate) fn usable(&self) -> usize {
         self.usable.load(Ordering::SeqCst)
@@ -266,26 +313,32 @@ fn is_mapped(bytes: usize) -> bool {
     !cfg!(miri) && bytes >= MAPPED_BYTES_MIN
 }
 
-impl Deref for Words {
-    type Target = [AtomicU64];
+impl<T: Zeroed> Deref for Array<T> {
+    type Target = [T];
 
     #[inline]
-    fn deref(&self) -> &[AtomicU64] {
-        // SAFETY: `new` took `count` zeroed words at `start`, aligned, and they stay until drop; an all-zero word is a
-        // valid AtomicU64.
+    fn deref(&self) -> &[T] {
+        // SAFETY: `new` took `count` zeroed elements at `start`, aligned, and they stay until drop; all zeros are a valid `T`.
         unsafe { std::slice::from_raw_parts(self.start, self.count) }
     }
 }
 
-impl Drop for Words {
+impl<T: Zeroed> DerefMut for Array<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as for `deref`; whoever has the array alone has its elements.
+        unsafe { std::slice::from_raw_parts_mut(self.start.cast_mut(), self.count) }
+    }
+}
+
+impl<T: Zeroed> Drop for Array<T> {
     fn drop(&mut self) {
-        let start = self.start.cast_mut();
-        if is_mapped(self.count * 8) {
+        let (start, bytes) = (self.start.cast_mut(), self.bytes());
+        if is_mapped(bytes) {
             // SAFETY: the range is exactly the mapping made in `new`; no borrow outlives self.
-            let _ = unsafe { rustix::mm::munmap(start.cast(), self.count * 8) };
-        } else {
-            // SAFETY: `new` leaked a boxed slice of exactly this length.
-            drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(start, self.count)) });
+            let _ = unsafe { rustix::mm::munmap(start.cast(), bytes) };
+        } else if let Ok(layout) = Layout::array::<T>(self.count) {
+            // SAFETY: `new` allocated it with this layout.
+            unsafe { dealloc(start.cast(), layout) };
         }
     }
 }

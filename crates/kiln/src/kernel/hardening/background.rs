@@ -198,28 +198,61 @@ fn run_keeper(engine: &Arc<Engine>) {
 
 fn run_checkpointer(engine: &Arc<Engine>) {
     let wake = &engine.hardening.wake_checkpointer;
-    while is_asked(engine, wake, |requests| std::mem::take(&mut requests.checkpoint)) {
+    while wait_until_asked(engine, wake, None, |requests| std::mem::take(&mut requests.checkpoint))
+        != Wait::Stopped
+    {
         engine.take_due_checkpoint(Haste::Background);
     }
 }
 
 fn run_settler(engine: &Arc<Engine>) {
+    // What is written soon would need the memory again.
+    const GIVES_BACK_AFTER: Duration = Duration::from_secs(1);
     let wake = &engine.hardening.wake_settler;
-    while is_asked(engine, wake, |requests| std::mem::take(&mut requests.settling)) {
-        engine.settle_if_due();
+    let mut gives_back_at = None;
+    loop {
+        match wait_until_asked(engine, wake, gives_back_at, |requests| std::mem::take(&mut requests.settling))
+        {
+            Wait::Asked if engine.settle_if_due() => gives_back_at = Some(Instant::now() + GIVES_BACK_AFTER),
+            Wait::Asked => {}
+            Wait::Ended => {
+                gives_back_at = None;
+                engine.give_index_memory_back();
+            }
+            Wait::Stopped => return,
+        }
     }
 }
 
-/// Waits until `take` finds a request; false when there will be no more.
-fn is_asked(engine: &Engine, wake: &Condvar, mut take: impl FnMut(&mut Requests) -> bool) -> bool {
+/// How waiting for a request ended.
+#[derive(PartialEq)]
+enum Wait {
+    Asked,
+    /// It lasted as long as it might.
+    Ended,
+    /// There will be no more.
+    Stopped,
+}
+
+/// Waits until `take` finds a request.
+fn wait_until_asked(
+    engine: &Engine,
+    wake: &Condvar,
+    end: Option<Instant>,
+    mut take: impl FnMut(&mut Requests) -> bool,
+) -> Wait {
     let mut requests = engine.hardening.requests.lock();
     while !requests.stop {
         if take(&mut requests) {
-            return true;
+            return Wait::Asked;
         }
-        wake.wait(&mut requests);
+        match end {
+            None => wake.wait(&mut requests),
+            Some(end) if Instant::now() >= end => return Wait::Ended,
+            Some(end) => _ = wake.wait_until(&mut requests, end),
+        }
     }
-    false
+    Wait::Stopped
 }
 
 impl Engine {

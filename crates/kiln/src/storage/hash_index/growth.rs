@@ -6,20 +6,31 @@ use super::{
 use crate::planted::{Bug, planted};
 use crate::sync::atomic::Ordering;
 
+/// What whoever splits or merges buckets has to himself.
+#[derive(Default)]
+pub(super) struct Growth {
+    /// Keeps its memory from one bucket to the next.
+    scratch: Vec<u64>,
+    /// Buckets that were merged had no higher sequence than this.
+    pub(super) sequence_max: u64,
+    /// So many buckets were reserved at once. Their first sequence is that of memory that nobody has written.
+    pub(super) reserved: u64,
+}
+
 impl HashIndex {
     /// Splits as many buckets as the overflows so far are worth, if nobody else is at it.
     pub(crate) fn grow(&self) {
-        let Some(mut scratch) = self.growth.try_lock() else { return };
+        let Some(mut growth) = self.growth.try_lock() else { return };
         loop {
             let due = self.splits_due.swap(0, Ordering::Relaxed);
             // Where a bucket cannot be split now, the next overflow tries again.
-            if due == 0 || !(0..due).all(|_| self.split_next(&mut scratch)) {
+            if due == 0 || !(0..due).all(|_| self.split_next(&mut growth)) {
                 return;
             }
         }
     }
 
-    fn split_next(&self, scratch: &mut Vec<u64>) -> bool {
+    fn split_next(&self, growth: &mut Growth) -> bool {
         let (level, split) = unpack(self.state.load(Ordering::SeqCst));
         if level == self.base_level + TAG_BITS {
             return false;
@@ -29,14 +40,13 @@ impl HashIndex {
         if split == 0 && self.buckets.grow_to(2 << level).is_err() {
             return false;
         }
-        let mut waits = 0;
-        while !self.try_lock(split, LOCK) {
-            if !wait(&mut waits) {
-                return false;
-            }
+        if !self.lock_patiently(split) {
+            return false;
         }
-        self.control(new).store(LOCK, Ordering::SeqCst);
-        self.move_entries(split, new, 1 << (64 - TAG_BITS + level - self.base_level), scratch);
+        // Whoever has seen the bucket before it was merged finds it changed.
+        self.control(new).store(growth.sequence_max | LOCK, Ordering::SeqCst);
+        let bit = 1 << (64 - TAG_BITS + level - self.base_level);
+        self.move_entries(split, |entry| if entry & bit == 0 { split } else { new }, growth);
         let state = if split + 1 == 1 << level {
             ((level + 1) as u64) << SPLIT_BITS
         } else {
@@ -54,24 +64,37 @@ impl HashIndex {
         true
     }
 
-    /// Deals the entries of `old` out to `old` and `new` by one bit of the tag. Both are locked.
-    fn move_entries(&self, old: Bucket, new: Bucket, bit: u64, scratch: &mut Vec<u64>) {
+    /// Locks a bucket that stays what it is meanwhile; false if its holder takes too long.
+    pub(super) fn lock_patiently(&self, bucket: Bucket) -> bool {
+        let mut waits = 0;
+        loop {
+            if self.try_lock(bucket, LOCK) {
+                return true;
+            }
+            if !wait(&mut waits) {
+                return false;
+            }
+        }
+    }
+
+    /// Takes the entries out of a bucket, and puts each into the one that is `to` have it. The caller holds all of them.
+    pub(super) fn move_entries(&self, from: Bucket, to: impl Fn(u64) -> Bucket, growth: &mut Growth) {
+        let scratch = &mut growth.scratch;
         scratch.clear();
-        for slot in self.slots(old) {
+        for slot in self.slots(from) {
             let entry = slot.load(Ordering::Relaxed);
             if entry != 0 {
                 scratch.push(entry);
                 slot.store(0, Ordering::Release);
             }
         }
-        let control = self.control(old);
+        let control = self.control(from);
         let word = control.load(Ordering::Relaxed);
         control.store(word & (SEQUENCE_MASK | LOCK), Ordering::SeqCst);
         self.overflow.give_back(word >> OVERFLOW_SHIFT);
         for &entry in scratch.iter() {
-            let bucket = if entry & bit == 0 { old } else { new };
             // An overflow here is left for the next round of splits.
-            let _ = self.insert_entry(bucket, entry);
+            let _ = self.insert_entry(to(entry), entry);
         }
     }
 

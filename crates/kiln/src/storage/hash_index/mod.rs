@@ -20,7 +20,8 @@
 //! the two buckets' locks only, while everybody else goes on. Buckets never move in memory (there is address space
 //! for all that may ever be), so a stale reference is never dangling. A split needs no key: the bits that
 //! decide it are the low bits of the tag. Growth drives itself: an insert that overflows its bucket splits a
-//! few buckets more, which keeps overflow rare at any size (Litwin 1980, uncontrolled splits).
+//! few buckets more, which keeps overflow rare at any size (Litwin 1980, uncontrolled splits). When most entries have gone, the last
+//! buckets are [merged](HashIndex::shrink) into those that they split off from, and their memory goes back to the system.
 //!
 //! Rejected: FASTER's tag chains (§3 there), where a cold key that shares a tag with a hot one has to be
 //! found behind all the hot key's versions; a lock in every record, which says nothing about absent keys and
@@ -28,9 +29,11 @@
 
 mod growth;
 mod overflow;
+mod shrinking;
 
 use std::io;
 
+use self::growth::Growth;
 use self::overflow::Overflow;
 use super::memory::{self, LINE_WORDS, Line, Lines};
 use super::record::Address;
@@ -92,7 +95,7 @@ pub(crate) struct HashIndex {
     /// Level in the top byte, number of buckets already split in this level below it.
     state: AtomicU64,
     overflow: Overflow,
-    growth: Mutex<Vec<u64>>,
+    growth: Mutex<Growth>,
     /// Splits that overflows have called for and nobody has begun.
     splits_due: AtomicU64,
 }
@@ -116,7 +119,7 @@ impl HashIndex {
             buckets,
             state: AtomicU64::new((base_level as u64) << SPLIT_BITS),
             overflow: Overflow::new(),
-            growth: Mutex::new(Vec::new()),
+            growth: Mutex::default(),
             splits_due: AtomicU64::new(0),
         })
     }
@@ -124,9 +127,7 @@ impl HashIndex {
     /// Begins with as many buckets as so many keys will take, while it is empty and nobody else has it. Where there is no
     /// memory for all of them it begins with fewer, and grows as ever.
     pub(crate) fn reserve(&self, keys: u64) {
-        // Growth by itself ends at about as many.
-        const KEYS_PER_BUCKETS: (u64, u64) = (7, 2);
-        let buckets = keys / KEYS_PER_BUCKETS.0 * KEYS_PER_BUCKETS.1;
+        let buckets = HashIndex::buckets_for(keys);
         let (mut level, _) = unpack(self.state.load(Ordering::SeqCst));
         let level_max = self.base_level + TAG_BITS;
         while level < level_max && buckets >= 2 << level && self.buckets.grow_to(2 << level).is_ok() {
@@ -136,6 +137,12 @@ impl HashIndex {
         let has_room = level < level_max && split > 0 && self.buckets.grow_to(2 << level).is_ok();
         let split = if has_room { split } else { 0 };
         self.state.store((level as u64) << SPLIT_BITS | split, Ordering::SeqCst);
+        self.growth.lock().reserved = self.bucket_count();
+    }
+
+    /// Growth by itself ends at about so many buckets.
+    fn buckets_for(keys: u64) -> u64 {
+        keys / 7 * 2
     }
 
     /// So many bits of a key's hash are not in its entry's tag.
@@ -320,14 +327,15 @@ impl HashIndex {
     }
 
     /// The addresses at a cursor, and the cursor that follows, if any. The walk begins with cursor 0. An entry
-    /// that is there throughout a walk is met exactly once, however the index grows meanwhile: a cursor stands
-    /// for a bucket as of the level where the walk began, together with all that split off from it since.
+    /// that is there throughout a walk is met exactly once, however the index grows and shrinks meanwhile: a cursor stands
+    /// for a bucket as of the level where the walk began, together with all that split off from it since, or for its part of the
+    /// bucket that it was merged into.
     pub(crate) fn addresses_at(&self, cursor: u64) -> (Vec<Address>, Option<u64>) {
         let now = unpack(self.state.load(Ordering::SeqCst)).0;
         let (level, first) = match unpack(cursor) {
             (0, _) => (now, 0),
             // A cursor comes back from clients, and may be anything.
-            (level, first) => (level.clamp(self.base_level, now), first),
+            (level, first) => (level.clamp(self.base_level, self.base_level + TAG_BITS), first),
         };
         let base = 1u64 << level;
         if first >= base {
@@ -341,7 +349,7 @@ impl HashIndex {
     }
 
     /// The level now: a walk over [`Self::read_family`] of all buckets of one level meets an entry that is there throughout
-    /// exactly once, however the index grows meanwhile.
+    /// exactly once, however the index grows and shrinks meanwhile.
     pub(crate) fn level(&self) -> u32 {
         unpack(self.state.load(Ordering::SeqCst)).0
     }
@@ -351,19 +359,29 @@ impl HashIndex {
         known == hash & ((1 << (self.base_level + TAG_BITS)) - 1)
     }
 
-    /// The entries of a bucket of this level, which was reached, and of all buckets that have split off from it.
+    /// The entries of a bucket of this level, and of all buckets that have split off from it; if it is not there any more, those of its entries
+    /// that are in the bucket that it was merged into.
     pub(crate) fn read_family(&self, level: u32, first: Bucket, family: &mut Family) {
         let Family { entries, controls } = family;
+        // Its first bucket, and whether that has more entries than these.
+        let home = || {
+            let state = self.state.load(Ordering::SeqCst);
+            (bucket_in(state, first), unpack(state).0 < level)
+        };
         loop {
             entries.clear();
             controls.clear();
-            let members = || (first..self.bucket_count()).step_by(1 << level);
+            let (begin, is_merged) = home();
+            let step = if is_merged { usize::MAX } else { 1 << level };
+            let members = || (begin..self.bucket_count()).step_by(step);
             controls.extend(members().map(|bucket| self.control(bucket).load(Ordering::SeqCst)));
             if controls.iter().all(|control| control & LOCK == 0) {
                 members().for_each(|bucket| entries.extend(self.entries(bucket)));
-                // A split changes the bucket it takes from, so an unchanged family was read whole.
+                // A split, or a merger, changes both buckets, so an unchanged family was read whole.
                 let now = members().map(|bucket| self.control(bucket).load(Ordering::SeqCst));
-                if now.eq(controls.iter().copied()) {
+                if now.eq(controls.iter().copied()) && home() == (begin, is_merged) {
+                    let is_of_it = |entry| self.hash_of_entry(entry, begin) & ((1 << level) - 1) == first;
+                    entries.retain(|&entry| !is_merged || is_of_it(entry));
                     return;
                 }
             }

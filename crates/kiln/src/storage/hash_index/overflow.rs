@@ -54,6 +54,19 @@ impl Overflow {
         }
     }
 
+    /// Gives the memory back, if all of them are free.
+    pub(super) fn give_back_memory(&self) {
+        let mut free = self.free.lock();
+        let taken = self.lines_taken();
+        if let Some(lines) = self.lines.get()
+            && free.len() as u64 + 1 == taken
+        {
+            lines.give_back(0, taken);
+            *free = Vec::new();
+            self.next.store(1, Ordering::Relaxed);
+        }
+    }
+
     /// The slots of an overflow bucket and of those behind it.
     #[inline]
     pub(super) fn slots(&self, first: u64) -> impl Iterator<Item = &AtomicU64> {

@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 
 use super::*;
+use crate::storage::epoch;
+use crate::sync::atomic::AtomicBool;
 
 const KEYS: u64 = if cfg!(miri) { 300 } else { 400_000 };
 
@@ -14,13 +16,26 @@ fn address(key: u64) -> Address {
     (key + 1) * 8
 }
 
+fn lock(index: &HashIndex, key: u64) -> Bucket {
+    (0..1_000).find_map(|_| index.lock(hash(key))).expect("nobody holds a lock for long")
+}
+
 fn insert(index: &HashIndex, key: u64) {
-    let bucket = index.lock(hash(key)).expect("nobody holds a lock for long");
+    let pin = epoch::pin();
+    let bucket = lock(index, key);
     let overflowed = index.insert(bucket, hash(key), address(key));
     index.unlock_changed(bucket);
+    drop(pin);
     if overflowed {
         index.grow();
     }
+}
+
+fn remove(index: &HashIndex, key: u64) {
+    let _pin = epoch::pin();
+    let bucket = lock(index, key);
+    assert!(index.remove(bucket, hash(key), address(key)), "key {key} is lost");
+    index.unlock_changed(bucket);
 }
 
 fn finds(index: &HashIndex, key: u64) -> bool {
@@ -167,6 +182,109 @@ fn a_walk_meets_every_entry_exactly_once_while_the_index_grows() {
         assert_eq!(met.get(&address(key)), Some(&1), "key {key}");
     }
     assert!(met.values().all(|&times| times == 1), "an entry was met twice");
+}
+
+#[test]
+fn memory_goes_back_when_most_entries_have_gone_and_no_key_is_missed_before_or_after() {
+    let index = HashIndex::new(0).unwrap();
+    for _ in 0..2 {
+        (0..KEYS).for_each(|key| insert(&index, key));
+        let before = index.memory_bytes();
+        index.shrink();
+        assert_eq!(index.memory_bytes(), before, "all is needed");
+        let goes = |key: &u64| !key.is_multiple_of(100);
+        (0..KEYS).filter(goes).for_each(|key| remove(&index, key));
+        index.shrink();
+        let after = index.memory_bytes();
+        assert!(cfg!(miri) || after < before / 20, "{after} of {before}");
+        (0..KEYS).for_each(|key| assert_eq!(finds(&index, key), !goes(&key), "key {key}"));
+        (0..KEYS).filter(|key| !goes(key)).for_each(|key| remove(&index, key));
+    }
+}
+
+/// Also of buckets whose memory was given back, and that are there again.
+#[test]
+fn no_stamp_holds_any_more_when_its_bucket_has_been_merged() {
+    for reserved in [0, KEYS / 2] {
+        let index = HashIndex::new(0).unwrap();
+        index.reserve(reserved);
+        (0..KEYS / 4).for_each(|key| insert(&index, key));
+        let mut stamps: Vec<_> = (0..KEYS).map(|key| index.stamp(hash(key)).unwrap()).collect();
+        (0..KEYS / 4).for_each(|key| remove(&index, key));
+        let before = index.bucket_count();
+        stamps.extend((0..KEYS).map(|key| index.stamp(hash(key)).unwrap()));
+        for most in [index.bucket_count() / 2, 0] {
+            index.shrink_to(most);
+            stamps.retain(|(bucket, _)| *bucket >= index.bucket_count());
+        }
+        assert!(cfg!(miri) || !stamps.is_empty() && before >= 4 * index.bucket_count());
+        let none_holds = || assert!(!stamps.iter().any(|(bucket, stamp)| index.unchanged(*bucket, *stamp)));
+        none_holds();
+        for key in 0..KEYS / 4 {
+            insert(&index, key);
+            if key % (KEYS / 20) == 0 {
+                none_holds();
+            }
+        }
+        assert!(index.bucket_count() >= before || reserved > 0);
+        none_holds();
+    }
+}
+
+/// Stops another thread when it is dropped, also by a panic.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn readers_miss_nothing_while_others_insert_and_remove_and_the_index_shrinks() {
+    let index = HashIndex::new(0).unwrap();
+    let (stay, wave) = (KEYS / 100, KEYS / 20);
+    let stop = AtomicBool::new(false);
+    (0..stay).for_each(|key| insert(&index, key));
+    std::thread::scope(|scope| {
+        let waves = [1, 2].map(|thread| {
+            let index = &index;
+            scope.spawn(move || {
+                for _ in 0..if cfg!(miri) { 2 } else { 8 } {
+                    let keys = stay + thread * wave..stay + (thread + 1) * wave;
+                    keys.clone().for_each(|key| insert(index, key));
+                    keys.clone().for_each(|key| assert!(finds(index, key), "key {key} was missed"));
+                    keys.clone().for_each(|key| remove(index, key));
+                    keys.for_each(|key| assert!(!finds(index, key), "key {key} came back"));
+                }
+            })
+        });
+        let stopper = Stop(&stop);
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                index.shrink();
+                index.shrink_to(index.bucket_count() / 2);
+            }
+        });
+        let mut walks = 0;
+        while !waves.iter().all(std::thread::ScopedJoinHandle::is_finished) {
+            let (mut met, mut cursor) = (vec![0; stay as usize], Some(0));
+            while let Some(at) = cursor {
+                let (addresses, next) = index.addresses_at(at);
+                let keys = addresses.iter().map(|at| at / 8 - 1).filter(|key| *key < stay);
+                keys.for_each(|key| met[key as usize] += 1);
+                cursor = next;
+            }
+            assert!(met.iter().all(|times| *times == 1), "a walk met some key twice, or not at all");
+            (0..stay).for_each(|key| assert!(finds(&index, key), "key {key} was missed"));
+            walks += 1;
+        }
+        assert!(walks > 0);
+        drop(stopper);
+        waves.into_iter().for_each(|wave| wave.join().unwrap());
+    });
+    index.shrink();
+    assert_eq!(index.entry_count(), stay);
 }
 
 #[test]

@@ -79,6 +79,71 @@ fn a_scan_sees_every_key_that_stays_in_order_and_once() {
     index.verify();
 }
 
+/// Waves of keys come and go, as when rows settle, while memory is given back beneath who reads and who writes.
+#[test]
+fn memory_that_is_given_back_takes_no_key_along_and_ends_every_read_of_it() {
+    let index = OrderedIndex::new();
+    let (staying, wave) = (10 * SCALE, if cfg!(miri) { 60 } else { 40_000 });
+    let own = |number: u64, thread: u64| numbered(number * 4 + thread);
+    (0..staying).for_each(|number| _ = index.insert(&epoch::pin(), &own(number * 20, 0)));
+    let read_all = || {
+        let (mut batch, mut next, mut reads) = (LeafBatch::new(), LeafBatch::new(), Vec::new());
+        index.read_forward(&epoch::pin(), Bound::Unbounded, &mut batch);
+        loop {
+            reads.push(batch.read());
+            if !index.read_next(&epoch::pin(), &batch, &mut next) {
+                return reads;
+            }
+            std::mem::swap(&mut batch, &mut next);
+        }
+    };
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let stopper = Stop(&stop);
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                index.give_back_memory();
+                index.reclaim();
+                thread::yield_now();
+            }
+        });
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                let seen = changing_scan(&index, true);
+                assert!(seen.is_sorted_by(|one, other| one < other), "out of order or twice");
+                let there = (0..staying).map(|number| own(number * 20, 0));
+                there
+                    .for_each(|key| assert!(seen.binary_search(&key).is_ok(), "a key that stays was missed"));
+            }
+        });
+        let waves = [1, 2].map(|thread| {
+            let (index, read_all) = (&index, &read_all);
+            scope.spawn(move || {
+                for round in 0..if cfg!(miri) { 2 } else { 6 } {
+                    for number in 0..wave {
+                        let key = own(number * 2 + round % 2, thread);
+                        assert!(index.insert(&epoch::pin(), &key) != Insertion::Present);
+                    }
+                    // All leaves with keys of this wave, each of which changes before the wave is gone.
+                    let reads = read_all();
+                    for number in 0..wave {
+                        let (pin, key) = (epoch::pin(), own(number * 2 + round % 2, thread));
+                        assert!(index.contains(&pin, &key));
+                        assert!(index.remove(&pin, &key));
+                    }
+                    let unchanged = reads.iter().filter(|read| index.validate(read)).count() as u64;
+                    assert!(unchanged <= staying + 2 * wave / 10, "{unchanged} of {}", reads.len());
+                }
+            })
+        });
+        waves.into_iter().for_each(|wave| wave.join().unwrap());
+        drop(stopper);
+    });
+    index.give_back_memory();
+    index.verify();
+    assert_eq!(index.len() as u64, staying);
+}
+
 /// A scan that pins anew for each batch, as a transaction does.
 fn changing_scan(index: &OrderedIndex, forward: bool) -> Vec<Vec<u8>> {
     let (mut batch, mut next) = (LeafBatch::new(), LeafBatch::new());

@@ -7,7 +7,7 @@
 //!
 //! ```text
 //!   leaf 7    slots  [ a ][ c ][ d ][ f ] ...           arena of leaves
-//!   hints 7          [120][  0][480][240] ...           arena of hints, made when the first one is given; 0: none
+//!   hints 7          [120][  0][480][240] ...           their hints, whose memory comes when the first one is given; 0: none
 //! ```
 
 use crate::storage::memory::{self, LINE_WORDS};
@@ -20,7 +20,6 @@ use super::slots::SLOT_COUNT;
 
 /// The hints of a leaf's slots, in whole cache lines.
 #[repr(align(64))]
-#[derive(Default)]
 pub(super) struct Hints([AtomicU64; SLOT_COUNT + 1]);
 
 const _: () = assert!(size_of::<Hints>() == 256);
@@ -62,7 +61,7 @@ impl OrderedIndex {
         // The key may be in another slot by now; whoever takes the hint finds out.
         if self.validate(&batch.read())
             && let Some(slot) = batch.slot_of(position)
-            && let Some(hint) = self.hints.get_or_make(batch.read().leaf).and_then(|hints| hints.0.get(slot))
+            && let Some(hint) = self.hints.get_or_make(batch.read().leaf).0.get(slot)
         {
             hint.store(address, Ordering::Release);
         }

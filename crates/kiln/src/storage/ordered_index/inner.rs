@@ -11,6 +11,7 @@
 use crate::storage::epoch::Pin;
 use crate::sync::atomic::{AtomicU32, Ordering};
 
+use super::arena::Node;
 use super::key::{Key, Probe};
 use super::slots::{Locked, SLOT_COUNT, Slots, Version};
 
@@ -61,11 +62,24 @@ pub(super) enum Target<'k> {
 }
 
 /// An inner node.
-#[derive(Default)]
 #[repr(C)]
 pub(super) struct Inner {
     pub(super) slots: Slots,
     children: [AtomicU32; SLOT_COUNT + 1],
+}
+
+impl Node for Inner {
+    fn changes(&self) -> u64 {
+        self.slots.changes()
+    }
+
+    fn go_on_from(&self, changes: u64) {
+        self.slots.go_on_from(changes);
+    }
+
+    fn end(&mut self) {
+        self.slots.end();
+    }
 }
 
 impl Inner {
@@ -126,6 +140,13 @@ impl<'a> LockedInner<'a> {
         }
         self.inner.set_child(index + 1, right);
         self.slots.insert(index, separator);
+    }
+
+    /// Puts another child, with the same keys, into the place of one.
+    pub(super) fn replace_child(&mut self, index: usize, child: NodeId) {
+        assert!(index <= self.slots.count());
+        self.slots.mark_changed();
+        self.inner.set_child(index, child);
     }
 
     /// Removes one of at least two children. Its interval goes to its left neighbour (that of the first child

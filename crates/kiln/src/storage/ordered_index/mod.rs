@@ -49,7 +49,8 @@
 //! that insert first and validate then sees the other's lock.
 //!
 //! # Memory
-//! Nodes live in arenas (arena.rs) until the index is dropped and are reused only as nodes of the same type.
+//! Nodes live in arenas (arena.rs) until the index is dropped and are reused only as nodes of the same type; memory of many that are
+//! free goes back to the system when [`OrderedIndex::give_back_memory`] is called, which merges leaves before (packing.rs), and their numbers stay.
 //! Long keys have a heap block (key.rs); a removed key waits in a list until [`OrderedIndex::reclaim`] has
 //! waited for the readers. Nodes are not merged but unlinked when they become empty (Johnson and Shasha,
 //! *B-trees with inserts and deletes: why free-at-empty is better than merge-at-half*, JCSS 1993): a queue's
@@ -62,6 +63,7 @@ mod hints;
 mod inner;
 mod insert;
 mod key;
+mod packing;
 mod slots;
 mod unlink;
 mod vacancy;
@@ -79,7 +81,7 @@ use crate::storage::epoch::{self, Pin};
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{hint, thread};
 
-use arena::Arena;
+use arena::{Arena, Levels};
 use batch::Place;
 pub(crate) use batch::{BATCH_KEYS_MAX, LeafBatch, LeafRead};
 use counters::Counters;
@@ -87,7 +89,7 @@ use hints::Hints;
 use inner::{Inner, NodeId, Target};
 pub(crate) use insert::Insertion;
 use key::{KeyRef, Probe, Retired};
-use slots::{Slots, Version};
+use slots::{SLOT_COUNT, Slots, Version};
 use vacancy::Vacancy;
 
 /// More levels than a tree can get: an inner node splits once for every 15 or more splits of its children (on
@@ -101,7 +103,7 @@ pub(crate) struct OrderedIndex {
     leaves: Arena<Slots>,
     inners: Arena<Inner>,
     /// Each has the number of its leaf.
-    hints: Arena<Hints>,
+    hints: Levels<Hints>,
     retired: Retired,
     counters: Counters,
     vacancy: Vacancy,
@@ -139,7 +141,7 @@ impl OrderedIndex {
             root: AtomicU32::new(NodeId::leaf(number).word()),
             leaves,
             inners: Arena::new(),
-            hints: Arena::new(),
+            hints: Levels::new(),
             retired: Retired::default(),
             counters: Counters::default(),
             vacancy: Vacancy::default(),
@@ -157,10 +159,11 @@ impl OrderedIndex {
         self.retired.bytes()
     }
 
-    /// Bytes that the index occupies: nodes (used or free) with their hints, and the blocks of long keys (retired ones too).
+    /// Bytes that the index occupies: nodes (used, or free and not given back) with their hints, and the blocks of long keys (retired ones too).
     pub(crate) fn memory_bytes(&self) -> usize {
-        let nodes = self.leaves.memory_bytes() + self.inners.memory_bytes() + self.hints.memory_bytes();
-        nodes + self.counters.key_bytes()
+        let leaves = self.leaves.memory_bytes();
+        let hints = if self.hints.has_any() { leaves / size_of::<Slots>() * size_of::<Hints>() } else { 0 };
+        leaves + hints + self.inners.memory_bytes() + self.counters.key_bytes()
     }
 
     /// Frees the memory of keys that were removed before the call. For a background thread: it waits until
@@ -171,6 +174,22 @@ impl OrderedIndex {
     pub(crate) fn reclaim(&self) {
         let freed = self.retired.reclaim();
         self.counters.add_key_bytes(-(freed as isize));
+    }
+
+    /// Gives memory that removals have left free back to the system, in blocks of many nodes; who has read a leaf that a quiet one has left empty, or nearly so, finds
+    /// it changed. For a background thread, which is not pinned, after many removals.
+    pub(crate) fn give_back_memory(&self) {
+        // So few keys in a leaf leave most of its memory unused.
+        const KEYS_OF_LEAF_MIN: usize = SLOT_COUNT / 4;
+        const LEAVES_MIN: usize = 64;
+        self.unlink_empty();
+        let leaves = self.leaves.in_use();
+        if leaves >= LEAVES_MIN && self.len() / KEYS_OF_LEAF_MIN < leaves {
+            self.pack();
+        }
+        self.leaves.give_back(Some(&self.hints));
+        self.inners.give_back(None::<&Levels<Hints>>);
+        self.reclaim();
     }
 
     /// Shows all keys to `look`, in order, a leaf's keys as they were at one time.

@@ -3,7 +3,7 @@
 //! ```text
 //!   version: u64   count   highs[31]   lows[31]   tails[31]        768 bytes, 12 cache lines
 //!                          `-- heads, in order --'
-//!   version: changes 56 | quiet changes since 6 | quietly locked 1 | locked 1
+//!   version: changes 56 | quiet changes since 6 | quietly locked 1 | unlocked 1
 //! ```
 //!
 //! Protocol (a sequence lock). A writer locks by a compare-and-swap of the unlocked version that it read, so a
@@ -17,9 +17,9 @@
 //! carry counts as one that is not quiet, which is a needless conflict at worst.
 //!
 //! Invariants:
-//! - Versions of one node only grow, across every reuse of the node.
+//! - Versions of one node only grow, across every reuse of the node, but while it is zeros.
 //! - A node that is not in the tree is locked, with no keys, so nothing read through a stale path passes a
-//!   check.
+//!   check. That is what zeros are, too, which a node is made of before it was ever used, and once its memory was given back.
 //! - `slots[..count]` of an unlocked node own their keys, each of which leaves its node before it is retired.
 //!   This is what makes a checked tail safe to follow under a pin: the key was in the tree while the reader
 //!   was pinned, so whoever frees it waits for that pin.
@@ -30,17 +30,21 @@ use std::ops::Range;
 use std::ptr;
 
 use crate::storage::epoch::Pin;
-use crate::storage::memory;
+use crate::storage::memory::{self, Zeroed};
 use crate::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering as Memory, fence};
 use crate::sync::hint;
 
+use super::arena::Node;
+use super::hints::Hints;
+use super::inner::Inner;
 use super::key::{Head, Key, KeyRef, Probe, TailWord};
 
 /// Keys that a node can hold. With 31, the slots fill exactly twelve cache lines.
 pub(super) const SLOT_COUNT: usize = 31;
 const _: () = assert!(size_of::<Slots>() == 768);
 
-const LOCK: u64 = 1;
+/// Set while nobody has the node locked.
+const UNLOCKED: u64 = 1;
 const QUIET_LOCK: u64 = 2;
 const QUIET_CHANGE: u64 = 4;
 const CHANGE: u64 = 1 << 8;
@@ -70,18 +74,12 @@ pub(super) struct Slots {
     tails: [AtomicPtr<u8>; SLOT_COUNT],
 }
 
-impl Default for Slots {
-    /// A node that is not in the tree: locked.
-    fn default() -> Slots {
-        Slots {
-            version: AtomicU64::new(LOCK),
-            count: AtomicU32::new(0),
-            highs: [const { AtomicU64::new(0) }; SLOT_COUNT],
-            lows: [const { AtomicU64::new(0) }; SLOT_COUNT],
-            tails: [const { AtomicPtr::new(ptr::null_mut()) }; SLOT_COUNT],
-        }
-    }
-}
+// SAFETY: atomics, and nothing to drop; zero is a value of each.
+unsafe impl Zeroed for Slots {}
+// SAFETY: as above.
+unsafe impl Zeroed for Inner {}
+// SAFETY: as above.
+unsafe impl Zeroed for Hints {}
 
 impl Slots {
     /// The version, unless a writer keeps the node locked for long (or it is not in the tree).
@@ -89,7 +87,7 @@ impl Slots {
     pub(super) fn version(&self) -> Option<Version> {
         for _ in 0..LOCKED_SPINS {
             let version = self.version.load(Memory::Acquire);
-            if version & LOCK == 0 {
+            if version & UNLOCKED != 0 {
                 return Some(Version(version));
             }
             hint::spin_loop();
@@ -113,7 +111,7 @@ impl Slots {
     /// order with every lock and every other call (see the module documentation of the index about two committing transactions).
     pub(super) fn is_at(&self, number: u64) -> bool {
         let version = self.version.load(Memory::SeqCst);
-        version / CHANGE == number && version & (LOCK | QUIET_LOCK) != LOCK
+        version / CHANGE == number && version & (UNLOCKED | QUIET_LOCK) != 0
     }
 
     /// Has the node fetched, for who will read it soon.
@@ -239,39 +237,48 @@ impl Slots {
     /// Locks the node if it still has this version; then all that was read of it is current.
     #[inline]
     pub(super) fn lock(&self, version: Version) -> Option<Locked<'_>> {
-        self.lock_with(version, LOCK)
+        self.lock_with(version, false)
     }
 
     /// As [`Self::lock`], for a quiet change.
     pub(super) fn lock_quietly(&self, version: Version) -> Option<Locked<'_>> {
-        self.lock_with(version, LOCK | QUIET_LOCK)
+        self.lock_with(version, true)
     }
 
     #[inline]
-    fn lock_with(&self, version: Version, lock: u64) -> Option<Locked<'_>> {
-        let locked = version.0 | lock;
+    fn lock_with(&self, version: Version, quiet: bool) -> Option<Locked<'_>> {
+        let locked = version.0 & !UNLOCKED | if quiet { QUIET_LOCK } else { 0 };
         self.version.compare_exchange(version.0, locked, Memory::SeqCst, Memory::Relaxed).ok()?;
         // A reader that sees one of the stores that follow also sees the lock.
         fence(Memory::Release);
-        Some(Locked { slots: self, before: version, changed: false, quiet: lock != LOCK })
+        Some(Locked { slots: self, before: version, changed: false, quiet })
     }
 
     /// Takes over the lock of a node that is not in the tree and that the arena has just given to the caller.
     pub(super) fn adopt(&self) -> Locked<'_> {
         let version = self.version.load(Memory::Relaxed);
-        assert!(version & LOCK != 0 && self.count() == 0, "a free node is locked and empty");
+        assert!(version & UNLOCKED == 0 && self.count() == 0, "a free node is locked and empty");
         fence(Memory::Release);
-        Locked { slots: self, before: Version(version & !LOCK), changed: true, quiet: false }
+        Locked { slots: self, before: Version(version | UNLOCKED), changed: true, quiet: false }
     }
 }
 
-impl Drop for Slots {
-    fn drop(&mut self) {
+impl Node for Slots {
+    fn changes(&self) -> u64 {
+        self.version.load(Memory::Relaxed) / CHANGE
+    }
+
+    fn go_on_from(&self, changes: u64) {
+        self.version.store(changes * CHANGE, Memory::Relaxed);
+    }
+
+    fn end(&mut self) {
         for position in 0..self.count() {
-            // SAFETY: the node owns its keys and gives them up here; `&mut self` shows that no reader is left
-            // (a `KeyRef` borrows the node).
+            // SAFETY: the node owns its keys and gives them up here, once, for it has none afterwards; `&mut self` shows that no
+            // reader is left (a `KeyRef` borrows the node).
             unsafe { Key::from_words(self.head(position), self.tail(position)).free() };
         }
+        self.count.store(0, Memory::Relaxed);
     }
 }
 
@@ -293,7 +300,7 @@ impl<'a> Locked<'a> {
         match (self.changed, self.quiet) {
             (false, _) => self.before,
             (true, true) => Version(self.before.0 + QUIET_CHANGE),
-            (true, false) => Version((self.before.0 / CHANGE + 1) * CHANGE),
+            (true, false) => Version(((self.before.0 / CHANGE + 1) * CHANGE) | UNLOCKED),
         }
     }
 
@@ -367,6 +374,19 @@ impl<'a> Locked<'a> {
         }
         right.set_count(count - position);
         self.set_count(position);
+    }
+
+    /// Moves all keys behind those of another node, which are lower and leave room for them.
+    pub(super) fn move_all_behind(&mut self, lower: &mut Locked<'_>) {
+        let (begin, count) = (lower.count(), self.count());
+        assert!(begin + count <= SLOT_COUNT, "{begin} and {count} keys in one node");
+        self.changed = true;
+        lower.changed = true;
+        for from in 0..count {
+            lower.set(begin + from, self.slots.head(from), self.slots.tail(from));
+        }
+        lower.set_count(begin + count);
+        self.set_count(0);
     }
 
     /// Leaves the node locked, because it has left the tree and is about to be given back to the arena.

@@ -400,6 +400,89 @@ fn churn_of_ever_new_keys_leaves_nothing_behind() {
     );
 }
 
+/// All reads that had seen a leaf whose memory was given back are invalid, also when the memory is used again; the keys and hints that
+/// come then are right.
+#[test]
+fn memory_of_what_was_removed_is_given_back_and_used_again() {
+    let count: u64 = if cfg!(miri) { 200 } else { 100_000 };
+    let index = OrderedIndex::new();
+    let key = |number: u64| number.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes();
+    let mut reads: Vec<LeafRead> = Vec::new();
+    let mut batch = LeafBatch::new();
+    let mut bytes_max = 0;
+    for round in 0..3 {
+        let earlier = reads.len();
+        for number in 0..count {
+            assert!(insert(&index, &key(number)));
+            index.read_forward(&epoch::pin(), Bound::Included(&key(number)), &mut batch);
+            index.give_hint(&batch, 0, 8 * number + 8);
+            reads.push(batch.read());
+            let old = reads[number as usize * earlier / count as usize];
+            assert!(round == 0 || !index.validate(&old), "{old:?} is of an earlier round");
+        }
+        let valid = reads[..earlier].iter().filter(|read| index.validate(read)).count();
+        assert_eq!(valid, 0, "of {earlier} of earlier rounds");
+        index.verify();
+        bytes_max = if round == 0 { index.memory_bytes() } else { bytes_max };
+        assert!(
+            index.memory_bytes() <= bytes_max + bytes_max / 10,
+            "{} of {bytes_max}",
+            index.memory_bytes()
+        );
+        (0..count).for_each(|number| _ = index.remove_quietly(&epoch::pin(), &key(number)));
+        index.give_back_memory();
+        index.verify();
+        assert_eq!(index.nodes_in_use(), (1, 0));
+        let is_less = index.memory_bytes() < bytes_max / 3;
+        assert!(is_less || cfg!(miri), "{} of {bytes_max}", index.memory_bytes());
+        let valid = reads.iter().filter(|read| index.validate(read)).count();
+        assert!(valid <= 1, "{valid}, and only that of the empty leaf that is left may be");
+    }
+}
+
+/// Of some keys in each leaf, as well; they and their neighbours are found before and after.
+#[test]
+fn leaves_with_few_keys_are_packed_before_their_memory_is_given_back() {
+    let count: u64 = if cfg!(miri) { 1_000 } else { 100_000 };
+    let index = OrderedIndex::new();
+    let key = |number: u64| {
+        [number.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes().as_slice(), &[7; 12]].concat()
+    };
+    for kept in [17, 40] {
+        let stays = |number: u64| number.is_multiple_of(kept);
+        (0..count).for_each(|number| _ = insert(&index, &key(number)));
+        let before = index.memory_bytes();
+        (0..count).filter(|number| !stays(*number)).for_each(|number| {
+            index.remove_quietly(&epoch::pin(), &key(number));
+        });
+        let expected: Model = (0..count).filter(|number| stays(*number)).map(key).collect();
+        let mut batch = LeafBatch::new();
+        let read = |key: &Vec<u8>, batch: &mut LeafBatch| {
+            index.read_forward(&epoch::pin(), Bound::Included(key), batch);
+            (batch.read(), batch.keys().map(<[u8]>::to_vec).collect::<Vec<_>>())
+        };
+        let reads: Vec<_> = expected.iter().map(|key| read(key, &mut batch).0).collect();
+        index.give_back_memory();
+        index.reclaim();
+        index.verify();
+        let (leaves, _) = index.nodes_in_use();
+        assert!(expected.len() / leaves >= 10, "{leaves} leaves for {} keys", expected.len());
+        let after = index.memory_bytes();
+        assert!(cfg!(miri) || after < before / 4, "{after} of {before}");
+        assert!(scan(&index, true, Bound::Unbounded).iter().eq(&expected));
+        assert!(scan(&index, false, Bound::Unbounded).iter().eq(expected.iter().rev()));
+        // A read that still holds is of a leaf that took no part, and would be the same now.
+        for (key, old) in expected.iter().zip(reads) {
+            let (now, keys) = read(key, &mut batch);
+            assert_eq!(keys.first(), Some(key));
+            assert!(!index.validate(&old) || now == old);
+        }
+        expected.iter().for_each(|key| assert!(remove(&index, key)));
+        index.reclaim();
+        index.verify();
+    }
+}
+
 /// That dropping an index with long keys, live and retired, frees them is seen by Miri's leak check and by the
 /// balance of the counters above; here it must only not free twice.
 #[test]

@@ -198,6 +198,10 @@ impl<T> OnceLock<T> {
         self.0.set(value)
     }
 
+    pub(crate) fn get_mut(&mut self) -> Option<&mut T> {
+        self.0.get_mut()
+    }
+
     pub(crate) fn get_or_init(&self, make: impl FnOnce() -> T) -> &T {
         point();
         self.0.get_or_init(make)
