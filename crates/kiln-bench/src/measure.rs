@@ -21,6 +21,8 @@ use crate::usage::Usage;
 const TIMED_EACH: Duration = Duration::from_micros(10);
 /// A prime, so that no rhythm of an engine is always met at the same place.
 const STRIDE: u64 = 61;
+/// When those that are not timed take longer, one of them has stalled.
+const STALLED: Duration = TIMED_EACH.saturating_mul(STRIDE as u32);
 /// The width of the bins in which operations are counted over time.
 pub(crate) const BIN: Duration = Duration::from_millis(50);
 /// How often hardening is looked at.
@@ -196,13 +198,14 @@ fn one_thread(
         let begin = now;
         let mut done = operation()?;
         now = Instant::now();
-        latency_ns.saturating_record_n(nanoseconds(now - begin), stride);
+        let timed = now - begin;
         if stride > 1 {
             for _ in 1..stride {
                 done += operation()?;
             }
             now = Instant::now();
         }
+        record(&mut latency_ns, timed, stride, (now - begin) - timed);
         let bin = ((now - start).as_nanos() / BIN.as_nanos()) as usize;
         if bin >= bins.len() {
             bins.resize(bin + 1, 0);
@@ -212,6 +215,23 @@ fn one_thread(
         stride = if now - begin < TIMED_EACH * stride as u32 { STRIDE } else { 1 };
     }
     Ok(ThreadCount { ops, seconds: start.elapsed().as_secs_f64(), latency_ns, bins })
+}
+
+/// Notes how long an operation took that stands for so many, and how long the others took together. A stall is one operation's, and is
+/// noted wherever it is: it is seldom, and would either be missed, or count for all.
+fn record(latency_ns: &mut Histogram<u64>, timed: Duration, stride: u64, others: Duration) {
+    let mut note = |took: Duration, count: u64| latency_ns.saturating_record_n(nanoseconds(took), count);
+    if stride == 1 {
+        note(timed, 1);
+    } else if others > STALLED {
+        note(others, 1);
+        note(timed, stride - 1);
+    } else if timed > STALLED {
+        note(timed, 1);
+        note(others / (stride as u32 - 1), stride - 1);
+    } else {
+        note(timed, stride);
+    }
 }
 
 /// Makes everything durable again and again, and tells when it was, in milliseconds.
@@ -444,6 +464,29 @@ mod tests {
         let slow = measured.latency_ns.count_between(20_000, LATENCY_NS_MAX) as f64;
         let part = slow / measured.ops as f64;
         assert!((0.1..0.4).contains(&part), "{part}");
+    }
+
+    #[test]
+    fn a_stall_among_fast_operations_is_seen_and_counts_once() {
+        let stall = Duration::from_millis(10);
+        let stalls = AtomicU64::new(0);
+        let measured = repeat(1, &Meanwhile::nothing(Duration::from_millis(400)), |_| {
+            let (stalls, mut calls) = (&stalls, 0_u64);
+            Ok(move || {
+                calls += 1;
+                if calls.is_multiple_of(2_000) {
+                    stalls.fetch_add(1, Ordering::Relaxed);
+                    std::thread::sleep(stall);
+                }
+                Ok(1)
+            })
+        })
+        .unwrap();
+        let stalls = stalls.into_inner();
+        // The histogram keeps three digits.
+        let seen = measured.latency_ns.count_between(nanoseconds(stall) / 100 * 99, LATENCY_NS_MAX);
+        assert!((stalls..=stalls + stalls / 2).contains(&seen), "{seen} of {stalls}");
+        assert_eq!(measured.latency_ns.len(), measured.ops);
     }
 
     #[test]
