@@ -29,6 +29,8 @@ pub(super) struct Newest {
     /// Those in the arena, in the order of the keys once they are sorted.
     sorted: Vec<Sorted>,
     runs: Runs,
+    /// Of what is in the runs, and sorted in memory.
+    count: u64,
     key: Vec<u8>,
 }
 
@@ -100,7 +102,7 @@ impl Newest {
         const ENTRY_TIMES: u64 = 2;
         let expected = (ENTRY_TIMES * part_bytes) as usize / bytes_max.max(1) + 1;
         let runs = Runs::new(device, bytes_max, expected);
-        Newest { bytes_max, arena: Vec::new(), sorted: Vec::new(), runs, key: Vec::new() }
+        Newest { bytes_max, arena: Vec::new(), sorted: Vec::new(), runs, count: 0, key: Vec::new() }
     }
 
     fn entry(&self, sorted: &Sorted) -> Option<(Entry<'_>, usize)> {
@@ -154,6 +156,7 @@ impl Newest {
         } else {
             sorted.dedup_by(|later, kept| self.order_of(later, kept) == Order::Equal);
         }
+        self.count += sorted.len() as u64;
         self.sorted = sorted;
     }
 
@@ -188,6 +191,11 @@ impl Newest {
         Ok(())
     }
 
+    /// How many there are, some perhaps of the same key; once [finished](Self::finish).
+    pub(super) fn count(&self) -> u64 {
+        self.count
+    }
+
     /// Bytes on disk.
     pub(super) fn disk_bytes(&self) -> u64 {
         self.runs.bytes()
@@ -212,7 +220,7 @@ impl Newest {
                 order.push(index);
             }
         }
-        let mut walk = NewestWalk { sources, order, last: Vec::new(), is_begun: false };
+        let mut walk = NewestWalk { sources, order, last: Vec::new(), is_begun: false, passed: 0 };
         (0..walk.order.len()).rev().for_each(|place| walk.sift_down(place));
         Ok(walk)
     }
@@ -301,6 +309,7 @@ pub(super) struct NewestWalk<'n> {
     /// The key of the entry that was given last.
     last: Vec<u8>,
     is_begun: bool,
+    passed: u64,
 }
 
 impl NewestWalk<'_> {
@@ -329,8 +338,14 @@ impl NewestWalk<'_> {
         Ok(Some(entry))
     }
 
+    /// Behind how many of [all](Newest::count) it is.
+    pub(super) fn passed(&self) -> u64 {
+        self.passed
+    }
+
     fn advance_first(&mut self) -> Result<()> {
         let Some(&first) = self.order.first() else { return Ok(()) };
+        self.passed += 1;
         if !self.sources[first].advance()? {
             self.order.swap_remove(0);
         }
@@ -392,6 +407,7 @@ mod tests {
                 || entry.value().map_or(vec![0; entry.shape.value_bytes], |(_, value)| value.to_vec());
             told.insert(last.clone(), (entry.address, entry.shape.kind.is_put().then(value)));
         }
+        assert_eq!(walk.passed(), newest.count());
         told
     }
 

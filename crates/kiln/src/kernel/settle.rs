@@ -33,7 +33,7 @@ use super::checkpoint::Haste;
 use super::engine::Engine;
 use super::newest::{Entry, Newest, NewestWalk};
 use super::settled::write_tree_key;
-use super::settling_pace::Moving;
+use super::settling_pace::{Grants, Moving, Stage};
 use crate::error::{Error, ErrorKind, Result};
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
@@ -78,7 +78,9 @@ struct SettlingRows<'a> {
     engine: &'a Engine,
     segments: &'a Segments,
     walk: NewestWalk<'a>,
+    of: u64,
     count: u64,
+    grants: Grants<'a>,
 }
 
 impl Rows for SettlingRows<'_> {
@@ -87,7 +89,7 @@ impl Rows for SettlingRows<'_> {
             if self.engine.hardening.is_stopping() {
                 return Err(Error::closed());
             }
-            self.engine.settled.pace.note_step();
+            self.grants.reach(self.walk.passed(), self.of);
         }
         self.count += 1;
         let Some(entry) = self.walk.next()? else { return Ok(false) };
@@ -290,7 +292,6 @@ impl Engine {
         if !self.can_settle_to(end, settled_to) || self.log.hardened() == self.opened_end {
             return Ok(Settling::default());
         }
-        self.settled.pace.begin_part();
         // What an earlier removal has left, where it came to no end, settles once more.
         let begin = self.settled.removed_to.load(Ordering::SeqCst).max(log_begin).min(settled_to);
         let collected = self.collect_most(&segments, (begin, end), settled_to)?;
@@ -305,9 +306,9 @@ impl Engine {
             self.forgotten.fetch_max(newest_version, Ordering::SeqCst);
         }
         if planted(Bug::RemovedBeforeRoot) {
-            self.remove_settled(&newest)?;
+            self.remove_settled(&newest, end - begin)?;
         }
-        let merged = self.merge_newest(&segments, &newest, end);
+        let merged = self.merge_newest(&segments, &newest, (begin, end));
         self.settled.moving_bytes.store(0, Ordering::SeqCst);
         let merged = merged?;
         // Before any of it leaves the log: a tree without it must not be taken for this one.
@@ -318,13 +319,9 @@ impl Engine {
         let _no_checkpoint = self.checkpoints.pause();
         // What removals before this one have left empty, once it is much: whoever has read it, and is not done, has to begin again.
         self.objects.iter().filter_map(|object| object.keys.ordered()).for_each(OrderedIndex::unlink_empty);
-        self.remove_settled(&newest)?;
+        self.remove_settled(&newest, end - begin)?;
         self.settled.removed_to.store(end, Ordering::SeqCst);
         self.objects.iter().filter_map(|object| object.keys.ordered()).for_each(OrderedIndex::note_vacancy);
-        // What a little takes is a matter of the disk's syncs.
-        if end - begin >= self.settled.log_bytes / 2 {
-            self.settled.pace.end_part(end - begin);
-        }
         Ok(Settling { puts: merged.put, deletes: merged.deleted, bytes: merged.bytes + newest.disk_bytes() })
     }
 
@@ -375,12 +372,14 @@ impl Engine {
         let mut newest_version = 0;
         let database = self.superblock.lock().current().database;
         let mut reader = RecordReader::new(segments, database, Cursor::at_seal(part.0));
+        let part_bytes = part.1 - part.0;
+        let mut grants = self.settled.pace.begin(Stage::Reading, part_bytes);
         while reader.cursor().position < part.1 {
             // Whoever closes the database waits.
             if self.hardening.is_stopping() {
                 return Err(Error::closed());
             }
-            self.settled.pace.note_step();
+            grants.reach(reader.cursor().position - part.0, part_bytes);
             let segment_end = (reader.cursor().position + 1).next_multiple_of(self.log.segment_bytes());
             for (address, record) in reader.next_batch(segment_end.min(part.1), COLLECT_BATCH)?.records {
                 let was_lost = self.hardening.horizon.was_lost(record.version) && !planted(Bug::SettlesLost);
@@ -398,16 +397,18 @@ impl Engine {
         Ok(Collected::Whole { newest_version })
     }
 
-    /// Merges what was collected up to `end` into the tree.
-    fn merge_newest(&self, segments: &Segments, newest: &Newest, end: Address) -> Result<Merged> {
-        let walk = newest.walk()?;
-        let mut rows = SettlingRows { engine: self, segments, walk, count: 0 };
-        self.settled.tree.merge(&mut rows, Some(end))
+    /// Merges what was collected of a part of the log into the tree.
+    fn merge_newest(&self, segments: &Segments, newest: &Newest, part: (Address, Address)) -> Result<Merged> {
+        let (walk, of) = (newest.walk()?, newest.count());
+        let grants = self.settled.pace.begin(Stage::Merging, part.1 - part.0);
+        let mut rows = SettlingRows { engine: self, segments, walk, of, count: 0, grants };
+        self.settled.tree.merge(&mut rows, Some(part.1))
     }
 
-    /// Takes the entries of what has settled off the indexes.
-    fn remove_settled(&self, newest: &Newest) -> Result<()> {
+    /// Takes the entries of what has settled, of a part of the log that is so long, off the indexes.
+    fn remove_settled(&self, newest: &Newest, part_bytes: u64) -> Result<()> {
         let mut walk = newest.walk()?;
+        let mut grants = self.settled.pace.begin(Stage::Removing, part_bytes);
         let (mut keys, mut rows) = (Vec::new(), Vec::<SettledRow>::new());
         loop {
             let mut has_more = false;
@@ -424,7 +425,7 @@ impl Engine {
             if !has_more {
                 return Ok(());
             }
-            self.settled.pace.note_step();
+            grants.reach(walk.passed(), newest.count());
             let mut removed = Vec::with_capacity(rows.len());
             let outcome = rows.iter().try_for_each(|row| {
                 if self.remove_settled_row(row, &keys[row.key_start..][..row.shape.key_bytes])? {

@@ -8,10 +8,13 @@
 //! ```
 //!
 //! Rows that have not settled are in the indexes in memory, and their records keep the log from being dropped. So when more log is cold than
-//! [`BOUND_TIMES`] what makes settling due, and as long as settling goes on, commits that write tables may let the log grow at three quarters of the rate
-//! at which settling takes it: then the next part has a quarter less to do than this one, and so on, until they are within the bound.
+//! [`BOUND_TIMES`] what makes settling due, and as long as settling goes on, commits that write tables may let the log grow by three bytes for every four
+//! that settle: then the next part has a quarter less to do than this one, and so on, until they are within the bound.
 //!
-//! **Nobody waits in vain.** A commit waits [`WAIT_US_MAX`] at the most, before it has locked or pinned anything, and only while rows are being
+//! **Settling is the clock.** With each step that it takes it grants commits some bytes, and who has taken more than was granted waits for the next ones. So commits go
+//! as fast as settling does at this moment, whatever the disk and the processors have to do, and nobody measures how fast that is.
+//!
+//! **Nobody waits in vain.** A commit waits [`WAIT_MAX`] at the most, before it has locked or pinned anything, and only while rows are being
 //! merged or removed, or, where one part follows another, the next one is read. Where settling cannot go on (a snapshot too old, a full disk, a tree that cannot be written, no background threads, an option)
 //! nobody is slowed: it would not help. Maps do not settle, and who writes only them is not slowed.
 
@@ -21,35 +24,64 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::thread;
 use std::time::Duration;
 
-/// So many times as much log as makes settling due may be cold and not settled before commits are slowed.
+/// So many times as much log as makes it due may be cold and not settled before commits are slowed.
 const BOUND_TIMES: u64 = 2;
-/// Commits may go at so many quarters of settling's rate then.
-const RATE_QUARTERS: u64 = 3;
+/// Commits may take so many quarters of what settles.
+const GRANT_QUARTERS: u64 = 3;
+/// Commits may be ahead of what is granted by so much, so that not each of them waits.
+const AHEAD_BYTES: u64 = 128 << 10;
+/// For each time that they are ahead by so much who comes next waits so long at the most: settling goes in jerks, and who commits little is not to feel them.
+const WAIT_STEP: Duration = Duration::from_millis(1);
 /// A commit waits so long at the most.
-const WAIT_US_MAX: u64 = 100_000;
-/// Waiting for less is not exact.
-const WAIT_US_MIN: u64 = 1_000;
-/// A step of settling takes less, if the process was not stopped meanwhile, or the machine asleep.
-const STEP_US_MAX: u64 = 500_000;
-/// What settling is taken to do in a second until it has been measured, and at least.
-const RATE_FIRST: u64 = 16 << 20;
-const RATE_MIN: u64 = 1 << 20;
+const WAIT_MAX: Duration = Duration::from_millis(100);
+/// A commit counts for so much at the most: who commits a little does not wait for long behind it.
+const COMMIT_BYTES_MAX: u64 = 1 << 20;
 
 /// See the module's documentation.
 pub(crate) struct SettlingPace {
-    started: Instant,
     /// Rows are being merged, or their entries removed, or the part that follows is read.
     is_moving: AtomicBool,
     /// Commits of tables are slowed.
     is_pressing: AtomicBool,
-    /// Bytes of log that settling takes in a second.
-    rate: AtomicU64,
-    /// How long whoever settles has been at it, and when that was noted last, since `started`.
-    active_us: AtomicU64,
-    noted_us: AtomicU64,
-    /// Since `started`: when what has been committed while it was pressing may have been.
-    next_us: AtomicU64,
+    /// Bytes of log that commits were granted, and that they have taken while it was pressing.
+    granted: AtomicU64,
+    taken: AtomicU64,
     waits: AtomicU64,
+}
+
+/// What is done with a part of the log that settles, one after the other.
+#[derive(Clone, Copy)]
+pub(super) enum Stage {
+    Reading,
+    Merging,
+    Removing,
+}
+
+impl Stage {
+    /// How many quarters of the time it takes, about.
+    fn quarters(self) -> u64 {
+        match self {
+            Stage::Merging => 2,
+            Stage::Reading | Stage::Removing => 1,
+        }
+    }
+}
+
+/// What commits are granted while a stage goes on.
+pub(super) struct Grants<'a> {
+    pace: &'a SettlingPace,
+    bytes: u64,
+    given: u64,
+}
+
+impl Grants<'_> {
+    /// So many of so many are done.
+    pub(super) fn reach(&mut self, done: u64, of: u64) {
+        let due = u128::from(self.bytes) * u128::from(done.min(of)) / u128::from(of.max(1));
+        let more = (due as u64).saturating_sub(self.given);
+        self.given += more;
+        self.pace.granted.fetch_add(more, Ordering::Relaxed);
+    }
 }
 
 /// Says that rows are being moved until it is dropped.
@@ -65,13 +97,10 @@ impl Drop for Moving<'_> {
 impl SettlingPace {
     pub(super) fn new() -> SettlingPace {
         SettlingPace {
-            started: Instant::now(),
             is_moving: AtomicBool::new(false),
             is_pressing: AtomicBool::new(false),
-            rate: AtomicU64::new(RATE_FIRST),
-            active_us: AtomicU64::new(0),
-            noted_us: AtomicU64::new(0),
-            next_us: AtomicU64::new(0),
+            granted: AtomicU64::new(0),
+            taken: AtomicU64::new(0),
             waits: AtomicU64::new(0),
         }
     }
@@ -82,32 +111,10 @@ impl SettlingPace {
         Moving(self)
     }
 
-    /// A part begins to settle.
-    pub(super) fn begin_part(&self) {
-        self.active_us.store(0, Ordering::Relaxed);
-        self.noted_us.store(self.started.elapsed().as_micros() as u64, Ordering::Relaxed);
-    }
-
-    /// Whoever settles has taken a step.
-    pub(super) fn note_step(&self) {
-        self.note_step_at(self.started.elapsed().as_micros() as u64);
-    }
-
-    fn note_step_at(&self, now_us: u64) {
-        let took_us = now_us.saturating_sub(self.noted_us.swap(now_us, Ordering::Relaxed));
-        self.active_us.fetch_add(took_us.min(STEP_US_MAX), Ordering::Relaxed);
-    }
-
-    /// The part has settled, which had so many bytes of log.
-    pub(super) fn end_part(&self, bytes: u64) {
-        self.note_step();
-        self.learn(bytes, Duration::from_micros(self.active_us.load(Ordering::Relaxed)));
-    }
-
-    /// So many bytes of log have settled in such a time.
-    fn learn(&self, bytes: u64, took: Duration) {
-        let rate = u128::from(bytes) * 1_000_000 / took.as_micros().max(1);
-        self.rate.store(u64::try_from(rate).unwrap_or(u64::MAX).max(RATE_MIN), Ordering::Relaxed);
+    /// A stage begins of a part of the log that has so many bytes.
+    pub(super) fn begin(&self, stage: Stage, part_bytes: u64) -> Grants<'_> {
+        let bytes = part_bytes / 16 * (stage.quarters() * GRANT_QUARTERS);
+        Grants { pace: self, bytes, given: 0 }
     }
 
     pub(super) fn is_pressing(&self) -> bool {
@@ -119,31 +126,31 @@ impl SettlingPace {
         self.waits.load(Ordering::Relaxed)
     }
 
-    /// Waits so long that commits of so many bytes keep to their part of settling's rate.
+    /// Commits are slowed from now on, or no longer.
+    fn press(&self, presses: bool) {
+        if presses && !self.is_pressing() {
+            // What was granted before slowed nobody. Settling may grant some just now: which is lost, and little.
+            self.granted.store(self.taken.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        self.is_pressing.store(presses, Ordering::SeqCst);
+    }
+
+    /// Takes so many bytes for a commit, and waits until they are granted, in the order of those who do.
     pub(super) fn wait(&self, bytes: u64) {
         if bytes == 0 || !self.is_pressing() {
             return;
         }
-        let wait_us = self.wait_us(self.started.elapsed().as_micros() as u64, bytes);
-        if wait_us >= WAIT_US_MIN {
-            self.waits.fetch_add(1, Ordering::Relaxed);
-            thread::sleep(Duration::from_micros(wait_us));
+        let bytes = bytes.min(COMMIT_BYTES_MAX);
+        let taken = self.taken.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let ahead = taken.saturating_sub(self.granted.load(Ordering::Relaxed));
+        let steps = u32::try_from(ahead / AHEAD_BYTES).unwrap_or(u32::MAX);
+        if steps == 0 {
+            return;
         }
-    }
-
-    /// How long who commits so many bytes now has to wait behind all others.
-    fn wait_us(&self, now_us: u64, bytes: u64) -> u64 {
-        let rate = (self.rate.load(Ordering::Relaxed) / 4).saturating_mul(RATE_QUARTERS);
-        let took_us = (u128::from(bytes) * 1_000_000 / u128::from(rate)).min(u128::from(WAIT_US_MAX)) as u64;
-        let mut next_us = self.next_us.load(Ordering::Relaxed);
-        loop {
-            let after_us = (next_us.max(now_us) + took_us).min(now_us + WAIT_US_MAX);
-            let taken =
-                self.next_us.compare_exchange(next_us, after_us, Ordering::Relaxed, Ordering::Relaxed);
-            match taken {
-                Ok(_) => return after_us - now_us,
-                Err(other) => next_us = other,
-            }
+        self.waits.fetch_add(1, Ordering::Relaxed);
+        let until = Instant::now() + WAIT_STEP.saturating_mul(steps).min(WAIT_MAX);
+        while self.is_pressing() && self.granted.load(Ordering::Relaxed) < taken && Instant::now() < until {
+            thread::sleep(WAIT_STEP);
         }
     }
 }
@@ -171,12 +178,12 @@ impl Engine {
             && bound > 0
             && self.unsettled_bytes() > bound
             && !self.segments.disk_is_full();
-        pace.is_pressing.store(presses, Ordering::SeqCst);
+        pace.press(presses);
         if presses {
             self.behind.store(true, Ordering::SeqCst);
             // It may have come to its end just now.
             if !pace.is_moving.load(Ordering::SeqCst) {
-                pace.is_pressing.store(false, Ordering::SeqCst);
+                pace.press(false);
             }
         }
     }
@@ -188,21 +195,61 @@ mod tests {
     use crate::Options;
     use crate::device::SimulatedDevice;
 
+    /// A pace that presses.
+    fn pressing(pace: &SettlingPace) -> Moving<'_> {
+        let moving = pace.begin_moving();
+        pace.press(true);
+        moving
+    }
+
+    /// How long a commit of so many bytes waits.
+    fn waited(pace: &SettlingPace, bytes: u64) -> Duration {
+        let began = Instant::now();
+        pace.wait(bytes);
+        began.elapsed()
+    }
+
     #[test]
-    fn commits_take_turns_at_three_quarters_of_the_rate_and_none_waits_for_long() {
+    fn c5b_commits_take_three_bytes_for_four_that_settle_and_none_waits_for_long() {
         let pace = SettlingPace::new();
-        pace.learn(20 << 20, Duration::from_secs(2));
-        // Three quarters of 10 MiB a second: 5,000 bytes in two thirds of a millisecond, one after the other.
-        let waits: Vec<u64> = (0..5).map(|_| pace.wait_us(1_000_000, 5_000)).collect();
-        assert_eq!(waits, [635, 1_270, 1_905, 2_540, 3_175]);
-        assert_eq!(pace.wait_us(1_003_000, 5_000), 810);
-        assert_eq!(pace.wait_us(9_000_000, 5_000), 635, "what was long ago counts no more");
-        assert!((0..1_000).all(|_| pace.wait_us(9_000_000, 1 << 20) <= WAIT_US_MAX));
-        assert_eq!(pace.wait_us(9_000_000, u64::MAX), WAIT_US_MAX);
-        pace.learn(1, Duration::from_secs(1_000));
-        assert_eq!(pace.wait_us(20_000_000, 16), 20, "however slow it was");
-        pace.learn(u64::MAX, Duration::ZERO);
-        assert_eq!(pace.wait_us(30_000_000, 1 << 20), 0);
+        let grant = |stage, part| pace.begin(stage, part).reach(1, 1);
+        // What was granted before counts no more.
+        grant(Stage::Merging, 1 << 30);
+        let _moving = pressing(&pace);
+        let took = |commits: u64| (0..commits).for_each(|_| pace.wait(1 << 10));
+        took((AHEAD_BYTES >> 10) - 1);
+        assert_eq!(pace.waits(), 0);
+        // A part of 4 MiB: its stages grant 3 MiB.
+        for stage in [Stage::Reading, Stage::Merging, Stage::Removing] {
+            grant(stage, 4 << 20);
+        }
+        took(3 << 10);
+        assert_eq!(pace.waits(), 0);
+        assert!(waited(&pace, 1 << 10) >= WAIT_STEP, "nothing settles");
+        assert!(waited(&pace, u64::MAX) >= WAIT_STEP * 9, "the longer the more it is ahead");
+        assert_eq!(pace.waits(), 2);
+        // However much that was: a part of a few MiB, and it is over for the others.
+        grant(Stage::Merging, 4 << 20);
+        pace.wait(1 << 10);
+        assert_eq!(pace.waits(), 2);
+        pace.taken.fetch_add(u64::MAX / 2, Ordering::Relaxed);
+        let long = waited(&pace, 1);
+        assert!(long >= WAIT_MAX, "{long:?}");
+    }
+
+    #[test]
+    fn stages_grant_as_far_as_they_are_and_no_more_than_is_theirs() {
+        let pace = SettlingPace::new();
+        let granted = || pace.granted.load(Ordering::Relaxed);
+        let mut grants = pace.begin(Stage::Merging, 1_600);
+        let reached = [(0, 0), (0, 10), (5, 10), (4, 10), (10, 10), (12, 10), (u64::MAX, 10)];
+        let after = reached.map(|(done, of)| {
+            grants.reach(done, of);
+            granted()
+        });
+        assert_eq!(after, [0, 0, 300, 300, 600, 600, 600]);
+        pace.begin(Stage::Reading, u64::MAX).reach(u64::MAX, u64::MAX);
+        assert_eq!(granted(), 600 + u64::MAX / 16 * 3);
     }
 
     /// Somebody who committed to a map had a hardening of his own to wait for, once settling had caught up.
@@ -220,35 +267,6 @@ mod tests {
         assert_eq!(db.statistics().hardenings, hardenings);
     }
 
-    /// As if settling had taken minutes: all commits that followed were slowed to the least rate.
-    #[test]
-    fn c5b_what_settles_while_the_process_is_stopped_says_nothing_about_the_pace() {
-        let pace = SettlingPace::new();
-        pace.begin_part();
-        let began = pace.noted_us.load(Ordering::Relaxed);
-        for at in [100_000, 200_000, 300_200_000, 300_300_000] {
-            pace.note_step_at(began + at);
-        }
-        assert_eq!(pace.active_us.load(Ordering::Relaxed), 300_000 + STEP_US_MAX);
-    }
-
-    /// A row that settles alone takes as long as a few syncs do; by that measure all commits would have been slowed to the least rate.
-    #[test]
-    fn c5b_what_a_little_takes_to_settle_says_nothing_about_the_pace() {
-        let device = std::sync::Arc::new(SimulatedDevice::new(1));
-        let options = Options::new().background(false).segment_bytes(64 << 10).memory(0);
-        let db = options.settle_log_bytes(1 << 20).open_on(device).unwrap();
-        let table = db.table("table").unwrap();
-        let rate_after = |rows: u32| {
-            (0..rows).for_each(|row| db.put(&table, row.to_be_bytes(), [7; 1_000]).unwrap().forget());
-            db.persist().unwrap();
-            assert_eq!(db.settle().unwrap(), rows.into());
-            db.engine().settled.pace.rate.load(Ordering::Relaxed)
-        };
-        assert_eq!(rate_after(1), RATE_FIRST);
-        assert_ne!(rate_after(700), RATE_FIRST);
-    }
-
     /// Each attempt waited anew, behind all others. An update waits between its read and its attempt, so those of one key held each other up.
     #[test]
     fn c5b_a_commit_that_is_tried_again_is_slowed_once() {
@@ -256,10 +274,9 @@ mod tests {
         let options = Options::new().background(false).window(Duration::from_secs(600));
         let db = options.open_on(device).unwrap();
         let table = db.table("table").unwrap();
-        let long = vec![7; 30_000];
+        let long = vec![7; AHEAD_BYTES as usize + 1];
         let (engine, pace) = (db.engine(), &db.engine().settled.pace);
-        let _moving = pace.begin_moving();
-        pace.is_pressing.store(true, Ordering::SeqCst);
+        let _moving = pressing(pace);
         engine.behind.store(true, Ordering::SeqCst);
         let mut runs = 0;
         let updated = db.update(&table, "row", |_| {
@@ -276,8 +293,7 @@ mod tests {
     #[test]
     fn nobody_waits_once_nothing_moves() {
         let pace = SettlingPace::new();
-        let moving = pace.begin_moving();
-        pace.is_pressing.store(true, Ordering::SeqCst);
+        let moving = pressing(&pace);
         pace.wait(1 << 20);
         assert_eq!(pace.waits(), 1);
         pace.wait(0);
