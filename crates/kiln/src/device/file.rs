@@ -3,13 +3,14 @@
 //! Files are read and written with direct I/O, so that Kiln's own memory is the only cache and a sync has
 //! little left to flush; but for those that are [named](FileDevice::through_page_cache). A file system that refuses direct I/O, when the file is opened or only when it is
 //! used, gets ordinary I/O on the same calls: slower, with the same durability, since every durability
-//! point is an `fdatasync` either way.
+//! point is an `fdatasync` either way. What is written through the page cache is sent on to the disk at once, so that there, too, a sync finds little to do.
 //!
 //! All names are looked up relative to the directory's own descriptor: renaming the directory, or changing
 //! the working directory, cannot make an open database write elsewhere.
 
 #[cfg(test)]
 mod tests;
+mod write_back;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -411,6 +412,9 @@ impl DeviceFile for PlainFile {
                 .map_err(self.failed("write"))?;
             done = next_start(done, done + count)
                 .ok_or_else(|| DeviceError::wrap("write", self.shown.as_str(), io::ErrorKind::WriteZero))?;
+        }
+        if !self.direct.load(Ordering::Relaxed) {
+            write_back::begin(&self.descriptor, offset, buffer.len());
         }
         Ok(())
     }
