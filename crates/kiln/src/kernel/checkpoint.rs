@@ -52,7 +52,7 @@ use crate::storage::liveness::Liveness;
 use crate::storage::ordered_index::LeafBatch;
 use crate::storage::record::{Address, NO_ADDRESS};
 use crate::storage::superblock::CheckpointName;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Instant, Mutex, thread};
 
 /// A checkpoint in the background reads so many records at the most to find out what was before them, or one for so many buckets of the index.
@@ -65,8 +65,9 @@ const REST_TIMES: u32 = 7;
 pub(crate) struct Checkpoints {
     /// The option; 0: none are taken.
     log_bytes: u64,
-    /// Whoever takes one.
+    /// Whoever takes one, and how many wait for it to come to its end.
     taking: Mutex<()>,
+    awaited: AtomicUsize,
     /// How far the log must have hardened before the next one is worth it.
     due_at: AtomicU64,
     /// Writers have overtaken the last one, and none is tried before this moment.
@@ -113,6 +114,7 @@ impl Checkpoints {
         let checkpoints = Checkpoints {
             log_bytes,
             taking: Mutex::new(()),
+            awaited: AtomicUsize::new(0),
             due_at: AtomicU64::new(0),
             rests_until: Mutex::new(None),
             end: AtomicU64::new(found.end),
@@ -133,9 +135,12 @@ impl Checkpoints {
         }
     }
 
-    /// Has the newest one stay until dropped.
+    /// Has the newest one stay until dropped. One that is being taken hurries.
     pub(crate) fn pause(&self) -> impl Drop {
-        self.taking.lock()
+        self.awaited.fetch_add(1, Ordering::SeqCst);
+        let taking = self.taking.lock();
+        self.awaited.fetch_sub(1, Ordering::SeqCst);
+        taking
     }
 
     /// The next one is due when the log goes on far enough behind `end`.
@@ -510,7 +515,7 @@ impl Taking<'_> {
             || engine.hardening.horizon.failure().is_some()
     }
 
-    /// Takes a nap after every piece. False if the checkpoint is of no use any more, or must not go on.
+    /// Takes a nap after every piece, unless somebody waits. False if the checkpoint is of no use any more, or must not go on.
     fn goes_on(&mut self) -> bool {
         const PIECE_BYTES: u64 = 256 << 10;
         const NAP_MAX: Duration = Duration::from_millis(50);
@@ -529,7 +534,8 @@ impl Taking<'_> {
         }
         let since_end = engine.log.tail().saturating_sub(self.cut.end);
         let may_nap = self.has_entries || since_end < engine.log.ring_bytes() / WRITTEN_PART;
-        if is_background && may_nap {
+        let is_awaited = engine.checkpoints.awaited.load(Ordering::SeqCst) > 0;
+        if is_background && may_nap && !is_awaited {
             thread::sleep(began.elapsed().min(NAP_MAX));
         }
         self.piece = (written, Instant::now());
