@@ -19,7 +19,7 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::planted::{Bug, planted};
 use crate::storage::record::{Address, DiskRecord, Shape, split_expiry};
-use crate::storage::runs::{RunReader, Runs};
+use crate::storage::runs::{RunReaders, Runs};
 
 /// The newest records of keys.
 pub(super) struct Newest {
@@ -206,9 +206,9 @@ impl Newest {
     /// # Errors
     /// `Io`, if what was written cannot be read.
     pub(super) fn walk(&self) -> Result<NewestWalk<'_>> {
-        let mut sources: Vec<_> = (0..self.runs.count())
-            .map(|run| Source::new(Entries::OnDisk { run: self.runs.reader(run), start: 0, end: 0 }))
-            .collect();
+        let mut readers = self.runs.readers();
+        let on_disk = |run| Source::new(Entries::OnDisk { run, start: 0, end: 0 });
+        let mut sources: Vec<_> = (0..self.runs.count()).map(on_disk).collect();
         sources.push(Source::new(Entries::InMemory {
             arena: &self.arena,
             rest: self.sorted.iter(),
@@ -216,11 +216,11 @@ impl Newest {
         }));
         let mut order = Vec::new();
         for (index, source) in sources.iter_mut().enumerate() {
-            if source.advance()? {
+            if source.advance(&mut readers)? {
                 order.push(index);
             }
         }
-        let mut walk = NewestWalk { sources, order, last: Vec::new(), is_begun: false, passed: 0 };
+        let mut walk = NewestWalk { readers, sources, order, last: Vec::new(), is_begun: false, passed: 0 };
         (0..walk.order.len()).rev().for_each(|place| walk.sift_down(place));
         Ok(walk)
     }
@@ -240,9 +240,9 @@ enum Entries<'n> {
         rest: std::slice::Iter<'n, Sorted>,
         start: usize,
     },
-    /// The current entry is from `start` to `end` in its chunk.
+    /// The current entry is from `start` to `end` in the chunk of its run.
     OnDisk {
-        run: RunReader<'n>,
+        run: usize,
         start: usize,
         end: usize,
     },
@@ -254,7 +254,7 @@ impl<'n> Source<'n> {
     }
 
     /// Goes on to the next entry, the first one at first; false at the end.
-    fn advance(&mut self) -> Result<bool> {
+    fn advance(&mut self, readers: &mut RunReaders<'n>) -> Result<bool> {
         match &mut self.entries {
             Entries::InMemory { rest, start, .. } => match rest.next() {
                 Some(next) => *start = next.start,
@@ -262,15 +262,15 @@ impl<'n> Source<'n> {
             },
             Entries::OnDisk { run, start, end } => {
                 *start = *end;
-                if *start == run.chunk().len() {
-                    if !run.next()? {
+                if *start == readers.chunk(*run).len() {
+                    if !readers.next(*run)? {
                         return Ok(false);
                     }
                     (*start, *end) = (0, 0);
                 }
             }
         }
-        let (entry, bytes) = Entry::decode(self.bytes()).ok_or_else(damaged)?;
+        let (entry, bytes) = Entry::decode(self.bytes(readers)).ok_or_else(damaged)?;
         (self.head, self.address) = (head_of(entry.tree_key), entry.address);
         if let Entries::OnDisk { start, end, .. } = &mut self.entries {
             *end = *start + bytes;
@@ -279,19 +279,19 @@ impl<'n> Source<'n> {
     }
 
     /// What begins with the current entry.
-    fn bytes(&self) -> &[u8] {
+    fn bytes<'s>(&self, readers: &'s RunReaders<'n>) -> &'s [u8] {
         match &self.entries {
             Entries::InMemory { arena, start, .. } => &arena[*start..],
-            Entries::OnDisk { run, start, .. } => &run.chunk()[*start..],
+            Entries::OnDisk { run, start, .. } => &readers.chunk(*run)[*start..],
         }
     }
 
-    fn entry(&self) -> Option<Entry<'_>> {
-        Entry::decode(self.bytes()).map(|(entry, _)| entry)
+    fn entry<'s>(&self, readers: &'s RunReaders<'n>) -> Option<Entry<'s>> {
+        Entry::decode(self.bytes(readers)).map(|(entry, _)| entry)
     }
 
-    fn tree_key(&self) -> &[u8] {
-        self.entry().map_or(&[], |entry| entry.tree_key)
+    fn tree_key<'s>(&self, readers: &'s RunReaders<'n>) -> &'s [u8] {
+        self.entry(readers).map_or(&[], |entry| entry.tree_key)
     }
 }
 
@@ -303,6 +303,7 @@ fn damaged() -> Error {
 
 /// See [`Newest::walk`].
 pub(super) struct NewestWalk<'n> {
+    readers: RunReaders<'n>,
     sources: Vec<Source<'n>>,
     /// A heap of those that are not at their end: the one whose entry comes first is the first.
     order: Vec<usize>,
@@ -322,7 +323,7 @@ impl NewestWalk<'_> {
             loop {
                 self.advance_first()?;
                 let Some(&first) = self.order.first() else { break };
-                match self.sources[first].tree_key().cmp(&self.last) {
+                match self.sources[first].tree_key(&self.readers).cmp(&self.last) {
                     Order::Greater => break,
                     // An older record of the same key.
                     Order::Equal => {}
@@ -331,8 +332,8 @@ impl NewestWalk<'_> {
             }
         }
         let Some(&first) = self.order.first() else { return Ok(None) };
-        let NewestWalk { sources, last, .. } = self;
-        let entry = sources[first].entry().ok_or_else(damaged)?;
+        let NewestWalk { readers, sources, last, .. } = self;
+        let entry = sources[first].entry(readers).ok_or_else(damaged)?;
         last.clear();
         last.extend_from_slice(entry.tree_key);
         Ok(Some(entry))
@@ -346,7 +347,7 @@ impl NewestWalk<'_> {
     fn advance_first(&mut self) -> Result<()> {
         let Some(&first) = self.order.first() else { return Ok(()) };
         self.passed += 1;
-        if !self.sources[first].advance()? {
+        if !self.sources[first].advance(&mut self.readers)? {
             self.order.swap_remove(0);
         }
         self.sift_down(0);
@@ -360,7 +361,7 @@ impl NewestWalk<'_> {
             true => one.address.cmp(&other.address),
             false => other.address.cmp(&one.address),
         };
-        let by_key = || one.tree_key().cmp(other.tree_key());
+        let by_key = || one.tree_key(&self.readers).cmp(other.tree_key(&self.readers));
         one.head.cmp(&other.head).then_with(by_key).then_with(newest_first) == Order::Less
     }
 

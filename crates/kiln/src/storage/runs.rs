@@ -5,14 +5,16 @@
 //!  run 0: | chunk | chunk | chunk |  run 1: | chunk | ...      entries lie in chunks, and none in two
 //! ```
 //!
-//! A run is written once, and read from its beginning, a chunk at a time. Where the chunks are, and their checksums, is known in memory only. The
+//! A run is written once, and read from its beginning, a chunk at a time, the next one while the last one is looked at. Where the chunks are, and their checksums, is known in memory only. The
 //! file has its name for a moment: as long as it is open the operating system keeps it, and after a crash nobody has to remove it,
 //! unless the crash came between its making and that.
 
 use std::io;
 use std::sync::Arc;
 
-use crate::device::{AlignedBuffer, BLOCK_BYTES, Device, DeviceFile, OpenMode};
+use crate::device::{
+    AlignedBuffer, BLOCK_BYTES, Device, DeviceFile, FinishedRead, OpenMode, QueuedRead, ReadQueue,
+};
 use crate::error::{Error, Result};
 
 /// The file's name, while it has one.
@@ -44,7 +46,8 @@ struct Chunk {
 impl Runs {
     /// No runs. All that there will be can be read side by side in about so much memory, if they are as many as expected.
     pub(crate) fn new(device: Arc<dyn Device>, memory_bytes: usize, expected: usize) -> Runs {
-        let chunk_bytes = (memory_bytes / expected.max(1)).clamp(BLOCK_BYTES, CHUNK_BYTES_MAX);
+        // Of each run two chunks are in memory.
+        let chunk_bytes = (memory_bytes / 2 / expected.max(1)).clamp(BLOCK_BYTES, CHUNK_BYTES_MAX);
         let chunk_bytes = chunk_bytes - chunk_bytes % BLOCK_BYTES;
         Runs { device, file: None, runs: Vec::new(), bytes: 0, chunk_bytes }
     }
@@ -101,10 +104,17 @@ impl Runs {
         Ok(chunks)
     }
 
-    /// What reads a run.
-    pub(crate) fn reader(&self, run: usize) -> RunReader<'_> {
-        let chunks = self.runs[run].iter();
-        RunReader { file: self.file.as_deref(), chunks, buffer: AlignedBuffer::default(), bytes: 0 }
+    /// What reads all runs side by side.
+    pub(crate) fn readers(&self) -> RunReaders<'_> {
+        let all = self.runs.iter().map(|chunks| Reading {
+            chunks: chunks.iter(),
+            buffer: AlignedBuffer::default(),
+            bytes: 0,
+            ahead: Ahead::Nothing,
+        });
+        let mut readers = RunReaders { runs: self, queue: None, reading: all.collect() };
+        (0..self.count()).for_each(|run| readers.begin(run, AlignedBuffer::default()));
+        readers
     }
 }
 
@@ -124,37 +134,92 @@ pub(crate) fn remove_left(device: &dyn Device) -> io::Result<()> {
     }
 }
 
-/// Reads a run from its beginning.
-pub(crate) struct RunReader<'r> {
-    file: Option<&'r dyn DeviceFile>,
-    chunks: std::slice::Iter<'r, Chunk>,
-    buffer: AlignedBuffer,
-    bytes: usize,
+/// Reads runs side by side, each from its beginning.
+pub(crate) struct RunReaders<'r> {
+    runs: &'r Runs,
+    /// Made with the first read.
+    queue: Option<Box<dyn ReadQueue>>,
+    reading: Vec<Reading<'r>>,
 }
 
-impl RunReader<'_> {
-    /// Reads the next chunk; false if there is none.
+/// How far a run is read.
+struct Reading<'r> {
+    /// Those of which reading has not begun.
+    chunks: std::slice::Iter<'r, Chunk>,
+    /// The chunk that was read last, and the bytes of its entries.
+    buffer: AlignedBuffer,
+    bytes: usize,
+    /// The one that follows it.
+    ahead: Ahead,
+}
+
+enum Ahead {
+    Nothing,
+    InFlight(Chunk),
+    Read(Chunk, FinishedRead),
+}
+
+impl RunReaders<'_> {
+    /// Takes the next chunk of a run; false if there is none.
     ///
     /// # Errors
-    /// `Io`, also if it is not what was written.
-    pub(crate) fn next(&mut self) -> Result<bool> {
-        let (Some(&chunk), Some(file)) = (self.chunks.next(), self.file) else { return Ok(false) };
-        let whole = chunk.bytes.next_multiple_of(BLOCK_BYTES);
-        if self.buffer.len() < whole {
-            self.buffer = AlignedBuffer::for_reading(whole);
+    /// `Io`, also if it is not what was written; then no more can be read.
+    pub(crate) fn next(&mut self, run: usize) -> Result<bool> {
+        loop {
+            match std::mem::replace(&mut self.reading[run].ahead, Ahead::Nothing) {
+                Ahead::Nothing => return Ok(false),
+                Ahead::Read(chunk, read) => return self.take(run, chunk, read).map(|()| true),
+                in_flight @ Ahead::InFlight(_) => {
+                    self.reading[run].ahead = in_flight;
+                    let done = self.queue.as_mut().and_then(|queue| queue.wait());
+                    self.note(done.ok_or_else(|| Error::io(READING, io::ErrorKind::Other.into()))?);
+                }
+            }
         }
-        let read = file.read_at(&mut self.buffer[..whole], chunk.offset).and_then(|read| {
-            let is_sound = read == whole && crc32c::crc32c(&self.buffer[..whole]) == chunk.checksum;
-            if is_sound { Ok(()) } else { Err(not_what_was_written(chunk.offset)) }
-        });
-        read.map_err(|error| Error::io(READING, error))?;
-        self.bytes = chunk.bytes;
-        Ok(true)
     }
 
-    /// The entries of the chunk that was read last.
-    pub(crate) fn chunk(&self) -> &[u8] {
-        &self.buffer[..self.bytes]
+    fn take(&mut self, run: usize, chunk: Chunk, read: FinishedRead) -> Result<()> {
+        let FinishedRead { buffer, outcome, .. } = read;
+        let checked = outcome.and_then(|bytes| {
+            let is_sound = bytes == buffer.len() && crc32c::crc32c(&buffer) == chunk.checksum;
+            if is_sound { Ok(()) } else { Err(not_what_was_written(chunk.offset)) }
+        });
+        checked.map_err(|error| Error::io(READING, error))?;
+        let reading = &mut self.reading[run];
+        reading.bytes = chunk.bytes;
+        let free = std::mem::replace(&mut reading.buffer, buffer);
+        self.begin(run, free);
+        Ok(())
+    }
+
+    /// Begins to read the next chunk of a run, into a buffer that is free.
+    fn begin(&mut self, run: usize, mut buffer: AlignedBuffer) {
+        let (reading, runs) = (&mut self.reading[run], self.runs);
+        let (Some(&chunk), Some(file)) = (reading.chunks.next(), &runs.file) else { return };
+        let whole = chunk.bytes.next_multiple_of(BLOCK_BYTES);
+        if buffer.len() != whole {
+            buffer = AlignedBuffer::for_reading(whole);
+        }
+        reading.ahead = Ahead::InFlight(chunk);
+        let queue = self.queue.get_or_insert_with(|| runs.device.read_queue());
+        queue.submit(QueuedRead { file: Arc::clone(file), offset: chunk.offset, buffer, token: run as u64 });
+        if let Some(done) = queue.take_done() {
+            self.note(done);
+        }
+    }
+
+    /// Takes note of a read that is done.
+    fn note(&mut self, read: FinishedRead) {
+        let ahead = &mut self.reading[read.token as usize].ahead;
+        if let &mut Ahead::InFlight(chunk) = ahead {
+            *ahead = Ahead::Read(chunk, read);
+        }
+    }
+
+    /// The entries of the chunk of a run that was taken last.
+    pub(crate) fn chunk(&self, run: usize) -> &[u8] {
+        let reading = &self.reading[run];
+        &reading.buffer[..reading.bytes]
     }
 }
 
@@ -191,18 +256,19 @@ mod tests {
     fn runs_are_read_side_by_side_as_they_were_written() {
         let device = SimulatedDevice::new(1);
         let runs = runs(&device, 8);
-        let mut readers: Vec<_> = (0..8).map(|run| (runs.reader(run), Vec::new())).collect();
+        let (mut readers, mut read) = (runs.readers(), vec![Vec::new(); 8]);
         let mut are_at_end = false;
         while !std::mem::replace(&mut are_at_end, true) {
-            for (reader, read) in &mut readers {
-                if reader.next().unwrap() {
-                    read.extend_from_slice(reader.chunk());
-                    assert!(reader.chunk().len() <= 40 << 10, "a chunk is short, or one entry");
+            for (run, read) in read.iter_mut().enumerate() {
+                if readers.next(run).unwrap() {
+                    let chunk = readers.chunk(run);
+                    read.extend_from_slice(chunk);
+                    assert!(chunk.len() <= 40 << 10, "a chunk is short, or one entry");
                     are_at_end = false;
                 }
             }
         }
-        for (run, (_, read)) in readers.iter().enumerate() {
+        for (run, read) in read.iter().enumerate() {
             assert!(*read == entries(run).concat(), "run {run}");
         }
     }
@@ -230,8 +296,8 @@ mod tests {
             damaged[7] ^= 1;
             file.write_at(&damaged, block * BLOCK_BYTES as u64).unwrap();
             let read_run = |run| {
-                let mut reader = runs.reader(run);
-                while reader.next()? {}
+                let mut readers = runs.readers();
+                while readers.next(run)? {}
                 Ok(())
             };
             let read: Vec<Result<()>> = (0..2).map(read_run).collect();
@@ -240,6 +306,6 @@ mod tests {
             file.write_at(&kept, block * BLOCK_BYTES as u64).unwrap();
         }
         file.truncate(0).unwrap();
-        assert!(runs.reader(0).next().is_err());
+        assert!(runs.readers().next(0).is_err());
     }
 }
