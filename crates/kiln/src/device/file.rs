@@ -17,7 +17,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, Dir, FallocateFlags, FileType, FlockOperation, Mode, OFlags, Stat};
+use rustix::fs::{Advice, AtFlags, Dir, FallocateFlags, FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::reader_threads::ReaderThreads;
@@ -97,8 +97,13 @@ impl FileDevice {
         let descriptor =
             retry_on_intr(|| rustix::fs::openat(&self.directory, name, flags, Mode::from_raw_mode(0o644)))
                 .map_err(self.failed(operation, name))?;
-        let direct = !self.through_page_cache.contains(&name)
-            && use_direct_io(&descriptor).map_err(self.failed(operation, name))?;
+        let is_through_page_cache = self.through_page_cache.contains(&name);
+        if is_through_page_cache {
+            // Who reads on asks for what follows; for who does not, the system would read up to megabytes that nobody wants.
+            let _ = rustix::fs::fadvise(&descriptor, 0, None, Advice::Random);
+        }
+        let direct =
+            !is_through_page_cache && use_direct_io(&descriptor).map_err(self.failed(operation, name))?;
         Ok(PlainFile { descriptor, direct: AtomicBool::new(direct), shown: self.describe(name) })
     }
 
