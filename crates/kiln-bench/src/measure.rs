@@ -17,12 +17,12 @@ use crate::engines::Hardening;
 use crate::interrupt;
 use crate::usage::Usage;
 
-/// Operations that are faster than this are timed one in [`STRIDE`]: to time each would cost more than a percent of it.
-const TIMED_EACH: Duration = Duration::from_micros(10);
+/// Operations that are faster than this in the mean are timed one in [`STRIDE`]: to time each would cost more than a percent of it.
+const TIMED_EACH: Duration = Duration::from_micros(4);
 /// A prime, so that no rhythm of an engine is always met at the same place.
 const STRIDE: u64 = 61;
-/// When those that are not timed take longer, one of them has stalled.
-const STALLED: Duration = TIMED_EACH.saturating_mul(STRIDE as u32);
+/// When those that are not timed take longer, by far, than those before them, one of them has stalled.
+const STALLED: Duration = TIMED_EACH.saturating_mul(2 * STRIDE as u32);
 /// The width of the bins in which operations are counted over time.
 pub(crate) const BIN: Duration = Duration::from_millis(50);
 /// How often hardening is looked at.
@@ -191,11 +191,10 @@ fn one_thread(
     gate.open();
     let start = Instant::now();
     let mut now = start;
-    // How many operations the one that is timed stands for, itself included. It is settled before that one begins: were it by
-    // its own latency, the fast ones would stand for more than the slow ones.
-    let mut stride = 1;
+    let mut sampling = Sampling::default();
     while !stop.load(Ordering::Relaxed) {
         let begin = now;
+        let stride = sampling.stride;
         let mut done = operation()?;
         now = Instant::now();
         let timed = now - begin;
@@ -212,9 +211,37 @@ fn one_thread(
         }
         bins[bin] += done;
         ops += done;
-        stride = if now - begin < TIMED_EACH * stride as u32 { STRIDE } else { 1 };
+        sampling.note(now - begin);
     }
     Ok(ThreadCount { ops, seconds: start.elapsed().as_secs_f64(), latency_ns, bins })
+}
+
+/// How many operations the next one that is timed stands for.
+#[derive(Debug)]
+struct Sampling {
+    /// Itself included. It is settled before that one begins: were it by its own latency, the fast ones would stand for more than the slow
+    /// ones. And it is by [`STRIDE`] operations: after a single fast one slow ones may follow, where some find memory and some the disk.
+    stride: u64,
+    ops: u64,
+    took: Duration,
+}
+
+impl Default for Sampling {
+    fn default() -> Sampling {
+        Sampling { stride: 1, ops: 0, took: Duration::ZERO }
+    }
+}
+
+impl Sampling {
+    /// Notes how long a stride took.
+    fn note(&mut self, took: Duration) {
+        self.ops += self.stride;
+        self.took += took;
+        if self.ops >= STRIDE {
+            let is_fast = self.took < TIMED_EACH * self.ops as u32;
+            *self = Sampling { stride: if is_fast { STRIDE } else { 1 }, ..Sampling::default() };
+        }
+    }
 }
 
 /// Notes how long an operation took that stands for so many, and how long the others took together. A stall is one operation's, and is
@@ -464,6 +491,21 @@ mod tests {
         let slow = measured.latency_ns.count_between(20_000, LATENCY_NS_MAX) as f64;
         let part = slow / measured.ops as f64;
         assert!((0.1..0.4).contains(&part), "{part}");
+    }
+
+    #[test]
+    fn all_are_timed_where_slow_ones_are_many_however_fast_the_others_are() {
+        let mut sampling = Sampling::default();
+        for op in 0..10 * STRIDE {
+            assert_eq!(sampling.stride, 1, "{op}");
+            sampling.note(Duration::from_micros(if op % 5 == 0 { 70 } else { 1 }));
+        }
+        for _ in 0..2 * STRIDE {
+            sampling.note(Duration::from_micros(1));
+        }
+        assert_eq!(sampling.stride, STRIDE);
+        sampling.note(TIMED_EACH * STRIDE as u32);
+        assert_eq!(sampling.stride, 1);
     }
 
     #[test]
