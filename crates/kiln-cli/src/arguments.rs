@@ -174,7 +174,7 @@ pub(crate) struct Serve {
     /// Memory for records: the newest of the log, and older ones that are read often
     #[arg(long, default_value = "320MiB", value_name = "SIZE")]
     pub(crate) memory: ByteSize,
-    /// Read and write settled rows through the operating system's page cache, for what --memory has no room for
+    /// Read and write records through the operating system's page cache, for those that --memory has no room for
     #[arg(long)]
     pub(crate) system_page_cache: bool,
     /// The most bytes that may be un-hardened; beyond it writes are slowed [default: a quarter of --memory]

@@ -11,7 +11,7 @@ use crate::kernel::recovery::Division;
 use crate::kernel::shares::CacheBytes;
 use crate::storage::record::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::storage::superblock::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
-use crate::storage::tree;
+use crate::storage::{segments, tree};
 
 /// At least this part of the memory is the read cache's.
 const CACHE_PART: u64 = 8;
@@ -217,9 +217,9 @@ impl Options {
         self
     }
 
-    /// Whether the B+-tree of rows that have [settled](Self::settle_log_bytes), or were [loaded](crate::Kiln::bulk_load), is read and written through the operating
-    /// system's page cache. Default false: [memory](Self::memory) is then the only cache, and nothing is copied twice. With true, pages that it has no room for
-    /// are often found in memory that the system has left over: of use where little memory is Kiln's, and others may take the rest back at any time.
+    /// Whether the log, and the B+-tree of rows that have [settled](Self::settle_log_bytes) or were [loaded](crate::Kiln::bulk_load), are read and written through the operating
+    /// system's page cache. Default false: [memory](Self::memory) is then the only cache, and nothing is copied twice. With true, what it has no room for
+    /// is often found in memory that the system has left over: of use where little memory is Kiln's, and others may take the rest back at any time.
     /// May be changed each time the database is opened; without effect with [`open_on`](Self::open_on). What is durable, and when, does not depend on it.
     pub fn system_page_cache(mut self, through: bool) -> Options {
         self.system_page_cache = through;
@@ -271,7 +271,7 @@ impl Options {
             ),
             _ => Error::io(format_args!("opening {}", path.display()), error),
         })?;
-        let buffered = if self.system_page_cache { tree::FILES } else { &[] };
+        let buffered: fn(&str) -> bool = if self.system_page_cache { has_records } else { |_| false };
         self.open_on(Arc::new(device.through_page_cache(buffered)))
     }
 
@@ -334,4 +334,9 @@ impl Options {
             transaction_age: self.transaction_age,
         }
     }
+}
+
+/// True for the name of a file whose records are read one by one; what others have is written, and read, once.
+fn has_records(name: &str) -> bool {
+    tree::is_tree(name) || segments::is_segment(name) || segments::is_unfinished(name)
 }

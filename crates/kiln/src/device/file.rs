@@ -39,8 +39,8 @@ pub struct FileDevice {
     uring_refused: Arc<AtomicBool>,
     /// What reads then; begun with the first queue.
     reader_threads: Mutex<Option<Arc<ReaderThreads>>>,
-    /// Names of files that go through the page cache.
-    through_page_cache: &'static [&'static str],
+    /// Whether a file of this name goes through the page cache.
+    is_through_page_cache: fn(&str) -> bool,
 }
 
 impl FileDevice {
@@ -71,13 +71,13 @@ impl FileDevice {
             is_made: made,
             uring_refused: Arc::new(AtomicBool::new(cfg!(miri))),
             reader_threads: Mutex::new(None),
-            through_page_cache: &[],
+            is_through_page_cache: |_| false,
         })
     }
 
-    /// Reads and writes files of these names through the operating system's page cache.
-    pub(crate) fn through_page_cache(mut self, names: &'static [&'static str]) -> FileDevice {
-        self.through_page_cache = names;
+    /// Reads and writes files of such names through the operating system's page cache.
+    pub(crate) fn through_page_cache(mut self, is_such: fn(&str) -> bool) -> FileDevice {
+        self.is_through_page_cache = is_such;
         self
     }
 
@@ -97,7 +97,7 @@ impl FileDevice {
         let descriptor =
             retry_on_intr(|| rustix::fs::openat(&self.directory, name, flags, Mode::from_raw_mode(0o644)))
                 .map_err(self.failed(operation, name))?;
-        let is_through_page_cache = self.through_page_cache.contains(&name);
+        let is_through_page_cache = (self.is_through_page_cache)(name);
         if is_through_page_cache {
             // Who reads on asks for what follows; for who does not, the system would read up to megabytes that nobody wants.
             let _ = rustix::fs::fadvise(&descriptor, 0, None, Advice::Random);

@@ -17,8 +17,11 @@ use crate::sync::OnceLock;
 pub(crate) const FILE: &str = "tree";
 /// Its name while it is being made.
 pub(crate) const UNFINISHED: &str = "tree.new";
-/// Both.
-pub(crate) const FILES: &[&str] = &[FILE, UNFINISHED];
+
+/// True for both names.
+pub(crate) fn is_tree(name: &str) -> bool {
+    name == FILE || name == UNFINISHED
+}
 
 /// The file, and what is known of it in memory.
 pub(super) struct Pages {
