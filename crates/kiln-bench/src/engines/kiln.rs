@@ -22,7 +22,7 @@ pub(super) const DESCRIPTION: Description = Description {
     settings: |mode| match mode {
         Mode::Floor => "the same, of which nothing hardens while it is measured (--window never)",
         _ => {
-            "defaults; memory for log and caches as given for caches (64 MiB or less, and cold-*: smaller segments; 64 MiB or less: and its tree through the page cache, as the others have theirs)"
+            "defaults; memory for log and caches as given for caches (64 MiB or less, and cold-*: smaller segments; 64 MiB or less: and its files through the page cache, as the others have theirs; 16 MiB or less: and settle_log_bytes 256 MiB)"
         }
     },
     version: || Ok(env!("CARGO_PKG_VERSION").to_owned()),
@@ -35,6 +35,10 @@ const COLD_SEGMENT_BYTES_MAX: u64 = 32 << 20;
 const COLD_MEMORY_BYTES_MIN: u64 = 1 << 20;
 /// With so little memory, or less, segments are small, too.
 const SMALL_MEMORY_BYTES: u64 = 64 << 20;
+/// With so little, parts that are settled at once would be so small that each of them writes most of the tree.
+const TINY_MEMORY_BYTES: u64 = 16 << 20;
+/// They are this large instead: as much as RocksDB's write buffers have.
+const TINY_MEMORY_SETTLE_LOG_BYTES: u64 = 256 << 20;
 
 /// A window that does not end while anything is measured.
 const NEVER: Duration = Duration::from_secs(24 * 3600);
@@ -147,7 +151,9 @@ fn options(settings: &Settings) -> kiln::Options {
         let segment_bytes = (memory_bytes / COLD_SEGMENTS).min(COLD_SEGMENT_BYTES_MAX);
         let options = options.memory(memory_bytes).segment_bytes(1 << segment_bytes.ilog2());
         // What the others leave to the page cache.
-        options.system_page_cache(!settings.cold)
+        let options = options.system_page_cache(!settings.cold);
+        let is_tiny = !settings.cold && settings.cache_bytes <= TINY_MEMORY_BYTES;
+        if is_tiny { options.settle_log_bytes(TINY_MEMORY_SETTLE_LOG_BYTES) } else { options }
     } else {
         options.memory(settings.cache_bytes)
     };
