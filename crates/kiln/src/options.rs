@@ -50,6 +50,7 @@ pub struct Options {
     pub(crate) space_amplification: f64,
     pub(crate) checkpoint_log_bytes: u64,
     pub(crate) settle_log_bytes: u64,
+    pub(crate) unsettled_bytes: u64,
     settle_memory: Option<u64>,
     pub(crate) leaf_compression: bool,
     system_page_cache: bool,
@@ -72,6 +73,7 @@ impl Default for Options {
             space_amplification: 2.0,
             checkpoint_log_bytes: 128 << 20,
             settle_log_bytes: 64 << 20,
+            unsettled_bytes: 0,
             settle_memory: None,
             leaf_compression: false,
             system_page_cache: false,
@@ -191,7 +193,8 @@ impl Options {
     /// When so much of the log has left memory, and a third as much as has settled before, rows of tables
     /// settle: in the background they move from the log into a B+-tree on disk, and leave the indexes in memory. Default 64 MiB;
     /// 0: only when [`settle`](crate::Kiln::settle) is called. A smaller bound keeps the indexes smaller, and writes more: a
-    /// row that settles alone takes a whole leaf of the tree with it. Where settling is so slow that twice as much of the log is out of memory, commits
+    /// row that settles alone takes a whole leaf of the tree with it. Where settling is so slow that twice as much of the log is out of memory, or
+    /// what [`unsettled_bytes`](Self::unsettled_bytes) says, commits
     /// that write tables are slowed to three quarters of its rate, each by a tenth of a second at the most. Durability does not depend on it.
     /// Without background threads it is [`persist`](crate::Kiln::persist) that settles.
     pub fn settle_log_bytes(mut self, bytes: u64) -> Options {
@@ -199,9 +202,18 @@ impl Options {
         self
     }
 
+    /// So many bytes of log may have left memory and not [settled](Self::settle_log_bytes) before commits that write tables are slowed. Default, and
+    /// at the least, twice as many as make settling due. With more, tables larger than memory are written faster: as long as that goes on the more rows settle at once
+    /// the fewer bytes are written for each of them. The indexes in memory grow with it (by about 90 bytes for each row that has not settled), and so do the log on disk
+    /// and the file that is there while rows settle. Durability does not depend on it.
+    pub fn unsettled_bytes(mut self, bytes: u64) -> Options {
+        self.unsettled_bytes = bytes;
+        self
+    }
+
     /// Memory in bytes for what is sorted while rows settle. Default a quarter of the log's part of the [`memory`](Self::memory), and at
     /// least 32 MiB. What does not fit is written to a file that is there as long as they settle, so that the disk needs room for about as much as the part of the log
-    /// that settles at once: up to twice what makes settling due, or less where there is less room. For the tree it has room for a
+    /// that settles at once: up to [`unsettled_bytes`](Self::unsettled_bytes), or less where there is less room. For the tree it has room for a
     /// sixteenth of itself, or for a quarter of this. Durability does not depend on it.
     pub fn settle_memory(mut self, bytes: u64) -> Options {
         self.settle_memory = Some(bytes);

@@ -22,7 +22,7 @@ pub(super) const DESCRIPTION: Description = Description {
     settings: |mode| match mode {
         Mode::Floor => "the same, of which nothing hardens while it is measured (--window never)",
         _ => {
-            "defaults; memory for log and caches as given for caches (64 MiB or less, and cold-*: smaller segments; 64 MiB or less: and its files through the page cache, as the others have theirs; 16 MiB or less: and settle_log_bytes 256 MiB)"
+            "defaults; memory for log and caches as given for caches (64 MiB or less, and cold-*: smaller segments; 64 MiB or less: and its files through the page cache, as the others have theirs, and unsettled_bytes 512 MiB)"
         }
     },
     version: || Ok(env!("CARGO_PKG_VERSION").to_owned()),
@@ -33,12 +33,10 @@ const COLD_SEGMENTS: u64 = 16;
 const COLD_SEGMENT_BYTES_MAX: u64 = 32 << 20;
 /// And at least this.
 const COLD_MEMORY_BYTES_MIN: u64 = 1 << 20;
-/// With so little memory, or less, segments are small, too.
+/// With so little memory, or less, segments are small, too, and what settles at once would be so little that most of the tree is written for it.
 const SMALL_MEMORY_BYTES: u64 = 64 << 20;
-/// With so little, parts that are settled at once would be so small that each of them writes most of the tree.
-const TINY_MEMORY_BYTES: u64 = 16 << 20;
-/// They are this large instead: as much as RocksDB's write buffers have.
-const TINY_MEMORY_SETTLE_LOG_BYTES: u64 = 256 << 20;
+/// As much as the write buffers of log-structured peers and what they have still to merge.
+const SMALL_MEMORY_UNSETTLED_BYTES: u64 = 512 << 20;
 
 /// A window that does not end while anything is measured.
 const NEVER: Duration = Duration::from_secs(24 * 3600);
@@ -151,9 +149,10 @@ fn options(settings: &Settings) -> kiln::Options {
         let segment_bytes = (memory_bytes / COLD_SEGMENTS).min(COLD_SEGMENT_BYTES_MAX);
         let options = options.memory(memory_bytes).segment_bytes(1 << segment_bytes.ilog2());
         // What the others leave to the page cache.
-        let options = options.system_page_cache(!settings.cold);
-        let is_tiny = !settings.cold && settings.cache_bytes <= TINY_MEMORY_BYTES;
-        if is_tiny { options.settle_log_bytes(TINY_MEMORY_SETTLE_LOG_BYTES) } else { options }
+        match settings.cold {
+            true => options,
+            false => options.system_page_cache(true).unsettled_bytes(SMALL_MEMORY_UNSETTLED_BYTES),
+        }
     } else {
         options.memory(settings.cache_bytes)
     };

@@ -27,21 +27,21 @@ impl Drop for LetGo {
 }
 
 /// A database whose tree does not get on before it is let go.
-fn with_a_stuck_tree(let_go: &Arc<AtomicBool>) -> Kiln {
+fn with_a_stuck_tree(options: Options, let_go: &Arc<AtomicBool>) -> Kiln {
     let may_go = let_go.clone();
     let hook = move |operation, name: &str| {
         if operation == Operation::Sync && name.starts_with("tree") {
             eventually("the test lets go", || may_go.load(Ordering::SeqCst));
         }
     };
-    options().open_on(HookedDevice::on(&SimulatedDevice::new(seed()), hook)).unwrap()
+    options.open_on(HookedDevice::on(&SimulatedDevice::new(seed()), hook)).unwrap()
 }
 
 #[test]
 fn c5b_commits_of_tables_are_slowed_while_settling_is_far_behind() {
     watched("c5b_commits_of_tables_are_slowed_while_settling_is_far_behind", PATIENCE, |_| {
         let let_go = Arc::new(AtomicBool::new(false));
-        let db = with_a_stuck_tree(&let_go);
+        let db = with_a_stuck_tree(options(), &let_go);
         let let_go = LetGo(let_go);
         let (table, map) = (db.table("table").unwrap(), db.map("map").unwrap());
         assert_eq!(db.statistics().unsettled_bytes_max, 256 << 10);
@@ -67,6 +67,24 @@ fn c5b_commits_of_tables_are_slowed_while_settling_is_far_behind() {
         assert_eq!(table.len(), u64::from(count) + 5);
         db.close().unwrap();
     });
+}
+
+/// It is no less than what makes settling due takes.
+#[test]
+fn c5b_how_much_may_not_have_settled_before_commits_are_slowed_is_an_option() {
+    for (given, expected) in [(0, 256 << 10), (100 << 10, 256 << 10), (1 << 20, 1 << 20)] {
+        let let_go = Arc::new(AtomicBool::new(false));
+        let db = with_a_stuck_tree(options().unsettled_bytes(given), &let_go);
+        let _let_go = LetGo(let_go);
+        let table = db.table("table").unwrap();
+        assert_eq!(db.statistics().unsettled_bytes_max, expected);
+        let mut number = 0;
+        while db.statistics().settling_waits == 0 {
+            put(&db, &table, number);
+            number += 1;
+        }
+        assert!(db.statistics().unsettled_bytes > expected, "{:?}", db.statistics());
+    }
 }
 
 /// Where it would not help: what blocks settling may last for as long as it likes.

@@ -15,7 +15,7 @@ use crate::kernel::ledger::Ledger;
 use crate::kernel::pending_read::Reader;
 use crate::kernel::recovery::{Base, Recovered, Recovery, RecoveryReport, VERSIONS_END, VERSIONS_SKIPPED};
 use crate::kernel::session::Sessions;
-use crate::kernel::settled::Settled;
+use crate::kernel::settled::{Settled, SettlingBounds};
 use crate::kernel::shares::Shares;
 use crate::kernel::snapshot::Snapshots;
 use crate::kernel::sweep::{Grave, Graves};
@@ -102,7 +102,11 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
         reader: Reader::default(),
         settled: Settled::new(
             tree,
-            (options.settle_log_bytes, settle_memory),
+            SettlingBounds {
+                due_bytes: options.settle_log_bytes,
+                unsettled_bytes: options.unsettled_bytes,
+                memory_bytes: settle_memory,
+            },
             opened_end,
             recovered.orders_are_exact,
         ),

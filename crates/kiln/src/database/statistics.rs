@@ -82,8 +82,8 @@ pub struct Statistics {
     pub tree_written_bytes: u64,
     /// Bytes of log that have left memory and not settled; what tables have there is in the indexes in memory.
     pub unsettled_bytes: u64,
-    /// How many there may be before commits that write tables are slowed, as long as settling goes on; 0 if they never are. Twice as many as
-    /// make settling due; see [`Options::settle_log_bytes`](crate::Options::settle_log_bytes).
+    /// How many there may be before commits that write tables are slowed, as long as settling goes on; 0 if they never are. See
+    /// [`Options::unsettled_bytes`](crate::Options::unsettled_bytes).
     pub unsettled_bytes_max: u64,
     /// How often a commit was slowed for it since the database was opened.
     pub settling_waits: u64,

@@ -123,12 +123,12 @@ impl Engine {
     /// True if so much of the log is cold that settling is worth it.
     pub(crate) fn is_settling_due(&self) -> bool {
         let settled = &self.settled;
-        if settled.log_bytes == 0 {
+        if settled.bounds.due_bytes == 0 {
             return false;
         }
         let cold_bytes = self.unsettled_bytes();
         let is_paid_for = self.is_settling_paid_for(cold_bytes);
-        if cold_bytes < settled.log_bytes / 2 && !is_paid_for || self.segments.disk_is_full() {
+        if cold_bytes < settled.bounds.due_bytes / 2 && !is_paid_for || self.segments.disk_is_full() {
             return false;
         }
         // Else the whole part would be read in vain, time and again.
@@ -158,13 +158,13 @@ impl Engine {
         let settled = &self.settled;
         let leaves = cold_bytes.saturating_mul(LEAF_TIMES).min(settled.tree.used_bytes());
         let paid = settled.range_reads.load(Ordering::Relaxed).saturating_mul(BYTES_PER_READ);
-        cold_bytes >= settled.log_bytes / LOG_PART && paid >= cold_bytes.saturating_add(leaves)
+        cold_bytes >= settled.bounds.due_bytes / LOG_PART && paid >= cold_bytes.saturating_add(leaves)
     }
 
     /// How much of the log has to be cold for it to be due.
     pub(super) fn settling_due_bytes(&self) -> u64 {
         let tree_part = self.settled.tree.used_bytes() / TREE_PART;
-        self.settled.log_bytes.max(tree_part.min(self.log.ring_bytes() * RING_TIMES))
+        self.settled.bounds.due_bytes.max(tree_part.min(self.log.ring_bytes() * RING_TIMES))
     }
 
     /// Has no more tombstones of tables forgotten but by settling.
@@ -189,7 +189,7 @@ impl Engine {
             let head = self.log.head();
             let settled = self.settle_to(self.due_settling_end(head), &mut moving);
             if settled.is_err() {
-                self.settled.waits_for_head.store(head + self.settled.log_bytes / 2, Ordering::SeqCst);
+                self.settled.waits_for_head.store(head + self.settled.bounds.due_bytes / 2, Ordering::SeqCst);
             }
             let has_more = settled.is_ok_and(|settling| settling != Settling::default());
             has_settled |= has_more;
@@ -219,10 +219,9 @@ impl Engine {
     /// Up to where to settle what is out of memory: where that is much more than what makes it due, a part of it, so that those who wait for it to go on
     /// need not wait for all of it, nor the disk have room for all that is sorted.
     fn due_settling_end(&self, head: Address) -> Address {
-        const DUE_TIMES: u64 = 2;
         let (settled, segment_bytes) = (&self.settled, self.log.segment_bytes());
         let begin = settled.tree.settled_to().max(self.log.begin());
-        let part = begin.saturating_add(DUE_TIMES * self.settling_due_bytes());
+        let part = begin.saturating_add(self.settling_bound_bytes());
         let least = part.max(settled.forgotten_to.load(Ordering::SeqCst)).next_multiple_of(segment_bytes);
         least.min(head - head % segment_bytes)
     }
@@ -338,7 +337,7 @@ impl Engine {
         settled_to: Address,
     ) -> Result<Option<(Newest, u64, Address)>> {
         let oldest = self.oldest_needed();
-        let memory_bytes = usize::try_from(self.settled.memory_bytes).unwrap_or(usize::MAX);
+        let memory_bytes = usize::try_from(self.settled.bounds.memory_bytes).unwrap_or(usize::MAX);
         let segment_bytes = self.log.segment_bytes();
         while self.can_settle_to(end, settled_to) {
             let mut newest = Newest::new(segments.device_handle(), memory_bytes, end - begin);

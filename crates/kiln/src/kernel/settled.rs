@@ -39,13 +39,21 @@ use crate::storage::tree::{Cached, Cursor, Root, Tree};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, thread_local};
 
+/// How much settles, as the options say.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SettlingBounds {
+    /// So much cold log makes it due, or more; 0: nothing settles by itself.
+    pub(crate) due_bytes: u64,
+    /// So much may not have settled, or more, before commits are slowed.
+    pub(crate) unsettled_bytes: u64,
+    /// For what is sorted.
+    pub(crate) memory_bytes: u64,
+}
+
 /// The tree, and how far settling has come.
 pub(crate) struct Settled {
     pub(crate) tree: Arc<Tree>,
-    /// The option; 0: nothing settles by itself.
-    pub(super) log_bytes: u64,
-    /// For what is sorted.
-    pub(super) memory_bytes: u64,
+    pub(super) bounds: SettlingBounds,
     /// Whoever settles.
     pub(super) settling: Mutex<()>,
     /// Whoever loads rows in bulk. Locked before `settling`.
@@ -87,7 +95,7 @@ impl Settled {
     /// Of a database whose log ends at `end`.
     pub(crate) fn new(
         tree: Arc<Tree>,
-        (log_bytes, memory_bytes): (u64, u64),
+        bounds: SettlingBounds,
         end: Address,
         orders_are_exact: bool,
     ) -> Settled {
@@ -98,8 +106,7 @@ impl Settled {
             forgotten_to: AtomicU64::new(if is_forgetful { end } else { 0 }),
             removed_to: AtomicU64::new(tree.settled_to()),
             tree,
-            log_bytes,
-            memory_bytes,
+            bounds,
             settling: Mutex::new(()),
             loading: Mutex::new(()),
             entering: Mutex::new(()),

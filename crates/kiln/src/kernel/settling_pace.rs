@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Rows that have not settled are in the indexes in memory, and their records keep the log from being dropped. So when more log is cold than
-//! [`BOUND_TIMES`] what makes settling due, and as long as settling goes on, commits that write tables may let the log grow by three bytes for every four
+//! [`BOUND_TIMES`] what makes settling due, or than [`unsettled_bytes`](crate::Options::unsettled_bytes), and as long as settling goes on, commits that write tables may let the log grow by three bytes for every four
 //! that settle: then the next part has a quarter less to do than this one, and so on, until they are within the bound.
 //!
 //! **Settling is the clock.** With each step that it takes it grants commits some bytes, and who has taken more than was granted waits for the next ones. So commits go
@@ -164,10 +164,16 @@ impl Engine {
 
     /// How many there may be before commits of tables are slowed; 0 if they never are.
     pub(crate) fn unsettled_bytes_max(&self) -> u64 {
-        match self.settled.log_bytes > 0 && self.hardening.has_background() {
-            true => self.settling_due_bytes().saturating_mul(BOUND_TIMES),
+        match self.settled.bounds.due_bytes > 0 && self.hardening.has_background() {
+            true => self.settling_bound_bytes(),
             false => 0,
         }
+    }
+
+    /// The bound; as much settles at once.
+    pub(super) fn settling_bound_bytes(&self) -> u64 {
+        let least = self.settling_due_bytes().saturating_mul(BOUND_TIMES);
+        self.settled.bounds.unsettled_bytes.max(least)
     }
 
     /// Sees to it, now and then, that commits are slowed as long as settling is too far behind.
