@@ -87,6 +87,22 @@ fn c5b_how_much_may_not_have_settled_before_commits_are_slowed_is_an_option() {
     }
 }
 
+/// The end of a part was counted past the last address there is, and nothing settled.
+#[test]
+fn c5b_rows_settle_where_commits_are_never_slowed() {
+    let disk = Arc::new(SimulatedDevice::new(seed()));
+    let db = options().background(false).unsettled_bytes(u64::MAX).open_on(disk).unwrap();
+    let table = db.table("table").unwrap();
+    for number in 0..1_000 {
+        put(&db, &table, number);
+        if number % 50 == 0 {
+            db.persist().unwrap();
+        }
+    }
+    let statistics = db.statistics();
+    assert!(statistics.settled_rows > 0, "{statistics:?}");
+}
+
 /// Where it would not help: what blocks settling may last for as long as it likes.
 #[test]
 fn c5b_nobody_is_slowed_where_settling_cannot_go_on() {

@@ -222,8 +222,9 @@ impl Engine {
         let (settled, segment_bytes) = (&self.settled, self.log.segment_bytes());
         let begin = settled.tree.settled_to().max(self.log.begin());
         let part = begin.saturating_add(self.settling_bound_bytes());
-        let least = part.max(settled.forgotten_to.load(Ordering::SeqCst)).next_multiple_of(segment_bytes);
-        least.min(head - head % segment_bytes)
+        let least = part.max(settled.forgotten_to.load(Ordering::SeqCst));
+        // The bound may be as large as a number can be.
+        least.min(head - head % segment_bytes).next_multiple_of(segment_bytes)
     }
 
     /// Settles everything that is durable and that every snapshot may see.
