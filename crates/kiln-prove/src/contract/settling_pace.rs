@@ -72,19 +72,21 @@ fn c5b_commits_of_tables_are_slowed_while_settling_is_far_behind() {
 /// It is no less than what makes settling due takes.
 #[test]
 fn c5b_how_much_may_not_have_settled_before_commits_are_slowed_is_an_option() {
-    for (given, expected) in [(0, 256 << 10), (100 << 10, 256 << 10), (1 << 20, 1 << 20)] {
-        let let_go = Arc::new(AtomicBool::new(false));
-        let db = with_a_stuck_tree(options().unsettled_bytes(given), &let_go);
-        let _let_go = LetGo(let_go);
-        let table = db.table("table").unwrap();
-        assert_eq!(db.statistics().unsettled_bytes_max, expected);
-        let mut number = 0;
-        while db.statistics().settling_waits == 0 {
-            put(&db, &table, number);
-            number += 1;
+    watched("c5b_how_much_may_not_have_settled_before_commits_are_slowed_is_an_option", PATIENCE, |_| {
+        for (given, expected) in [(0, 256 << 10), (100 << 10, 256 << 10), (1 << 20, 1 << 20)] {
+            let let_go = Arc::new(AtomicBool::new(false));
+            let db = with_a_stuck_tree(options().unsettled_bytes(given), &let_go);
+            let _let_go = LetGo(let_go);
+            let table = db.table("table").unwrap();
+            assert_eq!(db.statistics().unsettled_bytes_max, expected);
+            let mut number = 0;
+            while db.statistics().settling_waits == 0 {
+                put(&db, &table, number);
+                number += 1;
+            }
+            assert!(db.statistics().unsettled_bytes > expected, "{:?}", db.statistics());
         }
-        assert!(db.statistics().unsettled_bytes > expected, "{:?}", db.statistics());
-    }
+    });
 }
 
 /// The end of a part was counted past the last address there is, and nothing settled.

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Rows that have not settled are in the indexes in memory, and their records keep the log from being dropped. So when more log is cold than
-//! [`BOUND_TIMES`] what makes settling due, or than [`unsettled_bytes`](crate::Options::unsettled_bytes), and as long as settling goes on, commits that write tables may let the log grow by three bytes for every four
-//! that settle: then the next part has a quarter less to do than this one, and so on, until they are within the bound.
+//! [`BOUND_TIMES`] what makes settling due, or than [`unsettled_bytes`](crate::Options::unsettled_bytes) if that is more, and as long as settling
+//! goes on, commits that write tables may let the log grow by three bytes for every four that settle: then the next part has a quarter less to do than this one, and so on, until they are within the bound.
 //!
 //! **Settling is the clock.** With each step that it takes it grants commits some bytes, and who has taken more than was granted waits for the next ones. So commits go
 //! as fast as settling does at this moment, whatever the disk and the processors have to do, and nobody measures how fast that is.
