@@ -2,7 +2,8 @@
 //!
 //! Finding a key takes two cache misses, one after the other: its bucket, then its record. A batch goes through its keys in
 //! groups, fetches the buckets of a whole group, then its records, and then carries out one operation after the other, each
-//! as if it stood alone. Where records are on disk, many of them are read at once before ([`read_ahead`](super::read_ahead)).
+//! as if it stood alone. Where records are on disk, many of them are read at once before ([`read_ahead`](super::read_ahead)), and so are the leaves of
+//! rows that have settled.
 //!
 //! Each operation has a pin of its own, which costs a few instructions. One pin for a group would stretch over what may wait: a
 //! read from disk, a wait for log space, a caller's closure.
@@ -20,6 +21,9 @@ use crate::sync::atomic::Ordering;
 /// So many keys' cache misses overlap: more than a core has outstanding at a time, and few enough that what was fetched
 /// is still there when it is needed.
 pub(crate) const GROUP_KEYS: usize = 32;
+
+/// The leaves of so many keys are read at once: the disk has many to serve, and they fit into a small cache.
+const LEAVES_AHEAD_KEYS: usize = 4 * GROUP_KEYS;
 
 /// After so many records that ranges have read from disk the keeper is to look whether settling them is worth it.
 const READS_PER_LOOK: u64 = 1 << 10;
@@ -71,8 +75,9 @@ impl Engine {
     pub(crate) fn prefetch_keys<K: AsRef<[u8]>>(&self, object: u32, keys: &[K]) {
         let mut ahead = self.read_ahead();
         for (number, group) in keys.chunks(GROUP_KEYS).enumerate() {
-            let hashes = self.prefetch_group(object, group, AsRef::as_ref);
             let first = number * GROUP_KEYS;
+            self.read_settled_ahead(object, (first, keys), AsRef::as_ref);
+            let hashes = self.prefetch_group(object, group, AsRef::as_ref);
             self.read_group_ahead(&mut ahead, (first, &hashes[..group.len()]), keys.len(), |item| {
                 self.hash(object, keys[item].as_ref())
             });
@@ -94,6 +99,21 @@ impl Engine {
         }
     }
 
+    /// Reads the leaves of rows that have settled, where the group that begins with the item `first` is the first of several whose turn it is.
+    #[inline]
+    fn read_settled_ahead<T>(
+        &self,
+        object: u32,
+        (first, items): (usize, &[T]),
+        key_of: impl Fn(&T) -> &[u8],
+    ) {
+        let is_turn = first.is_multiple_of(LEAVES_AHEAD_KEYS) && items.len() - first > 1;
+        if is_turn && self.may_be_settled(object) && self.settled.tree.is_partly_on_disk() {
+            let end = items.len().min(first + LEAVES_AHEAD_KEYS);
+            self.read_leaves_ahead(object, items[first..end].iter().map(key_of));
+        }
+    }
+
     /// Runs an operation on each item's key, in order, after fetching a group of them: also from disk, if it `reads`. Nothing is run if one of the
     /// keys is not acceptable; the first error of an operation ends the batch.
     #[inline]
@@ -110,8 +130,11 @@ impl Engine {
         }
         let mut ahead = self.read_ahead();
         for (number, group) in items.chunks(GROUP_KEYS).enumerate() {
-            let hashes = self.prefetch_group(id, group, &key_of);
             let first = number * GROUP_KEYS;
+            if reads {
+                self.read_settled_ahead(id, (first, items), &key_of);
+            }
+            let hashes = self.prefetch_group(id, group, &key_of);
             if reads {
                 self.read_group_ahead(&mut ahead, (first, &hashes[..group.len()]), items.len(), |item| {
                     self.hash(id, key_of(&items[item]))
@@ -122,5 +145,63 @@ impl Engine {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use crate::Options;
+    use crate::device::SimulatedDevice;
+
+    const ROWS: u32 = 20_000;
+
+    fn value(number: u32) -> Vec<u8> {
+        number.to_le_bytes().repeat(25)
+    }
+
+    /// A batch read settled rows one after the other, each with its read from disk.
+    #[test]
+    fn settled_rows_of_a_batch_are_found_in_leaves_that_were_read_together() {
+        let options = Options::new().background(false).segment_bytes(64 << 10).memory(4 << 20);
+        let device = Arc::new(SimulatedDevice::new(1));
+        {
+            let db = options.clone().open_on(device.clone()).unwrap();
+            let table = db.table("table").unwrap();
+            for number in 0..ROWS {
+                db.put(&table, number.to_be_bytes(), value(number)).unwrap().forget();
+            }
+            db.persist().unwrap();
+            assert_eq!(db.settle().unwrap(), u64::from(ROWS));
+            // And one that has a record again.
+            db.put(&table, 0_u32.to_be_bytes(), "newer").unwrap().forget();
+            db.close().unwrap();
+        }
+        let db = options.open_on(device).unwrap();
+        let table = db.table("table").unwrap();
+        let tree = &db.engine().settled.tree;
+        let keys: Vec<_> = (0..ROWS).step_by(97).map(u32::to_be_bytes).collect();
+        for in_transaction in [false, true] {
+            tree.set_cache_bytes(0);
+            tree.set_cache_bytes(u64::MAX);
+            let (hits, mut found) = (tree.statistics().cache_hits, Vec::new());
+            if in_transaction {
+                let transaction = db.begin().unwrap();
+                transaction.prefetch(&table, &keys);
+                found.extend(keys.iter().map(|key| transaction.get(&table, key).unwrap()));
+            } else {
+                db.get_many(&table, &keys, |_, value| found.push(value.map(<[u8]>::to_vec))).unwrap();
+            }
+            for (key, found) in keys.iter().zip(found) {
+                let expected = match u32::from_be_bytes(*key) {
+                    0 => b"newer".to_vec(),
+                    number => value(number),
+                };
+                assert_eq!(found, Some(expected));
+            }
+            // But for the first, which is not in the tree, each found its leaf in memory.
+            assert_eq!(tree.statistics().cache_hits - hits, keys.len() as u64 - 1);
+        }
     }
 }

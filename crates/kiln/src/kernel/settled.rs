@@ -208,6 +208,20 @@ impl Engine {
         found
     }
 
+    /// Reads the leaves of those of an object's keys that have no record, many at once, and waits for them.
+    #[cold]
+    pub(super) fn read_leaves_ahead<'k>(&self, object: u32, keys: impl Iterator<Item = &'k [u8]>) {
+        let mut leaves = self.settled.tree.leaves_ahead();
+        for key in keys {
+            // Who has a record does not ask the tree.
+            if self.index.addresses_of(self.hash(object, key)).next().is_none() {
+                with_tree_key(object, key, |tree_key| leaves.want(tree_key));
+            }
+        }
+        leaves.read();
+        self.watch_reads();
+    }
+
     /// About how many rows a table has.
     pub(crate) fn estimate_rows(&self, object: &ObjectState) -> u64 {
         match object.keys.ordered().filter(|_| self.settled.has_any()) {

@@ -1,13 +1,17 @@
-//! Nodes that are read before they are asked for: many at once, and those that lie side by side in one piece.
+//! Nodes that are read before they are asked for, many at once: those that a walk comes to, where they lie side by side in one piece; and the
+//! leaves of many keys, wherever they lie.
 
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::Tree;
 use super::node::Node;
 use super::pages::{Pages, Queue};
 use super::reference::NodeReference;
+use super::root::Root;
 use crate::device::{BLOCK_BYTES, READS_IN_FLIGHT_MAX};
 use crate::error::Result;
+use crate::storage::epoch;
 
 /// What is read in one piece at most, unless one node is as long;
 const PIECE_BLOCKS_MAX: u64 = 64;
@@ -17,6 +21,11 @@ const GAP_BLOCKS_MAX: u64 = 4;
 const PIECES_IN_FLIGHT_MAX: usize = 16;
 
 const _: () = assert!(PIECES_IN_FLIGHT_MAX <= READS_IN_FLIGHT_MAX);
+
+/// Leaves that are read for many keys may take such a part of the cache: so each is still there when its key's turn comes.
+const LEAVES_PART: u64 = 4;
+/// A tree of which more than such a part is in memory is not worth a look at each key ahead of its turn.
+const ON_DISK_PART: u64 = 8;
 
 /// Nodes of one level that are being read.
 #[derive(Default)]
@@ -150,5 +159,78 @@ impl NodesAhead {
             nodes.extend(self.take(pages, reference)?);
         }
         Ok(nodes)
+    }
+}
+
+/// Leaves of keys that are going to be looked up, as far as they are not in memory. Reading them has no effect but on speed: what cannot be read, or is
+/// damaged, is left to who looks the key up.
+pub(crate) struct LeavesAhead<'t> {
+    tree: &'t Tree,
+    root: Arc<Root>,
+    wanted: Vec<NodeReference>,
+    /// The cache has room for so many bytes more.
+    room: u64,
+}
+
+impl Tree {
+    /// True if so much of the tree is on disk alone that it is worth looking [ahead](Self::leaves_ahead).
+    pub(crate) fn is_partly_on_disk(&self) -> bool {
+        let used_bytes = self.used_bytes();
+        self.pages.cache.bytes() < used_bytes - used_bytes / ON_DISK_PART
+    }
+
+    /// For who is going to look many keys up.
+    pub(crate) fn leaves_ahead(&self) -> LeavesAhead<'_> {
+        let room = self.pages.cache.budget() / LEAVES_PART;
+        LeavesAhead { tree: self, root: self.root(), wanted: Vec::new(), room }
+    }
+}
+
+impl LeavesAhead<'_> {
+    /// A key is going to be looked up. An inner node that is not in memory is read at once. The caller is not pinned.
+    pub(crate) fn want(&mut self, key: &[u8]) {
+        if let Some(leaf) = self.leaf_on_disk(key)
+            && let bytes = u64::from(leaf.blocks) * BLOCK_BYTES as u64
+            && bytes <= self.room
+        {
+            self.room -= bytes;
+            self.wanted.push(leaf);
+        }
+    }
+
+    /// The leaf of a key, if it is not in memory.
+    fn leaf_on_disk(&self, key: &[u8]) -> Option<NodeReference> {
+        let pages = &self.tree.pages;
+        let (mut reference, mut level) = self.root.top()?;
+        while level > 0 {
+            let child_in = |node: &Node| node.child(node.child_index(key));
+            let in_memory = {
+                let pin = epoch::pin();
+                pages.cache.find(&pin, &reference).filter(|node| node.level() == level).map(child_in)
+            };
+            reference = match in_memory {
+                Some(child) => child,
+                None => child_in(&*pages.node(&reference, level).ok()?),
+            };
+            level -= 1;
+        }
+        let is_in_memory = pages.cache.find(&epoch::pin(), &reference).is_some();
+        let is_wanted = || self.wanted.iter().any(|other| other.block == reference.block);
+        (!is_in_memory && !is_wanted()).then_some(reference)
+    }
+
+    /// Reads what is wanted, all at once, and waits for it. The caller is not pinned.
+    pub(crate) fn read(self) {
+        // One alone is read by who looks it up.
+        let ([_, _, ..], pages) = (&self.wanted[..], &self.tree.pages) else { return };
+        let mut queue = self.tree.queues.lock().pop().unwrap_or_default();
+        let read = pages.read_many(&mut queue, &self.wanted);
+        self.tree.queues.lock().push(queue);
+        for (reference, bytes) in self.wanted.iter().zip(read.unwrap_or_default()) {
+            if let Ok(leaf) = pages.decode(reference, &bytes).and_then(|node| pages.check_level(node, 0)) {
+                pages.cache.note_miss();
+                pages.cache.insert(leaf);
+            }
+        }
     }
 }

@@ -95,7 +95,8 @@ impl Cache {
         (self.buckets.len() * size_of::<Bucket>()) as u64
     }
 
-    fn budget(&self) -> u64 {
+    /// What nodes may take.
+    pub(super) fn budget(&self) -> u64 {
         self.budget.load(Ordering::Relaxed)
     }
 

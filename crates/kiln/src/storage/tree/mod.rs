@@ -53,7 +53,7 @@ use std::sync::Arc;
 use cache::Cache;
 use changes::{Changes as _, Streamed};
 use node::{Node, ValueIn};
-use pages::Pages;
+use pages::{Pages, Queue};
 use reference::NodeReference;
 use root::Slots;
 use shared::Shared;
@@ -131,6 +131,8 @@ pub(crate) struct Tree {
     newest: Shared<Root>,
     entries: AtomicU64,
     writer: Mutex<Writer>,
+    /// Of those who read many leaves at once, from one of them to the next.
+    queues: Mutex<Vec<Queue>>,
     merges: AtomicU64,
     written_bytes: AtomicU64,
     file_bytes: AtomicU64,
@@ -184,6 +186,7 @@ impl Tree {
             used_bytes: AtomicU64::new(0),
             replaced_bytes_min: REPLACED_BYTES_MIN,
             writer: Mutex::new(writer),
+            queues: Mutex::new(Vec::new()),
         };
         tree.note_sizes(&tree.writer.lock());
         tree

@@ -36,6 +36,16 @@ fn read_all(file: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
     for (key, expected) in &found {
         assert!(tree.get(key, &mut value)?.is_some() && value == *expected, "a walk and a look differ");
     }
+    let ahead = try_open(&device, CACHE_BYTES)?;
+    let mut leaves = ahead.leaves_ahead();
+    found.iter().for_each(|(key, _)| leaves.want(key));
+    leaves.read();
+    for (key, expected) in &found {
+        assert!(
+            ahead.get(key, &mut value)?.is_some() && value == *expected,
+            "a look ahead makes a difference"
+        );
+    }
     Ok(found)
 }
 

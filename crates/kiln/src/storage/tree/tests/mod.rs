@@ -1,5 +1,6 @@
 //! Tests of the whole tree, on the simulated device, against a `BTreeMap`.
 
+mod ahead;
 mod crashes;
 mod damage;
 mod forged;

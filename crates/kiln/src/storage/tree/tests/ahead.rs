@@ -1,0 +1,62 @@
+//! Leaves that are read for many keys at once.
+
+use super::*;
+
+const COUNT: u64 = 4000;
+
+/// A tree of many leaves, of which nothing is in memory.
+fn tree_on_disk(cache_bytes: usize) -> (SimulatedDevice, Arc<Tree>) {
+    let device = SimulatedDevice::new(1);
+    let batch: Batch = (0..COUNT).map(|number| (key(2 * number), Some(vec![7; 100]))).collect();
+    open(&device, CACHE_BYTES).merge(&mut changes(&batch), None).unwrap();
+    let tree = open(&device, cache_bytes);
+    (device, tree)
+}
+
+fn read_ahead(tree: &Tree, numbers: impl Iterator<Item = u64>) {
+    let mut leaves = tree.leaves_ahead();
+    numbers.for_each(|number| leaves.want(&key(number)));
+    leaves.read();
+}
+
+#[test]
+fn keys_whose_leaves_were_read_ahead_are_found_in_memory() {
+    let (_device, tree) = tree_on_disk(CACHE_BYTES);
+    let (mut value, numbers) = (Vec::new(), || (0..2 * COUNT).step_by(411));
+    assert!(tree.is_partly_on_disk());
+    assert!(numbers().all(|number| tree.get_cached(&key(number), &mut value) == Cached::Unknown));
+    read_ahead(&tree, numbers());
+    for number in numbers() {
+        let found = tree.get_cached(&key(number), &mut value);
+        assert_eq!(matches!(found, Cached::Found { .. }), number.is_multiple_of(2), "{number}");
+        assert_ne!(found, Cached::Unknown, "{number}");
+    }
+    // What is in memory is not read again, nor is a leaf read once for each of its keys.
+    let misses = tree.cache_misses();
+    read_ahead(&tree, numbers());
+    assert_eq!(tree.cache_misses(), misses);
+    read_ahead(&tree, 0..2 * COUNT);
+    assert!(tree.cache_misses() < COUNT / 8, "{}", tree.cache_misses());
+}
+
+#[test]
+fn no_more_is_read_ahead_than_a_part_of_the_cache_and_nothing_where_there_is_none() {
+    for cache_bytes in [0, 256 << 10] {
+        let (_device, tree) = tree_on_disk(cache_bytes);
+        read_ahead(&tree, 0..2 * COUNT);
+        let (cached, part) = (tree.statistics().cache_bytes, cache_bytes as u64 / 4);
+        // And the inner node.
+        assert!(cached < part + (16 << 10), "{cached} of {cache_bytes}");
+        assert_eq!(cached > 0, cache_bytes > 0);
+    }
+}
+
+#[test]
+fn a_tree_that_is_in_memory_is_not_looked_ahead_in_and_an_empty_one_has_nothing() {
+    let (_device, tree) = tree_on_disk(16 << 20);
+    for number in 0..COUNT {
+        tree.get(&key(2 * number), &mut Vec::new()).unwrap();
+    }
+    assert!(!tree.is_partly_on_disk());
+    read_ahead(&open(&SimulatedDevice::new(1), CACHE_BYTES), 0..2);
+}
