@@ -421,8 +421,14 @@ pub(super) fn load_seconds(contestant: &Contestant) -> f64 {
 /// About how long it takes to check it and close it at the end.
 pub(super) fn check_seconds(contestant: &Contestant) -> f64 {
     let loaded_s = contestant.content.bytes() as f64 / CHECKED_BYTES_PER_SECOND;
-    // Kiln has what was inserted on the disk when it is more than its memory, and checks it for as long as it may.
-    let added_s = if contestant.engine == Name::Kiln { 2.0 * PATIENCE.as_secs_f64() } else { 0.2 };
+    // What was inserted, unless each commit was durable, is much more than what was loaded. Kiln has inserted most, and has it on the disk.
+    let added_s = match (contestant.engine, contestant.content) {
+        (Name::Kiln, Content::Table { .. }) if !contestant.mode.is_durable() => {
+            2.0 * PATIENCE.as_secs_f64() + 6.0
+        }
+        (_, Content::Table { .. }) if !contestant.mode.is_durable() => 2.0,
+        _ => 0.3,
+    };
     loaded_s + added_s
 }
 
