@@ -2,6 +2,7 @@
 
 use super::Kiln;
 use crate::error::Result;
+use crate::kernel::batch::Reads;
 use crate::kernel::expiry::default_expiry;
 use crate::kernel::receipt::Commit;
 use crate::kernel::single::{Decision, SingleCommit, SingleKey, with_scratch};
@@ -17,8 +18,8 @@ use crate::objects::Object;
 /// too long comes before anything is done; after any other error the elements before the one that failed stay committed.
 impl Kiln {
     /// Says that these keys will be read or written soon, each by an operation of its own: their cache misses overlap then.
-    /// What is on disk is read, many records at once, into the read cache, and waited for. It has no effect but on speed; a few
-    /// dozen keys at a time are enough. The batches do it by themselves.
+    /// What is on disk is read, many records at once, into the read cache, and leaves of settled rows into the page cache, and waited for. It has no effect but
+    /// on speed; a few dozen keys at a time are enough, or a hundred where much is on disk. The batches do it by themselves.
     pub fn prefetch<O: Object, K: AsRef<[u8]>>(&self, object: &O, keys: &[K]) {
         self.engine().prefetch_keys(object.handle().id, keys);
     }
@@ -49,7 +50,7 @@ impl Kiln {
     ) -> Result<()> {
         let engine = self.engine();
         with_scratch(|scratch| {
-            engine.for_each_in_groups((object, true), keys, AsRef::as_ref, |number, key| {
+            engine.for_each_in_groups((object, Reads::Rows), keys, AsRef::as_ref, |number, key| {
                 let reading = engine.read_newest(key, &mut scratch.old)?;
                 look(number, reading.found.then_some(&scratch.old));
                 Ok(())
@@ -81,8 +82,12 @@ impl Kiln {
         for (_, value) in entries {
             engine.check_expiring(value.as_ref(), expires_at)?;
         }
+        let reads = match engine.puts_blindly(object.handle().id) {
+            true => Reads::Nothing,
+            false => Reads::Records,
+        };
         self.commit_each(
-            (object, !engine.puts_blindly(object.handle().id)),
+            (object, reads),
             entries,
             |(key, _)| key.as_ref(),
             |number, key| engine.commit_single(key, Some(entries[number].1.as_ref()), expires_at),
@@ -108,7 +113,7 @@ impl Kiln {
         deltas: &[(K, i64)],
     ) -> Result<Commit<'_, ()>> {
         self.commit_each(
-            (object, true),
+            (object, Reads::Rows),
             deltas,
             |(key, _)| key.as_ref(),
             |number, key| {
@@ -146,17 +151,17 @@ impl Kiln {
         keys: &[K],
         mut change: impl FnMut(usize, Option<&[u8]>, &mut Vec<u8>) -> bool,
     ) -> Result<Commit<'_, ()>> {
-        self.commit_each((object, true), keys, AsRef::as_ref, |number, key| {
+        self.commit_each((object, Reads::Rows), keys, AsRef::as_ref, |number, key| {
             self.engine().update_single(key, object.handle().time_to_live_ms, |old, new| {
                 Ok(Decision::of(change(number, old, new)))
             })
         })
     }
 
-    /// Commits an operation, which `reads` its key or does not, for each item; what is returned stands for all of them.
+    /// Commits an operation, which `reads` so much, for each item; what is returned stands for all of them.
     fn commit_each<'i, O: Object, T>(
         &self,
-        (object, reads): (&O, bool),
+        (object, reads): (&O, Reads),
         items: &'i [T],
         key_of: impl Fn(&T) -> &[u8],
         mut commit: impl FnMut(usize, SingleKey<'i>) -> Result<SingleCommit>,

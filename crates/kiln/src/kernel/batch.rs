@@ -25,6 +25,17 @@ pub(crate) const GROUP_KEYS: usize = 32;
 /// The leaves of so many keys are read at once: the disk has many to serve, and they fit into a small cache.
 const LEAVES_AHEAD_KEYS: usize = 4 * GROUP_KEYS;
 
+/// What the operations of a batch read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reads {
+    /// Nothing that is worth reading ahead.
+    Nothing,
+    /// Records: whose key they are is to be known, and what has settled does not matter.
+    Records,
+    /// Rows, be they records or settled.
+    Rows,
+}
+
 /// After so many records that ranges have read from disk the keeper is to look whether settling them is worth it.
 const READS_PER_LOOK: u64 = 1 << 10;
 
@@ -110,16 +121,16 @@ impl Engine {
         let is_turn = first.is_multiple_of(LEAVES_AHEAD_KEYS) && items.len() - first > 1;
         if is_turn && self.may_be_settled(object) && self.settled.tree.is_partly_on_disk() {
             let end = items.len().min(first + LEAVES_AHEAD_KEYS);
-            self.read_leaves_ahead(object, items[first..end].iter().map(key_of));
+            self.read_leaves_ahead(object, items[first..end].iter().map(&key_of));
         }
     }
 
-    /// Runs an operation on each item's key, in order, after fetching a group of them: also from disk, if it `reads`. Nothing is run if one of the
+    /// Runs an operation on each item's key, in order, after fetching a group of them: also from disk, what it `reads`. Nothing is run if one of the
     /// keys is not acceptable; the first error of an operation ends the batch.
     #[inline]
     pub(crate) fn for_each_in_groups<'i, O: Object, T>(
         self: &Arc<Self>,
-        (object, reads): (&O, bool),
+        (object, reads): (&O, Reads),
         items: &'i [T],
         key_of: impl Fn(&T) -> &[u8],
         mut run: impl FnMut(usize, SingleKey<'i>) -> Result<()>,
@@ -131,11 +142,11 @@ impl Engine {
         let mut ahead = self.read_ahead();
         for (number, group) in items.chunks(GROUP_KEYS).enumerate() {
             let first = number * GROUP_KEYS;
-            if reads {
+            if reads == Reads::Rows {
                 self.read_settled_ahead(id, (first, items), &key_of);
             }
             let hashes = self.prefetch_group(id, group, &key_of);
-            if reads {
+            if reads != Reads::Nothing {
                 self.read_group_ahead(&mut ahead, (first, &hashes[..group.len()]), items.len(), |item| {
                     self.hash(id, key_of(&items[item]))
                 });
@@ -203,5 +214,12 @@ mod tests {
             // But for the first, which is not in the tree, each found its leaf in memory.
             assert_eq!(tree.statistics().cache_hits - hits, keys.len() as u64 - 1);
         }
+        // Who puts does not ask the tree.
+        tree.set_cache_bytes(0);
+        tree.set_cache_bytes(u64::MAX);
+        let (misses, entries) =
+            (tree.cache_misses(), keys.iter().map(|key| (key, "put")).collect::<Vec<_>>());
+        db.put_many(&table, &entries).unwrap().forget();
+        assert_eq!(tree.cache_misses(), misses);
     }
 }

@@ -210,7 +210,8 @@ impl Engine {
 
     /// Reads the leaves of those of an object's keys that have no record, many at once, and waits for them.
     #[cold]
-    pub(super) fn read_leaves_ahead<'k>(&self, object: u32, keys: impl Iterator<Item = &'k [u8]>) {
+    pub(super) fn read_leaves_ahead<'k>(&self, object: u32, keys: impl Iterator<Item = &'k [u8]> + Clone) {
+        keys.clone().for_each(|key| self.index.prefetch(self.hash(object, key)));
         let mut leaves = self.settled.tree.leaves_ahead();
         for key in keys {
             // Who has a record does not ask the tree.

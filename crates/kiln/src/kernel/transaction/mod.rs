@@ -332,8 +332,8 @@ impl<'db> Transaction<'db> {
         Ok(self.with_value(object, key.as_ref(), |value| value.is_some())?.0)
     }
 
-    /// Says that these keys will be read soon, each by an operation of its own: their cache misses overlap then. Reads
-    /// nothing, and has no effect but on speed; a few dozen keys at a time are enough.
+    /// Says that these keys will be read soon, each by an operation of its own: their cache misses overlap then, and
+    /// what is on disk of them is read at once, and waited for. The transaction reads nothing by it, and it has no effect but on speed; a few dozen keys at a time are enough.
     pub fn prefetch<O: Object, K: AsRef<[u8]>>(&self, object: &O, keys: &[K]) {
         self.engine.prefetch_keys(object.handle().id, keys);
     }

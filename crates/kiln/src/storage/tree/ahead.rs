@@ -22,10 +22,13 @@ const PIECES_IN_FLIGHT_MAX: usize = 16;
 
 const _: () = assert!(PIECES_IN_FLIGHT_MAX <= READS_IN_FLIGHT_MAX);
 
-/// Leaves that are read for many keys may take such a part of the cache: so each is still there when its key's turn comes.
+/// Leaves that are read for many keys may take such a part of the cache: so each is still there when its key's turn comes, unless many
+/// batches share a small cache; then some are read twice.
 const LEAVES_PART: u64 = 4;
 /// A tree of which more than such a part is in memory is not worth a look at each key ahead of its turn.
 const ON_DISK_PART: u64 = 8;
+/// So many queues are kept for the next who read.
+const QUEUES_KEPT_MAX: usize = 16;
 
 /// Nodes of one level that are being read.
 #[derive(Default)]
@@ -173,15 +176,16 @@ pub(crate) struct LeavesAhead<'t> {
 }
 
 impl Tree {
-    /// True if so much of the tree is on disk alone that it is worth looking [ahead](Self::leaves_ahead).
+    /// True if so much of the tree is on disk alone that it is worth looking [ahead](Self::leaves_ahead); or may be, if it has packed leaves, or values
+    /// with blocks of their own, which are never in memory.
     pub(crate) fn is_partly_on_disk(&self) -> bool {
-        let used_bytes = self.used_bytes();
-        self.pages.cache.bytes() < used_bytes - used_bytes / ON_DISK_PART
+        let bytes = self.used_bytes().saturating_mul(self.memory_times());
+        self.pages.cache.bytes() < bytes - bytes / ON_DISK_PART
     }
 
     /// For who is going to look many keys up.
     pub(crate) fn leaves_ahead(&self) -> LeavesAhead<'_> {
-        let room = self.pages.cache.budget() / LEAVES_PART;
+        let room = self.pages.cache.budget() / LEAVES_PART / self.memory_times();
         LeavesAhead { tree: self, root: self.root(), wanted: Vec::new(), room }
     }
 }
@@ -189,6 +193,9 @@ impl Tree {
 impl LeavesAhead<'_> {
     /// A key is going to be looked up. An inner node that is not in memory is read at once. The caller is not pinned.
     pub(crate) fn want(&mut self, key: &[u8]) {
+        if self.room < BLOCK_BYTES as u64 {
+            return;
+        }
         if let Some(leaf) = self.leaf_on_disk(key)
             && let bytes = u64::from(leaf.blocks) * BLOCK_BYTES as u64
             && bytes <= self.room
@@ -225,10 +232,17 @@ impl LeavesAhead<'_> {
         let ([_, _, ..], pages) = (&self.wanted[..], &self.tree.pages) else { return };
         let mut queue = self.tree.queues.lock().pop().unwrap_or_default();
         let read = pages.read_many(&mut queue, &self.wanted);
-        self.tree.queues.lock().push(queue);
+        {
+            let mut queues = self.tree.queues.lock();
+            if queues.len() < QUEUES_KEPT_MAX {
+                queues.push(queue);
+            }
+        }
         for (reference, bytes) in self.wanted.iter().zip(read.unwrap_or_default()) {
             if let Ok(leaf) = pages.decode(reference, &bytes).and_then(|node| pages.check_level(node, 0)) {
                 pages.cache.note_miss();
+                // It is yet to be looked at, and stays until then.
+                leaf.note_use();
                 pages.cache.insert(leaf);
             }
         }

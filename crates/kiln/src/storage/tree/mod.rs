@@ -494,8 +494,12 @@ impl Tree {
             return 0;
         }
         let bytes = self.used_bytes() + more_bytes;
-        let times = if self.root().has_packed { merge::PACKED_TIMES_MAX } else { 1 };
-        bytes.saturating_mul(times).saturating_add(bytes / 32 + self.pages.cache.table_bytes())
+        bytes.saturating_mul(self.memory_times()).saturating_add(bytes / 32 + self.pages.cache.table_bytes())
+    }
+
+    /// At most so many times as long as on disk nodes are in memory.
+    fn memory_times(&self) -> u64 {
+        if self.root().has_packed { merge::PACKED_TIMES_MAX } else { 1 }
     }
 
     /// True if the file is much longer than what is used of it.

@@ -48,6 +48,8 @@ fn no_more_is_read_ahead_than_a_part_of_the_cache_and_nothing_where_there_is_non
         // And the inner node.
         assert!(cached < part + (16 << 10), "{cached} of {cache_bytes}");
         assert_eq!(cached > 0, cache_bytes > 0);
+        // Nor are inner nodes, where none would be kept.
+        assert_eq!(tree.cache_misses() > 0, cache_bytes > 0);
     }
 }
 
@@ -59,4 +61,25 @@ fn a_tree_that_is_in_memory_is_not_looked_ahead_in_and_an_empty_one_has_nothing(
     }
     assert!(!tree.is_partly_on_disk());
     read_ahead(&open(&SimulatedDevice::new(1), CACHE_BYTES), 0..2);
+}
+
+/// In memory they took more than the whole tree does on disk, and the rest was read leaf by leaf.
+#[test]
+fn packed_leaves_of_which_some_are_in_memory_are_looked_ahead_for() {
+    let device = SimulatedDevice::new(1);
+    let batch: Batch = (0..COUNT).map(|number| (key(number), Some(vec![7; 100]))).collect();
+    let tree = try_open(&device, CACHE_BYTES).unwrap().packing(true);
+    tree.merge(&mut changes(&batch), None).unwrap();
+    let tree = open(&device, CACHE_BYTES);
+    for number in 0..COUNT / 2 {
+        tree.get(&key(number), &mut Vec::new()).unwrap();
+    }
+    let statistics = tree.statistics();
+    assert!(statistics.cache_bytes > statistics.used_bytes, "{statistics:?}");
+    assert!(tree.is_partly_on_disk());
+    read_ahead(&tree, 0..COUNT);
+    assert_eq!(
+        tree.get_cached(&key(COUNT - 1), &mut Vec::new()),
+        Cached::Found { expires_at: expiry_of(Some(&[7; 100])) }
+    );
 }
