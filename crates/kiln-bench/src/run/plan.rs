@@ -422,12 +422,11 @@ pub(super) fn load_seconds(contestant: &Contestant) -> f64 {
 pub(super) fn check_seconds(contestant: &Contestant) -> f64 {
     let loaded_s = contestant.content.bytes() as f64 / CHECKED_BYTES_PER_SECOND;
     // What was inserted, unless each commit was durable, is much more than what was loaded. Kiln has inserted most, and has it on the disk.
-    let added_s = match (contestant.engine, contestant.content) {
-        (Name::Kiln, Content::Table { .. }) if !contestant.mode.is_durable() => {
-            2.0 * PATIENCE.as_secs_f64() + 6.0
-        }
-        (_, Content::Table { .. }) if !contestant.mode.is_durable() => 2.0,
-        _ => 0.3,
+    let has_inserted = matches!(contestant.content, Content::Table { .. }) && !contestant.mode.is_durable();
+    let added_s = match (has_inserted, contestant.engine) {
+        (false, _) => 0.3,
+        (true, Name::Kiln) => 2.0 * PATIENCE.as_secs_f64() + 6.0,
+        (true, _) => 2.0,
     };
     loaded_s + added_s
 }

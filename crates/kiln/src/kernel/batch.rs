@@ -121,7 +121,7 @@ impl Engine {
         let is_turn = first.is_multiple_of(LEAVES_AHEAD_KEYS) && items.len() - first > 1;
         if is_turn && self.may_be_settled(object) && self.settled.tree.is_partly_on_disk() {
             let end = items.len().min(first + LEAVES_AHEAD_KEYS);
-            self.read_leaves_ahead(object, items[first..end].iter().map(&key_of));
+            self.read_leaves_ahead(object, items[first..end].iter().map(key_of));
         }
     }
 

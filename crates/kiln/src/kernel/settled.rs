@@ -210,12 +210,13 @@ impl Engine {
 
     /// Reads the leaves of those of an object's keys that have no record, many at once, and waits for them.
     #[cold]
-    pub(super) fn read_leaves_ahead<'k>(&self, object: u32, keys: impl Iterator<Item = &'k [u8]> + Clone) {
-        keys.clone().for_each(|key| self.index.prefetch(self.hash(object, key)));
+    pub(super) fn read_leaves_ahead<'k>(&self, object: u32, keys: impl Iterator<Item = &'k [u8]>) {
+        let keys: Vec<_> = keys.map(|key| (self.hash(object, key), key)).collect();
+        keys.iter().for_each(|&(hash, _)| self.index.prefetch(hash));
         let mut leaves = self.settled.tree.leaves_ahead();
-        for key in keys {
+        for (hash, key) in keys {
             // Who has a record does not ask the tree.
-            if self.index.addresses_of(self.hash(object, key)).next().is_none() {
+            if self.index.addresses_of(hash).next().is_none() {
                 with_tree_key(object, key, |tree_key| leaves.want(tree_key));
             }
         }

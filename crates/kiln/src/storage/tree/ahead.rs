@@ -207,21 +207,8 @@ impl LeavesAhead<'_> {
 
     /// The leaf of a key, if it is not in memory.
     fn leaf_on_disk(&self, key: &[u8]) -> Option<NodeReference> {
-        let pages = &self.tree.pages;
-        let (mut reference, mut level) = self.root.top()?;
-        while level > 0 {
-            let child_in = |node: &Node| node.child(node.child_index(key));
-            let in_memory = {
-                let pin = epoch::pin();
-                pages.cache.find(&pin, &reference).filter(|node| node.level() == level).map(child_in)
-            };
-            reference = match in_memory {
-                Some(child) => child,
-                None => child_in(&*pages.node(&reference, level).ok()?),
-            };
-            level -= 1;
-        }
-        let is_in_memory = pages.cache.find(&epoch::pin(), &reference).is_some();
+        let reference = self.tree.leaf_of(&self.root, key).ok()??;
+        let is_in_memory = self.tree.pages.cache.find(&epoch::pin(), &reference).is_some();
         let is_wanted = || self.wanted.iter().any(|other| other.block == reference.block);
         (!is_in_memory && !is_wanted()).then_some(reference)
     }
@@ -239,11 +226,9 @@ impl LeavesAhead<'_> {
             }
         }
         for (reference, bytes) in self.wanted.iter().zip(read.unwrap_or_default()) {
-            if let Ok(leaf) = pages.decode(reference, &bytes).and_then(|node| pages.check_level(node, 0)) {
-                pages.cache.note_miss();
+            if let Ok(leaf) = pages.admit(reference, &bytes, 0) {
                 // It is yet to be looked at, and stays until then.
                 leaf.note_use();
-                pages.cache.insert(leaf);
             }
         }
     }

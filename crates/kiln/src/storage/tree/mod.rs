@@ -314,15 +314,28 @@ impl Tree {
 
     /// The leaf with a key, and the place of its entry there, if it has one.
     fn find_at(&self, root: &Root, key: &[u8]) -> Result<Option<(Arc<Node>, usize)>> {
-        let Some((mut reference, mut level)) = root.top() else { return Ok(None) };
-        while level > 0 {
-            let node = self.pages.node(&reference, level)?;
-            reference = node.child(node.child_index(key));
-            level -= 1;
-        }
+        let Some(reference) = self.leaf_of(root, key)? else { return Ok(None) };
         let leaf = self.pages.node(&reference, 0)?;
         let (index, is_there) = leaf.search(key);
         Ok(is_there.then_some((leaf, index)))
+    }
+
+    /// The leaf in which a key's entry is, if it has one. Inner nodes are read where they are not in memory, and not counted where they are. The caller is not pinned.
+    fn leaf_of(&self, root: &Root, key: &[u8]) -> Result<Option<NodeReference>> {
+        let Some((mut reference, mut level)) = root.top() else { return Ok(None) };
+        while level > 0 {
+            let child_in = |node: &Node| node.child(node.child_index(key));
+            let in_memory = {
+                let pin = epoch::pin();
+                self.pages.cache.find(&pin, &reference).filter(|node| node.level() == level).map(child_in)
+            };
+            reference = match in_memory {
+                Some(child) => child,
+                None => child_in(&*self.pages.node(&reference, level)?),
+            };
+            level -= 1;
+        }
+        Ok(Some(reference))
     }
 
     /// Merges changes of ascending, distinct keys, and makes what comes out durable, and then the newest root. `settled_to` goes with it;

@@ -79,8 +79,13 @@ impl Pages {
 
     fn read_node(&self, reference: &NodeReference, level: u16) -> Result<Arc<Node>> {
         let bytes = self.read(reference.block, reference.blocks.into())?;
+        self.admit(reference, &bytes, level)
+    }
+
+    /// Checks a node that has been read for who asked for it, and keeps it in memory. The caller is not pinned.
+    pub(super) fn admit(&self, reference: &NodeReference, bytes: &[u8], level: u16) -> Result<Arc<Node>> {
         self.cache.note_miss();
-        let node = self.check_level(self.decode(reference, &bytes)?, level)?;
+        let node = self.check_level(self.decode(reference, bytes)?, level)?;
         self.cache.insert(Arc::clone(&node));
         Ok(node)
     }
