@@ -38,10 +38,11 @@ pub(crate) fn stat(dir: &Path) -> Result<(), Failure> {
     }
     let index_bytes = statistics.hash_index_bytes + statistics.ordered_index_bytes;
     println!(
-        "memory        log {}, read cache {}, pages {}, indexes {}",
+        "memory        log {}, read cache {}, pages {}, images of leaves {}, indexes {}",
         ByteSize(statistics.ring_bytes),
         ByteSize(statistics.read_cache_bytes),
         ByteSize(statistics.page_cache_bytes),
+        ByteSize(statistics.leaf_images_bytes),
         ByteSize(index_bytes)
     );
     match statistics.checkpoint_age {

@@ -78,10 +78,12 @@ fn memory(shared: &Shared, text: &mut String) {
     line(text, "maxmemory_policy", "noeviction");
     let index_bytes = statistics.hash_index_bytes + statistics.ordered_index_bytes;
     let record_bytes = statistics.ring_bytes + statistics.read_cache_bytes;
-    line(text, "used_memory", record_bytes + statistics.page_cache_bytes + index_bytes);
+    let copy_bytes = statistics.page_cache_bytes + statistics.leaf_images_bytes;
+    line(text, "used_memory", record_bytes + copy_bytes + index_bytes);
     line(text, "log_memory_bytes", statistics.ring_bytes);
     line(text, "read_cache_bytes", statistics.read_cache_bytes);
     line(text, "page_cache_bytes", statistics.page_cache_bytes);
+    line(text, "leaf_images_bytes", statistics.leaf_images_bytes);
     line(text, "cache_hits", statistics.cache_hits);
     line(text, "cold_reads", statistics.cold_reads);
     line(text, "cold_read_bytes", statistics.cold_read_bytes);

@@ -71,7 +71,7 @@ impl Kiln {
             engine.take_checkpoint(Haste::Waited)?;
         }
         tell(total_bytes);
-        engine.share_with_pages();
+        engine.share_for_good();
         engine.give_index_memory_back();
         Ok(Compacted { bytes_before, bytes_after: statistics::file_bytes(engine) })
     }

@@ -429,7 +429,7 @@ impl Kiln {
     /// closed. Every row stays where it was then, or is where it came to.
     pub fn settle(&self) -> Result<u64> {
         let settling = self.engine().settle_durable()?;
-        self.engine().share_with_pages();
+        self.engine().share_for_good();
         Ok(settling.puts + settling.deletes)
     }
 

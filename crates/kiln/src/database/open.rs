@@ -25,6 +25,7 @@ use crate::planted::{Bug, planted};
 use crate::storage::checkpoint;
 use crate::storage::epoch;
 use crate::storage::extent::ExtentWriter;
+use crate::storage::leaf_images::LeafImages;
 use crate::storage::liveness::Liveness;
 use crate::storage::log::Log;
 use crate::storage::runs;
@@ -99,6 +100,7 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
         index,
         cold,
         shares: Shares::new(cache_bytes, opened_end),
+        leaf_images: LeafImages::new(cache_bytes.most),
         reader: Reader::default(),
         settled: Settled::new(
             tree,
@@ -132,7 +134,7 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
     });
     engine.graves.bury(&mut recovered.tombstones.drain(..).map(Grave::from).collect());
     engine.update_limit();
-    engine.share_with_pages();
+    engine.share_for_good();
     engine.keep_warm();
     recovered.losses.record(&engine)?;
     engine.hide_from_older_snapshots()?;

@@ -74,8 +74,13 @@ pub struct Statistics {
     pub tree_bytes: u64,
     /// Of those bytes, the ones that are in use.
     pub tree_used_bytes: u64,
-    /// Memory of its pages that are in memory. With the shares of log and read cache no more than [the option](crate::Options::memory).
+    /// Memory of its pages that are in memory. With the shares of log, read cache and images of leaves no more than [the option](crate::Options::memory).
     pub page_cache_bytes: u64,
+    /// The share of copies of tables' leaves, with their rows side by side, for [ranges of snapshots](crate::Snapshot::range) that go over the same leaves again and again. It is
+    /// 0 until there is a use for it, and takes its memory as it fills.
+    pub leaf_images_bytes: u64,
+    /// Leaves that were copied there since the database was opened.
+    pub leaves_copied: u64,
     /// Rows that have settled since the database was opened.
     pub rows_settled: u64,
     /// Bytes that were written to the tree for them.
@@ -156,6 +161,8 @@ pub(super) fn collect(engine: &Engine) -> Statistics {
         tree_bytes: tree.file_bytes,
         tree_used_bytes: tree.used_bytes,
         page_cache_bytes: tree.cache_bytes,
+        leaf_images_bytes: engine.leaf_images.bytes(),
+        leaves_copied: engine.leaf_images.stored(),
         rows_settled: engine.settled.rows.load(Ordering::Relaxed),
         tree_written_bytes: tree.written_bytes,
         unsettled_bytes: engine.unsettled_bytes(),

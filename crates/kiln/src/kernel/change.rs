@@ -274,8 +274,11 @@ impl Engine {
     /// live. The caller holds the key's bucket, and is pinned.
     #[inline]
     pub(crate) fn note_superseded(&self, address: Address) {
-        if address >= self.log.head() {
-            record::note_successor(self.log.memory(address, 16));
+        if address >= self.log.head()
+            && record::note_successor(self.log.memory(address, 16))
+            && address >= self.opened_end
+        {
+            self.forget_image(address);
         }
     }
 

@@ -21,6 +21,7 @@ use crate::error::{Error, Result};
 use crate::objects::Handle;
 use crate::options::Limits;
 use crate::storage::hash_index::{self, HashIndex};
+use crate::storage::leaf_images::LeafImages;
 use crate::storage::liveness::Liveness;
 use crate::storage::log::{Log, Purpose};
 use crate::storage::record::{Address, EXPIRY_BYTES, NEVER};
@@ -38,6 +39,7 @@ pub(crate) struct Engine {
     pub(crate) index: HashIndex,
     pub(crate) cold: Cold,
     pub(crate) shares: Shares,
+    pub(crate) leaf_images: LeafImages,
     pub(crate) reader: Reader,
     pub(crate) settled: Settled,
     pub(crate) liveness: Mutex<Liveness>,

@@ -39,7 +39,7 @@ impl Engine {
         // Those that the table is going to have need the tree to be told of them.
         self.begin_settling();
         let merged = self.settled.tree.load(rows, object)?;
-        self.share_with_pages();
+        self.share_for_good();
         self.superblock.lock().update(|superblock| superblock.loaded = object)?;
         Ok(merged)
     }

@@ -32,6 +32,7 @@ pub(crate) mod engine;
 pub(crate) mod expiry;
 mod hand_over;
 pub(crate) mod hardening;
+mod leaf_images;
 pub(crate) mod ledger;
 pub(crate) mod load;
 pub(crate) mod losses;

@@ -299,7 +299,7 @@ impl Engine {
         self.check_writable()?;
         // Before the first leaf is written: those for which there is room stay in memory.
         self.settled.moving_bytes.store(end - begin, Ordering::SeqCst);
-        self.share_with_pages();
+        self.share_for_good();
         moving.get_or_insert_with(|| self.settled.pace.begin_moving());
         if !planted(Bug::SettlesQuietly) {
             // Raised before the first row vanishes: whoever misses one, and then finds what is newer, looks again.

@@ -6,6 +6,7 @@
 //!
 //!  caches     |               records                       |     nothing has settled
 //!             |   records    |            pages             |     something has: by what each has a use for
+//!             |   records    |    pages    |     images     |     ranges go over the same leaves again: what is left
 //! ```
 //!
 //! The log's memory holds what was written last. Where records are written anew again and again these are the ones that are asked
@@ -55,6 +56,14 @@ struct Needs {
 }
 
 impl Needs {
+    /// How many parts of so many bytes are left for images, which have `parts` now, if pages have `page_parts`.
+    fn image_parts(self, bytes: u64, page_parts: u64, parts: u64) -> u64 {
+        let part = (bytes / PARTS).max(1);
+        let left = PARTS.saturating_sub(page_parts + self.records.div_ceil(part).max(1));
+        // With each change they all go.
+        if left == parts + 1 && parts > 0 { parts } else { left }
+    }
+
     /// How many parts of so many bytes are to be pages', which have `parts` now.
     fn page_parts(self, bytes: u64, parts: u64) -> u64 {
         if self.pages == 0 {
@@ -89,6 +98,9 @@ pub(super) struct Division {
     is_reading: bool,
     /// Of the caches, so many are pages'.
     page_parts: u64,
+    /// And so many are images', of leaves, once some range has had a use for them.
+    image_parts: u64,
+    has_images: bool,
     /// What tells whether needs may have changed.
     looked_at: u64,
     /// It is not yet so.
@@ -100,6 +112,7 @@ pub(super) struct Division {
 struct Moving {
     records: u64,
     pages: u64,
+    images: u64,
     /// What leaves the log for it.
     handed_over: Option<HandedOver>,
 }
@@ -110,19 +123,28 @@ impl Division {
         if self.is_reading { cache.most } else { cache.usual }
     }
 
-    /// Of these, for records and for pages.
-    fn bytes(&self, cache: CacheBytes) -> (u64, u64) {
+    /// Of these, for records, for pages and for images.
+    fn bytes(&self, cache: CacheBytes) -> (u64, u64, u64) {
         let bytes = self.cache_bytes(cache);
         let pages = (bytes / PARTS * self.page_parts).min(cache.pages_most);
-        (bytes - pages, pages)
+        let images = bytes / PARTS * self.image_parts;
+        (bytes - pages - images, pages, images)
     }
 }
 
 impl Shares {
     /// For a log that goes on at `tail`, and caches that are records' alone.
     pub(crate) fn new(cache: CacheBytes, tail: Address) -> Shares {
-        let division =
-            Division { reads: 0, tail, is_reading: false, page_parts: 0, looked_at: u64::MAX, moving: None };
+        let division = Division {
+            reads: 0,
+            tail,
+            is_reading: false,
+            page_parts: 0,
+            image_parts: 0,
+            has_images: false,
+            looked_at: u64::MAX,
+            moving: None,
+        };
         Shares {
             cache,
             division: Mutex::new(division),
@@ -206,7 +228,7 @@ impl Engine {
     }
 
     /// For who settles, or loads: has the pages have their share. As [`Self::share_memory`], but for good.
-    pub(crate) fn share_with_pages(&self) {
+    pub(crate) fn share_for_good(&self) {
         while self.divide_memory(self.shares.division.lock()) {}
     }
 
@@ -238,16 +260,23 @@ impl Engine {
         let looked_at = self.needs_mark();
         if next.is_reading != division.is_reading
             || looked_at.abs_diff(next.looked_at) >= cache.usual / LOOK_PART
+            || self.leaf_images.is_wanted() && !division.has_images
         {
             let head = if begins_reading { self.head_with(log_share) } else { log.head() };
-            next.page_parts = self.needs(head).page_parts(next.cache_bytes(cache), next.page_parts);
+            let (needs, bytes) = (self.needs(head), next.cache_bytes(cache));
+            next.page_parts = needs.page_parts(bytes, next.page_parts);
+            next.has_images = self.leaf_images.is_wanted();
+            next.image_parts =
+                if next.has_images { needs.image_parts(bytes, next.page_parts, next.image_parts) } else { 0 };
             next.looked_at = looked_at;
         }
         let before = std::mem::replace(division, next);
-        let ((records, pages), (_, pages_before)) = (next.bytes(cache), before.bytes(cache));
-        if next.is_reading == before.is_reading && pages == pages_before {
+        let ((records, pages, images), (_, pages_before, images_before)) =
+            (next.bytes(cache), before.bytes(cache));
+        if next.is_reading == before.is_reading && (pages, images) == (pages_before, images_before) {
             return false;
         }
+        self.leaf_images.set_bytes(images.min(images_before));
         // Who gets less goes first.
         let handed_over = if begins_reading { self.begin_hand_over(log_share) } else { None };
         let opened = handed_over.map_or(u64::MAX, |handed_over| handed_over.records_before);
@@ -257,7 +286,7 @@ impl Engine {
         if pages_now < pages_before {
             self.settled.tree.set_cache_bytes(pages_now);
         }
-        division.moving = Some(Moving { records, pages, handed_over });
+        division.moving = Some(Moving { records, pages, images, handed_over });
         true
     }
 
@@ -289,6 +318,7 @@ impl Engine {
         self.shares.hand_over.end();
         records.open(u64::MAX);
         pages.set_cache_bytes(moving.pages);
+        self.leaf_images.set_bytes(moving.images);
         self.make_room(0);
         false
     }

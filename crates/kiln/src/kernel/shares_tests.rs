@@ -37,7 +37,7 @@ fn c3_who_reads_neither_divides_the_memory_nor_waits_for_who_does() {
     db.persist().unwrap();
     let engine = db.engine();
     // So that what was written counts for what was before.
-    engine.share_with_pages();
+    engine.share_for_good();
     let shares = || (engine.log.share(), engine.cold.cache.bytes());
     let (before, dividing) = (shares(), engine.shares.division.lock());
     for row in 0..ROWS {

@@ -84,6 +84,9 @@ impl LeafKeys {
     pub(super) fn begin(&mut self, inside: usize) {
         (self.inside, self.hashed, self.fetched) = (inside, 0, 0);
         self.rows.clear();
+        if self.batch.has_values() {
+            self.rows.set_read(inside);
+        }
     }
 
     /// The hash of a key.

@@ -45,6 +45,12 @@ impl LeafRows {
         (self.used, self.present, self.fetched, self.end) = (0, 0, 0, 0);
     }
 
+    /// The rows of the positions below are elsewhere.
+    pub(super) fn set_read(&mut self, end: usize) {
+        self.present = (1_u64 << end).wrapping_sub(1) as u32;
+        (self.fetched, self.end) = (end, end);
+    }
+
     pub(super) fn memory_bytes(&self) -> usize {
         self.values.capacity()
     }
@@ -81,6 +87,15 @@ impl LeafRows {
 }
 
 impl LeafKeys {
+    /// The value of the row at a position, which was [read](LeafRows::has).
+    #[inline]
+    pub(super) fn row(&self, position: usize) -> &[u8] {
+        match self.batch.value(position) {
+            Some(value) => value,
+            None => self.rows.value(position),
+        }
+    }
+
     /// Has the processor fetch the records of the keys up to a position, where the leaf has hints.
     pub(super) fn fetch_hinted(&mut self, table: &Table, end: usize) {
         let end = end.min(self.inside);

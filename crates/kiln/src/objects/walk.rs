@@ -30,7 +30,7 @@ use crate::error::Result;
 use crate::kernel::write_set::is_empty_range;
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
-use crate::storage::ordered_index::{LeafBatch, LeafRead};
+use crate::storage::ordered_index::{ImagesAsOf, LeafBatch, LeafRead};
 use crate::storage::record::NEVER;
 use crate::storage::tree::Direction;
 
@@ -189,6 +189,11 @@ impl Walk {
     }
 
     pub(super) fn set_limit(&mut self, rows: usize) {
+        if rows > self.rows_left {
+            // Of the leaf there may be no more rows here than were wanted.
+            self.catch_up();
+            self.read_anew();
+        }
         self.rows_left = rows;
     }
 
@@ -218,8 +223,13 @@ impl Walk {
     pub(super) fn seek(&mut self, key: &[u8]) {
         *self.near_mut() = Bound::Included(key.to_vec());
         self.is_behind = false;
-        self.fresh = false;
         self.ended = false;
+        self.read_anew();
+    }
+
+    /// Has the walk go on from the bound where it is, whatever was read ahead.
+    fn read_anew(&mut self) {
+        self.fresh = false;
         self.settled.iter_mut().for_each(SettledRows::move_away);
     }
 
@@ -459,7 +469,7 @@ impl Walk {
     /// The value of the row that the walk has come to, which was read already.
     #[inline]
     pub(super) fn read_value(&self) -> &[u8] {
-        self.leaf.rows.value(self.position - 1)
+        self.leaf.row(self.position - 1)
     }
 
     /// About how many keys there are on the way.
@@ -531,9 +541,10 @@ impl Walk {
             if is_empty_range(as_slice(&self.lower), as_slice(&self.upper)) {
                 return false;
             }
+            let reader = index.reader(self.images(table, self.rows_left));
             match self.reverse {
-                false => index.read_forward(&epoch::pin(), as_slice(&self.lower), &mut self.leaf.batch),
-                true => index.read_backward(&epoch::pin(), as_slice(&self.upper), &mut self.leaf.batch),
+                false => reader.read_forward(&epoch::pin(), as_slice(&self.lower), &mut self.leaf.batch),
+                true => reader.read_backward(&epoch::pin(), as_slice(&self.upper), &mut self.leaf.batch),
             }
             self.fresh = true;
             self.rows_ahead = if self.rows_left < usize::MAX { ROWS_AHEAD_MAX } else { ROWS_AHEAD_FIRST };
@@ -553,10 +564,16 @@ impl Walk {
         true
     }
 
+    /// The images of leaves that are of use, for who sees what is never going to change.
+    fn images<'t>(&self, table: &'t Table, rows_max: usize) -> Option<ImagesAsOf<'t>> {
+        self.in_groups.then(|| table.handle().engine.images_as_of(self.version_max, rows_max))
+    }
+
     /// Reads the leaf behind this one; false if there is none within the bounds.
     fn read_next(&mut self, table: &Table) -> bool {
-        self.next_is_read = self.goes_on()
-            && table.ordered().read_next(&epoch::pin(), &self.leaf.batch, &mut self.next.batch);
+        let reader = table.ordered().reader(self.images(table, self.rows_left));
+        self.next_is_read =
+            self.goes_on() && reader.read_next(&epoch::pin(), &self.leaf.batch, &mut self.next.batch);
         if self.next_is_read {
             let inside = self.count_inside(&self.next.batch);
             self.next.begin(inside);

@@ -20,6 +20,7 @@ pub(crate) mod extent;
 #[cfg(test)]
 mod format_tests;
 pub(crate) mod hash_index;
+pub(crate) mod leaf_images;
 pub(crate) mod liveness;
 pub(crate) mod log;
 pub(crate) mod memory;

@@ -223,6 +223,12 @@ impl<'a> RecordView<'a> {
         self.words[1].load(Ordering::Relaxed) & SUCCEEDED != 0
     }
 
+    /// Notes in a record in memory that its row is about to be copied into an image. A successor that is noted at the same time may undo that: so whoever
+    /// copies waits until nobody is pinned any more who was, and then looks for successors.
+    pub(crate) fn note_image(&self) {
+        self.words[1].fetch_or(IMAGED, Ordering::Relaxed);
+    }
+
     #[inline]
     pub(crate) fn is(&self, object: u32, key: &[u8]) -> bool {
         (self.shape.object, self.shape.key_bytes) == (object, key.len()) && self.key_equals(key)
@@ -336,10 +342,17 @@ const SUCCEEDED: u64 = 1 << 63;
 
 /// Notes in a record that the index does not refer to it any more: its key has got a newer one, or its row has settled. The caller holds
 /// the key's bucket. Of records that have left memory it is not noted, so that one that is there and without it is its key's newest.
+///
+/// True if its leaf [may have an image](note_image) of it; means nothing in what was read from disk.
 #[inline]
-pub(crate) fn note_successor(words: &[AtomicU64]) {
-    words[1].store(words[1].load(Ordering::Relaxed) | SUCCEEDED, Ordering::Relaxed);
+pub(crate) fn note_successor(words: &[AtomicU64]) -> bool {
+    let word = words[1].load(Ordering::Relaxed);
+    words[1].store(word | SUCCEEDED, Ordering::Relaxed);
+    word & IMAGED != 0
 }
+
+/// Beside it: there may be a copy of the row in an image of its key's leaf.
+const IMAGED: u64 = 1 << 62;
 
 #[inline]
 fn write_bytes(words: &[AtomicU64], bytes: &[u8]) {

@@ -155,12 +155,12 @@ fn run_keeper(engine: &Arc<Engine>) {
             }
             let count = engine.hardening.count.load(Ordering::Relaxed);
             let was_active = std::mem::replace(&mut hardenings_seen, count) != count;
-            let is_in_haste =
-                engine.compaction.is_in_haste() || engine.warm.is_in_haste() || engine.shares.is_wanted();
+            let is_asked = engine.shares.is_wanted() || engine.leaf_images.is_asked();
+            let is_in_haste = engine.compaction.is_in_haste() || engine.warm.is_in_haste() || is_asked;
             let period = if is_in_haste { PERIOD_MIN } else { usual_period };
             let next = match (engine.is_idle() && !was_active, is_deleting) {
                 (_, true) => Nap::Until(Instant::now() + PERIOD_MIN),
-                (true, false) if engine.shares.is_wanted() => Nap::Until(Instant::now() + PERIOD_MIN),
+                (true, false) if is_asked => Nap::Until(Instant::now() + PERIOD_MIN),
                 (true, false) => match engine.expiry_nap() {
                     Some(nap) => Nap::Until(Instant::now() + nap),
                     None => Nap::Idle,
@@ -177,6 +177,7 @@ fn run_keeper(engine: &Arc<Engine>) {
         let _ = engine.prepare_ahead(0);
         engine.log.populate_ahead();
         engine.share_memory();
+        engine.copy_leaves();
         engine.keep_warm();
         engine.make_room(0);
         is_deleting = engine.delete_some_expired(false);

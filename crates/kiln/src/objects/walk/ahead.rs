@@ -1,12 +1,21 @@
 //! What a walk does about the rows that come next.
 
 use super::{ROWS_AHEAD_MAX, Walk};
-use crate::objects::Table;
+use crate::objects::{HasHandle, Table};
+use crate::storage::leaf_images::Asked;
 use crate::storage::ordered_index::BATCH_KEYS_MAX;
 
 impl Walk {
     /// Has the processor fetch what the next rows take.
     pub(super) fn look_ahead(&mut self, table: &Table) {
+        if self.leaf.batch.has_values() {
+            self.look_at = self.leaf.inside;
+            let left = self.rows_left.saturating_sub(self.leaf.inside - self.position);
+            if left > 0 {
+                table.ordered().reader(self.images(table, left)).fetch_behind(&self.leaf.batch);
+            }
+            return;
+        }
         let end_of = |rows: usize| self.position + rows.min(self.rows_left);
         let (records_end, buckets_end) = (end_of(self.rows_ahead), end_of(2 * self.rows_ahead));
         let is_long = self.rows_ahead == ROWS_AHEAD_MAX;
@@ -37,7 +46,17 @@ impl Walk {
         if self.next_is_read {
             self.next.fetch_hinted(table, fetched_end.saturating_sub(self.leaf.inside));
         }
+        let count = end.min(self.leaf.inside) - self.position;
         self.leaf.read_rows(table, end, cold_end, self.version_max);
+        let (engine, read) = (&table.handle().engine, self.leaf.batch.read());
+        if table.ordered().count_rows_read(
+            &self.leaf.batch,
+            count,
+            &engine.images_as_of(self.version_max, self.rows_left),
+        ) {
+            let (object, leaf) = (table.handle().id, read.leaf());
+            engine.ask_for_image(Asked { object, leaf, version: self.version_max });
+        }
         self.look_at = end;
         self.rows_ahead = ROWS_AHEAD_MAX;
     }

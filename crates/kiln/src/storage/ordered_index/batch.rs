@@ -1,9 +1,11 @@
 //! What a scan takes out of the index: the keys of one leaf, copied, and the version that they had.
 //!
 //! ```text
-//!   bytes  [key 0][key 1][key 2]...   ends  [e0][e1][e2]...   fence  where the next batch begins
+//!   bytes  [key 0][key 1][key 2]...      ends  [k0][k1][k2]...       fence  where the next batch begins
+//!   bytes  [key 0][value 0][key 1]...    ends  [k0][v0][k1][v1]...   from the leaf's image
 //! ```
 //!
+//! Keys lie in ascending order there, whichever way the scan goes.
 //! A batch is a consistent copy: all of it was in the leaf at one moment. It keeps its buffers from one use
 //! to the next, so that a scan allocates nothing once it is warm. It remembers from which inner node it came to its leaf,
 //! so that it need not come down from the root to the next one.
@@ -11,6 +13,7 @@
 use std::ops::{Bound, Range};
 
 use crate::storage::epoch::Pin;
+use crate::storage::leaf_images::Copied;
 
 use super::Leaf;
 use super::key::{HEAD_BYTES, KEY_BYTES_MAX, KeyRef};
@@ -31,6 +34,16 @@ pub(crate) struct LeafRead {
 const _: () = assert!(SLOT_COUNT * KEY_BYTES_MAX + HEAD_BYTES <= u32::MAX as usize);
 
 impl LeafRead {
+    /// The number of the leaf's version.
+    pub(crate) fn version(self) -> u64 {
+        self.version
+    }
+
+    /// The leaf's number.
+    pub(crate) fn leaf(self) -> u32 {
+        self.leaf
+    }
+
     /// True if both are of one leaf, however it has changed in between.
     pub(crate) fn is_of_same_leaf(self, other: LeafRead) -> bool {
         self.leaf == other.leaf
@@ -49,9 +62,12 @@ pub(super) struct Place {
 #[derive(Debug)]
 pub(crate) struct LeafBatch {
     bytes: Vec<u8>,
-    /// Where each of the `count` keys ends in `bytes`; it begins where the one before it ends.
-    ends: [u32; SLOT_COUNT],
+    /// Where each of the `count` keys ends in `bytes`, and its value behind it if there are values; it begins where what is before it ends.
+    ends: [u32; 2 * SLOT_COUNT],
+    /// Where the first key begins.
+    begin: u32,
     count: usize,
+    has_values: bool,
     fence: Vec<u8>,
     has_fence: bool,
     forward: bool,
@@ -67,8 +83,10 @@ impl LeafBatch {
     pub(crate) fn new() -> LeafBatch {
         LeafBatch {
             bytes: Vec::new(),
-            ends: [0; SLOT_COUNT],
+            ends: [0; 2 * SLOT_COUNT],
+            begin: 0,
             count: 0,
+            has_values: false,
             fence: Vec::new(),
             has_fence: false,
             forward: true,
@@ -93,10 +111,32 @@ impl LeafBatch {
     }
 
     /// A key by its position in the order of the scan.
+    #[inline]
     pub(crate) fn get(&self, position: usize) -> Option<&[u8]> {
-        let end = *self.ends[..self.count].get(position)?;
-        let begin = if position == 0 { 0 } else { self.ends[position - 1] };
-        Some(&self.bytes[begin as usize..end as usize])
+        let at = self.row_of(position)? << u32::from(self.has_values);
+        let begin = if at == 0 { self.begin } else { self.ends[at - 1] };
+        self.bytes.get(begin as usize..self.ends[at] as usize)
+    }
+
+    /// The value of the key at a position, if the batch has values.
+    #[inline]
+    pub(crate) fn value(&self, position: usize) -> Option<&[u8]> {
+        let at = self.row_of(position).filter(|_| self.has_values)? * 2;
+        self.bytes.get(self.ends[at] as usize..self.ends[at + 1] as usize)
+    }
+
+    /// Whether each key's value is there, too.
+    #[inline]
+    pub(crate) fn has_values(&self) -> bool {
+        self.has_values
+    }
+
+    /// Which of the keys, in ascending order, is at a position.
+    #[inline]
+    fn row_of(&self, position: usize) -> Option<usize> {
+        let last = self.count.checked_sub(1)?;
+        let row = if self.forward { position } else { last.wrapping_sub(position) };
+        (position <= last).then_some(row)
     }
 
     #[cfg(test)]
@@ -133,7 +173,7 @@ impl LeafBatch {
 
     /// Makes it one that holds nothing and is followed by nothing.
     pub(crate) fn clear(&mut self) {
-        (self.count, self.has_fence, self.place) = (0, false, None);
+        (self.count, self.has_values, self.has_fence, self.place) = (0, false, false, None);
         self.read = LeafRead { leaf: u32::MAX, version: u64::MAX };
     }
 
@@ -141,8 +181,12 @@ impl LeafBatch {
         self.forward = forward;
     }
 
-    /// Copies keys of the leaf, against their order for a backward scan, and the fence. Nothing if the leaf
-    /// has changed meanwhile.
+    /// Where the rows of an image go.
+    pub(super) fn image_buffers(&mut self) -> Copied<'_> {
+        Copied { bytes: &mut self.bytes, ends: &mut self.ends, begin: &mut self.begin }
+    }
+
+    /// Copies keys of the leaf, and the fence. Nothing if the leaf has changed meanwhile.
     pub(super) fn fill(
         &mut self,
         pin: &Pin,
@@ -151,30 +195,48 @@ impl LeafBatch {
         fence: Option<KeyRef<'_>>,
         place: Option<Place>,
     ) -> Option<()> {
-        let first_slot = if self.forward { positions.start } else { positions.end.saturating_sub(1) };
         let mut buffer = [KeyRef::EMPTY; SLOT_COUNT];
-        let count = positions.len();
-        leaf.slots.keys(pin, leaf.version, positions, &mut buffer)?;
-        let keys = &mut buffer[..count];
-        if !self.forward {
-            keys.reverse();
-        }
+        leaf.slots.keys(pin, leaf.version, positions.clone(), &mut buffer)?;
+        let keys = &buffer[..positions.len()];
         self.bytes.clear();
         // A pass over the lengths alone lets the cache misses of long keys overlap.
         self.bytes.reserve(HEAD_BYTES + keys.iter().map(|key| key.length()).sum::<usize>());
-        self.count = keys.len();
         for (key, end) in keys.iter().zip(&mut self.ends) {
             key.append_to(&mut self.bytes);
             *end = self.bytes.len() as u32;
         }
+        (self.begin, self.has_values) = (0, false);
+        self.set_leaf(leaf, positions, fence, place);
+        Some(())
+    }
+
+    /// Its rows are those at some positions of a leaf's image.
+    pub(super) fn set_image(
+        &mut self,
+        leaf: &Leaf<'_>,
+        positions: Range<usize>,
+        fence: Option<KeyRef<'_>>,
+        place: Option<Place>,
+    ) {
+        self.has_values = true;
+        self.set_leaf(leaf, positions, fence, place);
+    }
+
+    fn set_leaf(
+        &mut self,
+        leaf: &Leaf<'_>,
+        positions: Range<usize>,
+        fence: Option<KeyRef<'_>>,
+        place: Option<Place>,
+    ) {
+        self.count = positions.len();
         self.fence.clear();
         self.has_fence = fence.is_some();
         if let Some(fence) = fence {
             fence.append_to(&mut self.fence);
         }
         self.read = LeafRead { leaf: leaf.number, version: leaf.version.number() };
-        self.first_slot = first_slot;
+        self.first_slot = if self.forward { positions.start } else { positions.end.saturating_sub(1) };
         self.place = place;
-        Some(())
     }
 }

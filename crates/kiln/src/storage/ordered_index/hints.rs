@@ -18,11 +18,21 @@ use super::OrderedIndex;
 use super::batch::LeafBatch;
 use super::slots::SLOT_COUNT;
 
-/// The hints of a leaf's slots, in whole cache lines.
+/// The hints of a leaf's slots, and what is known of its [image](super::images), in whole cache lines.
 #[repr(align(64))]
 pub(super) struct Hints([AtomicU64; SLOT_COUNT + 1]);
 
 const _: () = assert!(size_of::<Hints>() == 256);
+
+impl Hints {
+    fn slots(&self) -> &[AtomicU64] {
+        &self.0[..SLOT_COUNT]
+    }
+
+    pub(super) fn image_word(&self) -> &AtomicU64 {
+        &self.0[SLOT_COUNT]
+    }
+}
 
 /// The hints of the leaf of a batch; a look at them costs no way through the index.
 pub(crate) struct BatchHints<'i> {
@@ -36,7 +46,7 @@ impl BatchHints<'_> {
     pub(crate) fn get(&self, position: usize) -> Address {
         let slot = self.batch.slot_of(position);
         // Acquire: who has found the record saw it whole, and so will who finds it here.
-        let hint = || Some(self.hints?.0.get(slot?)?.load(Ordering::Acquire));
+        let hint = || Some(self.hints?.slots().get(slot?)?.load(Ordering::Acquire));
         hint().unwrap_or(NO_ADDRESS)
     }
 }
@@ -61,7 +71,7 @@ impl OrderedIndex {
         // The key may be in another slot by now; whoever takes the hint finds out.
         if self.validate(&batch.read())
             && let Some(slot) = batch.slot_of(position)
-            && let Some(hint) = self.hints.get_or_make(batch.read().leaf).0.get(slot)
+            && let Some(hint) = self.hints.get_or_make(batch.read().leaf).slots().get(slot)
         {
             hint.store(address, Ordering::Release);
         }

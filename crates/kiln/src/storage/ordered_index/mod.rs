@@ -60,10 +60,12 @@ mod arena;
 mod batch;
 mod counters;
 mod hints;
+mod images;
 mod inner;
 mod insert;
 mod key;
 mod packing;
+mod reader;
 mod slots;
 mod unlink;
 mod vacancy;
@@ -86,9 +88,10 @@ use batch::Place;
 pub(crate) use batch::{BATCH_KEYS_MAX, LeafBatch, LeafRead};
 use counters::Counters;
 use hints::Hints;
+pub(crate) use images::{ImageWord, ImagesAsOf};
 use inner::{Inner, NodeId, Target};
 pub(crate) use insert::Insertion;
-use key::{KeyRef, Probe, Retired};
+use key::{Probe, Retired};
 use slots::{SLOT_COUNT, Slots, Version};
 use vacancy::Vacancy;
 
@@ -238,107 +241,6 @@ impl OrderedIndex {
     /// be one of this index; one of another index gives a meaningless answer, but does no harm.
     pub(crate) fn validate(&self, read: &LeafRead) -> bool {
         self.leaves.get(read.leaf).is_some_and(|leaf| leaf.is_at(read.version))
-    }
-
-    /// Reads from one leaf the keys that follow a bound, in ascending order. The batch covers the interval
-    /// from the bound up to, but not including, the leaf's upper fence, which is where [`LeafBatch::next`]
-    /// continues (`Included`). A batch may be empty though others follow.
-    pub(crate) fn read_forward(&self, pin: &Pin, from: Bound<&[u8]>, batch: &mut LeafBatch) {
-        let target = match from {
-            Bound::Unbounded => Target::First,
-            Bound::Included(key) | Bound::Excluded(key) => Target::At(Probe::new(key)),
-        };
-        batch.start(true);
-        retry(|| {
-            let (mut fence, mut place): (Option<KeyRef<'_>>, _) = (None, None);
-            let leaf = self.descend(pin, &target, |step| {
-                place = Some(step.place());
-                if step.index < step.inner.slots.count() {
-                    fence = Some(step.inner.slots.key(pin, step.version, step.index)?);
-                }
-                Some(())
-            })?;
-            self.fetch_hints(leaf.number);
-            let begin = match (&target, from) {
-                (Target::At(probe), Bound::Included(_)) => leaf.slots.search(pin, leaf.version, probe)?.0,
-                (Target::At(probe), _) => {
-                    let (below, equal) = leaf.slots.search(pin, leaf.version, probe)?;
-                    below + usize::from(equal)
-                }
-                _ => 0,
-            };
-            batch.fill(pin, &leaf, begin..leaf.slots.count(), fence, place)
-        });
-    }
-
-    /// Reads from one leaf the keys that precede a bound, in descending order. The batch covers the interval
-    /// from the leaf's lower fence, which is included, up to the bound; [`LeafBatch::next`] continues below
-    /// that fence (`Excluded`). A batch may be empty though others follow.
-    pub(crate) fn read_backward(&self, pin: &Pin, from: Bound<&[u8]>, batch: &mut LeafBatch) {
-        let target = match from {
-            Bound::Unbounded => Target::Last,
-            Bound::Included(key) => Target::At(Probe::new(key)),
-            Bound::Excluded(key) => Target::Below(Probe::new(key)),
-        };
-        batch.start(false);
-        retry(|| {
-            let (mut fence, mut place): (Option<KeyRef<'_>>, _) = (None, None);
-            let leaf = self.descend(pin, &target, |step| {
-                place = Some(step.place());
-                if step.index > 0 {
-                    fence = Some(step.inner.slots.key(pin, step.version, step.index - 1)?);
-                }
-                Some(())
-            })?;
-            self.fetch_hints(leaf.number);
-            let end = match &target {
-                Target::At(probe) => {
-                    let (below, equal) = leaf.slots.search(pin, leaf.version, probe)?;
-                    below + usize::from(equal)
-                }
-                Target::Below(probe) => leaf.slots.search(pin, leaf.version, probe)?.0,
-                _ => leaf.slots.count(),
-            };
-            batch.fill(pin, &leaf, 0..end, fence, place)
-        });
-    }
-
-    /// Reads into `next` the batch that follows `batch`, in its direction; false if there is none.
-    pub(crate) fn read_next(&self, pin: &Pin, batch: &LeafBatch, next: &mut LeafBatch) -> bool {
-        if self.read_sibling(pin, batch, next).is_some() {
-            return true;
-        }
-        let Some(fence) = batch.next() else { return false };
-        match batch.is_forward() {
-            true => self.read_forward(pin, fence, next),
-            false => self.read_backward(pin, fence, next),
-        }
-        true
-    }
-
-    /// As [`Self::read_next`], if the next leaf hangs on the same inner node, with a sibling behind it so that this node gives
-    /// the whole interval, and if the node is as it was. Then it is responsible for what it was when somebody came down to
-    /// it, and the intervals between its separators are exactly what they say.
-    fn read_sibling(&self, pin: &Pin, batch: &LeafBatch, next: &mut LeafBatch) -> Option<()> {
-        let Place { inner: number, version, index } = batch.place()?;
-        let inner = self.inners.get(number)?;
-        // The leaf, the one behind it, and the separator between them.
-        let (index, behind, fence) = match batch.is_forward() {
-            true => (index + 1, index + 2, index + 1),
-            false => (index.checked_sub(1)?, index.checked_sub(2)?, index - 2),
-        };
-        let fence = inner.slots.key(pin, version, fence)?;
-        let (child, behind_id) = (inner.child(index), inner.child(behind));
-        let slots = self.leaves.get(child.number())?;
-        let leaf_version = slots.version()?;
-        inner.slots.check(version)?;
-        if let Some(behind) = self.leaves.get(behind_id.number()) {
-            behind.prefetch();
-            self.fetch_hints(behind_id.number());
-        }
-        let leaf = Leaf { number: child.number(), slots, version: leaf_version };
-        next.start(batch.is_forward());
-        next.fill(pin, &leaf, 0..slots.count(), Some(fence), Some(Place { inner: number, version, index }))
     }
 
     /// About which share of the keys, from 0 to 1, is below a bound, as if all children of a node had as many; `unbounded` if

@@ -114,6 +114,13 @@ impl Slots {
         version / CHANGE == number && version & (UNLOCKED | QUIET_LOCK) != 0
     }
 
+    /// Has the processor fetch what a search compares first.
+    #[inline]
+    pub(super) fn prefetch_heads(&self) {
+        memory::prefetch(&self.version);
+        self.highs.iter().step_by(memory::LINE_WORDS).for_each(memory::prefetch);
+    }
+
     /// Has the node fetched, for who will read it soon.
     pub(super) fn prefetch(&self) {
         const LINE_WORDS: usize = 8;

@@ -193,6 +193,23 @@ pub(crate) mod atomic {
                     point();
                     self.0.fetch_min(value, order)
                 }
+
+                #[inline]
+                pub(crate) fn fetch_or(&self, value: $value, order: Ordering) -> $value {
+                    point();
+                    self.0.fetch_or(value, order)
+                }
+
+                #[inline]
+                pub(crate) fn fetch_update(
+                    &self,
+                    success: Ordering,
+                    failure: Ordering,
+                    next: impl FnMut($value) -> Option<$value>,
+                ) -> Result<$value, $value> {
+                    point();
+                    self.0.fetch_update(success, failure, next)
+                }
             }
         };
     }

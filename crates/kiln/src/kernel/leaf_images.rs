@@ -1,0 +1,158 @@
+//! Copying leaves: which rows go into a leaf's image, and that whoever changes one of them hears of it.
+//!
+//! ```text
+//!   range of a snapshot   reads a leaf's rows one by one, often ---> asks
+//!   keeper                finds the records, notes in each that there may be an image
+//!                         quiesces: who supersedes one from now on sees that note
+//!                         copies those that nobody has superseded yet ---> the leaf has an image
+//!   committer             supersedes a record with the note ---> the leaf has none any more
+//! ```
+//!
+//! A committer reads and writes its record's word without a locked instruction, and is pinned from then on until it has taken the image away. So who was at it
+//! when the note was made has finished at the quiescence, and its successor is seen; and who comes later sees the note.
+//!
+//! Rows that a snapshot has seen are of closed versions, and are not changed in place.
+
+use super::engine::Engine;
+use crate::planted::{Bug, planted};
+use crate::storage::epoch;
+use crate::storage::leaf_images::{Asked, RowEnds, Validity};
+use crate::storage::ordered_index::{BATCH_KEYS_MAX, ImageWord, ImagesAsOf, LeafBatch, OrderedIndex};
+use crate::storage::record::{Address, NO_ADDRESS};
+
+/// Longer values are read where they are, which takes no longer than copying them.
+const VALUE_BYTES_MAX: usize = 1 << 10;
+/// And so are rows of more bytes together, which long keys have.
+const IMAGE_BYTES_MAX: usize = 32 << 10;
+/// So many leaves share a quiescence.
+const LEAVES_AT_ONCE: usize = 256;
+
+/// A leaf that is being copied.
+struct Begun {
+    word: ImageWord,
+    leaf_version: u64,
+    /// Of its keys' records.
+    addresses: Vec<Address>,
+}
+
+impl Engine {
+    /// Images for who reads as of a version.
+    #[inline]
+    pub(crate) fn images_as_of(&self, version: u64, rows_max: usize) -> ImagesAsOf<'_> {
+        ImagesAsOf { images: &self.leaf_images, log: &self.log, version, rows_max }
+    }
+
+    /// For a range that has read a leaf often: has it copied soon. The caller is not pinned.
+    #[cold]
+    pub(crate) fn ask_for_image(&self, leaf: Asked) {
+        if !self.leaf_images.ask(leaf) {
+            return;
+        }
+        match self.hardening.has_background() {
+            true => self.hardening.wake_keeper(),
+            false => {
+                self.share_for_good();
+                self.copy_leaves();
+            }
+        }
+    }
+
+    /// Copies the leaves that were asked for. The caller is not pinned.
+    pub(crate) fn copy_leaves(&self) {
+        // While the memory is being divided images may not have theirs yet.
+        if !self.leaf_images.is_asked() || self.shares.is_wanted() {
+            return;
+        }
+        let asked = self.leaf_images.take_asked();
+        let (mut batch, mut rows) = (LeafBatch::new(), Vec::new());
+        for asked in asked.chunks(LEAVES_AT_ONCE) {
+            let begun: Vec<_> =
+                asked.iter().map(|asked| (*asked, self.begin_image(*asked, &mut batch))).collect();
+            if !planted(Bug::ImageWithoutQuiescence) {
+                epoch::quiesce();
+            }
+            for (asked, begun) in begun {
+                let made = begun.and_then(|begun| self.make_image(asked, &begun, &mut batch, &mut rows));
+                if made.is_none() {
+                    self.ordered(asked.object).inspect(|ordered| ordered.refuse_image(asked.leaf));
+                }
+            }
+        }
+    }
+
+    fn ordered(&self, object: u32) -> Option<&OrderedIndex> {
+        self.objects.get(object)?.keys.ordered()
+    }
+
+    /// Notes in the records of a leaf that they may be copied, if all of them can be.
+    fn begin_image(&self, asked: Asked, batch: &mut LeafBatch) -> Option<Begun> {
+        let pin = epoch::pin();
+        let ordered = self.ordered(asked.object)?;
+        let word = ordered.begin_image(asked.leaf)?;
+        ordered.read_whole(&pin, asked.leaf, batch)?;
+        let hints = ordered.hints(batch);
+        let mut views = Vec::with_capacity(BATCH_KEYS_MAX);
+        for position in 0..batch.len() {
+            let key = batch.get(position).unwrap_or_default();
+            let put_at = |address| {
+                let view = self.newest_put_at(address, asked.object, key, asked.version)?;
+                (view.shape().value_bytes <= VALUE_BYTES_MAX).then_some((address, view))
+            };
+            let hash = self.hash(asked.object, key);
+            let found = put_at(hints.get(position))
+                .or_else(|| self.index.find(self.index.bucket_of(hash), hash, put_at));
+            views.push(found?);
+        }
+        views.iter().for_each(|(_, view)| view.note_image());
+        let addresses = views.iter().map(|&(address, _)| address).collect::<Vec<_>>();
+        (!addresses.is_empty()).then_some(Begun { word, leaf_version: batch.read().version(), addresses })
+    }
+
+    /// Gives a leaf its image, unless one of its rows has changed, or its keys have.
+    fn make_image(
+        &self,
+        asked: Asked,
+        begun: &Begun,
+        batch: &mut LeafBatch,
+        rows: &mut Vec<u8>,
+    ) -> Option<()> {
+        let Begun { word, leaf_version, addresses } = begun;
+        let pin = epoch::pin();
+        let ordered = self.ordered(asked.object)?;
+        ordered.read_whole(&pin, asked.leaf, batch).filter(|()| batch.read().version() == *leaf_version)?;
+        rows.clear();
+        let mut ends: [RowEnds; BATCH_KEYS_MAX] = [(0, 0); BATCH_KEYS_MAX];
+        let mut version_max = 0;
+        for (position, &address) in addresses.iter().enumerate() {
+            let key = batch.get(position)?;
+            let view = self.newest_put_at(address, asked.object, key, asked.version)?;
+            version_max = version_max.max(view.version());
+            rows.extend_from_slice(key);
+            let key_end = rows.len();
+            rows.resize(key_end + view.shape().value_bytes, 0);
+            view.copy_value(key.len(), &mut rows[key_end..]);
+            ends[position] = (key_end as u32, rows.len() as u32);
+        }
+        let address_min = addresses.iter().copied().min().unwrap_or(NO_ADDRESS);
+        let validity = Validity { leaf_version: *leaf_version, version_max, address_min };
+        if rows.len() > IMAGE_BYTES_MAX {
+            return None;
+        }
+        let place = self.leaf_images.store(validity, &ends[..addresses.len()], rows)?;
+        ordered.give_image(asked.leaf, *word, place);
+        Some(())
+    }
+
+    /// A record that may be in its leaf's image has a successor. The caller holds the key's bucket and is pinned.
+    #[cold]
+    pub(super) fn forget_image(&self, address: Address) {
+        if planted(Bug::ImageNotForgotten) {
+            return;
+        }
+        let Some(view) = self.log.view(address) else { return };
+        let Some(ordered) = self.ordered(view.shape().object) else { return };
+        let mut key = Vec::new();
+        view.key_into(&mut key);
+        ordered.forget_image(&epoch::pin(), &key);
+    }
+}
