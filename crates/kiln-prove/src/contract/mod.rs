@@ -14,7 +14,7 @@
 //! - [`cold`], [`blind_puts`], [`warm`]: records on disk and the read cache, puts that do not read what they replace, and records that are kept from getting there.
 //! - [`expiry`], [`expiry_at_once`], [`expired`]: rows that expire, also just while somebody looks at them, and what becomes of those that have.
 //! - [`named_snapshots`]: snapshots that outlive the process; [`snapshots_and_loads`]: beside everything else that moves rows, in a [`world`] of tables, loads and names.
-//! - [`snapshots`], [`sessions`], [`ranges`], [`range_hints`], [`limits`]: the rest of the API's promises.
+//! - [`snapshots`], [`sessions`], [`ranges`], [`range_hints`], [`leaf_images`], [`limits`]: the rest of the API's promises.
 //!
 //! A test that fails prints a line beginning with `replay:` that runs it again. `KILN_SEED` is the seed of every
 //! random choice, and `KILN_STATES` the number of crash states (and of other repetitions, in proportion).
@@ -35,6 +35,7 @@ mod gate;
 mod hooked;
 mod interleaving;
 mod isolation;
+mod leaf_images;
 mod limits;
 mod named_snapshots;
 mod no_space;

@@ -6,6 +6,7 @@
 //!  closing         nothing joins a version that was closed; what a crash leaves is all commits up to a version
 //!  wake_ups        whoever waits for durability is woken, whatever happens
 //!  views           nobody sees half of a commit
+//!  leaf_images     nor a row as it was when its leaf was copied
 //!  settling        a row that settles is always in one place
 //!  kiln::schedules programs on the engine's parts: pins, log tail, indexes
 //! ```
@@ -15,6 +16,7 @@
 
 mod closing;
 mod database;
+mod leaf_images;
 mod lost_update;
 mod scheduler;
 mod settling;
@@ -55,6 +57,7 @@ const PROGRAMS: &[Program] = &[
     ("leaving-memory", views::nothing_is_lost_as_it_leaves_memory),
     ("phantoms", views::two_do_not_miss_each_other),
     ("ranges-over-leaves", views::a_range_over_two_leaves_is_of_one_state),
+    ("copied-leaves", leaf_images::nobody_sees_a_row_that_was_changed_since_it_was_copied),
     ("settled-row", settling::a_row_that_settles_loses_no_update),
     ("settled-walk", settling::a_walk_meets_a_row_that_moves_once),
     ("settled-deletion", settling::a_row_that_settles_is_deleted_once),

@@ -1,0 +1,53 @@
+//! Copied leaves: a range of a snapshot sees no row that was changed before, whoever was just copying it.
+
+use kiln::Snapshot;
+use kiln::schedules::quietly;
+
+use super::database::{Database, choose, failed, thread, together};
+use crate::support::manual;
+
+const ROWS: [&str; 3] = ["first", "second", "third"];
+/// A leaf is copied once so many rows of it were read.
+const ROWS_READ: u64 = 93;
+
+/// What a range sees is what reads of the rows see.
+fn check(Database { table, .. }: &Database, snapshot: &Snapshot<'_>) {
+    let rows: kiln::Result<Vec<_>> = snapshot.range::<&str>(table, ..).limit(ROWS.len()).collect();
+    let rows = rows.unwrap_or_else(failed);
+    assert_eq!(rows.len(), ROWS.len());
+    for (key, value) in rows {
+        let alone = snapshot.get(table, &key).unwrap_or_else(failed);
+        assert_eq!(alone, Some(value), "a range has seen a row as it was before");
+    }
+}
+
+/// Rows are changed while their leaf, which ranges have read often, is copied, for the first time or again.
+pub(super) fn nobody_sees_a_row_that_was_changed_since_it_was_copied() {
+    let database = Database::with(manual().memory(1 << 20));
+    quietly(|| {
+        let Database { db, table, .. } = &database;
+        for row in ROWS {
+            db.put(table, row, 0_i64.to_le_bytes()).unwrap_or_else(failed).forget();
+        }
+        let rounds = ROWS_READ / ROWS.len() as u64 - 1 - choose(2);
+        (0..rounds).for_each(|_| check(&database, &db.snapshot().unwrap_or_else(failed)));
+    });
+    let reader = {
+        let database = database.clone();
+        thread(move || {
+            (0..2).for_each(|_| check(&database, &database.db.snapshot().unwrap_or_else(failed)));
+        })
+    };
+    // Of several rows the others would tell.
+    let writer = {
+        let Database { db, table, .. } = database.clone();
+        let row = ROWS[choose(ROWS.len() as u64) as usize];
+        thread(move || {
+            for _ in 0..2 {
+                db.add(&table, row, 1).unwrap_or_else(failed).forget();
+            }
+        })
+    };
+    together(vec![reader, writer]);
+    quietly(|| check(&database, &database.db.snapshot().unwrap_or_else(failed)));
+}
