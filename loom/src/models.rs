@@ -88,15 +88,15 @@ fn pins_hold_actions_up() {
     readers.into_iter().for_each(join);
 }
 
-/// Who reads the clock under a pin is done before that version counts as closed.
+/// Who joins a version is done before that version counts as closed.
 fn nothing_joins_a_closed_version() {
     let clock = Arc::new(Clock::new(1));
     let closed = Arc::new(AtomicU64::new(0));
     let committer = || {
         let (clock, closed) = (clock.clone(), closed.clone());
         thread::spawn(move || {
-            let _pin = epoch::pin();
-            let version = clock.now();
+            let _pin = epoch::pin_for_commit();
+            let version = clock.join();
             let newest = closed.load(Ordering::Relaxed);
             assert!(newest < version, "version {version} was joined, and {newest} is closed");
         })

@@ -19,6 +19,10 @@ pub(crate) mod barrier {
         fence(Ordering::SeqCst);
     }
 
+    pub(crate) fn behind_locked() {
+        fence(Ordering::SeqCst);
+    }
+
     pub(crate) fn heavy() {
         fence(Ordering::SeqCst);
     }

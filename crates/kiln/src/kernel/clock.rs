@@ -1,14 +1,15 @@
 //! The clock: the database's one logical time.
 //!
 //! A *tick* moves to the next version; a version is *closed* when every commit that could have joined it has
-//! finished. A commit reads the clock under a pin and after it has locked what it writes, so once a quiesce has
-//! followed the tick, nothing will ever join the old version. Committers never wait for a tick.
+//! finished. A commit reads the clock under a pin and after it has locked what it writes ([`Clock::join`]), so once commits have
+//! quiesced after the tick, nothing will ever join the old version. Committers never wait for a tick.
 
 use std::fmt;
 
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
 use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::barrier;
 
 /// A tick of the database's one clock. Every commit belongs to one version; versions become durable in order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -54,12 +55,19 @@ impl Clock {
         self.version.fetch_add(1, Ordering::SeqCst) + 1
     }
 
-    /// Ticks and waits until the old version is closed; returns the closed version. Must not be called
+    /// The version that a commit joins, which has pinned itself [as one](epoch::pin_for_commit) and has then locked what it writes.
+    #[inline]
+    pub(crate) fn join(&self) -> u64 {
+        barrier::behind_locked();
+        self.now()
+    }
+
+    /// Ticks and waits until the old version is closed, for commits in progress only; returns the closed version. Must not be called
     /// under a pin.
     pub(crate) fn close(&self) -> u64 {
         let closed = self.tick() - 1;
         if !planted(Bug::ClosesWithoutWaiting) {
-            epoch::quiesce();
+            epoch::quiesce_commits();
         }
         closed
     }

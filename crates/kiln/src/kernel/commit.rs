@@ -180,7 +180,7 @@ impl Engine {
         scratch: &mut CommitScratch,
         first_committer: Option<u64>,
     ) -> Result<u64, Setback> {
-        let pin = epoch::pin();
+        let pin = epoch::pin_for_commit();
         // Looked at again under the pin: closing waits for the pins, so nothing commits behind its back.
         if self.check_writable().is_err() {
             return Err(Setback::NotWritable);
@@ -239,7 +239,7 @@ impl Engine {
                 self.admit_all(pin, writes, reads, scratch)?;
             }
         }
-        let version = early.unwrap_or_else(|| self.clock.now());
+        let version = early.unwrap_or_else(|| self.clock.join());
         if !planted(Bug::ValidatesBeforeLocking) && !self.reads_hold(reads, &scratch.locks) {
             return Err(Setback::Conflict);
         }

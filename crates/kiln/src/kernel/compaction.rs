@@ -401,7 +401,7 @@ impl Engine {
         record: &DiskRecord<'_>,
         purpose: Purpose,
     ) -> Result<bool, Setback> {
-        let _pin = epoch::pin();
+        let _pin = epoch::pin_for_commit();
         // Looked at under the pin; see `commit`.
         if self.check_writable().is_err() {
             return Err(Setback::NotWritable);
@@ -418,7 +418,7 @@ impl Engine {
         }
         // Before the version: for who begins in a newer one, and does not find the row, it has expired as well.
         let has_expired = self.is_expired_now(record.expires_at);
-        let version = self.clock.now();
+        let version = self.clock.join();
         if has_expired && let Some(_deleting) = self.expiring.deleting() {
             return self.delete_instead(bucket, (newest, hash), record, (version, purpose));
         }

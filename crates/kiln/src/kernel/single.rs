@@ -259,7 +259,7 @@ impl Engine {
         read: Option<&Reading>,
         learnt: &mut Learnt,
     ) -> Result<SingleCommit, Setback> {
-        let pin = epoch::pin();
+        let pin = epoch::pin_for_commit();
         // Looked at again under the pin; see `commit`.
         if self.check_writable().is_err() {
             return Err(Setback::NotWritable);
@@ -317,9 +317,9 @@ impl Engine {
             if target.is_some() {
                 self.object(change.object).keys.admit(&pin, change.key);
             }
-            version = early.unwrap_or_else(|| self.clock.now());
+            version = early.unwrap_or_else(|| self.clock.join());
         } else {
-            version = early.unwrap_or_else(|| self.clock.now());
+            version = early.unwrap_or_else(|| self.clock.join());
             target = ahead.or_else(|| match self.place(change, &current, version) {
                 Place::Nowhere => Some(NO_ADDRESS),
                 Place::There(address) => Some(address),

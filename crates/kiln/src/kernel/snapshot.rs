@@ -4,11 +4,14 @@
 //! key's older versions until they reach it. The registry of open snapshots only keeps sweeping and truncation
 //! from removing what one of them may read.
 //!
-//! **One after the other.** Closing a version interrupts every running thread. While nothing is committed the last version that
+//! **One after the other.** Closing a version looks at every thread, and waits for those that commit. While nothing is committed the last version that
 //! was closed will do again, and the log's tail tells: the first commit of a version takes log space, since in place it could only
 //! change a record of its own version. So the last closed version has every commit if the tail has not moved since, *and* nobody who had
 //! taken space before could still join a later version. The latter holds if the tail had not moved since the closing before that one
-//! either: that one waited for all pins, and with them for everybody who had taken space until then.
+//! either: that one waited for all commits, and so for everybody who had taken space until then.
+//!
+//! **One for many.** Whoever has waited for the registry while somebody else began to close a version, and closed it, takes that one: everything that was committed
+//! before it came is in there. So the more threads open snapshots between commits, the fewer versions each of them closes.
 //!
 //! **At the same time.** As long as one version will do, threads that open snapshots share nothing that they write: each thread counts them in a
 //! stripe of its own. A sweep reads the horizon first and the stripes then; whoever opens a snapshot counts it first and looks then whether the
@@ -109,6 +112,8 @@ impl Shared {
 pub(crate) struct Snapshots {
     registry: Mutex<Registry>,
     shared: Shared,
+    /// How often somebody began to close a version for a snapshot; whoever does holds the registry until it is closed.
+    closings: AtomicU64,
     /// Those that have a name; their versions are held as if they were open.
     pub(super) names: Mutex<Names>,
     /// Whoever gives or takes a name.
@@ -123,8 +128,13 @@ impl Snapshots {
             registry.open(snapshot.version);
         }
         let names = named.into_iter().map(|snapshot| (snapshot.name.clone(), snapshot)).collect();
-        let (registry, names) = (Mutex::new(registry), Mutex::new(names));
-        Snapshots { registry, shared: Shared::default(), names, changing: Mutex::default() }
+        Snapshots {
+            registry: Mutex::new(registry),
+            shared: Shared::default(),
+            closings: AtomicU64::new(0),
+            names: Mutex::new(names),
+            changing: Mutex::default(),
+        }
     }
 
     /// Keeps all others from giving or taking names until dropped.
@@ -138,6 +148,8 @@ struct Registry {
     open: BTreeMap<u64, usize>,
     /// Where the log ended before a version was last closed for a snapshot.
     tail: Address,
+    /// The version that was last closed for a snapshot.
+    closed: u64,
     /// The version that has all commits as long as the log ends there.
     newest: Option<u64>,
 }
@@ -160,20 +172,34 @@ impl Engine {
 
     /// Holds a version that has everything committed so far.
     pub(super) fn hold_newest(&self) -> u64 {
+        let begun = self.snapshots.closings.load(Ordering::SeqCst);
         // Under the registry's lock, so that a sweep cannot pass the version before it is registered. One that is used again may
         // have been passed, but no commit has superseded anything since.
         let mut registry = self.snapshots.registry.lock();
+        if let Some(closed) = self.closed_since(&registry, begun) {
+            return registry.open(closed);
+        }
         let tail = self.log.tail();
         let has_stayed = registry.tail == tail || planted(Bug::SnapshotUsedAgain);
         if let Some(newest) = registry.newest.filter(|_| has_stayed) {
             return registry.open(newest);
         }
+        self.snapshots.closings.fetch_add(1, Ordering::SeqCst);
         let version = if planted(Bug::SnapshotNotClosed) { self.clock.now() } else { self.clock.close() };
         let nobody_joins = has_stayed || planted(Bug::SnapshotsOvertakeCommits);
+        registry.closed = version;
         registry.newest = (nobody_joins && self.log.tail() == tail).then_some(version);
         registry.tail = tail;
         self.snapshots.shared.publish(registry.newest, tail);
         registry.open(version)
+    }
+
+    /// The version that somebody closed for a snapshot who began to after so many closings had begun; not if a sweep may have passed it, which
+    /// needs it to be durable.
+    fn closed_since(&self, registry: &Registry, begun: u64) -> Option<u64> {
+        let is_later =
+            self.snapshots.closings.load(Ordering::SeqCst) > begun || planted(Bug::SnapshotUsedAgain);
+        (is_later && registry.closed > self.hardening.horizon.local()).then_some(registry.closed)
     }
 
     /// Opens a snapshot of the durable state.
@@ -240,7 +266,11 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::Options;
+    use crate::device::SimulatedDevice;
 
     #[test]
     fn a_stripe_counts_snapshots_of_one_version_and_no_others() {
@@ -254,6 +284,32 @@ mod tests {
         assert_eq!(stripe.held(), Some((8, 1)));
         stripe.0.store(8 << COUNT_BITS | COUNT_MAX, Ordering::SeqCst);
         assert!(!stripe.add(8), "a count does not run over into the version");
+    }
+
+    #[test]
+    fn c2_who_waited_takes_what_was_closed_meanwhile_and_nothing_from_before_or_that_a_sweep_may_have_passed()
+    {
+        let options = Options::new().background(false).segment_bytes(64 << 10);
+        let db = options.open_on(Arc::new(SimulatedDevice::new(1))).unwrap();
+        let (engine, map) = (db.engine(), db.map("map").unwrap());
+        let begun = || engine.snapshots.closings.load(Ordering::SeqCst);
+        let since = |begun| engine.closed_since(&engine.snapshots.registry.lock(), begun);
+        let before = begun();
+        assert_eq!(since(before), None, "nobody has closed one");
+        db.put(&map, b"key", b"1").unwrap().forget();
+        let first = engine.open_snapshot();
+        let between = begun();
+        assert_eq!((since(before), since(between)), (Some(first.version), None));
+        db.put(&map, b"key", b"2").unwrap().forget();
+        let second = engine.open_snapshot();
+        assert!(second.version > first.version);
+        assert_eq!((since(between), since(begun())), (Some(second.version), None));
+        for held in [first, second] {
+            engine.release_snapshot(&held);
+        }
+        db.put(&map, b"key", b"3").unwrap().forget();
+        db.persist().unwrap();
+        assert_eq!(since(before), None, "what it has may have been superseded for good");
     }
 
     #[test]

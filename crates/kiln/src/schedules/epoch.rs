@@ -65,7 +65,7 @@ pub(super) fn idle_threads_hold_nobody_up() {
     idle.join().unwrap_or_else(|_| panic!("a thread panicked"));
 }
 
-/// Who reads the clock under a pin is done before that version counts as closed.
+/// Who joins a version is done before that version counts as closed.
 pub(super) fn nothing_joins_a_closed_version() {
     let clock = Arc::new(Clock::new(1));
     let closed = Arc::new(AtomicU64::new(0));
@@ -73,8 +73,8 @@ pub(super) fn nothing_joins_a_closed_version() {
         let (clock, closed) = (clock.clone(), closed.clone());
         Box::new(move || {
             for _ in 0..2 {
-                let _pin = epoch::pin();
-                let version = clock.now();
+                let _pin = epoch::pin_for_commit();
+                let version = clock.join();
                 let newest = closed.load(Ordering::SeqCst);
                 assert!(newest < version, "version {version} was joined, and {newest} is closed");
             }

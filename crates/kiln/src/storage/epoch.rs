@@ -15,6 +15,10 @@
 //! CPR §3 use epochs for the same purpose; a per-thread counter that is odd while pinned needs no
 //! global epoch number and lets an idle, sleeping or abandoned thread never hold anybody up.)
 //!
+//! Versions are also closed for whoever opens a snapshot, as often as ranges and commits alternate, and there an interruption of all would be most of the cost.
+//! What counts then is who commits, and nobody else: commits pin themselves by [`pin_for_commit`], and have their locks to take before they look
+//! at the clock. That is a fence they pay for anyway ([`barrier::behind_locked`]), so [`quiesce_commits`] interrupts nobody, and waits for no reader.
+//!
 //! The slots are shared by all databases of the process. Pins are short and never span I/O or user code,
 //! so one database waits for another's pins only for microseconds.
 
@@ -29,24 +33,28 @@ use crate::sync::{Mutex, barrier, hint, process_wide, thread, thread_local};
 /// One thread's slot, alone on its cache lines so that a pin never bounces another thread's line.
 #[repr(align(128))]
 struct Slot {
-    /// Odd while the owning thread is pinned; counts up by one at every pin and unpin.
+    /// [`PINNED`], and [`COMMITS`] while that pin is a commit's; how often the thread was pinned above them.
     sequence: AtomicU64,
     /// Position in the registry; objects use it to spread counters over threads.
     index: usize,
     owned: AtomicBool,
 }
 
+const PINNED: u64 = 1;
+const COMMITS: u64 = 2;
+const ONE_PIN: u64 = 4;
+
 impl Slot {
-    /// The pin lasts, if it was one, that was there when the sequence was so.
-    fn is_pinned_since(&self, seen: u64) -> bool {
-        seen & 1 == 1 && self.sequence.load(Ordering::Acquire) == seen
+    /// The pin lasts, if it was one of this kind, that was there when the sequence was so.
+    fn is_pinned_since(&self, seen: u64, kind: u64) -> bool {
+        seen & kind != 0 && self.sequence.load(Ordering::Acquire) == seen
     }
 }
 
 process_wide! {
     /// Every slot ever made. Slots live as long as the process and are reused by later threads, so their
     /// number is the largest number of threads that were ever alive at once.
-    static SLOTS: Mutex<Vec<Arc<Slot>>> = Mutex::new(Vec::new());
+    static SLOTS: Mutex<Arc<Vec<Arc<Slot>>>> = Mutex::new(Arc::new(Vec::new()));
 }
 
 struct Registration {
@@ -64,7 +72,7 @@ impl Registration {
                 index: slots.len(),
                 owned: AtomicBool::new(false),
             });
-            slots.push(slot.clone());
+            Arc::make_mut(&mut slots).push(slot.clone());
             slot
         });
         slot.owned.store(true, Ordering::Relaxed);
@@ -93,12 +101,25 @@ pub(crate) struct Pin {
 /// Pins the calling thread. Pins nest; only the outermost one counts.
 #[inline]
 pub(crate) fn pin() -> Pin {
+    pin_as(PINNED)
+}
+
+/// Pins the calling thread, which is not pinned yet, so that [`quiesce_commits`] waits for it, too. Before it looks at what must have been closed, or not, the
+/// caller takes a lock, and calls [`barrier::behind_locked`].
+#[inline]
+pub(crate) fn pin_for_commit() -> Pin {
+    pin_as(PINNED | COMMITS)
+}
+
+#[inline]
+fn pin_as(kind: u64) -> Pin {
     REGISTRATION.with(|registration| {
         let depth = registration.depth.get();
+        debug_assert!(depth == 0 || kind == PINNED, "a commit under a pin");
         registration.depth.set(depth + 1);
         if depth == 0 {
             let sequence = registration.slot.sequence.load(Ordering::Relaxed);
-            registration.slot.sequence.store(sequence + 1, Ordering::Relaxed);
+            registration.slot.sequence.store(sequence | kind, Ordering::Relaxed);
             if !planted(Bug::PinOrdersNothing) {
                 barrier::light();
             }
@@ -117,7 +138,7 @@ impl Drop for Pin {
                 let sequence = registration.slot.sequence.load(Ordering::Relaxed);
                 let order =
                     if planted(Bug::UnpinOrdersNothing) { Ordering::Relaxed } else { Ordering::Release };
-                registration.slot.sequence.store(sequence + 1, order);
+                registration.slot.sequence.store((sequence | (ONE_PIN - 1)) + 1, order);
             }
         });
     }
@@ -135,25 +156,37 @@ pub(crate) fn thread_index() -> usize {
 /// # Panics
 /// If the calling thread is pinned: it would wait for itself.
 pub(crate) fn quiesce() {
-    REGISTRATION.with(|registration| assert_eq!(registration.depth.get(), 0, "quiesce under a pin"));
+    assert_unpinned();
     barrier::heavy();
-    let mut index = 0;
-    while let Some(slot) = slot_at(index) {
-        wait_unpinned(&slot);
-        index += 1 + usize::from(planted(Bug::QuiesceOverlooks));
-    }
+    wait_for_pins(PINNED);
+}
+
+/// As [`quiesce`], but only of pins that are [for commits](pin_for_commit), and without a system call.
+///
+/// # Panics
+/// If the calling thread is pinned.
+pub(crate) fn quiesce_commits() {
+    assert_unpinned();
+    fence(Ordering::SeqCst);
+    wait_for_pins(COMMITS);
+}
+
+fn assert_unpinned() {
+    REGISTRATION.with(|registration| assert_eq!(registration.depth.get(), 0, "quiesce under a pin"));
+}
+
+/// A slot that is added while this goes on belongs to a thread that saw the caller's stores.
+fn wait_for_pins(kind: u64) {
+    let slots = SLOTS.lock().clone();
+    let overlooked = usize::from(planted(Bug::QuiesceOverlooks));
+    slots.iter().step_by(1 + overlooked).for_each(|slot| wait_unpinned(slot, kind));
     fence(Ordering::SeqCst);
 }
 
-/// A slot that is added while `quiesce` walks the registry belongs to a thread that saw its stores.
-fn slot_at(index: usize) -> Option<Arc<Slot>> {
-    SLOTS.lock().get(index).cloned()
-}
-
-fn wait_unpinned(slot: &Slot) {
+fn wait_unpinned(slot: &Slot, kind: u64) {
     let seen = slot.sequence.load(Ordering::Acquire);
     let mut spins = 0u32;
-    while slot.is_pinned_since(seen) {
+    while slot.is_pinned_since(seen, kind) {
         spins += 1;
         if spins < 64 {
             hint::spin_loop();
@@ -195,13 +228,44 @@ mod tests {
     fn a_pin_that_was_taken_again_is_another_one() {
         let sequence = AtomicU64::new(0);
         let slot = Slot { sequence, index: 0, owned: AtomicBool::new(true) };
-        assert!(!slot.is_pinned_since(0), "it is not pinned");
-        slot.sequence.store(1, Ordering::SeqCst);
-        assert!(slot.is_pinned_since(1));
-        for later in [2, 3] {
-            slot.sequence.store(later, Ordering::SeqCst);
-            assert!(!slot.is_pinned_since(1), "the pin that was waited for has ended");
+        assert!(!slot.is_pinned_since(0, PINNED), "it is not pinned");
+        for (pinned, commits) in [(PINNED, false), (PINNED | COMMITS, true)] {
+            slot.sequence.store(pinned, Ordering::SeqCst);
+            assert!(slot.is_pinned_since(pinned, PINNED));
+            assert_eq!(slot.is_pinned_since(pinned, COMMITS), commits);
+            for later in [ONE_PIN, ONE_PIN | pinned] {
+                slot.sequence.store(later, Ordering::SeqCst);
+                assert!(!slot.is_pinned_since(pinned, PINNED), "the pin that was waited for has ended");
+            }
         }
+    }
+
+    #[test]
+    fn commits_are_waited_for_and_readers_are_not() {
+        let (begun, wait) = std::sync::mpsc::channel();
+        let (is_done, is_released) = (AtomicBool::new(false), AtomicBool::new(false));
+        let reader = pin();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let _commit = pin_for_commit();
+                begun.send(()).unwrap();
+                while !is_released.load(Ordering::SeqCst) {
+                    std::thread::yield_now();
+                }
+            });
+            wait.recv().unwrap();
+            let waiter = scope.spawn(|| {
+                quiesce_commits();
+                is_done.store(true, Ordering::SeqCst);
+            });
+            (0..1_000).for_each(|_| std::thread::yield_now());
+            let is_early = is_done.load(Ordering::SeqCst);
+            is_released.store(true, Ordering::SeqCst);
+            waiter.join().unwrap();
+            assert!(!is_early, "it returned under a commit from before");
+        });
+        // Only now, and so nobody has waited for it.
+        drop(reader);
     }
 
     #[test]

@@ -61,11 +61,11 @@ pub(crate) fn spawn_scoped<'scope>(
     thread::Builder::new().name(name.into()).spawn_scoped(scope, act).map(drop)
 }
 
-/// A static that needs no code to begin with.
+/// A static; it begins with its first use.
 macro_rules! process_wide {
     ($(#[$attribute:meta])* static $name:ident: $type:ty = $value:expr;) => {
         $(#[$attribute])*
-        static $name: $type = $value;
+        static $name: std::sync::LazyLock<$type> = std::sync::LazyLock::new(|| $value);
     };
 }
 pub(crate) use process_wide;
@@ -85,6 +85,16 @@ pub(crate) mod barrier {
     #[inline]
     pub(crate) fn light() {
         if asymmetric() {
+            compiler_fence(Ordering::SeqCst);
+        } else {
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    /// Behind a lock that was just taken by a read-modify-write: a full fence, which on some processors that was already.
+    #[inline]
+    pub(crate) fn behind_locked() {
+        if cfg!(all(target_arch = "x86_64", not(miri))) {
             compiler_fence(Ordering::SeqCst);
         } else {
             fence(Ordering::SeqCst);

@@ -88,6 +88,9 @@ pub(crate) mod barrier {
     #[inline]
     pub(crate) fn light() {}
 
+    #[inline]
+    pub(crate) fn behind_locked() {}
+
     pub(crate) fn heavy() {
         super::point();
     }
