@@ -106,6 +106,9 @@ pub(crate) fn pin() -> Pin {
 
 /// Pins the calling thread, which is not pinned yet, so that [`quiesce_commits`] waits for it, too. Before it looks at what must have been closed, or not, the
 /// caller takes a lock, and calls [`barrier::behind_locked`].
+///
+/// # Panics
+/// If the calling thread is pinned.
 #[inline]
 pub(crate) fn pin_for_commit() -> Pin {
     pin_as(PINNED | COMMITS)
@@ -115,15 +118,16 @@ pub(crate) fn pin_for_commit() -> Pin {
 fn pin_as(kind: u64) -> Pin {
     REGISTRATION.with(|registration| {
         let depth = registration.depth.get();
-        debug_assert!(depth == 0 || kind == PINNED, "a commit under a pin");
-        registration.depth.set(depth + 1);
         if depth == 0 {
             let sequence = registration.slot.sequence.load(Ordering::Relaxed);
             registration.slot.sequence.store(sequence | kind, Ordering::Relaxed);
             if !planted(Bug::PinOrdersNothing) {
                 barrier::light();
             }
+        } else {
+            assert_eq!(kind, PINNED, "a commit under a pin is one that nobody waits for");
         }
+        registration.depth.set(depth + 1);
     });
     Pin { not_send: PhantomData }
 }
