@@ -208,6 +208,8 @@ pub(crate) struct Load {
     pub(crate) test: &'static str,
     /// Connections.
     pub(crate) connections: usize,
+    /// Threads of the client.
+    pub(crate) client_threads: usize,
     /// Requests in flight on each connection.
     pub(crate) pipeline: u32,
     /// Requests in all.
@@ -236,6 +238,7 @@ pub(crate) fn redis_benchmark(program: &Path, server: &Server, load: Load) -> Re
         .args(["-t", load.test, "-c", &load.connections.to_string(), "-P", &load.pipeline.to_string()])
         .args(["-n", &load.requests.to_string(), "-r", &load.records.to_string()])
         .args(["-d", &load.value_bytes.to_string()])
+        .args(threads_of(load.client_threads))
         .stdin(Stdio::null())
         .output()
         .with_context(|| format!("cannot start {} (apt-get install redis-tools)", program.display()))?;
@@ -251,6 +254,14 @@ pub(crate) fn redis_benchmark(program: &Path, server: &Server, load: Load) -> Re
     let answered = server.commands_answered()? - before;
     ensure!(answered >= load.requests, "{} answered {answered} of {} requests", server.name, load.requests);
     parse(&text).with_context(|| format!("redis-benchmark printed something else: {text}"))
+}
+
+/// One thread is how it runs unless told otherwise; told so, it would be one beside the first.
+fn threads_of(client_threads: usize) -> Vec<String> {
+    match client_threads {
+        1 => Vec::new(),
+        _ => vec!["--threads".to_owned(), client_threads.to_string()],
+    }
 }
 
 /// The line after the heading of `redis-benchmark --csv`.

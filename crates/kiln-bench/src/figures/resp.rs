@@ -13,11 +13,13 @@ use crate::results::Row;
 use crate::scratch::disk_bytes;
 use crate::servers::{self, Load, Seen, Server};
 
-/// Measurements in a round: one safe cell, and four fast ones, on two servers each.
-pub(super) const STEPS: u64 = 2 * 5;
+/// Measurements in a round: two safe cells, and four fast ones, on two servers each.
+pub(super) const STEPS: u64 = 2 * 6;
 const CONNECTIONS: usize = 64;
 /// Requests of the first short run, which finds out how many fill the time.
 const TRIAL_REQUESTS: u64 = 6400;
+/// With several threads `redis-benchmark` looks four times a second whether all is answered: so long a measurement is that it is at most 6% off.
+const THREADED_SECONDS_MIN: f64 = 4.0;
 /// Keys of one request while a server is loaded.
 const LOAD_KEYS: u64 = 500;
 
@@ -26,6 +28,8 @@ const LOAD_KEYS: u64 = 500;
 struct Cell {
     test: &'static str,
     pipeline: u32,
+    /// Threads of the client.
+    client_threads: usize,
     what: &'static str,
     wanted: Wanted,
 }
@@ -45,12 +49,22 @@ const PAIRINGS: [Pairing; 2] = [
         fsync: "always",
         kiln_mode: Mode::Safe,
         redis_mode: Mode::Strong,
-        cells: &[Cell {
-            test: "set",
-            pipeline: 1,
-            what: "RESP: safe SETs, 64 connections, over Redis with appendfsync always",
-            wanted: Wanted::AtLeast(1.0),
-        }],
+        cells: &[
+            Cell {
+                test: "set",
+                pipeline: 1,
+                client_threads: 1,
+                what: "RESP: safe SETs, 64 connections of one thread, over Redis with appendfsync always",
+                wanted: Wanted::AtLeast(1.0),
+            },
+            Cell {
+                test: "set",
+                pipeline: 1,
+                client_threads: 2,
+                what: "RESP: safe SETs, 64 connections of two threads, over Redis with appendfsync always",
+                wanted: Wanted::AtLeast(1.0),
+            },
+        ],
     },
     Pairing {
         durability: "fast",
@@ -61,24 +75,28 @@ const PAIRINGS: [Pairing; 2] = [
             Cell {
                 test: "set",
                 pipeline: 16,
+                client_threads: 1,
                 what: "RESP: fast SETs, 16 in flight, over Redis with appendfsync everysec",
                 wanted: Wanted::AtLeast(1.0),
             },
             Cell {
                 test: "set",
                 pipeline: 64,
+                client_threads: 1,
                 what: "RESP: fast SETs, 64 in flight, over Redis with appendfsync everysec",
                 wanted: Wanted::AtLeast(1.0),
             },
             Cell {
                 test: "get",
                 pipeline: 16,
+                client_threads: 1,
                 what: "RESP: GETs, 16 in flight, over Redis",
                 wanted: Wanted::Nothing,
             },
             Cell {
                 test: "get",
                 pipeline: 64,
+                client_threads: 1,
                 what: "RESP: GETs, 64 in flight, over Redis",
                 wanted: Wanted::Nothing,
             },
@@ -139,7 +157,8 @@ fn pair(run: &mut Run<'_>, table: &mut Table, pairing: &Pairing, kiln: &std::pat
         let [ours, theirs] = &sides;
         let ratios = ours.rate.ratios_to(&theirs.rate);
         let ratio = ratios.median();
-        let name = format!("{}, {} in flight", cell.test.to_uppercase(), cell.pipeline);
+        let clients = if cell.client_threads > 1 { ", two client threads" } else { "" };
+        let name = format!("{}, {} in flight{clients}", cell.test.to_uppercase(), cell.pipeline);
         let modes = format!("{} / {}", pairing.durability, pairing.fsync);
         let rates = ours.rate.cells(1000.0, 1).into_iter().chain(theirs.rate.cells(1000.0, 1));
         let p50 = [&ours.p50_ms, &theirs.p50_ms].map(|samples| format!("{:.2}", samples.median()));
@@ -160,18 +179,24 @@ fn rounds(run: &mut Run<'_>, sides: &mut [Side; 2], cell: &Cell) -> Result<()> {
     let load = |requests| Load {
         test: cell.test,
         connections: CONNECTIONS,
+        client_threads: cell.client_threads,
         pipeline: cell.pipeline,
         requests,
         records,
         value_bytes,
     };
     let program = &run.settings.redis_benchmark;
+    let seconds = match cell.client_threads {
+        1 => run.settings.duration().as_secs_f64(),
+        _ => run.settings.duration().as_secs_f64().max(THREADED_SECONDS_MIN),
+    };
     for side in sides.iter_mut() {
         // Twice, because the first run of a server pays for its growth.
         let trial_requests = TRIAL_REQUESTS * u64::from(cell.pipeline);
-        servers::redis_benchmark(program, &side.server, load(trial_requests))?;
-        let trial = servers::redis_benchmark(program, &side.server, load(trial_requests))?;
-        let requests = trial.requests_per_s * run.settings.duration().as_secs_f64();
+        let trial_load = Load { client_threads: 1, ..load(trial_requests) };
+        servers::redis_benchmark(program, &side.server, trial_load)?;
+        let trial = servers::redis_benchmark(program, &side.server, trial_load)?;
+        let requests = trial.requests_per_s * seconds;
         side.begin((requests as u64).max(TRIAL_REQUESTS));
     }
     for round in 0..run.settings.rounds() {
@@ -190,7 +215,7 @@ fn rounds(run: &mut Run<'_>, sides: &mut [Side; 2], cell: &Cell) -> Result<()> {
 
 fn row(side: &Side, cell: &Cell, seen: &Seen, usage: crate::usage::Usage) -> Row {
     Row {
-        workload: format!("resp-{}", cell.test),
+        workload: format!("resp-{}{}", cell.test, if cell.client_threads > 1 { "-two-threads" } else { "" }),
         threads: CONNECTIONS,
         pipeline: cell.pipeline,
         window_ms: (side.server.name() == "kiln").then_some(100),
