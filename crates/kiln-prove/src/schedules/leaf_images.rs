@@ -51,3 +51,36 @@ pub(super) fn nobody_sees_a_row_that_was_changed_since_it_was_copied() {
     together(vec![reader, writer]);
     quietly(|| check(&database, &database.db.snapshot().unwrap_or_else(failed)));
 }
+
+/// Keys come before the rows of a range, in the leaf that it takes from an image.
+pub(super) fn a_range_has_its_rows_whatever_comes_before_them_in_a_copied_leaf() {
+    let database = Database::with(manual().memory(1 << 20));
+    quietly(|| {
+        let Database { db, table, .. } = &database;
+        for row in ROWS {
+            db.put(table, row, 0_i64.to_le_bytes()).unwrap_or_else(failed).forget();
+        }
+        let snapshot = db.snapshot().unwrap_or_else(failed);
+        (0..ROWS_READ).for_each(|_| check(&database, &snapshot));
+    });
+    let reader = {
+        let Database { db, table, .. } = database.clone();
+        thread(move || {
+            for _ in 0..2 {
+                let snapshot = db.snapshot().unwrap_or_else(failed);
+                let first = snapshot.range(&table, ROWS[1]..).limit(1).next();
+                let (key, _) = first.unwrap_or_else(|| panic!("a row has gone")).unwrap_or_else(failed);
+                assert_eq!(key, ROWS[1].as_bytes(), "a range has begun elsewhere");
+            }
+        })
+    };
+    let writer = {
+        let Database { db, table, .. } = database;
+        thread(move || {
+            for row in ["before", "behind"] {
+                db.put(&table, row, 0_i64.to_le_bytes()).unwrap_or_else(failed).forget();
+            }
+        })
+    };
+    together(vec![reader, writer]);
+}

@@ -331,6 +331,22 @@ mod tests {
         assert!(!fixture.has_image(VERSION), "nobody notes what becomes of its rows any more");
     }
 
+    /// A range that began at the second position of a leaf, while a key came before it, passed over a row.
+    #[test]
+    fn c2_positions_in_a_leaf_that_has_changed_since_are_not_taken_from_its_image() {
+        let fixture = Fixture::new();
+        fixture.copy_leaf();
+        let (pin, mut batch) = (epoch::pin(), LeafBatch::new());
+        let leaf = fixture.index.descend(&pin, &Target::First, |_| Some(())).unwrap();
+        let images = Some(fixture.as_of(VERSION, 3));
+        let mut fill = |leaf: &Leaf<'_>| {
+            fixture.index.reader(images).fill(&pin, leaf, 1..COUNT, (None, None), &mut batch)
+        };
+        assert!(fill(&leaf).is_some());
+        fixture.index.insert(&pin, b"new");
+        assert!(fill(&leaf).is_none(), "of the leaf as it was");
+    }
+
     #[test]
     fn whoever_changes_a_row_takes_the_image_away_also_from_who_is_just_making_it() {
         let fixture = Fixture::new();

@@ -10,6 +10,7 @@
 
 use std::ops::{Bound, Range};
 
+use crate::planted::{Bug, planted};
 use crate::storage::epoch::Pin;
 
 use super::batch::{LeafBatch, Place};
@@ -190,7 +191,7 @@ impl Reader<'_> {
     }
 
     #[inline]
-    fn fill(
+    pub(super) fn fill(
         &self,
         pin: &Pin,
         leaf: &Leaf<'_>,
@@ -200,6 +201,10 @@ impl Reader<'_> {
     ) -> Option<()> {
         match self.index.copy_image(self.images.as_ref(), leaf, positions.clone(), batch) {
             Some(positions) => {
+                // The positions are those of the leaf at its version, which the image is of, unless it was just being changed.
+                if !planted(Bug::ImageOfChangingLeaf) {
+                    leaf.slots.check(leaf.version)?;
+                }
                 batch.set_image(leaf, positions, fence, place);
                 Some(())
             }
