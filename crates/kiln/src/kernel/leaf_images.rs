@@ -91,6 +91,7 @@ impl Engine {
         let word = ordered.begin_image(asked.leaf)?;
         ordered.read_whole(&pin, asked.leaf, batch)?;
         let hints = ordered.hints(batch);
+        (0..batch.len()).for_each(|position| self.log.prefetch(hints.get(position)));
         let mut views = Vec::with_capacity(BATCH_KEYS_MAX);
         for position in 0..batch.len() {
             let key = batch.get(position).unwrap_or_default();
@@ -153,6 +154,8 @@ impl Engine {
         let Some(ordered) = self.ordered(view.shape().object) else { return };
         let mut key = Vec::new();
         view.key_into(&mut key);
-        ordered.forget_image(&epoch::pin(), &key);
+        if ordered.forget_image(&epoch::pin(), &key) {
+            self.leaf_images.note_outdated();
+        }
     }
 }

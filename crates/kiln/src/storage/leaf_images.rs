@@ -27,6 +27,8 @@ const COUNT_BITS: u32 = 8;
 /// The first lines of an image are fetched; the processor finds out by itself how it goes on.
 const FETCHED_LINES: usize = 48;
 const LINES_OF_ROW: usize = 2;
+/// There is room for all images if one in so many is outdated before it is overwritten.
+const OUTDATED_WITH_ROOM: u64 = 4;
 
 /// A leaf that ranges read often: its table, its number, and the version of a snapshot that has read it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +61,17 @@ pub(crate) struct Copied<'c> {
     pub(crate) begin: &'c mut u32,
 }
 
+/// Where the ring is written.
+#[derive(Default)]
+struct Tail {
+    /// Where the next image goes.
+    place: u64,
+    /// From here on it has gone round since so many were stored, and outdated.
+    round_end: u64,
+    stored: u64,
+    outdated: u64,
+}
+
 /// See the module's documentation.
 pub(crate) struct LeafImages {
     /// Made when there are to be images for the first time.
@@ -68,10 +81,12 @@ pub(crate) struct LeafImages {
     lines: AtomicU64,
     /// In lines, as all places; what is there before it is gone.
     begin: AtomicU64,
-    /// Where the next image goes. Held by whoever writes one.
-    tail: Mutex<u64>,
+    /// Held by whoever writes an image.
+    tail: Mutex<Tail>,
     is_full: AtomicBool,
     stored: AtomicU64,
+    /// How many had something to say no more before they were overwritten.
+    outdated: AtomicU64,
     asked: Mutex<Vec<Asked>>,
     is_asked: AtomicBool,
     /// There is a use for images.
@@ -86,9 +101,10 @@ impl LeafImages {
             bytes_max,
             lines: AtomicU64::new(0),
             begin: AtomicU64::new(0),
-            tail: Mutex::new(0),
+            tail: Mutex::default(),
             is_full: AtomicBool::new(false),
             stored: AtomicU64::new(0),
+            outdated: AtomicU64::new(0),
             asked: Mutex::new(Vec::new()),
             is_asked: AtomicBool::new(false),
             is_wanted: AtomicBool::new(false),
@@ -130,11 +146,13 @@ impl LeafImages {
     /// Changes how many bytes images may take. All that there are go.
     pub(crate) fn set_bytes(&self, bytes: u64) {
         let lines = bytes.min(self.bytes_max) / (LINE_WORDS * 8) as u64;
-        let tail = self.tail.lock();
+        let mut tail = self.tail.lock();
         if lines == self.lines.load(Ordering::Relaxed) {
             return;
         }
-        self.begin.store(*tail, Ordering::Relaxed);
+        let round_end = tail.place + lines;
+        self.end_round(&mut tail, round_end);
+        self.begin.store(tail.place, Ordering::Relaxed);
         self.is_full.store(false, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         self.lines.store(lines, Ordering::Release);
@@ -148,9 +166,14 @@ impl LeafImages {
         self.stored.load(Ordering::Relaxed)
     }
 
-    /// True once images have made room for others: they are too many.
+    /// True if the images that make room for others mostly still hold: they are too many.
     pub(crate) fn is_full(&self) -> bool {
         self.is_full.load(Ordering::Relaxed)
+    }
+
+    /// An image does not hold any more, and another one of its leaf may be wanted.
+    pub(crate) fn note_outdated(&self) {
+        self.outdated.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Stores the image of rows whose keys and values follow one another in `bytes`; gives its place, or nothing if there is no room for one so long.
@@ -170,11 +193,16 @@ impl LeafImages {
             }
         };
         // None goes on at the beginning.
-        let place = if *tail % lines + length > lines { tail.next_multiple_of(lines) } else { *tail };
+        let place = match tail.place % lines + length > lines {
+            true => tail.place.next_multiple_of(lines),
+            false => tail.place,
+        };
         let end = place + length;
         if self.begin.load(Ordering::Relaxed) < end.saturating_sub(lines) {
             self.begin.store(end - lines, Ordering::Relaxed);
-            self.is_full.store(true, Ordering::Relaxed);
+        }
+        if end >= tail.round_end {
+            self.end_round(&mut tail, end + lines);
         }
         // Whoever sees any of what follows sees that what was there is gone.
         fence(Ordering::SeqCst);
@@ -193,9 +221,17 @@ impl LeafImages {
         for (word, value) in words.iter().zip(header.into_iter().chain(ends).chain(data)) {
             word.store(value, Ordering::Relaxed);
         }
-        *tail = end;
+        tail.place = end;
         self.stored.fetch_add(1, Ordering::Relaxed);
         Some(place)
+    }
+
+    /// The ring has gone round: what follows is overwritten. Some of that still holds, however much room there is: the images of leaves that do not change.
+    fn end_round(&self, tail: &mut Tail, next: u64) {
+        let (stored, outdated) = (self.stored.load(Ordering::Relaxed), self.outdated.load(Ordering::Relaxed));
+        let is_full = (outdated - tail.outdated) * OUTDATED_WITH_ROOM < stored - tail.stored;
+        self.is_full.store(is_full, Ordering::Relaxed);
+        (tail.round_end, tail.stored, tail.outdated) = (next, stored, outdated);
     }
 
     fn words_at(&self, place: u64) -> Option<&[AtomicU64]> {
@@ -348,6 +384,32 @@ mod tests {
             assert_eq!(copied(&images, *place, 0..31).unwrap(), parts(&rows));
         }
         assert_eq!(images.store(VALIDITY, &[(0, BYTES as u32 / 8)], &[0; BYTES as usize / 8]), None);
+    }
+
+    /// Where a few of many leaves change all the time, others had to be read four times as often before they got an image again.
+    #[test]
+    fn it_is_not_full_where_many_images_are_outdated_when_others_take_their_place() {
+        let images = with_room();
+        let rows = rows(31);
+        let store_a_round = |outdated_each: usize| {
+            let first = images.store(VALIDITY, &rows.0, &rows.1).unwrap();
+            for number in 1.. {
+                if number % outdated_each == 0 {
+                    images.note_outdated();
+                }
+                images.store(VALIDITY, &rows.0, &rows.1).unwrap();
+                if images.validity(first).is_none() {
+                    return;
+                }
+            }
+        };
+        for (outdated_each, is_full) in [(3, false), (12, true), (3, false), (usize::MAX, true)] {
+            store_a_round(outdated_each);
+            store_a_round(outdated_each);
+            assert_eq!(images.is_full(), is_full, "one in {outdated_each}");
+        }
+        images.set_bytes(BYTES / 2);
+        assert!(!images.is_full());
     }
 
     #[test]

@@ -142,12 +142,11 @@ impl OrderedIndex {
             word.compare_exchange(seen.0, next.0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         };
         if let Some(place) = seen.place() {
-            let is_for_others = |place| {
-                let validity = images.images.validity(place)?;
-                Some(validity.leaf_version == version && validity.address_min >= images.log.head())
-            };
-            if is_for_others(place) != Some(true) {
-                try_set(seen.bare());
+            let validity = images.images.validity(place);
+            let is_of_leaf = validity.is_some_and(|validity| validity.leaf_version == version);
+            let is_for_others = validity.is_some_and(|validity| validity.address_min >= images.log.head());
+            if !(is_of_leaf && is_for_others) && try_set(seen.bare()) && validity.is_some() && !is_of_leaf {
+                images.images.note_outdated();
             }
             return false;
         }
@@ -183,19 +182,24 @@ impl OrderedIndex {
         self.change_word(leaf, |word| word.place().is_none().then_some(word.changed()));
     }
 
-    /// A row that was copied is no more what it was: takes the image of its leaf away. The caller holds the key's bucket, and has noted in the
+    /// A row that was copied is no more what it was: takes the image of its leaf away, if it has one, which is said. The caller holds the key's bucket, and has noted in the
     /// record that was copied that it is superseded.
-    pub(crate) fn forget_image(&self, pin: &Pin, key: &[u8]) {
+    pub(crate) fn forget_image(&self, pin: &Pin, key: &[u8]) -> bool {
         let target = Target::At(Probe::new(key));
         let leaf = retry(|| self.descend(pin, &target, |_| Some(()))).number;
-        self.change_word(leaf, |word| Some(word.changed()));
+        let before = self.change_word(leaf, |word| Some(word.changed()));
+        before.is_some_and(|word| word.place().is_some())
     }
 
-    fn change_word(&self, leaf: u32, mut change: impl FnMut(ImageWord) -> Option<ImageWord>) {
-        if let Some(word) = self.image_word(leaf) {
-            let change = |word| change(ImageWord(word)).map(|word| word.0);
-            let _ = word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, change);
-        }
+    /// Gives the word that was changed, as it was.
+    fn change_word(
+        &self,
+        leaf: u32,
+        mut change: impl FnMut(ImageWord) -> Option<ImageWord>,
+    ) -> Option<ImageWord> {
+        let change = |word| change(ImageWord(word)).map(|word| word.0);
+        let changed = self.image_word(leaf)?.fetch_update(Ordering::AcqRel, Ordering::Relaxed, change);
+        changed.ok().map(ImageWord)
     }
 
     /// Reads all keys of a leaf, in ascending order; nothing if it is being changed.
