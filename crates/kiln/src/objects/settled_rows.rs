@@ -76,9 +76,15 @@ impl SettledRows {
         self.run = 0;
     }
 
-    /// The key of the next row behind the walk's near bound, in its direction.
-    pub(super) fn next(&mut self, near: Bound<&[u8]>, direction: Direction) -> Result<Option<&[u8]>> {
+    /// The key of the next row behind the walk's near bound, in its direction. So many more are wanted.
+    pub(super) fn next(
+        &mut self,
+        near: Bound<&[u8]>,
+        direction: Direction,
+        rows_left: usize,
+    ) -> Result<Option<&[u8]>> {
         if !self.is_placed {
+            self.cursor.expect(rows_left);
             self.place(near, direction)?;
         }
         if self.is_given {
@@ -103,7 +109,7 @@ impl SettledRows {
             run = run.min(self.cursor.count_within(end.map(|_| &self.bound[..])));
         }
         self.run = run.max(1);
-        self.cursor.prefetch(rows_left);
+        self.cursor.expect(rows_left);
     }
 
     /// Goes past the row that was given, if the next one is of the same run.

@@ -346,7 +346,7 @@ impl Walk {
         let Walk { lower, upper, leaf, .. } = self;
         let (reverse, (near, direction)) = (self.reverse, near_of(self.reverse, lower, upper));
         let Some(settled) = &mut self.settled else { return Ok(false) };
-        let Some(key) = settled.next(near, direction)? else { return Ok(false) };
+        let Some(key) = settled.next(near, direction, self.rows_left)? else { return Ok(false) };
         // A key beyond the leaf belongs to the next one.
         let fence = match leaf.batch.next() {
             Some(Bound::Included(fence) | Bound::Excluded(fence)) if goes_on => Some(fence),
@@ -377,7 +377,7 @@ impl Walk {
     fn compare_settled(&mut self, key: &[u8]) -> Result<Ordering> {
         let (near, direction) = near_of(self.reverse, &self.lower, &self.upper);
         let settled = match &mut self.settled {
-            Some(settled) => settled.next(near, direction)?,
+            Some(settled) => settled.next(near, direction, self.rows_left)?,
             None => None,
         };
         Ok(settled.unwrap_or_default().cmp(key))
@@ -387,7 +387,7 @@ impl Walk {
     fn give_settled(&mut self) -> Result<()> {
         let Some(settled) = &mut self.settled else { return Ok(()) };
         let (near, direction) = near_of(self.reverse, &self.lower, &self.upper);
-        settled.next(near, direction)?;
+        settled.next(near, direction, self.rows_left)?;
         settled.give(if self.reverse { &mut self.upper } else { &mut self.lower });
         Ok(())
     }

@@ -183,6 +183,31 @@ impl Tree {
         self.pages.cache.bytes() < bytes - bytes / ON_DISK_PART
     }
 
+    /// Lends a queue, which is kept for the next who reads: it costs as much as a read to make one.
+    fn with_queue<T>(&self, read: impl FnOnce(&mut Queue) -> T) -> T {
+        let mut queue = self.queues.lock().pop().unwrap_or_default();
+        let result = read(&mut queue);
+        let mut queues = self.queues.lock();
+        if queues.len() < QUEUES_KEPT_MAX {
+            queues.push(queue);
+        }
+        result
+    }
+
+    /// Reads leaves, all at once, and waits for them; they are not kept in memory.
+    ///
+    /// # Errors
+    /// As of [`NodesAhead::take`].
+    pub(super) fn read_leaves(&self, references: &[NodeReference]) -> Result<Vec<Arc<Node>>> {
+        self.with_queue(|queue| {
+            let mut ahead = NodesAhead { queue: std::mem::take(queue), ..NodesAhead::default() };
+            let read = ahead.read_all(&self.pages, references, 0);
+            ahead.forget();
+            *queue = ahead.queue;
+            read
+        })
+    }
+
     /// For who is going to look many keys up.
     pub(crate) fn leaves_ahead(&self) -> LeavesAhead<'_> {
         let room = self.pages.cache.budget() / LEAVES_PART / self.memory_times();
@@ -217,14 +242,7 @@ impl LeavesAhead<'_> {
     pub(crate) fn read(self) {
         // One alone is read by who looks it up.
         let ([_, _, ..], pages) = (&self.wanted[..], &self.tree.pages) else { return };
-        let mut queue = self.tree.queues.lock().pop().unwrap_or_default();
-        let read = pages.read_many(&mut queue, &self.wanted);
-        {
-            let mut queues = self.tree.queues.lock();
-            if queues.len() < QUEUES_KEPT_MAX {
-                queues.push(queue);
-            }
-        }
+        let read = self.tree.with_queue(|queue| pages.read_many(queue, &self.wanted));
         for (reference, bytes) in self.wanted.iter().zip(read.unwrap_or_default()) {
             if let Ok(leaf) = pages.admit(reference, &bytes, 0) {
                 // It is yet to be looked at, and stays until then.

@@ -1,14 +1,13 @@
 //! Walks over the keys of a root, both ways.
 //!
 //! Between two steps a cursor holds its root, the leaf it is in, and the nodes above, all of which never change: no lock, and no pin. Where the
-//! leaves it comes to are not in memory, it reads a growing number of those that follow at once, and keeps them to itself if the cache is full: a
-//! long walk would otherwise replace what others look for.
+//! leaves it comes to are not in memory, it reads several of those that follow at once: as many as the rows that are wanted take, or, where nobody says
+//! how many these are, a growing number. It keeps them to itself if the cache is full: a long walk would otherwise replace what others look for.
 
 use std::ops::{Bound, Range};
 use std::sync::Arc;
 
 use super::Tree;
-use super::ahead::NodesAhead;
 use super::node::Node;
 use super::reference::NodeReference;
 use super::root::Root;
@@ -17,6 +16,9 @@ use crate::storage::record::NEVER;
 
 /// Leaves that are read at once, at most.
 const AHEAD_MAX: usize = 32;
+
+/// Who counts down from the greatest number never comes here.
+const UNKNOWN: usize = usize::MAX / 2;
 
 /// So many entries ahead of the one that it is at a cursor has the processor fetch.
 const FETCH_AHEAD: usize = 8;
@@ -43,11 +45,12 @@ pub(crate) struct Cursor {
     /// The key that it is at, if somebody has asked for it since it came there.
     key: Vec<u8>,
     has_key: bool,
-    /// How many leaves to read when the next one is not in memory.
+    /// How many leaves to read when the next one is not in memory, and it is not known how many are wanted.
     ahead: usize,
+    /// So many entries are wanted behind its leaf, or from where it seeks, if that is known.
+    wanted: Option<u64>,
     /// Leaves that have been read and are to come, the next one last.
     read: Vec<Arc<Node>>,
-    nodes_ahead: NodesAhead,
 }
 
 impl Cursor {
@@ -61,8 +64,8 @@ impl Cursor {
             key: Vec::new(),
             has_key: false,
             ahead: 1,
+            wanted: None,
             read: Vec::new(),
-            nodes_ahead: NodesAhead::default(),
         }
     }
 
@@ -147,18 +150,20 @@ impl Cursor {
         self.has_key = false;
     }
 
-    /// Has the processor fetch the next `rows` entries, as far as that is of use: who goes on has the rest fetched step by step; and
-    /// what comes behind the leaf, if that is in memory.
-    pub(crate) fn prefetch(&self, rows: usize) {
+    /// The next `entries`, or those from where it is about to seek, are wanted; more than anybody has if it is not known how many. Has the processor fetch
+    /// them, as far as that is of use: who goes on has the rest fetched step by step; and what comes behind the leaf, if that is in memory.
+    pub(crate) fn expect(&mut self, entries: usize) {
+        self.wanted = (entries < UNKNOWN).then_some(entries as u64);
         let Some(((leaf, index), above)) = self.path.split_last() else { return };
         let (left, is_forwards) = match self.direction {
             Direction::Forwards => (leaf.count() - index, true),
             Direction::Backwards => (index + 1, false),
         };
-        for ahead in 0..rows.min(left).min(FETCH_AHEAD + 1) {
+        self.wanted = self.wanted.map(|wanted| wanted.saturating_sub(left as u64));
+        for ahead in 0..entries.min(left).min(FETCH_AHEAD + 1) {
             leaf.prefetch_cell(if is_forwards { index + ahead } else { index - ahead });
         }
-        let Some((parent, index)) = above.last().filter(|_| rows > left) else { return };
+        let Some((parent, index)) = above.last().filter(|_| entries > left) else { return };
         let next = if is_forwards { Some(index + 1) } else { index.checked_sub(1) };
         if let Some(next) = next.filter(|&next| next < parent.count()) {
             self.tree.pages.cache.prefetch(&parent.child(next));
@@ -229,7 +234,10 @@ impl Cursor {
             self.path.push((node, index));
             level -= 1;
         }
-        let leaf = self.tree.pages.node(&reference, 0)?;
+        if self.wanted.is_some() {
+            self.read_ahead(reference, true);
+        }
+        let leaf = self.take_node(&reference, 0)?;
         leaf.prefetch_search();
         let (index, is_there) = leaf.search(key);
         let count = leaf.count();
@@ -248,16 +256,20 @@ impl Cursor {
         }
     }
 
+    /// A node that comes next, which may have been read.
+    fn take_node(&mut self, reference: &NodeReference, level: u16) -> Result<Arc<Node>> {
+        let is_it =
+            |node: &mut Arc<Node>| (node.block, node.checksum) == (reference.block, reference.checksum);
+        match self.read.pop_if(is_it) {
+            Some(node) => Ok(node),
+            None => self.tree.pages.node(reference, level),
+        }
+    }
+
     /// Goes down to the first entry below a node, in the cursor's direction.
     fn go_down(&mut self, mut reference: NodeReference, mut level: u16) -> Result<()> {
         loop {
-            let node = match self
-                .read
-                .pop_if(|node| (node.block, node.checksum) == (reference.block, reference.checksum))
-            {
-                Some(node) => node,
-                None => self.tree.pages.node(&reference, level)?,
-            };
+            let node = self.take_node(&reference, level)?;
             let index = match self.direction {
                 Direction::Forwards => 0,
                 Direction::Backwards => node.count() - 1,
@@ -290,37 +302,55 @@ impl Cursor {
             }
             let child = node.child(next);
             if level == 1 {
-                self.read_ahead(child)?;
+                self.read_ahead(child, false);
             }
             return self.go_down(child, level - 1);
         }
         Ok(())
     }
 
-    /// If the leaf that comes next is not in memory, reads it together with those behind it.
-    fn read_ahead(&mut self, next: NodeReference) -> Result<()> {
-        let Some((parent, index)) = self.path.last() else { return Ok(()) };
+    /// If the leaf that comes next, perhaps somewhere within it, is not in memory, reads it together with those behind it. What cannot be read, or is damaged,
+    /// is left to who comes to it.
+    fn read_ahead(&mut self, next: NodeReference, within: bool) {
         let cache = &self.tree.pages.cache;
         if !self.read.is_empty() || cache.get(&next).is_some() {
-            return Ok(());
+            return;
         }
-        if self.ahead > 1 {
-            let mut leaves: Vec<_> = match self.direction {
-                Direction::Forwards => parent.children(*index).take(self.ahead).collect(),
-                Direction::Backwards => {
-                    (0..=*index).rev().take(self.ahead).map(|index| parent.child(index)).collect()
-                }
-            };
+        let mut leaves = self.leaves_ahead(within);
+        if leaves.len() > 1 {
+            // What is no long walk others look for again.
+            let is_short = self.wanted.is_some() && leaves.len() < AHEAD_MAX;
             leaves.reverse();
-            self.read = self.nodes_ahead.read_all(&self.tree.pages, &leaves, 0)?;
+            self.read = self.tree.read_leaves(&leaves).unwrap_or_default();
             for node in &self.read {
                 cache.note_miss();
-                if cache.has_room(node.memory_bytes()) {
+                if is_short || cache.has_room(node.memory_bytes()) {
                     cache.insert(Arc::clone(node));
                 }
             }
         }
         self.ahead = (self.ahead * 2).min(AHEAD_MAX);
-        Ok(())
+    }
+
+    /// The leaves from the next one on that are worth to be read together: those that have what is wanted, beginning in the middle of the first one if that
+    /// is `within` it, as far as they are not in memory.
+    fn leaves_ahead(&self, within: bool) -> Vec<NodeReference> {
+        let Some((parent, index)) = self.path.last() else { return Vec::new() };
+        let count = if self.wanted.is_some() { AHEAD_MAX } else { self.ahead };
+        let mut places = (0..count).map_while(|place| match self.direction {
+            Direction::Forwards => Some(index + place).filter(|&index| index < parent.count()),
+            Direction::Backwards => index.checked_sub(place),
+        });
+        let (mut leaves, mut entries) = (Vec::with_capacity(count), 0);
+        while self.wanted.is_none_or(|wanted| entries < wanted)
+            && let Some(place) = places.next()
+        {
+            let leaf = parent.child(place);
+            entries += if within && place == *index { leaf.entries / 2 } else { leaf.entries };
+            if self.tree.pages.cache.get(&leaf).is_none() {
+                leaves.push(leaf);
+            }
+        }
+        leaves
     }
 }

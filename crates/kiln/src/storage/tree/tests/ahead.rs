@@ -1,4 +1,4 @@
-//! Leaves that are read for many keys at once.
+//! Leaves that are read for many keys at once, or for the rows of a range.
 
 use super::*;
 
@@ -50,6 +50,32 @@ fn no_more_is_read_ahead_than_a_part_of_the_cache_and_nothing_where_there_is_non
         assert_eq!(cached > 0, cache_bytes > 0);
         // Nor are inner nodes, where none would be kept.
         assert_eq!(tree.cache_misses() > 0, cache_bytes > 0);
+    }
+}
+
+/// Leaves were read one, two, four at a time, though it was known how many rows were wanted.
+#[test]
+fn the_leaves_of_as_many_rows_as_are_wanted_are_read_where_the_first_one_is() {
+    for direction in [Direction::Forwards, Direction::Backwards] {
+        for wanted in [1, 40, 130, 300] {
+            let (_device, tree) = tree_on_disk(CACHE_BYTES);
+            let mut cursor = Cursor::new(&tree, tree.root());
+            cursor.expect(wanted);
+            cursor.seek(Bound::Included(&key(COUNT)), direction).unwrap();
+            let at_once = tree.cache_misses();
+            for _ in 1..wanted {
+                cursor.step().unwrap();
+                assert!(cursor.key().is_some());
+            }
+            // It may have begun near the end of a leaf, or near the beginning.
+            let later = tree.cache_misses() - at_once;
+            assert!(later <= 1, "{wanted} {direction:?}: {at_once}, then {later}");
+            let leaves = (at_once + later).saturating_sub(1);
+            assert!(
+                leaves <= wanted as u64 / 20 + 2,
+                "{wanted} {direction:?}: {leaves} leaves of 30 or more rows"
+            );
+        }
     }
 }
 

@@ -328,9 +328,9 @@ fn c9_a_directory_that_is_too_short_for_its_map_is_noticed() {
 }
 
 #[test]
-fn c8_each_read_that_fails_is_an_error_and_the_next_one_is_none() {
+fn c8_each_read_that_fails_is_an_error_or_read_again_and_the_next_one_is_none() {
     let disk = File::new().disk();
-    let (mut nth, mut failed) = (0, 0);
+    let (mut nth, mut failed, mut read_again) = (0, 0, 0);
     loop {
         nth += 1;
         let before = disk.faults_fired();
@@ -351,9 +351,14 @@ fn c8_each_read_that_fails_is_an_error_and_the_next_one_is_none() {
                 assert_eq!(walk(tree, Direction::Forwards).unwrap().len(), 400);
             }
             (Err(error), _) => assert_eq!(error.kind(), ErrorKind::Io, "{error}"),
-            _ => panic!("read {nth} failed, and nobody has noticed"),
+            // It was read ahead, and then by who came to it.
+            (_, Some(Ok(rows))) => {
+                assert_eq!(rows.len(), 400);
+                read_again += 1;
+            }
+            (Ok(_), None) => unreachable!("an open tree was walked over"),
         }
         failed += 1;
     }
-    assert!(failed > 5, "{failed}");
+    assert!(failed > 5 && read_again < failed / 2, "{failed}, {read_again} of them read again");
 }
