@@ -144,9 +144,13 @@ impl OrderedIndex {
         if let Some(place) = seen.place() {
             let validity = images.images.validity(place);
             let is_of_leaf = validity.is_some_and(|validity| validity.leaf_version == version);
-            let is_for_others = validity.is_some_and(|validity| validity.address_min >= images.log.head());
-            if !(is_of_leaf && is_for_others) && try_set(seen.bare()) && validity.is_some() && !is_of_leaf {
-                images.images.note_outdated();
+            let is_in_memory = validity.is_some_and(|validity| validity.address_min >= images.log.head());
+            let is_for_others = is_of_leaf && is_in_memory;
+            if !is_for_others && try_set(seen.bare()) {
+                let is_overwritten = validity.is_none();
+                if !is_of_leaf && !is_overwritten {
+                    images.images.note_outdated();
+                }
             }
             return false;
         }
