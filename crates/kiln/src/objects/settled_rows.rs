@@ -18,6 +18,16 @@ use crate::planted::{Bug, planted};
 use crate::storage::record::NEVER;
 use crate::storage::tree::{Cursor, Direction, Root};
 
+/// The bounds of a walk, and which way it goes.
+#[derive(Clone, Copy)]
+pub(super) struct Way<'w> {
+    /// Where it is.
+    pub(super) near: Bound<&'w [u8]>,
+    /// Where it ends.
+    pub(super) far: Bound<&'w [u8]>,
+    pub(super) direction: Direction,
+}
+
 /// See the module's documentation.
 pub(super) struct SettledRows {
     object: u32,
@@ -76,16 +86,11 @@ impl SettledRows {
         self.run = 0;
     }
 
-    /// The key of the next row behind the walk's near bound, in its direction. So many more are wanted.
-    pub(super) fn next(
-        &mut self,
-        near: Bound<&[u8]>,
-        direction: Direction,
-        rows_left: usize,
-    ) -> Result<Option<&[u8]>> {
+    /// The key of the next row between the walk's bounds, or behind them. So many more are wanted.
+    pub(super) fn next(&mut self, way: Way<'_>, rows_left: usize) -> Result<Option<&[u8]>> {
         if !self.is_placed {
             self.cursor.expect(rows_left);
-            self.place(near, direction)?;
+            self.place(way)?;
         }
         if self.is_given {
             self.is_given = false;
@@ -187,8 +192,14 @@ impl SettledRows {
         self.cursor.step()
     }
 
-    fn place(&mut self, near: Bound<&[u8]>, direction: Direction) -> Result<()> {
+    fn place(&mut self, Way { near, far, direction }: Way<'_>) -> Result<()> {
         let SettledRows { object, cursor, bound, .. } = self;
+        match (far, direction) {
+            (Bound::Included(key) | Bound::Excluded(key), _) => write_tree_key(*object, key, bound),
+            (Bound::Unbounded, Direction::Forwards) => write_tree_key(*object + 1, &[], bound),
+            (Bound::Unbounded, Direction::Backwards) => write_tree_key(*object, &[], bound),
+        }
+        cursor.end_at(bound);
         let key = match near {
             Bound::Included(key) | Bound::Excluded(key) => key,
             Bound::Unbounded => &[],

@@ -24,7 +24,7 @@ use std::cmp::Ordering;
 use std::ops::{Bound, RangeBounds};
 
 use super::leaf_keys::Kept;
-use super::settled_rows::{self, SettledRows};
+use super::settled_rows::{self, SettledRows, Way};
 use super::{HasHandle, Object, Table};
 use crate::error::Result;
 use crate::kernel::write_set::is_empty_range;
@@ -96,15 +96,11 @@ fn as_slice(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
     }
 }
 
-/// The bound where a walk is, and which way it goes.
-fn near_of<'w>(
-    reverse: bool,
-    lower: &'w Bound<Vec<u8>>,
-    upper: &'w Bound<Vec<u8>>,
-) -> (Bound<&'w [u8]>, Direction) {
+fn way_of<'w>(reverse: bool, lower: &'w Bound<Vec<u8>>, upper: &'w Bound<Vec<u8>>) -> Way<'w> {
+    let (lower, upper) = (as_slice(lower), as_slice(upper));
     match reverse {
-        false => (as_slice(lower), Direction::Forwards),
-        true => (as_slice(upper), Direction::Backwards),
+        false => Way { near: lower, far: upper, direction: Direction::Forwards },
+        true => Way { near: upper, far: lower, direction: Direction::Backwards },
     }
 }
 
@@ -344,9 +340,9 @@ impl Walk {
     fn is_settled_next(&mut self) -> Result<bool> {
         let (goes_on, rows_left) = (self.goes_on(), self.rows_left);
         let Walk { lower, upper, leaf, .. } = self;
-        let (reverse, (near, direction)) = (self.reverse, near_of(self.reverse, lower, upper));
+        let (reverse, way) = (self.reverse, way_of(self.reverse, lower, upper));
         let Some(settled) = &mut self.settled else { return Ok(false) };
-        let Some(key) = settled.next(near, direction, self.rows_left)? else { return Ok(false) };
+        let Some(key) = settled.next(way, rows_left)? else { return Ok(false) };
         // A key beyond the leaf belongs to the next one.
         let fence = match leaf.batch.next() {
             Some(Bound::Included(fence) | Bound::Excluded(fence)) if goes_on => Some(fence),
@@ -365,19 +361,16 @@ impl Walk {
         if order.is_some_and(|order| if reverse { order.is_le() } else { order.is_ge() }) {
             return Ok(false);
         }
-        let (far, fence) = match reverse {
-            false => (as_slice(upper), fence.map(Bound::Excluded)),
-            true => (as_slice(lower), fence.map(Bound::Included)),
-        };
-        settled.begin_run([Some(far), fence, in_memory.map(Bound::Excluded)], rows_left);
+        let fence = fence.map(if reverse { Bound::Included } else { Bound::Excluded });
+        settled.begin_run([Some(way.far), fence, in_memory.map(Bound::Excluded)], rows_left);
         Ok(true)
     }
 
     /// How the next settled row's key compares with this one.
     fn compare_settled(&mut self, key: &[u8]) -> Result<Ordering> {
-        let (near, direction) = near_of(self.reverse, &self.lower, &self.upper);
+        let way = way_of(self.reverse, &self.lower, &self.upper);
         let settled = match &mut self.settled {
-            Some(settled) => settled.next(near, direction, self.rows_left)?,
+            Some(settled) => settled.next(way, self.rows_left)?,
             None => None,
         };
         Ok(settled.unwrap_or_default().cmp(key))
@@ -386,8 +379,7 @@ impl Walk {
     /// Goes to the settled row that comes next, which is not given yet.
     fn give_settled(&mut self) -> Result<()> {
         let Some(settled) = &mut self.settled else { return Ok(()) };
-        let (near, direction) = near_of(self.reverse, &self.lower, &self.upper);
-        settled.next(near, direction, self.rows_left)?;
+        settled.next(way_of(self.reverse, &self.lower, &self.upper), self.rows_left)?;
         settled.give(if self.reverse { &mut self.upper } else { &mut self.lower });
         Ok(())
     }

@@ -2,7 +2,7 @@
 //!
 //! Between two steps a cursor holds its root, the leaf it is in, and the nodes above, all of which never change: no lock, and no pin. Where the
 //! leaves it comes to are not in memory, it reads several of those that follow at once: as many as the rows that are wanted take, or, where nobody says
-//! how many these are, a growing number. It keeps them to itself if the cache is full: a long walk would otherwise replace what others look for.
+//! how many these are, those up to the end of the walk if they are few, or else a growing number. It keeps them to itself if the cache is full: a long walk would otherwise replace what others look for.
 
 use std::ops::{Bound, Range};
 use std::sync::Arc;
@@ -19,6 +19,9 @@ const AHEAD_MAX: usize = 32;
 
 /// Who counts down from the greatest number never comes here.
 const UNKNOWN: usize = usize::MAX / 2;
+
+/// If no more leaves than these are left up to the end of a walk, it is taken to go there.
+const LEFT_MAX: usize = 8;
 
 /// So many entries ahead of the one that it is at a cursor has the processor fetch.
 const FETCH_AHEAD: usize = 8;
@@ -49,6 +52,8 @@ pub(crate) struct Cursor {
     ahead: usize,
     /// So many entries are wanted behind its leaf, or from where it seeks, if that is known.
     wanted: Option<u64>,
+    /// Nothing is wanted behind this key, in its direction. Empty: there is no such key.
+    end: Vec<u8>,
     /// Leaves that have been read and are to come, the next one last.
     read: Vec<Arc<Node>>,
 }
@@ -65,6 +70,7 @@ impl Cursor {
             has_key: false,
             ahead: 1,
             wanted: None,
+            end: Vec::new(),
             read: Vec::new(),
         }
     }
@@ -148,6 +154,12 @@ impl Cursor {
             }
         }
         self.has_key = false;
+    }
+
+    /// Where it is about to seek, and from there on, nothing is wanted behind a key, in its direction.
+    pub(crate) fn end_at(&mut self, key: &[u8]) {
+        self.end.clear();
+        self.end.extend_from_slice(key);
     }
 
     /// The next `entries`, or those from where it is about to seek, are wanted; more than anybody has if it is not known how many. Has the processor fetch
@@ -234,9 +246,7 @@ impl Cursor {
             self.path.push((node, index));
             level -= 1;
         }
-        if self.wanted.is_some() {
-            self.read_ahead(reference, true);
-        }
+        self.read_ahead(reference, true);
         let leaf = self.take_node(&reference, 0)?;
         leaf.prefetch_search();
         let (index, is_there) = leaf.search(key);
@@ -316,10 +326,10 @@ impl Cursor {
         if !self.read.is_empty() || cache.get(&next).is_some() {
             return;
         }
-        let mut leaves = self.leaves_ahead(within);
+        let (mut leaves, is_known) = self.leaves_ahead(within);
         if leaves.len() > 1 {
             // What is no long walk others look for again.
-            let is_short = self.wanted.is_some() && leaves.len() < AHEAD_MAX;
+            let is_short = is_known && leaves.len() < AHEAD_MAX;
             leaves.reverse();
             self.read = self.tree.read_leaves(&leaves).unwrap_or_default();
             for node in &self.read {
@@ -329,14 +339,24 @@ impl Cursor {
                 }
             }
         }
-        self.ahead = (self.ahead * 2).min(AHEAD_MAX);
+        if !within {
+            self.ahead = (self.ahead * 2).min(AHEAD_MAX);
+        }
     }
 
-    /// The leaves from the next one on that are worth to be read together: those that have what is wanted, beginning in the middle of the first one if that
-    /// is `within` it, as far as they are not in memory.
-    fn leaves_ahead(&self, within: bool) -> Vec<NodeReference> {
-        let Some((parent, index)) = self.path.last() else { return Vec::new() };
-        let count = if self.wanted.is_some() { AHEAD_MAX } else { self.ahead };
+    /// The leaves from the next one on that are worth to be read together, as far as they are not in memory, and whether they are known to be wanted: those
+    /// that have what is, beginning in the middle of the first one if that is `within` it, and none behind the end.
+    fn leaves_ahead(&self, within: bool) -> (Vec<NodeReference>, bool) {
+        let Some((parent, index)) = self.path.last() else { return (Vec::new(), false) };
+        let last = (!self.end.is_empty()).then(|| parent.child_index(&self.end));
+        // In the outermost child it may as well be in another parent.
+        let (left, is_end_here) = match (last, self.direction) {
+            (None, _) => (usize::MAX, false),
+            (Some(last), Direction::Forwards) => (last.saturating_sub(*index) + 1, last + 1 < parent.count()),
+            (Some(last), Direction::Backwards) => (index.saturating_sub(last) + 1, last > 0),
+        };
+        let is_known = self.wanted.is_some() || is_end_here && left <= LEFT_MAX;
+        let count = left.min(if is_known { AHEAD_MAX } else { self.ahead });
         let mut places = (0..count).map_while(|place| match self.direction {
             Direction::Forwards => Some(index + place).filter(|&index| index < parent.count()),
             Direction::Backwards => index.checked_sub(place),
@@ -351,6 +371,6 @@ impl Cursor {
                 leaves.push(leaf);
             }
         }
-        leaves
+        (leaves, is_known)
     }
 }

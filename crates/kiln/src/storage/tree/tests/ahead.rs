@@ -80,6 +80,22 @@ fn the_leaves_of_as_many_rows_as_are_wanted_are_read_where_the_first_one_is() {
 }
 
 #[test]
+fn the_leaves_up_to_a_near_end_are_read_where_the_first_one_is_and_none_behind_it() {
+    for (direction, end) in [(Direction::Forwards, COUNT + 200), (Direction::Backwards, COUNT - 200)] {
+        let (_device, tree) = tree_on_disk(CACHE_BYTES);
+        let mut cursor = Cursor::new(&tree, tree.root());
+        cursor.end_at(&key(end));
+        cursor.seek(Bound::Included(&key(COUNT)), direction).unwrap();
+        let at_once = tree.cache_misses();
+        while cursor.key() != Some(&key(end)) {
+            cursor.step().unwrap();
+        }
+        assert_eq!(tree.cache_misses(), at_once, "{direction:?}");
+        assert!(at_once <= 1 + 100 / 20 + 2, "{direction:?}: {at_once} nodes for 101 rows");
+    }
+}
+
+#[test]
 fn a_tree_that_is_in_memory_is_not_looked_ahead_in_and_an_empty_one_has_nothing() {
     let (_device, tree) = tree_on_disk(16 << 20);
     for number in 0..COUNT {

@@ -63,6 +63,7 @@ fn check_seeks(tree: &Arc<Tree>, map: &Map, random: &mut Random, numbers: u64) {
     for _ in 0..100 {
         let key = some_key(random, numbers);
         let bound = if random.one_in(2) { Bound::Included(&key[..]) } else { Bound::Excluded(&key[..]) };
+        cursor.end_at(&some_key(random, numbers));
         cursor.expect(if random.one_in(2) { random.below(200) as usize } else { usize::MAX });
         cursor.seek(bound, Direction::Forwards).unwrap();
         let mut expected = map.range::<[u8], _>((bound, Bound::Unbounded));
