@@ -10,6 +10,12 @@ const ROWS: [&str; 3] = ["first", "second", "third"];
 /// A leaf is copied once so many rows of it were read.
 const ROWS_READ: u64 = 93;
 
+fn put(Database { db, table, .. }: &Database, rows: &[&str]) {
+    for row in rows {
+        db.put(table, row, 0_i64.to_le_bytes()).unwrap_or_else(failed).forget();
+    }
+}
+
 /// What a range sees is what reads of the rows see.
 fn check(Database { table, .. }: &Database, snapshot: &Snapshot<'_>) {
     let rows: kiln::Result<Vec<_>> = snapshot.range::<&str>(table, ..).limit(ROWS.len()).collect();
@@ -25,12 +31,9 @@ fn check(Database { table, .. }: &Database, snapshot: &Snapshot<'_>) {
 pub(super) fn nobody_sees_a_row_that_was_changed_since_it_was_copied() {
     let database = Database::with(manual().memory(1 << 20));
     quietly(|| {
-        let Database { db, table, .. } = &database;
-        for row in ROWS {
-            db.put(table, row, 0_i64.to_le_bytes()).unwrap_or_else(failed).forget();
-        }
+        put(&database, &ROWS);
         let rounds = ROWS_READ / ROWS.len() as u64 - 1 - choose(2);
-        (0..rounds).for_each(|_| check(&database, &db.snapshot().unwrap_or_else(failed)));
+        (0..rounds).for_each(|_| check(&database, &database.db.snapshot().unwrap_or_else(failed)));
     });
     let reader = {
         let database = database.clone();
@@ -56,11 +59,8 @@ pub(super) fn nobody_sees_a_row_that_was_changed_since_it_was_copied() {
 pub(super) fn a_range_has_its_rows_whatever_comes_before_them_in_a_copied_leaf() {
     let database = Database::with(manual().memory(1 << 20));
     quietly(|| {
-        let Database { db, table, .. } = &database;
-        for row in ROWS {
-            db.put(table, row, 0_i64.to_le_bytes()).unwrap_or_else(failed).forget();
-        }
-        let snapshot = db.snapshot().unwrap_or_else(failed);
+        put(&database, &ROWS);
+        let snapshot = database.db.snapshot().unwrap_or_else(failed);
         (0..ROWS_READ).for_each(|_| check(&database, &snapshot));
     });
     let reader = {
@@ -74,13 +74,6 @@ pub(super) fn a_range_has_its_rows_whatever_comes_before_them_in_a_copied_leaf()
             }
         })
     };
-    let writer = {
-        let Database { db, table, .. } = database;
-        thread(move || {
-            for row in ["before", "behind"] {
-                db.put(&table, row, 0_i64.to_le_bytes()).unwrap_or_else(failed).forget();
-            }
-        })
-    };
+    let writer = thread(move || put(&database, &["before", "behind"]));
     together(vec![reader, writer]);
 }

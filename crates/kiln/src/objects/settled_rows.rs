@@ -86,10 +86,10 @@ impl SettledRows {
         self.run = 0;
     }
 
-    /// The key of the next row between the walk's bounds, or behind them. So many more are wanted.
-    pub(super) fn next(&mut self, way: Way<'_>, rows_left: usize) -> Result<Option<&[u8]>> {
+    /// The key of the next row between the walk's bounds, or behind them. So many more are wanted, if that is known.
+    pub(super) fn next(&mut self, way: Way<'_>, rows_wanted: Option<usize>) -> Result<Option<&[u8]>> {
         if !self.is_placed {
-            self.cursor.expect(rows_left);
+            self.cursor.expect(rows_wanted);
             self.place(way)?;
         }
         if self.is_given {
@@ -101,7 +101,7 @@ impl SettledRows {
     }
 
     /// The next row, of which the walk knows that it is its next one, begins a run that ends before any of these.
-    pub(super) fn begin_run(&mut self, ends: [Option<Bound<&[u8]>>; 3], rows_left: usize) {
+    pub(super) fn begin_run(&mut self, ends: [Option<Bound<&[u8]>>; 3], rows_wanted: Option<usize>) {
         let is_of_object = |(prefix, ..): (&[u8], _, _)| prefix.starts_with(&self.object.to_be_bytes());
         if !self.cursor.entry().is_some_and(is_of_object) {
             self.run = 1;
@@ -114,7 +114,7 @@ impl SettledRows {
             run = run.min(self.cursor.count_within(end.map(|_| &self.bound[..])));
         }
         self.run = run.max(1);
-        self.cursor.expect(rows_left);
+        self.cursor.expect(rows_wanted);
     }
 
     /// Goes past the row that was given, if the next one is of the same run.
@@ -194,24 +194,12 @@ impl SettledRows {
 
     fn place(&mut self, Way { near, far, direction }: Way<'_>) -> Result<()> {
         let SettledRows { object, cursor, bound, .. } = self;
-        match (far, direction) {
-            (Bound::Included(key) | Bound::Excluded(key), _) => write_tree_key(*object, key, bound),
-            (Bound::Unbounded, Direction::Forwards) => write_tree_key(*object + 1, &[], bound),
-            (Bound::Unbounded, Direction::Backwards) => write_tree_key(*object, &[], bound),
-        }
+        let is_upper = direction == Direction::Backwards;
+        write_bound(*object, far, !is_upper, bound);
         cursor.end_at(bound);
-        let key = match near {
-            Bound::Included(key) | Bound::Excluded(key) => key,
-            Bound::Unbounded => &[],
-        };
-        write_tree_key(*object, key, bound);
+        write_bound(*object, near, is_upper, bound);
         let bound = match (near, direction) {
-            (Bound::Excluded(_), _) => Bound::Excluded(&bound[..]),
-            (Bound::Unbounded, Direction::Backwards) => {
-                // Numbers of objects are far from the greatest.
-                write_tree_key(*object + 1, &[], bound);
-                Bound::Excluded(&bound[..])
-            }
+            (Bound::Excluded(_), _) | (Bound::Unbounded, Direction::Backwards) => Bound::Excluded(&bound[..]),
             (Bound::Included(_), _) | (Bound::Unbounded, Direction::Forwards) => Bound::Included(&bound[..]),
         };
         cursor.seek(bound, direction)?;
@@ -220,18 +208,21 @@ impl SettledRows {
     }
 }
 
+/// Where in the tree a bound of a walk over a table is: the lower one or the upper one.
+fn write_bound(object: u32, bound: Bound<&[u8]>, is_upper: bool, out: &mut Vec<u8>) {
+    match bound {
+        Bound::Included(key) | Bound::Excluded(key) => write_tree_key(object, key, out),
+        // Numbers of objects are far from the greatest.
+        Bound::Unbounded => write_tree_key(object + u32::from(is_upper), &[], out),
+    }
+}
+
 /// About how many settled rows of a table lie within the bounds.
 pub(super) fn estimate(table: &Table, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Result<u64> {
     let handle = table.handle();
     let (mut from, mut to) = (Vec::with_capacity(OBJECT_BYTES), Vec::new());
-    match lower {
-        Bound::Included(key) | Bound::Excluded(key) => write_tree_key(handle.id, key, &mut from),
-        Bound::Unbounded => write_tree_key(handle.id, &[], &mut from),
-    }
-    match upper {
-        Bound::Included(key) | Bound::Excluded(key) => write_tree_key(handle.id, key, &mut to),
-        Bound::Unbounded => write_tree_key(handle.id + 1, &[], &mut to),
-    }
+    write_bound(handle.id, lower, false, &mut from);
+    write_bound(handle.id, upper, true, &mut to);
     // The first key behind one is that with a zero added.
     if matches!(lower, Bound::Excluded(_)) {
         from.push(0);

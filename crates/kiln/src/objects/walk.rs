@@ -199,6 +199,13 @@ impl Walk {
         self.rows_left == 0
     }
 
+    /// How many more rows are wanted, if somebody has said so.
+    #[inline]
+    fn rows_wanted(&self) -> Option<usize> {
+        // Without a limit they are counted down from the greatest number, and never come here.
+        (self.rows_left <= usize::MAX / 2).then_some(self.rows_left)
+    }
+
     /// A row was found.
     #[inline]
     pub(super) fn count_row(&mut self) {
@@ -338,11 +345,11 @@ impl Walk {
 
     /// True if a settled row, of those that the leaf stands for, comes before the leaf's next key.
     fn is_settled_next(&mut self) -> Result<bool> {
-        let (goes_on, rows_left) = (self.goes_on(), self.rows_left);
+        let (goes_on, rows_wanted) = (self.goes_on(), self.rows_wanted());
         let Walk { lower, upper, leaf, .. } = self;
         let (reverse, way) = (self.reverse, way_of(self.reverse, lower, upper));
         let Some(settled) = &mut self.settled else { return Ok(false) };
-        let Some(key) = settled.next(way, rows_left)? else { return Ok(false) };
+        let Some(key) = settled.next(way, rows_wanted)? else { return Ok(false) };
         // A key beyond the leaf belongs to the next one.
         let fence = match leaf.batch.next() {
             Some(Bound::Included(fence) | Bound::Excluded(fence)) if goes_on => Some(fence),
@@ -362,15 +369,15 @@ impl Walk {
             return Ok(false);
         }
         let fence = fence.map(if reverse { Bound::Included } else { Bound::Excluded });
-        settled.begin_run([Some(way.far), fence, in_memory.map(Bound::Excluded)], rows_left);
+        settled.begin_run([Some(way.far), fence, in_memory.map(Bound::Excluded)], rows_wanted);
         Ok(true)
     }
 
     /// How the next settled row's key compares with this one.
     fn compare_settled(&mut self, key: &[u8]) -> Result<Ordering> {
-        let way = way_of(self.reverse, &self.lower, &self.upper);
+        let (way, rows_wanted) = (way_of(self.reverse, &self.lower, &self.upper), self.rows_wanted());
         let settled = match &mut self.settled {
-            Some(settled) => settled.next(way, self.rows_left)?,
+            Some(settled) => settled.next(way, rows_wanted)?,
             None => None,
         };
         Ok(settled.unwrap_or_default().cmp(key))
@@ -378,8 +385,9 @@ impl Walk {
 
     /// Goes to the settled row that comes next, which is not given yet.
     fn give_settled(&mut self) -> Result<()> {
+        let rows_wanted = self.rows_wanted();
         let Some(settled) = &mut self.settled else { return Ok(()) };
-        settled.next(way_of(self.reverse, &self.lower, &self.upper), self.rows_left)?;
+        settled.next(way_of(self.reverse, &self.lower, &self.upper), rows_wanted)?;
         settled.give(if self.reverse { &mut self.upper } else { &mut self.lower });
         Ok(())
     }
@@ -539,7 +547,7 @@ impl Walk {
                 true => reader.read_backward(&epoch::pin(), as_slice(&self.upper), &mut self.leaf.batch),
             }
             self.fresh = true;
-            self.rows_ahead = if self.rows_left < usize::MAX { ROWS_AHEAD_MAX } else { ROWS_AHEAD_FIRST };
+            self.rows_ahead = if self.rows_wanted().is_some() { ROWS_AHEAD_MAX } else { ROWS_AHEAD_FIRST };
             self.begin_leaf();
             return true;
         }

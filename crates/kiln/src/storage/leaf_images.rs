@@ -150,8 +150,7 @@ impl LeafImages {
         if lines == self.lines.load(Ordering::Relaxed) {
             return;
         }
-        let round_end = tail.place + lines;
-        self.end_round(&mut tail, round_end);
+        self.begin_round(&mut tail, lines);
         self.begin.store(tail.place, Ordering::Relaxed);
         self.is_full.store(false, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -201,9 +200,6 @@ impl LeafImages {
         if self.begin.load(Ordering::Relaxed) < end.saturating_sub(lines) {
             self.begin.store(end - lines, Ordering::Relaxed);
         }
-        if end >= tail.round_end {
-            self.end_round(&mut tail, end + lines);
-        }
         // Whoever sees any of what follows sees that what was there is gone.
         fence(Ordering::SeqCst);
         let first = (place % lines) as usize * LINE_WORDS;
@@ -222,16 +218,26 @@ impl LeafImages {
             word.store(value, Ordering::Relaxed);
         }
         tail.place = end;
+        if end >= tail.round_end {
+            self.is_full.store(self.most_still_held(&tail), Ordering::Relaxed);
+            self.begin_round(&mut tail, lines);
+        }
         self.stored.fetch_add(1, Ordering::Relaxed);
         Some(place)
     }
 
-    /// The ring has gone round: what follows is overwritten. Some of that still holds, however much room there is: the images of leaves that do not change.
-    fn end_round(&self, tail: &mut Tail, next: u64) {
-        let (stored, outdated) = (self.stored.load(Ordering::Relaxed), self.outdated.load(Ordering::Relaxed));
-        let is_full = (outdated - tail.outdated) * OUTDATED_WITH_ROOM < stored - tail.stored;
-        self.is_full.store(is_full, Ordering::Relaxed);
-        (tail.round_end, tail.stored, tail.outdated) = (next, stored, outdated);
+    /// The ring goes round from here on.
+    fn begin_round(&self, tail: &mut Tail, lines: u64) {
+        tail.round_end = tail.place + lines;
+        tail.stored = self.stored.load(Ordering::Relaxed);
+        tail.outdated = self.outdated.load(Ordering::Relaxed);
+    }
+
+    /// The ring has gone round, and most of what is overwritten now still holds. Some of it does however much room there is: images of leaves that do not change.
+    fn most_still_held(&self, tail: &Tail) -> bool {
+        let stored = self.stored.load(Ordering::Relaxed) - tail.stored;
+        let outdated = self.outdated.load(Ordering::Relaxed) - tail.outdated;
+        outdated * OUTDATED_WITH_ROOM < stored
     }
 
     fn words_at(&self, place: u64) -> Option<&[AtomicU64]> {

@@ -143,14 +143,12 @@ impl OrderedIndex {
         };
         if let Some(place) = seen.place() {
             let validity = images.images.validity(place);
-            let is_of_leaf = validity.is_some_and(|validity| validity.leaf_version == version);
-            let is_in_memory = validity.is_some_and(|validity| validity.address_min >= images.log.head());
-            let is_for_others = is_of_leaf && is_in_memory;
-            if !is_for_others && try_set(seen.bare()) {
-                let is_overwritten = validity.is_none();
-                if !is_of_leaf && !is_overwritten {
-                    images.images.note_outdated();
-                }
+            let is_outdated = validity.is_some_and(|validity| validity.leaf_version != version);
+            let is_gone = validity.is_none_or(|validity| validity.address_min < images.log.head());
+            // What is neither is for others.
+            let is_taken_away = (is_outdated || is_gone) && try_set(seen.bare());
+            if is_taken_away && is_outdated {
+                images.images.note_outdated();
             }
             return false;
         }

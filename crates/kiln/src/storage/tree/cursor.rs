@@ -17,9 +17,6 @@ use crate::storage::record::NEVER;
 /// Leaves that are read at once, at most.
 const AHEAD_MAX: usize = 32;
 
-/// Who counts down from the greatest number never comes here.
-const UNKNOWN: usize = usize::MAX / 2;
-
 /// If no more leaves than these are left up to the end of a walk, it is taken to go there.
 const LEFT_MAX: usize = 8;
 
@@ -162,16 +159,17 @@ impl Cursor {
         self.end.extend_from_slice(key);
     }
 
-    /// The next `entries`, or those from where it is about to seek, are wanted; more than anybody has if it is not known how many. Has the processor fetch
+    /// So many of the next entries, or of those from where it is about to seek, are wanted, if that is known. Has the processor fetch
     /// them, as far as that is of use: who goes on has the rest fetched step by step; and what comes behind the leaf, if that is in memory.
-    pub(crate) fn expect(&mut self, entries: usize) {
-        self.wanted = (entries < UNKNOWN).then_some(entries as u64);
+    pub(crate) fn expect(&mut self, entries: Option<usize>) {
+        self.wanted = entries.map(|entries| entries as u64);
         let Some(((leaf, index), above)) = self.path.split_last() else { return };
         let (left, is_forwards) = match self.direction {
             Direction::Forwards => (leaf.count() - index, true),
             Direction::Backwards => (index + 1, false),
         };
         self.wanted = self.wanted.map(|wanted| wanted.saturating_sub(left as u64));
+        let entries = entries.unwrap_or(usize::MAX);
         for ahead in 0..entries.min(left).min(FETCH_AHEAD + 1) {
             leaf.prefetch_cell(if is_forwards { index + ahead } else { index - ahead });
         }
@@ -246,8 +244,7 @@ impl Cursor {
             self.path.push((node, index));
             level -= 1;
         }
-        self.read_ahead(reference, true);
-        let leaf = self.take_node(&reference, 0)?;
+        let leaf = self.leaf(&reference, true)?;
         leaf.prefetch_search();
         let (index, is_there) = leaf.search(key);
         let count = leaf.count();
@@ -266,20 +263,32 @@ impl Cursor {
         }
     }
 
-    /// A node that comes next, which may have been read.
-    fn take_node(&mut self, reference: &NodeReference, level: u16) -> Result<Arc<Node>> {
+    /// The leaf that comes next, the cursor perhaps somewhere `within` it. If it is not in memory, it is read together with those behind it.
+    fn leaf(&mut self, reference: &NodeReference, within: bool) -> Result<Arc<Node>> {
         let is_it =
             |node: &mut Arc<Node>| (node.block, node.checksum) == (reference.block, reference.checksum);
+        if let Some(node) = self.read.pop_if(is_it) {
+            return Ok(node);
+        }
+        if let Some(node) = self.tree.pages.node_in_memory(reference, 0) {
+            return node;
+        }
+        if self.read.is_empty() {
+            self.read_ahead(within);
+        }
         match self.read.pop_if(is_it) {
             Some(node) => Ok(node),
-            None => self.tree.pages.node(reference, level),
+            None => self.tree.pages.read_node(reference, 0),
         }
     }
 
     /// Goes down to the first entry below a node, in the cursor's direction.
     fn go_down(&mut self, mut reference: NodeReference, mut level: u16) -> Result<()> {
         loop {
-            let node = self.take_node(&reference, level)?;
+            let node = match level {
+                0 => self.leaf(&reference, false)?,
+                _ => self.tree.pages.node(&reference, level)?,
+            };
             let index = match self.direction {
                 Direction::Forwards => 0,
                 Direction::Backwards => node.count() - 1,
@@ -311,22 +320,16 @@ impl Cursor {
                 return Ok(());
             }
             let child = node.child(next);
-            if level == 1 {
-                self.read_ahead(child, false);
-            }
             return self.go_down(child, level - 1);
         }
         Ok(())
     }
 
-    /// If the leaf that comes next, perhaps somewhere within it, is not in memory, reads it together with those behind it. What cannot be read, or is damaged,
-    /// is left to who comes to it.
-    fn read_ahead(&mut self, next: NodeReference, within: bool) {
+    /// Reads the leaf that comes next, which is not in memory, and those behind it, if it is worth it. What cannot be read, or is damaged, is left to who
+    /// comes to it.
+    fn read_ahead(&mut self, within: bool) {
         let cache = &self.tree.pages.cache;
-        if !self.read.is_empty() || cache.get(&next).is_some() {
-            return;
-        }
-        let (mut leaves, is_known) = self.leaves_ahead(within);
+        let (mut leaves, is_known) = self.leaves_to_read(within);
         if leaves.len() > 1 {
             // What is no long walk others look for again.
             let is_short = is_known && leaves.len() < AHEAD_MAX;
@@ -346,7 +349,7 @@ impl Cursor {
 
     /// The leaves from the next one on that are worth to be read together, as far as they are not in memory, and whether they are known to be wanted: those
     /// that have what is, beginning in the middle of the first one if that is `within` it, and none behind the end.
-    fn leaves_ahead(&self, within: bool) -> (Vec<NodeReference>, bool) {
+    fn leaves_to_read(&self, within: bool) -> (Vec<NodeReference>, bool) {
         let Some((parent, index)) = self.path.last() else { return (Vec::new(), false) };
         let last = (!self.end.is_empty()).then(|| parent.child_index(&self.end));
         // In the outermost child it may as well be in another parent.

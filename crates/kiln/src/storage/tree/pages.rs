@@ -68,16 +68,23 @@ impl Pages {
 
     /// Reads a node, or finds it in memory. The caller is not pinned.
     pub(super) fn node(&self, reference: &NodeReference, level: u16) -> Result<Arc<Node>> {
-        if let Some(node) = self.cache.get(reference) {
-            if level == 0 {
-                self.cache.note_hit();
-            }
-            return self.check_level(node, level);
+        match self.node_in_memory(reference, level) {
+            Some(node) => node,
+            None => self.read_node(reference, level),
         }
-        self.read_node(reference, level)
     }
 
-    fn read_node(&self, reference: &NodeReference, level: u16) -> Result<Arc<Node>> {
+    /// Finds a node, if it is in memory.
+    pub(super) fn node_in_memory(&self, reference: &NodeReference, level: u16) -> Option<Result<Arc<Node>>> {
+        let node = self.cache.get(reference)?;
+        if level == 0 {
+            self.cache.note_hit();
+        }
+        Some(self.check_level(node, level))
+    }
+
+    /// Reads a node that is not in memory. The caller is not pinned.
+    pub(super) fn read_node(&self, reference: &NodeReference, level: u16) -> Result<Arc<Node>> {
         let bytes = self.read(reference.block, reference.blocks.into())?;
         self.admit(reference, &bytes, level)
     }

@@ -60,7 +60,7 @@ fn the_leaves_of_as_many_rows_as_are_wanted_are_read_where_the_first_one_is() {
         for wanted in [1, 40, 130, 300] {
             let (_device, tree) = tree_on_disk(CACHE_BYTES);
             let mut cursor = Cursor::new(&tree, tree.root());
-            cursor.expect(wanted);
+            cursor.expect(Some(wanted));
             cursor.seek(Bound::Included(&key(COUNT)), direction).unwrap();
             let at_once = tree.cache_misses();
             for _ in 1..wanted {

@@ -64,7 +64,7 @@ fn check_seeks(tree: &Arc<Tree>, map: &Map, random: &mut Random, numbers: u64) {
         let key = some_key(random, numbers);
         let bound = if random.one_in(2) { Bound::Included(&key[..]) } else { Bound::Excluded(&key[..]) };
         cursor.end_at(&some_key(random, numbers));
-        cursor.expect(if random.one_in(2) { random.below(200) as usize } else { usize::MAX });
+        cursor.expect(random.one_in(2).then(|| random.below(200) as usize));
         cursor.seek(bound, Direction::Forwards).unwrap();
         let mut expected = map.range::<[u8], _>((bound, Bound::Unbounded));
         for _ in 0..4 {
