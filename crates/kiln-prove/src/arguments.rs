@@ -108,7 +108,7 @@ pub(crate) struct Effort {
     /// Stop after so many seconds.
     #[arg(long, conflicts_with = "states")]
     seconds: Option<f64>,
-    /// Stop after so many states: crash states, runs with a failure, or damaged databases. Without this and --seconds, one
+    /// Stop after so many states: different crash states, runs with a failure, or damaged databases. Without this and --seconds, one
     /// whole pass is made with the seed.
     #[arg(long)]
     states: Option<u64>,

@@ -75,8 +75,8 @@ pub(crate) fn play(
 struct Sweep {
     workload: Name,
     profile: Profile,
-    /// Different disks that are looked at after one step, where not all subsets are tried.
-    samples: usize,
+    /// Loss patterns that are tried after one step, where not all subsets are.
+    samples: u64,
     /// All subsets are tried up to this many loss units.
     exhaustive_units: usize,
     /// Only so many steps are looked at, of the last ones: those before only make the log long.
@@ -87,8 +87,8 @@ impl Sweep {
     fn of(workload: Name) -> Sweep {
         // A hardening that writes one block has eight sectors to lose; of the tiny workload all 256 ways are tried.
         let (samples, exhaustive_units) = match workload {
-            Name::Three => (42, 12),
-            Name::Tiny => (8, 8),
+            Name::Three => (84, 12),
+            Name::Tiny => (16, 8),
             Name::Small
             | Name::Large
             | Name::Lazy
@@ -97,8 +97,8 @@ impl Sweep {
             | Name::Named
             | Name::Runs
             | Name::Expiring
-            | Name::Warm => (20, 4),
-            Name::Long => (6, 2),
+            | Name::Warm => (40, 4),
+            Name::Long => (12, 2),
         };
         let last_steps = (workload == Name::Long).then_some(2);
         Sweep { workload, profile: workload.profile(), samples, exhaustive_units, last_steps }
@@ -196,28 +196,27 @@ fn run_until(profile: Profile, seed: u64, step: u64) -> Run {
     Run { disk, history }
 }
 
-/// The disks to look at after a crash, with the number of the loss pattern that leaves each: those of every subset of the loss
-/// units, or of a sample. Many patterns leave the same bytes, since what they lose had changed nothing or was overwritten: of
-/// these there is one.
-fn disks_after(
-    states: CrashStates,
+/// The disks that a power loss may leave, with the numbers of the loss patterns that leave them: those of every subset of the loss
+/// units, or of a sample, in which no subset comes twice.
+fn disks_after<'a>(
+    states: &'a CrashStates,
     seed: u64,
     sweep: &Sweep,
-) -> Box<dyn Iterator<Item = (u64, SimulatedDevice)>> {
+) -> Box<dyn Iterator<Item = (u64, SimulatedDevice)> + 'a> {
     let units = states.unit_count();
-    let mut seen = HashSet::new();
-    let mut is_new = move |(_, disk): &(u64, SimulatedDevice)| seen.insert(disk.fingerprint());
     if units <= sweep.exhaustive_units {
-        let disks = (0..1_u64 << units).map(move |mask| (mask, states.after_crash_mask(mask)));
-        return Box::new(disks.filter(is_new));
+        return Box::new((0..1_u64 << units).map(|mask| (mask, states.after_crash_mask(mask))));
     }
-    let tries = 2 * sweep.samples as u64;
-    let disks = (0..tries).map(move |pattern| match pattern {
-        0 => (pattern, states.after_crash(&mut |_| Keep::Kept)),
-        1 => (pattern, states.after_crash(&mut |_| Keep::Lost)),
-        _ => (pattern, states.after_crash_seeded(seed ^ ((pattern - 2) << 32))),
-    });
-    Box::new(disks.filter(move |disk| is_new(disk)).take(sweep.samples))
+    let mut tried = HashSet::new();
+    Box::new((0..sweep.samples).filter_map(move |pattern| {
+        let choices = match pattern {
+            0 => vec![Keep::Kept; units],
+            1 => vec![Keep::Lost; units],
+            _ => states.choices(seed ^ ((pattern - 2) << 32)),
+        };
+        let is_new = tried.insert(choices.clone());
+        is_new.then(|| (pattern, states.after_crash_of(&choices)))
+    }))
 }
 
 impl Sweep {
@@ -233,19 +232,24 @@ impl Sweep {
         let wanted = move |step| only.is_none_or(|only| only == step);
         let Recorded { steps, history, moments } = record(self.profile, seed, wanted);
         let mut known = History::default();
+        let mut seen = HashSet::new();
         for Moment { step, states, commits, durable, named } in moments {
             replay_at(step);
+            if (commits, durable, &named) != (known.commits.len(), known.durable, &known.named) {
+                // Who meets a disk again would compare it with something else.
+                seen.clear();
+            }
             known.follow(&history, commits);
             known.told_durable(durable);
             known.named = named;
-            let repeated;
-            let crashed = if (step + seed).is_multiple_of(STEPS_PER_REPETITION) {
-                repeated = self.repeat(seed, step, &states, &known);
-                Crashed { states, history: &repeated, whole: &repeated, seed }
+            if (step + seed).is_multiple_of(STEPS_PER_REPETITION) {
+                let repeated = self.repeat(seed, step, &states, &known);
+                let crashed = Crashed { states, history: &repeated, whole: &repeated, seed };
+                self.look_at(crashed, (step, steps), &mut HashSet::new(), progress);
             } else {
-                Crashed { states, history: &known, whole: &history, seed }
-            };
-            self.look_at(crashed, (step, steps), progress);
+                let crashed = Crashed { states, history: &known, whole: &history, seed };
+                self.look_at(crashed, (step, steps), &mut seen, progress);
+            }
             if progress.is_enough() {
                 return;
             }
@@ -272,7 +276,7 @@ impl Sweep {
             replay_at(step);
             let Run { disk, history } = run_until(self.profile, seed, step);
             let crashed = Crashed { states: disk.crash_states(), history: &history, whole: &history, seed };
-            self.look_at(crashed, (step, steps), progress);
+            self.look_at(crashed, (step, steps), &mut HashSet::new(), progress);
             if progress.is_enough() {
                 return;
             }
@@ -298,10 +302,21 @@ impl Sweep {
         history
     }
 
-    /// Looks at the disks that a crash may leave.
-    fn look_at(&self, crashed: Crashed<'_>, (step, steps): (u64, u64), progress: &mut Progress) {
+    /// Looks at the disks that a crash may leave. Many patterns leave the same bytes, since what they lose had changed nothing or
+    /// was overwritten, at this step or since another: of these, one is opened, whose fingerprint is not among those `seen`.
+    fn look_at(
+        &self,
+        crashed: Crashed<'_>,
+        (step, steps): (u64, u64),
+        seen: &mut HashSet<u128>,
+        progress: &mut Progress,
+    ) {
         let Crashed { states, history, whole, seed } = crashed;
-        for (pattern, disk) in disks_after(states, seed, self) {
+        for (pattern, disk) in disks_after(&states, seed, self) {
+            if !seen.insert(disk.fingerprint()) {
+                progress.count_equal();
+                continue;
+            }
             let mut random = Random::new(seed ^ (step << 24) ^ pattern << 48);
             let verdict = examine(disk, (history, whole), self.profile, &mut random, progress);
             verdict.unwrap_or_else(|what| {
@@ -514,8 +529,7 @@ mod tests {
         let sweep = Sweep::of(Name::Tiny);
         let (mut patterns, mut disks) = (0, 0);
         for step in 0..40 {
-            let crash_states = || run_until(sweep.profile, seed(), step).disk.crash_states();
-            let states = crash_states();
+            let states = run_until(sweep.profile, seed(), step).disk.crash_states();
             if states.unit_count() > sweep.exhaustive_units {
                 continue;
             }
@@ -523,8 +537,11 @@ mod tests {
                 disk.list().unwrap().into_iter().map(|name| (disk.bytes(&name), name)).collect::<Vec<_>>()
             };
             let all: HashSet<_> = states.exhaustive().map(|disk| files(&disk)).collect();
-            let looked_at: Vec<_> =
-                disks_after(crash_states(), seed(), &sweep).map(|(_, disk)| files(&disk)).collect();
+            let mut seen = HashSet::new();
+            let looked_at: Vec<_> = disks_after(&states, seed(), &sweep)
+                .filter(|(_, disk)| seen.insert(disk.fingerprint()))
+                .map(|(_, disk)| files(&disk))
+                .collect();
             assert_eq!(looked_at.len(), all.len(), "after step {step}");
             assert_eq!(looked_at.into_iter().collect::<HashSet<_>>(), all, "after step {step}");
             (patterns, disks) = (patterns + (1 << states.unit_count()), disks + all.len());

@@ -28,7 +28,10 @@ pub(crate) struct Progress {
     began: Instant,
     told: Instant,
     limit: Limit,
+    /// Those that were looked at.
     states: u64,
+    /// Those that are equal to one of them.
+    equal: u64,
     /// A copy of `states` for the watchdog.
     beats: Arc<AtomicU64>,
     counts: bool,
@@ -46,6 +49,7 @@ impl Progress {
             told: Instant::now(),
             limit,
             states: 0,
+            equal: 0,
             beats: Arc::default(),
             counts,
             noun: "states",
@@ -87,6 +91,11 @@ impl Progress {
         }
     }
 
+    /// One state is equal to one that was looked at.
+    pub(crate) fn count_equal(&mut self) {
+        self.equal += 1;
+    }
+
     /// So many of something were looked at, and nothing was wrong.
     pub(crate) fn count_all(&mut self, count: u64, noun: &'static str, besides: String) {
         self.states += count;
@@ -95,11 +104,16 @@ impl Progress {
         self.tell();
     }
 
+    /// For the process that adds up.
+    fn tell_counts(&self) {
+        println!("{} {}", self.states, self.equal);
+    }
+
     fn tell(&mut self) {
         if Instant::now().saturating_duration_since(self.told) > EVERY {
             self.told = Instant::now();
             match self.counts {
-                true => println!("{}", self.states),
+                true => self.tell_counts(),
                 false => eprintln!("{}", self.summary("so far")),
             }
         }
@@ -122,14 +136,15 @@ impl Progress {
     }
 
     fn summary(&self, outcome: &str) -> String {
-        let counted = format!("{} {}{}", self.states, self.noun, self.besides);
-        summary(self.name, &counted, (self.states, 1), self.began.elapsed(), outcome)
+        let besides = format!("{}{}", if_equal(self.states, self.equal), self.besides);
+        let counted = format!("{} {}{besides}", self.states + self.equal, self.noun);
+        summary(self.name, &counted, (self.states + self.equal, 1), self.began.elapsed(), outcome)
     }
 
     /// The verdict of those who go on to the end although something is wrong.
     pub(crate) fn fail(&self) {
         match self.counts {
-            true => println!("{}", self.states),
+            true => self.tell_counts(),
             false => println!("{}", self.summary("FAILED")),
         }
     }
@@ -137,7 +152,7 @@ impl Progress {
     /// The verdict; whatever was wrong has ended the process before.
     pub(crate) fn finish(&self) {
         match self.counts {
-            true => println!("{}", self.states),
+            true => self.tell_counts(),
             false => println!("{}", self.summary("nothing is wrong")),
         }
     }
@@ -154,9 +169,20 @@ impl Drop for Progress {
     /// Whoever adds up wants to know how far it came.
     fn drop(&mut self) {
         if self.counts && std::thread::panicking() {
-            println!("{}", self.states);
+            self.tell_counts();
         }
     }
+}
+
+/// What a process that [counts](Progress::tell_counts) says: how many states it has looked at, and how many are equal to these.
+pub(crate) fn counts_of(line: &str) -> Option<(u64, u64)> {
+    let (states, equal) = line.split_once(' ')?;
+    Some((states.parse().ok()?, equal.parse().ok()?))
+}
+
+/// What is said of states of which some are equal to others.
+fn if_equal(different: u64, equal: u64) -> String {
+    if equal == 0 { String::new() } else { format!(", {different} of them different,") }
 }
 
 fn summary(name: &str, counted: &str, (states, jobs): (u64, u64), took: Duration, outcome: &str) -> String {
@@ -169,14 +195,20 @@ fn summary(name: &str, counted: &str, (states, jobs): (u64, u64), took: Duration
 #[cfg(not(feature = "schedules"))]
 pub(crate) fn spread(part: &'static str, effort: &Effort) -> ExitCode {
     let (began, jobs) = (Instant::now(), effort.jobs());
-    let total: Vec<AtomicU64> = (0..jobs).map(|_| AtomicU64::new(0)).collect();
-    let sum = || total.iter().map(|count| count.load(Ordering::Relaxed)).sum::<u64>();
-    let summary =
-        |outcome: &str| summary(part, &format!("{} states", sum()), (sum(), jobs), began.elapsed(), outcome);
+    let total: Vec<Counts> = (0..jobs).map(|_| Counts::default()).collect();
+    let summary = |outcome: &str| {
+        let sum = |of: fn(&Counts) -> &AtomicU64| -> u64 {
+            total.iter().map(|counts| of(counts).load(Ordering::Relaxed)).sum()
+        };
+        let (different, equal) = (sum(|counts| &counts.states), sum(|counts| &counts.equal));
+        let all = different + equal;
+        let counted = format!("{all} states{}", if_equal(different, equal));
+        summary(part, &counted, (all, jobs), began.elapsed(), outcome)
+    };
     let failed = std::thread::scope(|scope| {
         let runs: Vec<_> = (0..jobs)
             .zip(&total)
-            .map(|(job, count)| scope.spawn(move || run(part, effort, job, count)))
+            .map(|(job, counts)| scope.spawn(move || run(part, effort, job, counts)))
             .collect();
         let mut told = Instant::now();
         while runs.iter().any(|run| !run.is_finished()) {
@@ -198,9 +230,17 @@ pub(crate) fn spread(part: &'static str, effort: &Effort) -> ExitCode {
     if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
+/// What a job has counted.
+#[cfg(not(feature = "schedules"))]
+#[derive(Default)]
+struct Counts {
+    states: AtomicU64,
+    equal: AtomicU64,
+}
+
 /// One job, to its end; `Err` if it found something, or could not run.
 #[cfg(not(feature = "schedules"))]
-fn run(part: &str, effort: &Effort, job: u64, count: &AtomicU64) -> Result<(), String> {
+fn run(part: &str, effort: &Effort, job: u64, counts: &Counts) -> Result<(), String> {
     let program =
         std::env::current_exe().map_err(|error| format!("this program cannot find itself: {error}"))?;
     let mut command = Command::new(program);
@@ -226,8 +266,9 @@ fn run(part: &str, effort: &Effort, job: u64, count: &AtomicU64) -> Result<(), S
     let mut child =
         command.stdout(Stdio::piped()).spawn().map_err(|error| format!("starting a process: {error}"))?;
     for line in child.stdout.take().into_iter().flat_map(|output| BufReader::new(output).lines()) {
-        if let Ok(states) = line.unwrap_or_default().parse() {
-            count.store(states, Ordering::Relaxed);
+        if let Some((states, equal)) = counts_of(&line.unwrap_or_default()) {
+            counts.states.store(states, Ordering::Relaxed);
+            counts.equal.store(equal, Ordering::Relaxed);
         }
     }
     match child.wait() {

@@ -53,7 +53,7 @@ pub(crate) struct Committed {
 }
 
 /// A snapshot that has a name, or may have one.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Named {
     pub(crate) name: &'static str,
     /// It shows so many commits, the first.

@@ -23,7 +23,7 @@ use kiln::{Commit, Isolation, Kiln, Level, Progress, Receipt, Result, Session, S
 use crate::support::Random;
 use crate::workload::bank::{Objects, Teller, at_place, number_of, wrong_key_count};
 use crate::workload::deeds::{Deed, ORDINARY, close_account, found_bank, load_ballast, load_cold, transfer};
-use crate::workload::history::{History, Key, Place, State, Writes};
+use crate::workload::history::{History, Key, Place, State, Value, Writes};
 #[cfg(test)]
 pub(crate) use crate::workload::profile::{LARGE, LAZY, LONG, NAMED, SETTLING, SKEWED, SMALL, WARM};
 pub(crate) use crate::workload::profile::{Name, Profile};
@@ -432,48 +432,62 @@ pub(crate) fn compare_snapshot(
     state: &State,
     whole_map: bool,
 ) -> Result<()> {
-    let wrong = |place: Place, key: &Key| -> ! {
-        panic!(
-            "the snapshot at {} differs at {place:?} {:?}",
-            snapshot.version(),
-            key.escape_ascii().to_string()
-        )
-    };
-    let rows_at = |place: Place| state.iter().filter(move |((at, _), _)| *at == place);
+    compare_tables(snapshot, objects, state)?;
+    compare_map(snapshot, objects, state, whole_map)
+}
+
+/// Of a state, what is at a place.
+fn rows_at(state: &State, place: Place) -> impl Iterator<Item = (&(Place, Key), &Value)> {
+    state.iter().filter(move |((at, _), _)| *at == place)
+}
+
+fn wrong(snapshot: &Snapshot<'_>, place: Place, key: &Key) -> ! {
+    let key = key.escape_ascii().to_string();
+    panic!("the snapshot at {} differs at {place:?} {key:?}", snapshot.version())
+}
+
+/// Compares the tables of a snapshot.
+pub(crate) fn compare_tables(snapshot: &Snapshot<'_>, objects: &Objects, state: &State) -> Result<()> {
     for place in [Place::Accounts, Place::Children] {
-        let mut expected = rows_at(place);
+        let mut expected = rows_at(state, place);
         for row in snapshot.range::<&[u8]>(objects.table(place), ..) {
             let (key, value) = row?;
             if expected.next().is_none_or(|((_, must), it)| *must != key || **it != *value) {
-                wrong(place, &key);
+                wrong(snapshot, place, &key);
             }
         }
         if let Some(((_, key), _)) = expected.next() {
-            wrong(place, key);
+            wrong(snapshot, place, key);
         }
     }
-    if whole_map {
-        let expected: State =
-            rows_at(Place::Numbers).map(|(key, value)| (key.clone(), value.clone())).collect();
-        let mut seen = State::new();
-        for row in snapshot.iter(&objects.numbers) {
-            let (key, value) = row?;
-            let before = seen.insert((Place::Numbers, key), value.into());
-            assert!(before.is_none(), "a walk over a map meets a key twice");
-        }
-        assert!(
-            seen == expected,
-            "the snapshot at {} differs: {}",
-            snapshot.version(),
-            difference(&expected, &seen)
-        );
-    } else {
-        for ((place, key), value) in rows_at(Place::Numbers) {
+    Ok(())
+}
+
+/// Compares the map of a snapshot, with what a walk over it finds if it is to be `whole`, or key by key.
+pub(crate) fn compare_map(
+    snapshot: &Snapshot<'_>,
+    objects: &Objects,
+    state: &State,
+    whole: bool,
+) -> Result<()> {
+    if !whole {
+        for ((place, key), value) in rows_at(state, Place::Numbers) {
             if snapshot.get(&objects.numbers, key)?.as_deref() != Some(&**value) {
-                wrong(*place, key);
+                wrong(snapshot, *place, key);
             }
         }
+        return Ok(());
     }
+    let expected: State =
+        rows_at(state, Place::Numbers).map(|(key, value)| (key.clone(), value.clone())).collect();
+    let mut seen = State::new();
+    for row in snapshot.iter(&objects.numbers) {
+        let (key, value) = row?;
+        let before = seen.insert((Place::Numbers, key), value.into());
+        assert!(before.is_none(), "a walk over a map meets a key twice");
+    }
+    let version = snapshot.version();
+    assert!(seen == expected, "the snapshot at {version} differs: {}", difference(&expected, &seen));
     Ok(())
 }
 

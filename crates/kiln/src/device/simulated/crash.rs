@@ -16,7 +16,7 @@ use super::random::Random;
 use crate::device::SECTOR_BYTES;
 
 /// Whether a loss unit survives the crash.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Keep {
     /// It had reached the disk.
     Kept,
@@ -127,18 +127,29 @@ impl CrashStates {
         self.disk_after_crash(self.seed, choice)
     }
 
-    /// The disk that is left by a random choice. The choice is biased, so that the extremes occur
-    /// (everything kept, nothing kept, all but one, one alone, the oldest only) as well as anything
-    /// between. The same seed gives the same disk.
+    /// The disk that is left by a random choice: by [`choices`](CrashStates::choices) of the same seed.
     pub fn after_crash_seeded(&self, seed: u64) -> SimulatedDevice {
+        self.disk_of(seed, &self.choices(seed))
+    }
+
+    /// The disk that is left by a choice for each loss unit in their order; units for which there is none are lost.
+    pub fn after_crash_of(&self, choices: &[Keep]) -> SimulatedDevice {
+        self.disk_of(self.seed, choices)
+    }
+
+    fn disk_of(&self, seed: u64, choices: &[Keep]) -> SimulatedDevice {
+        let mut choices = choices.iter();
+        self.disk_after_crash(seed, &mut |_| choices.next().copied().unwrap_or(Keep::Lost))
+    }
+
+    /// A random choice for each loss unit in their order. It is biased, so that the extremes occur
+    /// (everything kept, nothing kept, all but one, one alone, the oldest only) as well as anything
+    /// between. The same seed gives the same choice.
+    pub fn choices(&self, seed: u64) -> Vec<Keep> {
         let mut random = Random::new(seed);
         let bias = Bias::draw(&mut random, self.unit_count);
-        let mut index = 0;
-        self.disk_after_crash(seed, &mut |_| {
-            let kept = bias.keeps(&mut random, index);
-            index += 1;
-            if kept { Keep::Kept } else { Keep::Lost }
-        })
+        let keeps = (0..self.unit_count).map(|index| bias.keeps(&mut random, index));
+        keeps.map(|kept| if kept { Keep::Kept } else { Keep::Lost }).collect()
     }
 
     /// The disk that is left when exactly those loss units survive whose bits are set in `mask`; bit 0 is
