@@ -7,6 +7,8 @@ use std::io::{BufRead, BufReader, IsTerminal};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+#[cfg(not(feature = "schedules"))]
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 #[cfg(not(feature = "schedules"))]
@@ -22,17 +24,49 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Between two lines of progress.
 const EVERY: Duration = Duration::from_secs(5);
 
+/// States that were looked at, and those that are equal to one of them.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Counts {
+    pub(crate) different: u64,
+    pub(crate) equal: u64,
+}
+
+impl Counts {
+    fn all(self) -> u64 {
+        self.different + self.equal
+    }
+
+    /// For a person: how many of what there are.
+    fn described(self, noun: &str) -> String {
+        let Counts { different, equal } = self;
+        let all = self.all();
+        if equal == 0 {
+            format!("{all} {noun}")
+        } else {
+            format!("{all} {noun}, {different} of them different,")
+        }
+    }
+
+    /// For the process that adds up.
+    pub(crate) fn print(self) {
+        println!("{} {}", self.different, self.equal);
+    }
+
+    /// What a process has [printed](Counts::print), if the line is that.
+    pub(crate) fn parse(line: &str) -> Option<Counts> {
+        let (different, equal) = line.split_once(' ')?;
+        Some(Counts { different: different.parse().ok()?, equal: equal.parse().ok()? })
+    }
+}
+
 /// Counts states, tells whoever wants to know, and says when it is enough.
 pub(crate) struct Progress {
     name: &'static str,
     began: Instant,
     told: Instant,
     limit: Limit,
-    /// Those that were looked at.
-    states: u64,
-    /// Those that are equal to one of them.
-    equal: u64,
-    /// A copy of `states` for the watchdog.
+    counted: Counts,
+    /// How many were looked at, for the watchdog.
     beats: Arc<AtomicU64>,
     counts: bool,
     /// What is counted.
@@ -48,8 +82,7 @@ impl Progress {
             began: Instant::now(),
             told: Instant::now(),
             limit,
-            states: 0,
-            equal: 0,
+            counted: Counts::default(),
             beats: Arc::default(),
             counts,
             noun: "states",
@@ -83,37 +116,32 @@ impl Progress {
 
     /// One state was looked at, and nothing was wrong.
     pub(crate) fn count(&mut self) {
-        self.states += 1;
-        self.beats.store(self.states, Ordering::Relaxed);
+        self.counted.different += 1;
+        self.beats.store(self.counted.different, Ordering::Relaxed);
         // Looking at the clock costs as much as some states.
-        if self.states.is_multiple_of(16) {
+        if self.counted.different.is_multiple_of(16) {
             self.tell();
         }
     }
 
     /// One state is equal to one that was looked at.
     pub(crate) fn count_equal(&mut self) {
-        self.equal += 1;
+        self.counted.equal += 1;
     }
 
     /// So many of something were looked at, and nothing was wrong.
     pub(crate) fn count_all(&mut self, count: u64, noun: &'static str, besides: String) {
-        self.states += count;
+        self.counted.different += count;
         (self.noun, self.besides) = (noun, besides);
-        self.beats.store(self.states, Ordering::Relaxed);
+        self.beats.store(self.counted.different, Ordering::Relaxed);
         self.tell();
-    }
-
-    /// For the process that adds up.
-    fn tell_counts(&self) {
-        println!("{} {}", self.states, self.equal);
     }
 
     fn tell(&mut self) {
         if Instant::now().saturating_duration_since(self.told) > EVERY {
             self.told = Instant::now();
             match self.counts {
-                true => self.tell_counts(),
+                true => self.counted.print(),
                 false => eprintln!("{}", self.summary("so far")),
             }
         }
@@ -126,7 +154,7 @@ impl Progress {
             // What other processes do in between is not counted, and comes to an end, too.
             #[cfg(feature = "plant")]
             Limit::Processor(time) => processor_time() >= time || self.began.elapsed() >= 8 * time,
-            Limit::States(states) => self.states >= states,
+            Limit::States(states) => self.counted.different >= states,
         }
     }
 
@@ -136,24 +164,24 @@ impl Progress {
     }
 
     fn summary(&self, outcome: &str) -> String {
-        let besides = format!("{}{}", if_equal(self.states, self.equal), self.besides);
-        let counted = format!("{} {}{besides}", self.states + self.equal, self.noun);
-        summary(self.name, &counted, (self.states + self.equal, 1), self.began.elapsed(), outcome)
+        let counted = self.counted.described(self.noun) + &self.besides;
+        summary(self.name, &counted, (self.counted.all(), 1), self.began.elapsed(), outcome)
     }
 
     /// The verdict of those who go on to the end although something is wrong.
     pub(crate) fn fail(&self) {
-        match self.counts {
-            true => self.tell_counts(),
-            false => println!("{}", self.summary("FAILED")),
-        }
+        self.end("FAILED");
     }
 
     /// The verdict; whatever was wrong has ended the process before.
     pub(crate) fn finish(&self) {
+        self.end("nothing is wrong");
+    }
+
+    fn end(&self, outcome: &str) {
         match self.counts {
-            true => self.tell_counts(),
-            false => println!("{}", self.summary("nothing is wrong")),
+            true => self.counted.print(),
+            false => println!("{}", self.summary(outcome)),
         }
     }
 }
@@ -169,20 +197,9 @@ impl Drop for Progress {
     /// Whoever adds up wants to know how far it came.
     fn drop(&mut self) {
         if self.counts && std::thread::panicking() {
-            self.tell_counts();
+            self.counted.print();
         }
     }
-}
-
-/// What a process that [counts](Progress::tell_counts) says: how many states it has looked at, and how many are equal to these.
-pub(crate) fn counts_of(line: &str) -> Option<(u64, u64)> {
-    let (states, equal) = line.split_once(' ')?;
-    Some((states.parse().ok()?, equal.parse().ok()?))
-}
-
-/// What is said of states of which some are equal to others.
-fn if_equal(different: u64, equal: u64) -> String {
-    if equal == 0 { String::new() } else { format!(", {different} of them different,") }
 }
 
 fn summary(name: &str, counted: &str, (states, jobs): (u64, u64), took: Duration, outcome: &str) -> String {
@@ -195,19 +212,19 @@ fn summary(name: &str, counted: &str, (states, jobs): (u64, u64), took: Duration
 #[cfg(not(feature = "schedules"))]
 pub(crate) fn spread(part: &'static str, effort: &Effort) -> ExitCode {
     let (began, jobs) = (Instant::now(), effort.jobs());
-    let total: Vec<Counts> = (0..jobs).map(|_| Counts::default()).collect();
+    let each: Vec<Mutex<Counts>> = (0..jobs).map(|_| Mutex::default()).collect();
     let summary = |outcome: &str| {
-        let sum = |of: fn(&Counts) -> &AtomicU64| -> u64 {
-            total.iter().map(|counts| of(counts).load(Ordering::Relaxed)).sum()
-        };
-        let (different, equal) = (sum(|counts| &counts.states), sum(|counts| &counts.equal));
-        let all = different + equal;
-        let counted = format!("{all} states{}", if_equal(different, equal));
-        summary(part, &counted, (all, jobs), began.elapsed(), outcome)
+        let mut total = Counts::default();
+        for counts in &each {
+            let Counts { different, equal } = *counts.lock().unwrap_or_else(PoisonError::into_inner);
+            total.different += different;
+            total.equal += equal;
+        }
+        summary(part, &total.described("states"), (total.all(), jobs), began.elapsed(), outcome)
     };
     let failed = std::thread::scope(|scope| {
         let runs: Vec<_> = (0..jobs)
-            .zip(&total)
+            .zip(&each)
             .map(|(job, counts)| scope.spawn(move || run(part, effort, job, counts)))
             .collect();
         let mut told = Instant::now();
@@ -230,17 +247,9 @@ pub(crate) fn spread(part: &'static str, effort: &Effort) -> ExitCode {
     if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// What a job has counted.
-#[cfg(not(feature = "schedules"))]
-#[derive(Default)]
-struct Counts {
-    states: AtomicU64,
-    equal: AtomicU64,
-}
-
 /// One job, to its end; `Err` if it found something, or could not run.
 #[cfg(not(feature = "schedules"))]
-fn run(part: &str, effort: &Effort, job: u64, counts: &Counts) -> Result<(), String> {
+fn run(part: &str, effort: &Effort, job: u64, counts: &Mutex<Counts>) -> Result<(), String> {
     let program =
         std::env::current_exe().map_err(|error| format!("this program cannot find itself: {error}"))?;
     let mut command = Command::new(program);
@@ -266,9 +275,8 @@ fn run(part: &str, effort: &Effort, job: u64, counts: &Counts) -> Result<(), Str
     let mut child =
         command.stdout(Stdio::piped()).spawn().map_err(|error| format!("starting a process: {error}"))?;
     for line in child.stdout.take().into_iter().flat_map(|output| BufReader::new(output).lines()) {
-        if let Some((states, equal)) = counts_of(&line.unwrap_or_default()) {
-            counts.states.store(states, Ordering::Relaxed);
-            counts.equal.store(equal, Ordering::Relaxed);
+        if let Some(counted) = Counts::parse(&line.unwrap_or_default()) {
+            *counts.lock().unwrap_or_else(PoisonError::into_inner) = counted;
         }
     }
     match child.wait() {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use kiln::planted::Bug;
 
 use crate::arguments::Planting;
-use crate::jobs::counts_of;
+use crate::jobs::Counts;
 
 /// A part, its workload or, of `isolation`, what it goes through, and for how many times the seconds asked for, which are of processor
 /// time.
@@ -153,7 +153,8 @@ fn hunt(bug: Bug, seconds: f64, attempts: &[Attempt]) -> Option<Catch> {
         let mut child =
             command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("this program starts");
         let lines = child.stdout.take().into_iter().flat_map(|output| BufReader::new(output).lines());
-        states += lines.filter_map(|line| counts_of(&line.ok()?)).last().map_or(0, |(states, _)| states);
+        states +=
+            lines.filter_map(|line| Counts::parse(&line.ok()?)).last().map_or(0, |counts| counts.different);
         let status = child.wait().expect("a child can be waited for");
         assert_ne!(status.code(), Some(2), "{part} cannot run here with {} planted", bug.name());
         if !status.success() {

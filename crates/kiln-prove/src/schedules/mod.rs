@@ -33,7 +33,7 @@ use kiln::schedules::{Program, Time, begin};
 use shuttle::{Config, FailurePersistence, MaxSteps, Runner};
 
 use crate::arguments::Scheduling;
-use crate::jobs::Progress;
+use crate::jobs::{Counts, Progress};
 use crate::support::Replay;
 use scheduler::{Seeded, Seeds, Trace};
 
@@ -153,7 +153,7 @@ fn end_with_any_thread(work: Arc<Work>, counts: bool) {
         usual(panic);
         REPLAY.with(Replay::print);
         if counts {
-            println!("{}", work.done.load(Ordering::Relaxed));
+            Counts { different: work.done.load(Ordering::Relaxed), equal: 0 }.print();
         }
         std::process::abort();
     }));
