@@ -6,7 +6,7 @@
 use kiln::{Kiln, Level, Progress, Version};
 
 use crate::workload::bank::{Objects, at_place, invariants, wrong_key_count};
-use crate::workload::history::{History, Place, State};
+use crate::workload::history::{History, Place, State, rows_at};
 use crate::workload::loads::check_loads;
 use crate::workload::names::check_named;
 use crate::workload::{SESSIONS, compare_map, compare_tables, difference};
@@ -68,19 +68,17 @@ pub(crate) fn read_all(db: &Kiln, history: &History) -> kiln::Result<State> {
     }
     let snapshot = db.snapshot()?;
     compare_tables(&snapshot, &objects, &state)?;
-    // The map, too, and the tables backwards, after every fourth commit: most of the time goes into reading all of it from the disk.
-    if history.commits.len().is_multiple_of(4) {
+    if history.wants_every_way() {
         compare_map(&snapshot, &objects, &state, history.commits.len().is_multiple_of(8))?;
-    }
-    let backwards = [Place::Accounts, Place::Children].into_iter();
-    for place in backwards.filter(|_| history.commits.len().is_multiple_of(4)) {
-        let mut expected = state.keys().rev().filter(|(at, _)| *at == place);
-        for row in snapshot.range::<&[u8]>(objects.table(place), ..).reverse() {
-            let key = row?.0;
-            let same = expected.next().is_some_and(|(_, forwards)| *forwards == key);
-            assert!(same, "a range backwards differs from one forwards");
+        for place in [Place::Accounts, Place::Children] {
+            let mut expected = rows_at(&state, place).rev();
+            for row in snapshot.range::<&[u8]>(objects.table(place), ..).reverse() {
+                let key = row?.0;
+                let same = expected.next().is_some_and(|((_, forwards), _)| *forwards == key);
+                assert!(same, "a range backwards differs from one forwards");
+            }
+            assert!(expected.next().is_none(), "a range backwards ends before one forwards");
         }
-        assert!(expected.next().is_none(), "a range backwards ends before one forwards");
     }
     assert_eq!(wrong_key_count(&objects, &state), None);
     Ok(state)

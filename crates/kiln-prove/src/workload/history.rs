@@ -31,6 +31,14 @@ pub(crate) type State = BTreeMap<(Place, Key), Value>;
 /// What a transaction leaves: a value for each key that it wrote, or none if it deleted it.
 pub(crate) type Writes = BTreeMap<(Place, Key), Option<Value>>;
 
+/// Of a state, what is at a place.
+pub(crate) fn rows_at(
+    state: &State,
+    place: Place,
+) -> impl DoubleEndedIterator<Item = (&(Place, Key), &Value)> {
+    state.iter().filter(move |((at, _), _)| *at == place)
+}
+
 /// Applies a transaction's writes.
 pub(crate) fn apply(state: &mut State, writes: &Writes) {
     for (key, value) in writes {
@@ -244,6 +252,12 @@ impl History {
     pub(crate) fn last_write(&self, key: &(Place, Key)) -> u64 {
         let writers = self.commits.iter().rev().filter(|commit| commit.writes.contains_key(key));
         writers.map(|commit| commit.version).next().unwrap_or(0)
+    }
+
+    /// Whether a database is to be read in every way: after every fourth commit, since most of the time goes into reading from the
+    /// disk.
+    pub(crate) fn wants_every_way(&self) -> bool {
+        self.commits.len().is_multiple_of(4)
     }
 
     /// Every key that was ever written.

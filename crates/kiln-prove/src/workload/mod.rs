@@ -23,7 +23,7 @@ use kiln::{Commit, Isolation, Kiln, Level, Progress, Receipt, Result, Session, S
 use crate::support::Random;
 use crate::workload::bank::{Objects, Teller, at_place, number_of, wrong_key_count};
 use crate::workload::deeds::{Deed, ORDINARY, close_account, found_bank, load_ballast, load_cold, transfer};
-use crate::workload::history::{History, Key, Place, State, Value, Writes};
+use crate::workload::history::{History, Key, Place, State, Writes, rows_at};
 #[cfg(test)]
 pub(crate) use crate::workload::profile::{LARGE, LAZY, LONG, NAMED, SETTLING, SKEWED, SMALL, WARM};
 pub(crate) use crate::workload::profile::{Name, Profile};
@@ -434,11 +434,6 @@ pub(crate) fn compare_snapshot(
 ) -> Result<()> {
     compare_tables(snapshot, objects, state)?;
     compare_map(snapshot, objects, state, whole_map)
-}
-
-/// Of a state, what is at a place.
-fn rows_at(state: &State, place: Place) -> impl Iterator<Item = (&(Place, Key), &Value)> {
-    state.iter().filter(move |((at, _), _)| *at == place)
 }
 
 fn wrong(snapshot: &Snapshot<'_>, place: Place, key: &Key) -> ! {

@@ -59,8 +59,8 @@ impl Shift<'_> {
     }
 }
 
-/// C4, C5: the snapshots that have names are those that were given one, and each shows what it did: after every fourth commit, and one
-/// of them otherwise, since most of what they show has to come from the disk.
+/// C4, C5: the snapshots that have names are those that were given one, and each shows what it did: one of
+/// them is looked at, and [now and then](History::wants_every_way) all.
 pub(crate) fn check_named(db: &Kiln, history: &History) -> Verdict {
     let failed = |error| format!("C5: reading a snapshot that has a name: {error}");
     let objects = Objects::open(db).map_err(failed)?;
@@ -70,7 +70,7 @@ pub(crate) fn check_named(db: &Kiln, history: &History) -> Verdict {
         ensure!(is_there, "C5: the snapshot {:?} is gone", named.name);
     }
     let commits = history.commits.len();
-    let all = commits.is_multiple_of(4);
+    let all = history.wants_every_way();
     for (at, info) in found.iter().enumerate() {
         let Some(named) = history.named.iter().find(|named| named.name == info.name) else {
             return Err(format!("C5: the snapshot {:?} was dropped, and is there", info.name));
