@@ -288,7 +288,7 @@ struct Incoming<R> {
     offset: u64,
     frame_offset: u64,
     checksum: u32,
-    /// A body, as long as the longest.
+    /// A body, as long as the longest so far.
     body: AlignedBuffer,
     body_bytes: usize,
 }
@@ -308,7 +308,7 @@ impl<R: Read> Incoming<R> {
     }
 
     fn begin(input: R) -> Result<Incoming<R>> {
-        let body = AlignedBuffer::new(BODY_BYTES_MAX);
+        let body = AlignedBuffer::default();
         let mut incoming = Incoming { input, offset: 0, frame_offset: 0, checksum: 0, body, body_bytes: 0 };
         let mut bytes = [0; BEGINNING_BYTES];
         incoming.fill(&mut bytes)?;
@@ -350,6 +350,7 @@ impl<R: Read> Incoming<R> {
             return Err(self.corrupted("a frame with a body that is too long"));
         }
         let mut body = std::mem::take(&mut self.body);
+        body.grow(self.body_bytes);
         let filled = self.fill(&mut body[..self.body_bytes]);
         self.body = body;
         filled?;
