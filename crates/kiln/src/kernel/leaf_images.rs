@@ -22,8 +22,6 @@ use crate::storage::record::{Address, NO_ADDRESS};
 
 /// Longer values are read where they are, which takes no longer than copying them.
 const VALUE_BYTES_MAX: usize = 1 << 10;
-/// And so are rows of more bytes together, which long keys have.
-const IMAGE_BYTES_MAX: usize = 32 << 10;
 /// So many leaves share a quiescence.
 const LEAVES_AT_ONCE: usize = 256;
 
@@ -45,11 +43,11 @@ impl Engine {
     /// For a range that has read a leaf often: has it copied soon. The caller is not pinned.
     #[cold]
     pub(crate) fn ask_for_image(&self, leaf: Asked) {
-        if !self.leaf_images.ask(leaf) {
-            return;
-        }
+        let is_first = self.leaf_images.ask(leaf);
         match self.hardening.has_background() {
-            true => self.hardening.wake_keeper(),
+            true if is_first => self.hardening.wake_keeper(),
+            true => {}
+            // Whoever was the first may have left it to others, since they divided the memory.
             false => {
                 self.share_for_good();
                 self.copy_leaves();
@@ -136,9 +134,6 @@ impl Engine {
         }
         let address_min = addresses.iter().copied().min().unwrap_or(NO_ADDRESS);
         let validity = Validity { leaf_version: *leaf_version, version_max, address_min };
-        if rows.len() > IMAGE_BYTES_MAX {
-            return None;
-        }
         let place = self.leaf_images.store(validity, &ends[..addresses.len()], rows)?;
         ordered.give_image(asked.leaf, *word, place);
         Some(())
@@ -157,5 +152,37 @@ impl Engine {
         if ordered.forget_image(&epoch::pin(), &key) {
             self.leaf_images.note_outdated();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::device::SimulatedDevice;
+    use crate::{Kiln, Options, Table};
+
+    fn read_often(db: &Kiln, table: &Table) {
+        for _ in 0..40 {
+            assert_eq!(db.snapshot().unwrap().range::<&[u8]>(table, ..).count(), 64);
+        }
+    }
+
+    /// Without background threads, the first who asked for an image left that to the next if the memory was being divided just then, and the
+    /// next to the first, so that no leaf was ever copied again.
+    #[test]
+    fn leaves_that_were_asked_for_while_memory_is_divided_are_copied_for_who_asks_next() {
+        let options = Options::new().background(false).segment_bytes(64 << 10).memory(2 << 20);
+        let db = options.open_on(Arc::new(SimulatedDevice::new(1))).unwrap();
+        let table = db.table("table").unwrap();
+        for key in 0..64_u32 {
+            db.put(&table, key.to_be_bytes(), b"value").unwrap().forget();
+        }
+        let object = db.engine().objects.iter().find(|object| object.name == "table").unwrap().id;
+        // What is left behind by who asks, and does not copy.
+        assert!(db.engine().leaf_images.ask(Asked { object, leaf: 0, version: 0 }));
+        read_often(&db, &table);
+        assert_ne!(db.statistics().leaves_copied, 0);
     }
 }

@@ -21,6 +21,8 @@ use crate::sync::{Mutex, OnceLock};
 
 /// Leaves that may be waiting to be copied.
 const ASKED_MAX: usize = 1 << 12;
+/// Of longer rows there is no image. Who copies one that is being overwritten copies no more than that, either.
+const IMAGE_BYTES_MAX: usize = 32 << 10;
 /// Words before the ends.
 const HEADER_WORDS: usize = 3;
 const COUNT_BITS: u32 = 8;
@@ -175,8 +177,11 @@ impl LeafImages {
         self.outdated.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Stores the image of rows whose keys and values follow one another in `bytes`; gives its place, or nothing if there is no room for one so long.
+    /// Stores the image of rows whose keys and values follow one another in `bytes`; gives its place, or nothing if they are too long, or there is no room for them.
     pub(crate) fn store(&self, validity: Validity, ends: &[RowEnds], bytes: &[u8]) -> Option<u64> {
+        if bytes.len() > IMAGE_BYTES_MAX {
+            return None;
+        }
         let words = HEADER_WORDS + ends.len() + bytes.len().div_ceil(8);
         let length = words.div_ceil(LINE_WORDS) as u64;
         let mut tail = self.tail.lock();
@@ -285,7 +290,7 @@ impl LeafImages {
             *to = [(end as u32).wrapping_sub(skipped), ((end >> u32::BITS) as u32).wrapping_sub(skipped)];
         }
         *copied.begin = begin as u32 - skipped;
-        let data = data.get(first..last)?;
+        let data = data.get(first..last).filter(|data| data.len() <= IMAGE_BYTES_MAX / 8)?;
         let bytes = data.len() * 8;
         if copied.bytes.len() < bytes {
             copied.bytes.resize(bytes, 0);
@@ -416,6 +421,31 @@ mod tests {
         }
         images.set_bytes(BYTES / 2);
         assert!(!images.is_full());
+    }
+
+    /// A reader that stood still while the ring went over its image took bytes of values for the lengths of rows, and copied, while pinned, what
+    /// could be all of the ring, before it found out.
+    #[test]
+    fn who_copies_what_is_overwritten_copies_no_more_than_an_image() {
+        const RING: u64 = 4 << 20;
+        let images = LeafImages::new(RING);
+        images.set_bytes(RING);
+        let ends: Vec<_> = (1..32).map(|row| (row * 8 - 4, row * 8)).collect();
+        let place = images.store(VALIDITY, &ends, &[0; 31 * 8]).unwrap();
+        // Words that say, in the place of a header and of ends: 255 rows, 3 MiB long together.
+        let word = (3_u64 << 20 << u32::BITS | 255).to_le_bytes();
+        let garbage = vec![word; IMAGE_BYTES_MAX / 8].concat();
+        // Each begins elsewhere in a line, so that data comes to lie where the header was.
+        while images.validity(place).is_some() {
+            images.store(VALIDITY, &[(0, 8)], &garbage).unwrap();
+        }
+        images.store(VALIDITY, &[(0, 8)], &garbage).unwrap();
+        let (mut bytes, mut ends, mut begin) = (Vec::new(), [0; 64], 0);
+        for place in place..place + IMAGE_BYTES_MAX as u64 / 64 {
+            let copied = Copied { bytes: &mut bytes, ends: &mut ends, begin: &mut begin };
+            assert_eq!(images.copy(place, 0..31, copied), None);
+            assert!(bytes.len() <= IMAGE_BYTES_MAX, "{} bytes were copied", bytes.len());
+        }
     }
 
     #[test]
