@@ -19,8 +19,9 @@ use crate::sync::thread;
 /// A model, its name, and how many times a thread may be interrupted; none: as often as there are places for it.
 type Model = (&'static str, fn(), Option<usize>);
 
-const MODELS: [Model; 7] = [
+const MODELS: [Model; 8] = [
     ("what was done under a pin is seen after it", pins_are_seen_whole, None),
+    ("and behind a later pin of another kind", commits_are_seen_behind_a_later_pin, Some(3)),
     ("pins hold actions up", pins_hold_actions_up, Some(3)),
     ("nothing joins a closed version", nothing_joins_a_closed_version, Some(3)),
     ("readers keep their memory", readers_keep_their_memory, Some(3)),
@@ -64,6 +65,26 @@ fn pins_are_seen_whole() {
     if begun.load(Ordering::Relaxed) {
         epoch::quiesce();
         assert!(done.load(Ordering::Relaxed), "a pin that was waited for is not over");
+    }
+    join(worker);
+}
+
+/// Who closes a version sees what was committed in it, though the committer's thread is pinned again, for another reason, when the closer looks at it.
+fn commits_are_seen_behind_a_later_pin() {
+    let (begun, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let worker = {
+        let (begun, done) = (begun.clone(), done.clone());
+        thread::spawn(move || {
+            let pin = epoch::pin_for_commit();
+            begun.store(true, Ordering::Relaxed);
+            done.store(true, Ordering::Relaxed);
+            drop(pin);
+            drop(epoch::pin());
+        })
+    };
+    if begun.load(Ordering::Relaxed) {
+        epoch::quiesce_commits();
+        assert!(done.load(Ordering::Relaxed), "what a commit has done is not there when its version is closed");
     }
     join(worker);
 }

@@ -120,7 +120,8 @@ fn pin_as(kind: u64) -> Pin {
         let depth = registration.depth.get();
         if depth == 0 {
             let sequence = registration.slot.sequence.load(Ordering::Relaxed);
-            registration.slot.sequence.store(sequence | kind, Ordering::Relaxed);
+            // So that who finds this pin, and does not wait for it, sees what was done under the one before it.
+            registration.slot.sequence.store(sequence | kind, Ordering::Release);
             if !planted(Bug::PinOrdersNothing) {
                 barrier::light();
             }
