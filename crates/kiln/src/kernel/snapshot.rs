@@ -148,8 +148,9 @@ struct Registry {
     open: BTreeMap<u64, usize>,
     /// Where the log ended before a version was last closed for a snapshot.
     tail: Address,
-    /// The version that was last closed for a snapshot.
+    /// The version that was last closed for a snapshot, by the closing of this number.
     closed: u64,
+    closing: u64,
     /// The version that has all commits as long as the log ends there.
     newest: Option<u64>,
 }
@@ -184,10 +185,10 @@ impl Engine {
         if let Some(newest) = registry.newest.filter(|_| has_stayed) {
             return registry.open(newest);
         }
-        self.snapshots.closings.fetch_add(1, Ordering::SeqCst);
+        let closing = self.snapshots.closings.fetch_add(1, Ordering::SeqCst) + 1;
         let version = if planted(Bug::SnapshotNotClosed) { self.clock.now() } else { self.clock.close() };
         let nobody_joins = has_stayed || planted(Bug::SnapshotsOvertakeCommits);
-        registry.closed = version;
+        (registry.closed, registry.closing) = (version, closing);
         registry.newest = (nobody_joins && self.log.tail() == tail).then_some(version);
         registry.tail = tail;
         self.snapshots.shared.publish(registry.newest, tail);
@@ -197,8 +198,7 @@ impl Engine {
     /// The version that somebody closed for a snapshot who began to after so many closings had begun; not if a sweep may have passed it, which
     /// needs it to be durable.
     fn closed_since(&self, registry: &Registry, begun: u64) -> Option<u64> {
-        let is_later =
-            self.snapshots.closings.load(Ordering::SeqCst) > begun || planted(Bug::SnapshotUsedAgain);
+        let is_later = registry.closing > begun || planted(Bug::SnapshotUsedAgain);
         (is_later && registry.closed > self.hardening.horizon.local()).then_some(registry.closed)
     }
 
