@@ -3,6 +3,8 @@
 //! Every check returns what is wrong as text, so that the oracle itself can be tested: the tests at the end tell
 //! it lies, and it has to notice each.
 
+use std::borrow::Cow;
+
 use kiln::{Kiln, Level, Progress, Version};
 
 use crate::workload::bank::{Objects, at_place, invariants, wrong_key_count};
@@ -45,11 +47,11 @@ pub(crate) fn check_recovered(db: &Kiln, history: &History) -> Verdict {
 }
 
 /// C1, C4: the contents are exactly the transactions up to the horizon.
-fn check_contents(db: &Kiln, history: &History, horizon: u64) -> Result<State, String> {
+fn check_contents<'a>(db: &Kiln, history: &'a History, horizon: u64) -> Result<Cow<'a, State>, String> {
     let expected = history.state_at(horizon);
     let found = read_all(db, history).map_err(|error| format!("C1: reading what was recovered: {error}"))?;
     ensure!(
-        found == expected,
+        found == *expected,
         "C4: at the horizon {horizon} of {} commits: {}",
         history.commits.len(),
         difference(&expected, &found)
@@ -122,7 +124,7 @@ fn check_report(db: &Kiln, history: &History, horizon: u64) -> Verdict {
         );
     }
     ensure!(
-        report.to_string().contains(&horizon.to_string()),
+        !history.wants_every_way() || report.to_string().contains(&horizon.to_string()),
         "C8: the report does not name the horizon {horizon}: {report}"
     );
     Ok(())
@@ -267,7 +269,7 @@ mod tests {
         invariants(&state).unwrap();
         let mut noticed = 0;
         for key in state.keys() {
-            let mut broken = state.clone();
+            let mut broken = state.clone().into_owned();
             broken.remove(key);
             noticed += usize::from(invariants(&broken).is_err());
         }

@@ -228,18 +228,18 @@ impl History {
     }
 
     /// The state that all commits up to `version` make.
-    pub(crate) fn state_at(&self, version: u64) -> State {
+    pub(crate) fn state_at(&self, version: u64) -> Cow<'_, State> {
         self.state_after(self.up_to(version).len())
     }
 
     /// The state that so many commits make, the first.
-    pub(crate) fn state_after(&self, commits: usize) -> State {
+    pub(crate) fn state_after(&self, commits: usize) -> Cow<'_, State> {
         if commits == self.commits.len() {
-            return self.latest.clone();
+            return Cow::Borrowed(&self.latest);
         }
         let mut state = State::new();
         self.commits[..commits].iter().for_each(|commit| apply(&mut state, &commit.writes));
-        state
+        Cow::Owned(state)
     }
 
     /// The session's last serial number among the commits up to `version`.
@@ -273,7 +273,7 @@ impl History {
             (named.is_made, named.is_going) = (true, false);
         }
         let kept = self.up_to(horizon).len();
-        self.latest = self.state_at(horizon);
+        self.latest = self.state_at(horizon).into_owned();
         self.lost.extend(self.commits.drain(kept..).map(|commit| commit.version));
         self.durable = horizon;
         let is_there = |number: &u32| db.objects().iter().any(|object| object.name == name_of(*number));

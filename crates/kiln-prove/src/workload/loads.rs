@@ -7,7 +7,7 @@ use super::history::{History, Place};
 use crate::oracle::{Verdict, ensure};
 
 /// So many rows has every loaded table: more than all others together, so that those of a load that was broken off are too many.
-const ROWS: usize = 240;
+const ROWS: usize = 120;
 /// Once in so many rows it is looked whether the table is there, which takes a look at all tables.
 const ROWS_PER_LOOK: usize = 16;
 /// What the names of loaded tables begin with.
@@ -69,6 +69,9 @@ pub(crate) fn check_loads(db: &Kiln, history: &History, horizon: u64) -> Verdict
     expected.extend(may_be);
     let loaded = found.iter().filter(|name| name.starts_with(PREFIX)).count();
     ensure!(loaded == expected.len(), "C4: {loaded} loaded tables at {horizon}, and should be {expected:?}");
+    if expected.is_empty() && !history.wants_every_way() {
+        return Ok(());
+    }
     let snapshot = db.snapshot().map_err(failed)?;
     for &number in &expected {
         ensure!(found.contains(&name_of(number)), "C4: table {:?} is not there", name_of(number));

@@ -314,7 +314,7 @@ impl<'a> Shift<'a> {
             self.history.told_durable(version);
         }
         let state = self.history.state_at(version);
-        self.held.push((snapshot, state));
+        self.held.push((snapshot, state.into_owned()));
         Ok(())
     }
 

@@ -48,6 +48,8 @@ const USUAL_SETTLE_MEMORY: u64 = 16 << 20;
 
 /// The smallest segments there are: the less an opening reads and writes, the more states can be looked at.
 const SMALLEST_SEGMENTS: u64 = 16 << 10;
+/// Segments in which a value may have so many blocks that a hardening goes over several of them.
+const MIDDLE_SEGMENTS: u64 = 32 << 10;
 /// Segments in which the longest values have room.
 const LARGER_SEGMENTS: u64 = 64 << 10;
 
@@ -120,7 +122,7 @@ pub(crate) const LARGE: Profile = Profile {
     ballast_one_in: 4,
     cold_keys: 0,
     filling: 0,
-    segment_bytes: LARGER_SEGMENTS,
+    segment_bytes: MIDDLE_SEGMENTS,
     space_amplification: USUAL_AMPLIFICATION,
     checkpoint_log_bytes: 96 << 10,
     settle_one_in: 0,
@@ -158,7 +160,7 @@ pub(crate) const SKEWED: Profile = Profile {
     filler_max: 400,
     long_one_in: 4,
     ballast_one_in: 2,
-    cold_keys: 24,
+    cold_keys: 12,
     filling: 0,
     segment_bytes: SMALLEST_SEGMENTS,
     space_amplification: 1.1,
