@@ -346,12 +346,9 @@ impl<'a> Recovery<'a> {
             let read = move || source::read_ahead(scanner, piece_bytes, &spares, &full);
             spawn_scoped(scope, "kiln-read-ahead", read)
                 .map_err(|error| Error::io("starting a thread that reads the log", error))?;
-            for _ in 1..workers {
-                // Where there can be no more threads, there are fewer.
-                if spawn_scoped(scope, "kiln-recovery", || work.follow()).is_ok() {
-                    work.team.add_member();
-                }
-            }
+            // Where there can be no more threads, there are fewer.
+            let begins = |_: &usize| spawn_scoped(scope, "kiln-recovery", || work.follow()).is_ok();
+            work.team.add_members((1..workers).filter(begins).count());
             let mut source = Source::Ahead { full: stretches, spare };
             self.replay(&mut source, work, Address::MAX)
         })

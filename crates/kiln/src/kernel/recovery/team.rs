@@ -32,9 +32,9 @@ pub(super) struct Team {
 }
 
 impl Team {
-    /// Counts one member more, before the first step.
-    pub(super) fn add_member(&self) {
-        self.state.lock().members += 1;
+    /// Counts so many members more, before the first step.
+    pub(super) fn add_members(&self, count: usize) {
+        self.state.lock().members += count;
     }
 
     /// What a member does, until it is dismissed.

@@ -329,8 +329,7 @@ fn a_member_that_panics_ends_the_team_and_the_panic_comes_to_the_caller() {
             let _leading = Leading(&team);
             scope.spawn(|| team.follow(|_| panic!("planned")));
             scope.spawn(|| team.follow(|_| {}));
-            team.add_member();
-            team.add_member();
+            team.add_members(2);
             assert!(!team.lead(Step::Sort, |_| {}));
         });
     }));

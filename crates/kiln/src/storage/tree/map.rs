@@ -122,6 +122,18 @@ fn read_pages(
     Ok(read)
 }
 
+/// How many pages a map may come to have while it gets its place, where all that may not be written ends before block `end`. Each page takes a block,
+/// and so does the directory for each 256 of them, at worst behind that end, where these blocks belong to further pages.
+fn pages_max(end: u64) -> usize {
+    let pages = end.div_ceil(PAGE_BLOCKS);
+    (pages + pages / (PAGE_BLOCKS / 2) + 2) as usize
+}
+
+/// Blocks of a directory of so many pages.
+fn directory_blocks(pages: usize) -> usize {
+    (pages * ENTRY_BYTES).div_ceil(BLOCK_BYTES)
+}
+
 /// Writes the map of what is used now, itself included, in the place of the one of `old`.
 ///
 /// The map takes blocks, and that changes the map: so first all of it gets a place, until nothing more changes (a page gets one
@@ -135,18 +147,11 @@ pub(super) fn write(
         // It was read, or written, as part of the map.
         let _ = output.space.free(Run { block: old.0.block, blocks: old.0.blocks.into() });
     }
+    let blocks = directory_blocks(pages_max(output.space.end()));
+    let directory = output.take(blocks)?;
     let mut is_placed = Vec::new();
-    let (directory, blocks) = loop {
-        // A page more, since what is taken now may begin one.
-        let most = output.space.used().end().div_ceil(PAGE_BLOCKS) as usize + 1;
-        let blocks = (most * ENTRY_BYTES).div_ceil(BLOCK_BYTES);
-        let directory = output.take(blocks)?;
-        place_pages(output, &mut entries, &mut is_placed)?;
-        if entries.len() <= blocks * BLOCK_BYTES / ENTRY_BYTES {
-            break (directory, blocks);
-        }
-        let _ = output.space.free(Run { block: directory, blocks: blocks as u64 });
-    };
+    place_pages(output, &mut entries, &mut is_placed)?;
+    assert!(directory_blocks(entries.len()) <= blocks, "{} pages of the map", entries.len());
     let mapped_blocks = output.space.used().end();
     entries.truncate(mapped_blocks.div_ceil(PAGE_BLOCKS) as usize);
     for (page, entry) in entries.iter_mut().enumerate() {
@@ -203,6 +208,24 @@ fn place_pages(
         }
         if is_done {
             return Ok(());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::tree::reference::FILE_BLOCKS_MAX;
+
+    /// The directory was once made larger as often as it turned out to be too short.
+    #[test]
+    fn a_directory_has_room_for_the_pages_that_it_and_they_begin() {
+        let pages = [1, 2, 255, 256, 257, 32_640, 32_641, 1 << 15, 1 << 20, FILE_BLOCKS_MAX / PAGE_BLOCKS];
+        let ends = pages.iter().flat_map(|pages| (0..3).map(move |behind| pages * PAGE_BLOCKS - 1 + behind));
+        for end in ends.chain([0]) {
+            let most = pages_max(end);
+            let last = end + (directory_blocks(most) + most) as u64;
+            assert!(last.div_ceil(PAGE_BLOCKS) <= most as u64, "{most} pages are too few behind block {end}");
         }
     }
 }
