@@ -77,3 +77,41 @@ pub(super) fn a_range_has_its_rows_whatever_comes_before_them_in_a_copied_leaf()
     let writer = thread(move || put(&database, &["before", "behind"]));
     together(vec![reader, writer]);
 }
+
+/// Rows settle, and leave the leaf from which ranges take them as copies. One is changed meanwhile, or none is.
+pub(super) fn a_range_has_its_rows_though_they_settle_out_of_a_copied_leaf() {
+    let database = Database::with(manual().memory(1 << 20));
+    quietly(|| {
+        put(&database, &ROWS);
+        database.db.persist().unwrap_or_else(failed);
+        let snapshot = database.db.snapshot().unwrap_or_else(failed);
+        (0..ROWS_READ).for_each(|_| check(&database, &snapshot));
+        assert_ne!(database.db.statistics().leaves_copied, 0);
+    });
+    let reader = {
+        let database = database.clone();
+        thread(move || {
+            (0..2).for_each(|_| check(&database, &database.db.snapshot().unwrap_or_else(failed)));
+        })
+    };
+    let settler = {
+        let db = database.db.clone();
+        thread(move || {
+            db.settle().unwrap_or_else(failed);
+        })
+    };
+    let writer = {
+        let Database { db, table, .. } = database.clone();
+        let row = ROWS.get(choose(ROWS.len() as u64 + 1) as usize).copied();
+        thread(move || {
+            if let Some(row) = row {
+                db.add(&table, row, 1).unwrap_or_else(failed).forget();
+            }
+        })
+    };
+    together(vec![reader, settler, writer]);
+    quietly(|| {
+        assert_ne!(database.db.statistics().settled_rows, 0);
+        check(&database, &database.db.snapshot().unwrap_or_else(failed));
+    });
+}
