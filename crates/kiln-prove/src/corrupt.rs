@@ -214,18 +214,19 @@ fn zero_sectors(specimen: &Specimen, seed: u64, most: usize, progress: &mut Prog
     }
 }
 
-/// Every number of sectors, and some odd lengths.
-fn change_lengths(specimen: &Specimen, _seed: u64, most: usize, progress: &mut Progress) {
+/// Every length, and those of whole sectors where there are only zeros.
+fn change_lengths(specimen: &Specimen, seed: u64, most: usize, progress: &mut Progress) {
     for (file, bytes) in files(&specimen.disk) {
-        let sectors = bytes.len().div_ceil(SECTOR_BYTES);
-        let stride = sectors.div_ceil(most) * SECTOR_BYTES;
-        let mut lengths: Vec<usize> = (0..bytes.len()).step_by(stride).collect();
-        lengths.extend([1, 100, 511, 512, 4_095, 4_097, bytes.len() - 1, bytes.len() / 2 + 3]);
+        let mut lengths = places(&bytes, seed, most);
+        lengths.extend([0, 1, 511, 512, 4_095, 4_096, 4_097, bytes.len() - 1]);
         for length in lengths.into_iter().filter(|&length| length < bytes.len()) {
             let tail = specimen.is_tail(&file, length);
             specimen
                 .damaged(&(&file, "cut to", length), tail, |disk| disk.set_bytes(&file, &bytes[..length]));
             progress.count();
+            if progress.is_enough() {
+                return;
+            }
         }
         for more in [1, 512, 4_096, 100_000] {
             let longer = [bytes.as_slice(), &vec![0xEE; more]].concat();
@@ -374,10 +375,10 @@ const DAMAGES: [Damage; 8] = [
     duplicate_files,
     streams::damage_backup,
     bring_back_older,
-    change_lengths,
     zero_sectors,
     move_blocks,
     flip_bits,
+    change_lengths,
 ];
 /// Damages of a kind, in a file, that are tried before all of them are: who has little time sees something of each kind.
 const FEW: usize = 100;
