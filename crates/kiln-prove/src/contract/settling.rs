@@ -480,8 +480,7 @@ fn c2_a_snapshot_reads_from_disk_what_has_settled_and_was_written_since() {
     }
 }
 
-#[test]
-fn c4_a_deletion_that_recovery_has_forgotten_is_not_undone_by_settling() {
+fn deletions_are_not_undone_by_settling(between: impl Fn(&SimulatedDevice)) {
     let disk = SimulatedDevice::new(seed());
     let db = manual().settle_log_bytes(0).open_on(Arc::new(disk.clone())).unwrap();
     let (table, map) = (db.table("table").unwrap(), db.map("map").unwrap());
@@ -502,6 +501,7 @@ fn c4_a_deletion_that_recovery_has_forgotten_is_not_undone_by_settling() {
     db.delete(&table, "deleted").unwrap().forget();
     db.put(&table, "there", "there").unwrap().forget();
     db.close().unwrap();
+    between(&disk);
     // By itself it settles what is out of memory, which the deletion is not.
     let db = manual().settle_log_bytes(64 << 10).open_on(Arc::new(disk.clone())).unwrap();
     let table = db.table("table").unwrap();
@@ -511,6 +511,23 @@ fn c4_a_deletion_that_recovery_has_forgotten_is_not_undone_by_settling() {
         assert_eq!(db.get(&table, "deleted").unwrap(), None);
     }
     assert_rows(&db, &table, &[(b"other".to_vec(), vec![2]), (b"there".to_vec(), b"there".to_vec())].into());
+}
+
+#[test]
+fn c4_a_deletion_that_recovery_has_forgotten_is_not_undone_by_settling() {
+    deletions_are_not_undone_by_settling(|_| {});
+}
+
+/// Recovery kept no deletion while nothing was left of what had settled, and what it had to remember instead, that all of the log before had to settle at
+/// once, was forgotten with the next opening if a table had been loaded meanwhile: the row was there again, for good.
+#[test]
+fn c4_a_deletion_is_not_undone_by_settling_after_a_table_was_loaded() {
+    deletions_are_not_undone_by_settling(|disk| {
+        let db = manual().settle_log_bytes(0).open_on(Arc::new(disk.clone())).unwrap();
+        db.bulk_load("loaded", [Ok::<_, kiln::Error>(("key", "value"))], |_| {}).unwrap();
+        assert!(db.checkpoint().unwrap());
+        db.close().unwrap();
+    });
 }
 
 #[test]

@@ -99,10 +99,11 @@ impl Settled {
         end: Address,
         orders_are_exact: bool,
     ) -> Settled {
-        // Where nothing has settled recovery keeps no tombstones, even if something had before.
+        // Where nothing has ever settled recovery keeps no tombstones. (Nor did it once where nothing was left of it, and then took
+        // checkpoints without them.)
         let is_forgetful = tree.is_empty() || tree.settled_to() == 0;
         Settled {
-            is_begun: AtomicBool::new(!tree.is_empty() || tree.settled_to() > 0),
+            is_begun: AtomicBool::new(tree.has_settled()),
             forgotten_to: AtomicU64::new(if is_forgetful { end } else { 0 }),
             removed_to: AtomicU64::new(tree.settled_to()),
             tree,
@@ -122,7 +123,7 @@ impl Settled {
 
     /// Something has settled, at some time.
     pub(crate) fn has_any(&self) -> bool {
-        !self.tree.is_empty() || self.tree.settled_to() > 0
+        self.tree.has_settled()
     }
 
     /// Has nobody load rows in bulk until dropped.

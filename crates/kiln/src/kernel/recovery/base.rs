@@ -134,9 +134,9 @@ impl Base {
         if base.load_entries(&reading)? != header.entries {
             return Err(impossible());
         }
-        base.remove_tombstones(tombstones, superblock, !tree.is_empty());
+        base.remove_tombstones(tombstones, superblock, tree.has_settled());
         // Keys whose records are gone from the log have settled, or were moved, which the log tells.
-        let begin = if tree.is_empty() { 0 } else { superblock.begin };
+        let begin = if tree.has_settled() { superblock.begin } else { 0 };
         if base.load_keys(&reading, superblock.hash_seed, begin)? != header.keys {
             return Err(impossible());
         }

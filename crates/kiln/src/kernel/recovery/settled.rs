@@ -25,7 +25,7 @@ impl Recovery<'_> {
     pub(super) fn finish_settled(&mut self, end: Address) -> Result<()> {
         let tree = self.tree;
         let settled_to = tree.settled_to();
-        if tree.is_empty() && settled_to == 0 {
+        if !tree.has_settled() {
             return Ok(());
         }
         if settled_to > end {
@@ -54,15 +54,15 @@ impl Recovery<'_> {
         kept
     }
 
-    /// True if the tree may have what was deleted, or a snapshot that has a name may see it. Which of them one sees, and which not, the sweep
-    /// finds out.
+    /// True if the tree may have what was deleted, or get it before the deletion settles; or a snapshot that has a name may see it. Which of them one sees, and
+    /// which not, the sweep finds out.
     fn is_needed(&self, tombstone: &Tombstone) -> bool {
         let is_table = self.ordered(tombstone.object).is_some();
         let has_settled = is_table && tombstone.address < self.tree.settled_to();
         // A checkpoint may have some that were forgotten since.
         let is_in_log = tombstone.address >= self.superblock.begin;
         let may_be_seen = !self.told.snapshots.is_empty() && !planted(Bug::SnapshotsForgetDeleted);
-        !has_settled && is_in_log && (may_be_seen || is_table && !self.tree.is_empty())
+        !has_settled && is_in_log && (may_be_seen || is_table && self.tree.has_settled())
     }
 
     fn remove_settled(&mut self, begin: Address, end: Address) -> Result<()> {

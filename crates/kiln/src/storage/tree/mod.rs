@@ -223,6 +223,11 @@ impl Tree {
         self.root().settled_to
     }
 
+    /// True if something has settled, or was loaded, though nothing may be left of it.
+    pub(crate) fn has_settled(&self) -> bool {
+        !self.is_empty() || self.settled_to() > 0
+    }
+
     /// The last object that was loaded in bulk; 0: none.
     pub(crate) fn loaded(&self) -> u32 {
         self.root().loaded()
