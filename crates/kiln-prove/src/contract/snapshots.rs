@@ -207,3 +207,30 @@ fn c3_statistics_snapshots_and_the_forgetting_of_deletions_never_stop_each_other
         assert_eq!(map.len(), 0);
     });
 }
+
+/// Whoever looked for the few keys of a map among very many others came back when he had as many as he had asked for, or at the index's end.
+#[test]
+fn c2_a_scan_comes_back_soon_where_most_of_the_index_is_of_others_and_meets_every_key() {
+    let db = reopen(&SimulatedDevice::new(seed())).unwrap();
+    let (few, many) = (db.map("few").unwrap(), db.map("many").unwrap());
+    let keys: BTreeSet<_> = (0..5_u32).map(|number| number.to_be_bytes().to_vec()).collect();
+    keys.iter().for_each(|key| db.put(&few, key, b"").unwrap().forget());
+    for number in 0..120_000_u32 {
+        db.put(&many, number.to_be_bytes(), b"").unwrap().forget();
+        if number % 256 == 0 {
+            db.persist().unwrap();
+        }
+    }
+    let (mut cursor, mut calls, mut found) = (0, 0, Vec::new());
+    loop {
+        let (next, some) = db.scan_map_keys(&few, cursor, 10).unwrap();
+        found.extend(some);
+        (cursor, calls) = (next, calls + 1);
+        if next == 0 {
+            break;
+        }
+    }
+    assert!(calls > 1, "it looked at all at once");
+    found.sort_unstable();
+    assert_eq!(found, keys.into_iter().collect::<Vec<_>>());
+}

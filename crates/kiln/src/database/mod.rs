@@ -349,18 +349,43 @@ impl Kiln {
         let mut rows = Vec::new();
         let mut cursor = cursor;
         loop {
-            let (next, keys) = objects::next_keys(self.engine(), map.handle().id, cursor)?;
+            let (next, keys) = self.scan_map_keys(map, cursor, count)?;
             for key in keys {
                 if let Some(value) = self.get(map, &key)? {
                     rows.push((key, value));
                 }
             }
-            match next {
-                None => return Ok((0, rows)),
-                Some(next) if rows.len() >= count => return Ok((next, rows)),
-                Some(next) => cursor = next,
+            if next == 0 || rows.len() >= count {
+                return Ok((next, rows));
+            }
+            cursor = next;
+        }
+    }
+
+    /// As [`Self::scan_map`], the keys alone. Of an index that holds few keys of the map among many others it looks at so many places and no more,
+    /// and may then come back with fewer, or none: only a cursor of 0 is the end.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub fn scan_map_keys(&self, map: &Map, cursor: u64, count: usize) -> Result<(u64, Vec<Vec<u8>>)> {
+        /// What takes no longer than a millisecond, or about as long as the keys do.
+        const PLACES_MIN: usize = 1 << 14;
+        const PLACES_PER_KEY: usize = 16;
+        let mut found = Vec::new();
+        let mut cursor = cursor;
+        for _ in 0..count.saturating_mul(PLACES_PER_KEY).max(PLACES_MIN) {
+            let (next, keys) = objects::next_keys(self.engine(), map.handle().id, cursor)?;
+            for key in keys {
+                if self.get_with(map, &key, |value| value.is_some())? {
+                    found.push(key);
+                }
+            }
+            cursor = next.unwrap_or(0);
+            if cursor == 0 || found.len() >= count {
+                break;
             }
         }
+        Ok((cursor, found))
     }
 
     /// The current version.
