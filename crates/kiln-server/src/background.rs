@@ -6,7 +6,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::time::MissedTickBehavior;
 
 use crate::keyspace::Emptied;
 use crate::shared::Shared;
@@ -23,12 +22,12 @@ const PRESSURE_INTERVAL: Duration = Duration::from_millis(10);
 /// Notes, until the server ends, whether hardening is falling behind. The engine then slows commits down
 /// (C5b), and whoever calls it should expect to wait: see [`Shared::with_engine`]. And whether the disk is quick enough,
 /// and the server has threads enough, for connections to harden what they wait for.
-pub(crate) async fn watch_pressure(shared: Arc<Shared>) {
+///
+/// Runs on a thread of its own: those of the server's tasks may all be waiting for the engine before this was noted.
+pub(crate) fn watch_pressure(shared: &Shared) {
     let threads = Handle::current().metrics().num_workers();
-    let mut ticks = tokio::time::interval(PRESSURE_INTERVAL);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while !shared.is_stopping() {
-        ticks.tick().await;
+        std::thread::sleep(PRESSURE_INTERVAL);
         let statistics = shared.db.statistics();
         let full = statistics.unhardened_bytes > statistics.unhardened_bytes_max / 2;
         let late = statistics.oldest_unhardened.is_some_and(|oldest| oldest > shared.db.window());

@@ -69,7 +69,9 @@ impl Client {
 
     /// Puts everything but the identity back to the start, for `RESET`.
     pub(crate) fn reset(&mut self, durability: Durability) {
-        *self = Self::new(Arc::clone(&self.card), durability);
+        // What it has written is no less at risk, and `WAITAOF` is asked about it.
+        let last_version = self.last_version;
+        *self = Self { last_version, ..Self::new(Arc::clone(&self.card), durability) };
         *self.card.names.lock() = Names::default();
     }
 }
@@ -89,6 +91,8 @@ pub(crate) struct Queue {
     commands: Vec<Queued>,
     /// The arguments of all commands.
     bytes: Vec<u8>,
+    /// The bytes that it takes to tell them apart.
+    places: usize,
     /// Set when a command could not be queued, which dooms the `EXEC`.
     pub(crate) failed: bool,
 }
@@ -103,12 +107,14 @@ impl Queue {
     /// Queues a command. `false`: all commands together have become too large.
     pub(crate) fn push(&mut self, command: &'static Command, args: Arguments<'_>) -> bool {
         let start = self.bytes.len();
+        let taken = size_of::<Queued>() + args.len() * size_of::<Span>();
+        let argument_bytes: usize = args.from(0).map(<[u8]>::len).sum();
+        if start + self.places + taken + argument_bytes > REQUEST_BYTES_MAX {
+            return false;
+        }
+        self.places += taken;
         let mut spans = Vec::with_capacity(args.len());
         for argument in args.from(0) {
-            if self.bytes.len() + argument.len() > REQUEST_BYTES_MAX {
-                self.bytes.truncate(start);
-                return false;
-            }
             let from = self.bytes.len() - start;
             self.bytes.extend_from_slice(argument);
             spans.push(Span::new(from, from + argument.len()));
@@ -231,5 +237,22 @@ pub(crate) struct Registered<'r> {
 impl Drop for Registered<'_> {
     fn drop(&mut self) {
         self.registry.cards.lock().remove(&self.card.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Only arguments counted, of which a million `PING`s have hardly any.
+    #[test]
+    fn what_is_queued_is_bounded_however_short_it_is() {
+        let ping = crate::commands::find(b"PING").unwrap();
+        let mut queue = Queue::default();
+        while queue.push(ping, Arguments::new(b"PING", &[Span::new(0, 4)])) {}
+        let bytes = queue.len() * (size_of::<Queued>() + size_of::<Span>() + 4);
+        assert!((REQUEST_BYTES_MAX - 128..=REQUEST_BYTES_MAX).contains(&bytes), "{bytes} bytes");
+        let spans = vec![Span::new(0, 0); REQUEST_BYTES_MAX / size_of::<Span>()];
+        assert!(!Queue::default().push(ping, Arguments::new(b"", &spans)));
     }
 }

@@ -39,7 +39,7 @@ use crate::protocol::decoder::Decoder;
 use crate::protocol::reply::Reply;
 use crate::shared::Shared;
 
-/// The start of a request that is longer than this keeps its buffers while the rest is awaited; a shorter one
+/// The start of a request that is longer than this keeps its buffer while the rest is awaited; a shorter one
 /// is copied.
 const LEFTOVER_BYTES_MAX: usize = 4 * 1024;
 
@@ -68,8 +68,8 @@ enum Held {
     Nothing,
     /// The start of a request.
     Leftover(Vec<u8>),
-    /// The start of a large request, in the buffers in which it grows.
-    Buffers(Box<Buffers>),
+    /// The start of a large request, in the buffer in which it grows.
+    Input(Vec<u8>),
 }
 
 struct Connection<'s> {
@@ -123,19 +123,20 @@ impl Connection<'_> {
                 buffers.input.extend_from_slice(&bytes);
                 buffers
             }
-            Held::Buffers(buffers) => buffers,
+            Held::Input(input) => {
+                let mut buffers = buffers::take();
+                buffers.input = input;
+                buffers
+            }
         }
     }
 
     /// Keeps what is left of the input, as small as it can be.
-    fn hold(&mut self, buffers: Box<Buffers>) {
+    fn hold(&mut self, mut buffers: Box<Buffers>) {
         self.held = match buffers.input.len() {
             0 => Held::Nothing,
             1..=LEFTOVER_BYTES_MAX => Held::Leftover(buffers.input.as_slice().into()),
-            _ => {
-                self.held = Held::Buffers(buffers);
-                return;
-            }
+            _ => Held::Input(std::mem::take(&mut buffers.input)),
         };
         buffers::put(buffers);
     }
@@ -173,9 +174,16 @@ impl Connection<'_> {
             false => receipt.durable(Level::LOCAL).await,
         };
         if let Err(error) = durable {
-            fail_writes(&mut buffers.reply, &buffers.hardening, &engine_error(&error));
+            self.fail_lost_writes(&mut buffers.reply, &buffers.hardening, &engine_error(&error));
         }
         buffers.hardening.replies.clear();
+    }
+
+    /// Turns the replies of writes that are lost into errors. Those before them may have become durable.
+    fn fail_lost_writes(&self, reply: &mut Reply, hardening: &Hardening, error: &str) {
+        let horizon = self.shared.db.horizon(Level::LOCAL);
+        let lost = hardening.replies.iter().filter(|(_, version)| *version > horizon);
+        reply.replace_by_error(lost.map(|(range, _)| range.clone()), error);
     }
 
     async fn send(&mut self, reply: &mut Reply) -> io::Result<()> {
@@ -203,13 +211,5 @@ impl Connection<'_> {
             Some(Ok(())) => wait.answer(true, reply),
             None => wait.answer(false, reply),
         }
-    }
-}
-
-/// Turns the replies of writes into errors, from the last to the first so that the places of the others stay
-/// right.
-fn fail_writes(reply: &mut Reply, hardening: &Hardening, error: &str) {
-    for range in hardening.replies.iter().rev() {
-        reply.replace_by_error(range.clone(), error);
     }
 }

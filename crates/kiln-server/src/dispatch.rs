@@ -20,7 +20,9 @@ use parking_lot::RwLockReadGuard;
 use crate::ahead::GROUP_REQUESTS;
 use crate::client::{Client, Durability, Queue};
 use crate::commands::durability::{self, Wait};
-use crate::commands::{self, Access, All, Command, Context, Flow, Hot, InMulti, Run, RunKeys, transactions};
+use crate::commands::{
+    self, Access, All, Command, Context, Flow, Hot, InMulti, Run, RunAll, RunKeys, transactions,
+};
 use crate::failure::{Failure, engine_error};
 use crate::keyspace::Space;
 use crate::limits::KEY_BYTES_MAX;
@@ -34,8 +36,8 @@ use crate::work::{Scratch, Work};
 pub(crate) struct Hardening {
     /// The highest version that a safe write of the batch committed into.
     pub(crate) version: Option<Version>,
-    /// Where the replies of these writes are: they become errors if the writes are lost.
-    pub(crate) replies: Vec<Range<usize>>,
+    /// Where the replies of these writes are, and the version of each: they become errors if that is lost.
+    pub(crate) replies: Vec<(Range<usize>, Version)>,
 }
 
 /// What follows a command.
@@ -91,6 +93,10 @@ impl<'a> Dispatch<'a> {
     /// Runs one command and writes its reply.
     pub(crate) fn run(&mut self, args: Arguments<'_>) -> Next {
         let Some(command) = commands::find(args.at(0)) else {
+            if is_of_a_browser(args.at(0)) {
+                tracing::warn!(peer = %self.client.card.peer, "a connection speaks HTTP, and is closed");
+                return Next::Close;
+            }
             self.refuse(commands::unknown(args));
             return Next::Continue;
         };
@@ -140,14 +146,20 @@ impl<'a> Dispatch<'a> {
     fn run_now(&mut self, command: &'static Command, args: Arguments<'_>) -> Result<Next, Failure> {
         match command.run {
             Run::Keys(run) => self.run_keys(command, run, args).map(|()| Next::Continue),
-            Run::All(run) => self.inside(|dispatch, space| {
-                let all = All { db: &dispatch.shared.db, space };
-                dispatch.shared.with_engine(true, || run(&all, args, dispatch.reply))?;
-                Ok(Next::Continue)
-            }),
-            Run::Connection(run) => run(&mut self.context(), args).map(|()| Next::Continue),
+            Run::All(run) => self.run_all(run, args).map(|()| Next::Continue),
+            Run::Connection(run) => self
+                .inside(|dispatch, space| run(&mut dispatch.context(space), args).map(|()| Next::Continue)),
             Run::Flow(flow) => self.flow(flow, args),
         }
+    }
+
+    /// Some take long, and flushes wait for who is in the keyspace, and everybody for flushes.
+    fn run_all(&mut self, run: RunAll, args: Arguments<'_>) -> Result<(), Failure> {
+        let db = &self.shared.db;
+        let (space, snapshot) = self.inside(|_, space| (space.clone(), db.snapshot()));
+        self.space = None;
+        let all = All { db, space: &space, snapshot: snapshot? };
+        self.shared.with_engine(true, || run(&all, args, self.reply))
     }
 
     fn run_keys(
@@ -193,9 +205,11 @@ impl<'a> Dispatch<'a> {
             Flow::Wait => durability::wait(args, self.reply)?,
             Flow::WaitAof => return durability::waitaof(args, self.client.last_version).map(Next::Wait),
             Flow::Kiln => {
-                // Some take long, and flushes wait for who is in the keyspace.
+                let space = self.inside(|_, space| space.clone());
+                // As those over all keys.
                 self.space = None;
-                return Ok(durability::kiln(&mut self.context(), args)?.map_or(Next::Continue, Next::Wait));
+                let wait = durability::kiln(&mut self.context(&space), args)?;
+                return Ok(wait.map_or(Next::Continue, Next::Wait));
             }
             Flow::Reset => {
                 self.client.reset(self.shared.options.durability);
@@ -207,6 +221,14 @@ impl<'a> Dispatch<'a> {
                 return Ok(Next::Close);
             }
             Flow::Shutdown => {
+                for word in args.from(1) {
+                    match word.to_ascii_uppercase().as_slice() {
+                        // Everything is durable in the end, and nobody is waited for, whatever is asked for.
+                        b"SAVE" | b"NOSAVE" | b"NOW" | b"FORCE" => {}
+                        b"ABORT" => return Err(Failure::text("ERR No shutdown in progress.")),
+                        _ => return Err(Failure::SYNTAX),
+                    }
+                }
                 self.shared.stop();
                 return Ok(Next::Close);
             }
@@ -246,7 +268,7 @@ impl<'a> Dispatch<'a> {
         self.client.last_version = self.client.last_version.max(Some(version));
         if self.client.durability == Durability::Safe {
             self.hardening.version = self.hardening.version.max(Some(version));
-            self.hardening.replies.push(start..self.reply.len());
+            self.hardening.replies.push((start..self.reply.len(), version));
         }
     }
 
@@ -266,9 +288,15 @@ impl<'a> Dispatch<'a> {
         result
     }
 
-    fn context(&mut self) -> Context<'_> {
-        Context { shared: self.shared, client: self.client, reply: self.reply }
+    fn context<'c>(&'c mut self, space: &'c Space) -> Context<'c> {
+        Context { shared: self.shared, space, client: self.client, reply: self.reply }
     }
+}
+
+/// Whether a line is one of a request of HTTP's, as Redis asks, too: a page can have a browser send what it likes, to this machine as well, but
+/// not without one of these.
+fn is_of_a_browser(name: &[u8]) -> bool {
+    name.eq_ignore_ascii_case(b"post") || name.eq_ignore_ascii_case(b"host:")
 }
 
 /// Whether a command got what it needs.

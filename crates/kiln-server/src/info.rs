@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use kiln::Level;
 
+use crate::keyspace::Space;
 use crate::shared::Shared;
 
 /// The Redis version whose commands and replies the server follows; clients compare it to decide what they
 /// may send.
 const REDIS_VERSION: &str = "7.2.0";
 
-type Section = (&'static str, fn(&Shared, &mut String));
+type Section = (&'static str, fn(&Shared, &Space, &mut String));
 
 const SECTIONS: [Section; 8] = [
     ("Server", server),
@@ -26,7 +27,7 @@ const SECTIONS: [Section; 8] = [
 ];
 
 /// The sections named in `wanted`, or all.
-pub(crate) fn text(shared: &Shared, wanted: &[&[u8]]) -> String {
+pub(crate) fn text(shared: &Shared, space: &Space, wanted: &[&[u8]]) -> String {
     let all = wanted.is_empty()
         || wanted.iter().any(|word| {
             [b"all".as_slice(), b"default", b"everything"].iter().any(|name| word.eq_ignore_ascii_case(name))
@@ -38,7 +39,7 @@ pub(crate) fn text(shared: &Shared, wanted: &[&[u8]]) -> String {
                 text.push_str("\r\n");
             }
             text.push_str(&format!("# {name}\r\n"));
-            write(shared, &mut text);
+            write(shared, space, &mut text);
         }
     }
     text
@@ -54,7 +55,7 @@ fn ms(duration: Duration) -> u128 {
     duration.as_millis()
 }
 
-fn server(shared: &Shared, text: &mut String) {
+fn server(shared: &Shared, _: &Space, text: &mut String) {
     let uptime = shared.started.elapsed();
     line(text, "redis_version", REDIS_VERSION);
     line(text, "redis_mode", "standalone");
@@ -67,12 +68,12 @@ fn server(shared: &Shared, text: &mut String) {
     line(text, "uptime_in_days", uptime.as_secs() / 86_400);
 }
 
-fn clients(shared: &Shared, text: &mut String) {
+fn clients(shared: &Shared, _: &Space, text: &mut String) {
     line(text, "connected_clients", shared.clients.len());
     line(text, "maxclients", shared.options.connections_max);
 }
 
-fn memory(shared: &Shared, text: &mut String) {
+fn memory(shared: &Shared, _: &Space, text: &mut String) {
     let statistics = shared.db.statistics();
     line(text, "maxmemory", 0);
     line(text, "maxmemory_policy", "noeviction");
@@ -91,7 +92,7 @@ fn memory(shared: &Shared, text: &mut String) {
     line(text, "index_memory_bytes", index_bytes);
 }
 
-fn persistence(shared: &Shared, text: &mut String) {
+fn persistence(shared: &Shared, _: &Space, text: &mut String) {
     line(text, "loading", 0);
     line(text, "rdb_bgsave_in_progress", 0);
     line(text, "aof_enabled", 1);
@@ -115,7 +116,7 @@ fn persistence(shared: &Shared, text: &mut String) {
 }
 
 /// What may still be lost, and what was.
-fn durability(shared: &Shared, text: &mut String) {
+fn durability(shared: &Shared, _: &Space, text: &mut String) {
     let statistics = shared.db.statistics();
     let report = shared.db.recovery_report();
     line(text, "durability_default", shared.options.durability.name());
@@ -145,7 +146,7 @@ fn durability(shared: &Shared, text: &mut String) {
     line(text, "recovery_ms", ms(report.duration));
 }
 
-fn stats(shared: &Shared, text: &mut String) {
+fn stats(shared: &Shared, _: &Space, text: &mut String) {
     let counters = &shared.counters;
     line(text, "total_connections_received", shared.clients.total());
     for (name, counter) in [
@@ -160,13 +161,13 @@ fn stats(shared: &Shared, text: &mut String) {
     line(text, "expired_keys", shared.db.statistics().expired_rows);
 }
 
-fn replication(_: &Shared, text: &mut String) {
+fn replication(_: &Shared, _: &Space, text: &mut String) {
     line(text, "role", "master");
     line(text, "connected_slaves", 0);
 }
 
-fn keyspace(shared: &Shared, text: &mut String) {
-    let keys = shared.keyspace.enter().strings.len_estimate();
+fn keyspace(_: &Shared, space: &Space, text: &mut String) {
+    let keys = space.strings.len_estimate();
     if keys > 0 {
         // How many of them expire nobody counts.
         line(text, "db0", format_args!("keys={keys}"));

@@ -15,9 +15,9 @@
 //!
 //! # Invariant
 //!
-//! Every access to the current objects happens under [`Keyspace::enter`], and they change only under
+//! Every transaction on the current objects happens under [`Keyspace::enter`], and they change only under
 //! [`Keyspace::exclusive`]. So no transaction straddles a flush, and nothing is ever written to objects that
-//! are being emptied. Holders of the shared side never wait for a client while they hold it, and for the
+//! are being emptied. (Commands over all keys read a snapshot of a moment at which they were current.) Holders of the shared side never wait for a client while they hold it, and for the
 //! device only under the engine's backpressure.
 
 use std::collections::VecDeque;
@@ -27,10 +27,14 @@ use kiln::{Kiln, Map, Table};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tokio::sync::Notify;
 
+use crate::failure::Failure;
+
 /// The table that remembers which objects are current.
 const META: &str = "keyspace";
 /// Its only key.
 const CURRENT: &[u8] = b"current";
+/// How many maps there may be. Whoever flushes more often than they can be emptied is told to wait.
+const MAPS_MAX: u64 = 1_024;
 /// How many keys a background transaction touches at most, so that it never holds up a client for long.
 const BACKGROUND_BATCH_KEYS: usize = 128;
 
@@ -137,10 +141,15 @@ impl Keyspace {
     }
 
     /// Takes empty objects for a flush. They go back with [`Self::give_back`] if the flush does not happen.
-    pub(crate) fn take_vacant(&self) -> kiln::Result<Space> {
+    pub(crate) fn take_vacant(&self) -> Result<Space, Failure> {
         let mut spares = self.spares.lock();
         if let Some(space) = spares.vacant.pop() {
             return Ok(space);
+        }
+        if spares.next_index >= MAPS_MAX {
+            return Err(Failure::text(
+                "BUSY so many flushes are being emptied in the background; retry in a moment",
+            ));
         }
         let space = Space::open(&self.db, spares.next_index)?;
         spares.next_index += 1;
@@ -173,10 +182,9 @@ impl Keyspace {
     fn empty(&self, space: &Space, go_on: impl Fn() -> bool) -> kiln::Result<()> {
         let (map, mut cursor) = (&space.strings, 0);
         while go_on() {
-            let (next, entries) = self.db.scan_map(map, cursor, BACKGROUND_BATCH_KEYS)?;
-            let delete = |tx: &kiln::Transaction<'_>| {
-                entries.iter().try_for_each(|(key, _)| tx.delete(map, key).map(drop))
-            };
+            let (next, keys) = self.db.scan_map_keys(map, cursor, BACKGROUND_BATCH_KEYS)?;
+            let delete =
+                |tx: &kiln::Transaction<'_>| keys.iter().try_for_each(|key| tx.delete(map, key).map(drop));
             self.db.transact(delete)?.forget();
             if next == 0 {
                 break;

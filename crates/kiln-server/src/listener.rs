@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use kiln::Kiln;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, ToSocketAddrs, lookup_host};
 use tokio::task::JoinSet;
 
@@ -18,6 +19,9 @@ use crate::{background, connection};
 
 /// How long connections get to finish their batches and send their replies when the server ends.
 const END_GRACE: Duration = Duration::from_secs(5);
+/// A connection that was silent for so long is asked whether it is still there, as by Redis; and asked again, some times, after so long.
+const IDLE_BEFORE_PROBES: Duration = Duration::from_secs(300);
+const BETWEEN_PROBES: Duration = Duration::from_secs(100);
 /// How many connections may wait to be accepted. A thousand clients that connect at once must not be told to
 /// try again a second later, which is what a full backlog comes to.
 const BACKLOG: u32 = 4096;
@@ -76,7 +80,8 @@ impl Server {
         let accepting = tokio::spawn(accept(listener, Arc::clone(&shared)));
         let emptying = tokio::spawn(background::empty(Arc::clone(&shared)));
         let mut tasks = JoinSet::new();
-        tasks.spawn(background::watch_pressure(Arc::clone(&shared)));
+        let watched = Arc::clone(&shared);
+        tasks.spawn_blocking(move || background::watch_pressure(&watched));
         tokio::select! {
             () = stop => {}
             () = shared.stopped() => {}
@@ -139,9 +144,16 @@ async fn listen(address: impl ToSocketAddrs) -> io::Result<TcpListener> {
     Err(refusal)
 }
 
-async fn run_connection(shared: Arc<Shared>, stream: TcpStream) {
+fn prepare(stream: &TcpStream) -> io::Result<()> {
     // Replies are whole batches, so waiting to fill packets gains nothing.
-    let result = match stream.set_nodelay(true) {
+    stream.set_nodelay(true)?;
+    // A client whose machine is gone keeps its session from everybody else for no longer than this takes.
+    let keepalive = TcpKeepalive::new().with_time(IDLE_BEFORE_PROBES).with_interval(BETWEEN_PROBES);
+    SockRef::from(stream).set_tcp_keepalive(&keepalive)
+}
+
+async fn run_connection(shared: Arc<Shared>, stream: TcpStream) {
+    let result = match prepare(&stream) {
         Ok(()) => connection::serve(shared, stream).await,
         Err(error) => Err(error),
     };

@@ -224,7 +224,10 @@ fn resp3_is_spoken_after_hello_3_and_until_hello_2() {
     client.expect("EXEC", "(null)");
     client.expect("HELLO 4", "(error) NOPROTO unsupported protocol version");
     client.expect("HELLO x", "(error) ERR Protocol version is not an integer or out of range");
-    assert!(client.run("HELLO 3 AUTH default secret").starts_with("(error) ERR AUTH"));
+    assert!(client.run("HELLO 3 AUTH default any").starts_with("{"));
+    client.expect("AUTH default any", "OK");
+    assert!(client.run("HELLO 3 AUTH somebody any").starts_with("(error) WRONGPASS"));
+    assert!(client.run("AUTH any").starts_with("(error) ERR AUTH"));
     assert!(client.run("HELLO 2").starts_with(r#"["server", "#));
     client.expect("GET none", "(nil)");
 }
@@ -302,4 +305,26 @@ fn a_client_can_end_the_server() {
     client.send(&[b"SHUTDOWN"]);
     assert!(client.frame().is_none());
     server.stop();
+}
+
+/// What a page has a browser send to this machine: its body would be commands.
+#[test]
+fn requests_of_browsers_end_the_connection_before_anything_is_run() {
+    let server = TestServer::start();
+    for request in ["POST / HTTP/1.1\r\nSET k 1\r\n", "GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\nSET k 1\r\n"]
+    {
+        let mut client = server.client();
+        client.send_bytes(request.as_bytes());
+        while client.frame().is_some() {}
+    }
+    server.client().expect("EXISTS k", "(integer) 0");
+}
+
+#[test]
+fn only_shutdown_shuts_down() {
+    let server = TestServer::start();
+    let mut client = server.client();
+    client.expect("SHUTDOWN ABORT", "(error) ERR No shutdown in progress.");
+    client.expect("SHUTDOWN nonsense", "(error) ERR syntax error");
+    client.expect("PING", "PONG");
 }

@@ -367,3 +367,75 @@ fn a_server_without_a_directory_for_backups_makes_none() {
     let server = lazy_server(directory.path(), Durability::Safe);
     assert!(server.client().run("KILN BACKUP monday").contains("--backups"));
 }
+
+/// The newest serial number was told, which a power loss could take back after the client had forgotten what it stands for.
+#[test]
+fn c7_whoever_names_a_session_is_told_no_serial_number_that_is_not_durable() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = lazy_server(directory.path(), Durability::Fast);
+    let mut client = server.client();
+    client.expect("KILN SESSION s", "(integer) 0");
+    client.expect("SET a 1", "OK");
+    let version = integer(&client.run("KILN RECEIPT"));
+    assert!(server.db.horizon(Level::LOCAL).number() < version);
+    client.expect("KILN SESSION s", "(integer) 1");
+    assert!(server.db.horizon(Level::LOCAL).number() >= version);
+    client.expect("SET a 2", "OK");
+    let version = integer(&client.run("KILN RECEIPT"));
+    drop(client);
+    let (start, mut client) = (Instant::now(), server.client());
+    while client.run("KILN SESSION s") != "(integer) 2" {
+        assert!(start.elapsed() < Duration::from_secs(10), "the session is still open");
+    }
+    assert!(server.db.horizon(Level::LOCAL).number() >= version);
+}
+
+#[test]
+fn a_session_that_cannot_be_had_leaves_the_connection_its_own() {
+    let server = TestServer::start();
+    let mut other = server.client();
+    other.expect("KILN SESSION taken", "(integer) 0");
+    let mut client = server.client();
+    client.expect("KILN SESSION mine", "(integer) 0");
+    assert!(client.run("KILN SESSION taken").starts_with("(error) LOCKED "));
+    client.expect("SET a 1", "OK");
+    client.expect("KILN SERIAL", "(integer) 1");
+}
+
+/// `WAITAOF` said that nothing was at risk.
+#[test]
+fn c5_what_was_written_before_a_reset_is_still_waited_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = lazy_server(directory.path(), Durability::Fast);
+    let mut client = server.client();
+    client.expect("SET k 1", "OK");
+    let version = integer(&client.run("KILN RECEIPT"));
+    client.expect("RESET", "RESET");
+    client.expect("WAITAOF 0 0 0", "[(integer) 0, (integer) 0]");
+    client.expect("WAITAOF 1 0 0", "[(integer) 1, (integer) 0]");
+    assert!(server.db.horizon(Level::LOCAL).number() >= version);
+}
+
+/// All writes of a pipeline were answered as lost if the last one was: who then did an `INCR` again did it twice.
+#[test]
+fn c5_of_a_pipeline_only_what_is_lost_is_answered_as_lost() {
+    let replies_with = |nth: u64| {
+        let (disk, db) = simulated(nth);
+        let server = TestServer::over(db, Options::new());
+        let mut client = server.client();
+        client.expect("SET before 1", "OK");
+        disk.inject(Fault { operation: OperationKind::Sync, nth, kind: FaultKind::EIO, sticky: true });
+        let commands = ["SET a 1", "KILN SNAPSHOT CREATE s", "SET b 1"];
+        client.send_bytes(&commands.map(|command| common::encode(&common::words(command))).concat());
+        let replies = commands.map(|_| client.reply());
+        let horizon = server.db.horizon(Level::LOCAL).number();
+        if let Some(version) = replies[1].strip_prefix("(integer) ") {
+            assert!(horizon >= version.parse().unwrap());
+        }
+        replies.map(|reply| reply.split(' ').take(2).collect::<Vec<_>>().join(" "))
+    };
+    let told: Vec<_> = (1..8).map(replies_with).collect();
+    let is_split = |replies: &[String; 3]| replies[0] == "OK" && replies[2] == "(error) LOST";
+    assert!(told.iter().any(is_split), "{told:?}");
+    assert_eq!(told[0][0], "(error) LOST");
+}

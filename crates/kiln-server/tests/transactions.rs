@@ -232,3 +232,51 @@ fn concurrent_increments_are_all_counted() {
     });
     server.client().expect("GET n", "\"1600\"");
 }
+
+/// Each of these has waited for itself for ever, and with it the thread, and soon the server.
+#[test]
+fn the_servers_state_is_told_beside_flushes_and_between_them() {
+    let server = TestServer::start();
+    let mut client = server.client();
+    client.expect("MULTI", "OK");
+    for command in ["SET a 1", "FLUSHDB", "INFO keyspace", "SET b 1", "FLUSHDB", "INFO"] {
+        client.expect(command, "QUEUED");
+    }
+    assert!(client.run("EXEC").starts_with("[OK, OK, "));
+    server.client().expect("PING", "PONG");
+    std::thread::scope(|scope| {
+        for commands in [["GET a", "INFO keyspace"], ["SET a 1", "FLUSHDB"]] {
+            let server = &server;
+            scope.spawn(move || {
+                let mut client = server.client();
+                let batch = commands.map(|command| common::encode(&common::words(command))).concat();
+                for _ in 0..300 {
+                    client.send_bytes(&batch);
+                    commands.iter().for_each(|_| drop(client.reply()));
+                }
+            });
+        }
+    });
+    server.client().expect("PING", "PONG");
+}
+
+/// Each takes a map, of which a database can have so many and no more, ever.
+#[test]
+fn flushes_that_nobody_can_empty_as_quickly_are_refused() {
+    let server = TestServer::start();
+    let mut client = server.client();
+    client.expect("SET a 1", "OK");
+    client.expect("MULTI", "OK");
+    for _ in 0..1_100 {
+        client.expect("FLUSHDB", "QUEUED");
+    }
+    let refusal = client.run("EXEC");
+    assert!(refusal.starts_with("(error) BUSY "), "{refusal}");
+    client.expect("GET a", "\"1\"");
+    assert!(server.db.objects().len() < 1_100);
+    let start = std::time::Instant::now();
+    while client.run("FLUSHDB") != "OK" {
+        assert!(start.elapsed() < std::time::Duration::from_secs(30), "a flush is refused for ever");
+    }
+    client.expect("GET a", "(nil)");
+}

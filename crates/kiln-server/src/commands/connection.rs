@@ -38,12 +38,26 @@ pub(crate) fn select(context: &mut Context<'_>, args: Arguments<'_>) -> Result<(
     Ok(())
 }
 
-/// `AUTH ...`
-pub(crate) fn auth(_: &mut Context<'_>, _: Arguments<'_>) -> Result<(), Failure> {
-    Err(NO_PASSWORD)
+/// Any password is right for the only user, who needs none, as in Redis.
+fn check_user(name: &[u8]) -> Result<(), Failure> {
+    match name {
+        b"default" => Ok(()),
+        _ => Err(Failure::text("WRONGPASS invalid username-password pair or user is disabled.")),
+    }
 }
 
-/// `HELLO [2 | 3 [SETNAME name]]`
+/// `AUTH [username] password`
+pub(crate) fn auth(context: &mut Context<'_>, args: Arguments<'_>) -> Result<(), Failure> {
+    match args.len() {
+        2 => return Err(NO_PASSWORD),
+        3 => check_user(args.at(1))?,
+        _ => return Err(Failure::SYNTAX),
+    }
+    context.reply.ok();
+    Ok(())
+}
+
+/// `HELLO [2 | 3 [AUTH username password] [SETNAME name]]`
 pub(crate) fn hello(context: &mut Context<'_>, args: Arguments<'_>) -> Result<(), Failure> {
     let protocol = match args.get(1) {
         None => context.client.protocol,
@@ -57,7 +71,12 @@ pub(crate) fn hello(context: &mut Context<'_>, args: Arguments<'_>) -> Result<()
     let mut words = args.from(2);
     while let Some(word) = words.next() {
         match word.to_ascii_uppercase().as_slice() {
-            b"AUTH" => return Err(NO_PASSWORD),
+            b"AUTH" => {
+                let (Some(name), Some(_)) = (words.next(), words.next()) else {
+                    return Err(Failure::text("ERR Syntax error in HELLO option 'AUTH'"));
+                };
+                check_user(name)?;
+            }
             b"SETNAME" => {
                 let name = words.next().ok_or(Failure::text("ERR Syntax error in HELLO option 'SETNAME'"))?;
                 context.client.card.names.lock().name = super::client::checked_name(name)?;

@@ -28,7 +28,7 @@ const HELP: &[&str] = &[
     "SERIAL",
     "    Return the serial number of this session's last write.",
     "SESSION <id>",
-    "    Name this connection's session and return its recovered serial number: that many of its writes survived.",
+    "    Name this connection's session and return its recovered serial number: that many of its writes are durable.",
     "SNAPSHOT CREATE|DROP <name>",
     "    Make a snapshot with a name, which stays until it is dropped, and return its version; or drop it.",
     "SNAPSHOT LIST",
@@ -56,6 +56,8 @@ pub(crate) enum Answer {
     Integer,
     /// `WAITAOF`: how many local and how many remote logs have it.
     Pair,
+    /// `KILN SESSION`: the serial number that is durable then.
+    Serial(u64),
 }
 
 impl Wait {
@@ -63,6 +65,7 @@ impl Wait {
     pub(crate) fn answer(&self, durable: bool, reply: &mut Reply) {
         match self.answer {
             Answer::Integer => reply.integer(i64::from(durable)),
+            Answer::Serial(serial) => reply.integer(serial_number(serial)),
             Answer::Pair => {
                 reply.array(2);
                 reply.integer(i64::from(durable));
@@ -159,7 +162,7 @@ pub(crate) fn kiln(context: &mut Context<'_>, args: Arguments<'_>) -> Result<Opt
         }
         b"SESSION" => {
             arity(3, "kiln|session")?;
-            session(context, args.at(2))?;
+            return session(context, args.at(2));
         }
         b"SNAPSHOT" => snapshot(context, args)?,
         b"WAIT" => {
@@ -250,17 +253,26 @@ fn durability(context: &mut Context<'_>, args: Arguments<'_>) -> Result<(), Fail
     Ok(())
 }
 
-fn session(context: &mut Context<'_>, id: &[u8]) -> Result<(), Failure> {
+/// `KILN SESSION id`. Whoever is told a serial number forgets what it stands for, so it is durable first: somebody else may have written, or
+/// this client before its connection broke, what is not.
+fn session(context: &mut Context<'_>, id: &[u8]) -> Result<Option<Wait>, Failure> {
     let id = std::str::from_utf8(id).map_err(|_| Failure::text("ERR a session's id must be UTF-8 text"))?;
     if id.is_empty() {
         return Err(Failure::text("ERR a session's id must not be empty"));
     }
-    // The old session ends first, so that a connection can name the session that it already has.
-    context.client.session = None;
-    let session = context.shared.db.session(id)?;
-    context.reply.integer(serial_number(session.recovered_serial()));
+    let db = &context.shared.db;
+    // A connection may name the session that it already has; and one that cannot have another keeps its own.
+    let session = match context.client.session.take_if(|session| session.id() == id.as_bytes()) {
+        Some(session) => session,
+        None => db.session(id)?,
+    };
+    let (serial, durable) = (session.serial(), session.durable_serial());
     context.client.session = Some(session);
-    Ok(())
+    if durable? == serial {
+        context.reply.integer(serial_number(serial));
+        return Ok(None);
+    }
+    Ok(Some(Wait { version: Some(db.version()), timeout: None, answer: Answer::Serial(serial) }))
 }
 
 fn wait_version(context: &Context<'_>, args: Arguments<'_>) -> Result<Wait, Failure> {

@@ -18,7 +18,7 @@ pub(crate) mod transactions;
 
 use std::borrow::Cow;
 
-use kiln::Kiln;
+use kiln::{Kiln, Snapshot};
 
 use crate::client::Client;
 use crate::failure::Failure;
@@ -64,15 +64,20 @@ pub(crate) enum Flow {
     Kiln,
 }
 
-/// What a command over all keys works with.
+/// What a command over all keys works with. Flushes do not wait for it: what it reads may be about to be emptied.
 pub(crate) struct All<'a> {
     pub(crate) db: &'a Kiln,
     pub(crate) space: &'a Space,
+    /// Of a moment at which that was current.
+    pub(crate) snapshot: Snapshot<'a>,
 }
 
 /// What a command about the connection or the server works with.
 pub(crate) struct Context<'a> {
     pub(crate) shared: &'a Shared,
+    /// The current objects. Who has them must not [enter](crate::keyspace::Keyspace::enter) the keyspace once more: it would wait
+    /// for whoever waits for it to leave.
+    pub(crate) space: &'a Space,
     pub(crate) client: &'a mut Client,
     pub(crate) reply: &'a mut Reply,
 }
@@ -212,7 +217,7 @@ const fn flow(name: &'static str, arity: i8, flow: Flow, summary: &'static str) 
 /// Every command, sorted by name.
 pub(crate) static TABLE: [Command; 54] = [
     keys("append", 3, strings::append, "Appends to a string.").writes(1, 1, 1),
-    connection("auth", -2, connection::auth, "Refused: the server has no passwords."),
+    connection("auth", -2, connection::auth, "Accepts the only user, who has no password."),
     connection("client", -2, client::client, "Names and lists connections."),
     connection("command", -1, reflection::command, "Describes the commands."),
     connection("config", -2, config::config, "Reads settings that clients ask for."),

@@ -11,8 +11,7 @@ use crate::protocol::reply::Reply;
 
 /// How many keys `SCAN` looks at if the client does not say.
 const SCAN_COUNT_DEFAULT: usize = 10;
-/// The most keys one `SCAN` looks at, whatever the client says; more would hold its values in memory
-/// together.
+/// The most keys one `SCAN` looks at, whatever the client says: others wait for this thread meanwhile.
 const SCAN_COUNT_MAX: usize = 1024;
 
 /// `DBSIZE`, which like Redis' counts keys that have expired but are not deleted yet.
@@ -23,10 +22,9 @@ pub(crate) fn dbsize(all: &All<'_>, _: Arguments<'_>, reply: &mut Reply) -> Resu
 
 /// `KEYS pattern`, over one snapshot.
 pub(crate) fn keys(all: &All<'_>, args: Arguments<'_>, reply: &mut Reply) -> Result<(), Failure> {
-    let snapshot = all.db.snapshot()?;
     let mut found = Vec::new();
     let mut found_bytes = 0;
-    for entry in snapshot.iter(&all.space.strings) {
+    for entry in all.snapshot.iter(&all.space.strings) {
         let (key, _) = entry?;
         if glob::matches(args.at(1), &key, false) {
             found_bytes += key.len();
@@ -76,14 +74,9 @@ pub(crate) fn scan(all: &All<'_>, args: Arguments<'_>, reply: &mut Reply) -> Res
         .and_then(|cursor| cursor.parse().ok())
         .ok_or(Failure::text("ERR invalid cursor"))?;
     let options = ScanOptions::parse(args)?;
-    let (next, entries) = all.db.scan_map(&all.space.strings, cursor, options.count)?;
-    let mut found = Vec::new();
-    for (key, _) in entries {
-        let matches = options.pattern.is_none_or(|pattern| glob::matches(pattern, &key, false));
-        if options.strings && matches {
-            found.push(key);
-        }
-    }
+    let (next, mut found) = all.db.scan_map_keys(&all.space.strings, cursor, options.count)?;
+    let matches = |key: &[u8]| options.pattern.is_none_or(|pattern| glob::matches(pattern, key, false));
+    found.retain(|key| options.strings && matches(key));
     reply.array(2);
     reply.bulk(next.to_string().as_bytes());
     reply.array(found.len());

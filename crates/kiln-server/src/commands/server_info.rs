@@ -8,7 +8,7 @@ use crate::protocol::decoder::Arguments;
 /// `INFO [section ...]`
 pub(crate) fn info(context: &mut Context<'_>, args: Arguments<'_>) -> Result<(), Failure> {
     let wanted: Vec<&[u8]> = args.from(1).collect();
-    let text = info::text(context.shared, &wanted);
+    let text = info::text(context.shared, context.space, &wanted);
     context.reply.text(&text);
     Ok(())
 }

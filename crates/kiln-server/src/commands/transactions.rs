@@ -214,12 +214,12 @@ fn run_queue(
             Run::Keys(run) => run_keys(&mut work, command, run, args)?,
             Run::Connection(run) => {
                 let before = work.reply.len();
-                let context = Context { shared, client: dispatch.client, reply: work.reply };
+                let context = Context { shared, space, client: dispatch.client, reply: work.reply };
                 in_place(context, before, |context| run(context, args));
             }
             Run::Flow(flow) => {
                 let before = work.reply.len();
-                let context = Context { shared, client: dispatch.client, reply: work.reply };
+                let context = Context { shared, space, client: dispatch.client, reply: work.reply };
                 in_place(context, before, |context| run_flow(context, flow, args));
             }
             Run::All(_) => work.reply.error("ERR Command not allowed inside a transaction"),

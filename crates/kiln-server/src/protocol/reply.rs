@@ -53,9 +53,20 @@ impl Reply {
         self.buffer.truncate(len);
     }
 
-    /// Replaces what was written in `range` by an error.
-    pub(crate) fn replace_by_error(&mut self, range: std::ops::Range<usize>, text: &str) {
-        self.buffer.splice(range, error_line(text.as_bytes()));
+    /// Replaces what was written in each of some ranges, which are in order, by an error.
+    pub(crate) fn replace_by_error(
+        &mut self,
+        ranges: impl Iterator<Item = std::ops::Range<usize>>,
+        text: &str,
+    ) {
+        let old = std::mem::take(&mut self.buffer);
+        let mut kept_from = 0;
+        for range in ranges {
+            self.buffer.extend_from_slice(&old[kept_from..range.start]);
+            self.error(text);
+            kept_from = range.end;
+        }
+        self.buffer.extend_from_slice(&old[kept_from..]);
     }
 
     pub(crate) fn ok(&mut self) {
