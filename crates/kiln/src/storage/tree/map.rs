@@ -4,7 +4,7 @@ use super::output::Output;
 use super::pages::Pages;
 use super::reference::{BLOCK_FIRST, NodeReference};
 use super::root::DirectoryReference;
-use super::space::{Bitmap, PAGE_BLOCKS, Run};
+use super::space::{Bitmap, PAGE_BLOCKS, Run, Space};
 use crate::device::{AlignedBuffer, BLOCK_BYTES, READS_IN_FLIGHT_MAX};
 use crate::error::Result;
 
@@ -207,15 +207,50 @@ fn place_pages(
             }
         }
         if is_done {
-            return Ok(());
+            break;
         }
     }
+    // What was used in a page may have been the block of another one, which had to go. What such a page has been given may be in another one again.
+    let is_empty = |space: &Space, page: usize| space.used().page(page).iter().all(|&word| word == 0);
+    while let Some(page) = (0..entries.len()).find(|&page| is_placed[page] && is_empty(output.space, page)) {
+        let _ = entries[page].run().map(|run| output.space.free(run));
+        entries[page] = PageEntry::default();
+        is_placed[page] = false;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::device::{Device, OpenMode, SimulatedDevice};
     use crate::storage::tree::reference::FILE_BLOCKS_MAX;
+
+    /// The page before had got a block, since the one that goes was in it, and kept it: nothing led to it, and the check called the file damaged.
+    #[test]
+    fn a_page_in_which_only_the_block_of_a_later_page_was_used_goes_with_that_one() {
+        let run = |block: u64, blocks: u64| Run { block, blocks };
+        let nodes = [run(PAGE_BLOCKS, 1), run(2 * PAGE_BLOCKS, 1)];
+        let own =
+            [run(BLOCK_FIRST, 1), run(BLOCK_FIRST + 1, 1), run(BLOCK_FIRST + 2, 1), run(PAGE_BLOCKS + 1, 1)];
+        let mut used = Bitmap::default();
+        own.iter().chain(&nodes).for_each(|&run| used.put(run, true));
+        let entry = |run: Run| PageEntry { block: run.block, ..PageEntry::default() };
+        let directory =
+            DirectoryReference { block: own[0].block, blocks: 1, ..DirectoryReference::default() };
+        let entries = own[1..].iter().map(|&run| entry(run)).collect::<Vec<_>>();
+        let mut space = Space::new(used);
+        let device: Arc<dyn Device> = Arc::new(SimulatedDevice::new(1));
+        let file = device.open("tree", OpenMode::Create).unwrap();
+        let mut output = Output::new(file, "tree", &mut space, 1 << 40);
+        assert!(nodes.into_iter().all(|run| output.space.free(run)));
+        let (directory, entries) = write(&mut output, (&directory, &entries)).unwrap();
+        let reached: u64 = runs(&directory, &entries).map(|run| run.blocks).sum();
+        assert_eq!(space.used_count(), BLOCK_FIRST + reached);
+        assert_eq!((entries.len(), directory.used_blocks), (1, space.used_count()));
+    }
 
     /// The directory was once made larger as often as it turned out to be too short.
     #[test]
