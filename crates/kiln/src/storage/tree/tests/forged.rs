@@ -287,6 +287,29 @@ fn c9_a_root_that_contradicts_its_tree_is_noticed() {
     });
 }
 
+/// What a tree says of how many entries its nodes have is no number to calculate with: their sum ended in a panic.
+#[test]
+fn c9_children_that_are_said_to_have_impossibly_many_entries_are_read_and_merged_all_the_same() {
+    let mut file = File::new();
+    let NodeReference { block, blocks, checksum, .. } = file.root.node;
+    let place = block as usize * BLOCK_BYTES..(block as usize + blocks as usize) * BLOCK_BYTES;
+    let node = Node::decode(block, checksum, &file.bytes[place.clone()]).unwrap();
+    for child in node.children(0) {
+        let honest = child.encode();
+        let at = file.bytes[place.clone()].windows(honest.len()).position(|bytes| bytes == honest).unwrap();
+        let forged = NodeReference { entries: u64::MAX, ..child };
+        file.bytes[place.start + at..][..honest.len()].copy_from_slice(&forged.encode());
+    }
+    file.root.node.checksum = crc32c::crc32c(&file.bytes[place]);
+    let tree = file.open().unwrap();
+    for direction in [Direction::Forwards, Direction::Backwards] {
+        assert_eq!(walk(&tree, direction).unwrap().len(), 400);
+    }
+    let batch: Batch = [(key(0), Some(vec![7; 50])), (key(399), None)].into_iter().collect();
+    tree.merge(&mut changes(&batch), None).unwrap();
+    assert_eq!(walk(&tree, Direction::Forwards).unwrap().len(), 399);
+}
+
 #[test]
 fn c9_a_map_of_free_space_that_contradicts_itself_is_noticed() {
     let contradicts = "the map of free space contradicts itself";
