@@ -34,6 +34,8 @@ pub(crate) enum Part {
     Faults(Effort),
     /// Damage every byte, sector and file of a small database.
     Corrupt(Effort),
+    /// Open databases again and again, with options that change, and crash now and then.
+    Lives(Effort),
     /// Run transactions on many threads, crash now and then, and check everything that anybody saw for anomalies.
     Isolation(Concurrency),
     /// A process of `faults` that runs out of memory.

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  crash  faults  corrupt     what is done to a database
+//!  lives                      databases that are opened again and again, with options that change
 //!  starve  allocator          memory that runs out
 //!  copies                     backups, and restores of them that the power breaks off
 //!  isolation/                 histories of many threads, with crashes in between, and their checker
@@ -33,6 +34,8 @@ mod faults;
 mod isolation;
 #[cfg_attr(feature = "schedules", expect(dead_code, reason = "the other parts need more of it"))]
 mod jobs;
+#[cfg(not(feature = "schedules"))]
+mod lives;
 #[cfg(not(feature = "schedules"))]
 mod oracle;
 #[cfg(feature = "plant")]
@@ -81,6 +84,7 @@ fn main() -> ExitCode {
         Part::Crash(effort) => run("crash", &effort, crash::prove),
         Part::Faults(effort) => run("faults", &effort, faults::prove),
         Part::Corrupt(effort) => run("corrupt", &effort, corrupt::prove),
+        Part::Lives(effort) => run("lives", &effort, lives::prove),
         Part::Isolation(concurrency) => {
             #[cfg(feature = "plant")]
             concurrency.plant.into_iter().for_each(kiln::planted::plant);

@@ -34,6 +34,7 @@ const ATTEMPTS: &[Attempt] = &[
     ("corrupt", "small", 0.1),
     ("corrupt", "settling", 0.1),
     ("faults", "large", 0.1),
+    ("lives", "all", 0.2),
     ("crash", "small", 0.2),
     ("isolation", "library", 0.4),
     ("crash", "large", 0.4),
@@ -51,6 +52,7 @@ const ATTEMPTS: &[Attempt] = &[
     ("corrupt", "settling", 1.0),
     ("corrupt", "small", 2.0),
     ("crash", "lazy", 0.5),
+    ("lives", "all", 4.0),
     ("isolation", "library", 8.0),
     ("crash", "large", 2.0),
     ("corrupt", "large", 2.0),
@@ -147,6 +149,7 @@ fn hunt(bug: Bug, seconds: f64, attempts: &[Attempt]) -> Option<Catch> {
             "schedules" => &mut command,
             "isolation" => command.args(["--through", workload]),
             "powercut" => &mut command,
+            "lives" => command.args(["--jobs", "1"]),
             _ => command.args(["--workload", workload, "--jobs", "1"]),
         };
         command.args(["--seconds", &(seconds * times).to_string()]);

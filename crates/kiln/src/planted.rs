@@ -110,6 +110,7 @@ bugs! {
     TombstonesNotRecovered "tombstones-not-recovered" "Recovery takes a row that was deleted since it settled for settled.",
     TreeAskedEarly "tree-asked-early" "A delete asks the tree for its row before it knows whether the log has it." in schedules,
     OrderNotAsked "order-not-asked" "A put takes a key for new because its record is on disk.",
+    TombstonesOfEmptiedTree "tombstones-of-emptied-tree" "Opening keeps no deletions where nothing is left of what has settled.",
     TombstonesForgottenEarly "tombstones-forgotten-early" "A deleted key is forgotten although it has settled with a value.",
     ForgetsUnderSnapshots "forgets-under-snapshots" "A deleted key is forgotten although a snapshot still sees it.",
     UpdatesClosedVersions "updates-closed-versions" "A record of a closed version is updated in place.",

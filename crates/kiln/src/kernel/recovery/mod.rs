@@ -192,7 +192,8 @@ impl<'a> Recovery<'a> {
         tree: &'a Arc<Tree>,
         division: &'a Division,
     ) -> Recovery<'a> {
-        let keeps_deleted = tree.has_settled() || superblock.has_snapshots;
+        let has_settled = tree.has_settled() && !(tree.is_empty() && planted(Bug::TombstonesOfEmptiedTree));
+        let keeps_deleted = has_settled || superblock.has_snapshots;
         let deleted = keeps_deleted.then(|| std::mem::take(&mut base.deleted));
         let snapshots = std::mem::take(&mut base.snapshots);
         let told = (std::mem::take(&mut base.sessions), std::mem::take(&mut base.losses));

@@ -1,0 +1,340 @@
+//! Database after database, each opened many times: what one opening leaves out of account shows in a later one.
+//!
+//! The other parts look at one workload and at what a failure leaves of it. Here a database lives on for some openings with options that change, over
+//! tables so small that they are emptied again and again: rows are put and deleted, settle, and the log goes on under them; tables are loaded in bulk,
+//! checkpoints taken, the files compacted. A life ends in order, or by a power loss at some step, or at once. Behind each opening
+//! everything is compared with what was committed up to the version that was recovered.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use kiln::device::SimulatedDevice;
+use kiln::{ErrorKind, Kiln, Map, Object as _, Result, Table};
+
+use crate::arguments::Effort;
+use crate::jobs::Progress;
+use crate::oracle::{Verdict, ensure};
+use crate::support::{Random, Replay, manual};
+
+/// Openings of a database.
+const OPENINGS: usize = 8;
+/// Rows that a table has at the most.
+const ROWS: usize = 5;
+/// Rows of a table that is loaded.
+const LOADED_ROWS: u32 = 40;
+const TABLES: [&str; 2] = ["first", "second"];
+/// Its values, which nobody keeps, let the log grow.
+const BALLAST: &str = "ballast";
+
+/// A table's number, and a key in it; loaded tables have the numbers behind the others.
+type Row = (usize, Vec<u8>);
+type State = BTreeMap<Row, Vec<u8>>;
+
+/// What was committed, and what was said to be durable.
+#[derive(Default)]
+struct Told {
+    /// The version of each commit, and what is there since.
+    states: Vec<(u64, State)>,
+    durable: u64,
+    /// Tables that were loaded, or may have been.
+    loads: usize,
+    /// The last of them may have been, and as what.
+    loading: Option<State>,
+}
+
+impl Told {
+    fn now(&self) -> State {
+        self.states.last().map(|(_, state)| state.clone()).unwrap_or_default()
+    }
+
+    fn commit(&mut self, version: u64, state: State) {
+        self.states.push((version, state));
+    }
+
+    fn everything_is_durable(&mut self) {
+        self.durable = self.states.last().map_or(0, |(version, _)| *version);
+    }
+}
+
+/// A database while it is open.
+struct Life<'a> {
+    db: &'a Kiln,
+    tables: [Table; 2],
+    ballast: Map,
+    told: &'a mut Told,
+    random: &'a mut Random,
+}
+
+/// Lives one database after the other.
+pub(crate) fn prove(effort: &Effort, replay: &Replay, progress: &mut Progress) {
+    for seed in effort.seed.. {
+        replay.at(&format!("lives --seed {seed} --states 1"));
+        live(seed, progress).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+        if !progress.goes_on() {
+            return;
+        }
+    }
+}
+
+fn live(seed: u64, progress: &mut Progress) -> Verdict {
+    let mut random = Random::new(seed);
+    let (mut disk, mut told) = (SimulatedDevice::new(seed), Told::default());
+    for opening in 0..OPENINGS {
+        if random.one_in(3) {
+            disk.crash_after(disk.steps() + random.below(120) as u64);
+        }
+        match one_opening(&disk, &mut told, &mut random) {
+            Ok(()) => {}
+            Err(Ended::Wrong(what)) => return Err(format!("opening {opening}: {what}")),
+            Err(Ended::Failed(error)) => {
+                ensure!(disk.crashed(), "opening {opening}: {:?}: {error}", error.kind());
+            }
+        }
+        progress.count();
+        // What was not synced may be lost, if nothing has closed it in order.
+        disk.crash_after(disk.steps());
+        disk = disk.after_crash_seeded(random.next());
+    }
+    Ok(())
+}
+
+/// Why an opening came to an end before it should.
+enum Ended {
+    Wrong(String),
+    Failed(kiln::Error),
+}
+
+impl From<kiln::Error> for Ended {
+    fn from(error: kiln::Error) -> Ended {
+        Ended::Failed(error)
+    }
+}
+
+impl From<String> for Ended {
+    fn from(what: String) -> Ended {
+        Ended::Wrong(what)
+    }
+}
+
+fn one_opening(
+    disk: &SimulatedDevice,
+    told: &mut Told,
+    random: &mut Random,
+) -> std::result::Result<(), Ended> {
+    let options = manual()
+        .settle_log_bytes(*random.pick(&[0, 16 << 10, 64 << 10]))
+        .checkpoint_log_bytes(*random.pick(&[0, 0, 96 << 10]))
+        .space_amplification(*random.pick(&[1.1, 2.0]));
+    let db = options.open_on(Arc::new(disk.clone()))?;
+    let horizon = db.recovery_report().horizon.number();
+    if told.durable > horizon {
+        return Err(format!("C5: {} was called durable, and {horizon} is recovered", told.durable).into());
+    }
+    told.states.retain(|(version, _)| *version <= horizon);
+    told.everything_is_durable();
+    let table = |name| db.table(name);
+    let tables = [table(TABLES[0])?, table(TABLES[1])?];
+    let mut life = Life { tables, ballast: db.map(BALLAST)?, db: &db, told, random };
+    life.take_in_what_was_loading();
+    life.compare()?;
+    for _ in 0..life.random.below(70) {
+        life.step()?;
+    }
+    life.compare()?;
+    if life.random.one_in(2) {
+        drop(life);
+        db.close()?;
+        told.everything_is_durable();
+    }
+    Ok(())
+}
+
+fn key(number: usize) -> Vec<u8> {
+    format!("row {number}").into_bytes()
+}
+
+fn loaded_name(number: usize) -> String {
+    format!("loaded {number}")
+}
+
+impl Life<'_> {
+    /// Of a load that nobody was told of all is there, or nothing.
+    fn take_in_what_was_loading(&mut self) {
+        let Some(state) = self.told.loading.take() else { return };
+        let is_there = self.db.objects().iter().any(|object| object.name == loaded_name(self.told.loads - 1));
+        if is_there {
+            let version = self.db.recovery_report().horizon.number();
+            self.told.commit(version, state);
+            self.told.everything_is_durable();
+        }
+    }
+
+    fn step(&mut self) -> Result<()> {
+        match self.random.below(40) {
+            0..9 => self.put(),
+            9..16 => self.delete(),
+            16..18 => self.delete_all(),
+            18..28 => self.append(),
+            28..32 => self.harden(),
+            32..36 => {
+                self.db.persist()?;
+                self.told.everything_is_durable();
+                self.db.settle().map(drop)
+            }
+            36 => self.load(),
+            37 => self.db.compact(|_| {}).map(drop),
+            38 => self.db.checkpoint().map(drop),
+            _ => Ok(()),
+        }
+    }
+
+    fn harden(&mut self) -> Result<()> {
+        self.db.persist()?;
+        self.told.everything_is_durable();
+        Ok(())
+    }
+
+    fn put(&mut self) -> Result<()> {
+        let (table, number) = (self.random.below(2), self.random.below(ROWS));
+        let length = if self.random.one_in(8) { 3_000 } else { 20 };
+        let (length, mut state) = (self.random.below(length), self.told.now());
+        let value = self.random.bytes(length);
+        let commit = self.db.put(&self.tables[table], key(number), &value)?;
+        state.insert((table, key(number)), value);
+        self.told.commit(commit.version().number(), state);
+        commit.forget();
+        Ok(())
+    }
+
+    fn delete(&mut self) -> Result<()> {
+        let (table, number) = (self.random.below(2), self.random.below(ROWS));
+        let mut state = self.told.now();
+        let commit = self.db.delete(&self.tables[table], key(number))?;
+        let was_there = state.remove(&(table, key(number))).is_some();
+        let (version, found) = (commit.version().number(), commit.forget());
+        assert_eq!(found, was_there, "C1: a deletion of {table} {number}");
+        if was_there {
+            self.told.commit(version, state);
+        }
+        Ok(())
+    }
+
+    /// Empties the tables, the loaded ones included, in one transaction.
+    fn delete_all(&mut self) -> Result<()> {
+        let (state, names) = (self.told.now(), self.db.objects());
+        let is_there = |name: &String| names.iter().any(|object| object.name == *name);
+        let mut tables = self.tables.to_vec();
+        // One that is not there has no rows either.
+        for number in 0..self.told.loads {
+            let name = Some(loaded_name(number)).filter(is_there);
+            tables.push(name.map_or(Ok(self.tables[0].clone()), |name| self.db.table(&name))?);
+        }
+        let commit = self.db.transact(|tx| {
+            state.keys().try_for_each(|(table, key)| tx.delete(&tables[*table], key).map(drop))
+        })?;
+        if !state.is_empty() {
+            self.told.commit(commit.version().number(), State::new());
+        }
+        commit.forget();
+        Ok(())
+    }
+
+    /// Lets the log grow.
+    fn append(&mut self) -> Result<()> {
+        for _ in 0..self.random.below(12) {
+            let length = 500 + self.random.below(4_000);
+            let value = self.random.bytes(length);
+            self.db.put(&self.ballast, [self.random.below(3) as u8], value)?.forget();
+        }
+        Ok(())
+    }
+
+    fn load(&mut self) -> Result<()> {
+        let number = self.told.loads;
+        let rows: Vec<_> =
+            (0..LOADED_ROWS).map(|row| (row.to_be_bytes().to_vec(), vec![number as u8; 9])).collect();
+        let mut state = self.told.now();
+        state.extend(rows.iter().map(|(key, value)| ((TABLES.len() + number, key.clone()), value.clone())));
+        self.told.loads += 1;
+        self.told.loading = Some(state);
+        let loaded =
+            self.db.bulk_load(&loaded_name(number), rows.into_iter().map(Ok::<_, kiln::Error>), |_| {});
+        let full = loaded.as_ref().is_err_and(|error| error.kind() == ErrorKind::NoSpace);
+        assert!(!full, "the disk has room for everything");
+        let version = loaded?.version.number();
+        let state = self.told.loading.take().unwrap_or_default();
+        self.told.commit(version, state);
+        self.told.everything_is_durable();
+        Ok(())
+    }
+
+    /// C1, C4: everything is as it was committed, whichever way it is read, and the check finds nothing.
+    fn compare(&self) -> std::result::Result<(), Ended> {
+        let expected = self.told.now();
+        let mut found = State::new();
+        let snapshot = self.db.snapshot()?;
+        let names = self.db.objects();
+        let loaded = (0..self.told.loads).map(loaded_name);
+        for (number, name) in TABLES.map(str::to_owned).into_iter().chain(loaded).enumerate() {
+            if !names.iter().any(|object| object.name == name) {
+                continue;
+            }
+            let table = self.db.table(&name)?;
+            for row in snapshot.range::<&[u8]>(&table, ..) {
+                let (key, value) = row?;
+                if self.db.get(&table, &key)?.as_ref() != Some(&value) {
+                    return Err(format!("C1: {name:?} has {key:?} in a range, and not by itself").into());
+                }
+                found.insert((number, key), value);
+            }
+            let count = found.keys().filter(|(of, _)| *of == number).count() as u64;
+            if table.len() != count {
+                return Err(format!("C1: {name:?} counts {} rows of {count}", table.len()).into());
+            }
+        }
+        for number in 0..TABLES.len() * ROWS {
+            let row = (number % TABLES.len(), key(number / TABLES.len()));
+            let alone = self.db.get(&self.tables[row.0], &row.1)?;
+            if alone.as_ref() != found.get(&row) {
+                return Err(
+                    format!("C1: {row:?} is there by itself, or in a range, and not in the other").into()
+                );
+            }
+        }
+        if found != expected {
+            let difference = |one: &State, other: &State| {
+                one.iter().find(|(row, value)| other.get(*row) != Some(*value)).map(|(row, _)| row.clone())
+            };
+            let (missing, extra) = (difference(&expected, &found), difference(&found, &expected));
+            return Err(format!("C4: {missing:?} should be there, {extra:?} should not, or as it was").into());
+        }
+        let report = self.db.check()?;
+        match report.problems.is_empty() {
+            true => Ok(()),
+            false => Err(format!("C9: the check finds: {report}").into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arguments::Limit;
+    use crate::testing::{budget, seed, watched};
+
+    #[test]
+    fn c4_databases_that_are_opened_again_and_again_have_what_was_committed() {
+        let name = "c4_databases_that_are_opened_again_and_again_have_what_was_committed";
+        watched(name, std::time::Duration::from_secs(600), |replay| {
+            let mut progress = Progress::silent(name, Limit::States(budget(1_500)));
+            for seed in seed().. {
+                crate::testing::at_test(replay, name, seed);
+                live(seed, &mut progress).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+                if !progress.goes_on() {
+                    break;
+                }
+            }
+            progress.finish();
+        });
+    }
+}
