@@ -2,14 +2,14 @@
 //!
 //! The other parts look at one workload and at what a failure leaves of it. Here a database lives on for some openings with options that change, over
 //! tables so small that they are emptied again and again: rows are put and deleted, settle, and the log goes on under them; tables are loaded in bulk,
-//! checkpoints taken, the files compacted. A life ends in order, or by a power loss at some step, or at once. Behind each opening
+//! checkpoints taken, snapshots given names, the files compacted. A life ends in order, or by a power loss at some step, or at once. Behind each opening
 //! everything is compared with what was committed up to the version that was recovered.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kiln::device::SimulatedDevice;
-use kiln::{ErrorKind, Kiln, Map, Object as _, Result, Table};
+use kiln::{ErrorKind, Kiln, Map, Object as _, Result, Snapshot, Table};
 
 use crate::arguments::Effort;
 use crate::jobs::Progress;
@@ -23,6 +23,8 @@ const ROWS: usize = 5;
 /// Rows of a table that is loaded.
 const LOADED_ROWS: u32 = 40;
 const TABLES: [&str; 2] = ["first", "second"];
+/// Names for snapshots.
+const NAMES: [&str; 2] = ["monday", "tuesday"];
 /// Its values, which nobody keeps, let the log grow.
 const BALLAST: &str = "ballast";
 
@@ -40,6 +42,10 @@ struct Told {
     loads: usize,
     /// The last of them may have been, and as what.
     loading: Option<State>,
+    /// What the snapshots that have names show.
+    named: BTreeMap<&'static str, State>,
+    /// One may have been given this name, or lost it.
+    naming: Option<(&'static str, State)>,
 }
 
 impl Told {
@@ -136,6 +142,7 @@ fn one_opening(
     let tables = [table(TABLES[0])?, table(TABLES[1])?];
     let mut life = Life { tables, ballast: db.map(BALLAST)?, db: &db, told, random };
     life.take_in_what_was_loading();
+    life.take_in_what_was_named();
     life.compare()?;
     for _ in 0..life.random.below(70) {
         life.step()?;
@@ -169,8 +176,18 @@ impl Life<'_> {
         }
     }
 
+    /// A name that was being given, or taken, was or was not.
+    fn take_in_what_was_named(&mut self) {
+        let Some((name, state)) = self.told.naming.take() else { return };
+        match self.db.snapshots().iter().any(|info| info.name == name) {
+            true => self.told.named.insert(name, state),
+            false => self.told.named.remove(name),
+        };
+    }
+
     fn step(&mut self) -> Result<()> {
-        match self.random.below(40) {
+        match self.random.below(42) {
+            40.. => self.name(),
             0..9 => self.put(),
             9..16 => self.delete(),
             16..18 => self.delete_all(),
@@ -268,30 +285,31 @@ impl Life<'_> {
         Ok(())
     }
 
-    /// C1, C4: everything is as it was committed, whichever way it is read, and the check finds nothing.
-    fn compare(&self) -> std::result::Result<(), Ended> {
-        let expected = self.told.now();
-        let mut found = State::new();
-        let snapshot = self.db.snapshot()?;
-        let names = self.db.objects();
-        let loaded = (0..self.told.loads).map(loaded_name);
-        for (number, name) in TABLES.map(str::to_owned).into_iter().chain(loaded).enumerate() {
-            if !names.iter().any(|object| object.name == name) {
-                continue;
+    /// Gives a name to a snapshot, or takes it.
+    fn name(&mut self) -> Result<()> {
+        let name = *self.random.pick(&NAMES);
+        let old = self.told.named.get(name).cloned();
+        self.told.naming = Some((name, old.clone().unwrap_or_else(|| self.told.now())));
+        match old {
+            Some(_) => {
+                self.db.drop_snapshot(name)?;
+                self.told.named.remove(name);
             }
-            let table = self.db.table(&name)?;
-            for row in snapshot.range::<&[u8]>(&table, ..) {
-                let (key, value) = row?;
-                if self.db.get(&table, &key)?.as_ref() != Some(&value) {
-                    return Err(format!("C1: {name:?} has {key:?} in a range, and not by itself").into());
-                }
-                found.insert((number, key), value);
-            }
-            let count = found.keys().filter(|(of, _)| *of == number).count() as u64;
-            if table.len() != count {
-                return Err(format!("C1: {name:?} counts {} rows of {count}", table.len()).into());
+            None => {
+                self.db.create_snapshot(name)?;
+                // What it shows is durable.
+                self.told.everything_is_durable();
+                self.told.named.insert(name, self.told.now());
             }
         }
+        self.told.naming = None;
+        Ok(())
+    }
+
+    /// C1, C4: everything is as it was committed, whichever way it is read, and the check finds nothing.
+    fn compare(&self) -> std::result::Result<(), Ended> {
+        let found = self.read(&self.db.snapshot()?)?;
+        difference(&self.told.now(), &found)?;
         for number in 0..TABLES.len() * ROWS {
             let row = (number % TABLES.len(), key(number / TABLES.len()));
             let alone = self.db.get(&self.tables[row.0], &row.1)?;
@@ -301,12 +319,19 @@ impl Life<'_> {
                 );
             }
         }
-        if found != expected {
-            let difference = |one: &State, other: &State| {
-                one.iter().find(|(row, value)| other.get(*row) != Some(*value)).map(|(row, _)| row.clone())
-            };
-            let (missing, extra) = (difference(&expected, &found), difference(&found, &expected));
-            return Err(format!("C4: {missing:?} should be there, {extra:?} should not, or as it was").into());
+        for (number, table) in self.tables.iter().enumerate() {
+            let count = found.keys().filter(|(of, _)| *of == number).count() as u64;
+            if table.len() != count {
+                return Err(format!("C1: table {number} counts {} rows of {count}", table.len()).into());
+            }
+        }
+        let names: Vec<String> = self.db.snapshots().into_iter().map(|info| info.name).collect();
+        if !names.iter().eq(self.told.named.keys()) {
+            return Err(format!("C5: {names:?} have names, of {:?}", self.told.named.keys()).into());
+        }
+        for (name, state) in &self.told.named {
+            let found = self.read(&self.db.open_snapshot(name)?)?;
+            difference(state, &found).map_err(|what| format!("{name:?}: {what}"))?;
         }
         let report = self.db.check()?;
         match report.problems.is_empty() {
@@ -314,6 +339,35 @@ impl Life<'_> {
             false => Err(format!("C9: the check finds: {report}").into()),
         }
     }
+
+    /// What a snapshot shows, by ranges and by keys.
+    fn read(&self, snapshot: &Snapshot<'_>) -> std::result::Result<State, Ended> {
+        let (mut found, names) = (State::new(), self.db.objects());
+        let loaded = (0..self.told.loads).map(loaded_name);
+        for (number, name) in TABLES.map(str::to_owned).into_iter().chain(loaded).enumerate() {
+            if !names.iter().any(|object| object.name == name) {
+                continue;
+            }
+            let table = self.db.table(&name)?;
+            for row in snapshot.range::<&[u8]>(&table, ..) {
+                let (key, value) = row?;
+                if snapshot.get(&table, &key)?.as_ref() != Some(&value) {
+                    return Err(format!("C1: {name:?} has {key:?} in a range, and not by itself").into());
+                }
+                found.insert((number, key), value);
+            }
+        }
+        Ok(found)
+    }
+}
+
+fn difference(expected: &State, found: &State) -> Verdict {
+    let only_in = |one: &State, other: &State| {
+        one.iter().find(|(row, value)| other.get(*row) != Some(*value)).map(|(row, _)| row.clone())
+    };
+    let (missing, extra) = (only_in(expected, found), only_in(found, expected));
+    ensure!(found == expected, "C4: {missing:?} should be there, {extra:?} should not, or as it was");
+    Ok(())
 }
 
 #[cfg(test)]
