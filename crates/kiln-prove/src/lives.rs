@@ -71,6 +71,34 @@ struct Life<'a> {
     random: &'a mut Random,
 }
 
+#[derive(Clone, Copy)]
+enum Deed {
+    Put,
+    Delete,
+    DeleteAll,
+    Append,
+    Harden,
+    Settle,
+    Load,
+    Compact,
+    Checkpoint,
+    Name,
+}
+
+/// What is done, and how often as a rule.
+const DEEDS: [(Deed, usize); 10] = [
+    (Deed::Put, 9),
+    (Deed::Delete, 7),
+    (Deed::DeleteAll, 2),
+    (Deed::Append, 10),
+    (Deed::Harden, 4),
+    (Deed::Settle, 3),
+    (Deed::Load, 1),
+    (Deed::Compact, 1),
+    (Deed::Checkpoint, 2),
+    (Deed::Name, 1),
+];
+
 /// Lives one database after the other.
 pub(crate) fn prove(effort: &Effort, replay: &Replay, progress: &mut Progress) {
     for seed in effort.seed.. {
@@ -144,8 +172,14 @@ fn one_opening(
     life.take_in_what_was_loading();
     life.take_in_what_was_named();
     life.compare()?;
-    for _ in 0..life.random.below(70) {
-        life.step()?;
+    // No two lives are alike: of most things much is done in some, and nothing in others.
+    let deeds: Vec<_> = DEEDS
+        .iter()
+        .flat_map(|&(deed, often)| vec![deed; often * *life.random.pick(&[0, 1, 1, 5])])
+        .collect();
+    for _ in 0..life.random.below(70).min(10 * deeds.len()) {
+        let deed = *life.random.pick(&deeds);
+        life.step(deed)?;
     }
     life.compare()?;
     if life.random.one_in(2) {
@@ -185,23 +219,21 @@ impl Life<'_> {
         };
     }
 
-    fn step(&mut self) -> Result<()> {
-        match self.random.below(42) {
-            40.. => self.name(),
-            0..9 => self.put(),
-            9..16 => self.delete(),
-            16..18 => self.delete_all(),
-            18..28 => self.append(),
-            28..32 => self.harden(),
-            32..36 => {
-                self.db.persist()?;
-                self.told.everything_is_durable();
+    fn step(&mut self, deed: Deed) -> Result<()> {
+        match deed {
+            Deed::Put => self.put(),
+            Deed::Delete => self.delete(),
+            Deed::DeleteAll => self.delete_all(),
+            Deed::Append => self.append(),
+            Deed::Harden => self.harden(),
+            Deed::Settle => {
+                self.harden()?;
                 self.db.settle().map(drop)
             }
-            36 => self.load(),
-            37 => self.db.compact(|_| {}).map(drop),
-            38 => self.db.checkpoint().map(drop),
-            _ => Ok(()),
+            Deed::Load => self.load(),
+            Deed::Compact => self.db.compact(|_| {}).map(drop),
+            Deed::Checkpoint => self.db.checkpoint().map(drop),
+            Deed::Name => self.name(),
         }
     }
 
