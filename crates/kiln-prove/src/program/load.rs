@@ -23,6 +23,7 @@ pub(super) fn run_until(
     let mut server = Server::spawn(database, arguments);
     let handle = server.handle();
     let (at_work, load) = channel();
+    clients.have_checked = false;
     let port = std::thread::scope(|scope| {
         // Gone with a panic, too, for which the plan must not wait.
         let at_work = at_work;
@@ -48,6 +49,8 @@ pub(super) struct Clients {
     actors: Vec<Box<dyn Actor>>,
     /// The accounts are there, durably.
     has_accounts: bool,
+    /// They have seen what this run of the server has found.
+    have_checked: bool,
 }
 
 impl Clients {
@@ -61,12 +64,15 @@ impl Clients {
             actors.push(Box::new(Pairs::new(id as u64, mode)));
             actors.push(Box::new(Session::new(id, mode)));
         }
-        Clients { actors, has_accounts: false }
+        Clients { actors, has_accounts: false, have_checked: false }
     }
 
-    /// The server has ended in order, so that all that was acknowledged is durable.
+    /// The server has ended in order, so that all that was acknowledged is durable: unless it was an earlier run that acknowledged it, whose
+    /// end was another, and nobody has seen what of it is left.
     fn settle(&mut self) {
-        self.actors.iter_mut().for_each(|actor| actor.settle());
+        if self.have_checked {
+            self.actors.iter_mut().for_each(|actor| actor.settle());
+        }
     }
 
     /// Writes that were acknowledged so far.
@@ -92,6 +98,7 @@ impl Clients {
         for (actor, connection) in self.actors.iter_mut().zip(&mut connections) {
             actor.check(connection)?;
         }
+        self.have_checked = true;
         for (actor, connection) in self.actors.iter_mut().zip(&mut connections) {
             actor.begin(connection)?;
         }
@@ -125,4 +132,52 @@ impl Clients {
 /// The end of the server takes the connections with it. A reply that does not come is another matter.
 fn is_gone(error: &RedisError) -> bool {
     (error.is_io_error() || error.is_connection_dropped()) && !error.is_timeout()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use redis::Connection;
+
+    use super::*;
+
+    #[derive(Debug, Default)]
+    struct Counting(Arc<AtomicUsize>);
+
+    impl Actor for Counting {
+        fn begin(&mut self, _: &mut Connection) -> RedisResult<()> {
+            Ok(())
+        }
+
+        fn step(&mut self, _: &mut Connection, _: &mut Random) -> RedisResult<()> {
+            Ok(())
+        }
+
+        fn check(&mut self, _: &mut Connection) -> RedisResult<()> {
+            Ok(())
+        }
+
+        fn settle(&mut self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+
+        fn acknowledged(&self) -> u64 {
+            0
+        }
+    }
+
+    /// A server that was asked to end before its clients came made them believe that what the kill before had taken was durable.
+    #[test]
+    fn c5_an_orderly_end_makes_nothing_durable_that_an_earlier_run_has_lost() {
+        let actor = Counting::default();
+        let settled = actor.0.clone();
+        let mut clients = Clients { actors: vec![Box::new(actor)], has_accounts: true, have_checked: false };
+        clients.settle();
+        assert_eq!(settled.load(Ordering::Relaxed), 0);
+        clients.have_checked = true;
+        clients.settle();
+        assert_eq!(settled.load(Ordering::Relaxed), 1);
+    }
 }

@@ -18,18 +18,20 @@ struct Numbers {
     answered: u64,
     /// Asked for: nothing later may be there.
     asked: u64,
+    /// How what is durable came to be known as that.
+    told_by: &'static str,
 }
 
 impl Numbers {
     fn check(&mut self, found: u64, key: &str) {
-        let Numbers { acknowledged, asked, .. } = *self;
+        let Numbers { acknowledged, asked, told_by, .. } = *self;
         assert!(
             found >= acknowledged,
-            "{key}: {acknowledged} was acknowledged as safe, and {found} is there"
+            "{key}: {acknowledged} was acknowledged as safe, by {told_by}, and {found} is there"
         );
         assert!(found <= asked, "{key}: {asked} was the last to be written, and {found} is there");
         // What was recovered is durable, and the next restart must not go back behind it.
-        *self = Numbers { acknowledged: found, answered: found, asked: found };
+        *self = Numbers { acknowledged: found, answered: found, asked: found, told_by: "an earlier run" };
     }
 
     /// The next number to ask for.
@@ -43,12 +45,14 @@ impl Numbers {
         self.answered = self.asked;
         if is_durable {
             self.acknowledged = self.asked;
+            self.told_by = "an answer";
         }
     }
 
     /// What was acknowledged in some way is durable.
     fn settle(&mut self) {
         self.acknowledged = self.answered;
+        self.told_by = "an orderly end";
     }
 }
 
