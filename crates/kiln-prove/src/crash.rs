@@ -429,6 +429,8 @@ mod tests {
     use super::*;
     use crate::arguments::Limit;
     use crate::testing::{budget, seed, watched};
+    use crate::workload::history::Place;
+    use crate::workload::loads::ROWS;
     use crate::workload::{LARGE, LAZY, LONG, NAMED, SKEWED, SMALL, WARM};
 
     /// Run after run of a workload, until so many states were looked at.
@@ -486,6 +488,8 @@ mod tests {
             let (disk, mut history) = (SimulatedDevice::new(seed), History::default());
             play(&disk, &mut history, NAMED, seed, true).unwrap();
             let loads = history.loads_at(u64::MAX);
+            let others = history.keys().iter().filter(|(place, _)| *place != Place::Numbers).count();
+            assert!(others < ROWS, "{others} rows are in other tables");
             let db = reopen(&disk).unwrap();
             check_recovered(&db, &history).unwrap();
             // Lies about them are noticed.

@@ -166,8 +166,7 @@ fn one_opening(
     }
     told.states.retain(|(version, _)| *version <= horizon);
     told.everything_is_durable();
-    let table = |name| db.table(name);
-    let tables = [table(TABLES[0])?, table(TABLES[1])?];
+    let tables = [db.table(TABLES[0])?, db.table(TABLES[1])?];
     let mut life = Life { tables, ballast: db.map(BALLAST)?, db: &db, told, random };
     life.take_in_what_was_loading();
     life.take_in_what_was_named();
@@ -272,14 +271,16 @@ impl Life<'_> {
     fn delete_all(&mut self) -> Result<()> {
         let (state, names) = (self.told.now(), self.db.objects());
         let is_there = |name: &String| names.iter().any(|object| object.name == *name);
-        let mut tables = self.tables.to_vec();
-        // One that is not there has no rows either.
+        let mut tables: Vec<_> = self.tables.iter().cloned().map(Some).collect();
         for number in 0..self.told.loads {
             let name = Some(loaded_name(number)).filter(is_there);
-            tables.push(name.map_or(Ok(self.tables[0].clone()), |name| self.db.table(&name))?);
+            tables.push(name.map(|name| self.db.table(&name)).transpose()?);
         }
+        let table_of = |number: usize| {
+            tables[number].as_ref().unwrap_or_else(|| panic!("C4: table {number} is gone, and had rows"))
+        };
         let commit = self.db.transact(|tx| {
-            state.keys().try_for_each(|(table, key)| tx.delete(&tables[*table], key).map(drop))
+            state.keys().try_for_each(|(table, key)| tx.delete(table_of(*table), key).map(drop))
         })?;
         if !state.is_empty() {
             self.told.commit(commit.version().number(), State::new());

@@ -221,14 +221,7 @@ impl<'a> Dispatch<'a> {
                 return Ok(Next::Close);
             }
             Flow::Shutdown => {
-                for word in args.from(1) {
-                    match word.to_ascii_uppercase().as_slice() {
-                        // Everything is durable in the end, and nobody is waited for, whatever is asked for.
-                        b"SAVE" | b"NOSAVE" | b"NOW" | b"FORCE" => {}
-                        b"ABORT" => return Err(Failure::text("ERR No shutdown in progress.")),
-                        _ => return Err(Failure::SYNTAX),
-                    }
-                }
+                check_shutdown(args)?;
                 self.shared.stop();
                 return Ok(Next::Close);
             }
@@ -291,6 +284,15 @@ impl<'a> Dispatch<'a> {
     fn context<'c>(&'c mut self, space: &'c Space) -> Context<'c> {
         Context { shared: self.shared, space, client: self.client, reply: self.reply }
     }
+}
+
+/// What `SHUTDOWN` may be asked for: everything is durable in the end, and nobody is waited for, whatever it is.
+fn check_shutdown(args: Arguments<'_>) -> Result<(), Failure> {
+    args.from(1).try_for_each(|word| match word.to_ascii_uppercase().as_slice() {
+        b"SAVE" | b"NOSAVE" | b"NOW" | b"FORCE" => Ok(()),
+        b"ABORT" => Err(Failure::text("ERR No shutdown in progress.")),
+        _ => Err(Failure::SYNTAX),
+    })
 }
 
 /// Whether a line is one of a request of HTTP's, as Redis asks, too: a page can have a browser send what it likes, to this machine as well, but

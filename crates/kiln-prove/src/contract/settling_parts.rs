@@ -113,3 +113,53 @@ fn c8_a_file_of_runs_that_a_crash_has_left_does_no_harm_and_goes() {
     assert!(!disk.list().unwrap().iter().any(|name| name == "runs.new"));
     assert_eq!(db.get(&db.table("table").unwrap(), "key").unwrap(), Some(b"value".to_vec()));
 }
+
+fn deletions_are_not_undone_by_settling(between: impl Fn(&SimulatedDevice)) {
+    let disk = SimulatedDevice::new(seed());
+    let db = manual().settle_log_bytes(0).open_on(Arc::new(disk.clone())).unwrap();
+    let (table, map) = (db.table("table").unwrap(), db.map("map").unwrap());
+    // Something has settled, and nothing is left of it.
+    db.put(&table, "first", "first").unwrap().forget();
+    db.persist().unwrap();
+    assert_eq!(db.settle().unwrap(), 1);
+    db.delete(&table, "first").unwrap().forget();
+    db.persist().unwrap();
+    assert_eq!(db.settle().unwrap(), 1);
+    db.put(&table, "deleted", "deleted").unwrap().forget();
+    for number in 0..1_000_u32 {
+        db.put(&map, number.to_be_bytes(), [7; 1_000]).unwrap().forget();
+        if number % 20 == 0 {
+            db.persist().unwrap();
+        }
+    }
+    db.delete(&table, "deleted").unwrap().forget();
+    db.put(&table, "there", "there").unwrap().forget();
+    db.close().unwrap();
+    between(&disk);
+    // By itself it settles what is out of memory, which the deletion is not.
+    let db = manual().settle_log_bytes(64 << 10).open_on(Arc::new(disk.clone())).unwrap();
+    let table = db.table("table").unwrap();
+    for round in 0..3_u8 {
+        db.put(&table, "other", [round]).unwrap().forget();
+        db.persist().unwrap();
+        assert_eq!(db.get(&table, "deleted").unwrap(), None);
+    }
+    assert_rows(&db, &table, &[(b"other".to_vec(), vec![2]), (b"there".to_vec(), b"there".to_vec())].into());
+}
+
+#[test]
+fn c4_a_deletion_that_recovery_has_forgotten_is_not_undone_by_settling() {
+    deletions_are_not_undone_by_settling(|_| {});
+}
+
+/// Recovery kept no deletion while nothing was left of what had settled, and what it had to remember instead, that all of the log before had to settle at
+/// once, was forgotten with the next opening if a table had been loaded meanwhile: the row was there again, for good.
+#[test]
+fn c4_a_deletion_is_not_undone_by_settling_after_a_table_was_loaded() {
+    deletions_are_not_undone_by_settling(|disk| {
+        let db = manual().settle_log_bytes(0).open_on(Arc::new(disk.clone())).unwrap();
+        db.bulk_load("loaded", [Ok::<_, kiln::Error>(("key", "value"))], |_| {}).unwrap();
+        assert!(db.checkpoint().unwrap());
+        db.close().unwrap();
+    });
+}

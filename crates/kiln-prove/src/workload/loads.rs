@@ -7,7 +7,7 @@ use super::history::{History, Place};
 use crate::oracle::{Verdict, ensure};
 
 /// So many rows has every loaded table: more than all others together, so that those of a load that was broken off are too many.
-const ROWS: usize = 120;
+pub(crate) const ROWS: usize = 120;
 /// Once in so many rows it is looked whether the table is there, which takes a look at all tables.
 const ROWS_PER_LOOK: usize = 16;
 /// What the names of loaded tables begin with.

@@ -536,7 +536,7 @@ impl Checker {
             }
             let (counted, known) = (object.key_count.sum(), live.get(&object.id).copied().unwrap_or(0));
             // Of what has settled there is no running count.
-            let is_counted = object.keys.ordered().is_none() || !engine.settled.has_any();
+            let is_counted = object.keys.ordered().is_none() || !engine.settled.tree.has_settled();
             if is_counted && counted != known {
                 problems.push(format!("object {:?} counts {counted} keys and has {known}", object.name));
             }

@@ -141,7 +141,7 @@ impl Engine {
 
     /// Whether puts of an object need not know what they replace: of tables, as soon as it is not counted any more how many rows they have.
     pub(crate) fn puts_blindly(&self, object: u32) -> bool {
-        self.settled.orders_are_exact && self.settled.has_any() && self.is_ordered(object)
+        self.settled.orders_are_exact && self.settled.tree.has_settled() && self.is_ordered(object)
     }
 
     /// As [`Self::look_for`], where the disk need not be asked for it: what a put replaces need not be known, only whose it is. A key of a table is

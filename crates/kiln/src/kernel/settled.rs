@@ -121,11 +121,6 @@ impl Settled {
         }
     }
 
-    /// Something has settled, at some time.
-    pub(crate) fn has_any(&self) -> bool {
-        self.tree.has_settled()
-    }
-
     /// Has nobody load rows in bulk until dropped.
     pub(crate) fn pause_loads(&self) -> impl Drop {
         self.loading.lock()
@@ -227,7 +222,7 @@ impl Engine {
 
     /// About how many rows a table has.
     pub(crate) fn estimate_rows(&self, object: &ObjectState) -> u64 {
-        match object.keys.ordered().filter(|_| self.settled.has_any()) {
+        match object.keys.ordered().filter(|_| self.settled.tree.has_settled()) {
             None => object.key_count.sum(),
             Some(ordered) => {
                 self.count_settled(&self.settled.tree.root(), object.id).unwrap_or(0) + ordered.len() as u64
@@ -242,7 +237,7 @@ impl Engine {
     /// `Io` and `Corrupted`, naming file and offset.
     pub(crate) fn count_rows(&self, object: &ObjectState) -> Result<u64> {
         let Some(ordered) = object.keys.ordered() else { return Ok(object.key_count.sum()) };
-        match self.settled.has_any() {
+        match self.settled.tree.has_settled() {
             true => self.count_with(&self.settled.tree.root(), object.id, ordered),
             false => Ok(object.key_count.sum()),
         }
