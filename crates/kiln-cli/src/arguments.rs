@@ -186,7 +186,7 @@ pub(crate) struct Serve {
     /// Let clients make backups with KILN BACKUP <name>, each a directory in this one
     #[arg(long, value_name = "DIRECTORY")]
     pub(crate) backups: Option<PathBuf>,
-    /// Plant this bug in the engine
+    /// Plant this bug
     #[cfg(feature = "planted-bugs")]
     #[arg(long)]
     pub(crate) plant: Option<kiln::planted::Bug>,

@@ -25,6 +25,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use kiln::Level;
+use kiln::planted::{Bug, planted};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
@@ -182,7 +183,10 @@ impl Connection<'_> {
     /// Turns the replies of writes that are lost into errors. Those before them may have become durable.
     fn fail_lost_writes(&self, reply: &mut Reply, hardening: &Hardening, error: &str) {
         let horizon = self.shared.db.horizon(Level::LOCAL);
-        let lost = hardening.replies.iter().filter(|(_, version)| *version > horizon);
+        let lost = hardening
+            .replies
+            .iter()
+            .filter(|(_, version)| *version > horizon || planted(Bug::LostWithOthers));
         reply.replace_by_error(lost.map(|(range, _)| range.clone()), error);
     }
 

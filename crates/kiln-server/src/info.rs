@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use kiln::Level;
+use kiln::planted::{Bug, planted};
 
 use crate::keyspace::Space;
 use crate::shared::Shared;
@@ -166,7 +167,8 @@ fn replication(_: &Shared, _: &Space, text: &mut String) {
     line(text, "connected_slaves", 0);
 }
 
-fn keyspace(_: &Shared, space: &Space, text: &mut String) {
+fn keyspace(shared: &Shared, space: &Space, text: &mut String) {
+    let _again = planted(Bug::InfoEntersAgain).then(|| shared.keyspace.enter());
     let keys = space.strings.len_estimate();
     if keys > 0 {
         // How many of them expire nobody counts.

@@ -26,10 +26,8 @@ pub mod fuzzing;
 mod kernel;
 mod objects;
 mod options;
-#[cfg(feature = "planted-bugs")]
+#[doc(hidden)]
 pub mod planted;
-#[cfg(not(feature = "planted-bugs"))]
-mod planted;
 #[cfg(feature = "schedules")]
 pub mod schedules;
 mod storage;

@@ -1,4 +1,4 @@
-//! Planted bugs: mistakes made on purpose, so that it can be measured whether the proof notices them.
+//! Planted bugs: mistakes made on purpose, here and in the server, so that it can be measured whether the proof notices them.
 //!
 //! Only a build with the feature `planted-bugs` contains them, and there none is active until [`plant`] is called. In every
 //! other build [`planted`] is the constant `false`, and nothing of them is left. A bug is a name here and a place in the code
@@ -8,7 +8,6 @@ macro_rules! bugs {
     ($($bug:ident $name:literal $what:literal $(in $build:ident)?,)*) => {
         /// A mistake that can be planted.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[cfg_attr(not(feature = "planted-bugs"), expect(unreachable_pub, reason = "only test builds show it"))]
         pub enum Bug {
             $(#[doc = $what] $bug,)*
         }
@@ -185,6 +184,11 @@ bugs! {
     ExpiredInRanges "expired-in-ranges" "A settled row that has expired is met by ranges.",
     ExpiresEarly "expires-early" "Rows are deleted, and not compacted, although they are yet to expire.",
     ExpirySettlesNot "expiry-settles-not" "A row that expires stays for ever once it has settled.",
+    InfoEntersAgain "info-enters-again" "INFO waits for a keyspace that its own connection keeps from who flushes it.",
+    SessionToldEarly "session-told-early" "Who names a session is told a serial number that a power loss can take back.",
+    SessionEndedFirst "session-ended-first" "A connection that asks for a session which another has is left without its own.",
+    ResetForgetsWrites "reset-forgets-writes" "RESET makes a connection forget that what it has written may not be durable.",
+    LostWithOthers "lost-with-others" "All writes of a pipeline are answered as lost if the last one is.",
     CommitInTwoVersions "commit-in-two-versions" "The last write of a transaction of several gets the next version.",
 }
 
@@ -203,13 +207,13 @@ pub fn plant(bug: Bug) {
 /// True if this mistake is to be made.
 #[cfg(feature = "planted-bugs")]
 #[inline]
-pub(crate) fn planted(bug: Bug) -> bool {
+pub fn planted(bug: Bug) -> bool {
     PLANTED.get() == Some(&bug)
 }
 
 /// True if this mistake is to be made: never, without the feature `planted-bugs`.
 #[cfg(not(feature = "planted-bugs"))]
 #[inline(always)]
-pub(crate) const fn planted(_: Bug) -> bool {
+pub const fn planted(_: Bug) -> bool {
     false
 }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
+use kiln::planted::{Bug, planted};
 use kiln::{Level, Progress, Version};
 
 use super::options::integer;
@@ -261,6 +262,9 @@ fn session(context: &mut Context<'_>, id: &[u8]) -> Result<Option<Wait>, Failure
         return Err(Failure::text("ERR a session's id must not be empty"));
     }
     let db = &context.shared.db;
+    if planted(Bug::SessionEndedFirst) {
+        context.client.session = None;
+    }
     // A connection may name the session that it already has; and one that cannot have another keeps its own.
     let session = match context.client.session.take_if(|session| session.id() == id.as_bytes()) {
         Some(session) => session,
@@ -268,7 +272,7 @@ fn session(context: &mut Context<'_>, id: &[u8]) -> Result<Option<Wait>, Failure
     };
     let (serial, durable) = (session.serial(), session.durable_serial());
     context.client.session = Some(session);
-    if durable? == serial {
+    if durable? == serial || planted(Bug::SessionToldEarly) {
         context.reply.integer(serial_number(serial));
         return Ok(None);
     }
