@@ -58,6 +58,9 @@ const ATTEMPTS: &[Attempt] = &[
     ("corrupt", "large", 2.0),
 ];
 
+/// What each bug of the server meets.
+const OF_SERVER: &[Attempt] = &[("isolation", "resp", 2.0)];
+
 /// What power cuts of the real server must notice, too, on their own: what is written too late, or not synced.
 const OF_POWERCUT: [Bug; 10] = [
     Bug::SyncSkipped,
@@ -86,11 +89,15 @@ struct Catch {
 /// Plants one bug after the other and has all parts look for it.
 pub(crate) fn prove(planting: &Planting) -> ExitCode {
     let began = Instant::now();
-    let this_build = cfg!(feature = "schedules").then_some("schedules");
-    let of_this_build = |bug: &Bug| bug.build() == this_build;
+    let of_this_build = |bug: &Bug| match bug.place() {
+        Some("schedules") => cfg!(feature = "schedules"),
+        Some("server") | None => !cfg!(feature = "schedules"),
+        _ => false,
+    };
     let bugs: Vec<Bug> =
         planting.only.map_or(Bug::ALL.iter().copied().filter(of_this_build).collect(), |bug| vec![bug]);
-    let caught = hunt_all(&bugs, |bug| hunt(bug, planting.seconds, ATTEMPTS));
+    let attempts = |bug: Bug| if bug.place() == Some("server") { OF_SERVER } else { ATTEMPTS };
+    let caught = hunt_all(&bugs, |bug| hunt(bug, planting.seconds, attempts(bug)));
     let mut asked = bugs.clone();
     asked.retain(|bug| OF_POWERCUT.contains(bug));
     if !asked.is_empty() && !can_cut_power() {

@@ -5,7 +5,7 @@
 //! that asks for it.
 
 macro_rules! bugs {
-    ($($bug:ident $name:literal $what:literal $(in $build:ident)?,)*) => {
+    ($($bug:ident $name:literal $what:literal $(in $place:ident)?,)*) => {
         /// A mistake that can be planted.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Bug {
@@ -39,14 +39,14 @@ macro_rules! bugs {
                 match self { $(Bug::$bug => $what,)* }
             }
 
-            /// The build in which it is looked for, if that is not the usual one: `schedules` (a feature), if it takes a
-            /// certain interleaving; `loom` (a program), if it takes weakly ordered memory.
-            pub fn build(self) -> Option<&'static str> {
-                match self { $(Bug::$bug => bugs!(@in $($build)?),)* }
+            /// Where alone it shows, if that is not the usual build of the engine: in that for `schedules` (a feature), if it takes a
+            /// certain interleaving; in `loom` (a program), if it takes weakly ordered memory; in the `server`.
+            pub fn place(self) -> Option<&'static str> {
+                match self { $(Bug::$bug => bugs!(@in $($place)?),)* }
             }
         }
     };
-    (@in $build:ident) => { Some(stringify!($build)) };
+    (@in $place:ident) => { Some(stringify!($place)) };
     (@in) => { None };
 }
 
@@ -184,11 +184,11 @@ bugs! {
     ExpiredInRanges "expired-in-ranges" "A settled row that has expired is met by ranges.",
     ExpiresEarly "expires-early" "Rows are deleted, and not compacted, although they are yet to expire.",
     ExpirySettlesNot "expiry-settles-not" "A row that expires stays for ever once it has settled.",
-    InfoEntersAgain "info-enters-again" "INFO waits for a keyspace that its own connection keeps from who flushes it.",
-    SessionToldEarly "session-told-early" "Who names a session is told a serial number that a power loss can take back.",
-    SessionEndedFirst "session-ended-first" "A connection that asks for a session which another has is left without its own.",
-    ResetForgetsWrites "reset-forgets-writes" "RESET makes a connection forget that what it has written may not be durable.",
-    LostWithOthers "lost-with-others" "All writes of a pipeline are answered as lost if the last one is.",
+    InfoEntersAgain "info-enters-again" "INFO waits for a keyspace that its own connection keeps from who flushes it." in server,
+    SessionToldEarly "session-told-early" "Who names a session is told a serial number that a power loss can take back." in server,
+    SessionEndedFirst "session-ended-first" "A connection that asks for a session which another has is left without its own." in server,
+    ResetForgetsWrites "reset-forgets-writes" "RESET makes a connection forget that what it has written may not be durable." in server,
+    LostWithOthers "lost-with-others" "All writes of a pipeline are answered as lost if the last one is." in server,
     CommitInTwoVersions "commit-in-two-versions" "The last write of a transaction of several gets the next version.",
 }
 

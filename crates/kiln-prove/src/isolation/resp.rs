@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use kiln::Kiln;
+use kiln::{Kiln, Session};
 use redis::{Client, Connection, Pipeline, RedisResult, Value, pipe};
 use tokio::sync::oneshot;
 
@@ -23,6 +23,8 @@ const DIGITS: usize = 10;
 const SAFE_ONE_IN: u32 = 3;
 /// The longest that an answer may take.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// A session that somebody else has, whoever asks for it.
+const TAKEN: &str = "taken";
 /// Keys that a survey reads at once.
 const SURVEYED_AT_ONCE: usize = 64;
 
@@ -32,11 +34,14 @@ pub(crate) struct Server {
     address: SocketAddr,
     stop: oneshot::Sender<()>,
     thread: JoinHandle<()>,
+    /// Held for as long as the server is there.
+    _taken: Session,
 }
 
 impl Server {
     /// Serves a database.
     pub(crate) fn start(db: &Kiln) -> Server {
+        let taken = db.session(TAKEN).unwrap_or_else(|error| panic!("opening a session: {error}"));
         let (stop, stopped) = oneshot::channel::<()>();
         let (told, address) = std::sync::mpsc::channel();
         let db = db.clone();
@@ -51,7 +56,7 @@ impl Server {
             });
         });
         let address = address.recv().expect("the server tells its address");
-        Server { address, stop, thread }
+        Server { address, stop, thread, _taken: taken }
     }
 
     /// Ends it in order.
@@ -70,13 +75,8 @@ impl Server {
         connection.set_read_timeout(Some(PATIENCE))?;
         let is_safe = recorder.process % SAFE_ONE_IN == 1;
         let session = session_of(recorder.process);
-        let mut teller = Teller { connection, recorder, random, is_safe, has_session: session.is_some() };
-        let mut first = pipe();
-        first.cmd("KILN").arg("DURABILITY").arg(if is_safe { "safe" } else { "fast" }).ignore();
-        if let Some(session) = session {
-            first.cmd("KILN").arg("SESSION").arg(session).ignore();
-        }
-        first.exec(&mut teller.connection)?;
+        let mut teller = Teller { connection, recorder, random, is_safe, session };
+        teller.introduction().exec(&mut teller.connection)?;
         Ok(teller)
     }
 }
@@ -148,6 +148,19 @@ fn digits(number: Number) -> String {
     format!("{number:0DIGITS$}")
 }
 
+/// A version, or a serial number.
+fn number_told(answer: &RedisResult<Value>) -> u64 {
+    match answer {
+        Ok(Value::Int(number)) if *number >= 0 => *number as u64,
+        other => panic!("this is no number: {other:?}"),
+    }
+}
+
+/// The version of a connection's last write, if it has written.
+fn version_told(answer: &RedisResult<Value>) -> Option<u64> {
+    (!matches!(answer, Ok(Value::Nil))).then(|| number_told(answer))
+}
+
 /// The numbers in a string.
 fn numbers(value: &Value) -> Vec<Number> {
     let bytes = match value {
@@ -177,14 +190,14 @@ pub(crate) struct Teller<'r, 's> {
     recorder: &'r mut Recorder<'s>,
     random: Random,
     is_safe: bool,
-    has_session: bool,
+    session: Option<String>,
 }
 
 impl Teller<'_, '_> {
     /// Works until it is told to stop, or the server cannot go on.
     pub(crate) fn work(&mut self) -> Result<(), Failure> {
         while !self.recorder.shared.is_over() {
-            match self.random.below(20) {
+            match self.random.below(24) {
                 0..=7 => {
                     let commands = self.commands(5);
                     self.transaction(&commands, None)?;
@@ -198,10 +211,23 @@ impl Teller<'_, '_> {
                     let command = self.command();
                     self.single(command)?;
                 }
+                19 => self.several()?,
+                20 => self.name_session()?,
+                21 => self.reset()?,
                 _ => self.wait()?,
             }
         }
         Ok(())
+    }
+
+    /// What a connection begins with.
+    fn introduction(&self) -> Pipeline {
+        let mut first = pipe();
+        first.cmd("KILN").arg("DURABILITY").arg(if self.is_safe { "safe" } else { "fast" });
+        if let Some(session) = &self.session {
+            first.cmd("KILN").arg("SESSION").arg(session);
+        }
+        first
     }
 
     fn read(&mut self, most: usize) -> Command {
@@ -303,7 +329,7 @@ impl Teller<'_, '_> {
     fn run(&mut self, pipeline: &mut Pipeline, writes: bool) -> Result<Vec<RedisResult<Value>>, Failure> {
         if writes {
             pipeline.cmd("KILN").arg("RECEIPT");
-            if self.has_session {
+            if self.session.is_some() {
                 pipeline.cmd("KILN").arg("SERIAL");
             }
         }
@@ -317,10 +343,7 @@ impl Teller<'_, '_> {
 
     /// A transaction has committed; `told` is its version and its serial number.
     fn committed(&mut self, attempt: Attempt, writes: bool, told: &[RedisResult<Value>]) {
-        let number = |at: usize| match told.get(at) {
-            Some(Ok(Value::Int(number))) => u64::try_from(*number).ok(),
-            _ => None,
-        };
+        let number = |at: usize| told.get(at).map(number_told);
         for operation in &attempt.operations {
             if let Operation::List(key, numbers) = operation {
                 self.recorder.shared.note_length(*key, numbers.len());
@@ -331,33 +354,139 @@ impl Teller<'_, '_> {
         transaction.durable = writes && self.is_safe;
     }
 
-    /// Nobody knows what has become of a transaction.
-    fn failed(
-        &mut self,
-        mut attempt: Attempt,
-        commands: &[Command],
-        failure: Failure,
-    ) -> Result<(), Failure> {
+    /// A transaction has failed, and nobody knows what has become of it.
+    fn failed(&mut self, attempt: Attempt, commands: &[Command], failure: Failure) -> Result<(), Failure> {
+        self.unknown(attempt, commands);
+        Err(failure)
+    }
+
+    fn unknown(&mut self, mut attempt: Attempt, commands: &[Command]) {
         let writes = commands.iter().filter(|command| command.writes());
         // What was read before counts only if it succeeded.
         attempt.operations.clear();
         writes.for_each(|command| command.record(None, &mut attempt.operations));
         self.recorder.end(attempt, Outcome::Unknown);
-        Err(failure)
+    }
+
+    /// Several commands at once, each a transaction of its own, into more than one version if a snapshot is made in between. When
+    /// the power fails, some are durable and some are lost, and each must be told which it is.
+    fn several(&mut self) -> Result<(), Failure> {
+        if self.session.is_some() {
+            // Of its transactions only the last one may be without an answer.
+            return Ok(());
+        }
+        let (mut pipeline, mut sent) = (pipe(), 1);
+        pipeline.cmd("KILN").arg("RECEIPT");
+        let count = 2 + self.random.below(6);
+        let snapshot_at = self.random.below(2 * count);
+        let mut writes = Vec::new();
+        for at in 0..count {
+            if at == snapshot_at {
+                for action in ["CREATE", "DROP"] {
+                    let name = format!("of process {}", self.recorder.process);
+                    pipeline.cmd("KILN").arg("SNAPSHOT").arg(action).arg(name);
+                }
+                sent += 2;
+            }
+            let register = self.recorder.shared.register(&mut self.random);
+            let command = Command::Set(register, self.recorder.number());
+            command.add_to(&mut pipeline);
+            pipeline.cmd("KILN").arg("RECEIPT");
+            writes.push((self.recorder.invoke(Level::Serializable), command, sent));
+            sent += 2;
+        }
+        let answers = match self.ask(&pipeline) {
+            Ok(answers) => answers,
+            Err(failure) => {
+                writes.into_iter().for_each(|(attempt, command, _)| self.unknown(attempt, &[command]));
+                return Err(failure);
+            }
+        };
+        let (mut before, mut lost, mut failure) = (version_told(&answers[0]), Vec::new(), None);
+        for (mut attempt, command, at) in writes {
+            let version = version_told(&answers[at + 1]);
+            match &answers[at] {
+                Ok(value) => {
+                    command.record(Some(value), &mut attempt.operations);
+                    self.committed(attempt, true, &answers[at + 1..at + 2]);
+                }
+                Err(error) => {
+                    // Of one that was refused, and did not commit, the version is that of the one before.
+                    lost.extend(version.filter(|_| before < version));
+                    self.unknown(attempt, &[command]);
+                    failure = Some(Failure::from(error));
+                }
+            }
+            before = version;
+        }
+        self.assert_lost(&lost)?;
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// Versions whose commits were answered as lost.
+    fn assert_lost(&mut self, versions: &[u64]) -> Result<(), Failure> {
+        let Some(first) = versions.iter().min() else { return Ok(()) };
+        let mut ask = pipe();
+        ask.cmd("KILN").arg("HORIZON");
+        let horizon = number_told(&self.ask(&ask)?[0]);
+        assert!(*first > horizon, "a write into version {first} is called lost, and {horizon} is durable");
+        Ok(())
+    }
+
+    /// Names its session once more: so many of its writes are durable. Or asks for one that it cannot have, and keeps its own.
+    fn name_session(&mut self) -> Result<(), Failure> {
+        let mut pipeline = pipe();
+        if self.random.one_in(2) {
+            pipeline.cmd("KILN").arg("SESSION").arg(TAKEN);
+            let answer = self.ask(&pipeline)?.remove(0);
+            assert!(answer.is_err(), "a session that somebody has was given to somebody else");
+            return Ok(());
+        }
+        let Some(session) = &self.session else { return Ok(()) };
+        pipeline.cmd("KILN").arg("SESSION").arg(session);
+        match self.ask(&pipeline)?.remove(0) {
+            Ok(Value::Int(serial)) => self.all_durable(Some(serial)),
+            Ok(other) => panic!("an answer to KILN SESSION that makes no sense: {other:?}"),
+            Err(error) => return Err(Failure::from(&error)),
+        }
+        Ok(())
+    }
+
+    /// Begins anew, and waits for what it has written before.
+    fn reset(&mut self) -> Result<(), Failure> {
+        let mut reset = pipe();
+        reset.cmd("RESET");
+        if let Some(error) = self.ask(&reset)?.into_iter().find_map(Result::err) {
+            panic!("an answer to RESET that makes no sense: {error}");
+        }
+        self.wait()?;
+        match self.ask(&self.introduction())?.into_iter().find_map(Result::err) {
+            None => Ok(()),
+            Some(error) => Err(Failure::from(&error)),
+        }
     }
 
     /// Waits until its writes are durable.
     fn wait(&mut self) -> Result<(), Failure> {
         let mut waitaof = pipe();
         waitaof.cmd("WAITAOF").arg(1).arg(0).arg(0);
-        if let Err(error) = self.ask(&waitaof)?.remove(0) {
-            return Err(Failure::from(&error));
+        match self.ask(&waitaof)?.remove(0) {
+            Ok(answer) => assert_eq!(answer, Value::Array(vec![Value::Int(1), Value::Int(0)])),
+            Err(error) => return Err(Failure::from(&error)),
         }
-        let written = self.recorder.transactions.iter_mut().rev().find(|transaction| transaction.writes());
-        if let Some(last) = written {
-            last.durable = true;
-        }
+        self.all_durable(None);
         Ok(())
+    }
+
+    /// It was told that all that it has written is durable, and up to which serial number that is.
+    fn all_durable(&mut self, serial: Option<i64>) {
+        let mut written = self.recorder.transactions.iter_mut().rev();
+        if let Some(last) = written.find(|transaction| transaction.writes()) {
+            last.durable = true;
+            if let (Some(last), Some(told)) = (last.serial, serial) {
+                assert_eq!(told, last as i64, "a session's serial number is not that of its last write");
+            }
+        }
     }
 
     /// Reads everything.
