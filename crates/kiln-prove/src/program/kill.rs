@@ -34,7 +34,7 @@ fn one_life(seed: u64, rounds: &Rounds, tally: &mut Tally) {
     let database = directory.0.path().join("database");
     let arguments = server_arguments(rounds, &mut random);
     prepare(&mut random, |options| options.open(&database));
-    let (mut clients, mut was_there) = (Clients::new(), false);
+    let (mut clients, mut was_there) = (Clients::new(&mut random), false);
     for round in 0..LIFE_ROUNDS {
         // What a kill leaves is no damage: at most the torn end of an unfinished write.
         if was_there && (random.one_in(4) || round + 1 == LIFE_ROUNDS) {

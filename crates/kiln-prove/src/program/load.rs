@@ -6,10 +6,14 @@ use std::sync::mpsc::{Receiver, channel};
 use redis::{RedisError, RedisResult};
 
 use super::actors::{
-    Actor, Auditor, FastWriter, Mode, Pairs, SafeWriter, Session, Transfers, create_accounts,
+    Actor, Auditor, FastWriter, Flusher, Mode, Onlooker, Pairs, SafeWriter, Session, Transfers,
+    create_accounts,
 };
 use super::server::{Ended, Handle, Server, connect};
 use crate::support::Random;
+
+/// One database of so many is flushed again and again.
+const FLUSHED_ONE_IN: usize = 5;
 
 /// Runs a server until `plan` ends it, which is told the beginning of the load, or that there will be none. Returns whether
 /// the server got so far that there is a database, and how it ended.
@@ -47,15 +51,21 @@ pub(super) fn run_until(
 /// The clients of one database, through all runs of its server.
 pub(super) struct Clients {
     actors: Vec<Box<dyn Actor>>,
-    /// The accounts are there, durably.
-    has_accounts: bool,
+    /// Some need accounts, which are not there yet, durably.
+    lacks_accounts: bool,
     /// They have seen what this run of the server has found.
     have_checked: bool,
 }
 
 impl Clients {
-    /// Clients of a database without their keys.
-    pub(super) fn new() -> Clients {
+    /// Clients of a database without their keys. Of some databases these are few, since one of them flushes.
+    pub(super) fn new(random: &mut Random) -> Clients {
+        if random.one_in(FLUSHED_ONE_IN) {
+            let mode = *random.pick(&[Mode::Safe, Mode::Fast]);
+            let mut actors: Vec<Box<dyn Actor>> = vec![Box::new(Flusher::new(mode))];
+            actors.extend((0..4).map(|_| Box::new(Onlooker) as Box<dyn Actor>));
+            return Clients { actors, lacks_accounts: false, have_checked: false };
+        }
         let mut actors: Vec<Box<dyn Actor>> = vec![Box::new(Auditor)];
         actors.extend((0..4).map(|id| Box::new(SafeWriter::new(id)) as Box<dyn Actor>));
         actors.extend((0..2).map(|id| Box::new(FastWriter::new(id)) as Box<dyn Actor>));
@@ -64,7 +74,7 @@ impl Clients {
             actors.push(Box::new(Pairs::new(id as u64, mode)));
             actors.push(Box::new(Session::new(id, mode)));
         }
-        Clients { actors, has_accounts: false, have_checked: false }
+        Clients { actors, lacks_accounts: true, have_checked: false }
     }
 
     /// The server has ended in order, so that all that was acknowledged is durable: unless it was an earlier run that acknowledged it, whose
@@ -91,9 +101,9 @@ impl Clients {
 
     fn try_to_meet(&mut self, port: u16, random: &mut Random, at_work: impl FnOnce()) -> RedisResult<()> {
         let mut connections = self.actors.iter().map(|_| connect(port)).collect::<RedisResult<Vec<_>>>()?;
-        if !self.has_accounts {
+        if self.lacks_accounts {
             create_accounts(&mut connections[0])?;
-            self.has_accounts = true;
+            self.lacks_accounts = false;
         }
         for (actor, connection) in self.actors.iter_mut().zip(&mut connections) {
             actor.check(connection)?;
@@ -173,7 +183,8 @@ mod tests {
     fn c5_an_orderly_end_makes_nothing_durable_that_an_earlier_run_has_lost() {
         let actor = Counting::default();
         let settled = actor.0.clone();
-        let mut clients = Clients { actors: vec![Box::new(actor)], has_accounts: true, have_checked: false };
+        let mut clients =
+            Clients { actors: vec![Box::new(actor)], lacks_accounts: false, have_checked: false };
         clients.settle();
         assert_eq!(settled.load(Ordering::Relaxed), 0);
         clients.have_checked = true;

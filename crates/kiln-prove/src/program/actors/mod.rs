@@ -12,7 +12,10 @@
 //! | [`Pairs`] | two keys in one `MSET` or `MULTI` | both have the same value (C1) |
 //! | [`Session`] | its serial number, under `KILN SESSION` | the recovered serial is the value, and not before the last safe one (C7) |
 //! | [`Auditor`] | nothing: it reads sums and pairs in transactions | they hold at every moment (C2) |
+//! | [`Flusher`] | all keys, in the transaction that flushes them | they are of one number, and not before the last safe one (C1, C5) |
+//! | [`Onlooker`] | nothing: it reads all keys | they are of one number at every moment (C2), and everybody gets an answer |
 
+mod flushes;
 mod numbered;
 mod session;
 mod shared;
@@ -21,6 +24,7 @@ use redis::{Connection, RedisResult};
 
 use crate::support::Random;
 
+pub(crate) use self::flushes::{Flusher, Onlooker};
 pub(crate) use self::numbered::{FastWriter, SafeWriter};
 pub(crate) use self::session::Session;
 pub(crate) use self::shared::{Auditor, Pairs, Transfers, create_accounts};

@@ -11,7 +11,7 @@ const KEY_COUNT: usize = 40;
 
 /// Numbers of one key.
 #[derive(Clone, Copy, Debug, Default)]
-struct Numbers {
+pub(super) struct Numbers {
     /// Acknowledged as durable: must be there, or a later one.
     acknowledged: u64,
     /// Acknowledged in some way.
@@ -23,7 +23,7 @@ struct Numbers {
 }
 
 impl Numbers {
-    fn check(&mut self, found: u64, key: &str) {
+    pub(super) fn check(&mut self, found: u64, key: &str) {
         let Numbers { acknowledged, asked, told_by, .. } = *self;
         assert!(
             found >= acknowledged,
@@ -35,13 +35,23 @@ impl Numbers {
     }
 
     /// The next number to ask for.
-    fn ask(&mut self) -> u64 {
+    pub(super) fn ask(&mut self) -> u64 {
         self.asked += 1;
         self.asked
     }
 
+    /// What was asked for was refused.
+    pub(super) fn take_back(&mut self) {
+        self.asked -= 1;
+    }
+
+    /// The last number that was asked for.
+    pub(super) fn last(&self) -> u64 {
+        self.asked
+    }
+
     /// What was asked for was acknowledged, as durable or not.
-    fn answer(&mut self, is_durable: bool) {
+    pub(super) fn answer(&mut self, is_durable: bool) {
         self.answered = self.asked;
         if is_durable {
             self.acknowledged = self.asked;
@@ -50,7 +60,7 @@ impl Numbers {
     }
 
     /// What was acknowledged in some way is durable.
-    fn settle(&mut self) {
+    pub(super) fn settle(&mut self) {
         self.acknowledged = self.answered;
         self.told_by = "an orderly end";
     }

@@ -72,7 +72,7 @@ fn one_life(seed: u64, rounds: &Rounds, tally: &mut Tally, at_stake: &mut AtStak
         volume.root.set_bytes(DATABASE, []);
         options.open_on(std::sync::Arc::new(volume.disk.clone()))
     });
-    let (mut clients, mut was_there) = (Clients::new(), false);
+    let (mut clients, mut was_there) = (Clients::new(&mut random), false);
     for round in 0..LIFE_ROUNDS {
         let _evidence = (!rounds.counts).then(|| Evidence(copy_of(&volume.disk)));
         let machine =
