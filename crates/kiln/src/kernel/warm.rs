@@ -10,7 +10,8 @@
 //! Each would leave memory, and the update that meets it then reads it from disk, to see whose it is: two hundred times the price of the
 //! others. So what is live is written anew before it leaves, as compaction does it (a commit of the same key and value, if the
 //! index still refers to that very address), but out of memory, ahead of eviction, and with no regard to what is on disk. Commits note in a record
-//! that is in memory that it has a successor, which costs them nothing: so most of what is dead is passed over without a look at the index.
+//! that is in memory that it has a successor, which costs them nothing: so most of what is dead is passed over without a look at the index. A segment
+//! of which the hardener knows that nothing in it is live is not looked at.
 //!
 //! **When.** As long as the live bytes are at most three quarters of what the ring keeps. At that bound, and if only keys are updated that
 //! would have stayed anyway, a byte of the application's makes four of the log. Where there is more, records leave as they are, and the
@@ -176,6 +177,10 @@ impl Engine {
             if looked_at >= ROUND_BYTES {
                 return Ok(Step::More);
             }
+            if let Some(end) = self.end_of_dead(cursor) {
+                self.warm.cursor.store(end, Ordering::SeqCst);
+                continue;
+            }
             let Walk { found, key, value, .. } = &mut *walk;
             let next = self.find_newest((cursor, goal), found, key, |view| view.shape().kind.is_put());
             for &(address, hash) in &*found {
@@ -187,6 +192,13 @@ impl Engine {
             self.warm.cursor.store(next, Ordering::SeqCst);
             looked_at += next - cursor;
         }
+    }
+
+    /// Where the segment at an address ends, if all of it has hardened and none of its records is live.
+    fn end_of_dead(&self, address: Address) -> Option<Address> {
+        let end = (address + 1).next_multiple_of(self.log.segment_bytes());
+        // None are counted of one that was dropped.
+        (end <= self.log.hardened() && self.liveness.lock().of_segment(address).live() == 0).then_some(end)
     }
 
     /// Begins, or ends, to keep records warm, if it is time to ask.

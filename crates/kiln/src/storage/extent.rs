@@ -40,8 +40,9 @@ pub(crate) struct ExtentWriter {
     database: u128,
     buffer: AlignedBuffer,
     pub(crate) chain: Chain,
-    /// Checksum of what was copied out last, behind the seal.
+    /// Checksum of what was copied out last, behind the seal, and how many sectors of it are zeros.
     data_checksum: u32,
+    zero_sectors: u32,
     /// The newest version among the records written so far. It can be newer than the last seal's: records of the
     /// version that followed the tick lie in the extent too, and wait for a seal of their own.
     pub(crate) newest_version: u64,
@@ -50,7 +51,7 @@ pub(crate) struct ExtentWriter {
 impl ExtentWriter {
     pub(crate) fn new(database: u128, chain: Chain) -> ExtentWriter {
         let buffer = AlignedBuffer::new(4 * BLOCK_BYTES);
-        ExtentWriter { database, buffer, chain, data_checksum: 0, newest_version: 0 }
+        ExtentWriter { database, buffer, chain, data_checksum: 0, zero_sectors: 0, newest_version: 0 }
     }
 
     /// Writes the extent `start..end` that was copied out last, with its seal, and makes it durable. On an error nothing
@@ -71,8 +72,7 @@ impl ExtentWriter {
             previous_checksum: self.chain.checksum,
             data_checksum: self.data_checksum,
             time_us: segments.time_us(),
-            // The seal's own sector is never zero.
-            zero_sectors: zero_sectors(&extent[SECTOR_BYTES..]),
+            zero_sectors: self.zero_sectors,
             database: self.database,
             first_version,
         };
@@ -95,7 +95,7 @@ impl ExtentWriter {
     }
 
     /// Copies the records of `start..end` (in one segment) into the buffer, completes them, and shows each to `visit`. It does so in
-    /// pieces that stay in the processor's cache until the extent's checksum has been taken of them, too.
+    /// pieces that stay in the processor's cache until the extent's checksum has been taken of them, and their zeros counted, too.
     pub(crate) fn copy_out(
         &mut self,
         log: &Log,
@@ -113,12 +113,17 @@ impl ExtentWriter {
         let words = log.memory(start, end - start);
         let mut offset = SEAL_BYTES as usize;
         let (mut copied, mut summed) = (0, offset);
-        self.data_checksum = 0;
+        // The seal's own sector is never zero.
+        let mut counted = SECTOR_BYTES;
+        (self.data_checksum, self.zero_sectors) = (0, 0);
         while offset < length {
             let item_end = offset + extent.get(offset..copied).and_then(item_bytes).unwrap_or(8);
             if item_end > copied && copied < length {
                 self.data_checksum = crc32c::crc32c_append(self.data_checksum, &extent[summed..offset]);
                 summed = offset;
+                let whole = offset - offset % SECTOR_BYTES;
+                self.zero_sectors += extent.get(counted..whole).map_or(0, zero_sectors);
+                counted = counted.max(whole);
                 let piece_end = item_end.max(copied + PIECE_BYTES).min(length);
                 copy_words(&words[copied / 8..piece_end / 8], &mut extent[copied..piece_end]);
                 copied = piece_end;
@@ -149,6 +154,7 @@ impl ExtentWriter {
             offset += bytes as usize;
         }
         self.data_checksum = crc32c::crc32c_append(self.data_checksum, &extent[summed..]);
+        self.zero_sectors += zero_sectors(&extent[counted..]);
     }
 }
 
