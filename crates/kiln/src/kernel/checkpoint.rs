@@ -402,7 +402,8 @@ impl Taking<'_> {
             for (bucket, family) in (first..buckets).zip(&mut families) {
                 index.read_family(level, bucket, family);
                 let behind = family.entries.iter().map(|&entry| hash_index::address_of(entry));
-                behind.filter(|&address| address >= self.cut.end).for_each(|at| self.engine.log.prefetch(at));
+                let log = &self.engine.log;
+                behind.filter(|&address| address >= self.cut.end).for_each(|at| log.prefetch_previous(at));
             }
             for (bucket, family) in (first..buckets).zip(&mut families) {
                 self.keep_those_before_end(&mut family.entries)?;
@@ -445,8 +446,8 @@ impl Taking<'_> {
     }
 
     fn newest_before_end(&mut self, mut address: Address) -> Result<Address> {
-        // If it is given up, what comes of it is of no use to anybody.
-        while address >= self.cut.end && !self.is_given_up() {
+        // If it cannot be finished, what comes of it is of no use to anybody.
+        while address >= self.cut.end && !self.is_out_of_reach() {
             address = self.previous_of(address)?;
         }
         Ok(address)
@@ -509,10 +510,14 @@ impl Taking<'_> {
     /// True once the checkpoint is of no use any more, or must not go on. It stays so.
     fn is_given_up(&self) -> bool {
         let (engine, is_background) = (self.engine, self.haste == Haste::Background);
-        engine.log.begin() > self.cut.end
+        self.is_out_of_reach()
             || is_background && engine.hardening.is_stopping()
-            || self.is_overtaken()
             || engine.hardening.horizon.failure().is_some()
+    }
+
+    /// What lies behind the end cannot, or must not, be followed back to before it any more.
+    fn is_out_of_reach(&self) -> bool {
+        self.engine.log.begin() > self.cut.end || self.is_overtaken()
     }
 
     /// Takes a nap after every piece, unless somebody waits. False if the checkpoint is of no use any more, or must not go on.
