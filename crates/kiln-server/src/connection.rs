@@ -73,6 +73,24 @@ enum Held {
     Input(Vec<u8>),
 }
 
+impl Held {
+    /// What is left of the input, which is left empty.
+    fn of(input: &mut Vec<u8>) -> Held {
+        match input.len() {
+            0 => Held::Nothing,
+            1..=LEFTOVER_BYTES_MAX => Held::Leftover(input.as_slice().into()),
+            length => {
+                let mut input = std::mem::take(input);
+                // It may have had a much larger request before this one.
+                if input.capacity() / 4 > length.max(READ_BYTES) {
+                    input.shrink_to_fit();
+                }
+                Held::Input(input)
+            }
+        }
+    }
+}
+
 struct Connection<'s> {
     shared: &'s Shared,
     stream: TcpStream,
@@ -134,11 +152,7 @@ impl Connection<'_> {
 
     /// Keeps what is left of the input, as small as it can be.
     fn hold(&mut self, mut buffers: Box<Buffers>) {
-        self.held = match buffers.input.len() {
-            0 => Held::Nothing,
-            1..=LEFTOVER_BYTES_MAX => Held::Leftover(buffers.input.as_slice().into()),
-            _ => Held::Input(std::mem::take(&mut buffers.input)),
-        };
+        self.held = Held::of(&mut buffers.input);
         buffers::put(buffers);
     }
 
@@ -215,5 +229,31 @@ impl Connection<'_> {
             Some(Ok(())) => wait.answer(true, reply),
             None => wait.answer(false, reply),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The buffer stayed as large as the request before had been, for as long as the rest did not come.
+    #[test]
+    fn the_start_of_a_request_is_held_in_no_more_memory_than_it_takes() {
+        let mut input = vec![b'x'; 16 * 1024 * 1024];
+        input.drain(LEFTOVER_BYTES_MAX + 1..);
+        let Held::Input(held) = Held::of(&mut input) else { panic!("it is copied or forgotten") };
+        assert_eq!(held, [b'x'; LEFTOVER_BYTES_MAX + 1]);
+        assert!(held.capacity() <= 4 * READ_BYTES, "{} bytes", held.capacity());
+        // Where it grows, it is not moved each time that more arrives.
+        let (mut input, mut moves) = (held, 0);
+        for _ in 0..1_000 {
+            input.reserve(READ_BYTES);
+            input.extend_from_slice(&[b'x'; 16 * 1024]);
+            let before = input.capacity();
+            let Held::Input(held) = Held::of(&mut input) else { panic!("it is copied or forgotten") };
+            moves += usize::from(held.capacity() != before);
+            input = held;
+        }
+        assert_eq!(moves, 0);
     }
 }

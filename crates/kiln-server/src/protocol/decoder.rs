@@ -176,13 +176,14 @@ impl Decoder {
         self.skipping = None;
     }
 
-    /// Gives back memory that an unusually large request needed.
+    /// Gives back memory that an unusually large request needed, also where the next one has begun.
     pub(crate) fn shrink(&mut self) {
         if self.missing == 0 {
             self.spans.clear();
-            self.spans.shrink_to(16);
-            self.unquoted = Vec::new();
         }
+        // Twice as many as there are is how they grow.
+        self.spans.shrink_to(16.max(4 * self.spans.len()));
+        self.unquoted = Vec::new();
     }
 
     /// Looks for the next request. `input` begins where the last one ended.

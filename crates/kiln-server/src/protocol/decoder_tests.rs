@@ -37,6 +37,22 @@ fn an_inline_line_that_drips_in_is_one_request() {
     assert_eq!(feed(LIMITS, pieces).0, [request(&[b"set", b"a b", b"1"])]);
 }
 
+/// The places of its arguments stayed until the next request was whole, and that may never come.
+#[test]
+fn what_a_large_request_needed_goes_back_although_the_next_has_begun() {
+    let limits = Limits { arguments: 100_000, argument_bytes: 64, request_bytes: 1 << 20 };
+    let mut decoder = Decoder::new(limits);
+    let large = encode(&vec![b"x".to_vec(); limits.arguments]);
+    assert_eq!(decoder.decode(&large), Step::Request(large.len()));
+    let next = encode(&[b"GET".to_vec(), b"key".to_vec()]);
+    let (begun, _) = next.split_at(next.len() - 2);
+    assert_eq!(decoder.decode(begun), Step::Incomplete(0));
+    decoder.shrink();
+    assert!(decoder.spans.capacity() <= 16, "{} places", decoder.spans.capacity());
+    assert_eq!(decoder.decode(&next), Step::Request(next.len()));
+    assert!(decoder.arguments(&next).from(0).eq([b"GET", b"key"]));
+}
+
 #[test]
 fn lengths_that_announce_too_much_end_the_connection_without_reserving_memory() {
     for (bytes, error) in [
