@@ -107,14 +107,15 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) -> JoinSet<()> {
     let mut connections = JoinSet::new();
     let mut stopped = pin!(shared.stopped());
     loop {
-        // Tasks that have ended are taken out, or they would pile up.
-        while connections.try_join_next().is_some() {}
         let accepted = tokio::select! {
             () = &mut stopped => return connections,
             accepted = listener.accept() => accepted,
         };
+        // Tasks that have ended are taken out, or they would pile up.
+        while connections.try_join_next().is_some() {}
         match accepted {
-            Ok((stream, _)) if shared.clients.len() < shared.options.connections_max => {
+            // Not those that are registered: in a burst many have not come to that.
+            Ok((stream, _)) if connections.len() < shared.options.connections_max => {
                 connections.spawn(run_connection(Arc::clone(&shared), stream));
             }
             Ok((stream, _)) => {

@@ -286,6 +286,19 @@ fn one_connection_more_than_allowed_is_told_so() {
     assert!(third.frame().is_none());
 }
 
+/// Those counted whose tasks had come to register them: many at once came in before.
+#[test]
+fn no_more_connections_than_allowed_are_served_although_all_come_at_once() {
+    let options = Options::new().durability(Durability::Fast).connections_max(20);
+    let server = TestServer::with_options(options);
+    let mut clients: Vec<Client> = (0..200).map(|_| server.client()).collect();
+    let replies = clients.iter_mut().filter_map(|client| {
+        client.try_clone().send(&[b"PING"]);
+        Some(common::show(&client.frame()?))
+    });
+    assert_eq!(replies.filter(|reply| reply == "PONG").count(), 20);
+}
+
 #[test]
 fn when_the_server_ends_connections_get_their_replies_and_are_closed() {
     let server = TestServer::start();
