@@ -156,10 +156,10 @@ impl Keyspace {
         Ok(space)
     }
 
-    /// Returns objects that are not current. They are looked at before they are used again, whatever they
-    /// hold.
+    /// Returns objects that are not current. Those that hold something are emptied before they are used again; the others can be at
+    /// once, or whoever flushes a thousand times in one transaction would have the whole index walked over as often.
     pub(crate) fn give_back(&self, space: Space) {
-        self.spares.lock().full.push_back(space);
+        self.spares.lock().add(space);
         self.flushed.notify_one();
     }
 
@@ -210,4 +210,27 @@ pub(crate) enum Emptied {
     One,
     /// There are keys yet that have expired, or it was to end.
     NotYet,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_holds_something_is_emptied_before_it_is_used_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let db = Kiln::open(directory.path()).unwrap();
+        let keyspace = Keyspace::open(&db).unwrap();
+        let take = || keyspace.take_vacant().unwrap_or_else(|_| panic!("there are maps yet"));
+        let (first, second) = (take(), take());
+        db.put(&second.strings, "key", "value").unwrap().forget();
+        let first_index = first.index;
+        keyspace.give_back(first);
+        assert_eq!(take().index, first_index);
+        let second_index = second.index;
+        keyspace.give_back(second);
+        assert_ne!(take().index, second_index);
+        assert_eq!(keyspace.empty_one(|| true).unwrap(), Emptied::One);
+        assert_eq!(take().index, second_index);
+    }
 }
