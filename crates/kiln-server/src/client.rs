@@ -108,7 +108,10 @@ impl Queue {
     /// Queues a command. `false`: all commands together have become too large.
     pub(crate) fn push(&mut self, command: &'static Command, args: Arguments<'_>) -> bool {
         let start = self.bytes.len();
-        let taken = size_of::<Queued>() + args.len() * size_of::<Span>();
+        let taken = match planted(Bug::QueueHalfCounted) {
+            true => 0,
+            false => size_of::<Queued>() + args.len() * size_of::<Span>(),
+        };
         let argument_bytes: usize = args.from(0).map(<[u8]>::len).sum();
         if start + self.places + taken + argument_bytes > REQUEST_BYTES_MAX {
             return false;

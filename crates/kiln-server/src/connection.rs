@@ -82,7 +82,7 @@ impl Held {
             length => {
                 let mut input = std::mem::take(input);
                 // It may have had a much larger request before this one.
-                if input.capacity() / 4 > length.max(READ_BYTES) {
+                if input.capacity() / 4 > length.max(READ_BYTES) && !planted(Bug::InputHeld) {
                     input.shrink_to_fit();
                 }
                 Held::Input(input)
@@ -153,6 +153,9 @@ impl Connection<'_> {
     /// Keeps what is left of the input, as small as it can be.
     fn hold(&mut self, mut buffers: Box<Buffers>) {
         self.held = Held::of(&mut buffers.input);
+        if planted(Bug::RepliesHeld) && matches!(self.held, Held::Input(_)) {
+            return std::mem::forget(buffers);
+        }
         buffers::put(buffers);
     }
 

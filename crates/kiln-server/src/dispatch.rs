@@ -14,6 +14,7 @@
 
 use std::ops::Range;
 
+use kiln::planted::{Bug, planted};
 use kiln::{Commit, ErrorKind, Kiln, Session, Transaction, Version};
 use parking_lot::RwLockReadGuard;
 
@@ -93,7 +94,7 @@ impl<'a> Dispatch<'a> {
     /// Runs one command and writes its reply.
     pub(crate) fn run(&mut self, args: Arguments<'_>) -> Next {
         let Some(command) = commands::find(args.at(0)) else {
-            if is_of_a_browser(args.at(0)) {
+            if is_of_a_browser(args.at(0)) && !planted(Bug::BrowserAnswered) {
                 tracing::warn!(peer = %self.client.card.peer, "a connection speaks HTTP, and is closed");
                 return Next::Close;
             }
@@ -157,7 +158,9 @@ impl<'a> Dispatch<'a> {
     fn run_all(&mut self, run: RunAll, args: Arguments<'_>) -> Result<(), Failure> {
         let db = &self.shared.db;
         let (space, snapshot) = self.inside(|_, space| (space.clone(), db.snapshot()));
-        self.space = None;
+        if !planted(Bug::KeysHoldFlushes) {
+            self.space = None;
+        }
         let all = All { db, space: &space, snapshot: snapshot? };
         self.shared.with_engine(true, || run(&all, args, self.reply))
     }

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use kiln::Kiln;
+use kiln::planted::{Bug, planted};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, ToSocketAddrs, lookup_host};
 use tokio::task::JoinSet;
@@ -148,6 +149,9 @@ async fn listen(address: impl ToSocketAddrs) -> io::Result<TcpListener> {
 fn prepare(stream: &TcpStream) -> io::Result<()> {
     // Replies are whole batches, so waiting to fill packets gains nothing.
     stream.set_nodelay(true)?;
+    if planted(Bug::KeepaliveNotSet) {
+        return Ok(());
+    }
     // A client whose machine is gone keeps its session from everybody else for no longer than this takes.
     let keepalive = TcpKeepalive::new().with_time(IDLE_BEFORE_PROBES).with_interval(BETWEEN_PROBES);
     SockRef::from(stream).set_tcp_keepalive(&keepalive)

@@ -189,6 +189,16 @@ bugs! {
     SessionEndedFirst "session-ended-first" "A connection that asks for a session which another has is left without its own." in server,
     ResetForgetsWrites "reset-forgets-writes" "RESET makes a connection forget that what it has written may not be durable." in server,
     LostWithOthers "lost-with-others" "All writes of a pipeline are answered as lost if the last one is." in server,
+    ScanHoldsValues "scan-holds-values" "SCAN holds the values of the keys that it tells." in server,
+    ScanWalksOn "scan-walks-on" "SCAN goes on until it has as many keys as it was asked for, however many others it meets." in server,
+    KeysHoldFlushes "keys-hold-flushes" "KEYS and its like stay in the keyspace, so that flushes wait for them, and everybody for flushes." in server,
+    QueueHalfCounted "queue-half-counted" "What waits for EXEC counts without the memory that it takes to tell commands apart." in server,
+    MapsUnbounded "maps-unbounded" "Flushes take new maps however many are still to be emptied." in server,
+    RepliesHeld "replies-held" "The buffer for replies to who has sent half a request is kept." in server,
+    PlacesHeld "places-held" "A connection keeps the places of the most arguments that it ever sent." in server,
+    InputHeld "input-held" "A connection that waits for the rest of a request keeps a buffer for the largest that it ever sent." in server,
+    KeepaliveNotSet "keepalive-not-set" "A connection whose client has vanished stays for ever." in server,
+    BrowserAnswered "browser-answered" "The lines of a request of HTTP are commands like others." in server,
     CommitInTwoVersions "commit-in-two-versions" "The last write of a transaction of several gets the next version.",
 }
 

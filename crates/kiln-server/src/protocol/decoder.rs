@@ -21,6 +21,8 @@
 
 use std::fmt;
 
+use kiln::planted::{Bug, planted};
+
 use super::{inline, number};
 
 /// The longest inline line, as in Redis.
@@ -178,6 +180,9 @@ impl Decoder {
 
     /// Gives back memory that an unusually large request needed, also where the next one has begun.
     pub(crate) fn shrink(&mut self) {
+        if planted(Bug::PlacesHeld) {
+            return;
+        }
         if self.missing == 0 {
             self.spans.clear();
         }

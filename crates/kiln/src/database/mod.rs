@@ -373,7 +373,11 @@ impl Kiln {
         const PLACES_PER_KEY: usize = 16;
         let mut found = Vec::new();
         let mut cursor = cursor;
-        for _ in 0..count.saturating_mul(PLACES_PER_KEY).max(PLACES_MIN) {
+        let places_max = match planted(Bug::ScanWalksOn) {
+            true => usize::MAX,
+            false => count.saturating_mul(PLACES_PER_KEY).max(PLACES_MIN),
+        };
+        for _ in 0..places_max {
             let (next, keys) = objects::next_keys(self.engine(), map.handle().id, cursor)?;
             for key in keys {
                 if self.get_with(map, &key, |value| value.is_some())? {
