@@ -43,6 +43,8 @@ pub(crate) enum Part {
     Starved(Starved),
     /// Run the real server under the load of real clients; kill it, stop it, restart it, and check what is there.
     Kill(Rounds),
+    /// Run the real server under clients that ask too much of it, or speak nonsense, and see that it serves others meanwhile, and has bounds.
+    Misuse(Rounds),
     /// Run the real server on a file system that holds back what is not synced, and cut the power. Needs FUSE.
     Powercut(Rounds),
     /// Plant mistakes in the engine, one after the other, and see which of the above notices each, and after how long.

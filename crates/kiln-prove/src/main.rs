@@ -11,7 +11,8 @@
 //!  schedules/                 the engine's code under a scheduler of shuttle's: a build of its own, without the parts above
 //!  plant                      mistakes made on purpose, to see what notices them
 //!  jobs  support              processes, counts, limits; randomness, replay lines, the watchdog
-//!  program/                   the real server under real clients: kill -9, SIGSTOP, power cuts; full disks, bad input
+//!  program/                   the real server under real clients: kill -9, SIGSTOP, power cuts; clients that ask too much;
+//!                             full disks, bad input
 //!  contract/                  the tests of the contract, clause by clause, C1 to C9
 //! ```
 //!
@@ -96,6 +97,7 @@ fn main() -> ExitCode {
             starve::starved(&starved)
         }
         Part::Kill(rounds) => program::kill::prove(&rounds),
+        Part::Misuse(rounds) => program::misuse::prove(&rounds),
         Part::Powercut(rounds) => program::powercut::prove(&rounds),
         #[cfg(feature = "plant")]
         Part::Plant(planting) => plant::prove(&planting),

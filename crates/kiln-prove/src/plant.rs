@@ -59,7 +59,8 @@ const ATTEMPTS: &[Attempt] = &[
 ];
 
 /// What each bug of the server meets.
-const OF_SERVER: &[Attempt] = &[("isolation", "resp", 2.0)];
+const OF_SERVER: &[Attempt] =
+    &[("isolation", "resp", 0.3), ("misuse", "server", 6.0), ("isolation", "resp", 4.0), ("kill", "server", 9.0)];
 
 /// What power cuts of the real server must notice, too, on their own: what is written too late, or not synced.
 const OF_POWERCUT: [Bug; 10] = [
@@ -155,7 +156,7 @@ fn hunt(bug: Bug, seconds: f64, attempts: &[Attempt]) -> Option<Catch> {
         match part {
             "schedules" => &mut command,
             "isolation" => command.args(["--through", workload]),
-            "powercut" => &mut command,
+            "powercut" | "misuse" => &mut command,
             "lives" => command.args(["--jobs", "1"]),
             _ => command.args(["--workload", workload, "--jobs", "1"]),
         };

@@ -54,7 +54,7 @@ fn one_life(seed: u64, rounds: &Rounds, tally: &mut Tally) {
 }
 
 /// Where a database is. It stays there if something is wrong with it.
-struct Directory(TempDir);
+pub(super) struct Directory(pub(super) TempDir);
 
 impl Drop for Directory {
     fn drop(&mut self) {

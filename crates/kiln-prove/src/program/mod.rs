@@ -1,7 +1,8 @@
-//! The real program: `kiln serve` under the load of real clients, killed, stopped and starved.
+//! The real program: `kiln serve` under the load of real clients, killed, stopped, starved and misused.
 //!
 //! ```text
 //!  kill                 kill -9 and SIGSTOP at any moment            powercut/   a power loss at any moment
+//!  misuse/              clients that ask too much, or speak nonsense
 //!  load                 what clients do to one run of the server     actors/     the clients, one promise each
 //!  kinds                what databases and servers are like          leash       servers do not outlive this program
 //!  server  binary       a running server; the program                disk_full  bad_input    tests of other misfortunes
@@ -17,6 +18,7 @@ pub(crate) mod kill;
 mod kinds;
 mod leash;
 mod load;
+pub(crate) mod misuse;
 pub(crate) mod powercut;
 mod server;
 

@@ -16,7 +16,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use super::{binary, leash};
 
 /// How long anything may take before it counts as stuck.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 /// Between two looks at what the server does.
 const EVERY: Duration = Duration::from_millis(2);
 
@@ -89,6 +89,11 @@ impl Server {
         let mut bytes = vec![0; self.log.metadata().map_or(0, |file| file.len() as usize)];
         let length = self.log.read_at(&mut bytes, 0).unwrap_or(0);
         String::from_utf8_lossy(&bytes[..length]).into_owned()
+    }
+
+    /// The server's process.
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// Whatever else becomes of the server, this sends it signals.
@@ -203,11 +208,6 @@ impl Server {
     pub(super) fn connect(&mut self) -> Connection {
         let State::Ready(port) = self.state() else { panic!("the server is gone:\n{}", self.log()) };
         connect(port).unwrap_or_else(|error| panic!("cannot connect: {error}\n{}", self.log()))
-    }
-
-    /// The server's process.
-    pub(super) fn pid(&self) -> u32 {
-        self.child.id()
     }
 
     /// `kill -9`, and nothing else, is its end.
