@@ -90,7 +90,7 @@ fn scan_large_values(scene: &mut Scene) {
     const VALUES: usize = 24;
     let mut connection = scene.connect();
     (0..VALUES).for_each(|number| set_large(&mut connection, &format!("large:{number}"), 8));
-    let mut scanners = scene.connect_many(3);
+    let mut scanners = scene.connect_many(4);
     scanners.iter_mut().for_each(|scanner| scanner.send(&words("SCAN 0 COUNT 1000")));
     for scanner in &mut scanners {
         let (_, found) = scan_on(scanner, b"1000");
@@ -142,8 +142,10 @@ fn scan_on(connection: &mut Wire, count: &[u8]) -> (usize, BTreeSet<Vec<u8>>) {
 
 /// Who lists keys must not hold up who flushes, for whom everybody else would wait: they are answered before the list has begun to come.
 fn list_beside_a_flush(scene: &mut Scene) {
-    const KEYS: usize = 15_000;
+    const KEYS: usize = 20_000;
     const TRIES: usize = 3;
+    /// So many take far less time than the list, and far more than a list that is done needs to be on its way, on a busy machine, too.
+    const PINGS: usize = 250;
     /// Each place of a key looks for so long as if the pattern began there. It matches the one key that ends as it does.
     const LOOKS_LIKE: usize = 140;
     let beginning = "a".repeat(2 * LOOKS_LIKE);
@@ -156,9 +158,8 @@ fn list_beside_a_flush(scene: &mut Scene) {
         lister.send(&words(&list));
         std::thread::sleep(Duration::from_millis(30));
         flush(&mut flusher);
-        let pong = other.ask("PING");
+        (0..PINGS).for_each(|_| assert_eq!(other.ask("PING"), Reply::Text(b"PONG".to_vec())));
         let is_first = !lister.has_reply();
-        assert_eq!(pong, Reply::Text(b"PONG".to_vec()));
         // Where the flush has come before the list, there is nothing to be listed.
         let is_listed = lister.reply().elements().len() == 1;
         if is_first && is_listed {
@@ -412,16 +413,19 @@ fn connect_too_often(scene: &mut Scene) {
     let mut first = scene.connect();
     assert_eq!(first.ask("PING"), Reply::Text(b"PONG".to_vec()));
     let mut connections = scene.connect_many(super::CONNECTIONS + 20);
-    let refused = connections.iter_mut().filter_map(|connection| {
+    let mut refused = 0;
+    for connection in &mut connections {
         // An error says that it is ended already.
         let _ = connection.try_send(&words("PING"));
-        match connection.reply() {
-            Reply::Text(_) => None,
-            Reply::End => Some(()),
-            refused => Some(refused.assert_refused("ERR max number of clients")),
+        let reply = connection.reply();
+        if reply != Reply::Text(b"PONG".to_vec()) {
+            refused += 1;
+            // What was said may be lost with the connection.
+            if reply != Reply::End {
+                reply.assert_refused("ERR max number of clients");
+            }
         }
-    });
-    let refused = refused.count();
+    }
     assert!(refused >= 20, "{refused} of {} connections were refused", connections.len());
     assert_eq!(first.ask("PING"), Reply::Text(b"PONG".to_vec()));
     drop(connections);
