@@ -59,8 +59,12 @@ const ATTEMPTS: &[Attempt] = &[
 ];
 
 /// What each bug of the server meets.
-const OF_SERVER: &[Attempt] =
-    &[("isolation", "resp", 0.3), ("misuse", "server", 6.0), ("isolation", "resp", 4.0), ("kill", "server", 9.0)];
+const OF_SERVER: &[Attempt] = &[
+    ("isolation", "resp", 0.3),
+    ("misuse", "server", 6.0),
+    ("isolation", "resp", 4.0),
+    ("kill", "server", 9.0),
+];
 
 /// What power cuts of the real server must notice, too, on their own: what is written too late, or not synced.
 const OF_POWERCUT: [Bug; 10] = [

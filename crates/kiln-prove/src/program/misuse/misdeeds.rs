@@ -32,6 +32,7 @@ pub(super) const MISDEEDS: &[Misdeed] = &[
     Misdeed { name: "MULTI without end", mebibytes: SLACK + 192, commit: queue_without_end },
     Misdeed { name: "too many flushes in one transaction", mebibytes: SLACK, commit: flush_in_a_transaction },
     Misdeed { name: "a burst of flushes", mebibytes: SLACK, commit: flush_in_a_burst },
+    Misdeed { name: "INFO beside flushes", mebibytes: SLACK, commit: ask_beside_flushes },
     Misdeed { name: "large replies, then half a request", mebibytes: SLACK, commit: halve_behind_replies },
     Misdeed { name: "large requests, then silence", mebibytes: SLACK, commit: send_large_requests },
     Misdeed { name: "large requests, then half a request", mebibytes: SLACK, commit: halve_behind_requests },
@@ -212,6 +213,30 @@ fn flush_in_a_burst(scene: &mut Scene) {
         }
     });
     flush(&mut connection);
+}
+
+/// Who asks for the server's state is in the keyspace that the others want for themselves, or wants it for itself.
+fn ask_beside_flushes(scene: &mut Scene) {
+    const TIMES: usize = 100;
+    let (mut flusher, mut other) = (scene.connect(), scene.connect());
+    flush(&mut flusher);
+    flusher.ask("MULTI").assert_ok();
+    let commands = ["SET key v", "FLUSHDB", "INFO keyspace", "SET key v", "FLUSHDB", "INFO"];
+    for command in commands {
+        assert_eq!(flusher.ask(command), Reply::Text(b"QUEUED".to_vec()));
+    }
+    match flusher.ask("EXEC") {
+        Reply::Array(replies) => assert_eq!(replies.len(), commands.len()),
+        refused => refused.assert_refused("BUSY"),
+    }
+    for _ in 0..TIMES {
+        other.send(&[words("GET key"), words("INFO keyspace")].concat());
+        flusher.send(&[words("SET key v"), words("FLUSHDB")].concat());
+        for connection in [&mut other, &mut flusher] {
+            (0..2).for_each(|_| assert_ne!(connection.reply(), Reply::End));
+        }
+    }
+    scene.leave(vec![flusher, other]);
 }
 
 /// Whoever waits for the rest of a request needs no buffer for replies.
