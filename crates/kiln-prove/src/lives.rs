@@ -4,6 +4,12 @@
 //! tables so small that they are emptied again and again: rows are put and deleted, settle, and the log goes on under them; tables are loaded in bulk,
 //! checkpoints taken, snapshots given names, the files compacted. A life ends in order, or by a power loss at some step, or at once. Behind each opening
 //! everything is compared with what was committed up to the version that was recovered.
+//!
+//! Few databases are *large*: what is loaded there are long values, so that the tree of what has settled has hundreds of mebibytes, grows and shrinks by many of them,
+//! and knows of its free space on several pages.
+
+mod deeds;
+mod values;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,13 +21,23 @@ use crate::arguments::Effort;
 use crate::jobs::Progress;
 use crate::oracle::{Verdict, ensure};
 use crate::support::{Random, Replay, manual};
+use deeds::Deed;
+use values::Value;
 
 /// Openings of a database.
 const OPENINGS: usize = 8;
 /// Rows that a table has at the most.
 const ROWS: usize = 5;
 /// Rows of a table that is loaded.
-const LOADED_ROWS: u32 = 40;
+const LOADED_ROWS: usize = 40;
+/// One database in so many is large.
+const LARGE_ONE_IN: usize = 60;
+const LARGE_OPENINGS: usize = 4;
+/// What is loaded into it at once, and how much is there at the most.
+const LARGE_LOAD_BYTES: usize = 240 << 20;
+const LARGE_BYTES_MAX: usize = 340 << 20;
+/// Values have room in half of a segment of the log, although none of these goes there.
+const LARGE_SEGMENT_BYTES: u64 = 2 * values::BYTES_MAX as u64;
 const TABLES: [&str; 2] = ["first", "second"];
 /// Names for snapshots.
 const NAMES: [&str; 2] = ["monday", "tuesday"];
@@ -30,7 +46,7 @@ const BALLAST: &str = "ballast";
 
 /// A table's number, and a key in it; loaded tables have the numbers behind the others.
 type Row = (usize, Vec<u8>);
-type State = BTreeMap<Row, Vec<u8>>;
+type State = BTreeMap<Row, Value>;
 
 /// What was committed, and what was said to be durable.
 #[derive(Default)]
@@ -69,35 +85,8 @@ struct Life<'a> {
     ballast: Map,
     told: &'a mut Told,
     random: &'a mut Random,
+    is_large: bool,
 }
-
-#[derive(Clone, Copy)]
-enum Deed {
-    Put,
-    Delete,
-    DeleteAll,
-    Append,
-    Harden,
-    Settle,
-    Load,
-    Compact,
-    Checkpoint,
-    Name,
-}
-
-/// What is done, and how often as a rule.
-const DEEDS: [(Deed, usize); 10] = [
-    (Deed::Put, 9),
-    (Deed::Delete, 7),
-    (Deed::DeleteAll, 2),
-    (Deed::Append, 10),
-    (Deed::Harden, 4),
-    (Deed::Settle, 3),
-    (Deed::Load, 1),
-    (Deed::Compact, 1),
-    (Deed::Checkpoint, 2),
-    (Deed::Name, 1),
-];
 
 /// Lives one database after the other.
 pub(crate) fn prove(effort: &Effort, replay: &Replay, progress: &mut Progress) {
@@ -112,12 +101,13 @@ pub(crate) fn prove(effort: &Effort, replay: &Replay, progress: &mut Progress) {
 
 fn live(seed: u64, progress: &mut Progress) -> Verdict {
     let mut random = Random::new(seed);
+    let is_large = random.one_in(LARGE_ONE_IN);
     let (mut disk, mut told) = (SimulatedDevice::new(seed), Told::default());
-    for opening in 0..OPENINGS {
+    for opening in 0..if is_large { LARGE_OPENINGS } else { OPENINGS } {
         if random.one_in(3) {
             disk.crash_after(disk.steps() + random.below(120) as u64);
         }
-        match one_opening(&disk, &mut told, &mut random) {
+        match one_opening(&disk, &mut told, &mut random, is_large) {
             Ok(()) => {}
             Err(Ended::Wrong(what)) => return Err(format!("opening {opening}: {what}")),
             Err(Ended::Failed(error)) => {
@@ -154,8 +144,11 @@ fn one_opening(
     disk: &SimulatedDevice,
     told: &mut Told,
     random: &mut Random,
+    is_large: bool,
 ) -> std::result::Result<(), Ended> {
+    let segment_bytes = if is_large { LARGE_SEGMENT_BYTES } else { 64 << 10 };
     let options = manual()
+        .segment_bytes(segment_bytes)
         .settle_log_bytes(*random.pick(&[0, 16 << 10, 64 << 10]))
         .checkpoint_log_bytes(*random.pick(&[0, 0, 96 << 10]))
         .space_amplification(*random.pick(&[1.1, 2.0]));
@@ -167,20 +160,25 @@ fn one_opening(
     told.states.retain(|(version, _)| *version <= horizon);
     told.everything_is_durable();
     let tables = [db.table(TABLES[0])?, db.table(TABLES[1])?];
-    let mut life = Life { tables, ballast: db.map(BALLAST)?, db: &db, told, random };
+    let mut life = Life { tables, ballast: db.map(BALLAST)?, db: &db, told, random, is_large };
     life.take_in_what_was_loading();
     life.take_in_what_was_named();
     life.compare()?;
     // No two lives are alike: of most things much is done in some, and nothing in others.
-    let deeds: Vec<_> = DEEDS
+    let (deeds, count) = if is_large { (deeds::IN_LARGE, 60) } else { (deeds::USUAL, 70) };
+    let deeds: Vec<_> = deeds
         .iter()
         .flat_map(|&(deed, often)| vec![deed; often * *life.random.pick(&[0, 1, 1, 5])])
         .collect();
-    for _ in 0..life.random.below(70).min(10 * deeds.len()) {
+    for _ in 0..life.random.below(count).min(10 * deeds.len()) {
         let deed = *life.random.pick(&deeds);
         life.step(deed)?;
     }
-    life.compare()?;
+    // Where there is much, that is left to the next opening.
+    match is_large {
+        true => life.check()?,
+        false => life.compare()?,
+    }
     if life.random.one_in(2) {
         drop(life);
         db.close()?;
@@ -230,6 +228,10 @@ impl Life<'_> {
                 self.db.settle().map(drop)
             }
             Deed::Load => self.load(),
+            Deed::Thin => {
+                self.thin()?;
+                self.step(Deed::Settle)
+            }
             Deed::Compact => self.db.compact(|_| {}).map(drop),
             Deed::Checkpoint => self.db.checkpoint().map(drop),
             Deed::Name => self.name(),
@@ -248,7 +250,7 @@ impl Life<'_> {
         let (length, mut state) = (self.random.below(length), self.told.now());
         let value = self.random.bytes(length);
         let commit = self.db.put(&self.tables[table], key(number), &value)?;
-        state.insert((table, key(number)), value);
+        state.insert((table, key(number)), value.into());
         self.told.commit(commit.version().number(), state);
         commit.forget();
         Ok(())
@@ -269,7 +271,26 @@ impl Life<'_> {
 
     /// Empties the tables, the loaded ones included, in one transaction.
     fn delete_all(&mut self) -> Result<()> {
-        let (state, names) = (self.told.now(), self.db.objects());
+        let changes = self.told.now().into_keys().map(|row| (row, None)).collect();
+        self.change(changes)
+    }
+
+    /// Takes long values away, from all loaded tables or from one of them: some rows are deleted, some are short then.
+    fn thin(&mut self) -> Result<()> {
+        let number = TABLES.len() + self.random.below(self.told.loads);
+        let (of_all, one_in) = (self.random.one_in(2), *self.random.pick(&[1, 1, 2, 8]));
+        let state = self.told.now();
+        let rows = state.into_keys().filter(|(table, _)| *table == number || of_all && *table > number);
+        let rows: Vec<_> = rows.filter(|_| self.random.one_in(one_in)).collect();
+        let is_short = self.random.one_in(3);
+        let change = |row: Row| (row, is_short.then(|| self.random.bytes(20)));
+        let changes = rows.into_iter().map(change).collect();
+        self.change(changes)
+    }
+
+    /// Puts and deletes rows that are there in one transaction.
+    fn change(&mut self, changes: BTreeMap<Row, Option<Vec<u8>>>) -> Result<()> {
+        let (mut state, names) = (self.told.now(), self.db.objects());
         let is_there = |name: &String| names.iter().any(|object| object.name == *name);
         let mut tables: Vec<_> = self.tables.iter().cloned().map(Some).collect();
         for number in 0..self.told.loads {
@@ -280,10 +301,19 @@ impl Life<'_> {
             tables[number].as_ref().unwrap_or_else(|| panic!("C4: table {number} is gone, and had rows"))
         };
         let commit = self.db.transact(|tx| {
-            state.keys().try_for_each(|(table, key)| tx.delete(table_of(*table), key).map(drop))
+            changes.iter().try_for_each(|((table, key), value)| match value {
+                Some(value) => tx.put(table_of(*table), key, value),
+                None => tx.delete(table_of(*table), key).map(drop),
+            })
         })?;
-        if !state.is_empty() {
-            self.told.commit(commit.version().number(), State::new());
+        if !changes.is_empty() {
+            for (row, value) in changes {
+                match value {
+                    Some(value) => state.insert(row, value.into()),
+                    None => state.remove(&row),
+                };
+            }
+            self.told.commit(commit.version().number(), state);
         }
         commit.forget();
         Ok(())
@@ -300,15 +330,17 @@ impl Life<'_> {
     }
 
     fn load(&mut self) -> Result<()> {
-        let number = self.told.loads;
-        let rows: Vec<_> =
-            (0..LOADED_ROWS).map(|row| (row.to_be_bytes().to_vec(), vec![number as u8; 9])).collect();
-        let mut state = self.told.now();
+        let (number, mut state) = (self.told.loads, self.told.now());
+        let values = match self.is_large {
+            true => self.long_values(&state),
+            false => vec![Value::Short(vec![number as u8; 9]); LOADED_ROWS],
+        };
+        let rows: Vec<_> = (0_u32..).map(|row| row.to_be_bytes().to_vec()).zip(values).collect();
         state.extend(rows.iter().map(|(key, value)| ((TABLES.len() + number, key.clone()), value.clone())));
         self.told.loads += 1;
         self.told.loading = Some(state);
-        let loaded =
-            self.db.bulk_load(&loaded_name(number), rows.into_iter().map(Ok::<_, kiln::Error>), |_| {});
+        let rows = rows.into_iter().map(|(key, value)| Ok::<_, kiln::Error>((key, value.to_bytes())));
+        let loaded = self.db.bulk_load(&loaded_name(number), rows, |_| {});
         let full = loaded.as_ref().is_err_and(|error| error.kind() == ErrorKind::NoSpace);
         assert!(!full, "the disk has room for everything");
         let version = loaded?.version.number();
@@ -316,6 +348,19 @@ impl Life<'_> {
         self.told.commit(version, state);
         self.told.everything_is_durable();
         Ok(())
+    }
+
+    /// Values to load where so much is there already.
+    fn long_values(&mut self, state: &State) -> Vec<Value> {
+        let present: usize = state.values().map(Value::len).sum();
+        let mut left = self.random.below(LARGE_LOAD_BYTES).min(LARGE_BYTES_MAX.saturating_sub(present));
+        let mut values = Vec::new();
+        while left > 0 {
+            let value = Value::random(self.random);
+            left = left.saturating_sub(value.len());
+            values.push(value);
+        }
+        values
     }
 
     /// Gives a name to a snapshot, or takes it.
@@ -346,7 +391,7 @@ impl Life<'_> {
         for number in 0..TABLES.len() * ROWS {
             let row = (number % TABLES.len(), key(number / TABLES.len()));
             let alone = self.db.get(&self.tables[row.0], &row.1)?;
-            if alone.as_ref() != found.get(&row) {
+            if alone.map(Value::from).as_ref() != found.get(&row) {
                 return Err(
                     format!("C1: {row:?} is there by itself, or in a range, and not in the other").into()
                 );
@@ -366,6 +411,11 @@ impl Life<'_> {
             let found = self.read(&self.db.open_snapshot(name)?)?;
             difference(state, &found).map_err(|what| format!("{name:?}: {what}"))?;
         }
+        self.check()
+    }
+
+    /// C9: the check finds nothing.
+    fn check(&self) -> std::result::Result<(), Ended> {
         let report = self.db.check()?;
         match report.problems.is_empty() {
             true => Ok(()),
@@ -382,12 +432,13 @@ impl Life<'_> {
                 continue;
             }
             let table = self.db.table(&name)?;
-            for row in snapshot.range::<&[u8]>(&table, ..) {
+            for (index, row) in snapshot.range::<&[u8]>(&table, ..).enumerate() {
                 let (key, value) = row?;
-                if snapshot.get(&table, &key)?.as_ref() != Some(&value) {
+                let is_asked_for = !self.is_large || index.is_multiple_of(8);
+                if is_asked_for && snapshot.get(&table, &key)?.as_ref() != Some(&value) {
                     return Err(format!("C1: {name:?} has {key:?} in a range, and not by itself").into());
                 }
-                found.insert((number, key), value);
+                found.insert((number, key), value.into());
             }
         }
         Ok(found)

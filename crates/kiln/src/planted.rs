@@ -104,6 +104,7 @@ bugs! {
     TreeNameNotSynced "tree-name-not-synced" "The tree's file is used before its name is durable.",
     BlocksUsedAtOnce "blocks-used-at-once" "What the next root of the tree does not need is overwritten before that one is durable.",
     BlocksUsedUnderReaders "blocks-used-under-readers" "Blocks of a root of the tree that somebody holds are used again.",
+    EmptyMapPageKept "empty-map-page-kept" "A page of the tree's map of free space that is empty in the end keeps the block that it was given.",
     NodeChecksumIgnored "node-checksum-ignored" "The checksum of a node of the tree is not compared.",
     SettledCountedTwice "settled-counted-twice" "A row that was written since it settled counts twice.",
     TombstonesNotRecovered "tombstones-not-recovered" "Recovery takes a row that was deleted since it settled for settled.",
