@@ -164,6 +164,8 @@ bugs! {
     SnapshotsOvertakeCommits "snapshots-overtake-commits" "A snapshot takes commits in progress for some of the version before." in schedules,
     ImageWithoutQuiescence "image-without-quiescence" "A leaf's rows are copied while somebody who is superseding one may not have seen that." in schedules,
     ImageNotForgotten "image-not-forgotten" "Who supersedes a record does not take the image away that has a copy of it." in schedules,
+    OverwrittenImageCopied "overwritten-image-copied" "Who copies an image copies as much as it says, whatever it is by now." in schedules,
+    CopyingEnds "copying-ends" "Without background threads no leaf is copied any more once one was left to whoever asks next." in schedules,
     ImageOfChangingLeaf "image-of-changing-leaf" "A range believes what it has found out about a leaf's positions while the leaf was changed, if it has an image." in schedules,
     HintsBelieved "hints-believed" "A range of a snapshot does not look whether a record that was its key's newest still is.",
     MovedNotNoted "moved-not-noted" "In a record that is written anew nothing is noted, so that it passes for its key's newest for ever.",

@@ -115,3 +115,34 @@ pub(super) fn a_range_has_its_rows_though_they_settle_out_of_a_copied_leaf() {
         check(&database, &database.db.snapshot().unwrap_or_else(failed));
     });
 }
+
+/// Whoever asks for a copy may leave it to who divides the memory just then, and the other way round: the next leaf that is read often is copied all the same.
+pub(super) fn leaves_are_copied_whoever_divides_the_memory() {
+    let database = Database::with(manual().memory(1 << 20));
+    quietly(|| {
+        put(&database, &ROWS);
+        database.db.persist().unwrap_or_else(failed);
+        let rounds = ROWS_READ / ROWS.len() as u64 - choose(3);
+        (0..rounds).for_each(|_| check(&database, &database.db.snapshot().unwrap_or_else(failed)));
+    });
+    let reader = {
+        let database = database.clone();
+        thread(move || {
+            (0..3).for_each(|_| check(&database, &database.db.snapshot().unwrap_or_else(failed)));
+        })
+    };
+    let settler = {
+        let db = database.db.clone();
+        thread(move || {
+            db.settle().unwrap_or_else(failed);
+        })
+    };
+    together(vec![reader, settler]);
+    quietly(|| {
+        put(&database, &ROWS);
+        let copied = database.db.statistics().leaves_copied;
+        let snapshot = database.db.snapshot().unwrap_or_else(failed);
+        (0..2 * ROWS_READ).for_each(|_| check(&database, &snapshot));
+        assert_ne!(database.db.statistics().leaves_copied, copied, "leaves are not copied any more");
+    });
+}

@@ -48,6 +48,7 @@ impl Engine {
             true if is_first => self.hardening.wake_keeper(),
             true => {}
             // Whoever was the first may have left it to others, since they divided the memory.
+            false if !is_first && planted(Bug::CopyingEnds) => {}
             false => {
                 self.share_for_good();
                 self.copy_leaves();

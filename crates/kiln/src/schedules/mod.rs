@@ -6,6 +6,7 @@
 
 mod epoch;
 mod hash_index;
+mod leaf_images;
 mod log_tail;
 mod ordered_index;
 mod record_cache;
@@ -28,6 +29,7 @@ pub const PROGRAMS: &[Program] = &[
     ("ordered-index", ordered_index::ranges_see_what_stays),
     ("leaves", ordered_index::nobody_misses_the_other),
     ("read-cache", record_cache::a_record_is_read_whole),
+    ("leaf-images", leaf_images::an_image_is_copied_whole_or_not_at_all),
 ];
 
 /// Runs each of the threads beside the others, and waits for all of them.

@@ -119,6 +119,8 @@ fn pin_as(kind: u64) -> Pin {
     REGISTRATION.with(|registration| {
         let depth = registration.depth.get();
         if depth == 0 {
+            #[cfg(feature = "schedules")]
+            crate::sync::begin_pin();
             let sequence = registration.slot.sequence.load(Ordering::Relaxed);
             // So that who finds this pin, and does not wait for it, sees what was done under the one before it.
             registration.slot.sequence.store(sequence | kind, Ordering::Release);
@@ -144,6 +146,8 @@ impl Drop for Pin {
                 let order =
                     if planted(Bug::UnpinOrdersNothing) { Ordering::Relaxed } else { Ordering::Release };
                 registration.slot.sequence.store((sequence | (ONE_PIN - 1)) + 1, order);
+                #[cfg(feature = "schedules")]
+                crate::sync::end_pin();
             }
         });
     }

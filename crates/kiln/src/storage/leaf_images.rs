@@ -14,6 +14,7 @@
 //! takes the image from. It never changes, and is overwritten at any time: who copies from it looks afterwards whether it was there all the while, as with
 //! a sequence lock.
 
+use crate::planted::{Bug, planted};
 use crate::storage::memory::{LINE_WORDS, Words, prefetch};
 use crate::storage::record::Address;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
@@ -290,7 +291,10 @@ impl LeafImages {
             *to = [(end as u32).wrapping_sub(skipped), ((end >> u32::BITS) as u32).wrapping_sub(skipped)];
         }
         *copied.begin = begin as u32 - skipped;
-        let data = data.get(first..last).filter(|data| data.len() <= IMAGE_BYTES_MAX / 8)?;
+        let data = data.get(first..last)?;
+        if data.len() > IMAGE_BYTES_MAX / 8 && !planted(Bug::OverwrittenImageCopied) {
+            return None;
+        }
         let bytes = data.len() * 8;
         if copied.bytes.len() < bytes {
             copied.bytes.resize(bytes, 0);

@@ -7,7 +7,7 @@
 mod locks;
 mod time;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 
 pub(crate) use locks::{Condvar, EventCount, Mutex, MutexGuard, OnceLock, RwLock};
 pub(crate) use shuttle::{hint, thread_local};
@@ -20,10 +20,48 @@ std::thread_local! {
     static QUIET: Cell<u64> = const { Cell::new(0) };
     /// Relaxed accesses since the last other one.
     static RELAXED: Cell<u64> = const { Cell::new(0) };
+    /// Relaxed accesses in long rows under its pin, by the number of the thread; of one that is not pinned none.
+    static PINNED: RefCell<Vec<Option<u64>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Who is quiet for longer than so many points turns, and is to be noticed.
 const QUIET_MAX: u64 = 10_000_000;
+
+/// Who is pinned holds others up, and has no more to do than what it was asked for. No program asks for what takes so many relaxed accesses in long rows, by
+/// which memory is copied; a third of that is the most that any takes.
+const PINNED_MAX: u64 = 1 << 14;
+/// So many in a row are counted at once.
+const PINNED_ROW: u64 = 8;
+
+/// The thread is pinned from here on.
+pub(crate) fn begin_pin() {
+    with_pinned(|pinned| *pinned = Some(0));
+}
+
+/// The thread is not pinned any more.
+pub(crate) fn end_pin() {
+    with_pinned(|pinned| *pinned = None);
+}
+
+fn with_pinned(act: impl FnOnce(&mut Option<u64>)) {
+    let Some(thread) = shuttle::current::try_get_current_task() else { return };
+    let number = usize::from(thread);
+    PINNED.with_borrow_mut(|pinned| {
+        if pinned.len() <= number {
+            pinned.resize(number + 1, None);
+        }
+        act(&mut pinned[number]);
+    });
+}
+
+fn count_row() {
+    with_pinned(|pinned| {
+        if let Some(count) = pinned {
+            *count += PINNED_ROW;
+            assert!(*count <= PINNED_MAX, "under a pin there is no end to what is done");
+        }
+    });
+}
 
 /// Runs what concerns one thread alone, such as opening a database or looking at what a crash has left, with hardly any
 /// points in it: they would only make schedules longer.
@@ -49,6 +87,9 @@ fn point_before(order: std::sync::atomic::Ordering) {
     const ALL: u64 = 8;
     let row = if order == std::sync::atomic::Ordering::Relaxed { RELAXED.get() + 1 } else { 0 };
     RELAXED.set(row);
+    if row > 0 && row.is_multiple_of(PINNED_ROW) {
+        count_row();
+    }
     if row < ALL || row.is_power_of_two() {
         point();
     }

@@ -24,6 +24,7 @@ pub fn begin(time: Time) {
     NOW_US.set(0);
     TIME.set(time);
     super::QUIET.set(0);
+    super::PINNED.with_borrow_mut(Vec::clear);
 }
 
 /// Where time stands still, deadlines that are nearer still come: a leader waits so long for company, on purpose.
