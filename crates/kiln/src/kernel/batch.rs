@@ -16,6 +16,7 @@ use super::single::SingleKey;
 use crate::error::Result;
 use crate::objects::Object;
 use crate::storage::epoch;
+use crate::storage::record::RECORD_BYTES_USUAL;
 use crate::sync::atomic::Ordering;
 
 /// So many keys' cache misses overlap: more than a core has outstanding at a time, and few enough that what was fetched
@@ -67,7 +68,7 @@ impl Engine {
     pub(crate) fn fetch_candidates(&self, hashes: &[u64]) {
         let _pin = epoch::pin();
         for &hash in hashes {
-            let _ = self.fetch_candidate(self.index.bucket_of(hash), hash);
+            let _ = self.fetch_candidate(self.index.bucket_of(hash), hash, RECORD_BYTES_USUAL);
         }
     }
 

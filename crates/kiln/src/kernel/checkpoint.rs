@@ -50,7 +50,7 @@ use crate::storage::extent::Chain;
 use crate::storage::hash_index::{self, Family};
 use crate::storage::liveness::Liveness;
 use crate::storage::ordered_index::LeafBatch;
-use crate::storage::record::{Address, NO_ADDRESS};
+use crate::storage::record::{Address, HEADER_BYTES, NO_ADDRESS};
 use crate::storage::superblock::CheckpointName;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Instant, Mutex, thread};
@@ -403,7 +403,9 @@ impl Taking<'_> {
                 index.read_family(level, bucket, family);
                 let behind = family.entries.iter().map(|&entry| hash_index::address_of(entry));
                 let log = &self.engine.log;
-                behind.filter(|&address| address >= self.cut.end).for_each(|at| log.prefetch_previous(at));
+                behind
+                    .filter(|&address| address >= self.cut.end)
+                    .for_each(|at| log.prefetch(at, HEADER_BYTES));
             }
             for (bucket, family) in (first..buckets).zip(&mut families) {
                 self.keep_those_before_end(&mut family.entries)?;

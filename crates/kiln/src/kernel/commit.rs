@@ -35,7 +35,7 @@ use crate::planted::{Bug, planted};
 use crate::storage::epoch::{self, Pin};
 use crate::storage::hash_index::{Bucket, Stamp};
 use crate::storage::ordered_index::Insertion;
-use crate::storage::record::{Address, NO_ADDRESS};
+use crate::storage::record::{Address, NO_ADDRESS, identity_bytes};
 
 /// A bucket that a transaction read, and what it looked like.
 #[derive(Clone, Copy)]
@@ -270,7 +270,8 @@ impl Engine {
         );
         if fetches_records {
             for (bucket, at) in scratch.order.iter().take(GROUP_KEYS) {
-                self.fetch_candidate(*bucket, writes.writes()[*at].hash);
+                let write = &writes.writes()[*at];
+                self.fetch_candidate(*bucket, write.hash, identity_bytes(writes.key(write)));
             }
         }
         scratch.order.sort_unstable();
@@ -309,7 +310,8 @@ impl Engine {
     ) -> Result<bool, Setback> {
         // All are fetched before one is looked at, so that their cache misses overlap.
         for (step, write) in scratch.steps.iter_mut().zip(writes.writes()) {
-            step.candidate = self.fetch_candidate(step.bucket, write.hash);
+            let bytes = identity_bytes(writes.key(write));
+            step.candidate = self.fetch_candidate(step.bucket, write.hash, bytes);
         }
         let (mut cold, mut has_new_keys) = (false, false);
         for (at, (step, write)) in scratch.steps.iter_mut().zip(writes.writes()).enumerate() {

@@ -18,7 +18,7 @@ use crate::planted::{Bug, planted};
 use crate::storage::epoch;
 use crate::storage::leaf_images::{Asked, RowEnds, Validity};
 use crate::storage::ordered_index::{BATCH_KEYS_MAX, ImageWord, ImagesAsOf, LeafBatch, OrderedIndex};
-use crate::storage::record::{Address, NO_ADDRESS};
+use crate::storage::record::{Address, NO_ADDRESS, RECORD_BYTES_USUAL};
 
 /// Longer values are read where they are, which takes no longer than copying them.
 const VALUE_BYTES_MAX: usize = 1 << 10;
@@ -90,7 +90,7 @@ impl Engine {
         let word = ordered.begin_image(asked.leaf)?;
         ordered.read_whole(&pin, asked.leaf, batch)?;
         let hints = ordered.hints(batch);
-        (0..batch.len()).for_each(|position| self.log.prefetch(hints.get(position)));
+        (0..batch.len()).for_each(|position| self.log.prefetch(hints.get(position), RECORD_BYTES_USUAL));
         let mut views = Vec::with_capacity(BATCH_KEYS_MAX);
         for position in 0..batch.len() {
             let key = batch.get(position).unwrap_or_default();

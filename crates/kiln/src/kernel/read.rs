@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
 use crate::storage::hash_index::{Bucket, Stamp};
-use crate::storage::record::{Address, NEVER, NO_ADDRESS, RecordView};
+use crate::storage::record::{Address, NEVER, NO_ADDRESS, RECORD_BYTES_USUAL, RecordView};
 use crate::storage::tree::Cached;
 use crate::sync::atomic::{Ordering, fence};
 
@@ -105,11 +105,11 @@ enum Memory {
 }
 
 impl Engine {
-    /// Where the newest record of a key with this hash probably is, if it has one; the processor fetches it meanwhile.
+    /// Where the newest record of a key with this hash probably is, if it has one; the processor fetches so many bytes of it meanwhile.
     #[inline]
-    pub(crate) fn fetch_candidate(&self, bucket: Bucket, hash: u64) -> Address {
+    pub(crate) fn fetch_candidate(&self, bucket: Bucket, hash: u64, bytes: usize) -> Address {
         let candidate = self.index.first_candidate(bucket, hash).unwrap_or(NO_ADDRESS);
-        self.log.prefetch(candidate);
+        self.log.prefetch(candidate, bytes);
         candidate
     }
 
@@ -156,7 +156,7 @@ impl Engine {
     ) -> Option<Reading> {
         let _pin = epoch::pin();
         let (bucket, stamp) = self.index.stamp_at_once(hash)?;
-        let address = self.fetch_candidate(bucket, hash);
+        let address = self.fetch_candidate(bucket, hash, RECORD_BYTES_USUAL);
         let (settled, version) = if address != NO_ADDRESS {
             let view = self.log.put_of(address, object, key)?;
             view.value_into(key.len(), out);
@@ -265,7 +265,7 @@ impl Engine {
                 };
                 return sighting.is_of_key.then(|| Some((address, sighting.past())));
             }
-            self.log.prefetch(address);
+            self.log.prefetch(address, RECORD_BYTES_USUAL);
             let Some(view) = self.log.view(address) else { return Some(None) };
             if !view.is(object, key) {
                 return None;

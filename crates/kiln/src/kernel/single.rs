@@ -32,7 +32,7 @@ use crate::objects::Object;
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
 use crate::storage::hash_index::Bucket;
-use crate::storage::record::{Address, NEVER, NO_ADDRESS};
+use crate::storage::record::{Address, NEVER, NO_ADDRESS, identity_bytes};
 use crate::sync::thread_local;
 
 /// The key of a single operation, checked.
@@ -275,7 +275,7 @@ impl Engine {
                 return Err(Setback::Conflict);
             }
             None => {
-                let candidate = self.fetch_candidate(bucket, change.hash);
+                let candidate = self.fetch_candidate(bucket, change.hash, identity_bytes(change.key));
                 ahead = self.reserve_ahead(candidate, change);
                 let current = self.locate(bucket, candidate, (change, true), &mut |address| {
                     let known = learnt.resolved.iter().find(|known| known.0 == address).map(|known| known.1);

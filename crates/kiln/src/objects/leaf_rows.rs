@@ -15,7 +15,7 @@ use super::leaf_keys::LeafKeys;
 use super::{HasHandle, Table};
 use crate::storage::epoch;
 use crate::storage::ordered_index::BATCH_KEYS_MAX;
-use crate::storage::record::{Address, RecordView};
+use crate::storage::record::{Address, RECORD_BYTES_USUAL, RecordView};
 
 /// Longer values are read one by one: copying them takes longer than waiting for them.
 const VALUE_BYTES_MAX: usize = 1 << 10;
@@ -101,7 +101,7 @@ impl LeafKeys {
         let end = end.min(self.inside);
         let (log, hints) = (&table.handle().engine.log, table.ordered().hints(&self.batch));
         for position in self.rows.fetched..end {
-            log.prefetch(hints.get(position));
+            log.prefetch(hints.get(position), RECORD_BYTES_USUAL);
         }
         self.rows.fetched = self.rows.fetched.max(end);
     }
@@ -151,7 +151,7 @@ impl LeafKeys {
             let _pin = epoch::pin();
             for position in (begin..end).filter(is_missed) {
                 let hash = self.hashes[position];
-                candidates[position] = engine.fetch_candidate(engine.index.bucket_of(hash), hash);
+                candidates[position] = engine.fetch_candidate(engine.index.bucket_of(hash), hash, RECORD_BYTES_USUAL);
             }
             for position in (begin..end).filter(is_missed) {
                 let (key, hash) = (self.batch.get(position).unwrap_or_default(), self.hashes[position]);

@@ -31,7 +31,7 @@ use std::io;
 
 use super::epoch;
 use super::memory::{self, Words};
-use super::record::{self, Address, RecordView, Shape};
+use super::record::{self, Address, RECORD_BYTES_USUAL, RecordView, Shape};
 use super::seal::{self, SEAL_BYTES};
 use crate::device::BLOCK_BYTES;
 use crate::planted::{Bug, planted};
@@ -340,7 +340,7 @@ impl Log {
                         self.pad(tail, rest);
                     }
                     // Where the record after the next goes, if they are as long: its lines are fetched meanwhile.
-                    self.prefetch(start + 2 * bytes);
+                    self.prefetch(start + 2 * bytes, RECORD_BYTES_USUAL);
                     return Some(start);
                 }
                 Err(now) => tail = now,
@@ -432,26 +432,13 @@ impl Log {
         RecordView::put_of(self.ring.get(first..)?, object, key)
     }
 
-    /// Has the beginning of a record in memory fetched into the cache: as many lines as a small record has, all at once.
+    /// Has the beginning of a record in memory fetched into the cache, all its lines at once. More than is needed delays what is.
     #[inline]
-    pub(crate) fn prefetch(&self, address: Address) {
-        const LINE_WORDS: usize = memory::LINE_WORDS;
+    pub(crate) fn prefetch(&self, address: Address, bytes: usize) {
         let first = ((address & (self.ring_bytes - 1)) / 8) as usize;
         // At the ring's end it is not worth the trouble.
-        if let Some(words) = self.ring.get(first..first + 2 * LINE_WORDS + 1) {
-            memory::prefetch(&words[0]);
-            memory::prefetch(&words[LINE_WORDS]);
-            memory::prefetch(&words[2 * LINE_WORDS]);
-        }
-    }
-
-    /// The same of what tells which record was the one before.
-    #[inline]
-    pub(crate) fn prefetch_previous(&self, address: Address) {
-        let first = ((address & (self.ring_bytes - 1)) / 8) as usize;
-        if let Some(head) = self.ring.get(first..first + record::HEADER_BYTES / 8) {
-            memory::prefetch(&head[0]);
-            memory::prefetch(&head[record::HEADER_BYTES / 8 - 1]);
+        if let Some(words) = self.ring.get(first..first + bytes.div_ceil(8)) {
+            words.iter().step_by(memory::LINE_WORDS).chain(words.last()).for_each(memory::prefetch);
         }
     }
 

@@ -516,6 +516,15 @@ impl<'a> DiskRecord<'a> {
     }
 }
 
+/// As many bytes as a small record has: what is fetched of one that is to be read.
+pub(crate) const RECORD_BYTES_USUAL: usize = 136;
+
+/// How many bytes of a record tell whether it is this key's, and its version: what is fetched of one that is to be replaced. Of a long key its beginning.
+#[inline]
+pub(crate) fn identity_bytes(key: &[u8]) -> usize {
+    (HEADER_BYTES + key.len()).min(RECORD_BYTES_USUAL)
+}
+
 /// Fills in the checksum of the record at `address` that begins at `start` in `bytes` (a copy out of the log's memory).
 /// Returns its shape; `None` if no record begins there, or what is before it has no room for an address.
 ///
