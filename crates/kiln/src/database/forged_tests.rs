@@ -1,8 +1,8 @@
 //! Databases whose checksums all hold and whose contents no engine writes: another program, or a mistake in this one, has
 //! made them. What opening refuses, the check finds, and neither overflows, panics or believes it.
 
+use crate::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::check::check_on;
 use crate::device::{BLOCK_BYTES, SECTOR_BYTES, SimulatedDevice};

@@ -151,7 +151,8 @@ impl LeafKeys {
             let _pin = epoch::pin();
             for position in (begin..end).filter(is_missed) {
                 let hash = self.hashes[position];
-                candidates[position] = engine.fetch_candidate(engine.index.bucket_of(hash), hash, RECORD_BYTES_USUAL);
+                candidates[position] =
+                    engine.fetch_candidate(engine.index.bucket_of(hash), hash, RECORD_BYTES_USUAL);
             }
             for position in (begin..end).filter(is_missed) {
                 let (key, hash) = (self.batch.get(position).unwrap_or_default(), self.hashes[position]);

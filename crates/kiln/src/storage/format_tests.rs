@@ -1,6 +1,6 @@
 //! Holds `docs/format.md` against the code: every field's name and offset.
 
-use std::sync::atomic::AtomicU64;
+use crate::sync::atomic::AtomicU64;
 
 use super::record::NEVER;
 use super::{checkpoint, record, seal, superblock, tree};

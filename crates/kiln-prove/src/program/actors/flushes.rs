@@ -89,7 +89,10 @@ impl Actor for Flusher {
         match answers.into_iter().next_back().expect("each command has an answer") {
             Ok(_) => self.numbers.answer(self.mode == Mode::Safe),
             // Nothing was done, since what earlier flushes have left is still to be emptied.
-            Err(error) if error.code() == Some("BUSY") => return Ok(self.numbers.take_back()),
+            Err(error) if error.code() == Some("BUSY") => {
+                self.numbers.take_back();
+                return Ok(());
+            }
             Err(error) => return Err(error),
         }
         self.writes += 1;
