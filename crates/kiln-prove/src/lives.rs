@@ -2,8 +2,8 @@
 //!
 //! The other parts look at one workload and at what a failure leaves of it. Here a database lives on for some openings with options that change, over
 //! tables so small that they are emptied again and again: rows are put and deleted, settle, and the log goes on under them; tables are loaded in bulk,
-//! checkpoints taken, snapshots given names, the files compacted. A life ends in order, or by a power loss at some step, or at once. Behind each opening
-//! everything is compared with what was committed up to the version that was recovered.
+//! checkpoints taken, snapshots given names, the files compacted. An opening ends in order, or by a power loss at some step, or at once; or the disk fails, and the
+//! next one finds what nobody knows to be durable. Behind each opening everything is compared with what was committed up to the version that was recovered.
 //!
 //! Few databases are *large*: what is loaded there are long values, so that the tree of what has settled has hundreds of mebibytes, grows and shrinks by many of them,
 //! and knows of its free space on several pages.
@@ -14,7 +14,7 @@ mod values;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kiln::device::SimulatedDevice;
+use kiln::device::{Fault, FaultKind, OperationKind, SimulatedDevice};
 use kiln::{ErrorKind, Kiln, Map, Object as _, Result, Snapshot, Table};
 
 use crate::arguments::Effort;
@@ -104,17 +104,27 @@ fn live(seed: u64, progress: &mut Progress) -> Verdict {
     let is_large = random.one_in(LARGE_ONE_IN);
     let (mut disk, mut told) = (SimulatedDevice::new(seed), Told::default());
     for opening in 0..if is_large { LARGE_OPENINGS } else { OPENINGS } {
-        if random.one_in(3) {
+        let fails = random.one_in(4);
+        if fails {
+            let operation = *random.pick(&[OperationKind::Write, OperationKind::Sync]);
+            let (nth, kind) = (1 + random.below(40) as u64, FaultKind::EIO);
+            disk.inject(Fault { operation, nth, kind, sticky: true });
+        } else if random.one_in(3) {
             disk.crash_after(disk.steps() + random.below(120) as u64);
         }
         match one_opening(&disk, &mut told, &mut random, is_large) {
             Ok(()) => {}
             Err(Ended::Wrong(what)) => return Err(format!("opening {opening}: {what}")),
             Err(Ended::Failed(error)) => {
-                ensure!(disk.crashed(), "opening {opening}: {:?}: {error}", error.kind());
+                ensure!(fails || disk.crashed(), "opening {opening}: {:?}: {error}", error.kind());
             }
         }
         progress.count();
+        if fails {
+            // The power stays on: what was written is there, be it durable or not.
+            disk.clear_faults();
+            continue;
+        }
         // What was not synced may be lost, if nothing has closed it in order.
         disk.crash_after(disk.steps());
         disk = disk.after_crash_seeded(random.next());

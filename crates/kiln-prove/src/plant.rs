@@ -52,7 +52,7 @@ const ATTEMPTS: &[Attempt] = &[
     ("corrupt", "settling", 1.0),
     ("corrupt", "small", 2.0),
     ("crash", "lazy", 0.5),
-    ("lives", "all", 4.0),
+    ("lives", "all", 6.0),
     ("isolation", "library", 8.0),
     ("crash", "large", 2.0),
     ("corrupt", "large", 2.0),

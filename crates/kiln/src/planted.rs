@@ -97,6 +97,8 @@ bugs! {
     SettledBeforeTheLastRange "settled-before-the-last-range" "The first of several ranges of keys that settle already says that all have.",
     RootNotOfLeaf "root-not-of-leaf" "A walk does not look whether the tree has changed while it read a leaf." in schedules,
     StaleTreeAccepted "stale-tree-accepted" "A tree is accepted that is older than the superblock says.",
+    FoundRootBelieved "found-root-believed" "The tree's root that is found at opening passes for durable.",
+    LeavingMissed "leaving-missed" "What leaves memory just while a snapshot looks for it passes for another key's." in schedules,
     RemovedBeforeSuperblock "removed-before-superblock" "The superblock does not say how far the tables have settled.",
     SettlesQuietly "settles-quietly" "Nobody who reads is told that rows settle.",
     RemovedBeforeRoot "removed-before-root" "Rows leave the index before they are in the tree.",

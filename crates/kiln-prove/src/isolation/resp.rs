@@ -83,8 +83,10 @@ impl Server {
 
 impl From<&redis::RedisError> for Failure {
     fn from(error: &redis::RedisError) -> Failure {
+        /// What the server says of commits that are lost, of the crash itself, and of names whose sync has failed in it.
+        const OF_DISK: [&str; 3] = ["LOST", "simulated crash", "could not be made durable"];
         let text = error.to_string();
-        Failure { of_disk: text.contains("LOST") || text.contains("simulated crash"), text }
+        Failure { of_disk: OF_DISK.iter().any(|part| text.contains(part)), text }
     }
 }
 

@@ -79,7 +79,7 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
     }
     let mut opening = Opening { segments, superblock, log, liveness, writer: None };
     let clock = opening.make_writable(&mut recovered)?;
-    if tree.settled_to() > current.settled_to {
+    if tree.settled_to() > current.settled_to && !planted(Bug::FoundRootBelieved) {
         // Else the next checkpoint would leave out, and the log drop, what only this root has, and the power could fail.
         tree.make_certain()?;
     }

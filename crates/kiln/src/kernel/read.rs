@@ -462,8 +462,10 @@ impl Engine {
                 }
                 continue;
             }
-            // It may just have left.
-            let Some(view) = self.log.view(address) else { return Walk::Cold(address) };
+            let Some(view) = self.log.view(address) else {
+                // It has just left.
+                return if planted(Bug::LeavingMissed) { Walk::OtherKey } else { Walk::Cold(address) };
+            };
             if !view.is(object, key) {
                 return Walk::OtherKey;
             }
