@@ -194,11 +194,12 @@ impl Engine {
         }
     }
 
-    /// Where the segment at an address ends, if all of it has hardened and none of its records is live.
+    /// Where the segment at an address ends, if all of it has hardened and none of its records is live. Unknown while somebody hardens and counts.
     fn end_of_dead(&self, address: Address) -> Option<Address> {
         let end = (address + 1).next_multiple_of(self.log.segment_bytes());
         // None are counted of one that was dropped.
-        (end <= self.log.hardened() && self.liveness.lock().of_segment(address).live() == 0).then_some(end)
+        let is_dead = || self.liveness.try_lock().is_some_and(|it| it.of_segment(address).live() == 0);
+        (end <= self.log.hardened() && is_dead()).then_some(end)
     }
 
     /// Begins, or ends, to keep records warm, if it is time to ask.
