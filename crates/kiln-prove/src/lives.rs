@@ -30,6 +30,8 @@ const OPENINGS: usize = 8;
 const ROWS: usize = 5;
 /// Rows of a table that is loaded.
 const LOADED_ROWS: usize = 40;
+/// No more rows are loaded where there are so many, all of which one transaction can delete.
+const ROWS_MAX: usize = 600;
 /// One database in so many is large.
 const LARGE_ONE_IN: usize = 60;
 const LARGE_OPENINGS: usize = 4;
@@ -341,6 +343,9 @@ impl Life<'_> {
 
     fn load(&mut self) -> Result<()> {
         let (number, mut state) = (self.told.loads, self.told.now());
+        if state.len() > ROWS_MAX {
+            return Ok(());
+        }
         let values = match self.is_large {
             true => self.long_values(&state),
             false => vec![Value::Short(vec![number as u8; 9]); LOADED_ROWS],

@@ -142,7 +142,7 @@ bugs! {
     NamedBeforeClosed "named-before-closed" "A snapshot gets a name of a version that is not closed.",
     SnapshotReadsNewest "snapshot-reads-newest" "Under snapshot isolation the newest value is read.",
     FirstCommitterIgnored "first-committer-ignored" "Under snapshot isolation the last committer wins.",
-    CopiesUnfinished "copies-unfinished" "The end of the log is copied out while commits still write it.",
+    CopiesUnfinished "copies-unfinished" "The end of the log is copied out while commits still write it." in schedules,
     WatchNotKept "watch-not-kept" "A watched key may change between its check and the commit.",
     ClosesWithoutWaiting "closes-without-waiting" "A version closes while commits that join it are still at work." in schedules,
     SuccessorNotWoken "successor-not-woken" "Who has hardened does not wake those that it was too late for." in schedules,
