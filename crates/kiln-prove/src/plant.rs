@@ -160,7 +160,7 @@ fn hunt(bug: Bug, seconds: f64, attempts: &[Attempt]) -> Option<Catch> {
         match part {
             "schedules" => &mut command,
             "isolation" => command.args(["--through", workload]),
-            "powercut" | "misuse" => &mut command,
+            "kill" | "misuse" | "powercut" => &mut command,
             "lives" => command.args(["--jobs", "1"]),
             _ => command.args(["--workload", workload, "--jobs", "1"]),
         };

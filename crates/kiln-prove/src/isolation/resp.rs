@@ -343,6 +343,13 @@ impl Teller<'_, '_> {
         pipeline.ignore_errors().query(&mut self.connection).map_err(|error| Failure::from(&error))
     }
 
+    /// The answer to a command of these words.
+    fn ask_one(&mut self, words: &[&str]) -> Result<RedisResult<Value>, Failure> {
+        let mut pipeline = pipe();
+        pipeline.cmd(words[0]).arg(&words[1..]);
+        Ok(self.ask(&pipeline)?.remove(0))
+    }
+
     /// A transaction has committed; `told` is its version and its serial number.
     fn committed(&mut self, attempt: Attempt, writes: bool, told: &[RedisResult<Value>]) {
         let number = |at: usize| told.get(at).map(number_told);
@@ -428,37 +435,33 @@ impl Teller<'_, '_> {
     /// Versions whose commits were answered as lost.
     fn assert_lost(&mut self, versions: &[u64]) -> Result<(), Failure> {
         let Some(first) = versions.iter().min() else { return Ok(()) };
-        let mut ask = pipe();
-        ask.cmd("KILN").arg("HORIZON");
-        let horizon = number_told(&self.ask(&ask)?[0]);
+        let horizon = number_told(&self.ask_one(&["KILN", "HORIZON"])?);
         assert!(*first > horizon, "a write into version {first} is called lost, and {horizon} is durable");
         Ok(())
     }
 
     /// Names its session once more: so many of its writes are durable. Or asks for one that it cannot have, and keeps its own.
     fn name_session(&mut self) -> Result<(), Failure> {
-        let mut pipeline = pipe();
         if self.random.one_in(2) {
-            pipeline.cmd("KILN").arg("SESSION").arg(TAKEN);
-            let answer = self.ask(&pipeline)?.remove(0);
+            let answer = self.ask_one(&["KILN", "SESSION", TAKEN])?;
             assert!(answer.is_err(), "a session that somebody has was given to somebody else");
             return Ok(());
         }
-        let Some(session) = &self.session else { return Ok(()) };
-        pipeline.cmd("KILN").arg("SESSION").arg(session);
-        match self.ask(&pipeline)?.remove(0) {
-            Ok(Value::Int(serial)) => self.all_durable(Some(serial)),
-            Ok(other) => panic!("an answer to KILN SESSION that makes no sense: {other:?}"),
-            Err(error) => return Err(Failure::from(&error)),
+        let Some(session) = self.session.clone() else { return Ok(()) };
+        let answer = self.ask_one(&["KILN", "SESSION", &session])?;
+        if let Err(error) = answer {
+            return Err(Failure::from(&error));
+        }
+        let told = number_told(&answer);
+        if let Some(last) = self.all_durable() {
+            assert_eq!(told, last, "a session's serial number is not that of its last write");
         }
         Ok(())
     }
 
     /// Begins anew, and waits for what it has written before.
     fn reset(&mut self) -> Result<(), Failure> {
-        let mut reset = pipe();
-        reset.cmd("RESET");
-        if let Some(error) = self.ask(&reset)?.into_iter().find_map(Result::err) {
+        if let Err(error) = self.ask_one(&["RESET"])? {
             panic!("an answer to RESET that makes no sense: {error}");
         }
         self.wait()?;
@@ -470,25 +473,20 @@ impl Teller<'_, '_> {
 
     /// Waits until its writes are durable.
     fn wait(&mut self) -> Result<(), Failure> {
-        let mut waitaof = pipe();
-        waitaof.cmd("WAITAOF").arg(1).arg(0).arg(0);
-        match self.ask(&waitaof)?.remove(0) {
+        match self.ask_one(&["WAITAOF", "1", "0", "0"])? {
             Ok(answer) => assert_eq!(answer, Value::Array(vec![Value::Int(1), Value::Int(0)])),
             Err(error) => return Err(Failure::from(&error)),
         }
-        self.all_durable(None);
+        self.all_durable();
         Ok(())
     }
 
-    /// It was told that all that it has written is durable, and up to which serial number that is.
-    fn all_durable(&mut self, serial: Option<i64>) {
+    /// It was told that all that it has written is durable. Returns the serial number of its last write, if that has one.
+    fn all_durable(&mut self) -> Option<u64> {
         let mut written = self.recorder.transactions.iter_mut().rev();
-        if let Some(last) = written.find(|transaction| transaction.writes()) {
-            last.durable = true;
-            if let (Some(last), Some(told)) = (last.serial, serial) {
-                assert_eq!(told, last as i64, "a session's serial number is not that of its last write");
-            }
-        }
+        let last = written.find(|transaction| transaction.writes())?;
+        last.durable = true;
+        last.serial
     }
 
     /// Reads everything.

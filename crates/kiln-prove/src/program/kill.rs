@@ -10,9 +10,8 @@ use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use rustix::process::Signal;
-use tempfile::TempDir;
 
-use super::kinds::{prepare, server_arguments};
+use super::kinds::{Directory, prepare, server_arguments};
 use super::load::{Clients, run_until};
 use super::server::{Ended, Handle};
 use super::{Tally, binary, prove_by_lives};
@@ -30,8 +29,8 @@ pub(crate) fn prove(rounds: &Rounds) -> ExitCode {
 /// One database, from its creation on.
 fn one_life(seed: u64, rounds: &Rounds, tally: &mut Tally) {
     let mut random = Random::new(seed);
-    let directory = Directory(tempfile::tempdir().expect("a temporary directory can be made"));
-    let database = directory.0.path().join("database");
+    let directory = Directory::new();
+    let database = directory.database();
     let arguments = server_arguments(rounds, &mut random);
     prepare(&mut random, |options| options.open(&database));
     let (mut clients, mut was_there) = (Clients::new(&mut random), false);
@@ -49,18 +48,6 @@ fn one_life(seed: u64, rounds: &Rounds, tally: &mut Tally) {
         tally.count(clients.acknowledged() - before, "");
         if tally.is_enough() {
             return;
-        }
-    }
-}
-
-/// Where a database is. It stays there if something is wrong with it.
-pub(super) struct Directory(pub(super) TempDir);
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.disable_cleanup(true);
-            eprintln!("the database is in {}", self.0.path().display());
         }
     }
 }

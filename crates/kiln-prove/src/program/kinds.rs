@@ -1,6 +1,9 @@
 //! Databases and servers of many kinds, as a seed wants them.
 
+use std::path::PathBuf;
+
 use kiln::{Kiln, Options};
+use tempfile::TempDir;
 
 use crate::arguments::Rounds;
 use crate::support::Random;
@@ -22,4 +25,27 @@ pub(super) fn prepare(random: &mut Random, open: impl FnOnce(&Options) -> kiln::
     let options =
         Options::new().background(false).memory(1 << 20).segment_bytes(256 << 10 << random.below(3));
     open(&options).and_then(|db| db.close()).expect("an empty database can be made");
+}
+
+/// Where a database is. It stays there if something is wrong with it.
+pub(super) struct Directory(TempDir);
+
+impl Directory {
+    pub(super) fn new() -> Directory {
+        Directory(tempfile::tempdir().expect("a temporary directory can be made"))
+    }
+
+    /// The database, which is yet to be made.
+    pub(super) fn database(&self) -> PathBuf {
+        self.0.path().join("database")
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.disable_cleanup(true);
+            eprintln!("the database is in {}", self.0.path().display());
+        }
+    }
 }

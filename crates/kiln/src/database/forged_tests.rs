@@ -1,7 +1,6 @@
 //! Databases whose checksums all hold and whose contents no engine writes: another program, or a mistake in this one, has
 //! made them. What opening refuses, the check finds, and neither overflows, panics or believes it.
 
-use crate::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 use super::check::check_on;
@@ -18,6 +17,7 @@ use crate::storage::seal::{SEAL_BYTES, Seal, zero_sectors};
 use crate::storage::segments::name_of;
 use crate::storage::superblock::{FILE, SLOT_BYTES};
 use crate::storage::tree;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::{Kiln, Options};
 
 const SEGMENT: &str = "segment-00000000";

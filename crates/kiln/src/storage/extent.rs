@@ -122,9 +122,9 @@ impl ExtentWriter {
             if item_end > copied && copied < length {
                 self.data_checksum = crc32c::crc32c_append(self.data_checksum, &extent[summed..offset]);
                 summed = offset;
-                let whole = offset - offset % SECTOR_BYTES;
-                self.zero_sectors += extent.get(counted..whole).map_or(0, zero_sectors);
-                counted = counted.max(whole);
+                let whole = counted.max(offset - offset % SECTOR_BYTES);
+                self.zero_sectors += zero_sectors(&extent[counted..whole]);
+                counted = whole;
                 let piece_end = item_end.max(copied + PIECE_BYTES).min(length);
                 copy_words(&words[copied / 8..piece_end / 8], &mut extent[copied..piece_end]);
                 copied = piece_end;

@@ -1,9 +1,8 @@
 //! Holds `docs/format.md` against the code: every field's name and offset.
 
-use crate::sync::atomic::AtomicU64;
-
 use super::record::NEVER;
 use super::{checkpoint, record, seal, superblock, tree};
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 const DOCUMENT: &str = include_str!("../../../../docs/format.md");
 
@@ -146,7 +145,7 @@ fn a_records_bits_are_where_the_table_says() {
     assert!(record::Shape::parse(expiring.word() - 6).is_none(), "a value with no room for its time");
     let words: Vec<AtomicU64> = (0..expiring.words()).map(|_| AtomicU64::new(0)).collect();
     record::write(&words, expiring, 1, 0, b"key", (b"value", 7));
-    assert_eq!(words[4].load(std::sync::atomic::Ordering::Relaxed), 7);
+    assert_eq!(words[4].load(Ordering::Relaxed), 7);
 }
 
 #[test]

@@ -437,8 +437,9 @@ impl Log {
     pub(crate) fn prefetch(&self, address: Address, bytes: usize) {
         let first = ((address & (self.ring_bytes - 1)) / 8) as usize;
         // At the ring's end it is not worth the trouble.
-        if let Some(words) = self.ring.get(first..first + bytes.div_ceil(8)) {
-            words.iter().step_by(memory::LINE_WORDS).chain(words.last()).for_each(memory::prefetch);
+        let words = self.ring.get(first..first + bytes.div_ceil(8));
+        if let Some((last, rest)) = words.and_then(<[_]>::split_last) {
+            rest.iter().step_by(memory::LINE_WORDS).chain([last]).for_each(memory::prefetch);
         }
     }
 

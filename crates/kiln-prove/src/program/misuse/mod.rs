@@ -25,7 +25,7 @@ use self::bystander::Bystander;
 use self::misdeeds::{MISDEEDS, Misdeed};
 use self::process::Process;
 use self::wire::Wire;
-use super::kill::Directory;
+use super::kinds::Directory;
 use super::server::Server;
 use super::{Tally, binary, prove_by_lives};
 use crate::arguments::Rounds;
@@ -46,8 +46,8 @@ pub(crate) fn prove(rounds: &Rounds) -> ExitCode {
 /// One server, and every misdeed once.
 fn one_life(seed: u64, rounds: &Rounds, tally: &mut Tally) {
     let mut random = Random::new(seed);
-    let directory = Directory(tempfile::tempdir().expect("a temporary directory can be made"));
-    let database = directory.0.path().join("database");
+    let directory = Directory::new();
+    let database = directory.database();
     let mut server = Server::spawn(&database, &arguments(rounds, &mut random));
     let port = server.wait_until_ready();
     let port = port.unwrap_or_else(|| panic!("the server ended at once:\n{}", server.log()));
