@@ -90,7 +90,7 @@ impl Engine {
 
     /// The current record of a key whose bucket is locked. `candidate` is where it probably is; `known` says what is known
     /// of an address on disk. Who `takes_any_version` may be told where the record is, and not of which version.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn locate(
         &self,
         bucket: Bucket,
@@ -98,14 +98,26 @@ impl Engine {
         (change, takes_any_version): (&Change<'_>, bool),
         known: &mut dyn FnMut(Address) -> Resolved,
     ) -> Current {
-        self.current_at(candidate, change).unwrap_or_else(|| {
-            let by_order = takes_any_version.then(|| self.look_for_by_order(bucket, change)).flatten();
-            by_order.unwrap_or_else(|| self.look_for(bucket, change, known))
-        })
+        match self.current_at(candidate, change) {
+            Some(current) => current,
+            None => self.locate_elsewhere(bucket, (change, takes_any_version), known),
+        }
+    }
+
+    /// As [`Self::locate`], of a key whose record is not where it probably was.
+    #[inline(never)]
+    fn locate_elsewhere(
+        &self,
+        bucket: Bucket,
+        (change, takes_any_version): (&Change<'_>, bool),
+        known: &mut dyn FnMut(Address) -> Resolved,
+    ) -> Current {
+        let by_order = takes_any_version.then(|| self.look_for_by_order(bucket, change)).flatten();
+        by_order.unwrap_or_else(|| self.look_for(bucket, change, known))
     }
 
     /// The record in memory at an address, if it is the key's.
-    #[inline]
+    #[inline(always)]
     fn current_at(&self, address: Address, change: &Change<'_>) -> Option<Current> {
         if address == NO_ADDRESS {
             return None;

@@ -96,7 +96,12 @@ impl Engine {
             return false;
         }
         let _pin = epoch::pin();
-        hashes.iter().any(|&hash| self.cold_candidate(hash).is_some())
+        let head = self.log.head();
+        hashes.iter().any(|&hash| {
+            // Nearly always the first candidate is the key's: then what else is in the bucket, and behind it, is not worth a look.
+            let first = self.index.first_candidate(self.index.bucket_of(hash), hash);
+            !first.is_some_and(|address| address >= head) && self.cold_candidate(hash).is_some()
+        })
     }
 
     /// The first record below the head, and not in the cache, that may be that of a key with this hash. The caller is pinned.

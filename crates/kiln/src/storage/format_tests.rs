@@ -169,7 +169,7 @@ fn a_value_replaces_what_the_buffer_held_however_long_that_was() {
 fn a_record_is_only_that_of_its_own_key() {
     let words: Vec<AtomicU64> = (0..8).map(|_| AtomicU64::new(0)).collect();
     let key = b"eight by eight 24 bytes+";
-    for length in [24, 20, 0] {
+    for length in [24, 23, 22, 21, 20, 19, 18, 17, 0] {
         let shape = record::Shape { kind: record::Kind::Put, object: 16, key_bytes: length, value_bytes: 3 };
         record::write(&words, shape, 1, 0, &key[..length], (b"one", NEVER));
         let view = record::RecordView::at(&words).unwrap();

@@ -31,7 +31,7 @@ use std::io;
 
 use super::epoch;
 use super::memory::{self, Words};
-use super::record::{self, Address, RECORD_BYTES_USUAL, RecordView, Shape};
+use super::record::{self, Address, RecordView, Shape};
 use super::seal::{self, SEAL_BYTES};
 use crate::device::BLOCK_BYTES;
 use crate::planted::{Bug, planted};
@@ -43,6 +43,9 @@ const SEAL_WORD: u64 = u64::from_le_bytes(seal::MAGIC);
 
 /// What a hardening may need beyond the last record: padding to a block, and the next seal.
 const SHIFT_BYTES: u64 = 2 * BLOCK_BYTES as u64;
+
+/// So much of the tail is fetched ahead at a time, at the most: about as many lines as a processor waits for at a time.
+const FETCHED_AHEAD_BYTES_MAX: u64 = 1024;
 
 /// Such a part of the ring, and of what may be un-hardened, is for keeping records warm, where that is done.
 const WARMTH_PART: u64 = 16;
@@ -339,8 +342,8 @@ impl Log {
                     if start != tail && rest != 0 {
                         self.pad(tail, rest);
                     }
-                    // Where the record after the next goes, if they are as long: its lines are fetched meanwhile.
-                    self.prefetch(start + 2 * bytes, RECORD_BYTES_USUAL);
+                    // Where what comes after the next goes, if they are as long: its lines are fetched meanwhile.
+                    self.prefetch(start + 2 * bytes, bytes.min(FETCHED_AHEAD_BYTES_MAX) as usize);
                     return Some(start);
                 }
                 Err(now) => tail = now,

@@ -385,15 +385,36 @@ fn copy_bytes(words: &[AtomicU64], out: &mut [u8]) {
         *chunk = word.load(Ordering::Relaxed).to_le_bytes();
     }
     if !rest.is_empty() {
-        rest.copy_from_slice(&last[0].load(Ordering::Relaxed).to_le_bytes()[..rest.len()]);
+        copy_partial_word(last[0].load(Ordering::Relaxed), rest);
     }
 }
 
+/// The first bytes of a word; the opposite of [`partial_word`].
+#[inline]
+fn copy_partial_word(word: u64, out: &mut [u8]) {
+    debug_assert!(out.len() < 8);
+    if out.len() < 4 {
+        out.iter_mut().zip(word.to_le_bytes()).for_each(|(out, byte)| *out = byte);
+        return;
+    }
+    let last_at = out.len() - 4;
+    out[..4].copy_from_slice(&(word as u32).to_le_bytes());
+    out[last_at..].copy_from_slice(&((word >> (8 * last_at)) as u32).to_le_bytes());
+}
+
+/// The word that begins with fewer bytes than it has, and ends with zeros.
+///
+/// Never put together in memory: to read back as a word what was just written as bytes, the processor waits until all that was written
+/// before has reached the cache. In a record at the log's tail that is the record, whose lines have to be fetched first.
 #[inline]
 fn partial_word(rest: &[u8]) -> u64 {
-    let mut bytes = [0u8; 8];
-    bytes[..rest.len()].copy_from_slice(rest);
-    u64::from_le_bytes(bytes)
+    debug_assert!(rest.len() < 8);
+    if let (Some(first), Some(last)) = (rest.first_chunk::<4>(), rest.last_chunk::<4>()) {
+        // They say the same where they overlap.
+        let (first, last) = (u32::from_le_bytes(*first), u32::from_le_bytes(*last));
+        return u64::from(first) | u64::from(last) << (8 * (rest.len() - 4));
+    }
+    rest.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
 }
 
 /// A record copied out of the log: what a read from disk returns and a scan yields.
@@ -538,12 +559,15 @@ pub(crate) fn finish(address: Address, bytes: &mut [u8], start: usize) -> Option
     let summed = bytes.get_mut(start.checked_sub(ADDRESS_BYTES)?..end)?;
     let (before, record) = summed.split_first_chunk_mut::<ADDRESS_BYTES>()?;
     let kept = std::mem::replace(before, address.to_le_bytes());
-    record[14..16].fill(0);
-    record[22..24].fill(0);
-    let checksum = crc32c::crc32c(summed);
+    // Written as whole words, as which they are read back at once.
+    let [_, word1, word2] = record.as_chunks_mut::<8>().0.first_chunk_mut::<3>()?;
+    let (version, previous) = (u64::from_le_bytes(*word1) & LOW_48, u64::from_le_bytes(*word2) & LOW_48);
+    (*word1, *word2) = (version.to_le_bytes(), previous.to_le_bytes());
+    let checksum = u64::from(crc32c::crc32c(summed));
     let (before, record) = summed.split_first_chunk_mut::<ADDRESS_BYTES>()?;
     *before = kept;
-    record[14..16].copy_from_slice(&((checksum >> 16) as u16).to_le_bytes());
-    record[22..24].copy_from_slice(&(checksum as u16).to_le_bytes());
+    let [_, word1, word2] = record.as_chunks_mut::<8>().0.first_chunk_mut::<3>()?;
+    *word1 = (version | checksum >> 16 << 48).to_le_bytes();
+    *word2 = (previous | checksum << 48).to_le_bytes();
     Some(shape)
 }
