@@ -1,5 +1,6 @@
 //! How a database is opened.
 
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +28,11 @@ const PAGES_PART: u64 = 2;
 const SETTLE_PART: u64 = 4;
 const SETTLE_BYTES_MIN: u64 = 32 << 20;
 
+/// Between two checkpoints is log of such a part of the log's memory, within bounds: what is opened with more memory may take longer for it, but
+/// what more of it would save is little then.
+const CHECKPOINT_PART: u64 = 8;
+const CHECKPOINT_LOG_BYTES: RangeInclusive<u64> = 128 << 20..=512 << 20;
+
 /// Compacting for less would write more than ten times what the application does.
 const SPACE_AMPLIFICATION_MIN: f64 = 1.1;
 
@@ -48,7 +54,7 @@ pub struct Options {
     pub(crate) unhardened_bytes: Option<u64>,
     pub(crate) background: bool,
     pub(crate) space_amplification: f64,
-    pub(crate) checkpoint_log_bytes: u64,
+    checkpoint_log_bytes: Option<u64>,
     pub(crate) settle_log_bytes: u64,
     pub(crate) unsettled_bytes: u64,
     settle_memory: Option<u64>,
@@ -71,7 +77,7 @@ impl Default for Options {
             unhardened_bytes: None,
             background: true,
             space_amplification: 2.0,
-            checkpoint_log_bytes: 128 << 20,
+            checkpoint_log_bytes: None,
             settle_log_bytes: 64 << 20,
             unsettled_bytes: 0,
             settle_memory: None,
@@ -180,13 +186,13 @@ impl Options {
     }
 
     /// After so many bytes of log the index is written to disk, in the background, so that opening the database replays only what
-    /// came since. Default 128 MiB, which takes well under a second to replay on two processors; 0: never, and opening
-    /// replays the whole log. A checkpoint has about 9 bytes for each key, and for each key of a table its length and 8
+    /// came since. Default 128 MiB, which takes well under a second to replay on two processors, or an eighth of the log's part of [`memory`](Self::memory)
+    /// if that is more, and 512 MiB at the most; 0: never, and opening replays the whole log. A checkpoint has about 9 bytes for each key, and for each key of a table its length and 8
     /// bytes more; there is never less log between two of them than the last one has bytes, so that they at most
     /// double what is written. From a quarter of that on, closing in order takes one, too. Durability does not depend on it.
     /// Without background threads it is [`persist`](crate::Kiln::persist) that takes it.
     pub fn checkpoint_log_bytes(mut self, bytes: u64) -> Options {
-        self.checkpoint_log_bytes = bytes;
+        self.checkpoint_log_bytes = Some(bytes);
         self
     }
 
@@ -313,6 +319,13 @@ impl Options {
     pub(crate) fn ring_bytes(&self, segment_bytes: u64) -> u64 {
         let most = self.memory - self.memory / CACHE_PART;
         most.checked_ilog2().map_or(0, |power| 1 << power).max(2 * segment_bytes)
+    }
+
+    /// So much log is between two checkpoints.
+    pub(crate) fn checkpoint_bytes(&self, segment_bytes: u64) -> u64 {
+        let (least, most) = CHECKPOINT_LOG_BYTES.into_inner();
+        let usual = || (self.ring_bytes(segment_bytes) / CHECKPOINT_PART).clamp(least, most);
+        self.checkpoint_log_bytes.unwrap_or_else(usual)
     }
 
     /// Memory for what is sorted while rows settle.

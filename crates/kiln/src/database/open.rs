@@ -123,7 +123,7 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
         graves: Graves::default(),
         compaction: Compaction::new(options.space_amplification),
         warm: Warm::new(),
-        checkpoints: Checkpoints::new(options.checkpoint_log_bytes, found),
+        checkpoints: Checkpoints::new(options.checkpoint_bytes(current.segment_bytes), found),
         expiring: Expiring::new(current.has_expiring),
         forgotten: AtomicU64::new(recovered.report.horizon.number()),
         opened_end,

@@ -88,3 +88,16 @@ fn checkpoints_as_rare_as_can_be_are_never_due() {
         assert_eq!(db.engine().checkpoints.counts().count, 1, "time {count}");
     }
 }
+
+/// What opening replays follows the memory that the database is opened with, and is what the option says if it says something.
+#[test]
+fn there_is_more_log_between_checkpoints_where_there_is_more_memory() {
+    const MIB: u64 = 1 << 20;
+    let between = |options: Options| options.checkpoint_bytes(32 * MIB) / MIB;
+    assert_eq!(between(Options::new()), 128);
+    assert_eq!(between(Options::new().memory(0)), 128);
+    assert_eq!(between(Options::new().memory(2560 * MIB)), 256);
+    assert_eq!(between(Options::new().memory(20 << 30)), 512);
+    assert_eq!(between(Options::new().memory(20 << 30).checkpoint_log_bytes(5 * MIB)), 5);
+    assert_eq!(between(Options::new().checkpoint_log_bytes(0)), 0);
+}
