@@ -70,8 +70,9 @@ pub(crate) fn run(settings: &CompareSettings) -> Result<ExitCode> {
     );
     print!("{}{}", comparison.text(settings.threshold), ratios::text(&old, &new));
     for (path, rows) in [(&settings.old, &old), (&settings.new, &new)] {
+        println!("\n{}: {}", path.display(), idleness::text(rows));
         if let Some(warning) = idleness::warning(rows) {
-            println!("\nWARNING: {}: {warning}", path.display());
+            println!("WARNING: {warning}");
         }
     }
     let failed = settings.fail_on_slower && comparison.is_kiln_slower();

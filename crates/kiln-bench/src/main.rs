@@ -33,6 +33,7 @@ mod interrupt;
 mod list;
 mod machine;
 mod measure;
+mod memory_speed;
 mod pictures;
 mod progress;
 mod publish;

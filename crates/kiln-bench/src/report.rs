@@ -58,7 +58,7 @@ impl Samples {
     }
 
     /// The value that this part of the values is below, between two of them in proportion. There must be values.
-    fn quantile(&self, part: f64) -> f64 {
+    pub(crate) fn quantile(&self, part: f64) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
         let place = part * (sorted.len() - 1) as f64;

@@ -40,6 +40,8 @@ Each line of a result file is one measurement:
   hardened_ms   when commits became durable, in milliseconds since the beginning
   others, steal the parts of the processors' time that other processes and other machines took meanwhile; the system counts in
                 steps of 10 ms, so that others may be a little below 0 in a short measurement
+  memory_ns     what a read of memory that nothing could foresee took before the round, in nanoseconds: other machines that share its caches and memory slow it;
+                null where nobody looked
   checked       whether the results were checked, and right
   machine       its processor, memory and system
 Of recovery and recovery-log, ops are the keys that were found again, and seconds the time for opening and reading the first one.";
@@ -84,6 +86,9 @@ pub(crate) struct Row {
     pub(crate) hardened_ms: Vec<f64>,
     pub(crate) others: f64,
     pub(crate) steal: f64,
+    /// Files from before there was this field have none.
+    #[serde(default)]
+    pub(crate) memory_ns: Option<f64>,
     pub(crate) checked: bool,
     /// Files from before there was this field have none.
     #[serde(default)]
@@ -129,6 +134,7 @@ impl Row {
             hardened_ms: Vec::new(),
             others: 0.0,
             steal: 0.0,
+            memory_ns: None,
             checked: false,
             machine: String::new(),
         }

@@ -38,6 +38,7 @@ use self::rounds::{Rates, in_turn};
 use crate::arguments::RunSettings;
 use crate::engines::catalog::Name;
 use crate::machine::{self, Watch};
+use crate::memory_speed::MemorySpeed;
 use crate::progress::Progress;
 use crate::results::{Row, RowWriter};
 use crate::scratch::{Scratch, write_back};
@@ -80,6 +81,7 @@ pub(crate) fn run(settings: &RunSettings) -> Result<()> {
         progress: Progress::of_time(clock.left(Duration::ZERO)),
         clock,
         machine: machine::description(),
+        memory: MemorySpeed::new(),
         writer,
         rows,
         measurements: 0,
@@ -122,6 +124,7 @@ struct Run<'a> {
     progress: Progress,
     clock: Clock,
     machine: String,
+    memory: MemorySpeed,
     writer: RowWriter,
     rows: Vec<Row>,
     measurements: u64,
@@ -237,6 +240,7 @@ impl Run<'_> {
         places: &[usize],
         rates: &mut Rates,
     ) -> Result<()> {
+        let memory_ns = self.memory.read_ns();
         for place in in_turn(places, cell.round) {
             let mut rows = self.measure(cell, children, place)?;
             for _ in 0..REPEATED_MAX {
@@ -248,6 +252,7 @@ impl Run<'_> {
                 self.repeated += 1;
                 rows = self.measure(cell, children, place)?;
             }
+            rows.iter_mut().for_each(|row| row.memory_ns = Some(memory_ns));
             self.measurements += 1;
             if let Some(row) = rows.first() {
                 rates.push(place, cell.round, row.ops_per_s);

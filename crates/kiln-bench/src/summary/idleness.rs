@@ -2,12 +2,19 @@
 //!
 //! It is judged by group, which is everything that is compared with each other, over all its rounds: a single measurement of a
 //! tenth of a second is too short for the ticks that the kernel counts in. What is said names the workloads to measure again.
+//!
+//! What other machines take of shared caches shows in no ticks, but in what a read of memory takes ([`MemorySpeed`](crate::memory_speed::MemorySpeed)). How long
+//! that is where nobody is in the way is not known, so a comparison is held against the quietest tenth of its run.
 
 use std::fmt::Write as _;
 
 use super::cells::{Group, groups};
 use crate::machine::{OTHERS_MAX, STEAL_MAX};
+use crate::report::Samples;
 use crate::results::Row;
+
+/// Where reads of memory take so many times as long as in the quietest tenth of the run, figures are off by more than their noise.
+const SLOWNESS_MAX: f64 = 1.25;
 
 /// So many disturbed groups are named.
 const NAMED_MAX: usize = 6;
@@ -58,13 +65,76 @@ impl Taken {
     }
 }
 
-/// What others took of the processors' time: of all measurements together.
+/// What reads of memory took, where somebody looked, in nanoseconds.
+fn memory_ns<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Samples {
+    rows.into_iter().filter_map(|row| row.memory_ns).fold(Samples::default(), |mut samples, ns| {
+        samples.push(ns);
+        samples
+    })
+}
+
+/// What they take when the machine has its caches to itself, as far as a run can tell.
+fn quiet_memory_ns(rows: &[Row]) -> Option<f64> {
+    const QUIETEST: f64 = 0.1;
+    let samples = memory_ns(rows);
+    (samples.count() > 0).then(|| samples.quantile(QUIETEST))
+}
+
+/// What others took of the machine: of all measurements together.
 pub(crate) fn text(rows: &[Row]) -> String {
-    format!("Of the processors' time others took: {}.", Taken::of(rows).text())
+    let mut text = format!("Of the processors' time others took: {}.", Taken::of(rows).text());
+    if let Some(quiet_ns) = quiet_memory_ns(rows) {
+        let median_ns = memory_ns(rows).median();
+        // Writing to a String cannot fail.
+        let _ = write!(
+            text,
+            " A read of memory took {median_ns:.0} ns, {:.2} times as long as in the quietest tenth of the run.",
+            median_ns / quiet_ns
+        );
+    }
+    text
 }
 
 /// What to say of groups that were measured while the machine was busy, if any were.
 pub(crate) fn warning(rows: &[Row]) -> Option<String> {
+    let warnings: Vec<String> =
+        [warning_of_processors(rows), warning_of_memory(rows)].into_iter().flatten().collect();
+    (!warnings.is_empty()).then(|| warnings.join(" "))
+}
+
+fn warning_of_memory(rows: &[Row]) -> Option<String> {
+    let quiet_ns = quiet_memory_ns(rows)?;
+    let groups = groups(rows);
+    let slowness = |group: &Group<'_>| {
+        memory_ns(group.cells.iter().flat_map(|cell| cell.rows.iter().copied())).median() / quiet_ns
+    };
+    let mut slow: Vec<(&Group<'_>, f64)> = groups
+        .iter()
+        .map(|group| (group, slowness(group)))
+        .filter(|(_, slowness)| *slowness > SLOWNESS_MAX)
+        .collect();
+    slow.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+    let named: Vec<String> = slow
+        .iter()
+        .take(NAMED_MAX)
+        .map(|(group, slowness)| format!("{}: {slowness:.2} times", name_of(group)))
+        .collect();
+    (!slow.is_empty()).then(|| {
+        format!(
+            "{} of {} comparisons were made while reads of memory took more than {SLOWNESS_MAX} times as long as in the quietest tenth of \
+             the run, though nobody here was at work: other machines share caches and memory with this one. Worst: {}.",
+            slow.len(),
+            groups.len(),
+            named.join("; ")
+        )
+    })
+}
+
+fn name_of(group: &Group<'_>) -> String {
+    format!("{}, {}, {}", group.task.workload, group.task.load(), group.promise.text())
+}
+
+fn warning_of_processors(rows: &[Row]) -> Option<String> {
     let groups = groups(rows);
     let mut busy: Vec<(&Group<'_>, Taken)> = groups
         .iter()
@@ -85,9 +155,8 @@ pub(crate) fn warning(rows: &[Row]) -> Option<String> {
     );
     for (at, (group, taken)) in busy.iter().take(NAMED_MAX).enumerate() {
         let separator = if at == 0 { "" } else { ";" };
-        let (workload, load) = (&group.task.workload, group.task.load());
         // Writing to a String cannot fail.
-        let _ = write!(text, "{separator} {workload}, {load}, {}: {}", group.promise.text(), taken.text());
+        let _ = write!(text, "{separator} {}: {}", name_of(group), taken.text());
     }
     text.push('.');
     (!busy.is_empty()).then_some(text)
@@ -144,5 +213,25 @@ mod tests {
             worst.ends_with("update, 1 thread, durable later: other processes 20.0%, other machines 0.0%.")
         );
         assert!(verdict(&rows, 0.5).starts_with("THE MACHINE WAS NOT IDLE."));
+    }
+
+    #[test]
+    fn a_comparison_made_while_memory_was_slow_is_named() {
+        let of = |workload: &str, ns: f64| {
+            let mut rows = rounds(workload, &[0.0; 10], 0.0);
+            rows.iter_mut().for_each(|row| row.memory_ns = Some(ns));
+            rows
+        };
+        let mut rows = [of("read", 100.0), of("update", 120.0)].concat();
+        assert_eq!(warning(&rows), None, "what differs by as much is usual");
+        rows.extend(of("insert", 130.0));
+        let warning = warning(&rows).unwrap();
+        assert!(warning.starts_with("1 of 3 comparisons were made while reads of memory"), "{warning}");
+        assert!(warning.ends_with("Worst: insert, 1 thread, durable later: 1.30 times."), "{warning}");
+        assert!(text(&rows).ends_with(
+            "A read of memory took 120 ns, 1.20 times as long as in the quietest tenth of the run."
+        ));
+        // Files from before anybody looked.
+        assert!(!text(&rounds("read", &[0.0], 0.0)).contains("memory"));
     }
 }
