@@ -10,7 +10,7 @@ use std::time::Instant;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-/// More than a core's own caches hold, and part of what it may have of a shared one: there others are felt first.
+/// So many that a walk, which goes to one in 64 of them, hardly ever comes to one that a cache still has.
 const LINES: usize = 1 << 20;
 const STEPS: u32 = 1 << 14;
 
