@@ -30,7 +30,8 @@ impl HashIndex {
         }
     }
 
-    fn split_next(&self, growth: &mut Growth) -> bool {
+    /// Splits the next bucket; false if it cannot be split now.
+    pub(super) fn split_next(&self, growth: &mut Growth) -> bool {
         let (level, split) = unpack(self.state.load(Ordering::SeqCst));
         if level == self.base_level + TAG_BITS {
             return false;
@@ -41,6 +42,11 @@ impl HashIndex {
             return false;
         }
         if !self.lock_patiently(split) {
+            return false;
+        }
+        // Who found it before it was merged may hold it, for as long as it takes him to see that it is no bucket any more.
+        if !planted(Bug::SplitOverwritesLock) && !self.lock_patiently(new) {
+            self.unlock_unchanged(split);
             return false;
         }
         // Whoever has seen the bucket before it was merged finds it changed.

@@ -240,6 +240,28 @@ impl Drop for Stop<'_> {
     }
 }
 
+/// The split overwrote the lock of whoever had read the index's state before the merger, and released it afterwards: two held the bucket.
+#[test]
+fn a_split_waits_for_who_found_its_bucket_before_it_was_merged() {
+    let index = HashIndex::new(0).unwrap();
+    let split_next = || index.split_next(&mut index.growth.lock());
+    assert!(split_next());
+    let last = index.bucket_count() - 1;
+    index.shrink_to(0);
+    assert_eq!(index.bucket_count(), last);
+    assert!(index.try_lock(last, LOCK));
+    assert!(!split_next(), "a bucket that somebody holds was taken");
+    assert_eq!(index.bucket_count(), last);
+    index.unlock_unchanged(last);
+    assert!(split_next());
+    assert_eq!(index.bucket_count(), last + 1);
+    // Nothing is left locked.
+    [0, last].into_iter().for_each(|bucket| {
+        assert!(index.try_lock(bucket, LOCK));
+        index.unlock_unchanged(bucket);
+    });
+}
+
 #[test]
 fn readers_miss_nothing_while_others_insert_and_remove_and_the_index_shrinks() {
     let index = HashIndex::new(0).unwrap();
