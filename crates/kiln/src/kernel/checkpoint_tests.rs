@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::device::{Keep, SimulatedDevice};
 use crate::error::ErrorKind;
+use crate::kernel::checkpoint::Haste;
 use crate::{Kiln, Object, Options};
 
 fn open(disk: &SimulatedDevice) -> Kiln {
@@ -87,6 +88,29 @@ fn checkpoints_as_rare_as_can_be_are_never_due() {
         }
         assert_eq!(db.engine().checkpoints.counts().count, 1, "time {count}");
     }
+}
+
+/// It was asked for before anything had hardened, could not be taken, and was put off by as much log again: at each opening anew.
+#[test]
+fn a_checkpoint_that_is_due_when_a_database_is_opened_is_taken_as_soon_as_it_can_be() {
+    const LOG_BYTES: u64 = 32 << 10;
+    let disk = SimulatedDevice::new(1);
+    let opened = |disk: &SimulatedDevice, bytes| {
+        let options = Options::new().background(false).segment_bytes(64 << 10).memory(0);
+        options.checkpoint_log_bytes(bytes).open_on(Arc::new(disk.clone())).unwrap()
+    };
+    let db = opened(&disk, 0);
+    let map = db.map("map").unwrap();
+    (0..40u32).for_each(|key| db.put(&map, key.to_be_bytes(), [0; 3000]).unwrap().forget());
+    db.persist().unwrap();
+    let db = opened(&disk.after_crash(&mut |_| Keep::Kept), LOG_BYTES);
+    assert!(db.engine().log_since_checkpoint() > LOG_BYTES);
+    db.engine().take_due_checkpoint(Haste::Background);
+    assert_eq!(db.engine().checkpoints.counts().count, 0);
+    let map = db.map("map").unwrap();
+    db.put(&map, "key", "1").unwrap().safe().unwrap();
+    db.engine().take_due_checkpoint(Haste::Background);
+    assert_eq!(db.engine().checkpoints.counts().count, 1);
 }
 
 /// What opening replays follows the memory that the database is opened with, and is what the option says if it says something.

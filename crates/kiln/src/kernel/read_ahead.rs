@@ -89,7 +89,8 @@ impl Engine {
         }
     }
 
-    /// True if one of the keys with these hashes may be on disk alone.
+    /// True if one of the keys with these hashes may be on disk alone, as far as a quick look tells: one whose tag another key's record in memory has is
+    /// overlooked, and read by its operation.
     pub(crate) fn any_cold(&self, hashes: &[u64]) -> bool {
         // Nothing has left the log's memory yet.
         if self.log.head() == self.log.begin() {
