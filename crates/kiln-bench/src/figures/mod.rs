@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use crate::arguments::{Section, Settings};
+use crate::awake::Awake;
 use crate::engines::catalog::{self, Mode, Shape};
 use crate::generate::Sizes;
 use crate::machine::{self, Watch};
@@ -79,6 +80,10 @@ impl Run<'_> {
 pub(crate) fn run(settings: &Settings) -> Result<()> {
     let watch = Watch::start(None);
     let scratch = Scratch::for_measuring(&settings.dir, space_needed(settings))?;
+    let awake = Awake::hold();
+    if let Some(warning) = awake.warning() {
+        eprintln!("kiln-bench: {warning}");
+    }
     let steps = settings.sections.iter().map(|section| match section {
         Section::Single => single_key::STEPS,
         Section::Transactions => transactions::STEPS,
@@ -88,7 +93,7 @@ pub(crate) fn run(settings: &Settings) -> Result<()> {
     let progress = Progress::new(steps.sum::<u64>() * u64::from(settings.rounds()));
     let rows = RowWriter::create(settings.json.as_deref())?;
     let mut run = Run { settings, scratch, progress, rows, goals: Vec::new() };
-    run.progress.print(&heading(settings));
+    run.progress.print(&heading(settings, &awake));
     for section in &settings.sections {
         match section {
             Section::Single => single_key::run(&mut run)?,
@@ -103,12 +108,13 @@ pub(crate) fn run(settings: &Settings) -> Result<()> {
     Ok(())
 }
 
-fn heading(settings: &Settings) -> String {
+fn heading(settings: &Settings, awake: &Awake) -> String {
     format!(
-        "kiln {}; {}\n{} keys of {} bytes with values of {}, chosen uniformly; {} MiB of log memory; every \
+        "kiln {}; {}{}\n{} keys of {} bytes with values of {}, chosen uniformly; {} MiB of log memory; every \
          result checked",
         env!("CARGO_PKG_VERSION"),
         machine::description(),
+        awake.text(),
         settings.records,
         SIZES.key_bytes,
         SIZES.value_bytes,

@@ -36,6 +36,7 @@ use self::plan::{Group, Plan};
 use self::protocol::Cell;
 use self::rounds::{Rates, in_turn};
 use crate::arguments::RunSettings;
+use crate::awake::Awake;
 use crate::engines::catalog::Name;
 use crate::machine::{self, Watch};
 use crate::memory_speed::MemorySpeed;
@@ -70,7 +71,8 @@ pub(crate) fn run(settings: &RunSettings) -> Result<()> {
     }
     let load_before = Watch::start(None).finish().load_before;
     let scratch = Scratch::for_measuring(&settings.dir, plan.disk_bytes())?;
-    for warning in [plan.memory_warning(), plan.unlimited.clone()].into_iter().flatten() {
+    let awake = Awake::hold();
+    for warning in [plan.memory_warning(), plan.unlimited.clone(), awake.warning()].into_iter().flatten() {
         eprintln!("kiln-bench: {warning}");
     }
     let writer = if settings.resume { writer } else { RowWriter::create(settings.json.as_deref())? };
@@ -80,7 +82,7 @@ pub(crate) fn run(settings: &RunSettings) -> Result<()> {
         scratch,
         progress: Progress::of_time(clock.left(Duration::ZERO)),
         clock,
-        machine: machine::description(),
+        machine: machine::description() + awake.text(),
         memory: MemorySpeed::new(),
         writer,
         rows,

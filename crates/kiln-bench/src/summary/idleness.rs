@@ -52,8 +52,9 @@ impl Taken {
         self.steal / self.seconds.max(1e-9)
     }
 
-    fn is_too_much(self) -> bool {
-        self.part_of_others() > OTHERS_MAX || self.part_of_steal() > STEAL_MAX
+    /// How many times as much as nobody minds.
+    fn excess(self) -> f64 {
+        (self.part_of_others() / OTHERS_MAX).max(self.part_of_steal() / STEAL_MAX)
     }
 
     fn text(self) -> String {
@@ -108,58 +109,49 @@ fn warning_of_memory(rows: &[Row]) -> Option<String> {
     let slowness = |group: &Group<'_>| {
         memory_ns(group.cells.iter().flat_map(|cell| cell.rows.iter().copied())).median() / quiet_ns
     };
-    let mut slow: Vec<(&Group<'_>, f64)> = groups
-        .iter()
-        .map(|group| (group, slowness(group)))
-        .filter(|(_, slowness)| *slowness > SLOWNESS_MAX)
-        .collect();
-    slow.sort_by(|(_, a), (_, b)| b.total_cmp(a));
-    let named: Vec<String> = slow
-        .iter()
-        .take(NAMED_MAX)
-        .map(|(group, slowness)| format!("{}: {slowness:.2} times", name_of(group)))
-        .collect();
-    (!slow.is_empty()).then(|| {
-        format!(
-            "{} of {} comparisons were made while reads of memory took more than {SLOWNESS_MAX} times as long as in the quietest tenth of \
-             the run, though nobody here was at work: other machines share caches and memory with this one. Worst: {}.",
-            slow.len(),
-            groups.len(),
-            named.join("; ")
-        )
-    })
-}
-
-fn name_of(group: &Group<'_>) -> String {
-    format!("{}, {}, {}", group.task.workload, group.task.load(), group.promise.text())
+    let (slow, worst) = disturbed(
+        &groups,
+        |group| slowness(group) / SLOWNESS_MAX,
+        |group| format!("{:.2} times", slowness(group)),
+    )?;
+    Some(format!(
+        "{} of {} comparisons were made while reads of memory took more than {SLOWNESS_MAX} times as long as in the quietest tenth of \
+         the run, though nobody here was at work: other machines share caches and memory with this one. Worst: {worst}.",
+        slow.len(),
+        groups.len(),
+    ))
 }
 
 fn warning_of_processors(rows: &[Row]) -> Option<String> {
     let groups = groups(rows);
-    let mut busy: Vec<(&Group<'_>, Taken)> = groups
-        .iter()
-        .map(|group| (group, Taken::of_group(group)))
-        .filter(|(_, taken)| taken.is_too_much())
-        .collect();
-    let excess = |taken: Taken| (taken.part_of_others() / OTHERS_MAX).max(taken.part_of_steal() / STEAL_MAX);
-    busy.sort_by(|(_, a), (_, b)| excess(*b).total_cmp(&excess(*a)));
-    let seconds: f64 = busy.iter().map(|(_, taken)| taken.seconds).sum();
-    let mut text = format!(
+    let (busy, worst) =
+        disturbed(&groups, |group| Taken::of_group(group).excess(), |group| Taken::of_group(group).text())?;
+    let seconds: f64 = busy.iter().map(|group| Taken::of_group(group).seconds).sum();
+    Some(format!(
         "{} of {} comparisons, {:.0}% of the measured time, were made while others used more than {:.0}% of the processors (or \
-         other machines more than {:.0}%): stop what else runs and measure these again. Worst:",
+         other machines more than {:.0}%): stop what else runs and measure these again. Worst: {worst}.",
         busy.len(),
         groups.len(),
         100.0 * seconds / Taken::of(rows).seconds.max(1e-9),
         100.0 * OTHERS_MAX,
         100.0 * STEAL_MAX
-    );
-    for (at, (group, taken)) in busy.iter().take(NAMED_MAX).enumerate() {
-        let separator = if at == 0 { "" } else { ";" };
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{separator} {}: {}", name_of(group), taken.text());
-    }
-    text.push('.');
-    (!busy.is_empty()).then_some(text)
+    ))
+}
+
+/// The groups with an excess above 1, the worst first, if there are any; and the first of them by name, with what is told of each.
+fn disturbed<'g, 'r>(
+    groups: &'g [Group<'r>],
+    excess: impl Fn(&Group<'r>) -> f64,
+    tell: impl Fn(&Group<'r>) -> String,
+) -> Option<(Vec<&'g Group<'r>>, String)> {
+    let mut disturbed: Vec<&Group<'_>> = groups.iter().filter(|group| excess(group) > 1.0).collect();
+    disturbed.sort_by(|a, b| excess(b).total_cmp(&excess(a)));
+    let name = |group: &Group<'r>| {
+        let (task, promise) = (&group.task, group.promise.text());
+        format!("{}, {}, {promise}: {}", task.workload, task.load(), tell(group))
+    };
+    let named: Vec<String> = disturbed.iter().take(NAMED_MAX).map(|group| name(group)).collect();
+    (!disturbed.is_empty()).then(|| (disturbed, named.join("; ")))
 }
 
 /// What the reader of a run's tables must know about the machine.
