@@ -155,7 +155,6 @@ bugs! {
     QuiesceOverlooks "quiesce-overlooks" "Waiting for all pins leaves out every second thread." in schedules,
     InnerUnpinEnds "inner-unpin-ends" "The end of an inner pin ends the outer one, too." in schedules,
     UnlocksBeforeInstalling "unlocks-before-installing" "A commit unlocks its keys before it has written them." in schedules,
-    SplitOverwritesLock "split-overwrites-lock" "A bucket that was merged comes back by a split while somebody holds it who found it before." in schedules,
     SplitShownLate "split-shown-late" "A bucket that was split is unlocked before others can know of the split." in schedules,
     ReadOnlyIgnored "read-only-ignored" "A record is updated in place while the hardener copies it out." in schedules,
     CloseOvertakesCommits "close-overtakes-commits" "Closing does not wait for commits that have begun." in schedules,

@@ -144,40 +144,6 @@ pub(super) fn entries_survive_mergers() {
     });
 }
 
-/// Who holds a bucket holds it alone, also one that was merged, and came back, since he had found where his key belongs.
-pub(super) fn a_bucket_that_comes_back_is_held_by_one() {
-    const KEY: u64 = 1;
-    let index = Arc::new(quietly(|| {
-        let index = new_index();
-        (0..8).for_each(|key| insert(&index, key));
-        assert!(index.bucket_count() > new_index().bucket_count());
-        index
-    }));
-    let merger: Box<dyn FnOnce() + Send> = {
-        let index = index.clone();
-        Box::new(move || index.shrink_to(0))
-    };
-    let inserter: Box<dyn FnOnce() + Send> = {
-        let index = index.clone();
-        // It overflows the bucket once all are together again.
-        Box::new(move || insert(&index, 10))
-    };
-    let holder: Box<dyn FnOnce() + Send> = {
-        let index = index.clone();
-        Box::new(move || {
-            let _pin = epoch::pin();
-            let bucket = lock(&index, KEY);
-            let stamp = index.stamp_under_own_lock(bucket);
-            let found = index.find(bucket, hash(KEY), |at| (at == address(KEY)).then_some(()));
-            assert!(found.is_some(), "a held bucket lost its key");
-            assert!(index.unchanged_under_own_lock(bucket, stamp), "two hold a bucket");
-            index.unlock_changed(bucket);
-        })
-    };
-    together(vec![merger, inserter, holder]);
-    quietly(|| (0..8).chain([10]).for_each(|key| assert!(finds(&index, key), "key {key}")));
-}
-
 /// What hangs off a bucket is changed by one at a time, and a reader whose stamp holds has seen one state of it.
 pub(super) fn a_bucket_is_read_whole() {
     let index = Arc::new(quietly(new_index));

@@ -25,7 +25,6 @@ pub const PROGRAMS: &[Program] = &[
     ("ring", log_tail::readers_keep_their_memory),
     ("hash-index", hash_index::entries_survive_splits),
     ("hash-index-shrinks", hash_index::entries_survive_mergers),
-    ("hash-index-splits-again", hash_index::a_bucket_that_comes_back_is_held_by_one),
     ("buckets", hash_index::a_bucket_is_read_whole),
     ("ordered-index", ordered_index::ranges_see_what_stays),
     ("leaves", ordered_index::nobody_misses_the_other),

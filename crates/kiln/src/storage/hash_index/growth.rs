@@ -45,7 +45,7 @@ impl HashIndex {
             return false;
         }
         // Who found it before it was merged may hold it, for as long as it takes him to see that it is no bucket any more.
-        if !planted(Bug::SplitOverwritesLock) && !self.lock_patiently(new) {
+        if !self.lock_patiently(new) {
             self.unlock_unchanged(split);
             return false;
         }
