@@ -41,12 +41,8 @@ impl HashIndex {
         if split == 0 && self.buckets.grow_to(2 << level).is_err() {
             return false;
         }
-        if !self.lock_patiently(split) {
-            return false;
-        }
-        // Who found it before it was merged may hold it, for as long as it takes him to see that it is no bucket any more.
-        if !self.lock_patiently(new) {
-            self.unlock_unchanged(split);
+        // Who found the new one before it was merged may hold it, for as long as it takes him to see that it is no bucket any more.
+        if !self.lock_both(split, new) {
             return false;
         }
         // Whoever has seen the bucket before it was merged finds it changed.
@@ -70,8 +66,19 @@ impl HashIndex {
         true
     }
 
-    /// Locks a bucket that stays what it is meanwhile; false if its holder takes too long.
-    pub(super) fn lock_patiently(&self, bucket: Bucket) -> bool {
+    /// Locks two buckets, the lower one first, that stay what they are meanwhile; false, and neither is locked, if a holder takes too long.
+    pub(super) fn lock_both(&self, lower: Bucket, upper: Bucket) -> bool {
+        if !self.lock_patiently(lower) {
+            return false;
+        }
+        let locked = self.lock_patiently(upper);
+        if !locked {
+            self.unlock_unchanged(lower);
+        }
+        locked
+    }
+
+    fn lock_patiently(&self, bucket: Bucket) -> bool {
         let mut waits = 0;
         loop {
             if self.try_lock(bucket, LOCK) {

@@ -57,11 +57,7 @@ impl HashIndex {
             (level, split) => (level, split - 1),
         };
         let (old, last) = (split, split + (1 << level));
-        if !self.lock_patiently(old) {
-            return false;
-        }
-        if !self.lock_patiently(last) {
-            self.unlock_unchanged(old);
+        if !self.lock_both(old, last) {
             return false;
         }
         self.move_entries(last, |_| old, growth);
