@@ -164,11 +164,11 @@ impl Checkpoints {
 }
 
 impl Engine {
-    /// True if the log is long enough for another checkpoint, and there can be one: until the first hardening only seals may tell what earlier crashes took.
+    /// True if the log is long enough for another checkpoint, and there can be one.
     pub(crate) fn is_checkpoint_due(&self) -> bool {
         let (hardened, checkpoints) = (self.log.hardened(), &self.checkpoints);
         checkpoints.log_bytes != 0
-            && hardened != self.opened_end
+            && self.has_hardened()
             && hardened >= checkpoints.due_at.load(Ordering::SeqCst)
             && !checkpoints.is_resting()
             && !self.segments.disk_is_full()
@@ -221,8 +221,7 @@ impl Engine {
     }
 
     fn take_checkpoint_in_turn(&self, haste: Haste) -> Result<bool> {
-        // See `is_checkpoint_due`.
-        if self.log.hardened() == self.opened_end {
+        if !self.has_hardened() {
             return Ok(false);
         }
         let held = self.graves.hold();

@@ -87,6 +87,13 @@ impl Engine {
         self.forgotten.load(Ordering::SeqCst)
     }
 
+    /// Something has hardened since the database was opened. Until then only seals may tell what earlier crashes took: nothing settles, nothing
+    /// is dropped, and there is no checkpoint.
+    #[inline]
+    pub(crate) fn has_hardened(&self) -> bool {
+        self.log.hardened() != self.opened_end
+    }
+
     /// Fails if the database was closed or has lost commits.
     #[inline]
     pub(crate) fn check_writable(&self) -> Result<()> {

@@ -288,8 +288,7 @@ impl Engine {
         let segments = self.segments.hold();
         let log_begin = self.log.begin();
         let settled_to = self.settled.tree.settled_to().max(log_begin);
-        // Until the first hardening only seals may tell what earlier crashes took.
-        if !self.can_settle_to(end, settled_to) || self.log.hardened() == self.opened_end {
+        if !self.can_settle_to(end, settled_to) || !self.has_hardened() {
             return Ok(Settling::default());
         }
         // What an earlier removal has left, where it came to no end, settles once more.

@@ -303,8 +303,7 @@ impl Engine {
     /// Drops the oldest segments as far as nothing in them is needed, and then compacts, as far as that is worth it, what is
     /// the oldest now.
     fn truncate(&self, compaction: &mut Progress) -> Result<Rest> {
-        // Until the first hardening only seals may tell what earlier crashes took.
-        if self.hardening.is_stopping() || self.log.hardened() == self.opened_end {
+        if self.hardening.is_stopping() || !self.has_hardened() {
             return Ok(Rest::Nothing);
         }
         // The directory may be somebody else's by now. Closing lets go of it while nobody sweeps.
