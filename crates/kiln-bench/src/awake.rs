@@ -9,6 +9,8 @@
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 
+use crate::machine;
+
 const DEVICE: &str = "/dev/cpu_dma_latency";
 
 /// Keeps all processors awake until it is dropped, if that is allowed.
@@ -24,12 +26,9 @@ impl Awake {
         Awake(asked.ok())
     }
 
-    /// What to say of it behind the machine's description: results that were made with it are not those without it.
-    pub(crate) fn text(&self) -> &'static str {
-        match self.0 {
-            Some(_) => ", idle processors kept awake",
-            None => "",
-        }
+    /// The machine's description, with this: results that were made with it are not those without it.
+    pub(crate) fn machine(&self) -> String {
+        machine::description() + if self.0.is_some() { ", idle processors kept awake" } else { "" }
     }
 
     /// What to say if it is not allowed.

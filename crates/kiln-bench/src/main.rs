@@ -16,7 +16,7 @@
 //!   │    └── summary           rows put together to cells and groups, and as tables
 //!   ├── publish                result files as the tables of the documentation
 //!   └── list                   what there is to measure
-//!  machine, awake, scratch, progress, interrupt, usage: the surroundings of a run
+//!  machine, memory_speed, awake, scratch, progress, interrupt, usage: the surroundings of a run
 //! ```
 //!
 //! Method: load once, warm up, then rounds in which the compared cells alternate (A B A B), so that a slow moment of the machine

@@ -10,6 +10,12 @@ pub(crate) const SURE: f64 = 0.035;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Samples(Vec<f64>);
 
+impl FromIterator<f64> for Samples {
+    fn from_iter<I: IntoIterator<Item = f64>>(values: I) -> Samples {
+        Samples(values.into_iter().collect())
+    }
+}
+
 impl Samples {
     /// Adds the value of a round.
     pub(crate) fn push(&mut self, value: f64) {

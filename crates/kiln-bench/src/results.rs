@@ -43,7 +43,7 @@ Each line of a result file is one measurement:
   memory_ns     what a read of memory that nothing could foresee took before the round, in nanoseconds: other machines that share its caches and memory slow it;
                 null where nobody looked
   checked       whether the results were checked, and right
-  machine       its processor, memory and system
+  machine       its processor, memory and system, and whether idle processors were kept awake
 Of recovery and recovery-log, ops are the keys that were found again, and seconds the time for opening and reading the first one.";
 
 /// One measurement of one round. See [`FIELDS_HELP`].

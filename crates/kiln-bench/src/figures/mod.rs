@@ -13,7 +13,7 @@ use crate::arguments::{Section, Settings};
 use crate::awake::Awake;
 use crate::engines::catalog::{self, Mode, Shape};
 use crate::generate::Sizes;
-use crate::machine::{self, Watch};
+use crate::machine::Watch;
 use crate::progress::Progress;
 use crate::report::{Goal, Samples, Table, Wanted, goals_table};
 use crate::results::{Row, RowWriter};
@@ -93,7 +93,7 @@ pub(crate) fn run(settings: &Settings) -> Result<()> {
     let progress = Progress::new(steps.sum::<u64>() * u64::from(settings.rounds()));
     let rows = RowWriter::create(settings.json.as_deref())?;
     let mut run = Run { settings, scratch, progress, rows, goals: Vec::new() };
-    run.progress.print(&heading(settings, &awake));
+    run.progress.print(&heading(settings, &awake.machine()));
     for section in &settings.sections {
         match section {
             Section::Single => single_key::run(&mut run)?,
@@ -108,13 +108,11 @@ pub(crate) fn run(settings: &Settings) -> Result<()> {
     Ok(())
 }
 
-fn heading(settings: &Settings, awake: &Awake) -> String {
+fn heading(settings: &Settings, machine: &str) -> String {
     format!(
-        "kiln {}; {}{}\n{} keys of {} bytes with values of {}, chosen uniformly; {} MiB of log memory; every \
+        "kiln {}; {machine}\n{} keys of {} bytes with values of {}, chosen uniformly; {} MiB of log memory; every \
          result checked",
         env!("CARGO_PKG_VERSION"),
-        machine::description(),
-        awake.text(),
         settings.records,
         SIZES.key_bytes,
         SIZES.value_bytes,

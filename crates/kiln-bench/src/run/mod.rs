@@ -82,7 +82,7 @@ pub(crate) fn run(settings: &RunSettings) -> Result<()> {
         scratch,
         progress: Progress::of_time(clock.left(Duration::ZERO)),
         clock,
-        machine: machine::description() + awake.text(),
+        machine: awake.machine(),
         memory: MemorySpeed::new(),
         writer,
         rows,

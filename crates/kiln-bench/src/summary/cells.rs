@@ -171,9 +171,7 @@ pub(crate) struct Cell<'a> {
 impl Cell<'_> {
     /// The values of a field. Empty where it was not measured.
     pub(crate) fn samples(&self, field: Field) -> Samples {
-        let mut samples = Samples::default();
-        self.rows.iter().filter_map(|row| measured(row, field)).for_each(|value| samples.push(value));
-        samples
+        self.rows.iter().filter_map(|row| measured(row, field)).collect()
     }
 
     /// This cell's values over another's, for each round that both have. Empty without such a round: what was not measured

@@ -40,10 +40,6 @@ impl Taken {
         })
     }
 
-    fn of_group(group: &Group<'_>) -> Taken {
-        Taken::of(group.cells.iter().flat_map(|cell| cell.rows.iter().copied()))
-    }
-
     fn part_of_others(self) -> f64 {
         (self.others / self.seconds.max(1e-9)).max(0.0)
     }
@@ -66,12 +62,13 @@ impl Taken {
     }
 }
 
+fn rows_of<'g>(group: &'g Group<'_>) -> impl Iterator<Item = &'g Row> {
+    group.cells.iter().flat_map(|cell| cell.rows.iter().copied())
+}
+
 /// What reads of memory took, where somebody looked, in nanoseconds.
 fn memory_ns<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Samples {
-    rows.into_iter().filter_map(|row| row.memory_ns).fold(Samples::default(), |mut samples, ns| {
-        samples.push(ns);
-        samples
-    })
+    rows.into_iter().filter_map(|row| row.memory_ns).collect()
 }
 
 /// What they take when the machine has its caches to itself, as far as a run can tell.
@@ -106,14 +103,10 @@ pub(crate) fn warning(rows: &[Row]) -> Option<String> {
 fn warning_of_memory(rows: &[Row]) -> Option<String> {
     let quiet_ns = quiet_memory_ns(rows)?;
     let groups = groups(rows);
-    let slowness = |group: &Group<'_>| {
-        memory_ns(group.cells.iter().flat_map(|cell| cell.rows.iter().copied())).median() / quiet_ns
-    };
-    let (slow, worst) = disturbed(
-        &groups,
-        |group| slowness(group) / SLOWNESS_MAX,
-        |group| format!("{:.2} times", slowness(group)),
-    )?;
+    let (slow, worst) = disturbed(&groups, |group| {
+        let slowness = memory_ns(rows_of(group)).median() / quiet_ns;
+        (slowness / SLOWNESS_MAX, format!("{slowness:.2} times"))
+    })?;
     Some(format!(
         "{} of {} comparisons were made while reads of memory took more than {SLOWNESS_MAX} times as long as in the quietest tenth of \
          the run, though nobody here was at work: other machines share caches and memory with this one. Worst: {worst}.",
@@ -124,9 +117,11 @@ fn warning_of_memory(rows: &[Row]) -> Option<String> {
 
 fn warning_of_processors(rows: &[Row]) -> Option<String> {
     let groups = groups(rows);
-    let (busy, worst) =
-        disturbed(&groups, |group| Taken::of_group(group).excess(), |group| Taken::of_group(group).text())?;
-    let seconds: f64 = busy.iter().map(|group| Taken::of_group(group).seconds).sum();
+    let (busy, worst) = disturbed(&groups, |group| {
+        let taken = Taken::of(rows_of(group));
+        (taken.excess(), taken.text())
+    })?;
+    let seconds = Taken::of(busy.iter().flat_map(|group| rows_of(group))).seconds;
     Some(format!(
         "{} of {} comparisons, {:.0}% of the measured time, were made while others used more than {:.0}% of the processors (or \
          other machines more than {:.0}%): stop what else runs and measure these again. Worst: {worst}.",
@@ -138,20 +133,20 @@ fn warning_of_processors(rows: &[Row]) -> Option<String> {
     ))
 }
 
-/// The groups with an excess above 1, the worst first, if there are any; and the first of them by name, with what is told of each.
+/// The groups that are judged to have an excess above 1, the worst first, if there are any; and the first of them by name, with what is told of each.
 fn disturbed<'g, 'r>(
     groups: &'g [Group<'r>],
-    excess: impl Fn(&Group<'r>) -> f64,
-    tell: impl Fn(&Group<'r>) -> String,
+    judge: impl Fn(&Group<'r>) -> (f64, String),
 ) -> Option<(Vec<&'g Group<'r>>, String)> {
-    let mut disturbed: Vec<&Group<'_>> = groups.iter().filter(|group| excess(group) > 1.0).collect();
-    disturbed.sort_by(|a, b| excess(b).total_cmp(&excess(a)));
-    let name = |group: &Group<'r>| {
-        let (task, promise) = (&group.task, group.promise.text());
-        format!("{}, {}, {promise}: {}", task.workload, task.load(), tell(group))
-    };
-    let named: Vec<String> = disturbed.iter().take(NAMED_MAX).map(|group| name(group)).collect();
-    (!disturbed.is_empty()).then(|| (disturbed, named.join("; ")))
+    let judged = groups.iter().map(|group| (group, judge(group)));
+    let mut disturbed: Vec<_> = judged.filter(|(_, (excess, _))| *excess > 1.0).collect();
+    disturbed.sort_by(|(_, (a, _)), (_, (b, _))| b.total_cmp(a));
+    let first = disturbed.iter().take(NAMED_MAX).map(|(Group { task, promise, .. }, (_, told))| {
+        format!("{}, {}, {}: {told}", task.workload, task.load(), promise.text())
+    });
+    let named = first.collect::<Vec<_>>().join("; ");
+    let disturbed: Vec<_> = disturbed.into_iter().map(|(group, _)| group).collect();
+    (!disturbed.is_empty()).then_some((disturbed, named))
 }
 
 /// What the reader of a run's tables must know about the machine.

@@ -327,8 +327,7 @@ pub(crate) fn without_hardening<'c, 'r>(cell: &Cell<'_>, cells: &'c [Cell<'r>]) 
 fn lowest(cell: &Cell<'_>) -> Samples {
     let mut lowest = Samples::default();
     let parts = cell.rows.iter().filter_map(|row| {
-        let mut bins = Samples::default();
-        row.complete_bins().iter().for_each(|&count| bins.push(count as f64));
+        let bins: Samples = row.complete_bins().iter().map(|&count| count as f64).collect();
         (bins.median() > 0.0).then(|| bins.min() / bins.median())
     });
     if let Some(part) = parts.reduce(f64::min) {

@@ -36,8 +36,7 @@ fn head(rows: &[Row], groups: &[Group<'_>]) -> String {
     machines.sort_unstable();
     machines.dedup();
     machines.retain(|machine| !machine.is_empty());
-    let mut seconds = Samples::default();
-    rows.iter().for_each(|row| seconds.push(row.seconds));
+    let seconds: Samples = rows.iter().map(|row| row.seconds).collect();
     let rounds = groups.iter().flat_map(|group| &group.cells).map(|cell| cell.rows.len());
     let (least, most) = (rounds.clone().min().unwrap_or(0), rounds.max().unwrap_or(0));
     let rounds = if least == most { least.to_string() } else { format!("{least} to {most}") };
