@@ -150,3 +150,36 @@ fn c5_opening_on_a_full_disk_says_so_and_works_once_there_is_space() {
     let db = reopen(&disk).unwrap();
     assert_eq!(db.get(&db.map("map").unwrap(), "key").unwrap().unwrap(), b"value");
 }
+
+/// What the crash had taken was written as ordinary rows are, for which there was no space.
+#[test]
+fn c8_a_database_opens_on_a_full_disk_after_a_crash_and_tells_what_was_lost() {
+    let disk = SimulatedDevice::new(1);
+    let db = reopen(&disk).unwrap();
+    let table = db.table("table").unwrap();
+    disk.set_capacity(Some(2 << 20));
+    fill(&db, &table, 0);
+    db.persist().unwrap();
+    let (_, receipt) = db.delete(&table, 0_u32.to_be_bytes()).unwrap().fast();
+    let lost = receipt.version();
+    let check = |db: &Kiln| {
+        assert_eq!(db.receipt(lost).poll(Level::LOCAL), Progress::Lost);
+        let found = db.get(&db.table("table").unwrap(), 0_u32.to_be_bytes()).unwrap().unwrap();
+        assert_eq!(found, vec![0; 8_000]);
+    };
+    let mut disk = disk.after_crash(&mut |_| Keep::Lost);
+    // Each opening takes a block of the reserve, which is a quarter of a segment.
+    let open_and_crash = || {
+        let db = reopen(&disk)?;
+        check(&db);
+        disk = disk.after_crash(&mut |_| Keep::Lost);
+        Ok(())
+    };
+    let opened: Vec<Result<()>> = std::iter::repeat_with(open_and_crash).take(20).collect();
+    let full = opened.iter().filter_map(|opened| opened.as_ref().err());
+    assert!(full.clone().all(|error| error.kind() == ErrorKind::NoSpace), "{opened:?}");
+    let opened = opened.len() - full.count();
+    assert!((2..20).contains(&opened), "{opened}");
+    disk.set_capacity(None);
+    check(&reopen(&disk).unwrap());
+}

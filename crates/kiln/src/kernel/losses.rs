@@ -60,5 +60,19 @@ impl Losses {
 /// The first and the last version in a record of [`LOSSES_OBJECT`]; `None` for what no recovery has stored.
 pub(crate) fn decode_loss(key: &[u8], value: &[u8]) -> Option<(u64, u64)> {
     let number = |bytes: &[u8]| bytes.try_into().ok().map(u64::from_le_bytes);
-    Some((number(key)?, number(value)?)).filter(|(first, last)| first <= last)
+    Some((number(key)?, number(value)?)).filter(|(first, last)| (1..=*last).contains(first))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::decode_loss;
+
+    #[test]
+    fn c9_a_stored_loss_names_versions() {
+        let decoded = |first: u64, last: u64| decode_loss(&first.to_le_bytes(), &last.to_le_bytes());
+        assert_eq!(decoded(1, 1), Some((1, 1)));
+        // Who says what came before it would otherwise count down from nothing.
+        assert_eq!((decoded(0, 1), decoded(2, 1)), (None, None));
+        assert_eq!(decode_loss(b"key", &[0; 8]), None);
+    }
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::ops::Bound;
 
 use super::change::Change;
+use super::losses::LOSSES_OBJECT;
 use crate::storage::log::Purpose;
 use crate::storage::record::NEVER;
 
@@ -65,7 +66,12 @@ impl WriteSet {
     /// What the log space is for.
     #[inline]
     pub(crate) fn purpose(&self) -> Purpose {
-        if self.has_puts { Purpose::Ordinary } else { Purpose::Deletion }
+        match self.writes.first() {
+            _ if !self.has_puts => Purpose::Deletion,
+            // Until this is written nothing can be dropped, so it is what makes segments free.
+            Some(first) if first.object == LOSSES_OBJECT => Purpose::Sweep,
+            _ => Purpose::Ordinary,
+        }
     }
 
     /// Some of the rows expire.
