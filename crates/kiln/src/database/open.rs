@@ -304,11 +304,14 @@ impl Opening {
     }
 }
 
-/// Hardens everything, marks the database as closed in order, and lets go of its directory.
+/// Hardens everything, marks the database as closed in order, and lets go of its directory. Who comes while somebody else does waits for that, and
+/// is told how it ended.
 pub(super) fn close(engine: &Engine) -> Result<()> {
-    if engine.closed.swap(true, Ordering::SeqCst) {
-        return Ok(());
+    let mut lock = engine.lock.lock();
+    if lock.is_none() {
+        return engine.hardening.horizon.failure().map_or(Ok(()), |lost| Err(lost.error()));
     }
+    engine.closed.store(true, Ordering::SeqCst);
     // A commit that has begun may still get the version after the one that is hardened now. Wait for it; later ones see
     // that the database is closed.
     if !planted(Bug::CloseOvertakesCommits) {
@@ -329,7 +332,8 @@ pub(super) fn close(engine: &Engine) -> Result<()> {
     // Who waits for log space prepares segments, and may be long about it.
     engine.segments.close();
     let closed = hardened.and_then(|()| mark_closed(engine));
-    drop(engine.lock.lock().take());
+    engine.superblock.lock().close();
+    drop(lock.take());
     closed
 }
 

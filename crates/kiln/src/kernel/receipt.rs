@@ -10,6 +10,7 @@ use super::clock::Version;
 use super::engine::Engine;
 use super::hardening::horizon::{Outcome, Waiter};
 use crate::error::{Error, Result};
+use crate::sync::atomic::Ordering;
 use crate::sync::{Instant, Mutex};
 
 /// A set of tolerated failures that a commit can be made durable against.
@@ -92,7 +93,8 @@ impl Receipt {
     }
 
     /// Calls back when it is durable or lost: at once if that is known, else on the thread that hardens, so the
-    /// callback must be quick and must not wait for this database. Does not itself start a hardening.
+    /// callback must be quick and must not wait for this database. Does not itself start a hardening. If the callback panics
+    /// on that thread nobody else is concerned.
     pub fn on_durable(&self, level: Level, callback: impl FnOnce(Outcome) + Send + 'static) {
         match level {
             Level::MEMORY => callback(Ok(())),
@@ -134,9 +136,10 @@ impl Durable {
         Some(outcome.map_err(|lost| lost.error()))
     }
 
-    /// Hardens, if this is a future that does, and nobody else is at it; then the outcome is known.
+    /// Hardens, if this is a future that does, or nobody would who is asked to since the database is closed, and nobody else is at it; then
+    /// the outcome is known.
     fn lead(&self) -> Option<Result<()>> {
-        if self.leads {
+        if self.leads || self.receipt.engine.closed.load(Ordering::SeqCst) {
             self.receipt.engine.try_lead_for(self.receipt.version);
         }
         self.outcome()

@@ -202,6 +202,8 @@ pub(crate) struct SuperblockFile {
     current: Superblock,
     /// What the other slot has; nothing if that is not known, or not valid.
     previous: Option<Superblock>,
+    /// See [`Self::close`].
+    is_closed: bool,
 }
 
 impl SuperblockFile {
@@ -222,7 +224,7 @@ impl SuperblockFile {
         };
         make().map_err(|error| Error::io(doing, error))?;
         let file = device.open(FILE, OpenMode::ReadWrite).map_err(|error| Error::io(doing, error))?;
-        Ok(SuperblockFile { file, current: first, previous: None })
+        Ok(SuperblockFile { file, current: first, previous: None, is_closed: false })
     }
 
     /// Opens and reads the superblock: the newer of the valid slots.
@@ -257,7 +259,7 @@ impl SuperblockFile {
             .next()
             .map(|current| Superblock { may_be_outdated: damaged, ..current })
             .ok_or_else(|| Error::corrupted(&device.describe(FILE), 0, "neither of its slots is valid"))?;
-        Ok(SuperblockFile { file, current, previous: valid.next() })
+        Ok(SuperblockFile { file, current, previous: valid.next(), is_closed: false })
     }
 
     pub(crate) fn current(&self) -> &Superblock {
@@ -280,7 +282,13 @@ impl SuperblockFile {
     }
 
     /// Changes the superblock durably.
+    ///
+    /// # Errors
+    /// `Aborted` once it is [closed](Self::close).
     pub(crate) fn update(&mut self, change: impl FnOnce(&mut Superblock)) -> Result<()> {
+        if self.is_closed && !planted(Bug::SuperblockWrittenAfterClosing) {
+            return Err(Error::closed());
+        }
         let mut next = self.current.clone();
         change(&mut next);
         next.generation += 1;
@@ -303,6 +311,11 @@ impl SuperblockFile {
             self.update(&say)?;
         }
         Ok(())
+    }
+
+    /// Leaves it as it is: from now on the directory may be somebody else's, whatever handles of this opening are still held.
+    pub(crate) fn close(&mut self) {
+        self.is_closed = true;
     }
 }
 

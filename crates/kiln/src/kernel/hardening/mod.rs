@@ -309,7 +309,7 @@ impl Engine {
     /// As [`Self::wait_local`], giving up at `deadline`; false if the version was not durable then. To keep the
     /// deadline it has the background thread harden, if there is one.
     pub(crate) fn wait_local_until(&self, version: u64, deadline: Option<Instant>) -> Result<bool> {
-        let (Some(deadline), true) = (deadline, self.hardening.background) else {
+        let (Some(deadline), true) = (deadline, self.has_hardener()) else {
             return self.wait_local(version).map(|()| true);
         };
         let horizon = &self.hardening.horizon;
@@ -326,6 +326,11 @@ impl Engine {
             Ok(outcome) => outcome.map(|()| true).map_err(|lost| lost.error()),
             Err(_) => Ok(false),
         }
+    }
+
+    /// Somebody hardens who is asked to.
+    fn has_hardener(&self) -> bool {
+        self.hardening.background && !self.closed.load(Ordering::SeqCst)
     }
 
     fn check_is_given_out(&self, version: u64) -> Result<()> {

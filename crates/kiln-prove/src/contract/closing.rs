@@ -1,0 +1,102 @@
+//! C5, C8: what it means that a database is closed, for who closes it and for who still has something of it.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use kiln::device::{Fault, FaultKind, OperationKind, SimulatedDevice};
+use kiln::{ErrorKind, Expiry, Kiln, Level, Progress};
+
+use super::gate::{OpenAtEnd, gated_device};
+use crate::support::manual;
+use crate::testing::{PATIENCE, background, block_on, watched};
+
+/// The first row that expires is told by the superblock, which was that of the next owner by then: what this one had dropped of the log, or settled,
+/// the superblock forgot.
+#[test]
+fn c8_who_has_a_handle_of_a_closed_database_writes_nothing_into_that_of_the_next_owner() {
+    type Deed = fn(&Kiln) -> kiln::Result<()>;
+    let deeds: [Deed; 6] = [
+        |db| db.put_expiring(&db.map("map")?, "key", "value", Expiry::At(u64::MAX))?.safe(),
+        |db| db.transact(|tx| tx.put_expiring(&db.map("map")?, "key", "value", Expiry::At(u64::MAX)))?.safe(),
+        |db| db.map_with_time_to_live("other", Duration::from_secs(1)).map(drop),
+        |db| db.create_snapshot("name").map(drop),
+        |db| db.settle().map(drop),
+        |db| db.put(&db.map("map")?, "key", "value")?.safe().map(drop),
+    ];
+    for (number, deed) in deeds.into_iter().enumerate() {
+        let disk = SimulatedDevice::new(1);
+        let open = || manual().open_on(Arc::new(disk.clone())).unwrap();
+        let old = open();
+        let map = old.map("map").unwrap();
+        old.put(&map, "key", "1").unwrap().safe().unwrap();
+        old.close().unwrap();
+        let new = open();
+        let map = new.map("map").unwrap();
+        new.put(&map, "key", "2").unwrap().safe().unwrap();
+        let steps = disk.steps();
+        let refused = deed(&old).expect_err("it is closed");
+        assert_eq!(refused.kind(), ErrorKind::Aborted, "deed {number}: {refused}");
+        assert_eq!(disk.steps(), steps, "deed {number} writes where another one is at work");
+        new.close().unwrap();
+        let again = open();
+        let found = again.get(&again.map("map").unwrap(), "key").unwrap();
+        assert_eq!(found.as_deref(), Some(&b"2"[..]), "deed {number}");
+    }
+}
+
+#[test]
+fn c8_who_closes_while_another_does_is_told_when_everything_is_durable() {
+    watched("c8_who_closes_while_another_does", PATIENCE, |_| {
+        let (device, gate) = gated_device(&SimulatedDevice::new(1));
+        let db = manual().open_on(device).unwrap();
+        let _open = OpenAtEnd(gate.clone());
+        let map = db.map("map").unwrap();
+        let (_, receipt) = db.put(&map, "key", "value").unwrap().fast();
+        gate.shut();
+        thread::scope(|scope| {
+            let close = || {
+                db.close().unwrap();
+                assert_eq!(receipt.poll(Level::LOCAL), Progress::Durable);
+            };
+            let first = scope.spawn(close);
+            gate.wait_until_stuck();
+            let second = scope.spawn(close);
+            // Time for it to return too early.
+            thread::sleep(Duration::from_millis(50));
+            gate.open();
+            first.join().unwrap();
+            second.join().unwrap();
+        });
+        db.close().unwrap();
+    });
+}
+
+#[test]
+fn c8_a_database_that_could_not_be_closed_says_so_each_time() {
+    let disk = SimulatedDevice::new(1);
+    let db = manual().open_on(Arc::new(disk.clone())).unwrap();
+    let map = db.map("map").unwrap();
+    db.put(&map, "key", "value").unwrap().forget();
+    disk.inject(Fault { operation: OperationKind::Sync, nth: 1, kind: FaultKind::EIO, sticky: false });
+    for time in 0..3 {
+        assert_eq!(db.close().expect_err("the sync has failed").kind(), ErrorKind::Lost, "time {time}");
+    }
+}
+
+/// Nothing was committed in the version that was the newest at the end, and nobody was left to say so.
+#[test]
+fn c5_receipts_of_the_last_version_end_after_closing() {
+    for options in [manual(), background()] {
+        let db = options.open_on(Arc::new(SimulatedDevice::new(1))).unwrap();
+        db.close().unwrap();
+        for _ in 0..2 {
+            let receipt = db.receipt(db.version());
+            block_on(receipt.durable(Level::LOCAL)).unwrap();
+            block_on(db.receipt(db.version()).durable_leading(Level::LOCAL)).unwrap();
+            assert!(db.receipt(db.version()).wait_timeout(Level::LOCAL, PATIENCE).unwrap());
+            // Which goes on to another version.
+            db.persist().unwrap();
+        }
+    }
+}
