@@ -7,7 +7,7 @@
 //! - [`no_space`], [`space`], [`compaction`], [`compact`]: a full disk, the space that is given back, by itself and on request, and the bound on the log.
 //! - [`checkpoints`]: opening from one, and what is wrong with one.
 //! - [`backup`], [`restore`]: copies, as files and as streams, and what becomes of them.
-//! - [`durability`], [`window`]: receipts, early visibility, the vulnerability window; [`closing`]: the end.
+//! - [`durability`], [`window`]: receipts, early visibility, the vulnerability window; [`callbacks`]: what is called back, and what that may do; [`closing`]: the end.
 //! - [`isolation`], [`interleaving`]: what concurrent transactions may see of each other.
 //! - [`singles`], [`singles_at_once`], [`batches`]: operations on one key that are transactions of their own.
 //! - [`settling`], [`settling_at_once`], [`settled_runs`], [`settling_pace`], [`bulk_load`]: rows that have left the log, and those that never were in it.
@@ -23,6 +23,7 @@ mod backup;
 mod batches;
 mod blind_puts;
 mod bulk_load;
+mod callbacks;
 mod checkpoints;
 mod closing;
 mod cold;

@@ -468,13 +468,13 @@ impl Kiln {
     }
 
     /// Calls back with the new horizon after every hardening, on the thread that hardened: be quick, and do not
-    /// wait for this database.
+    /// wait for this database. One call may stand for several hardenings that have ended while the last call went on.
     pub fn on_durable(&self, callback: impl FnMut(Version) + Send + 'static) {
         self.engine().hardening.horizon.on_durable(Box::new(callback));
     }
 
-    /// Calls back when commits are lost because the disk failed; at once if that has happened.
-    pub fn on_lost(&self, callback: impl FnMut(Lost) + Send + 'static) {
+    /// Calls back, once, when commits are lost because the disk failed; at once if that has happened.
+    pub fn on_lost(&self, callback: impl FnOnce(Lost) + Send + 'static) {
         self.engine().hardening.horizon.on_lost(Box::new(callback));
     }
 

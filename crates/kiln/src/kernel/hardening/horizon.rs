@@ -65,14 +65,19 @@ pub(crate) enum Waiter {
 }
 
 type OnDurable = Box<dyn FnMut(Version) + Send>;
-type OnLost = Box<dyn FnMut(Lost) + Send>;
+type OnLost = Box<dyn FnOnce(Lost) + Send>;
 
+/// Those who hear of every move of the horizon, and of its end. They are called without the lock, by one thread at a time.
 #[derive(Default)]
 struct Callbacks {
-    /// The horizon that was last told; two leaders in a row may come here in either order.
+    /// The horizon that is to be told, and the one that was; two leaders in a row may come here in either order.
+    horizon: u64,
     told: u64,
     durable: Vec<OnDurable>,
+    /// Those that have not been called.
     lost: Vec<OnLost>,
+    /// Somebody calls them at the moment, and looks again afterwards.
+    are_called: bool,
 }
 
 /// Those whose version's fate is not known.
@@ -91,10 +96,11 @@ impl Waiters {
     }
 }
 
-/// Those whom one hardening was for.
+/// Those whom one hardening was for, or whose commits it has lost.
 #[derive(Default)]
 #[must_use]
 pub(crate) struct Covered {
+    /// How far the horizon has moved.
     horizon: Option<u64>,
     waiters: Vec<(u64, Waiter)>,
     threads: Vec<(u64, usize)>,
@@ -249,7 +255,7 @@ impl Horizon {
         Covered { horizon: None, waiters: list, threads }
     }
 
-    /// Tells the waiters and the callbacks that a hardening was for.
+    /// Tells the waiters and the callbacks that a hardening was for. To be called without any lock: what is told may use the database.
     pub(crate) fn tell(&self, covered: Covered) {
         covered.threads.iter().for_each(|&(wanted, _)| self.place(wanted).advance_for_all());
         for (wanted, waiter) in covered.waiters {
@@ -257,31 +263,54 @@ impl Horizon {
         }
         if let Some(version) = covered.horizon {
             let mut callbacks = self.callbacks.lock();
-            if version > callbacks.told {
-                callbacks.told = version;
-                callbacks.durable.iter_mut().for_each(|callback| callback(Version::new(version)));
+            callbacks.horizon = callbacks.horizon.max(version);
+        }
+        if covered.horizon.is_some() || self.failure.get().is_some() {
+            self.call_back();
+        }
+    }
+
+    /// Calls those back who are to hear something, unless somebody else does: they may be about to call this very thread.
+    fn call_back(&self) {
+        let mut callbacks = self.callbacks.lock();
+        if std::mem::replace(&mut callbacks.are_called, true) {
+            return;
+        }
+        loop {
+            let lost =
+                self.failure.get().filter(|_| !callbacks.lost.is_empty() && !planted(Bug::LostNotTold));
+            if callbacks.horizon > callbacks.told {
+                let version = Version::new(callbacks.horizon);
+                callbacks.told = callbacks.horizon;
+                let mut durable = std::mem::take(&mut callbacks.durable);
+                drop(callbacks);
+                durable.iter_mut().for_each(|callback| call(|| callback(version)));
+                callbacks = self.callbacks.lock();
+                durable.append(&mut callbacks.durable);
+                callbacks.durable = durable;
+            } else if let Some(lost) = lost {
+                let due = std::mem::take(&mut callbacks.lost);
+                drop(callbacks);
+                due.into_iter().for_each(|callback| call(|| callback(lost.clone())));
+                callbacks = self.callbacks.lock();
+            } else {
+                callbacks.are_called = false;
+                return;
             }
         }
     }
 
-    /// Ends everything that is not durable as lost, for good.
-    pub(crate) fn fail(&self, lost: Lost) {
-        if planted(Bug::FailureForgotten) || self.failure.set(lost.clone()).is_err() {
-            return;
+    /// Ends everything that is not durable as lost, for good. Returns who is to be told once the leader has let go.
+    pub(crate) fn fail(&self, lost: Lost) -> Covered {
+        if planted(Bug::FailureForgotten) || self.failure.set(lost).is_err() {
+            return Covered::default();
         }
-        let waiters = std::mem::take(&mut *self.waiters.lock());
-        waiters.threads.iter().for_each(|&(wanted, _)| self.place(wanted).advance_for_all());
-        for (_, waiter) in waiters.list {
-            tell(waiter, || Err(lost.clone()));
-        }
-        let mut callbacks = self.callbacks.lock();
-        if !planted(Bug::LostNotTold) {
-            callbacks.lost.iter_mut().for_each(|callback| callback(lost.clone()));
-        }
+        let Waiters { list, threads, .. } = std::mem::take(&mut *self.waiters.lock());
+        Covered { horizon: None, waiters: list, threads }
     }
 
     /// Wakes somebody whose version was not covered, so that it leads the next hardening: a thread, or else a task. True if
-    /// there are only waiters that cannot lead.
+    /// the only ones that lead are being woken already, and may take their time. (Who does not lead has asked for a hardening, or is in no haste.)
     pub(crate) fn wake_successor(&self) -> bool {
         let waiters = self.waiters.lock();
         let thread = waiters.threads.first().map(|&(wanted, _)| wanted);
@@ -292,7 +321,7 @@ impl Horizon {
             })
         };
         let task = if thread.is_none() { task() } else { None };
-        let left = !waiters.list.is_empty();
+        let left = waiters.list.iter().any(|(_, waiter)| matches!(waiter, Waiter::Task { leads: true, .. }));
         drop(waiters);
         match (thread, task) {
             // Somebody else may sleep there whose version is covered, and be woken in the place of this one. But whoever has
@@ -308,12 +337,11 @@ impl Horizon {
         self.callbacks.lock().durable.push(callback);
     }
 
-    pub(crate) fn on_lost(&self, mut callback: OnLost) {
-        let mut callbacks = self.callbacks.lock();
-        if let Some(lost) = self.failure.get() {
-            callback(lost.clone());
+    pub(crate) fn on_lost(&self, callback: OnLost) {
+        self.callbacks.lock().lost.push(callback);
+        if self.failure.get().is_some() {
+            self.call_back();
         }
-        callbacks.lost.push(callback);
     }
 }
 
@@ -323,9 +351,15 @@ fn tell(waiter: Waiter, outcome: impl FnOnce() -> Outcome) {
             // Woken without its lock: an executor may run the task then and there, or drop it.
             let waker = waker.lock().take();
             if let Some(waker) = waker {
-                waker.wake();
+                call(|| waker.wake());
             }
         }
-        Waiter::Callback(callback) => callback(outcome()),
+        Waiter::Callback(callback) => call(|| callback(outcome())),
     }
+}
+
+/// Calls what a user has left here. If it panics, which the panic's hook has reported, nobody else is to miss what they wait for, and the
+/// thread that hardens is to go on.
+fn call(callback: impl FnOnce()) {
+    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(callback));
 }

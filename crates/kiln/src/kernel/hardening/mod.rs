@@ -479,8 +479,7 @@ impl Engine {
                         hardening.horizon.tell(hardening.horizon.publish(version));
                     }
                     let lost = Lost::new(hardening.horizon.local(), format!("hardening failed: {error}"));
-                    hardening.horizon.fail(lost);
-                    Covered::default()
+                    hardening.horizon.fail(lost)
                 }
             }
         } else {

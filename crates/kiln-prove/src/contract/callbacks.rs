@@ -1,0 +1,143 @@
+//! C5, C8: what is called back, how often, and what a callback may do.
+
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Wake};
+
+use kiln::device::{Fault, FaultKind, OperationKind, SimulatedDevice};
+use kiln::{Kiln, Level};
+
+use crate::support::manual;
+use crate::testing::{PATIENCE, background, watched};
+
+fn fail_next_sync(disk: &SimulatedDevice) {
+    // Sticky, since the first may be that of a segment that is prepared.
+    disk.inject(Fault { operation: OperationKind::Sync, nth: 1, kind: FaultKind::EIO, sticky: true });
+}
+
+fn opened(has_background: bool) -> (SimulatedDevice, Kiln) {
+    let disk = SimulatedDevice::new(1);
+    let options = if has_background { background() } else { manual() };
+    let db = options.open_on(Arc::new(disk.clone())).unwrap();
+    (disk, db)
+}
+
+/// Callbacks were called with locks held: those of the lead, when a hardening had failed, and those of the callbacks themselves.
+#[test]
+fn c8_a_callback_may_use_the_database_and_drop_its_last_handle_whatever_it_is_called_for() {
+    watched("c8_a_callback_may_use_the_database", PATIENCE, |_| {
+        for (has_background, fails) in [(false, false), (false, true), (true, false), (true, true)] {
+            let (disk, db) = opened(has_background);
+            let map = db.map("map").unwrap();
+            let (_, receipt) = db.put(&map, "key", "value").unwrap().fast();
+            drop(map);
+            let calls = Arc::new(AtomicU64::new(0));
+            let (told, hear) = channel::<()>();
+            // Each of them uses a handle, registers another one, and drops its handle; the last that does closes the database.
+            let using = |db: Kiln| {
+                let (calls, told) = (calls.clone(), told.clone());
+                move || {
+                    assert!(db.statistics().hardenings <= 1);
+                    db.on_durable(|_| {});
+                    let (calls, told) = (calls.clone(), told.clone());
+                    db.on_lost(move |_| {
+                        calls.fetch_add(1, Ordering::SeqCst);
+                        drop(told);
+                    });
+                    drop(db);
+                }
+            };
+            let of_receipt = using(db.clone());
+            receipt.on_durable(Level::LOCAL, move |outcome| {
+                assert_eq!(outcome.is_err(), fails);
+                of_receipt();
+            });
+            // One that is never called would keep its handle.
+            let of_database = using(db.clone());
+            if fails {
+                db.on_lost(move |_| of_database());
+            } else {
+                let mut of_database = Some(of_database);
+                db.on_durable(move |_| of_database.take().into_iter().for_each(|act| act()));
+            }
+            drop((db, told));
+            if fails {
+                fail_next_sync(&disk);
+            }
+            assert_eq!(receipt.wait(Level::LOCAL).is_err(), fails);
+            if fails {
+                // Those that were registered from the receipt's and the loss's callback.
+                while hear.recv().is_ok() {}
+                assert_eq!(calls.load(Ordering::SeqCst), 2);
+            }
+        }
+    });
+}
+
+/// An executor may run a task where it is woken, and it was woken with the lead held.
+#[test]
+fn c8_a_task_that_is_woken_because_its_commit_is_lost_may_use_the_database() {
+    struct Executor(Mutex<Option<Kiln>>, AtomicBool);
+    impl Wake for Executor {
+        fn wake(self: Arc<Self>) {
+            if let Some(db) = self.0.lock().unwrap().take() {
+                db.persist().expect_err("it has lost something");
+                self.1.store(true, Ordering::SeqCst);
+            }
+        }
+    }
+    watched("c8_a_task_that_is_woken_because_its_commit_is_lost", PATIENCE, |_| {
+        let (disk, db) = opened(false);
+        let map = db.map("map").unwrap();
+        let (_, receipt) = db.put(&map, "key", "value").unwrap().fast();
+        let executor = Arc::new(Executor(Mutex::new(Some(db.clone())), AtomicBool::new(false)));
+        let mut future = Box::pin(receipt.durable(Level::LOCAL));
+        assert!(future.as_mut().poll(&mut Context::from_waker(&executor.clone().into())).is_pending());
+        fail_next_sync(&disk);
+        db.persist().expect_err("the sync fails");
+        assert!(executor.1.load(Ordering::SeqCst));
+    });
+}
+
+/// One that was registered between the failure and the telling heard of it twice.
+#[test]
+fn c5_a_loss_is_told_once_to_each_whenever_they_ask() {
+    for _ in 0..50 {
+        let (disk, db) = opened(false);
+        let map = db.map("map").unwrap();
+        db.put(&map, "key", "value").unwrap().forget();
+        let calls: Vec<_> = (0..200).map(|_| Arc::new(AtomicU64::new(0))).collect();
+        std::thread::scope(|scope| {
+            fail_next_sync(&disk);
+            scope.spawn(|| db.persist().expect_err("the sync fails"));
+            for call in &calls {
+                let call = call.clone();
+                db.on_lost(move |_| _ = call.fetch_add(1, Ordering::SeqCst));
+            }
+        });
+        assert!(calls.iter().all(|call| call.load(Ordering::SeqCst) == 1));
+    }
+}
+
+/// The thread that hardened ended with it, and the others who waited were told nothing.
+#[test]
+fn c5_a_callback_that_panics_takes_nothing_from_others() {
+    watched("c5_a_callback_that_panics", PATIENCE, |_| {
+        let (_disk, db) = opened(true);
+        let map = db.map("map").unwrap();
+        db.on_durable(|_| panic!("on purpose: a callback of the database"));
+        let (told, hear) = channel();
+        db.on_durable(move |version| _ = told.send(version));
+        for round in 0..3_u32 {
+            let (_, receipt) = db.put(&map, "key", round.to_be_bytes()).unwrap().fast();
+            receipt.on_durable(Level::LOCAL, |_| panic!("on purpose: a callback of a receipt"));
+            let (called, is_called) = channel();
+            receipt.on_durable(Level::LOCAL, move |outcome| _ = called.send(outcome.is_ok()));
+            // Nobody but the background hardens it.
+            assert_eq!(is_called.recv_timeout(PATIENCE), Ok(true));
+            assert!(hear.recv_timeout(PATIENCE).is_ok());
+        }
+    });
+}
