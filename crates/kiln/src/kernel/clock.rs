@@ -37,17 +37,25 @@ impl fmt::Display for Version {
 #[repr(align(128))]
 pub(crate) struct Clock {
     version: AtomicU64,
+    /// Where it went on when the database was opened; that is on disk.
+    opened: u64,
 }
 
 impl Clock {
     pub(crate) fn new(version: u64) -> Clock {
-        Clock { version: AtomicU64::new(version) }
+        Clock { version: AtomicU64::new(version), opened: version }
     }
 
     /// The current version.
     #[inline]
     pub(crate) fn now(&self) -> u64 {
         self.version.load(Ordering::SeqCst)
+    }
+
+    /// How many versions were given out since the one that the newest seal has, or the opening.
+    #[inline]
+    pub(crate) fn versions_since(&self, sealed: u64) -> u64 {
+        self.now() - sealed.max(self.opened)
     }
 
     /// Moves to the next version and returns it. The old one is not closed yet.

@@ -10,6 +10,7 @@ use super::expiry::Expiring;
 use super::hardening::Hardening;
 use super::object::Objects;
 use super::pending_read::Reader;
+use super::recovery::VERSIONS_SKIPPED;
 use super::session::Sessions;
 use super::settled::Settled;
 use super::shares::Shares;
@@ -92,6 +93,13 @@ impl Engine {
     #[inline]
     pub(crate) fn has_hardened(&self) -> bool {
         self.log.hardened() != self.opened_end
+    }
+
+    /// So many versions were given out since the last seal that the clock is not to go much further without one: what it jumps by after a crash
+    /// must be more.
+    #[inline]
+    pub(crate) fn is_far_ahead(&self) -> bool {
+        self.clock.versions_since(self.hardening.horizon.local()) > VERSIONS_SKIPPED / 2
     }
 
     /// Fails if the database was closed or has lost commits.

@@ -173,6 +173,10 @@ impl Engine {
 
     /// Holds a version that has everything committed so far.
     pub(super) fn hold_newest(&self) -> u64 {
+        if self.is_far_ahead() {
+            // Where that fails nothing commits any more, and no version matters.
+            let _ = self.harden_all();
+        }
         let begun = self.snapshots.closings.load(Ordering::SeqCst);
         // Under the registry's lock, so that a sweep cannot pass the version before it is registered. One that is used again may
         // have been passed, but no commit has superseded anything since.

@@ -21,13 +21,15 @@ use super::checkpoint::Cut;
 use super::engine::Engine;
 use super::ledger::Ledger;
 use super::sweep::Grave;
+use crate::device::BLOCK_BYTES;
 use crate::error::{Error, Result};
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
 use crate::storage::extent::ExtentWriter;
 use crate::storage::liveness::counted_bytes;
+use crate::storage::log::Purpose;
 use crate::storage::record::{Address, Kind};
-use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Condvar, EventCount, Instant, Mutex, MutexGuard, mpsc};
 
 /// What the one who hardens owns.
@@ -66,9 +68,8 @@ pub(crate) struct Hardening {
     /// Background threads that sleep until a commit wakes them. While there is something to do now and then they look by
     /// themselves, so that commits do not pay for waking them.
     asleep: AtomicUsize,
-    /// True while something was committed that no hardening has begun to cover.
-    dirty: AtomicBool,
-    /// When `dirty` was set, and the same for the hardening under way; microseconds since `started`, 0 if not.
+    /// Since when something is committed that no hardening has begun to cover, and the same for the hardening under way; microseconds since
+    /// `started`, 0 if nothing is.
     dirty_since: AtomicU64,
     hardening_since: AtomicU64,
     started: Instant,
@@ -114,7 +115,6 @@ impl Hardening {
             wake_checkpointer: Condvar::new(),
             wake_settler: Condvar::new(),
             asleep: AtomicUsize::new(0),
-            dirty: AtomicBool::new(false),
             dirty_since: AtomicU64::new(0),
             hardening_since: AtomicU64::new(0),
             started: Instant::now(),
@@ -154,19 +154,18 @@ impl Hardening {
     /// Called after each commit that wrote. Costs one load unless it is the first since a hardening began.
     #[inline]
     pub(crate) fn note_commit(&self) {
-        if !self.dirty.load(Ordering::SeqCst) {
+        if self.dirty_since.load(Ordering::SeqCst) == 0 {
             self.note_first_commit();
         }
     }
 
     #[cold]
     fn note_first_commit(&self) {
-        if !self.dirty.swap(true, Ordering::SeqCst) {
-            self.dirty_since.store(self.now_us(), Ordering::SeqCst);
-            if self.asleep.load(Ordering::SeqCst) > 0 {
-                let _requests = self.requests.lock();
-                self.wake_all();
-            }
+        let now = self.now_us();
+        let is_first = self.dirty_since.compare_exchange(0, now, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        if is_first && self.asleep.load(Ordering::SeqCst) > 0 {
+            let _requests = self.requests.lock();
+            self.wake_all();
         }
     }
 
@@ -458,11 +457,11 @@ impl Engine {
         let began = Instant::now();
         // Reset before the tick: a commit that still sees it set has installed its writes before the tick.
         hardening.hardening_since.store(hardening.dirty_since.swap(0, Ordering::SeqCst), Ordering::SeqCst);
-        hardening.dirty.store(false, Ordering::SeqCst);
         let version = self.clock.close();
         // Records that were written between the last tick and its shift are on disk, but under an older seal.
-        let unsealed =
-            leader.writer.newest_version > hardening.horizon.local() || self.log.has_unsealed_records();
+        let unsealed = leader.writer.newest_version > hardening.horizon.local()
+            || self.log.has_unsealed_records()
+            || self.is_to_be_sealed_anew();
         let covered = if unsealed {
             let start = self.log.hardened();
             let end = self.log.shift_read_only();
@@ -491,6 +490,14 @@ impl Engine {
         hardening.bound_bytes(wanted);
         self.make_room(wanted);
         covered
+    }
+
+    /// Nothing is to be made durable, and yet there is to be a seal.
+    fn is_to_be_sealed_anew(&self) -> bool {
+        self.is_far_ahead()
+            // Then the directory may be somebody else's.
+            && !self.closed.load(Ordering::SeqCst)
+            && self.log.has_space(BLOCK_BYTES as u64, Purpose::Sweep)
     }
 
     /// Writes the log from `start` to `end`, one extent for each segment it touches, each durable before the

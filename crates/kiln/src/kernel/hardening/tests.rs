@@ -3,8 +3,9 @@ use std::thread;
 use std::time::Duration;
 
 use super::horizon::Covered;
-use crate::device::SimulatedDevice;
-use crate::{Kiln, Options, Table};
+use crate::device::{Keep, SimulatedDevice};
+use crate::kernel::recovery::VERSIONS_SKIPPED;
+use crate::{Kiln, Level, Options, Progress, Table};
 
 fn put_durably(db: &Kiln, table: &Table, number: u32) -> crate::Result<()> {
     // Each in a version of its own: within one, a record is updated where it is.
@@ -57,5 +58,30 @@ fn a_commit_gets_memory_that_durable_records_have_without_waiting_for_a_hardenin
             put.expect("nobody has to harden for it").expect("there is room");
         });
         assert!(log.head() > head);
+    }
+}
+
+/// The clock goes on without commits, by whoever makes durable what is, and only a seal tells an opening after a crash how far it had come.
+#[test]
+fn c8_no_version_is_given_out_again_however_far_the_clock_has_gone_since_the_last_commit() {
+    type Deed = fn(&Kiln);
+    let deeds: [Deed; 2] = [|db| db.persist().unwrap(), |db| drop(db.snapshot().unwrap())];
+    for deed in deeds {
+        let disk = SimulatedDevice::new(1);
+        let open = |disk: &SimulatedDevice| {
+            let options = Options::new().background(false).segment_bytes(64 << 10).memory(0);
+            options.open_on(Arc::new(disk.clone())).expect("the disk works")
+        };
+        let db = open(&disk);
+        let map = db.map("map").expect("a map");
+        db.put(&map, "key", "durable").expect("there is room").safe().expect("the disk works");
+        for _ in 0..3 {
+            (0..=VERSIONS_SKIPPED / 2).for_each(|_| _ = db.engine().clock.tick());
+            deed(&db);
+        }
+        let (_, receipt) = db.put(&map, "key", "lost").expect("there is room").fast();
+        let left = open(&disk.after_crash(&mut |_| Keep::Lost));
+        assert!(left.version() > receipt.version(), "{} was given out before", left.version());
+        assert_eq!(left.receipt(receipt.version()).poll(Level::LOCAL), Progress::Lost);
     }
 }

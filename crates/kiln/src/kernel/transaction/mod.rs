@@ -266,7 +266,7 @@ impl<'db> Transaction<'db> {
         // Validating the whole set at every read would be quadratic. A tick makes what is there now old: a writer
         // of an older version had locked what it writes before the tick, so it shows in this validation.
         const TICK_EVERY: usize = 32;
-        if buffers.reads.len() >= buffers.validated + TICK_EVERY {
+        if buffers.reads.len() >= buffers.validated + TICK_EVERY && !self.engine.is_far_ahead() {
             buffers.begin = self.engine.clock.tick();
             buffers.validated = buffers.reads.len();
         }
