@@ -82,7 +82,6 @@ bugs! {
     LossOffByOne "loss-off-by-one" "The first version that a crash took counts as durable.",
     CleanTooEarly "clean-too-early" "The superblock says closed in order before the last commits are hardened.",
     CleanNotCleared "clean-not-cleared" "The superblock still says closed in order while the database is open.",
-    SuperblockWrittenAfterClosing "superblock-written-after-closing" "Who still has a handle of a closed database writes its superblock.",
     SuperblockNotSynced "superblock-not-synced" "The superblock is not synced before segments are dropped.",
     TruncatesLiveRecords "truncates-live-records" "Segments are dropped although newest records are in them.",
     TruncatesUnderSnapshots "truncates-under-snapshots" "Segments are dropped although a snapshot needs them.",

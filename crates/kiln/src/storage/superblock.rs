@@ -286,7 +286,7 @@ impl SuperblockFile {
     /// # Errors
     /// `Aborted` once it is [closed](Self::close).
     pub(crate) fn update(&mut self, change: impl FnOnce(&mut Superblock)) -> Result<()> {
-        if self.is_closed && !planted(Bug::SuperblockWrittenAfterClosing) {
+        if self.is_closed {
             return Err(Error::closed());
         }
         let mut next = self.current.clone();
