@@ -10,7 +10,7 @@ use kiln::device::{Fault, FaultKind, OperationKind, SimulatedDevice};
 use kiln::{Kiln, Level};
 
 use crate::support::manual;
-use crate::testing::{PATIENCE, background, watched};
+use crate::testing::{PATIENCE, background, eventually, watched};
 
 fn fail_next_sync(disk: &SimulatedDevice) {
     // Sticky, since the first may be that of a segment that is prepared.
@@ -33,11 +33,11 @@ fn c8_a_callback_may_use_the_database_and_drop_its_last_handle_whatever_it_is_ca
             let map = db.map("map").unwrap();
             let (_, receipt) = db.put(&map, "key", "value").unwrap().fast();
             drop(map);
-            let calls = Arc::new(AtomicU64::new(0));
+            let (acts, calls) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
             let (told, hear) = channel::<()>();
             // Each of them uses a handle, registers another one, and drops its handle; the last that does closes the database.
             let using = |db: Kiln| {
-                let (calls, told) = (calls.clone(), told.clone());
+                let (calls, told, acts) = (calls.clone(), told.clone(), acts.clone());
                 move || {
                     assert!(db.statistics().hardenings <= 1);
                     db.on_durable(|_| {});
@@ -47,6 +47,7 @@ fn c8_a_callback_may_use_the_database_and_drop_its_last_handle_whatever_it_is_ca
                         drop(told);
                     });
                     drop(db);
+                    acts.fetch_add(1, Ordering::SeqCst);
                 }
             };
             let of_receipt = using(db.clone());
@@ -67,6 +68,8 @@ fn c8_a_callback_may_use_the_database_and_drop_its_last_handle_whatever_it_is_ca
                 fail_next_sync(&disk);
             }
             assert_eq!(receipt.wait(Level::LOCAL).is_err(), fails);
+            // What panics in a callback shows here.
+            eventually("both callbacks have come to their end", || acts.load(Ordering::SeqCst) == 2);
             if fails {
                 // Those that were registered from the receipt's and the loss's callback.
                 while hear.recv().is_ok() {}
@@ -138,6 +141,25 @@ fn c5_a_callback_that_panics_takes_nothing_from_others() {
             // Nobody but the background hardens it.
             assert_eq!(is_called.recv_timeout(PATIENCE), Ok(true));
             assert!(hear.recv_timeout(PATIENCE).is_ok());
+        }
+    });
+}
+
+/// Closing held a lock while it told others what it had made durable.
+#[test]
+fn c8_a_callback_may_close_the_database_that_is_being_closed() {
+    watched("c8_a_callback_may_close", PATIENCE, |_| {
+        for (has_background, fails) in [(false, false), (false, true), (true, false), (true, true)] {
+            let (disk, db) = opened(has_background);
+            let map = db.map("map").unwrap();
+            let (_, receipt) = db.put(&map, "key", "value").unwrap().fast();
+            let (closing, (told, hear)) = (db.clone(), channel());
+            receipt.on_durable(Level::LOCAL, move |_| _ = told.send(closing.close().is_err()));
+            if fails {
+                fail_next_sync(&disk);
+            }
+            assert_eq!(db.close().is_err(), fails);
+            assert_eq!(hear.recv_timeout(PATIENCE), Ok(fails));
         }
     });
 }

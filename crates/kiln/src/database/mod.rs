@@ -117,7 +117,9 @@ impl Drop for Inner {
 
 impl Inner {
     fn close(&self) -> Result<()> {
-        drop(self.background.lock().take());
+        // Not under the lock: they may be calling somebody back who closes, too.
+        let background = self.background.lock().take();
+        drop(background);
         self.engine.close_reader();
         open::close(&self.engine)
     }

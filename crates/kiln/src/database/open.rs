@@ -305,11 +305,11 @@ impl Opening {
 }
 
 /// Hardens everything, marks the database as closed in order, and lets go of its directory. Who comes while somebody else does waits for that, and
-/// is told how it ended.
+/// is told whether everything is durable.
 pub(super) fn close(engine: &Engine) -> Result<()> {
-    let mut lock = engine.lock.lock();
-    if lock.is_none() {
-        return engine.hardening.horizon.failure().map_or(Ok(()), |lost| Err(lost.error()));
+    let is_done = || engine.lock.lock().is_none();
+    if is_done() {
+        return durable_or_lost(engine);
     }
     engine.closed.store(true, Ordering::SeqCst);
     // A commit that has begun may still get the version after the one that is hardened now. Wait for it; later ones see
@@ -321,20 +321,29 @@ pub(super) fn close(engine: &Engine) -> Result<()> {
         true => mark_closed(engine),
         false => Ok(()),
     };
+    // Nothing is locked: a callback may close, too.
     let hardened = early.and_then(|()| engine.harden_all());
-    // From here on nobody else writes in the directory, which is soon somebody else's.
+    // From here on nobody else writes in the directory, which is soon somebody else's, nor closes.
     // Loads before names: the rows of a load may come from who makes or drops a snapshot.
     let _no_load = engine.settled.pause_loads();
     let _no_naming = engine.snapshots.change_names();
     let _no_settling = engine.settled.pause();
     let _no_checkpoint = engine.take_last_checkpoint();
     let _no_sweep = engine.graves.pause();
+    if is_done() {
+        return durable_or_lost(engine);
+    }
     // Who waits for log space prepares segments, and may be long about it.
     engine.segments.close();
     let closed = hardened.and_then(|()| mark_closed(engine));
     engine.superblock.lock().close();
-    drop(lock.take());
+    drop(engine.lock.lock().take());
     closed
+}
+
+/// What became of everything that was committed.
+fn durable_or_lost(engine: &Engine) -> Result<()> {
+    engine.hardening.horizon.failure().map_or(Ok(()), |lost| Err(lost.error()))
 }
 
 fn mark_closed(engine: &Engine) -> Result<()> {

@@ -72,6 +72,26 @@ fn c8_a_database_that_was_closed_changes_nothing_more() {
     assert_eq!(disk.steps(), steps, "it writes where another one is at work");
 }
 
+/// Who sweeps asks whose the directory is, and whoever closed waited for the sweep with the answer locked.
+#[test]
+fn c8_who_sweeps_and_who_closes_do_not_wait_for_each_other() {
+    let disk = SimulatedDevice::new(1);
+    let db = open(&disk);
+    std::thread::scope(|scope| {
+        let sweeping = db.engine().graves.pause();
+        let closing = scope.spawn(|| db.close());
+        while !db.engine().closed.load(std::sync::atomic::Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        // Time to come to the sweep.
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        let can_ask = db.engine().lock.try_lock().is_some();
+        drop(sweeping);
+        closing.join().unwrap().unwrap();
+        assert!(can_ask);
+    });
+}
+
 #[test]
 fn checkpoints_as_rare_as_can_be_are_never_due() {
     let disk = SimulatedDevice::new(1);

@@ -163,6 +163,8 @@ impl Future for Durable {
         if let Some(slot) = &self.registered {
             *slot.lock() = Some(context.waker().clone());
         } else {
+            // Once the database is closed nobody would who is asked to.
+            self.leads |= engine.closed.load(Ordering::SeqCst);
             if let Some(outcome) = self.lead() {
                 return Poll::Ready(outcome);
             }

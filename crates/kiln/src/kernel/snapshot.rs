@@ -174,7 +174,7 @@ impl Engine {
     /// Holds a version that has everything committed so far.
     pub(super) fn hold_newest(&self) -> u64 {
         if self.is_far_ahead() {
-            // Where that fails nothing commits any more, and no version matters.
+            // Where that fails nothing commits any more, and no version matters; where there is no space for a seal, hardly anything does.
             let _ = self.harden_all();
         }
         let begun = self.snapshots.closings.load(Ordering::SeqCst);

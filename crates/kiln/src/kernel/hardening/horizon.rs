@@ -327,7 +327,7 @@ impl Horizon {
             // Somebody else may sleep there whose version is covered, and be woken in the place of this one. But whoever has
             // covered it is then about to wake all.
             (Some(wanted), _) => self.place(wanted).advance_for_one(),
-            (None, Some(task)) => task.wake(),
+            (None, Some(task)) => call(|| task.wake()),
             (None, None) => return left,
         }
         false
