@@ -67,11 +67,11 @@ fn lifetimes_change_only_under_their_conditions() {
 fn a_key_is_absent_once_its_time_has_come_and_then_deleted() {
     let server = TestServer::start();
     let mut client = server.client();
-    client.expect("SET short v PX 30", "OK");
+    client.expect("SET short v PX 300", "OK");
     client.expect("SET long v EX 1000", "OK");
-    client.expect("SET renewed v PX 30", "OK");
+    client.expect("SET renewed v PX 300", "OK");
     client.expect("SET renewed v", "OK");
-    std::thread::sleep(Duration::from_millis(40));
+    std::thread::sleep(Duration::from_millis(300));
     client.expect("GET short", "(nil)");
     client.expect("EXISTS short", "(integer) 0");
     client.expect("KEYS short", "[]");

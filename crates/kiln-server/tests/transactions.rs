@@ -136,18 +136,6 @@ fn a_watch_that_is_refused_has_watched_none_of_its_keys() {
 }
 
 #[test]
-fn a_watched_key_that_expires_counts_as_changed() {
-    let server = TestServer::start();
-    let mut client = server.client();
-    client.expect("SET k 1 PX 30", "OK");
-    client.expect("WATCH k", "OK");
-    std::thread::sleep(std::time::Duration::from_millis(50));
-    client.expect("MULTI", "OK");
-    client.expect("SET k 2", "QUEUED");
-    client.expect("EXEC", "(nil)");
-}
-
-#[test]
 fn a_transaction_that_flushes_sees_its_own_flush() {
     let server = TestServer::start();
     let mut client = server.client();
