@@ -202,11 +202,12 @@ impl<'a> Source<'a> {
     }
 
     fn of(engine: &'a Engine) -> Result<Source<'a>> {
-        engine.harden_all()?;
+        engine.persist()?;
         loop {
             // Before the end: nothing has settled that is not in the log that is copied, or was before.
             let root = engine.settled.tree.root();
             let end = engine.durable_end();
+            engine.tell_withheld();
             // While it is locked no segment is dropped that it needs, and no checkpoint that it names.
             let superblock = engine.superblock.lock();
             let current = superblock.current();

@@ -66,7 +66,7 @@ impl Kiln {
         progress: impl FnMut(BulkLoadProgress),
     ) -> Result<BulkLoad, E> {
         let engine = self.engine();
-        let _loading = engine.settled.pause_loads();
+        let loading = engine.settled.pause_loads();
         // Looked at last: behind a close the files are somebody else's.
         engine.check_writable()?;
         engine.remove_unfinished_load()?;
@@ -94,6 +94,7 @@ impl Kiln {
                 return Err(rows.failure.unwrap_or_else(|| error.into()));
             }
         };
+        drop(loading);
         engine.wait_local(version)?;
         Ok(BulkLoad { table: Table::new(handle, name), rows: rows.done.rows, version: Version::new(version) })
     }

@@ -2,7 +2,6 @@
 
 use super::{Kiln, statistics};
 use crate::error::Result;
-use crate::kernel::checkpoint::Haste;
 
 /// How far a compaction has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,7 +67,7 @@ impl Kiln {
         engine.compact_tree(|part| tell(log_bytes + (tree_bytes as f64 * part) as u64))?;
         // The last one may say of half the log where it was.
         if engine.takes_checkpoints() {
-            engine.take_checkpoint(Haste::Waited)?;
+            self.checkpoint()?;
         }
         tell(total_bytes);
         engine.share_for_good();

@@ -417,13 +417,14 @@ impl Kiln {
     /// # Errors
     /// `Lost` if the disk fails.
     pub fn persist(&self) -> Result<()> {
-        self.engine().harden_all()?;
+        self.engine().persist()?;
         if self.inner.background.lock().is_none() {
             while self.engine().delete_some_expired(true) {}
             self.engine().sweep();
             self.engine().share_memory();
             self.engine().settle_if_due();
             self.engine().take_due_checkpoint(Haste::Waited);
+            self.engine().tell_withheld();
         }
         Ok(())
     }
@@ -436,7 +437,9 @@ impl Kiln {
     /// `Io`, `NoSpace` or `Lost` if the disk fails or is full, `Aborted` if the database is closed; the last checkpoint stays, and
     /// nothing else is lost.
     pub fn checkpoint(&self) -> Result<bool> {
-        self.engine().take_checkpoint(Haste::Waited)
+        let taken = self.engine().take_checkpoint(Haste::Waited);
+        self.engine().tell_withheld();
+        taken
     }
 
     /// Settles now what is durable of the tables, and every open snapshot may see: the rows move from the log, and the indexes in
@@ -469,7 +472,7 @@ impl Kiln {
         self.engine().hardening.request_now();
     }
 
-    /// Calls back with the new horizon after every hardening, on the thread that hardened: be quick, and do not
+    /// Calls back with the new horizon after every hardening, on the thread that hardened or one of the database's own: be quick, and do not
     /// wait for this database. One call may stand for several hardenings that have ended while the last call went on.
     pub fn on_durable(&self, callback: impl FnMut(Version) + Send + 'static) {
         self.engine().hardening.horizon.on_durable(Box::new(callback));
@@ -512,7 +515,7 @@ impl Kiln {
     /// # Errors
     /// `Lost` or `Io` if the disk fails; damage is in the report.
     pub fn check(&self) -> Result<CheckReport> {
-        self.engine().harden_all()?;
+        self.engine().persist()?;
         check::check_open(self.engine())
     }
 }

@@ -307,9 +307,15 @@ impl Opening {
 /// Hardens everything, marks the database as closed in order, and lets go of its directory. Who comes while somebody else does waits for that, and
 /// is told whether everything is durable.
 pub(super) fn close(engine: &Engine) -> Result<()> {
+    let closed = close_in_turn(engine);
+    engine.tell_withheld();
+    closed
+}
+
+fn close_in_turn(engine: &Engine) -> Result<()> {
     let is_done = || engine.lock.lock().is_none();
     if is_done() {
-        return durable_or_lost(engine);
+        return engine.check_not_lost();
     }
     engine.closed.store(true, Ordering::SeqCst);
     // A commit that has begun may still get the version after the one that is hardened now. Wait for it; later ones see
@@ -331,7 +337,7 @@ pub(super) fn close(engine: &Engine) -> Result<()> {
     let _no_checkpoint = engine.take_last_checkpoint();
     let _no_sweep = engine.graves.pause();
     if is_done() {
-        return durable_or_lost(engine);
+        return engine.check_not_lost();
     }
     // Who waits for log space prepares segments, and may be long about it.
     engine.segments.close();
@@ -339,11 +345,6 @@ pub(super) fn close(engine: &Engine) -> Result<()> {
     engine.superblock.lock().close();
     drop(engine.lock.lock().take());
     closed
-}
-
-/// What became of everything that was committed.
-fn durable_or_lost(engine: &Engine) -> Result<()> {
-    engine.hardening.horizon.failure().map_or(Ok(()), |lost| Err(lost.error()))
 }
 
 fn mark_closed(engine: &Engine) -> Result<()> {

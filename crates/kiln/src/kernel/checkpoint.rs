@@ -297,10 +297,7 @@ impl Engine {
         if self.hardening.horizon.local() < cut.ledger.newest_version {
             self.harden_all()?;
         }
-        match self.hardening.horizon.failure() {
-            None => Ok(()),
-            Some(lost) => Err(lost.error()),
-        }
+        self.check_not_lost()
     }
 
     /// Has the superblock name the checkpoint, and removes the one before.

@@ -1,11 +1,14 @@
 //! What a checkpoint must not say, and when there must be none.
 
 use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
 
+use super::Haste;
 use crate::device::{Keep, SimulatedDevice};
 use crate::error::ErrorKind;
-use crate::kernel::checkpoint::Haste;
-use crate::{Kiln, Object, Options};
+use crate::{Kiln, Level, Object, Options};
 
 fn open(disk: &SimulatedDevice) -> Kiln {
     let options = Options::new().background(false).segment_bytes(64 << 10).memory(0);
@@ -90,6 +93,47 @@ fn c8_who_sweeps_and_who_closes_do_not_wait_for_each_other() {
         closing.join().unwrap().unwrap();
         assert!(can_ask);
     });
+}
+
+/// A checkpoint that had to harden called back with its lock held.
+#[test]
+fn c8_who_is_told_by_a_checkpoint_that_hardens_may_take_one() {
+    let (told, hear) = channel();
+    thread::spawn(move || {
+        for has_background in [false, true] {
+            let options = Options::new().segment_bytes(64 << 10).memory(0).background(has_background);
+            // Nobody else hardens.
+            let options = options.window(Duration::from_secs(3600));
+            let db = options.open_on(Arc::new(SimulatedDevice::new(1))).unwrap();
+            let map = db.map("map").unwrap();
+            let (_, receipt) = db.put(&map, "key", "value").unwrap().fast();
+            let (taken, is_taken) = channel();
+            let takes = |taken: std::sync::mpsc::Sender<bool>| {
+                let db = db.clone();
+                move || _ = taken.send(db.checkpoint().unwrap())
+            };
+            let by_receipt = takes(taken.clone());
+            receipt.on_durable(Level::LOCAL, move |_| by_receipt());
+            let by_database = takes(taken);
+            db.on_durable(move |_| by_database());
+            // As when the newest records before its end were committed while the last hardening began.
+            let engine = db.engine();
+            let taking = engine.checkpoints.taking.lock();
+            let mut cut = engine.cut();
+            cut.ledger.newest_version = engine.clock.now();
+            engine.seal_all_before(&cut).unwrap();
+            drop(taking);
+            if !has_background {
+                engine.tell_withheld();
+            }
+            // The second has nothing to tell.
+            let mut taken = [(); 2].map(|()| is_taken.recv().unwrap());
+            taken.sort_unstable();
+            assert_eq!(taken, [false, true]);
+        }
+        told.send(()).unwrap();
+    });
+    hear.recv_timeout(Duration::from_secs(60)).expect("it waits for itself, or has failed");
 }
 
 #[test]

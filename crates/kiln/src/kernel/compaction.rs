@@ -154,7 +154,7 @@ impl Engine {
     /// # Errors
     /// As of [`Self::compact_log`].
     pub(crate) fn harden_something(&self) -> Result<()> {
-        self.harden_all()?;
+        self.persist()?;
         let end = self.log.hardened();
         if end != self.opened_end {
             return Ok(());
@@ -169,7 +169,7 @@ impl Engine {
                 self.write_anew(address, hash, &record, Purpose::Ordinary)?;
             }
         }
-        self.harden_all()
+        self.persist()
     }
 
     /// Writes everything anew that is live and durable in the log, and drops what was there, as far as no snapshot needs it. `progress` is told where the log
@@ -179,7 +179,7 @@ impl Engine {
     /// `Io` or `NoSpace` if the disk fails or is full, `Corrupted` if the log is damaged; `Lost` or `Aborted` if the database has failed
     /// or is closed. What was live stays so.
     pub(crate) fn compact_log(&self, mut progress: impl FnMut(Address)) -> Result<()> {
-        self.harden_all()?;
+        self.persist()?;
         let end = self.log.hardened() - self.log.hardened() % self.log.segment_bytes();
         self.compaction.asked.fetch_max(end, Ordering::SeqCst);
         // What is in the way may be gone after a hardening, or be a hardening itself; or it stays: a snapshot, or a full disk.
@@ -193,7 +193,7 @@ impl Engine {
             }
             let before = (self.log.begin(), self.compaction.records.load(Ordering::Relaxed));
             if self.compact_round()? != Rest::AtOnce {
-                self.harden_all()?;
+                self.persist()?;
             }
             let is_in_vain = before == (self.log.begin(), self.compaction.records.load(Ordering::Relaxed));
             rounds_in_vain = if is_in_vain { rounds_in_vain + 1 } else { 0 };

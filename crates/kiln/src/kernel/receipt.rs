@@ -92,7 +92,7 @@ impl Receipt {
         }
     }
 
-    /// Calls back when it is durable or lost: at once if that is known, else on the thread that hardens, so the
+    /// Calls back when it is durable or lost: at once if that is known, else on the thread that hardens or one of the database's own, so the
     /// callback must be quick and must not wait for this database. Does not itself start a hardening. If the callback panics
     /// on that thread nobody else is concerned.
     pub fn on_durable(&self, level: Level, callback: impl FnOnce(Outcome) + Send + 'static) {

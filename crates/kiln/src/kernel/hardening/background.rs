@@ -108,7 +108,7 @@ fn run_hardener(engine: &Arc<Engine>) {
                 return;
             }
             let due = earliest(requests.by, engine.window_due());
-            if requests.now || due.is_some_and(|due| due <= Instant::now()) {
+            if requests.now || requests.tell || due.is_some_and(|due| due <= Instant::now()) {
                 break;
             }
             let count = hardening.count.load(Ordering::Relaxed);
@@ -121,12 +121,17 @@ fn run_hardener(engine: &Arc<Engine>) {
             };
             nap(engine, &hardening.wake_hardener, &mut requests, next);
         }
+        if std::mem::take(&mut requests.tell) {
+            drop(requests);
+            engine.tell_withheld();
+            continue;
+        }
         let is_asked = std::mem::take(&mut requests.now) || requests.by.take().is_some();
         drop(requests);
         match is_asked {
             // What somebody else is hardening may have begun before the commit that it is asked for.
-            true => drop(engine.harden_all()),
-            false => engine.harden_or_wait(),
+            true => drop(engine.persist()),
+            false => engine.harden_or_wait_and(Engine::let_go),
         }
         if hardening.horizon.failure().is_some() {
             wait_for_stop(engine);
@@ -139,7 +144,14 @@ fn run_hardener(engine: &Arc<Engine>) {
 fn wait_for_stop(engine: &Engine) {
     let mut requests = engine.hardening.requests.lock();
     while !requests.stop {
-        engine.hardening.wake_hardener.wait(&mut requests);
+        // Who has failed asks for it after it has.
+        if std::mem::take(&mut requests.tell) {
+            drop(requests);
+            engine.tell_withheld();
+            requests = engine.hardening.requests.lock();
+        } else {
+            engine.hardening.wake_hardener.wait(&mut requests);
+        }
     }
 }
 

@@ -70,14 +70,15 @@ type OnLost = Box<dyn FnOnce(Lost) + Send>;
 /// Those who hear of every move of the horizon, and of its end. They are called without the lock, by one thread at a time.
 #[derive(Default)]
 struct Callbacks {
-    /// The horizon that is to be told, and the one that was; two leaders in a row may come here in either order.
-    horizon: u64,
+    /// The horizon that was told last.
     told: u64,
     durable: Vec<OnDurable>,
     /// Those that have not been called.
     lost: Vec<OnLost>,
     /// Somebody calls them at the moment, and looks again afterwards.
     are_called: bool,
+    /// Waiters that somebody could not tell who holds locks.
+    withheld: Vec<(u64, Waiter)>,
 }
 
 /// Those whose version's fate is not known.
@@ -96,12 +97,18 @@ impl Waiters {
     }
 }
 
+/// Who may be woken to lead.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Successor {
+    Any,
+    /// For who may hold a lock: a task runs what its executor likes as it is woken.
+    Thread,
+}
+
 /// Those whom one hardening was for, or whose commits it has lost.
 #[derive(Default)]
 #[must_use]
 pub(crate) struct Covered {
-    /// How far the horizon has moved.
-    horizon: Option<u64>,
     waiters: Vec<(u64, Waiter)>,
     threads: Vec<(u64, usize)>,
 }
@@ -138,7 +145,7 @@ impl Horizon {
             waiters: Mutex::new(Waiters::default()),
             gathered: Condvar::new(),
             places: Default::default(),
-            callbacks: Mutex::new(Callbacks::default()),
+            callbacks: Mutex::new(Callbacks { told: local, ..Callbacks::default() }),
         }
     }
 
@@ -243,7 +250,7 @@ impl Horizon {
     /// Moves the horizon to a version that was sealed. Returns who is to be told once the leader has let go.
     pub(crate) fn publish(&self, version: u64) -> Covered {
         self.local.store(version, Ordering::SeqCst);
-        Covered { horizon: Some(version), ..self.cover(version) }
+        self.cover(version)
     }
 
     /// Ends the waits for versions up to a closed one up to which everything is durable.
@@ -252,22 +259,32 @@ impl Horizon {
         let mut waiters = self.waiters.lock();
         let list = waiters.list.extract_if(.., |(wanted, _)| *wanted <= version).collect();
         let threads = waiters.threads.extract_if(.., |(wanted, _)| *wanted <= version).collect();
-        Covered { horizon: None, waiters: list, threads }
+        Covered { waiters: list, threads }
     }
 
-    /// Tells the waiters and the callbacks that a hardening was for. To be called without any lock: what is told may use the database.
+    /// Tells the waiters and the callbacks that a hardening was for, and those that were withheld. To be called without any lock: what is told may use
+    /// the database.
     pub(crate) fn tell(&self, covered: Covered) {
-        covered.threads.iter().for_each(|&(wanted, _)| self.place(wanted).advance_for_all());
-        for (wanted, waiter) in covered.waiters {
+        self.wake_threads(&covered.threads);
+        let withheld = std::mem::take(&mut self.callbacks.lock().withheld);
+        for (wanted, waiter) in withheld.into_iter().chain(covered.waiters) {
             tell(waiter, || self.outcome(wanted).unwrap_or(Ok(())));
         }
-        if let Some(version) = covered.horizon {
-            let mut callbacks = self.callbacks.lock();
-            callbacks.horizon = callbacks.horizon.max(version);
-        }
-        if covered.horizon.is_some() || self.failure.get().is_some() {
-            self.call_back();
-        }
+        self.call_back();
+    }
+
+    /// Wakes the threads, and keeps the others until the next [`Self::tell`]. True if that has anybody to tell.
+    pub(crate) fn withhold(&self, mut covered: Covered) -> bool {
+        self.wake_threads(&covered.threads);
+        let mut callbacks = self.callbacks.lock();
+        callbacks.withheld.append(&mut covered.waiters);
+        let is_moved = self.local() > callbacks.told && !callbacks.durable.is_empty();
+        let is_lost = self.failure.get().is_some() && !callbacks.lost.is_empty();
+        is_moved || is_lost || !callbacks.withheld.is_empty()
+    }
+
+    fn wake_threads(&self, threads: &[(u64, usize)]) {
+        threads.iter().for_each(|&(wanted, _)| self.place(wanted).advance_for_all());
     }
 
     /// Calls those back who are to hear something, unless somebody else does: they may be about to call this very thread.
@@ -277,14 +294,15 @@ impl Horizon {
             return;
         }
         loop {
+            // The failure first, and told last: the horizon stays where it is once there is one.
             let lost =
                 self.failure.get().filter(|_| !callbacks.lost.is_empty() && !planted(Bug::LostNotTold));
-            if callbacks.horizon > callbacks.told {
-                let version = Version::new(callbacks.horizon);
-                callbacks.told = callbacks.horizon;
+            let horizon = self.local();
+            if horizon > callbacks.told {
+                callbacks.told = horizon;
                 let mut durable = std::mem::take(&mut callbacks.durable);
                 drop(callbacks);
-                durable.iter_mut().for_each(|callback| call(|| callback(version)));
+                durable.iter_mut().for_each(|callback| call(|| callback(Version::new(horizon))));
                 callbacks = self.callbacks.lock();
                 durable.append(&mut callbacks.durable);
                 callbacks.durable = durable;
@@ -306,12 +324,13 @@ impl Horizon {
             return Covered::default();
         }
         let Waiters { list, threads, .. } = std::mem::take(&mut *self.waiters.lock());
-        Covered { horizon: None, waiters: list, threads }
+        Covered { waiters: list, threads }
     }
 
-    /// Wakes somebody whose version was not covered, so that it leads the next hardening: a thread, or else a task. True if
-    /// the only ones that lead are being woken already, and may take their time. (Who does not lead has asked for a hardening, or is in no haste.)
-    pub(crate) fn wake_successor(&self) -> bool {
+    /// Wakes somebody whose version was not covered, so that it leads the next hardening: a thread, or else a task, if that may be. True if
+    /// nobody was woken, though somebody would lead: it may not be woken here, or is being woken already and may take its time. (Who does not lead has asked
+    /// for a hardening, or is in no haste.)
+    pub(crate) fn wake_successor(&self, which: Successor) -> bool {
         let waiters = self.waiters.lock();
         let thread = waiters.threads.first().map(|&(wanted, _)| wanted);
         let task = || {
@@ -320,7 +339,7 @@ impl Horizon {
                 _ => None,
             })
         };
-        let task = if thread.is_none() { task() } else { None };
+        let task = if thread.is_none() && which == Successor::Any { task() } else { None };
         let left = waiters.list.iter().any(|(_, waiter)| matches!(waiter, Waiter::Task { leads: true, .. }));
         drop(waiters);
         match (thread, task) {

@@ -15,7 +15,7 @@ mod pace;
 
 use std::time::Duration;
 
-use self::horizon::{Covered, Horizon, Lost, Waiter};
+use self::horizon::{Covered, Horizon, Lost, Successor, Waiter};
 use self::pace::Pace;
 use super::checkpoint::Cut;
 use super::engine::Engine;
@@ -32,6 +32,9 @@ use crate::storage::record::{Address, Kind};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Condvar, EventCount, Instant, Mutex, MutexGuard, mpsc};
 
+/// How a lead ends.
+type LetGo = fn(&Engine, MutexGuard<'_, Leader>, Covered);
+
 /// What the one who hardens owns.
 pub(crate) struct Leader {
     writer: ExtentWriter,
@@ -45,6 +48,8 @@ pub(crate) struct Leader {
 pub(crate) struct Requests {
     /// Harden at once.
     now: bool,
+    /// Tell those who were withheld.
+    tell: bool,
     /// Harden by then at the latest, besides the window.
     by: Option<Instant>,
     stop: bool,
@@ -342,9 +347,12 @@ impl Engine {
 
     /// Hardens, if nobody does and the version still needs it; false if somebody else is at it.
     pub(crate) fn try_lead_for(&self, version: u64) -> bool {
-        let Some(leader) = self.hardening.leader.try_lock() else { return false };
+        let Some(mut leader) = self.hardening.leader.try_lock() else { return false };
         match self.hardening.horizon.outcome(version) {
-            None => self.lead(leader),
+            None => {
+                let covered = self.lead(&mut leader);
+                self.let_go(leader, covered);
+            }
             Some(_) => self.let_go(leader, Covered::default()),
         }
         true
@@ -355,7 +363,7 @@ impl Engine {
         let leader = self.hardening.leader.lock();
         let (address, chain_checksum) = (self.log.hardened(), leader.writer.chain.checksum);
         let end = DurableEnd { address, chain_checksum, horizon: self.hardening.horizon.local() };
-        self.let_go(leader, Covered::default());
+        self.let_go_quietly(leader, Covered::default());
         end
     }
 
@@ -369,7 +377,7 @@ impl Engine {
             liveness: self.liveness.lock().clone(),
             grave_count: self.graves.len(),
         };
-        self.let_go(leader, Covered::default());
+        self.let_go_quietly(leader, Covered::default());
         cut
     }
 
@@ -378,24 +386,37 @@ impl Engine {
         loop {
             let mut leader = self.hardening.leader.lock();
             let more = leader.ledger.fold();
-            self.let_go(leader, Covered::default());
+            self.let_go_quietly(leader, Covered::default());
             if !more {
                 return;
             }
         }
     }
 
+    /// As [`Self::harden_all`], for who holds no lock, and so can tell everybody.
+    pub(crate) fn persist(&self) -> Result<()> {
+        self.harden_all_and(Self::let_go)
+    }
+
     /// Hardens everything committed so far; waits for a hardening under way first.
     pub(crate) fn harden_all(&self) -> Result<()> {
+        self.harden_all_and(Self::let_go_quietly)
+    }
+
+    fn harden_all_and(&self, let_go: LetGo) -> Result<()> {
         if planted(Bug::PersistDoesNothing) {
             return Ok(());
         }
-        let leader = self.hardening.leader.lock();
-        self.lead(leader);
-        match self.hardening.horizon.failure() {
-            None => Ok(()),
-            Some(lost) => Err(lost.error()),
-        }
+        let mut leader = self.hardening.leader.lock();
+        let covered = self.lead(&mut leader);
+        let_go(self, leader, covered);
+        self.check_not_lost()
+    }
+
+    /// # Errors
+    /// `Lost` if a hardening has failed.
+    pub(crate) fn check_not_lost(&self) -> Result<()> {
+        self.hardening.horizon.failure().map_or(Ok(()), |lost| Err(lost.error()))
     }
 
     /// Whether somebody hardens at the moment.
@@ -406,32 +427,35 @@ impl Engine {
     /// Hardens, or waits until somebody else has made progress. Who waits does not ask for the lead: when it was woken up the next one
     /// might have it already, and hold it for another hardening.
     pub(crate) fn harden_or_wait(&self) {
+        // Without the hardener nobody else may tell for a long time.
+        let let_go = if self.hardening.background { Self::let_go_quietly } else { Self::let_go };
+        self.harden_or_wait_and(let_go);
+    }
+
+    fn harden_or_wait_and(&self, let_go: LetGo) {
         let hardening = &self.hardening;
         // Read before the look: a lead that is found taken ends after it.
         let seen = hardening.leads_ended.read();
-        if let Some(leader) = hardening.leader.try_lock() {
-            return self.lead(leader);
+        if let Some(mut leader) = hardening.leader.try_lock() {
+            let covered = self.lead(&mut leader);
+            return let_go(self, leader, covered);
         }
         while hardening.leads_ended.read() == seen {
             hardening.leads_ended.wait(seen);
         }
     }
 
-    /// Runs one hardening as the leader.
-    fn lead(&self, mut leader: MutexGuard<'_, Leader>) {
-        let hardening = &self.hardening;
-        let covered = match hardening.horizon.failure() {
-            None => {
-                hardening.gather();
-                self.harden(&mut leader)
-            }
-            Some(_) => Covered::default(),
-        };
-        self.let_go(leader, covered);
+    /// Runs one hardening as the leader, unless one has failed. Whom it was for is to be told when the lead has been let go.
+    fn lead(&self, leader: &mut Leader) -> Covered {
+        if self.hardening.horizon.failure().is_some() {
+            return Covered::default();
+        }
+        self.hardening.gather();
+        self.harden(leader)
     }
 
-    /// Ends the lead, and hands it over to a waiter that was not covered. Nobody who has held the lock may leave this out,
-    /// not even without a hardening: a waiter that found it taken sleeps, and relies on being seen here.
+    /// Ends the lead, tells, and hands over to a waiter that was not covered. Nobody who has held the lock may leave this, or
+    /// [`Self::let_go_quietly`], out, not even without a hardening: a waiter that found it taken sleeps, and relies on being seen here.
     fn let_go(&self, leader: MutexGuard<'_, Leader>, covered: Covered) {
         let hardening = &self.hardening;
         // Waking many takes a while; the next leader need not wait for it.
@@ -439,15 +463,40 @@ impl Engine {
         hardening.leads_ended.advance_for_all();
         let quietly = planted(Bug::LeadLetGoQuietly) && covered.waiter_count() == 0;
         hardening.horizon.tell(covered);
-        if quietly || planted(Bug::SuccessorNotWoken) {
-            return;
+        if !quietly {
+            self.hand_over_lead();
         }
+    }
+
+    /// As [`Self::let_go`], for who may hold a lock that a callback asks for: threads are woken, and all else is left to the hardener, or to who
+    /// [tells](Self::tell_withheld) first.
+    fn let_go_quietly(&self, leader: MutexGuard<'_, Leader>, covered: Covered) {
+        let hardening = &self.hardening;
+        drop(leader);
+        hardening.leads_ended.advance_for_all();
+        let quietly = (planted(Bug::LeadLetGoQuietly) && covered.waiter_count() == 0)
+            || planted(Bug::SuccessorNotWoken);
+        let somebody_is_to_hear = hardening.horizon.withhold(covered);
+        let somebody_is_to_lead = !quietly && hardening.horizon.wake_successor(Successor::Thread);
+        if hardening.background && (somebody_is_to_hear || somebody_is_to_lead) {
+            let mut requests = hardening.requests.lock();
+            requests.tell = true;
+            hardening.wake_hardener.notify_one();
+        }
+    }
+
+    /// Tells those whom somebody could not tell who might have held a lock.
+    pub(crate) fn tell_withheld(&self) {
+        self.hardening.horizon.tell(Covered::default());
         self.hand_over_lead();
     }
 
     /// Has somebody lead the next hardening, if anybody waits for one.
     pub(crate) fn hand_over_lead(&self) {
-        if self.hardening.horizon.wake_successor() && self.hardening.background {
+        if planted(Bug::SuccessorNotWoken) {
+            return;
+        }
+        if self.hardening.horizon.wake_successor(Successor::Any) && self.hardening.background {
             self.hardening.request_now();
         }
     }

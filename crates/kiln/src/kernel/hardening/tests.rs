@@ -2,7 +2,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use super::horizon::Covered;
+use super::horizon::{Covered, Horizon, Lost};
 use crate::device::{Keep, SimulatedDevice};
 use crate::kernel::recovery::VERSIONS_SKIPPED;
 use crate::{Kiln, Level, Options, Progress, Table};
@@ -84,4 +84,19 @@ fn c8_no_version_is_given_out_again_however_far_the_clock_has_gone_since_the_las
         assert!(left.version() > receipt.version(), "{} was given out before", left.version());
         assert_eq!(left.receipt(receipt.version()).poll(Level::LOCAL), Progress::Lost);
     }
+}
+
+/// Two leads in a row tell in either order.
+#[test]
+fn c5_what_has_hardened_is_told_before_what_is_lost() {
+    let horizon = Horizon::new(1);
+    let (told, hear) = mpsc::channel();
+    let told_lost = told.clone();
+    horizon.on_durable(Box::new(move |version| told.send(Ok(version.number())).expect("it is heard")));
+    horizon.on_lost(Box::new(move |lost| told_lost.send(Err(lost.horizon().number())).expect("it is heard")));
+    let hardened = horizon.publish(5);
+    let lost = horizon.fail(Lost::new(5, "the disk".to_owned()));
+    horizon.tell(lost);
+    horizon.tell(hardened);
+    assert_eq!(hear.try_iter().collect::<Vec<_>>(), [Ok(5), Err(5)]);
 }
