@@ -11,6 +11,9 @@ use crate::storage::record::NEVER;
 /// Beyond this many entries a lookup goes through a hash table instead of a walk.
 const LINEAR_MAX: usize = 16;
 
+/// What was overwritten stays in the arena until it is so much, and half of all.
+const DEAD_BYTES_MAX: usize = 64 << 10;
+
 /// One buffered write. Key and value lie in the set's arena.
 #[derive(Clone, Copy)]
 pub(crate) struct Write {
@@ -28,6 +31,8 @@ pub(crate) struct Write {
 pub(crate) struct WriteSet {
     writes: Vec<Write>,
     arena: Vec<u8>,
+    /// Bytes of the arena that are no write's any more.
+    dead_bytes: usize,
     /// Bytes that the writes take in the log at the most.
     log_bytes: usize,
     has_puts: bool,
@@ -41,6 +46,7 @@ impl WriteSet {
     pub(crate) fn clear(&mut self) {
         self.writes.clear();
         self.arena.clear();
+        self.dead_bytes = 0;
         self.log_bytes = 0;
         self.has_puts = false;
         self.has_expiring = false;
@@ -58,7 +64,7 @@ impl WriteSet {
         self.writes.len()
     }
 
-    /// Bytes of log that the writes take, headers included; what was overwritten counts too.
+    /// Bytes of log that the writes take, headers included.
     pub(crate) fn log_bytes(&self) -> usize {
         self.log_bytes
     }
@@ -129,23 +135,25 @@ impl WriteSet {
         expires_at: u64,
     ) {
         let position = self.position(object, hash, key);
-        let key_range = match position {
-            Some(index) => self.writes[index].key,
-            None => self.append(key),
+        let bytes = value.unwrap_or_default();
+        let (key_range, value_range) = match position {
+            Some(index) => {
+                let before = self.writes[index];
+                self.log_bytes -= self.change(&before).log_bytes() as usize;
+                (before.key, self.replace(before.value, bytes))
+            }
+            None => (self.append(key), self.append(bytes)),
         };
-        let write = Write {
-            object,
-            hash,
-            delete: value.is_none(),
-            expires_at,
-            key: key_range,
-            value: self.append(value.unwrap_or_default()),
-        };
+        let delete = value.is_none();
+        let write = Write { object, hash, delete, expires_at, key: key_range, value: value_range };
         self.has_puts |= value.is_some();
         self.has_expiring |= expires_at != NEVER;
         self.log_bytes += self.change(&write).log_bytes() as usize;
         match position {
-            Some(index) => self.writes[index] = write,
+            Some(index) => {
+                self.writes[index] = write;
+                self.drop_dead();
+            }
             None => {
                 self.writes.push(write);
                 self.index_last();
@@ -156,7 +164,46 @@ impl WriteSet {
         }
     }
 
+    /// Puts a value in the place of one that is overwritten: where that was, if it fits there, or behind the others.
+    fn replace(&mut self, (start, end): (usize, usize), bytes: &[u8]) -> (usize, usize) {
+        if end == self.arena.len() {
+            self.arena.truncate(start);
+            return self.append(bytes);
+        }
+        match self.arena[start..end].get_mut(..bytes.len()) {
+            Some(place) => {
+                place.copy_from_slice(bytes);
+                self.dead_bytes += end - start - bytes.len();
+                (start, start + bytes.len())
+            }
+            None => {
+                self.dead_bytes += end - start;
+                self.append(bytes)
+            }
+        }
+    }
+
+    /// Copies the writes into a new arena once they are the smaller part of this one.
+    fn drop_dead(&mut self) {
+        if self.dead_bytes < DEAD_BYTES_MAX.max(self.arena.len() / 2) {
+            return;
+        }
+        let mut arena = Vec::with_capacity(self.arena.len() - self.dead_bytes);
+        for write in &mut self.writes {
+            for range in [&mut write.key, &mut write.value] {
+                let start = arena.len();
+                arena.extend_from_slice(&self.arena[range.0..range.1]);
+                *range = (start, arena.len());
+            }
+        }
+        (self.arena, self.dead_bytes) = (arena, 0);
+    }
+
     fn append(&mut self, bytes: &[u8]) -> (usize, usize) {
+        if bytes.is_empty() {
+            // What was last may go, and the place behind it with it.
+            return (0, 0);
+        }
         let start = self.arena.len();
         self.arena.extend_from_slice(bytes);
         (start, self.arena.len())
@@ -211,5 +258,43 @@ pub(crate) fn is_empty_range(lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> bool {
         (Bound::Included(low) | Bound::Excluded(low), Bound::Excluded(high))
         | (Bound::Excluded(low), Bound::Included(high)) => low >= high,
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One transaction could take any amount of memory for one key, and was refused for log that it did not need.
+    #[test]
+    fn what_is_overwritten_takes_neither_memory_nor_log() {
+        const KEYS: u64 = 40;
+        const VALUE_BYTES_MAX: usize = 3_000;
+        let mut writes = WriteSet::default();
+        let mut expected = vec![None; KEYS as usize];
+        // One of the keys is empty.
+        let name = |key: u64| if key == 0 { Vec::new() } else { key.to_be_bytes().to_vec() };
+        let mut random = 1_u64;
+        for round in 0..20_000_u64 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(round);
+            let (key, bytes) = ((random >> 33) % KEYS, (random >> 40) as usize % VALUE_BYTES_MAX);
+            let value = (!bytes.is_multiple_of(3)).then(|| vec![round as u8; bytes]);
+            writes.set((20, key, &name(key)), value.as_deref(), NEVER);
+            expected[key as usize] = value;
+            // A look at one of them each time: it may be the last, or empty.
+            let looked_at = (random >> 20) % KEYS;
+            if let Some(write) = writes.find(20, looked_at, &name(looked_at)) {
+                assert_eq!(writes.change(write).value, expected[looked_at as usize].as_deref());
+            }
+        }
+        for (key, value) in (0..KEYS).zip(&expected) {
+            let write = writes.find(20, key, &name(key)).expect("it was written");
+            assert_eq!(writes.change(write).value, value.as_deref(), "key {key}");
+            assert_eq!(writes.key(write), name(key));
+        }
+        let log_bytes: u64 = writes.writes().iter().map(|write| writes.change(write).log_bytes()).sum();
+        assert_eq!(writes.log_bytes() as u64, log_bytes);
+        let most = 2 * (KEYS as usize * (8 + VALUE_BYTES_MAX) + DEAD_BYTES_MAX);
+        assert!(writes.arena.len() <= most, "{} bytes", writes.arena.len());
     }
 }
