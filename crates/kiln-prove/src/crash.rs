@@ -151,7 +151,7 @@ fn record(profile: Profile, seed: u64, wanted: impl Fn(u64) -> bool + Send + Clo
     let mut history = History::looked_at_by(progressed.clone());
     let moments = Arc::new(Mutex::new(Vec::new()));
     let note = {
-        let moments = moments.clone();
+        let (moments, progressed) = (moments.clone(), progressed.clone());
         move |step: u64, states: &dyn Fn() -> CrashStates| {
             if wanted(step) {
                 let (commits, durable, named) = progressed.now();
@@ -165,6 +165,7 @@ fn record(profile: Profile, seed: u64, wanted: impl Fn(u64) -> bool + Send + Clo
         panic!("nothing was switched off, and yet: {error}");
     }
     note(disk.steps(), &|| disk.crash_states());
+    progressed.ask_no_more();
     let moments = std::mem::take(&mut *moments.lock().unwrap_or_else(PoisonError::into_inner));
     Recorded { steps: disk.steps(), history, moments }
 }

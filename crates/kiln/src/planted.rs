@@ -1,6 +1,6 @@
 //! Planted bugs: mistakes made on purpose, here and in the server, so that it can be measured whether the proof notices them.
 //!
-//! Only a build with the feature `planted-bugs` contains them, and there none is active until [`plant`] is called. In every
+//! Only a build with the feature `planted-bugs` contains them, and there none is active until `plant` is called. In every
 //! other build [`planted`] is the constant `false`, and nothing of them is left. A bug is a name here and a place in the code
 //! that asks for it.
 

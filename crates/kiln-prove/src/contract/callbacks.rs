@@ -163,3 +163,68 @@ fn c8_a_callback_may_close_the_database_that_is_being_closed() {
         }
     });
 }
+
+/// Some held locks that closing asks for while they told others what they had made durable.
+#[test]
+fn c8_a_callback_may_close_the_database_whatever_has_hardened() {
+    type Deed = fn(&Kiln) -> bool;
+    let deeds: [(&str, Deed); 6] = [
+        ("persist", |db| db.persist().is_ok()),
+        ("checkpoint", |db| db.checkpoint().is_ok()),
+        ("compact", |db| db.compact(|_| {}).is_ok()),
+        ("create_snapshot", |db| db.create_snapshot("other").is_ok()),
+        ("drop_snapshot", |db| db.drop_snapshot("name").is_ok()),
+        ("bulk_load", |db| {
+            let rows = (0..3_u32).map(|row| Ok::<_, kiln::Error>((row.to_be_bytes(), "value")));
+            db.bulk_load("table", rows, |_| {}).is_ok()
+        }),
+    ];
+    watched("c8_a_callback_may_close_the_database_whatever", PATIENCE, |_| {
+        for (name, deed) in deeds {
+            for (has_background, fails) in [(false, false), (false, true), (true, false), (true, true)] {
+                let (disk, db) = opened(has_background);
+                let map = db.map("map").unwrap();
+                db.create_snapshot("name").unwrap();
+                let (_, receipt) = db.put(&map, "key", "value").unwrap().fast();
+                let (closing, (told, hear)) = (db.clone(), channel());
+                receipt.on_durable(Level::LOCAL, move |_| _ = told.send(closing.close().is_err()));
+                if fails {
+                    fail_next_sync(&disk);
+                }
+                // Closing may come before its end.
+                let _ = deed(&db);
+                // Without the hardener a checkpoint hardens nothing that it has no need for.
+                let closed = db.close().is_err();
+                assert_eq!((hear.recv_timeout(PATIENCE), closed), (Ok(fails), fails), "{name}");
+            }
+        }
+    });
+}
+
+/// A waker was dropped with its place locked, where the wakers of others are looked for.
+#[test]
+fn c5_a_waker_that_is_the_last_to_hold_a_database_may_be_dropped() {
+    struct Task(#[expect(dead_code, reason = "it is held")] Kiln);
+    impl Wake for Task {
+        fn wake(self: Arc<Self>) {}
+    }
+    watched("c5_a_waker_that_is_the_last", PATIENCE, |_| {
+        for is_given_up in [false, true] {
+            let (_disk, db) = opened(false);
+            let map = db.map("map").unwrap();
+            // Without it nothing has to be led again.
+            let (_, receipt) = db.put(&map, "key", "value").unwrap().fast();
+            drop(map);
+            let mut future = Box::pin(receipt.durable(Level::LOCAL));
+            let task = Arc::new(Task(db)).into();
+            assert!(future.as_mut().poll(&mut Context::from_waker(&task)).is_pending());
+            drop(task);
+            if is_given_up {
+                drop(future);
+            } else {
+                _ = future.as_mut().poll(&mut Context::from_waker(std::task::Waker::noop()));
+                assert!(future.as_mut().poll(&mut Context::from_waker(std::task::Waker::noop())).is_ready());
+            }
+        }
+    });
+}

@@ -1,6 +1,7 @@
 //! C5, C8: what it means that a database is closed, for who closes it and for who still has something of it.
 
 use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
@@ -99,4 +100,37 @@ fn c5_receipts_of_the_last_version_end_after_closing() {
             db.persist().unwrap();
         }
     }
+}
+
+/// Closing told nobody what it had made durable before a load had come to its end.
+#[test]
+fn c5_a_load_that_waits_for_what_closing_makes_durable_is_told() {
+    watched("c5_a_load_that_waits", PATIENCE, |_| {
+        for has_background in [false, true] {
+            let options = if has_background { background() } else { manual() };
+            // Nobody hardens but who closes.
+            let options = options.window(Duration::from_secs(3600));
+            let db = options.open_on(Arc::new(SimulatedDevice::new(1))).unwrap();
+            let map = db.map("map").unwrap();
+            let (begun, begins) = channel();
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    let rows = (0..2_u32).map(|row| {
+                        if row == 0 {
+                            let (_, receipt) = db.put(&map, "key", "value")?.fast();
+                            let (told, hear) = channel();
+                            receipt.on_durable(Level::LOCAL, move |outcome| _ = told.send(outcome.is_ok()));
+                            begun.send(()).unwrap();
+                            assert_eq!(hear.recv(), Ok(true));
+                        }
+                        Ok::<_, kiln::Error>((row.to_be_bytes(), "value"))
+                    });
+                    let refused = db.bulk_load("table", rows, |_| {}).expect_err("it is closed");
+                    assert_eq!(refused.kind(), ErrorKind::Aborted, "{refused}");
+                });
+                begins.recv().unwrap();
+                db.close().unwrap();
+            });
+        }
+    });
 }

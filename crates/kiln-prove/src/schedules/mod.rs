@@ -48,6 +48,7 @@ const PROGRAMS: &[Program] = &[
     ("hardening-in-place", closing::updates_in_place_are_not_lost),
     ("safe-commits", wake_ups::safe_commits_end),
     ("receipts", wake_ups::receipts_end),
+    ("told-by-closing", wake_ups::who_closes_tells),
     ("window", wake_ups::the_window_ends),
     ("log-space", wake_ups::waits_for_space_end),
     ("failed-sync", wake_ups::losses_are_told),

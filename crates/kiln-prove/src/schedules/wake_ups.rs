@@ -127,6 +127,34 @@ pub(super) fn receipts_end() {
     database.db.close().unwrap_or_else(failed);
 }
 
+/// What somebody hardens beside a close, and cannot tell of, is told at the end of it.
+pub(super) fn who_closes_tells() {
+    begin(Time::StandsStill);
+    let database = Database::with(manual().background(choose(2) == 0));
+    let Database { db, map, .. } = database.clone();
+    let events = ["callback", "future"].map(|key| {
+        let (_, receipt) = db.put(&map, key, "value").unwrap_or_else(failed).fast();
+        (receipt, Event::default())
+    });
+    let [(called, callback), (awaited, future)] = events;
+    let told = callback.clone();
+    called.on_durable(Level::LOCAL, move |_| told.happens());
+    let told = future.clone();
+    let waiting = thread(move || {
+        block_on(awaited.durable(Level::LOCAL)).unwrap_or_else(failed);
+        told.happens();
+    });
+    let hardening = {
+        let db = db.clone();
+        // As a snapshot is named it hardens with a lock.
+        thread(move || _ = db.create_snapshot("name"))
+    };
+    let closing = thread(move || db.close().unwrap_or_else(failed));
+    together(vec![waiting, hardening, closing]);
+    callback.wait();
+    future.wait();
+}
+
 /// Fast commits of which nobody asks harden within their window, by the background threads alone; while these are behind,
 /// commits wait, and go on.
 pub(super) fn the_window_ends() {

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use kiln::Kiln;
+use kiln::{Kiln, Level};
 
 use crate::workload::loads::name_of;
 
@@ -78,12 +78,28 @@ pub(crate) struct Progressed {
     commits: AtomicUsize,
     durable: AtomicU64,
     named: Mutex<Vec<Named>>,
+    /// The database, which knows what is durable before it calls anybody back.
+    asked: Mutex<Option<Kiln>>,
 }
 
 impl Progressed {
     /// How many commits there were, the version up to which everything had been called durable, and the snapshots with names.
     pub(crate) fn now(&self) -> (usize, u64, Vec<Named>) {
-        (self.commits.load(Ordering::SeqCst), self.durable.load(Ordering::SeqCst), self.named().clone())
+        let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let horizon = asked.as_ref().map_or(0, |db| db.horizon(Level::LOCAL).number());
+        let durable = self.durable.load(Ordering::SeqCst).max(horizon);
+        (self.commits.load(Ordering::SeqCst), durable, self.named().clone())
+    }
+
+    /// Asks this database, too, what is durable.
+    pub(crate) fn ask(&self, db: &Kiln) {
+        *self.asked.lock().unwrap_or_else(PoisonError::into_inner) = Some(db.clone());
+    }
+
+    /// Lets go of the database, whose disk may hold this.
+    pub(crate) fn ask_no_more(&self) {
+        let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(asked);
     }
 
     fn named(&self) -> MutexGuard<'_, Vec<Named>> {

@@ -70,6 +70,9 @@ impl<'a> Shift<'a> {
         let told = Arc::new(Told::default());
         let (durable, lost) = (told.clone(), told.clone());
         let progressed = history.progressed();
+        if let Some(progressed) = &progressed {
+            progressed.ask(db);
+        }
         db.on_durable(move |version| {
             durable.durable.fetch_max(version.number(), Ordering::SeqCst);
             if let Some(progressed) = &progressed {

@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::kernel::clock::Version;
 use crate::kernel::engine::Engine;
 use crate::kernel::settled::{OBJECT_BYTES, write_tree_key};
-use crate::objects::{Table, enter_table, reserve_table};
+use crate::objects::{Handle, Table, enter_table, reserve_table};
 use crate::planted::{Bug, planted};
 use crate::storage::record::NEVER;
 use crate::storage::tree::{ChangedRow, Rows};
@@ -65,8 +65,22 @@ impl Kiln {
         rows: impl IntoIterator<Item = Result<(K, V), E>>,
         progress: impl FnMut(BulkLoadProgress),
     ) -> Result<BulkLoad, E> {
+        let loaded = self.load(name, rows, progress);
+        self.engine().tell_withheld();
+        let (handle, version, rows) = loaded?;
+        self.engine().wait_local(version)?;
+        Ok(BulkLoad { table: Table::new(handle, name), rows, version: Version::new(version) })
+    }
+
+    /// Loads, and returns the table, the version that has it, and its rows.
+    fn load<K: AsRef<[u8]>, V: AsRef<[u8]>, E: From<Error>>(
+        &self,
+        name: &str,
+        rows: impl IntoIterator<Item = Result<(K, V), E>>,
+        progress: impl FnMut(BulkLoadProgress),
+    ) -> Result<(Handle, u64, u64), E> {
         let engine = self.engine();
-        let loading = engine.settled.pause_loads();
+        let _loading = engine.settled.pause_loads();
         // Looked at last: behind a close the files are somebody else's.
         engine.check_writable()?;
         engine.remove_unfinished_load()?;
@@ -86,17 +100,14 @@ impl Kiln {
             false => engine.load_rows(object, &mut rows).and_then(|_| enter()),
             true => enter().and_then(|entered| engine.load_rows(object, &mut rows).map(|_| entered)),
         };
-        let (handle, version) = match entered {
-            Ok(entered) => entered,
+        match entered {
+            Ok((handle, version)) => Ok((handle, version, rows.done.rows)),
             Err(error) => {
                 // If that fails, too, it is done before the next load, or when the database is opened.
                 let _ = engine.remove_unfinished_load();
-                return Err(rows.failure.unwrap_or_else(|| error.into()));
+                Err(rows.failure.unwrap_or_else(|| error.into()))
             }
-        };
-        drop(loading);
-        engine.wait_local(version)?;
-        Ok(BulkLoad { table: Table::new(handle, name), rows: rows.done.rows, version: Version::new(version) })
+        }
     }
 }
 

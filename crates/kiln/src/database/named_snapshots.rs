@@ -59,7 +59,9 @@ impl Kiln {
     /// is full or fails before it is committed, and there is no such snapshot then; `Lost` if it cannot be made durable; `Aborted` if the
     /// database is closed.
     pub fn create_snapshot(&self, name: &str) -> Result<SnapshotInfo> {
-        let snapshot = self.engine().create_named_snapshot(name)?;
+        let snapshot = self.engine().create_named_snapshot(name);
+        self.engine().tell_withheld();
+        let snapshot = snapshot?;
         Ok(self.info(snapshot.name, snapshot.version, snapshot.time_us))
     }
 
@@ -95,6 +97,8 @@ impl Kiln {
     /// `NotFound` if there is none; `NoSpace` or `Io` if the disk is full or fails, `Lost` if it cannot be made durable, `Aborted` if the
     /// database is closed: it is still there then.
     pub fn drop_snapshot(&self, name: &str) -> Result<()> {
-        self.engine().drop_named_snapshot(name)
+        let dropped = self.engine().drop_named_snapshot(name);
+        self.engine().tell_withheld();
+        dropped
     }
 }

@@ -327,18 +327,18 @@ fn close_in_turn(engine: &Engine) -> Result<()> {
         true => mark_closed(engine),
         false => Ok(()),
     };
-    // Nothing is locked: a callback may close, too.
-    let hardened = early.and_then(|()| engine.harden_all());
+    // Nothing is locked: a callback may close, too. And a load that goes on may be waiting to be told.
+    let hardened = early.and_then(|()| engine.persist());
     // From here on nobody else writes in the directory, which is soon somebody else's, nor closes.
     // Loads before names: the rows of a load may come from who makes or drops a snapshot.
     let _no_load = engine.settled.pause_loads();
+    if is_done() {
+        return engine.check_not_lost();
+    }
     let _no_naming = engine.snapshots.change_names();
     let _no_settling = engine.settled.pause();
     let _no_checkpoint = engine.take_last_checkpoint();
     let _no_sweep = engine.graves.pause();
-    if is_done() {
-        return engine.check_not_lost();
-    }
     // Who waits for log space prepares segments, and may be long about it.
     engine.segments.close();
     let closed = hardened.and_then(|()| mark_closed(engine));

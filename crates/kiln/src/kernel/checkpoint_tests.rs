@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::Haste;
-use crate::device::{Keep, SimulatedDevice};
+use crate::device::{Fault, FaultKind, Keep, OperationKind, SimulatedDevice};
 use crate::error::ErrorKind;
 use crate::{Kiln, Level, Object, Options};
 
@@ -93,6 +93,27 @@ fn c8_who_sweeps_and_who_closes_do_not_wait_for_each_other() {
         closing.join().unwrap().unwrap();
         assert!(can_ask);
     });
+}
+
+/// The second took one, too, where that of the first had failed, in a directory that was somebody else's by then.
+#[test]
+fn c8_of_two_who_close_only_the_first_takes_a_checkpoint() {
+    let disk = SimulatedDevice::new(1);
+    let options = Options::new().background(false).segment_bytes(64 << 10).memory(0).checkpoint_log_bytes(1);
+    let db = options.open_on(Arc::new(disk.clone())).unwrap();
+    let map = db.map("map").unwrap();
+    db.put(&map, "key", "value").unwrap().safe().unwrap();
+    disk.inject(Fault { operation: OperationKind::Create, nth: 1, kind: FaultKind::EIO, sticky: false });
+    thread::scope(|scope| {
+        let loading = db.engine().settled.pause_loads();
+        let closing = [(); 2].map(|()| scope.spawn(|| db.close()));
+        // Time for both to come to the loads.
+        thread::sleep(Duration::from_millis(50));
+        drop(loading);
+        closing.into_iter().for_each(|closing| closing.join().unwrap().unwrap());
+    });
+    assert_eq!(open(&disk).recovery_report().checkpoint, None);
+    assert_eq!(disk.faults_fired(), 1);
 }
 
 /// A checkpoint that had to harden called back with its lock held.

@@ -76,6 +76,7 @@ impl Engine {
                 "a snapshot's name has 1 to {NAME_BYTES_MAX} bytes; this one has {bytes}"
             )));
         }
+        self.seal_far_ahead();
         let _changing = self.snapshots.change_names();
         self.check_writable()?;
         self.check_new_name(name)?;
@@ -94,7 +95,7 @@ impl Engine {
         });
         match committed {
             // If it cannot be made durable nobody knows whether it is, and it stays held.
-            Ok(commit) => commit.safe()?,
+            Ok(commit) => commit.safe_quietly()?,
             Err(error) => {
                 self.release_version(version);
                 return Err(error);
@@ -132,7 +133,7 @@ impl Engine {
             commit.forget();
         } else {
             // Until then a crash may bring it back.
-            commit.safe()?;
+            commit.safe_quietly()?;
         }
         self.snapshots.names.lock().remove(name);
         self.release_version(version);

@@ -161,7 +161,9 @@ impl Future for Durable {
             return Poll::Ready(Err(Error::input(format!("no commit has version {version} yet"))));
         }
         if let Some(slot) = &self.registered {
-            *slot.lock() = Some(context.waker().clone());
+            // The one before may be the last that holds a task, and the task the last handle: it is dropped without the lock.
+            let before = slot.lock().replace(context.waker().clone());
+            drop(before);
         } else {
             // Once the database is closed nobody would who is asked to.
             self.leads |= engine.closed.load(Ordering::SeqCst);
@@ -188,7 +190,8 @@ impl Drop for Durable {
     fn drop(&mut self) {
         // Whoever was to lead next, and is not waited for any more, leaves it to another.
         if let Some(waker) = self.registered.take().filter(|_| self.leads) {
-            *waker.lock() = None;
+            let before = waker.lock().take();
+            drop(before);
             if self.outcome().is_none() {
                 self.receipt.engine.hand_over_lead();
             }
@@ -229,6 +232,12 @@ impl<'db, T> Commit<'db, T> {
     /// `Lost` if the disk failed: then it is not durable and never will be.
     pub fn safe(self) -> Result<T> {
         self.engine.wait_local(self.version)?;
+        Ok(self.value)
+    }
+
+    /// As [`Self::safe`], for who holds a lock that a callback may ask for, and [tells](Engine::tell_withheld) when it no longer does.
+    pub(crate) fn safe_quietly(self) -> Result<T> {
+        self.engine.harden_all()?;
         Ok(self.value)
     }
 

@@ -168,15 +168,22 @@ impl Engine {
     #[inline]
     pub(crate) fn open_snapshot(&self) -> Held {
         let shared = self.snapshots.shared.open(&self.log);
-        shared.unwrap_or_else(|| Held { version: self.hold_newest(), stripe: None })
+        shared.unwrap_or_else(|| {
+            self.seal_far_ahead();
+            Held { version: self.hold_newest(), stripe: None }
+        })
+    }
+
+    /// Before a version is held: has a seal say how far the clock has come, if that is due. The caller holds no lock.
+    pub(super) fn seal_far_ahead(&self) {
+        if self.is_far_ahead() {
+            // Where that fails nothing commits any more, and no version matters; where there is no space for a seal, hardly anything does.
+            let _ = self.persist();
+        }
     }
 
     /// Holds a version that has everything committed so far.
     pub(super) fn hold_newest(&self) -> u64 {
-        if self.is_far_ahead() {
-            // Where that fails nothing commits any more, and no version matters; where there is no space for a seal, hardly anything does.
-            let _ = self.harden_all();
-        }
         let begun = self.snapshots.closings.load(Ordering::SeqCst);
         // Under the registry's lock, so that a sweep cannot pass the version before it is registered. One that is used again may
         // have been passed, but no commit has superseded anything since.

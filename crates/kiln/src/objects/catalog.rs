@@ -205,7 +205,7 @@ pub(crate) fn reserve_table(engine: &Arc<Engine>, name: &str) -> Result<u32> {
         check_is_new(tx, name)?;
         take_number(engine, tx)
     };
-    transaction::run(engine, Isolation::Serializable, reserve)?.safe()
+    transaction::run(engine, Isolation::Serializable, reserve)?.safe_quietly()
 }
 
 /// Gives the table with a reserved number its name: the commit with which it, and its rows, are there. Returns its version.

@@ -328,7 +328,10 @@ impl Engine {
         }
         match hear.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(outcome) => outcome.map(|()| true).map_err(|lost| lost.error()),
-            Err(_) => Ok(false),
+            // Who tells may be late.
+            Err(_) => horizon
+                .outcome(version)
+                .map_or(Ok(false), |outcome| outcome.map(|()| true).map_err(|lost| lost.error())),
         }
     }
 
@@ -472,12 +475,15 @@ impl Engine {
     /// [tells](Self::tell_withheld) first.
     fn let_go_quietly(&self, leader: MutexGuard<'_, Leader>, covered: Covered) {
         let hardening = &self.hardening;
-        drop(leader);
-        hardening.leads_ended.advance_for_all();
         let quietly = (planted(Bug::LeadLetGoQuietly) && covered.waiter_count() == 0)
             || planted(Bug::SuccessorNotWoken);
+        // Within the lead: who closes leads last, and tells then.
         let somebody_is_to_hear = hardening.horizon.withhold(covered);
-        let somebody_is_to_lead = !quietly && hardening.horizon.wake_successor(Successor::Thread);
+        drop(leader);
+        hardening.leads_ended.advance_for_all();
+        // Without the hardener a task would sleep until this comes to its end.
+        let successor = if hardening.background { Successor::Thread } else { Successor::Any };
+        let somebody_is_to_lead = !quietly && hardening.horizon.wake_successor(successor);
         if hardening.background && (somebody_is_to_hear || somebody_is_to_lead) {
             let mut requests = hardening.requests.lock();
             requests.tell = true;

@@ -100,3 +100,22 @@ fn c5_what_has_hardened_is_told_before_what_is_lost() {
     horizon.tell(hardened);
     assert_eq!(hear.try_iter().collect::<Vec<_>>(), [Ok(5), Err(5)]);
 }
+
+/// Who waited for a time heard of it only from who tells, who may be late.
+#[test]
+fn c5_who_waits_for_a_time_hears_of_what_has_hardened_within_it_whoever_tells() {
+    let options = Options::new().memory(0).segment_bytes(64 << 10).window(Duration::from_secs(3600));
+    let db = options.open_on(Arc::new(SimulatedDevice::new(1))).expect("the disk is empty");
+    let map = db.map("map").expect("a map");
+    // Without the hardener nobody tells.
+    db.engine().hardening.requests.lock().stop = true;
+    db.engine().hardening.wake_all();
+    let (_, receipt) = db.put(&map, "key", "value").expect("there is room").fast();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| receipt.wait_timeout(Level::LOCAL, Duration::from_millis(200)));
+        // Time to register.
+        thread::sleep(Duration::from_millis(50));
+        db.engine().harden_all().expect("the disk works");
+        assert!(waiting.join().expect("it ends").expect("the disk works"));
+    });
+}
