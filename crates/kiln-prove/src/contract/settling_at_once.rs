@@ -1,8 +1,8 @@
 //! Settling beside everything else: writers, deleters, walks, snapshots, checkpoints, closing.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -524,5 +524,62 @@ fn c2_rows_are_counted_right_while_they_settle() {
             }
         });
         assert_eq!(table.len(), ROWS);
+    });
+}
+
+/// What the disk had answered was thrown away when anything in the key's bucket had changed meanwhile.
+#[test]
+fn c2_a_read_from_disk_ends_though_others_change_the_bucket_of_its_key_all_the_time() {
+    const READS_MAX: u64 = 3;
+    type Change = Box<dyn Fn() + Send>;
+    watched("c2_a_read_from_disk_ends", PATIENCE, |_| {
+        for settles in [false, true] {
+            let (reads, change) = (Arc::new(AtomicU64::new(0)), Arc::new(Mutex::new(None::<Change>)));
+            let (seen, changing) = (reads.clone(), change.clone());
+            let device = HookedDevice::on(&SimulatedDevice::new(1), move |operation, _| {
+                if operation == Operation::Read && changing.lock().unwrap().is_some() {
+                    // The test has failed by then, and is to end.
+                    if seen.fetch_add(1, Ordering::SeqCst) < 50 {
+                        let change = changing.lock().unwrap().take();
+                        change.iter().for_each(|change| change());
+                        *changing.lock().unwrap() = change;
+                    }
+                }
+            });
+            let db = manual().memory(0).open_on(device).unwrap();
+            let (table, map) = (db.table("table").unwrap(), db.map("map").unwrap());
+            let value = vec![7; 3_000];
+            db.put(&table, "big", &value).unwrap().safe().unwrap();
+            if settles {
+                db.settle().unwrap();
+            }
+            for number in 0..200_u32 {
+                db.put(&map, number.to_be_bytes(), [0; 3_000]).unwrap().safe().unwrap();
+            }
+            // A key that shares its bucket.
+            let shares = |key: u32| {
+                let watch = db.watch(&table, "big").unwrap();
+                db.put(&map, key.to_be_bytes(), "hot").unwrap().forget();
+                !db.begin().unwrap().require(&watch).unwrap()
+            };
+            let hot =
+                (0..1_000_000).find(|&key| shares(key) && shares(key)).expect("one of so many shares it");
+            let snapshot = db.snapshot().unwrap();
+            let (writer, written) = (db.clone(), map.clone());
+            *change.lock().unwrap() =
+                Some(Box::new(move || writer.put(&written, hot.to_be_bytes(), "hot").unwrap().forget()));
+            let read_in = |what: &str, read: &dyn Fn() -> Option<Vec<u8>>| {
+                reads.store(0, Ordering::SeqCst);
+                assert_eq!(read().as_deref(), Some(&value[..]), "{what}");
+                let reads = reads.load(Ordering::SeqCst);
+                // The cache may have it by the third time.
+                let least = u64::from(what == "get");
+                assert!((least..=READS_MAX).contains(&reads), "{what}, settled: {settles}: {reads} reads");
+            };
+            read_in("get", &|| db.get(&table, "big").unwrap());
+            read_in("snapshot", &|| snapshot.get(&table, "big").unwrap());
+            read_in("transaction", &|| db.begin().unwrap().get(&table, "big").unwrap());
+            *change.lock().unwrap() = None;
+        }
     });
 }

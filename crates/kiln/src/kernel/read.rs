@@ -3,6 +3,8 @@
 //! No I/O happens under a pin: a record that is only on disk is read unpinned ([`cold`](super::cold)), and what led to it is
 //! validated afterwards.
 
+use std::sync::Arc;
+
 use super::cold::{Question, Sighting};
 use super::engine::Engine;
 use super::expiry::Moment;
@@ -12,7 +14,7 @@ use crate::planted::{Bug, planted};
 use crate::storage::epoch;
 use crate::storage::hash_index::{Bucket, Stamp};
 use crate::storage::record::{Address, NEVER, NO_ADDRESS, RECORD_BYTES_USUAL, RecordView};
-use crate::storage::tree::Cached;
+use crate::storage::tree::{Cached, Root};
 use crate::sync::atomic::{Ordering, fence};
 
 /// What a read found, and by what it can be validated later.
@@ -102,6 +104,26 @@ enum Memory {
     /// There is no record, and whether the key has settled is not to be seen in memory.
     MaybeSettled(Bucket, Stamp),
     Retry,
+}
+
+/// What was read from disk of a key while others changed its bucket. A bucket may change more often than the disk answers, so it is not read again, but
+/// stands as soon as the index is seen to lead to it.
+#[derive(Default)]
+struct FromDisk {
+    /// Records of other keys. No record on disk changes, and its address is never used again.
+    others: Vec<Address>,
+    answer: Answer,
+    value: Vec<u8>,
+}
+
+#[derive(Default)]
+enum Answer {
+    #[default]
+    Unknown,
+    /// The key's record is there: true as long as the index refers to it.
+    Record(Address, PastReading),
+    /// What has settled: true as long as the key has no record, and the root is the newest.
+    Settled(Arc<Root>, PastReading),
 }
 
 impl Engine {
@@ -205,22 +227,17 @@ impl Engine {
         hash: u64,
         out: &mut Vec<u8>,
     ) -> Result<Option<Reading>> {
+        let mut from_disk = FromDisk::default();
         loop {
-            match self.read_memory(object, key, hash, out) {
+            let (bucket, stamp, cold) = match self.read_memory(object, key, hash, out) {
                 None => return Ok(None),
                 Some(Memory::Done(reading)) => return Ok(Some(reading)),
-                Some(Memory::Retry) => {}
-                Some(Memory::Cold(bucket, stamp, cold)) => {
-                    if let Some(reading) = self.read_cold(object, key, (bucket, stamp), &cold, out)? {
-                        return Ok(Some(reading));
-                    }
-                }
-                Some(Memory::MaybeSettled(bucket, stamp)) => {
-                    let settled = self.get_settled(object, key, out)?;
-                    if self.index.unchanged(bucket, stamp) {
-                        return Ok(Some(Reading::without_record(settled, bucket, stamp)));
-                    }
-                }
+                Some(Memory::Retry) => continue,
+                Some(Memory::Cold(bucket, stamp, cold)) => (bucket, stamp, cold),
+                Some(Memory::MaybeSettled(bucket, stamp)) => (bucket, stamp, ColdCandidates::new()),
+            };
+            if let Some(reading) = self.read_cold(object, key, (bucket, stamp), &cold, &mut from_disk, out)? {
+                return Ok(Some(reading));
             }
         }
     }
@@ -315,7 +332,7 @@ impl Engine {
         })
     }
 
-    /// Looks through candidates on disk; `None` if the bucket changed meanwhile.
+    /// Looks through candidates on disk, and then at what has settled; `None` if the bucket changed meanwhile. What was read is kept in `from_disk`.
     #[cold]
     fn read_cold(
         &self,
@@ -323,28 +340,68 @@ impl Engine {
         key: &[u8],
         (bucket, stamp): (Bucket, Stamp),
         cold: &[Address],
+        from_disk: &mut FromDisk,
         out: &mut Vec<u8>,
     ) -> Result<Option<Reading>> {
         let question = Question { object, key, version_max: u64::MAX };
-        let mut reading = Reading::without_record(None, bucket, stamp);
+        let mut record = match from_disk.answer {
+            Answer::Record(address, past) if cold.contains(&address) => {
+                std::mem::swap(out, &mut from_disk.value);
+                Some((address, past))
+            }
+            _ => None,
+        };
         for &address in cold {
-            let sighting = match self.ask_cold(address, &question, out) {
-                Ok(sighting) => sighting,
+            if record.is_some() {
+                break;
+            }
+            if from_disk.others.contains(&address) {
+                continue;
+            }
+            match self.ask_cold(address, &question, out) {
+                Ok(sighting) if sighting.is_of_key => record = Some((address, sighting.past())),
+                Ok(_) => from_disk.others.push(address),
                 // The record may have been superseded, or have settled, and its segment reused since we looked.
                 Err(_) if address < self.log.begin() || !self.index.unchanged(bucket, stamp) => {
                     return Ok(None);
                 }
                 Err(error) => return Err(error),
-            };
-            if sighting.is_of_key {
-                reading = sighting.past().reading(address, bucket, stamp);
-                break;
             }
         }
-        if reading.address == NO_ADDRESS && self.may_be_settled(object) {
-            reading = Reading::without_record(self.get_settled(object, key, out)?, bucket, stamp);
+        let (reading, answer) = match record {
+            Some((address, past)) => (past.reading(address, bucket, stamp), Answer::Record(address, past)),
+            None => {
+                let (past, answer) = self.settled_from_disk(&question, from_disk, out)?;
+                (past.reading(NO_ADDRESS, bucket, stamp), answer)
+            }
+        };
+        if self.index.unchanged(bucket, stamp) {
+            return Ok(Some(reading));
         }
-        Ok(self.index.unchanged(bucket, stamp).then_some(reading))
+        from_disk.answer = answer;
+        std::mem::swap(out, &mut from_disk.value);
+        Ok(None)
+    }
+
+    /// What has settled, of a key without a record that may be seen: as it was read before if that still holds.
+    fn settled_from_disk(
+        &self,
+        question: &Question<'_>,
+        from_disk: &mut FromDisk,
+        out: &mut Vec<u8>,
+    ) -> Result<(PastReading, Answer)> {
+        let tree = &self.settled.tree;
+        if let Answer::Settled(root, past) = std::mem::take(&mut from_disk.answer)
+            && tree.is_newest(&root)
+        {
+            std::mem::swap(out, &mut from_disk.value);
+            return Ok((past, Answer::Settled(root, past)));
+        }
+        let root = tree.root();
+        let past = self.settled_as_of(question, out)?;
+        // Of the root that was the newest, and that is this one if it still is.
+        let answer = if tree.is_newest(&root) { Answer::Settled(root, past) } else { Answer::Unknown };
+        Ok((past, answer))
     }
 
     /// Reads the newest record of a key whose version is at most `version`, which is closed and held by a
@@ -367,6 +424,7 @@ impl Engine {
     }
 
     fn find_as_of(&self, question: &Question<'_>, hash: u64, out: &mut Vec<u8>) -> Result<PastReading> {
+        let mut from_disk = FromDisk::default();
         loop {
             let before = self.index.stamp(hash);
             let mut cold = ColdCandidates::new();
@@ -389,13 +447,16 @@ impl Engine {
                 None => {}
             }
             for address in cold {
+                if from_disk.others.contains(&address) {
+                    continue;
+                }
                 match self.walk_disk(question, address, out)? {
                     Walk::Found(found) => return Ok(found),
                     Walk::Ended => return self.settled_as_of(question, out),
-                    Walk::OtherKey | Walk::Cold(_) => {}
+                    Walk::OtherKey | Walk::Cold(_) => from_disk.others.push(address),
                 }
             }
-            let settled = self.settled_as_of(question, out)?;
+            let (settled, answer) = self.settled_from_disk(question, &mut from_disk, out)?;
             // No record was found. That stands if no split moved entries meanwhile; a commit in progress cannot
             // hide an entry, but it is cheap to wait for it.
             if let Some((bucket, stamp)) = before
@@ -403,6 +464,8 @@ impl Engine {
             {
                 return Ok(settled);
             }
+            from_disk.answer = answer;
+            std::mem::swap(out, &mut from_disk.value);
         }
     }
 
