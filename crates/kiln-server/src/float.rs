@@ -14,9 +14,15 @@ const FRACTION_DIGITS: u32 = 17;
 const MANTISSA_BITS: i32 = 64;
 /// What the exponent field of an extended number is offset by.
 const EXPONENT_BIAS: i32 = 16_383;
+/// The most bytes of a number's text, one fewer than Redis' `MAX_LONG_DOUBLE_CHARS`. Every number that is printed has room in it.
+const TEXT_BYTES_MAX: usize = 5 * 1024 - 1;
 
 /// A number as Redis reads it from a value or an argument.
 pub(crate) fn parse(text: &[u8]) -> Option<X87DoubleExtended> {
+    // The conversion's work grows with the square of the digits: a value of 16 MiB would take minutes.
+    if text.len() > TEXT_BYTES_MAX {
+        return None;
+    }
     let text = std::str::from_utf8(text).ok()?;
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
     if ["inf", "infinity"].iter().any(|name| unsigned.eq_ignore_ascii_case(name)) {
@@ -155,6 +161,16 @@ mod tests {
         {
             assert!(parse(text.as_bytes()).is_none(), "{text}");
         }
+    }
+
+    /// As many digits as a value may have occupied a thread for minutes.
+    #[test]
+    fn a_number_is_at_most_as_long_as_in_redis() {
+        let digits = |count: usize| parse("0".repeat(count).as_bytes());
+        assert!(digits(TEXT_BYTES_MAX).is_some());
+        assert!(digits(TEXT_BYTES_MAX + 1).is_none());
+        let printed = format(parse(b"-1.1e4932").unwrap());
+        assert!(parse(printed.as_bytes()).is_some(), "{} bytes", printed.len());
     }
 
     #[test]

@@ -123,6 +123,19 @@ fn floats_are_added_and_printed_as_redis_prints_them() {
     client.expect("INCRBYFLOAT f 1", "(error) ERR value is not a valid float");
 }
 
+/// A number of so many digits that it took minutes to read occupied the thread meanwhile.
+#[test]
+fn a_number_longer_than_redis_reads_is_refused_as_an_argument_and_as_a_value() {
+    let server = TestServer::start();
+    let mut client = server.client();
+    let (longest, too_long) = ("0".repeat(5_119), "0".repeat(5_120));
+    client.expect(&format!("SET f {longest}"), "OK");
+    client.expect(&format!("INCRBYFLOAT f {longest}"), "\"0\"");
+    client.expect(&format!("INCRBYFLOAT f {too_long}"), "(error) ERR value is not a valid float");
+    client.expect(&format!("SET f {too_long}"), "OK");
+    client.expect("INCRBYFLOAT f 1", "(error) ERR value is not a valid float");
+}
+
 #[test]
 fn keys_and_values_are_any_bytes() {
     let server = TestServer::start();
