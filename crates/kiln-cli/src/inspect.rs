@@ -4,17 +4,19 @@ use std::io::{self, BufWriter, Write as _};
 use std::path::Path;
 
 use bytesize::ByteSize;
-use kiln::{Level, ObjectKind};
+use kiln::{Kiln, Level, ObjectInfo, ObjectKind};
 
 use crate::failure::Failure;
 use crate::object::open_database;
+use crate::output;
 
 /// `kiln check`
 pub(crate) fn check(dir: &Path) -> Result<(), Failure> {
     let report = kiln::check(dir)?;
-    println!("{}", report.to_string().trim_end());
+    let told = output::report(&report.to_string());
     match report.problems.len() {
-        0 => Ok(()),
+        0 => told,
+        // It is damaged whether or not somebody reads how.
         count => {
             let problems = if count == 1 { "1 problem".to_owned() } else { format!("{count} problems") };
             Err(Failure::Other(format!("{}: {problems}; restore the database from a backup", dir.display())))
@@ -25,49 +27,61 @@ pub(crate) fn check(dir: &Path) -> Result<(), Failure> {
 /// `kiln stat`
 pub(crate) fn stat(dir: &Path) -> Result<(), Failure> {
     let db = open_database(dir)?;
-    println!("{}", db.recovery_report().to_string().trim_end());
+    let mut lines = vec![db.recovery_report().to_string().trim_end().to_owned()];
+    lines.extend(describe_sizes(&db));
+    let mut objects = db.objects();
+    objects.sort_by(|left, right| left.name.cmp(&right.name));
+    lines.extend(objects.iter().map(describe_object));
+    db.close()?;
+    output::report(&lines.join("\n"))
+}
+
+/// What a database takes, a line each.
+fn describe_sizes(db: &Kiln) -> Vec<String> {
     let statistics = db.statistics();
-    println!("version       {}", statistics.version);
-    println!("horizon       {} (durable on this machine)", db.horizon(Level::LOCAL));
     let log_bytes = statistics.log_tail.saturating_sub(statistics.log_begin);
-    println!("log           {} ({}..{})", ByteSize(log_bytes), statistics.log_begin, statistics.log_tail);
-    println!("live          about {}", ByteSize(statistics.live_bytes));
-    println!("disk          {}", ByteSize(statistics.disk_bytes));
+    let mut lines = vec![
+        format!("version       {}", statistics.version),
+        format!("horizon       {} (durable on this machine)", db.horizon(Level::LOCAL)),
+        format!("log           {} ({}..{})", ByteSize(log_bytes), statistics.log_begin, statistics.log_tail),
+        format!("live          about {}", ByteSize(statistics.live_bytes)),
+        format!("disk          {}", ByteSize(statistics.disk_bytes)),
+    ];
     if statistics.tree_bytes > 0 {
-        println!("settled       {} rows, {}", statistics.settled_rows, ByteSize(statistics.tree_bytes));
+        let tree_bytes = ByteSize(statistics.tree_bytes);
+        lines.push(format!("settled       {} rows, {tree_bytes}", statistics.settled_rows));
     }
     let index_bytes = statistics.hash_index_bytes + statistics.ordered_index_bytes;
-    println!(
+    lines.push(format!(
         "memory        log {}, read cache {}, pages {}, images of leaves {}, indexes {}",
         ByteSize(statistics.ring_bytes),
         ByteSize(statistics.read_cache_bytes),
         ByteSize(statistics.page_cache_bytes),
         ByteSize(statistics.leaf_images_bytes),
         ByteSize(index_bytes)
-    );
-    match statistics.checkpoint_age {
-        None => println!("checkpoint    none"),
-        Some(age) => println!(
+    ));
+    lines.push(match statistics.checkpoint_age {
+        None => "checkpoint    none".to_owned(),
+        Some(age) => format!(
             "checkpoint    {}, {} s old, {} of log since",
             ByteSize(statistics.checkpoint_bytes),
             age.as_secs(),
             ByteSize(statistics.log_since_checkpoint)
         ),
-    }
-    let mut objects = db.objects();
-    objects.sort_by(|left, right| left.name.cmp(&right.name));
-    for object in objects {
-        let kind = match object.kind {
-            ObjectKind::Map => "map",
-            ObjectKind::Table => "table",
-            _ => "other",
-        };
-        let stays = object.time_to_live.map_or(String::new(), |time| {
-            format!(", which expire after {}", humantime::format_duration(time))
-        });
-        println!("{kind:<13} {} ({} keys{stays})", object.name, object.keys);
-    }
-    Ok(db.close()?)
+    });
+    lines
+}
+
+fn describe_object(object: &ObjectInfo) -> String {
+    let kind = match object.kind {
+        ObjectKind::Map => "map",
+        ObjectKind::Table => "table",
+        _ => "other",
+    };
+    let stays = object
+        .time_to_live
+        .map_or(String::new(), |time| format!(", which expire after {}", humantime::format_duration(time)));
+    format!("{kind:<13} {} ({} keys{stays})", object.name, object.keys)
 }
 
 /// `kiln dump-log`

@@ -3,6 +3,9 @@
 //! Exit codes: 0 it worked, 1 it did not (one line on stderr says why and what to do), 2 the command line is
 //! wrong.
 
+// They panic where nobody reads: see `output`.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 mod arguments;
 mod entry;
 mod escape;
@@ -12,6 +15,7 @@ mod failure;
 pub mod fuzzing;
 mod inspect;
 mod object;
+mod output;
 mod serve;
 mod snapshot;
 mod transfer;
@@ -46,7 +50,7 @@ pub fn run() -> ExitCode {
         // Whoever reads our output has had enough, as `head` does.
         Err(Failure::Io { error, .. }) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("kiln: {failure}");
+            output::say_aside(format_args!("kiln: {failure}"));
             ExitCode::FAILURE
         }
     }

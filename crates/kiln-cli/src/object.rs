@@ -10,6 +10,7 @@ use kiln::{Expiry, Kiln, Map, ObjectKind, Options, Snapshot, Table};
 use crate::arguments::{Del, Get, Object, Put, Scan};
 use crate::escape::escape;
 use crate::failure::Failure;
+use crate::output::report;
 use crate::snapshot::open_at;
 
 /// An object that exists, of either kind.
@@ -126,8 +127,7 @@ pub(crate) fn del(arguments: &Del) -> Result<(), Failure> {
     })?;
     let deleted = deleted.safe()?;
     db.close()?;
-    println!("deleted {deleted} of {}", arguments.keys.len());
-    Ok(())
+    report(&format!("deleted {deleted} of {}", arguments.keys.len()))
 }
 
 /// `kiln scan`

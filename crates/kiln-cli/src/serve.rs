@@ -10,6 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::arguments::{Durability, Serve};
 use crate::failure::Failure;
+use crate::output::{say, say_aside};
 
 /// The files that a database and a runtime need beside one for each connection.
 const OTHER_FILES: u64 = 128;
@@ -18,25 +19,27 @@ const OTHER_FILES: u64 = 128;
 pub(crate) fn serve(arguments: &Serve) -> Result<(), Failure> {
     // Warnings, such as connections that had to be cut off, go to stderr.
     let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false);
+    // By default one that cannot be written panics, if that cannot be said there either.
+    let log = log.log_internal_errors(false);
     log.with_max_level(tracing_subscriber::filter::LevelFilter::WARN).init();
     raise_file_limit(arguments.connections);
 
     #[cfg(feature = "planted-bugs")]
     arguments.plant.into_iter().for_each(kiln::planted::plant);
     let db = open(arguments)?;
-    println!("kiln {} on {}", env!("CARGO_PKG_VERSION"), arguments.dir.display());
-    println!("{}", db.recovery_report().to_string().trim_end());
+    say(format_args!("kiln {} on {}", env!("CARGO_PKG_VERSION"), arguments.dir.display()));
+    say(db.recovery_report().to_string().trim_end());
     let runtime = runtime()?;
     runtime.block_on(run(arguments, db.clone()))?;
     // Connections that did not end in time end here.
     runtime.shutdown_timeout(Duration::from_secs(1));
 
-    println!("persisting ...");
+    say("persisting ...");
     let version = db.version();
     db.persist()?;
     let horizon = db.horizon(Level::LOCAL);
     db.close()?;
-    println!("everything committed is persisted: up to version {}", version.max(horizon));
+    say(format_args!("everything committed is persisted: up to version {}", version.max(horizon)));
     Ok(())
 }
 
@@ -83,9 +86,11 @@ async fn run(arguments: &Serve, db: Kiln) -> Result<(), Failure> {
     })?;
     let address = server.address();
     let window = humantime::format_duration(arguments.window);
-    println!("listening on {address}; writes are answered {answered}; fast ones are durable within {window}");
-    println!("now type:  redis-cli -h {} -p {} set clay 1", address.ip(), address.port());
-    println!("Ctrl-C persists everything and ends");
+    say(format_args!(
+        "listening on {address}; writes are answered {answered}; fast ones are durable within {window}"
+    ));
+    say(format_args!("now type:  redis-cli -h {} -p {} set clay 1", address.ip(), address.port()));
+    say("Ctrl-C persists everything and ends");
     let stop =
         stop_signal().map_err(|error| Failure::Io { doing: "waiting for signals".to_owned(), error })?;
     server.run(stop).await;
@@ -115,9 +120,9 @@ fn raise_file_limit(connections: usize) {
         limit.current = Some(allowed);
     }
     if allowed < wanted || setrlimit(Resource::Nofile, limit).is_err() {
-        eprintln!(
+        say_aside(format_args!(
             "kiln: the limit of open files allows about {} connections; raise it with 'ulimit -n'",
             allowed.saturating_sub(OTHER_FILES)
-        );
+        ));
     }
 }

@@ -7,6 +7,7 @@ use kiln::{Kiln, SnapshotInfo};
 use crate::arguments::{At, Snapshot, SnapshotName};
 use crate::failure::Failure;
 use crate::object::open_database;
+use crate::output::{report, say_aside};
 
 /// `kiln snapshot`
 pub(crate) fn snapshot(arguments: &Snapshot) -> Result<(), Failure> {
@@ -15,27 +16,30 @@ pub(crate) fn snapshot(arguments: &Snapshot) -> Result<(), Failure> {
             let db = open_database(dir)?;
             let version = db.create_snapshot(name)?.version;
             db.close()?;
-            eprintln!("made '{name}': everything up to version {version}");
+            say_aside(format_args!("made '{name}': everything up to version {version}"));
         }
         Snapshot::List { dir } => {
             let db = open_database(dir)?;
-            db.snapshots().iter().for_each(print);
+            let lines: Vec<String> = db.snapshots().iter().map(describe).collect();
             db.close()?;
+            if !lines.is_empty() {
+                report(&lines.join("\n"))?;
+            }
         }
         Snapshot::Drop(SnapshotName { name, dir }) => {
             let db = open_database(dir)?;
             db.drop_snapshot(name)?;
             db.close()?;
-            eprintln!("dropped '{name}'");
+            say_aside(format_args!("dropped '{name}'"));
         }
     }
     Ok(())
 }
 
-fn print(info: &SnapshotInfo) {
+fn describe(info: &SnapshotInfo) -> String {
     let SnapshotInfo { name, version, created, held_bytes, .. } = info;
     let (created, held) = (format_rfc3339_seconds(*created), ByteSize(*held_bytes));
-    println!("{name}\t{version}\t{created}\tholds about {held}");
+    format!("{name}\t{version}\t{created}\tholds about {held}")
 }
 
 /// Opens the snapshot that is asked for, or one of now.

@@ -12,6 +12,7 @@ use crate::arguments::{Backup, Dir, Export, Import, Restore};
 use crate::entry::{Entry, Text, When};
 use crate::failure::Failure;
 use crate::object::{AnyObject, open_database, open_object, open_or_create_object};
+use crate::output::say_aside;
 use crate::snapshot::open_at;
 
 /// How much one transaction of an import holds. Larger ones gain nothing: hardening is shared anyway.
@@ -43,7 +44,7 @@ pub(crate) fn import(arguments: &Import) -> Result<(), Failure> {
     db.persist()?;
     let count = result?;
     db.close()?;
-    eprintln!("imported {count} keys into '{}'", arguments.object.object);
+    say_aside(format_args!("imported {count} keys into '{}'", arguments.object.object));
     Ok(())
 }
 
@@ -204,7 +205,7 @@ pub(crate) fn export(arguments: &Export) -> Result<(), Failure> {
     }
     out.flush().map_err(Failure::output)?;
     progress.finish_and_clear();
-    eprintln!("exported {count} keys of '{name}'");
+    say_aside(format_args!("exported {count} keys of '{name}'"));
     drop(snapshot);
     Ok(db.close()?)
 }
@@ -235,7 +236,7 @@ pub(crate) fn backup(arguments: &Backup) -> Result<(), Failure> {
     let backup = backup?;
     db.close()?;
     let (size, to) = (ByteSize(backup.bytes), arguments.to.display());
-    eprintln!("backed up {size} into {to}: everything up to version {}", backup.horizon);
+    say_aside(format_args!("backed up {size} into {to}: everything up to version {}", backup.horizon));
     Ok(())
 }
 
@@ -255,7 +256,7 @@ pub(crate) fn restore(arguments: &Restore) -> Result<(), Failure> {
         Kiln::restore_stream(bar.wrap_read(BufReader::new(file)), to, |_| {})
     }?;
     let (size, to) = (ByteSize(restored.bytes), to.display());
-    eprintln!("restored {size} into {to}: everything up to version {}", restored.horizon);
+    say_aside(format_args!("restored {size} into {to}: everything up to version {}", restored.horizon));
     Ok(())
 }
 
@@ -271,7 +272,7 @@ pub(crate) fn compact(arguments: &Dir) -> Result<(), Failure> {
     let compacted = compacted?;
     db.close()?;
     let (after, before) = (ByteSize(compacted.bytes_after), ByteSize(compacted.bytes_before));
-    eprintln!("compacted to {after}, from {before}");
+    say_aside(format_args!("compacted to {after}, from {before}"));
     Ok(())
 }
 

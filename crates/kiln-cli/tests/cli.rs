@@ -62,6 +62,13 @@ impl Sandbox {
     }
 }
 
+/// An end of a pipe that nobody reads from any more.
+fn unread() -> Stdio {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    writer.into()
+}
+
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -437,6 +444,29 @@ fn damage(directory: &Path, needle: &[u8]) -> usize {
     count
 }
 
+/// `println!` panics where nobody reads: commands ended with 101, and `check | head` did not say whether there was damage.
+#[test]
+fn what_nobody_reads_changes_neither_what_is_done_nor_the_exit_code() {
+    let sandbox = Sandbox::new();
+    let code = |arguments: &[&str]| {
+        sandbox.command(arguments).stdout(unread()).stderr(unread()).status().unwrap().code()
+    };
+    sandbox.ok(&["put", "--object", "notes", "precious", "v"]);
+    sandbox.ok(&["put", "--object", "notes", "other", "v"]);
+    sandbox.ok(&["snapshot", "create", "monday"]);
+    assert_eq!(code(&["snapshot", "list"]), Some(0));
+    assert_eq!(code(&["stat"]), Some(0));
+    assert_eq!(code(&["check"]), Some(0));
+    assert_eq!(code(&["get", "--object", "notes", "other"]), Some(0));
+    assert_eq!(code(&["scan", "--object", "notes"]), Some(0));
+    assert_eq!(code(&["del", "--object", "notes", "other"]), Some(0));
+    assert_eq!(code(&["get", "--object", "notes", "other"]), Some(1), "it is deleted");
+    assert_eq!(code(&["snapshot", "drop", "monday"]), Some(0));
+    assert_eq!(code(&["frob"]), Some(2));
+    assert!(damage(&sandbox.path("kiln-data"), b"precious") > 0, "the key must be somewhere in the files");
+    assert_eq!(code(&["check"]), Some(1));
+}
+
 #[test]
 fn errors_are_one_line_that_says_what_is_wrong() {
     let sandbox = Sandbox::new();
@@ -532,6 +562,26 @@ fn serve_says_what_to_type_and_persists_everything_at_the_end() {
         assert!(last.starts_with("everything committed is persisted: up to version "), "{last}");
     }
     assert_eq!(sandbox.ok(&["get", "--object", "strings", "rounds"]), "2\n");
+}
+
+/// It panicked at the next line that it had to say: at the end before it had persisted anything.
+#[test]
+fn a_server_that_nobody_listens_to_any_more_persists_everything_at_the_end() {
+    let sandbox = Sandbox::new();
+    let Served { mut child, output, port } =
+        Served::start(&sandbox, &["--durability", "fast", "--window", "5m"]);
+    drop(output);
+    let client = redis::Client::open(format!("redis://127.0.0.1:{port}/")).unwrap();
+    let mut connection = client.get_connection().unwrap();
+    redis::cmd("SET").arg("k").arg("v").exec(&mut connection).unwrap();
+    // Whoever cannot say that it has begun goes on until it finds the address in use.
+    let mut other = sandbox.command(&["serve", "--dir", "other", "--listen", &format!("127.0.0.1:{port}")]);
+    let other = other.stdout(unread()).output().unwrap();
+    assert_eq!(other.status.code(), Some(1), "{}", text(&other.stderr));
+    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::TERM)
+        .unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert_eq!(sandbox.ok(&["get", "--object", "strings", "k"]), "v\n");
 }
 
 #[test]
