@@ -52,7 +52,7 @@ pub(crate) struct Client {
     pub(crate) session: Option<Session>,
     /// Set between `MULTI` and `EXEC`.
     pub(crate) queue: Option<Queue>,
-    pub(crate) watches: Vec<Watched>,
+    pub(crate) watches: Watches,
 }
 
 impl Client {
@@ -64,7 +64,7 @@ impl Client {
             last_version: None,
             session: None,
             queue: None,
-            watches: Vec::new(),
+            watches: Watches::default(),
         }
     }
 
@@ -84,6 +84,42 @@ pub(crate) struct Watched {
     pub(crate) space_index: u64,
     /// The key, if it was there and expires: it then changes without a write.
     pub(crate) expiring: Option<Box<[u8]>>,
+}
+
+/// The keys that must not change before `EXEC`. One that is watched twice is there twice.
+#[derive(Default)]
+pub(crate) struct Watches {
+    watched: Vec<Watched>,
+    /// The bytes of the keys that expire.
+    key_bytes: usize,
+}
+
+impl Watches {
+    /// Watches a key; `expiring` is the key itself, if it is there and expires. `false`: all of them together have become too large.
+    pub(crate) fn push(&mut self, watch: Watch, space_index: u64, expiring: Option<&[u8]>) -> bool {
+        let key_bytes = self.key_bytes + expiring.map_or(0, <[u8]>::len);
+        if (self.watched.len() + 1) * size_of::<Watched>() + key_bytes > REQUEST_BYTES_MAX {
+            return false;
+        }
+        self.key_bytes = key_bytes;
+        self.watched.push(Watched { watch, space_index, expiring: expiring.map(Box::from) });
+        true
+    }
+
+    /// Forgets all but the first `len`.
+    pub(crate) fn truncate(&mut self, len: usize) {
+        self.watched.truncate(len);
+        let expiring = self.watched.iter().filter_map(|watched| watched.expiring.as_deref());
+        self.key_bytes = expiring.map(<[u8]>::len).sum();
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.watched.len()
+    }
+
+    pub(crate) fn iter(&self) -> std::slice::Iter<'_, Watched> {
+        self.watched.iter()
+    }
 }
 
 /// The commands between `MULTI` and `EXEC`.
@@ -247,6 +283,7 @@ impl Drop for Registered<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::KEY_BYTES_MAX;
 
     /// Only arguments counted, of which a million `PING`s have hardly any.
     #[test]
@@ -258,5 +295,20 @@ mod tests {
         assert!((REQUEST_BYTES_MAX - 128..=REQUEST_BYTES_MAX).contains(&bytes), "{bytes} bytes");
         let spans = vec![Span::new(0, 0); REQUEST_BYTES_MAX / size_of::<Span>()];
         assert!(!Queue::default().push(ping, Arguments::new(b"", &spans)));
+    }
+
+    /// Only their number was bounded, and a copy of each key that expires is kept: 4 GiB of the longest ones.
+    #[test]
+    fn what_is_watched_is_bounded_however_long_the_keys_are() {
+        let directory = tempfile::tempdir().unwrap();
+        let db = kiln::Kiln::open(directory.path()).unwrap();
+        let watch = db.watch(&db.map("strings").unwrap(), "key").unwrap();
+        let key = vec![b'k'; KEY_BYTES_MAX];
+        let mut watches = Watches::default();
+        while watches.push(watch, 0, Some(&key)) {}
+        let (count, one) = (watches.len(), size_of::<Watched>() + KEY_BYTES_MAX);
+        assert!((REQUEST_BYTES_MAX - one..=REQUEST_BYTES_MAX).contains(&(count * one)), "{count} keys");
+        watches.truncate(count - 1);
+        assert!(watches.push(watch, 0, Some(&key)), "what is forgotten takes nothing");
     }
 }

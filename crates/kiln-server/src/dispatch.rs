@@ -19,7 +19,7 @@ use kiln::{Commit, ErrorKind, Kiln, Session, Transaction, Version};
 use parking_lot::RwLockReadGuard;
 
 use crate::ahead::GROUP_REQUESTS;
-use crate::client::{Client, Durability, Queue};
+use crate::client::{Client, Durability, Queue, Watches};
 use crate::commands::durability::{self, Wait};
 use crate::commands::{
     self, Access, All, Command, Context, Flow, Hot, InMulti, Run, RunAll, RunKeys, transactions,
@@ -197,12 +197,12 @@ impl<'a> Dispatch<'a> {
                 if self.client.queue.take().is_none() {
                     return Err(Failure::text("ERR DISCARD without MULTI"));
                 }
-                self.client.watches.clear();
+                self.client.watches = Watches::default();
                 self.reply.ok();
             }
             Flow::Watch => transactions::watch(self, args)?,
             Flow::Unwatch => {
-                self.client.watches.clear();
+                self.client.watches = Watches::default();
                 self.reply.ok();
             }
             Flow::Wait => durability::wait(args, self.reply)?,

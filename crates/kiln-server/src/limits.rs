@@ -6,7 +6,7 @@ use crate::protocol::decoder::Limits;
 pub(crate) const VALUE_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// The longest key.
 pub(crate) const KEY_BYTES_MAX: usize = 64 * 1024;
-/// The most bytes of one request, and of all commands that wait for one `EXEC`.
+/// The most bytes of one request, of all commands that wait for one `EXEC`, and of all that is watched for it.
 pub(crate) const REQUEST_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// The longest reply of one command. Beyond it the command fails, so that `MGET big big big ...` cannot
 /// exhaust memory.

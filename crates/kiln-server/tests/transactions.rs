@@ -205,6 +205,30 @@ fn move_money(server: &TestServer) -> u64 {
     moved
 }
 
+/// Of each key that expires a copy was kept, up to 4 GiB of them.
+#[test]
+fn what_is_watched_is_bounded_in_bytes_and_a_refused_watch_has_watched_nothing() {
+    let server = TestServer::start();
+    let (mut client, mut other) = (server.client(), server.client());
+    let key = "k".repeat(64 * 1024);
+    client.expect(&format!("SET {key} 1 EX 1000"), "OK");
+    let keys = vec![key.as_str(); 600].join(" ");
+    client.expect(&format!("WATCH {keys}"), "OK");
+    client.expect(
+        &format!("WATCH refused {keys}"),
+        "(error) ERR the watched keys together are longer than 64 MiB",
+    );
+    other.expect("SET refused 1", "OK");
+    client.expect("MULTI", "OK");
+    client.expect("SET a 1", "QUEUED");
+    client.expect("EXEC", "[OK]");
+    client.expect(&format!("WATCH {keys}"), "OK");
+    other.expect(&format!("SET {key} 2"), "OK");
+    client.expect("MULTI", "OK");
+    client.expect("SET a 2", "QUEUED");
+    client.expect("EXEC", "(nil)");
+}
+
 #[test]
 fn concurrent_increments_are_all_counted() {
     let server = TestServer::start();

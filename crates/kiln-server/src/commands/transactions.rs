@@ -4,7 +4,7 @@
 use kiln::{Expiry, Transaction};
 
 use super::{Access, Command, Context, Flow, Run, RunKeys, durability};
-use crate::client::{Queue, Watched};
+use crate::client::{Queue, Watched, Watches};
 use crate::dispatch::{Dispatch, run_keys, transact};
 use crate::failure::{Failure, engine_error};
 use crate::keyspace::{Keyspace, Space};
@@ -102,9 +102,10 @@ fn watch_key(dispatch: &mut Dispatch<'_>, space: &Space, key: &[u8]) -> Result<(
     // Watched first and read then: a change in between makes the `EXEC` fail, never succeed.
     let watch = db.watch(&space.strings, key)?;
     let expires = matches!(db.expiry(&space.strings, key)?, Some(Expiry::At(_)));
-    let expiring = expires.then(|| key.into());
-    dispatch.client.watches.push(Watched { watch, space_index: space.index, expiring });
-    Ok(())
+    match dispatch.client.watches.push(watch, space.index, expires.then_some(key)) {
+        true => Ok(()),
+        false => Err(Failure::text("ERR the watched keys together are longer than 64 MiB")),
+    }
 }
 
 /// `EXEC`: all queued commands in one transaction of the engine, strictly serializable.
@@ -128,7 +129,7 @@ pub(crate) fn exec(dispatch: &mut Dispatch<'_>) -> Result<(), Failure> {
 /// Ends the transaction because `EXEC` itself was malformed, as Redis does.
 pub(crate) fn abort(dispatch: &mut Dispatch<'_>, reason: &str) {
     dispatch.client.queue = None;
-    dispatch.client.watches.clear();
+    dispatch.client.watches = Watches::default();
     let reason = reason.strip_prefix("ERR ").unwrap_or(reason);
     dispatch.reply.error(format!("EXECABORT Transaction discarded because of: {reason}"));
 }
@@ -139,7 +140,7 @@ fn exec_in(
     space: &Space,
     vacant: &[Space],
     queue: &Queue,
-    watches: &[Watched],
+    watches: &Watches,
 ) -> Result<usize, Failure> {
     let start = dispatch.reply.len();
     let writes = queue.iter().any(|(command, _)| command.access == Access::Write);
@@ -173,8 +174,8 @@ fn exec_in(
 }
 
 /// Whether no watched key has changed; the transaction then depends on their staying so until it commits.
-fn all_hold(tx: &Transaction<'_>, space: &Space, watches: &[Watched]) -> kiln::Result<bool> {
-    for Watched { watch, space_index, expiring } in watches {
+fn all_hold(tx: &Transaction<'_>, space: &Space, watches: &Watches) -> kiln::Result<bool> {
+    for Watched { watch, space_index, expiring } in watches.iter() {
         if *space_index != space.index || !tx.require(watch)? {
             return Ok(false);
         }
