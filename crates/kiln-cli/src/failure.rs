@@ -1,5 +1,6 @@
 //! Why a command did not do what it was asked to: one line, which says what to do.
 
+use std::error::Error as _;
 use std::fmt;
 use std::io;
 use std::path::Path;
@@ -20,6 +21,8 @@ pub(crate) enum Failure {
     },
     /// Something that was asked for is not so.
     Other(String),
+    /// Whoever reads what the command tells has had enough of it, as `head` has. That is no failure.
+    Enough,
 }
 
 impl Failure {
@@ -28,9 +31,26 @@ impl Failure {
         Self::Io { doing: format!("{doing} {}", path.display()), error }
     }
 
-    /// A failure to write the result.
+    /// A failure to write the result, all of which is needed.
     pub(crate) fn output(error: io::Error) -> Self {
         Self::Io { doing: "writing the output".to_owned(), error }
+    }
+
+    /// A failure to write what somebody reads, as far as he likes.
+    pub(crate) fn report(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Self::Enough,
+            _ => Self::output(error),
+        }
+    }
+
+    /// As [`Self::report`], of what the engine writes: an error whose cause is the output's, or its own.
+    pub(crate) fn report_of_engine(error: kiln::Error) -> Self {
+        let cause = error.source().and_then(|cause| cause.downcast_ref::<io::Error>());
+        match cause.map(io::Error::kind) {
+            Some(io::ErrorKind::BrokenPipe) => Self::Enough,
+            _ => Self::Engine(error),
+        }
     }
 }
 
@@ -54,6 +74,7 @@ impl fmt::Display for Failure {
             }
             Self::Io { doing, error } => write!(f, "{doing}: {error}"),
             Self::Other(text) => f.write_str(text),
+            Self::Enough => f.write_str("nobody reads the output any more"),
         }
     }
 }

@@ -87,6 +87,6 @@ fn describe_object(object: &ObjectInfo) -> String {
 /// `kiln dump-log`
 pub(crate) fn dump_log(dir: &Path) -> Result<(), Failure> {
     let mut out = BufWriter::new(io::stdout().lock());
-    kiln::dump_log(dir, &mut out)?;
-    out.flush().map_err(Failure::output)
+    kiln::dump_log(dir, &mut out).map_err(Failure::report_of_engine)?;
+    out.flush().map_err(Failure::report)
 }

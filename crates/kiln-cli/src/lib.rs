@@ -46,9 +46,7 @@ pub fn run() -> ExitCode {
         Command::Snapshot(arguments) => snapshot::snapshot(&arguments),
     };
     match result {
-        Ok(()) => ExitCode::SUCCESS,
-        // Whoever reads our output has had enough, as `head` does.
-        Err(Failure::Io { error, .. }) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Ok(()) | Err(Failure::Enough) => ExitCode::SUCCESS,
         Err(failure) => {
             output::say_aside(format_args!("kiln: {failure}"));
             ExitCode::FAILURE

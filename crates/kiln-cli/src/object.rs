@@ -77,7 +77,7 @@ pub(crate) fn get(arguments: &Get) -> Result<(), Failure> {
     })?;
     let mut out = io::stdout().lock();
     let written = if arguments.raw { out.write_all(&value) } else { writeln!(out, "{}", escape(&value)) };
-    written.and_then(|()| out.flush()).map_err(Failure::output)
+    written.and_then(|()| out.flush()).map_err(Failure::report)
 }
 
 /// `kiln put`
@@ -142,7 +142,7 @@ pub(crate) fn scan(arguments: &Scan) -> Result<(), Failure> {
         AnyObject::Map(map) => scan_map(&snapshot, map, arguments, limit, &mut print)?,
         AnyObject::Table(table) => scan_table(&snapshot, table, arguments, limit, &mut print)?,
     }
-    out.flush().map_err(Failure::output)?;
+    out.flush().map_err(Failure::report)?;
     drop(snapshot);
     Ok(db.close()?)
 }
@@ -208,7 +208,7 @@ fn print_entry(out: &mut impl Write, arguments: &Scan, key: &[u8], value: &[u8])
     let mut field = |bytes: &[u8], end: &[u8]| {
         let written =
             if arguments.raw { out.write_all(bytes) } else { out.write_all(escape(bytes).as_bytes()) };
-        written.and_then(|()| out.write_all(end)).map_err(Failure::output)
+        written.and_then(|()| out.write_all(end)).map_err(Failure::report)
     };
     if arguments.keys_only {
         return field(key, b"\n");

@@ -21,8 +21,8 @@ pub(crate) fn say_aside(line: impl Display) {
 /// Writes what a command was asked for to stdout: whole lines.
 ///
 /// # Errors
-/// That of stdout, which is no failure of the command if its reader has had enough.
+/// That of stdout; [`Failure::Enough`] if nobody reads it any more.
 pub(crate) fn report(lines: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
-    writeln!(out, "{}", lines.trim_end()).and_then(|()| out.flush()).map_err(Failure::output)
+    writeln!(out, "{}", lines.trim_end()).and_then(|()| out.flush()).map_err(Failure::report)
 }

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, IsTerminal as _, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use bytesize::ByteSize;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -173,14 +173,15 @@ pub(crate) fn export(arguments: &Export) -> Result<(), Failure> {
     let db = open_database(&arguments.object.dir)?;
     let object = open_object(&db, &arguments.object)?;
     let snapshot = open_at(&db, &arguments.at)?;
-    let mut out: Box<dyn Write> = match &arguments.file {
-        None => Box::new(BufWriter::new(io::stdout().lock())),
+    let destination: Box<dyn Destination> = match &arguments.file {
+        None => Box::new(io::stdout().lock()),
         Some(path) => {
             // Never over an existing file: it may be the only other copy.
             let file = File::create_new(path).map_err(|error| Failure::io("creating", path, error))?;
-            Box::new(BufWriter::new(file))
+            Box::new(NewFile { file, path: path.clone() })
         }
     };
+    let mut out = BufWriter::new(destination);
     let progress = match &object {
         AnyObject::Map(map) => progress(Some(map.len()), Unit::Keys),
         AnyObject::Table(table) => progress(Some(table.len()), Unit::Keys),
@@ -203,11 +204,63 @@ pub(crate) fn export(arguments: &Export) -> Result<(), Failure> {
             .range::<&[u8]>(table, ..)
             .try_for_each(|entry| write(with_expiry(&snapshot, table, entry?, says_never)?))?,
     }
-    out.flush().map_err(Failure::output)?;
+    finish(out)?;
     progress.finish_and_clear();
     say_aside(format_args!("exported {count} keys of '{name}'"));
     drop(snapshot);
     Ok(db.close()?)
+}
+
+/// Where an export goes.
+trait Destination: Write {
+    /// Makes what was written survive a power loss.
+    fn harden(&mut self) -> io::Result<()>;
+}
+
+/// What becomes of it is up to whoever reads it.
+impl Destination for io::StdoutLock<'_> {
+    fn harden(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A file that this process has created.
+struct NewFile {
+    file: File,
+    path: PathBuf,
+}
+
+impl Write for NewFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl Destination for NewFile {
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "it is no file of the engine's, and tests have destinations of their own"
+    )]
+    fn harden(&mut self) -> io::Result<()> {
+        self.file.sync_all()?;
+        // And its name. A directory into which one may write but not look cannot be asked to.
+        let parent = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        match File::open(parent.unwrap_or(Path::new("."))) {
+            Ok(directory) => directory.sync_all(),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Ends an export: all of it is written, and hardened, or it has failed.
+fn finish(out: BufWriter<Box<dyn Destination + '_>>) -> Result<(), Failure> {
+    let mut destination = out.into_inner().map_err(|error| Failure::output(error.into_error()))?;
+    destination.flush().and_then(|()| destination.harden()).map_err(Failure::output)
 }
 
 /// A row that `snapshot` has, and when it expires. It sees all of them as of one moment, so the row is still there.
@@ -319,5 +372,55 @@ fn progress(total: Option<u64>, unit: Unit) -> ProgressBar {
     match ProgressStyle::with_template(template) {
         Ok(style) => bar.with_style(style),
         Err(_) => bar,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A disk that keeps what is hardened, or refuses to.
+    #[derive(Default)]
+    struct Disk {
+        written: Vec<u8>,
+        hardened: Vec<u8>,
+        fails: bool,
+    }
+
+    impl Write for &mut Disk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.written.write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Destination for &mut Disk {
+        fn harden(&mut self) -> io::Result<()> {
+            if self.fails {
+                return Err(io::Error::other("it failed"));
+            }
+            self.hardened.clone_from(&self.written);
+            Ok(())
+        }
+    }
+
+    fn export_to(disk: &mut Disk) -> Result<(), Failure> {
+        let mut out = BufWriter::new(Box::new(disk) as Box<dyn Destination>);
+        write_line(&mut out, Row { key: b"k".to_vec(), value: b"v".to_vec(), expiry: None })?;
+        finish(out)
+    }
+
+    /// It said how much it had exported when nothing of that need have been on the disk.
+    #[test]
+    fn an_export_is_over_when_all_of_it_is_hardened() {
+        let mut disk = Disk::default();
+        export_to(&mut disk).unwrap();
+        assert_eq!(disk.hardened, b"{\"key\":\"k\",\"value\":\"v\"}\n");
+        let mut failing = Disk { fails: true, ..Disk::default() };
+        let error = export_to(&mut failing).unwrap_err();
+        assert_eq!(error.to_string(), "writing the output: it failed");
     }
 }

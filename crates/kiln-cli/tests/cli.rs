@@ -467,6 +467,18 @@ fn what_nobody_reads_changes_neither_what_is_done_nor_the_exit_code() {
     assert_eq!(code(&["check"]), Some(1));
 }
 
+/// What is cut off because nobody reads it any more is no export, as it is what people wanted to see of a scan.
+#[test]
+fn an_export_that_is_cut_off_fails_with_1() {
+    let sandbox = Sandbox::new();
+    let code = |arguments: &[&str]| sandbox.command(arguments).stdout(unread()).status().unwrap().code();
+    sandbox.ok(&["put", "--object", "notes", "k", "v"]);
+    assert_eq!(code(&["export", "--object", "notes"]), Some(1));
+    assert_eq!(code(&["backup", "-"]), Some(1));
+    assert_eq!(code(&["scan", "--object", "notes"]), Some(0));
+    assert_eq!(code(&["dump-log"]), Some(0));
+}
+
 #[test]
 fn errors_are_one_line_that_says_what_is_wrong() {
     let sandbox = Sandbox::new();
