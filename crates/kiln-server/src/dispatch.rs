@@ -257,7 +257,7 @@ impl<'a> Dispatch<'a> {
 
     /// Notes a write whose reply begins at `start` and ends here.
     pub(crate) fn wrote(&mut self, version: Version, start: usize) {
-        // Nothing was written, and nothing read that anybody has ever written.
+        // Nothing was written, and nothing read that anybody has written or flushed since the database was opened.
         if version.number() == 0 {
             return;
         }

@@ -24,7 +24,7 @@ use std::collections::VecDeque;
 use std::io;
 
 use kiln::planted::{Bug, planted};
-use kiln::{Kiln, Map, Table};
+use kiln::{Kiln, Map, Table, Version};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tokio::sync::Notify;
 
@@ -45,12 +45,15 @@ pub(crate) struct Space {
     pub(crate) strings: Map,
     /// Which map this is; also what a `WATCH` compares to see that a flush came between.
     pub(crate) index: u64,
+    /// The version of the flush that made it the current one, which may not be durable; 0 if it was current when the database was opened.
+    /// Whatever is absent here, that depends on it, too.
+    pub(crate) since: Version,
 }
 
 impl Space {
     fn open(db: &Kiln, index: u64) -> kiln::Result<Self> {
         let strings = if index == 0 { db.map("strings")? } else { db.map(&format!("strings.{index}"))? };
-        Ok(Self { strings, index })
+        Ok(Self { strings, index, since: Version::default() })
     }
 
     /// Whether nothing is stored, not even keys that have expired.

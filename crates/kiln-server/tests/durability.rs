@@ -41,6 +41,38 @@ fn a_safe_write_is_durable_when_it_is_answered_and_a_fast_one_need_not_be() {
     assert_ne!(info_field(&client.run("INFO durability"), "lag_bytes"), "0");
 }
 
+/// A map that has just become the current one has no records, so that an answer out of it depended on nothing that anybody had
+/// written: what was told to be gone came back after a power loss.
+#[test]
+fn what_is_absent_because_of_a_flush_is_told_to_a_safe_connection_when_the_flush_is_durable() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = lazy_server(directory.path(), Durability::Fast);
+    let (mut fast, mut safe) = (server.client(), server.client());
+    safe.expect("KILN DURABILITY safe", "OK");
+    let flush = |client: &mut common::Client, in_transaction: bool| {
+        client.expect("SET k 1", "OK");
+        client.expect("WAITAOF 1 0 0", "[(integer) 1, (integer) 0]");
+        if in_transaction {
+            client.expect("MULTI", "OK");
+            client.expect("FLUSHALL", "QUEUED");
+            client.expect("EXEC", "[OK]");
+        } else {
+            client.expect("FLUSHALL", "OK");
+        }
+        let version = integer(&client.run("KILN RECEIPT"));
+        assert!(server.db.horizon(Level::LOCAL).number() < version);
+        version
+    };
+    let version = flush(&mut fast, false);
+    safe.expect("DEL k", "(integer) 0");
+    assert!(server.db.horizon(Level::LOCAL).number() >= version);
+    let version = flush(&mut fast, true);
+    safe.expect("MULTI", "OK");
+    safe.expect("DEL k", "QUEUED");
+    safe.expect("EXEC", "[(integer) 0]");
+    assert!(server.db.horizon(Level::LOCAL).number() >= version);
+}
+
 #[test]
 fn safe_transactions_and_pipelines_wait_once_and_answer_in_order() {
     let directory = tempfile::tempdir().unwrap();

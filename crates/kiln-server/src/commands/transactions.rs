@@ -1,7 +1,7 @@
 //! How commands on keys become transactions of the engine: one alone, or all that were queued between `MULTI`
 //! and `EXEC`.
 
-use kiln::{Expiry, Transaction};
+use kiln::{Expiry, Transaction, Version};
 
 use super::{Access, Command, Context, Flow, Run, RunKeys, durability};
 use crate::client::{Queue, Watched, Watches};
@@ -23,12 +23,12 @@ pub(crate) fn flush(
     args: Arguments<'_>,
 ) -> Result<(), Failure> {
     let mut flush = Flush::prepare(&dispatch.shared.keyspace, 1)?;
-    let changed = single(dispatch, &flush.guard, &flush.vacant, command, run, args)?;
-    flush.done = usize::from(changed);
+    let (version, changed) = single(dispatch, &flush.guard, &flush.vacant, command, run, args)?;
+    flush.commit(version, usize::from(changed));
     Ok(())
 }
 
-/// Runs one command as a transaction of its own, and says whether it changed anything.
+/// Runs one command as a transaction of its own, and says into which version it committed and whether it changed anything.
 pub(crate) fn single(
     dispatch: &mut Dispatch<'_>,
     space: &Space,
@@ -36,7 +36,7 @@ pub(crate) fn single(
     command: &Command,
     run: RunKeys,
     args: Arguments<'_>,
-) -> Result<bool, Failure> {
+) -> Result<(Version, bool), Failure> {
     let (shared, start) = (dispatch.shared, dispatch.reply.len());
     let writes = command.access == Access::Write;
     let session = dispatch.client.session.as_ref().filter(|_| writes);
@@ -71,11 +71,11 @@ pub(crate) fn single(
     let version = commit.version();
     let changed = commit.forget();
     // A command that could have written but did not (`SETNX` of a key that exists) tells the client something
-    // that may not be durable yet, so on a safe connection its reply waits as that of a write does.
+    // that may not be durable yet, be it a flush, so on a safe connection its reply waits as that of a write does.
     if writes {
-        dispatch.wrote(version, start);
+        dispatch.wrote(version.max(space.since), start);
     }
-    Ok(changed)
+    Ok((version, changed))
 }
 
 /// `WATCH key [key ...]`
@@ -121,7 +121,8 @@ pub(crate) fn exec(dispatch: &mut Dispatch<'_>) -> Result<(), Failure> {
     }
     dispatch.outside(|dispatch| {
         let mut flush = Flush::prepare(&dispatch.shared.keyspace, flushes)?;
-        flush.done = exec_in(dispatch, &flush.guard, &flush.vacant, &queue, &watches)?;
+        let (version, done) = exec_in(dispatch, &flush.guard, &flush.vacant, &queue, &watches)?;
+        flush.commit(version, done);
         Ok(())
     })
 }
@@ -134,14 +135,14 @@ pub(crate) fn abort(dispatch: &mut Dispatch<'_>, reason: &str) {
     dispatch.reply.error(format!("EXECABORT Transaction discarded because of: {reason}"));
 }
 
-/// Runs the queue as one transaction, and says how many of its commands flushed.
+/// Runs the queue as one transaction, and says into which version it committed and how many of its commands flushed.
 fn exec_in(
     dispatch: &mut Dispatch<'_>,
     space: &Space,
     vacant: &[Space],
     queue: &Queue,
     watches: &Watches,
-) -> Result<usize, Failure> {
+) -> Result<(Version, usize), Failure> {
     let start = dispatch.reply.len();
     let writes = queue.iter().any(|(command, _)| command.access == Access::Write);
     // Taken out so that the queued commands about the connection can have the rest of the client.
@@ -160,7 +161,7 @@ fn exec_in(
     dispatch.client.session = session;
     if dirty {
         dispatch.reply.null_array();
-        return Ok(0);
+        return Ok((Version::default(), 0));
     }
     let (version, flushes) = result.map_err(|error| match error.kind() {
         kiln::ErrorKind::Lost => Failure::Engine(error),
@@ -168,9 +169,9 @@ fn exec_in(
         _ => Failure::Reply(format!("EXECABORT {}", engine_error(&error)).into()),
     })?;
     if writes {
-        dispatch.wrote(version, start);
+        dispatch.wrote(version.max(space.since), start);
     }
-    Ok(flushes)
+    Ok((version, flushes))
 }
 
 /// Whether no watched key has changed; the transaction then depends on their staying so until it commits.
@@ -272,6 +273,14 @@ impl<'k> Flush<'k> {
             flush.vacant.push(keyspace.take_vacant()?);
         }
         Ok(flush)
+    }
+
+    /// Notes that the transaction has committed into this version, and gone through so many flushes.
+    fn commit(&mut self, version: Version, done: usize) {
+        self.done = done;
+        if let Some(last) = done.checked_sub(1) {
+            self.vacant[last].since = version;
+        }
     }
 }
 
