@@ -91,6 +91,11 @@ impl Work<'_, '_> {
         Ok(Entry::new(key, self.tx.expiry(&self.space.strings, key)?))
     }
 
+    /// How long a key's string is; 0 if there is none.
+    pub(crate) fn length(&self, key: &[u8]) -> Result<usize, Failure> {
+        Ok(self.tx.value_bytes(&self.space.strings, key)?.unwrap_or(0))
+    }
+
     /// The string of the entry loaded last.
     pub(crate) fn string(&self, entry: &Entry<'_>) -> &[u8] {
         if entry.live { &self.scratch.value } else { b"" }

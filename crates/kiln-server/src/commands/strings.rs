@@ -30,8 +30,7 @@ pub(crate) fn mget(work: &mut Work<'_, '_>, args: Arguments<'_>) -> Result<(), F
 
 /// `STRLEN key`
 pub(crate) fn strlen(work: &mut Work<'_, '_>, args: Arguments<'_>) -> Result<(), Failure> {
-    let entry = work.load(args.at(1))?;
-    let length = work.string(&entry).len();
+    let length = work.length(args.at(1))?;
     work.reply.integer(length as i64);
     Ok(())
 }

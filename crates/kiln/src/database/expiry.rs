@@ -86,7 +86,11 @@ impl Kiln {
     pub fn expiry<O: Object>(&self, object: &O, key: impl AsRef<[u8]>) -> Result<Option<Expiry>> {
         let engine = self.engine();
         let key = engine.single_key(object, key.as_ref())?;
-        let reading = engine.read_newest_as_of(key, &Moment::default(), &mut Vec::new())?;
+        let moment = Moment::default();
+        let reading = match engine.outline_at_once(key, &moment) {
+            Some((reading, _)) => reading,
+            None => engine.read_newest_as_of(key, &moment, &mut Vec::new())?,
+        };
         Ok(reading.found.then(|| Expiry::of_stored(reading.expires_at)))
     }
 

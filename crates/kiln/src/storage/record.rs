@@ -259,6 +259,12 @@ impl<'a> RecordView<'a> {
         read_bytes(&self.words[start..], self.shape.value_bytes - expiry_bytes, out);
     }
 
+    /// How long the value is.
+    #[inline]
+    pub(crate) fn value_bytes(&self) -> usize {
+        self.shape.value_bytes - self.shape.expiry_bytes()
+    }
+
     /// When the row expires, if it does.
     #[inline]
     pub(crate) fn expires_at(&self) -> u64 {

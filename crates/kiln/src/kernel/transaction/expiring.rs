@@ -113,13 +113,12 @@ impl Transaction<'_> {
         Ok(expires_at.map(Expiry::of_stored))
     }
 
-    /// When a row expires; `None` if there is none.
+    /// When a row expires; `None` if there is none. Its value is not copied if it is in memory.
     ///
     /// # Errors
     /// As [`Self::get`].
     pub fn expiry<O: Object>(&self, object: &O, key: impl AsRef<[u8]>) -> Result<Option<Expiry>> {
-        let ((), expires_at) = self.with_value(object, key.as_ref(), |_| ())?;
-        Ok(expires_at.map(Expiry::of_stored))
+        Ok(self.outline(object, key.as_ref())?.map(|outline| Expiry::of_stored(outline.expires_at)))
     }
 
     /// Changes when a row expires, and not its value; false if there is none.

@@ -2,6 +2,7 @@
 
 pub(crate) mod changes;
 mod expiring;
+mod outline;
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use crate::kernel::commit::{CommitScratch, ReadEntry, ReadSet};
 use crate::kernel::engine::Engine;
 use crate::kernel::expiry::Moment;
 use crate::kernel::object::RangeRead;
+use crate::kernel::read::Reading;
 use crate::kernel::receipt::Commit;
 use crate::kernel::snapshot::Held;
 use crate::kernel::write_set::WriteSet;
@@ -227,6 +229,16 @@ impl<'db> Transaction<'db> {
         let Some(reading) = self.engine.read_current(object, key, hash, &buffers.moment, value)? else {
             return Err(self.fail(Error::conflict()));
         };
+        self.note_reading(buffers, &reading)?;
+        if !reading.found {
+            value.clear();
+        }
+        Ok(reading.found.then_some(reading.expires_at))
+    }
+
+    /// The transaction depends on what was read of a key's newest record, which must have been current together with all that it has read.
+    #[inline(always)]
+    fn note_reading(&self, buffers: &mut Buffers, reading: &Reading) -> Result<()> {
         self.check_entries(buffers)?;
         let version = if reading.is_settled() { self.newest_settled() } else { reading.version };
         buffers.read_version = buffers.read_version.max(version);
@@ -235,11 +247,7 @@ impl<'db> Transaction<'db> {
             buffers.note_row(reading.expires_at);
         }
         let newest = if reading.version == 0 { self.engine.forgotten() } else { reading.version };
-        self.keep_consistent(buffers, newest)?;
-        if !reading.found {
-            value.clear();
-        }
-        Ok(reading.found.then_some(reading.expires_at))
+        self.keep_consistent(buffers, newest)
     }
 
     /// The version as of which it reads, under snapshot isolation.
@@ -324,12 +332,12 @@ impl<'db> Transaction<'db> {
         Ok(self.borrow_buffers()?.writes.next_key(object, bounds, reverse))
     }
 
-    /// True if the key has a value.
+    /// True if the key has a value, which is not copied if it is in memory.
     ///
     /// # Errors
     /// As [`Self::get`].
     pub fn contains<O: Object>(&self, object: &O, key: impl AsRef<[u8]>) -> Result<bool> {
-        Ok(self.with_value(object, key.as_ref(), |value| value.is_some())?.0)
+        Ok(self.outline(object, key.as_ref())?.is_some())
     }
 
     /// Says that these keys will be read soon, each by an operation of its own: their cache misses overlap then, and
