@@ -192,6 +192,22 @@ fn c2_ranges_and_watches_of_another_database_are_refused() {
     assert_eq!(kind(db.watch(&foreign, "key")), ErrorKind::Input);
 }
 
+/// A walk over a map goes by the object's number, which another database gives to an object of its own.
+#[test]
+fn c2_walks_over_a_map_of_another_database_are_refused() {
+    let (db, other) = (memory_database(&manual()), memory_database(&manual()));
+    let (own, foreign) = (db.table("table").unwrap(), other.map("map").unwrap());
+    for rows in 0..2 {
+        let snapshot = db.snapshot().unwrap();
+        let mut pairs = snapshot.iter(&foreign);
+        assert_eq!(kind(pairs.next().transpose()), ErrorKind::Input, "{rows} rows");
+        assert!(pairs.next().is_none(), "the walk has ended");
+        assert_eq!(kind(db.scan_map(&foreign, 0, 10)), ErrorKind::Input, "{rows} rows");
+        assert_eq!(kind(db.scan_map_keys(&foreign, 0, 10)), ErrorKind::Input, "{rows} rows");
+        db.put(&own, "key", "own").unwrap().forget();
+    }
+}
+
 #[test]
 fn c8_a_second_opening_is_refused_and_names_the_process() {
     let directory = tempfile::tempdir().unwrap();

@@ -373,6 +373,8 @@ impl Kiln {
         /// What takes no longer than a millisecond, or about as long as the keys do.
         const PLACES_MIN: usize = 1 << 14;
         const PLACES_PER_KEY: usize = 16;
+        // Also where no key is met that would be refused.
+        let object = self.engine().check_key(map.handle(), map.name(), &[])?;
         let mut found = Vec::new();
         let mut cursor = cursor;
         let places_max = match planted(Bug::ScanWalksOn) {
@@ -380,7 +382,7 @@ impl Kiln {
             false => count.saturating_mul(PLACES_PER_KEY).max(PLACES_MIN),
         };
         for _ in 0..places_max {
-            let (next, keys) = objects::next_keys(self.engine(), map.handle().id, cursor)?;
+            let (next, keys) = objects::next_keys(self.engine(), object, cursor)?;
             for key in keys {
                 if self.get_with(map, &key, |value| value.is_some())? {
                     found.push(key);

@@ -71,9 +71,10 @@ impl<'db> Snapshot<'db> {
         self.get_into(object, key, &mut Vec::new())
     }
 
-    /// All keys and values of a map, in no order.
+    /// All keys and values of a map, in no order; of another database's nothing but an `Input` error.
     pub fn iter(&self, map: &Map) -> MapIter<'_> {
-        MapIter::new(self, map.handle().id)
+        // An object of this database may well have the same number.
+        MapIter::new(self, self.engine.check_key(map.handle(), map.name(), &[]))
     }
 
     /// When a row expires; `None` if there is none.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Handle, HasHandle, Object};
 use crate::database::Snapshot;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kernel::engine::Engine;
 use crate::kernel::object::{ObjectKeys, ObjectKind};
 use crate::storage::epoch::Pin;
@@ -89,11 +89,18 @@ pub struct MapIter<'s> {
     object: u32,
     cursor: Option<u64>,
     keys: std::vec::IntoIter<Vec<u8>>,
+    /// Why the map may not be walked at all: the one item then.
+    refused: Option<Error>,
 }
 
 impl<'s> MapIter<'s> {
-    pub(crate) fn new(snapshot: &'s Snapshot<'s>, object: u32) -> MapIter<'s> {
-        MapIter { snapshot, object, cursor: Some(0), keys: Vec::new().into_iter() }
+    /// Over the map with this number, if it may be walked.
+    pub(crate) fn new(snapshot: &'s Snapshot<'s>, object: Result<u32>) -> MapIter<'s> {
+        let (object, cursor, refused) = match object {
+            Ok(object) => (object, Some(0), None),
+            Err(error) => (0, None, Some(error)),
+        };
+        MapIter { snapshot, object, cursor, keys: Vec::new().into_iter(), refused }
     }
 }
 
@@ -101,6 +108,9 @@ impl Iterator for MapIter<'_> {
     type Item = Result<(Vec<u8>, Vec<u8>)>;
 
     fn next(&mut self) -> Option<Self::Item> {
+        if let Some(error) = self.refused.take() {
+            return Some(Err(error));
+        }
         loop {
             for key in self.keys.by_ref() {
                 let mut value = Vec::new();
