@@ -562,5 +562,8 @@ fn c4_who_reads_a_settled_row_is_no_older_than_who_wrote_it() {
             assert!(read.version() >= written, "a range, {isolation:?}: {} reads {written}", read.version());
             assert_eq!(read.forget(), 1);
         }
+        let compared = db.compare_and_set(&table, "row", Some(b"another"), None).unwrap();
+        assert!(compared.version() >= written, "a single operation: {} reads {written}", compared.version());
+        assert!(!compared.forget());
     }
 }

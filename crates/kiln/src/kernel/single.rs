@@ -177,7 +177,7 @@ impl Engine {
                 let value = match decide(reading.found.then_some(&old[..]), new)? {
                     Decision::Put => Some(&new[..]),
                     Decision::Delete if reading.found => None,
-                    Decision::Delete | Decision::Keep => return Ok(reading.unchanged()),
+                    Decision::Delete | Decision::Keep => return Ok(reading.unchanged(self)),
                 };
                 // What changes a row leaves it when it expires; a new one has the object's time to live.
                 let expires_at = match reading.found {
@@ -360,10 +360,11 @@ impl Reading {
         }
     }
 
-    /// The outcome of an operation that has only read.
+    /// The outcome of an operation that has only read: no older than who wrote what it has read, be it a row that has settled.
     #[inline]
-    fn unchanged(&self) -> SingleCommit {
-        SingleCommit { version: self.version, existed: false, grow: false }
+    fn unchanged(&self, engine: &Engine) -> SingleCommit {
+        let version = if self.is_settled() { engine.forgotten() } else { self.version };
+        SingleCommit { version, existed: false, grow: false }
     }
 }
 
