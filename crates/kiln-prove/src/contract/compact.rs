@@ -1,12 +1,14 @@
 //! Compaction on request: what is dead leaves the disk at once, and what is live stays, for everybody who may see it.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use kiln::device::SimulatedDevice;
 use kiln::{ErrorKind, Kiln, Object as _};
 
+use super::cold::{key, lazy, make_cold};
+use super::hooked::{HookedDevice, Operation};
 use crate::crash::reopen;
 use crate::support::{Random, manual};
 use crate::testing::{PATIENCE, background, seed, watched};
@@ -260,5 +262,34 @@ fn c1_compacting_goes_on_beside_writers_and_readers_and_ends_when_the_database_i
         let table = db.table("table").unwrap();
         let rows = db.transact(|tx| tx.range::<&[u8]>(&table, ..).collect::<kiln::Result<Vec<_>>>());
         assert!(rows.unwrap().forget() == sum);
+    });
+}
+
+/// Who walks over a map knows where the keys' records are before they are read: when a segment had been dropped in between, its keys were
+/// taken for another object's. They are there throughout, each in a record that was written anew.
+#[test]
+fn c2_a_walk_over_a_map_meets_all_keys_whose_records_move_meanwhile() {
+    watched("c2_a_walk_over_a_map_meets_all_keys", PATIENCE, |_| {
+        // A few to each bucket of the index.
+        const COUNT: u32 = 1_500;
+        type Happening = Box<dyn FnOnce() + Send>;
+        let at_next_read = Arc::new(Mutex::new(None::<Happening>));
+        let next_read = at_next_read.clone();
+        let device = HookedDevice::on(&SimulatedDevice::new(seed()), move |operation, _| {
+            let happening = next_read.lock().unwrap().take_if(|_| operation == Operation::Read);
+            if let Some(happening) = happening {
+                happening();
+            }
+        });
+        let db = lazy().open_on(device).unwrap();
+        let map = db.map("map").unwrap();
+        (0..COUNT).for_each(|number| db.put(&map, key(number), [7; 200]).unwrap().forget());
+        make_cold(&db, &db.map("ballast").unwrap());
+        let compacted = db.clone();
+        *at_next_read.lock().unwrap() = Some(Box::new(move || _ = compacted.compact(|_| {}).unwrap()));
+        let (next, mut keys) = db.scan_map_keys(&map, 0, usize::MAX).unwrap();
+        assert!(next == 0 && at_next_read.lock().unwrap().is_none(), "the walk has read, and has ended");
+        keys.sort();
+        assert!(keys.into_iter().eq((0..COUNT).map(|number| key(number).to_vec())), "a walk misses keys");
     });
 }

@@ -528,21 +528,24 @@ impl Engine {
         Ok(PastReading::of(settled, 0))
     }
 
-    /// The key of the record at `address`, if it is one of `object` and still in the log.
-    pub(crate) fn key_at(&self, object: u32, address: Address) -> Result<Option<Vec<u8>>> {
+    /// Whose the record at `address` is, seen from `object`.
+    ///
+    /// # Errors
+    /// `Io` and `Corrupted`, naming file and offset.
+    pub(crate) fn key_at(&self, object: u32, address: Address) -> Result<KeyAt> {
         {
             let _pin = epoch::pin();
             if let Some(view) = self.log.view(address) {
-                return Ok((view.shape().object == object).then(|| {
+                return Ok(KeyAt::of((view.shape().object == object).then(|| {
                     let mut key = Vec::new();
                     view.key_into(&mut key);
                     key
-                }));
+                })));
             }
         }
         match self.cold_key(object, address) {
-            Ok(key) => Ok(key),
-            Err(_) if address < self.log.begin() => Ok(None),
+            Ok(key) => Ok(KeyAt::of(key)),
+            Err(_) if address < self.log.begin() => Ok(KeyAt::Gone),
             Err(error) => Err(error),
         }
     }
@@ -596,6 +599,22 @@ impl Engine {
                 None => address = sighting.previous,
             }
         }
+    }
+}
+
+/// What there is at an address that the index had.
+pub(crate) enum KeyAt {
+    /// A record of the object that was asked for, of this key.
+    Key(Vec<u8>),
+    /// A record of another object.
+    OtherObject,
+    /// Nothing any more: the log begins behind it. Whatever was live there the index has at another address.
+    Gone,
+}
+
+impl KeyAt {
+    fn of(key: Option<Vec<u8>>) -> KeyAt {
+        key.map_or(KeyAt::OtherObject, KeyAt::Key)
     }
 }
 

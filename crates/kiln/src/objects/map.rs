@@ -7,8 +7,10 @@ use crate::database::Snapshot;
 use crate::error::{Error, Result};
 use crate::kernel::engine::Engine;
 use crate::kernel::object::{ObjectKeys, ObjectKind};
+use crate::kernel::read::KeyAt;
 use crate::storage::epoch::Pin;
 use crate::storage::ordered_index::{Insertion, OrderedIndex};
+use crate::storage::record::Address;
 
 /// A named map from keys to values, in no order: point reads and writes, at the least cost.
 ///
@@ -150,13 +152,35 @@ pub(crate) fn keys_at(
     engine: &Engine,
     object: u32,
     cursor: u64,
-    mut each: impl FnMut(Result<Vec<u8>>),
+    each: impl FnMut(Result<Vec<u8>>),
 ) -> Option<u64> {
-    let (addresses, next) = engine.index.addresses_at(cursor);
-    for address in addresses {
-        if let Some(key) = engine.key_at(object, address).transpose() {
-            each(key);
+    loop {
+        let begin = engine.log.begin();
+        let (addresses, next) = engine.index.addresses_at(cursor);
+        // A record may leave the log before it is read, and its key be at an address that is not among these: none of them counts then.
+        if let Some(keys) = keys_of_records(engine, object, &addresses, begin) {
+            keys.into_iter().for_each(each);
+            return next;
         }
     }
-    next
+}
+
+/// Those keys of records at these addresses that are of `object`; `None` if one of the records has left the log since that began at `begin`. What
+/// had left it before, and is in the index all the same, is nobody's.
+fn keys_of_records(
+    engine: &Engine,
+    object: u32,
+    addresses: &[Address],
+    begin: Address,
+) -> Option<Vec<Result<Vec<u8>>>> {
+    let mut keys = Vec::new();
+    for &address in addresses {
+        match engine.key_at(object, address) {
+            Ok(KeyAt::Key(key)) => keys.push(Ok(key)),
+            Ok(KeyAt::Gone) if address >= begin => return None,
+            Ok(KeyAt::Gone | KeyAt::OtherObject) => {}
+            Err(error) => keys.push(Err(error)),
+        }
+    }
+    Some(keys)
 }
