@@ -192,6 +192,31 @@ fn c2_ranges_and_watches_of_another_database_are_refused() {
     assert_eq!(kind(db.watch(&foreign, "key")), ErrorKind::Input);
 }
 
+/// What a watch remembers is a place of the index of one opening: in another index it may be anybody's, or not be there.
+#[test]
+fn c2_a_watch_of_another_opening_is_refused() {
+    let disk = SimulatedDevice::new(seed());
+    let db = reopen(&disk).unwrap();
+    let table = db.table("table").unwrap();
+    db.put(&table, "key", "value").unwrap().forget();
+    let watch = db.watch(&table, "key").unwrap();
+    let larger = memory_database(&manual().memory(64 << 20));
+    let far = larger.table("table").unwrap();
+    // In as many of its places as it takes for some that the smaller index does not have.
+    let far_watches: Vec<_> = (0..64_u8).map(|key| larger.watch(&far, [key]).unwrap()).collect();
+    let refuses = |db: &Kiln, watch| {
+        let tx = db.begin().unwrap();
+        assert_eq!(kind(tx.require(watch)), ErrorKind::Input);
+        // A wrong argument does not end it.
+        tx.commit().unwrap().forget();
+    };
+    refuses(&larger, &watch);
+    far_watches.iter().for_each(|watch| refuses(&db, watch));
+    assert!(db.transact(|tx| tx.require(&watch)).unwrap().forget(), "its own database knows it");
+    drop((table, db));
+    refuses(&reopen(&disk).unwrap(), &watch);
+}
+
 /// A walk over a map goes by the object's number, which another database gives to an object of its own.
 #[test]
 fn c2_walks_over_a_map_of_another_database_are_refused() {

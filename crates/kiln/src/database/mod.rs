@@ -237,7 +237,7 @@ impl Kiln {
         let id = engine.check_key(object.handle(), object.name(), key.as_ref())?;
         let hash = engine.hash(id, key.as_ref());
         let (bucket, stamp) = engine.index.stamp(hash).ok_or_else(Error::conflict)?;
-        Ok(Watch { bucket, stamp })
+        Ok(Watch { index: engine.index.number(), bucket, stamp })
     }
 
     /// The newest value of a key, durable or not.

@@ -38,9 +38,11 @@ pub enum Isolation {
 }
 
 /// A key's state at some moment, for optimistic checks across transactions; see
-/// [`Kiln::watch`](crate::Kiln::watch).
+/// [`Kiln::watch`](crate::Kiln::watch). It is of use as long as the database stays open that gave it.
 #[derive(Clone, Copy, Debug)]
 pub struct Watch {
+    /// Of the index that has the bucket.
+    pub(crate) index: u64,
     pub(crate) bucket: Bucket,
     pub(crate) stamp: Stamp,
 }
@@ -412,9 +414,12 @@ impl<'db> Transaction<'db> {
     /// only if the key stays so. A change of a key that shares the watched key's bucket counts too (it is rare).
     ///
     /// # Errors
-    /// `Limit`, or `Aborted` if the transaction has failed.
+    /// `Input` if the watch is of another database, or of an earlier opening of this one; `Limit`, or `Aborted` if the transaction has failed.
     pub fn require(&self, watch: &Watch) -> Result<bool> {
         let mut buffers = self.open_buffers()?;
+        if watch.index != self.engine.index.number() {
+            return Err(is_foreign_watch());
+        }
         if !self.engine.index.unchanged(watch.bucket, watch.stamp) {
             return Ok(false);
         }
@@ -498,6 +503,13 @@ fn is_too_old() -> Error {
 #[cold]
 fn is_nested() -> Error {
     Error::input("a transaction's operation was called from within another one's closure")
+}
+
+#[cold]
+fn is_foreign_watch() -> Error {
+    Error::input(
+        "the watch is of another database, or was made before this one was opened; watch the key anew",
+    )
 }
 
 #[cold]

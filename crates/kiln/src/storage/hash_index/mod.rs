@@ -39,7 +39,7 @@ use super::memory::{self, LINE_WORDS, Line, Lines};
 use super::record::Address;
 use crate::planted::{Bug, planted};
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
-use crate::sync::{Mutex, hint, thread};
+use crate::sync::{Mutex, hint, process_wide, thread};
 
 /// Levels at which an index can begin: 2^8 buckets, 16 KiB, to 2^14 buckets, 1 MiB.
 const BASE_LEVEL_MIN: u32 = 8;
@@ -86,8 +86,15 @@ impl Family {
     }
 }
 
+process_wide! {
+    /// How many indexes there have been.
+    static INDEXES: AtomicU64 = AtomicU64::new(0);
+}
+
 /// See the module's documentation.
 pub(crate) struct HashIndex {
+    /// No other index of this process has or had it: what it says of a bucket means nothing to another one.
+    number: u64,
     /// The level at which it began. So many bits of the hash are not in the tag; when the index has `TAG_BITS` levels more,
     /// the tag has no bit left to decide a split: 2^33 buckets, half a terabyte, unless the memory is very small.
     base_level: u32,
@@ -115,6 +122,7 @@ impl HashIndex {
         let buckets = Lines::reserve(1 << base_level, 1 << (base_level + TAG_BITS))?;
         buckets.grow_to(1 << base_level)?;
         Ok(HashIndex {
+            number: INDEXES.fetch_add(1, Ordering::Relaxed),
             base_level,
             buckets,
             state: AtomicU64::new((base_level as u64) << SPLIT_BITS),
@@ -143,6 +151,11 @@ impl HashIndex {
     /// Growth by itself ends at about so many buckets.
     fn buckets_for(keys: u64) -> u64 {
         keys / 7 * 2
+    }
+
+    /// What tells it from all other indexes of this process.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
     }
 
     /// So many bits of a key's hash are not in its entry's tag.
