@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use kiln::device::SimulatedDevice;
-use kiln::{Isolation, Kiln, Map, Object, Result, Table, Transaction};
+use kiln::{Error, ErrorKind, Isolation, Kiln, Map, Object, Result, Table, Transaction};
 
 use crate::crash::reopen;
 use crate::support::Random;
@@ -491,4 +491,42 @@ fn c2_a_transaction_alone_never_conflicts_with_itself() {
             }
         }
     }
+}
+
+/// Whoever does not look at an operation's error, as somebody who flattens a range, has seen a conflict all the same: it used to end the whole
+/// with `Aborted`, which nobody can do anything about.
+#[test]
+fn c2_a_transaction_whose_closure_swallows_a_conflict_runs_again() {
+    let db = manual_database();
+    let (map, table) = (db.map("map").unwrap(), db.table("table").unwrap());
+    let swallow: [&dyn Fn(&Transaction<'_>); 2] =
+        [&|tx| _ = tx.get(&map, "b"), &|tx| _ = tx.range::<&str>(&table, ..).flatten().count()];
+    for swallow in swallow {
+        for fails in [false, true] {
+            let mut runs = 0;
+            let ran = db.transact(|tx| {
+                runs += 1;
+                tx.get(&map, "a")?;
+                if runs == 1 {
+                    db.put(&map, "a", "changed")?.forget();
+                    db.put(&map, "b", "changed")?.forget();
+                    db.put(&table, "row", "changed")?.forget();
+                }
+                swallow(tx);
+                match fails && runs == 1 {
+                    true => Err(Error::caller("what it makes of a conflict")),
+                    false => Ok(()),
+                }
+            });
+            ran.unwrap().forget();
+            assert_eq!(runs, 2, "fails: {fails}");
+        }
+    }
+    // An error of its own is its own, and what ends a transaction for another reason ends it.
+    let mut runs = 0;
+    let failed = db.transact(|tx| {
+        runs += 1;
+        tx.get(&map, vec![0; 1 << 20]).map(drop)
+    });
+    assert_eq!((failed.unwrap_err().kind(), runs), (ErrorKind::Input, 1));
 }

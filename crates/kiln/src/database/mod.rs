@@ -191,8 +191,8 @@ impl Kiln {
             .collect()
     }
 
-    /// Runs a strictly serializable transaction and commits it; if it conflicts with others, it is run again. The
-    /// closure must therefore have no effects besides those on the transaction.
+    /// Runs a strictly serializable transaction and commits it; if it conflicts with others, it is run again, whatever the
+    /// closure made of that. The closure must therefore have no effects besides those on the transaction.
     ///
     /// # Errors
     /// The closure's own, and those of [`Transaction::commit`] other than `Conflict`.

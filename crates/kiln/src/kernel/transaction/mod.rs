@@ -88,6 +88,8 @@ pub struct Transaction<'db> {
     /// Begun by hand: counted, and limited in age.
     began: Option<Instant>,
     failed: Cell<bool>,
+    /// An operation has failed with a conflict, whether or not whoever called it has looked.
+    has_conflicted: Cell<bool>,
 }
 
 impl std::fmt::Debug for Transaction<'_> {
@@ -130,6 +132,7 @@ impl<'db> Transaction<'db> {
             snapshot,
             began,
             failed: Cell::new(false),
+            has_conflicted: Cell::new(false),
         })
     }
 
@@ -157,6 +160,7 @@ impl<'db> Transaction<'db> {
 
     fn fail(&self, error: Error) -> Error {
         self.failed.set(true);
+        self.has_conflicted.set(error.is_conflict());
         error
     }
 
@@ -544,7 +548,8 @@ pub(crate) fn run<'db, T>(
         let outcome = body(&transaction).and_then(|value| Ok((transaction.commit_now()?, value)));
         match outcome {
             Ok((version, value)) => return Ok(Commit::new(engine, version, value)),
-            Err(error) if error.is_conflict() => {
+            // A body that does not look at an operation's error goes by what it has not read: what it makes of that counts for nothing.
+            Err(error) if error.is_conflict() || transaction.has_conflicted.get() => {
                 drop(transaction);
                 backoff.pause();
             }
