@@ -104,6 +104,13 @@ struct FreeList {
     fresh: u32,
 }
 
+impl FreeList {
+    /// Nodes that have memory.
+    fn populated(&self) -> usize {
+        self.fresh as usize - self.given_back.len() * BLOCK_NODES as usize
+    }
+}
+
 impl<T: Node> Arena<T> {
     pub(super) fn new() -> Arena<T> {
         Arena { nodes: Levels::new(), free: Mutex::default() }
@@ -179,19 +186,15 @@ impl<T: Node> Arena<T> {
         free.given_back.extend(given_back.iter().rev());
     }
 
-    /// Nodes that have memory.
-    fn populated(&self) -> usize {
-        let free = self.free.lock();
-        free.fresh as usize - free.given_back.len() * BLOCK_NODES as usize
-    }
-
     /// Nodes that were given out and not released.
     pub(super) fn in_use(&self) -> usize {
-        self.populated() - self.free.lock().recycled.len()
+        let free = self.free.lock();
+        // Of one time: of those released since there may be more than there were then.
+        free.populated() - free.recycled.len()
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
-        self.populated() * size_of::<T>()
+        self.free.lock().populated() * size_of::<T>()
     }
 }
 
@@ -210,6 +213,7 @@ impl<T: Node> Drop for Arena<T> {
 mod tests {
     use super::*;
     use crate::storage::ordered_index::slots::Slots;
+    use crate::sync::atomic::{AtomicBool, Ordering};
 
     /// So many that the highest levels are mappings.
     const COUNT: u32 = if cfg!(miri) { 500 } else { 20_000 };
@@ -233,6 +237,28 @@ mod tests {
         arena.release(17);
         assert_eq!(arena.allocate().0, 17, "a released node is used again first");
         assert!(arena.get(u32::MAX).is_none(), "no number leads out of bounds");
+    }
+
+    /// What was free and what has memory used to be looked at one after the other, and there were more of the former than of the latter.
+    #[test]
+    fn nodes_in_use_are_counted_at_one_time() {
+        const NODES_MAX: u32 = if cfg!(miri) { 10 } else { 2_000 };
+        let (arena, is_done) = (Arena::<Slots>::new(), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // Each time one more than were free before.
+                for count in 1..=NODES_MAX {
+                    let numbers: Vec<u32> = (0..count).map(|_| arena.allocate().0).collect();
+                    numbers.into_iter().for_each(|number| arena.release(number));
+                }
+                is_done.store(true, Ordering::Relaxed);
+            });
+            while !is_done.load(Ordering::Relaxed) {
+                let in_use = arena.in_use();
+                assert!(in_use <= NODES_MAX as usize, "{in_use} nodes are in use");
+            }
+        });
+        assert_eq!(arena.in_use(), 0);
     }
 
     #[test]
