@@ -434,3 +434,43 @@ fn c7_a_sessions_single_operations_take_serials_that_survive_as_they_do() {
     assert_eq!(session.add(&map, "n", 1).unwrap().safe().unwrap(), 3);
     assert_eq!(session.durable_serial().unwrap(), 11);
 }
+
+/// A closure that writes a key of the same bucket had itself run again for ever.
+#[test]
+fn c2_a_closure_that_writes_beside_its_key_runs_once_for_each_value_of_that() {
+    let (_disk, db, table, map) = database();
+    db.put(&table, "key", "value").unwrap().forget();
+    let shares = |key: u32| {
+        let watch = db.watch(&table, "key").unwrap();
+        db.put(&map, key.to_be_bytes(), "beside").unwrap().forget();
+        !db.begin().unwrap().require(&watch).unwrap()
+    };
+    let beside =
+        (0..10_000_000).find(|&key| shares(key) && shares(key)).expect("one of so many shares the bucket");
+    let mut runs = 0;
+    let longer = |old: Option<&[u8]>, others: &mut dyn FnMut()| {
+        others();
+        Some([old.unwrap_or_default(), b"!"].concat())
+    };
+    db.update(&table, "key", |old| {
+        runs += 1;
+        assert!(runs < 100, "it runs again for what it has written itself");
+        longer(old, &mut || db.put(&map, beside.to_be_bytes(), "changed").unwrap().forget())
+    })
+    .unwrap()
+    .forget();
+    assert_eq!((runs, db.get(&table, "key").unwrap().as_deref()), (1, Some(&b"value!"[..])));
+    // Of what others make of the key meanwhile it is told.
+    db.update(&table, "key", |old| {
+        runs += 1;
+        let others = || {
+            if runs < 5 {
+                db.put(&table, "key", format!("value {runs}")).unwrap().forget();
+            }
+        };
+        longer(old, &mut { others })
+    })
+    .unwrap()
+    .forget();
+    assert_eq!((runs, db.get(&table, "key").unwrap().as_deref()), (5, Some(&b"value 4!"[..])));
+}

@@ -89,6 +89,7 @@ struct Learnt {
 #[derive(Default)]
 pub(crate) struct Scratch {
     pub(crate) old: Vec<u8>,
+    again: Vec<u8>,
     pub(crate) new: Vec<u8>,
 }
 
@@ -103,7 +104,7 @@ pub(crate) fn with_scratch<T>(run: impl FnOnce(&mut Scratch) -> T) -> T {
     }
     let mut scratch = SCRATCH.with(Cell::take);
     let result = run(&mut scratch);
-    if scratch.old.capacity() <= KEPT_BYTES_MAX && scratch.new.capacity() <= KEPT_BYTES_MAX {
+    if [&scratch.old, &scratch.new, &scratch.again].iter().all(|kept| kept.capacity() <= KEPT_BYTES_MAX) {
         SCRATCH.with(|kept| kept.set(scratch));
     }
     result
@@ -161,7 +162,8 @@ impl Engine {
     }
 
     /// Reads one key and writes what `decide` makes of its value; `None` stands for "no value". A value to put is left in the
-    /// buffer. `decide` runs again if the key has changed in between, and may use the database.
+    /// buffer. `decide` runs again if the key's value has changed in between, and may use the database: what it writes may be in the same bucket, and
+    /// does not have it run for ever.
     pub(crate) fn update_single(
         self: &Arc<Self>,
         key: SingleKey<'_>,
@@ -169,12 +171,25 @@ impl Engine {
         mut decide: impl FnMut(Option<&[u8]>, &mut Vec<u8>) -> Result<Decision>,
     ) -> Result<SingleCommit> {
         let (mut backoff, mut is_slowed) = (Backoff::default(), false);
-        with_scratch(|Scratch { old, new }| {
+        with_scratch(|Scratch { old, new, again }| {
+            let mut decided: Option<(Reading, Decision)> = None;
             loop {
                 let moment = Moment::default();
-                let reading = self.read_newest_as_of(key, &moment, old)?;
-                new.clear();
-                let value = match decide(reading.found.then_some(&old[..]), new)? {
+                let reading = self.read_newest_as_of(key, &moment, again)?;
+                let is_decided = |(read, _): &(Reading, Decision)| {
+                    let is_as_long = (read.found, read.expires_at) == (reading.found, reading.expires_at);
+                    is_as_long && (!reading.found || old == again)
+                };
+                let decision = match decided.filter(is_decided) {
+                    Some((_, decision)) => decision,
+                    None => {
+                        std::mem::swap(old, again);
+                        new.clear();
+                        decide(reading.found.then_some(&old[..]), new)?
+                    }
+                };
+                decided = Some((reading, decision));
+                let value = match decision {
                     Decision::Put => Some(&new[..]),
                     Decision::Delete if reading.found => None,
                     Decision::Delete | Decision::Keep => return Ok(reading.unchanged(self)),
