@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 
 use kiln::device::SimulatedDevice;
-use kiln::{ErrorKind, Expiry, Kiln, Map};
+use kiln::{ErrorKind, Expiry, Isolation, Kiln, Map};
 
 use super::hooked::{HookedDevice, Operation};
 use crate::support::manual;
@@ -87,7 +87,7 @@ fn read_pair(db: &Kiln, map: &Map, between: impl FnOnce()) -> Pair {
 #[test]
 fn c2_a_row_that_is_renewed_in_time_is_never_absent() {
     type Read = fn(&World) -> bool;
-    let reads: [(&str, Read); 7] = [
+    let reads: [(&str, Read); 10] = [
         ("get", |world| world.db.get(&world.map, "key").unwrap().is_some()),
         ("get_into", |world| world.db.get_into(&world.map, "key", &mut Vec::new()).unwrap()),
         ("get_async", |world| world.db.get_async(&world.map, "key").wait().unwrap().is_some()),
@@ -100,14 +100,30 @@ fn c2_a_row_that_is_renewed_in_time_is_never_absent() {
         ("compare_and_set", |world| {
             !world.db.compare_and_set(&world.map, "key", None, Some(b"new")).unwrap().forget()
         }),
+        ("get in a snapshot", |world| world.db.snapshot().unwrap().contains(&world.map, "key").unwrap()),
+        ("get under snapshot isolation", |world| {
+            world.db.begin_with(Isolation::Snapshot).unwrap().contains(&world.map, "key").unwrap()
+        }),
+        ("get in a snapshot that has a name", |world| {
+            world.db.create_snapshot("name").unwrap();
+            world.db.open_snapshot("name").unwrap().contains(&world.map, "key").unwrap()
+        }),
         ("get in a transaction", |world| world.db.begin().unwrap().contains(&world.map, "key").unwrap()),
     ];
     for (name, read) in reads {
-        let world = World::new();
-        world.put("key", 10);
-        world.renew_at_next_look("key");
-        assert!(read(&world), "{name}");
-        assert!(world.next_look.has_come(), "{name}");
+        // Who holds a version looks once more afterwards.
+        let looks: &[bool] = if name.contains("snapshot") { &[false, true] } else { &[false] };
+        for &is_second_look in looks {
+            let world = Arc::new(World::new());
+            world.put("key", 10);
+            world.renew_at_next_look("key");
+            if is_second_look {
+                let (later, look) = (world.next_look.0.lock().unwrap().take(), world.next_look.clone());
+                world.next_look.is(move || *look.0.lock().unwrap() = later);
+            }
+            assert!(read(&world), "{name}");
+            assert!(world.next_look.has_come(), "{name}");
+        }
     }
 }
 

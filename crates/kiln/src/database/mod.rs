@@ -304,8 +304,8 @@ impl Kiln {
     /// # Errors
     /// None today; fallible so that later kinds of snapshot may be.
     pub fn snapshot(&self) -> Result<Snapshot<'_>> {
-        let version = self.engine().open_snapshot();
-        Ok(Snapshot::new(self.engine(), version, self.engine().moment_of_snapshot()))
+        let (version, moment) = self.engine().open_snapshot_now();
+        Ok(Snapshot::new(self.engine(), version, moment))
     }
 
     /// The last durable state, at once: what a power loss now would leave.
@@ -314,7 +314,7 @@ impl Kiln {
     /// As [`Self::snapshot`].
     pub fn durable_snapshot(&self) -> Result<Snapshot<'_>> {
         let version = self.engine().open_durable_snapshot();
-        Ok(Snapshot::new(self.engine(), version, self.engine().moment_of_snapshot()))
+        Ok(Snapshot::new(self.engine(), version, self.engine().moment_of_durable()))
     }
 
     /// Reads the last durable state, without waiting (a *durable* read).

@@ -116,6 +116,11 @@ impl Moment {
         expires_at != NEVER && expires_at <= self.now(engine)
     }
 
+    /// The time, if it was taken.
+    pub(crate) fn known(&self) -> Option<u64> {
+        Some(self.0.load(Ordering::Relaxed)).filter(|&now| now != 0)
+    }
+
     /// Takes the time once more, if it was taken, for who has seen rows of which the first expires then; false if that has passed.
     #[inline]
     pub(crate) fn move_on(&mut self, first_to_expire: Option<u64>, engine: &Engine) -> bool {
@@ -290,14 +295,29 @@ impl Engine {
         Ok(())
     }
 
-    /// As of when a snapshot reads that has just been opened.
-    pub(crate) fn moment_of_snapshot(&self) -> Moment {
-        // It has no rows that expire if the first is yet to be written.
-        if self.expiring.has_any.load(Ordering::Acquire) {
-            Moment::at(self.now_ms())
-        } else {
-            Moment::default()
+    /// A version that `hold` holds, and as of when it is to be read. It is held anew if the clock went on meanwhile: of one that is older than its
+    /// time a row would be absent that was renewed in time, and of one that is newer a row that the engine has deleted, but not others that expired with it.
+    pub(crate) fn hold_at_one_time<H>(&self, hold: impl Fn() -> H, release: impl Fn(H)) -> (H, Moment) {
+        let mut time = self.time_of_snapshot();
+        loop {
+            let held = hold();
+            let now = self.time_of_snapshot();
+            if now == time {
+                return (held, time.map(Moment::at).unwrap_or_default());
+            }
+            release(held);
+            time = now;
         }
+    }
+
+    /// The time, if there are rows that expire.
+    fn time_of_snapshot(&self) -> Option<u64> {
+        self.expiring.has_any.load(Ordering::Acquire).then(|| self.now_ms())
+    }
+
+    /// As of when the last durable state is read.
+    pub(crate) fn moment_of_durable(&self) -> Moment {
+        self.time_of_snapshot().map(Moment::at).unwrap_or_default()
     }
 
     /// Some rows of the object may have expired and be there all the same.

@@ -82,13 +82,15 @@ impl Engine {
         self.check_new_name(name)?;
         let says = |said: &Superblock| said.has_snapshots;
         self.superblock.lock().say_for_good(says, |saying| saying.has_snapshots = true)?;
-        let version = match planted(Bug::NamedBeforeClosed) {
+        let hold = || match planted(Bug::NamedBeforeClosed) {
             true => self.hold_version(self.clock.now()),
             false => self.hold_newest(),
         };
+        let (version, moment) = self.hold_at_one_time(hold, |version| self.release_version(version));
+        let now_ms = moment.known().unwrap_or_else(|| self.now_ms());
         // Who reads it sees rows that expire as of this time: it must not be before one at which some of them were found to have, or
         // were deleted, though the clock was set back since.
-        let time_us = self.segments.time_us().max(self.now_ms().saturating_mul(1000));
+        let time_us = self.segments.time_us().max(now_ms.saturating_mul(1000));
         let snapshot = NamedSnapshot { name: name.to_owned(), version, time_us };
         let committed = transaction::run(self, Isolation::Serializable, |tx| {
             tx.put_key(SNAPSHOTS_OBJECT, name.as_bytes(), &encode(&snapshot))

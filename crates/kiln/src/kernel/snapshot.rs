@@ -21,6 +21,7 @@
 use std::collections::BTreeMap;
 
 use super::engine::Engine;
+use super::expiry::Moment;
 use super::named_snapshot::{NamedSnapshot, Names};
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
@@ -172,6 +173,12 @@ impl Engine {
             self.seal_far_ahead();
             Held { version: self.hold_newest(), stripe: None }
         })
+    }
+
+    /// The same, and as of when it is read.
+    #[inline]
+    pub(crate) fn open_snapshot_now(&self) -> (Held, Moment) {
+        self.hold_at_one_time(|| self.open_snapshot(), |held| self.release_snapshot(&held))
     }
 
     /// Before a version is held: has a seal say how far the clock has come, if that is due. The caller holds no lock.

@@ -120,11 +120,12 @@ impl<'db> Transaction<'db> {
                 Some(Instant::now())
             }
         };
-        let snapshot = (isolation == Isolation::Snapshot).then(|| engine.open_snapshot());
         let mut buffers = POOL.with(|pool| pool.borrow_mut().pop()).unwrap_or_default();
-        if snapshot.is_some() {
-            buffers.moment = engine.moment_of_snapshot();
-        }
+        let snapshot = (isolation == Isolation::Snapshot).then(|| {
+            let (held, moment) = engine.open_snapshot_now();
+            buffers.moment = moment;
+            held
+        });
         buffers.begin = engine.clock.now();
         Ok(Transaction {
             engine,
