@@ -7,7 +7,7 @@
 //! - [`no_space`], [`space`], [`compaction`], [`compact`]: a full disk, the space that is given back, by itself and on request, and the bound on the log.
 //! - [`checkpoints`]: opening from one, and what is wrong with one.
 //! - [`backup`], [`restore`]: copies, as files and as streams, and what becomes of them.
-//! - [`durability`], [`window`]: receipts, early visibility, the vulnerability window; [`callbacks`]: what is called back, and what that may do; [`closing`]: the end.
+//! - [`durability`], [`window`]: receipts, early visibility, the vulnerability window; [`callbacks`]: what is called back, and what that may do; [`closing`]: the end; [`reopening`]: what is told of what crashes took.
 //! - [`isolation`], [`interleaving`]: what concurrent transactions may see of each other.
 //! - [`singles`], [`singles_at_once`], [`batches`]: operations on one key that are transactions of their own.
 //! - [`settling`], [`settling_at_once`], [`settled_runs`], [`settling_pace`], [`bulk_load`]: rows that have left the log, and those that never were in it.
@@ -44,6 +44,7 @@ mod no_space;
 mod pending_reads;
 mod range_hints;
 mod ranges;
+mod reopening;
 mod restore;
 mod scans;
 mod sessions;
