@@ -204,37 +204,46 @@ impl<'a> Source<'a> {
     fn of(engine: &'a Engine) -> Result<Source<'a>> {
         engine.persist()?;
         loop {
-            // Before the end: nothing has settled that is not in the log that is copied, or was before.
-            let root = engine.settled.tree.root();
-            let end = engine.durable_end();
+            let source = Source::unless_settled_since(engine);
             engine.tell_withheld();
-            // While it is locked no segment is dropped that it needs, and no checkpoint that it names.
-            let superblock = engine.superblock.lock();
-            let current = superblock.current();
-            let has_settled_since = current.settled_to > root.settled_to() || current.loaded > root.loaded();
-            if current.known_end > end.address || current.begin > end.address || has_settled_since {
-                continue;
+            if let Some(source) = source.transpose() {
+                return source;
             }
-            let segments = engine.segments.hold();
-            let named = current.usable_checkpoint();
-            let superblock = Superblock {
-                known_end: end.address,
-                known_end_checksum: end.chain_checksum,
-                ..copied(current, named)
-            };
-            let tree = &engine.settled.tree;
-            return Ok(Source {
-                checkpoint: open_checkpoint(&segments, named)?,
-                segments,
-                scanned: superblock.clone(),
-                superblock,
-                tree,
-                tree_bytes: tree_bytes(tree, &root),
-                root,
-                horizon: end.horizon,
-                is_at_rest: false,
-            });
         }
+    }
+
+    /// The durable log as it is now; none if something has settled, or was loaded, while it was looked for.
+    fn unless_settled_since(engine: &'a Engine) -> Result<Option<Source<'a>>> {
+        // Before the end: nothing has settled that is not in the log that is copied, or was before.
+        let root = engine.settled.tree.root();
+        // While it is locked no segment is dropped that it needs, and no checkpoint that it names. The end is looked for under
+        // the lock, and never the other way round: who hardens asks for no superblock. Rows whose segments were dropped since an earlier look
+        // would be in the log behind that end only.
+        let superblock = engine.superblock.lock();
+        let end = engine.durable_end();
+        let current = superblock.current();
+        if current.settled_to > root.settled_to() || current.loaded > root.loaded() {
+            return Ok(None);
+        }
+        let segments = engine.segments.hold();
+        let named = current.usable_checkpoint();
+        let superblock = Superblock {
+            known_end: end.address,
+            known_end_checksum: end.chain_checksum,
+            ..copied(current, named)
+        };
+        let tree = &engine.settled.tree;
+        Ok(Some(Source {
+            checkpoint: open_checkpoint(&segments, named)?,
+            segments,
+            scanned: superblock.clone(),
+            superblock,
+            tree,
+            tree_bytes: tree_bytes(tree, &root),
+            root,
+            horizon: end.horizon,
+            is_at_rest: false,
+        }))
     }
 }
 

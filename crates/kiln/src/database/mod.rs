@@ -1,6 +1,8 @@
 //! The database: the handle that a program holds.
 
 mod backup;
+#[cfg(test)]
+mod backup_tests;
 mod batch;
 mod bulk_load;
 mod check;

@@ -1,0 +1,59 @@
+//! What a backup has of the rows that move while it looks for the log's ends.
+
+use std::sync::Arc;
+
+use crate::device::SimulatedDevice;
+use crate::{Kiln, Level, Object as _, Options};
+
+/// Enough for several segments.
+const ROWS: u16 = 400;
+/// These come first in the log, and are overwritten.
+const MOVED_ROWS: u16 = 100;
+
+fn put(db: &Kiln, rows: std::ops::Range<u16>, value: u8) {
+    let map = db.map("map").unwrap();
+    rows.for_each(|number| db.put(&map, number.to_le_bytes(), [value; 1_000]).unwrap().forget());
+    db.persist().unwrap();
+}
+
+/// Who was told between the looks for the log's end and for its beginning could have its rows written anew behind the one, and dropped before the other:
+/// the copy had neither.
+#[test]
+fn c4_a_backup_misses_no_row_that_is_written_anew_and_dropped_by_who_is_told_within_it() {
+    let options = Options::new()
+        .background(false)
+        .segment_bytes(64 << 10)
+        .memory(0)
+        .settle_log_bytes(0)
+        .checkpoint_log_bytes(0);
+    let db = options.open_on(Arc::new(SimulatedDevice::new(1))).unwrap();
+    put(&db, 0..ROWS, 1);
+    let before = db.statistics();
+    let (overwriting, within) = (db.clone(), db.clone());
+    let overwrite = move || {
+        let begin = overwriting.statistics().log_begin;
+        put(&overwriting, 0..MOVED_ROWS, 2);
+        overwriting.persist().unwrap();
+        assert!(overwriting.statistics().log_begin > begin, "segments are dropped");
+    };
+    // Told by the backup's first hardening, which so comes to owe somebody else an answer.
+    let map = db.map("map").unwrap();
+    let receipt = db.put(&map, "first", "value").unwrap().fast().1;
+    receipt.on_durable(Level::LOCAL, move |_| {
+        let map = within.map("map").unwrap();
+        let receipt = within.put(&map, "second", "value").unwrap().fast().1;
+        receipt.on_durable(Level::LOCAL, move |_| overwrite());
+        within.engine().harden_all().unwrap();
+    });
+    let target = SimulatedDevice::new(1);
+    db.backup_on(Arc::new(target.clone()), |_| {}).unwrap();
+    let after = db.statistics();
+    assert!(after.log_begin > before.log_begin, "the second was told");
+
+    let copy = options.open_on(Arc::new(target)).unwrap();
+    let map = copy.map("map").unwrap();
+    for number in 0..ROWS {
+        assert!(copy.get(&map, number.to_le_bytes()).unwrap().is_some(), "row {number}");
+    }
+    assert_eq!(map.len(), u64::from(ROWS) + 2);
+}
