@@ -48,3 +48,32 @@ fn c4_c5_c8_a_loss_stays_a_loss_after_crashes_with_nothing_hardened_between_them
         db.close().unwrap();
     }
 }
+
+/// The slot that said so was of the closing before, and the versions that had been given out since were given out again.
+#[test]
+fn c5_c8_an_older_slot_does_not_say_that_the_database_was_closed_in_order() {
+    type Damage = fn(&SimulatedDevice, usize);
+    let flip: Damage = |disk, offset| {
+        let mut bytes = disk.bytes("superblock");
+        bytes[offset + 60] ^= 1;
+        disk.set_bytes("superblock", bytes);
+    };
+    let zero: Damage = |disk, offset| disk.zero("superblock", offset as u64, 4096);
+    for damage in [flip, zero] {
+        let disk = SimulatedDevice::new(seed());
+        reopen(&disk).unwrap().close().unwrap();
+        let (db, version) = with_one_at_risk(&disk);
+        let disk = power_off(db, &disk);
+        let bytes = disk.bytes("superblock");
+        let generation = |slot: usize| u64::from_le_bytes(bytes[slot + 16..slot + 24].try_into().unwrap());
+        let newer = if generation(0) > generation(4096) { 0 } else { 4096 };
+        damage(&disk, newer);
+
+        let db = reopen(&disk).unwrap();
+        let report = db.recovery_report();
+        assert!(!report.clean, "{report}");
+        assert_eq!(progress(&db, version), Progress::Lost);
+        db.close().unwrap();
+        assert!(reopen(&disk).unwrap().recovery_report().clean, "the slot is whole again");
+    }
+}

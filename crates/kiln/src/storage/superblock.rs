@@ -234,7 +234,7 @@ impl SuperblockFile {
         let mut slots = AlignedBuffer::new(2 * BLOCK_BYTES);
         let read = file.read_at(&mut slots, 0).map_err(|error| Error::io(doing, error))?;
         let mut valid = Vec::new();
-        let mut damaged = false;
+        let (mut damaged, mut zero) = (false, false);
         for slot in 0..2 {
             let bytes = slots[..read].get(slot * BLOCK_BYTES..).unwrap_or_default();
             match Superblock::decode(bytes) {
@@ -248,8 +248,10 @@ impl SuperblockFile {
                     ));
                 }
                 Slot::Valid(found) => valid.push(found),
-                // The slot that was never written is zeros.
-                Slot::Damaged => damaged |= bytes.len() < SLOT_BYTES || bytes.iter().any(|&byte| byte != 0),
+                Slot::Damaged if bytes.len() >= SLOT_BYTES && bytes.iter().all(|&byte| byte == 0) => {
+                    zero = true
+                }
+                Slot::Damaged => damaged = true,
             }
         }
         // Of two that are equally old the first.
@@ -257,7 +259,11 @@ impl SuperblockFile {
         let mut valid = valid.into_iter();
         let current = valid
             .next()
-            .map(|current| Superblock { may_be_outdated: damaged, ..current })
+            // A slot that was never written is zeros, but not after the second write, which goes to it.
+            .map(|current| Superblock {
+                may_be_outdated: damaged || zero && current.generation > 1,
+                ..current
+            })
             .ok_or_else(|| Error::corrupted(&device.describe(FILE), 0, "neither of its slots is valid"))?;
         Ok(SuperblockFile { file, current, previous: valid.next(), is_closed: false })
     }

@@ -273,9 +273,13 @@ impl<'a> Recovery<'a> {
 
     fn finish(mut self, end: &End, tombstones: Vec<Tombstone>) -> Recovered {
         let (position, superblock, mut report) = (end.position, self.superblock, self.report.clone());
-        // If the log goes on after the orderly close, a newer superblock must have been damaged. And a close leaves nothing
-        // unsealed: what is must not come back with the next seal.
-        report.clean = superblock.clean && position == superblock.known_end && self.pending.is_empty();
+        // If the log goes on after the orderly close, a newer superblock must have been damaged; and if a slot is, it may be the newer one, of an
+        // opening since, that has given out versions of which there is nothing in the log. And a close leaves nothing unsealed: what is must not come
+        // back with the next seal.
+        report.clean = superblock.clean
+            && !superblock.may_be_outdated
+            && position == superblock.known_end
+            && self.pending.is_empty();
         report.horizon = Version::new(self.horizon);
         report.cut_bytes = end.cut_bytes;
         report.lost_records = self.pending.len() as u64;
