@@ -1,6 +1,8 @@
-//! C4, C5, C8: what openings after crashes tell of what was lost, and go on telling.
+//! C4, C5, C8, C9: what openings after crashes tell of what was lost, and go on telling, and what they make of what the disk has left.
 
-use kiln::device::{Keep, SimulatedDevice};
+use std::ops::Range;
+
+use kiln::device::{Fault, FaultKind, Keep, LossUnit, OperationKind, SimulatedDevice};
 use kiln::{Kiln, Level, Progress, Version};
 
 use crate::crash::reopen;
@@ -75,5 +77,64 @@ fn c5_c8_an_older_slot_does_not_say_that_the_database_was_closed_in_order() {
         assert_eq!(progress(&db, version), Progress::Lost);
         db.close().unwrap();
         assert!(reopen(&disk).unwrap().recovery_report().clean, "the slot is whole again");
+    }
+}
+
+const SECTOR: u64 = 512;
+
+/// The power fails while the second of two extents is written, and takes the sectors from `lost`, counted from its first.
+fn with_a_torn_extent(lost: &Range<u64>) -> SimulatedDevice {
+    let disk = SimulatedDevice::new(seed());
+    let db = reopen(&disk).unwrap();
+    let map = db.map("map").unwrap();
+    db.put(&map, "key", "kept").unwrap().safe().unwrap();
+    // The extent is written in one step, and the next would sync it.
+    disk.crash_after(disk.steps() + 1);
+    db.put(&map, "long", [7; 20_000]).unwrap().safe().unwrap_err();
+    drop((map, db));
+    let mut begin = None;
+    disk.after_crash(&mut |unit| match unit {
+        LossUnit::Sector { offset, .. }
+            if lost.contains(&((offset - *begin.get_or_insert(offset)) / SECTOR)) =>
+        {
+            Keep::Lost
+        }
+        _ => Keep::Kept,
+    })
+}
+
+/// What lay behind the log's end was cleared, but not on disk, and the next opening saw nothing but zeros there. What it then wrote was the
+/// beginning of what the disk still had.
+#[test]
+fn c4_c9_an_end_that_could_not_be_cleared_is_cleared_by_the_next_opening() {
+    // Without the seal, without something behind it, without the block of the seal, and without the last sector that is not padding.
+    for lost in [0..1, 1..2, 17..18, 0..8, 38..39] {
+        let mut failed_openings = 0;
+        for nth in 1.. {
+            let disk = with_a_torn_extent(&lost);
+            disk.inject(Fault {
+                operation: OperationKind::Sync,
+                nth,
+                kind: FaultKind::FailedSyncThenSuccess,
+                sticky: false,
+            });
+            let is_open = reopen(&disk).map(drop).is_ok();
+            let has_failed = disk.faults_fired() > 0;
+            disk.clear_faults();
+            if !has_failed {
+                break;
+            }
+            failed_openings += u32::from(!is_open);
+            let Ok(db) = reopen(&disk) else {
+                panic!("without {lost:?}, sync {nth}: it does not open again")
+            };
+            db.put(&db.map("map").unwrap(), "key", "later").unwrap().safe().unwrap();
+            let disk = power_off(db, &disk);
+            let db = reopen(&disk).unwrap_or_else(|error| panic!("without {lost:?}, sync {nth}: {error}"));
+            let map = db.map("map").unwrap();
+            assert_eq!(db.get(&map, "key").unwrap().unwrap(), b"later");
+            assert_eq!(db.get(&map, "long").unwrap(), None);
+        }
+        assert!(failed_openings >= 5, "without {lost:?}: {failed_openings} syncs were of an opening");
     }
 }

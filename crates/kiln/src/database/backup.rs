@@ -322,7 +322,7 @@ impl<'a, P: FnMut(BackupProgress)> Copying<'a, P> {
     fn copy_log(&mut self) -> Result<CopiedEnd> {
         let Source { segments: source, scanned, superblock, is_at_rest, .. } = self.source;
         let target = Segments::open(self.device.clone(), superblock.segment_bytes, OpenMode::ReadWrite)?;
-        target.cut_at(superblock.begin, false)?;
+        target.cut_at(superblock.begin)?;
         let mut scanner = Scanner::new(source, scanned);
         let (mut written, mut horizon) = (superblock.begin, 0);
         let failed = |error| Error::io("writing a copy", error);

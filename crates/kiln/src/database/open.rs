@@ -265,7 +265,11 @@ impl Opening {
         if let (false, Some(start)) = (recovered.report.clean, recovered.last_extent) {
             self.segments.rewrite(start, end)?;
         }
-        self.segments.cut_at(end, recovered.report.cut_bytes > 0)?;
+        self.segments.cut_at(end)?;
+        let is_written = recovered.report.cut_bytes > 0;
+        if is_written || !recovered.report.clean {
+            self.segments.clear_behind(end, is_written)?;
+        }
         self.superblock.rewrite()?;
         self.superblock.update(|superblock| {
             superblock.known_end = end;

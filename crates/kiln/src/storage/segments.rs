@@ -15,7 +15,9 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use super::record::{ADDRESS_BITS, Address};
-use crate::device::{AlignedBuffer, BLOCK_BYTES, Device, DeviceFile, OpenMode, ReadQueue, write_zeros};
+use crate::device::{
+    AlignedBuffer, BLOCK_BYTES, Device, DeviceFile, OpenMode, ReadQueue, SECTOR_BYTES, write_zeros,
+};
 use crate::error::{Error, Result};
 use crate::planted::{Bug, planted};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,6 +28,8 @@ const SPARE_PREFIX: &str = "spare-";
 /// More of them are given back to the file system.
 const SPARES_MAX: u64 = 4;
 const UNFINISHED: &str = "segment.new";
+/// What the block at the log's end is filled with while what lies behind it is cleared.
+const UNFINISHED_BYTE: u8 = 0xFF;
 
 /// The name of the segment with this number.
 pub(crate) fn name_of(number: u64) -> String {
@@ -54,6 +58,10 @@ pub(crate) fn is_segment(name: &str) -> bool {
 /// True for the name of a file that holds nothing yet.
 pub(crate) fn is_unfinished(name: &str) -> bool {
     name == UNFINISHED || is_spare(name)
+}
+
+fn cutting_failed(error: io::Error) -> Error {
+    Error::io("cutting the unfinished end off the log", error)
 }
 
 /// The open segments of a database.
@@ -374,9 +382,8 @@ impl Segments {
             .map_err(|error| Error::io("making the end of the log durable", error))
     }
 
-    /// After recovery: the log ends at `end`. Makes every sector behind it zero, durably, and drops segments that
-    /// hold nothing.
-    pub(crate) fn cut_at(&self, end: Address, dirty: bool) -> Result<()> {
+    /// After recovery: the log ends at `end`. Drops segments that hold nothing.
+    pub(crate) fn cut_at(&self, end: Address) -> Result<()> {
         let keep = end.div_ceil(self.segment_bytes);
         let extra: Vec<u64> = self.numbers().into_iter().filter(|&number| number >= keep).collect();
         let cut = || -> io::Result<()> {
@@ -387,18 +394,44 @@ impl Segments {
             if !extra.is_empty() {
                 self.sync_names()?;
             }
-            if !end.is_multiple_of(self.segment_bytes) {
-                let file = self.file(end)?;
-                if dirty && !planted(Bug::TailNotCut) {
-                    write_zeros(&*file, end % self.segment_bytes, self.segment_bytes)?;
-                    file.sync()?;
-                }
-            }
             Ok(())
         };
-        cut().map_err(|error| Error::io("cutting the unfinished end off the log", error))?;
+        cut().map_err(cutting_failed)?;
         self.prepared_end.store(keep * self.segment_bytes, Ordering::SeqCst);
         Ok(())
+    }
+
+    /// Makes every sector behind the log's end zero, durably, after the last process has not ended in order. `is_written`: some read as
+    /// something else.
+    ///
+    /// If a sync of the zeros fails, the operating system may go on showing them and never write them. So the block at the end, which
+    /// the next extent overwrites whatever its length, tells of what lies behind: it is durably not zero before the others are
+    /// cleared, and stays so until they are; whoever opens the database in between reads it and clears them all once more. It is itself cleared
+    /// each time, since nothing tells of it. (Rejected: to clear the rest of the segment each time, which may be a gigabyte.)
+    pub(crate) fn clear_behind(&self, end: Address, is_written: bool) -> Result<()> {
+        if end.is_multiple_of(self.segment_bytes) || planted(Bug::TailNotCut) {
+            return Ok(());
+        }
+        let first = end % self.segment_bytes;
+        let others = first + BLOCK_BYTES as u64;
+        let clear = || -> io::Result<()> {
+            let file = self.file(end)?;
+            if is_written {
+                let mut block = AlignedBuffer::new(BLOCK_BYTES);
+                self.read(end, &mut block)?;
+                if block.iter().all(|&byte| byte == 0) {
+                    // Not its first sector: without a seal it is of no extent.
+                    block[SECTOR_BYTES..].fill(UNFINISHED_BYTE);
+                }
+                file.write_at(&block, first)?;
+                file.sync()?;
+                write_zeros(&*file, others, self.segment_bytes)?;
+                file.sync()?;
+            }
+            write_zeros(&*file, first, others)?;
+            file.sync()
+        };
+        clear().map_err(cutting_failed)
     }
 
     /// Removes the spares.
