@@ -244,6 +244,7 @@ impl Engine {
             writer,
             haste,
             cold_reads: 0,
+            is_overtaken: false,
             has_entries: false,
             piece: (0, Instant::now()),
         };
@@ -252,7 +253,7 @@ impl Engine {
             None => Ok(None),
         });
         drop(held);
-        let rest = taking.is_overtaken().then(|| Instant::now() + began.elapsed() * REST_TIMES);
+        let rest = taking.is_overtaken.then(|| Instant::now() + began.elapsed() * REST_TIMES);
         *self.checkpoints.rests_until.lock() = rest;
         if rest.is_some() {
             // Nothing may have been written for a while, and then it sleeps.
@@ -338,6 +339,9 @@ struct Taking<'a> {
     haste: Haste,
     /// Records read from disk to find out what was before them.
     cold_reads: u64,
+    /// Too much of what was written since the end has left memory. It stays so, though the index may grow and then allow for more: entries were
+    /// written since that do not say what was before the end.
+    is_overtaken: bool,
     /// All entries were written.
     has_entries: bool,
     /// How much was written when the present piece began, and when that was.
@@ -461,6 +465,8 @@ impl Taking<'_> {
             }
         }
         self.cold_reads += 1;
+        let most = COLD_READS_MAX.max(self.engine.index.bucket_count() / BUCKETS_PER_COLD_READ);
+        self.is_overtaken |= self.haste == Haste::Background && self.cold_reads > most;
         self.engine.cold_previous(address)
     }
 
@@ -500,12 +506,6 @@ impl Taking<'_> {
         entries.collect()
     }
 
-    /// Too much of what was written since the end has left memory.
-    fn is_overtaken(&self) -> bool {
-        let most = COLD_READS_MAX.max(self.engine.index.bucket_count() / BUCKETS_PER_COLD_READ);
-        self.haste == Haste::Background && self.cold_reads > most
-    }
-
     /// True once the checkpoint is of no use any more, or must not go on. It stays so.
     fn is_given_up(&self) -> bool {
         let (engine, is_background) = (self.engine, self.haste == Haste::Background);
@@ -516,7 +516,7 @@ impl Taking<'_> {
 
     /// What lies behind the end cannot, or must not, be followed back to before it any more.
     fn is_out_of_reach(&self) -> bool {
-        self.engine.log.begin() > self.cut.end || self.is_overtaken()
+        self.engine.log.begin() > self.cut.end || self.is_overtaken
     }
 
     /// Takes a nap after every piece, unless somebody waits. False if the checkpoint is of no use any more, or must not go on.
