@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use kiln::device::{Device, Keep, SimulatedDevice};
+use kiln::device::{Device, Fault, FaultKind, Keep, OperationKind, SimulatedDevice};
 use kiln::{Kiln, Object, Options, check_on};
 
 use super::hooked::{HookedDevice, Operation};
@@ -406,4 +406,64 @@ fn a_checkpoint_in_the_background_that_writers_have_overtaken_is_given_up() {
             assert_eq!(db.get(&map, key.to_be_bytes()).unwrap().as_deref(), Some(&value[..]));
         });
     });
+}
+
+/// The second was written over the first, which had the same number, while the superblock on disk named that with its checksum.
+#[test]
+fn c9_a_checkpoint_that_the_superblock_may_name_is_not_written_over() {
+    let disk = SimulatedDevice::new(seed());
+    let attempts = Arc::new(AtomicU64::new(0));
+    let (meddled_with, attempt) = (disk.clone(), attempts.clone());
+    let device = HookedDevice::on(&disk, move |operation, name| {
+        let sync_fails =
+            Fault { operation: OperationKind::Sync, nth: 1, kind: FaultKind::EIO, sticky: false };
+        match (attempt.load(Ordering::SeqCst), operation) {
+            (1, Operation::Sync) if name == "superblock" => meddled_with.inject(sync_fails),
+            (2, Operation::Rename) if name == "checkpoint.new" => {
+                meddled_with.crash_after(meddled_with.steps() + 1)
+            }
+            _ => {}
+        }
+    });
+    let db = manual().open_on(device).unwrap();
+    let map = db.map("map").unwrap();
+    for (attempt, value) in [(1, "first"), (2, "second")] {
+        db.put(&map, "key", value).unwrap().safe().unwrap();
+        attempts.store(attempt, Ordering::SeqCst);
+        db.checkpoint().expect_err("the disk has failed");
+        attempts.store(0, Ordering::SeqCst);
+    }
+    drop((map, db));
+    let db = reopen(&copy_of(&disk)).unwrap();
+    let report = db.recovery_report();
+    assert!(report.checkpoint_damage.is_none(), "{report}");
+    assert!(report.checkpoint.is_some(), "the superblock names the first: {report}");
+    assert_eq!(db.get(&db.map("map").unwrap(), "key").unwrap().unwrap(), b"second");
+}
+
+/// Each that the superblock could not be made to name takes space until the next one.
+#[test]
+fn c9_checkpoints_that_came_to_nothing_are_removed_with_the_one_before() {
+    let disk = SimulatedDevice::new(seed());
+    let is_failing = Arc::new(AtomicBool::new(false));
+    let (meddled_with, fails) = (disk.clone(), is_failing.clone());
+    let device = HookedDevice::on(&disk, move |operation, name| {
+        if operation == Operation::Sync && name == "superblock" && fails.load(Ordering::SeqCst) {
+            meddled_with.inject(Fault {
+                operation: OperationKind::Sync,
+                nth: 1,
+                kind: FaultKind::EIO,
+                sticky: false,
+            });
+        }
+    });
+    let db = manual().open_on(device).unwrap();
+    let map = db.map("map").unwrap();
+    let mut attempt = |fails| {
+        is_failing.store(fails, Ordering::SeqCst);
+        db.put(&map, "key", "value").unwrap().safe().unwrap();
+        assert_eq!(db.checkpoint().is_err(), fails);
+        disk.list().unwrap().iter().filter(|name| name.starts_with("checkpoint-")).count()
+    };
+    assert_eq!([false, true, true, false].map(&mut attempt), [1, 2, 3, 1]);
 }

@@ -77,6 +77,9 @@ pub(crate) struct Checkpoints {
     bytes: AtomicU64,
     time_us: AtomicU64,
     count: AtomicU64,
+    /// The highest number that was tried since opening. If the superblock could not be written it may name that one all the same, and no other file may
+    /// come to have its name.
+    tried: AtomicU64,
 }
 
 /// Numbers for statistics.
@@ -121,6 +124,7 @@ impl Checkpoints {
             bytes: AtomicU64::new(found.bytes),
             time_us: AtomicU64::new(found.time_us),
             count: AtomicU64::new(0),
+            tried: AtomicU64::new(0),
         };
         checkpoints.set_due_after(found.end);
         checkpoints
@@ -234,7 +238,7 @@ impl Engine {
         }
         let failed = |error| Error::io("writing a checkpoint", error);
         let began = Instant::now();
-        let number = before.checkpoint.number + 1;
+        let number = before.checkpoint.number.max(self.checkpoints.tried.load(Ordering::SeqCst)) + 1;
         let time_us = self.segments.time_us();
         let writer = Writer::create(self.segments.device(), before.database, number).map_err(failed)?;
         let mut taking = Taking {
@@ -303,14 +307,15 @@ impl Engine {
 
     /// Has the superblock name the checkpoint, and removes the one before.
     fn name_checkpoint(&self, named: CheckpointName, before: CheckpointName) -> Result<()> {
-        // If this fails, nobody knows which of the two it names: then both stay, until the database is opened again.
+        // If this fails, nobody knows which of the two it names: then both stay, until the next one is named, or the database is opened again.
+        self.checkpoints.tried.store(named.number, Ordering::SeqCst);
         // The seals behind its end that make its records durable are on disk, and must not pass for an unfinished write.
         let hardened = self.log.hardened();
         self.superblock.lock().update(|superblock| {
             superblock.checkpoint = named;
             superblock.known_end = superblock.known_end.max(hardened);
         })?;
-        self.remove_checkpoint(&checkpoint::name_of(before.number));
+        (before.number..named.number).for_each(|number| self.remove_checkpoint(&checkpoint::name_of(number)));
         Ok(())
     }
 
