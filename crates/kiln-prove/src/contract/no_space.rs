@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kiln::device::{Keep, SimulatedDevice};
+use kiln::device::{Fault, FaultKind, Keep, OperationKind, SimulatedDevice};
 use kiln::{ErrorKind, Kiln, Level, Object, Progress, Result};
 
 use crate::crash::reopen;
@@ -182,4 +182,18 @@ fn c8_a_database_opens_on_a_full_disk_after_a_crash_and_tells_what_was_lost() {
     assert!((2..20).contains(&opened), "{opened}");
     disk.set_capacity(None);
     check(&reopen(&disk).unwrap());
+}
+
+/// Nothing of it was written yet, and settling was given up until the database was opened again.
+#[test]
+fn settling_goes_on_though_the_trees_file_could_not_be_made_at_once() {
+    let disk = SimulatedDevice::new(seed());
+    let db = reopen(&disk).unwrap();
+    let table = db.table("table").unwrap();
+    db.put(&table, "key", "value").unwrap().safe().unwrap();
+    disk.inject(Fault { operation: OperationKind::Create, nth: 1, kind: FaultKind::ENOSPC, sticky: false });
+    assert_eq!(db.settle().unwrap_err().kind(), ErrorKind::NoSpace);
+    assert_eq!(disk.faults_fired(), 1);
+    assert_eq!(db.settle().unwrap(), 1);
+    assert_eq!(db.get(&table, "key").unwrap().unwrap(), b"value");
 }

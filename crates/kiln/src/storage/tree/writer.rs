@@ -154,7 +154,9 @@ impl Writer {
         replaced_blocks_max: u64,
     ) -> Result<Made> {
         if !pages.has_file() {
-            let file = create(&*pages.device).map_err(|error| self.fail(pages, error))?;
+            // Nothing was written: it may succeed the next time.
+            let creating = |error| Error::io(format_args!("creating {}", pages.name), error);
+            let file = create(&*pages.device).map_err(creating)?;
             self.slots = Some(Slots::new(Arc::clone(&file)));
             pages.set_file(file);
         }
