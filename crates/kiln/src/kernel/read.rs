@@ -221,25 +221,28 @@ impl Engine {
     /// What the newest record of a key says, and how long its value is, which is not copied. `None` if it is not in memory, not even in the
     /// read cache; if there is none; or if somebody writes in the key's bucket: [`Self::read_current`] knows then.
     pub(crate) fn outline_at_once(&self, key: SingleKey<'_>, moment: &Moment) -> Option<(Reading, usize)> {
-        let _pin = epoch::pin();
-        let (bucket, stamp) = self.index.stamp_at_once(key.hash)?;
-        let look = |view: &RecordView<'_>| {
-            let past = PastReading::of(view.shape().kind.is_put().then(|| view.expires_at()), view.version());
-            view.is(key.object, key.key).then(|| (past, view.value_bytes()))
-        };
-        let seen = self.index.find(bucket, key.hash, |address| {
-            let seen = match address < self.log.head() {
-                true => self.cold.cache.look(address, look).flatten(),
-                false => self.log.view(address).and_then(|view| look(&view)),
+        let seen = {
+            let _pin = epoch::pin();
+            let (bucket, stamp) = self.index.stamp_at_once(key.hash)?;
+            let look = |view: &RecordView<'_>| {
+                let past =
+                    PastReading::of(view.shape().kind.is_put().then(|| view.expires_at()), view.version());
+                view.is(key.object, key.key).then(|| (past, view.value_bytes()))
             };
-            seen.map(|(past, value_bytes)| (past.reading(address, bucket, stamp), value_bytes))
-        });
-        let (reading, value_bytes) = seen?;
-        let reading = reading.as_of(moment, self);
-        // As for `read_at_once`.
-        fence(Ordering::Acquire);
-        let holds = planted(Bug::ReadNotRepeated) || self.index.unchanged(bucket, stamp);
-        holds.then_some((reading, value_bytes))
+            let seen = self.index.find(bucket, key.hash, |address| {
+                let seen = match address < self.log.head() {
+                    true => self.cold.cache.look(address, look).flatten(),
+                    false => self.log.view(address).and_then(|view| look(&view)),
+                };
+                seen.map(|(past, value_bytes)| (past.reading(address, bucket, stamp), value_bytes))
+            });
+            // As for `read_at_once`.
+            fence(Ordering::Acquire);
+            let holds = planted(Bug::ReadNotRepeated) || self.index.unchanged(bucket, stamp);
+            seen.filter(|_| holds)?
+        };
+        let (reading, value_bytes) = (seen.0.as_of(moment, self), seen.1);
+        self.is_still(&reading).then_some((reading, value_bytes))
     }
 
     /// Reads the newest record of a key wherever it is, and waits for who writes in its bucket.
