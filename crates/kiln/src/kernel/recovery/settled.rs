@@ -112,7 +112,7 @@ impl Recovery<'_> {
         }
         self.index.unlock_changed(bucket);
         if overflowed {
-            self.index.grow_fully();
+            self.index.grow();
         }
     }
 

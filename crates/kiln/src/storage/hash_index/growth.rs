@@ -1,14 +1,10 @@
 //! Growth of the hash index by linear hashing: buckets split one after the other, each under its own lock.
 
 use super::{
-    Bucket, HashIndex, LOCK, OVERFLOW_SHIFT, SEQUENCE_MASK, SPLIT_BITS, SPLITS_PER_OVERFLOW, TAG_BITS,
-    address_of, unpack, wait,
+    Bucket, HashIndex, LOCK, OVERFLOW_SHIFT, SEQUENCE_MASK, SPLIT_BITS, TAG_BITS, address_of, unpack, wait,
 };
 use crate::planted::{Bug, planted};
 use crate::sync::atomic::Ordering;
-
-/// So many buckets are split at once at most: eight times what one overflow calls for, so that growth catches up with any number of inserts.
-pub(super) const SPLITS_MAX: u64 = 8 * SPLITS_PER_OVERFLOW;
 
 /// What whoever splits or merges buckets has to himself.
 #[derive(Default)]
@@ -22,23 +18,16 @@ pub(super) struct Growth {
 }
 
 impl HashIndex {
-    /// Splits as many buckets as the overflows so far are worth, if nobody else is at it, but not more than [`SPLITS_MAX`]: who inserts must not be
-    /// kept for as long as others do. True if some are left to the next call.
-    pub(crate) fn grow(&self) -> bool {
-        let Some(mut growth) = self.growth.try_lock() else { return false };
-        let due = self.splits_due.swap(0, Ordering::Relaxed);
-        let splits = due.min(SPLITS_MAX);
-        // Where a bucket cannot be split now, the next overflow tries again.
-        if !(0..splits).all(|_| self.split_next(&mut growth)) {
-            return false;
+    /// Splits as many buckets as the overflows so far are worth, if nobody else is at it.
+    pub(crate) fn grow(&self) {
+        let Some(mut growth) = self.growth.try_lock() else { return };
+        loop {
+            let due = self.splits_due.swap(0, Ordering::Relaxed);
+            // Where a bucket cannot be split now, the next overflow tries again.
+            if due == 0 || !(0..due).all(|_| self.split_next(&mut growth)) {
+                return;
+            }
         }
-        let left = due - splits;
-        self.splits_due.fetch_add(left, Ordering::Relaxed) + left > 0
-    }
-
-    /// As [`Self::grow`], until none is left: for recovery, in which nobody waits for one insert.
-    pub(crate) fn grow_fully(&self) {
-        while self.grow() {}
     }
 
     /// Splits the next bucket; false if it cannot be split now.

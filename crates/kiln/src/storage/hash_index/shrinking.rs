@@ -31,8 +31,6 @@ impl HashIndex {
     pub(crate) fn shrink_to(&self, buckets: u64) {
         const MERGERS_AT_ONCE: u64 = 1 << 10;
         let (before, has_more) = (self.bucket_count(), || self.bucket_count() > buckets);
-        // Overflows of when there were more entries, of whose splits some were left.
-        self.splits_due.store(0, Ordering::Relaxed);
         while has_more() {
             // In between somebody may grow it.
             let mut growth = self.growth.lock();

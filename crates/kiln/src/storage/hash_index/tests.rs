@@ -82,27 +82,6 @@ fn the_index_grows_with_the_keys_however_seldom_it_is_called_for() {
     assert!((0..keys).all(|key| finds(&index, key)));
 }
 
-/// Who got to split buckets used to go on for as long as others inserted.
-#[test]
-fn one_call_splits_so_many_buckets_and_leaves_the_rest_to_the_next() {
-    let index = HashIndex::new(1 << 20).unwrap();
-    let before = index.bucket_count();
-    index.splits_due.store(2 * growth::SPLITS_MAX + 1, Ordering::Relaxed);
-    for (splits, is_left) in [(growth::SPLITS_MAX, true), (growth::SPLITS_MAX, true), (1, false)] {
-        let buckets = index.bucket_count();
-        assert_eq!((index.grow(), index.bucket_count()), (is_left, buckets + splits));
-    }
-    assert!(!index.grow());
-    assert_eq!(index.bucket_count(), before + 2 * growth::SPLITS_MAX + 1);
-    index.splits_due.store(5 * growth::SPLITS_MAX, Ordering::Relaxed);
-    index.grow_fully();
-    assert_eq!(index.bucket_count(), before + 7 * growth::SPLITS_MAX + 1);
-    index.splits_due.store(growth::SPLITS_MAX, Ordering::Relaxed);
-    index.shrink_to(before);
-    assert!(!index.grow(), "what overflows were worth before is not what the index needs now");
-    assert_eq!(index.bucket_count(), before);
-}
-
 #[test]
 fn an_entry_moves_on_and_goes_away() {
     let index = HashIndex::new(0).unwrap();
