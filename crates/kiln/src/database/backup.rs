@@ -204,10 +204,8 @@ impl<'a> Source<'a> {
     fn of(engine: &'a Engine) -> Result<Source<'a>> {
         engine.persist()?;
         loop {
-            let source = Source::unless_settled_since(engine);
-            engine.tell_withheld();
-            if let Some(source) = source.transpose() {
-                return source;
+            if let Some(source) = engine.telling(|| Source::unless_settled_since(engine))? {
+                return Ok(source);
             }
         }
     }

@@ -65,9 +65,7 @@ impl Kiln {
         rows: impl IntoIterator<Item = Result<(K, V), E>>,
         progress: impl FnMut(BulkLoadProgress),
     ) -> Result<BulkLoad, E> {
-        let loaded = self.load(name, rows, progress);
-        self.engine().tell_withheld();
-        let (handle, version, rows) = loaded?;
+        let (handle, version, rows) = self.engine().telling(|| self.load(name, rows, progress))?;
         self.engine().wait_local(version)?;
         Ok(BulkLoad { table: Table::new(handle, name), rows, version: Version::new(version) })
     }

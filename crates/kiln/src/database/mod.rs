@@ -441,9 +441,7 @@ impl Kiln {
     /// `Io`, `NoSpace` or `Lost` if the disk fails or is full, `Aborted` if the database is closed; the last checkpoint stays, and
     /// nothing else is lost.
     pub fn checkpoint(&self) -> Result<bool> {
-        let taken = self.engine().take_checkpoint(Haste::Waited);
-        self.engine().tell_withheld();
-        taken
+        self.engine().telling(|| self.engine().take_checkpoint(Haste::Waited))
     }
 
     /// Settles now what is durable of the tables, and every open snapshot may see: the rows move from the log, and the indexes in

@@ -59,9 +59,7 @@ impl Kiln {
     /// is full or fails before it is committed, and there is no such snapshot then; `Lost` if it cannot be made durable; `Aborted` if the
     /// database is closed.
     pub fn create_snapshot(&self, name: &str) -> Result<SnapshotInfo> {
-        let snapshot = self.engine().create_named_snapshot(name);
-        self.engine().tell_withheld();
-        let snapshot = snapshot?;
+        let snapshot = self.engine().telling(|| self.engine().create_named_snapshot(name))?;
         Ok(self.info(snapshot.name, snapshot.version, snapshot.time_us))
     }
 
@@ -97,8 +95,6 @@ impl Kiln {
     /// `NotFound` if there is none; `NoSpace` or `Io` if the disk is full or fails, `Lost` if it cannot be made durable, `Aborted` if the
     /// database is closed: it is still there then.
     pub fn drop_snapshot(&self, name: &str) -> Result<()> {
-        let dropped = self.engine().drop_named_snapshot(name);
-        self.engine().tell_withheld();
-        dropped
+        self.engine().telling(|| self.engine().drop_named_snapshot(name))
     }
 }

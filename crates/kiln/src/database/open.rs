@@ -311,9 +311,7 @@ impl Opening {
 /// Hardens everything, marks the database as closed in order, and lets go of its directory. Who comes while somebody else does waits for that, and
 /// is told whether everything is durable.
 pub(super) fn close(engine: &Engine) -> Result<()> {
-    let closed = close_in_turn(engine);
-    engine.tell_withheld();
-    closed
+    engine.telling(|| close_in_turn(engine))
 }
 
 fn close_in_turn(engine: &Engine) -> Result<()> {

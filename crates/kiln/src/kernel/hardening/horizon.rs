@@ -331,6 +331,9 @@ impl Horizon {
     /// nobody was woken, though somebody would lead: it may not be woken here, or is being woken already and may take its time. (Who does not lead has asked
     /// for a hardening, or is in no haste.)
     pub(crate) fn wake_successor(&self, which: Successor) -> bool {
+        if planted(Bug::SuccessorNotWoken) {
+            return false;
+        }
         let waiters = self.waiters.lock();
         let thread = waiters.threads.first().map(|&(wanted, _)| wanted);
         let task = || {

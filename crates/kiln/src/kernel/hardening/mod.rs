@@ -5,17 +5,18 @@
 //!
 //! Whoever waits for durability leads, be it a thread or a task: if nobody hardens at the moment, the waiter does it on its own
 //! thread (no hand-over to another thread delays a lone safe commit); otherwise it sleeps until the leader is done, and if it
-//! is not covered then, it leads the next one. So group commit clocks itself: whoever arrives during one
+//! is not covered then, it leads the next one (`lead`). So group commit clocks itself: whoever arrives during one
 //! write shares the next. A background thread hardens what nobody waits for, within the vulnerability window
 //! (`background`).
 
 pub(crate) mod background;
 pub(crate) mod horizon;
+mod lead;
 mod pace;
 
 use std::time::Duration;
 
-use self::horizon::{Covered, Horizon, Lost, Successor, Waiter};
+use self::horizon::{Covered, Horizon, Lost, Waiter};
 use self::pace::Pace;
 use super::checkpoint::Cut;
 use super::engine::Engine;
@@ -30,10 +31,7 @@ use crate::storage::liveness::counted_bytes;
 use crate::storage::log::Purpose;
 use crate::storage::record::{Address, Kind};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{Condvar, EventCount, Instant, Mutex, MutexGuard, mpsc};
-
-/// How a lead ends.
-type LetGo = fn(&Engine, MutexGuard<'_, Leader>, Covered);
+use crate::sync::{Condvar, EventCount, Instant, Mutex, mpsc};
 
 /// What the one who hardens owns.
 pub(crate) struct Leader {
@@ -326,12 +324,11 @@ impl Engine {
         if horizon.register(version, waiter) {
             self.hardening.request_now();
         }
-        match hear.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-            Ok(outcome) => outcome.map(|()| true).map_err(|lost| lost.error()),
-            // Who tells may be late.
-            Err(_) => horizon
-                .outcome(version)
-                .map_or(Ok(false), |outcome| outcome.map(|()| true).map_err(|lost| lost.error())),
+        let told = hear.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok();
+        // Who tells may be late.
+        match told.or_else(|| horizon.outcome(version)) {
+            Some(outcome) => outcome.map(|()| true).map_err(|lost| lost.error()),
+            None => Ok(false),
         }
     }
 
@@ -346,19 +343,6 @@ impl Engine {
             true => Ok(()),
             false => Err(Error::input(format!("no commit has version {version} yet; the clock is at {now}"))),
         }
-    }
-
-    /// Hardens, if nobody does and the version still needs it; false if somebody else is at it.
-    pub(crate) fn try_lead_for(&self, version: u64) -> bool {
-        let Some(mut leader) = self.hardening.leader.try_lock() else { return false };
-        match self.hardening.horizon.outcome(version) {
-            None => {
-                let covered = self.lead(&mut leader);
-                self.let_go(leader, covered);
-            }
-            Some(_) => self.let_go(leader, Covered::default()),
-        }
-        true
     }
 
     /// Where the durable log ends.
@@ -393,117 +377,6 @@ impl Engine {
             if !more {
                 return;
             }
-        }
-    }
-
-    /// As [`Self::harden_all`], for who holds no lock, and so can tell everybody.
-    pub(crate) fn persist(&self) -> Result<()> {
-        self.harden_all_and(Self::let_go)
-    }
-
-    /// Hardens everything committed so far; waits for a hardening under way first.
-    pub(crate) fn harden_all(&self) -> Result<()> {
-        self.harden_all_and(Self::let_go_quietly)
-    }
-
-    fn harden_all_and(&self, let_go: LetGo) -> Result<()> {
-        if planted(Bug::PersistDoesNothing) {
-            return Ok(());
-        }
-        let mut leader = self.hardening.leader.lock();
-        let covered = self.lead(&mut leader);
-        let_go(self, leader, covered);
-        self.check_not_lost()
-    }
-
-    /// # Errors
-    /// `Lost` if a hardening has failed.
-    pub(crate) fn check_not_lost(&self) -> Result<()> {
-        self.hardening.horizon.failure().map_or(Ok(()), |lost| Err(lost.error()))
-    }
-
-    /// Whether somebody hardens at the moment.
-    pub(crate) fn is_hardening(&self) -> bool {
-        self.hardening.leader.is_locked()
-    }
-
-    /// Hardens, or waits until somebody else has made progress. Who waits does not ask for the lead: when it was woken up the next one
-    /// might have it already, and hold it for another hardening.
-    pub(crate) fn harden_or_wait(&self) {
-        // Without the hardener nobody else may tell for a long time.
-        let let_go = if self.hardening.background { Self::let_go_quietly } else { Self::let_go };
-        self.harden_or_wait_and(let_go);
-    }
-
-    fn harden_or_wait_and(&self, let_go: LetGo) {
-        let hardening = &self.hardening;
-        // Read before the look: a lead that is found taken ends after it.
-        let seen = hardening.leads_ended.read();
-        if let Some(mut leader) = hardening.leader.try_lock() {
-            let covered = self.lead(&mut leader);
-            return let_go(self, leader, covered);
-        }
-        while hardening.leads_ended.read() == seen {
-            hardening.leads_ended.wait(seen);
-        }
-    }
-
-    /// Runs one hardening as the leader, unless one has failed. Whom it was for is to be told when the lead has been let go.
-    fn lead(&self, leader: &mut Leader) -> Covered {
-        if self.hardening.horizon.failure().is_some() {
-            return Covered::default();
-        }
-        self.hardening.gather();
-        self.harden(leader)
-    }
-
-    /// Ends the lead, tells, and hands over to a waiter that was not covered. Nobody who has held the lock may leave this, or
-    /// [`Self::let_go_quietly`], out, not even without a hardening: a waiter that found it taken sleeps, and relies on being seen here.
-    fn let_go(&self, leader: MutexGuard<'_, Leader>, covered: Covered) {
-        let hardening = &self.hardening;
-        // Waking many takes a while; the next leader need not wait for it.
-        drop(leader);
-        hardening.leads_ended.advance_for_all();
-        let quietly = planted(Bug::LeadLetGoQuietly) && covered.waiter_count() == 0;
-        hardening.horizon.tell(covered);
-        if !quietly {
-            self.hand_over_lead();
-        }
-    }
-
-    /// As [`Self::let_go`], for who may hold a lock that a callback asks for: threads are woken, and all else is left to the hardener, or to who
-    /// [tells](Self::tell_withheld) first.
-    fn let_go_quietly(&self, leader: MutexGuard<'_, Leader>, covered: Covered) {
-        let hardening = &self.hardening;
-        let quietly = (planted(Bug::LeadLetGoQuietly) && covered.waiter_count() == 0)
-            || planted(Bug::SuccessorNotWoken);
-        // Within the lead: who closes leads last, and tells then.
-        let somebody_is_to_hear = hardening.horizon.withhold(covered);
-        drop(leader);
-        hardening.leads_ended.advance_for_all();
-        // Without the hardener a task would sleep until this comes to its end.
-        let successor = if hardening.background { Successor::Thread } else { Successor::Any };
-        let somebody_is_to_lead = !quietly && hardening.horizon.wake_successor(successor);
-        if hardening.background && (somebody_is_to_hear || somebody_is_to_lead) {
-            let mut requests = hardening.requests.lock();
-            requests.tell = true;
-            hardening.wake_hardener.notify_one();
-        }
-    }
-
-    /// Tells those whom somebody could not tell who might have held a lock.
-    pub(crate) fn tell_withheld(&self) {
-        self.hardening.horizon.tell(Covered::default());
-        self.hand_over_lead();
-    }
-
-    /// Has somebody lead the next hardening, if anybody waits for one.
-    pub(crate) fn hand_over_lead(&self) {
-        if planted(Bug::SuccessorNotWoken) {
-            return;
-        }
-        if self.hardening.horizon.wake_successor(Successor::Any) && self.hardening.background {
-            self.hardening.request_now();
         }
     }
 
