@@ -316,7 +316,7 @@ impl Kiln {
     /// As [`Self::snapshot`].
     pub fn durable_snapshot(&self) -> Result<Snapshot<'_>> {
         let version = self.engine().open_durable_snapshot();
-        Ok(Snapshot::new(self.engine(), version, self.engine().moment_of_durable()))
+        Ok(Snapshot::new(self.engine(), version, Moment::at(self.engine().time_of_snapshot())))
     }
 
     /// Reads the last durable state, without waiting (a *durable* read).

@@ -85,7 +85,7 @@ impl Kiln {
     /// `NotFound` if there is none.
     pub fn open_snapshot(&self, name: &str) -> Result<Snapshot<'_>> {
         let (held, time_us) = self.engine().open_named_snapshot(name)?;
-        Ok(Snapshot::new(self.engine(), held, Moment::at(time_us / 1000)))
+        Ok(Snapshot::new(self.engine(), held, Moment::at(Some(time_us / 1000))))
     }
 
     /// Drops the snapshot that has this name: what only it holds is freed from now on. That it is gone is durable when this returns. Who has it

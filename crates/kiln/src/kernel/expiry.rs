@@ -92,9 +92,9 @@ pub(crate) fn default_expiry(time_to_live_ms: u64, now: impl FnOnce() -> u64) ->
 pub(crate) struct Moment(AtomicU64);
 
 impl Moment {
-    /// One that is known.
-    pub(crate) fn at(now_ms: u64) -> Moment {
-        Moment(AtomicU64::new(now_ms.max(1)))
+    /// One that is known; or one that is not needed, or taken when it is.
+    pub(crate) fn at(now_ms: Option<u64>) -> Moment {
+        Moment(AtomicU64::new(now_ms.map_or(0, |now_ms| now_ms.max(1))))
     }
 
     #[cold]
@@ -114,11 +114,6 @@ impl Moment {
     #[inline]
     pub(crate) fn is_past(&self, expires_at: u64, engine: &Engine) -> bool {
         expires_at != NEVER && expires_at <= self.now(engine)
-    }
-
-    /// The time, if it was taken.
-    pub(crate) fn known(&self) -> Option<u64> {
-        Some(self.0.load(Ordering::Relaxed)).filter(|&now| now != 0)
     }
 
     /// Takes the time once more, if it was taken, for who has seen rows of which the first expires then; false if that has passed.
@@ -297,27 +292,23 @@ impl Engine {
 
     /// A version that `hold` holds, and as of when it is to be read. It is held anew if the clock went on meanwhile: of one that is older than its
     /// time a row would be absent that was renewed in time, and of one that is newer a row that the engine has deleted, but not others that expired with it.
-    pub(crate) fn hold_at_one_time<H>(&self, hold: impl Fn() -> H, release: impl Fn(H)) -> (H, Moment) {
+    /// The time is none if there are no rows that expire.
+    pub(crate) fn hold_at_one_time<H>(&self, hold: impl Fn() -> H, release: impl Fn(H)) -> (H, Option<u64>) {
         let mut time = self.time_of_snapshot();
         loop {
             let held = hold();
             let now = self.time_of_snapshot();
             if now == time {
-                return (held, time.map(Moment::at).unwrap_or_default());
+                return (held, time);
             }
             release(held);
             time = now;
         }
     }
 
-    /// The time, if there are rows that expire.
-    fn time_of_snapshot(&self) -> Option<u64> {
+    /// As of when a snapshot reads that is opened now; none if there are no rows that expire.
+    pub(crate) fn time_of_snapshot(&self) -> Option<u64> {
         self.expiring.has_any.load(Ordering::Acquire).then(|| self.now_ms())
-    }
-
-    /// As of when the last durable state is read.
-    pub(crate) fn moment_of_durable(&self) -> Moment {
-        self.time_of_snapshot().map(Moment::at).unwrap_or_default()
     }
 
     /// Some rows of the object may have expired and be there all the same.

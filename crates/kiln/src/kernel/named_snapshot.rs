@@ -86,8 +86,8 @@ impl Engine {
             true => self.hold_version(self.clock.now()),
             false => self.hold_newest(),
         };
-        let (version, moment) = self.hold_at_one_time(hold, |version| self.release_version(version));
-        let now_ms = moment.known().unwrap_or_else(|| self.now_ms());
+        let (version, time) = self.hold_at_one_time(hold, |version| self.release_version(version));
+        let now_ms = time.unwrap_or_else(|| self.now_ms());
         // Who reads it sees rows that expire as of this time: it must not be before one at which some of them were found to have, or
         // were deleted, though the clock was set back since.
         let time_us = self.segments.time_us().max(now_ms.saturating_mul(1000));

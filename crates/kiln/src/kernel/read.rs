@@ -40,6 +40,12 @@ impl Reading {
         self.stored && self.version == 0
     }
 
+    /// What was read was written in this version, or before: of what has settled it is not known when.
+    #[inline]
+    pub(crate) fn newest_version(&self, engine: &Engine) -> u64 {
+        if self.is_settled() { engine.forgotten() } else { self.version }
+    }
+
     /// Of a key that has no record.
     fn without_record(settled: Option<u64>, bucket: Bucket, stamp: Stamp) -> Reading {
         Reading {

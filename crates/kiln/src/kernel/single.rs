@@ -378,8 +378,7 @@ impl Reading {
     /// The outcome of an operation that has only read: no older than who wrote what it has read, be it a row that has settled.
     #[inline]
     fn unchanged(&self, engine: &Engine) -> SingleCommit {
-        let version = if self.is_settled() { engine.forgotten() } else { self.version };
-        SingleCommit { version, existed: false, grow: false }
+        SingleCommit { version: self.newest_version(engine), existed: false, grow: false }
     }
 }
 

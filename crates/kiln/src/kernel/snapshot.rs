@@ -178,7 +178,9 @@ impl Engine {
     /// The same, and as of when it is read.
     #[inline]
     pub(crate) fn open_snapshot_now(&self) -> (Held, Moment) {
-        self.hold_at_one_time(|| self.open_snapshot(), |held| self.release_snapshot(&held))
+        let (held, time) =
+            self.hold_at_one_time(|| self.open_snapshot(), |held| self.release_snapshot(&held));
+        (held, Moment::at(time))
     }
 
     /// Before a version is held: has a seal say how far the clock has come, if that is due. The caller holds no lock.

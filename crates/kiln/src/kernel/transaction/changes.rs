@@ -115,10 +115,19 @@ impl Transaction<'_> {
         look: impl FnOnce(Option<&[u8]>) -> T,
     ) -> Result<(T, Option<u64>)> {
         let id = self.check(object, key)?;
+        self.with_value_of((id, self.engine.hash(id, key), key), look)
+    }
+
+    /// The same, of a key that was checked, with its hash.
+    pub(super) fn with_value_of<T>(
+        &self,
+        key: (u32, u64, &[u8]),
+        look: impl FnOnce(Option<&[u8]>) -> T,
+    ) -> Result<(T, Option<u64>)> {
         let mut value = std::mem::take(&mut self.open_buffers()?.value);
         let found = {
             let mut buffers = self.open_buffers()?;
-            self.read(&mut buffers, (id, self.engine.hash(id, key), key), &mut value)
+            self.read(&mut buffers, key, &mut value)
         };
         let seen = found.map(|expires_at| (look(expires_at.map(|_| &value[..])), expires_at));
         if let Ok(mut buffers) = self.open_buffers() {

@@ -17,7 +17,7 @@ use crate::kernel::object::RangeRead;
 use crate::kernel::read::Reading;
 use crate::kernel::receipt::Commit;
 use crate::kernel::snapshot::Held;
-use crate::kernel::write_set::WriteSet;
+use crate::kernel::write_set::{Write, WriteSet};
 use crate::objects::Object;
 use crate::planted::{Bug, planted};
 use crate::storage::hash_index::{Bucket, Stamp};
@@ -211,15 +211,10 @@ impl<'db> Transaction<'db> {
         (object, hash, key): (u32, u64, &[u8]),
         value: &mut Vec<u8>,
     ) -> Result<Option<u64>> {
-        if let Some(write) = buffers.writes.find(object, hash, key) {
+        if let Some(written) = self.find_written(buffers, (object, hash, key)) {
             value.clear();
-            if write.delete || buffers.moment.is_past(write.expires_at, self.engine) {
-                return Ok(None);
-            }
-            value.extend_from_slice(buffers.writes.value(write));
-            let expires_at = write.expires_at;
-            buffers.note_row(expires_at);
-            return Ok(Some(expires_at));
+            value.extend_from_slice(written.map_or(&[][..], |write| buffers.writes.value(&write)));
+            return Ok(written.map(|write| write.expires_at));
         }
         if let Some(snapshot) = self.snapshot_version() {
             let reading = self.engine.read_as_of(object, key, hash, snapshot, &buffers.moment, value)?;
@@ -243,12 +238,26 @@ impl<'db> Transaction<'db> {
         Ok(reading.found.then_some(reading.expires_at))
     }
 
+    /// What the transaction itself has written of a key: `Some(None)` if that is a deletion, or a row that has expired.
+    #[inline(always)]
+    fn find_written(
+        &self,
+        buffers: &mut Buffers,
+        (object, hash, key): (u32, u64, &[u8]),
+    ) -> Option<Option<Write>> {
+        let write = *buffers.writes.find(object, hash, key)?;
+        let is_there = !write.delete && !buffers.moment.is_past(write.expires_at, self.engine);
+        if is_there {
+            buffers.note_row(write.expires_at);
+        }
+        Some(is_there.then_some(write))
+    }
+
     /// The transaction depends on what was read of a key's newest record, which must have been current together with all that it has read.
     #[inline(always)]
     fn note_reading(&self, buffers: &mut Buffers, reading: &Reading) -> Result<()> {
         self.check_entries(buffers)?;
-        let version = if reading.is_settled() { self.newest_settled() } else { reading.version };
-        buffers.read_version = buffers.read_version.max(version);
+        buffers.read_version = buffers.read_version.max(reading.newest_version(self.engine));
         buffers.reads.entries.push(ReadEntry { bucket: reading.bucket, stamp: reading.stamp });
         if reading.found {
             buffers.note_row(reading.expires_at);

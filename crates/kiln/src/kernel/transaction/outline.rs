@@ -39,14 +39,11 @@ impl Transaction<'_> {
         let id = self.check(object, key)?;
         let single = SingleKey { object: id, hash: self.engine.hash(id, key), key };
         let mut buffers = self.open_buffers()?;
-        if let Some(write) = buffers.writes.find(id, single.hash, key) {
-            if write.delete || buffers.moment.is_past(write.expires_at, self.engine) {
-                return Ok(None);
-            }
-            let value_bytes = buffers.writes.value(write).len();
-            let outline = Outline { expires_at: write.expires_at, value_bytes };
-            buffers.note_row(outline.expires_at);
-            return Ok(Some(outline));
+        if let Some(written) = self.find_written(&mut buffers, (id, single.hash, key)) {
+            return Ok(written.map(|write| Outline {
+                expires_at: write.expires_at,
+                value_bytes: buffers.writes.value(&write).len(),
+            }));
         }
         if self.snapshot.is_none()
             && let Some((reading, value_bytes)) = self.engine.outline_at_once(single, &buffers.moment)
@@ -56,7 +53,8 @@ impl Transaction<'_> {
             return Ok(reading.found.then_some(Outline { expires_at, value_bytes }));
         }
         drop(buffers);
-        let (value_bytes, expires_at) = self.with_value(object, key, |value| value.map_or(0, <[u8]>::len))?;
+        let length = |value: Option<&[u8]>| value.map_or(0, <[u8]>::len);
+        let (value_bytes, expires_at) = self.with_value_of((id, single.hash, key), length)?;
         Ok(expires_at.map(|expires_at| Outline { expires_at, value_bytes }))
     }
 }
