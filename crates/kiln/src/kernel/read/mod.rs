@@ -3,8 +3,9 @@
 //! No I/O happens under a pin: a record that is only on disk is read unpinned ([`cold`](super::cold)), and what led to it is
 //! validated afterwards.
 
-use std::sync::Arc;
+mod from_disk;
 
+use self::from_disk::FromDisk;
 use super::cold::{Question, Sighting};
 use super::engine::Engine;
 use super::expiry::Moment;
@@ -14,7 +15,7 @@ use crate::planted::{Bug, planted};
 use crate::storage::epoch;
 use crate::storage::hash_index::{Bucket, Stamp};
 use crate::storage::record::{Address, NEVER, NO_ADDRESS, RECORD_BYTES_USUAL, RecordView};
-use crate::storage::tree::{Cached, Root};
+use crate::storage::tree::Cached;
 use crate::sync::atomic::{Ordering, fence};
 
 /// What a read found, and by what it can be validated later.
@@ -110,26 +111,6 @@ enum Memory {
     /// There is no record, and whether the key has settled is not to be seen in memory.
     MaybeSettled(Bucket, Stamp),
     Retry,
-}
-
-/// What was read from disk of a key while others changed its bucket. A bucket may change more often than the disk answers, so it is not read again, but
-/// stands as soon as the index is seen to lead to it.
-#[derive(Default)]
-struct FromDisk {
-    /// Records of other keys. No record on disk changes, and its address is never used again.
-    others: Vec<Address>,
-    answer: Answer,
-    value: Vec<u8>,
-}
-
-#[derive(Default)]
-enum Answer {
-    #[default]
-    Unknown,
-    /// The key's record is there: true as long as the index refers to it.
-    Record(Address, PastReading),
-    /// What has settled: true as long as the key has no record, and the root is the newest.
-    Settled(Arc<Root>, PastReading),
 }
 
 impl Engine {
@@ -260,6 +241,7 @@ impl Engine {
         hash: u64,
         out: &mut Vec<u8>,
     ) -> Result<Option<Reading>> {
+        let question = Question { object, key, version_max: u64::MAX };
         let mut from_disk = FromDisk::default();
         loop {
             let (bucket, stamp, cold) = match self.read_memory(object, key, hash, out) {
@@ -269,7 +251,7 @@ impl Engine {
                 Some(Memory::Cold(bucket, stamp, cold)) => (bucket, stamp, cold),
                 Some(Memory::MaybeSettled(bucket, stamp)) => (bucket, stamp, ColdCandidates::new()),
             };
-            if let Some(reading) = self.read_cold(object, key, (bucket, stamp), &cold, &mut from_disk, out)? {
+            if let Some(reading) = self.read_cold(&question, (bucket, stamp), &cold, &mut from_disk, out)? {
                 return Ok(Some(reading));
             }
         }
@@ -365,78 +347,6 @@ impl Engine {
         })
     }
 
-    /// Looks through candidates on disk, and then at what has settled; `None` if the bucket changed meanwhile. What was read is kept in `from_disk`.
-    #[cold]
-    fn read_cold(
-        &self,
-        object: u32,
-        key: &[u8],
-        (bucket, stamp): (Bucket, Stamp),
-        cold: &[Address],
-        from_disk: &mut FromDisk,
-        out: &mut Vec<u8>,
-    ) -> Result<Option<Reading>> {
-        let question = Question { object, key, version_max: u64::MAX };
-        let mut record = match from_disk.answer {
-            Answer::Record(address, past) if cold.contains(&address) => {
-                std::mem::swap(out, &mut from_disk.value);
-                Some((address, past))
-            }
-            _ => None,
-        };
-        for &address in cold {
-            if record.is_some() {
-                break;
-            }
-            if from_disk.others.contains(&address) {
-                continue;
-            }
-            match self.ask_cold(address, &question, out) {
-                Ok(sighting) if sighting.is_of_key => record = Some((address, sighting.past())),
-                Ok(_) => from_disk.others.push(address),
-                // The record may have been superseded, or have settled, and its segment reused since we looked.
-                Err(_) if address < self.log.begin() || !self.index.unchanged(bucket, stamp) => {
-                    return Ok(None);
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        let (reading, answer) = match record {
-            Some((address, past)) => (past.reading(address, bucket, stamp), Answer::Record(address, past)),
-            None => {
-                let (past, answer) = self.settled_from_disk(&question, from_disk, out)?;
-                (past.reading(NO_ADDRESS, bucket, stamp), answer)
-            }
-        };
-        if self.index.unchanged(bucket, stamp) {
-            return Ok(Some(reading));
-        }
-        from_disk.answer = answer;
-        std::mem::swap(out, &mut from_disk.value);
-        Ok(None)
-    }
-
-    /// What has settled, of a key without a record that may be seen: as it was read before if that still holds.
-    fn settled_from_disk(
-        &self,
-        question: &Question<'_>,
-        from_disk: &mut FromDisk,
-        out: &mut Vec<u8>,
-    ) -> Result<(PastReading, Answer)> {
-        let tree = &self.settled.tree;
-        if let Answer::Settled(root, past) = std::mem::take(&mut from_disk.answer)
-            && tree.is_newest(&root)
-        {
-            std::mem::swap(out, &mut from_disk.value);
-            return Ok((past, Answer::Settled(root, past)));
-        }
-        let root = tree.root();
-        let past = self.settled_as_of(question, out)?;
-        // Of the root that was the newest, and that is this one if it still is.
-        let answer = if tree.is_newest(&root) { Answer::Settled(root, past) } else { Answer::Unknown };
-        Ok((past, answer))
-    }
-
     /// Reads the newest record of a key whose version is at most `version`, which is closed and held by a
     /// registered snapshot. Waits for nobody's commit.
     pub(crate) fn read_as_of(
@@ -497,8 +407,7 @@ impl Engine {
             {
                 return Ok(settled);
             }
-            from_disk.answer = answer;
-            std::mem::swap(out, &mut from_disk.value);
+            from_disk.keep(answer, out);
         }
     }
 
