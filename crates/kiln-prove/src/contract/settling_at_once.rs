@@ -10,6 +10,7 @@ use kiln::device::{Device, Keep, SimulatedDevice};
 use kiln::{ErrorKind, Isolation, Kiln, Object, Options, Snapshot, Table};
 
 use super::hooked::{HookedDevice, Operation};
+use super::singles::key_beside;
 use crate::crash::reopen;
 use crate::support::{Random, copy_of, manual};
 use crate::testing::{PATIENCE, budget, eventually, seed, watched};
@@ -556,18 +557,11 @@ fn c2_a_read_from_disk_ends_though_others_change_the_bucket_of_its_key_all_the_t
             for number in 0..200_u32 {
                 db.put(&map, number.to_be_bytes(), [0; 3_000]).unwrap().safe().unwrap();
             }
-            // A key that shares its bucket.
-            let shares = |key: u32| {
-                let watch = db.watch(&table, "big").unwrap();
-                db.put(&map, key.to_be_bytes(), "hot").unwrap().forget();
-                !db.begin().unwrap().require(&watch).unwrap()
-            };
-            let hot =
-                (0..1_000_000).find(|&key| shares(key) && shares(key)).expect("one of so many shares it");
+            let hot = key_beside(&db, (&table, "big"), &map);
             let snapshot = db.snapshot().unwrap();
             let (writer, written) = (db.clone(), map.clone());
             *change.lock().unwrap() =
-                Some(Box::new(move || writer.put(&written, hot.to_be_bytes(), "hot").unwrap().forget()));
+                Some(Box::new(move || writer.put(&written, hot, "hot").unwrap().forget()));
             let read_in = |what: &str, read: &dyn Fn() -> Option<Vec<u8>>| {
                 reads.store(0, Ordering::SeqCst);
                 assert_eq!(read().as_deref(), Some(&value[..]), "{what}");

@@ -23,6 +23,18 @@ pub(super) fn number(value: &[u8]) -> i64 {
     i64::from_le_bytes(value.try_into().unwrap())
 }
 
+/// A key of the map which is in the same bucket of the index as this key of the table, which is there. It has a value then.
+pub(super) fn key_beside(db: &Kiln, (table, key): (&Table, &str), map: &Map) -> [u8; 4] {
+    let is_beside = |candidate: &[u8; 4]| {
+        let watch = db.watch(table, key).unwrap();
+        db.put(map, candidate, "beside").unwrap().forget();
+        !db.begin().unwrap().require(&watch).unwrap()
+    };
+    // Twice: an insertion may have split the bucket.
+    let mut candidates = (0..10_000_000_u32).map(u32::to_be_bytes);
+    candidates.find(|candidate| is_beside(candidate) && is_beside(candidate)).expect("one of so many is")
+}
+
 /// In what state an operation meets a key.
 #[derive(Clone, Copy, Debug)]
 enum Before {
@@ -440,13 +452,7 @@ fn c7_a_sessions_single_operations_take_serials_that_survive_as_they_do() {
 fn c2_a_closure_that_writes_beside_its_key_runs_once_for_each_value_of_that() {
     let (_disk, db, table, map) = database();
     db.put(&table, "key", "value").unwrap().forget();
-    let shares = |key: u32| {
-        let watch = db.watch(&table, "key").unwrap();
-        db.put(&map, key.to_be_bytes(), "beside").unwrap().forget();
-        !db.begin().unwrap().require(&watch).unwrap()
-    };
-    let beside =
-        (0..10_000_000).find(|&key| shares(key) && shares(key)).expect("one of so many shares the bucket");
+    let beside = key_beside(&db, (&table, "key"), &map);
     let mut runs = 0;
     let longer = |old: Option<&[u8]>, others: &mut dyn FnMut()| {
         others();
@@ -455,7 +461,7 @@ fn c2_a_closure_that_writes_beside_its_key_runs_once_for_each_value_of_that() {
     db.update(&table, "key", |old| {
         runs += 1;
         assert!(runs < 100, "it runs again for what it has written itself");
-        longer(old, &mut || db.put(&map, beside.to_be_bytes(), "changed").unwrap().forget())
+        longer(old, &mut || db.put(&map, beside, "changed").unwrap().forget())
     })
     .unwrap()
     .forget();
