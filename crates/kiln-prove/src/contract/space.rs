@@ -1,5 +1,6 @@
 //! Space: data larger than memory, a log whose beginning is dropped, and keys that are gone without a trace.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -226,23 +227,110 @@ fn c4_ever_new_keys_that_are_deleted_leave_nothing_behind() {
 
 #[test]
 fn c5_space_freed_by_deletions_serves_new_values_on_a_full_disk() {
-    watched("c5_space_freed_by_deletions", 3 * PATIENCE, |_| {
-        let disk = SimulatedDevice::new(seed());
-        let db = reopen(&disk).unwrap();
-        let table = db.table("table").unwrap();
-        disk.set_capacity(Some(2 << 20));
-        let fill = || {
+    watched("c5_space_freed_by_deletions", 6 * PATIENCE, |_| {
+        // What has settled has to leave the tree, and its tombstones the log.
+        for (settles, options) in
+            [(false, manual()), (true, manual()), (true, background().window(Duration::from_millis(5)))]
+        {
+            let disk = SimulatedDevice::new(seed());
+            let db = options.open_on(Arc::new(disk.clone())).unwrap();
+            let table = db.table("table").unwrap();
             let put = |number: u32| db.put(&table, number.to_be_bytes(), vec![number as u8; 8_000]);
-            (0..).take_while(|&number| put(number).map(|commit| commit.forget()).is_ok()).count() as u32
-        };
-        let count = fill();
-        assert!(count > 100, "{count} values of 8,000 bytes in 2 MiB");
-        // What is kept for deletions is enough for some; each makes room for more.
-        (0..count).for_each(|number| {
-            db.delete(&table, number.to_be_bytes()).unwrap().forget();
-        });
-        let again = fill();
-        assert!(again >= count / 2, "{again} values fit where {count} had been deleted");
+            let mut number = 0;
+            let mut fill = |most: usize| {
+                let first = number;
+                number += (0..most)
+                    .take_while(|&count| put(first + count as u32).map(|commit| commit.forget()).is_ok())
+                    .count() as u32;
+                first..number
+            };
+            let mut there = vec![];
+            if settles {
+                there.push(fill(100));
+                db.settle().unwrap();
+            }
+            disk.set_capacity(Some(2 << 20));
+            there.push(fill(usize::MAX));
+            let mut counts = vec![];
+            for _ in 0..4 {
+                // What is kept for deletions is enough for some; each makes room for more.
+                counts.push(there.iter().map(|range| range.len()).sum::<usize>());
+                for number in there.drain(..).flatten() {
+                    db.delete(&table, number.to_be_bytes()).unwrap().forget();
+                }
+                there.push(fill(usize::MAX));
+                if settles {
+                    // On a full disk it may fail.
+                    let _ = db.settle();
+                }
+            }
+            assert!(counts[0] > 100, "{counts:?} values of 8,000 bytes in 2 MiB");
+            assert!(
+                counts.iter().all(|&count| count >= counts[0] / 2),
+                "{counts:?} values fitted where as many had been deleted"
+            );
+        }
+    });
+}
+
+/// Tombstones may be forgotten there before what they delete has settled.
+#[test]
+fn c2_c4_what_is_deleted_on_a_full_disk_stays_deleted() {
+    watched("c2_c4_what_is_deleted_on_a_full_disk", 6 * PATIENCE, |_| {
+        for round in 0..4 {
+            let disk = SimulatedDevice::new(seed() + round);
+            let mut random = Random::new(seed() + round);
+            let db = reopen(&disk).unwrap();
+            let table = db.table("table").unwrap();
+            let mut rows = BTreeMap::new();
+            let assert_rows = |db: &Kiln, rows: &BTreeMap<Vec<u8>, Vec<u8>>, when: &str| {
+                let table = db.table("table").unwrap();
+                let found = db.transact(|tx| {
+                    tx.range::<&[u8]>(&table, ..)
+                        .map(|row| row.map(|(key, value)| (key.to_vec(), value.to_vec())))
+                        .collect::<Result<BTreeMap<_, _>>>()
+                });
+                assert!(found.unwrap().forget() == *rows, "round {round}: {when}");
+            };
+            disk.set_capacity(Some(1 << 20));
+            let mut refused = 0;
+            for step in 0..1_500 {
+                let key = (random.below(400) as u32).to_be_bytes();
+                let is_deletion = random.below(5) < 2;
+                let value = vec![step as u8; random.below(6_000)];
+                let done = match is_deletion {
+                    true => {
+                        db.delete(&table, key).map(|commit| commit.forget()).map(|_| rows.remove(&key[..]))
+                    }
+                    false => db
+                        .put(&table, key, &value)
+                        .map(|commit| commit.forget())
+                        .map(|_| rows.insert(key.to_vec(), value)),
+                };
+                match done {
+                    Ok(_) => {}
+                    Err(error) if error.kind() == ErrorKind::NoSpace => refused += 1,
+                    Err(error) => panic!("{error}"),
+                }
+                if step % 300 == 150 {
+                    // Where there is no room it fails.
+                    let _ = db.settle();
+                }
+                if step % 500 == 499 {
+                    assert_rows(&db, &rows, "on the full disk");
+                    db.persist().unwrap();
+                    let crashed = disk.after_crash(&mut |_| Keep::Lost);
+                    crashed.set_capacity(None);
+                    let db = reopen(&crashed).unwrap();
+                    assert_rows(&db, &rows, "after a crash");
+                    db.settle().unwrap();
+                    assert_rows(&db, &rows, "settled after a crash");
+                    let report = db.check().unwrap();
+                    assert!(report.is_clean(), "{report}");
+                }
+            }
+            assert!(refused > 10, "the disk was full {refused} times");
+        }
     });
 }
 

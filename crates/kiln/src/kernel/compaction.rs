@@ -296,18 +296,22 @@ impl Engine {
     /// in memory cannot be waited for.
     fn compact_on_full_disk(&self, begin: Address, progress: &mut Progress) -> Result<Rest> {
         let end = begin + self.log.segment_bytes();
-        let now = Some((begin, self.liveness.lock().of_segment(begin).live()));
+        let live = self.liveness.lock().of_segment(begin).live();
+        let now = Some((begin, live));
         if end > self.log.hardened() || progress.in_vain == now {
             return Ok(Rest::Nothing);
         }
         let database = self.superblock.lock().current().database;
         let mut reader = RecordReader::new(&self.segments, database, Cursor::at_seal(begin));
-        let (mut bytes, bytes_max) = (0, self.log.reserve_for_sweep());
+        let (mut count, mut bytes, bytes_max) = (0, 0, self.log.reserve_for_sweep());
         while reader.cursor().position < end && bytes <= bytes_max {
             let batch = reader.next_batch(end, BATCH)?;
-            bytes += self.live_of(&batch).map(|(_, _, record)| record.shape.bytes()).sum::<u64>();
+            for (_, _, record) in self.live_of(&batch) {
+                (count, bytes) = (count + 1, bytes + record.shape.bytes());
+            }
         }
-        if bytes == 0 || bytes > bytes_max {
+        // Where there are deletions, too, that are yet to be forgotten, the segment stays.
+        if bytes == 0 || bytes > bytes_max || count < live {
             progress.in_vain = now;
             return Ok(Rest::Nothing);
         }

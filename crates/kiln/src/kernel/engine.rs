@@ -200,6 +200,8 @@ impl Engine {
             let more = self.sweep_in_turn();
             match self.prepare_ahead(bytes) {
                 Err(_) if more || std::mem::take(&mut once_more) => self.harden_or_wait(),
+                // What has settled can be dropped.
+                Err(_) if self.settle_for_room() => looks = 0..LOOKS,
                 prepared => return prepared,
             }
             self.check_writable()?;

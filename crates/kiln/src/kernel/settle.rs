@@ -73,11 +73,12 @@ struct SettledRow {
     key_start: usize,
 }
 
-/// What was collected, as the tree takes it.
+/// What was collected, or what of it was deleted, as the tree takes it.
 struct SettlingRows<'a> {
     engine: &'a Engine,
     segments: &'a Segments,
     walk: NewestWalk<'a>,
+    only_deletions: bool,
     of: u64,
     count: u64,
     grants: Grants<'a>,
@@ -85,14 +86,20 @@ struct SettlingRows<'a> {
 
 impl Rows for SettlingRows<'_> {
     fn next(&mut self, row: &mut ChangedRow) -> Result<bool> {
-        if self.count.is_multiple_of(COLLECT_BATCH as u64) {
-            if self.engine.hardening.is_stopping() {
-                return Err(Error::closed());
+        let entry = loop {
+            if self.count.is_multiple_of(COLLECT_BATCH as u64) {
+                if self.engine.hardening.is_stopping() {
+                    return Err(Error::closed());
+                }
+                self.grants.reach(self.walk.passed(), self.of);
             }
-            self.grants.reach(self.walk.passed(), self.of);
-        }
-        self.count += 1;
-        let Some(entry) = self.walk.next()? else { return Ok(false) };
+            self.count += 1;
+            match self.walk.next()? {
+                None => return Ok(false),
+                Some(entry) if entry.shape.kind.is_put() && self.only_deletions => {}
+                Some(entry) => break entry,
+            }
+        };
         let expiry = |expires_at| if planted(Bug::ExpirySettlesNot) { NEVER } else { expires_at };
         match entry.value() {
             _ if !entry.shape.kind.is_put() => row.set(entry.tree_key, None, NEVER),
@@ -235,7 +242,11 @@ impl Engine {
     pub(crate) fn settle_durable(&self) -> Result<Settling> {
         self.begin_settling();
         let _no_load = self.settled.loading.lock();
-        let (end, mut all) = (self.log.hardened(), Settling::default());
+        self.settle_parts_to(self.log.hardened())
+    }
+
+    fn settle_parts_to(&self, end: Address) -> Result<Settling> {
+        let mut all = Settling::default();
         loop {
             let part = self.settle_to(end, &mut None)?;
             all.puts += part.puts;
@@ -246,6 +257,27 @@ impl Engine {
                 return Ok(all);
             }
         }
+    }
+
+    /// Settles what is durable for who needs space on a full disk, or what of it is deletions, if there are some: what they delete leaves the tree, and
+    /// their tombstones can be forgotten. True if that has made room, or may have: what is not needed any more is for the next sweep to drop.
+    pub(super) fn settle_for_room(&self) -> bool {
+        let settled = &self.settled;
+        let graves = self.graves.len() as u64;
+        let in_vain = settled.graves_in_vain.load(Ordering::SeqCst);
+        // All of it is read anew each time, so it takes a few more deletions until it is tried again.
+        let is_worth_it = graves > in_vain + in_vain / 4;
+        if !self.segments.disk_is_full() || !settled.is_begun.load(Ordering::SeqCst) || !is_worth_it {
+            return false;
+        }
+        // Who loads waits for space with it. Who settles just now makes what room there is.
+        let Some(_no_load) = settled.loading.try_lock() else { return false };
+        let deleted_to = settled.deleted_to.load(Ordering::SeqCst);
+        let done = self.settle_parts_to(self.log.hardened()).unwrap_or_default();
+        let has_helped =
+            done != Settling::default() || settled.deleted_to.load(Ordering::SeqCst) > deleted_to;
+        settled.graves_in_vain.store(if has_helped { 0 } else { graves }, Ordering::SeqCst);
+        has_helped
     }
 
     /// Writes the tree anew, so that its file is as short as it can be, in parts between which others may settle. `progress` is told after each
@@ -398,10 +430,24 @@ impl Engine {
 
     /// Merges what was collected of a part of the log into the tree.
     fn merge_newest(&self, segments: &Segments, newest: &Newest, part: (Address, Address)) -> Result<Merged> {
-        let (walk, of) = (newest.walk()?, newest.count());
-        let grants = self.settled.pace.begin(Stage::Merging, part.1 - part.0);
-        let mut rows = SettlingRows { engine: self, segments, walk, of, count: 0, grants };
-        self.settled.tree.merge(&mut rows, Some(part.1))
+        let rows = |only_deletions| {
+            let (walk, of) = (newest.walk()?, newest.count());
+            let grants = self.settled.pace.begin(Stage::Merging, part.1 - part.0);
+            Ok(SettlingRows { engine: self, segments, walk, only_deletions, of, count: 0, grants })
+        };
+        let tree = &self.settled.tree;
+        let merged = tree.merge(&mut rows(false)?, Some(part.1));
+        if merged.as_ref().err().is_none_or(|error| error.kind() != ErrorKind::NoSpace) {
+            return merged;
+        }
+        let makes_room = !tree.is_empty();
+        if makes_room {
+            tree.merge_deletions(&mut rows(true)?)?;
+        }
+        // What those keys had is still in the log, and settles no more but with what deleted it.
+        self.settled.forgotten_to.fetch_max(part.1, Ordering::SeqCst);
+        self.settled.deleted_to.store(part.1, Ordering::SeqCst);
+        if makes_room { tree.merge(&mut rows(false)?, Some(part.1)) } else { merged }
     }
 
     /// Takes the entries of what has settled, of a part of the log that is so long, off the indexes.

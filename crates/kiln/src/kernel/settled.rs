@@ -62,15 +62,19 @@ pub(crate) struct Settled {
     pub(crate) entering: Mutex<()>,
     /// From now on tombstones of tables go only by settling: the tree may have what they delete.
     pub(super) is_begun: AtomicBool,
-    /// Tombstones of tables before this address may have been forgotten while nothing had settled. The first time all before it
-    /// has to settle at once: of a deleted key the log would tell only that it was once there.
+    /// Tombstones of tables before this address may have been forgotten while nothing had settled, or [without](Self::deleted_to) having
+    /// settled. All before it has to settle at once: of a deleted key the log would tell only that it was once there.
     pub(super) forgotten_to: AtomicU64,
     /// No record of a table before this address is in the indexes.
     pub(super) removed_to: AtomicU64,
+    /// Of what was deleted before this address the tree has nothing, though the rest before it has not settled: the disk was full.
+    pub(super) deleted_to: AtomicU64,
     /// Nothing settles by itself before every snapshot may see this version: the last time one was in the way.
     pub(super) waits_for_version: AtomicU64,
     /// Nor before the log has left memory up to here: the last time it failed.
     pub(super) waits_for_head: AtomicU64,
+    /// So many tombstones there were when nothing could settle on a full disk.
+    pub(super) graves_in_vain: AtomicU64,
     /// Records that ranges have read from disk since something last settled.
     pub(super) range_reads: AtomicU64,
     /// A key is in a table's order if, and only if, it has an entry in the hash index, for who holds its bucket.
@@ -106,6 +110,7 @@ impl Settled {
             is_begun: AtomicBool::new(tree.has_settled()),
             forgotten_to: AtomicU64::new(if is_forgetful { end } else { 0 }),
             removed_to: AtomicU64::new(tree.settled_to()),
+            deleted_to: AtomicU64::new(0),
             tree,
             bounds,
             settling: Mutex::new(()),
@@ -113,6 +118,7 @@ impl Settled {
             entering: Mutex::new(()),
             waits_for_version: AtomicU64::new(0),
             waits_for_head: AtomicU64::new(0),
+            graves_in_vain: AtomicU64::new(0),
             range_reads: AtomicU64::new(0),
             orders_are_exact,
             moving_bytes: AtomicU64::new(0),

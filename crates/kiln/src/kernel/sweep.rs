@@ -270,15 +270,17 @@ impl Engine {
         Fate::Gone
     }
 
-    /// True if the tree may have what was deleted: then the tombstone has to stay until it has settled itself.
+    /// True if the tree may have what was deleted: then the tombstone has to stay until it has settled.
     fn must_settle(&self, grave: &Grave) -> bool {
         let settled = &self.settled;
         if !self.is_ordered(grave.object) || planted(Bug::TombstonesForgottenEarly) {
             return false;
         }
         if settled.is_begun.load(Ordering::SeqCst) {
-            // Only what the superblock knows of: the log may begin behind the tombstone as soon as it is forgotten.
-            return grave.address >= settled.removed_to.load(Ordering::SeqCst);
+            // Only what the superblock knows of, or the tree itself: the log may begin behind the tombstone as soon as it is forgotten.
+            let gone_to =
+                settled.removed_to.load(Ordering::SeqCst).max(settled.deleted_to.load(Ordering::SeqCst));
+            return grave.address >= gone_to;
         }
         settled.forgotten_to.fetch_max(grave.address + 1, Ordering::SeqCst);
         false

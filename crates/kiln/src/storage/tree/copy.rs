@@ -72,7 +72,7 @@ pub(super) fn copy(
     walked.load()?;
     let pages = Pages::of_copy(Arc::clone(&tree.pages.device), name.clone(), Arc::clone(&file));
     let mut space = Space::new(Bitmap::default());
-    let mut output = Output::new(Arc::clone(&file), &name, &mut space, 0);
+    let mut output = Output::new(Arc::clone(&file), &name, &mut space, (0, 0));
     let written = writer::write(
         &pages,
         (&mut output, &mut NodesAhead::default()),

@@ -51,13 +51,13 @@ mod writer;
 use std::sync::Arc;
 
 use cache::Cache;
-use changes::{Changes as _, Streamed};
+use changes::{Changes as _, NoRows, Streamed};
 use node::{Node, ValueIn};
 use pages::{Pages, Queue};
 use reference::NodeReference;
 use root::Slots;
 use shared::Shared;
-use writer::{Marks, Writer};
+use writer::{Marks, Room, Writer};
 
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use changes::Change;
@@ -356,7 +356,27 @@ impl Tree {
     /// # Panics
     /// If keys do not ascend, or a key or a value is too long.
     pub(crate) fn merge(&self, rows: &mut dyn Rows, settled_to: Option<u64>) -> Result<Merged> {
-        self.merge_changes(&mut Streamed::new(rows), Marks { settled_to, ..Marks::default() })
+        let room = self.ordinary_room(REPLACED_PART);
+        self.merge_changes(&mut Streamed::new(rows), Marks { settled_to, ..Marks::default() }, room)
+    }
+
+    /// Merges deletions, and nothing else, on a full disk: from what the file keeps for them, in as small ranges as that has room for. Otherwise
+    /// as [`Tree::merge`].
+    ///
+    /// # Errors
+    /// As of [`Tree::merge`].
+    pub(crate) fn merge_deletions(&self, rows: &mut dyn Rows) -> Result<Merged> {
+        let merged = self.merge_changes(&mut Streamed::new(rows), Marks::default(), Room::Reserve)?;
+        if self.has_room_to_cut() {
+            // The last root's map may be all that is at the file's end: the next one's finds room before that.
+            self.merge_changes(&mut Streamed::new(&mut NoRows), Marks::default(), Room::Reserve)?;
+        }
+        Ok(merged)
+    }
+
+    /// The room of merges each of which may replace such a part of the tree.
+    fn ordinary_room(&self, part: u64) -> Room {
+        Room::Ordinary { part, bytes_min: self.replaced_bytes_min }
     }
 
     /// Merges the rows of the object `loaded`; the root says so. Otherwise as [`Tree::merge`].
@@ -365,7 +385,7 @@ impl Tree {
     /// As of [`Tree::merge`].
     pub(crate) fn load(&self, rows: &mut dyn Rows, loaded: u32) -> Result<Merged> {
         let marks = Marks { loaded: Some(loaded), ..Marks::default() };
-        self.merge_changes(&mut Streamed::new(rows), marks)
+        self.merge_changes(&mut Streamed::new(rows), marks, self.ordinary_room(REPLACED_PART))
     }
 
     /// Removes all keys from `from` on that are before `to`.
@@ -373,29 +393,30 @@ impl Tree {
     /// # Errors
     /// As of [`Tree::merge`].
     pub(crate) fn remove_all(self: &Arc<Self>, from: &[u8], to: &[u8]) -> Result<Merged> {
-        self.merge_changes(&mut removed::Removed::new(self, from, to)?, Marks::default())
+        let room = self.ordinary_room(REPLACED_PART);
+        self.merge_changes(&mut removed::Removed::new(self, from, to)?, Marks::default(), room)
     }
 
-    fn merge_changes(&self, changes: &mut dyn changes::Changes, marks: Marks) -> Result<Merged> {
+    fn merge_changes(&self, changes: &mut dyn changes::Changes, marks: Marks, room: Room) -> Result<Merged> {
         let mut writer = self.writer.lock();
         let mut all = Merged::default();
         loop {
-            all.add(self.merge_range(&mut writer, changes, marks, REPLACED_PART)?);
+            all.add(self.merge_range(&mut writer, changes, marks, room)?);
             if changes.peek()?.is_none() {
                 return Ok(all);
             }
         }
     }
 
-    /// Merges as many changes as replace such a part of the tree.
+    /// Merges as many changes as there is room for at once.
     fn merge_range(
         &self,
         writer: &mut Writer,
         changes: &mut dyn changes::Changes,
         marks: Marks,
-        part: u64,
+        room: Room,
     ) -> Result<Merged> {
-        let merged = writer.merge(&self.pages, &self.newest, changes, marks, (part, self.replaced_bytes_min));
+        let merged = writer.merge(&self.pages, &self.newest, changes, marks, room);
         self.entries.store(self.root().entries(), Ordering::Relaxed);
         self.note_sizes(writer);
         let merged = merged?;
@@ -413,7 +434,8 @@ impl Tree {
         let mut writer = self.writer.lock();
         let mut changes = rewrite::Rewritten::new(self, from)?;
         if changes.peek()?.is_some() {
-            self.merge_range(&mut writer, &mut changes, Marks::default(), REWRITTEN_PART)?;
+            let room = self.ordinary_room(REWRITTEN_PART);
+            self.merge_range(&mut writer, &mut changes, Marks::default(), room)?;
         }
         let next = changes.peek()?.map(|next| next.key.to_vec());
         if next.is_none() {
@@ -520,10 +542,15 @@ impl Tree {
         if self.root().has_packed { merge::PACKED_TIMES_MAX } else { 1 }
     }
 
+    /// Length of the file.
+    pub(crate) fn file_bytes(&self) -> u64 {
+        self.file_bytes.load(Ordering::Relaxed)
+    }
+
     /// True if the file is much longer than what is used of it.
     pub(crate) fn has_room_to_cut(&self) -> bool {
-        let used_bytes = self.used_bytes();
-        self.file_bytes.load(Ordering::Relaxed) > used_bytes + used_bytes / REPLACED_PART
+        let (used_bytes, file_bytes) = (self.used_bytes(), self.file_bytes());
+        file_bytes > used_bytes + used_bytes / REPLACED_PART + output::reserve_bytes(file_bytes)
     }
 
     /// How often a node had to be read for who asked for it.

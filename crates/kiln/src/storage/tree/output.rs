@@ -13,10 +13,20 @@ const BUFFER_BYTES: usize = 1 << 20;
 const STEP_PART: u64 = 8;
 const STEP_BYTES_MIN: u64 = 64 << 10;
 const STEP_BYTES_MAX: u64 = 256 << 20;
+/// What is kept for deletions is such a part of the file, within these bounds.
+const RESERVE_PART: u64 = 64;
+const RESERVE_BYTES_MIN: u64 = 64 << 10;
+const RESERVE_BYTES_MAX: u64 = 8 << 20;
 
 /// By how much a file of this length grows.
 pub(super) fn step_bytes(bytes: u64) -> u64 {
     (bytes / STEP_PART).clamp(STEP_BYTES_MIN, STEP_BYTES_MAX).next_multiple_of(STEP_BYTES_MIN)
+}
+
+/// How much of the end of a file of this length is kept for [`Room::Reserve`](super::writer::Room::Reserve): a path to the root for each of some leaves, and their pages of
+/// the map, and its directory, before the first of what they replace is free.
+pub(super) fn reserve_bytes(bytes: u64) -> u64 {
+    (bytes / RESERVE_PART).clamp(RESERVE_BYTES_MIN, RESERVE_BYTES_MAX).next_multiple_of(BLOCK_BYTES as u64)
 }
 
 /// Where a merge writes.
@@ -26,6 +36,8 @@ pub(super) struct Output<'a> {
     pub(super) space: &'a mut Space,
     /// The file's length.
     pub(super) file_bytes: u64,
+    /// So much of its end is kept free.
+    reserve_bytes: u64,
     buffer: AlignedBuffer,
     /// The block at the buffer's beginning.
     block: u64,
@@ -41,10 +53,21 @@ impl<'a> Output<'a> {
         file: Arc<dyn DeviceFile>,
         name: &'a str,
         space: &'a mut Space,
-        file_bytes: u64,
+        (file_bytes, reserve_bytes): (u64, u64),
     ) -> Self {
         let buffer = AlignedBuffer::default();
-        Output { file, name, space, file_bytes, buffer, block: 0, filled: 0, bytes: 0, failed: false }
+        Output {
+            file,
+            name,
+            space,
+            file_bytes,
+            reserve_bytes,
+            buffer,
+            block: 0,
+            filled: 0,
+            bytes: 0,
+            failed: false,
+        }
     }
 
     /// Takes free blocks, and makes sure that the file has them.
@@ -55,14 +78,20 @@ impl<'a> Output<'a> {
                 io::Error::new(io::ErrorKind::StorageFull, "the file has as many blocks as it may have");
             Error::io(format_args!("writing {}", self.name), full)
         })?;
-        let end = (block + blocks as u64) * BLOCK_BYTES as u64;
+        self.grow_to((block + blocks as u64) * BLOCK_BYTES as u64)?;
+        Ok(block)
+    }
+
+    /// Makes sure that the file is so long, and has its reserve behind that.
+    pub(super) fn grow_to(&mut self, end: u64) -> Result<(), Error> {
+        let end = end + self.reserve_bytes;
         if end > self.file_bytes {
             let grown = end.next_multiple_of(step_bytes(self.file_bytes.max(end)));
             let growing = |error| Error::io(format_args!("growing {}", self.name), error);
             self.file.allocate(grown).map_err(growing)?;
             self.file_bytes = grown;
         }
-        Ok(block)
+        Ok(())
     }
 
     /// Fills zeroed blocks that have been taken; returns the checksum of all of them.

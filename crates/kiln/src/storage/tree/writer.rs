@@ -6,7 +6,7 @@ use super::ahead::NodesAhead;
 use super::changes::Changes;
 use super::map::{self, PageEntry};
 use super::merge::{Merged, Merger};
-use super::output::{Output, step_bytes};
+use super::output::{Output, reserve_bytes, step_bytes};
 use super::pages::{FILE, Pages, UNFINISHED};
 use super::reference::NodeReference;
 use super::root::{DirectoryReference, Root, Slots};
@@ -15,6 +15,9 @@ use super::space::{Bitmap, Space};
 use crate::device::{BLOCK_BYTES, Device, DeviceFile, OpenMode};
 use crate::error::{Error, ErrorKind, Result};
 use crate::planted::{Bug, planted};
+
+/// What is written for a leaf that is replaced takes so many times its room at most: with it its neighbour, a page of the map, and its part of the path to the root.
+const RESERVE_TIMES: u64 = 4;
 
 /// What only merges use.
 pub(super) struct Writer {
@@ -40,6 +43,15 @@ pub(super) struct Writer {
 pub(super) struct Marks {
     pub(super) settled_to: Option<u64>,
     pub(super) loaded: Option<u32>,
+}
+
+/// What room a merge takes beside the tree, before what it replaces is free.
+#[derive(Clone, Copy)]
+pub(super) enum Room {
+    /// It may replace such a part of the tree, or so many bytes if that is more; the file grows as it needs to.
+    Ordinary { part: u64, bytes_min: u64 },
+    /// For deletions on a full disk: it takes what is kept for them, and replaces no more than that has room for.
+    Reserve,
 }
 
 /// What a merge has made, durable and not yet published.
@@ -85,7 +97,7 @@ impl Writer {
         newest: &Shared<Root>,
         changes: &mut dyn Changes,
         marks: Marks,
-        (replaced_part, replaced_bytes_min): (u64, u64),
+        room: Room,
     ) -> Result<Merged> {
         if self.failed {
             let what = format!("writing {} failed before; open the database again", pages.name);
@@ -97,9 +109,7 @@ impl Writer {
         let old = newest.get_owned().unwrap_or_default();
         self.remember(&old);
         self.reclaim(pages, old.generation);
-        let replaced_blocks_max =
-            (self.space.used_count() / replaced_part).max(replaced_bytes_min / BLOCK_BYTES as u64).max(1);
-        match self.make(pages, &old, changes, marks, replaced_blocks_max) {
+        match self.make(pages, &old, changes, marks, room) {
             Ok(made) => {
                 self.map = made.map;
                 let generation = made.root.generation;
@@ -151,7 +161,7 @@ impl Writer {
         old: &Root,
         changes: &mut dyn Changes,
         marks: Marks,
-        replaced_blocks_max: u64,
+        room: Room,
     ) -> Result<Made> {
         if !pages.has_file() {
             // Nothing was written: it may succeed the next time.
@@ -164,9 +174,21 @@ impl Writer {
         if let Some(slots) = &mut self.slots {
             slots.make_certain(old).map_err(|error| fail(&mut self.failed, pages, error))?;
         }
-        let mut output = Output::new(Arc::clone(file), &pages.name, &mut self.space, self.file_bytes);
+        let (replaced_blocks_max, reserve_bytes) = match room {
+            Room::Ordinary { part, bytes_min } => {
+                let blocks = (self.space.used_count() / part).max(bytes_min / BLOCK_BYTES as u64);
+                (blocks, reserve_bytes(self.file_bytes))
+            }
+            Room::Reserve => (self.free_blocks() / RESERVE_TIMES, 0),
+        };
+        let end = self.space.end() * BLOCK_BYTES as u64;
+        let sizes = (self.file_bytes, reserve_bytes);
+        let mut output = Output::new(Arc::clone(file), &pages.name, &mut self.space, sizes);
+        // Deletions may have taken what is kept for them. It is needed again, but not now.
+        let _ = output.grow_to(end);
         let write_to = (&mut output, &mut self.ahead);
-        let written = write(pages, write_to, (old, &self.map), changes, replaced_blocks_max, self.packs);
+        let written =
+            write(pages, write_to, (old, &self.map), changes, replaced_blocks_max.max(1), self.packs);
         self.file_bytes = output.file_bytes;
         self.failed |= output.failed;
         let Written { node, height, directory, map, mut merged, has_packed } = written?;
@@ -195,9 +217,19 @@ impl Writer {
         fail(&mut self.failed, pages, error)
     }
 
+    /// How many blocks of the file can be written.
+    fn free_blocks(&self) -> u64 {
+        (self.file_bytes / BLOCK_BYTES as u64).saturating_sub(self.space.busy_count())
+    }
+
+    /// How much of the file is needed, with what is kept for deletions.
+    fn needed_bytes(&self) -> u64 {
+        self.space.end() * BLOCK_BYTES as u64 + reserve_bytes(self.file_bytes)
+    }
+
     /// Cuts off the file's end, if there is much of it that nothing needs.
     fn cut_end_if_long(&mut self) {
-        let end = self.space.end() * BLOCK_BYTES as u64;
+        let end = self.needed_bytes();
         let kept = end.next_multiple_of(step_bytes(end));
         if kept + step_bytes(end) < self.file_bytes {
             self.cut_to(kept);
@@ -206,7 +238,7 @@ impl Writer {
 
     /// Cuts off the file's end behind all that somebody needs.
     pub(super) fn cut_end(&mut self) {
-        let end = self.space.end() * BLOCK_BYTES as u64;
+        let end = self.needed_bytes();
         if end < self.file_bytes && !self.failed {
             self.cut_to(end);
         }

@@ -91,8 +91,8 @@ fn c9_a_block_that_is_damaged_is_noticed_or_makes_no_difference() {
             try_with(index, "as it was", old);
         }
     }
-    // Free blocks and the second root slot make no difference.
-    assert!(noticed > tried / 4 && noticed < tried, "{noticed} of {tried}");
+    // Free blocks, which are most, and the second root slot make no difference.
+    assert!(noticed > tried / 8 && noticed < tried, "{noticed} of {tried}");
 }
 
 #[test]

@@ -1,4 +1,5 @@
 use super::*;
+use crate::error::ErrorKind;
 
 fn value(random: &mut Random) -> Vec<u8> {
     let bytes = match random.below(40) {
@@ -168,6 +169,40 @@ fn sorted_appends_leave_full_leaves() {
     assert_eq!(check.entries, number);
     // 100 bytes of value, 8 of slot and head, and what keys differ in.
     assert!(check.leaf_bytes < number * 125, "{} bytes for {number} entries", check.leaf_bytes);
+}
+
+#[test]
+fn deletions_need_no_more_room_than_is_kept_for_them() {
+    for seed in 0..5 {
+        let device = SimulatedDevice::new(seed);
+        let (tree, random) = (open(&device, CACHE_BYTES), &mut Random(seed));
+        let mut map = Map::new();
+        for round in 0..4 {
+            device.set_capacity(Some(device.used_bytes() + (1 << 20)));
+            for count in [50, 1] {
+                loop {
+                    let some: Batch =
+                        (0..count).map(|_| (key(random.below(20_000)), Some(value(random)))).collect();
+                    match tree.merge(&mut changes(&some), None) {
+                        Ok(_) => apply(&some, &mut map),
+                        Err(error) => break assert_eq!(error.kind(), ErrorKind::NoSpace),
+                    }
+                }
+            }
+            device.set_capacity(Some(device.used_bytes()));
+            let gone: Batch =
+                map.keys().filter(|_| random.below(4) <= round).map(|key| (key.clone(), None)).collect();
+            let full = tree.statistics();
+            tree.merge_deletions(&mut changes(&gone)).unwrap();
+            apply(&gone, &mut map);
+            // Nobody holds an older root, and all but the last of them have given up what only they needed.
+            tree.merge_deletions(&mut [].into_iter()).unwrap();
+            assert!(tree.statistics().used_bytes < full.used_bytes, "{full:?} {:?}", tree.statistics());
+            check_gets(&tree, &map, random, 20_000);
+        }
+        tree.check().unwrap();
+        assert!(tree.is_empty() && map.is_empty());
+    }
 }
 
 #[test]
