@@ -5,7 +5,7 @@
 //!  misuse/              clients that ask too much, or speak nonsense
 //!  load                 what clients do to one run of the server     actors/     the clients, one promise each
 //!  kinds                what databases and servers are like          leash       servers do not outlive this program
-//!  server  binary       a running server; the program                disk_full  bad_input    tests of other misfortunes
+//!  server  binary       a running server; the program                disk_full  bad_input  little_memory    tests of other misfortunes
 //! ```
 
 mod actors;
@@ -17,6 +17,8 @@ mod disk_full;
 pub(crate) mod kill;
 mod kinds;
 mod leash;
+#[cfg(test)]
+mod little_memory;
 mod load;
 pub(crate) mod misuse;
 pub(crate) mod powercut;

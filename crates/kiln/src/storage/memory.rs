@@ -343,6 +343,13 @@ impl<T: Zeroed> Drop for Array<T> {
     }
 }
 
+/// For who has taken what a commit takes, and cannot go back: ends the process, as everywhere in Rust where there is no memory for what is small. A panic there would leave
+/// a bucket locked, and have others wait for it for ever; opened again, the database has what was durable.
+#[cold]
+pub(crate) fn no_memory<T>(count: usize) -> ! {
+    handle_alloc_error(Layout::array::<T>(count).unwrap_or(Layout::new::<T>()))
+}
+
 /// Asks the processor to fetch the cache line of a place, without waiting for it.
 #[inline]
 pub(crate) fn prefetch<T>(place: &T) {

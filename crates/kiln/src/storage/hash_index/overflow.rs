@@ -1,6 +1,6 @@
 //! Overflow buckets of the hash index.
 
-use super::super::memory::{Line, Lines};
+use super::super::memory::{Line, Lines, no_memory};
 use super::{CONTROL, ENTRIES};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, OnceLock};
@@ -35,12 +35,14 @@ impl Overflow {
             return number;
         }
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let fail = |error| -> ! { panic!("no memory for the hash index: {error}") };
         let lines = self.lines.get_or_init(|| {
-            Lines::reserve(FIRST_LINES, OVERFLOW_MAX as usize + 1).unwrap_or_else(|error| fail(error))
+            Lines::reserve(FIRST_LINES, OVERFLOW_MAX as usize + 1)
+                .unwrap_or_else(|_| no_memory::<Line>(FIRST_LINES))
         });
-        if number as usize >= lines.usable() {
-            lines.grow_to((2 * lines.usable()).max(FIRST_LINES)).unwrap_or_else(|error| fail(error));
+        let usable = lines.usable();
+        if number as usize >= usable {
+            let more = (2 * usable).max(FIRST_LINES);
+            lines.grow_to(more).unwrap_or_else(|_| no_memory::<Line>(more));
         }
         number
     }

@@ -18,7 +18,7 @@
 use std::cmp::Reverse;
 use std::ops::Range;
 
-use crate::storage::memory::{Array, Zeroed};
+use crate::storage::memory::{Array, Zeroed, no_memory};
 use crate::sync::{Mutex, OnceLock};
 
 const FIRST_LEVEL_NODES: usize = 8;
@@ -55,13 +55,13 @@ impl<T: Zeroed> Levels<T> {
     /// As [`Self::get`]; made if it is not there yet.
     ///
     /// # Panics
-    /// If there is no memory, or no such number.
+    /// If there is no such number.
     pub(super) fn get_or_make(&self, number: u32) -> &T {
         let (level, node) = place(number);
         assert!(level < LEVELS, "an ordered index has at most {} nodes", FIRST_LEVEL_NODES << LEVELS);
         let nodes = self.0[level].get_or_init(|| {
-            let nodes = Array::new(FIRST_LEVEL_NODES << level);
-            nodes.unwrap_or_else(|error| panic!("no memory for an ordered index: {error}"))
+            let count = FIRST_LEVEL_NODES << level;
+            Array::new(count).unwrap_or_else(|_| no_memory::<T>(count))
         });
         &nodes[node]
     }
