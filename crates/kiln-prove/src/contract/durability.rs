@@ -56,6 +56,36 @@ fn c3_fast_commits_are_visible_to_other_threads_while_the_disk_is_stuck() {
     });
 }
 
+/// It had a version of its own that no record has, and so none that a crash leaves.
+#[test]
+fn c5_a_transaction_that_changes_nothing_in_the_end_is_as_durable_as_what_it_has_found() {
+    let disk = SimulatedDevice::new(1);
+    let db = reopen(&disk).unwrap();
+    let (map, table) = (db.map("map").unwrap(), db.table("table").unwrap());
+    db.put(&map, "key", "value").unwrap().safe().unwrap();
+    let deletion = db.delete(&map, "key").unwrap().fast().1.version();
+    let put_and_delete = |key: &str| {
+        let tx = db.begin().unwrap();
+        tx.put(&map, key, "value").unwrap();
+        tx.put(&table, key, "value").unwrap();
+        tx.delete(&map, key).unwrap();
+        tx.delete(&table, key).unwrap();
+        tx.commit().unwrap().fast().1
+    };
+    // That it is not there is news, which is yet to be durable.
+    let found_deleted = put_and_delete("key");
+    assert_eq!(found_deleted.version(), deletion);
+    assert_eq!(found_deleted.poll(Level::LOCAL), Progress::Pending);
+    db.persist().unwrap();
+    let found_nothing = put_and_delete("never there");
+    db.persist().unwrap();
+    for receipt in [found_deleted, found_nothing] {
+        assert_eq!(receipt.poll(Level::LOCAL), Progress::Durable);
+        let crashed = reopen(&disk.after_crash(&mut |_| Keep::Lost)).unwrap();
+        assert_eq!(crashed.receipt(receipt.version()).poll(Level::LOCAL), Progress::Durable);
+    }
+}
+
 #[test]
 fn c3_locks_are_released_at_the_commit_point_while_the_disk_is_stuck() {
     watched("c3_locks_are_released", PATIENCE, |_| {

@@ -113,6 +113,13 @@ pub(crate) struct CommitScratch {
     grow: bool,
 }
 
+impl CommitScratch {
+    /// True if nothing is to be installed: all writes delete what is not there.
+    fn changes_nothing(&self) -> bool {
+        self.steps.iter().all(|step| step.target == NO_ADDRESS)
+    }
+}
+
 /// Why an attempt did not commit.
 pub(crate) enum Setback {
     Conflict,
@@ -124,7 +131,8 @@ pub(crate) enum Setback {
 }
 
 impl Engine {
-    /// Commits the writes if everything read still holds. `first_committer` is the snapshot under which a
+    /// Commits the writes if everything read still holds; in which version, or, where all it writes is that there is still nothing, since which
+    /// that is so. `first_committer` is the snapshot under which a
     /// snapshot-isolation transaction ran: nothing it writes may have changed since.
     pub(crate) fn commit(
         self: &Arc<Self>,
@@ -197,6 +205,11 @@ impl Engine {
         }
         let outcome = self.prepare(&pin, writes, reads, scratch, first_committer, early);
         match outcome {
+            Ok(_) if scratch.changes_nothing() => {
+                self.unlock_all(scratch, false);
+                // No record will have the version that it could commit in. What it has found is durable with these.
+                Ok(scratch.steps.iter().map(|step| step.current.version).max().unwrap_or(0))
+            }
             Ok(version) => {
                 if planted(Bug::UnlocksBeforeInstalling) {
                     self.unlock_all(scratch, true);

@@ -216,7 +216,7 @@ impl<'db, T> Commit<'db, T> {
         Commit { engine, version, value }
     }
 
-    /// The version it committed into; of a transaction that only read, the newest version it has read.
+    /// The version it committed into; of a transaction that only read, or in the end changed nothing, the newest version it has read.
     pub fn version(&self) -> Version {
         Version::new(self.version)
     }

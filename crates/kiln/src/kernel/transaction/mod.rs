@@ -465,7 +465,10 @@ impl<'db> Transaction<'db> {
         // A transaction that only read has seen one consistent state (opacity) and needs no validation.
         let committed = match writes.is_empty() {
             true => Ok(*read_version),
-            false => self.engine.commit(writes, reads, scratch, self.snapshot_version()),
+            false => self
+                .engine
+                .commit(writes, reads, scratch, self.snapshot_version())
+                .map(|version| version.max(*read_version)),
         };
         // Committed or not, it cannot be used again.
         self.failed.set(true);
