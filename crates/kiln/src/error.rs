@@ -1,5 +1,6 @@
 //! The engine's one public error type: coarse kinds by what the caller can do, rich messages, sources kept.
 
+use std::cell::OnceCell;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -61,14 +62,15 @@ impl Error {
     }
 
     pub(crate) fn conflict() -> Error {
+        let new = || {
+            let what = "another transaction changed what this one read or is writing; run it again";
+            Error::new(ErrorKind::Conflict, what)
+        };
         thread_local! {
-            static CONFLICT: Error = Error::new(
-                ErrorKind::Conflict,
-                "another transaction changed what this one read or is writing; run it again",
-            );
+            static CONFLICT: OnceCell<Error> = const { OnceCell::new() };
         }
         // Conflicts are ordinary: reuse one allocation per thread.
-        CONFLICT.with(Clone::clone)
+        CONFLICT.try_with(|kept| kept.get_or_init(new).clone()).unwrap_or_else(|_| new())
     }
 
     pub(crate) fn corrupted(file: &str, offset: u64, what: impl fmt::Display) -> Error {

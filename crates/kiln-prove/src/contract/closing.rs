@@ -1,5 +1,6 @@
 //! C5, C8: what it means that a database is closed, for who closes it and for who still has something of it.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread;
@@ -11,6 +12,56 @@ use kiln::{ErrorKind, Expiry, Kiln, Level, Progress};
 use super::gate::{OpenAtEnd, gated_device};
 use crate::support::manual;
 use crate::testing::{PATIENCE, background, block_on, watched};
+
+/// Uses a database, and closes it, in the drop of a thread-local value: the last one of them that is dropped.
+struct LastDeeds(Kiln);
+
+impl Drop for LastDeeds {
+    fn drop(&mut self) {
+        let db = &self.0;
+        let (map, table) = (db.map("map").unwrap(), db.table("table").unwrap());
+        db.put(&map, "last", "value").unwrap().forget();
+        assert_eq!(db.get(&map, "first").unwrap().unwrap(), b"value");
+        assert_eq!(db.get(&table, "settled").unwrap().unwrap(), b"value");
+        let first = db.begin().unwrap();
+        first.get(&map, "key").unwrap();
+        first.put(&table, "key", "1").unwrap();
+        db.transact(|tx| tx.put(&map, "key", "2").and_then(|()| tx.put(&table, "key", "2")))
+            .unwrap()
+            .forget();
+        assert!(first.commit().unwrap_err().is_conflict());
+        let snapshot = db.snapshot().unwrap();
+        assert_eq!(snapshot.range::<&[u8]>(&table, ..).count(), 2);
+        drop(snapshot);
+        db.settle().unwrap();
+    }
+}
+
+/// It panicked there, which ends the process.
+#[test]
+fn c8_a_thread_that_ends_may_use_and_close_a_database_while_it_drops_what_it_has() {
+    thread_local! {
+        static LAST: RefCell<Option<LastDeeds>> = const { RefCell::new(None) };
+    }
+    for options in [manual(), background()] {
+        let disk = SimulatedDevice::new(1);
+        let opened = options.clone();
+        let device = Arc::new(disk.clone());
+        let life = move || {
+            // First used, and so dropped last.
+            LAST.with(|last| last.borrow_mut().take());
+            let db = opened.open_on(device).unwrap();
+            db.put(&db.table("table").unwrap(), "settled", "value").unwrap().safe().unwrap();
+            db.settle().unwrap();
+            db.put(&db.map("map").unwrap(), "first", "value").unwrap().forget();
+            LAST.with(|last| last.replace(Some(LastDeeds(db))));
+        };
+        thread::spawn(life).join().unwrap();
+        let db = options.open_on(Arc::new(disk.clone())).unwrap();
+        assert_eq!(db.get(&db.map("map").unwrap(), "last").unwrap().unwrap(), b"value");
+        assert_eq!(db.get(&db.table("table").unwrap(), "key").unwrap().unwrap(), b"2");
+    }
+}
 
 /// The first row that expires is told by the superblock, which was that of the next owner by then: what this one had dropped of the log, or settled,
 /// the superblock forgot.

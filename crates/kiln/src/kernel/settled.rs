@@ -169,10 +169,11 @@ fn with_tree_key<T>(object: u32, key: &[u8], run: impl FnOnce(&[u8]) -> T) -> T 
     thread_local! {
         static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
     }
-    let mut tree_key = BUFFER.with(Cell::take);
+    let mut tree_key = BUFFER.try_with(Cell::take).unwrap_or_default();
     write_tree_key(object, key, &mut tree_key);
     let result = run(&tree_key);
-    BUFFER.with(|kept| kept.set(tree_key));
+    // A thread that ends keeps nothing.
+    let _ = BUFFER.try_with(|kept| kept.set(tree_key));
     result
 }
 

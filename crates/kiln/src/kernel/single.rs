@@ -102,10 +102,11 @@ pub(crate) fn with_scratch<T>(run: impl FnOnce(&mut Scratch) -> T) -> T {
     thread_local! {
         static SCRATCH: Cell<Scratch> = Cell::new(Scratch::default());
     }
-    let mut scratch = SCRATCH.with(Cell::take);
+    let mut scratch = SCRATCH.try_with(Cell::take).unwrap_or_default();
     let result = run(&mut scratch);
     if [&scratch.old, &scratch.new, &scratch.again].iter().all(|kept| kept.capacity() <= KEPT_BYTES_MAX) {
-        SCRATCH.with(|kept| kept.set(scratch));
+        // A thread that ends keeps nothing.
+        let _ = SCRATCH.try_with(|kept| kept.set(scratch));
     }
     result
 }

@@ -25,7 +25,7 @@ pub(super) struct Kept(Option<Box<LeafKeys>>);
 
 impl Kept {
     pub(super) fn take() -> Kept {
-        let kept = POOL.with(|pool| pool.borrow_mut().pop());
+        let kept = POOL.try_with(|pool| pool.borrow_mut().pop()).ok().flatten();
         Kept(Some(kept.unwrap_or_else(|| Box::new(LeafKeys::new()))))
     }
 }

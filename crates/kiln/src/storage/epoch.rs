@@ -22,8 +22,9 @@
 //! The slots are shared by all databases of the process. Pins are short and never span I/O or user code,
 //! so one database waits for another's pins only for microseconds.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use crate::planted::{Bug, planted};
@@ -90,6 +91,28 @@ impl Drop for Registration {
 
 thread_local! {
     static REGISTRATION: Registration = Registration::acquire();
+    /// That of a thread whose thread-local values are being dropped, as long as it is pinned: the others' drops may use a database. It is not dropped
+    /// itself, so it is there until the end.
+    static LATE: ManuallyDrop<RefCell<Option<Registration>>> = const { ManuallyDrop::new(RefCell::new(None)) };
+}
+
+/// Runs with the thread's registration.
+#[inline]
+fn with_registration<T>(run: impl Fn(&Registration) -> T) -> T {
+    REGISTRATION.try_with(&run).unwrap_or_else(|_| with_late(run))
+}
+
+#[cold]
+fn with_late<T>(run: impl Fn(&Registration) -> T) -> T {
+    LATE.with(|late| {
+        let mut late = late.borrow_mut();
+        let registration = late.get_or_insert_with(Registration::acquire);
+        let result = run(registration);
+        if registration.depth.get() == 0 {
+            *late = None;
+        }
+        result
+    })
 }
 
 /// Keeps the calling thread pinned until dropped. Never hold one across I/O, a wait, or user code.
@@ -116,7 +139,7 @@ pub(crate) fn pin_for_commit() -> Pin {
 
 #[inline]
 fn pin_as(kind: u64) -> Pin {
-    REGISTRATION.with(|registration| {
+    with_registration(|registration| {
         let depth = registration.depth.get();
         if depth == 0 {
             #[cfg(feature = "schedules")]
@@ -138,7 +161,7 @@ fn pin_as(kind: u64) -> Pin {
 impl Drop for Pin {
     #[inline]
     fn drop(&mut self) {
-        REGISTRATION.with(|registration| {
+        with_registration(|registration| {
             let depth = registration.depth.get() - 1;
             registration.depth.set(depth);
             if depth == 0 || planted(Bug::InnerUnpinEnds) {
@@ -153,9 +176,9 @@ impl Drop for Pin {
     }
 }
 
-/// A small number that differs between threads alive at the same time; spreads counters over threads.
+/// A small number that differs between threads alive at the same time, but for those that are just ending; spreads counters over threads.
 pub(crate) fn thread_index() -> usize {
-    REGISTRATION.with(|registration| registration.slot.index)
+    with_registration(|registration| registration.slot.index)
 }
 
 /// Waits until every pin that existed at the call has been released. What the caller stored before the
@@ -181,7 +204,7 @@ pub(crate) fn quiesce_commits() {
 }
 
 fn assert_unpinned() {
-    REGISTRATION.with(|registration| assert_eq!(registration.depth.get(), 0, "quiesce under a pin"));
+    with_registration(|registration| assert_eq!(registration.depth.get(), 0, "quiesce under a pin"));
 }
 
 /// A slot that is added while this goes on belongs to a thread that saw the caller's stores.

@@ -120,7 +120,7 @@ impl<'db> Transaction<'db> {
                 Some(Instant::now())
             }
         };
-        let mut buffers = POOL.with(|pool| pool.borrow_mut().pop()).unwrap_or_default();
+        let mut buffers = POOL.try_with(|pool| pool.borrow_mut().pop()).ok().flatten().unwrap_or_default();
         let snapshot = (isolation == Isolation::Snapshot).then(|| {
             let (held, moment) = engine.open_snapshot_now();
             buffers.moment = moment;
@@ -494,7 +494,8 @@ impl Drop for Transaction<'_> {
         buffers.validated = 0;
         buffers.moment.forget();
         buffers.first_to_expire = None;
-        POOL.with(|pool| {
+        // A thread that ends has no pool any more.
+        let _ = POOL.try_with(|pool| {
             let mut pool = pool.borrow_mut();
             if pool.len() < POOL_MAX {
                 pool.push(buffers);
