@@ -227,12 +227,11 @@ fn no_wake_up_is_missed() {
                 assert_eq!(outcome.is_err(), is_lost);
             })
         };
-        if is_lost {
-            horizon.fail(Lost::new(0, "as the model wants it".to_owned()));
-        } else {
-            let covered = horizon.publish(1);
-            horizon.tell(covered);
-        }
+        let covered = match is_lost {
+            true => horizon.fail(Lost::new(0, "as the model wants it".to_owned())),
+            false => horizon.publish(1),
+        };
+        horizon.tell(covered);
         join(waiter);
     }
 }
@@ -248,8 +247,9 @@ fn durable_is_not_lost() {
         })
     };
     let covered = horizon.publish(1);
-    horizon.fail(Lost::new(1, "as the model wants it".to_owned()));
+    let lost = horizon.fail(Lost::new(1, "as the model wants it".to_owned()));
     horizon.tell(covered);
+    horizon.tell(lost);
     join(asking);
 }
 

@@ -31,10 +31,11 @@ pub(crate) mod barrier {
 /// A thread's own, which is never dropped: loom ends its statics before the last threads have dropped theirs, and these may
 /// need them. So no slot of a thread is used by another one.
 macro_rules! kept_thread_local {
-    (static $name:ident: $type:ty = $value:expr;) => {
-        loom::thread_local! {
+    ($($(#[$attribute:meta])* static $name:ident: $type:ty = $value:expr;)*) => {
+        $(loom::thread_local! {
+            $(#[$attribute])*
             static $name: std::mem::ManuallyDrop<$type> = std::mem::ManuallyDrop::new($value);
-        }
+        })*
     };
 }
 pub(crate) use kept_thread_local as thread_local;

@@ -99,7 +99,7 @@ thread_local! {
 /// Runs with the thread's registration.
 #[inline]
 fn with_registration<T>(run: impl Fn(&Registration) -> T) -> T {
-    REGISTRATION.try_with(&run).unwrap_or_else(|_| with_late(run))
+    REGISTRATION.try_with(|registration| run(registration)).unwrap_or_else(|_| with_late(run))
 }
 
 #[cold]
