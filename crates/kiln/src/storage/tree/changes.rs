@@ -59,15 +59,6 @@ pub(crate) trait Rows {
     fn next(&mut self, row: &mut ChangedRow) -> Result<bool>;
 }
 
-/// Nothing changes.
-pub(super) struct NoRows;
-
-impl Rows for NoRows {
-    fn next(&mut self, _: &mut ChangedRow) -> Result<bool> {
-        Ok(false)
-    }
-}
-
 /// How far a merge looks ahead.
 const AHEAD_COUNT_MAX: usize = 1 << 14;
 const AHEAD_BYTES_MAX: usize = 4 << 20;

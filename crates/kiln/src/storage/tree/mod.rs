@@ -51,7 +51,7 @@ mod writer;
 use std::sync::Arc;
 
 use cache::Cache;
-use changes::{Changes as _, NoRows, Streamed};
+use changes::{Changes as _, Streamed};
 use node::{Node, ValueIn};
 use pages::{Pages, Queue};
 use reference::NodeReference;
@@ -366,10 +366,11 @@ impl Tree {
     /// # Errors
     /// As of [`Tree::merge`].
     pub(crate) fn merge_deletions(&self, rows: &mut dyn Rows) -> Result<Merged> {
-        let merged = self.merge_changes(&mut Streamed::new(rows), Marks::default(), Room::Reserve)?;
+        let mut changes = Streamed::new(rows);
+        let merged = self.merge_changes(&mut changes, Marks::default(), Room::Reserve)?;
         if self.has_room_to_cut() {
-            // The last root's map may be all that is at the file's end: the next one's finds room before that.
-            self.merge_changes(&mut Streamed::new(&mut NoRows), Marks::default(), Room::Reserve)?;
+            // The last root's map may be all that is at the file's end: that of another one, with no more changes, finds room before that.
+            self.merge_changes(&mut changes, Marks::default(), Room::Reserve)?;
         }
         Ok(merged)
     }
