@@ -36,6 +36,7 @@ mod machine;
 mod measure;
 mod memory_speed;
 mod pictures;
+mod placement;
 mod progress;
 mod publish;
 mod report;

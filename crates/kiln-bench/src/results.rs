@@ -42,6 +42,8 @@ Each line of a result file is one measurement:
                 steps of 10 ms, so that others may be a little below 0 in a short measurement
   memory_ns     what a read of memory that nothing could foresee took before the round, in nanoseconds: other machines that share its caches and memory slow it;
                 null where nobody looked
+  core_to_core_ns  what a cache line took from one processor to another and back, before or after the measurement, whichever was more, in nanoseconds; on a virtual
+                machine it changes when the host moves its processors; null where nobody looked, or there is one processor
   checked       whether the results were checked, and right
   machine       its processor, memory and system, and whether idle processors were kept awake
 Of recovery and recovery-log, ops are the keys that were found again, and seconds the time for opening and reading the first one.";
@@ -89,6 +91,9 @@ pub(crate) struct Row {
     /// Files from before there was this field have none.
     #[serde(default)]
     pub(crate) memory_ns: Option<f64>,
+    /// Files from before there was this field have none.
+    #[serde(default)]
+    pub(crate) core_to_core_ns: Option<f64>,
     pub(crate) checked: bool,
     /// Files from before there was this field have none.
     #[serde(default)]
@@ -135,6 +140,7 @@ impl Row {
             others: 0.0,
             steal: 0.0,
             memory_ns: None,
+            core_to_core_ns: None,
             checked: false,
             machine: String::new(),
         }

@@ -10,6 +10,7 @@ use crate::engines::catalog::Name;
 use crate::report::{Samples, Table};
 use crate::results::Row;
 use crate::summary::cells::{Cell, Group, Kind, THROUGHPUT, groups};
+use crate::summary::idleness::{APART_MAX, apart};
 use crate::summary::ratio_text;
 
 /// Two runs of the same versions on an idle machine should not differ by more.
@@ -21,12 +22,23 @@ struct Ratio {
     names: [String; 4],
     old: Samples,
     new: Samples,
+    /// The part of each side's measurements in which the processors were apart, where somebody looked.
+    apart: [Option<f64>; 2],
 }
 
 impl Ratio {
     /// New over old.
     fn change(&self) -> f64 {
         self.new.median() / self.old.median()
+    }
+
+    /// The processors were near each other on both sides.
+    fn is_near(&self) -> bool {
+        self.apart.iter().all(|apart| apart.is_some_and(|apart| apart <= APART_MAX))
+    }
+
+    fn is_beyond(&self) -> bool {
+        self.difference() > NOISE_MAX
     }
 
     /// By which part the larger one is larger.
@@ -53,7 +65,11 @@ fn ratio(old_group: &Group<'_>, old: &Cell<'_>, new_group: &Group<'_>) -> Option
     let is_compared = old.contestant.kind != Kind::Kiln && old.contestant.engine != Name::Generator.text();
     let new = new_group.cells.iter().find(|new| is_compared && new.is_same(old))?;
     let task = &old.task;
+    let apart_of = |group: &Group<'_>, cell: &Cell<'_>| {
+        apart(group.base().into_iter().chain([cell]).flat_map(|cell| cell.rows.iter().copied()))
+    };
     let ratio = Ratio {
+        apart: [apart_of(old_group, old), apart_of(new_group, new)],
         names: [task.workload.clone(), task.load(), old.contestant.engine.clone(), old.contestant.mode()],
         old: old_group.base()?.ratios_to(old, THROUGHPUT),
         new: new_group.base()?.ratios_to(new, THROUGHPUT),
@@ -64,7 +80,7 @@ fn ratio(old_group: &Group<'_>, old: &Cell<'_>, new_group: &Group<'_>) -> Option
 /// How much they differ in all, and which ones differ by too much.
 pub(super) fn text(old: &[Row], new: &[Row]) -> String {
     let ratios = ratios(old, new);
-    let beyond: Vec<&Ratio> = ratios.iter().filter(|ratio| ratio.difference() > NOISE_MAX).collect();
+    let beyond: Vec<&Ratio> = ratios.iter().filter(|ratio| ratio.is_beyond()).collect();
     let Some(largest) = ratios.first() else { return String::new() };
     let (mut differences, mut errors) = (Samples::default(), Samples::default());
     for ratio in &ratios {
@@ -87,16 +103,30 @@ pub(super) fn text(old: &[Row], new: &[Row]) -> String {
         100.0 * largest.difference(),
         100.0 * PROBABLE * errors.median(),
     );
+    let near: Vec<&Ratio> = ratios.iter().filter(|ratio| ratio.is_near()).collect();
+    if !near.is_empty() && near.len() < ratios.len() {
+        let within = near.iter().filter(|ratio| !ratio.is_beyond()).count();
+        let _ = writeln!(
+            text,
+            "In both files the processors were near each other for {} of them; of these {within} differ by at most {:.0}%.",
+            near.len(),
+            100.0 * NOISE_MAX
+        );
+    }
     if !beyond.is_empty() {
         let title = format!("Ratios that differ by more than {:.0}%: Kiln over it", 100.0 * NOISE_MAX);
-        let mut table =
-            Table::new(title, &["workload", "load", "engine", "mode", "old", "new", "new/old", "rounds"]);
+        let mut table = Table::new(
+            title,
+            &["workload", "load", "engine", "mode", "old", "new", "new/old", "rounds", "apart"],
+        );
         for ratio in beyond {
             let [workload, load, engine, mode] = ratio.names.clone();
             let rounds = format!("{}, {}", ratio.old.count(), ratio.new.count());
             let change = format!("{:.2}", ratio.change());
             let (old, new) = (with_error(&ratio.old), with_error(&ratio.new));
-            table.row([workload, load, engine, mode, old, new, change, rounds]);
+            let apart =
+                ratio.apart.map(|part| part.map_or("-".to_owned(), |part| format!("{:.0}%", 100.0 * part)));
+            table.row([workload, load, engine, mode, old, new, change, rounds, apart.join(", ")]);
         }
         text.push_str(&table.text());
     }
@@ -142,5 +172,21 @@ mod tests {
         }
         assert!(!super::text(&old, &old).contains("| read"));
         assert_eq!(super::text(&old, &[]), "");
+    }
+
+    #[test]
+    fn those_whose_processors_were_apart_in_one_file_are_told_from_those_that_were_near_in_both() {
+        let rates = [("kiln", [8.0; 3]), ("lmdb", [2.0; 3]), ("sled", [1.0; 3]), ("generator", [1.0; 3])];
+        let mut old = run(rates);
+        old.iter_mut().for_each(|row| row.core_to_core_ns = Some(45.0));
+        let mut new = old.clone();
+        for row in new.iter_mut().filter(|row| row.engine == "lmdb") {
+            (row.ops_per_s, row.core_to_core_ns) = (1.0, Some(400.0));
+        }
+        let text = text(&old, &new);
+        assert!(text.contains("near each other for 1 of them; of these 1 differ"), "{text}");
+        let line = text.lines().find(|line| line.contains("lmdb")).unwrap();
+        // Half of what its ratios are made of are Kiln's, which were near.
+        assert!(line.contains("0%, 50%"), "{line}");
     }
 }

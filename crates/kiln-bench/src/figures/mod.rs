@@ -14,6 +14,7 @@ use crate::awake::Awake;
 use crate::engines::catalog::{self, Mode, Shape};
 use crate::generate::Sizes;
 use crate::machine::Watch;
+use crate::placement::{self, Patience};
 use crate::progress::Progress;
 use crate::report::{Goal, Samples, Table, Wanted, goals_table};
 use crate::results::{Row, RowWriter};
@@ -32,11 +33,30 @@ struct Run<'a> {
     progress: Progress,
     rows: RowWriter,
     goals: Vec<Goal>,
+    patience: Patience,
+    /// What a round trip between processors took before the present measurement.
+    core_to_core_ns: Option<f64>,
+    measurements: u32,
+    /// Those of them during which the processors were apart, before or after.
+    apart: u32,
 }
 
 impl Run<'_> {
+    /// Waits for the host to have the processors near each other, and says what is measured next.
+    fn next(&mut self, what: String) -> Result<()> {
+        let progress = &self.progress;
+        let tell = || progress.now("waiting: the host has moved the processors apart");
+        self.core_to_core_ns = self.patience.wait(tell)?;
+        self.progress.now(what);
+        Ok(())
+    }
+
     /// Writes down one measurement, and moves the bar on.
     fn record(&mut self, mut row: Row, round: u32) -> Result<()> {
+        row.core_to_core_ns =
+            self.core_to_core_ns.into_iter().chain(placement::round_trip_ns()).reduce(f64::max);
+        self.measurements += 1;
+        self.apart += u32::from(placement::is_apart(row.core_to_core_ns));
         row.round = round;
         row.records = self.settings.records;
         row.checked = true;
@@ -92,7 +112,17 @@ pub(crate) fn run(settings: &Settings) -> Result<()> {
     });
     let progress = Progress::new(steps.sum::<u64>() * u64::from(settings.rounds()));
     let rows = RowWriter::create(settings.json.as_deref())?;
-    let mut run = Run { settings, scratch, progress, rows, goals: Vec::new() };
+    let mut run = Run {
+        settings,
+        scratch,
+        progress,
+        rows,
+        goals: Vec::new(),
+        patience: Patience::start(),
+        core_to_core_ns: None,
+        measurements: 0,
+        apart: 0,
+    };
     run.progress.print(&heading(settings, &awake.machine()));
     for section in &settings.sections {
         match section {
@@ -104,7 +134,13 @@ pub(crate) fn run(settings: &Settings) -> Result<()> {
     }
     let goals =
         goals_table("Figures of the README: medians, with the range of the rounds", &run.goals).text();
-    run.progress.print(&format!("{goals}\n{}", watch.finish().verdict()));
+    let apart = format!(
+        "The host had the processors apart during {} of {} measurements, having been waited for {} s.",
+        run.apart,
+        run.measurements,
+        run.patience.waited().as_secs()
+    );
+    run.progress.print(&format!("{goals}\n{}\n{apart}", watch.finish().verdict()));
     Ok(())
 }
 

@@ -201,7 +201,7 @@ fn rounds(run: &mut Run<'_>, sides: &mut [Side; 2], cell: &Cell) -> Result<()> {
     }
     for round in 0..run.settings.rounds() {
         for side in sides.iter_mut() {
-            run.progress.now(format!("RESP: {} {} -P {}", side.server.name(), cell.test, cell.pipeline));
+            run.next(format!("RESP: {} {} -P {}", side.server.name(), cell.test, cell.pipeline))?;
             let before = side.server.usage();
             let seen = servers::redis_benchmark(program, &side.server, load(side.requests))?;
             side.rate.push(seen.requests_per_s);

@@ -89,7 +89,11 @@ pub(super) fn run(run: &mut Run<'_>) -> Result<()> {
 }
 
 /// One round: short slices of each contestant in turn, put together.
-fn alternate(run: &Run<'_>, data: &Data<'_, KilnEngine<Map>>, floor: &mut Floor) -> Result<Vec<Measured>> {
+fn alternate(
+    run: &mut Run<'_>,
+    data: &Data<'_, KilnEngine<Map>>,
+    floor: &mut Floor,
+) -> Result<Vec<Measured>> {
     let duration = run.settings.duration() / SLICES;
     let mut parts: [Vec<Measured>; 4] = Default::default();
     for slice_index in 0..SLICES {
@@ -97,7 +101,7 @@ fn alternate(run: &Run<'_>, data: &Data<'_, KilnEngine<Map>>, floor: &mut Floor)
             // Each slice begins with another contestant, so that none always follows the same one.
             let at = (at + slice_index as usize) % CONTESTANTS.len();
             let contestant = &CONTESTANTS[at];
-            run.progress.now(contestant.name);
+            run.next(contestant.name.to_owned())?;
             let clients = contestant.clients;
             parts[at].push(match contestant.kind {
                 Kind::Floor => measure_floor(floor, duration)?,

@@ -96,12 +96,12 @@ fn rounds<O: KilnObject>(
     let mut samples: [(Samples, Samples); 2] = Default::default();
     for round in 0..run.settings.rounds() {
         for (threads, (samples, cpu)) in THREADS.into_iter().zip(&mut samples) {
-            run.progress.now(format!(
+            run.next(format!(
                 "{} {} ms: {}, {threads} thread(s)",
                 O::KIND,
                 window.as_millis(),
                 workload(O::SHAPE, operation)
-            ));
+            ))?;
             let measured =
                 workloads::run(data, operation, Distribution::Uniform, threads, run.settings.duration())?;
             data.check_sample()?;

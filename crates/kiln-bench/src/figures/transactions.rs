@@ -57,7 +57,7 @@ fn measure(run: &mut Run<'_>, operation: Operation, result_name: &str) -> Result
     let mut ops = 0;
     for round in 0..run.settings.rounds() {
         for (threads, (samples, cpu)) in THREADS.into_iter().zip(&mut samples) {
-            run.progress.now(format!("{result_name}: {threads} thread(s)"));
+            run.next(format!("{result_name}: {threads} thread(s)"))?;
             let measured =
                 workloads::run(&data, operation, Distribution::Uniform, threads, run.settings.duration())?;
             data.check_sample()?;

@@ -40,12 +40,13 @@ use crate::awake::Awake;
 use crate::engines::catalog::Name;
 use crate::machine::{self, Watch};
 use crate::memory_speed::MemorySpeed;
+use crate::placement::Patience;
 use crate::progress::Progress;
 use crate::results::{Row, RowWriter};
 use crate::scratch::{Scratch, write_back};
 use crate::summary::idleness;
 use crate::workloads::spec;
-use crate::{interrupt, summary};
+use crate::{interrupt, placement, summary};
 
 /// A measurement is made again when other machines took more of the processors than this: nothing here caused it.
 const STEAL_MAX: f64 = 0.10;
@@ -84,6 +85,7 @@ pub(crate) fn run(settings: &RunSettings) -> Result<()> {
         clock,
         machine: awake.machine(),
         memory: MemorySpeed::new(),
+        patience: Patience::start(),
         writer,
         rows,
         measurements: 0,
@@ -93,7 +95,7 @@ pub(crate) fn run(settings: &RunSettings) -> Result<()> {
     };
     run.progress.print(&plan.heading(&run.machine));
     let outcome = plan.groups.iter().try_for_each(|group| run.group(group));
-    let Run { progress, rows, failures, repeated, left_out, clock, .. } = run;
+    let Run { progress, rows, failures, repeated, left_out, clock, patience, .. } = run;
     drop(progress);
     if !rows.is_empty() {
         println!("{}\n{}", summary::tables(&rows), idleness::verdict(&rows, load_before));
@@ -101,7 +103,13 @@ pub(crate) fn run(settings: &RunSettings) -> Result<()> {
     if repeated > 0 {
         println!(
             "{repeated} measurements were made again, because other machines took more than {STEAL_MAX} of the processors, or other \
-             processes more than {OTHERS_MAX}."
+             processes more than {OTHERS_MAX}, or the host moved the processors apart."
+        );
+    }
+    if !patience.waited().is_zero() {
+        println!(
+            "It waited {} s in all for the host to have the processors near each other.",
+            patience.waited().as_secs()
         );
     }
     println!("It took {}.", humantime::format_duration(Duration::from_secs(clock.elapsed().as_secs())));
@@ -127,6 +135,7 @@ struct Run<'a> {
     clock: Clock,
     machine: String,
     memory: MemorySpeed,
+    patience: Patience,
     writer: RowWriter,
     rows: Vec<Row>,
     measurements: u64,
@@ -244,15 +253,14 @@ impl Run<'_> {
     ) -> Result<()> {
         let memory_ns = self.memory.read_ns();
         for place in in_turn(places, cell.round) {
-            let mut rows = self.measure(cell, children, place)?;
+            let (mut rows, mut is_disturbed) = self.measure_near(cell, children, place)?;
             for _ in 0..REPEATED_MAX {
                 let may_repeat = self.repeated * REPEATED_PART <= self.measurements;
-                let is_alone = |row: &Row| row.steal <= STEAL_MAX && row.others <= OTHERS_MAX;
-                if !may_repeat || rows.iter().all(is_alone) {
+                if !may_repeat || !is_disturbed {
                     break;
                 }
                 self.repeated += 1;
-                rows = self.measure(cell, children, place)?;
+                (rows, is_disturbed) = self.measure_near(cell, children, place)?;
             }
             rows.iter_mut().for_each(|row| row.memory_ns = Some(memory_ns));
             self.measurements += 1;
@@ -262,6 +270,28 @@ impl Run<'_> {
             self.keep_rows(rows)?;
         }
         Ok(())
+    }
+
+    /// As [`Self::measure`], once the processors are near each other, if that can be waited for; and whether others were at work
+    /// meanwhile, or the host has moved the processors apart.
+    fn measure_near(
+        &mut self,
+        cell: &Cell,
+        children: &mut [Option<Child>],
+        place: usize,
+    ) -> Result<(Vec<Row>, bool)> {
+        let progress = &self.progress;
+        let before_ns =
+            self.patience.wait(|| progress.now("waiting: the host has moved the processors apart"))?;
+        let mut rows = self.measure(cell, children, place)?;
+        let after_ns = placement::round_trip_ns();
+        for row in &mut rows {
+            row.core_to_core_ns = before_ns.into_iter().chain(after_ns).reduce(f64::max);
+        }
+        let is_moved = placement::is_apart(after_ns) && !placement::is_apart(before_ns);
+        let is_alone = |row: &Row| row.steal <= STEAL_MAX && row.others <= OTHERS_MAX;
+        let is_disturbed = is_moved || !rows.iter().all(is_alone);
+        Ok((rows, is_disturbed))
     }
 
     /// Measures one contestant once. No rows if it has failed, now or before.

@@ -4,17 +4,22 @@
 //! tenth of a second is too short for the ticks that the kernel counts in. What is said names the workloads to measure again.
 //!
 //! What other machines take of shared caches shows in no ticks, but in what a read of memory takes ([`MemorySpeed`](crate::memory_speed::MemorySpeed)). How long
-//! that is where nobody is in the way is not known, so a comparison is held against the quietest tenth of its run.
+//! that is where nobody is in the way is not known, so a comparison is held against the quietest tenth of its run. Nor do ticks show where the host has put the
+//! processors; how long they take to hand something to each other does ([`placement`](crate::placement)).
 
 use std::fmt::Write as _;
 
 use super::cells::{Group, groups};
 use crate::machine::{OTHERS_MAX, STEAL_MAX};
+use crate::placement::{APART_NS, is_apart};
 use crate::report::Samples;
 use crate::results::Row;
 
 /// Where reads of memory take so many times as long as in the quietest tenth of the run, figures are off by more than their noise.
 const SLOWNESS_MAX: f64 = 1.25;
+
+/// Where the processors were apart in a larger part of the measurements than this, medians are not those of near ones.
+pub(crate) const APART_MAX: f64 = 0.1;
 
 /// So many disturbed groups are named.
 const NAMED_MAX: usize = 6;
@@ -78,6 +83,14 @@ fn quiet_memory_ns(rows: &[Row]) -> Option<f64> {
     (samples.count() > 0).then(|| samples.quantile(QUIETEST))
 }
 
+/// The part of measurements in which the processors were apart, where somebody looked.
+pub(crate) fn apart<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Option<f64> {
+    let looked = rows.into_iter().filter(|row| row.core_to_core_ns.is_some());
+    let (count, apart) = looked
+        .fold((0, 0), |(count, apart), row| (count + 1, apart + u32::from(is_apart(row.core_to_core_ns))));
+    (count > 0).then(|| f64::from(apart) / f64::from(count))
+}
+
 /// What others took of the machine: of all measurements together.
 pub(crate) fn text(rows: &[Row]) -> String {
     let mut text = format!("Of the processors' time others took: {}.", Taken::of(rows).text());
@@ -90,13 +103,23 @@ pub(crate) fn text(rows: &[Row]) -> String {
             median_ns / quiet_ns
         );
     }
+    if let Some(apart) = apart(rows) {
+        let _ = write!(
+            text,
+            " The processors were apart in {:.1}% of the measurements (more than {APART_NS} ns for a cache line there and back).",
+            100.0 * apart
+        );
+    }
     text
 }
 
 /// What to say of groups that were measured while the machine was busy, if any were.
 pub(crate) fn warning(rows: &[Row]) -> Option<String> {
     let warnings: Vec<String> =
-        [warning_of_processors(rows), warning_of_memory(rows)].into_iter().flatten().collect();
+        [warning_of_processors(rows), warning_of_memory(rows), warning_of_placement(rows)]
+            .into_iter()
+            .flatten()
+            .collect();
     (!warnings.is_empty()).then(|| warnings.join(" "))
 }
 
@@ -112,6 +135,21 @@ fn warning_of_memory(rows: &[Row]) -> Option<String> {
          the run, though nobody here was at work: other machines share caches and memory with this one. Worst: {worst}.",
         slow.len(),
         groups.len(),
+    ))
+}
+
+fn warning_of_placement(rows: &[Row]) -> Option<String> {
+    let groups = groups(rows);
+    let (moved, worst) = disturbed(&groups, |group| {
+        let apart = apart(rows_of(group)).unwrap_or(0.0);
+        (apart / APART_MAX, format!("{:.0}%", 100.0 * apart))
+    })?;
+    Some(format!(
+        "{} of {} comparisons were made while the host had the processors apart, in more than {:.0}% of their measurements: what two threads \
+         share costs more then, of each engine another part. Compare them with such only. Worst: {worst}.",
+        moved.len(),
+        groups.len(),
+        100.0 * APART_MAX
     ))
 }
 
@@ -203,6 +241,28 @@ mod tests {
     }
 
     #[test]
+    fn a_comparison_made_while_the_processors_were_apart_is_named() {
+        let of = |workload: &str, taken: [f64; 10]| {
+            let mut rows = rounds(workload, &[0.0; 10], 0.0);
+            rows.iter_mut().zip(taken).for_each(|(row, ns)| row.core_to_core_ns = Some(ns));
+            rows
+        };
+        let mut once = [45.0; 10];
+        once[3] = 400.0;
+        let mut rows = [of("read", [120.0; 10]), of("update", once)].concat();
+        assert_eq!(warning(&rows), None, "one of ten does not move a median");
+        rows.extend(of("insert", [400.0; 10]));
+        let warning = warning(&rows).unwrap();
+        assert!(warning.starts_with("1 of 3 comparisons were made while the host"), "{warning}");
+        assert!(warning.ends_with("Worst: insert, 1 thread, durable later: 100%."), "{warning}");
+        assert!(
+            text(&rows).contains("The processors were apart in 36.7% of the measurements"),
+            "{}",
+            text(&rows)
+        );
+    }
+
+    #[test]
     fn a_comparison_made_while_memory_was_slow_is_named() {
         let of = |workload: &str, ns: f64| {
             let mut rows = rounds(workload, &[0.0; 10], 0.0);
@@ -219,6 +279,7 @@ mod tests {
             "A read of memory took 120 ns, 1.20 times as long as in the quietest tenth of the run."
         ));
         // Files from before anybody looked.
+        assert!(!text(&rounds("read", &[0.0], 0.0)).contains("apart"));
         assert!(!text(&rounds("read", &[0.0], 0.0)).contains("memory"));
     }
 }
