@@ -59,9 +59,9 @@ impl Patience {
         Ok(taken)
     }
 
-    /// A minute, and a tenth of the run.
+    /// Half a minute, and a tenth of the run: longer ones have time for it.
     fn lasts(&self) -> bool {
-        const SHORT: Duration = Duration::from_secs(60);
+        const SHORT: Duration = Duration::from_secs(30);
         const PART: u32 = 10;
         self.waited < SHORT + self.began.elapsed() / PART
     }

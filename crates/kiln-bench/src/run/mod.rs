@@ -188,6 +188,7 @@ impl Run<'_> {
     /// lasts.
     fn cell(&mut self, group: &Group, cell: &Cell, children: &mut [Option<Child>]) -> Result<()> {
         let (began, planned_s) = (Instant::now(), self.plan.cell_seconds(group, cell));
+        let waited_before = self.patience.waited();
         let share = self.clock.share(planned_s);
         if share.is_some_and(|share| share.is_zero()) {
             self.leave_out(group, cell);
@@ -207,16 +208,20 @@ impl Run<'_> {
         for round in first..first + group.rounds.most {
             let is_certain = round < first + group.rounds.least;
             let places = if is_certain { everybody.clone() } else { rates.unsure() };
-            let expected = began.elapsed() + of_each * places.len() as u32;
+            // Waiting is at the expense of all cells that are still to come, and not of this one alone.
+            let waited = self.patience.waited() - waited_before;
+            let expected = began.elapsed().saturating_sub(waited) + of_each * places.len() as u32;
             if places.is_empty() || round > first && share.is_some_and(|share| expected > share) {
                 break;
             }
             let round_began = Instant::now();
             self.round(&Cell { round, ..cell.clone() }, children, &places, &mut rates)?;
-            of_each = of_each.max(round_began.elapsed() / places.len() as u32);
+            let round_waited = self.patience.waited() - waited_before - waited;
+            of_each = of_each.max(round_began.elapsed().saturating_sub(round_waited) / places.len() as u32);
             self.tell_time(began.elapsed());
         }
-        self.clock.cell_done(planned_s, began.elapsed());
+        let waited = self.patience.waited() - waited_before;
+        self.clock.cell_done(planned_s, began.elapsed().saturating_sub(waited));
         Ok(())
     }
 
@@ -281,8 +286,11 @@ impl Run<'_> {
         place: usize,
     ) -> Result<(Vec<Row>, bool)> {
         let progress = &self.progress;
-        let before_ns =
-            self.patience.wait(|| progress.now("waiting: the host has moved the processors apart"))?;
+        // What one thread does on its own suffers least: patience is for the others.
+        let before_ns = match cell.threads {
+            1 => placement::round_trip_ns(),
+            _ => self.patience.wait(|| progress.now("waiting: the host has moved the processors apart"))?,
+        };
         let mut rows = self.measure(cell, children, place)?;
         let after_ns = placement::round_trip_ns();
         for row in &mut rows {
