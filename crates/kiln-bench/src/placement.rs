@@ -3,7 +3,7 @@
 //! A virtual machine's processors are threads of its host, which moves them: two may share a cache now, and be on two sockets a minute later. No
 //! counter of the guest shows it, but whatever two threads hand to each other then takes up to ten times as long, and engines with two threads
 //! lose up to two thirds of their rate, each a part of its own (docs/benchmarks.md, "How far to trust it"). So the run has two processors hand
-//! a cache line to and fro, waits while they are apart, as long as it has patience, and notes with each measurement what it took.
+//! a cache line to and fro, notes with each measurement what that took, and, if it has no time limit, waits while they are apart, as long as it has patience.
 
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -59,9 +59,9 @@ impl Patience {
         Ok(taken)
     }
 
-    /// Half a minute, and a tenth of the run: longer ones have time for it.
+    /// A minute, and a tenth of the run.
     fn lasts(&self) -> bool {
-        const SHORT: Duration = Duration::from_secs(30);
+        const SHORT: Duration = Duration::from_secs(60);
         const PART: u32 = 10;
         self.waited < SHORT + self.began.elapsed() / PART
     }

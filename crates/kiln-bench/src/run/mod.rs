@@ -85,7 +85,7 @@ pub(crate) fn run(settings: &RunSettings) -> Result<()> {
         clock,
         machine: awake.machine(),
         memory: MemorySpeed::new(),
-        patience: Patience::start(),
+        patience: plan.time_limit.is_none().then(Patience::start),
         writer,
         rows,
         measurements: 0,
@@ -106,11 +106,8 @@ pub(crate) fn run(settings: &RunSettings) -> Result<()> {
              processes more than {OTHERS_MAX}, or the host moved the processors apart."
         );
     }
-    if !patience.waited().is_zero() {
-        println!(
-            "It waited {} s in all for the host to have the processors near each other.",
-            patience.waited().as_secs()
-        );
+    if let Some(waited) = patience.map(|patience| patience.waited().as_secs()).filter(|&waited| waited > 0) {
+        println!("It waited {waited} s in all for the host to have the processors near each other.");
     }
     println!("It took {}.", humantime::format_duration(Duration::from_secs(clock.elapsed().as_secs())));
     if !left_out.is_empty() {
@@ -135,7 +132,8 @@ struct Run<'a> {
     clock: Clock,
     machine: String,
     memory: MemorySpeed,
-    patience: Patience,
+    /// For runs that have the time: within a limit it would be taken from the rounds.
+    patience: Option<Patience>,
     writer: RowWriter,
     rows: Vec<Row>,
     measurements: u64,
@@ -188,7 +186,6 @@ impl Run<'_> {
     /// lasts.
     fn cell(&mut self, group: &Group, cell: &Cell, children: &mut [Option<Child>]) -> Result<()> {
         let (began, planned_s) = (Instant::now(), self.plan.cell_seconds(group, cell));
-        let waited_before = self.patience.waited();
         let share = self.clock.share(planned_s);
         if share.is_some_and(|share| share.is_zero()) {
             self.leave_out(group, cell);
@@ -208,20 +205,16 @@ impl Run<'_> {
         for round in first..first + group.rounds.most {
             let is_certain = round < first + group.rounds.least;
             let places = if is_certain { everybody.clone() } else { rates.unsure() };
-            // Waiting is at the expense of all cells that are still to come, and not of this one alone.
-            let waited = self.patience.waited() - waited_before;
-            let expected = began.elapsed().saturating_sub(waited) + of_each * places.len() as u32;
+            let expected = began.elapsed() + of_each * places.len() as u32;
             if places.is_empty() || round > first && share.is_some_and(|share| expected > share) {
                 break;
             }
             let round_began = Instant::now();
             self.round(&Cell { round, ..cell.clone() }, children, &places, &mut rates)?;
-            let round_waited = self.patience.waited() - waited_before - waited;
-            of_each = of_each.max(round_began.elapsed().saturating_sub(round_waited) / places.len() as u32);
+            of_each = of_each.max(round_began.elapsed() / places.len() as u32);
             self.tell_time(began.elapsed());
         }
-        let waited = self.patience.waited() - waited_before;
-        self.clock.cell_done(planned_s, began.elapsed().saturating_sub(waited));
+        self.clock.cell_done(planned_s, began.elapsed());
         Ok(())
     }
 
@@ -286,10 +279,10 @@ impl Run<'_> {
         place: usize,
     ) -> Result<(Vec<Row>, bool)> {
         let progress = &self.progress;
-        // What one thread does on its own suffers least: patience is for the others.
-        let before_ns = match cell.threads {
-            1 => placement::round_trip_ns(),
-            _ => self.patience.wait(|| progress.now("waiting: the host has moved the processors apart"))?,
+        let tell = || progress.now("waiting: the host has moved the processors apart");
+        let before_ns = match &mut self.patience {
+            Some(patience) => patience.wait(tell)?,
+            None => placement::round_trip_ns(),
         };
         let mut rows = self.measure(cell, children, place)?;
         let after_ns = placement::round_trip_ns();
