@@ -156,7 +156,7 @@ impl Engine {
                     self.hardening.note_commit();
                     self.note_lifetimes(writes);
                     if std::mem::take(&mut scratch.grow) {
-                        self.index.grow();
+                        self.index.grow(writes.len());
                     }
                     return Ok(version);
                 }

@@ -262,7 +262,7 @@ impl Engine {
     fn note_single(&self, committed: SingleCommit) -> SingleCommit {
         self.hardening.note_commit();
         if committed.grow {
-            self.index.grow();
+            self.index.grow(1);
         }
         committed
     }

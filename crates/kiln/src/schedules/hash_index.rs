@@ -28,7 +28,7 @@ fn insert(index: &HashIndex, key: u64) {
     index.unlock_changed(bucket);
     drop(pin);
     if overflowed {
-        index.grow();
+        index.grow(1);
     }
 }
 

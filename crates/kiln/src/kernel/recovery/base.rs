@@ -235,7 +235,7 @@ impl Base {
                     count.fetch_add(1, Ordering::Relaxed);
                 }
                 if std::mem::take(&mut overflowed) {
-                    index.grow();
+                    index.catch_up();
                 }
             }
             Ok(())

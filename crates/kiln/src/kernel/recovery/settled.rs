@@ -112,7 +112,7 @@ impl Recovery<'_> {
         }
         self.index.unlock_changed(bucket);
         if overflowed {
-            self.index.grow();
+            self.index.catch_up();
         }
     }
 

@@ -440,7 +440,7 @@ impl<'a> Applier<'a> {
     /// Has the index grow, while no bucket is locked.
     fn grow(&mut self) {
         if std::mem::take(&mut self.overflowed) {
-            self.work.index.grow();
+            self.work.index.catch_up();
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Growth of the hash index by linear hashing: buckets split one after the other, each under its own lock.
 
 use super::{
-    Bucket, HashIndex, LOCK, OVERFLOW_SHIFT, SEQUENCE_MASK, SPLIT_BITS, TAG_BITS, address_of, unpack, wait,
+    Bucket, HashIndex, LOCK, OVERFLOW_SHIFT, SEQUENCE_MASK, SPLIT_BITS, SPLITS_PER_OVERFLOW, TAG_BITS,
+    address_of, unpack, wait,
 };
 use crate::planted::{Bug, planted};
 use crate::sync::atomic::Ordering;
@@ -18,13 +19,35 @@ pub(super) struct Growth {
 }
 
 impl HashIndex {
-    /// Splits as many buckets as the overflows so far are worth, if nobody else is at it.
-    pub(crate) fn grow(&self) {
+    /// Splits as many buckets as the overflows so far are worth, if nobody else is at it: for who has `inserted` so many entries. What others insert
+    /// meanwhile is left to them, and to the keeper: with enough of them nobody would ever come to an end.
+    pub(crate) fn grow(&self, inserted: usize) {
+        /// Others' splits that somebody who inserts makes for them.
+        const HELP: u64 = 64;
+        self.split_due_buckets(HELP + SPLITS_PER_OVERFLOW * inserted as u64);
+    }
+
+    /// Splits buckets that are due, if nobody else is at it, but not for much longer than some hundredths of a second.
+    pub(crate) fn catch_up(&self) {
+        const SPLITS: u64 = 1 << 16;
+        self.split_due_buckets(SPLITS);
+    }
+
+    fn split_due_buckets(&self, most: u64) {
+        if self.splits_due.load(Ordering::Relaxed) == 0 {
+            return;
+        }
         let Some(mut growth) = self.growth.try_lock() else { return };
-        loop {
+        let mut left = most;
+        while left > 0 {
             let due = self.splits_due.swap(0, Ordering::Relaxed);
+            let now = due.min(left);
+            left -= now;
+            if due > now {
+                self.splits_due.fetch_add(due - now, Ordering::Relaxed);
+            }
             // Where a bucket cannot be split now, the next overflow tries again.
-            if due == 0 || !(0..due).all(|_| self.split_next(&mut growth)) {
+            if now == 0 || !(0..now).all(|_| self.split_next(&mut growth)) {
                 return;
             }
         }
