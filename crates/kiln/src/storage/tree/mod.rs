@@ -223,9 +223,11 @@ impl Tree {
         self.root().settled_to
     }
 
-    /// True if something has settled, or was loaded, though nothing may be left of it.
+    /// True if something has settled, or was loaded, though nothing may be left of it: a load that fails at its end takes its rows back, and
+    /// meanwhile others have relied on it that rows are not counted any more.
     pub(crate) fn has_settled(&self) -> bool {
-        !self.is_empty() || self.settled_to() > 0
+        let is_marked = |root: &Root| root.settled_to > 0 || root.loaded() > 0;
+        !self.is_empty() || is_marked(&self.root())
     }
 
     /// The last object that was loaded in bulk; 0: none.
