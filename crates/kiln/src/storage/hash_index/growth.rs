@@ -27,27 +27,23 @@ impl HashIndex {
         self.split_due_buckets(HELP + SPLITS_PER_OVERFLOW * inserted as u64);
     }
 
-    /// Splits buckets that are due, if nobody else is at it, but not for much longer than some hundredths of a second.
+    /// Splits buckets that are due, if nobody else is at it: so many at a time that a background thread comes to its other work, too.
     pub(crate) fn catch_up(&self) {
         const SPLITS: u64 = 1 << 16;
         self.split_due_buckets(SPLITS);
     }
 
     fn split_due_buckets(&self, most: u64) {
-        if self.splits_due.load(Ordering::Relaxed) == 0 {
-            return;
-        }
         let Some(mut growth) = self.growth.try_lock() else { return };
-        let mut left = most;
-        while left > 0 {
-            let due = self.splits_due.swap(0, Ordering::Relaxed);
-            let now = due.min(left);
-            left -= now;
-            if due > now {
-                self.splits_due.fetch_add(due - now, Ordering::Relaxed);
+        for _ in 0..most {
+            // Others only add to it.
+            if self.splits_due.load(Ordering::Relaxed) == 0 {
+                return;
             }
-            // Where a bucket cannot be split now, the next overflow tries again.
-            if now == 0 || !(0..now).all(|_| self.split_next(&mut growth)) {
+            self.splits_due.fetch_sub(1, Ordering::Relaxed);
+            if !self.split_next(&mut growth) {
+                // The next overflow tries again.
+                self.splits_due.store(0, Ordering::Relaxed);
                 return;
             }
         }

@@ -66,7 +66,6 @@ fn every_key_is_found_while_the_index_grows() {
     }
 }
 
-/// A transaction of many inserts calls for growth once, at its end; so the index used to stay far too small.
 /// Who inserted split for as long as others went on inserting.
 #[test]
 #[cfg_attr(miri, ignore = "so few keys overflow nothing")]
@@ -86,6 +85,7 @@ fn who_inserts_splits_for_a_few_others_and_leaves_the_rest_to_the_keeper() {
     assert!((0..keys).all(|key| finds(&index, key)));
 }
 
+/// A transaction of many inserts calls for growth once, at its end; so the index used to stay far too small.
 #[test]
 fn the_index_grows_with_the_keys_however_seldom_it_is_called_for() {
     let (index, keys) = (HashIndex::new(1 << 20).unwrap(), KEYS / 8);

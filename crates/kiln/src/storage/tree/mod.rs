@@ -226,8 +226,11 @@ impl Tree {
     /// True if something has settled, or was loaded, though nothing may be left of it: a load that fails at its end takes its rows back, and
     /// meanwhile others have relied on it that rows are not counted any more.
     pub(crate) fn has_settled(&self) -> bool {
-        let is_marked = |root: &Root| root.settled_to > 0 || root.loaded() > 0;
-        !self.is_empty() || is_marked(&self.root())
+        if !self.is_empty() {
+            return true;
+        }
+        let root = self.root();
+        root.settled_to > 0 || root.loaded() > 0
     }
 
     /// The last object that was loaded in bulk; 0: none.
