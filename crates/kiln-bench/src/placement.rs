@@ -14,6 +14,7 @@ use anyhow::Result;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::interrupt;
+use crate::progress::Progress;
 
 /// Processors whose round trips take longer than so many nanoseconds are apart. Those that shared a cache took 35 to 70 where that was seen, and others 220 to 480.
 pub(crate) const APART_NS: f64 = 150.0;
@@ -39,22 +40,17 @@ impl Patience {
         Patience { began: Instant::now(), waited: Duration::ZERO }
     }
 
-    /// Waits while the processors are apart and patience lasts, and returns what a round trip takes then. `tell` is called if there is
-    /// anything to wait for.
-    pub(crate) fn wait(&mut self, tell: impl FnOnce()) -> Result<Option<f64>> {
+    /// Waits while the processors are apart and patience lasts, and returns what a round trip takes then.
+    pub(crate) fn wait(&mut self, progress: &Progress) -> Result<Option<f64>> {
         const NAP: Duration = Duration::from_millis(100);
         let mut taken = round_trip_ns();
-        if !is_apart(taken) || !self.lasts() {
-            return Ok(taken);
-        }
-        tell();
-        let began = Instant::now();
-        let before = self.waited;
         while is_apart(taken) && self.lasts() {
             interrupt::check()?;
+            progress.now("waiting: the host has moved the processors apart");
+            let began = Instant::now();
             thread::sleep(NAP);
             taken = round_trip_ns();
-            self.waited = before + began.elapsed();
+            self.waited += began.elapsed();
         }
         Ok(taken)
     }
@@ -83,6 +79,11 @@ pub(crate) fn round_trip_ns() -> Option<f64> {
     let (&first, others) = processors.split_first()?;
     let each = others.len().div_ceil(PAIRS_MAX).max(1);
     others.iter().step_by(each).map(|&other| between(first, other)).reduce(f64::min)
+}
+
+/// What a round trip took before, or takes now, whichever is more.
+pub(crate) fn longest_ns(before: Option<f64>) -> Option<f64> {
+    before.into_iter().chain(round_trip_ns()).reduce(f64::max)
 }
 
 fn between(one: usize, other: usize) -> f64 {

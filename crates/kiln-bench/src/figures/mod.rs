@@ -44,17 +44,14 @@ struct Run<'a> {
 impl Run<'_> {
     /// Waits for the host to have the processors near each other, and says what is measured next.
     fn next(&mut self, what: String) -> Result<()> {
-        let progress = &self.progress;
-        let tell = || progress.now("waiting: the host has moved the processors apart");
-        self.core_to_core_ns = self.patience.wait(tell)?;
+        self.core_to_core_ns = self.patience.wait(&self.progress)?;
         self.progress.now(what);
         Ok(())
     }
 
     /// Writes down one measurement, and moves the bar on.
     fn record(&mut self, mut row: Row, round: u32) -> Result<()> {
-        row.core_to_core_ns =
-            self.core_to_core_ns.into_iter().chain(placement::round_trip_ns()).reduce(f64::max);
+        row.core_to_core_ns = placement::longest_ns(self.core_to_core_ns);
         self.measurements += 1;
         self.apart += u32::from(placement::is_apart(row.core_to_core_ns));
         row.round = round;

@@ -278,18 +278,14 @@ impl Run<'_> {
         children: &mut [Option<Child>],
         place: usize,
     ) -> Result<(Vec<Row>, bool)> {
-        let progress = &self.progress;
-        let tell = || progress.now("waiting: the host has moved the processors apart");
         let before_ns = match &mut self.patience {
-            Some(patience) => patience.wait(tell)?,
+            Some(patience) => patience.wait(&self.progress)?,
             None => placement::round_trip_ns(),
         };
         let mut rows = self.measure(cell, children, place)?;
-        let after_ns = placement::round_trip_ns();
-        for row in &mut rows {
-            row.core_to_core_ns = before_ns.into_iter().chain(after_ns).reduce(f64::max);
-        }
-        let is_moved = placement::is_apart(after_ns) && !placement::is_apart(before_ns);
+        let longest_ns = placement::longest_ns(before_ns);
+        rows.iter_mut().for_each(|row| row.core_to_core_ns = longest_ns);
+        let is_moved = placement::is_apart(longest_ns) && !placement::is_apart(before_ns);
         let is_alone = |row: &Row| row.steal <= STEAL_MAX && row.others <= OTHERS_MAX;
         let is_disturbed = is_moved || !rows.iter().all(is_alone);
         Ok((rows, is_disturbed))
