@@ -36,13 +36,15 @@ use std::process::{Command, ExitCode, Stdio};
 use planted::Bug;
 
 /// Mistakes that a model must notice.
-const BUGS: [Bug; 8] = [
+const BUGS: [Bug; 10] = [
     Bug::UnpinOrdersNothing,
     Bug::PinOrdersNothing,
     Bug::ClosesWithoutWaiting,
     Bug::QuiesceOverlooks,
     Bug::EvictsUnderReaders,
     Bug::TailTakenTwice,
+    Bug::ChunksOutliveShift,
+    Bug::RestsLeft,
     Bug::RegistersUnseen,
     Bug::HorizonBeforeFailure,
 ];

@@ -19,7 +19,7 @@ use crate::sync::thread;
 /// A model, its name, and how many times a thread may be interrupted; none: as often as there are places for it.
 type Model = (&'static str, fn(), Option<usize>);
 
-const MODELS: [Model; 8] = [
+const MODELS: [Model; 9] = [
     ("what was done under a pin is seen after it", pins_are_seen_whole, None),
     ("and behind a later pin of another kind", commits_are_seen_behind_a_later_pin, Some(3)),
     ("pins hold actions up", pins_hold_actions_up, Some(3)),
@@ -27,6 +27,7 @@ const MODELS: [Model; 8] = [
     ("readers keep their memory", readers_keep_their_memory, Some(3)),
     ("no wake-up is missed", no_wake_up_is_missed, Some(3)),
     ("what became durable is not called lost", durable_is_not_lost, Some(3)),
+    ("what is taken ahead is used or padded", what_is_taken_ahead_is_used_or_padded, Some(3)),
     // The longest, so the last.
     ("log records never overlap and are copied out whole", records_are_copied_out_whole, Some(2)),
 ];
@@ -154,14 +155,13 @@ fn records_are_copied_out_whole() {
         thread::spawn(move || {
             let _pin = epoch::pin();
             let at =
-                log.reserve(SHAPE.bytes(), Purpose::Ordinary).unwrap_or_else(|| panic!("there is space"));
+                log.reserve(SHAPE.bytes(), Purpose::Ordinary, NO_ADDRESS).unwrap_or_else(|| panic!("there is space"));
             fill(&log, at, key);
             at
         })
     };
     let writers = [writer(1), writer(2)];
-    let (start, end) = (log.read_only() + SEAL_BYTES, log.shift_read_only());
-    epoch::quiesce();
+    let (start, end) = (log.read_only() + SEAL_BYTES, log.finish_tail());
     let found: Vec<(Address, Option<u64>)> = (start..end.min(start + 2 * SHAPE.bytes()))
         .step_by(SHAPE.bytes() as usize)
         .map(|at| (at, key_at(&log, at)))
@@ -173,6 +173,38 @@ fn records_are_copied_out_whole() {
         let copied = found.iter().find(|(place, _)| *place == at);
         assert!(at > end || copied == Some(&(at, Some(key))), "the record at {at} was copied as {copied:?}");
     }
+}
+
+/// Space that a thread has taken ahead it uses only where nobody has made the log read-only; there, whoever does finds its records whole, and padding.
+fn what_is_taken_ahead_is_used_or_padded() {
+    let log = log();
+    let write = |log: &Log, key: u64| {
+        let _pin = epoch::pin();
+        let at = log.reserve(SHAPE.bytes(), Purpose::Ordinary, NO_ADDRESS);
+        let at = at.unwrap_or_else(|| panic!("there is space"));
+        fill(log, at, key);
+        at
+    };
+    let mut ahead = NO_ADDRESS;
+    while ahead != log.tail() {
+        ahead = write(&log, 1) + 2 * SHAPE.bytes();
+    }
+    // What the ring held there before.
+    log.memory(ahead - SHAPE.bytes(), 8)[0].store(u64::MAX, Ordering::Relaxed);
+    let hardener = {
+        let log = log.clone();
+        thread::spawn(move || {
+            let end = log.finish_tail();
+            // The last record but one, and what was taken ahead behind it.
+            let start = ahead - 2 * SHAPE.bytes();
+            (end, (start..ahead).step_by(SHAPE.bytes() as usize).map(|at| key_at(&log, at)).collect::<Vec<_>>())
+        })
+    };
+    let places = [write(&log, 2), write(&log, 3)];
+    let (end, found) = hardener.join().unwrap_or_else(|_| panic!("a thread panicked"));
+    assert!(places[1] >= ahead, "two records got the same space");
+    let used = if places[0] < end { Some(2) } else { Some(0) };
+    assert_eq!(found, [Some(1), used], "of {places:?} before {end}");
 }
 
 /// The key of a record, if it is there as it was written; 0 where there is none.
@@ -193,9 +225,9 @@ fn key_at(log: &Log, at: Address) -> Option<u64> {
 fn readers_keep_their_memory() {
     const OLD: u64 = 5;
     let log = log();
-    let at = log.reserve(SHAPE.bytes(), Purpose::Ordinary).unwrap_or_else(|| panic!("there is space"));
+    let at = log.reserve(SHAPE.bytes(), Purpose::Ordinary, NO_ADDRESS).unwrap_or_else(|| panic!("there is space"));
     fill(&log, at, OLD);
-    let end = log.shift_read_only();
+    let end = log.finish_tail();
     log.set_hardened(end);
     let reader = {
         let log = log.clone();

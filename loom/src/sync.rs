@@ -8,7 +8,7 @@ pub(crate) use std::time::Instant;
 pub(crate) use loom::{hint, thread};
 
 pub(crate) mod atomic {
-    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 }
 
 /// The fence in two halves, each of them whole.

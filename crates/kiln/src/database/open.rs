@@ -293,7 +293,7 @@ impl Opening {
         }
         let horizon = recovered.report.horizon.number();
         let mut writer = ExtentWriter::new(self.superblock.current().database, recovered.chain);
-        let sealed_end = self.log.shift_read_only();
+        let sealed_end = self.log.finish_tail();
         writer.copy_out(&self.log, end, sealed_end, &mut |_| {});
         writer
             .write(&self.segments, (end, sealed_end), (horizon, first_version))

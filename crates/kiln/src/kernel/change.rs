@@ -228,20 +228,6 @@ impl Engine {
         address >= self.log.read_only() || planted(Bug::ReadOnlyIgnored)
     }
 
-    /// Log space for a put whose key's newest record is probably at `candidate`, taken before anybody has looked there, where
-    /// that record cannot be updated in place: so the put takes a new one, whosever the candidate is. What is not needed after all
-    /// has to be [padded](crate::storage::log::Log::pad).
-    ///
-    /// The tail is moved by a locked instruction, which waits for all loads before it. Behind the look at the candidate, a cache miss,
-    /// it would keep the processor from beginning with the next operation's; now nothing behind the miss waits for it.
-    #[inline]
-    pub(crate) fn reserve_ahead(&self, candidate: Address, change: &Change<'_>) -> Option<Address> {
-        let is_in_memory = candidate != NO_ADDRESS && candidate >= self.log.head();
-        let takes_new_record = change.value.is_some() && is_in_memory && !self.is_mutable(candidate);
-        let reserve = || self.log.reserve(change.log_bytes(), change.purpose());
-        takes_new_record.then(reserve).flatten()
-    }
-
     /// Carries one write out. True if the index should grow once nothing is locked.
     #[inline]
     pub(crate) fn install(

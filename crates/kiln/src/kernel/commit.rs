@@ -424,7 +424,7 @@ impl Engine {
         for (step, write) in scratch.steps.iter_mut().zip(writes.writes()) {
             let bytes = writes.change(write).log_bytes();
             if is_new_key(step, write) {
-                step.target = self.log.reserve(bytes, purpose).ok_or(Setback::NoLogSpace)?;
+                step.target = self.log.reserve(bytes, purpose, NO_ADDRESS).ok_or(Setback::NoLogSpace)?;
             } else {
                 rest_bytes += bytes;
             }
@@ -444,7 +444,7 @@ impl Engine {
     ) -> Result<(), Setback> {
         const PIECE_BYTES_MAX: u64 = 4096;
         let purpose = writes.purpose();
-        let mut bytes = 0;
+        let (mut bytes, mut newest) = (0, NO_ADDRESS);
         for (step, write) in scratch.steps.iter_mut().zip(writes.writes()) {
             if step.target == NO_ADDRESS {
                 match self.place(&writes.change(write), &step.current, version) {
@@ -453,6 +453,7 @@ impl Engine {
                     Place::New(wanted) => {
                         step.wanted_bytes = wanted;
                         bytes += wanted;
+                        newest = newest.max(step.current.address);
                     }
                 }
             }
@@ -460,12 +461,15 @@ impl Engine {
         let is_small = bytes <= PIECE_BYTES_MAX;
         let mut piece = NO_ADDRESS;
         if is_small && bytes > 0 {
-            piece = self.log.reserve(bytes, purpose).ok_or(Setback::NoLogSpace)?;
+            piece = self.log.reserve(bytes, purpose, newest).ok_or(Setback::NoLogSpace)?;
         }
         for step in scratch.steps.iter_mut().filter(|step| step.wanted_bytes > 0) {
             step.target = match is_small {
                 true => piece,
-                false => self.log.reserve(step.wanted_bytes, purpose).ok_or(Setback::NoLogSpace)?,
+                false => {
+                    let (bytes, behind) = (step.wanted_bytes, step.current.address);
+                    self.log.reserve(bytes, purpose, behind).ok_or(Setback::NoLogSpace)?
+                }
             };
             piece += step.wanted_bytes;
         }

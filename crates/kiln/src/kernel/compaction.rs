@@ -426,7 +426,7 @@ impl Engine {
         if has_expired && let Some(_deleting) = self.expiring.deleting() {
             return self.delete_instead(bucket, (newest, hash), record, (version, purpose));
         }
-        let Some(target) = self.log.reserve(record.shape.bytes(), purpose) else {
+        let Some(target) = self.log.reserve(record.shape.bytes(), purpose, newest) else {
             self.index.unlock_unchanged(bucket);
             return Err(Setback::NoLogSpace);
         };
@@ -454,7 +454,7 @@ impl Engine {
     ) -> Result<bool, Setback> {
         let (object, key, expires_at) = (record.shape.object, record.key, record.expires_at);
         let change = Change { object, hash, key, value: None, expires_at: NEVER };
-        let Some(target) = self.log.reserve(change.log_bytes(), purpose) else {
+        let Some(target) = self.log.reserve(change.log_bytes(), purpose, newest) else {
             self.index.unlock_unchanged(bucket);
             return Err(Setback::NoLogSpace);
         };

@@ -281,7 +281,6 @@ impl Engine {
             return Err(Setback::NotWritable);
         }
         let early = planted(Bug::ClockBeforeLocks).then(|| self.clock.now());
-        let mut ahead = None;
         let bucket = self.index.lock(change.hash).ok_or(Setback::Conflict)?;
         let mut cold = false;
         let current = match read {
@@ -292,7 +291,6 @@ impl Engine {
             }
             None => {
                 let candidate = self.fetch_candidate(bucket, change.hash, identity_bytes(change.key));
-                ahead = self.reserve_ahead(candidate, change);
                 let current = self.locate(bucket, candidate, (change, true), &mut |address| {
                     let known = learnt.resolved.iter().find(|known| known.0 == address).map(|known| known.1);
                     if known.is_none() {
@@ -312,9 +310,6 @@ impl Engine {
             }
         };
         if cold {
-            if let Some(address) = ahead {
-                self.log.pad(address, change.log_bytes());
-            }
             self.index.unlock_unchanged(bucket);
             return Err(Setback::Cold);
         }
@@ -329,18 +324,18 @@ impl Engine {
         // version.
         let (version, target);
         if !current.has_record() {
-            target = ahead.or_else(|| self.log.reserve(change.log_bytes(), change.purpose()));
+            target = self.log.reserve(change.log_bytes(), change.purpose(), NO_ADDRESS);
             if target.is_some() {
                 self.object(change.object).keys.admit(&pin, change.key);
             }
             version = early.unwrap_or_else(|| self.clock.join());
         } else {
             version = early.unwrap_or_else(|| self.clock.join());
-            target = ahead.or_else(|| match self.place(change, &current, version) {
+            target = match self.place(change, &current, version) {
                 Place::Nowhere => Some(NO_ADDRESS),
                 Place::There(address) => Some(address),
-                Place::New(bytes) => self.log.reserve(bytes, change.purpose()),
-            });
+                Place::New(bytes) => self.log.reserve(bytes, change.purpose(), current.address),
+            };
         }
         let Some(target) = target else {
             self.index.unlock_unchanged(bucket);

@@ -6,7 +6,7 @@
 //!
 //! **One after the other.** Closing a version looks at every thread, and waits for those that commit. While nothing is committed the last version that
 //! was closed will do again, and the log's tail tells: the first commit of a version takes log space, since in place it could only
-//! change a record of its own version. So the last closed version has every commit if the tail has not moved since, *and* nobody who had
+//! change a record of its own version, and moves the tail for it, since closing a version for a snapshot retires what threads have taken ahead. So the last closed version has every commit if the tail has not moved since, *and* nobody who had
 //! taken space before could still join a later version. The latter holds if the tail had not moved since the closing before that one
 //! either: that one waited for all commits, and so for everybody who had taken space until then.
 //!
@@ -206,6 +206,7 @@ impl Engine {
             return registry.open(newest);
         }
         let closing = self.snapshots.closings.fetch_add(1, Ordering::SeqCst) + 1;
+        self.log.retire_chunks();
         let version = if planted(Bug::SnapshotNotClosed) { self.clock.now() } else { self.clock.close() };
         let nobody_joins = has_stayed || planted(Bug::SnapshotsOvertakeCommits);
         (registry.closed, registry.closing) = (version, closing);
@@ -330,6 +331,30 @@ mod tests {
         db.put(&map, b"key", b"3").unwrap().forget();
         db.persist().unwrap();
         assert_eq!(since(before), None, "what it has may have been superseded for good");
+    }
+
+    /// The log's tail is where it was: the thread has space that it took ahead.
+    #[test]
+    fn c2_what_is_committed_into_space_that_was_taken_ahead_is_in_the_next_snapshot() {
+        let db = Options::new().background(false).open_on(Arc::new(SimulatedDevice::new(1))).unwrap();
+        let (engine, map) = (db.engine(), db.map("map").unwrap());
+        let put = |value: u8| db.put(&map, b"key", [value]).unwrap().forget();
+        for number in 0..100_u32 {
+            db.put(&map, number.to_be_bytes(), b"value").unwrap().forget();
+        }
+        let tail = engine.log.tail();
+        db.put(&map, b"other", b"value").unwrap().forget();
+        assert_eq!(engine.log.tail(), tail, "it takes space ahead");
+        let mut newest = Vec::new();
+        for value in 0..20 {
+            put(value);
+            // Of several the last ones may share a version.
+            for _ in 0..3 {
+                let snapshot = db.snapshot().unwrap();
+                newest.push((value, snapshot.get(&map, b"key").unwrap()));
+            }
+        }
+        assert!(newest.iter().all(|(put, got)| got.as_deref() == Some(&[*put][..])), "{newest:?}");
     }
 
     #[test]

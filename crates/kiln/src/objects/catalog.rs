@@ -158,6 +158,8 @@ pub(crate) fn open_object(
         // Whoever has just entered it says first from which version on it has rows.
         drop(engine.settled.entering.lock());
     }
+    // So its records lie behind its entry, where recovery looks for that first.
+    engine.log.retire_chunks();
     let state = add(&engine.objects, id, name, kind)?;
     state.time_to_live_ms.store(lives_ms, Ordering::Relaxed);
     Ok(Handle { engine: engine.clone(), id, time_to_live_ms: lives_ms })
@@ -221,6 +223,7 @@ pub(crate) fn enter_table(engine: &Arc<Engine>, name: &str, id: u32) -> Result<(
     let version = receipt.version().number();
     // Whoever began before it, and finds one of the rows, looks again at what it has read.
     engine.forgotten.fetch_max(version, Ordering::SeqCst);
+    engine.log.retire_chunks();
     add_loaded(&engine.objects, id, name, kind, version)?;
     Ok((Handle { engine: engine.clone(), id, time_to_live_ms: 0 }, version))
 }

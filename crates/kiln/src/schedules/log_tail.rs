@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use shuttle::rand::Rng as _;
-use shuttle::sync::Mutex;
+use shuttle::sync::{Mutex, MutexGuard};
 
 use super::{quietly, together};
 use crate::storage::epoch;
@@ -45,25 +45,48 @@ fn log_before_a_boundary(bytes: u64) -> Log {
     log
 }
 
+/// Each writer has so many records first, so that it takes space ahead for those that count.
+const RECORDS_BEFORE: u64 = 24;
+const SHARED_KEY: u64 = 99 << 32;
+
 /// Concurrent reservations around the end of a segment and of the ring, while the hardener makes the log read-only and
-/// copies it out: each record is copied once, whole, and where its writer put it.
+/// copies it out: each record is copied once, whole, and where its writer put it, and one of a key that both write lies behind the one before it.
 pub(super) fn records_never_overlap() {
     const HARDENINGS: usize = 2;
-    let bytes = 8 * shuttle::rand::thread_rng().gen_range(2..40);
+    let bytes_max = 2 * RECORDS_BEFORE * shape(2).bytes() + 8 * 40;
+    let bytes = 8 * shuttle::rand::thread_rng().gen_range(2..bytes_max / 8);
     let log = Arc::new(quietly(|| log_before_a_boundary(bytes)));
     let written = Arc::new(Mutex::new(BTreeMap::new()));
+    let newest_shared = Arc::new(Mutex::new(NO_ADDRESS));
     let writer = |who: u64| -> Box<dyn FnOnce() + Send> {
-        let (log, written) = (log.clone(), written.clone());
+        let (log, written, newest_shared) = (log.clone(), written.clone(), newest_shared.clone());
+        let write = move |key: u64, shape: Shape, behind: Address| {
+            let at = log.reserve(shape.bytes(), Purpose::Ordinary, behind);
+            let at = at.unwrap_or_else(|| panic!("there is space"));
+            fill(&log, at, key, shape);
+            // Within the pin, so that the hardener finds it here, too.
+            locked(&written).insert(at, (key, shape));
+            at
+        };
         Box::new(move || {
-            for number in 0..3 {
-                let shape = shape(shuttle::rand::thread_rng().gen_range(1..6));
-                let key = who << 32 | number;
+            quietly(|| {
                 let _pin = epoch::pin();
-                let at = log.reserve(shape.bytes(), Purpose::Ordinary);
-                let at = at.unwrap_or_else(|| panic!("there is space"));
-                fill(&log, at, key, shape);
-                // Within the pin, so that the hardener finds it here, too.
-                written.lock().unwrap_or_else(|_| panic!("poisoned")).insert(at, (key, shape));
+                (0..RECORDS_BEFORE).for_each(|number| {
+                    write(who << 32 | 16 | number, shape(2), NO_ADDRESS);
+                });
+            });
+            for number in 0..4 {
+                let shape = shape(shuttle::rand::thread_rng().gen_range(1..6));
+                let _pin = epoch::pin();
+                if shuttle::rand::thread_rng().gen_bool(0.5) {
+                    write(who << 32 | number, shape, NO_ADDRESS);
+                } else {
+                    // As under the key's lock.
+                    let mut newest = locked(&newest_shared);
+                    let at = write(SHARED_KEY, shape, *newest);
+                    assert!(at > *newest, "a record lies before the one that it replaces");
+                    *newest = at;
+                }
             }
         })
     };
@@ -73,14 +96,17 @@ pub(super) fn records_never_overlap() {
     };
     together(vec![writer(1), writer(2), hardener]);
     harden(&log, &written);
-    assert!(written.lock().unwrap_or_else(|_| panic!("poisoned")).is_empty(), "a record was not copied out");
+    assert!(locked(&written).is_empty(), "a record was not copied out");
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|_| panic!("poisoned"))
 }
 
 /// One hardening; what it finds is removed from what was written.
 fn harden(log: &Log, written: &Mutex<BTreeMap<Address, (u64, Shape)>>) {
     let mut writer = ExtentWriter::new(1, Chain::default());
-    let (mut from, end) = (log.hardened(), log.shift_read_only());
-    epoch::quiesce();
+    let (mut from, end) = (log.hardened(), log.finish_tail());
     while from < end {
         let to = (from + 1).next_multiple_of(SEGMENT_BYTES).min(end);
         let mut found = Vec::new();
@@ -89,7 +115,7 @@ fn harden(log: &Log, written: &Mutex<BTreeMap<Address, (u64, Shape)>>) {
                 found.push((record.address, record.key.to_vec()));
             });
         });
-        let mut written = written.lock().unwrap_or_else(|_| panic!("poisoned"));
+        let mut written = locked(written);
         for (address, key) in found {
             let (expected, _) = written
                 .remove(&address)
@@ -147,7 +173,7 @@ pub(super) fn readers_keep_their_memory() {
         }
         for number in 100..103 {
             let _pin = epoch::pin();
-            let at = log.reserve(shape(2).bytes(), Purpose::Ordinary);
+            let at = log.reserve(shape(2).bytes(), Purpose::Ordinary, NO_ADDRESS);
             fill(&log, at.unwrap_or_else(|| panic!("there is space")), number, shape(2));
         }
     });
@@ -157,7 +183,7 @@ pub(super) fn readers_keep_their_memory() {
 /// Takes space that nobody needs; false if there is none.
 fn pad(log: &Log, bytes: u64) -> bool {
     let _pin = epoch::pin();
-    let at = log.reserve(bytes, Purpose::Ordinary);
+    let at = log.reserve(bytes, Purpose::Ordinary, NO_ADDRESS);
     if let Some(at) = at {
         log.pad(at, bytes);
     }

@@ -20,8 +20,9 @@
 //!   the end of the ring and of the prepared segments.
 //! - A record at or above the read-only offset whose version is the current one may be updated in place under
 //!   its bucket's lock; all others are immutable (the hardener copies them without looking back).
-//! - Space is reserved and filled within one pin, so after [`epoch::quiesce`](super::epoch::quiesce)
-//!   everything below an earlier tail is complete.
+//! - Space is reserved and filled within one pin, but for what threads take [ahead](super::chunks), of which they use nothing below the read-only
+//!   offset that they see. So after [`epoch::quiesce`](super::epoch::quiesce) everything below that is complete, or known to be left over.
+//! - A record lies behind the record of the same key that it replaces; of different keys the addresses say nothing about who was first.
 //! - Memory below `head` is reused, or given back to the system, only after a quiesce that follows the move of `head`.
 //!
 //! The log can do with less memory than the ring has addresses ([`Log::set_share`]): what leaves it is given back then, and
@@ -29,14 +30,15 @@
 
 use std::io;
 
+use super::chunks::{self, Chunk, Chunks};
 use super::epoch;
 use super::memory::{self, Words};
-use super::record::{self, Address, RecordView, Shape};
+use super::record::{self, Address, NO_ADDRESS, RecordView, Shape};
 use super::seal::{self, SEAL_BYTES};
 use crate::device::BLOCK_BYTES;
 use crate::planted::{Bug, planted};
-use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{Mutex, barrier};
 
 /// What the room of a seal begins with, as on disk.
 const SEAL_WORD: u64 = u64::from_le_bytes(seal::MAGIC);
@@ -80,6 +82,8 @@ pub(crate) struct Log {
     share: AtomicU64,
     segment_bytes: u64,
     tail: Padded,
+    /// What threads have taken ahead.
+    chunks: Chunks,
     /// No ordinary reservation reaches beyond; see [`Log::set_limit`].
     limit: Padded,
     /// The limit as far as the ring and the bound on un-hardened bytes go, and where the prepared segments end.
@@ -113,6 +117,7 @@ impl Log {
             share: AtomicU64::new(ring_bytes),
             segment_bytes,
             tail: Padded(AtomicU64::new(end + SEAL_BYTES)),
+            chunks: Chunks::new(segment_bytes),
             limit: Padded(AtomicU64::new(0)),
             memory_end: AtomicU64::new(0),
             prepared_end: AtomicU64::new(0),
@@ -313,14 +318,49 @@ impl Log {
         self.tail() != self.read_only() + SEAL_BYTES
     }
 
-    /// Takes `bytes` of the tail, all in one segment. The caller is pinned, and fills the space before it
-    /// unpins. `None` if there is no space now; then nothing was taken.
+    /// Takes `bytes` of the log, all in one segment, behind the address `behind`. The caller is pinned, has locked what it will write there if that is a
+    /// commit, and fills the space before it unpins. `None` if there is no space now; then nothing was taken.
     #[inline]
-    pub(crate) fn reserve(&self, bytes: u64, purpose: Purpose) -> Option<Address> {
+    pub(crate) fn reserve(&self, bytes: u64, purpose: Purpose, behind: Address) -> Option<Address> {
+        // Before the look at what is retired, as before one at the clock.
+        barrier::behind_locked();
+        let Some(chunk) = self.chunks.own() else { return self.reserve_exactly(bytes, purpose) };
+        let behind = if planted(Bug::ChunksUnordered) { NO_ADDRESS } else { behind };
+        match chunk.take(bytes, self.chunks.retired().max(behind + 1)) {
+            Some(start) => {
+                self.prefetch_behind(start, bytes);
+                Some(start)
+            }
+            None if bytes > chunks::RECORD_BYTES_MAX => self.reserve_exactly(bytes, purpose),
+            None => self.reserve_with_more(chunk, bytes, purpose),
+        }
+    }
+
+    /// Takes a new chunk, if there is space for that, and gives the first `bytes` of it.
+    fn reserve_with_more(&self, chunk: &Chunk, bytes: u64, purpose: Purpose) -> Option<Address> {
+        let ahead = self.chunks.bytes_ahead(chunk, bytes);
+        let Some(start) = self.reserve_below(bytes + ahead, self.limit.0.load(Ordering::Acquire)) else {
+            return self.reserve_exactly(bytes, purpose);
+        };
+        let (rest, rest_bytes) = chunk.rest();
+        // If it is hardened then whoever did that has padded it, and the memory may be others'.
+        if rest_bytes > 0 && rest >= self.hardened() {
+            self.pad(rest, rest_bytes);
+        }
+        self.chunks.renew(chunk, bytes, (start + bytes, ahead));
+        Some(start)
+    }
+
+    fn reserve_exactly(&self, bytes: u64, purpose: Purpose) -> Option<Address> {
         self.reserve_below(bytes, self.limit.0.load(Ordering::Acquire)).or_else(|| match purpose {
             Purpose::Ordinary => None,
             _ => self.reserve_below(bytes, self.limit_for(purpose)),
         })
+    }
+
+    /// From when a quiesce has followed, commits that begin move the tail when they take space the first time.
+    pub(crate) fn retire_chunks(&self) {
+        self.chunks.retire(self.tail());
     }
 
     #[inline]
@@ -342,8 +382,7 @@ impl Log {
                     if start != tail && rest != 0 {
                         self.pad(tail, rest);
                     }
-                    // Where what comes after the next goes, if they are as long: its lines are fetched meanwhile.
-                    self.prefetch(start + 2 * bytes, bytes.min(FETCHED_AHEAD_BYTES_MAX) as usize);
+                    self.prefetch_behind(start, bytes);
                     return Some(start);
                 }
                 Err(now) => tail = now,
@@ -351,14 +390,33 @@ impl Log {
         }
     }
 
+    /// Has the lines fetched where what comes after the next record goes, if they are as long as this one.
+    #[inline]
+    fn prefetch_behind(&self, start: Address, bytes: u64) {
+        self.prefetch(start + 2 * bytes, bytes.min(FETCHED_AHEAD_BYTES_MAX) as usize);
+    }
+
     /// Marks reserved space that turned out not to be needed.
     pub(crate) fn pad(&self, address: Address, bytes: u64) {
         self.memory(address, 8)[0].store(record::padding_word(bytes), Ordering::Release);
     }
 
-    /// Makes everything below the tail read-only, up to a fresh block boundary, and leaves room for the next
-    /// seal. Complete once a quiesce has followed. Only the hardener calls this.
-    pub(crate) fn shift_read_only(&self) -> Address {
+    /// Makes everything below the tail read-only and complete, up to a fresh block boundary, and leaves room for the next
+    /// seal. Gives that boundary. Waits for everybody who is pinned. Only the hardener calls this.
+    pub(crate) fn finish_tail(&self) -> Address {
+        let end = self.shift_read_only();
+        if !planted(Bug::CopiesUnfinished) {
+            epoch::quiesce();
+        }
+        for (rest, bytes) in self.chunks.rests_between(self.hardened(), end) {
+            if !planted(Bug::RestsLeft) {
+                self.pad(rest, bytes);
+            }
+        }
+        end
+    }
+
+    fn shift_read_only(&self) -> Address {
         let mut tail = self.tail();
         loop {
             let end = tail.next_multiple_of(BLOCK_BYTES as u64);
@@ -373,6 +431,7 @@ impl Log {
                         self.pad(tail, end - tail);
                     }
                     self.read_only.store(end, Ordering::SeqCst);
+                    self.chunks.retire(end);
                     return end;
                 }
                 Err(now) => tail = now,
@@ -458,7 +517,47 @@ impl Log {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+
+    const RECORD_BYTES: u64 = 64;
+
+    fn log() -> Log {
+        let log = Log::new(4 << 20, 1 << 20, 0).expect("memory");
+        log.resume(0, 0);
+        log.set_limit(64 << 20, 4 << 20);
+        log
+    }
+
+    /// Takes space for one record and marks it as padding, as what a commit gives back.
+    fn take(log: &Log, behind: Address) -> Address {
+        let _pin = epoch::pin();
+        let at = log.reserve(RECORD_BYTES, Purpose::Ordinary, behind).expect("space");
+        log.pad(at, RECORD_BYTES);
+        at
+    }
+
+    /// Until the thread has space that it took ahead; where that begins.
+    fn take_many(log: &Log) -> Address {
+        loop {
+            let end = take(log, NO_ADDRESS) + RECORD_BYTES;
+            if end < log.tail() {
+                return end;
+            }
+        }
+    }
+
+    /// The items between two addresses of which all are padding, and each begins where the one before it ends.
+    fn are_padding(log: &Log, mut from: Address, end: Address) -> bool {
+        while from < end {
+            match log.item_at(from) {
+                Some(Item::Other(bytes)) => from += bytes,
+                _ => return false,
+            }
+        }
+        from == end
+    }
 
     /// Its magic bytes were taken for a record of some megabytes that expires, and all behind them was never kept warm.
     #[test]
@@ -466,5 +565,70 @@ mod tests {
         let log = Log::new(64 << 20, 32 << 20, 0).expect("memory");
         log.note_seal(0);
         assert!(matches!(log.item_at(0), Some(Item::Other(SEAL_BYTES))));
+    }
+
+    #[test]
+    fn who_commits_now_and_then_takes_nothing_ahead() {
+        let log = log();
+        for _ in 0..100 {
+            take(&log, NO_ADDRESS);
+            let end = log.finish_tail();
+            assert_eq!(end, log.hardened() + BLOCK_BYTES as u64);
+            assert!(log.chunks.rests_between(0, end).next().is_none());
+            log.set_hardened(end);
+        }
+    }
+
+    #[test]
+    fn what_is_taken_ahead_is_an_eighth_of_what_was_taken_at_the_most() {
+        let log = log();
+        for number in 1..2_000 {
+            take(&log, NO_ADDRESS);
+            let taken = log.tail() - SEAL_BYTES;
+            assert!(taken - number * RECORD_BYTES <= taken / 8, "{taken} bytes for {number} records");
+        }
+    }
+
+    #[test]
+    fn c9_a_record_lies_behind_the_one_that_it_replaces() {
+        let log = Arc::new(log());
+        let rest = take_many(&log);
+        let others = std::thread::spawn({
+            let log = log.clone();
+            move || take(&log, NO_ADDRESS)
+        });
+        let others = others.join().expect("it has space");
+        assert!(rest < others);
+        assert!(take(&log, others) > others);
+        assert!(take(&log, NO_ADDRESS) > rest, "the rest of a chunk that was given up is used");
+        let end = log.finish_tail();
+        assert!(are_padding(&log, SEAL_BYTES, end));
+    }
+
+    #[test]
+    fn c9_what_a_thread_that_sleeps_or_has_ended_took_ahead_is_padding_once_the_log_is_read_only() {
+        let log = Arc::new(log());
+        let ended = std::thread::spawn({
+            let log = log.clone();
+            move || take_many(&log)
+        });
+        let ended = ended.join().expect("it has space");
+        // Of what the ring held there before, nothing must be left.
+        log.memory(ended, 8)[0].store(u64::MAX, Ordering::SeqCst);
+        let end = log.finish_tail();
+        assert!(are_padding(&log, SEAL_BYTES, end));
+    }
+
+    /// By then the memory may hold others' records.
+    #[test]
+    fn c9_who_wakes_up_leaves_alone_what_it_took_ahead_long_ago() {
+        let log = log();
+        let rest = take_many(&log);
+        let end = log.finish_tail();
+        log.set_hardened(end);
+        let words = log.memory(rest, 8);
+        words[0].store(u64::MAX, Ordering::SeqCst);
+        assert!(take(&log, NO_ADDRESS) > end, "what is read-only is written");
+        assert_eq!(words[0].load(Ordering::SeqCst), u64::MAX);
     }
 }

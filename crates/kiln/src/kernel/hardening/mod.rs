@@ -25,7 +25,6 @@ use super::sweep::Grave;
 use crate::device::BLOCK_BYTES;
 use crate::error::{Error, Result};
 use crate::planted::{Bug, planted};
-use crate::storage::epoch;
 use crate::storage::extent::ExtentWriter;
 use crate::storage::liveness::counted_bytes;
 use crate::storage::log::Purpose;
@@ -392,10 +391,7 @@ impl Engine {
             || self.is_to_be_sealed_anew();
         let covered = if unsealed {
             let start = self.log.hardened();
-            let end = self.log.shift_read_only();
-            if !planted(Bug::CopiesUnfinished) {
-                epoch::quiesce();
-            }
+            let end = self.log.finish_tail();
             if planted(Bug::HorizonBeforeWrite) {
                 hardening.horizon.tell(hardening.horizon.publish(version));
             }
