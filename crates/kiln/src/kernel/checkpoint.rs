@@ -404,17 +404,14 @@ impl Taking<'_> {
         let (mut families, mut count) = ([const { Family::new() }; FAMILIES], 0);
         let buckets = 1 << level;
         for first in (0..buckets).step_by(FAMILIES) {
-            // The records of several families are fetched before one is looked at, so that their cache misses overlap.
             for (bucket, family) in (first..buckets).zip(&mut families) {
                 index.read_family(level, bucket, family);
-                let behind = family.entries.iter().map(|&entry| hash_index::address_of(entry));
-                let log = &self.engine.log;
-                behind
-                    .filter(|&address| address >= self.cut.end)
-                    .for_each(|at| log.prefetch(at, HEADER_BYTES));
+                self.fetch_those_behind_end(&family.entries);
             }
+            // One step for all of them before the next one for any: their cache misses overlap.
+            while self.step_back(&mut families)? {}
             for (bucket, family) in (first..buckets).zip(&mut families) {
-                self.keep_those_before_end(&mut family.entries)?;
+                family.entries.retain(|&entry| hash_index::address_of(entry) != NO_ADDRESS);
                 count += family.entries.len() as u64;
                 let low_bits = bucket & ((1 << index.base_level()) - 1);
                 self.writer
@@ -428,37 +425,35 @@ impl Taking<'_> {
         Ok(Some(count))
     }
 
-    /// Has each entry refer to its key's newest record before the end, and leaves out those whose keys have none.
-    fn keep_those_before_end(&mut self, entries: &mut Vec<u64>) -> Result<()> {
-        let end = self.cut.end;
-        if entries.iter().all(|&entry| hash_index::address_of(entry) < end) || planted(Bug::CheckpointTooNew)
-        {
-            return Ok(());
-        }
-        let mut kept = 0;
-        for at in 0..entries.len() {
-            let entry = entries[at];
-            let newest = hash_index::address_of(entry);
-            let address = self.newest_before_end(newest)?;
-            if address != NO_ADDRESS {
-                // It may have settled while the newer one, of which nothing is said here, kept it from being removed.
-                if newest != address && address < self.settled_to {
-                    self.settled_to = address - address % self.engine.log.segment_bytes();
-                }
-                entries[kept] = hash_index::with_address(entry, address);
-                kept += 1;
-            }
-        }
-        entries.truncate(kept);
-        Ok(())
+    fn is_behind_end(&self, entry: u64) -> bool {
+        hash_index::address_of(entry) >= self.cut.end && !planted(Bug::CheckpointTooNew)
     }
 
-    fn newest_before_end(&mut self, mut address: Address) -> Result<Address> {
-        // If it cannot be finished, what comes of it is of no use to anybody.
-        while address >= self.cut.end && !self.is_out_of_reach() {
-            address = self.previous_of(address)?;
+    /// Has the processor fetch the beginnings of the records that were written since the end.
+    fn fetch_those_behind_end(&self, entries: &[u64]) {
+        let behind = entries.iter().filter(|&&entry| self.is_behind_end(entry));
+        behind.for_each(|&entry| self.engine.log.prefetch(hash_index::address_of(entry), HEADER_BYTES));
+    }
+
+    /// Has each entry that refers to a record behind the end refer to the one before that; to none if there is none. False once no entry does any more, or it
+    /// cannot be finished: then what comes of it is of no use to anybody.
+    fn step_back(&mut self, families: &mut [Family]) -> Result<bool> {
+        let mut goes_on = false;
+        for entry in families.iter_mut().flat_map(|family| &mut family.entries) {
+            if !self.is_behind_end(*entry) || self.is_out_of_reach() {
+                continue;
+            }
+            let address = self.previous_of(hash_index::address_of(*entry))?;
+            *entry = hash_index::with_address(*entry, address);
+            if self.is_behind_end(*entry) {
+                self.engine.log.prefetch(address, HEADER_BYTES);
+                goes_on = true;
+            } else if address != NO_ADDRESS && address < self.settled_to {
+                // It may have settled while the newer one, of which nothing is said here, kept it from being removed.
+                self.settled_to = address - address % self.engine.log.segment_bytes();
+            }
         }
-        Ok(address)
+        Ok(goes_on)
     }
 
     /// The previous address of a record behind the end, which never changes.
