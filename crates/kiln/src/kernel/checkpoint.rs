@@ -33,8 +33,8 @@
 //! as the last checkpoint: so they never write more than the log itself. On an orderly close from a quarter of that on. A
 //! background thread takes them in pieces, with a nap after each that is as long as the piece took. But what is written meanwhile must be followed
 //! back to before the end, and once it has left memory each step is a read from disk. So where so much is written that this is near there are no
-//! naps, and if it comes to more than [`COLD_READS_MAX`] all the same, the checkpoint is given up, for settling would have to wait for it. The
-//! next one is tried after [`REST_TIMES`] as long: perhaps less is written then.
+//! naps, and none once the next checkpoint is due, since all that is written meanwhile is for the next opening to replay. If it comes to more reads than
+//! [`COLD_READS_MAX`] all the same, the checkpoint is given up, for settling would have to wait for it. The next one is tried after [`REST_TIMES`] as long: perhaps less is written then.
 
 use std::time::Duration;
 
@@ -537,7 +537,10 @@ impl Taking<'_> {
             return false;
         }
         let since_end = engine.log.tail().saturating_sub(self.cut.end);
-        let may_nap = self.has_entries || since_end < engine.log.ring_bytes() / WRITTEN_PART;
+        let may_nap = match self.has_entries {
+            false => since_end < engine.log.ring_bytes() / WRITTEN_PART,
+            true => since_end < engine.checkpoints.log_bytes_between(),
+        };
         let is_awaited = engine.checkpoints.awaited.load(Ordering::SeqCst) > 0;
         if is_background && may_nap && !is_awaited {
             thread::sleep(began.elapsed().min(NAP_MAX));

@@ -89,15 +89,21 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
+    #[inline]
     fn put(&mut self, bytes: &[u8]) {
         let end = self.used + bytes.len();
         if end > self.buffer.len() {
-            let mut larger = AlignedBuffer::new(end.next_power_of_two());
-            larger[..self.used].copy_from_slice(&self.buffer[..self.used]);
-            self.buffer = larger;
+            self.lengthen_buffer(end);
         }
         self.buffer[self.used..end].copy_from_slice(bytes);
         self.used = end;
+    }
+
+    #[cold]
+    fn lengthen_buffer(&mut self, bytes: usize) {
+        let mut larger = AlignedBuffer::new(bytes.next_power_of_two());
+        larger[..self.used].copy_from_slice(&self.buffer[..self.used]);
+        self.buffer = larger;
     }
 
     fn write_block(&mut self) -> std::io::Result<()> {
