@@ -130,7 +130,7 @@ fn c2_a_range_of_a_snapshot_sees_what_was_changed_after_its_leaf_was_copied() {
             _ => db.persist().unwrap(),
         }
     }
-    assert!(copied > 10, "only {copied} leaves were copied");
+    assert!(copied >= budget(11), "only {copied} leaves were copied");
     drop(older);
     let report = db.check().unwrap();
     assert!(report.problems.is_empty(), "{report}");
@@ -239,5 +239,5 @@ fn c2_ranges_of_snapshots_see_whole_commits_while_leaves_are_copied() {
         }
         is_done.store(true, Ordering::Relaxed);
     });
-    assert!(db.statistics().leaves_copied > 20, "{:?}", db.statistics());
+    assert!(db.statistics().leaves_copied >= budget(21), "{:?}", db.statistics());
 }
