@@ -83,6 +83,29 @@ pub(super) fn assert_rows_after_crash(disk: &SimulatedDevice, rows: &Rows) {
     assert_rows(&db, &db.table("table").unwrap(), rows);
 }
 
+/// Nothing settles before something has hardened, and it said that there was nothing to settle.
+#[test]
+fn c4_what_had_not_settled_when_the_database_was_opened_settles_when_asked() {
+    let rows = some_rows(200);
+    let disk = SimulatedDevice::new(seed());
+    let db = manual().open_on(Arc::new(disk.clone())).unwrap();
+    let table = db.table("table").unwrap();
+    for (key, value) in &rows {
+        db.put(&table, key, value).unwrap().forget();
+    }
+    db.persist().unwrap();
+    let crashed = disk.after_crash(&mut |_| Keep::Lost);
+    drop(table);
+    db.close().unwrap();
+    for disk in [disk, crashed] {
+        let db = reopen(&disk).unwrap();
+        assert_eq!(db.settle().unwrap(), rows.len() as u64);
+        assert_eq!(db.settle().unwrap(), 0);
+        assert_rows(&db, &db.table("table").unwrap(), &rows);
+        assert_rows_after_crash(&disk, &rows);
+    }
+}
+
 #[test]
 fn c1_settled_rows_are_read_written_and_deleted_like_others() {
     let disk = SimulatedDevice::new(seed());

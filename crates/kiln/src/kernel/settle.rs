@@ -234,12 +234,16 @@ impl Engine {
         least.min(head - head % segment_bytes).next_multiple_of(segment_bytes)
     }
 
-    /// Settles everything that is durable and that every snapshot may see.
+    /// Settles everything that is durable and that every snapshot may see. Where nothing has hardened since the database was opened something does
+    /// first, as nothing settles before that.
     ///
     /// # Errors
     /// `Io` or `NoSpace` if the disk fails or is full, `Corrupted` if the log or the tree is damaged; `Lost` or `Aborted` if the
     /// database has failed or is closed. What was committed stays as it is.
     pub(crate) fn settle_durable(&self) -> Result<Settling> {
+        if !self.has_hardened() && self.settled.tree.settled_to() < self.log.hardened() {
+            self.harden_something()?;
+        }
         self.begin_settling();
         let _no_load = self.settled.loading.lock();
         self.settle_parts_to(self.log.hardened())
