@@ -242,6 +242,28 @@ fn small(checkpoint_log_bytes: u64) -> Options {
     Options::new().segment_bytes(64 << 10).memory(256 << 10).checkpoint_log_bytes(checkpoint_log_bytes)
 }
 
+/// Ranges went on reading it from the log, row by row, for as long as everybody only read.
+#[test]
+fn what_had_not_settled_when_the_database_was_opened_settles_though_nobody_commits() {
+    let disk = SimulatedDevice::new(seed());
+    let options = small(0).settle_log_bytes(0);
+    let db = options.open_on(Arc::new(disk.clone())).unwrap();
+    let table = db.table("own").unwrap();
+    let put = |row: u32| db.put(&table, row.to_be_bytes(), [row as u8; 1_000]).unwrap().forget();
+    put(0);
+    db.persist().unwrap();
+    // Before anything ever has, all that the log had when the database was opened must have left memory.
+    assert_eq!(db.settle().unwrap(), 1);
+    (0..1_000).for_each(put);
+    db.close().unwrap();
+    let db = small(0).settle_log_bytes(64 << 10).open_on(Arc::new(disk)).unwrap();
+    eventually("something settles", || db.statistics().rows_settled > 0);
+    let table = db.table("own").unwrap();
+    for row in 0..1_000_u32 {
+        assert_eq!(db.get(&table, row.to_be_bytes()).unwrap(), Some(vec![row as u8; 1_000]));
+    }
+}
+
 #[test]
 fn c2_c4_settling_changes_nothing_for_anybody_and_nothing_after_a_crash() {
     watched("c2_c4_settling_changes_nothing_for_anybody", PATIENCE, |_| {

@@ -186,6 +186,10 @@ impl Engine {
     /// Settles what is out of memory, as long as it is worth it. That it cannot be done now harms nobody: it is tried again later.
     /// Says whether anything has settled.
     pub(crate) fn settle_if_due(&self) -> bool {
+        if !self.has_hardened() && self.hardening.has_background() && self.is_settling_due() {
+            // Who only reads commits nothing, and ranges would go on reading the log row by row. Before anything is locked: it tells who waits.
+            let _ = self.harden_something();
+        }
         // Whoever is slowed meanwhile stays so: what is committed between two parts would be the more the faster it goes.
         let (mut moving, mut has_settled) = (None, false);
         // A load keeps the tree to itself, and who waits for that would keep others waiting.

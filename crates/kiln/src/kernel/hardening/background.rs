@@ -158,7 +158,8 @@ fn wait_for_stop(engine: &Engine) {
 fn run_keeper(engine: &Arc<Engine>) {
     const PERIOD_MIN: Duration = Duration::from_millis(1);
     let usual_period = (engine.hardening.window / 8).clamp(PERIOD_MIN, Duration::from_millis(50));
-    let (mut hardenings_seen, mut is_deleting) = (0, false);
+    // Its first round comes soon: there may be something to settle though nobody commits.
+    let (mut hardenings_seen, mut is_deleting) = (u64::MAX, false);
     loop {
         {
             let mut requests = engine.hardening.requests.lock();
