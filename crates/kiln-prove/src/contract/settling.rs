@@ -21,14 +21,20 @@ pub(super) fn value(number: u32, round: u32) -> Vec<u8> {
     format!("value {number} of round {round}").into_bytes()
 }
 
-/// A database whose table "table" has these rows, all of them settled, and nothing else.
-fn settled(disk: &SimulatedDevice, rows: &Rows) -> (Kiln, Table) {
+/// A database whose table "table" has these rows, all of them durable, and nothing else.
+fn durable(disk: &SimulatedDevice, rows: &Rows) -> (Kiln, Table) {
     let db = manual().open_on(Arc::new(disk.clone())).unwrap();
     let table = db.table("table").unwrap();
     for (key, value) in rows {
         db.put(&table, key, value).unwrap().forget();
     }
     db.persist().unwrap();
+    (db, table)
+}
+
+/// The same, and all of them have settled.
+fn settled(disk: &SimulatedDevice, rows: &Rows) -> (Kiln, Table) {
+    let (db, table) = durable(disk, rows);
     assert_eq!(db.settle().unwrap(), rows.len() as u64);
     (db, table)
 }
@@ -86,16 +92,9 @@ pub(super) fn assert_rows_after_crash(disk: &SimulatedDevice, rows: &Rows) {
 /// Nothing settles before something has hardened, and it said that there was nothing to settle.
 #[test]
 fn c4_what_had_not_settled_when_the_database_was_opened_settles_when_asked() {
-    let rows = some_rows(200);
-    let disk = SimulatedDevice::new(seed());
-    let db = manual().open_on(Arc::new(disk.clone())).unwrap();
-    let table = db.table("table").unwrap();
-    for (key, value) in &rows {
-        db.put(&table, key, value).unwrap().forget();
-    }
-    db.persist().unwrap();
+    let (rows, disk) = (some_rows(200), SimulatedDevice::new(seed()));
+    let (db, _) = durable(&disk, &rows);
     let crashed = disk.after_crash(&mut |_| Keep::Lost);
-    drop(table);
     db.close().unwrap();
     for disk in [disk, crashed] {
         let db = reopen(&disk).unwrap();

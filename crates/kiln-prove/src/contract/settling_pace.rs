@@ -1,4 +1,4 @@
-//! Settling that does not keep up slows those who write tables, and nobody waits in vain.
+//! What is due settles by itself; settling that does not keep up slows those who write tables, and nobody waits in vain.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -129,4 +129,25 @@ fn c5b_nobody_is_slowed_where_settling_cannot_go_on() {
         assert_eq!(db.statistics().unsettled_bytes_max, 0);
         grow(&db);
     });
+}
+
+/// Ranges went on reading it from the log, row by row, for as long as everybody only read.
+#[test]
+fn what_had_not_settled_when_the_database_was_opened_settles_though_nobody_commits() {
+    let disk = SimulatedDevice::new(seed());
+    let db = options().settle_log_bytes(0).open_on(Arc::new(disk.clone())).unwrap();
+    let table = db.table("table").unwrap();
+    let put = |row: u32| db.put(&table, row.to_be_bytes(), [row as u8; 1_000]).unwrap().forget();
+    put(0);
+    db.persist().unwrap();
+    // Before anything ever has, all that the log had when the database was opened must have left memory.
+    assert_eq!(db.settle().unwrap(), 1);
+    (0..1_000).for_each(put);
+    db.close().unwrap();
+    let db = options().settle_log_bytes(64 << 10).open_on(Arc::new(disk)).unwrap();
+    eventually("something settles", || db.statistics().rows_settled > 0);
+    let table = db.table("table").unwrap();
+    for row in 0..1_000_u32 {
+        assert_eq!(db.get(&table, row.to_be_bytes()).unwrap(), Some(vec![row as u8; 1_000]));
+    }
 }

@@ -157,9 +157,9 @@ pub(crate) fn open_object(
     if engine.objects.get(id).is_none() {
         // Whoever has just entered it says first from which version on it has rows.
         drop(engine.settled.entering.lock());
+        // So its records lie behind its entry, where recovery looks for that first.
+        engine.log.retire_chunks();
     }
-    // So its records lie behind its entry, where recovery looks for that first.
-    engine.log.retire_chunks();
     let state = add(&engine.objects, id, name, kind)?;
     state.time_to_live_ms.store(lives_ms, Ordering::Relaxed);
     Ok(Handle { engine: engine.clone(), id, time_to_live_ms: lives_ms })
