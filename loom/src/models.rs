@@ -147,18 +147,21 @@ fn fill(log: &Log, at: Address, key: u64) {
     record::write(log.memory(at, SHAPE.bytes()), SHAPE, 1, NO_ADDRESS, &key, (&key, record::NEVER));
 }
 
+/// Puts a record where the log has space for it.
+fn write(log: &Log, key: u64) -> Address {
+    let _pin = epoch::pin();
+    let at = log.reserve(SHAPE.bytes(), Purpose::Ordinary, NO_ADDRESS);
+    let at = at.unwrap_or_else(|| panic!("there is space"));
+    fill(log, at, key);
+    at
+}
+
 /// Whoever makes the log read-only and waits for all pins finds every record below, whole, where its writer put it.
 fn records_are_copied_out_whole() {
     let log = log();
     let writer = |key: u64| {
         let log = log.clone();
-        thread::spawn(move || {
-            let _pin = epoch::pin();
-            let at =
-                log.reserve(SHAPE.bytes(), Purpose::Ordinary, NO_ADDRESS).unwrap_or_else(|| panic!("there is space"));
-            fill(&log, at, key);
-            at
-        })
+        thread::spawn(move || write(&log, key))
     };
     let writers = [writer(1), writer(2)];
     let (start, end) = (log.read_only() + SEAL_BYTES, log.finish_tail());
@@ -178,13 +181,6 @@ fn records_are_copied_out_whole() {
 /// Space that a thread has taken ahead it uses only where nobody has made the log read-only; there, whoever does finds its records whole, and padding.
 fn what_is_taken_ahead_is_used_or_padded() {
     let log = log();
-    let write = |log: &Log, key: u64| {
-        let _pin = epoch::pin();
-        let at = log.reserve(SHAPE.bytes(), Purpose::Ordinary, NO_ADDRESS);
-        let at = at.unwrap_or_else(|| panic!("there is space"));
-        fill(log, at, key);
-        at
-    };
     let mut ahead = NO_ADDRESS;
     while ahead != log.tail() {
         ahead = write(&log, 1) + 2 * SHAPE.bytes();
@@ -225,8 +221,7 @@ fn key_at(log: &Log, at: Address) -> Option<u64> {
 fn readers_keep_their_memory() {
     const OLD: u64 = 5;
     let log = log();
-    let at = log.reserve(SHAPE.bytes(), Purpose::Ordinary, NO_ADDRESS).unwrap_or_else(|| panic!("there is space"));
-    fill(&log, at, OLD);
+    let at = write(&log, OLD);
     let end = log.finish_tail();
     log.set_hardened(end);
     let reader = {

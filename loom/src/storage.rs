@@ -1,7 +1,5 @@
 //! The engine's own files, and words of loom's in the place of mapped memory.
 
-#[path = "../../crates/kiln/src/storage/chunks.rs"]
-pub(crate) mod chunks;
 #[path = "../../crates/kiln/src/storage/epoch.rs"]
 pub(crate) mod epoch;
 #[path = "../../crates/kiln/src/storage/log.rs"]

@@ -3,7 +3,7 @@
 //! ```text
 //!   hash_index   ordered_index      find records, in memory
 //!   log          ring of memory that holds the tail; records are updated in place there
-//!   chunks       what threads take of it ahead, each for itself
+//!                log/chunks: what threads take of it ahead, each for itself
 //!   record_cache memory for what was read from disk
 //!   extent       copies the tail out, sealed            scanner      walks it back in
 //!   record_reader  reads a part of it once more, in pieces
@@ -16,7 +16,6 @@
 //! ```
 
 pub(crate) mod checkpoint;
-pub(crate) mod chunks;
 pub(crate) mod epoch;
 pub(crate) mod extent;
 #[cfg(test)]

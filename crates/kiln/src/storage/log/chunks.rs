@@ -19,9 +19,10 @@
 //! *How much?* An eighth of what the thread has taken since chunks were last retired, up to [`CHUNK_BYTES_MAX`]. So what is not used in the end is at the most
 //! an eighth of the log however few commits there are between two hardenings, and where there are many, one in dozens moves the tail.
 
-use super::epoch;
-use super::record::Address;
+use super::Padded;
 use crate::planted::{Bug, planted};
+use crate::storage::epoch;
+use crate::storage::record::Address;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// The most that is taken ahead.
@@ -86,13 +87,8 @@ pub(crate) struct Chunks {
     used: AtomicUsize,
     bytes_max: u64,
     /// What lies below is retired.
-    retired: Retired,
+    retired: Padded,
 }
-
-/// Read by all, and rarely written.
-#[derive(Default)]
-#[repr(align(128))]
-struct Retired(AtomicU64);
 
 impl Chunks {
     pub(crate) fn new(segment_bytes: u64) -> Chunks {
@@ -100,7 +96,7 @@ impl Chunks {
             chunks: (0..THREADS_MAX).map(|_| Chunk::default()).collect(),
             used: AtomicUsize::new(0),
             bytes_max: CHUNK_BYTES_MAX.min(segment_bytes / SEGMENT_PART),
-            retired: Retired::default(),
+            retired: Padded(AtomicU64::new(0)),
         }
     }
 
