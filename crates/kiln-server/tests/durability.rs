@@ -466,8 +466,14 @@ fn c5_of_a_pipeline_only_what_is_lost_is_answered_as_lost() {
         }
         replies.map(|reply| reply.split(' ').take(2).collect::<Vec<_>>().join(" "))
     };
-    let told: Vec<_> = (1..8).map(replies_with).collect();
+    // The database's keeper makes things durable, too, when it likes: which of the syncs is the last write's own differs from round to round.
     let is_split = |replies: &[String; 3]| replies[0] == "OK" && replies[2] == "(error) LOST";
-    assert!(told.iter().any(is_split), "{told:?}");
-    assert_eq!(told[0][0], "(error) LOST");
+    for round in 0.. {
+        let told: Vec<_> = (1..8).map(replies_with).collect();
+        assert_eq!(told[0][0], "(error) LOST");
+        if told.iter().any(is_split) {
+            break;
+        }
+        assert!(round < 20, "{told:?}");
+    }
 }
