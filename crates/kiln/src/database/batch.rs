@@ -90,7 +90,7 @@ impl Kiln {
             (object, reads),
             entries,
             |(key, _)| key.as_ref(),
-            |number, key| engine.commit_single(key, Some(entries[number].1.as_ref()), expires_at),
+            |number, key| engine.put_single(key, entries[number].1.as_ref(), expires_at),
         )
     }
 

@@ -7,7 +7,7 @@ use super::object::ObjectState;
 use crate::error::Result;
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
-use crate::storage::hash_index::Bucket;
+use crate::storage::hash_index::{Bucket, Candidate, Slot};
 use crate::storage::log::Purpose;
 use crate::storage::record::{self, Address, Kind, NEVER, NO_ADDRESS, Shape};
 
@@ -16,6 +16,8 @@ use crate::storage::record::{self, Address, Kind, NEVER, NO_ADDRESS, Shape};
 pub(crate) struct Current {
     /// [`NO_ADDRESS`] if the key has no record; it may have settled.
     pub(crate) address: Address,
+    /// Where the entry was seen, if it was.
+    pub(crate) slot: Slot,
     pub(crate) version: u64,
     /// The key has a value, be it expired.
     pub(crate) exists: bool,
@@ -24,6 +26,12 @@ pub(crate) struct Current {
 }
 
 impl Current {
+    /// The entry of a key that has one.
+    #[inline]
+    fn candidate(&self) -> Candidate {
+        Candidate { address: self.address, slot: self.slot }
+    }
+
     /// The index has an entry of the key.
     #[inline]
     pub(crate) fn has_record(&self) -> bool {
@@ -94,11 +102,11 @@ impl Engine {
     pub(crate) fn locate(
         &self,
         bucket: Bucket,
-        candidate: Address,
+        candidate: Candidate,
         (change, takes_any_version): (&Change<'_>, bool),
         known: &mut dyn FnMut(Address) -> Resolved,
     ) -> Current {
-        match self.current_at(candidate, change) {
+        match self.put_at(candidate, change) {
             Some(current) => current,
             None => self.locate_elsewhere(bucket, (change, takes_any_version), known),
         }
@@ -106,7 +114,7 @@ impl Engine {
 
     /// As [`Self::locate`], of a key whose record is not where it probably was.
     #[inline(never)]
-    fn locate_elsewhere(
+    pub(crate) fn locate_elsewhere(
         &self,
         bucket: Bucket,
         (change, takes_any_version): (&Change<'_>, bool),
@@ -116,17 +124,26 @@ impl Engine {
         by_order.unwrap_or_else(|| self.look_for(bucket, change, known))
     }
 
-    /// The record in memory at an address, if it is the key's.
+    /// The record in memory at an address, if it is a put of the key's, and one that does not expire.
     #[inline(always)]
-    fn current_at(&self, address: Address, change: &Change<'_>) -> Option<Current> {
+    pub(crate) fn put_at(
+        &self,
+        Candidate { address, slot }: Candidate,
+        change: &Change<'_>,
+    ) -> Option<Current> {
         if address == NO_ADDRESS {
             return None;
         }
-        if let Some(view) = self.log.put_of(address, change.object, change.key) {
-            return Some(Current { address, version: view.version(), exists: true, expires_at: NEVER });
-        }
+        let view = self.log.put_of(address, change.object, change.key)?;
+        Some(Current { address, slot, version: view.version(), exists: true, expires_at: NEVER })
+    }
+
+    /// The record in memory at an address, if it is the key's.
+    #[inline]
+    fn current_at(&self, address: Address, change: &Change<'_>) -> Option<Current> {
         self.log.view(address).filter(|view| view.is(change.object, change.key)).map(|view| Current {
             address,
+            slot: Slot::default(),
             version: view.version(),
             exists: view.shape().kind.is_put(),
             expires_at: view.expires_at(),
@@ -179,9 +196,7 @@ impl Engine {
         }
         let has_entry = ordered.contains(&epoch::pin(), change.key) && !planted(Bug::OrderNotAsked);
         match has_entry {
-            true if count == 1 => {
-                Some(Current { address: on_disk, version: 0, exists: true, expires_at: NEVER })
-            }
+            true if count == 1 => Some(Current { address: on_disk, exists: true, ..Current::default() }),
             true => None,
             false => Some(Current::default()),
         }
@@ -199,6 +214,7 @@ impl Engine {
         };
         Ok(sighting.is_of_key.then_some(Current {
             address,
+            slot: Slot::default(),
             version: sighting.version,
             exists: sighting.kind.is_put(),
             expires_at: sighting.expires_at,
@@ -206,7 +222,7 @@ impl Engine {
     }
 
     /// Decides between update in place and a new record.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn place(&self, change: &Change<'_>, current: &Current, version: u64) -> Place {
         if change.value.is_none() && !current.exists {
             return Place::Nowhere;
@@ -215,7 +231,7 @@ impl Engine {
         if (current.version == version || planted(Bug::UpdatesClosedVersions))
             && self.is_mutable(current.address)
             && current.has_record()
-            && self.log.shape_at(current.address).is_some_and(|old| old.words() == shape.words())
+            && self.log.value_words_at(current.address) == shape.value_words()
         {
             return Place::There(current.address);
         }
@@ -229,7 +245,7 @@ impl Engine {
     }
 
     /// Carries one write out. True if the index should grow once nothing is locked.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn install(
         &self,
         bucket: Bucket,
@@ -241,11 +257,8 @@ impl Engine {
         if target == NO_ADDRESS {
             return false;
         }
-        match (current.exists, change.value.is_some()) {
-            (false, true) => self.object(change.object).key_count.add(1),
-            (true, false) if planted(Bug::KeyCountForgotten) => {}
-            (true, false) => self.object(change.object).key_count.add(-1),
-            _ => {}
+        if current.exists != change.value.is_some() {
+            self.note_existence(change);
         }
         let (shape, value) = (change.shape(), change.value.unwrap_or_default());
         let words = self.log.memory(target, shape.bytes());
@@ -263,14 +276,25 @@ impl Engine {
         }
         self.note_superseded(current.address);
         let target = if planted(Bug::StaleIndexEntry) { current.address } else { target };
-        let replaced = self.index.replace(bucket, change.hash, current.address, target);
+        let replaced = self.index.replace(bucket, change.hash, current.candidate(), target);
         assert!(replaced, "the entry of a located record is gone though its bucket is locked");
         false
     }
 
+    /// The key has a value from now on, or none, which it had.
+    #[inline(never)]
+    fn note_existence(&self, change: &Change<'_>) {
+        let key_count = &self.object(change.object).key_count;
+        match change.value {
+            Some(_) => key_count.add(1),
+            None if planted(Bug::KeyCountForgotten) => {}
+            None => key_count.add(-1),
+        }
+    }
+
     /// Notes in a record, if it is in memory, that the index will not refer to it any more, so that nobody has to ask it whether the record is
     /// live. The caller holds the key's bucket, and is pinned.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn note_superseded(&self, address: Address) {
         if address >= self.log.head()
             && record::note_successor(self.log.memory(address, 16))

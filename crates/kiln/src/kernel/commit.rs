@@ -33,7 +33,7 @@ use super::write_set::{Write, WriteSet};
 use crate::error::{Error, Result};
 use crate::planted::{Bug, planted};
 use crate::storage::epoch::{self, Pin};
-use crate::storage::hash_index::{Bucket, Stamp};
+use crate::storage::hash_index::{Bucket, Candidate, Stamp};
 use crate::storage::ordered_index::Insertion;
 use crate::storage::record::{Address, NO_ADDRESS, identity_bytes};
 
@@ -85,7 +85,7 @@ impl ReadSet {
 struct Step {
     bucket: Bucket,
     /// Where the key's newest record probably is.
-    candidate: Address,
+    candidate: Candidate,
     current: Current,
     admitted: bool,
     /// Where the new record goes; the current address for an update in place; none for a write that changes

@@ -30,7 +30,7 @@ use super::engine::Engine;
 use crate::error::Result;
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
-use crate::storage::hash_index::Bucket;
+use crate::storage::hash_index::{Bucket, Candidate};
 use crate::storage::log::Purpose;
 use crate::storage::record::{self, Address, DiskRecord, NEVER, NO_ADDRESS};
 use crate::storage::record_reader::{Batch, Cursor, RecordReader};
@@ -436,7 +436,7 @@ impl Engine {
         if !planted(Bug::MovedNotNoted) {
             self.note_superseded(newest);
         }
-        let replaced = self.index.replace(bucket, hash, newest, target);
+        let replaced = self.index.replace(bucket, hash, Candidate::at(newest), target);
         assert!(replaced, "the entry of a live record is gone though its bucket is locked");
         // Readers that have the old address may find its segment gone, and must see that something has changed.
         self.index.unlock_changed(bucket);
@@ -458,7 +458,13 @@ impl Engine {
             self.index.unlock_unchanged(bucket);
             return Err(Setback::NoLogSpace);
         };
-        let current = Current { address: newest, version: record.version, exists: true, expires_at };
+        let current = Current {
+            address: newest,
+            version: record.version,
+            exists: true,
+            expires_at,
+            ..Current::default()
+        };
         self.install(bucket, &change, &current, target, version);
         self.index.unlock_changed(bucket);
         self.expiring.deleted.fetch_add(1, Ordering::Relaxed);

@@ -101,7 +101,7 @@ impl Engine {
         hashes.iter().any(|&hash| {
             // Nearly always the first candidate is the key's: then what else is in the bucket, and behind it, is not worth a look.
             let first = self.index.first_candidate(self.index.bucket_of(hash), hash);
-            first.is_none_or(|address| address < head) && self.cold_candidate(hash).is_some()
+            first.is_none_or(|first| first.address < head) && self.cold_candidate(hash).is_some()
         })
     }
 

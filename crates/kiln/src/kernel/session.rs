@@ -104,7 +104,7 @@ impl Session {
         })?;
         if planted(Bug::SerialInNextTransaction) {
             self.engine.clock.tick();
-            self.engine.commit_single(self.record_key(), Some(&next.to_le_bytes()), NEVER)?;
+            self.engine.put_single(self.record_key(), &next.to_le_bytes(), NEVER)?;
         }
         *serial = next;
         Ok(commit)

@@ -31,7 +31,7 @@ use crate::error::Result;
 use crate::objects::Object;
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
-use crate::storage::hash_index::Bucket;
+use crate::storage::hash_index::{Bucket, Slot};
 use crate::storage::record::{Address, NEVER, NO_ADDRESS, identity_bytes};
 use crate::sync::thread_local;
 
@@ -123,8 +123,25 @@ impl Engine {
         Ok(SingleKey { object: id, hash: self.hash(id, key), key })
     }
 
-    /// Puts one key, or deletes it (`value` is `None`).
-    pub(crate) fn commit_single(
+    /// Puts one key.
+    pub(crate) fn put_single(
+        self: &Arc<Self>,
+        key: SingleKey<'_>,
+        value: &[u8],
+        expires_at: u64,
+    ) -> Result<SingleCommit> {
+        self.commit_single(key, Some(value), expires_at)
+    }
+
+    /// Deletes one key, and says whether it had a value that had not expired.
+    pub(crate) fn delete_single(self: &Arc<Self>, key: SingleKey<'_>) -> Result<(u64, bool)> {
+        let deleted = self.commit_single(key, None, NEVER)?;
+        Ok((deleted.version, deleted.existed))
+    }
+
+    /// Puts one key, or deletes it (`value` is `None`). A part of each caller, as [`Self::attempt_single`] is.
+    #[inline(always)]
+    fn commit_single(
         self: &Arc<Self>,
         key: SingleKey<'_>,
         value: Option<&[u8]>,
@@ -135,17 +152,35 @@ impl Engine {
         let mut learnt = Learnt::default();
         let mut is_slowed = false;
         self.note_lifetime(&change);
+        self.wait_while_behind(&mut is_slowed, || self.table_bytes(&change));
+        let committed = match self.attempt_single(&change, None, &mut learnt) {
+            Ok(committed) => committed,
+            Err(setback) => self.commit_after(setback, &change, &mut learnt, is_slowed)?,
+        };
+        self.note_lifetime(&change);
+        Ok(self.note_single(committed))
+    }
+
+    /// Goes on after an attempt that has failed.
+    #[cold]
+    fn commit_after(
+        self: &Arc<Self>,
+        mut setback: Setback,
+        change: &Change<'_>,
+        learnt: &mut Learnt,
+        mut is_slowed: bool,
+    ) -> Result<SingleCommit> {
         loop {
-            self.check_writable()?;
-            self.wait_while_behind(&mut is_slowed, || self.table_bytes(&change));
-            match self.attempt_single(&change, None, &mut learnt) {
-                Ok(committed) => {
-                    self.note_lifetime(&change);
-                    return Ok(self.note_single(committed));
-                }
-                Err(Setback::Conflict | Setback::NotWritable) => crate::sync::thread::yield_now(),
-                Err(Setback::NoLogSpace) => self.wait_for_space(change.log_bytes(), change.purpose())?,
-                Err(Setback::Cold) => self.learn(&change, &mut learnt)?,
+            match setback {
+                Setback::Conflict => crate::sync::thread::yield_now(),
+                Setback::NotWritable => self.check_writable()?,
+                Setback::NoLogSpace => self.wait_for_space(change.log_bytes(), change.purpose())?,
+                Setback::Cold => self.learn(change, learnt)?,
+            }
+            self.wait_while_behind(&mut is_slowed, || self.table_bytes(change));
+            match self.attempt_single(change, None, learnt) {
+                Ok(committed) => return Ok(committed),
+                Err(next) => setback = next,
             }
         }
     }
@@ -217,12 +252,6 @@ impl Engine {
         })
     }
 
-    /// Deletes one key, and says whether it had a value that had not expired.
-    pub(crate) fn delete_single(self: &Arc<Self>, key: SingleKey<'_>) -> Result<(u64, bool)> {
-        let deleted = self.commit_single(key, None, NEVER)?;
-        Ok((deleted.version, deleted.existed))
-    }
-
     /// Deletes one key if its value has expired by now; otherwise says when it does, if it has one and that does. Who does not wait for log space
     /// is told the same where there is none.
     pub(crate) fn expire_single(self: &Arc<Self>, key: SingleKey<'_>, waits: bool) -> Result<Option<u64>> {
@@ -282,7 +311,7 @@ impl Engine {
         }
         let early = planted(Bug::ClockBeforeLocks).then(|| self.clock.now());
         let bucket = self.index.lock(change.hash).ok_or(Setback::Conflict)?;
-        let mut cold = false;
+        let mut space = None;
         let current = match read {
             Some(reading) if self.still_holds(bucket, change.hash, reading) => reading.current(),
             Some(_) => {
@@ -291,28 +320,17 @@ impl Engine {
             }
             None => {
                 let candidate = self.fetch_candidate(bucket, change.hash, identity_bytes(change.key));
-                let current = self.locate(bucket, candidate, (change, true), &mut |address| {
-                    let known = learnt.resolved.iter().find(|known| known.0 == address).map(|known| known.1);
-                    if known.is_none() {
-                        learnt.resolved.push((address, None));
-                        cold = true;
-                    }
-                    known.flatten()
-                });
-                let is_asked = !cold || planted(Bug::TreeAskedEarly);
-                if !is_asked || current.has_record() || !self.may_be_settled(change.object) {
-                    current
-                } else {
-                    let settled = self.settled_current(bucket, change, &mut learnt.settled);
-                    cold |= settled.is_none();
-                    settled.unwrap_or_default()
-                }
+                // Probably it is needed, and this can be found out while the record is fetched.
+                space = self.log.space_ahead(change.log_bytes(), candidate.address);
+                let found =
+                    self.put_at(candidate, change).or_else(|| self.find_single(bucket, change, learnt));
+                let Some(current) = found else {
+                    self.index.unlock_unchanged(bucket);
+                    return Err(Setback::Cold);
+                };
+                current
             }
         };
-        if cold {
-            self.index.unlock_unchanged(bucket);
-            return Err(Setback::Cold);
-        }
         if value_is_absent(change, &current) {
             self.index.unlock_unchanged(bucket);
             let version = current.version;
@@ -334,7 +352,10 @@ impl Engine {
             target = match self.place(change, &current, version) {
                 Place::Nowhere => Some(NO_ADDRESS),
                 Place::There(address) => Some(address),
-                Place::New(bytes) => self.log.reserve(bytes, change.purpose(), current.address),
+                Place::New(bytes) => match space.filter(|space| space.start() > current.address) {
+                    Some(space) => Some(space.take()),
+                    None => self.log.reserve(bytes, change.purpose(), current.address),
+                },
             };
         }
         let Some(target) = target else {
@@ -344,6 +365,28 @@ impl Engine {
         let grow = self.install(bucket, change, &current, target, version);
         self.index.unlock_changed(bucket);
         Ok(SingleCommit { version, existed, grow })
+    }
+
+    /// The current record of a key whose bucket is locked, and that is not where it probably was. `None` if the disk has to be asked, and for what is
+    /// left in `learnt`.
+    #[inline(never)]
+    fn find_single(&self, bucket: Bucket, change: &Change<'_>, learnt: &mut Learnt) -> Option<Current> {
+        let Learnt { resolved, settled } = learnt;
+        let mut cold = false;
+        let current = self.locate_elsewhere(bucket, (change, true), &mut |address| {
+            let known = resolved.iter().find(|known| known.0 == address).map(|known| known.1);
+            if known.is_none() {
+                resolved.push((address, None));
+                cold = true;
+            }
+            known.flatten()
+        });
+        let is_asked = !cold || planted(Bug::TreeAskedEarly);
+        let current = match is_asked && !current.has_record() && self.may_be_settled(change.object) {
+            true => self.settled_current(bucket, change, settled)?,
+            false => current,
+        };
+        (!cold).then_some(current)
     }
 
     /// True if a key is as it was read, and its record where it was. The caller holds its bucket.
@@ -365,6 +408,7 @@ impl Reading {
     fn current(&self) -> Current {
         Current {
             address: self.address,
+            slot: Slot::default(),
             version: self.version,
             exists: self.stored,
             expires_at: self.expires_at,

@@ -152,7 +152,7 @@ impl LeafKeys {
             for position in (begin..end).filter(is_missed) {
                 let hash = self.hashes[position];
                 candidates[position] =
-                    engine.fetch_candidate(engine.index.bucket_of(hash), hash, RECORD_BYTES_USUAL);
+                    engine.fetch_candidate(engine.index.bucket_of(hash), hash, RECORD_BYTES_USUAL).address;
             }
             for position in (begin..end).filter(is_missed) {
                 let (key, hash) = (self.batch.get(position).unwrap_or_default(), self.hashes[position]);

@@ -34,10 +34,10 @@ mod chunks;
 
 use std::io;
 
-use self::chunks::{Chunk, Chunks};
+use self::chunks::{Chunks, Space};
 use super::epoch;
 use super::memory::{self, Words};
-use super::record::{self, Address, NO_ADDRESS, RecordView, Shape};
+use super::record::{self, Address, NO_ADDRESS, RecordView};
 use super::seal::{self, SEAL_BYTES};
 use crate::device::BLOCK_BYTES;
 use crate::planted::{Bug, planted};
@@ -324,24 +324,31 @@ impl Log {
 
     /// Takes `bytes` of the log, all in one segment, behind the address `behind`. The caller is pinned, has locked what it will write there if that is a
     /// commit, and fills the space before it unpins. `None` if there is no space now; then nothing was taken.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn reserve(&self, bytes: u64, purpose: Purpose, behind: Address) -> Option<Address> {
-        // Before the look at what is retired, as before one at the clock.
-        barrier::behind_locked();
-        let Some(chunk) = self.chunks.own() else { return self.reserve_exactly(bytes, purpose) };
-        let behind = if planted(Bug::ChunksUnordered) { NO_ADDRESS } else { behind };
-        match chunk.take(bytes, self.chunks.retired().max(behind + 1)) {
-            Some(start) => {
-                self.prefetch_behind(start, bytes);
-                Some(start)
-            }
-            None if bytes > chunks::RECORD_BYTES_MAX => self.reserve_exactly(bytes, purpose),
-            None => self.reserve_with_more(chunk, bytes, purpose),
+        match self.space_ahead(bytes, behind) {
+            Some(space) => Some(space.take()),
+            None => self.reserve_with_more(bytes, purpose),
         }
     }
 
-    /// Takes a new chunk, if there is space for that, and gives the first `bytes` of it.
-    fn reserve_with_more(&self, chunk: &Chunk, bytes: u64, purpose: Purpose) -> Option<Address> {
+    /// As [`Self::reserve`], of what the thread has taken ahead, if that is enough; and it need not be taken in the end.
+    #[inline(always)]
+    pub(crate) fn space_ahead(&self, bytes: u64, behind: Address) -> Option<Space<'_>> {
+        // Before the look at what is retired, as before one at the clock.
+        barrier::behind_locked();
+        let behind = if planted(Bug::ChunksUnordered) { NO_ADDRESS } else { behind };
+        let space = self.chunks.own()?.space(bytes, self.chunks.retired().max(behind + 1))?;
+        self.prefetch_behind(space.start(), bytes);
+        Some(space)
+    }
+
+    /// Takes a new chunk, if there is space for that and one is worth it, and gives the first `bytes` of it.
+    #[cold]
+    fn reserve_with_more(&self, bytes: u64, purpose: Purpose) -> Option<Address> {
+        let Some(chunk) = self.chunks.own().filter(|_| bytes <= chunks::RECORD_BYTES_MAX) else {
+            return self.reserve_exactly(bytes, purpose);
+        };
         let ahead = self.chunks.bytes_ahead(chunk, bytes);
         let Some(start) = self.reserve_below(bytes + ahead, self.limit.0.load(Ordering::Acquire)) else {
             return self.reserve_exactly(bytes, purpose);
@@ -444,7 +451,7 @@ impl Log {
     }
 
     /// The memory from `address` on, `bytes` long, which must not cross a segment's end.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn memory(&self, address: Address, bytes: u64) -> &[AtomicU64] {
         let start = ((address & (self.ring_bytes - 1)) / 8) as usize;
         &self.ring[start..start + (bytes / 8) as usize]
@@ -482,10 +489,10 @@ impl Log {
         self.memory(address, 8)[0].store(SEAL_WORD, Ordering::Release);
     }
 
-    /// The shape of the record at `address`, which is in memory. The caller is pinned.
+    /// How long the value of the record at `address` is, which is in memory, in words. The caller is pinned.
     #[inline]
-    pub(crate) fn shape_at(&self, address: Address) -> Option<Shape> {
-        Shape::parse(self.memory(address, 8)[0].load(Ordering::Acquire))
+    pub(crate) fn value_words_at(&self, address: Address) -> usize {
+        record::value_words(self.memory(address, 8)[0].load(Ordering::Acquire))
     }
 
     /// The record at `address` if it is in memory and a put of this key. As for [`Self::view`].

@@ -159,6 +159,12 @@ pub(crate) fn padding_bytes(word: u64) -> Option<u64> {
     (word >> 60 == Kind::Padding as u64 && bytes >= 8 && bytes.is_multiple_of(8)).then_some(bytes)
 }
 
+/// How many words the value has of a record whose word 0 this is.
+#[inline]
+pub(crate) fn value_words(word: u64) -> usize {
+    (word as usize & 0x1FF_FFFF).div_ceil(8)
+}
+
 /// The version in word 1.
 #[inline]
 pub(crate) fn version_of(word: u64) -> u64 {
@@ -288,7 +294,7 @@ impl<'a> RecordView<'a> {
 }
 
 /// Writes a whole record into fresh log memory. Nobody can see it until its address is published.
-#[inline]
+#[inline(always)]
 pub(crate) fn write(
     words: &[AtomicU64],
     shape: Shape,
@@ -307,7 +313,7 @@ pub(crate) fn write(
 
 /// Overwrites a record's kind and value in place. The new value fills as many words as the old one, and the caller holds the
 /// key's bucket lock.
-#[inline]
+#[inline(always)]
 pub(crate) fn replace(words: &[AtomicU64], shape: Shape, value: &[u8], expires_at: u64) {
     debug_assert!(
         RecordView::at(words).is_some_and(|old| {
@@ -318,7 +324,7 @@ pub(crate) fn replace(words: &[AtomicU64], shape: Shape, value: &[u8], expires_a
     write_value(words, shape, value, expires_at);
 }
 
-#[inline]
+#[inline(always)]
 fn write_value(words: &[AtomicU64], shape: Shape, value: &[u8], expires_at: u64) {
     let mut start = HEADER_WORDS + shape.key_words();
     if shape.kind == Kind::Expiring {
@@ -360,7 +366,7 @@ pub(crate) fn note_successor(words: &[AtomicU64]) -> bool {
 /// Beside it: there may be a copy of the row in an image of its key's leaf.
 const IMAGED: u64 = 1 << 62;
 
-#[inline]
+#[inline(always)]
 fn write_bytes(words: &[AtomicU64], bytes: &[u8]) {
     let (chunks, rest) = bytes.as_chunks::<8>();
     let (whole, last) = words.split_at(chunks.len());

@@ -13,7 +13,7 @@ use super::single::SingleKey;
 use crate::error::Result;
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
-use crate::storage::hash_index::{Bucket, Stamp};
+use crate::storage::hash_index::{Bucket, Candidate, Stamp};
 use crate::storage::record::{Address, NEVER, NO_ADDRESS, RECORD_BYTES_USUAL, RecordView};
 use crate::storage::tree::Cached;
 use crate::sync::atomic::{Ordering, fence};
@@ -116,9 +116,9 @@ enum Memory {
 impl Engine {
     /// Where the newest record of a key with this hash probably is, if it has one; the processor fetches so many bytes of it meanwhile.
     #[inline]
-    pub(crate) fn fetch_candidate(&self, bucket: Bucket, hash: u64, bytes: usize) -> Address {
-        let candidate = self.index.first_candidate(bucket, hash).unwrap_or(NO_ADDRESS);
-        self.log.prefetch(candidate, bytes);
+    pub(crate) fn fetch_candidate(&self, bucket: Bucket, hash: u64, bytes: usize) -> Candidate {
+        let candidate = self.index.first_candidate(bucket, hash).unwrap_or_default();
+        self.log.prefetch(candidate.address, bytes);
         candidate
     }
 
@@ -181,7 +181,7 @@ impl Engine {
     ) -> Option<Reading> {
         let _pin = epoch::pin();
         let (bucket, stamp) = self.index.stamp_at_once(hash)?;
-        let address = self.fetch_candidate(bucket, hash, RECORD_BYTES_USUAL);
+        let address = self.fetch_candidate(bucket, hash, RECORD_BYTES_USUAL).address;
         let (settled, version) = if address != NO_ADDRESS {
             let view = self.log.put_of(address, object, key)?;
             view.value_into(key.len(), out);

@@ -14,7 +14,7 @@ use crate::objects::FIRST_OBJECT;
 use crate::planted::{Bug, planted};
 use crate::storage::epoch::{self, Pin};
 use crate::storage::extent::{Item, items};
-use crate::storage::hash_index::{self, Bucket, HashIndex};
+use crate::storage::hash_index::{self, Bucket, Candidate, HashIndex};
 use crate::storage::liveness::{Liveness, counted_bytes};
 use crate::storage::log::Log;
 use crate::storage::record::{Address, DiskRecord, HEADER_BYTES, Kind, NO_ADDRESS, OwnedRecord};
@@ -359,7 +359,7 @@ impl<'a> Applier<'a> {
         match change.kind {
             kind if kind.is_put()
                 && has_previous
-                && index.replace(bucket, change.hash, change.previous, change.address) =>
+                && index.replace(bucket, change.hash, Candidate::at(change.previous), change.address) =>
             {
                 self.liveness.supersede(change.previous, change.version, Some(change.bytes.into()));
                 // Of a checkpoint only such keys were taken whose records are still there.

@@ -302,11 +302,12 @@ impl HashIndex {
     /// The first address in the bucket, overflow aside, that may be that of a key with this hash: for who wants something
     /// fetched.
     #[inline]
-    pub(crate) fn first_candidate(&self, bucket: Bucket, hash: u64) -> Option<Address> {
+    pub(crate) fn first_candidate(&self, bucket: Bucket, hash: u64) -> Option<Candidate> {
         let line = self.buckets.line(bucket);
         let tag = self.tag_of(hash);
-        let at = matching_slots(line, |entry| has_tag(entry, tag)).trailing_zeros() as usize;
-        (at < ENTRIES).then(|| address_of(line[at].load(Ordering::Acquire)))
+        let slot = matching_slots(line, |entry| has_tag(entry, tag)).trailing_zeros();
+        let entry = line[..ENTRIES].get(slot as usize)?;
+        Some(Candidate { address: address_of(entry.load(Ordering::Acquire)), slot: Slot(slot as u8) })
     }
 
     /// Looks at the addresses in the bucket that may be those of a key with this hash, until `look` has found
@@ -436,10 +437,28 @@ impl HashIndex {
         line[..ENTRIES].iter().chain(self.overflow.slots(overflow))
     }
 
-    /// Points the entry of `old` at the key's newer record. The caller holds the bucket.
+    /// Points the entry of `old`, which was perhaps seen in a slot, at the key's newer record. The caller holds the bucket.
     /// False if there is no such entry.
-    #[inline]
-    pub(crate) fn replace(&self, bucket: Bucket, hash: u64, old: Address, new: Address) -> bool {
+    #[inline(always)]
+    pub(crate) fn replace(
+        &self,
+        bucket: Bucket,
+        hash: u64,
+        Candidate { address: old, slot }: Candidate,
+        new: Address,
+    ) -> bool {
+        let slot = &self.buckets.line(bucket)[usize::from(slot.0)];
+        let entry = slot.load(Ordering::Relaxed);
+        // A record has one key, so that its address tells whose entry it is.
+        if address_of(entry) == old {
+            slot.store(with_address(entry, new), Ordering::Release);
+            return true;
+        }
+        self.replace_elsewhere(bucket, hash, old, new)
+    }
+
+    #[inline(never)]
+    fn replace_elsewhere(&self, bucket: Bucket, hash: u64, old: Address, new: Address) -> bool {
         let slot = self.slot_of(bucket, hash, old);
         if let Some(slot) = slot {
             slot.store(self.entry(hash, new), Ordering::Release);
@@ -544,6 +563,25 @@ fn has_tag(entry: u64, tag: u64) -> bool {
 /// The same entry with another address.
 pub(crate) fn with_address(entry: u64, address: Address) -> u64 {
     entry & TAG_MASK | address >> 3
+}
+
+/// A slot of a bucket's own line in which something was seen; the first one, for who has seen nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Slot(u8);
+
+/// What the index says of a key, for who goes on to look whether it is the key's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Candidate {
+    /// [`NO_ADDRESS`](crate::storage::record::NO_ADDRESS), unless there is one.
+    pub(crate) address: Address,
+    pub(crate) slot: Slot,
+}
+
+impl Candidate {
+    /// That of whoever knows the address, and not where the index has it.
+    pub(crate) fn at(address: Address) -> Candidate {
+        Candidate { address, slot: Slot::default() }
+    }
 }
 
 /// The address in an entry.

@@ -106,8 +106,8 @@ fn an_entry_moves_on_and_goes_away() {
     let index = HashIndex::new(0).unwrap();
     insert(&index, 7);
     let bucket = index.lock(hash(7)).unwrap();
-    assert!(index.replace(bucket, hash(7), address(7), 80_000));
-    assert!(!index.replace(bucket, hash(7), address(7), 80_000), "there is one entry a key");
+    assert!(index.replace(bucket, hash(7), Candidate::at(address(7)), 80_000));
+    assert!(!index.replace(bucket, hash(7), Candidate::at(address(7)), 80_000), "there is one entry a key");
     assert!(index.remove(bucket, hash(7), 80_000));
     assert!(!index.remove(bucket, hash(7), 80_000));
     index.unlock_changed(bucket);
@@ -126,7 +126,7 @@ fn a_free_slot_is_no_candidate() {
         assert!(!index.insert(bucket, hash, address));
     }
     assert!(index.remove(bucket, gone, 800));
-    assert_eq!(index.first_candidate(bucket, there), Some(1_600));
+    assert_eq!(index.first_candidate(bucket, there).map(|candidate| candidate.address), Some(1_600));
 }
 
 #[test]

@@ -63,13 +63,9 @@ impl Chunk {
 
     /// Space from the rest, at `from` or behind, if there is enough.
     #[inline]
-    pub(crate) fn take(&self, bytes: u64, from: Address) -> Option<Address> {
-        let (address, rest_bytes) = self.rest();
-        if address < from || rest_bytes < bytes {
-            return None;
-        }
-        self.set_rest(address + bytes, rest_bytes - bytes);
-        Some(address)
+    pub(crate) fn space(&self, bytes: u64, from: Address) -> Option<Space<'_>> {
+        let (start, rest_bytes) = self.rest();
+        (start >= from && rest_bytes >= bytes).then_some(Space { chunk: self, start, bytes, rest_bytes })
     }
 
     #[inline]
@@ -77,6 +73,30 @@ impl Chunk {
         debug_assert!(bytes <= REST_MASK);
         // So that the hardener, if it finds this, finds the padding of the rest that was here before, too.
         self.rest.store(address << REST_BITS | bytes, Ordering::Release);
+    }
+}
+
+/// The beginning of the rest of the calling thread's chunk, for who may need it.
+#[derive(Clone, Copy)]
+pub(crate) struct Space<'c> {
+    chunk: &'c Chunk,
+    start: Address,
+    bytes: u64,
+    rest_bytes: u64,
+}
+
+impl Space<'_> {
+    /// Where it is.
+    #[inline]
+    pub(crate) fn start(&self) -> Address {
+        self.start
+    }
+
+    /// Takes it: the caller fills it before it unpins.
+    #[inline]
+    pub(crate) fn take(self) -> Address {
+        self.chunk.set_rest(self.start + self.bytes, self.rest_bytes - self.bytes);
+        self.start
     }
 }
 
