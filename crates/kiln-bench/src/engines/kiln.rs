@@ -115,6 +115,7 @@ pub(crate) struct KilnEngine<O> {
     db: Kiln,
     object: O,
     safe: bool,
+    has_counters: bool,
     /// How many sessions there were.
     sessions: AtomicU64,
 }
@@ -127,7 +128,8 @@ impl<O: KilnObject> KilnEngine<O> {
             .with_context(|| format!("cannot create a database in {}", settings.path.display()))?;
         let object = O::open(&db)?;
         let (safe, sessions) = (settings.mode.is_durable(), AtomicU64::new(0));
-        Ok(KilnEngine { db, object, safe, sessions })
+        let has_counters = settings.sizes.value_bytes == size_of::<i64>();
+        Ok(KilnEngine { db, object, safe, has_counters, sessions })
     }
 
     pub(super) fn db(&self) -> &Kiln {
@@ -178,6 +180,7 @@ impl<O: KilnObject> Engine for KilnEngine<O> {
             db: &self.db,
             object: &self.object,
             safe: self.safe,
+            has_counters: self.has_counters,
             session: None,
             sessions: &self.sessions,
         })
@@ -219,6 +222,8 @@ pub(crate) struct KilnWorker<'a, O> {
     db: &'a Kiln,
     object: &'a O,
     safe: bool,
+    /// Its values are numbers of 8 bytes, which the database itself can add to.
+    has_counters: bool,
     /// Begun by its first operation.
     session: Option<kiln::Session>,
     sessions: &'a AtomicU64,
@@ -278,6 +283,10 @@ impl<O: KilnObject> Worker for KilnWorker<'_, O> {
 
     #[inline]
     fn add(&mut self, key: &[u8], delta: u64) -> Result<()> {
+        if self.has_counters {
+            let commit = self.db.add(self.object, key, delta.cast_signed())?;
+            return self.acknowledge(commit);
+        }
         let mut outcome = Ok(());
         let commit = self.db.update_into(self.object, key, |old, new| {
             new.extend_from_slice(old.unwrap_or_default());

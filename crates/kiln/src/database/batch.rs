@@ -117,7 +117,7 @@ impl Kiln {
             deltas,
             |(key, _)| key.as_ref(),
             |number, key| {
-                self.engine().update_single(key, object.handle().time_to_live_ms, |old, new| {
+                self.engine().update_held(key, object.handle().time_to_live_ms, |old, new| {
                     new.extend_from_slice(&sum_of(old, deltas[number].1)?.to_le_bytes());
                     Ok(Decision::Put)
                 })

@@ -87,7 +87,7 @@ impl Kiln {
         let engine = self.engine();
         let key = engine.single_key(object, key.as_ref())?;
         let mut sum = 0;
-        let committed = engine.update_single(key, object.handle().time_to_live_ms, |old, new| {
+        let committed = engine.update_held(key, object.handle().time_to_live_ms, |old, new| {
             sum = sum_of(old, delta)?;
             new.extend_from_slice(&sum.to_le_bytes());
             Ok(Decision::Put)
@@ -196,7 +196,7 @@ impl Kiln {
         let engine = self.engine();
         let key = engine.single_key(object, key.as_ref())?;
         let mut matches = false;
-        let committed = engine.update_single(key, object.handle().time_to_live_ms, |old, buffer| {
+        let committed = engine.update_held(key, object.handle().time_to_live_ms, |old, buffer| {
             matches = old == expected;
             if !matches {
                 return Ok(Decision::Keep);

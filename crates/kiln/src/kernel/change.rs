@@ -131,9 +131,6 @@ impl Engine {
         Candidate { address, slot }: Candidate,
         change: &Change<'_>,
     ) -> Option<Current> {
-        if address == NO_ADDRESS {
-            return None;
-        }
         let view = self.log.put_of(address, change.object, change.key)?;
         Some(Current { address, slot, version: view.version(), exists: true, expires_at: NEVER })
     }

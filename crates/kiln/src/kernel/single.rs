@@ -30,8 +30,9 @@ use super::settled::Lookup;
 use crate::error::Result;
 use crate::objects::Object;
 use crate::planted::{Bug, planted};
-use crate::storage::epoch;
-use crate::storage::hash_index::{Bucket, Slot};
+use crate::storage::epoch::{self, Pin};
+use crate::storage::hash_index::{Bucket, Candidate};
+use crate::storage::log::Space;
 use crate::storage::record::{Address, NEVER, NO_ADDRESS, identity_bytes};
 use crate::sync::thread_local;
 
@@ -95,18 +96,18 @@ pub(crate) struct Scratch {
 
 /// Runs with the thread's buffers. They are taken out meanwhile, so that `run` may use the database; what it so begins in
 /// turn has buffers of its own.
-#[inline]
+#[inline(always)]
 pub(crate) fn with_scratch<T>(run: impl FnOnce(&mut Scratch) -> T) -> T {
     /// One large value must not keep its memory for ever.
     const KEPT_BYTES_MAX: usize = 1 << 20;
     thread_local! {
-        static SCRATCH: Cell<Scratch> = Cell::new(Scratch::default());
+        static SCRATCH: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
     }
-    let mut scratch = SCRATCH.try_with(Cell::take).unwrap_or_default();
+    let mut scratch = SCRATCH.try_with(Cell::take).ok().flatten().unwrap_or_default();
     let result = run(&mut scratch);
     if [&scratch.old, &scratch.new, &scratch.again].iter().all(|kept| kept.capacity() <= KEPT_BYTES_MAX) {
         // A thread that ends keeps nothing.
-        let _ = SCRATCH.try_with(|kept| kept.set(scratch));
+        let _ = SCRATCH.try_with(|kept| kept.set(Some(scratch)));
     }
     result
 }
@@ -206,50 +207,101 @@ impl Engine {
         time_to_live_ms: u64,
         mut decide: impl FnMut(Option<&[u8]>, &mut Vec<u8>) -> Result<Decision>,
     ) -> Result<SingleCommit> {
-        let (mut backoff, mut is_slowed) = (Backoff::default(), false);
-        with_scratch(|Scratch { old, new, again }| {
-            let mut decided: Option<(Reading, Decision)> = None;
-            loop {
-                let moment = Moment::default();
-                let reading = self.read_newest_as_of(key, &moment, again)?;
-                let is_decided = |(read, _): &(Reading, Decision)| {
-                    let is_as_long = (read.found, read.expires_at) == (reading.found, reading.expires_at);
-                    is_as_long && (!reading.found || old == again)
-                };
-                let decision = match decided.filter(is_decided) {
-                    Some((_, decision)) => decision,
-                    None => {
-                        std::mem::swap(old, again);
-                        new.clear();
-                        decide(reading.found.then_some(&old[..]), new)?
-                    }
-                };
-                decided = Some((reading, decision));
-                let value = match decision {
-                    Decision::Put => Some(&new[..]),
-                    Decision::Delete if reading.found => None,
-                    Decision::Delete | Decision::Keep => return Ok(reading.unchanged(self)),
-                };
-                // What changes a row leaves it when it expires; a new one has the object's time to live.
-                let expires_at = match reading.found {
-                    true => reading.expires_at,
-                    false => default_expiry(time_to_live_ms, || moment.now(self)),
-                };
-                self.check_expiring(value.unwrap_or_default(), expires_at)?;
-                self.check_writable()?;
-                let change = key.change(value, expires_at);
-                self.note_lifetime(&change);
-                self.wait_while_behind(&mut is_slowed, || self.table_bytes(&change));
-                match self.attempt_single(&change, Some(&reading), &mut Learnt::default()) {
-                    Ok(committed) => {
-                        self.note_lifetime(&change);
-                        return Ok(self.note_single(committed));
-                    }
-                    Err(Setback::Conflict | Setback::NotWritable | Setback::Cold) => backoff.pause(),
-                    Err(Setback::NoLogSpace) => self.wait_for_space(change.log_bytes(), change.purpose())?,
-                }
+        with_scratch(|scratch| {
+            let mut decided = None;
+            match self.update_at_once(key, scratch, &mut decide, &mut decided)? {
+                Some(committed) => Ok(committed),
+                None => self.update_patiently(key, time_to_live_ms, scratch, &mut decide, decided),
             }
         })
+    }
+
+    /// The usual case: the key has a value that does not expire, it is in memory, and nobody writes in its bucket meanwhile. `None` if it is another
+    /// one; then `decided` is what the value, now the scratch's old one, was found to be, and what was decided then, if something was.
+    #[inline(always)]
+    fn update_at_once(
+        self: &Arc<Self>,
+        key: SingleKey<'_>,
+        Scratch { old, new, .. }: &mut Scratch,
+        mut decide: impl FnMut(Option<&[u8]>, &mut Vec<u8>) -> Result<Decision>,
+        decided: &mut Option<(Reading, Decision)>,
+    ) -> Result<Option<SingleCommit>> {
+        if self.is_behind() {
+            return Ok(None);
+        }
+        let reading = self.read_at_once(key.object, key.key, key.hash, &Moment::default(), old);
+        let Some(reading) = reading.filter(|reading| reading.found && reading.expires_at == NEVER) else {
+            return Ok(None);
+        };
+        new.clear();
+        let decision = decide(Some(old), new)?;
+        let value = match decision {
+            Decision::Put => Some(&new[..]),
+            Decision::Delete => None,
+            Decision::Keep => return Ok(Some(reading.unchanged(self))),
+        };
+        self.check_value(value.unwrap_or_default())?;
+        let change = key.change(value, NEVER);
+        match self.attempt_single(&change, Some(&reading), &mut Learnt::default()) {
+            Ok(committed) => Ok(Some(self.note_single(committed))),
+            Err(_) => {
+                *decided = Some((reading, decision));
+                Ok(None)
+            }
+        }
+    }
+
+    /// Any case; it goes on with what was decided.
+    #[cold]
+    fn update_patiently(
+        self: &Arc<Self>,
+        key: SingleKey<'_>,
+        time_to_live_ms: u64,
+        Scratch { old, new, again }: &mut Scratch,
+        mut decide: impl FnMut(Option<&[u8]>, &mut Vec<u8>) -> Result<Decision>,
+        mut decided: Option<(Reading, Decision)>,
+    ) -> Result<SingleCommit> {
+        let (mut backoff, mut is_slowed) = (Backoff::default(), false);
+        loop {
+            let moment = Moment::default();
+            let reading = self.read_newest_as_of(key, &moment, again)?;
+            let is_decided = |(read, _): &(Reading, Decision)| {
+                let is_as_long = (read.found, read.expires_at) == (reading.found, reading.expires_at);
+                is_as_long && (!reading.found || old == again)
+            };
+            let decision = match decided.filter(is_decided) {
+                Some((_, decision)) => decision,
+                None => {
+                    std::mem::swap(old, again);
+                    new.clear();
+                    decide(reading.found.then_some(&old[..]), new)?
+                }
+            };
+            decided = Some((reading, decision));
+            let value = match decision {
+                Decision::Put => Some(&new[..]),
+                Decision::Delete if reading.found => None,
+                Decision::Delete | Decision::Keep => return Ok(reading.unchanged(self)),
+            };
+            // What changes a row leaves it when it expires; a new one has the object's time to live.
+            let expires_at = match reading.found {
+                true => reading.expires_at,
+                false => default_expiry(time_to_live_ms, || moment.now(self)),
+            };
+            self.check_expiring(value.unwrap_or_default(), expires_at)?;
+            self.check_writable()?;
+            let change = key.change(value, expires_at);
+            self.note_lifetime(&change);
+            self.wait_while_behind(&mut is_slowed, || self.table_bytes(&change));
+            match self.attempt_single(&change, Some(&reading), &mut Learnt::default()) {
+                Ok(committed) => {
+                    self.note_lifetime(&change);
+                    return Ok(self.note_single(committed));
+                }
+                Err(Setback::Conflict | Setback::NotWritable | Setback::Cold) => backoff.pause(),
+                Err(Setback::NoLogSpace) => self.wait_for_space(change.log_bytes(), change.purpose())?,
+            }
+        }
     }
 
     /// Deletes one key if its value has expired by now; otherwise says when it does, if it has one and that does. Who does not wait for log space
@@ -336,6 +388,19 @@ impl Engine {
             let version = current.version;
             return Ok(SingleCommit { version, existed: false, grow: false });
         }
+        self.carry_out(&pin, bucket, (change, &current), space, early)
+    }
+
+    /// Writes a key, whose bucket is held until then, over what is there; perhaps into this space.
+    #[inline(always)]
+    fn carry_out(
+        &self,
+        pin: &Pin,
+        bucket: Bucket,
+        (change, current): (&Change<'_>, &Current),
+        space: Option<Space<'_>>,
+        early: Option<u64>,
+    ) -> Result<SingleCommit, Setback> {
         // Before the version, too: for who begins in a newer one, and does not find it, it has expired as well.
         let existed = change.value.is_none() && !Moment::default().is_past(current.expires_at, self);
         // Before the clock is read: a transaction that validates a range without this key is then not of a newer
@@ -344,27 +409,85 @@ impl Engine {
         if !current.has_record() {
             target = self.log.reserve(change.log_bytes(), change.purpose(), NO_ADDRESS);
             if target.is_some() {
-                self.object(change.object).keys.admit(&pin, change.key);
+                self.object(change.object).keys.admit(pin, change.key);
             }
             version = early.unwrap_or_else(|| self.clock.join());
         } else {
             version = early.unwrap_or_else(|| self.clock.join());
-            target = match self.place(change, &current, version) {
+            target = match self.place(change, current, version) {
                 Place::Nowhere => Some(NO_ADDRESS),
                 Place::There(address) => Some(address),
-                Place::New(bytes) => match space.filter(|space| space.start() > current.address) {
-                    Some(space) => Some(space.take()),
-                    None => self.log.reserve(bytes, change.purpose(), current.address),
-                },
+                Place::New(bytes) => {
+                    let space = space.filter(|space| space.start() > current.address);
+                    let taken = space.and_then(|space| space.take(bytes));
+                    taken.or_else(|| self.log.reserve(bytes, change.purpose(), current.address))
+                }
             };
         }
         let Some(target) = target else {
             self.index.unlock_unchanged(bucket);
             return Err(Setback::NoLogSpace);
         };
-        let grow = self.install(bucket, change, &current, target, version);
+        let grow = self.install(bucket, change, current, target, version);
         self.index.unlock_changed(bucket);
         Ok(SingleCommit { version, existed, grow })
+    }
+
+    /// As [`Self::update_single`], where it is the engine that decides: quickly, without panic, and without using the database. So in the usual case, a
+    /// put that is in memory, it does so while it holds the bucket: then the record is not waited for before the lock is taken, but
+    /// behind it, together with the next operation's bucket.
+    #[inline(always)]
+    pub(crate) fn update_held(
+        self: &Arc<Self>,
+        key: SingleKey<'_>,
+        time_to_live_ms: u64,
+        mut decide: impl FnMut(Option<&[u8]>, &mut Vec<u8>) -> Result<Decision>,
+    ) -> Result<SingleCommit> {
+        self.index.prefetch(key.hash);
+        match with_scratch(|scratch| self.attempt_held(key, scratch, &mut decide)) {
+            Some(committed) => Ok(self.note_single(committed)),
+            None => self.update_single(key, time_to_live_ms, decide),
+        }
+    }
+
+    /// One attempt; `None` if it is not the usual case.
+    #[inline(always)]
+    fn attempt_held(
+        &self,
+        key: SingleKey<'_>,
+        Scratch { old, new, .. }: &mut Scratch,
+        mut decide: impl FnMut(Option<&[u8]>, &mut Vec<u8>) -> Result<Decision>,
+    ) -> Option<SingleCommit> {
+        if self.is_behind() {
+            return None;
+        }
+        let pin = epoch::pin_for_commit();
+        // Looked at under the pin; see `commit`.
+        self.check_writable().ok()?;
+        let bucket = self.index.lock(key.hash)?;
+        let give_up = || {
+            self.index.unlock_unchanged(bucket);
+            None
+        };
+        let candidate = self.fetch_candidate(bucket, key.hash, identity_bytes(key.key));
+        let space = self.log.space_ahead(key.change(Some(old), NEVER).log_bytes(), candidate.address);
+        let Some(view) = self.log.put_of(candidate.address, key.object, key.key) else { return give_up() };
+        view.value_into(key.key.len(), old);
+        let Candidate { address, slot } = candidate;
+        let current = Current { address, slot, version: view.version(), exists: true, expires_at: NEVER };
+        new.clear();
+        // Who finds an error decides again, with nothing locked.
+        let Ok(decision) = decide(Some(old), new) else { return give_up() };
+        let value = match decision {
+            Decision::Put if self.check_value(new).is_err() => return give_up(),
+            Decision::Put => Some(&new[..]),
+            Decision::Delete => None,
+            Decision::Keep => {
+                self.index.unlock_unchanged(bucket);
+                return Some(SingleCommit { version: current.version, existed: false, grow: false });
+            }
+        };
+        self.carry_out(&pin, bucket, (&key.change(value, NEVER), &current), space, None).ok()
     }
 
     /// The current record of a key whose bucket is locked, and that is not where it probably was. `None` if the disk has to be asked, and for what is
@@ -408,7 +531,7 @@ impl Reading {
     fn current(&self) -> Current {
         Current {
             address: self.address,
-            slot: Slot::default(),
+            slot: self.slot,
             version: self.version,
             exists: self.stored,
             expires_at: self.expires_at,

@@ -34,7 +34,8 @@ mod chunks;
 
 use std::io;
 
-use self::chunks::{Chunks, Space};
+use self::chunks::Chunks;
+pub(crate) use self::chunks::Space;
 use super::epoch;
 use super::memory::{self, Words};
 use super::record::{self, Address, NO_ADDRESS, RecordView};
@@ -326,19 +327,20 @@ impl Log {
     /// commit, and fills the space before it unpins. `None` if there is no space now; then nothing was taken.
     #[inline(always)]
     pub(crate) fn reserve(&self, bytes: u64, purpose: Purpose, behind: Address) -> Option<Address> {
-        match self.space_ahead(bytes, behind) {
-            Some(space) => Some(space.take()),
+        let space = self.space_ahead(bytes, behind);
+        match space.and_then(|space| space.take(bytes)) {
+            Some(start) => Some(start),
             None => self.reserve_with_more(bytes, purpose),
         }
     }
 
-    /// As [`Self::reserve`], of what the thread has taken ahead, if that is enough; and it need not be taken in the end.
+    /// What the thread has taken ahead, for a record that needs about so many bytes, or none: as of [`Self::reserve`], but nothing is taken yet.
     #[inline(always)]
     pub(crate) fn space_ahead(&self, bytes: u64, behind: Address) -> Option<Space<'_>> {
         // Before the look at what is retired, as before one at the clock.
         barrier::behind_locked();
         let behind = if planted(Bug::ChunksUnordered) { NO_ADDRESS } else { behind };
-        let space = self.chunks.own()?.space(bytes, self.chunks.retired().max(behind + 1))?;
+        let space = self.chunks.own()?.space(self.chunks.retired().max(behind + 1))?;
         self.prefetch_behind(space.start(), bytes);
         Some(space)
     }
@@ -498,7 +500,7 @@ impl Log {
     /// The record at `address` if it is in memory and a put of this key. As for [`Self::view`].
     #[inline(always)]
     pub(crate) fn put_of(&self, address: Address, object: u32, key: &[u8]) -> Option<RecordView<'_>> {
-        if address < self.head() {
+        if address == NO_ADDRESS || address < self.head() {
             return None;
         }
         let first = ((address & (self.ring_bytes - 1)) / 8) as usize;

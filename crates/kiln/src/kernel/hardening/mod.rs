@@ -493,10 +493,16 @@ impl Engine {
     /// those which write tables, so many bytes of log, and each once: `is_slowed` is its own, and false at its first attempt.
     #[inline]
     pub(crate) fn wait_while_behind(&self, is_slowed: &mut bool, table_bytes: impl FnOnce() -> u64) {
-        if self.behind.load(Ordering::Relaxed) {
+        if self.is_behind() {
             let is_slowed = std::mem::replace(is_slowed, true);
             self.wait_until_caught_up(if is_slowed { 0 } else { table_bytes() });
         }
+    }
+
+    /// Whether [commits are slowed](Self::wait_while_behind).
+    #[inline]
+    pub(crate) fn is_behind(&self) -> bool {
+        self.behind.load(Ordering::Relaxed)
     }
 
     #[cold]

@@ -13,7 +13,7 @@ use super::single::SingleKey;
 use crate::error::Result;
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
-use crate::storage::hash_index::{Bucket, Candidate, Stamp};
+use crate::storage::hash_index::{Bucket, Candidate, Slot, Stamp};
 use crate::storage::record::{Address, NEVER, NO_ADDRESS, RECORD_BYTES_USUAL, RecordView};
 use crate::storage::tree::Cached;
 use crate::sync::atomic::{Ordering, fence};
@@ -29,6 +29,8 @@ pub(crate) struct Reading {
     pub(crate) expires_at: u64,
     /// Where the record is that said so; [`NO_ADDRESS`] if there is none, or the value has settled.
     pub(crate) address: Address,
+    /// Where its entry was seen, if it was.
+    pub(crate) slot: Slot,
     /// Version of the record that said so; 0 if there is none, or it has settled.
     pub(crate) version: u64,
     pub(crate) bucket: Bucket,
@@ -54,6 +56,7 @@ impl Reading {
             stored: settled.is_some(),
             expires_at: settled.unwrap_or(NEVER),
             address: NO_ADDRESS,
+            slot: Slot::default(),
             version: 0,
             bucket,
             stamp,
@@ -93,7 +96,7 @@ impl PastReading {
     /// The same, of the newest record of a key, which is at this address.
     fn reading(self, address: Address, bucket: Bucket, stamp: Stamp) -> Reading {
         let PastReading { found, stored, expires_at, version } = self;
-        Reading { found, stored, expires_at, address, version, bucket, stamp }
+        Reading { found, stored, expires_at, address, slot: Slot::default(), version, bucket, stamp }
     }
 
     /// The key has a value, and no record that the reader may see.
@@ -181,7 +184,7 @@ impl Engine {
     ) -> Option<Reading> {
         let _pin = epoch::pin();
         let (bucket, stamp) = self.index.stamp_at_once(hash)?;
-        let address = self.fetch_candidate(bucket, hash, RECORD_BYTES_USUAL).address;
+        let Candidate { address, slot } = self.fetch_candidate(bucket, hash, RECORD_BYTES_USUAL);
         let (settled, version) = if address != NO_ADDRESS {
             let view = self.log.put_of(address, object, key)?;
             view.value_into(key.len(), out);
@@ -197,7 +200,7 @@ impl Engine {
         } else {
             (None, 0)
         };
-        let reading = Reading { address, version, ..Reading::without_record(settled, bucket, stamp) };
+        let reading = Reading { address, slot, version, ..Reading::without_record(settled, bucket, stamp) };
         let reading = reading.as_of(moment, self);
         // The bucket's sequence covers the record too: unchanged means that nothing was torn. And the time, see `is_still`.
         fence(Ordering::Acquire);

@@ -61,11 +61,11 @@ impl Chunk {
         (rest >> REST_BITS, rest & REST_MASK)
     }
 
-    /// Space from the rest, at `from` or behind, if there is enough.
+    /// The rest, if it is at `from` or behind.
     #[inline]
-    pub(crate) fn space(&self, bytes: u64, from: Address) -> Option<Space<'_>> {
-        let (start, rest_bytes) = self.rest();
-        (start >= from && rest_bytes >= bytes).then_some(Space { chunk: self, start, bytes, rest_bytes })
+    pub(crate) fn space(&self, from: Address) -> Option<Space<'_>> {
+        let (start, bytes) = self.rest();
+        (start >= from).then_some(Space { chunk: self, start, bytes })
     }
 
     #[inline]
@@ -76,27 +76,27 @@ impl Chunk {
     }
 }
 
-/// The beginning of the rest of the calling thread's chunk, for who may need it.
+/// The rest of the calling thread's chunk, for who may need some of it.
 #[derive(Clone, Copy)]
 pub(crate) struct Space<'c> {
     chunk: &'c Chunk,
     start: Address,
     bytes: u64,
-    rest_bytes: u64,
 }
 
 impl Space<'_> {
-    /// Where it is.
+    /// Where it begins.
     #[inline]
     pub(crate) fn start(&self) -> Address {
         self.start
     }
 
-    /// Takes it: the caller fills it before it unpins.
+    /// Takes so much of it, if there is enough: the caller fills it before it unpins.
     #[inline]
-    pub(crate) fn take(self) -> Address {
-        self.chunk.set_rest(self.start + self.bytes, self.rest_bytes - self.bytes);
-        self.start
+    pub(crate) fn take(self, bytes: u64) -> Option<Address> {
+        let rest_bytes = self.bytes.checked_sub(bytes)?;
+        self.chunk.set_rest(self.start + bytes, rest_bytes);
+        Some(self.start)
     }
 }
 
