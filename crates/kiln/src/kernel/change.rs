@@ -92,7 +92,7 @@ pub(crate) enum Place {
 
 impl Engine {
     /// Bytes of log that a write takes if it is a table's.
-    pub(super) fn table_bytes(&self, change: &Change<'_>) -> u64 {
+    pub(super) fn table_bytes(&self, change: Change<'_>) -> u64 {
         if self.is_ordered(change.object) { change.log_bytes() } else { 0 }
     }
 
@@ -255,7 +255,7 @@ impl Engine {
             return false;
         }
         if current.exists != change.value.is_some() {
-            self.note_existence(change);
+            self.note_existence(change.object, change.value.is_some());
         }
         let (shape, value) = (change.shape(), change.value.unwrap_or_default());
         let words = self.log.memory(target, shape.bytes());
@@ -280,12 +280,12 @@ impl Engine {
 
     /// The key has a value from now on, or none, which it had.
     #[inline(never)]
-    fn note_existence(&self, change: &Change<'_>) {
-        let key_count = &self.object(change.object).key_count;
-        match change.value {
-            Some(_) => key_count.add(1),
-            None if planted(Bug::KeyCountForgotten) => {}
-            None => key_count.add(-1),
+    fn note_existence(&self, object: u32, exists: bool) {
+        let key_count = &self.object(object).key_count;
+        match exists {
+            true => key_count.add(1),
+            false if planted(Bug::KeyCountForgotten) => {}
+            false => key_count.add(-1),
         }
     }
 

@@ -149,7 +149,7 @@ impl Engine {
             self.check_writable()?;
             self.wait_while_behind(&mut is_slowed, || {
                 let changes = writes.writes().iter().map(|write| writes.change(write));
-                changes.map(|change| self.table_bytes(&change)).sum()
+                changes.map(|change| self.table_bytes(change)).sum()
             });
             match self.attempt(writes, reads, scratch, first_committer) {
                 Ok(version) => {

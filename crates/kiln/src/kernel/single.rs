@@ -153,21 +153,22 @@ impl Engine {
         let mut learnt = Learnt::default();
         let mut is_slowed = false;
         self.note_lifetime(&change);
-        self.wait_while_behind(&mut is_slowed, || self.table_bytes(&change));
+        self.wait_while_behind(&mut is_slowed, || self.table_bytes(change));
         let committed = match self.attempt_single(&change, None, &mut learnt) {
             Ok(committed) => committed,
-            Err(setback) => self.commit_after(setback, &change, &mut learnt, is_slowed)?,
+            Err(setback) => self.commit_after(setback, change, &mut learnt, is_slowed)?,
         };
         self.note_lifetime(&change);
         Ok(self.note_single(committed))
     }
 
-    /// Goes on after an attempt that has failed.
+    /// Goes on after an attempt that has failed. Has the change as its own, as all that is called here and is not a part of its caller: of what
+    /// others have a reference to the compiler does not know that it stays as it is.
     #[cold]
     fn commit_after(
         self: &Arc<Self>,
         mut setback: Setback,
-        change: &Change<'_>,
+        change: Change<'_>,
         learnt: &mut Learnt,
         mut is_slowed: bool,
     ) -> Result<SingleCommit> {
@@ -176,10 +177,10 @@ impl Engine {
                 Setback::Conflict => crate::sync::thread::yield_now(),
                 Setback::NotWritable => self.check_writable()?,
                 Setback::NoLogSpace => self.wait_for_space(change.log_bytes(), change.purpose())?,
-                Setback::Cold => self.learn(change, learnt)?,
+                Setback::Cold => self.learn(&change, learnt)?,
             }
             self.wait_while_behind(&mut is_slowed, || self.table_bytes(change));
-            match self.attempt_single(change, None, learnt) {
+            match self.attempt_single(&change, None, learnt) {
                 Ok(committed) => return Ok(committed),
                 Err(next) => setback = next,
             }
@@ -292,7 +293,7 @@ impl Engine {
             self.check_writable()?;
             let change = key.change(value, expires_at);
             self.note_lifetime(&change);
-            self.wait_while_behind(&mut is_slowed, || self.table_bytes(&change));
+            self.wait_while_behind(&mut is_slowed, || self.table_bytes(change));
             match self.attempt_single(&change, Some(&reading), &mut Learnt::default()) {
                 Ok(committed) => {
                     self.note_lifetime(&change);
@@ -374,8 +375,10 @@ impl Engine {
                 let candidate = self.fetch_candidate(bucket, change.hash, identity_bytes(change.key));
                 // Probably it is needed, and this can be found out while the record is fetched.
                 space = self.log.space_ahead(change.log_bytes(), candidate.address);
-                let found =
-                    self.put_at(candidate, change).or_else(|| self.find_single(bucket, change, learnt));
+                let found = match self.put_at(candidate, change) {
+                    Some(current) => Some(current),
+                    None => self.find_single(bucket, *change, learnt),
+                };
                 let Some(current) = found else {
                     self.index.unlock_unchanged(bucket);
                     return Err(Setback::Cold);
@@ -419,8 +422,10 @@ impl Engine {
                 Place::There(address) => Some(address),
                 Place::New(bytes) => {
                     let space = space.filter(|space| space.start() > current.address);
-                    let taken = space.and_then(|space| space.take(bytes));
-                    taken.or_else(|| self.log.reserve(bytes, change.purpose(), current.address))
+                    match space.and_then(|space| space.take(bytes)) {
+                        Some(start) => Some(start),
+                        None => self.log.reserve(bytes, change.purpose(), current.address),
+                    }
                 }
             };
         }
@@ -493,10 +498,10 @@ impl Engine {
     /// The current record of a key whose bucket is locked, and that is not where it probably was. `None` if the disk has to be asked, and for what is
     /// left in `learnt`.
     #[inline(never)]
-    fn find_single(&self, bucket: Bucket, change: &Change<'_>, learnt: &mut Learnt) -> Option<Current> {
+    fn find_single(&self, bucket: Bucket, change: Change<'_>, learnt: &mut Learnt) -> Option<Current> {
         let Learnt { resolved, settled } = learnt;
         let mut cold = false;
-        let current = self.locate_elsewhere(bucket, (change, true), &mut |address| {
+        let current = self.locate_elsewhere(bucket, (&change, true), &mut |address| {
             let known = resolved.iter().find(|known| known.0 == address).map(|known| known.1);
             if known.is_none() {
                 resolved.push((address, None));
@@ -506,7 +511,7 @@ impl Engine {
         });
         let is_asked = !cold || planted(Bug::TreeAskedEarly);
         let current = match is_asked && !current.has_record() && self.may_be_settled(change.object) {
-            true => self.settled_current(bucket, change, settled)?,
+            true => self.settled_current(bucket, &change, settled)?,
             false => current,
         };
         (!cold).then_some(current)

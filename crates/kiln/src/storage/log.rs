@@ -492,7 +492,7 @@ impl Log {
     }
 
     /// How long the value of the record at `address` is, which is in memory, in words. The caller is pinned.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn value_words_at(&self, address: Address) -> usize {
         record::value_words(self.memory(address, 8)[0].load(Ordering::Acquire))
     }
