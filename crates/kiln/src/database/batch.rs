@@ -5,8 +5,7 @@ use crate::error::Result;
 use crate::kernel::batch::Reads;
 use crate::kernel::expiry::default_expiry;
 use crate::kernel::receipt::Commit;
-use crate::kernel::single::{Decision, SingleCommit, SingleKey, with_scratch};
-use crate::kernel::transaction::changes::sum_of;
+use crate::kernel::single::{Decision, SingleKey, with_scratch};
 use crate::objects::Object;
 
 /// # Batches
@@ -117,10 +116,8 @@ impl Kiln {
             deltas,
             |(key, _)| key.as_ref(),
             |number, key| {
-                self.engine().update_held(key, object.handle().time_to_live_ms, |old, new| {
-                    new.extend_from_slice(&sum_of(old, deltas[number].1)?.to_le_bytes());
-                    Ok(Decision::Put)
-                })
+                let time_to_live_ms = object.handle().time_to_live_ms;
+                Ok(self.engine().add_single(key, time_to_live_ms, deltas[number].1)?.0)
             },
         )
     }
@@ -152,9 +149,10 @@ impl Kiln {
         mut change: impl FnMut(usize, Option<&[u8]>, &mut Vec<u8>) -> bool,
     ) -> Result<Commit<'_, ()>> {
         self.commit_each((object, Reads::Rows), keys, AsRef::as_ref, |number, key| {
-            self.engine().update_single(key, object.handle().time_to_live_ms, |old, new| {
+            let updated = self.engine().update_single(key, object.handle().time_to_live_ms, |old, new| {
                 Ok(Decision::of(change(number, old, new)))
-            })
+            })?;
+            Ok(updated.version)
         })
     }
 
@@ -164,11 +162,11 @@ impl Kiln {
         (object, reads): (&O, Reads),
         items: &'i [T],
         key_of: impl Fn(&T) -> &[u8],
-        mut commit: impl FnMut(usize, SingleKey<'i>) -> Result<SingleCommit>,
+        mut commit: impl FnMut(usize, SingleKey<'i>) -> Result<u64>,
     ) -> Result<Commit<'_, ()>> {
         let mut newest = 0;
         self.engine().for_each_in_groups((object, reads), items, key_of, |number, key| {
-            newest = newest.max(commit(number, key)?.version);
+            newest = newest.max(commit(number, key)?);
             Ok(())
         })?;
         Ok(Commit::new(self.engine(), newest, ()))

@@ -76,7 +76,7 @@ impl Kiln {
         let key = engine.single_key(object, key.as_ref())?;
         let expires_at = expiry.resolve(|| engine.now_ms());
         engine.check_expiring(value, expires_at)?;
-        Ok(Commit::new(engine, engine.put_single(key, value, expires_at)?.version, ()))
+        Ok(Commit::new(engine, engine.put_single(key, value, expires_at)?, ()))
     }
 
     /// When a row expires; `None` if there is none.

@@ -288,7 +288,7 @@ impl Kiln {
         let key = engine.single_key(object, key.as_ref())?;
         let expires_at = default_expiry(object.handle().time_to_live_ms, || engine.now_ms());
         engine.check_expiring(value, expires_at)?;
-        Ok(Commit::new(engine, engine.put_single(key, value, expires_at)?.version, ()))
+        Ok(Commit::new(engine, engine.put_single(key, value, expires_at)?, ()))
     }
 
     /// Deletes a key, in a transaction of its own; true if it had a value.

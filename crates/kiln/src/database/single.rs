@@ -5,7 +5,6 @@ use crate::error::Result;
 use crate::kernel::pending_read::PendingRead;
 use crate::kernel::receipt::Commit;
 use crate::kernel::single::{Decision, with_scratch};
-use crate::kernel::transaction::changes::sum_of;
 use crate::objects::Object;
 
 impl Kiln {
@@ -86,13 +85,8 @@ impl Kiln {
     pub fn add<O: Object>(&self, object: &O, key: impl AsRef<[u8]>, delta: i64) -> Result<Commit<'_, i64>> {
         let engine = self.engine();
         let key = engine.single_key(object, key.as_ref())?;
-        let mut sum = 0;
-        let committed = engine.update_held(key, object.handle().time_to_live_ms, |old, new| {
-            sum = sum_of(old, delta)?;
-            new.extend_from_slice(&sum.to_le_bytes());
-            Ok(Decision::Put)
-        })?;
-        Ok(Commit::new(engine, committed.version, sum))
+        let (version, sum) = engine.add_single(key, object.handle().time_to_live_ms, delta)?;
+        Ok(Commit::new(engine, version, sum))
     }
 
     /// Replaces a key's value by what `change` makes of it, in a transaction of its own; `None` stands for "no value" on both
@@ -195,15 +189,8 @@ impl Kiln {
     ) -> Result<Commit<'_, bool>> {
         let engine = self.engine();
         let key = engine.single_key(object, key.as_ref())?;
-        let mut matches = false;
-        let committed = engine.update_held(key, object.handle().time_to_live_ms, |old, buffer| {
-            matches = old == expected;
-            if !matches {
-                return Ok(Decision::Keep);
-            }
-            buffer.extend_from_slice(new.unwrap_or_default());
-            Ok(Decision::of(new.is_some()))
-        })?;
-        Ok(Commit::new(engine, committed.version, matches))
+        let time_to_live_ms = object.handle().time_to_live_ms;
+        let (version, matches) = engine.compare_and_set_single(key, time_to_live_ms, expected, new)?;
+        Ok(Commit::new(engine, version, matches))
     }
 }

@@ -4,6 +4,7 @@
 use super::cold::Question;
 use super::engine::Engine;
 use super::object::ObjectState;
+use super::settled::Lookup;
 use crate::error::Result;
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
@@ -41,6 +42,21 @@ impl Current {
 
 /// What was learnt about an address on disk: the record's state, if it is the key's that was looked for.
 pub(crate) type Resolved = Option<Current>;
+
+/// What was learnt on disk about the key of a write, between two attempts.
+#[derive(Default)]
+pub(crate) struct Learnt {
+    /// Candidates on disk that were, or are to be, read to learn whose they are.
+    resolved: Vec<(Address, Resolved)>,
+    /// The settled value that was, or is to be, looked for.
+    settled: Option<Lookup>,
+}
+
+impl Learnt {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.resolved.is_empty() && self.settled.is_none()
+    }
+}
 
 /// One write, taken apart.
 #[derive(Clone, Copy)]
@@ -96,32 +112,44 @@ impl Engine {
         if self.is_ordered(change.object) { change.log_bytes() } else { 0 }
     }
 
-    /// The current record of a key whose bucket is locked. `candidate` is where it probably is; `known` says what is known
-    /// of an address on disk. Who `takes_any_version` may be told where the record is, and not of which version.
-    #[inline(always)]
+    /// The current record of a key whose bucket is locked, and which is not [where it probably was](Self::put_at). `None` if the disk has to be asked
+    /// first, and for what is then left in `learnt`. Who `takes_any_version` may be told where the record is, and not of which version.
+    #[inline(never)]
     pub(crate) fn locate(
         &self,
         bucket: Bucket,
-        candidate: Candidate,
-        (change, takes_any_version): (&Change<'_>, bool),
-        known: &mut dyn FnMut(Address) -> Resolved,
-    ) -> Current {
-        match self.put_at(candidate, change) {
-            Some(current) => current,
-            None => self.locate_elsewhere(bucket, (change, takes_any_version), known),
-        }
+        (change, takes_any_version): (Change<'_>, bool),
+        Learnt { resolved, settled }: &mut Learnt,
+    ) -> Option<Current> {
+        let mut is_open = false;
+        let known = &mut |address| {
+            let known = resolved.iter().find(|known| known.0 == address).map(|known| known.1);
+            if known.is_none() {
+                resolved.push((address, None));
+                is_open = true;
+            }
+            known.flatten()
+        };
+        let by_order = takes_any_version.then(|| self.look_for_by_order(bucket, &change)).flatten();
+        let current = by_order.unwrap_or_else(|| self.look_for(bucket, &change, known));
+        let is_asked = !is_open || planted(Bug::TreeAskedEarly);
+        let current = match is_asked && !current.has_record() && self.may_be_settled(change.object) {
+            true => self.settled_current(bucket, &change, settled)?,
+            false => current,
+        };
+        (!is_open).then_some(current)
     }
 
-    /// As [`Self::locate`], of a key whose record is not where it probably was.
-    #[inline(never)]
-    pub(crate) fn locate_elsewhere(
-        &self,
-        bucket: Bucket,
-        (change, takes_any_version): (&Change<'_>, bool),
-        known: &mut dyn FnMut(Address) -> Resolved,
-    ) -> Current {
-        let by_order = takes_any_version.then(|| self.look_for_by_order(bucket, change)).flatten();
-        by_order.unwrap_or_else(|| self.look_for(bucket, change, known))
+    /// Reads from disk what [`Self::locate`] has asked for. The caller is not pinned.
+    #[cold]
+    pub(crate) fn learn(&self, change: &Change<'_>, learnt: &mut Learnt) -> Result<()> {
+        for (address, known) in &mut learnt.resolved {
+            *known = self.resolve(*address, change)?;
+        }
+        match &mut learnt.settled {
+            Some(lookup) => self.look_up_settled(change.object, change.key, lookup),
+            None => Ok(()),
+        }
     }
 
     /// The record in memory at an address, if it is a put of the key's, and one that does not expire.
@@ -147,7 +175,7 @@ impl Engine {
         })
     }
 
-    /// As [`Self::locate`], for who has no candidate.
+    /// As [`Self::locate`]; `known` says what is known of an address on disk, and nothing that has settled is looked for.
     #[inline(never)]
     pub(crate) fn look_for(
         &self,

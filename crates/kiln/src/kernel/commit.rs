@@ -25,10 +25,9 @@
 use std::sync::Arc;
 
 use super::batch::GROUP_KEYS;
-use super::change::{Current, Place, Resolved};
+use super::change::{Change, Current, Learnt, Place};
 use super::engine::Engine;
 use super::object::RangeRead;
-use super::settled::Lookup;
 use super::write_set::{Write, WriteSet};
 use crate::error::{Error, Result};
 use crate::planted::{Bug, planted};
@@ -106,10 +105,8 @@ pub(crate) struct CommitScratch {
     steps: Vec<Step>,
     locks: Vec<Bucket>,
     order: Vec<(Bucket, usize)>,
-    /// Candidates on disk that were, or are to be, read to learn whose they are: address, and which write's.
-    resolved: Vec<(Address, usize, Resolved)>,
-    /// Keys without a record whose settled values were, or are to be, looked for, each by its write's number.
-    settled: Vec<(usize, Lookup)>,
+    /// What was learnt about keys, each by its write's number.
+    learnt: Vec<(usize, Learnt)>,
     grow: bool,
 }
 
@@ -141,8 +138,7 @@ impl Engine {
         scratch: &mut CommitScratch,
         first_committer: Option<u64>,
     ) -> Result<u64> {
-        scratch.resolved.clear();
-        scratch.settled.clear();
+        scratch.learnt.clear();
         self.note_lifetimes(writes);
         let mut is_slowed = false;
         loop {
@@ -165,7 +161,7 @@ impl Engine {
                     self.wait_for_space(writes.log_bytes() as u64, writes.purpose())?;
                 }
                 Err(Setback::NotWritable) => {}
-                Err(Setback::Cold) => self.resolve_cold(writes, scratch)?,
+                Err(Setback::Cold) => self.learn_all(writes, scratch)?,
             }
         }
     }
@@ -327,48 +323,45 @@ impl Engine {
             step.candidate = self.fetch_candidate(step.bucket, write.hash, bytes);
         }
         let (mut cold, mut has_new_keys) = (false, false);
-        for (at, (step, write)) in scratch.steps.iter_mut().zip(writes.writes()).enumerate() {
-            let resolved = &mut scratch.resolved;
-            let mut is_open = false;
-            let mut known = |address| {
-                let found =
-                    resolved.iter().find(|known| (known.0, known.1) == (address, at)).map(|known| known.2);
-                if found.is_none() {
-                    resolved.push((address, at, None));
-                    is_open = true;
-                }
-                found.flatten()
-            };
+        let CommitScratch { steps, learnt, .. } = scratch;
+        for (at, (step, write)) in steps.iter_mut().zip(writes.writes()).enumerate() {
             let change = writes.change(write);
-            step.current = self.locate(step.bucket, step.candidate, (&change, takes_any_version), &mut known);
-            let is_asked = !is_open || planted(Bug::TreeAskedEarly);
-            if is_asked && !step.current.has_record() && self.may_be_settled(write.object) {
-                let place = scratch.settled.iter().position(|(number, _)| *number == at);
-                let mut lookup = place.map(|place| scratch.settled.swap_remove(place).1);
-                match self.settled_current(step.bucket, &change, &mut lookup) {
-                    Some(current) => step.current = current,
-                    None => cold = true,
+            match self.put_at(step.candidate, &change) {
+                Some(current) => step.current = current,
+                None => {
+                    let found = self.locate_patiently(step.bucket, (change, at), takes_any_version, learnt);
+                    cold |= found.is_none();
+                    step.current = found.unwrap_or_default();
+                    has_new_keys |= is_new_key(step, write);
                 }
-                scratch.settled.extend(lookup.map(|lookup| (at, lookup)));
             }
-            cold |= is_open;
-            has_new_keys |= is_new_key(step, write);
         }
         if cold { Err(Setback::Cold) } else { Ok(has_new_keys) }
     }
 
-    /// Reads the candidates on disk that `locate_all` marked.
+    /// As [`Self::locate`], of the key of the write with this number.
+    #[inline(never)]
+    fn locate_patiently(
+        &self,
+        bucket: Bucket,
+        (change, number): (Change<'_>, usize),
+        takes_any_version: bool,
+        all_learnt: &mut Vec<(usize, Learnt)>,
+    ) -> Option<Current> {
+        let place = all_learnt.iter().position(|(known, _)| *known == number);
+        let mut learnt = place.map(|place| all_learnt.swap_remove(place).1).unwrap_or_default();
+        let current = self.locate(bucket, (change, takes_any_version), &mut learnt);
+        if !learnt.is_empty() {
+            all_learnt.push((number, learnt));
+        }
+        current
+    }
+
+    /// Reads from disk what `locate_all` has asked for.
     #[cold]
-    fn resolve_cold(&self, writes: &WriteSet, scratch: &mut CommitScratch) -> Result<()> {
-        scratch.resolved.retain(|known| known.0 >= self.log.begin());
-        for (address, at, resolved) in &mut scratch.resolved {
-            *resolved = self.resolve(*address, &writes.change(&writes.writes()[*at]))?;
-        }
-        for (at, lookup) in &mut scratch.settled {
-            let write = &writes.writes()[*at];
-            self.look_up_settled(write.object, writes.key(write), lookup)?;
-        }
-        Ok(())
+    fn learn_all(&self, writes: &WriteSet, scratch: &mut CommitScratch) -> Result<()> {
+        let mut all = scratch.learnt.iter_mut();
+        all.try_for_each(|(number, learnt)| self.learn(&writes.change(&writes.writes()[*number]), learnt))
     }
 
     /// Step 2, second half: keys that get their first record enter their object's ordered index *before*

@@ -11,11 +11,11 @@ fn c2_a_row_that_settles_while_a_transaction_reads_what_it_deletes_is_deleted() 
     let (mut reads, mut scratch) = (ReadSet::default(), CommitScratch::default());
     let outcome = engine.attempt(&writes, &mut reads, &mut scratch, None);
     assert!(matches!(outcome, Err(Setback::Cold)), "it is on disk");
-    engine.resolve_cold(&writes, &mut scratch).unwrap();
+    engine.learn_all(&writes, &mut scratch).unwrap();
     assert!(db.settle().unwrap() > 1);
     while let Err(setback) = engine.attempt(&writes, &mut reads, &mut scratch, None) {
         assert!(matches!(setback, Setback::Cold));
-        engine.resolve_cold(&writes, &mut scratch).unwrap();
+        engine.learn_all(&writes, &mut scratch).unwrap();
     }
     assert_eq!(db.get(&table, ROW).unwrap(), None);
 }

@@ -21,19 +21,19 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use super::backoff::Backoff;
-use super::change::{Change, Current, Place, Resolved};
+use super::change::{Change, Current, Learnt, Place};
 use super::commit::Setback;
 use super::engine::Engine;
 use super::expiry::{Moment, default_expiry};
 use super::read::Reading;
-use super::settled::Lookup;
+use super::transaction::changes::sum_of;
 use crate::error::Result;
 use crate::objects::Object;
 use crate::planted::{Bug, planted};
 use crate::storage::epoch::{self, Pin};
 use crate::storage::hash_index::{Bucket, Candidate};
 use crate::storage::log::Space;
-use crate::storage::record::{Address, NEVER, NO_ADDRESS, identity_bytes};
+use crate::storage::record::{NEVER, NO_ADDRESS, identity_bytes};
 use crate::sync::thread_local;
 
 /// The key of a single operation, checked.
@@ -79,13 +79,6 @@ impl Decision {
     }
 }
 
-/// What was learnt on disk about the key of a single operation, between two attempts.
-#[derive(Default)]
-struct Learnt {
-    resolved: Vec<(Address, Resolved)>,
-    settled: Option<Lookup>,
-}
-
 /// Buffers for values that a thread keeps from one operation to the next.
 #[derive(Default)]
 pub(crate) struct Scratch {
@@ -124,14 +117,14 @@ impl Engine {
         Ok(SingleKey { object: id, hash: self.hash(id, key), key })
     }
 
-    /// Puts one key.
+    /// Puts one key; gives the version.
     pub(crate) fn put_single(
         self: &Arc<Self>,
         key: SingleKey<'_>,
         value: &[u8],
         expires_at: u64,
-    ) -> Result<SingleCommit> {
-        self.commit_single(key, Some(value), expires_at)
+    ) -> Result<u64> {
+        Ok(self.commit_single(key, Some(value), expires_at)?.version)
     }
 
     /// Deletes one key, and says whether it had a value that had not expired.
@@ -184,18 +177,6 @@ impl Engine {
                 Ok(committed) => return Ok(committed),
                 Err(next) => setback = next,
             }
-        }
-    }
-
-    /// Reads from disk what an attempt could not know.
-    #[cold]
-    fn learn(&self, change: &Change<'_>, learnt: &mut Learnt) -> Result<()> {
-        for (address, known) in &mut learnt.resolved {
-            *known = self.resolve(*address, change)?;
-        }
-        match &mut learnt.settled {
-            Some(lookup) => self.look_up_settled(change.object, change.key, lookup),
-            None => Ok(()),
         }
     }
 
@@ -377,7 +358,7 @@ impl Engine {
                 space = self.log.space_ahead(change.log_bytes(), candidate.address);
                 let found = match self.put_at(candidate, change) {
                     Some(current) => Some(current),
-                    None => self.find_single(bucket, *change, learnt),
+                    None => self.locate(bucket, (*change, true), learnt),
                 };
                 let Some(current) = found else {
                     self.index.unlock_unchanged(bucket);
@@ -438,11 +419,47 @@ impl Engine {
         Ok(SingleCommit { version, existed, grow })
     }
 
+    /// Adds to the value of one key; gives the version, and the sum.
+    pub(crate) fn add_single(
+        self: &Arc<Self>,
+        key: SingleKey<'_>,
+        time_to_live_ms: u64,
+        delta: i64,
+    ) -> Result<(u64, i64)> {
+        let mut sum = 0;
+        let committed = self.update_held(key, time_to_live_ms, |old, new| {
+            sum = sum_of(old, delta)?;
+            new.extend_from_slice(&sum.to_le_bytes());
+            Ok(Decision::Put)
+        })?;
+        Ok((committed.version, sum))
+    }
+
+    /// Sets one key if its value is the one expected, and says whether it was.
+    pub(crate) fn compare_and_set_single(
+        self: &Arc<Self>,
+        key: SingleKey<'_>,
+        time_to_live_ms: u64,
+        expected: Option<&[u8]>,
+        new: Option<&[u8]>,
+    ) -> Result<(u64, bool)> {
+        let mut matches = false;
+        let committed = self.update_held(key, time_to_live_ms, |old, buffer| {
+            matches = old == expected;
+            if !matches {
+                return Ok(Decision::Keep);
+            }
+            buffer.extend_from_slice(new.unwrap_or_default());
+            Ok(Decision::of(new.is_some()))
+        })?;
+        Ok((committed.version, matches))
+    }
+
     /// As [`Self::update_single`], where it is the engine that decides: quickly, without panic, and without using the database. So in the usual case, a
     /// put that is in memory, it does so while it holds the bucket: then the record is not waited for before the lock is taken, but
     /// behind it, together with the next operation's bucket.
     #[inline(always)]
-    pub(crate) fn update_held(
+    fn update_held(
         self: &Arc<Self>,
         key: SingleKey<'_>,
         time_to_live_ms: u64,
@@ -493,28 +510,6 @@ impl Engine {
             }
         };
         self.carry_out(&pin, bucket, (&key.change(value, NEVER), &current), space, None).ok()
-    }
-
-    /// The current record of a key whose bucket is locked, and that is not where it probably was. `None` if the disk has to be asked, and for what is
-    /// left in `learnt`.
-    #[inline(never)]
-    fn find_single(&self, bucket: Bucket, change: Change<'_>, learnt: &mut Learnt) -> Option<Current> {
-        let Learnt { resolved, settled } = learnt;
-        let mut cold = false;
-        let current = self.locate_elsewhere(bucket, (&change, true), &mut |address| {
-            let known = resolved.iter().find(|known| known.0 == address).map(|known| known.1);
-            if known.is_none() {
-                resolved.push((address, None));
-                cold = true;
-            }
-            known.flatten()
-        });
-        let is_asked = !cold || planted(Bug::TreeAskedEarly);
-        let current = match is_asked && !current.has_record() && self.may_be_settled(change.object) {
-            true => self.settled_current(bucket, &change, settled)?,
-            false => current,
-        };
-        (!cold).then_some(current)
     }
 
     /// True if a key is as it was read, and its record where it was. The caller holds its bucket.

@@ -243,6 +243,9 @@ impl<'a> RecordView<'a> {
     #[inline(always)]
     fn key_equals(&self, key: &[u8]) -> bool {
         let (chunks, rest) = key.as_chunks::<8>();
+        if let ([chunk], []) = (chunks, rest) {
+            return self.words[HEADER_WORDS].load(Ordering::Relaxed) == u64::from_le_bytes(*chunk);
+        }
         let (whole, last) = self.words[HEADER_WORDS..][..self.shape.key_words()].split_at(chunks.len());
         // No branch on what is compared: it would be on what has just been fetched.
         let mut difference = 0;
@@ -369,6 +372,11 @@ const IMAGED: u64 = 1 << 62;
 #[inline(always)]
 fn write_bytes(words: &[AtomicU64], bytes: &[u8]) {
     let (chunks, rest) = bytes.as_chunks::<8>();
+    // One word, as many keys and values have, without the loop: of that the compiler makes what is good for long ones.
+    if let ([chunk], []) = (chunks, rest) {
+        words[0].store(u64::from_le_bytes(*chunk), Ordering::Relaxed);
+        return;
+    }
     let (whole, last) = words.split_at(chunks.len());
     for (word, chunk) in whole.iter().zip(chunks) {
         word.store(u64::from_le_bytes(*chunk), Ordering::Relaxed);

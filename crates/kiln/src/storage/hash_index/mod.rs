@@ -572,7 +572,7 @@ pub(crate) struct Slot(u8);
 /// What the index says of a key, for who goes on to look whether it is the key's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Candidate {
-    /// [`NO_ADDRESS`](crate::storage::record::NO_ADDRESS), unless there is one.
+    /// [`NO_ADDRESS`](super::record::NO_ADDRESS), unless there is one.
     pub(crate) address: Address,
     pub(crate) slot: Slot,
 }
