@@ -13,6 +13,8 @@
 //! The stamp stands for everything in the bucket, so if it is unchanged under the lock then the record is where it was
 //! read, and is not looked for again, nor read from disk again.
 //!
+//! Where the decision is the engine's own (`add`, `compare_and_set`) the usual case takes the lock first, as a put does.
+//!
 //! Rejected: the closure under the bucket's lock, which would never run twice. One that is slow would then hold up everybody
 //! whose key is in the bucket, and every version's close; one that uses the database would wait for itself; one
 //! that panics would leave the bucket locked.
