@@ -448,9 +448,8 @@ impl HashIndex {
         new: Address,
     ) -> bool {
         let slot = &self.buckets.line(bucket)[usize::from(slot.0)];
-        let entry = slot.load(Ordering::Relaxed);
-        // A record has one key, so that its address tells whose entry it is.
-        if address_of(entry) == old {
+        let entry = self.entry(hash, old);
+        if slot.load(Ordering::Relaxed) == entry {
             slot.store(with_address(entry, new), Ordering::Release);
             return true;
         }
