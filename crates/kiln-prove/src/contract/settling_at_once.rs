@@ -191,10 +191,14 @@ fn settle_beside_all(options: &Options, disk: &Arc<dyn Device>, rounds: u64) -> 
             let (db, accounts, own, writing, settled) = (&db, &accounts, &own, &writing, &settled);
             scope.spawn(move || {
                 let mut random = Random::new(seed() + writer);
-                // Where the machine is slow they go on until something has settled.
-                let is_over = |transfers| settled.load(Ordering::SeqCst) > 0 || transfers >= 100 * rounds;
+                // Where the machine is slow they go on until something has settled, slowly: nothing does before who reads a snapshot is at its
+                // end, and the more is written meanwhile the more old records that has to go back through on the disk.
+                let is_over = |transfers| settled.load(Ordering::SeqCst) > 0 || transfers >= rounds + 10_000;
                 let mut transfers = 0;
                 while transfers < rounds || !is_over(transfers) {
+                    if transfers >= rounds {
+                        thread::sleep(Duration::from_millis(1));
+                    }
                     transfer(db, accounts, &mut random).unwrap();
                     transfers += 1;
                 }
