@@ -27,12 +27,15 @@
 //! found behind all the hot key's versions; a lock in every record, which says nothing about absent keys and
 //! records on disk (measured as faster for in-place updates, see `docs/decisions.md`).
 
+mod entry;
 mod growth;
 mod overflow;
 mod shrinking;
 
 use std::io;
 
+pub(crate) use self::entry::{Candidate, Slot, address_of, with_address};
+use self::entry::{TAG_BITS, TAG_MASK, has_tag};
 use self::growth::Growth;
 use self::overflow::Overflow;
 use super::memory::{self, LINE_WORDS, Line, Lines};
@@ -44,7 +47,6 @@ use crate::sync::{Mutex, hint, process_wide, thread};
 /// Levels at which an index can begin: 2^8 buckets, 16 KiB, to 2^14 buckets, 1 MiB.
 const BASE_LEVEL_MIN: u32 = 8;
 const BASE_LEVEL_MAX: u32 = 14;
-const TAG_BITS: u32 = 19;
 const ENTRIES: usize = 7;
 const CONTROL: usize = 7;
 const LOCK: u64 = 1;
@@ -307,7 +309,7 @@ impl HashIndex {
         let tag = self.tag_of(hash);
         let slot = matching_slots(line, |entry| has_tag(entry, tag)).trailing_zeros();
         let entry = line[..ENTRIES].get(slot as usize)?;
-        Some(Candidate { address: address_of(entry.load(Ordering::Acquire)), slot: Slot(slot as u8) })
+        Some(Candidate { address: address_of(entry.load(Ordering::Acquire)), slot: Slot::new(slot) })
     }
 
     /// Looks at the addresses in the bucket that may be those of a key with this hash, until `look` has found
@@ -447,7 +449,7 @@ impl HashIndex {
         Candidate { address: old, slot }: Candidate,
         new: Address,
     ) -> bool {
-        let slot = &self.buckets.line(bucket)[usize::from(slot.0)];
+        let slot = &self.buckets.line(bucket)[slot.number()];
         let entry = self.entry(hash, old);
         if slot.load(Ordering::Relaxed) == entry {
             slot.store(with_address(entry, new), Ordering::Release);
@@ -538,8 +540,6 @@ impl HashIndex {
     }
 }
 
-const TAG_MASK: u64 = !0 << (64 - TAG_BITS);
-
 /// One bit for each slot of the line that `matches`. All are compared before one is looked at: a branch on the place of the
 /// match would be mispredicted most of the time, and the processor could not begin with the next operation's cache
 /// misses while it waits for this one's.
@@ -550,43 +550,6 @@ fn matching_slots(line: &Line, matches: impl Fn(u64) -> bool) -> u32 {
         matching = matching + matching + u32::from(matches(slot.load(Ordering::Acquire)));
     }
     matching
-}
-
-/// True for an entry with this tag; not for a free slot, whatever the tag is. In one comparison: what is left of an entry without its
-/// tag is an address, and no record has address 0.
-#[inline(always)]
-fn has_tag(entry: u64, tag: u64) -> bool {
-    (entry ^ tag).wrapping_sub(1) < !TAG_MASK
-}
-
-/// The same entry with another address.
-pub(crate) fn with_address(entry: u64, address: Address) -> u64 {
-    entry & TAG_MASK | address >> 3
-}
-
-/// A slot of a bucket's own line in which something was seen; the first one, for who has seen nothing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Slot(u8);
-
-/// What the index says of a key, for who goes on to look whether it is the key's.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Candidate {
-    /// [`NO_ADDRESS`](super::record::NO_ADDRESS), unless there is one.
-    pub(crate) address: Address,
-    pub(crate) slot: Slot,
-}
-
-impl Candidate {
-    /// That of whoever knows the address, and not where the index has it.
-    pub(crate) fn at(address: Address) -> Candidate {
-        Candidate { address, slot: Slot::default() }
-    }
-}
-
-/// The address in an entry.
-#[inline]
-pub(crate) fn address_of(entry: u64) -> Address {
-    (entry & !TAG_MASK) << 3
 }
 
 /// The bucket where `hash` belongs in a state of the index.
