@@ -334,13 +334,14 @@ impl Log {
         }
     }
 
-    /// What the thread has taken ahead, for a record that needs about so many bytes, or none: as of [`Self::reserve`], but nothing is taken yet.
+    /// What the thread has taken ahead, if it is so much, for a record that needs as much, or about, or none: as of [`Self::reserve`], but nothing is taken
+    /// yet.
     #[inline(always)]
     pub(crate) fn space_ahead(&self, bytes: u64, behind: Address) -> Option<Space<'_>> {
         // Before the look at what is retired, as before one at the clock.
         barrier::behind_locked();
         let behind = if planted(Bug::ChunksUnordered) { NO_ADDRESS } else { behind };
-        let space = self.chunks.own()?.space(self.chunks.retired().max(behind + 1))?;
+        let space = self.chunks.own()?.space(bytes, self.chunks.retired().max(behind + 1))?;
         self.prefetch_behind(space.start(), bytes);
         Some(space)
     }

@@ -61,11 +61,11 @@ impl Chunk {
         (rest >> REST_BITS, rest & REST_MASK)
     }
 
-    /// The rest, if it is at `from` or behind.
+    /// The rest, if it is at `from` or behind, and so long at least.
     #[inline]
-    pub(crate) fn space(&self, from: Address) -> Option<Space<'_>> {
+    pub(crate) fn space(&self, least_bytes: u64, from: Address) -> Option<Space<'_>> {
         let (start, bytes) = self.rest();
-        (start >= from).then_some(Space { chunk: self, start, bytes })
+        (start >= from && bytes >= least_bytes).then_some(Space { chunk: self, start, bytes })
     }
 
     #[inline]
