@@ -10,7 +10,7 @@ use crate::planted::{Bug, planted};
 use crate::storage::epoch;
 use crate::storage::hash_index::{Bucket, Candidate, Slot};
 use crate::storage::log::Purpose;
-use crate::storage::record::{self, Address, Kind, NEVER, NO_ADDRESS, Shape};
+use crate::storage::record::{self, Address, Kind, NEVER, NO_ADDRESS, RecordView, Shape};
 
 /// A key's newest record when its bucket was locked.
 #[derive(Clone, Copy, Default)]
@@ -27,6 +27,12 @@ pub(crate) struct Current {
 }
 
 impl Current {
+    /// Of a put that does not expire, which is there.
+    #[inline(always)]
+    pub(crate) fn of_put(Candidate { address, slot }: Candidate, view: &RecordView<'_>) -> Current {
+        Current { address, slot, version: view.version(), exists: true, expires_at: NEVER }
+    }
+
     /// The entry of a key that has one.
     #[inline]
     fn candidate(&self) -> Candidate {
@@ -154,13 +160,9 @@ impl Engine {
 
     /// The record in memory at an address, if it is a put of the key's, and one that does not expire.
     #[inline(always)]
-    pub(crate) fn put_at(
-        &self,
-        Candidate { address, slot }: Candidate,
-        change: &Change<'_>,
-    ) -> Option<Current> {
-        let view = self.log.put_of(address, change.object, change.key)?;
-        Some(Current { address, slot, version: view.version(), exists: true, expires_at: NEVER })
+    pub(crate) fn put_at(&self, candidate: Candidate, change: &Change<'_>) -> Option<Current> {
+        let view = self.log.put_of(candidate.address, change.object, change.key)?;
+        Some(Current::of_put(candidate, &view))
     }
 
     /// The record in memory at an address, if it is the key's.

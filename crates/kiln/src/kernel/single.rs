@@ -33,7 +33,7 @@ use crate::error::Result;
 use crate::objects::Object;
 use crate::planted::{Bug, planted};
 use crate::storage::epoch::{self, Pin};
-use crate::storage::hash_index::{Bucket, Candidate};
+use crate::storage::hash_index::Bucket;
 use crate::storage::log::Space;
 use crate::storage::record::{NEVER, NO_ADDRESS, identity_bytes};
 use crate::sync::thread_local;
@@ -497,8 +497,7 @@ impl Engine {
         let space = self.log.space_ahead(key.change(Some(old), NEVER).log_bytes(), candidate.address);
         let Some(view) = self.log.put_of(candidate.address, key.object, key.key) else { return give_up() };
         view.value_into(key.key.len(), old);
-        let Candidate { address, slot } = candidate;
-        let current = Current { address, slot, version: view.version(), exists: true, expires_at: NEVER };
+        let current = Current::of_put(candidate, &view);
         new.clear();
         // Who finds an error decides again, with nothing locked.
         let Ok(decision) = decide(Some(old), new) else { return give_up() };
