@@ -1,6 +1,7 @@
 //! C2: leaves that ranges of snapshots read again and again are copied. Whatever becomes of their rows, each range sees what its snapshot sees.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -134,6 +135,100 @@ fn c2_a_range_of_a_snapshot_sees_what_was_changed_after_its_leaf_was_copied() {
     drop(older);
     let report = db.check().unwrap();
     assert!(report.problems.is_empty(), "{report}");
+}
+
+/// Ranges from every row, both ways, and with limits, see what they should.
+fn check_everywhere(db: &Kiln, table: &Table, rows: &Rows) {
+    let snapshot = db.snapshot().unwrap();
+    for from in 0..rows.len() {
+        for limit in [1, 3, 20, usize::MAX] {
+            check(&snapshot, table, rows, from, (false, limit));
+        }
+    }
+    for limit in 1..rows.len() {
+        check(&snapshot, table, rows, 0, (true, limit));
+    }
+    for (from, key) in rows.keys().enumerate() {
+        // Up to a row and behind it, the row itself in and out.
+        let expected: Vec<_> = rows.keys().take(from + 1).rev().cloned().collect();
+        let reverse =
+            |range: kiln::SnapshotRange<'_>| range.reverse().map(|row| row.unwrap().0).collect::<Vec<_>>();
+        assert!(reverse(snapshot.range(table, ..=key.clone())) == expected);
+        assert!(reverse(snapshot.range(table, ..key.clone())) == expected[1..]);
+        let behind: Vec<_> = snapshot
+            .range(table, (Bound::Excluded(key.clone()), Bound::Unbounded))
+            .map(|row| row.unwrap().0)
+            .collect();
+        assert!(rows.keys().skip(from + 1).eq(&behind));
+    }
+}
+
+/// What has settled in a leaf's interval is copied with the leaf's own rows, if it is little.
+#[test]
+fn c2_a_range_of_a_snapshot_sees_what_has_settled_between_the_rows_of_a_copied_leaf() {
+    let (db, table) = open(&roomy());
+    let mut random = Random::new(seed());
+    let mut rows = fill(&db, &table, &mut random);
+    for one_in in [2, 6, 1, 12, 3] {
+        db.persist().unwrap();
+        db.settle().unwrap();
+        for (number, value) in rows.values_mut().enumerate() {
+            if random.one_in(one_in) {
+                *value = random.bytes(number % 70);
+            }
+        }
+        for (key, value) in &rows {
+            if db.get(&table, key).unwrap().as_ref() != Some(value) {
+                db.put(&table, key, value).unwrap().forget();
+            }
+        }
+        let copied = db.statistics().leaves_copied;
+        // The fewer a leaf's own rows are, the more often it is to be read.
+        for _ in 0..250 {
+            check(&db.snapshot().unwrap(), &table, &rows, 0, (false, usize::MAX));
+        }
+        assert_ne!(db.statistics().leaves_copied, copied, "one in {one_in}");
+        check_everywhere(&db, &table, &rows);
+        // Rows that have settled are written and deleted, and some come between them. Each time the other leaves still have images.
+        for _ in 0..budget(20) {
+            change(&db, &table, &mut rows, &mut random);
+            check(&db.snapshot().unwrap(), &table, &rows, 0, (false, usize::MAX));
+            check(&db.snapshot().unwrap(), &table, &rows, 0, (true, usize::MAX));
+        }
+        check_everywhere(&db, &table, &rows);
+    }
+}
+
+/// A leaf takes its neighbours' intervals over once all their rows have settled, and does not change itself.
+#[test]
+fn c2_a_range_of_a_snapshot_sees_what_has_settled_where_a_copied_leaf_has_taken_over_its_neighbours() {
+    // What settles takes no memory from images.
+    let (db, table) = open(&manual().memory(16 << 20));
+    let mut random = Random::new(seed());
+    let mut rows = fill(&db, &table, &mut random);
+    db.persist().unwrap();
+    assert_eq!(db.settle().unwrap(), ROWS as u64);
+    // What is to settle next. Segments settle as a whole.
+    let (other, map) = (db.table("other").unwrap(), db.map("map").unwrap());
+    for number in 0..100_u32 {
+        db.put(&other, number.to_be_bytes(), "").unwrap().forget();
+        db.put(&map, number.to_be_bytes(), [0; 4 << 10]).unwrap().forget();
+    }
+    db.persist().unwrap();
+    let older = db.snapshot().unwrap();
+    let first = random.below(ROWS - 20);
+    for (key, value) in rows.iter_mut().skip(first).take(20) {
+        *value = random.bytes(30);
+        db.put(&table, key, &value).unwrap().forget();
+    }
+    db.persist().unwrap();
+    read_often(&db, &table, &rows);
+    let copied = db.statistics().leaves_copied;
+    assert_ne!(copied, 0);
+    // What the snapshot must not see stays. Leaves that are empty go.
+    assert_ne!(db.settle().unwrap(), 0);
+    check_everywhere(&db, &table, &rows);
+    drop(older);
 }
 
 /// Of a leaf there are no more rows at hand than were wanted when it was read.

@@ -116,6 +116,44 @@ pub(super) fn a_range_has_its_rows_though_they_settle_out_of_a_copied_leaf() {
     });
 }
 
+/// A leaf is copied with a row that has settled in its interval, while others settle out of it, and one of them all is changed, or none is.
+pub(super) fn a_range_has_its_rows_where_some_have_settled_beside_a_copied_leaf() {
+    let database = Database::with(manual().memory(1 << 20));
+    quietly(|| {
+        put(&database, &ROWS);
+        database.db.persist().unwrap_or_else(failed);
+        assert_eq!(database.db.settle().unwrap_or_else(failed), ROWS.len() as u64);
+        let own = [ROWS[0], ROWS[2]];
+        put(&database, &own);
+        database.db.persist().unwrap_or_else(failed);
+        let rounds = ROWS_READ / own.len() as u64 - choose(2);
+        (0..rounds).for_each(|_| check(&database, &database.db.snapshot().unwrap_or_else(failed)));
+    });
+    let reader = {
+        let database = database.clone();
+        thread(move || {
+            (0..3).for_each(|_| check(&database, &database.db.snapshot().unwrap_or_else(failed)));
+        })
+    };
+    let settler = {
+        let db = database.db.clone();
+        thread(move || {
+            db.settle().unwrap_or_else(failed);
+        })
+    };
+    let writer = {
+        let Database { db, table, .. } = database.clone();
+        let row = ROWS.get(choose(ROWS.len() as u64 + 1) as usize).copied();
+        thread(move || {
+            if let Some(row) = row {
+                db.add(&table, row, 1).unwrap_or_else(failed).forget();
+            }
+        })
+    };
+    together(vec![reader, settler, writer]);
+    quietly(|| check(&database, &database.db.snapshot().unwrap_or_else(failed)));
+}
+
 /// Whoever asks for a copy may leave it to who divides the memory just then, and the other way round: the next leaf that is read often is copied all the same.
 pub(super) fn leaves_are_copied_whoever_divides_the_memory() {
     let database = Database::with(manual().memory(1 << 20));

@@ -61,6 +61,7 @@ const PROGRAMS: &[Program] = &[
     ("copied-leaves", leaf_images::nobody_sees_a_row_that_was_changed_since_it_was_copied),
     ("copied-positions", leaf_images::a_range_has_its_rows_whatever_comes_before_them_in_a_copied_leaf),
     ("copied-and-settled", leaf_images::a_range_has_its_rows_though_they_settle_out_of_a_copied_leaf),
+    ("settled-and-copied", leaf_images::a_range_has_its_rows_where_some_have_settled_beside_a_copied_leaf),
     ("copying-goes-on", leaf_images::leaves_are_copied_whoever_divides_the_memory),
     ("settled-row", settling::a_row_that_settles_loses_no_update),
     ("settled-walk", settling::a_walk_meets_a_row_that_moves_once),

@@ -12,13 +12,19 @@
 //! when the note was made has finished at the quiescence, and its successor is seen; and who comes later sees the note.
 //!
 //! Rows that a snapshot has seen are of closed versions, and are not changed in place.
+//!
+//! Rows that have settled between the leaf's fences, and were not written since, go with the leaf's own if they are few. The image is *whole* then: a range need not look at the tree there.
+
+use std::ops::Bound;
 
 use super::engine::Engine;
+use super::settled::{OBJECT_BYTES, write_tree_key};
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
-use crate::storage::leaf_images::{Asked, RowEnds, Validity};
+use crate::storage::leaf_images::{Asked, NEVER_WHOLE, RowEnds, Validity};
 use crate::storage::ordered_index::{BATCH_KEYS_MAX, ImageWord, ImagesAsOf, LeafBatch, OrderedIndex};
-use crate::storage::record::{Address, NO_ADDRESS, RECORD_BYTES_USUAL};
+use crate::storage::record::{Address, NEVER, NO_ADDRESS, RECORD_BYTES_USUAL};
+use crate::storage::tree::{Cursor, Direction};
 
 /// Longer values are read where they are, which takes no longer than copying them.
 const VALUE_BYTES_MAX: usize = 1 << 10;
@@ -31,6 +37,13 @@ struct Begun {
     leaf_version: u64,
     /// Of its keys' records.
     addresses: Vec<Address>,
+}
+
+/// The rows that have settled in a leaf's interval, and were not written since. They are as they are, and all that there are, as long as the leaf has its version and
+/// the index has unlinked so many leaves: a row that settles was the leaf's, and who writes one that has settled changes the leaf.
+struct Beside {
+    rows: Vec<(Vec<u8>, Vec<u8>)>,
+    whole_at: u64,
 }
 
 impl Engine {
@@ -108,7 +121,7 @@ impl Engine {
         (!addresses.is_empty()).then_some(Begun { word, leaf_version: batch.read().version(), addresses })
     }
 
-    /// Gives a leaf its image, unless one of its rows has changed, or its keys have.
+    /// Gives a leaf its image, unless one of its rows has changed, or its keys have. The caller is not pinned.
     fn make_image(
         &self,
         asked: Asked,
@@ -117,27 +130,82 @@ impl Engine {
         rows: &mut Vec<u8>,
     ) -> Option<()> {
         let Begun { word, leaf_version, addresses } = begun;
-        let pin = epoch::pin();
         let ordered = self.ordered(asked.object)?;
-        ordered.read_whole(&pin, asked.leaf, batch).filter(|()| batch.read().version() == *leaf_version)?;
+        ordered
+            .read_whole(&epoch::pin(), asked.leaf, batch)
+            .filter(|()| batch.read().version() == *leaf_version)?;
+        let beside = self.settled_beside(asked.object, batch);
         rows.clear();
-        let mut ends: [RowEnds; BATCH_KEYS_MAX] = [(0, 0); BATCH_KEYS_MAX];
-        let mut version_max = 0;
-        for (position, &address) in addresses.iter().enumerate() {
-            let key = batch.get(position)?;
-            let view = self.newest_put_at(address, asked.object, key, asked.version)?;
-            version_max = version_max.max(view.version());
+        let mut ends: Vec<RowEnds> = Vec::with_capacity(BATCH_KEYS_MAX);
+        let (mut settled, mut version_max, mut own) = (beside.rows.iter().peekable(), 0, 0);
+        let mut add = |key: &[u8], value_bytes: usize, copy: &mut dyn FnMut(&mut [u8])| {
             rows.extend_from_slice(key);
             let key_end = rows.len();
-            rows.resize(key_end + view.shape().value_bytes, 0);
-            view.copy_value(key.len(), &mut rows[key_end..]);
-            ends[position] = (key_end as u32, rows.len() as u32);
+            rows.resize(key_end + value_bytes, 0);
+            copy(&mut rows[key_end..]);
+            ends.push((key_end as u32, rows.len() as u32));
+            ends.len() - 1
+        };
+        let pin = epoch::pin();
+        for position in 0..=addresses.len() {
+            let key = batch.get(position);
+            while let Some((settled, value)) =
+                settled.next_if(|(settled, _)| key.is_none_or(|key| &settled[..] < key))
+            {
+                add(settled, value.len(), &mut |bytes| bytes.copy_from_slice(value));
+            }
+            let (Some(key), Some(&address)) = (key, addresses.get(position)) else { break };
+            let view = self.newest_put_at(address, asked.object, key, asked.version)?;
+            version_max = version_max.max(view.version());
+            let copy = &mut |bytes: &mut [u8]| view.copy_value(key.len(), bytes);
+            own |= 1 << add(key, view.shape().value_bytes, copy);
         }
+        drop(pin);
         let address_min = addresses.iter().copied().min().unwrap_or(NO_ADDRESS);
-        let validity = Validity { leaf_version: *leaf_version, version_max, address_min };
-        let place = self.leaf_images.store(validity, &ends[..addresses.len()], rows)?;
+        let (leaf_version, whole_at) = (*leaf_version, beside.whole_at);
+        let validity = Validity { leaf_version, version_max, address_min, whole_at, own };
+        let place = self.leaf_images.store(validity, &ends, rows)?;
         ordered.give_image(asked.leaf, *word, place);
         Some(())
+    }
+
+    /// What has settled in the interval of the leaf whose keys these are, if it is little. The caller is not pinned.
+    fn settled_beside(&self, object: u32, batch: &LeafBatch) -> Beside {
+        self.try_settled_beside(object, batch).unwrap_or(Beside { rows: Vec::new(), whole_at: NEVER_WHOLE })
+    }
+
+    fn try_settled_beside(&self, object: u32, batch: &LeafBatch) -> Option<Beside> {
+        let (ordered, tree) = (self.ordered(object)?, &self.settled.tree);
+        let whole_at = ordered.unlinkings();
+        // A row that has left the leaf before its keys were read was in the newest root before that.
+        let root = tree.root();
+        let (low, high) = ordered.interval(&epoch::pin(), batch.get(0)?);
+        let tree_key = |object, key: &[u8]| {
+            let mut bytes = Vec::new();
+            write_tree_key(object, key, &mut bytes);
+            bytes
+        };
+        let end = high.map_or_else(|| tree_key(object + 1, &[]), |high| tree_key(object, &high));
+        let (mut rows, mut position) = (Vec::new(), 0);
+        let mut cursor = Cursor::new(tree, root);
+        cursor.seek(Bound::Included(&tree_key(object, &low)), Direction::Forwards).ok()?;
+        while let Some(key) = cursor.key().filter(|&key| key < &end[..]) {
+            let key = key.get(OBJECT_BYTES..)?.to_vec();
+            while batch.get(position).is_some_and(|of_leaf| of_leaf < &key[..]) {
+                position += 1;
+            }
+            // What was written anew is not what has settled.
+            if batch.get(position) != Some(&key[..]) {
+                let (_, _, place) = cursor.entry()?;
+                let place = place.filter(|place| place.len() <= VALUE_BYTES_MAX)?;
+                if cursor.expires_at() != NEVER || batch.len() + rows.len() == BATCH_KEYS_MAX {
+                    return None;
+                }
+                rows.push((key, cursor.value_at(place).to_vec()));
+            }
+            cursor.step().ok()?;
+        }
+        Some(Beside { rows, whole_at })
     }
 
     /// A record that may be in its leaf's image has a successor. The caller holds the key's bucket and is pinned.

@@ -325,7 +325,7 @@ impl Walk {
                     settled.pass_given();
                     return Ok(Some(Stored::Settled));
                 }
-                if self.settled.is_some() && self.is_settled_next()? {
+                if self.is_beside_settled() && self.is_settled_next()? {
                     return Ok(Some(Stored::Settled));
                 }
                 if self.position < self.leaf.inside {
@@ -341,6 +341,12 @@ impl Walk {
             }
             note(self.leaf.batch.read())?;
         }
+    }
+
+    /// True if settled rows may come between those of the leaf.
+    #[inline]
+    fn is_beside_settled(&self) -> bool {
+        self.settled.is_some() && !self.leaf.batch.is_whole()
     }
 
     /// True if a settled row, of those that the leaf stands for, comes before the leaf's next key.
@@ -447,7 +453,7 @@ impl Walk {
     /// that is not so. The row counts.
     #[inline]
     pub(super) fn step_in_group(&mut self) -> bool {
-        let is_next = self.leaf.rows.has(self.position) && self.fresh && self.settled.is_none();
+        let is_next = self.leaf.rows.has(self.position) && self.fresh && !self.is_beside_settled();
         if is_next {
             self.position += 1;
             self.rows_left -= 1;
@@ -508,6 +514,11 @@ impl Walk {
                 self.begin_leaf();
             } else if !self.take_leaf_alone(table) {
                 return false;
+            }
+            if self.leaf.batch.is_whole() {
+                // Settled rows that come behind it are looked for there.
+                self.settled.iter_mut().for_each(SettledRows::move_away);
+                return true;
             }
             let Some(root) = root else {
                 if SettledRows::newest_root(table, self.version_max).is_none() || planted(Bug::RootNotOfLeaf)

@@ -13,7 +13,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 const RING_BYTES: u64 = 224 << 10;
 const OTHER_BYTES_MAX: usize = 24 << 10;
 const ROWS: usize = 3;
-const VALIDITY: Validity = Validity { leaf_version: 1, version_max: 1, address_min: 1 };
+const VALIDITY: Validity = Validity { leaf_version: 1, version_max: 1, address_min: 1, whole_at: 1, own: 0 };
 
 /// Rows without a key, whose values repeat a number.
 fn store(images: &LeafImages, number: u64) -> u64 {

@@ -7,12 +7,16 @@
 //!   gone |  image  |  image  |   image   | free          a ring of cache lines; the oldest make room
 //!        begin                           tail
 //!
-//!   image   leaf's version | newest version | oldest address, count | ends of keys and values | key value key value ...
+//!   image   leaf's version | newest version | oldest address, count | whole at | leaf's own | ends of keys and values | key value key value ...
 //! ```
+//!
+//! Rows that have settled between those of the leaf are in its image, too, if there are few: with them the image is *whole*, and a range need not look at the tree there.
 //!
 //! An image says nothing about whether it still holds: that is the leaf's word ([`ordered_index`](super::ordered_index)), which whoever changes a row
 //! takes the image from. It never changes, and is overwritten at any time: who copies from it looks afterwards whether it was there all the while, as with
 //! a sequence lock.
+
+use std::ops::Range;
 
 use crate::planted::{Bug, planted};
 use crate::storage::memory::{LINE_WORDS, Words, prefetch};
@@ -25,7 +29,8 @@ const ASKED_MAX: usize = 1 << 12;
 /// Of longer rows there is no image. Who copies one that is being overwritten copies no more than that, either.
 const IMAGE_BYTES_MAX: usize = 32 << 10;
 /// Words before the ends.
-const HEADER_WORDS: usize = 3;
+const HEADER_WORDS: usize = 5;
+const COUNT_WORD: usize = 2;
 const COUNT_BITS: u32 = 8;
 /// The first lines of an image are fetched; the processor finds out by itself how it goes on.
 const FETCHED_LINES: usize = 48;
@@ -50,6 +55,27 @@ pub(crate) struct Validity {
     pub(crate) version_max: u64,
     /// All rows were copied from here on: while that is in memory, whoever supersedes one of them says so.
     pub(crate) address_min: Address,
+    /// The table has no other rows between the leaf's fences, also none that have settled, as long as the index has unlinked so many leaves:
+    /// at an unlinking an interval may grow. [`NEVER_WHOLE`] if it has.
+    pub(crate) whole_at: u64,
+    /// A bit for each row that is one of the leaf's own; the others have settled.
+    pub(crate) own: u32,
+}
+
+/// More leaves than are ever unlinked.
+pub(crate) const NEVER_WHOLE: u64 = u64::MAX;
+
+impl Validity {
+    /// Which row is that of the leaf's key at a position; the end of all, or more, if it has no such key.
+    #[inline]
+    pub(crate) fn row_of(&self, position: usize) -> usize {
+        // Mostly all are.
+        if position < self.own.trailing_ones() as usize {
+            return position;
+        }
+        let left = (0..position).fold(self.own, |left, _| left & left.wrapping_sub(1));
+        if left == 0 { usize::MAX } else { left.trailing_zeros() as usize }
+    }
 }
 
 /// Where a row's key and its value end.
@@ -213,6 +239,8 @@ impl LeafImages {
             validity.leaf_version,
             validity.version_max,
             validity.address_min << COUNT_BITS | ends.len() as u64,
+            validity.whole_at,
+            u64::from(validity.own),
         ];
         let ends = ends.iter().map(|&(key, value)| u64::from(key) | u64::from(value) << u32::BITS);
         let (whole, rest) = bytes.as_chunks::<8>();
@@ -264,16 +292,18 @@ impl LeafImages {
     pub(crate) fn validity(&self, place: u64) -> Option<Validity> {
         let words = self.words_at(place)?.get(..HEADER_WORDS)?;
         let word = |at: usize| words[at].load(Ordering::Relaxed);
-        let (leaf_version, version_max, address_min) = (word(0), word(1), word(2) >> COUNT_BITS);
-        self.was_there(place).then_some(Validity { leaf_version, version_max, address_min })
+        let (leaf_version, version_max) = (word(0), word(1));
+        let (address_min, whole_at, own) = (word(COUNT_WORD) >> COUNT_BITS, word(3), word(4) as u32);
+        self.was_there(place).then_some(Validity { leaf_version, version_max, address_min, whole_at, own })
     }
 
-    /// Copies some rows of the image at a place, if it is still there afterwards.
+    /// Copies some rows of the image at a place, as far as there are so many, if it is still there afterwards; tells which.
     #[inline]
-    pub(crate) fn copy(&self, place: u64, rows: std::ops::Range<usize>, copied: Copied<'_>) -> Option<()> {
+    pub(crate) fn copy(&self, place: u64, rows: Range<usize>, copied: Copied<'_>) -> Option<Range<usize>> {
         let words = self.words_at(place)?;
-        let count = words.get(HEADER_WORDS - 1)?.load(Ordering::Relaxed) as usize & ((1 << COUNT_BITS) - 1);
+        let count = words.get(COUNT_WORD)?.load(Ordering::Relaxed) as usize & ((1 << COUNT_BITS) - 1);
         let (ends, data) = words.get(HEADER_WORDS..)?.split_at_checked(count)?;
+        let rows = rows.start.min(count)..rows.end.min(count);
         let end_of = |row: usize| Some(ends.get(row)?.load(Ordering::Relaxed));
         let begin = match rows.start {
             0 => 0,
@@ -285,7 +315,7 @@ impl LeafImages {
         } as usize;
         let (first, last) = (begin / 8, end.div_ceil(8));
         let skipped = (first * 8) as u32;
-        let from = ends.get(rows)?;
+        let from = ends.get(rows.clone())?;
         for (end, to) in from.iter().zip(copied.ends.as_chunks_mut::<2>().0) {
             let end = end.load(Ordering::Relaxed);
             *to = [(end as u32).wrapping_sub(skipped), ((end >> u32::BITS) as u32).wrapping_sub(skipped)];
@@ -302,7 +332,7 @@ impl LeafImages {
         for (word, chunk) in data.iter().zip(copied.bytes.as_chunks_mut::<8>().0) {
             *chunk = word.load(Ordering::Relaxed).to_le_bytes();
         }
-        self.was_there(place).then_some(())
+        self.was_there(place).then_some(rows)
     }
 
     /// Has the processor fetch the image at a place.
@@ -321,8 +351,20 @@ impl LeafImages {
 mod tests {
     use super::*;
 
-    const VALIDITY: Validity = Validity { leaf_version: 7, version_max: 8, address_min: 9 };
+    const VALIDITY: Validity =
+        Validity { leaf_version: 7, version_max: 8, address_min: 9, whole_at: 10, own: 7 };
     const BYTES: u64 = 16 << 10;
+
+    #[test]
+    fn a_leafs_keys_are_found_among_rows_that_have_settled() {
+        let row_of = |own, position| Validity { own, ..VALIDITY }.row_of(position);
+        assert_eq!([0, 1, 2].map(|position| row_of(0b111, position)), [0, 1, 2]);
+        assert_eq!([0, 1, 2].map(|position| row_of(0b1_0110, position)), [1, 2, 4]);
+        assert_eq!([0, 1].map(|position| row_of(0b1001, position)), [0, 3]);
+        for (own, count) in [(0b111, 3), (0b1_0110, 3), (0b1001, 2), (0, 0), (u32::MAX, 32)] {
+            assert_eq!(row_of(own, count), usize::MAX);
+        }
+    }
 
     fn with_room() -> LeafImages {
         let images = LeafImages::new(BYTES);

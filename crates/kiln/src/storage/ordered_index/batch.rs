@@ -68,6 +68,7 @@ pub(crate) struct LeafBatch {
     begin: u32,
     count: usize,
     has_values: bool,
+    is_whole: bool,
     fence: Vec<u8>,
     has_fence: bool,
     forward: bool,
@@ -87,6 +88,7 @@ impl LeafBatch {
             begin: 0,
             count: 0,
             has_values: false,
+            is_whole: false,
             fence: Vec::new(),
             has_fence: false,
             forward: true,
@@ -131,6 +133,12 @@ impl LeafBatch {
         self.has_values
     }
 
+    /// Whether the table has no other rows there, also none that have settled. If not, it may or may not have.
+    #[inline]
+    pub(crate) fn is_whole(&self) -> bool {
+        self.is_whole
+    }
+
     /// Which of the keys, in ascending order, is at a position.
     #[inline]
     fn row_of(&self, position: usize) -> Option<usize> {
@@ -149,9 +157,10 @@ impl LeafBatch {
         self.read
     }
 
-    /// In which slot of the leaf a key was.
+    /// In which slot of the leaf a key was; of rows from an image nobody knows.
     pub(super) fn slot_of(&self, position: usize) -> Option<usize> {
         match self.forward {
+            _ if self.has_values => None,
             true => self.first_slot.checked_add(position),
             false => self.first_slot.checked_sub(position),
         }
@@ -173,7 +182,8 @@ impl LeafBatch {
 
     /// Makes it one that holds nothing and is followed by nothing.
     pub(crate) fn clear(&mut self) {
-        (self.count, self.has_values, self.has_fence, self.place) = (0, false, false, None);
+        (self.count, self.has_values, self.is_whole) = (0, false, false);
+        (self.has_fence, self.place) = (false, None);
         self.read = LeafRead { leaf: u32::MAX, version: u64::MAX };
     }
 
@@ -205,21 +215,35 @@ impl LeafBatch {
             key.append_to(&mut self.bytes);
             *end = self.bytes.len() as u32;
         }
-        (self.begin, self.has_values) = (0, false);
+        (self.begin, self.has_values, self.is_whole) = (0, false, false);
         self.set_leaf(leaf, positions, fence, place);
         Some(())
     }
 
-    /// Its rows are those at some positions of a leaf's image.
+    /// Its rows are so many of a leaf's image, which is [whole](Self::is_whole) or not: those of them that are within the bound from which it is read.
     pub(super) fn set_image(
         &mut self,
         leaf: &Leaf<'_>,
-        positions: Range<usize>,
+        from: Bound<&[u8]>,
+        (rows, is_whole): (usize, bool),
         fence: Option<KeyRef<'_>>,
         place: Option<Place>,
     ) {
-        self.has_values = true;
-        self.set_leaf(leaf, positions, fence, place);
+        (self.has_values, self.is_whole) = (true, is_whole);
+        self.set_leaf(leaf, 0..rows, fence, place);
+        let is_within = |key: &[u8]| match (from, self.forward) {
+            (Bound::Included(from), true) => from <= key,
+            (Bound::Included(from), false) => key <= from,
+            (Bound::Excluded(from), true) => from < key,
+            (Bound::Excluded(from), false) => key < from,
+            (Bound::Unbounded, _) => true,
+        };
+        let beyond = (0..rows).take_while(|&row| self.get(row).is_some_and(|key| !is_within(key))).count();
+        if beyond > 0 && self.forward {
+            self.begin = self.ends[2 * beyond - 1];
+            self.ends.copy_within(2 * beyond.., 0);
+        }
+        self.count -= beyond;
     }
 
     fn set_leaf(

@@ -14,7 +14,7 @@
 use std::ops::Range;
 
 use crate::storage::epoch::Pin;
-use crate::storage::leaf_images::LeafImages;
+use crate::storage::leaf_images::{LeafImages, Validity};
 use crate::storage::log::Log;
 use crate::storage::memory;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -75,14 +75,14 @@ pub(crate) struct ImagesAsOf<'i> {
 }
 
 impl ImagesAsOf<'_> {
-    /// The place of the image that a leaf's word names, if it is of use.
+    /// The place of the image that a leaf's word names, and what it is valid for, if it is of use.
     #[inline]
-    fn place(&self, word: &AtomicU64, leaf_version: u64) -> Option<u64> {
+    fn find(&self, word: &AtomicU64, leaf_version: u64) -> Option<(u64, Validity)> {
         let place = ImageWord(word.load(Ordering::Acquire)).place()?;
         let validity = self.images.validity(place)?;
         // What has left memory by now may have been superseded without a word.
         let holds = validity.leaf_version == leaf_version && validity.address_min >= self.log.head();
-        (holds && validity.version_max <= self.version).then_some(place)
+        (holds && validity.version_max <= self.version).then_some((place, validity))
     }
 }
 
@@ -92,13 +92,18 @@ impl OrderedIndex {
         self.hints.get(leaf).map(Hints::image_word)
     }
 
-    /// The place of a leaf's image, if it has one that is of use.
+    /// The place of a leaf's image, and what it is valid for, if it has one that is of use.
     #[inline]
-    pub(super) fn find_image(&self, images: Option<&ImagesAsOf<'_>>, leaf: &Leaf<'_>) -> Option<u64> {
-        images?.place(self.image_word(leaf.number)?, leaf.version.number())
+    pub(super) fn find_image(
+        &self,
+        images: Option<&ImagesAsOf<'_>>,
+        leaf: &Leaf<'_>,
+    ) -> Option<(u64, Validity)> {
+        images?.find(self.image_word(leaf.number)?, leaf.version.number())
     }
 
-    /// Copies into a batch what the leaf's image has of some positions, if it has one that is of use; of no more than are wanted, which it tells.
+    /// Copies into a batch what the leaf's image has of some positions, and of what has settled beside them, if it has one that is of use; of the positions
+    /// no more than are wanted. Tells how many rows these are, and whether the image is whole. The caller has come to the leaf by a way that has not changed meanwhile.
     #[inline]
     pub(super) fn copy_image(
         &self,
@@ -106,14 +111,49 @@ impl OrderedIndex {
         leaf: &Leaf<'_>,
         positions: Range<usize>,
         batch: &mut LeafBatch,
-    ) -> Option<Range<usize>> {
-        let (place, images) = (self.find_image(images, leaf)?, images?);
-        let positions = match batch.is_forward() {
-            true => positions.start..positions.end.min(positions.start.saturating_add(images.rows_max)),
-            false => positions.start.max(positions.end.saturating_sub(images.rows_max))..positions.end,
+    ) -> Option<(usize, bool)> {
+        let ((place, validity), images) = (self.find_image(images, leaf)?, images?);
+        let Range { start, end } = positions;
+        let behind = |position: usize| match position.checked_sub(1) {
+            Some(before) => validity.row_of(before).saturating_add(1),
+            None => 0,
         };
-        images.images.copy(place, positions.clone(), batch.image_buffers())?;
-        Some(positions)
+        // Which of the settled ones before the first position, or behind the last one, are within the bound has still to be looked at.
+        let rows = match batch.is_forward() {
+            true => behind(start)..validity.row_of(start).saturating_add(images.rows_max),
+            false => behind(end).saturating_sub(images.rows_max)..validity.row_of(end),
+        };
+        let rows = images.images.copy(place, rows, batch.image_buffers())?;
+        Some((rows.len(), validity.whole_at == self.unlinkings()))
+    }
+
+    /// How many leaves were unlinked beside others. An interval that was found before by a way that has not changed has not grown since.
+    #[inline]
+    pub(crate) fn unlinkings(&self) -> u64 {
+        self.unlinkings.load(Ordering::Acquire)
+    }
+
+    /// The interval of the leaf in which a key is, or would be: where it begins, and where the next one begins, if there is one.
+    pub(crate) fn interval(&self, pin: &Pin, key: &[u8]) -> (Vec<u8>, Option<Vec<u8>>) {
+        let target = Target::At(Probe::new(key));
+        retry(|| {
+            let (mut low, mut high) = (Vec::new(), None);
+            self.descend(pin, &target, |step| {
+                let separator = |index| {
+                    let mut key = Vec::new();
+                    step.inner.slots.key(pin, step.version, index)?.append_to(&mut key);
+                    Some(key)
+                };
+                if step.index > 0 {
+                    low = separator(step.index - 1)?;
+                }
+                if step.index < step.inner.slots.count() {
+                    high = Some(separator(step.index)?);
+                }
+                Some(())
+            })?;
+            Some((low, high))
+        })
     }
 
     /// Has the processor fetch the word of a leaf, and what else it takes to find that its image is of use.
@@ -280,7 +320,13 @@ mod tests {
                 bytes.extend(value(number));
                 ends.push((key_end, bytes.len() as u32));
             }
-            let validity = Validity { leaf_version: leaf.version, version_max: VERSION, address_min: 64 };
+            let validity = Validity {
+                leaf_version: leaf.version,
+                version_max: VERSION,
+                address_min: 64,
+                whole_at: self.index.unlinkings(),
+                own: (1 << COUNT) - 1,
+            };
             let place = self.images.store(validity, &ends, &bytes).unwrap();
             self.index.give_image(leaf.leaf, begun, place);
         }
@@ -310,8 +356,6 @@ mod tests {
                     for (position, number) in expected.into_iter().enumerate() {
                         assert_eq!(batch.get(position), Some(&*key(number)));
                         assert_eq!(batch.value(position), Some(&*value(number)));
-                        let plain = fixture.read(forward, Bound::Included(&key(from)), None);
-                        assert_eq!(batch.slot_of(position), plain.slot_of(position));
                     }
                     assert_eq!((batch.get(batch.len()), batch.value(batch.len())), (None, None));
                 }
@@ -346,7 +390,13 @@ mod tests {
         let leaf = fixture.index.descend(&pin, &Target::First, |_| Some(())).unwrap();
         let images = Some(fixture.as_of(VERSION, 3));
         let mut fill = |leaf: &Leaf<'_>| {
-            fixture.index.reader(images).fill(&pin, leaf, 1..COUNT, (None, None), &mut batch)
+            fixture.index.reader(images).fill(
+                &pin,
+                leaf,
+                (Bound::Unbounded, 1..COUNT),
+                (None, None),
+                &mut batch,
+            )
         };
         assert!(fill(&leaf).is_some());
         fixture.index.insert(&pin, b"new");

@@ -80,7 +80,7 @@ mod tests;
 use std::ops::Bound;
 
 use crate::storage::epoch::{self, Pin};
-use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::{hint, thread};
 
 use arena::{Arena, Levels};
@@ -110,6 +110,8 @@ pub(crate) struct OrderedIndex {
     retired: Retired,
     counters: Counters,
     vacancy: Vacancy,
+    /// Leaves that were unlinked beside others, whose intervals grew. Counted before anybody can come to a grown one.
+    unlinkings: AtomicU64,
 }
 
 /// A leaf at the end of a descent.
@@ -148,6 +150,7 @@ impl OrderedIndex {
             retired: Retired::default(),
             counters: Counters::default(),
             vacancy: Vacancy::default(),
+            unlinkings: AtomicU64::new(0),
         }
     }
 

@@ -76,7 +76,7 @@ impl Reader<'_> {
                 }
                 _ => 0,
             };
-            self.fill(pin, &leaf, begin..leaf.slots.count(), (fence, place), batch)
+            self.fill(pin, &leaf, (from, begin..leaf.slots.count()), (fence, place), batch)
         });
     }
 
@@ -108,7 +108,7 @@ impl Reader<'_> {
                 Target::Below(probe) => leaf.slots.search(pin, leaf.version, probe)?.0,
                 _ => leaf.slots.count(),
             };
-            self.fill(pin, &leaf, 0..end, (fence, place), batch)
+            self.fill(pin, &leaf, (from, 0..end), (fence, place), batch)
         });
     }
 
@@ -152,7 +152,8 @@ impl Reader<'_> {
         }
         next.start(batch.is_forward());
         let place = Place { inner: number, version, index };
-        self.fill(pin, &leaf, 0..slots.count(), (Some(fence), Some(place)), next)
+        let all = (Bound::Unbounded, 0..slots.count());
+        self.fill(pin, &leaf, all, (Some(fence), Some(place)), next)
     }
 
     /// Has the processor fetch what the next batches will be copied from, if it is images.
@@ -195,17 +196,17 @@ impl Reader<'_> {
         &self,
         pin: &Pin,
         leaf: &Leaf<'_>,
-        positions: Range<usize>,
+        (from, positions): (Bound<&[u8]>, Range<usize>),
         (fence, place): (Option<KeyRef<'_>>, Option<Place>),
         batch: &mut LeafBatch,
     ) -> Option<()> {
         match self.index.copy_image(self.images.as_ref(), leaf, positions.clone(), batch) {
-            Some(positions) => {
+            Some(rows) => {
                 // The positions are those of the leaf at its version, which the image is of, unless it was just being changed.
                 if !planted(Bug::ImageOfChangingLeaf) {
                     leaf.slots.check(leaf.version)?;
                 }
-                batch.set_image(leaf, positions, fence, place);
+                batch.set_image(leaf, from, rows, fence, place);
                 Some(())
             }
             None => {

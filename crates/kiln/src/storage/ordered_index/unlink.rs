@@ -143,6 +143,7 @@ impl OrderedIndex {
         }
         match anchor {
             Some((mut anchor, index)) => {
+                self.unlinkings.fetch_add(1, Ordering::Release);
                 self.retired.push(anchor.remove(index));
                 locked_leaf.keep_locked();
                 self.leaves.release(leaf.number);
