@@ -98,6 +98,10 @@ impl Engine {
 
     /// Notes in the records of a leaf that they may be copied, if all of them can be.
     fn begin_image(&self, asked: Asked, batch: &mut LeafBatch) -> Option<Begun> {
+        // Where there is no room it would all be for nothing, and the tree may have to be read from disk for it.
+        if self.leaf_images.bytes() == 0 {
+            return None;
+        }
         let pin = epoch::pin();
         let ordered = self.ordered(asked.object)?;
         let word = ordered.begin_image(asked.leaf)?;
