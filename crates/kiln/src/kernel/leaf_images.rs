@@ -181,9 +181,13 @@ impl Engine {
     fn try_settled_beside(&self, object: u32, batch: &LeafBatch) -> Option<Beside> {
         let (ordered, tree) = (self.ordered(object)?, &self.settled.tree);
         let whole_at = ordered.unlinkings();
-        // A row that has left the leaf before its keys were read was in the newest root before that.
-        let root = tree.root();
         let (low, high) = ordered.interval(&epoch::pin(), batch.get(0)?);
+        if ordered.unlinkings() != whole_at {
+            return None;
+        }
+        // A row that has left the leaf before its keys were read was in the newest root before that. Of the interval it has what it will have: an older root might still have
+        // what was deleted in a neighbour's interval, before the leaf took it over.
+        let root = tree.root();
         let tree_key = |object, key: &[u8]| {
             let mut bytes = Vec::new();
             write_tree_key(object, key, &mut bytes);

@@ -14,7 +14,7 @@
 use std::ops::Range;
 
 use crate::storage::epoch::Pin;
-use crate::storage::leaf_images::{LeafImages, Validity};
+use crate::storage::leaf_images::{LeafImages, NEVER_WHOLE, Validity};
 use crate::storage::log::Log;
 use crate::storage::memory;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -103,16 +103,21 @@ impl OrderedIndex {
     }
 
     /// Copies into a batch what the leaf's image has of some positions, and of what has settled beside them, if it has one that is of use; of the positions
-    /// no more than are wanted. Tells how many rows these are, and whether the image is whole. The caller has come to the leaf by a way that has not changed meanwhile.
+    /// no more than are wanted. Tells how many rows these are, and whether the image is whole. Since there were so many unlinkings the caller has come to the leaf, by a way that did not change
+    /// meanwhile: it has not read a smaller interval than an image from before that.
     #[inline]
     pub(super) fn copy_image(
         &self,
         images: Option<&ImagesAsOf<'_>>,
         leaf: &Leaf<'_>,
-        positions: Range<usize>,
+        (unlinkings, positions): (u64, Range<usize>),
         batch: &mut LeafBatch,
     ) -> Option<(usize, bool)> {
         let ((place, validity), images) = (self.find_image(images, leaf)?, images?);
+        // One with settled rows of an interval that may have grown since is of no use.
+        if validity.whole_at > unlinkings && validity.whole_at != NEVER_WHOLE {
+            return None;
+        }
         let Range { start, end } = positions;
         let behind = |position: usize| match position.checked_sub(1) {
             Some(before) => validity.row_of(before).saturating_add(1),
@@ -393,7 +398,7 @@ mod tests {
             fixture.index.reader(images).fill(
                 &pin,
                 leaf,
-                (Bound::Unbounded, 1..COUNT),
+                (0, Bound::Unbounded, 1..COUNT),
                 (None, None),
                 &mut batch,
             )
@@ -401,6 +406,27 @@ mod tests {
         assert!(fill(&leaf).is_some());
         fixture.index.insert(&pin, b"new");
         assert!(fill(&leaf).is_none(), "of the leaf as it was");
+    }
+
+    /// What it has beside the leaf's own rows may be of an interval that the reader's has grown to since.
+    #[test]
+    fn an_image_from_after_an_unlinking_is_of_no_use_to_who_has_come_to_the_leaf_before() {
+        let fixture = Fixture::new();
+        fixture.index.unlinkings.fetch_add(1, Ordering::Relaxed);
+        fixture.copy_leaf();
+        let number = fixture.leaf().leaf;
+        let slots = fixture.index.leaves.get(number).unwrap();
+        let fill = |unlinkings| {
+            let (pin, images) = (epoch::pin(), Some(fixture.as_of(VERSION, COUNT)));
+            let leaf = Leaf { number, slots, version: slots.version().unwrap() };
+            let mut batch = LeafBatch::new();
+            let positions = (unlinkings, Bound::Unbounded, 0..COUNT);
+            fixture.index.reader(images).fill(&pin, &leaf, positions, (None, None), &mut batch).unwrap();
+            (batch.has_values(), batch.is_whole())
+        };
+        assert_eq!([0, 1].map(fill), [(false, false), (true, true)]);
+        fixture.index.unlinkings.fetch_add(1, Ordering::Relaxed);
+        assert_eq!([0, 1, 2].map(fill), [(false, false), (true, false), (true, false)]);
     }
 
     #[test]

@@ -60,6 +60,7 @@ impl Reader<'_> {
         batch.start(true);
         retry(|| {
             let (mut fence, mut place): (Option<KeyRef<'_>>, _) = (None, None);
+            let unlinkings = self.index.unlinkings();
             let leaf = self.index.descend(pin, &target, |step| {
                 place = Some(step.place());
                 self.fetch_leaf(&step, true);
@@ -76,7 +77,7 @@ impl Reader<'_> {
                 }
                 _ => 0,
             };
-            self.fill(pin, &leaf, (from, begin..leaf.slots.count()), (fence, place), batch)
+            self.fill(pin, &leaf, (unlinkings, from, begin..leaf.slots.count()), (fence, place), batch)
         });
     }
 
@@ -92,6 +93,7 @@ impl Reader<'_> {
         batch.start(false);
         retry(|| {
             let (mut fence, mut place): (Option<KeyRef<'_>>, _) = (None, None);
+            let unlinkings = self.index.unlinkings();
             let leaf = self.index.descend(pin, &target, |step| {
                 place = Some(step.place());
                 self.fetch_leaf(&step, false);
@@ -108,7 +110,7 @@ impl Reader<'_> {
                 Target::Below(probe) => leaf.slots.search(pin, leaf.version, probe)?.0,
                 _ => leaf.slots.count(),
             };
-            self.fill(pin, &leaf, (from, 0..end), (fence, place), batch)
+            self.fill(pin, &leaf, (unlinkings, from, 0..end), (fence, place), batch)
         });
     }
 
@@ -140,6 +142,7 @@ impl Reader<'_> {
         let (child, behind_id) = (inner.child(index), inner.child(behind));
         let slots = self.index.leaves.get(child.number())?;
         let leaf_version = slots.version()?;
+        let unlinkings = self.index.unlinkings();
         inner.slots.check(version)?;
         let leaf = Leaf { number: child.number(), slots, version: leaf_version };
         if self.index.find_image(self.images.as_ref(), &leaf).is_none()
@@ -152,7 +155,7 @@ impl Reader<'_> {
         }
         next.start(batch.is_forward());
         let place = Place { inner: number, version, index };
-        let all = (Bound::Unbounded, 0..slots.count());
+        let all = (unlinkings, Bound::Unbounded, 0..slots.count());
         self.fill(pin, &leaf, all, (Some(fence), Some(place)), next)
     }
 
@@ -196,11 +199,11 @@ impl Reader<'_> {
         &self,
         pin: &Pin,
         leaf: &Leaf<'_>,
-        (from, positions): (Bound<&[u8]>, Range<usize>),
+        (unlinkings, from, positions): (u64, Bound<&[u8]>, Range<usize>),
         (fence, place): (Option<KeyRef<'_>>, Option<Place>),
         batch: &mut LeafBatch,
     ) -> Option<()> {
-        match self.index.copy_image(self.images.as_ref(), leaf, positions.clone(), batch) {
+        match self.index.copy_image(self.images.as_ref(), leaf, (unlinkings, positions.clone()), batch) {
             Some(rows) => {
                 // The positions are those of the leaf at its version, which the image is of, unless it was just being changed.
                 if !planted(Bug::ImageOfChangingLeaf) {
