@@ -27,6 +27,33 @@ fn check(Database { table, .. }: &Database, snapshot: &Snapshot<'_>) {
     }
 }
 
+/// Checks so many snapshots.
+fn reader(database: &Database, snapshots: usize) -> Box<dyn FnOnce() + Send> {
+    let database = database.clone();
+    thread(move || {
+        (0..snapshots).for_each(|_| check(&database, &database.db.snapshot().unwrap_or_else(failed)));
+    })
+}
+
+/// Has all that is durable settle.
+fn settler(Database { db, .. }: &Database) -> Box<dyn FnOnce() + Send> {
+    let db = db.clone();
+    thread(move || {
+        db.settle().unwrap_or_else(failed);
+    })
+}
+
+/// Changes one of the rows, or none.
+fn writer(database: &Database) -> Box<dyn FnOnce() + Send> {
+    let Database { db, table, .. } = database.clone();
+    let row = ROWS.get(choose(ROWS.len() as u64 + 1) as usize).copied();
+    thread(move || {
+        if let Some(row) = row {
+            db.add(&table, row, 1).unwrap_or_else(failed).forget();
+        }
+    })
+}
+
 /// Rows are changed while their leaf, which ranges have read often, is copied, for the first time or again.
 pub(super) fn nobody_sees_a_row_that_was_changed_since_it_was_copied() {
     let database = Database::with(manual().memory(1 << 20));
@@ -35,12 +62,7 @@ pub(super) fn nobody_sees_a_row_that_was_changed_since_it_was_copied() {
         let rounds = ROWS_READ / ROWS.len() as u64 - 1 - choose(2);
         (0..rounds).for_each(|_| check(&database, &database.db.snapshot().unwrap_or_else(failed)));
     });
-    let reader = {
-        let database = database.clone();
-        thread(move || {
-            (0..2).for_each(|_| check(&database, &database.db.snapshot().unwrap_or_else(failed)));
-        })
-    };
+    let reader = reader(&database, 2);
     // Of several rows the others would tell.
     let writer = {
         let Database { db, table, .. } = database.clone();
@@ -88,27 +110,9 @@ pub(super) fn a_range_has_its_rows_though_they_settle_out_of_a_copied_leaf() {
         (0..ROWS_READ).for_each(|_| check(&database, &snapshot));
         assert_ne!(database.db.statistics().leaves_copied, 0);
     });
-    let reader = {
-        let database = database.clone();
-        thread(move || {
-            (0..2).for_each(|_| check(&database, &database.db.snapshot().unwrap_or_else(failed)));
-        })
-    };
-    let settler = {
-        let db = database.db.clone();
-        thread(move || {
-            db.settle().unwrap_or_else(failed);
-        })
-    };
-    let writer = {
-        let Database { db, table, .. } = database.clone();
-        let row = ROWS.get(choose(ROWS.len() as u64 + 1) as usize).copied();
-        thread(move || {
-            if let Some(row) = row {
-                db.add(&table, row, 1).unwrap_or_else(failed).forget();
-            }
-        })
-    };
+    let reader = reader(&database, 2);
+    let settler = settler(&database);
+    let writer = writer(&database);
     together(vec![reader, settler, writer]);
     quietly(|| {
         assert_ne!(database.db.statistics().settled_rows, 0);
@@ -129,27 +133,9 @@ pub(super) fn a_range_has_its_rows_where_some_have_settled_beside_a_copied_leaf(
         let rounds = ROWS_READ / own.len() as u64 - choose(2);
         (0..rounds).for_each(|_| check(&database, &database.db.snapshot().unwrap_or_else(failed)));
     });
-    let reader = {
-        let database = database.clone();
-        thread(move || {
-            (0..3).for_each(|_| check(&database, &database.db.snapshot().unwrap_or_else(failed)));
-        })
-    };
-    let settler = {
-        let db = database.db.clone();
-        thread(move || {
-            db.settle().unwrap_or_else(failed);
-        })
-    };
-    let writer = {
-        let Database { db, table, .. } = database.clone();
-        let row = ROWS.get(choose(ROWS.len() as u64 + 1) as usize).copied();
-        thread(move || {
-            if let Some(row) = row {
-                db.add(&table, row, 1).unwrap_or_else(failed).forget();
-            }
-        })
-    };
+    let reader = reader(&database, 3);
+    let settler = settler(&database);
+    let writer = writer(&database);
     together(vec![reader, settler, writer]);
     quietly(|| check(&database, &database.db.snapshot().unwrap_or_else(failed)));
 }
@@ -163,18 +149,8 @@ pub(super) fn leaves_are_copied_whoever_divides_the_memory() {
         let rounds = ROWS_READ / ROWS.len() as u64 - choose(3);
         (0..rounds).for_each(|_| check(&database, &database.db.snapshot().unwrap_or_else(failed)));
     });
-    let reader = {
-        let database = database.clone();
-        thread(move || {
-            (0..3).for_each(|_| check(&database, &database.db.snapshot().unwrap_or_else(failed)));
-        })
-    };
-    let settler = {
-        let db = database.db.clone();
-        thread(move || {
-            db.settle().unwrap_or_else(failed);
-        })
-    };
+    let reader = reader(&database, 3);
+    let settler = settler(&database);
     together(vec![reader, settler]);
     quietly(|| {
         put(&database, &ROWS);
