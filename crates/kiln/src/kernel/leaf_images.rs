@@ -18,7 +18,7 @@
 use std::ops::Bound;
 
 use super::engine::Engine;
-use super::settled::{OBJECT_BYTES, write_tree_key};
+use super::settled::{OBJECT_BYTES, tree_interval};
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
 use crate::storage::leaf_images::{Asked, NEVER_WHOLE, RowEnds, Validity};
@@ -45,6 +45,9 @@ struct Beside {
     rows: Vec<(Vec<u8>, Vec<u8>)>,
     whole_at: u64,
 }
+
+/// Some may have that are not told.
+const UNKNOWN_BESIDE: Beside = Beside { rows: Vec::new(), whole_at: NEVER_WHOLE };
 
 impl Engine {
     /// Images for who reads as of a version.
@@ -138,31 +141,30 @@ impl Engine {
         ordered
             .read_whole(&epoch::pin(), asked.leaf, batch)
             .filter(|()| batch.read().version() == *leaf_version)?;
-        let beside = self.settled_beside(asked.object, batch);
+        let beside = self.settled_beside(asked.object, batch).unwrap_or(UNKNOWN_BESIDE);
         rows.clear();
         let mut ends: Vec<RowEnds> = Vec::with_capacity(BATCH_KEYS_MAX);
         let (mut settled, mut version_max, mut own) = (beside.rows.iter().peekable(), 0, 0);
-        let mut add = |key: &[u8], value_bytes: usize, copy: &mut dyn FnMut(&mut [u8])| {
+        let mut add = |key: &[u8], value: &[u8]| {
             rows.extend_from_slice(key);
             let key_end = rows.len();
-            rows.resize(key_end + value_bytes, 0);
-            copy(&mut rows[key_end..]);
+            rows.extend_from_slice(value);
             ends.push((key_end as u32, rows.len() as u32));
             ends.len() - 1
         };
-        let pin = epoch::pin();
+        let (pin, mut own_value) = (epoch::pin(), Vec::new());
         for position in 0..=addresses.len() {
             let key = batch.get(position);
             while let Some((settled, value)) =
                 settled.next_if(|(settled, _)| key.is_none_or(|key| &settled[..] < key))
             {
-                add(settled, value.len(), &mut |bytes| bytes.copy_from_slice(value));
+                add(settled, value);
             }
             let (Some(key), Some(&address)) = (key, addresses.get(position)) else { break };
             let view = self.newest_put_at(address, asked.object, key, asked.version)?;
             version_max = version_max.max(view.version());
-            let copy = &mut |bytes: &mut [u8]| view.copy_value(key.len(), bytes);
-            own |= 1 << add(key, view.shape().value_bytes, copy);
+            view.value_into(key.len(), &mut own_value);
+            own |= 1 << add(key, &own_value);
         }
         drop(pin);
         let address_min = addresses.iter().copied().min().unwrap_or(NO_ADDRESS);
@@ -173,12 +175,8 @@ impl Engine {
         Some(())
     }
 
-    /// What has settled in the interval of the leaf whose keys these are, if it is little. The caller is not pinned.
-    fn settled_beside(&self, object: u32, batch: &LeafBatch) -> Beside {
-        self.try_settled_beside(object, batch).unwrap_or(Beside { rows: Vec::new(), whole_at: NEVER_WHOLE })
-    }
-
-    fn try_settled_beside(&self, object: u32, batch: &LeafBatch) -> Option<Beside> {
+    /// What has settled in the interval of the leaf whose keys these are; nothing if it is more than goes into an image, or is not known. The caller is not pinned.
+    fn settled_beside(&self, object: u32, batch: &LeafBatch) -> Option<Beside> {
         let (ordered, tree) = (self.ordered(object)?, &self.settled.tree);
         let whole_at = ordered.unlinkings();
         let (low, high) = ordered.interval(&epoch::pin(), batch.get(0)?);
@@ -188,16 +186,11 @@ impl Engine {
         // A row that has left the leaf before its keys were read was in the newest root before that. Of the interval it has what it will have: an older root might still have
         // what was deleted in a neighbour's interval, before the leaf took it over.
         let root = tree.root();
-        let tree_key = |object, key: &[u8]| {
-            let mut bytes = Vec::new();
-            write_tree_key(object, key, &mut bytes);
-            bytes
-        };
-        let end = high.map_or_else(|| tree_key(object + 1, &[]), |high| tree_key(object, &high));
+        let (from, to) = tree_interval(object, &low, high.as_deref());
         let (mut rows, mut position) = (Vec::new(), 0);
         let mut cursor = Cursor::new(tree, root);
-        cursor.seek(Bound::Included(&tree_key(object, &low)), Direction::Forwards).ok()?;
-        while let Some(key) = cursor.key().filter(|&key| key < &end[..]) {
+        cursor.seek(Bound::Included(&from), Direction::Forwards).ok()?;
+        while let Some(key) = cursor.key().filter(|&key| key < &to[..]) {
             let key = key.get(OBJECT_BYTES..)?.to_vec();
             while batch.get(position).is_some_and(|of_leaf| of_leaf < &key[..]) {
                 position += 1;

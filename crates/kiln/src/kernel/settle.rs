@@ -32,7 +32,7 @@
 use super::checkpoint::Haste;
 use super::engine::Engine;
 use super::newest::{Entry, Newest, NewestWalk};
-use super::settled::write_tree_key;
+use super::settled::tree_interval;
 use super::settling_pace::{Grants, Moving, Stage};
 use crate::error::{Error, ErrorKind, Result};
 use crate::planted::{Bug, planted};
@@ -531,12 +531,7 @@ impl Engine {
     /// have to pass all such leaves, and note each. (Where a row has left a leaf last there is one.)
     fn unlink_barren(&self, ordered: &OrderedIndex, object: u32, deleted: &[u8]) {
         let Some((low, high)) = ordered.empty_leaf_at(&epoch::pin(), deleted) else { return };
-        let (mut from, mut to) = (Vec::new(), Vec::new());
-        write_tree_key(object, &low, &mut from);
-        match high {
-            Some(high) => write_tree_key(object, &high, &mut to),
-            None => write_tree_key(object + 1, &[], &mut to),
-        }
+        let (from, to) = tree_interval(object, &low, high.as_deref());
         // Where that cannot be read it stays, which is slower for others and no more.
         if self.settled.tree.count_estimate(&from, Some(&to)).is_ok_and(|rows| rows == 0) {
             ordered.unlink_at(&epoch::pin(), deleted);

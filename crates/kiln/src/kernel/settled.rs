@@ -157,9 +157,17 @@ pub(crate) const OBJECT_BYTES: usize = 4;
 
 /// Where the rows of an object begin in the tree, and where they have ended.
 pub(super) fn tree_bounds(object: u32) -> (Vec<u8>, Vec<u8>) {
+    tree_interval(object, &[], None)
+}
+
+/// The same of its rows from one key on, and up to, but not including, another one if there is one.
+pub(super) fn tree_interval(object: u32, low: &[u8], high: Option<&[u8]>) -> (Vec<u8>, Vec<u8>) {
     let (mut from, mut to) = (Vec::new(), Vec::new());
-    write_tree_key(object, &[], &mut from);
-    write_tree_key(object + 1, &[], &mut to);
+    write_tree_key(object, low, &mut from);
+    match high {
+        Some(high) => write_tree_key(object, high, &mut to),
+        None => write_tree_key(object + 1, &[], &mut to),
+    }
     (from, to)
 }
 

@@ -29,7 +29,7 @@ fn scan(index: &OrderedIndex, forward: bool) -> Vec<Vec<u8>> {
         let pin = epoch::pin();
         match forward {
             true => index.read_forward(&pin, Bound::Unbounded, &mut batch),
-            false => index.read_backward(&pin, Bound::Unbounded, &mut batch),
+            false => index.reader(None).read_backward(&pin, Bound::Unbounded, &mut batch),
         }
     }
     loop {

@@ -10,7 +10,7 @@
 //! to the next, so that a scan allocates nothing once it is warm. It remembers from which inner node it came to its leaf,
 //! so that it need not come down from the root to the next one.
 
-use std::ops::{Bound, Range};
+use std::ops::{Bound, Range, RangeBounds};
 
 use crate::storage::epoch::Pin;
 use crate::storage::leaf_images::Copied;
@@ -231,14 +231,9 @@ impl LeafBatch {
     ) {
         (self.has_values, self.is_whole) = (true, is_whole);
         self.set_leaf(leaf, 0..rows, fence, place);
-        let is_within = |key: &[u8]| match (from, self.forward) {
-            (Bound::Included(from), true) => from <= key,
-            (Bound::Included(from), false) => key <= from,
-            (Bound::Excluded(from), true) => from < key,
-            (Bound::Excluded(from), false) => key < from,
-            (Bound::Unbounded, _) => true,
-        };
-        let beyond = (0..rows).take_while(|&row| self.get(row).is_some_and(|key| !is_within(key))).count();
+        let wanted = if self.forward { (from, Bound::Unbounded) } else { (Bound::Unbounded, from) };
+        let is_beyond = |row: &usize| self.get(*row).is_some_and(|key| !wanted.contains(key));
+        let beyond = (0..rows).take_while(is_beyond).count();
         if beyond > 0 && self.forward {
             self.begin = self.ends[2 * beyond - 1];
             self.ends.copy_within(2 * beyond.., 0);

@@ -151,7 +151,7 @@ fn changing_scan(index: &OrderedIndex, forward: bool) -> Vec<Vec<u8>> {
     if forward {
         index.read_forward(&epoch::pin(), Bound::Unbounded, &mut batch);
     } else {
-        index.read_backward(&epoch::pin(), Bound::Unbounded, &mut batch);
+        index.reader(None).read_backward(&epoch::pin(), Bound::Unbounded, &mut batch);
     }
     loop {
         keys.extend(batch.keys().map(<[u8]>::to_vec));

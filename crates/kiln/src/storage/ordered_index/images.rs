@@ -138,29 +138,6 @@ impl OrderedIndex {
         self.unlinkings.load(Ordering::Acquire)
     }
 
-    /// The interval of the leaf in which a key is, or would be: where it begins, and where the next one begins, if there is one.
-    pub(crate) fn interval(&self, pin: &Pin, key: &[u8]) -> (Vec<u8>, Option<Vec<u8>>) {
-        let target = Target::At(Probe::new(key));
-        retry(|| {
-            let (mut low, mut high) = (Vec::new(), None);
-            self.descend(pin, &target, |step| {
-                let separator = |index| {
-                    let mut key = Vec::new();
-                    step.inner.slots.key(pin, step.version, index)?.append_to(&mut key);
-                    Some(key)
-                };
-                if step.index > 0 {
-                    low = separator(step.index - 1)?;
-                }
-                if step.index < step.inner.slots.count() {
-                    high = Some(separator(step.index)?);
-                }
-                Some(())
-            })?;
-            Some((low, high))
-        })
-    }
-
     /// Has the processor fetch the word of a leaf, and what else it takes to find that its image is of use.
     #[inline]
     pub(super) fn fetch_image_word(&self, leaf: u32) {
@@ -361,6 +338,7 @@ mod tests {
                     for (position, number) in expected.into_iter().enumerate() {
                         assert_eq!(batch.get(position), Some(&*key(number)));
                         assert_eq!(batch.value(position), Some(&*value(number)));
+                        assert_eq!(batch.slot_of(position), None);
                     }
                     assert_eq!((batch.get(batch.len()), batch.value(batch.len())), (None, None));
                 }

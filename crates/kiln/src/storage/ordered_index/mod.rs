@@ -92,6 +92,7 @@ pub(crate) use images::{ImageWord, ImagesAsOf};
 use inner::{Inner, NodeId, Target};
 pub(crate) use insert::Insertion;
 use key::{Probe, Retired};
+use reader::Interval;
 use slots::{SLOT_COUNT, Slots, Version};
 use vacancy::Vacancy;
 

@@ -19,6 +19,9 @@ use super::inner::Target;
 use super::key::{KeyRef, Probe};
 use super::{Leaf, OrderedIndex, Step, retry};
 
+/// Where a leaf's keys begin, and where the next leaf's do, if there is one.
+pub(super) type Interval = (Vec<u8>, Option<Vec<u8>>);
+
 /// Reads leaves of an index.
 #[derive(Clone, Copy)]
 pub(crate) struct Reader<'i> {
@@ -37,14 +40,30 @@ impl OrderedIndex {
         self.reader(None).read_forward(pin, from, batch);
     }
 
-    /// As [`Reader::read_backward`], of keys alone.
-    pub(crate) fn read_backward(&self, pin: &Pin, from: Bound<&[u8]>, batch: &mut LeafBatch) {
-        self.reader(None).read_backward(pin, from, batch);
-    }
-
     /// As [`Reader::read_next`], of keys alone.
     pub(crate) fn read_next(&self, pin: &Pin, batch: &LeafBatch, next: &mut LeafBatch) -> bool {
         self.reader(None).read_next(pin, batch, next)
+    }
+
+    /// From where, and up to where, the leaf of this key has keys.
+    pub(crate) fn interval(&self, pin: &Pin, key: &[u8]) -> Interval {
+        retry(|| self.try_interval(pin, &Probe::new(key))).1
+    }
+
+    /// The same with the leaf.
+    pub(super) fn try_interval(&self, pin: &Pin, probe: &Probe<'_>) -> Option<(Leaf<'_>, Interval)> {
+        let (mut low, mut high): (Option<KeyRef<'_>>, Option<KeyRef<'_>>) = (None, None);
+        let leaf = self.descend(pin, &Target::At(*probe), |step| {
+            let separator = |index| step.inner.slots.key(pin, step.version, index);
+            if step.index > 0 {
+                low = Some(separator(step.index - 1)?);
+            }
+            if step.index < step.inner.slots.count() {
+                high = Some(separator(step.index)?);
+            }
+            Some(())
+        })?;
+        Some((leaf, (low.map(KeyRef::to_vec).unwrap_or_default(), high.map(KeyRef::to_vec))))
     }
 }
 

@@ -60,7 +60,7 @@ pub(super) fn scan(index: &OrderedIndex, forward: bool, from: Bound<&[u8]>) -> V
     if forward {
         index.read_forward(&pin, from, &mut batch);
     } else {
-        index.read_backward(&pin, from, &mut batch);
+        index.reader(None).read_backward(&pin, from, &mut batch);
     }
     loop {
         keys.extend(batch.keys().map(<[u8]>::to_vec));
@@ -247,7 +247,7 @@ fn remember(
     match (goes_on, forward) {
         (true, _) => {}
         (false, true) => index.read_forward(&epoch::pin(), near, &mut next),
-        (false, false) => index.read_backward(&epoch::pin(), near, &mut next),
+        (false, false) => index.reader(None).read_backward(&epoch::pin(), near, &mut next),
     }
     let fence = next.next().map_or(Bound::Unbounded, |fence| match (forward, fence) {
         // The fence belongs to the higher one of two batches.

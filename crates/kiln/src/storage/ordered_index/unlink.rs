@@ -27,7 +27,7 @@ use crate::sync::atomic::Ordering;
 use super::batch::LeafBatch;
 use super::inner::{LockedInner, NodeId, Target};
 use super::key::Probe;
-use super::{HEIGHT_MAX, OrderedIndex, Step, retry};
+use super::{HEIGHT_MAX, Interval, OrderedIndex, Step, retry};
 
 impl OrderedIndex {
     /// Removes a key; true if it was there.
@@ -49,19 +49,14 @@ impl OrderedIndex {
     }
 
     /// From where, and up to where, the leaf of this key has keys, if there are none now.
-    pub(crate) fn empty_leaf_at(&self, pin: &Pin, key: &[u8]) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
-        let mut batch = LeafBatch::new();
-        let fence = |batch: &LeafBatch| match batch.next() {
-            Some(Bound::Included(fence) | Bound::Excluded(fence)) => Some(fence.to_vec()),
-            _ => None,
-        };
-        self.read_backward(pin, Bound::Included(key), &mut batch);
-        if !batch.is_empty() {
-            return None;
-        }
-        let low = fence(&batch).unwrap_or_default();
-        self.read_forward(pin, Bound::Included(&low), &mut batch);
-        batch.is_empty().then(|| (low, fence(&batch)))
+    pub(crate) fn empty_leaf_at(&self, pin: &Pin, key: &[u8]) -> Option<Interval> {
+        let probe = Probe::new(key);
+        retry(|| {
+            let (leaf, interval) = self.try_interval(pin, &probe)?;
+            let is_empty = leaf.slots.count() == 0;
+            leaf.slots.check(leaf.version)?;
+            Some(is_empty.then_some(interval))
+        })
     }
 
     /// Unlinks the leaf of this key, if it is empty; who has read it finds it changed.
