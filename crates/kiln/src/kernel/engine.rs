@@ -183,28 +183,30 @@ impl Engine {
             return Ok(());
         }
         self.hardening.want_space(bytes);
-        let prepared = self.prepare_ahead(bytes);
+        let mut prepared = self.prepare_ahead(bytes);
         self.harden_or_wait();
-        self.check_writable()?;
-        if prepared.is_ok() || self.log.has_space(bytes, purpose) {
-            return Ok(());
-        }
         // What somebody else's sweep wrote anew makes room, too, once it has hardened.
         let mut once_more = true;
         let mut looks = 0..LOOKS;
         loop {
+            self.check_writable()?;
+            // Where memory is all that is missing there will be some: that is no full disk.
+            if prepared.is_ok() || self.log.has_disk_space(bytes, purpose) {
+                return Ok(());
+            }
             if looks.next().is_some() {
                 // The last look may have been while the disk was not full, or beside a hardening; nothing more may ever harden.
                 self.graves.look_again();
             }
             let more = self.sweep_in_turn();
-            match self.prepare_ahead(bytes) {
+            prepared = self.prepare_ahead(bytes);
+            match prepared {
                 Err(_) if more || std::mem::take(&mut once_more) => self.harden_or_wait(),
                 // What has settled can be dropped.
                 Err(_) if self.settle_for_room() => looks = 0..LOOKS,
-                prepared => return prepared,
+                Err(_) if !self.log.has_disk_space(bytes, purpose) => return prepared,
+                _ => {}
             }
-            self.check_writable()?;
         }
     }
 

@@ -264,17 +264,21 @@ impl Log {
     }
 
     fn limit_for(&self, purpose: Purpose) -> Address {
+        let mut memory_end = self.memory_end.load(Ordering::SeqCst);
+        if purpose != Purpose::Warmth {
+            memory_end = memory_end.saturating_sub(self.warmth_bytes.load(Ordering::SeqCst));
+        }
+        memory_end.min(self.disk_end_for(purpose)).saturating_sub(SHIFT_BYTES)
+    }
+
+    /// Where what is prepared ends for somebody.
+    fn disk_end_for(&self, purpose: Purpose) -> Address {
         let held_back = match purpose {
             Purpose::Ordinary | Purpose::Warmth => self.reserve_bytes(),
             Purpose::Deletion => self.reserve_for_sweep(),
             Purpose::Sweep => 0,
         };
-        let prepared_end = self.prepared_end.load(Ordering::SeqCst).saturating_sub(held_back);
-        let mut memory_end = self.memory_end.load(Ordering::SeqCst);
-        if purpose != Purpose::Warmth {
-            memory_end = memory_end.saturating_sub(self.warmth_bytes.load(Ordering::SeqCst));
-        }
-        memory_end.min(prepared_end).saturating_sub(SHIFT_BYTES)
+        self.prepared_end.load(Ordering::SeqCst).saturating_sub(held_back)
     }
 
     /// Whether a part of the memory is for [`Purpose::Warmth`] alone; from the next [`Self::set_limit`] on.
@@ -300,6 +304,11 @@ impl Log {
     /// Whether there is space for one record of this size now.
     pub(crate) fn has_space(&self, bytes: u64, purpose: Purpose) -> bool {
         self.place(self.tail(), bytes) + bytes <= self.limit_for(purpose)
+    }
+
+    /// Whether there is, or will be once there is memory.
+    pub(crate) fn has_disk_space(&self, bytes: u64, purpose: Purpose) -> bool {
+        self.place(self.tail(), bytes) + bytes <= self.disk_end_for(purpose).saturating_sub(SHIFT_BYTES)
     }
 
     /// Where a record goes: at the tail, or into the next segment if it does not fit.

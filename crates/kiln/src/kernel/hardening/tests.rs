@@ -5,6 +5,8 @@ use std::time::Duration;
 use super::horizon::{Covered, Horizon, Lost};
 use crate::device::{Keep, SimulatedDevice};
 use crate::kernel::recovery::VERSIONS_SKIPPED;
+use crate::storage::log::Purpose;
+use crate::sync::atomic::Ordering;
 use crate::{Kiln, Level, Options, Progress, Table};
 
 fn put_durably(db: &Kiln, table: &Table, number: u32) -> crate::Result<()> {
@@ -30,6 +32,29 @@ fn c5_what_is_dropped_beside_a_hardening_makes_room_on_a_full_disk() {
         db.engine().sweep();
     }
     put_durably(&db, &table, 0).expect("nobody needs the old values any more");
+}
+
+/// As where the disk hardens so little within the window that nobody may write at the moment: on a full disk, but there is room for deletions.
+#[test]
+fn c5_who_has_to_wait_for_memory_is_not_told_that_the_disk_is_full() {
+    let disk = SimulatedDevice::new(1);
+    let options = Options::new().segment_bytes(64 << 10).memory(0).background(false);
+    let db = options.open_on(Arc::new(disk.clone())).expect("the disk is empty");
+    let table = db.table("table").expect("a table");
+    disk.set_capacity(Some(1 << 20));
+    let put = |number: u32| db.put(&table, number.to_be_bytes(), [1; 8_000]).map(|commit| commit.forget());
+    let count = (0..200).take_while(|&number| put(number).is_ok()).count() as u32;
+    assert!((50..200).contains(&count), "{count} values of 8,000 bytes in 1 MiB");
+    let engine = db.engine();
+    let unhardened_bytes_max = &engine.hardening.unhardened_bytes_max;
+    let usual = unhardened_bytes_max.swap(0, Ordering::SeqCst);
+    engine.update_limit();
+    assert!(!engine.log.has_space(64, Purpose::Deletion), "nobody may write");
+    engine.wait_for_space(64, Purpose::Deletion).expect("there is room on the disk");
+    engine.wait_for_space(8_192, Purpose::Ordinary).expect_err("there is none for a value");
+    unhardened_bytes_max.store(usual, Ordering::SeqCst);
+    engine.update_limit();
+    db.delete(&table, 0_u32.to_be_bytes()).expect("there is room for deletions").forget();
 }
 
 /// Somebody hardens, for as long as the disk takes, while the log's memory is full of what is durable.
