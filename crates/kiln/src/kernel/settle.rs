@@ -267,24 +267,30 @@ impl Engine {
         }
     }
 
-    /// Settles what is durable for who needs space on a full disk, or what of it is deletions, if there are some: what they delete leaves the tree, and
-    /// their tombstones can be forgotten. True if that has made room, or may have: what is not needed any more is for the next sweep to drop.
+    /// Settles what is durable for who needs space on a full disk, or what of it is deletions, if there are some, or the tree's file has room: what deletions
+    /// delete leaves the tree, and their tombstones can be forgotten. True if that has made room, or may have: what is not needed any more is for the next sweep to drop.
     pub(super) fn settle_for_room(&self) -> bool {
         let settled = &self.settled;
         let graves = self.graves.len() as u64;
-        let in_vain = settled.graves_in_vain.load(Ordering::SeqCst);
-        // All of it is read anew each time, so it takes a few more deletions until it is tried again.
-        let is_worth_it = graves > in_vain + in_vain / 4;
+        let graves_in_vain = settled.graves_in_vain.load(Ordering::SeqCst);
+        // All of it is read anew each time, so it takes a few more deletions until it is tried again, or a segment more.
+        let has_deletions = graves > graves_in_vain + graves_in_vain / 4;
+        let hardened = self.log.hardened();
+        let tried_to = settled.tree.settled_to().max(settled.in_vain_to.load(Ordering::SeqCst));
+        let has_room =
+            settled.tree.has_room_to_cut() && hardened >= tried_to.saturating_add(self.log.segment_bytes());
+        let is_worth_it = has_deletions || has_room;
         if !self.segments.disk_is_full() || !settled.is_begun.load(Ordering::SeqCst) || !is_worth_it {
             return false;
         }
         // Who loads waits for space with it. Who settles just now makes what room there is.
         let Some(_no_load) = settled.loading.try_lock() else { return false };
         let deleted_to = settled.deleted_to.load(Ordering::SeqCst);
-        let done = self.settle_parts_to(self.log.hardened()).unwrap_or_default();
+        let done = self.settle_parts_to(hardened).unwrap_or_default();
         let has_helped =
             done != Settling::default() || settled.deleted_to.load(Ordering::SeqCst) > deleted_to;
         settled.graves_in_vain.store(if has_helped { 0 } else { graves }, Ordering::SeqCst);
+        settled.in_vain_to.store(if has_helped { 0 } else { hardened }, Ordering::SeqCst);
         has_helped
     }
 

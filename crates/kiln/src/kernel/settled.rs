@@ -75,6 +75,8 @@ pub(crate) struct Settled {
     pub(super) waits_for_head: AtomicU64,
     /// So many tombstones there were when nothing could settle on a full disk.
     pub(super) graves_in_vain: AtomicU64,
+    /// And so far the log had hardened then.
+    pub(super) in_vain_to: AtomicU64,
     /// Records that ranges have read from disk since something last settled.
     pub(super) range_reads: AtomicU64,
     /// A key is in a table's order if, and only if, it has an entry in the hash index, for who holds its bucket.
@@ -119,6 +121,7 @@ impl Settled {
             waits_for_version: AtomicU64::new(0),
             waits_for_head: AtomicU64::new(0),
             graves_in_vain: AtomicU64::new(0),
+            in_vain_to: AtomicU64::new(0),
             range_reads: AtomicU64::new(0),
             orders_are_exact,
             moving_bytes: AtomicU64::new(0),
