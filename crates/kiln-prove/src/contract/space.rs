@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use kiln::device::{Device as _, Fault, FaultKind, Keep, OperationKind, SimulatedDevice};
-use kiln::{ErrorKind, Kiln, Level, Object, Progress, Result, Version};
+use kiln::{ErrorKind, Kiln, Level, Object, Progress, Result, Table, Version};
 
 use super::hooked::{HookedDevice, Operation};
 use crate::crash::reopen;
@@ -280,16 +280,11 @@ fn c5_space_freed_by_deletions_serves_new_values_on_a_full_disk() {
     });
 }
 
-/// The log cannot have it, but what is in the log can go there.
-#[test]
-fn c5_what_deletions_have_left_free_in_the_tree_serves_new_values_on_a_full_disk() {
-    let disk = SimulatedDevice::new(seed());
+/// A database on a disk of `capacity` bytes of which most is its tree's file, which has had 200 values of 8,000 bytes and is all but empty.
+fn with_an_emptied_tree(disk: &SimulatedDevice, capacity: u64) -> (Kiln, Table) {
     let db = manual().open_on(Arc::new(disk.clone())).unwrap();
     let table = db.table("table").unwrap();
-    let put = |number: u32| db.put(&table, number.to_be_bytes(), vec![number as u8; 8_000]);
-    for number in 0..200 {
-        put(number).unwrap().forget();
-    }
+    assert_eq!(fill(&db, &table, 0..200), 200);
     db.persist().unwrap();
     db.settle().unwrap();
     for number in 0..200_u32 {
@@ -297,12 +292,69 @@ fn c5_what_deletions_have_left_free_in_the_tree_serves_new_values_on_a_full_disk
     }
     db.persist().unwrap();
     db.settle().unwrap();
-    // The tree's file is as long as it was, and all but empty.
     let statistics = db.statistics();
     assert!(statistics.tree_used_bytes < 100 << 10 && statistics.tree_bytes > 1 << 20, "{statistics:?}");
-    disk.set_capacity(Some(2 << 20));
-    let fitted = (200..1_000).take_while(|&number| put(number).map(|commit| commit.forget()).is_ok()).count();
-    assert!(fitted > 180, "{fitted} values of 8,000 bytes fitted into 2 MiB");
+    disk.set_capacity(Some(capacity));
+    (db, table)
+}
+
+/// How many values of 8,000 bytes have room.
+fn fill(db: &Kiln, table: &Table, numbers: std::ops::Range<u32>) -> usize {
+    let put = |&number: &u32| db.put(table, number.to_be_bytes(), vec![number as u8; 8_000]);
+    numbers.take_while(|number| put(number).map(|commit| commit.forget()).is_ok()).count()
+}
+
+/// The log cannot have it, but what is in the log can go there.
+#[test]
+fn c5_what_deletions_have_left_free_in_the_tree_serves_new_values_on_a_full_disk() {
+    let disk = SimulatedDevice::new(seed());
+    let (db, table) = with_an_emptied_tree(&disk, 2 << 20);
+    let count = fill(&db, &table, 200..1_000);
+    assert!(count > 180, "{count} values of 8,000 bytes fitted into 2 MiB");
+    // As well where the log is longer than that has room for.
+    let disk = SimulatedDevice::new(seed());
+    let (db, table) = with_an_emptied_tree(&disk, 8 << 20);
+    assert_eq!(fill(&db, &table, 200..390), 190);
+    db.persist().unwrap();
+    disk.set_capacity(Some(1 << 20));
+    let count = fill(&db, &table, 390..1_000);
+    assert!(count > 60, "{count} more values of 8,000 bytes fitted into 1.7 MiB of the tree's file");
+}
+
+/// Nothing more may ever harden then, so that it has to be noticed.
+#[test]
+fn c5_a_snapshot_that_has_ended_lets_the_tree_have_what_is_in_the_log_of_a_full_disk() {
+    let disk = SimulatedDevice::new(seed());
+    let (db, table) = with_an_emptied_tree(&disk, 2 << 20);
+    assert_eq!(fill(&db, &table, 200..205), 5);
+    db.persist().unwrap();
+    let snapshot = db.snapshot().unwrap();
+    let beside_it = fill(&db, &table, 205..1_000);
+    drop(snapshot);
+    let afterwards = fill(&db, &table, 1_000..2_000);
+    assert!(afterwards > 100, "{beside_it} values fitted beside the snapshot, {afterwards} afterwards");
+}
+
+/// What has no room at once goes into the tree in parts, as there is some: nothing was deleted that would have to settle with the rest.
+#[test]
+fn c5_settling_that_has_found_no_room_goes_on_in_parts_once_there_is_some() {
+    let disk = SimulatedDevice::new(seed());
+    let db = manual().settle_log_bytes(256 << 10).open_on(Arc::new(disk.clone())).unwrap();
+    let table = db.table("table").unwrap();
+    assert_eq!(fill(&db, &table, 0..1), 1);
+    db.persist().unwrap();
+    db.settle().unwrap();
+    disk.set_capacity(Some(8 << 20));
+    let count = fill(&db, &table, 1..2_000);
+    assert!(count > 500, "{count} values of 8,000 bytes in 8 MiB");
+    assert_eq!(db.settle().unwrap_err().kind(), ErrorKind::NoSpace);
+    let before = db.statistics();
+    disk.set_capacity(Some(11 << 20));
+    assert_eq!(fill(&db, &table, 2_000..2_060), 60);
+    // A part each.
+    (0..8).for_each(|_| db.persist().unwrap());
+    let after = db.statistics();
+    assert!(after.rows_settled > before.rows_settled + 100, "{before:?} {after:?}");
 }
 
 /// Tombstones may be forgotten there before what they delete has settled.

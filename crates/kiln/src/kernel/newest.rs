@@ -31,6 +31,7 @@ pub(super) struct Newest {
     runs: Runs,
     /// Of what is in the runs, and sorted in memory.
     count: u64,
+    has_deletions: bool,
     key: Vec<u8>,
 }
 
@@ -102,7 +103,15 @@ impl Newest {
         const ENTRY_TIMES: u64 = 2;
         let expected = (ENTRY_TIMES * part_bytes) as usize / bytes_max.max(1) + 1;
         let runs = Runs::new(device, bytes_max, expected);
-        Newest { bytes_max, arena: Vec::new(), sorted: Vec::new(), runs, count: 0, key: Vec::new() }
+        Newest {
+            bytes_max,
+            arena: Vec::new(),
+            sorted: Vec::new(),
+            runs,
+            count: 0,
+            has_deletions: false,
+            key: Vec::new(),
+        }
     }
 
     fn entry(&self, sorted: &Sorted) -> Option<(Entry<'_>, usize)> {
@@ -124,6 +133,7 @@ impl Newest {
     /// # Errors
     /// `Io` or `NoSpace`, if what does not fit into memory cannot be written.
     pub(super) fn add(&mut self, address: Address, record: &DiskRecord<'_>) -> Result<()> {
+        self.has_deletions |= !record.shape.kind.is_put();
         write_tree_key(record.shape.object, record.key, &mut self.key);
         let start = self.arena.len();
         for word in [record.shape.word(), address, record.version] {
@@ -194,6 +204,11 @@ impl Newest {
     /// How many there are, some perhaps of the same key; once [finished](Self::finish).
     pub(super) fn count(&self) -> u64 {
         self.count
+    }
+
+    /// True if one of the records that were added deletes its key.
+    pub(super) fn has_deletions(&self) -> bool {
+        self.has_deletions
     }
 
     /// Bytes on disk.

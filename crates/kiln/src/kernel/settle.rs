@@ -32,7 +32,7 @@
 use super::checkpoint::Haste;
 use super::engine::Engine;
 use super::newest::{Entry, Newest, NewestWalk};
-use super::settled::tree_interval;
+use super::settled::{InVain, tree_interval};
 use super::settling_pace::{Grants, Moving, Stage};
 use crate::error::{Error, ErrorKind, Result};
 use crate::planted::{Bug, planted};
@@ -267,31 +267,48 @@ impl Engine {
         }
     }
 
-    /// Settles what is durable for who needs space on a full disk, or what of it is deletions, if there are some, or the tree's file has room: what deletions
-    /// delete leaves the tree, and their tombstones can be forgotten. True if that has made room, or may have: what is not needed any more is for the next sweep to drop.
+    /// Settles for who needs space on a full disk: as much as has room in the tree's file, if it has some. Else what is durable, or what of it is deletions,
+    /// if there are some: what they delete leaves the tree, and their tombstones can be forgotten. True if that has made room, or may have: what is not
+    /// needed any more is for the next sweep to drop.
     pub(super) fn settle_for_room(&self) -> bool {
         let settled = &self.settled;
-        let graves = self.graves.len() as u64;
-        let graves_in_vain = settled.graves_in_vain.load(Ordering::SeqCst);
-        // All of it is read anew each time, so it takes a few more deletions until it is tried again, or a segment more.
-        let has_deletions = graves > graves_in_vain + graves_in_vain / 4;
-        let hardened = self.log.hardened();
-        let tried_to = settled.tree.settled_to().max(settled.in_vain_to.load(Ordering::SeqCst));
-        let has_room =
-            settled.tree.has_room_to_cut() && hardened >= tried_to.saturating_add(self.log.segment_bytes());
-        let is_worth_it = has_deletions || has_room;
-        if !self.segments.disk_is_full() || !settled.is_begun.load(Ordering::SeqCst) || !is_worth_it {
+        if !self.segments.disk_is_full() || !settled.is_begun.load(Ordering::SeqCst) || !self.has_hardened() {
             return false;
         }
         // Who loads waits for space with it. Who settles just now makes what room there is.
         let Some(_no_load) = settled.loading.try_lock() else { return false };
-        let deleted_to = settled.deleted_to.load(Ordering::SeqCst);
-        let done = self.settle_parts_to(hardened).unwrap_or_default();
-        let has_helped =
-            done != Settling::default() || settled.deleted_to.load(Ordering::SeqCst) > deleted_to;
-        settled.graves_in_vain.store(if has_helped { 0 } else { graves }, Ordering::SeqCst);
-        settled.in_vain_to.store(if has_helped { 0 } else { hardened }, Ordering::SeqCst);
+        let mut in_vain = settled.in_vain.lock();
+        let (graves, hardened) = (self.graves.len() as u64, self.log.hardened());
+        // All of it is read anew each time, so until it is tried again it takes a few more deletions, a segment more, or that no snapshot is in the way any more.
+        let is_free = self.oldest_needed() >= in_vain.waits_for_version;
+        let has_deletions = graves > 0 && (is_free || graves > in_vain.graves + in_vain.graves / 4);
+        let is_longer = hardened >= in_vain.hardened.saturating_add(self.log.segment_bytes());
+        let end_with_room = self.end_with_room(hardened).filter(|_| is_free || is_longer);
+        let Some(end) = end_with_room.or(has_deletions.then_some(hardened)) else { return false };
+        let progress = || (settled.tree.settled_to(), settled.deleted_to.load(Ordering::SeqCst));
+        let before = progress();
+        // It may have come to some of it before it failed.
+        let _ = self.settle_parts_to(end);
+        let has_helped = progress() != before;
+        let waits_for_version = settled.waits_for_version.load(Ordering::SeqCst);
+        *in_vain = match has_helped {
+            true => InVain::NOTHING,
+            false if waits_for_version > self.oldest_needed() => {
+                InVain { graves, hardened, waits_for_version }
+            }
+            false => InVain { graves, hardened, ..InVain::NOTHING },
+        };
         has_helped
+    }
+
+    /// Up to where what has hardened has room in the tree's file.
+    fn end_with_room(&self, hardened: Address) -> Option<Address> {
+        /// A record may take so many times as many bytes there: a long value has blocks of its own.
+        const ROOM_TIMES: u64 = 2;
+        let begin = self.settled.tree.settled_to().max(self.log.begin());
+        let end = begin.saturating_add(self.settled.tree.room_bytes() / ROOM_TIMES).min(hardened);
+        let end = end - end % self.log.segment_bytes();
+        self.can_settle_to(end, begin).then_some(end)
     }
 
     /// Writes the tree anew, so that its file is as short as it can be, in parts between which others may settle. `progress` is told after each
@@ -451,7 +468,8 @@ impl Engine {
         };
         let tree = &self.settled.tree;
         let merged = tree.merge(&mut rows(false)?, Some(part.1));
-        if merged.as_ref().err().is_none_or(|error| error.kind() != ErrorKind::NoSpace) {
+        let is_full = merged.as_ref().is_err_and(|error| error.kind() == ErrorKind::NoSpace);
+        if !is_full || !newest.has_deletions() {
             return merged;
         }
         let makes_room = !tree.is_empty();

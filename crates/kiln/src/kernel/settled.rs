@@ -50,6 +50,19 @@ pub(crate) struct SettlingBounds {
     pub(crate) memory_bytes: u64,
 }
 
+/// How it was when nothing could settle on a full disk.
+pub(super) struct InVain {
+    /// So many tombstones there were.
+    pub(super) graves: u64,
+    pub(super) hardened: Address,
+    /// A snapshot was in the way, which must not see that version.
+    pub(super) waits_for_version: u64,
+}
+
+impl InVain {
+    pub(super) const NOTHING: InVain = InVain { graves: 0, hardened: 0, waits_for_version: u64::MAX };
+}
+
 /// The tree, and how far settling has come.
 pub(crate) struct Settled {
     pub(crate) tree: Arc<Tree>,
@@ -73,10 +86,8 @@ pub(crate) struct Settled {
     pub(super) waits_for_version: AtomicU64,
     /// Nor before the log has left memory up to here: the last time it failed.
     pub(super) waits_for_head: AtomicU64,
-    /// So many tombstones there were when nothing could settle on a full disk.
-    pub(super) graves_in_vain: AtomicU64,
-    /// And so far the log had hardened then.
-    pub(super) in_vain_to: AtomicU64,
+    /// Locked by who has locked `loading`.
+    pub(super) in_vain: Mutex<InVain>,
     /// Records that ranges have read from disk since something last settled.
     pub(super) range_reads: AtomicU64,
     /// A key is in a table's order if, and only if, it has an entry in the hash index, for who holds its bucket.
@@ -120,8 +131,7 @@ impl Settled {
             entering: Mutex::new(()),
             waits_for_version: AtomicU64::new(0),
             waits_for_head: AtomicU64::new(0),
-            graves_in_vain: AtomicU64::new(0),
-            in_vain_to: AtomicU64::new(0),
+            in_vain: Mutex::new(InVain::NOTHING),
             range_reads: AtomicU64::new(0),
             orders_are_exact,
             moving_bytes: AtomicU64::new(0),

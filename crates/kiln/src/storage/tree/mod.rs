@@ -555,8 +555,13 @@ impl Tree {
 
     /// True if the file is much longer than what is used of it.
     pub(crate) fn has_room_to_cut(&self) -> bool {
+        self.room_bytes() > 0
+    }
+
+    /// How much longer the file is than what is used of it, what a merge writes anew, and what is kept for deletions.
+    pub(crate) fn room_bytes(&self) -> u64 {
         let (used_bytes, file_bytes) = (self.used_bytes(), self.file_bytes());
-        file_bytes > used_bytes + used_bytes / REPLACED_PART + output::reserve_bytes(file_bytes)
+        file_bytes.saturating_sub(used_bytes + used_bytes / REPLACED_PART + output::reserve_bytes(file_bytes))
     }
 
     /// How often a node had to be read for who asked for it.
