@@ -23,9 +23,9 @@ pub(crate) fn superblock(input: &[u8]) {
         Ok(slot) => {
             let mut expected = expected.expect("neither slot is valid").to_vec();
             // What this format does not use, and flags that it does not know, may hold anything.
-            let clean = u32::from(expected[12] & 1);
-            format::put(&mut expected, 12, &clean.to_le_bytes());
-            expected[108..HEAD - 4].fill(0);
+            let flags = u32::from(expected[12] & format::SUPERBLOCK_FLAGS);
+            format::put(&mut expected, 12, &flags.to_le_bytes());
+            expected[108..112].fill(0);
             format::put(&mut expected, 8, &slot[8..12]);
             format::sign(&mut expected);
             assert_eq!(slot, expected);

@@ -10,6 +10,9 @@ const SECTOR: usize = 512;
 pub(crate) const HEAD: usize = 128;
 const RECORD_HEAD: usize = 24;
 const LOW_48: u64 = (1 << 48) - 1;
+/// What a superblock says of the database with a bit each.
+pub(crate) const SUPERBLOCK_FLAGS: u8 = 7;
+const OBJECTS_MAX: u32 = 1 << 18;
 
 /// The files of a database.
 pub(crate) type Files = BTreeMap<String, Vec<u8>>;
@@ -95,6 +98,8 @@ fn is_sane(slot: &[u8]) -> bool {
         && begin <= known_end
         && known_end <= LOW_48
         && u64_at(slot, 80) <= LOW_48
+        && u64_at(slot, 112) <= LOW_48
+        && u32_at(slot, 120) < OBJECTS_MAX
 }
 
 pub(crate) fn superblock(file: &[u8]) -> Option<Superblock> {
