@@ -290,14 +290,14 @@ impl Engine {
         // It may have come to some of it before it failed.
         let _ = self.settle_parts_to(end);
         let has_helped = progress() != before;
-        let waits_for_version = settled.waits_for_version.load(Ordering::SeqCst);
-        *in_vain = match has_helped {
-            true => InVain::NOTHING,
-            false if waits_for_version > self.oldest_needed() => {
-                InVain { graves, hardened, waits_for_version }
+        *in_vain = InVain::NOTHING;
+        if !has_helped {
+            (in_vain.graves, in_vain.hardened) = (graves, hardened);
+            let version = settled.waits_for_version.load(Ordering::SeqCst);
+            if version > self.oldest_needed() {
+                in_vain.waits_for_version = version;
             }
-            false => InVain { graves, hardened, ..InVain::NOTHING },
-        };
+        }
         has_helped
     }
 
