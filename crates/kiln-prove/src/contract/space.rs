@@ -235,13 +235,10 @@ fn c5_space_freed_by_deletions_serves_new_values_on_a_full_disk() {
             let disk = SimulatedDevice::new(seed());
             let db = options.open_on(Arc::new(disk.clone())).unwrap();
             let table = db.table("table").unwrap();
-            let put = |number: u32| db.put(&table, number.to_be_bytes(), vec![number as u8; 8_000]);
             let mut number = 0;
-            let mut fill = |most: usize| {
+            let mut fill = |most: u32| {
                 let first = number;
-                number += (0..most)
-                    .take_while(|&count| put(first + count as u32).map(|commit| commit.forget()).is_ok())
-                    .count() as u32;
+                number += fill(&db, &table, first..first.saturating_add(most)) as u32;
                 first..number
             };
             let mut there = vec![];
@@ -250,7 +247,7 @@ fn c5_space_freed_by_deletions_serves_new_values_on_a_full_disk() {
                 db.settle().unwrap();
             }
             disk.set_capacity(Some(2 << 20));
-            there.push(fill(usize::MAX));
+            there.push(fill(u32::MAX));
             let mut counts = vec![];
             for _ in 0..4 {
                 // What is kept for deletions is enough for some; each makes room for more.
@@ -265,7 +262,7 @@ fn c5_space_freed_by_deletions_serves_new_values_on_a_full_disk() {
                     .unwrap()
                     .forget();
                 }
-                there.push(fill(usize::MAX));
+                there.push(fill(u32::MAX));
                 if settles {
                     // On a full disk it may fail.
                     let _ = db.settle();
