@@ -137,14 +137,17 @@ impl Hardening {
     }
 
     /// Where many waited for the last hardening, they are just being woken, and most will be back with their next
-    /// commit in a moment that is short against a sync. Offers them the processor. A lone client never waits here.
+    /// commit in a moment. Offers them the processor, so that more of them share what a hardening costs it. A lone client never waits here.
     fn gather(&self) {
         let returning = self.last_waiters.load(Ordering::Relaxed);
-        if returning < 3 {
-            return;
+        if returning >= 3 {
+            self.horizon.gather(returning, self.gathering_patience());
         }
-        let patience = Duration::from_micros(self.duration_us.load(Ordering::Relaxed) / 2);
-        self.horizon.gather(returning, patience);
+    }
+
+    /// How long to gather at most: a tenth of the window, so that it holds for the others, who have not asked for this.
+    fn gathering_patience(&self) -> Duration {
+        (3 * self.counts().duration).min(self.window / 10)
     }
 
     /// True if syncs are frequent and small, so that segments are worth being written beforehand.

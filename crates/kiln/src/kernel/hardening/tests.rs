@@ -57,6 +57,22 @@ fn c5_who_has_to_wait_for_memory_is_not_told_that_the_disk_is_full() {
     db.delete(&table, 0_u32.to_be_bytes()).expect("there is room for deletions").forget();
 }
 
+#[test]
+fn c5b_who_gathers_takes_no_more_of_the_window_than_is_left_over() {
+    let window = Duration::from_millis(10);
+    let options = Options::new().window(window).background(false);
+    let db = options.open_on(Arc::new(SimulatedDevice::new(1))).expect("the disk is empty");
+    let hardening = &db.engine().hardening;
+    hardening.duration_us.store(100, Ordering::Relaxed);
+    assert_eq!(
+        hardening.gathering_patience(),
+        Duration::from_micros(300),
+        "a quick disk: so many are back by then"
+    );
+    hardening.duration_us.store(50_000, Ordering::Relaxed);
+    assert_eq!(hardening.gathering_patience(), window / 10, "a slow one");
+}
+
 /// Somebody hardens, for as long as the disk takes, while the log's memory is full of what is durable.
 #[test]
 fn a_commit_gets_memory_that_durable_records_have_without_waiting_for_a_hardening() {
