@@ -2,14 +2,17 @@
 //!
 //! One direct write of 4 KiB and one `fdatasync`, one after the other through a file that was written with zeros beforehand: no
 //! engine that acknowledges a commit when it is durable can be faster with one client. A file that grows, or was allocated but
-//! never written, would cost about twice as much, and would be no floor.
+//! never written, would cost about twice as much, and would be no floor. [`SharedFloor`] is what many threads reach that share such writes.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, TryLockError};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, pwrite};
+use rustix::thread::futex;
 
 /// The unit of a write.
 pub(crate) const BLOCK_BYTES: usize = 4096;
@@ -55,6 +58,57 @@ impl Floor {
         rustix::fs::fdatasync(&self.file).context("cannot sync the floor's file")?;
         self.position = (self.position + BLOCK_BYTES as u64) % FILE_BYTES;
         Ok(())
+    }
+}
+
+/// A floor for threads: who finds nobody writing writes for all who have come, and wakes them with one system call. Group commit with nothing of
+/// an engine around it.
+pub(crate) struct SharedFloor<'floor> {
+    floor: Mutex<&'floor mut Floor>,
+    /// How many have come, and how many of them are durable.
+    come: AtomicU32,
+    durable: AtomicU32,
+    /// How many writes have ended: where threads sleep.
+    ended: AtomicU32,
+}
+
+impl<'floor> SharedFloor<'floor> {
+    pub(crate) fn new(floor: &'floor mut Floor) -> SharedFloor<'floor> {
+        SharedFloor {
+            floor: Mutex::new(floor),
+            come: AtomicU32::new(0),
+            durable: AtomicU32::new(0),
+            ended: AtomicU32::new(0),
+        }
+    }
+
+    /// Returns when a block is durable that was written after this was called.
+    pub(crate) fn write(&self) -> Result<()> {
+        let number = self.come.fetch_add(1, Ordering::SeqCst) + 1;
+        loop {
+            // Read before the looks: a write that is found under way ends after it.
+            let seen = self.ended.load(Ordering::SeqCst);
+            if self.durable.load(Ordering::SeqCst) >= number {
+                return Ok(());
+            }
+            match self.floor.try_lock() {
+                Ok(mut floor) => {
+                    if self.durable.load(Ordering::SeqCst) < number {
+                        let come = self.come.load(Ordering::SeqCst);
+                        floor.write()?;
+                        self.durable.store(come, Ordering::SeqCst);
+                    }
+                    drop(floor);
+                    self.ended.fetch_add(1, Ordering::SeqCst);
+                    futex::wake(&self.ended, futex::Flags::PRIVATE, i32::MAX as u32)?;
+                }
+                Err(TryLockError::WouldBlock) => {
+                    // Why it ended is looked for above.
+                    let _ = futex::wait(&self.ended, futex::Flags::PRIVATE, seen, None);
+                }
+                Err(TryLockError::Poisoned(_)) => bail!("the floor's file failed before"),
+            }
+        }
     }
 }
 
@@ -110,6 +164,23 @@ mod tests {
             let expected = if index < 3 { (index * BLOCK_BYTES) as u64 } else { 0 };
             assert_eq!(block[..8], expected.to_le_bytes());
         }
+    }
+
+    #[test]
+    fn threads_that_share_the_floor_are_all_answered_after_a_write_of_their_own_or_anothers() {
+        let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let mut floor = Floor::create(&directory.path().join("floor")).unwrap();
+        let shared = SharedFloor::new(&mut floor);
+        let (threads, each) = (8, 50);
+        std::thread::scope(|scope| {
+            for _ in 0..threads {
+                scope.spawn(|| (0..each).for_each(|_| shared.write().unwrap()));
+            }
+        });
+        assert_eq!(shared.durable.into_inner(), threads * each);
+        let blocks = floor.position / BLOCK_BYTES as u64;
+        // Each thread waits for each of its writes, and nobody writes for nobody.
+        assert!((u64::from(each)..=u64::from(threads * each)).contains(&blocks), "{blocks} writes");
     }
 
     #[test]

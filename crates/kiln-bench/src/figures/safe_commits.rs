@@ -8,7 +8,7 @@ use kiln::Map;
 use super::{Run, SIZES};
 use crate::engines::catalog::{Mode, Name, Shape};
 use crate::engines::{Engine, KilnEngine};
-use crate::floor::Floor;
+use crate::floor::{Floor, SharedFloor};
 use crate::generate::draws::Distribution;
 use crate::generate::stamp;
 use crate::measure::{self, Meanwhile, Measured};
@@ -19,7 +19,7 @@ use crate::workloads::{self, Data, Operation};
 
 const WINDOW: Duration = Duration::from_millis(100);
 /// Measurements in a round.
-pub(super) const STEPS: u64 = 4;
+pub(super) const STEPS: u64 = CONTESTANTS.len() as u64;
 /// A round is cut into this many slices, in which they alternate: the device's speed changes within seconds.
 const SLICES: u32 = 6;
 
@@ -38,8 +38,9 @@ enum Kind {
     Tasks,
 }
 
-const CONTESTANTS: [Contestant; 4] = [
+const CONTESTANTS: [Contestant; 5] = [
     Contestant { name: "floor: one 4 KiB direct write + sync", clients: 1, kind: Kind::Floor },
+    Contestant { name: "floor: 64 threads that share such writes", clients: 64, kind: Kind::Floor },
     Contestant { name: "safe put, 1 client", clients: 1, kind: Kind::Threads },
     Contestant { name: "safe puts, 64 clients: a thread each", clients: 64, kind: Kind::Threads },
     Contestant { name: "safe puts, 64 clients: a task each", clients: 64, kind: Kind::Tasks },
@@ -60,7 +61,7 @@ pub(super) fn run(run: &mut Run<'_>) -> Result<()> {
     let data = Data::new(&engine, SIZES, records);
     data.load()?;
     let mut floor = Floor::create(&run.scratch.join("floor"))?;
-    let mut seen: [Seen; 4] = Default::default();
+    let mut seen: [Seen; CONTESTANTS.len()] = Default::default();
     for round in 0..run.settings.rounds() {
         let measured = alternate(run, &data, &mut floor)?;
         for ((contestant, seen), measured) in CONTESTANTS.iter().zip(&mut seen).zip(measured) {
@@ -95,7 +96,7 @@ fn alternate(
     floor: &mut Floor,
 ) -> Result<Vec<Measured>> {
     let duration = run.settings.duration() / SLICES;
-    let mut parts: [Vec<Measured>; 4] = Default::default();
+    let mut parts: [Vec<Measured>; CONTESTANTS.len()] = Default::default();
     for slice_index in 0..SLICES {
         for at in 0..CONTESTANTS.len() {
             // Each slice begins with another contestant, so that none always follows the same one.
@@ -104,7 +105,7 @@ fn alternate(
             run.next(contestant.name.to_owned())?;
             let clients = contestant.clients;
             parts[at].push(match contestant.kind {
-                Kind::Floor => measure_floor(floor, duration)?,
+                Kind::Floor => measure_floor(floor, clients, duration)?,
                 Kind::Threads => {
                     workloads::run(data, Operation::PutDurably, Distribution::Uniform, clients, duration)?
                 }
@@ -115,16 +116,9 @@ fn alternate(
     parts.into_iter().map(measure::join).collect()
 }
 
-fn measure_floor(floor: &mut Floor, duration: Duration) -> Result<Measured> {
-    let floor = std::sync::Mutex::new(floor);
-    measure::repeat(1, &Meanwhile::nothing(duration), |_| {
-        let floor = &floor;
-        Ok(move || match floor.lock() {
-            // Only one thread measures, so that the lock is always free and costs nothing beside a sync.
-            Ok(mut floor) => floor.write().map(|()| 1),
-            Err(_) => anyhow::bail!("the floor's file failed before"),
-        })
-    })
+fn measure_floor(floor: &mut Floor, clients: usize, duration: Duration) -> Result<Measured> {
+    let floor = SharedFloor::new(floor);
+    measure::repeat(clients, &Meanwhile::nothing(duration), |_| Ok(|| floor.write().map(|()| 1)))
 }
 
 fn measure_tasks(data: &Data<'_, KilnEngine<Map>>, clients: usize, duration: Duration) -> Result<Measured> {
@@ -146,11 +140,11 @@ fn measure_tasks(data: &Data<'_, KilnEngine<Map>>, clients: usize, duration: Dur
     })
 }
 
-fn report(run: &mut Run<'_>, seen: &[Seen; 4]) {
+fn report(run: &mut Run<'_>, seen: &[Seen; CONTESTANTS.len()]) {
     let title = format!("Safe commits beside the device's floor, alternating ({})", run.method());
     let columns = ["", "commits/s", "min", "max", "p50 us", "p99 us", "latency / floor", "rate / floor"];
     let mut table = Table::new(title, &columns);
-    let floor = &seen[0];
+    let [floor, shared_floor, alone, threads, tasks] = seen;
     for (contestant, seen) in CONTESTANTS.iter().zip(seen) {
         let [rate, min, max] = seen.rate.cells(1.0, 0);
         let latencies = [&seen.p50_us, &seen.p99_us].map(|samples| format!("{:.0}", samples.median()));
@@ -159,10 +153,15 @@ fn report(run: &mut Run<'_>, seen: &[Seen; 4]) {
         table.row(cells.chain(ratios.map(|ratios| format!("{:.2}", ratios.median()))));
     }
     run.print(&table);
-    let latency = seen[1].p50_us.ratios_to(&floor.p50_us);
+    let latency = alone.p50_us.ratios_to(&floor.p50_us);
     run.goal("Safe commit, 1 client: median latency over the floor's", latency, Wanted::AtMost(1.3));
-    for (contestant, seen_of_it) in CONTESTANTS.iter().zip(seen).skip(2) {
-        let rate = seen_of_it.rate.ratios_to(&seen[1].rate);
-        run.goal(format!("{}: rate over that of 1 client", contestant.name), rate, Wanted::AtLeast(20.0));
+    for (clients, seen) in [("thread", threads), ("task", tasks)] {
+        let what = format!("Safe puts, 64 clients, a {clients} each: rate over that of 1 client");
+        run.goal(what, seen.rate.ratios_to(&alone.rate), Wanted::AtLeast(20.0));
     }
+    let what =
+        "Safe puts, 64 clients, a thread each: rate over that of 64 threads that share the floor's writes";
+    run.goal(what, threads.rate.ratios_to(&shared_floor.rate), Wanted::Nothing);
+    let what = "64 threads that share the floor's writes: rate over that of the floor";
+    run.goal(what, shared_floor.rate.ratios_to(&floor.rate), Wanted::Nothing);
 }
