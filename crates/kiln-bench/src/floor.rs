@@ -93,14 +93,19 @@ impl<'floor> SharedFloor<'floor> {
             }
             match self.floor.try_lock() {
                 Ok(mut floor) => {
-                    if self.durable.load(Ordering::SeqCst) < number {
+                    let before = self.durable.load(Ordering::SeqCst);
+                    let mut written = Ok(());
+                    if before < number {
                         let come = self.come.load(Ordering::SeqCst);
-                        floor.write()?;
-                        self.durable.store(come, Ordering::SeqCst);
+                        written = floor.write().map(|()| self.durable.store(come, Ordering::SeqCst));
                     }
                     drop(floor);
                     self.ended.fetch_add(1, Ordering::SeqCst);
-                    futex::wake(&self.ended, futex::Flags::PRIVATE, i32::MAX as u32)?;
+                    // Who is alone wakes nobody, and so does nothing but write. Who comes from here on finds nobody writing.
+                    if self.come.load(Ordering::SeqCst) != before + 1 {
+                        futex::wake(&self.ended, futex::Flags::PRIVATE, i32::MAX as u32)?;
+                    }
+                    written?;
                 }
                 Err(TryLockError::WouldBlock) => {
                     // Why it ended is looked for above.
@@ -181,6 +186,19 @@ mod tests {
         let blocks = floor.position / BLOCK_BYTES as u64;
         // Each thread waits for each of its writes, and nobody writes for nobody.
         assert!((u64::from(each)..=u64::from(threads * each)).contains(&blocks), "{blocks} writes");
+    }
+
+    #[test]
+    fn a_write_that_fails_leaves_no_thread_asleep_that_shares_the_floor() {
+        let full = rustix::fs::open("/dev/full", OFlags::WRONLY, Mode::empty()).unwrap();
+        let mut floor = Floor { file: full, block: AlignedBytes::new(BLOCK_BYTES), position: 0 };
+        let shared = SharedFloor::new(&mut floor);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| (0..5_000).for_each(|_| assert!(shared.write().is_err())));
+            }
+        });
+        assert_eq!(shared.durable.into_inner(), 0);
     }
 
     #[test]
