@@ -12,7 +12,6 @@
 
 use std::collections::VecDeque;
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -23,7 +22,7 @@ use super::single::SingleKey;
 use crate::error::{Error, Result};
 use crate::objects::Object;
 use crate::sync::thread::{self, JoinHandle};
-use crate::sync::{Condvar, Mutex};
+use crate::sync::{Condvar, Mutex, contain};
 
 /// What a read of one key comes to: its value, if it has one.
 type Outcome = Result<Option<Vec<u8>>>;
@@ -174,7 +173,7 @@ impl Ticket {
         self.told.notify_all();
         if let Some(waker) = waker {
             // A panic there has been reported by the panic hook. The reader has others to tell.
-            let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+            let _ = contain(|| waker.wake());
         }
     }
 }

@@ -61,6 +61,11 @@ pub(crate) fn spawn_scoped<'scope>(
     thread::Builder::new().name(name.into()).spawn_scoped(scope, act).map(drop)
 }
 
+/// Acts; `None` if it panicked, which the panic's hook has reported. What it was about is left as it was then.
+pub(crate) fn contain<T>(act: impl FnOnce() -> T) -> Option<T> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(act)).ok()
+}
+
 /// A static; it begins with its first use.
 macro_rules! process_wide {
     ($(#[$attribute:meta])* static $name:ident: $type:ty = $value:expr;) => {

@@ -67,6 +67,8 @@ pub enum FaultKind {
     Misdirected(u64),
     /// The operation takes this long, then goes right. Others may run meanwhile.
     Delay(Duration),
+    /// Nothing happens, and the call panics, as a mistake in a device of one's own would, or one in the engine near by.
+    Panic,
 }
 
 impl FaultKind {

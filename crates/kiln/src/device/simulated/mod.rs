@@ -287,7 +287,7 @@ fn existing<'a>(disk: &'a mut Disk, name: &str) -> &'a mut disk::FileState {
 
 impl Shared {
     /// Begins an operation. The disk stays locked for it; a fault that the operation itself must act out
-    /// comes along, a delay is over already.
+    /// comes along, a delay is over already. Panics if that is the fault.
     fn begin(&self, operation: OperationKind) -> io::Result<(MutexGuard<'_, Disk>, Option<FaultKind>)> {
         let mut disk = self.disk.lock();
         let fault = disk.begin(operation)?;
@@ -296,6 +296,7 @@ impl Shared {
             disk.check_power()?;
             return Ok((disk, None));
         }
+        assert_ne!(fault, Some(FaultKind::Panic), "the device was told to panic");
         Ok((disk, fault))
     }
 

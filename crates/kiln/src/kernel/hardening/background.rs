@@ -15,7 +15,7 @@ use crate::kernel::engine::Engine;
 use crate::planted::{Bug, planted};
 use crate::sync::atomic::Ordering;
 use crate::sync::thread::{self, JoinHandle};
-use crate::sync::{Condvar, Instant, MutexGuard};
+use crate::sync::{Condvar, Instant, MutexGuard, contain};
 
 type Job = fn(&Arc<Engine>);
 const JOBS: [(&str, Job); 4] = [
@@ -38,7 +38,7 @@ impl Background {
             let engine = engine.clone();
             let thread = thread::Builder::new()
                 .name(name.to_owned())
-                .spawn(move || job(&engine))
+                .spawn(move || run(&engine, name, job))
                 .map_err(|error| Error::io("starting a background thread", error))?;
             background.threads.push(thread);
         }
@@ -60,6 +60,14 @@ impl Drop for Background {
             // A panic in a background thread has been reported by the panic hook.
             let _ = thread.join();
         }
+    }
+}
+
+/// Has a background thread do its job to the end. Without one of them the database would go on as if nothing were wrong, and sooner or later
+/// stand still; so a panic, which the panic's hook has reported, ends it as a failed hardening does.
+fn run(engine: &Arc<Engine>, name: &str, job: Job) {
+    if contain(|| job(engine)).is_none() {
+        engine.fail(format!("the thread {name} panicked, which is a mistake in Kiln or in the device"));
     }
 }
 

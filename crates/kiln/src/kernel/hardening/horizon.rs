@@ -9,7 +9,7 @@ use crate::error::{Error, ErrorKind};
 use crate::kernel::clock::Version;
 use crate::planted::{Bug, planted};
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Condvar, EventCount, Instant, Mutex, OnceLock};
+use crate::sync::{Condvar, EventCount, Instant, Mutex, OnceLock, contain};
 
 /// Commits that will never become durable, and why.
 #[derive(Clone, Debug)]
@@ -19,7 +19,7 @@ pub struct Lost {
 }
 
 impl Lost {
-    pub(crate) fn new(horizon: u64, reason: String) -> Lost {
+    pub(crate) fn new(horizon: u64, reason: impl Into<Arc<str>>) -> Lost {
         Lost { horizon, reason: reason.into() }
     }
 
@@ -117,6 +117,11 @@ impl Covered {
     pub(crate) fn waiter_count(&self) -> usize {
         self.waiters.len() + self.threads.iter().map(|&(_, count)| count).sum::<usize>()
     }
+
+    pub(crate) fn append(&mut self, mut others: Covered) {
+        self.waiters.append(&mut others.waiters);
+        self.threads.append(&mut others.threads);
+    }
 }
 
 /// See the module's documentation.
@@ -176,10 +181,7 @@ impl Horizon {
     pub(crate) fn outcome(&self, version: u64) -> Option<Outcome> {
         let lost = |&&(first, last): &&(u64, u64)| (first..=last).contains(&version);
         if let Some(&(first, _)) = self.lost_before.get().and_then(|ranges| ranges.iter().find(lost)) {
-            return Some(Err(Lost::new(
-                first - 1,
-                "it was not durable when the database stopped".to_owned(),
-            )));
+            return Some(Err(Lost::new(first - 1, "it was not durable when the database stopped")));
         }
         // The failure first: once there is one the horizon stays where it is. The other way round, a version that becomes
         // durable between the two looks, just before the failure, would pass for lost.
@@ -383,5 +385,5 @@ fn tell(waiter: Waiter, outcome: impl FnOnce() -> Outcome) {
 /// Calls what a user has left here. If it panics, which the panic's hook has reported, nobody else is to miss what they wait for, and the
 /// thread that hardens is to go on.
 fn call(callback: impl FnOnce()) {
-    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(callback));
+    let _ = contain(callback);
 }

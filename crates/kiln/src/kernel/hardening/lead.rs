@@ -4,12 +4,14 @@
 //! What is told may use the database, so it is told by who holds no lock; everybody else ends quietly, and leaves it to the hardener, or to who
 //! [tells](Engine::tell_withheld) first.
 
-use super::horizon::{Covered, Successor};
+use std::sync::Arc;
+
+use super::horizon::{Covered, Lost, Successor};
 use super::{Hardening, Leader};
 use crate::error::Result;
 use crate::kernel::engine::Engine;
 use crate::planted::{Bug, planted};
-use crate::sync::MutexGuard;
+use crate::sync::{MutexGuard, contain};
 
 /// How a lead ends.
 type LetGo = fn(&Engine, MutexGuard<'_, Leader>, Covered);
@@ -81,17 +83,41 @@ impl Engine {
         }
     }
 
-    /// Runs one hardening as the leader, unless one has failed.
+    /// Runs one hardening as the leader, unless one has failed. One that panics has failed, and who waits for it hears of that as of any other.
     fn lead(&self, mut leader: MutexGuard<'_, Leader>, let_go: LetGo) {
         let hardening = &self.hardening;
-        let covered = match hardening.horizon.failure() {
-            None => {
+        let mut covered = Covered::default();
+        if hardening.horizon.failure().is_none() {
+            let ended = contain(|| {
                 hardening.gather();
-                self.harden(&mut leader)
+                self.harden(&mut leader, &mut covered);
+            });
+            if ended.is_none() {
+                covered.append(self.lose("hardening panicked, which is a mistake in Kiln or in the device"));
             }
-            Some(_) => Covered::default(),
-        };
+        }
         let_go(self, leader, covered);
+    }
+
+    /// What is not durable is lost, and nothing more is committed. For who has the lead.
+    pub(super) fn lose(&self, reason: impl Into<Arc<str>>) -> Covered {
+        let horizon = &self.hardening.horizon;
+        horizon.fail(Lost::new(horizon.local(), reason))
+    }
+
+    /// As [`Self::lose`], for who has not the lead, nor any lock.
+    pub(super) fn fail(&self, reason: impl Into<Arc<str>>) {
+        let leader = self.hardening.leader.lock();
+        let covered = self.lose(reason);
+        self.let_go(leader, covered);
+    }
+
+    /// What `look` finds while nobody hardens. The caller may hold locks.
+    pub(super) fn between_hardenings<T>(&self, look: impl FnOnce(&mut Leader) -> T) -> T {
+        let mut leader = self.hardening.leader.lock();
+        let found = look(&mut leader);
+        self.let_go_quietly(leader, Covered::default());
+        found
     }
 
     /// Ends the lead, tells, and hands over to a waiter that was not covered. Nobody who has held the lock may leave this, or

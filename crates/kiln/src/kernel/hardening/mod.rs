@@ -16,7 +16,7 @@ mod pace;
 
 use std::time::Duration;
 
-use self::horizon::{Covered, Horizon, Lost, Waiter};
+use self::horizon::{Covered, Horizon, Waiter};
 use self::pace::Pace;
 use super::checkpoint::Cut;
 use super::engine::Engine;
@@ -349,40 +349,31 @@ impl Engine {
 
     /// Where the durable log ends.
     pub(crate) fn durable_end(&self) -> DurableEnd {
-        let leader = self.hardening.leader.lock();
-        let (address, chain_checksum) = (self.log.hardened(), leader.writer.chain.checksum);
-        let end = DurableEnd { address, chain_checksum, horizon: self.hardening.horizon.local() };
-        self.let_go_quietly(leader, Covered::default());
-        end
+        self.between_hardenings(|leader| DurableEnd {
+            address: self.log.hardened(),
+            chain_checksum: leader.writer.chain.checksum,
+            horizon: self.hardening.horizon.local(),
+        })
     }
 
     /// What is known where the durable log ends.
     pub(crate) fn cut(&self) -> Cut {
-        let mut leader = self.hardening.leader.lock();
-        let cut = Cut {
+        self.between_hardenings(|leader| Cut {
             end: self.log.hardened(),
             chain: leader.writer.chain,
             ledger: leader.ledger.cut(),
             liveness: self.liveness.lock().clone(),
             grave_count: self.graves.len(),
-        };
-        self.let_go_quietly(leader, Covered::default());
-        cut
+        })
     }
 
     /// Has the ledger be in one piece for the next cut, in steps between which others harden.
     pub(crate) fn fold_ledger(&self) {
-        loop {
-            let mut leader = self.hardening.leader.lock();
-            let more = leader.ledger.fold();
-            self.let_go_quietly(leader, Covered::default());
-            if !more {
-                return;
-            }
-        }
+        while self.between_hardenings(|leader| leader.ledger.fold()) {}
     }
 
-    fn harden(&self, leader: &mut Leader) -> Covered {
+    /// Whom it covered is told by who lets go, whatever comes after.
+    fn harden(&self, leader: &mut Leader, covered: &mut Covered) {
         let hardening = &self.hardening;
         let began = Instant::now();
         // Reset before the tick: a commit that still sees it set has installed its writes before the tick.
@@ -392,7 +383,7 @@ impl Engine {
         let unsealed = leader.writer.newest_version > hardening.horizon.local()
             || self.log.has_unsealed_records()
             || self.is_to_be_sealed_anew();
-        let covered = if unsealed {
+        *covered = if unsealed {
             let start = self.log.hardened();
             let end = self.log.finish_tail();
             if planted(Bug::HorizonBeforeWrite) {
@@ -404,8 +395,7 @@ impl Engine {
                     if planted(Bug::FailedSealCovers) {
                         hardening.horizon.tell(hardening.horizon.publish(version));
                     }
-                    let lost = Lost::new(hardening.horizon.local(), format!("hardening failed: {error}"));
-                    hardening.horizon.fail(lost)
+                    self.lose(format!("hardening failed: {error}"))
                 }
             }
         } else {
@@ -416,7 +406,6 @@ impl Engine {
         let wanted = hardening.wanted_space.swap(0, Ordering::SeqCst);
         hardening.bound_bytes(wanted);
         self.make_room(wanted);
-        covered
     }
 
     /// Nothing is to be made durable, and yet there is to be a seal.

@@ -2,12 +2,12 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use super::horizon::{Covered, Horizon, Lost};
-use crate::device::{Keep, SimulatedDevice};
+use super::horizon::{Covered, Horizon, Lost, Outcome};
+use crate::device::{Fault, FaultKind, Keep, OperationKind, SimulatedDevice};
 use crate::kernel::recovery::VERSIONS_SKIPPED;
 use crate::storage::log::Purpose;
 use crate::sync::atomic::Ordering;
-use crate::{Kiln, Level, Options, Progress, Table};
+use crate::{ErrorKind, Kiln, Level, Options, Progress, Table};
 
 fn put_durably(db: &Kiln, table: &Table, number: u32) -> crate::Result<()> {
     // Each in a version of its own: within one, a record is updated where it is.
@@ -158,5 +158,85 @@ fn c5_who_waits_for_a_time_hears_of_what_has_hardened_within_it_whoever_tells() 
         thread::sleep(Duration::from_millis(50));
         db.engine().harden_all().expect("the disk works");
         assert!(waiting.join().expect("it ends").expect("the disk works"));
+    });
+}
+
+/// Runs a test that hangs when it fails.
+fn within_a_minute(test: impl FnOnce() + Send + 'static) {
+    let (told, done) = mpsc::channel();
+    let running = thread::spawn(move || {
+        test();
+        let _ = told.send(());
+    });
+    let waited = done.recv_timeout(Duration::from_secs(60));
+    assert_ne!(waited, Err(mpsc::RecvTimeoutError::Timeout), "it hangs");
+    running.join().expect("the test has said why");
+}
+
+fn open_small(disk: &SimulatedDevice, background: bool) -> Kiln {
+    let options = Options::new().segment_bytes(64 << 10).memory(0).background(background);
+    let options = options.window(Duration::from_secs(3600));
+    options.open_on(Arc::new(disk.clone())).expect("the disk works")
+}
+
+/// The next such operation panics.
+fn panic_at(disk: &SimulatedDevice, operation: OperationKind) {
+    disk.inject(Fault { operation, nth: 1, kind: FaultKind::Panic, sticky: false });
+}
+
+/// It let go of the lead and told nobody: who waited did so for ever, and so did who closed.
+#[test]
+fn c5_a_hardening_that_panics_ends_as_one_that_fails() {
+    let check = |background| {
+        let disk = SimulatedDevice::new(1);
+        let db = open_small(&disk, background);
+        let map = db.map("map").expect("a map");
+        let put = |value: &str| db.put(&map, "key", value);
+        put("durable").expect("there is room").safe().expect("the disk works");
+        let durable = crate::Version::new(db.engine().hardening.horizon.local());
+        let (told, hear) = mpsc::channel();
+        let told_one = told.clone();
+        db.on_lost(move |lost| told.send(lost.horizon()).expect("it is heard"));
+        let (_, lost) = put("lost").expect("there is room").fast();
+        let tell =
+            move |outcome: Outcome| told_one.send(outcome.unwrap_err().horizon()).expect("it is heard");
+        lost.on_durable(Level::LOCAL, tell);
+        panic_at(&disk, OperationKind::Write);
+        thread::scope(|scope| {
+            for waits in [(); 3].map(|()| scope.spawn(|| lost.wait(Level::LOCAL))) {
+                assert_eq!(waits.join().expect("it ends").unwrap_err().kind(), ErrorKind::Lost);
+            }
+        });
+        assert_eq!([(); 2].map(|()| hear.recv().expect("both are told")), [durable; 2]);
+        let error = put("never").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Lost);
+        assert!(error.to_string().contains("panicked"), "{error}");
+        assert_eq!(db.get(&map, "key").expect("it is in memory").as_deref(), Some(&b"lost"[..]));
+        assert_eq!(db.close().unwrap_err().kind(), ErrorKind::Lost);
+        drop(db);
+        let db = open_small(&disk, false);
+        let map = db.map("map").expect("a map");
+        assert_eq!(db.get(&map, "key").expect("the disk works").as_deref(), Some(&b"durable"[..]));
+    };
+    within_a_minute(move || [false, true].into_iter().for_each(check));
+}
+
+/// Nobody did its work from then on: of the settler the log grew without bounds, of the hardener nothing was durable any more.
+#[test]
+fn c5_a_background_thread_that_panics_ends_the_database_as_a_failed_hardening_does() {
+    within_a_minute(|| {
+        let disk = SimulatedDevice::new(1);
+        let db = open_small(&disk, true);
+        let map = db.map("map").expect("a map");
+        let (told, hear) = mpsc::channel();
+        db.on_lost(move |lost| told.send(lost).expect("it is heard"));
+        // It is the keeper that makes the next segment, long before it is needed.
+        panic_at(&disk, OperationKind::Create);
+        let put = |number: u64| db.put(&map, number.to_le_bytes(), [1; 1_000]).map(|put| put.forget());
+        (0..30).try_for_each(put).expect("there is room");
+        assert!(hear.recv().expect("it is told").reason().contains("kiln-keeper panicked"));
+        let failure = put(30).unwrap_err();
+        assert_eq!(failure.kind(), ErrorKind::Lost);
+        assert_eq!(db.close().unwrap_err().kind(), ErrorKind::Lost);
     });
 }
