@@ -196,10 +196,11 @@ impl Options {
         self
     }
 
-    /// When so much of the log has left memory, and a third as much as has settled before, rows of tables
+    /// When live records of so many bytes have left memory, and a third as much as has settled before, rows of tables
     /// settle: in the background they move from the log into a B+-tree on disk, and leave the indexes in memory. Default 64 MiB;
     /// 0: only when [`settle`](crate::Kiln::settle) is called. A smaller bound keeps the indexes smaller, and writes more: a
-    /// row that settles alone takes a whole leaf of the tree with it. Where settling is so slow that twice as much of the log is out of memory, or
+    /// row that settles alone takes a whole leaf of the tree with it. Records that are not live count where nothing drops them: with a
+    /// [`space_amplification`](Self::space_amplification) of infinity, and as long as there are deletions that have not settled. Where settling is so slow that twice as much is out of memory, or
     /// what [`unsettled_bytes`](Self::unsettled_bytes) says, commits
     /// that write tables are slowed to three quarters of its rate, each by a tenth of a second at the most. Durability does not depend on it.
     /// Without background threads it is [`persist`](crate::Kiln::persist) that settles.
@@ -208,7 +209,7 @@ impl Options {
         self
     }
 
-    /// So many bytes of log may have left memory and not [settled](Self::settle_log_bytes) before commits that write tables are slowed. Default, and
+    /// Live records of so many bytes may have left memory and not [settled](Self::settle_log_bytes) before commits that write tables are slowed. Default, and
     /// at the least, twice as many as make settling due. With more, tables larger than memory are written faster: as long as that goes on the more rows settle at once
     /// the fewer bytes are written for each of them. The indexes in memory grow with it (by about 90 bytes for each row that has not settled), and so do the log on disk
     /// and the file that is there while rows settle. Durability does not depend on it.

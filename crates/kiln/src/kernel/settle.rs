@@ -21,7 +21,7 @@
 //! are merged and others are not: a key's entry goes before its row. (How many rows there are is counted when it is asked, so no count goes wrong.) Between 3 and 4 it is recovery
 //! that does 4. The segments are dropped, or compacted for the sake of other objects, by `sweep` as ever.
 //!
-//! **When.** When so much of the log is out of memory, and not settled, that it is worth it:
+//! **When.** When so much of the log is out of memory, not settled, and [live](Engine::unsettled_bytes), that it is worth it:
 //! [`settle_log_bytes`](crate::Options::settle_log_bytes), and a [`TREE_PART`] of the tree, so that a merge that has to write all of the
 //! tree anew is paid for by as much new data, but not more than [`RING_TIMES`] the log's memory. Or when ranges have read as many rows from the
 //! cold part, one by one, as would have paid for settling it: so what is loaded, and then only read, settles, and whatever is read
@@ -133,9 +133,12 @@ impl Engine {
         if settled.bounds.due_bytes == 0 {
             return false;
         }
-        let cold_bytes = self.unsettled_bytes();
+        let cold_bytes = self.cold_log_bytes();
         let is_paid_for = self.is_settling_paid_for(cold_bytes);
-        if cold_bytes < settled.bounds.due_bytes / 2 && !is_paid_for || self.segments.disk_is_full() {
+        // It takes a look at all segments, and is not more.
+        let little = settled.bounds.due_bytes / 2;
+        let unsettled_bytes = if cold_bytes < little { cold_bytes } else { self.unsettled_bytes() };
+        if unsettled_bytes < little && !is_paid_for || self.segments.disk_is_full() {
             return false;
         }
         // Else the whole part would be read in vain, time and again.
@@ -150,7 +153,7 @@ impl Engine {
             return false;
         }
         self.begin_settling();
-        (is_paid_for || cold_bytes >= self.settling_due_bytes())
+        (is_paid_for || unsettled_bytes >= self.settling_due_bytes())
             && self.log.head() >= settled.forgotten_to.load(Ordering::SeqCst)
     }
 
@@ -231,8 +234,7 @@ impl Engine {
     /// need not wait for all of it, nor the disk have room for all that is sorted.
     fn due_settling_end(&self, head: Address) -> Address {
         let (settled, segment_bytes) = (&self.settled, self.log.segment_bytes());
-        let begin = settled.tree.settled_to().max(self.log.begin());
-        let part = begin.saturating_add(self.settling_bound_bytes());
+        let part = self.unsettled_end(self.settling_bound_bytes());
         let least = part.max(settled.forgotten_to.load(Ordering::SeqCst));
         // The bound may be as large as a number can be.
         least.min(head - head % segment_bytes).next_multiple_of(segment_bytes)
@@ -305,7 +307,7 @@ impl Engine {
     fn end_with_room(&self, hardened: Address) -> Option<Address> {
         /// A record may take so many times as many bytes there: a long value has blocks of its own.
         const ROOM_TIMES: u64 = 2;
-        let begin = self.settled.tree.settled_to().max(self.log.begin());
+        let begin = self.unsettled_from();
         let end = begin.saturating_add(self.settled.tree.room_bytes() / ROOM_TIMES).min(hardened);
         let end = end - end % self.log.segment_bytes();
         self.can_settle_to(end, begin).then_some(end)

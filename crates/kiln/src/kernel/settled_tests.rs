@@ -60,3 +60,32 @@ fn c2_what_was_looked_up_is_known_in_every_attempt_that_follows() {
     engine.index.unlock_changed(bucket);
     [false, true].into_iter().for_each(attempt);
 }
+
+/// Rows that were written again and again in memory settled with every record of theirs that was not dropped yet, which left nothing out of the indexes, took
+/// memory and the disk, and slowed commits down.
+#[test]
+fn what_is_dead_out_of_memory_makes_no_settling_due_where_it_is_dropped_or_compacted() {
+    let is_due = |keys: u32, space_amplification| {
+        let options = Options::new().background(false).segment_bytes(64 << 10).memory(0);
+        let options = options.settle_log_bytes(256 << 10).space_amplification(space_amplification);
+        let db = options.open_on(Arc::new(SimulatedDevice::new(1))).unwrap();
+        let table = db.table("table").unwrap();
+        // Nothing is dropped meanwhile, nor does it settle.
+        let snapshot = db.snapshot().unwrap();
+        for number in 0..200_u32 {
+            db.put(&table, (number % keys).to_be_bytes(), [1; 5_000]).unwrap().forget();
+            db.persist().unwrap();
+        }
+        drop(snapshot);
+        let engine = db.engine();
+        assert!(engine.cold_log_bytes() > 512 << 10);
+        assert!(engine.unsettled_bytes() <= engine.cold_log_bytes());
+        engine.is_settling_due()
+    };
+    assert!(!is_due(8, 2.0), "eight rows are live, and in memory");
+    assert!(is_due(200, 2.0), "all are live");
+    assert!(
+        is_due(8, f64::INFINITY),
+        "nothing is ever compacted, so a row that is live would keep all that is dead behind it"
+    );
+}

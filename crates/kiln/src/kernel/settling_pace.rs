@@ -7,7 +7,7 @@
 //!         `------------ cold, not settled ----+---------------' what is beyond slows commits
 //! ```
 //!
-//! Rows that have not settled are in the indexes in memory, and their records keep the log from being dropped. So when more log is cold than
+//! Rows that have not settled are in the indexes in memory, and their records keep the log from being dropped. So when more live log is cold than
 //! [`BOUND_TIMES`] what makes settling due, or than [`unsettled_bytes`](crate::Options::unsettled_bytes) if that is more, and as long as settling
 //! goes on, commits that write tables may let the log grow by three bytes for every four that settle: then the next part has a quarter less to do than this one, and so on, until they are within the bound.
 //!
@@ -19,6 +19,7 @@
 //! nobody is slowed: it would not help. Maps do not settle, and who writes only them is not slowed.
 
 use super::engine::Engine;
+use crate::storage::record::Address;
 use crate::sync::Instant;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::thread;
@@ -156,10 +157,42 @@ impl SettlingPace {
 }
 
 impl Engine {
+    /// Where the part of the log begins that has not settled.
+    pub(super) fn unsettled_from(&self) -> Address {
+        self.settled.tree.settled_to().max(self.log.begin())
+    }
+
     /// Bytes of log that are out of memory and have not settled.
+    pub(super) fn cold_log_bytes(&self) -> u64 {
+        self.log.head().saturating_sub(self.unsettled_from())
+    }
+
+    /// How many of them are to settle: about as many as live records take, since what is dead is dropped with its segment, once compaction has moved what else is
+    /// there. All of them where nothing is ever compacted, or where there are deletions: these stay where they are until they have settled.
     pub(crate) fn unsettled_bytes(&self) -> u64 {
-        let from = self.settled.tree.settled_to().max(self.log.begin());
-        self.log.head().saturating_sub(from)
+        let cold_bytes = self.cold_log_bytes();
+        if cold_bytes == 0 || !self.drops_dead() {
+            return cold_bytes;
+        }
+        let (from, head) = (self.unsettled_from(), self.log.head());
+        self.liveness.lock().live_bytes_between(from, head).min(cold_bytes)
+    }
+
+    /// Up to where they are so many, from the oldest on.
+    pub(super) fn unsettled_end(&self, bytes: u64) -> Address {
+        /// So many times as much log is read for them at the most.
+        const READ_TIMES: u64 = 4;
+        let from = self.unsettled_from();
+        if !self.drops_dead() {
+            return from.saturating_add(bytes);
+        }
+        let end = self.liveness.lock().end_of_live(from, bytes);
+        end.min(from.saturating_add(bytes.saturating_mul(READ_TIMES)))
+    }
+
+    fn drops_dead(&self) -> bool {
+        let has_deletions = || self.settled.is_begun.load(Ordering::SeqCst) && !self.graves.is_empty();
+        self.compaction.is_wanted() && !has_deletions()
     }
 
     /// How many there may be before commits of tables are slowed; 0 if they never are.
@@ -182,6 +215,7 @@ impl Engine {
         let bound = self.unsettled_bytes_max();
         let presses = pace.is_moving.load(Ordering::SeqCst)
             && bound > 0
+            && self.cold_log_bytes() > bound
             && self.unsettled_bytes() > bound
             && !self.segments.disk_is_full();
         pace.press(presses);

@@ -183,6 +183,25 @@ impl Liveness {
         bytes + of_part as u64
     }
 
+    /// About how many bytes of them lie between two addresses.
+    pub(crate) fn live_bytes_between(&self, from: Address, to: Address) -> u64 {
+        self.live_bytes_before(to).saturating_sub(self.live_bytes_before(from))
+    }
+
+    /// The end of the segment, from `from` on, with which so many of them are reached; if there are not as many, of the last one.
+    pub(crate) fn end_of_live(&self, from: Address, bytes: u64) -> Address {
+        let mut end = from;
+        let mut reached = 0;
+        for segment in self.segments.iter().skip(self.position(from).unwrap_or(0)) {
+            end = (end + 1).next_multiple_of(self.segment_bytes);
+            reached += segment.live_bytes();
+            if reached >= bytes {
+                break;
+            }
+        }
+        end
+    }
+
     /// About how many bytes are superseded from the first segment on that must stay for who sees `version` and nothing newer.
     pub(crate) fn dead_bytes_after(&self, version: u64) -> u64 {
         let held = self.segments.iter().skip_while(|segment| segment.newest_successor <= version);
@@ -288,6 +307,28 @@ mod tests {
         assert!((live - 96..live * 9 / 8).contains(&bytes), "{bytes} for {live}");
         (26..=100).for_each(|number| liveness.supersede(number * 8, 1, Some(1_000)));
         assert_eq!(liveness.live_bytes(), 0, "nothing is live");
+    }
+
+    #[test]
+    fn so_many_live_bytes_are_reached_with_a_segment_and_no_more_than_there_are() {
+        let mut liveness = Liveness::new(SEGMENT_BYTES, SEGMENT_BYTES);
+        // Of the second of three segments nothing is live.
+        for segment in 1..=3 {
+            (1..=10).for_each(|number| add(&mut liveness, segment * SEGMENT_BYTES + number * 8, 1_000));
+        }
+        (1..=10).for_each(|number| liveness.supersede(2 * SEGMENT_BYTES + number * 8, 1, Some(1_000)));
+        let end = |from, bytes| liveness.end_of_live(from, bytes) / SEGMENT_BYTES;
+        assert_eq!(
+            [1, 10_000, 10_001, 20_000, u64::MAX].map(|bytes| end(SEGMENT_BYTES, bytes)),
+            [2, 2, 4, 4, 4]
+        );
+        assert_eq!((end(SEGMENT_BYTES * 3 / 2, 1), end(2 * SEGMENT_BYTES, 1)), (2, 4));
+        let between =
+            |from: u64, to: u64| liveness.live_bytes_between(from * SEGMENT_BYTES, to * SEGMENT_BYTES);
+        assert_eq!(
+            [between(1, 2), between(1, 3), between(2, 3), between(1, 4), between(3, 1)],
+            [10_000, 10_000, 0, 20_000, 0]
+        );
     }
 
     /// Otherwise a log in which all is live would be compacted for ever.
