@@ -199,8 +199,8 @@ impl Options {
     /// When live records of so many bytes have left memory, and a third as much as has settled before, rows of tables
     /// settle: in the background they move from the log into a B+-tree on disk, and leave the indexes in memory. Default 64 MiB;
     /// 0: only when [`settle`](crate::Kiln::settle) is called. A smaller bound keeps the indexes smaller, and writes more: a
-    /// row that settles alone takes a whole leaf of the tree with it. Records that are not live count where nothing drops them: with a
-    /// [`space_amplification`](Self::space_amplification) of infinity, and as long as there are deletions that have not settled. Where settling is so slow that twice as much is out of memory, or
+    /// row that settles alone takes a whole leaf of the tree with it. Other records count for a quarter of that, with what is live among them; and in full as long as
+    /// there are deletions of rows that may have settled. Where settling is so slow that twice as much is out of memory, or
     /// what [`unsettled_bytes`](Self::unsettled_bytes) says, commits
     /// that write tables are slowed to three quarters of its rate, each by a tenth of a second at the most. Durability does not depend on it.
     /// Without background threads it is [`persist`](crate::Kiln::persist) that settles.
@@ -220,7 +220,7 @@ impl Options {
 
     /// Memory in bytes for what is sorted while rows settle. Default a quarter of the log's part of the [`memory`](Self::memory), and at
     /// least 32 MiB. What does not fit is written to a file that is there as long as they settle, so that the disk needs room for about as much as the part of the log
-    /// that settles at once: up to [`unsettled_bytes`](Self::unsettled_bytes), or less where there is less room. For the tree it has room for a
+    /// that settles at once: up to [`unsettled_bytes`](Self::unsettled_bytes), or four times that where most of it is not live, or less where there is less room. For the tree it has room for a
     /// sixteenth of itself, or for a quarter of this. Durability does not depend on it.
     pub fn settle_memory(mut self, bytes: u64) -> Options {
         self.settle_memory = Some(bytes);

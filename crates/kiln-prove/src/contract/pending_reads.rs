@@ -267,3 +267,21 @@ fn a_pending_read_lets_go_of_its_old_waker_while_nothing_is_locked() {
         }
     });
 }
+
+/// The reader ended, and whoever waited for it did so for ever, after closing, too.
+#[test]
+fn c9_a_reader_that_panics_tells_those_who_wait_and_reads_go_on() {
+    watched("c9_a_reader_that_panics_tells_those_who_wait", PATIENCE, |_| {
+        let disk = SimulatedDevice::new(seed());
+        let (db, map) = cold_database(&threaded(), &disk, 600);
+        disk.inject(Fault { operation: OperationKind::Read, nth: 1, kind: FaultKind::Panic, sticky: false });
+        let reads: Vec<PendingRead> = (0..20).map(|number| db.get_async(&map, key(number))).collect();
+        let outcomes: Vec<_> = reads.into_iter().map(PendingRead::wait).collect();
+        let errors: Vec<_> = outcomes.into_iter().filter_map(Result::err).collect();
+        assert!(!errors.is_empty() && errors.iter().all(|error| error.to_string().contains("panicked")));
+        for number in 0..20 {
+            assert_eq!(db.get_async(&map, key(number)).wait().unwrap(), value(number));
+        }
+        db.close().unwrap();
+    });
+}

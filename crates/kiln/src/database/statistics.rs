@@ -85,8 +85,8 @@ pub struct Statistics {
     pub rows_settled: u64,
     /// Bytes that were written to the tree for them.
     pub tree_written_bytes: u64,
-    /// About how many bytes live records take that have left memory and not settled; what tables have there is in the indexes in memory. All bytes
-    /// of log there count where nothing drops the others; see [`Options::settle_log_bytes`](crate::Options::settle_log_bytes).
+    /// About how many bytes live records take that have left memory and not settled; what tables have there is in the indexes in memory. What other records
+    /// count for is said at [`Options::settle_log_bytes`](crate::Options::settle_log_bytes).
     pub unsettled_bytes: u64,
     /// How many there may be before commits that write tables are slowed, as long as settling goes on; 0 if they never are. See
     /// [`Options::unsettled_bytes`](crate::Options::unsettled_bytes).

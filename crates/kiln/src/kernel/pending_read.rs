@@ -72,7 +72,7 @@ pub(crate) struct Reader {
 
 #[derive(Default)]
 struct Requests {
-    waiting: VecDeque<(Request, Arc<Ticket>)>,
+    waiting: VecDeque<(Request, Teller)>,
     thread: Option<JoinHandle<()>>,
     is_closed: bool,
 }
@@ -178,6 +178,33 @@ impl Ticket {
     }
 }
 
+/// The ticket of who reads for it. Whoever waits is told of the outcome in any case, also where the reader panics.
+struct Teller {
+    ticket: Arc<Ticket>,
+    has_told: bool,
+}
+
+impl Teller {
+    fn tell(mut self, outcome: Outcome) {
+        self.has_told = true;
+        self.ticket.tell(outcome);
+    }
+
+    /// Nobody waits for it any more.
+    fn is_alone(&self) -> bool {
+        Arc::strong_count(&self.ticket) == 1
+    }
+}
+
+impl Drop for Teller {
+    fn drop(&mut self) {
+        if !self.has_told && !self.is_alone() {
+            let what = "the reader panicked, which is a mistake in Kiln or in the device";
+            self.ticket.tell(Err(Error::io("reading", std::io::Error::other(what))));
+        }
+    }
+}
+
 impl Engine {
     /// Begins to read a key.
     pub(crate) fn get_pending<O: Object>(self: &Arc<Self>, object: &O, key: &[u8]) -> PendingRead {
@@ -205,14 +232,18 @@ impl Engine {
         if requests.thread.is_none() {
             let engine = self.clone();
             let thread = thread::Builder::new().name("kiln-reader".to_owned());
-            match thread.spawn(move || engine.run_reader()) {
+            match thread.spawn(move || {
+                if contain(|| engine.run_reader()).is_none() {
+                    engine.forget_reader();
+                }
+            }) {
                 Ok(thread) => requests.thread = Some(thread),
                 // The system has no thread to spare.
                 Err(_) => return PendingRead { state: State::Own(Box::new(request), self.clone()) },
             }
         }
         let ticket = Arc::new(Ticket::default());
-        requests.waiting.push_back((request, ticket.clone()));
+        requests.waiting.push_back((request, Teller { ticket: ticket.clone(), has_told: false }));
         drop(requests);
         self.reader.wake.notify_one();
         PendingRead { state: State::Sent(ticket) }
@@ -230,6 +261,16 @@ impl Engine {
             // A panic there has been reported by the panic hook.
             let _ = thread.join();
         }
+    }
+
+    /// The reader has panicked. Whoever reads next begins another one.
+    fn forget_reader(&self) {
+        let mut requests = self.reader.requests.lock();
+        requests.thread = None;
+        let waiting = std::mem::take(&mut requests.waiting);
+        drop(requests);
+        // They are told.
+        drop(waiting);
     }
 
     fn check_open(&self) -> Result<()> {
@@ -274,12 +315,12 @@ struct Reading<'e> {
     engine: &'e Engine,
     ahead: ReadAhead<'e>,
     /// What is in flight, by the number of its read.
-    slots: Vec<Option<(Request, Arc<Ticket>)>>,
+    slots: Vec<Option<(Request, Teller)>>,
 }
 
 impl Reading<'_> {
-    fn begin(&mut self, request: Request, ticket: Arc<Ticket>) {
-        if is_dropped(&ticket) {
+    fn begin(&mut self, request: Request, ticket: Teller) {
+        if ticket.is_alone() {
             return;
         }
         let free = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
@@ -289,7 +330,7 @@ impl Reading<'_> {
             }
             self.slots[free] = Some((request, ticket));
         } else {
-            self.end(&request, &ticket);
+            self.end(&request, ticket);
         }
     }
 
@@ -307,27 +348,27 @@ impl Reading<'_> {
             Step::Nothing => {}
             Step::Done(slot) => {
                 if let Some((request, ticket)) = self.slots[slot].take() {
-                    self.end(&request, &ticket);
+                    self.end(&request, ticket);
                 }
             }
             Step::Broken => {
                 for (request, ticket) in std::mem::take(&mut self.slots).into_iter().flatten() {
-                    self.end(&request, &ticket);
+                    self.end(&request, ticket);
                 }
             }
         }
     }
 
     /// Reads the key as everybody does: what was read for it is in the cache, unless it was not fit to be.
-    fn end(&self, request: &Request, ticket: &Arc<Ticket>) {
-        if !is_dropped(ticket) {
+    fn end(&self, request: &Request, ticket: Teller) {
+        if !ticket.is_alone() {
             ticket.tell(self.engine.read_requested(request));
         }
     }
 
     fn tell_closed(
         self,
-        waiting: VecDeque<(Request, Arc<Ticket>)>,
+        waiting: VecDeque<(Request, Teller)>,
         requests: crate::sync::MutexGuard<'_, Requests>,
     ) {
         // Wakers may do anything.
@@ -337,9 +378,4 @@ impl Reading<'_> {
             ticket.tell(Err(Error::closed()));
         }
     }
-}
-
-/// Nobody waits for it any more.
-fn is_dropped(ticket: &Arc<Ticket>) -> bool {
-    Arc::strong_count(ticket) == 1
 }

@@ -21,7 +21,7 @@
 //! are merged and others are not: a key's entry goes before its row. (How many rows there are is counted when it is asked, so no count goes wrong.) Between 3 and 4 it is recovery
 //! that does 4. The segments are dropped, or compacted for the sake of other objects, by `sweep` as ever.
 //!
-//! **When.** When so much of the log is out of memory, not settled, and [live](Engine::unsettled_bytes), that it is worth it:
+//! **When.** When so much of the log is out of memory, not settled, and [live](Engine::counted_bytes), that it is worth it:
 //! [`settle_log_bytes`](crate::Options::settle_log_bytes), and a [`TREE_PART`] of the tree, so that a merge that has to write all of the
 //! tree anew is paid for by as much new data, but not more than [`RING_TIMES`] the log's memory. Or when ranges have read as many rows from the
 //! cold part, one by one, as would have paid for settling it: so what is loaded, and then only read, settles, and whatever is read
@@ -362,7 +362,8 @@ impl Engine {
         let Some((newest, newest_version, end)) = collected else { return Ok(Settling::default()) };
         self.check_writable()?;
         // Before the first leaf is written: those for which there is room stay in memory.
-        self.settled.moving_bytes.store(end - begin, Ordering::SeqCst);
+        let part_bytes = self.counted_bytes(begin, end);
+        self.settled.moving_bytes.store(part_bytes, Ordering::SeqCst);
         self.share_for_good();
         moving.get_or_insert_with(|| self.settled.pace.begin_moving());
         if !planted(Bug::SettlesQuietly) {
@@ -370,7 +371,7 @@ impl Engine {
             self.forgotten.fetch_max(newest_version, Ordering::SeqCst);
         }
         if planted(Bug::RemovedBeforeRoot) {
-            self.remove_settled(&newest, end - begin)?;
+            self.remove_settled(&newest, part_bytes)?;
         }
         let merged = self.merge_newest(&segments, &newest, (begin, end));
         self.settled.moving_bytes.store(0, Ordering::SeqCst);
@@ -383,8 +384,9 @@ impl Engine {
         let _no_checkpoint = self.checkpoints.pause();
         // What removals before this one have left empty, once it is much: whoever has read it, and is not done, has to begin again.
         self.objects.iter().filter_map(|object| object.keys.ordered()).for_each(OrderedIndex::unlink_empty);
-        self.remove_settled(&newest, end - begin)?;
+        self.remove_settled(&newest, part_bytes)?;
         self.settled.removed_to.store(end, Ordering::SeqCst);
+        self.graves.note_settled();
         self.objects.iter().filter_map(|object| object.keys.ordered()).for_each(OrderedIndex::note_vacancy);
         Ok(Settling { puts: merged.put, deletes: merged.deleted, bytes: merged.bytes + newest.disk_bytes() })
     }
@@ -437,7 +439,7 @@ impl Engine {
         let database = self.superblock.lock().current().database;
         let mut reader = RecordReader::new(segments, database, Cursor::at_seal(part.0));
         let part_bytes = part.1 - part.0;
-        let mut grants = self.settled.pace.begin(Stage::Reading, part_bytes);
+        let mut grants = self.settled.pace.begin(Stage::Reading, self.counted_bytes(part.0, part.1));
         while reader.cursor().position < part.1 {
             // Whoever closes the database waits.
             if self.hardening.is_stopping() {
@@ -465,7 +467,7 @@ impl Engine {
     fn merge_newest(&self, segments: &Segments, newest: &Newest, part: (Address, Address)) -> Result<Merged> {
         let rows = |only_deletions| {
             let (walk, of) = (newest.walk()?, newest.count());
-            let grants = self.settled.pace.begin(Stage::Merging, part.1 - part.0);
+            let grants = self.settled.pace.begin(Stage::Merging, self.counted_bytes(part.0, part.1));
             Ok(SettlingRows { engine: self, segments, walk, only_deletions, of, count: 0, grants })
         };
         let tree = &self.settled.tree;

@@ -64,28 +64,32 @@ fn c2_what_was_looked_up_is_known_in_every_attempt_that_follows() {
 /// Rows that were written again and again in memory settled with every record of theirs that was not dropped yet, which left nothing out of the indexes, took
 /// memory and the disk, and slowed commits down.
 #[test]
-fn what_is_dead_out_of_memory_makes_no_settling_due_where_it_is_dropped_or_compacted() {
-    let is_due = |keys: u32, space_amplification| {
+fn what_is_dead_out_of_memory_makes_settling_due_only_where_there_is_much_of_it_or_deletions_wait() {
+    let is_due = |puts: u32, keys: u32, deletes: bool| {
         let options = Options::new().background(false).segment_bytes(64 << 10).memory(0);
-        let options = options.settle_log_bytes(256 << 10).space_amplification(space_amplification);
+        let options = options.settle_log_bytes(256 << 10);
         let db = options.open_on(Arc::new(SimulatedDevice::new(1))).unwrap();
         let table = db.table("table").unwrap();
+        db.engine().begin_settling();
         // Nothing is dropped meanwhile, nor does it settle.
         let snapshot = db.snapshot().unwrap();
-        for number in 0..200_u32 {
+        for number in 0..puts {
             db.put(&table, (number % keys).to_be_bytes(), [1; 5_000]).unwrap().forget();
             db.persist().unwrap();
         }
+        if deletes {
+            db.delete(&table, 0_u32.to_be_bytes()).unwrap().forget();
+        }
         drop(snapshot);
         let engine = db.engine();
-        assert!(engine.cold_log_bytes() > 512 << 10);
-        assert!(engine.unsettled_bytes() <= engine.cold_log_bytes());
+        engine.harden_all().unwrap();
+        engine.forget_deleted();
+        let cold_bytes = engine.cold_log_bytes();
+        assert!(cold_bytes > 512 << 10 && engine.unsettled_bytes() <= cold_bytes);
         engine.is_settling_due()
     };
-    assert!(!is_due(8, 2.0), "eight rows are live, and in memory");
-    assert!(is_due(200, 2.0), "all are live");
-    assert!(
-        is_due(8, f64::INFINITY),
-        "nothing is ever compacted, so a row that is live would keep all that is dead behind it"
-    );
+    assert!(!is_due(100, 8, false), "eight rows are live, and in memory");
+    assert!(is_due(100, 100, false), "all are live");
+    assert!(is_due(400, 8, false), "there is too much that nothing may ever drop");
+    assert!(is_due(100, 8, true), "a deletion waits");
 }

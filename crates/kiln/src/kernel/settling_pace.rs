@@ -27,6 +27,8 @@ use std::time::Duration;
 
 /// So many times as much log as makes it due may be cold and not settled before commits are slowed.
 const BOUND_TIMES: u64 = 2;
+/// So many times as much log counts as if it were live.
+const DEAD_TIMES: u64 = 4;
 /// Commits may take so many quarters of what settles.
 const GRANT_QUARTERS: u64 = 3;
 /// Commits may be ahead of what is granted by so much, so that not each of them waits.
@@ -167,32 +169,30 @@ impl Engine {
         self.log.head().saturating_sub(self.unsettled_from())
     }
 
-    /// How many of them are to settle: about as many as live records take, since what is dead is dropped with its segment, once compaction has moved what else is
-    /// there. All of them where nothing is ever compacted, or where there are deletions: these stay where they are until they have settled.
+    /// How many of them count.
     pub(crate) fn unsettled_bytes(&self) -> u64 {
-        let cold_bytes = self.cold_log_bytes();
-        if cold_bytes == 0 || !self.drops_dead() {
-            return cold_bytes;
-        }
-        let (from, head) = (self.unsettled_from(), self.log.head());
-        self.liveness.lock().live_bytes_between(from, head).min(cold_bytes)
+        self.counted_bytes(self.unsettled_from(), self.log.head())
     }
 
-    /// Up to where they are so many, from the oldest on.
+    /// How many bytes of a part of the log count as not settled: about as many as its live records take, since what is dead is dropped with its segment once
+    /// compaction has moved what else is there; but a [part](DEAD_TIMES) at the least, since that need not be soon. All of them where deletions are to settle:
+    /// these are not moved, and whoever looks for a row passes them.
+    pub(super) fn counted_bytes(&self, from: Address, to: Address) -> u64 {
+        let bytes = to.saturating_sub(from);
+        if bytes == 0 || self.graves.wait_for_settling() {
+            return bytes;
+        }
+        self.liveness.lock().live_bytes_between(from, to).clamp(bytes / DEAD_TIMES, bytes)
+    }
+
+    /// Up to where so many count, from the oldest on.
     pub(super) fn unsettled_end(&self, bytes: u64) -> Address {
-        /// So many times as much log is read for them at the most.
-        const READ_TIMES: u64 = 4;
         let from = self.unsettled_from();
-        if !self.drops_dead() {
+        if self.graves.wait_for_settling() {
             return from.saturating_add(bytes);
         }
-        let end = self.liveness.lock().end_of_live(from, bytes);
-        end.min(from.saturating_add(bytes.saturating_mul(READ_TIMES)))
-    }
-
-    fn drops_dead(&self) -> bool {
-        let has_deletions = || self.settled.is_begun.load(Ordering::SeqCst) && !self.graves.is_empty();
-        self.compaction.is_wanted() && !has_deletions()
+        let most = from.saturating_add(bytes.saturating_mul(DEAD_TIMES));
+        self.liveness.lock().end_of_live(from, bytes).min(most)
     }
 
     /// How many there may be before commits of tables are slowed; 0 if they never are.

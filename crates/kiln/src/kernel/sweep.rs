@@ -63,6 +63,8 @@ pub(crate) struct Graves {
     next_look: AtomicU64,
     /// While a checkpoint is taken every key that it may have must keep its entry: nothing is forgotten.
     held: AtomicBool,
+    /// Some wait until their rows have settled.
+    wait_for_settling: AtomicBool,
 }
 
 /// Has nothing forgotten until it is dropped.
@@ -102,6 +104,16 @@ impl Graves {
         let _sweeping = self.sweeping.lock();
         self.held.store(true, Ordering::SeqCst);
         HeldGraves(self)
+    }
+
+    /// Whether some, of tables, wait until their rows have settled.
+    pub(super) fn wait_for_settling(&self) -> bool {
+        self.wait_for_settling.load(Ordering::SeqCst)
+    }
+
+    /// Something has settled: the next sweep finds out which still wait.
+    pub(super) fn note_settled(&self) {
+        self.wait_for_settling.store(false, Ordering::SeqCst);
     }
 
     /// How many tombstones are known.
@@ -205,7 +217,7 @@ impl Engine {
         self.truncate(&mut mark.compaction)
     }
 
-    fn forget_deleted(&self) {
+    pub(super) fn forget_deleted(&self) {
         if self.graves.held.load(Ordering::SeqCst) {
             return;
         }
@@ -246,6 +258,7 @@ impl Engine {
             return Fate::WaitsForSnapshots;
         }
         if self.must_settle(grave) {
+            self.graves.wait_for_settling.store(true, Ordering::SeqCst);
             return Fate::Waits;
         }
         let pin = epoch::pin();

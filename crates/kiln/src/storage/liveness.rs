@@ -175,17 +175,22 @@ impl Liveness {
 
     /// About how many bytes of them lie before an address.
     pub(crate) fn live_bytes_before(&self, address: Address) -> u64 {
-        let whole = self.position(address).unwrap_or(0).min(self.segments.len());
-        let bytes: u64 = self.segments.iter().take(whole).map(SegmentLiveness::live_bytes).sum();
-        let part = self.of_segment(address).live_bytes();
-        let of_part =
-            u128::from(part) * u128::from(address % self.segment_bytes) / u128::from(self.segment_bytes);
-        bytes + of_part as u64
+        self.live_bytes_between(0, address)
     }
 
     /// About how many bytes of them lie between two addresses.
     pub(crate) fn live_bytes_between(&self, from: Address, to: Address) -> u64 {
-        self.live_bytes_before(to).saturating_sub(self.live_bytes_before(from))
+        let first = self.position(from).unwrap_or(0).min(self.segments.len());
+        let last = self.position(to).unwrap_or(0).min(self.segments.len());
+        let bytes: u64 = self.segments.range(first..last.max(first)).map(SegmentLiveness::live_bytes).sum();
+        (bytes + self.live_bytes_in_segment_before(to))
+            .saturating_sub(self.live_bytes_in_segment_before(from))
+    }
+
+    /// Of the live bytes in the segment at an address, the part that lies before it.
+    fn live_bytes_in_segment_before(&self, address: Address) -> u64 {
+        let whole = u128::from(self.of_segment(address).live_bytes());
+        (whole * u128::from(address % self.segment_bytes) / u128::from(self.segment_bytes)) as u64
     }
 
     /// The end of the segment, from `from` on, with which so many of them are reached; if there are not as many, of the last one.
