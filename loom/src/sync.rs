@@ -11,6 +11,11 @@ pub(crate) mod atomic {
     pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 }
 
+/// Acts. A panic is how loom ends an execution, and what it has found.
+pub(crate) fn contain<T>(act: impl FnOnce() -> T) -> Option<T> {
+    Some(act())
+}
+
 /// The fence in two halves, each of them whole.
 pub(crate) mod barrier {
     use super::atomic::{Ordering, fence};
