@@ -135,7 +135,7 @@ impl Engine {
         }
         let cold_bytes = self.cold_log_bytes();
         let is_paid_for = self.is_settling_paid_for(cold_bytes);
-        // It takes a look at all segments, and is not more.
+        // Never more than that, and whoever hardens may hold up who asks.
         let little = settled.bounds.due_bytes / 2;
         let unsettled_bytes = if cold_bytes < little { cold_bytes } else { self.unsettled_bytes() };
         if unsettled_bytes < little && !is_paid_for || self.segments.disk_is_full() {
@@ -373,7 +373,7 @@ impl Engine {
         if planted(Bug::RemovedBeforeRoot) {
             self.remove_settled(&newest, part_bytes)?;
         }
-        let merged = self.merge_newest(&segments, &newest, (begin, end));
+        let merged = self.merge_newest(&segments, &newest, end, part_bytes);
         self.settled.moving_bytes.store(0, Ordering::SeqCst);
         let merged = merged?;
         // Before any of it leaves the log: a tree without it must not be taken for this one.
@@ -463,15 +463,21 @@ impl Engine {
         Ok(Collected::Whole { newest_version })
     }
 
-    /// Merges what was collected of a part of the log into the tree.
-    fn merge_newest(&self, segments: &Segments, newest: &Newest, part: (Address, Address)) -> Result<Merged> {
+    /// Merges what was collected of a part of the log, which ends at `end` and counts for so many bytes, into the tree.
+    fn merge_newest(
+        &self,
+        segments: &Segments,
+        newest: &Newest,
+        end: Address,
+        part_bytes: u64,
+    ) -> Result<Merged> {
         let rows = |only_deletions| {
             let (walk, of) = (newest.walk()?, newest.count());
-            let grants = self.settled.pace.begin(Stage::Merging, self.counted_bytes(part.0, part.1));
+            let grants = self.settled.pace.begin(Stage::Merging, part_bytes);
             Ok(SettlingRows { engine: self, segments, walk, only_deletions, of, count: 0, grants })
         };
         let tree = &self.settled.tree;
-        let merged = tree.merge(&mut rows(false)?, Some(part.1));
+        let merged = tree.merge(&mut rows(false)?, Some(end));
         let is_full = merged.as_ref().is_err_and(|error| error.kind() == ErrorKind::NoSpace);
         if !is_full || !newest.has_deletions() {
             return merged;
@@ -481,12 +487,12 @@ impl Engine {
             tree.merge_deletions(&mut rows(true)?)?;
         }
         // What those keys had is still in the log, and settles no more but with what deleted it.
-        self.settled.forgotten_to.fetch_max(part.1, Ordering::SeqCst);
-        self.settled.deleted_to.store(part.1, Ordering::SeqCst);
-        if makes_room { tree.merge(&mut rows(false)?, Some(part.1)) } else { merged }
+        self.settled.forgotten_to.fetch_max(end, Ordering::SeqCst);
+        self.settled.deleted_to.store(end, Ordering::SeqCst);
+        if makes_room { tree.merge(&mut rows(false)?, Some(end)) } else { merged }
     }
 
-    /// Takes the entries of what has settled, of a part of the log that is so long, off the indexes.
+    /// Takes the entries of what has settled, of a part of the log that counts for so many bytes, off the indexes.
     fn remove_settled(&self, newest: &Newest, part_bytes: u64) -> Result<()> {
         let mut walk = newest.walk()?;
         let mut grants = self.settled.pace.begin(Stage::Removing, part_bytes);
