@@ -274,13 +274,23 @@ fn c9_a_reader_that_panics_tells_those_who_wait_and_reads_go_on() {
     watched("c9_a_reader_that_panics_tells_those_who_wait", PATIENCE, |_| {
         let disk = SimulatedDevice::new(seed());
         let (db, map) = cold_database(&threaded(), &disk, 600);
-        disk.inject(Fault { operation: OperationKind::Read, nth: 1, kind: FaultKind::Panic, sticky: false });
-        let reads: Vec<PendingRead> = (0..20).map(|number| db.get_async(&map, key(number))).collect();
-        let outcomes: Vec<_> = reads.into_iter().map(PendingRead::wait).collect();
-        let errors: Vec<_> = outcomes.into_iter().filter_map(Result::err).collect();
-        assert!(!errors.is_empty() && errors.iter().all(|error| error.to_string().contains("panicked")));
-        for number in 0..20 {
-            assert_eq!(db.get_async(&map, key(number)).wait().unwrap(), value(number));
+        for round in 0..30 {
+            disk.inject(Fault {
+                operation: OperationKind::Read,
+                nth: 1,
+                kind: FaultKind::Panic,
+                sticky: false,
+            });
+            let keys = round * 20..round * 20 + 1 + round % 20;
+            let reads: Vec<PendingRead> =
+                keys.clone().map(|number| db.get_async(&map, key(number))).collect();
+            let outcomes: Vec<_> = reads.into_iter().map(PendingRead::wait).collect();
+            let errors: Vec<_> = outcomes.into_iter().filter_map(Result::err).collect();
+            assert!(!errors.is_empty() && errors.iter().all(|error| error.to_string().contains("panicked")));
+            // Who is told reads again at once, while the reader is still at its panic.
+            for number in keys {
+                assert_eq!(db.get_async(&map, key(number)).wait().unwrap(), value(number));
+            }
         }
         db.close().unwrap();
     });

@@ -232,11 +232,8 @@ impl Engine {
         if requests.thread.is_none() {
             let engine = self.clone();
             let thread = thread::Builder::new().name("kiln-reader".to_owned());
-            match thread.spawn(move || {
-                if contain(|| engine.run_reader()).is_none() {
-                    engine.forget_reader();
-                }
-            }) {
+            // After a panic it begins anew, with those who are waiting. Whoever's read had begun is told.
+            match thread.spawn(move || while contain(|| engine.run_reader()).is_none() {}) {
                 Ok(thread) => requests.thread = Some(thread),
                 // The system has no thread to spare.
                 Err(_) => return PendingRead { state: State::Own(Box::new(request), self.clone()) },
@@ -261,16 +258,6 @@ impl Engine {
             // A panic there has been reported by the panic hook.
             let _ = thread.join();
         }
-    }
-
-    /// The reader has panicked. Whoever reads next begins another one.
-    fn forget_reader(&self) {
-        let mut requests = self.reader.requests.lock();
-        requests.thread = None;
-        let waiting = std::mem::take(&mut requests.waiting);
-        drop(requests);
-        // They are told.
-        drop(waiting);
     }
 
     fn check_open(&self) -> Result<()> {
