@@ -195,6 +195,43 @@ fn c4_the_bound_holds_under_the_fastest_overwriting() {
     });
 }
 
+/// Nobody but the keeper found out that the log had become too long, and where it had no processor, or was at something else, it grew without bound.
+#[test]
+fn c4_the_bound_holds_while_the_keeper_is_late() {
+    watched("c4_the_bound_holds_while_the_keeper_is_late", PATIENCE, |_| {
+        let disk = SimulatedDevice::new(seed());
+        let db = background()
+            .segment_bytes(SEGMENT_BYTES)
+            .memory(512 << 10)
+            .open_on(Arc::new(disk.clone()))
+            .unwrap();
+        write_cold(&db);
+        let map = db.map("map").unwrap();
+        let mut longest = (0.0, Statistics::default());
+        for round in 0..40 {
+            if round % 10 == 0 {
+                // What the keeper does with a segment that is no longer needed.
+                let kind = FaultKind::Delay(Duration::from_millis(500));
+                disk.inject(Fault { operation: OperationKind::Rename, nth: 1, kind, sticky: false });
+            }
+            for key in 0..1_000_u32 {
+                db.put(&map, (key % 100).to_be_bytes(), [round as u8; 1_000]).unwrap().forget();
+                if key % 100 == 0 {
+                    db.persist().unwrap();
+                }
+            }
+            let statistics = db.statistics();
+            let over = log_bytes(&statistics) as f64 / log_bytes_max(&statistics, 2.0) as f64;
+            if over > longest.0 {
+                longest = (over, statistics);
+            }
+        }
+        let (over, statistics) = longest;
+        assert!(over < 2.0, "the log was {over} times as long as it may be: {statistics:?}");
+        check_cold(&db);
+    });
+}
+
 /// Values that fill segments badly would otherwise be turned over for ever.
 #[test]
 fn c4_nothing_is_written_anew_where_all_is_live() {

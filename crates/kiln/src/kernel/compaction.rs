@@ -20,8 +20,8 @@
 //! [asked for](Engine::compact_log) is done whatever it is worth, and in memory, too.
 //!
 //! **How fast.** A round looks at a quarter of what is too much, at least [`ROUND_BYTES_MIN`] and at most [`ROUND_BYTES_MAX`], so
-//! that the keeper gets back to its other duties. At the most it takes no nap in between; and when that is not enough either,
-//! commits are slowed down, and help. Compaction itself waits for nobody: where there is no log space, or hardening is behind
+//! that the keeper gets back to its other duties. At the most it takes no nap in between; and when that is not enough either, or
+//! the keeper does not come to it, commits are slowed down, and help. Compaction itself waits for nobody: where there is no log space, or hardening is behind
 //! the window, the round ends.
 
 use super::change::{Change, Current};
@@ -45,6 +45,8 @@ const ROUND_BYTES_MIN: u64 = 256 << 10;
 const ROUND_BYTES_MAX: u64 = 4 << 20;
 /// A round looks at such a part of what is too much.
 const ROUND_PART: u64 = 4;
+/// The keeper is late where the log has become so much longer since a look was due.
+const OVERDUE_SEGMENTS: u64 = 2;
 /// Who has asked for compaction gives up after so many rounds that changed nothing. Those that only look at what is dead change nothing, either.
 const ROUNDS_IN_VAIN_MAX: u64 = 64;
 /// So many cache misses overlap.
@@ -147,6 +149,11 @@ impl Compaction {
     }
 }
 
+/// A log of so many bytes, of which so many are allowed, is so long that commits must be slowed down.
+fn is_far_beyond(bytes: u64, allowed: u64, segment_bytes: u64) -> bool {
+    bytes > allowed + allowed / 4 + 2 * segment_bytes
+}
+
 impl Engine {
     /// Hardens everything; and something, if nothing has hardened since the database was opened: before that nothing settles, and nothing is
     /// dropped, because only seals may tell what earlier crashes took.
@@ -204,6 +211,26 @@ impl Engine {
         self.segments.remove_spares()
     }
 
+    /// For who hardens, up to `end`: where the keeper has not looked for long, for want of a processor, and the log has become far too long meanwhile, commits are slowed
+    /// down, and the first of them looks.
+    pub(super) fn watch_length(&self, end: Address) {
+        let (begin, segment_bytes) = (self.log.begin(), self.log.segment_bytes());
+        let is_overdue = self.graves.is_overdue(end, OVERDUE_SEGMENTS * segment_bytes);
+        let has_cold_segment = begin + segment_bytes <= self.log.head();
+        if is_overdue
+            && has_cold_segment
+            && self.compaction.is_wanted()
+            && self.hardening.has_background()
+            && !self.segments.disk_is_full()
+        {
+            let live_bytes = self.liveness.lock().live_bytes();
+            let allowed = self.compaction.log_bytes_max(live_bytes, segment_bytes);
+            if is_far_beyond(end - begin, allowed, segment_bytes) {
+                self.compaction.is_pressing.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+
     /// Compacts as much as one round may.
     pub(super) fn compact(&self, progress: &mut Progress) -> Result<Rest> {
         let rest = self.check_writable().and_then(|()| self.compact_oldest(progress));
@@ -250,7 +277,8 @@ impl Engine {
         let excess = |position: Address| (self.log.hardened() - position).saturating_sub(allowed);
         let round_bytes =
             (excess(progress.cursor.position) / ROUND_PART).clamp(ROUND_BYTES_MIN, ROUND_BYTES_MAX);
-        let is_too_much = excess(progress.cursor.position) > allowed / 4 + 2 * segment_bytes;
+        let is_too_much =
+            is_far_beyond(self.log.hardened() - progress.cursor.position, allowed, segment_bytes);
         self.compaction.is_in_haste.store(round_bytes == ROUND_BYTES_MAX, Ordering::Relaxed);
         let started = progress.cursor.position;
         let database = self.superblock.lock().current().database;

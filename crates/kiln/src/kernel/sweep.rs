@@ -167,6 +167,11 @@ impl Graves {
     pub(crate) fn is_due(&self, hardened: Address) -> bool {
         hardened >= self.next_look.load(Ordering::SeqCst)
     }
+
+    /// True if it was, that many bytes of log ago, and nobody has looked.
+    pub(super) fn is_overdue(&self, hardened: Address, bytes: u64) -> bool {
+        hardened.checked_sub(bytes).is_some_and(|before| self.is_due(before))
+    }
 }
 
 impl Engine {

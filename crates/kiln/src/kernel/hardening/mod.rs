@@ -473,6 +473,7 @@ impl Engine {
         let took_us = took.as_micros() as u64;
         let before_us = hardening.duration_us.load(Ordering::Relaxed);
         hardening.duration_us.store((before_us * 3 + took_us) / 4, Ordering::Relaxed);
+        self.watch_length(end);
         let presses = self.compaction.is_pressing() || self.settled.pace.is_pressing();
         self.behind.store(presses, Ordering::SeqCst);
         self.graves.bury(&mut leader.graves);
