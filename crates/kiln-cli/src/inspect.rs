@@ -19,7 +19,11 @@ pub(crate) fn check(dir: &Path) -> Result<(), Failure> {
         // It is damaged whether or not somebody reads how.
         count => {
             let problems = if count == 1 { "1 problem".to_owned() } else { format!("{count} problems") };
-            Err(Failure::Other(format!("{}: {problems}; restore the database from a backup", dir.display())))
+            let advice = match report.is_mendable() {
+                true => "nothing is lost by it: opening does without, and `kiln compact` writes it anew",
+                false => "restore the database from a backup",
+            };
+            Err(Failure::Other(format!("{}: {problems}; {advice}", dir.display())))
         }
     }
 }

@@ -5,6 +5,9 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
+/// What to do about damage.
+const DAMAGE_ADVICE: &str = ". Nothing was changed; restore the database from a copy";
+
 /// The engine's result.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -76,10 +79,7 @@ impl Error {
     pub(crate) fn corrupted(file: &str, offset: u64, what: impl fmt::Display) -> Error {
         Error {
             kind: ErrorKind::Corrupted,
-            message: format!(
-                "{file} is damaged at offset {offset}: {what}. Nothing was changed; restore the database from a copy"
-            )
-            .into(),
+            message: format!("{file} is damaged at offset {offset}: {what}{DAMAGE_ADVICE}").into(),
             place: Some((file.into(), offset)),
             source: None,
         }
@@ -116,6 +116,11 @@ impl Error {
     /// ```
     pub fn caller(message: impl Into<String>) -> Error {
         Error::new(ErrorKind::Caller, message)
+    }
+
+    /// What it says, without the advice that goes with damage: for damage that nobody need do anything about.
+    pub(crate) fn without_advice(&self) -> &str {
+        self.message.strip_suffix(DAMAGE_ADVICE).unwrap_or(&self.message)
     }
 
     /// What the caller can do.

@@ -53,12 +53,20 @@ pub struct CheckReport {
     pub horizon: u64,
     /// What does not hold. Empty for a sound database.
     pub problems: Vec<String>,
+    /// How many of these are of what opening the database does without, and what is written next mends: a checkpoint, or one of two slots that say the same.
+    pub mendable_problems: usize,
 }
 
 impl CheckReport {
     /// True if nothing is wrong.
     pub fn is_clean(&self) -> bool {
         self.problems.is_empty()
+    }
+
+    /// True if there are problems, and nothing is lost by any of them: opening does without what is damaged, and [`Kiln::compact`](crate::Kiln::compact) writes it
+    /// anew.
+    pub fn is_mendable(&self) -> bool {
+        !self.is_clean() && self.mendable_problems == self.problems.len()
     }
 }
 
@@ -81,6 +89,7 @@ impl fmt::Display for CheckReport {
         self.problems.iter().try_for_each(|problem| writeln!(out, "PROBLEM: {problem}"))?;
         match self.problems.len() {
             0 => write!(out, "sound: every checksum and every link holds"),
+            1 => write!(out, "1 problem"),
             count => write!(out, "{count} problems"),
         }
     }
@@ -141,6 +150,7 @@ pub fn check_on(device: Arc<dyn Device>) -> Result<CheckReport> {
         }
         Err(error) => return Err(error),
     };
+    checker.note_damaged_slot(&segments.device().describe(superblock::FILE), superblock.damaged_slot);
     checker.check_tree(segments.device_handle(), &superblock)?;
     checker.walk(&segments, &superblock, Address::MAX)?;
     checker.compare_tree()?;
@@ -384,8 +394,11 @@ impl Checker {
     }
 
     fn check_checkpoint(&mut self, segments: &Segments, superblock: &Superblock) {
-        let (expected, settled_to) = (self.at_checkpoint.take(), self.settled_to());
+        // Without the tree nobody knows which keys have left the log's indexes.
+        let expected = self.at_checkpoint.take().filter(|_| self.tree.is_some());
+        let settled_to = self.settled_to();
         let problems = &mut self.report.problems;
+        let problems_before = problems.len();
         check_checkpoint::check(
             segments,
             superblock,
@@ -393,6 +406,16 @@ impl Checker {
             (&self.objects, settled_to),
             problems,
         );
+        self.report.mendable_problems += problems.len() - problems_before;
+    }
+
+    fn note_damaged_slot(&mut self, file: &str, slot: Option<u64>) {
+        if let Some(offset) = slot {
+            self.report.problems.push(format!(
+                "{file} is damaged at offset {offset}: one of its two slots; the other one holds, and opening goes on with it"
+            ));
+            self.report.mendable_problems += 1;
+        }
     }
 
     /// What has settled up to here is in no index.
@@ -414,6 +437,7 @@ impl Checker {
                 if let Some(block) = found.expiring_leaf.filter(|_| !superblock.has_expiring) {
                     self.report.problems.push(tree.damage(block, EXPIRY_UNEXPECTED).to_string());
                 }
+                self.note_damaged_slot(tree.name(), found.damaged_slot);
                 self.tree = Some(tree);
                 Ok(())
             }

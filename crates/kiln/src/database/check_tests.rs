@@ -197,6 +197,57 @@ fn c9_a_tree_that_has_more_than_the_log_is_refused() -> Result<()> {
     Ok(())
 }
 
+fn flip(disk: &SimulatedDevice, file: &str, offset: usize) {
+    let mut bytes = disk.bytes(file);
+    bytes[offset] ^= 1;
+    disk.set_bytes(file, bytes);
+}
+
+/// It was called sound, and one more bit would have been the end of it.
+#[test]
+fn c9_damage_to_one_of_two_slots_is_found_and_mended() -> Result<()> {
+    for file in ["superblock", "tree"] {
+        for slot in [0, 4_096] {
+            let disk = with_tree(None, None)?;
+            assert!(check_on(Arc::new(disk.clone()))?.is_clean());
+            flip(&disk, file, slot + 16);
+            finds_offline(&disk, &format!("{file} is damaged at offset {slot}: one of its two slots"))?;
+            let report = check_on(Arc::new(disk.clone()))?;
+            assert!(report.is_mendable() && report.problems.len() == 1, "{report}");
+
+            let db = options().open_on(Arc::new(disk.clone()))?;
+            let of_superblock = (file == "superblock").then_some(slot as u64);
+            assert_eq!(db.recovery_report().damaged_slot, of_superblock);
+            assert_eq!(db.get(&db.table("table")?, KEY)?.as_deref(), Some(&b"value"[..]));
+            db.compact(|_| ())?;
+            db.close()?;
+            let report = check_on(Arc::new(disk))?;
+            assert!(report.is_clean(), "{report}");
+        }
+    }
+    Ok(())
+}
+
+/// Each key of the checkpoint's was blamed on it.
+#[test]
+fn c9_damage_to_the_tree_alone_is_not_blamed_on_the_checkpoint() -> Result<()> {
+    let (disk, db) = database()?;
+    db.compact(|_| ())?;
+    db.close()?;
+    let names = crate::device::Device::list(&disk).unwrap();
+    let checkpoint = names.iter().find(|name| name.starts_with("checkpoint")).expect("there is one");
+    flip(&disk, checkpoint, 16);
+    let report = check_on(Arc::new(disk.clone()))?;
+    assert!(report.is_mendable() && report.problems.len() == 1, "{report}");
+    assert!(!report.to_string().contains("restore"), "nothing is lost: {report}");
+    flip(&disk, checkpoint, 16);
+    // Neither slot has a root any more.
+    [16, 4_112].into_iter().for_each(|offset| flip(&disk, "tree", offset));
+    let report = check_on(Arc::new(disk))?;
+    assert!(!report.is_mendable() && !report.to_string().contains("checkpoint"), "{report}");
+    Ok(())
+}
+
 /// What cannot be read is not damaged.
 #[test]
 fn c8_a_check_that_cannot_read_says_so_and_finds_nothing() -> Result<()> {

@@ -223,7 +223,7 @@ fn first_superblock(options: &Options, device: &dyn Device) -> Result<Superblock
         has_snapshots: false,
         has_expiring: false,
         loaded: 0,
-        may_be_outdated: false,
+        damaged_slot: None,
     })
 }
 

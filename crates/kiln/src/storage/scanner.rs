@@ -315,7 +315,7 @@ impl<'a> Scanner<'a> {
             return Err(self.segments.corrupted(end, what));
         }
         self.cut_bytes = self.look_behind(end, torn_end.unwrap_or(Address::MAX))?;
-        if self.cut_bytes > 0 && self.superblock.may_be_outdated {
+        if self.cut_bytes > 0 && self.superblock.damaged_slot.is_some() {
             // The damaged slot may have said that the log goes further.
             return Err(self
                 .segments

@@ -90,9 +90,9 @@ pub(crate) struct Superblock {
     pub(crate) has_expiring: bool,
     /// The tree has the rows of the last object that was loaded in bulk, which is this one; 0: none was.
     pub(crate) loaded: u32,
-    /// Not stored: the other slot is damaged, and may have been the newer one. A torn write does not do that, since a slot's
+    /// Not stored: where the other slot is, if it is damaged, and may have been the newer one. A torn write does not do that, since a slot's
     /// contents lie in one sector.
-    pub(crate) may_be_outdated: bool,
+    pub(crate) damaged_slot: Option<u64>,
 }
 
 impl Superblock {
@@ -158,7 +158,7 @@ impl Superblock {
             has_snapshots: u32_at(12) & HAS_SNAPSHOTS != 0,
             has_expiring: u32_at(12) & HAS_EXPIRING != 0,
             loaded: u32_at(120),
-            may_be_outdated: false,
+            damaged_slot: None,
         };
         if superblock.is_sane() { Slot::Valid(superblock) } else { Slot::Damaged }
     }
@@ -234,9 +234,10 @@ impl SuperblockFile {
         let mut slots = AlignedBuffer::new(2 * BLOCK_BYTES);
         let read = file.read_at(&mut slots, 0).map_err(|error| Error::io(doing, error))?;
         let mut valid = Vec::new();
-        let (mut damaged, mut zero) = (false, false);
+        let (mut damaged, mut zero) = (None, None);
         for slot in 0..2 {
-            let bytes = slots[..read].get(slot * BLOCK_BYTES..).unwrap_or_default();
+            let offset = slot * BLOCK_BYTES;
+            let bytes = slots[..read].get(offset..).unwrap_or_default();
             match Superblock::decode(bytes) {
                 Slot::Newer(format) => {
                     return Err(Error::new(
@@ -249,9 +250,9 @@ impl SuperblockFile {
                 }
                 Slot::Valid(found) => valid.push(found),
                 Slot::Damaged if bytes.len() >= SLOT_BYTES && bytes.iter().all(|&byte| byte == 0) => {
-                    zero = true
+                    zero = Some(offset as u64);
                 }
-                Slot::Damaged => damaged = true,
+                Slot::Damaged => damaged = Some(offset as u64),
             }
         }
         // Of two that are equally old the first.
@@ -261,7 +262,7 @@ impl SuperblockFile {
             .next()
             // A slot that was never written is zeros, but not after the second write, which goes to it.
             .map(|current| Superblock {
-                may_be_outdated: damaged || zero && current.generation > 1,
+                damaged_slot: damaged.or(zero.filter(|_| current.generation > 1)),
                 ..current
             })
             .ok_or_else(|| Error::corrupted(&device.describe(FILE), 0, "neither of its slots is valid"))?;
@@ -298,7 +299,7 @@ impl SuperblockFile {
         let mut next = self.current.clone();
         change(&mut next);
         next.generation += 1;
-        next.may_be_outdated = false;
+        next.damaged_slot = None;
         // If this fails, it may be there or not.
         self.previous = None;
         self.write(&next)?;

@@ -89,7 +89,7 @@ impl Base {
             None => None,
             Some(named) => match Base::load(&**device, superblock, named, workers, tree) {
                 Ok(base) => return Ok(base),
-                Err(error) => Some(error.to_string()),
+                Err(error) => Some(error.without_advice().to_owned()),
             },
         };
         let index = HashIndex::new(log_memory_bytes)

@@ -277,9 +277,10 @@ impl<'a> Recovery<'a> {
         // opening since, that has given out versions of which there is nothing in the log. And a close leaves nothing unsealed: what is must not come
         // back with the next seal.
         report.clean = superblock.clean
-            && !superblock.may_be_outdated
+            && superblock.damaged_slot.is_none()
             && position == superblock.known_end
             && self.pending.is_empty();
+        report.damaged_slot = superblock.damaged_slot;
         report.horizon = Version::new(self.horizon);
         report.cut_bytes = end.cut_bytes;
         report.lost_records = self.pending.len() as u64;

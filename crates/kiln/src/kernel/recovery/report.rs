@@ -32,6 +32,9 @@ pub struct RecoveryReport {
     pub segments: u64,
     /// The database had been closed in order, or is new.
     pub clean: bool,
+    /// Where in the file `superblock` one of its two slots is damaged. The other one may be the older of the two, so that nothing tells whether the
+    /// database had been closed in order. What is written next mends it.
+    pub damaged_slot: Option<u64>,
     /// Every session and the last of its serial numbers that survived.
     pub sessions: Vec<(Vec<u8>, u64)>,
     /// How long it took.
@@ -51,12 +54,21 @@ impl fmt::Display for RecoveryReport {
         )?;
         match &self.lost_versions {
             None => out.write_str("it had been closed in order, nothing is lost")?,
-            Some((first, _)) => write!(
-                out,
-                "it had not been closed in order: whatever was committed from version {first} on is lost \
-                 ({} records never sealed, {} bytes of an unfinished write cut off)",
-                self.lost_records, self.cut_bytes
-            )?,
+            Some((first, _)) => {
+                match self.damaged_slot {
+                    None => out.write_str("it had not been closed in order")?,
+                    Some(offset) => write!(
+                        out,
+                        "whether it had been closed in order cannot be told, since the superblock is damaged at offset {offset}"
+                    )?,
+                }
+                write!(
+                    out,
+                    ": whatever was committed from version {first} on is lost ({} records never sealed, {} bytes of \
+                     an unfinished write cut off)",
+                    self.lost_records, self.cut_bytes
+                )?;
+            }
         }
         if let Some(end) = self.checkpoint {
             write!(out, "\n  from the checkpoint that ends at log address {end:#x} on")?;

@@ -23,6 +23,8 @@ pub(crate) struct TreeCheck {
     pub(crate) large_values: u64,
     /// Blocks of nodes, values, map and slots.
     pub(crate) used_blocks: u64,
+    /// Where one of the two root slots is damaged.
+    pub(crate) damaged_slot: Option<u64>,
 }
 
 /// A walk over everything.

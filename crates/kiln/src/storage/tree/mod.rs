@@ -507,7 +507,13 @@ impl Tree {
     /// # Errors
     /// What cannot be read, or is wrong, with its place.
     pub(crate) fn check(&self) -> Result<TreeCheck> {
-        check::check(&self.pages, &self.root())
+        let found = check::check(&self.pages, &self.root())?;
+        Ok(TreeCheck { damaged_slot: self.writer.lock().damaged_slot(), ..found })
+    }
+
+    /// What its file is called to people.
+    pub(crate) fn name(&self) -> &str {
+        &self.pages.name
     }
 
     /// The error that says what is wrong with a block, and where it is.

@@ -179,12 +179,14 @@ pub(super) struct Slots {
     certain: Option<usize>,
     /// The slot that seemed to hold it when the file was opened.
     found: usize,
+    /// Where the other slot was, if it was damaged.
+    damaged: Option<u64>,
 }
 
 impl Slots {
     /// The slots of a new file.
     pub(super) fn new(file: Arc<dyn DeviceFile>) -> Slots {
-        Slots { file, certain: Some(1), found: 1 }
+        Slots { file, certain: Some(1), found: 1, damaged: None }
     }
 
     /// Reads the newer of the slots that are whole.
@@ -192,9 +194,10 @@ impl Slots {
         let mut bytes = AlignedBuffer::new(2 * BLOCK_BYTES);
         let read =
             file.read_at(&mut bytes, 0).map_err(|error| Error::io("reading the tree's roots", error))?;
-        let mut newest: Option<(usize, Root)> = None;
+        let (mut newest, mut damaged): (Option<(usize, Root)>, _) = (None, None);
         for slot in 0..2 {
-            match Root::decode(bytes[..read].get(slot * BLOCK_BYTES..).unwrap_or_default()) {
+            let offset = slot * BLOCK_BYTES;
+            match Root::decode(bytes[..read].get(offset..).unwrap_or_default()) {
                 Slot::Newer(format) => {
                     return Err(Error::new(
                         ErrorKind::Version,
@@ -208,7 +211,11 @@ impl Slots {
                 {
                     newest = Some((slot, root));
                 }
-                Slot::Valid(_) | Slot::Damaged => {}
+                Slot::Valid(_) => {}
+                // Where no root was ever written there are zeros, or nothing.
+                Slot::Damaged
+                    if bytes[..read].iter().skip(offset).take(BLOCK_BYTES).all(|&byte| byte == 0) => {}
+                Slot::Damaged => damaged = Some(offset as u64),
             }
         }
         let (found, root) =
@@ -216,7 +223,12 @@ impl Slots {
         if root.database != database {
             return Err(Error::corrupted(name, (found * BLOCK_BYTES) as u64, "it is another database's"));
         }
-        Ok((Slots { file, certain: None, found }, root))
+        Ok((Slots { file, certain: None, found, damaged }, root))
+    }
+
+    /// Where a slot was damaged when the file was opened.
+    pub(super) fn damaged(&self) -> Option<u64> {
+        self.damaged
     }
 
     pub(super) fn file(&self) -> &dyn DeviceFile {
@@ -229,7 +241,7 @@ impl Slots {
         if self.certain.is_none() {
             let other = 1 - self.found;
             self.write(other, newest)?;
-            self.certain = Some(other);
+            (self.certain, self.damaged) = (Some(other), None);
         }
         Ok(())
     }

@@ -154,6 +154,11 @@ impl Writer {
         release(forgotten);
     }
 
+    /// Where one of the two root slots is damaged.
+    pub(super) fn damaged_slot(&self) -> Option<u64> {
+        self.slots.as_ref().and_then(Slots::damaged)
+    }
+
     /// Writes everything, and syncs it, root slots included.
     fn make(
         &mut self,
