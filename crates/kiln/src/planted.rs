@@ -114,6 +114,7 @@ bugs! {
     OrderNotAsked "order-not-asked" "A put takes a key for new because its record is on disk.",
     TombstonesOfEmptiedTree "tombstones-of-emptied-tree" "Opening keeps no deletions where nothing is left of what has settled.",
     TombstonesForgottenEarly "tombstones-forgotten-early" "A deleted key is forgotten although it has settled with a value.",
+    CheckpointForgets "checkpoint-forgets" "A checkpoint does not say that deletions were forgotten which have not settled.",
     ForgetsUnderSnapshots "forgets-under-snapshots" "A deleted key is forgotten although a snapshot still sees it.",
     UpdatesClosedVersions "updates-closed-versions" "A record of a closed version is updated in place.",
     PreviousAddressLost "previous-address-lost" "A record does not point to the one before it.",

@@ -163,3 +163,55 @@ fn c4_a_deletion_is_not_undone_by_settling_after_a_table_was_loaded() {
         db.close().unwrap();
     });
 }
+
+/// On a full disk deletions settle alone, and are forgotten. A checkpoint had none of them, and after it nobody knew that what they delete, which the log still has,
+/// must not settle without them: the row was there again, for good.
+#[test]
+fn c4_a_deletion_that_settled_alone_on_a_full_disk_is_not_undone_after_checkpoints() {
+    for checkpoints in 1..3 {
+        let disk = SimulatedDevice::new(seed());
+        let open = |settle_log_bytes| {
+            let db = manual().settle_log_bytes(settle_log_bytes).open_on(Arc::new(disk.clone())).unwrap();
+            (db.table("table").unwrap(), db)
+        };
+        let (table, db) = open(0);
+        let put = |number: u32, bytes: usize| {
+            db.put(&table, key(number), vec![7; bytes]).unwrap().forget();
+            if number % 5 == 0 {
+                db.persist().unwrap();
+            }
+        };
+        (0..50).for_each(|number| put(number, 100));
+        db.persist().unwrap();
+        assert_eq!(db.settle().unwrap(), 50);
+        db.put(&table, "deleted", "deleted").unwrap().forget();
+        let map = db.map("map").unwrap();
+        (0..50_u32).for_each(|number| db.put(&map, key(number), [7; 10_000]).unwrap().forget());
+        // What has no room in the tree.
+        (50..150).for_each(|number| put(number, 8_000));
+        db.delete(&table, "deleted").unwrap().forget();
+        db.persist().unwrap();
+        disk.set_capacity(Some(disk.used_bytes()));
+        assert_eq!(db.settle().unwrap_err().kind(), ErrorKind::NoSpace);
+        // The deletion is forgotten.
+        db.persist().unwrap();
+        disk.set_capacity(None);
+        assert!(db.checkpoint().unwrap());
+        db.close().unwrap();
+        for _ in 1..checkpoints {
+            let (table, db) = open(0);
+            db.put(&table, "other", "other").unwrap().safe().unwrap();
+            assert!(db.checkpoint().unwrap());
+            db.close().unwrap();
+        }
+        // By itself it settles what is out of memory, which the deletion is not.
+        let (table, db) = open(64 << 10);
+        for number in 0..40_u32 {
+            assert_eq!(db.get(&table, "deleted").unwrap(), None, "{number} puts after opening");
+            db.put(&table, key(number), [8; 20_000]).unwrap().forget();
+            db.persist().unwrap();
+        }
+        assert!(db.statistics().rows_settled > 100, "{:?}", db.statistics());
+        assert_eq!(db.get(&table, "deleted").unwrap(), None);
+    }
+}

@@ -73,7 +73,7 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
         bytes: base.checkpoint_bytes,
         time_us: base.checkpoint_time_us,
     };
-    let Base { index, objects, liveness, .. } = base;
+    let Base { index, objects, liveness, forgotten_to, .. } = base;
     if current.has_expiring {
         objects.iter().for_each(|object| object.lifetimes.expect_some());
     }
@@ -110,6 +110,7 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
                 memory_bytes: settle_memory,
             },
             opened_end,
+            forgotten_to,
             recovered.orders_are_exact,
         ),
         liveness: Mutex::new(liveness),

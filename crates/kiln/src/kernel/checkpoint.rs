@@ -20,6 +20,7 @@
 //!   use for tombstones, takes those away again, and counts them as superseded, just as it does with those in the log.
 //! - *Keys of tables* that came to be since the end, or that are only being inserted, have no entry in the checkpoint, and
 //!   recovery leaves them out for that.
+//!   On a full disk some were forgotten though what they delete has not settled ([`merge_newest`](super::settle)): the header says so, and all before the end settles at once.
 //! - *Settled rows* leave the index by and by. The header says up to where they had all left it before the walk began, or from where on
 //!   a chain has led to one again; of what is met behind that recovery finds out by the log what has settled.
 //! - *Versions.* Records before the end may be of a version that was not sealed there. The superblock names the checkpoint only
@@ -229,6 +230,7 @@ impl Engine {
             return Ok(false);
         }
         let held = self.graves.hold();
+        let has_forgotten = self.settled.has_forgotten() && !planted(Bug::CheckpointForgets);
         self.fold_ledger();
         let settled_to = self.settled.removed_to.load(Ordering::SeqCst);
         let cut = self.cut();
@@ -284,6 +286,7 @@ impl Engine {
             blocks: 0,
             time_us,
             settled_to,
+            has_forgotten,
         };
         let (named, bytes) = self
             .segments

@@ -109,11 +109,12 @@ pub(crate) struct Lookup {
 }
 
 impl Settled {
-    /// Of a database whose log ends at `end`.
+    /// Of a database whose log ends at `end`, and in which nobody may know any more of deletions before `forgotten_to`.
     pub(crate) fn new(
         tree: Arc<Tree>,
         bounds: SettlingBounds,
         end: Address,
+        forgotten_to: Address,
         orders_are_exact: bool,
     ) -> Settled {
         // Where nothing has ever settled recovery keeps no tombstones. (Nor did it once where nothing was left of it, and then took
@@ -121,7 +122,7 @@ impl Settled {
         let is_forgetful = tree.is_empty() || tree.settled_to() == 0;
         Settled {
             is_begun: AtomicBool::new(tree.has_settled()),
-            forgotten_to: AtomicU64::new(if is_forgetful { end } else { 0 }),
+            forgotten_to: AtomicU64::new(if is_forgetful { end } else { forgotten_to }),
             removed_to: AtomicU64::new(tree.settled_to()),
             deleted_to: AtomicU64::new(0),
             tree,
@@ -143,6 +144,11 @@ impl Settled {
     /// Has nobody load rows in bulk until dropped.
     pub(crate) fn pause_loads(&self) -> impl Drop {
         self.loading.lock()
+    }
+
+    /// There may be tombstones that were forgotten, and have not settled.
+    pub(super) fn has_forgotten(&self) -> bool {
+        self.forgotten_to.load(Ordering::SeqCst) > self.removed_to.load(Ordering::SeqCst)
     }
 
     /// Entries may have left the indexes, to who holds a bucket in which that would matter.

@@ -47,6 +47,8 @@ pub(crate) struct Base {
     pub(crate) checkpoint_time_us: u64,
     /// Up to here the checkpoint has nothing of tables that has settled.
     pub(super) settled_to: Address,
+    /// Of deletions before here the checkpoint may not tell.
+    pub(crate) forgotten_to: Address,
     /// Durable deletions of keys that may have settled, or that a snapshot may see.
     pub(super) deleted: Vec<Tombstone>,
     /// What is wrong with a checkpoint that could not be used.
@@ -72,6 +74,7 @@ impl Base {
             checkpoint_bytes: 0,
             checkpoint_time_us: 0,
             settled_to: 0,
+            forgotten_to: 0,
             deleted: Vec::new(),
             damage: None,
         })
@@ -126,6 +129,7 @@ impl Base {
             checkpoint_bytes: bytes,
             checkpoint_time_us: header.time_us,
             settled_to: header.settled_to,
+            forgotten_to: if header.has_forgotten { header.end } else { 0 },
             ..Base::empty(superblock, index)?
         };
         let workers = if bytes < (1 << 20) { 1 } else { workers };

@@ -36,7 +36,7 @@ pub(crate) const HEAD_BYTES: usize = 32;
 const BLOCK_BYTES_USUAL: usize = 256 << 10;
 const BLOCK_BYTES_MAX: usize = 512 << 10;
 #[cfg(test)]
-pub(crate) const OFFSETS: [(&str, usize); 16] = [
+pub(crate) const OFFSETS: [(&str, usize); 17] = [
     ("magic", 0),
     ("format", 8),
     ("base level", 12),
@@ -52,12 +52,15 @@ pub(crate) const OFFSETS: [(&str, usize); 16] = [
     ("blocks", 96),
     ("time", 104),
     ("settled to", 112),
+    ("flags", 120),
     ("header checksum", 124),
 ];
 
 #[cfg(test)]
 pub(crate) const BLOCK_OFFSETS: [(&str, usize); 5] =
     [("section", 0), ("length", 4), ("sequence", 8), ("items", 16), ("block checksum", 28)];
+
+const HAS_FORGOTTEN: u32 = 1;
 
 const _: () = assert!(BLOCK_BYTES_USUAL + (1 << 17) < BLOCK_BYTES_MAX);
 
@@ -94,6 +97,8 @@ pub(crate) struct Header {
     pub(crate) time_us: u64,
     /// It has no entry of a table's record before this address.
     pub(crate) settled_to: Address,
+    /// It may not tell of all deletions of tables' rows that are yet to settle.
+    pub(crate) has_forgotten: bool,
 }
 
 impl Header {
@@ -114,6 +119,7 @@ impl Header {
         put(96, &self.blocks.to_le_bytes());
         put(104, &self.time_us.to_le_bytes());
         put(112, &self.settled_to.to_le_bytes());
+        put(120, &(if self.has_forgotten { HAS_FORGOTTEN } else { 0 }).to_le_bytes());
         let checksum = crc32c::crc32c(&out[..124]);
         out[124..HEADER_BYTES].copy_from_slice(&checksum.to_le_bytes());
         checksum
@@ -146,6 +152,7 @@ impl Header {
             blocks: u64_at(96),
             time_us: u64_at(104),
             settled_to: u64_at(112),
+            has_forgotten: u32_at(120) & HAS_FORGOTTEN != 0,
         };
         let is_sane = header.base_level <= 32
             && header.chain.number < u64::MAX
@@ -243,6 +250,7 @@ mod tests {
             blocks: 0,
             time_us: 1,
             settled_to: 0,
+            has_forgotten: false,
         }
     }
 
