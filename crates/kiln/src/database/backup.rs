@@ -204,23 +204,24 @@ impl<'a> Source<'a> {
     fn of(engine: &'a Engine) -> Result<Source<'a>> {
         engine.persist()?;
         loop {
-            if let Some(source) = engine.telling(|| Source::unless_settled_since(engine))? {
+            // Before the end: nothing has settled that is not in the log that is copied, or was before.
+            let root = engine.settled.tree.root();
+            if let Some(source) = engine.telling(|| Source::unless_settled_since(engine, root))? {
                 return Ok(source);
             }
         }
     }
 
-    /// The durable log as it is now; none if something has settled, or was loaded, while it was looked for.
-    fn unless_settled_since(engine: &'a Engine) -> Result<Option<Source<'a>>> {
-        // Before the end: nothing has settled that is not in the log that is copied, or was before.
-        let root = engine.settled.tree.root();
+    /// The durable log as it is now, with this root; none if the tree has another one by now: deletions that have settled alone, for which a full disk is enough, may have
+    /// left the log, though nothing else has settled.
+    pub(super) fn unless_settled_since(engine: &'a Engine, root: Arc<Root>) -> Result<Option<Source<'a>>> {
         // While it is locked no segment is dropped that it needs, and no checkpoint that it names. The end is looked for under
         // the lock, and never the other way round: who hardens asks for no superblock. Rows whose segments were dropped since an earlier look
         // would be in the log behind that end only.
         let superblock = engine.superblock.lock();
         let end = engine.durable_end();
         let current = superblock.current();
-        if current.settled_to > root.settled_to() || current.loaded > root.loaded() {
+        if engine.settled.tree.has_newer_than(&root) {
             return Ok(None);
         }
         let segments = engine.segments.hold();

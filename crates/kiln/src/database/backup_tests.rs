@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
+use super::backup::Source;
 use crate::device::SimulatedDevice;
+use crate::error::ErrorKind;
 use crate::{Kiln, Level, Object as _, Options};
 
 /// Enough for several segments.
@@ -56,4 +58,28 @@ fn c4_a_backup_misses_no_row_that_is_written_anew_and_dropped_by_who_is_told_wit
         assert!(copy.get(&map, number.to_le_bytes()).unwrap().is_some(), "row {number}");
     }
     assert_eq!(map.len(), u64::from(ROWS) + 2);
+}
+
+/// The copy would have had what was deleted in its tree, and the deletion nowhere.
+#[test]
+fn c4_a_backup_takes_no_tree_whose_deletions_have_left_the_log() {
+    let disk = SimulatedDevice::new(1);
+    let options = Options::new().background(false).segment_bytes(64 << 10).memory(0).settle_log_bytes(0);
+    let db = options.open_on(Arc::new(disk.clone())).unwrap();
+    let table = db.table("table").unwrap();
+    let engine = db.engine();
+    (0..40_u8).for_each(|number| db.put(&table, [number], [1; 500]).unwrap().forget());
+    db.persist().unwrap();
+    assert_eq!(db.settle().unwrap(), 40);
+    (0..20_u8).for_each(|number| assert!(db.delete(&table, [number]).unwrap().forget()));
+    (40..140_u8).for_each(|number| db.put(&table, [number], [1; 8_000]).unwrap().forget());
+    db.persist().unwrap();
+    let root = engine.settled.tree.root();
+    disk.set_capacity(Some(disk.used_bytes()));
+    assert_eq!(db.settle().unwrap_err().kind(), ErrorKind::NoSpace);
+    let newest = engine.settled.tree.root();
+    assert!(engine.settled.tree.has_newer_than(&root));
+    assert_eq!(newest.settled_to(), root.settled_to(), "deletions alone have settled");
+    assert!(Source::unless_settled_since(engine, root).unwrap().is_none());
+    assert!(Source::unless_settled_since(engine, newest).unwrap().is_some());
 }
