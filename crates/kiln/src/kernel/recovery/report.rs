@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use crate::kernel::clock::Version;
 
+/// How many sessions are told one by one: clients make as many as they like.
+const SESSIONS_TOLD_MAX: usize = 10;
+
 /// What opening a database found.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
@@ -76,9 +79,36 @@ impl fmt::Display for RecoveryReport {
         if let Some(damage) = &self.checkpoint_damage {
             write!(out, "\n  the whole log was read, since the checkpoint is damaged: {damage}")?;
         }
-        for (id, serial) in &self.sessions {
+        for (id, serial) in self.sessions.iter().take(SESSIONS_TOLD_MAX) {
             write!(out, "\n  session {:?}: durable through serial {serial}", String::from_utf8_lossy(id))?;
         }
-        Ok(())
+        match self.sessions.len().saturating_sub(SESSIONS_TOLD_MAX) {
+            0 => Ok(()),
+            1 => out.write_str("\n  and 1 more session"),
+            more => write!(out, "\n  and {more} more sessions"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each had a line of its own: after a client had made 100,000 of them, every start said 95 MB.
+    #[test]
+    fn sessions_are_told_one_by_one_only_if_they_are_few() {
+        let told = |count: u64| {
+            let sessions = (0..count).map(|number| (format!("s{number}").into_bytes(), number)).collect();
+            RecoveryReport { sessions, ..RecoveryReport::default() }.to_string()
+        };
+        for (count, last) in [
+            (10, "  session \"s9\": durable through serial 9"),
+            (11, "  and 1 more session"),
+            (100_000, "  and 99990 more sessions"),
+        ] {
+            let text = told(count);
+            assert_eq!(text.lines().last(), Some(last));
+            assert_eq!(text.matches("durable through serial").count(), 10, "{text}");
+        }
     }
 }
