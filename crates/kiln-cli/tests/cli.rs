@@ -1,76 +1,18 @@
 //! The command line as a user meets it.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
+mod common;
 
-use kiln::Expiry;
-use tempfile::TempDir;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::Path;
+use std::process::{Child, Stdio};
 
-/// A directory for one test, and the program run in it.
-struct Sandbox {
-    directory: TempDir,
-}
-
-impl Sandbox {
-    fn new() -> Self {
-        Self { directory: tempfile::tempdir().unwrap() }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
-    }
-
-    fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(assert_cmd::cargo::cargo_bin!("kiln"));
-        command.args(arguments).current_dir(self.directory.path()).stdin(Stdio::null());
-        command
-    }
-
-    #[track_caller]
-    fn run(&self, arguments: &[&str]) -> Output {
-        self.command(arguments).output().unwrap()
-    }
-
-    /// Runs a command that must succeed and returns what it wrote.
-    #[track_caller]
-    fn ok(&self, arguments: &[&str]) -> String {
-        let output = self.run(arguments);
-        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", text(&output.stderr));
-        text(&output.stdout)
-    }
-
-    /// Runs a command that must fail with this code and returns what it said.
-    #[track_caller]
-    fn fails(&self, code: i32, arguments: &[&str]) -> String {
-        let output = self.run(arguments);
-        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", text(&output.stderr));
-        text(&output.stderr)
-    }
-
-    /// Runs a command that must succeed with `input` on its standard input and returns what it wrote.
-    #[track_caller]
-    fn ok_with_input(&self, arguments: &[&str], input: &[u8]) -> Output {
-        let mut command = self.command(arguments);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        child.stdin.take().unwrap().write_all(input).unwrap();
-        let output = child.wait_with_output().unwrap();
-        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", text(&output.stderr));
-        output
-    }
-}
+use common::{Sandbox, text};
 
 /// An end of a pipe that nobody reads from any more.
 fn unread() -> Stdio {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     writer.into()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 #[test]
@@ -132,190 +74,6 @@ fn maps_are_scanned_in_no_order_and_say_so() {
 }
 
 #[test]
-fn an_export_can_be_imported_and_is_the_same() {
-    let sandbox = Sandbox::new();
-    let lines = "{\"key\":\"a\",\"value\":\"text\"}\n\n{\"key\":{\"base64\":\"/w==\"},\"value\":{\"base64\":\"AP8=\"}}\n{\"key\":\"z\",\"value\":\"größe\"}\n";
-    let imported = sandbox.ok_with_input(&["import", "--object", "first", "--table"], lines.as_bytes());
-    assert_eq!(text(&imported.stderr), "imported 3 keys into 'first'\n");
-    let raw = sandbox.run(&["get", "--object", "first", "a", "--raw"]);
-    assert_eq!(raw.stdout, b"text");
-    sandbox.ok(&["export", "--object", "first", "dump.jsonl"]);
-    let dumped = std::fs::read_to_string(sandbox.path("dump.jsonl")).unwrap();
-    let expected = "{\"key\":\"a\",\"value\":\"text\"}\n{\"key\":\"z\",\"value\":\"größe\"}\n{\"key\":{\"base64\":\"/w==\"},\"value\":{\"base64\":\"AP8=\"}}\n";
-    assert_eq!(dumped, expected);
-    sandbox.ok(&["import", "--object", "second", "--table", "dump.jsonl"]);
-    assert_eq!(sandbox.ok(&["export", "--object", "second"]), dumped);
-    let error = sandbox.fails(1, &["export", "--object", "first", "dump.jsonl"]);
-    assert!(error.starts_with("kiln: creating dump.jsonl: "), "{error}");
-}
-
-/// 2100, in milliseconds.
-const FAR_MS: u64 = 4_102_444_800_000;
-
-fn line(key: &str, value: &str, expires_at_ms: u64) -> String {
-    format!("{{\"key\":\"{key}\",\"value\":\"{value}\",\"expires_at_ms\":{expires_at_ms}}}\n")
-}
-
-#[test]
-fn a_row_that_expires_is_exported_with_its_time_and_imported_with_it() {
-    let sandbox = Sandbox::new();
-    let stays = "{\"key\":\"b\",\"value\":\"stays\"}\n";
-    let lines = format!("{}{stays}{}", line("a", "goes", FAR_MS), line("c", "", u64::MAX));
-    for (name, table) in [("table", true), ("map", false)] {
-        let mut import = vec!["import", "--object", name];
-        import.extend(table.then_some("--table"));
-        sandbox.ok_with_input(&import, lines.as_bytes());
-    }
-    assert_eq!(sandbox.ok(&["export", "--object", "table"]), lines);
-    let exported = sandbox.ok(&["export", "--object", "map"]);
-    let mut of_map: Vec<&str> = exported.split_inclusive('\n').collect();
-    of_map.sort_unstable();
-    assert_eq!(of_map.concat(), lines);
-
-    sandbox.ok(&["snapshot", "create", "before"]);
-    let later = line("a", "goes later", FAR_MS + 1);
-    sandbox.ok_with_input(&["import", "--object", "table"], later.as_bytes());
-    let db = kiln::Kiln::open(sandbox.path("kiln-data")).unwrap();
-    db.settle().unwrap();
-    db.close().unwrap();
-    assert!(sandbox.ok(&["export", "--object", "table"]).starts_with(&later), "also where it has settled");
-    assert_eq!(sandbox.ok(&["export", "--object", "table", "--snapshot", "before"]), lines);
-}
-
-/// Rows that stay though their object has a time to live were imported as if nothing were known of that, and expired.
-#[test]
-fn c4_a_row_that_stays_in_an_object_with_a_time_to_live_comes_back_the_same() {
-    let sandbox = Sandbox::new();
-    let db = kiln::Kiln::open(sandbox.path("kiln-data")).unwrap();
-    let hour = Duration::from_secs(3600);
-    for name in ["tokens", "others"] {
-        db.table_with_time_to_live(name, hour).unwrap();
-    }
-    db.put_expiring(&db.table("tokens").unwrap(), "a", "stays", Expiry::Never).unwrap().safe().unwrap();
-    db.put_expiring(&db.table("tokens").unwrap(), "b", "goes", Expiry::At(FAR_MS)).unwrap().safe().unwrap();
-    db.close().unwrap();
-    let lines = "{\"key\":\"a\",\"value\":\"stays\",\"expires_at_ms\":\"never\"}\n".to_owned()
-        + &line("b", "goes", FAR_MS);
-    assert_eq!(sandbox.ok(&["export", "--object", "tokens"]), lines);
-    sandbox.ok_with_input(&["import", "--object", "others"], lines.as_bytes());
-    assert_eq!(sandbox.ok(&["export", "--object", "others"]), lines);
-    // Elsewhere it need not be said, and a table that is made of them all at once can keep it.
-    let stays = lines.split_inclusive('\n').next().unwrap();
-    sandbox.ok_with_input(&["import", "--object", "loaded", "--bulk"], stays.as_bytes());
-    assert_eq!(sandbox.ok(&["export", "--object", "loaded"]), "{\"key\":\"a\",\"value\":\"stays\"}\n");
-    let stat = sandbox.ok(&["stat"]);
-    assert!(stat.contains("others (2 keys, which expire after 1h)"), "{stat}");
-    assert!(stat.contains("loaded (1 keys)"), "{stat}");
-}
-
-#[test]
-fn a_line_whose_time_has_passed_replaces_what_its_key_had_by_nothing() {
-    let sandbox = Sandbox::new();
-    sandbox.ok(&["put", "--object", "notes", "k", "v"]);
-    let lines = line("k", "later", 1) + &line("new", "", 0);
-    let imported = sandbox.ok_with_input(&["import", "--object", "notes"], lines.as_bytes());
-    assert_eq!(text(&imported.stderr), "imported 2 keys into 'notes'\n");
-    assert_eq!(sandbox.fails(1, &["get", "--object", "notes", "k"]), "kiln: 'notes' has no key 'k'\n");
-    assert_eq!(sandbox.ok(&["export", "--object", "notes"]), "");
-    sandbox.ok(&["check"]);
-}
-
-#[test]
-fn a_bulk_import_refuses_rows_that_expire_and_names_the_line() {
-    let sandbox = Sandbox::new();
-    let lines = "{\"key\":\"a\",\"value\":\"v\"}\n".to_owned() + &line("b", "v", FAR_MS);
-    std::fs::write(sandbox.path("rows.jsonl"), &lines).unwrap();
-    for options in [["--bulk"].as_slice(), &["--bulk", "--sort"]] {
-        let error = sandbox.fails(1, &[&["import", "--object", "rows", "rows.jsonl"], options].concat());
-        assert!(error.starts_with("kiln: line 2: ") && error.contains("without --bulk"), "{error}");
-        assert_eq!(error.lines().count(), 1, "{error}");
-    }
-    assert!(sandbox.fails(1, &["get", "--object", "rows", "a"]).contains("no object"));
-    sandbox.ok(&["import", "--object", "rows", "--table", "rows.jsonl"]);
-    assert_eq!(sandbox.ok(&["export", "--object", "rows"]), lines);
-}
-
-#[test]
-fn a_key_expires_as_its_put_says_or_else_as_its_object_does() {
-    const HOUR: Duration = Duration::from_secs(3600);
-    let sandbox = Sandbox::new();
-    let open = || kiln::Kiln::open(sandbox.path("kiln-data")).unwrap();
-    let db = open();
-    let before_ms = db.time_ms();
-    db.map_with_time_to_live("tokens", HOUR).unwrap();
-    db.close().unwrap();
-    sandbox.ok(&["put", "--object", "tokens", "--ttl", "1000h", "said", "v"]);
-    sandbox.ok(&["put", "--object", "tokens", "default", "v"]);
-    sandbox.ok(&["put", "--object", "tokens", "--ttl", "0s", "gone", "v"]);
-    sandbox.ok_with_input(
-        &["import", "--object", "tokens"],
-        format!("{{\"key\":\"read\",\"value\":\"\"}}\n{}", line("at", "", FAR_MS)).as_bytes(),
-    );
-    sandbox.ok(&["put", "--object", "events", "--table", "--ttl", "1000h", "said", "v"]);
-    sandbox.ok(&["put", "--object", "events", "stays", "v"]);
-
-    let db = open();
-    let after_ms = db.time_ms();
-    let after = |expiry: Option<Expiry>, ttl: Duration| {
-        let ttl_ms = u64::try_from(ttl.as_millis()).unwrap();
-        matches!(expiry, Some(Expiry::At(at)) if (before_ms + ttl_ms..=after_ms + ttl_ms).contains(&at))
-    };
-    let (tokens, events) = (db.map("tokens").unwrap(), db.table("events").unwrap());
-    assert!(after(db.expiry(&tokens, "said").unwrap(), 1000 * HOUR));
-    assert!(after(db.expiry(&tokens, "default").unwrap(), HOUR));
-    assert!(after(db.expiry(&tokens, "read").unwrap(), HOUR));
-    assert_eq!(db.expiry(&tokens, "at").unwrap(), Some(Expiry::At(FAR_MS)));
-    assert_eq!(db.expiry(&tokens, "gone").unwrap(), None);
-    assert!(after(db.expiry(&events, "said").unwrap(), 1000 * HOUR));
-    assert_eq!(db.expiry(&events, "stays").unwrap(), Some(Expiry::Never));
-    db.close().unwrap();
-    sandbox.fails(2, &["put", "--object", "tokens", "--ttl", "soon", "k", "v"]);
-}
-
-#[test]
-fn c1_a_bulk_import_makes_a_new_table_of_all_lines_or_of_none() {
-    let sandbox = Sandbox::new();
-    let lines: String =
-        (0..3000).map(|number| format!("{{\"key\":\"k{number:06}\",\"value\":\"v{number}\"}}\n")).collect();
-    let imported = sandbox.ok_with_input(&["import", "--object", "rows", "--bulk"], lines.as_bytes());
-    assert_eq!(text(&imported.stderr), "imported 3000 keys into 'rows'\n");
-    assert_eq!(sandbox.ok(&["export", "--object", "rows"]), lines);
-    assert_eq!(sandbox.ok(&["get", "--object", "rows", "k000007"]), "v7\n");
-    std::fs::write(sandbox.path("rows.jsonl"), &lines).unwrap();
-    let error = sandbox.fails(1, &["import", "--object", "rows", "--bulk", "rows.jsonl"]);
-    assert!(error.contains("there is an object \"rows\" already"), "{error}");
-    let unsorted = format!("{lines}{{\"key\":\"k000005\",\"value\":\"again\"}}\n");
-    std::fs::write(sandbox.path("unsorted.jsonl"), &unsorted).unwrap();
-    let error = sandbox.fails(1, &["import", "--object", "unsorted", "--bulk", "unsorted.jsonl"]);
-    assert!(error.contains("ascending order") && error.contains("k000005"), "{error}");
-    std::fs::write(sandbox.path("broken.jsonl"), format!("{lines}no line\n")).unwrap();
-    let error = sandbox.fails(1, &["import", "--object", "unsorted", "--bulk", "broken.jsonl"]);
-    assert!(error.contains("line 3001"), "{error}");
-    let error = sandbox.fails(1, &["get", "--object", "unsorted", "k000005"]);
-    assert!(error.contains("no object"), "{error}");
-    sandbox.ok(&["import", "--object", "unsorted", "--bulk", "--sort", "unsorted.jsonl"]);
-    assert_eq!(sandbox.ok(&["get", "--object", "unsorted", "k000005"]), "again\n");
-    assert_eq!(sandbox.ok(&["export", "--object", "unsorted"]).lines().count(), 3000);
-    sandbox.fails(2, &["import", "--object", "o", "--sort", "rows.jsonl"]);
-    sandbox.ok(&["check"]);
-}
-
-#[test]
-fn a_backup_is_a_database_and_never_replaces_anything() {
-    let sandbox = Sandbox::new();
-    sandbox.ok(&["put", "--dir", "db", "--object", "o", "k", "v"]);
-    let output = sandbox.run(&["backup", "--dir", "db", "copy"]);
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    assert!(text(&output.stderr).contains("everything up to version"), "{}", text(&output.stderr));
-    sandbox.ok(&["put", "--dir", "db", "--object", "o", "k", "later"]);
-    sandbox.ok(&["check", "copy"]);
-    assert_eq!(sandbox.ok(&["get", "--dir", "copy", "--object", "o", "k"]), "v\n");
-    assert!(sandbox.fails(1, &["backup", "--dir", "db", "copy"]).contains("empty directory"));
-    assert!(sandbox.fails(1, &["backup", "--dir", "nowhere", "copy-2"]).contains("no database"));
-    assert!(!sandbox.path("copy-2").exists());
-}
-
-#[test]
 fn a_database_is_compacted_and_keeps_what_is_in_it() {
     let sandbox = Sandbox::new();
     let lines: String = (0..2_000).map(|n| format!("{{\"key\":\"{n}\",\"value\":\"{n:0500}\"}}\n")).collect();
@@ -347,55 +105,6 @@ fn a_snapshot_that_has_a_name_is_read_as_it_was_until_it_is_dropped() {
     assert_eq!(sandbox.ok(&["snapshot", "list"]), "");
     assert!(sandbox.fails(1, &["snapshot", "drop", "monday"]).contains("there is no snapshot"));
     assert!(sandbox.fails(1, &[&["get"], &at[..], &["one"]].concat()).contains("there is no snapshot"));
-}
-
-#[test]
-fn c9_a_backup_is_restored_from_a_directory_a_file_and_a_pipe_and_never_over_anything() {
-    let sandbox = Sandbox::new();
-    sandbox.ok(&["put", "--dir", "db", "--object", "o", "k", "v"]);
-    sandbox.ok(&["backup", "--dir", "db", "copy"]);
-    let output = sandbox.run(&["backup", "--dir", "db", "-"]);
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    std::fs::write(sandbox.path("stream"), &output.stdout).unwrap();
-    let mut damaged = output.stdout.clone();
-    damaged[5_000] ^= 1;
-    std::fs::write(sandbox.path("damaged"), damaged).unwrap();
-    std::fs::write(sandbox.path("short"), &output.stdout[..output.stdout.len() - 1]).unwrap();
-    sandbox.ok(&["restore", "copy", "first"]);
-    sandbox.ok(&["restore", "stream", "second"]);
-    sandbox.ok_with_input(&["restore", "-", "third"], &output.stdout);
-    for restored in ["first", "second", "third"] {
-        sandbox.ok(&["check", restored]);
-        assert_eq!(sandbox.ok(&["get", "--dir", restored, "--object", "o", "k"]), "v\n");
-        assert!(sandbox.fails(1, &["restore", "copy", restored]).contains("empty directory"));
-        assert!(sandbox.fails(1, &["restore", "stream", restored]).contains("empty directory"));
-    }
-    for stream in ["damaged", "short"] {
-        let error = sandbox.fails(1, &["restore", stream, "fourth"]);
-        assert!(error.contains("backup's stream is damaged at offset"), "{error}");
-        sandbox.fails(1, &["get", "--dir", "fourth", "--object", "o", "k"]);
-    }
-    assert!(sandbox.fails(1, &["restore", "nowhere", "fifth"]).contains("nowhere"));
-}
-
-#[test]
-fn a_line_that_cannot_be_imported_is_named() {
-    let sandbox = Sandbox::new();
-    for (lines, error) in [
-        (
-            "{\"key\":\"a\",\"value\":\"b\"}\nnot json\n",
-            "kiln: line 2: expected {\"key\": ..., \"value\": ...}",
-        ),
-        ("{\"key\":\"a\"}\n", "kiln: line 1: expected"),
-        ("{\"key\":\"a\",\"value\":{\"base64\":\"%\"}}\n", "kiln: line 1: not valid base64"),
-    ] {
-        std::fs::write(sandbox.path("bad.jsonl"), lines).unwrap();
-        let said = sandbox.fails(1, &["import", "--object", "notes", "bad.jsonl"]);
-        assert!(said.starts_with(error), "{said}");
-        assert_eq!(said.lines().count(), 1, "{said}");
-    }
-    let said = sandbox.fails(1, &["import", "--object", "notes", "none.jsonl"]);
-    assert!(said.starts_with("kiln: opening none.jsonl: "), "{said}");
 }
 
 #[test]
