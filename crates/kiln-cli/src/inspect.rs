@@ -6,6 +6,7 @@ use std::path::Path;
 use bytesize::ByteSize;
 use kiln::{Kiln, Level, ObjectInfo, ObjectKind};
 
+use crate::escape::escape;
 use crate::failure::Failure;
 use crate::object::open_database;
 use crate::output;
@@ -85,7 +86,7 @@ fn describe_object(object: &ObjectInfo) -> String {
     let stays = object
         .time_to_live
         .map_or(String::new(), |time| format!(", which expire after {}", humantime::format_duration(time)));
-    format!("{kind:<13} {} ({} keys{stays})", object.name, object.keys)
+    format!("{kind:<13} {} ({} keys{stays})", escape(object.name.as_bytes()), object.keys)
 }
 
 /// `kiln dump-log`

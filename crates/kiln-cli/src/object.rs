@@ -27,7 +27,7 @@ pub(crate) fn open_database(dir: &Path) -> Result<Kiln, Failure> {
 /// Opens an object that must exist.
 pub(crate) fn open_object(db: &Kiln, object: &Object) -> Result<AnyObject, Failure> {
     find_object(db, &object.object)?.ok_or_else(|| {
-        let names: Vec<String> = db.objects().into_iter().map(|object| object.name).collect();
+        let names: Vec<String> = db.objects().iter().map(|object| escape(object.name.as_bytes())).collect();
         let known =
             if names.is_empty() { "it has none".to_owned() } else { format!("it has: {}", names.join(", ")) };
         Failure::Other(format!("{}: no object named '{}'; {known}", object.dir.display(), object.object))

@@ -5,6 +5,7 @@ use humantime::format_rfc3339_seconds;
 use kiln::{Kiln, SnapshotInfo};
 
 use crate::arguments::{At, Snapshot, SnapshotName};
+use crate::escape::escape;
 use crate::failure::Failure;
 use crate::object::open_database;
 use crate::output::{report, say_aside};
@@ -38,7 +39,8 @@ pub(crate) fn snapshot(arguments: &Snapshot) -> Result<(), Failure> {
 
 fn describe(info: &SnapshotInfo) -> String {
     let SnapshotInfo { name, version, created, held_bytes, .. } = info;
-    let (created, held) = (format_rfc3339_seconds(*created), ByteSize(*held_bytes));
+    let (name, created, held) =
+        (escape(name.as_bytes()), format_rfc3339_seconds(*created), ByteSize(*held_bytes));
     format!("{name}\t{version}\t{created}\tholds about {held}")
 }
 

@@ -209,6 +209,22 @@ fn errors_are_one_line_that_says_what_is_wrong() {
     assert_eq!(error, "kiln: kiln-data: no object named 'other'; it has: notes\n");
 }
 
+/// They went to the terminal as they are: escape sequences, and rows of lists that were made up.
+#[test]
+fn names_are_shown_escaped() {
+    let sandbox = Sandbox::new();
+    let name = "\x1b]0;owned\x07\nforged\t1\t2026";
+    let shown = r"\x1b]0;owned\x07\nforged\t1\t2026";
+    sandbox.ok(&["put", "--object", name, "k", "v"]);
+    sandbox.ok(&["snapshot", "create", name]);
+    let listed = sandbox.ok(&["snapshot", "list"]);
+    assert!(listed.starts_with(&format!("{shown}\t")) && listed.lines().count() == 1, "{listed}");
+    let stat = sandbox.ok(&["stat"]);
+    assert!(stat.contains(&format!("map           {shown} (1 keys)")), "{stat}");
+    let error = sandbox.fails(1, &["get", "--object", "other", "k"]);
+    assert_eq!(error, format!("kiln: kiln-data: no object named 'other'; it has: {shown}\n"));
+}
+
 #[test]
 fn a_wrong_command_line_ends_with_2_and_help_has_examples() {
     let sandbox = Sandbox::new();
