@@ -196,7 +196,7 @@ pub(crate) struct Names {
 }
 
 impl Card {
-    fn new(id: u64, peer: SocketAddr, local: SocketAddr) -> Self {
+    fn new(id: u64, peer: SocketAddr, local: SocketAddr, durability: Durability) -> Self {
         Self {
             id,
             peer,
@@ -204,12 +204,12 @@ impl Card {
             since: Instant::now(),
             active_ms: AtomicU64::new(0),
             protocol: AtomicU8::new(2),
-            safe: AtomicBool::new(false),
+            safe: AtomicBool::new(durability == Durability::Safe),
             names: Mutex::new(Names::default()),
         }
     }
 
-    /// Notes that a batch of commands has run.
+    /// Notes what commands have run with, at the end of each batch and before others look.
     pub(crate) fn touch(&self, protocol: Protocol, durability: Durability) {
         let elapsed_ms = u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.active_ms.store(elapsed_ms, Ordering::Relaxed);
@@ -246,9 +246,14 @@ pub(crate) struct Registry {
 
 impl Registry {
     /// Registers a new connection. The entry goes when the guard does.
-    pub(crate) fn register(&self, peer: SocketAddr, local: SocketAddr) -> Registered<'_> {
+    pub(crate) fn register(
+        &self,
+        peer: SocketAddr,
+        local: SocketAddr,
+        durability: Durability,
+    ) -> Registered<'_> {
         let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
-        let card = Arc::new(Card::new(id, peer, local));
+        let card = Arc::new(Card::new(id, peer, local, durability));
         self.cards.lock().insert(id, Arc::clone(&card));
         Registered { registry: self, card }
     }

@@ -46,8 +46,9 @@ const LEFTOVER_BYTES_MAX: usize = 4 * 1024;
 
 /// Serves a connection until either side ends it.
 pub(crate) async fn serve(shared: Arc<Shared>, stream: TcpStream) -> io::Result<()> {
-    let registered = shared.clients.register(stream.peer_addr()?, stream.local_addr()?);
-    let client = Client::new(Arc::clone(&registered.card), shared.options.durability);
+    let durability = shared.options.durability;
+    let registered = shared.clients.register(stream.peer_addr()?, stream.local_addr()?, durability);
+    let client = Client::new(Arc::clone(&registered.card), durability);
     let mut connection =
         Connection { shared: &shared, stream, client, decoder: Decoder::new(REQUEST), held: Held::default() };
     let mut stopped = pin!(shared.stopped());

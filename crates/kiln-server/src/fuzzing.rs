@@ -110,7 +110,7 @@ mod for_fuzzers {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let options = Options::new();
         let shared = Shared::new(db.clone(), options.clone(), address)?;
-        let registered = shared.clients.register(address, address);
+        let registered = shared.clients.register(address, address, options.durability);
         let mut client = Client::new(Arc::clone(&registered.card), options.durability);
         let (mut decoder, mut buffers) = (Decoder::new(REQUEST), Buffers::default());
         let (seen, _) = feed(REQUEST, pieces.iter().copied());

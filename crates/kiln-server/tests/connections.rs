@@ -203,6 +203,30 @@ fn the_connection_commands_answer_as_redis_does() {
     assert!(client.frame().is_none());
 }
 
+/// It was what the last batch had ended with, and before the first one fast.
+#[test]
+fn what_a_connection_is_told_about_itself_is_so_now() {
+    let server = TestServer::with_options(Options::new().durability(Durability::Safe));
+    let mut client = server.client();
+    let batch = ["CLIENT INFO", "HELLO 3", "KILN DURABILITY fast", "CLIENT LIST", "RESET", "CLIENT INFO"];
+    client.send_bytes(&batch.map(|command| encode(&common::words(command))).concat());
+    for told in ["resp=2", "server", "OK", "resp=3", "RESET", "resp=2"] {
+        let reply = client.reply();
+        assert!(reply.contains(told), "{told}: {reply}");
+        let durability = if told == "resp=3" { "durability=fast" } else { "durability=safe" };
+        assert!(!told.starts_with("resp") || reply.contains(durability), "{durability}: {reply}");
+    }
+    // Also of one that has not asked for anything yet.
+    let _silent = server.client();
+    let listed = loop {
+        let listed = client.run("CLIENT LIST");
+        if listed.matches(" addr=").count() == 2 {
+            break listed;
+        }
+    };
+    assert_eq!(listed.matches("durability=safe").count(), 2, "{listed}");
+}
+
 #[test]
 fn resp3_is_spoken_after_hello_3_and_until_hello_2() {
     let server = TestServer::start();

@@ -26,6 +26,8 @@ const HELP: &[&str] = &[
 
 /// `CLIENT subcommand ...`
 pub(crate) fn client(context: &mut Context<'_>, args: Arguments<'_>) -> Result<(), Failure> {
+    // What its own batch has changed so far is told, too.
+    context.client.card.touch(context.client.protocol, context.client.durability);
     let name = args.at(1);
     let arity = |expected: usize, full_name: &str| {
         if args.len() == expected { Ok(()) } else { Err(wrong_arity(full_name)) }
