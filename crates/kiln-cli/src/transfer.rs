@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use bytesize::ByteSize;
 use indicatif::{ProgressBar, ProgressStyle};
-use kiln::{BackupProgress, Expiry, Kiln, Object, Snapshot, Transaction};
+use kiln::{BackupProgress, ErrorKind, Expiry, Kiln, Object, Snapshot, Transaction};
 
 use crate::arguments::{Backup, Dir, Export, Import, Restore};
 use crate::entry::{Entry, Text, When};
@@ -55,19 +55,25 @@ fn import_lines(db: &Kiln, object: &AnyObject, lines: &mut Lines<impl BufRead>) 
         while batch.len() < BATCH_ENTRIES && bytes < BATCH_BYTES {
             let Some(row) = lines.next_row()? else { break };
             bytes += row.key.len() + row.value.len();
-            batch.push(row);
+            batch.push((lines.number, row));
         }
         if batch.is_empty() {
             return Ok(count);
         }
+        let mut refused = None;
         let commit = db.transact(|tx| {
-            batch.iter().try_for_each(|row| match object {
-                AnyObject::Map(map) => put_row(tx, map, row),
-                AnyObject::Table(table) => put_row(tx, table, row),
+            refused = None;
+            batch.iter().try_for_each(|(number, row)| {
+                let put = match object {
+                    AnyObject::Map(map) => put_row(tx, map, row),
+                    AnyObject::Table(table) => put_row(tx, table, row),
+                };
+                put.inspect_err(|_| refused = Some(*number))
             })
         });
-        let commit = commit.map_err(|error| {
-            Failure::Other(format!("the {} lines up to line {}: {error}", batch.len(), lines.number))
+        let commit = commit.map_err(|error| match refused {
+            Some(number) if error.kind() == ErrorKind::Input => in_line(number, error),
+            _ => Failure::Other(format!("the {} lines up to line {}: {error}", batch.len(), lines.number)),
         })?;
         commit.forget();
         count += batch.len() as u64;
@@ -84,32 +90,50 @@ fn put_row(tx: &Transaction<'_>, object: &impl Object, row: &Row) -> kiln::Resul
 
 /// Makes a new table of all lines, or of none.
 fn import_in_bulk(db: &Kiln, arguments: &Import, mut lines: Lines<impl BufRead>) -> Result<u64, Failure> {
-    let name = &arguments.object.object;
     let pairs = std::iter::from_fn(|| lines.next_pair().transpose());
-    let loaded = match arguments.sort {
-        false => db.bulk_load(name, pairs, |_| {})?,
-        true => {
-            let mut rows = pairs.collect::<Result<Vec<Pair>, _>>()?;
-            // Stable, so that the last of a key's lines is the last of them still.
-            rows.sort_by(|one, other| one.0.cmp(&other.0));
-            let mut rows = rows.into_iter().peekable();
-            let newest = std::iter::from_fn(|| {
-                loop {
-                    let row = rows.next()?;
-                    if rows.peek().is_none_or(|next| next.0 != row.0) {
-                        return Some(Ok::<_, Failure>(row));
-                    }
-                }
-            });
-            db.bulk_load(name, newest, |_| {})?
+    if !arguments.sort {
+        return load(db, arguments, pairs);
+    }
+    let mut rows = pairs.collect::<Result<Vec<(u64, Pair)>, _>>()?;
+    // Stable, so that the last of a key's lines is the last of them still.
+    rows.sort_by(|(_, one), (_, other)| one.0.cmp(&other.0));
+    let mut rows = rows.into_iter().peekable();
+    let newest = std::iter::from_fn(|| {
+        loop {
+            let (number, row) = rows.next()?;
+            if rows.peek().is_none_or(|(_, next)| next.0 != row.0) {
+                return Some(Ok((number, row)));
+            }
         }
-    };
+    });
+    load(db, arguments, newest)
+}
+
+/// Loads rows, each with the number of its line.
+fn load(
+    db: &Kiln,
+    arguments: &Import,
+    rows: impl Iterator<Item = Result<(u64, Pair), Failure>>,
+) -> Result<u64, Failure> {
+    let mut taken = None;
+    let pairs = rows.map(|row| {
+        let (number, pair) = row?;
+        taken = Some(number);
+        Ok(pair)
+    });
+    let loaded = db.bulk_load(&arguments.object.object, pairs, |_| {});
+    let loaded = loaded.map_err(|failure: Failure| match (failure, taken) {
+        // A row is refused when it is taken.
+        (Failure::Engine(error), Some(number)) if error.kind() == ErrorKind::Input => in_line(number, error),
+        (failure, _) => failure,
+    })?;
     Ok(loaded.rows)
 }
 
 /// The entries of an input, one a line.
 pub(crate) struct Lines<R> {
     input: R,
+    /// Of the line that was read last, from 1.
     number: u64,
     line: Vec<u8>,
 }
@@ -134,10 +158,12 @@ impl<R: BufRead> Lines<R> {
     pub(crate) fn next_row(&mut self) -> Result<Option<Row>, Failure> {
         loop {
             self.line.clear();
-            self.number += 1;
             let read = (&mut self.input).take(LINE_BYTES_MAX).read_until(b'\n', &mut self.line);
+            if let Ok(0) = read {
+                return Ok(None);
+            }
+            self.number += 1;
             match read {
-                Ok(0) => return Ok(None),
                 Ok(bytes) if bytes as u64 == LINE_BYTES_MAX => return Err(self.failure("is too long")),
                 Ok(_) => {}
                 Err(error) => return Err(self.failure(error)),
@@ -153,19 +179,23 @@ impl<R: BufRead> Lines<R> {
         Ok(Some(Row { key, value, expiry: entry.expires_at_ms.map(Expiry::from) }))
     }
 
-    /// The next row for a bulk load, in which none can expire.
-    fn next_pair(&mut self) -> Result<Option<Pair>, Failure> {
+    /// The next row for a bulk load, in which none can expire, and the number of its line.
+    fn next_pair(&mut self) -> Result<Option<(u64, Pair)>, Failure> {
         match self.next_row()? {
             Some(Row { expiry: Some(Expiry::At(_) | Expiry::In(_)), .. }) => Err(self.failure(
                 "this row has \"expires_at_ms\", which --bulk cannot keep; import it without --bulk",
             )),
-            row => Ok(row.map(|row| (row.key, row.value))),
+            row => Ok(row.map(|row| (self.number, (row.key, row.value)))),
         }
     }
 
     fn failure(&self, what: impl std::fmt::Display) -> Failure {
-        Failure::Other(format!("line {}: {what}", self.number))
+        in_line(self.number, what)
     }
+}
+
+fn in_line(number: u64, what: impl std::fmt::Display) -> Failure {
+    Failure::Other(format!("line {number}: {what}"))
 }
 
 /// `kiln export`

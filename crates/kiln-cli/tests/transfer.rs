@@ -239,3 +239,22 @@ fn a_line_that_cannot_be_imported_is_named() {
     let said = sandbox.fails(1, &["import", "--object", "notes", "none.jsonl"]);
     assert!(said.starts_with("kiln: opening none.jsonl: "), "{said}");
 }
+
+/// It was the last one of those that were imported together, or the one behind the end; or none, with --bulk.
+#[test]
+fn a_row_that_is_too_long_is_named() {
+    let sandbox = Sandbox::new();
+    let long = "x".repeat(70_000);
+    for (bad, count) in [(2, 2), (10, 600)] {
+        let key = |number: u64| if number == bad { long.clone() } else { format!("k{number:03}") };
+        let rows: Vec<String> =
+            (1..=count).map(|number| format!("{{\"key\":\"{}\",\"value\":\"\"}}\n", key(number))).collect();
+        std::fs::write(sandbox.path("rows.jsonl"), rows.concat()).unwrap();
+        for options in [[].as_slice(), &["--bulk"], &["--bulk", "--sort"]] {
+            let error = sandbox.fails(1, &[&["import", "--object", "rows", "rows.jsonl"], options].concat());
+            assert!(error.starts_with(&format!("kiln: line {bad}: a key of 70000 bytes")), "{error}");
+            // The object is there once it was imported into.
+            std::fs::remove_dir_all(sandbox.path("kiln-data")).unwrap();
+        }
+    }
+}
