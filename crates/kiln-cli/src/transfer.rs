@@ -172,7 +172,7 @@ impl<R: BufRead> Lines<R> {
                 break;
             }
         }
-        let entry: Entry = serde_json::from_slice(&self.line)
+        let entry = Entry::from_line(&self.line)
             .map_err(|error| self.failure(format!("expected {{\"key\": ..., \"value\": ...}}: {error}")))?;
         let key = entry.key.into_bytes().map_err(|error| self.failure(error))?;
         let value = entry.value.into_bytes().map_err(|error| self.failure(error))?;
