@@ -228,6 +228,41 @@ fn what_a_connection_is_told_about_itself_is_so_now() {
 }
 
 #[test]
+fn a_list_has_the_connections_that_it_is_asked_for() {
+    let server = TestServer::start();
+    let mut client = server.client();
+    let id = client.run("CLIENT ID").replace("(integer) ", "");
+    let mut other = server.client();
+    let other_id = other.run("CLIENT ID").replace("(integer) ", "");
+    let listed = |client: &mut Client, ids: &str| {
+        let list = client.run(&format!("CLIENT LIST ID {ids}"));
+        list.split([' ', '\n', '"']).filter_map(|word| word.strip_prefix("id=")).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(listed(&mut client, &other_id), other_id);
+    assert_eq!(listed(&mut client, &format!("{other_id} 999 {id} {id}")), format!("{id} {other_id}"));
+    assert_eq!(listed(&mut client, "999"), "");
+    for id in ["x", "-1", "1 x"] {
+        client.expect(&format!("CLIENT LIST ID {id}"), "(error) ERR Invalid client ID");
+    }
+}
+
+/// They were ignored: who asked for a part got everything.
+#[test]
+fn subcommands_refuse_arguments_that_they_do_not_know() {
+    let server = TestServer::start();
+    let mut client = server.client();
+    for arguments in ["ID", "TYPE normal", "1", "IDS 1"] {
+        let error = "(error) ERR syntax error; CLIENT LIST takes nothing but ID id [id ...]";
+        client.expect(&format!("CLIENT LIST {arguments}"), error);
+    }
+    for (command, name) in
+        [("COMMAND LIST FILTERBY PATTERN x*", "command|list"), ("CONFIG RESETSTAT x", "config|resetstat")]
+    {
+        client.expect(command, &format!("(error) ERR wrong number of arguments for '{name}' command"));
+    }
+}
+
+#[test]
 fn resp3_is_spoken_after_hello_3_and_until_hello_2() {
     let server = TestServer::start();
     let mut client = server.client();

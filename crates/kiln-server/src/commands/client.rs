@@ -1,8 +1,13 @@
 //! `CLIENT`: names and lists connections.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use super::{Context, unknown_subcommand, wrong_arity};
+use crate::client::Card;
 use crate::failure::Failure;
 use crate::protocol::decoder::Arguments;
+use crate::protocol::number::parse_integer;
 
 const HELP: &[&str] = &[
     "CLIENT <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
@@ -12,8 +17,8 @@ const HELP: &[&str] = &[
     "    Return the ID of the current connection.",
     "INFO",
     "    Return information about the current connection.",
-    "LIST",
-    "    Return information about all connections.",
+    "LIST [ID <id> [<id> ...]]",
+    "    Return information about all connections, or those with these IDs.",
     "NO-EVICT (ON|OFF)",
     "    Accepted; connections are never evicted.",
     "NO-TOUCH (ON|OFF)",
@@ -58,7 +63,7 @@ pub(crate) fn client(context: &mut Context<'_>, args: Arguments<'_>) -> Result<(
             context.reply.text(&(context.client.card.line() + "\n"));
         }
         b"LIST" => {
-            let lines: String = context.shared.clients.all().iter().map(|card| card.line() + "\n").collect();
+            let lines: String = listed(context, args)?.iter().map(|card| card.line() + "\n").collect();
             context.reply.text(&lines);
         }
         b"NO-EVICT" | b"NO-TOUCH" => {
@@ -72,6 +77,24 @@ pub(crate) fn client(context: &mut Context<'_>, args: Arguments<'_>) -> Result<(
         _ => return Err(unknown_subcommand("CLIENT", name)),
     }
     Ok(())
+}
+
+/// The connections that `CLIENT LIST` is asked for, each once.
+fn listed(context: &Context<'_>, args: Arguments<'_>) -> Result<Vec<Arc<Card>>, Failure> {
+    let mut cards = context.shared.clients.all();
+    match args.get(2) {
+        None => {}
+        Some(word) if word.eq_ignore_ascii_case(b"ID") && args.len() > 3 => {
+            let ids = args.from(3).map(|id| parse_integer(id).and_then(|id| u64::try_from(id).ok()));
+            let ids: Option<BTreeSet<u64>> = ids.collect();
+            let ids = ids.ok_or(Failure::text("ERR Invalid client ID"))?;
+            cards.retain(|card| ids.contains(&card.id));
+        }
+        Some(_) => {
+            return Err(Failure::text("ERR syntax error; CLIENT LIST takes nothing but ID id [id ...]"));
+        }
+    }
+    Ok(cards)
 }
 
 /// Replies with lines of help.

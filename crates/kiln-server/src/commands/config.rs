@@ -21,7 +21,8 @@ pub(crate) fn config(context: &mut Context<'_>, args: Arguments<'_>) -> Result<(
     match name.to_ascii_uppercase().as_slice() {
         b"GET" if args.len() >= 3 => get(context, args),
         b"GET" => return Err(wrong_arity("config|get")),
-        b"RESETSTAT" => context.reply.ok(),
+        b"RESETSTAT" if args.len() == 2 => context.reply.ok(),
+        b"RESETSTAT" => return Err(wrong_arity("config|resetstat")),
         b"SET" => {
             return Err(Failure::text(
                 "ERR settings are given when the server starts (see 'kiln serve --help'); a connection's durability \

@@ -45,10 +45,11 @@ pub(crate) fn command(context: &mut Context<'_>, args: Arguments<'_>) -> Result<
                 }
             }
         }
-        b"LIST" => {
+        b"LIST" if args.len() == 2 => {
             reply.array(TABLE.len());
             TABLE.iter().for_each(|command| reply.bulk(command.name.as_bytes()));
         }
+        b"LIST" => return Err(wrong_arity("command|list")),
         b"HELP" => super::client::help(context, HELP),
         _ => return Err(unknown_subcommand("COMMAND", name)),
     }
