@@ -246,6 +246,20 @@ fn a_list_has_the_connections_that_it_is_asked_for() {
     }
 }
 
+/// The name was changed although what followed it was refused.
+#[test]
+fn a_hello_that_fails_changes_nothing() {
+    let server = TestServer::start();
+    let mut client = server.client();
+    client.expect("CLIENT SETNAME me", "OK");
+    for options in ["SETNAME other BAD", "SETNAME other SETNAME", "SETNAME other AUTH somebody any"] {
+        let reply = client.run(&format!("HELLO 3 {options}"));
+        assert!(reply.starts_with("(error) "), "{reply}");
+        client.expect("CLIENT GETNAME", "\"me\"");
+        client.expect("GET none", "(nil)");
+    }
+}
+
 /// They were ignored: who asked for a part got everything.
 #[test]
 fn subcommands_refuse_arguments_that_they_do_not_know() {

@@ -68,6 +68,7 @@ pub(crate) fn hello(context: &mut Context<'_>, args: Arguments<'_>) -> Result<()
         }
         Some(_) => return Err(Failure::text("ERR Protocol version is not an integer or out of range")),
     };
+    let mut new_name = None;
     let mut words = args.from(2);
     while let Some(word) = words.next() {
         match word.to_ascii_uppercase().as_slice() {
@@ -79,13 +80,17 @@ pub(crate) fn hello(context: &mut Context<'_>, args: Arguments<'_>) -> Result<()
             }
             b"SETNAME" => {
                 let name = words.next().ok_or(Failure::text("ERR Syntax error in HELLO option 'SETNAME'"))?;
-                context.client.card.names.lock().name = super::client::checked_name(name)?;
+                new_name = Some(super::client::checked_name(name)?);
             }
             _ => {
                 let word = String::from_utf8_lossy(&word[..word.len().min(128)]);
                 return Err(Failure::Reply(format!("ERR Syntax error in HELLO option '{word}'").into()));
             }
         }
+    }
+    // From here on it cannot fail, so that one that fails changes nothing.
+    if let Some(name) = new_name {
+        context.client.card.names.lock().name = name;
     }
     context.client.protocol = protocol;
     context.reply.set_protocol(protocol);
