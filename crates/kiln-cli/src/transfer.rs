@@ -337,7 +337,14 @@ pub(crate) fn restore(arguments: &Restore) -> Result<(), Failure> {
         let bytes = file.metadata().map_err(|error| Failure::io("reading", from, error))?.len();
         let bar = progress(Some(bytes), Unit::Bytes);
         Kiln::restore_stream(bar.wrap_read(BufReader::new(file)), to, |_| {})
-    }?;
+    };
+    let restored = restored.map_err(|error| match error.kind() {
+        // The engine does not know where a stream comes from.
+        ErrorKind::Corrupted | ErrorKind::Version if !from.is_dir() => {
+            Failure::Other(format!("{}: {error}", from.display()))
+        }
+        _ => error.into(),
+    })?;
     let (size, to) = (ByteSize(restored.bytes), to.display());
     say_aside(format_args!("restored {size} into {to}: everything up to version {}", restored.horizon));
     Ok(())

@@ -214,7 +214,8 @@ fn c9_a_backup_is_restored_from_a_directory_a_file_and_a_pipe_and_never_over_any
     }
     for stream in ["damaged", "short"] {
         let error = sandbox.fails(1, &["restore", stream, "fourth"]);
-        assert!(error.contains("backup's stream is damaged at offset"), "{error}");
+        let named = format!("kiln: {stream}: a backup's stream is damaged at offset");
+        assert!(error.starts_with(&named), "{error}");
         sandbox.fails(1, &["get", "--dir", "fourth", "--object", "o", "k"]);
     }
     assert!(sandbox.fails(1, &["restore", "nowhere", "fifth"]).contains("nowhere"));
