@@ -45,13 +45,15 @@ pub(crate) fn parse(text: &[u8]) -> Option<X87DoubleExtended> {
         let digits = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
         // A longer exponent is far out of range whatever it says; refusing it keeps the conversion's work
         // small.
-        if digits.is_empty() || digits.len() > 5 || !all_digits(digits) {
+        if digits.is_empty() || digits.trim_start_matches('0').len() > 5 || !all_digits(digits) {
             return None;
         }
     }
     let value: X87DoubleExtended = text.strip_prefix('+').unwrap_or(text).parse().ok()?;
-    // C's strtold reports a number that is too large, and Redis then refuses it.
-    (!value.is_infinite()).then_some(value)
+    // C's strtold reports a number that is too large, or so small that zero is left of it, and Redis then
+    // refuses it.
+    let vanished = value.is_zero() && mantissa.contains(|char| char != '0' && char != '.');
+    (!value.is_infinite() && !vanished).then_some(value)
 }
 
 /// `left + right`, or nothing if that is no finite number.
@@ -159,6 +161,18 @@ mod tests {
         for text in
             ["", " 1", "1 ", "abc", "1e", "1e+", ".", "e5", "1..2", "nan", "0x10", "--1", "1e999999", "1_0"]
         {
+            assert!(parse(text.as_bytes()).is_none(), "{text}");
+        }
+    }
+
+    /// As redis-server 7.0.15 does: what is so small that zero is left of it is refused.
+    #[test]
+    fn exponents_are_read_as_redis_reads_them() {
+        assert_eq!(sum("1", "1e000001"), "11");
+        assert_eq!(sum("1", "1e-0000000003"), "1.001");
+        assert_eq!(sum("1", "0.0e-5000"), "1");
+        assert_eq!(sum("1", "1e-4950"), "1");
+        for text in ["1e-5000", "-0.1e-4999", "1e-999999"] {
             assert!(parse(text.as_bytes()).is_none(), "{text}");
         }
     }
