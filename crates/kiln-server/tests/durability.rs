@@ -377,6 +377,7 @@ fn c5_snapshots_get_names_are_listed_and_dropped_and_survive_the_server() {
     assert!(listed.contains("monday") && listed.contains(&shown.to_string()), "{listed}");
     assert!(client.run("KILN SNAPSHOT CREATE monday").contains("already"));
     assert!(client.run("KILN SNAPSHOT DROP tuesday").contains("there is no snapshot"));
+    client.expect("KILN SNAPSHOT FOO", "(error) ERR unknown subcommand 'SNAPSHOT FOO'. Try KILN HELP.");
     for wrong in ["KILN SNAPSHOT", "KILN SNAPSHOT CREATE", "KILN SNAPSHOT LIST all", "KILN SNAPSHOT DROP a b"]
     {
         assert!(client.run(wrong).contains("ERR"), "{wrong}");

@@ -198,7 +198,8 @@ fn backup(context: &mut Context<'_>, name: &[u8]) -> Result<(), Failure> {
 
 /// `KILN SNAPSHOT CREATE name`, `LIST`, and `DROP name`. The reply comes when it is durable.
 fn snapshot(context: &mut Context<'_>, args: Arguments<'_>) -> Result<(), Failure> {
-    let (shared, action) = (context.shared, args.get(2).unwrap_or_default());
+    let shared = context.shared;
+    let action = args.get(2).ok_or(wrong_arity("kiln|snapshot"))?;
     let name = || {
         let name = args.get(3).filter(|_| args.len() == 4).ok_or(wrong_arity("kiln|snapshot"))?;
         std::str::from_utf8(name).map_err(|_| Failure::text("ERR a snapshot's name is UTF-8"))
@@ -227,7 +228,7 @@ fn snapshot(context: &mut Context<'_>, args: Arguments<'_>) -> Result<(), Failur
             }
         }
         b"LIST" => return Err(wrong_arity("kiln|snapshot")),
-        _ => return Err(unknown_subcommand("KILN SNAPSHOT", action)),
+        _ => return Err(unknown_subcommand("KILN", &[b"SNAPSHOT ", action].concat())),
     }
     Ok(())
 }
