@@ -1,7 +1,6 @@
 //! The command line.
 
 use std::ffi::OsString;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -163,8 +162,8 @@ pub(crate) struct Serve {
     #[arg(long, default_value = DEFAULT_DIR)]
     pub(crate) dir: PathBuf,
     /// Where to listen
-    #[arg(long, default_value = "127.0.0.1:6380", value_name = "HOST:PORT")]
-    pub(crate) listen: SocketAddr,
+    #[arg(long, default_value = "127.0.0.1:6380", value_name = "HOST:PORT", value_parser = host_and_port)]
+    pub(crate) listen: String,
     /// When a new connection's writes are answered
     #[arg(long, default_value = "safe")]
     pub(crate) durability: Durability,
@@ -190,6 +189,14 @@ pub(crate) struct Serve {
     #[cfg(feature = "planted-bugs")]
     #[arg(long)]
     pub(crate) plant: Option<kiln::planted::Bug>,
+}
+
+/// Whether that host is there is found out when the server listens.
+fn host_and_port(text: &str) -> Result<String, &'static str> {
+    match text.rsplit_once(':') {
+        Some((_, port)) if port.parse::<u16>().is_ok() => Ok(text.to_owned()),
+        _ => Err("expected a host and a port, as in 127.0.0.1:6380 or localhost:6380"),
+    }
 }
 
 /// An object of a database.

@@ -75,8 +75,8 @@ async fn run(arguments: &Serve, db: Kiln) -> Result<(), Failure> {
         std::fs::create_dir_all(backups).map_err(|error| Failure::io("creating", backups, error))?;
         options = options.backups(backups);
     }
-    let server = Server::bind(db, arguments.listen, options).await.map_err(|error| {
-        let listen = arguments.listen;
+    let server = Server::bind(db, &arguments.listen, options).await.map_err(|error| {
+        let listen = &arguments.listen;
         match error.kind() {
             ErrorKind::AddrInUse => Failure::Other(format!(
                 "{listen} is in use; is a server running already? --listen takes another address"

@@ -236,6 +236,7 @@ fn a_wrong_command_line_ends_with_2_and_help_has_examples() {
         &["serve", "--memory", "much"],
         &["serve", "--durability", "maybe"],
         &["serve", "--listen", "here"],
+        &["serve", "--listen", "localhost:port"],
     ] {
         sandbox.fails(2, arguments);
     }
@@ -255,7 +256,11 @@ struct Served {
 
 impl Served {
     fn start(sandbox: &Sandbox, options: &[&str]) -> Self {
-        let mut arguments = vec!["serve", "--listen", "127.0.0.1:0", "--memory", "64MiB"];
+        Self::start_on(sandbox, "127.0.0.1:0", options)
+    }
+
+    fn start_on(sandbox: &Sandbox, listen: &str, options: &[&str]) -> Self {
+        let mut arguments = vec!["serve", "--listen", listen, "--memory", "64MiB"];
         arguments.extend(options);
         let mut child = sandbox.command(&arguments).stdout(Stdio::piped()).spawn().unwrap();
         let mut output = BufReader::new(child.stdout.take().unwrap());
@@ -299,6 +304,15 @@ fn serve_says_what_to_type_and_persists_everything_at_the_end() {
         assert!(last.starts_with("everything committed is persisted: up to version "), "{last}");
     }
     assert_eq!(sandbox.ok(&["get", "--object", "strings", "rounds"]), "2\n");
+}
+
+/// Help says HOST:PORT, and only addresses would do.
+#[test]
+fn a_server_listens_on_a_host_that_is_named() {
+    let sandbox = Sandbox::new();
+    let served = Served::start_on(&sandbox, "localhost:0", &[]);
+    assert!(std::net::TcpStream::connect(("localhost", served.port)).is_ok());
+    served.end(rustix::process::Signal::TERM);
 }
 
 /// It panicked at the next line that it had to say: at the end before it had persisted anything.
