@@ -113,7 +113,7 @@ fn stop_signal() -> std::io::Result<impl Future<Output = ()>> {
 fn raise_file_limit(connections: usize) {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
-    let wanted = connections as u64 + OTHER_FILES;
+    let wanted = (connections as u64).saturating_add(OTHER_FILES);
     let Some(current) = limit.current else { return };
     let allowed = limit.maximum.map_or(wanted, |maximum| wanted.min(maximum));
     if current < allowed {

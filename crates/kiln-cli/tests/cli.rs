@@ -335,6 +335,22 @@ fn a_server_that_nobody_listens_to_any_more_persists_everything_at_the_end() {
     assert_eq!(sandbox.ok(&["get", "--object", "strings", "k"]), "v\n");
 }
 
+/// With as many connections as there can be the sum was small again, and nothing was said.
+#[test]
+fn a_limit_of_open_files_that_is_too_low_is_said() {
+    let sandbox = Sandbox::new();
+    let most = u64::MAX.to_string();
+    for connections in ["100", &most] {
+        // It ends there: this is no directory.
+        let served = sandbox.command(&["serve", "--dir", "/dev/null", "--connections", connections]);
+        let limited = ["-c", "ulimit -n 200 && exec \"$0\" \"$@\""];
+        let mut command = std::process::Command::new("sh");
+        command.args(limited).arg(served.get_program()).args(served.get_args());
+        let said = text(&command.output().unwrap().stderr);
+        assert!(said.contains("the limit of open files allows about 72 connections"), "{said}");
+    }
+}
+
 #[test]
 fn a_database_that_is_served_is_locked_and_the_error_says_so() {
     let sandbox = Sandbox::new();
