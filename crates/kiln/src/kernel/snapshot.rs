@@ -63,7 +63,7 @@ impl Stripe {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// The version and how many there are.
+    /// The version and how many there are, if there are some.
     fn held(&self) -> Option<(u64, u64)> {
         let word = self.0.load(Ordering::SeqCst);
         (word & COUNT_MAX > 0).then_some((word >> COUNT_BITS, word & COUNT_MAX))
@@ -72,7 +72,7 @@ impl Stripe {
 
 /// The version that will do for the next snapshot, where one does, and what is open of it or was.
 #[derive(Default)]
-struct Shared {
+pub(crate) struct Shared {
     /// 0 if there is none. Whoever holds the registry stores these, the version last, after a 0 in its place.
     version: AtomicU64,
     /// It will do as long as the log ends here.
@@ -81,7 +81,7 @@ struct Shared {
 }
 
 impl Shared {
-    fn publish(&self, version: Option<u64>, tail: Address) {
+    pub(crate) fn publish(&self, version: Option<u64>, tail: Address) {
         self.version.store(0, Ordering::SeqCst);
         self.tail.store(tail, Ordering::SeqCst);
         self.version.store(version.unwrap_or(0), Ordering::SeqCst);
@@ -90,10 +90,12 @@ impl Shared {
     fn version_now(&self, log: &Log) -> u64 {
         let version = self.version.load(Ordering::SeqCst);
         let holds = self.tail.load(Ordering::SeqCst) == log.tail() || planted(Bug::SnapshotUsedAgain);
-        if holds { version } else { 0 }
+        // Else the tail may be that of the next one.
+        let is_still = self.version.load(Ordering::SeqCst) == version || planted(Bug::NextSnapshotsTail);
+        if holds && is_still { version } else { 0 }
     }
 
-    fn open(&self, log: &Log) -> Option<Held> {
+    pub(crate) fn open(&self, log: &Log) -> Option<Held> {
         let version = self.version_now(log);
         let number = epoch::thread_index() % STRIPES;
         let stripe = &self.stripes[number];
@@ -106,6 +108,17 @@ impl Shared {
             return None;
         }
         Some(Held { version, stripe: Some(number) })
+    }
+
+    pub(crate) fn release(&self, held: &Held) {
+        if let Some(number) = held.stripe {
+            self.stripes[number].remove_one();
+        }
+    }
+
+    /// The oldest version of which some are open.
+    pub(crate) fn oldest(&self) -> Option<u64> {
+        self.stripes.iter().filter_map(Stripe::held).map(|(version, _)| version).min()
     }
 }
 
@@ -261,7 +274,7 @@ impl Engine {
     #[inline]
     pub(crate) fn release_snapshot(&self, held: &Held) {
         match held.stripe {
-            Some(number) => self.snapshots.shared.stripes[number].remove_one(),
+            Some(_) => self.snapshots.shared.release(held),
             None => self.release_version(held.version),
         }
     }
@@ -269,9 +282,7 @@ impl Engine {
     /// The version that every snapshot, open or yet to be opened, includes: what it supersedes is not needed.
     pub(crate) fn oldest_needed(&self) -> u64 {
         let horizon = self.hardening.horizon.local();
-        let shared =
-            self.snapshots.shared.stripes.iter().filter_map(Stripe::held).map(|(version, _)| version);
-        let oldest = shared.fold(horizon, u64::min);
+        let oldest = self.snapshots.shared.oldest().map_or(horizon, |shared| shared.min(horizon));
         let registry = self.snapshots.registry.lock();
         registry.open.keys().next().map_or(oldest, |&first| first.min(oldest))
     }

@@ -10,6 +10,7 @@ mod leaf_images;
 mod log_tail;
 mod ordered_index;
 mod record_cache;
+mod snapshots;
 
 pub use crate::sync::{Time, begin, quietly};
 
@@ -21,6 +22,7 @@ pub const PROGRAMS: &[Program] = &[
     ("pins", epoch::pins_hold_actions_up),
     ("idle-threads", epoch::idle_threads_hold_nobody_up),
     ("closing", epoch::nothing_joins_a_closed_version),
+    ("shared-snapshots", snapshots::nobody_gets_what_a_sweep_has_passed),
     ("log-tail", log_tail::records_never_overlap),
     ("ring", log_tail::readers_keep_their_memory),
     ("hash-index", hash_index::entries_survive_splits),
