@@ -66,7 +66,7 @@ impl World {
         self.at(9);
         let (disk, db, map) = (self.disk.clone(), self.db.clone(), self.map.clone());
         self.next_look.is(move || {
-            db.put_expiring(&map, key, "renewed", Expiry::At(START_MS + 1_000)).unwrap().forget();
+            db.put_expiring(&map, key, "renewed", Expiry::At(START_MS + 1_000)).unwrap().safe().unwrap();
             disk.set_time_ms(START_MS + 11);
         });
     }
@@ -87,7 +87,7 @@ fn read_pair(db: &Kiln, map: &Map, between: impl FnOnce()) -> Pair {
 #[test]
 fn c2_a_row_that_is_renewed_in_time_is_never_absent() {
     type Read = fn(&World) -> bool;
-    let reads: [(&str, Read); 10] = [
+    let reads: [(&str, Read); 11] = [
         ("get", |world| world.db.get(&world.map, "key").unwrap().is_some()),
         ("get_into", |world| world.db.get_into(&world.map, "key", &mut Vec::new()).unwrap()),
         ("get_async", |world| world.db.get_async(&world.map, "key").wait().unwrap().is_some()),
@@ -108,6 +108,9 @@ fn c2_a_row_that_is_renewed_in_time_is_never_absent() {
             world.db.create_snapshot("name").unwrap();
             world.db.open_snapshot("name").unwrap().contains(&world.map, "key").unwrap()
         }),
+        ("get in a durable snapshot", |world| {
+            world.db.durable_snapshot().unwrap().contains(&world.map, "key").unwrap()
+        }),
         ("get in a transaction", |world| world.db.begin().unwrap().contains(&world.map, "key").unwrap()),
     ];
     for (name, read) in reads {
@@ -116,6 +119,7 @@ fn c2_a_row_that_is_renewed_in_time_is_never_absent() {
         for &is_second_look in looks {
             let world = Arc::new(World::new());
             world.put("key", 10);
+            world.db.persist().unwrap();
             world.renew_at_next_look("key");
             if is_second_look {
                 let (later, look) = (world.next_look.0.lock().unwrap().take(), world.next_look.clone());

@@ -315,8 +315,8 @@ impl Kiln {
     /// # Errors
     /// As [`Self::snapshot`].
     pub fn durable_snapshot(&self) -> Result<Snapshot<'_>> {
-        let version = self.engine().open_durable_snapshot();
-        Ok(Snapshot::new(self.engine(), version, Moment::at(self.engine().time_of_snapshot())))
+        let (version, moment) = self.engine().open_durable_snapshot_now();
+        Ok(Snapshot::new(self.engine(), version, moment))
     }
 
     /// Reads the last durable state, without waiting (a *durable* read).

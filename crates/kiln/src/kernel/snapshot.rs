@@ -241,6 +241,13 @@ impl Engine {
         Held { version: self.hold_durable(), stripe: None }
     }
 
+    /// The same, and as of when it is read.
+    pub(crate) fn open_durable_snapshot_now(&self) -> (Held, Moment) {
+        let (held, time) =
+            self.hold_at_one_time(|| self.open_durable_snapshot(), |held| self.release_snapshot(&held));
+        (held, Moment::at(time))
+    }
+
     fn hold_durable(&self) -> u64 {
         let mut registry = self.snapshots.registry.lock();
         let version = match planted(Bug::DurableSnapshotTooNew) {
