@@ -99,6 +99,31 @@ fn c4_where_the_disk_has_no_room_for_what_is_sorted_less_settles_at_once() {
     assert_rows_after_crash(&disk, &rows);
 }
 
+/// Each row was sorted by itself, and written as a block, and all of them were read side by side: in forty times the memory that the rows take.
+#[test]
+fn what_settles_without_memory_for_it_is_sorted_in_pieces_that_are_worth_it() {
+    let disk = SimulatedDevice::new(seed());
+    let writes = Arc::new(AtomicU64::new(0));
+    let counted = writes.clone();
+    let hook = move |operation, name: &str| {
+        if matches!(operation, Operation::Write(_)) && name == "runs.new" {
+            counted.fetch_add(1, Ordering::SeqCst);
+        }
+    };
+    let db = manual().settle_memory(0).settle_log_bytes(0).open_on(HookedDevice::on(&disk, hook)).unwrap();
+    let table = db.table("table").unwrap();
+    for number in 0..4_000_u32 {
+        db.put(&table, key(number), value(number, 1)).unwrap().forget();
+        if number % 100 == 0 {
+            db.persist().unwrap();
+        }
+    }
+    db.persist().unwrap();
+    assert_eq!(db.settle().unwrap(), 4_000);
+    let writes = writes.load(Ordering::SeqCst);
+    assert!((2..100).contains(&writes), "{writes} writes of runs");
+}
+
 #[test]
 fn c8_a_file_of_runs_that_a_crash_has_left_does_no_harm_and_goes() {
     let disk = SimulatedDevice::new(seed());

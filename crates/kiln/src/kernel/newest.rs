@@ -15,7 +15,7 @@ use std::io;
 use std::sync::Arc;
 
 use super::settled::{OBJECT_BYTES, write_tree_key};
-use crate::device::Device;
+use crate::device::{BLOCK_BYTES, Device};
 use crate::error::{Error, Result};
 use crate::planted::{Bug, planted};
 use crate::storage::record::{Address, DiskRecord, Shape, split_expiry};
@@ -96,11 +96,20 @@ fn head_of(key: &[u8]) -> u128 {
     u128::from_be_bytes(head)
 }
 
+/// A record takes up to so many times as much memory as it does in the log.
+const ENTRY_TIMES: u64 = 2;
+/// A run takes so much memory at the least while it is read.
+const RUN_BYTES: u64 = 2 * BLOCK_BYTES as u64;
+
 impl Newest {
+    /// The least memory that is of use for a part of the log that is so long: with less of it there are more runs, which take more than that to be read side by
+    /// side.
+    pub(super) fn bytes_min(part_bytes: u64) -> usize {
+        RUN_BYTES.saturating_mul(ENTRY_TIMES).saturating_mul(part_bytes).isqrt() as usize
+    }
+
     /// Of none. Takes so much memory, about, for records of a part of the log that is so long.
     pub(super) fn new(device: Arc<dyn Device>, bytes_max: usize, part_bytes: u64) -> Newest {
-        /// A record takes up to so many times as much memory as it does in the log.
-        const ENTRY_TIMES: u64 = 2;
         let expected = (ENTRY_TIMES * part_bytes) as usize / bytes_max.max(1) + 1;
         let runs = Runs::new(device, bytes_max, expected);
         Newest {
@@ -468,6 +477,20 @@ mod tests {
             assert!(told(&newest) == expected, "with {bytes_max} bytes");
             assert!(told(&newest) == expected, "once more, with {bytes_max} bytes");
             assert!(device.list().unwrap().is_empty(), "the file has no name");
+        }
+    }
+
+    #[test]
+    fn runs_take_no_more_to_be_read_than_what_is_sorted_at_once() {
+        for part_bytes in [1 << 16, 1 << 24] {
+            let bytes_max = Newest::bytes_min(part_bytes);
+            let mut newest = Newest::new(Arc::new(SimulatedDevice::new(1)), bytes_max, part_bytes);
+            for number in 0..part_bytes / 40 {
+                add(&mut newest, 8 + number * 8, &number.to_be_bytes(), Some(b""));
+            }
+            newest.finish().unwrap();
+            let runs = newest.runs.count() as u64;
+            assert!(runs > 1 && runs * RUN_BYTES <= bytes_max as u64, "{runs} runs of {bytes_max} bytes");
         }
     }
 

@@ -407,6 +407,7 @@ impl Engine {
         let memory_bytes = usize::try_from(self.settled.bounds.memory_bytes).unwrap_or(usize::MAX);
         let segment_bytes = self.log.segment_bytes();
         while self.can_settle_to(end, settled_to) {
+            let memory_bytes = memory_bytes.max(Newest::bytes_min(end - begin));
             let mut newest = Newest::new(segments.device_handle(), memory_bytes, end - begin);
             match self.collect(segments, (begin, end), &mut newest, oldest) {
                 Ok(Collected::Whole { newest_version }) => return Ok(Some((newest, newest_version, end))),
