@@ -228,6 +228,19 @@ fn c9_damage_to_one_of_two_slots_is_found_and_mended() -> Result<()> {
     Ok(())
 }
 
+/// A slot that was never written passed for a damaged one.
+#[test]
+fn a_copy_that_nobody_has_opened_has_no_damaged_slot() -> Result<()> {
+    let (_disk, db) = database()?;
+    db.settle()?;
+    let copy = Arc::new(SimulatedDevice::new(2));
+    db.backup_on(copy.clone(), |_| {})?;
+    let report = check_on(copy.clone())?;
+    assert!(report.is_clean(), "{report}");
+    assert_eq!(options().open_on(copy)?.recovery_report().damaged_slot, None);
+    Ok(())
+}
+
 /// Each key of the checkpoint's was blamed on it.
 #[test]
 fn c9_damage_to_the_tree_alone_is_not_blamed_on_the_checkpoint() -> Result<()> {

@@ -237,7 +237,7 @@ impl SuperblockFile {
         let (mut damaged, mut zero) = (None, None);
         for slot in 0..2 {
             let offset = slot * BLOCK_BYTES;
-            let bytes = slots[..read].get(offset..).unwrap_or_default();
+            let bytes = slots[..read].chunks(BLOCK_BYTES).nth(slot).unwrap_or_default();
             match Superblock::decode(bytes) {
                 Slot::Newer(format) => {
                     return Err(Error::new(

@@ -197,7 +197,8 @@ impl Slots {
         let (mut newest, mut damaged): (Option<(usize, Root)>, _) = (None, None);
         for slot in 0..2 {
             let offset = slot * BLOCK_BYTES;
-            match Root::decode(bytes[..read].get(offset..).unwrap_or_default()) {
+            let bytes = bytes[..read].chunks(BLOCK_BYTES).nth(slot).unwrap_or_default();
+            match Root::decode(bytes) {
                 Slot::Newer(format) => {
                     return Err(Error::new(
                         ErrorKind::Version,
@@ -213,8 +214,7 @@ impl Slots {
                 }
                 Slot::Valid(_) => {}
                 // Where no root was ever written there are zeros, or nothing.
-                Slot::Damaged
-                    if bytes[..read].iter().skip(offset).take(BLOCK_BYTES).all(|&byte| byte == 0) => {}
+                Slot::Damaged if bytes.iter().all(|&byte| byte == 0) => {}
                 Slot::Damaged => damaged = Some(offset as u64),
             }
         }
