@@ -86,3 +86,22 @@ fn c4_a_list_of_objects_says_how_long_their_rows_stay() {
     db.close().unwrap();
     assert_eq!(stay(&crate::crash::reopen(&disk).unwrap()), [Some(minute), None]);
 }
+
+/// Rows that the engine deleted meanwhile, since they had expired, were problems by the thousand.
+#[test]
+fn a_check_of_an_open_database_finds_nothing_wrong_while_rows_expire() {
+    let options = crate::testing::background().segment_bytes(256 << 10).memory(4 << 20);
+    for _ in 0..10 {
+        let (disk, db) = world(&options);
+        let table = db.table("table").unwrap();
+        for number in 0..5_000 {
+            db.put_expiring(&table, key(number), [7; 20], LATER).unwrap().forget();
+        }
+        db.persist().unwrap();
+        disk.set_time_ms(START_MS + 20);
+        for _ in 0..5 {
+            let report = db.check().unwrap();
+            assert!(report.is_clean(), "{} problems, {:?}", report.problems.len(), report.problems.first());
+        }
+    }
+}

@@ -157,6 +157,11 @@ impl Expiring {
         self.walk.try_lock()
     }
 
+    /// Has no row that has expired deleted until dropped. Taken before all else.
+    pub(crate) fn pause(&self) -> impl Drop {
+        self.walk.lock()
+    }
+
     /// What kept the last walk from deleting some rows.
     pub(crate) fn failure(&self) -> Option<String> {
         self.failure.lock().clone()

@@ -85,6 +85,11 @@ impl Warm {
         }
     }
 
+    /// Has nothing written anew for its warmth until dropped. Who commits without space waits for it.
+    pub(crate) fn pause(&self) -> impl Drop {
+        self.walk.lock()
+    }
+
     fn cursor(&self) -> Address {
         self.cursor.load(Ordering::SeqCst)
     }
