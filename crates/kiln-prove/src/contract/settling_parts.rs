@@ -202,7 +202,7 @@ fn c4_a_deletion_that_settled_alone_on_a_full_disk_is_not_undone_after_checkpoin
         let (table, db) = open(0);
         let put = |number: u32, bytes: usize| {
             db.put(&table, key(number), vec![7; bytes]).unwrap().forget();
-            if number % 5 == 0 {
+            if number.is_multiple_of(5) {
                 db.persist().unwrap();
             }
         };

@@ -151,7 +151,7 @@ impl Compaction {
 
 /// A log of so many bytes, of which so many are allowed, is so long that commits must be slowed down.
 fn is_far_beyond(bytes: u64, allowed: u64, segment_bytes: u64) -> bool {
-    bytes > allowed + allowed / 4 + 2 * segment_bytes
+    bytes.saturating_sub(allowed) > allowed / 4 + 2 * segment_bytes
 }
 
 impl Engine {
