@@ -306,7 +306,7 @@ impl Kiln {
     /// # Errors
     /// None today; fallible so that later kinds of snapshot may be.
     pub fn snapshot(&self) -> Result<Snapshot<'_>> {
-        let (version, moment) = self.engine().open_snapshot_now();
+        let (version, moment) = self.engine().open_snapshot();
         Ok(Snapshot::new(self.engine(), version, moment))
     }
 
@@ -315,7 +315,7 @@ impl Kiln {
     /// # Errors
     /// As [`Self::snapshot`].
     pub fn durable_snapshot(&self) -> Result<Snapshot<'_>> {
-        let (version, moment) = self.engine().open_durable_snapshot_now();
+        let (version, moment) = self.engine().open_durable_snapshot();
         Ok(Snapshot::new(self.engine(), version, moment))
     }
 

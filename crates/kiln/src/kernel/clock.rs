@@ -73,10 +73,21 @@ impl Clock {
     /// Ticks and waits until the old version is closed, for commits in progress only; returns the closed version. Must not be called
     /// under a pin.
     pub(crate) fn close(&self) -> u64 {
-        let closed = self.tick() - 1;
+        self.close_as_of(|| ()).0
+    }
+
+    /// As [`Self::close`], and what the time was at the tick: the same before it and after. The wait does not count, however long it is.
+    pub(crate) fn close_as_of<T: PartialEq>(&self, now: impl Fn() -> T) -> (u64, T) {
+        let (closed, then) = loop {
+            let before = now();
+            let closed = self.tick() - 1;
+            if now() == before {
+                break (closed, before);
+            }
+        };
         if !planted(Bug::ClosesWithoutWaiting) {
             epoch::quiesce_commits();
         }
-        closed
+        (closed, then)
     }
 }

@@ -295,22 +295,6 @@ impl Engine {
         Ok(())
     }
 
-    /// A version that `hold` holds, and as of when it is to be read. It is held anew if the clock went on meanwhile: of one that is older than its
-    /// time a row would be absent that was renewed in time, and of one that is newer a row that the engine has deleted, but not others that expired with it.
-    /// The time is none if there are no rows that expire.
-    pub(crate) fn hold_at_one_time<H>(&self, hold: impl Fn() -> H, release: impl Fn(H)) -> (H, Option<u64>) {
-        let mut time = self.time_of_snapshot();
-        loop {
-            let held = hold();
-            let now = self.time_of_snapshot();
-            if now == time {
-                return (held, time);
-            }
-            release(held);
-            time = now;
-        }
-    }
-
     /// As of when a snapshot reads that is opened now; none if there are no rows that expire.
     pub(crate) fn time_of_snapshot(&self) -> Option<u64> {
         self.expiring.has_any.load(Ordering::Acquire).then(|| self.now_ms())

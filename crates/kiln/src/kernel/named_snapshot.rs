@@ -82,11 +82,10 @@ impl Engine {
         self.check_new_name(name)?;
         let says = |said: &Superblock| said.has_snapshots;
         self.superblock.lock().say_for_good(says, |saying| saying.has_snapshots = true)?;
-        let hold = || match planted(Bug::NamedBeforeClosed) {
-            true => self.hold_version(self.clock.now()),
+        let (version, time) = match planted(Bug::NamedBeforeClosed) {
+            true => (self.hold_version(self.clock.now()), self.time_of_snapshot()),
             false => self.hold_newest(),
         };
-        let (version, time) = self.hold_at_one_time(hold, |version| self.release_version(version));
         let now_ms = time.unwrap_or_else(|| self.now_ms());
         // Who reads it sees rows that expire as of this time: it must not be before one at which some of them were found to have, or
         // were deleted, though the clock was set back since.

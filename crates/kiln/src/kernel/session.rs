@@ -78,7 +78,7 @@ impl Session {
     /// # Errors
     /// `Corrupted` or `Io` if its record must be read from disk and cannot be.
     pub fn durable_serial(&self) -> Result<u64> {
-        let held = self.engine.open_durable_snapshot();
+        let (held, _) = self.engine.open_durable_snapshot();
         let serial = self.read_serial(Some(held.version));
         self.engine.release_snapshot(&held);
         serial

@@ -95,19 +95,21 @@ impl Shared {
         if holds && is_still { version } else { 0 }
     }
 
-    pub(crate) fn open(&self, log: &Log) -> Option<Held> {
+    /// And what the time is, as of which that is so.
+    pub(crate) fn open<T>(&self, log: &Log, now: impl Fn() -> T) -> Option<(Held, T)> {
         let version = self.version_now(log);
         let number = epoch::thread_index() % STRIPES;
         let stripe = &self.stripes[number];
         if version == 0 || !stripe.add(version) {
             return None;
         }
+        let time = now();
         // Versions that are published are never the same again.
         if self.version_now(log) != version {
             stripe.remove_one();
             return None;
         }
-        Some(Held { version, stripe: Some(number) })
+        Some((Held { version, stripe: Some(number) }, time))
     }
 
     pub(crate) fn release(&self, held: &Held) {
@@ -165,6 +167,8 @@ struct Registry {
     /// The version that was last closed for a snapshot, by the closing of this number.
     closed: u64,
     closing: u64,
+    /// The time as of which it has all commits, and none of later; none if there were no rows that expire.
+    closed_at: Option<u64>,
     /// The version that has all commits as long as the log ends there.
     newest: Option<u64>,
 }
@@ -177,22 +181,16 @@ impl Registry {
 }
 
 impl Engine {
-    /// Opens a snapshot of everything committed so far. Closes a version on demand, which waits for commits in
+    /// Opens a snapshot of everything committed so far, as of now. Closes a version on demand, which waits for commits in
     /// progress (microseconds), not for any device.
     #[inline]
-    pub(crate) fn open_snapshot(&self) -> Held {
-        let shared = self.snapshots.shared.open(&self.log);
-        shared.unwrap_or_else(|| {
+    pub(crate) fn open_snapshot(&self) -> (Held, Moment) {
+        let shared = self.snapshots.shared.open(&self.log, || self.time_of_snapshot());
+        let (held, time) = shared.unwrap_or_else(|| {
             self.seal_far_ahead();
-            Held { version: self.hold_newest(), stripe: None }
-        })
-    }
-
-    /// The same, and as of when it is read.
-    #[inline]
-    pub(crate) fn open_snapshot_now(&self) -> (Held, Moment) {
-        let (held, time) =
-            self.hold_at_one_time(|| self.open_snapshot(), |held| self.release_snapshot(&held));
+            let (version, time) = self.hold_newest();
+            (Held { version, stripe: None }, time)
+        });
         (held, Moment::at(time))
     }
 
@@ -204,29 +202,35 @@ impl Engine {
         }
     }
 
-    /// Holds a version that has everything committed so far.
-    pub(super) fn hold_newest(&self) -> u64 {
+    /// Holds a version that has everything committed so far, and says as of when it is to be read: the [time](Engine::time_of_snapshot) when nothing could join it any
+    /// more. Of one that is older than its time a row would be absent that was renewed in time, and of one that is newer a row that the engine has deleted, but not others
+    /// that expired with it; since whoever commits has read the time before it joins a version, it is the tick that counts.
+    pub(super) fn hold_newest(&self) -> (u64, Option<u64>) {
         let begun = self.snapshots.closings.load(Ordering::SeqCst);
         // Under the registry's lock, so that a sweep cannot pass the version before it is registered. One that is used again may
         // have been passed, but no commit has superseded anything since.
         let mut registry = self.snapshots.registry.lock();
         if let Some(closed) = self.closed_since(&registry, begun) {
-            return registry.open(closed);
+            return (registry.open(closed), registry.closed_at);
         }
+        let now = self.time_of_snapshot();
         let tail = self.log.tail();
         let has_stayed = registry.tail == tail || planted(Bug::SnapshotUsedAgain);
         if let Some(newest) = registry.newest.filter(|_| has_stayed) {
-            return registry.open(newest);
+            return (registry.open(newest), now);
         }
         let closing = self.snapshots.closings.fetch_add(1, Ordering::SeqCst) + 1;
         self.log.retire_chunks();
-        let version = if planted(Bug::SnapshotNotClosed) { self.clock.now() } else { self.clock.close() };
+        let (version, time) = match planted(Bug::SnapshotNotClosed) {
+            true => (self.clock.now(), now),
+            false => self.clock.close_as_of(|| self.time_of_snapshot()),
+        };
         let nobody_joins = has_stayed || planted(Bug::SnapshotsOvertakeCommits);
-        (registry.closed, registry.closing) = (version, closing);
+        (registry.closed, registry.closing, registry.closed_at) = (version, closing, time);
         registry.newest = (nobody_joins && self.log.tail() == tail).then_some(version);
         registry.tail = tail;
         self.snapshots.shared.publish(registry.newest, tail);
-        registry.open(version)
+        (registry.open(version), time)
     }
 
     /// The version that somebody closed for a snapshot who began to after so many closings had begun; not if a sweep may have passed it, which
@@ -236,16 +240,16 @@ impl Engine {
         (is_later && registry.closed > self.hardening.horizon.local()).then_some(registry.closed)
     }
 
-    /// Opens a snapshot of the durable state.
-    pub(crate) fn open_durable_snapshot(&self) -> Held {
-        Held { version: self.hold_durable(), stripe: None }
-    }
-
-    /// The same, and as of when it is read.
-    pub(crate) fn open_durable_snapshot_now(&self) -> (Held, Moment) {
-        let (held, time) =
-            self.hold_at_one_time(|| self.open_durable_snapshot(), |held| self.release_snapshot(&held));
-        (held, Moment::at(time))
+    /// Opens a snapshot of the durable state, as of now.
+    pub(crate) fn open_durable_snapshot(&self) -> (Held, Moment) {
+        loop {
+            let before = self.time_of_snapshot();
+            let version = self.hold_durable();
+            if self.time_of_snapshot() == before {
+                return (Held { version, stripe: None }, Moment::at(before));
+            }
+            self.release_version(version);
+        }
     }
 
     fn hold_durable(&self) -> u64 {
@@ -336,11 +340,11 @@ mod tests {
         let before = begun();
         assert_eq!(since(before), None, "nobody has closed one");
         db.put(&map, b"key", b"1").unwrap().forget();
-        let first = engine.open_snapshot();
+        let (first, _) = engine.open_snapshot();
         let between = begun();
         assert_eq!((since(before), since(between)), (Some(first.version), None));
         db.put(&map, b"key", b"2").unwrap().forget();
-        let second = engine.open_snapshot();
+        let (second, _) = engine.open_snapshot();
         assert!(second.version > first.version);
         assert_eq!((since(between), since(begun())), (Some(second.version), None));
         for held in [first, second] {
@@ -349,6 +353,35 @@ mod tests {
         db.put(&map, b"key", b"3").unwrap().forget();
         db.persist().unwrap();
         assert_eq!(since(before), None, "what it has may have been superseded for good");
+    }
+
+    /// It was opened anew as long as the clock went on while commits in progress were waited for: where that took a millisecond each time, for ever.
+    #[test]
+    fn c3_a_snapshot_opens_soon_where_rows_expire_and_closing_a_version_takes_long() {
+        const ROUNDS: u64 = 200;
+        let disk = SimulatedDevice::new(1);
+        let db = Options::new().background(false).open_on(Arc::new(disk.clone())).unwrap();
+        let map = db.map("map").unwrap();
+        disk.set_time_ms(1);
+        db.put_expiring(&map, b"key", b"value", crate::Expiry::At(1_000_000)).unwrap().forget();
+        let (round, is_open) = (AtomicU64::new(0), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            // Somebody who always commits, each time until the clock has gone on.
+            scope.spawn(|| {
+                while round.load(Ordering::SeqCst) < ROUNDS && is_open.load(Ordering::SeqCst) == 0 {
+                    let _pin = epoch::pin_for_commit();
+                    round.fetch_add(1, Ordering::SeqCst);
+                    std::thread::sleep(std::time::Duration::from_millis(2));
+                    disk.set_time_ms(1 + round.load(Ordering::SeqCst));
+                }
+            });
+            while round.load(Ordering::SeqCst) == 0 {
+                std::thread::yield_now();
+            }
+            drop(db.snapshot().unwrap());
+            is_open.store(1, Ordering::SeqCst);
+        });
+        assert!(round.into_inner() < ROUNDS / 2, "it was opened once nobody committed any more");
     }
 
     /// The log's tail is where it was: the thread has space that it took ahead.
@@ -379,14 +412,16 @@ mod tests {
     fn what_is_shared_is_the_version_that_was_published_as_long_as_the_log_ends_there() {
         let log = Log::new(1 << 20, 1 << 16, 0).unwrap();
         let shared = Shared::default();
-        assert!(shared.open(&log).is_none(), "nothing was published");
+        let open = || shared.open(&log, || 7);
+        assert!(open().is_none(), "nothing was published");
         shared.publish(Some(5), log.tail());
-        let held = shared.open(&log).unwrap();
+        let (held, time) = open().unwrap();
+        assert_eq!(time, 7);
         assert_eq!((held.version, shared.stripes[held.stripe.unwrap()].held()), (5, Some((5, 1))));
         shared.publish(Some(6), log.tail() + 8);
-        assert!(shared.open(&log).is_none(), "something was committed since");
+        assert!(open().is_none(), "something was committed since");
         shared.publish(None, log.tail());
-        assert!(shared.open(&log).is_none(), "it is no version that will do");
+        assert!(open().is_none(), "it is no version that will do");
         assert_eq!(shared.stripes.iter().filter_map(Stripe::held).count(), 1);
     }
 }

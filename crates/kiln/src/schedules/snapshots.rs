@@ -26,7 +26,7 @@ pub(super) fn nobody_gets_what_a_sweep_has_passed() {
         let (log, shared, passed) = (log.clone(), shared.clone(), passed.clone());
         move || {
             for _ in 0..3 {
-                let Some(held) = shared.open(&log) else { continue };
+                let Some((held, ())) = shared.open(&log, || ()) else { continue };
                 let passed = passed.load(Ordering::SeqCst);
                 assert!(passed < held.version, "version {} is given out, and gone", held.version);
                 shared.release(&held);

@@ -122,7 +122,7 @@ impl<'db> Transaction<'db> {
         };
         let mut buffers = POOL.try_with(|pool| pool.borrow_mut().pop()).ok().flatten().unwrap_or_default();
         let snapshot = (isolation == Isolation::Snapshot).then(|| {
-            let (held, moment) = engine.open_snapshot_now();
+            let (held, moment) = engine.open_snapshot();
             buffers.moment = moment;
             held
         });
