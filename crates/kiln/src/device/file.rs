@@ -52,8 +52,8 @@ impl FileDevice {
     /// [`NotFound`](io::ErrorKind::NotFound) if the directory, or with `create` its parent, does not exist;
     /// [`NotADirectory`](io::ErrorKind::NotADirectory) if the path is something else;
     /// [`PermissionDenied`](io::ErrorKind::PermissionDenied) if the process may not read it. A directory
-    /// that may be read but not written opens, so that a database can be checked there; locking it and
-    /// creating files fail.
+    /// that may be read but not written opens, so that a database can be checked there, and a backup restored from it; creating files
+    /// fails, and locking it if it has no lock file.
     pub fn open(path: &Path, create: bool) -> io::Result<FileDevice> {
         let shown = path.display().to_string();
         let made =
@@ -115,6 +115,19 @@ impl FileDevice {
     fn directory_failed(&self, operation: &'static str) -> impl FnOnce(Errno) -> io::Error {
         let directory = self.path.display().to_string();
         move |errno| DeviceError::wrap(operation, directory, errno)
+    }
+
+    /// Opens the file to be locked. Where it may not be written, it can be locked all the same: who only reads there keeps away who writes.
+    fn open_lock_file(&self) -> Result<OwnedFd, Errno> {
+        let open = |flags| {
+            let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+            let mode = Mode::from_raw_mode(0o644);
+            retry_on_intr(|| rustix::fs::openat(&self.directory, LOCK_NAME, flags, mode))
+        };
+        open(OFlags::RDWR | OFlags::CREATE).or_else(|refused| match refused {
+            Errno::ROFS | Errno::ACCESS | Errno::PERM => open(OFlags::RDONLY).map_err(|_| refused),
+            _ => Err(refused),
+        })
     }
 }
 
@@ -194,11 +207,7 @@ impl Device for FileDevice {
     fn lock(&self) -> io::Result<Box<dyn DeviceLock>> {
         let failed = || self.failed("lock", LOCK_NAME);
         loop {
-            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-            let descriptor = retry_on_intr(|| {
-                rustix::fs::openat(&self.directory, LOCK_NAME, flags, Mode::from_raw_mode(0o644))
-            })
-            .map_err(failed())?;
+            let descriptor = self.open_lock_file().map_err(failed())?;
             match retry_on_intr(|| rustix::fs::flock(&descriptor, FlockOperation::NonBlockingLockExclusive)) {
                 Ok(()) => {}
                 Err(Errno::WOULDBLOCK) => return Err(already_open(&self.path, holder(&descriptor))),

@@ -54,19 +54,47 @@ fn a_path_that_is_a_file_is_refused_by_name() {
     }
 }
 
+/// Permissions do not bind root: a thread of its own is somebody else.
+fn as_somebody(act: impl FnOnce() + Send) {
+    let nobody = rustix::fs::Uid::from_raw(65_534);
+    std::thread::scope(|scope| {
+        let acting = scope.spawn(|| {
+            let is_root = rustix::process::geteuid().is_root();
+            // In some containers there is nobody else.
+            if !is_root || rustix::thread::set_thread_res_uid(None, Some(nobody), None).is_ok() {
+                act();
+            }
+        });
+        acting.join().unwrap();
+    });
+}
+
 #[test]
-fn a_directory_that_may_not_be_written_can_be_read_but_not_locked() {
+fn a_directory_that_may_not_be_written_can_be_read_and_locked_if_it_has_a_lock() {
     use std::os::unix::fs::PermissionsExt;
-    if rustix::process::geteuid().is_root() {
-        return; // Permissions do not bind root.
-    }
     let (directory, device) = temporary();
-    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o500)).unwrap();
-    assert!(device.list().unwrap().is_empty());
-    assert_eq!(device.lock().unwrap_err().kind(), ErrorKind::PermissionDenied);
-    let error = device.open("new", OpenMode::Create).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::PermissionDenied);
-    assert!(error.to_string().contains(directory.path().to_str().unwrap()), "{error}");
+    let allow = |mode| fs::set_permissions(directory.path(), fs::Permissions::from_mode(mode)).unwrap();
+    allow(0o555);
+    as_somebody(|| {
+        assert!(device.list().unwrap().is_empty());
+        assert_eq!(device.lock().err().unwrap().kind(), ErrorKind::PermissionDenied);
+        let error = device.open("new", OpenMode::Create).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::PermissionDenied);
+        assert!(error.to_string().contains(directory.path().to_str().unwrap()), "{error}");
+    });
+    allow(0o755);
+    drop(device.lock().unwrap());
+    let lock = directory.path().join("LOCK");
+    fs::set_permissions(&lock, fs::Permissions::from_mode(0o444)).unwrap();
+    allow(0o555);
+    as_somebody(|| {
+        let held = device.lock().unwrap();
+        let error = FileDevice::open(directory.path(), false).unwrap().lock().err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}");
+        drop(held);
+    });
+    allow(0o755);
+    drop(device.lock().unwrap());
 }
 
 #[test]
