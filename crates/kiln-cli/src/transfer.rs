@@ -1,6 +1,6 @@
 //! `import` and `export`: objects as JSON lines; `backup`, `restore` and `compact`: a whole database.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, BufWriter, IsTerminal as _, Read, Write};
 use std::path::{Path, PathBuf};
 
@@ -361,9 +361,15 @@ pub(crate) fn compact(arguments: &Dir) -> Result<(), Failure> {
     bar.finish_and_clear();
     let compacted = compacted?;
     db.close()?;
-    let (after, before) = (ByteSize(compacted.bytes_after), ByteSize(compacted.bytes_before));
+    let (after, before) = (ByteSize(bytes_in(&arguments.dir)?), ByteSize(compacted.bytes_before));
     say_aside(format_args!("compacted to {after}, from {before}"));
     Ok(())
+}
+
+/// What the files in a directory have in all: closing has removed some.
+fn bytes_in(dir: &Path) -> Result<u64, Failure> {
+    let sum = || fs::read_dir(dir)?.map(|file| Ok(file?.metadata()?.len())).sum::<io::Result<u64>>();
+    sum().map_err(|error| Failure::Other(format!("{}: {error}", dir.display())))
 }
 
 /// True for standard input or output.

@@ -84,6 +84,15 @@ fn a_database_is_compacted_and_keeps_what_is_in_it() {
     sandbox.ok(&["check"]);
     assert_eq!(sandbox.ok(&["get", "--object", "o", "1999"]).trim_end(), format!("{:0500}", 1999));
     assert!(sandbox.fails(1, &["compact", "nowhere"]).contains("no database"));
+    // It said that a small one had become twice as large, which it had.
+    let small = Sandbox::new();
+    small.ok(&["put", "--object", "o", "key", "value"]);
+    let output = small.run(&["compact"]);
+    assert!(
+        text(&output.stderr).starts_with("compacted to 32.1 MiB, from 32.0 MiB"),
+        "{}",
+        text(&output.stderr)
+    );
 }
 
 #[test]

@@ -6,12 +6,12 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use kiln::device::{Fault, FaultKind, OperationKind, SimulatedDevice};
+use kiln::device::{Device as _, Fault, FaultKind, OperationKind, SimulatedDevice};
 use kiln::{ErrorKind, Expiry, Kiln, Level, Progress};
 
 use super::gate::{OpenAtEnd, gated_device};
 use crate::support::manual;
-use crate::testing::{PATIENCE, background, block_on, watched};
+use crate::testing::{PATIENCE, background, block_on, eventually, seed, watched};
 
 /// Uses a database, and closes it, in the drop of a thread-local value: the last one of them that is dropped.
 struct LastDeeds(Kiln);
@@ -184,4 +184,17 @@ fn c5_a_load_that_waits_for_what_closing_makes_durable_is_told() {
             });
         }
     });
+}
+
+/// The segment that is prepared ahead stayed, and the next opening removed it.
+#[test]
+fn a_database_that_was_closed_has_no_segment_without_anything() {
+    let disk = SimulatedDevice::new(seed());
+    let db = background().open_on(Arc::new(disk.clone())).unwrap();
+    let segments = || disk.list().unwrap().iter().filter(|name| name.starts_with("segment-")).count();
+    db.put(&db.map("map").unwrap(), "key", "value").unwrap().safe().unwrap();
+    eventually("a segment is prepared ahead", || segments() > 1);
+    db.close().unwrap();
+    assert_eq!(segments(), 1);
+    assert!(kiln::check_on(Arc::new(disk)).unwrap().is_clean());
 }

@@ -345,6 +345,10 @@ fn close_in_turn(engine: &Engine) -> Result<()> {
     // Who waits for log space prepares segments, and may be long about it.
     engine.segments.close();
     let closed = hardened.and_then(|()| mark_closed(engine));
+    if closed.is_ok() {
+        // Behind the segment in which the log goes on is what was prepared ahead, which the next opening would remove.
+        let _ = engine.segments.cut_at(engine.durable_end().address + 1);
+    }
     engine.superblock.lock().close();
     drop(engine.lock.lock().take());
     closed
