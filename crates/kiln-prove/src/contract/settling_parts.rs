@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use kiln::device::{Device, SimulatedDevice};
-use kiln::{ErrorKind, Kiln, Table};
+use kiln::{ErrorKind, Kiln, Options, Table};
 
 use super::hooked::{HookedDevice, Operation};
 use super::settling::{Rows, assert_rows, assert_rows_after_crash, key, value};
@@ -189,40 +189,47 @@ fn c4_a_deletion_is_not_undone_by_settling_after_a_table_was_loaded() {
     });
 }
 
-/// On a full disk deletions settle alone, and are forgotten. A checkpoint had none of them, and after it nobody knew that what they delete, which the log still has,
+/// A database of which a deletion has settled alone, and was forgotten: what it deleted is in the log still.
+fn with_a_deletion_that_settled_alone(options: &Options) -> SimulatedDevice {
+    let disk = SimulatedDevice::new(seed());
+    let db = options.clone().settle_log_bytes(0).open_on(Arc::new(disk.clone())).unwrap();
+    let table = db.table("table").unwrap();
+    let put = |number: u32, bytes: usize| {
+        db.put(&table, key(number), vec![7; bytes]).unwrap().forget();
+        if number.is_multiple_of(5) {
+            db.persist().unwrap();
+        }
+    };
+    (0..50).for_each(|number| put(number, 100));
+    db.persist().unwrap();
+    assert_eq!(db.settle().unwrap(), 50);
+    db.put(&table, "deleted", "deleted").unwrap().forget();
+    let map = db.map("map").unwrap();
+    (0..50_u32).for_each(|number| db.put(&map, key(number), [7; 10_000]).unwrap().forget());
+    // What has no room in the tree.
+    (50..150).for_each(|number| put(number, 8_000));
+    db.delete(&table, "deleted").unwrap().forget();
+    db.persist().unwrap();
+    disk.set_capacity(Some(disk.used_bytes()));
+    assert_eq!(db.settle().unwrap_err().kind(), ErrorKind::NoSpace);
+    // The deletion is forgotten.
+    db.persist().unwrap();
+    disk.set_capacity(None);
+    assert!(db.checkpoint().unwrap());
+    db.close().unwrap();
+    disk
+}
+
+/// A checkpoint had no deletion that was forgotten on a full disk, and after it nobody knew that what they delete, which the log still has,
 /// must not settle without them: the row was there again, for good.
 #[test]
 fn c4_a_deletion_that_settled_alone_on_a_full_disk_is_not_undone_after_checkpoints() {
     for checkpoints in 1..3 {
-        let disk = SimulatedDevice::new(seed());
+        let disk = with_a_deletion_that_settled_alone(&manual());
         let open = |settle_log_bytes| {
             let db = manual().settle_log_bytes(settle_log_bytes).open_on(Arc::new(disk.clone())).unwrap();
             (db.table("table").unwrap(), db)
         };
-        let (table, db) = open(0);
-        let put = |number: u32, bytes: usize| {
-            db.put(&table, key(number), vec![7; bytes]).unwrap().forget();
-            if number.is_multiple_of(5) {
-                db.persist().unwrap();
-            }
-        };
-        (0..50).for_each(|number| put(number, 100));
-        db.persist().unwrap();
-        assert_eq!(db.settle().unwrap(), 50);
-        db.put(&table, "deleted", "deleted").unwrap().forget();
-        let map = db.map("map").unwrap();
-        (0..50_u32).for_each(|number| db.put(&map, key(number), [7; 10_000]).unwrap().forget());
-        // What has no room in the tree.
-        (50..150).for_each(|number| put(number, 8_000));
-        db.delete(&table, "deleted").unwrap().forget();
-        db.persist().unwrap();
-        disk.set_capacity(Some(disk.used_bytes()));
-        assert_eq!(db.settle().unwrap_err().kind(), ErrorKind::NoSpace);
-        // The deletion is forgotten.
-        db.persist().unwrap();
-        disk.set_capacity(None);
-        assert!(db.checkpoint().unwrap());
-        db.close().unwrap();
         for _ in 1..checkpoints {
             let (table, db) = open(0);
             db.put(&table, "other", "other").unwrap().safe().unwrap();
@@ -238,5 +245,29 @@ fn c4_a_deletion_that_settled_alone_on_a_full_disk_is_not_undone_after_checkpoin
         }
         assert!(db.statistics().rows_settled > 100, "{:?}", db.statistics());
         assert_eq!(db.get(&table, "deleted").unwrap(), None);
+    }
+}
+
+/// What was forgotten, or may have been where nothing had ever settled, lay before the end of the last opening's log. That had to leave memory before anything settled, and did not
+/// where each opening wrote less than there is room for: for ever.
+#[test]
+fn a_table_settles_by_itself_however_little_each_opening_writes() {
+    let options = manual().segment_bytes(64 << 10).memory(2 << 20);
+    for disk in [SimulatedDevice::new(seed()), with_a_deletion_that_settled_alone(&options)] {
+        let mut log_bytes = 0;
+        for opening in 0..20_u32 {
+            let db = options.clone().settle_log_bytes(64 << 10).open_on(Arc::new(disk.clone())).unwrap();
+            let table = db.table("table").unwrap();
+            for number in 0..40 {
+                db.put(&table, key(1_000 + 40 * opening + number), [8; 10_000]).unwrap().forget();
+                db.persist().unwrap();
+            }
+            assert_eq!(db.get(&table, "deleted").unwrap(), None);
+            let statistics = db.statistics();
+            log_bytes = statistics.log_tail - statistics.log_begin;
+            db.checkpoint().unwrap();
+            db.close().unwrap();
+        }
+        assert!(log_bytes < 6 << 20, "{log_bytes} bytes of 8 MB have not settled");
     }
 }

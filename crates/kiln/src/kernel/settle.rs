@@ -153,8 +153,7 @@ impl Engine {
             return false;
         }
         self.begin_settling();
-        (is_paid_for || unsettled_bytes >= self.settling_due_bytes())
-            && self.log.head() >= settled.forgotten_to.load(Ordering::SeqCst)
+        is_paid_for || unsettled_bytes >= self.settling_due_bytes()
     }
 
     /// True if ranges have read so many rows of the log one by one that settling them would have cost no more.
@@ -235,9 +234,13 @@ impl Engine {
     fn due_settling_end(&self, head: Address) -> Address {
         let (settled, segment_bytes) = (&self.settled, self.log.segment_bytes());
         let part = self.unsettled_end(self.settling_bound_bytes());
-        let least = part.max(settled.forgotten_to.load(Ordering::SeqCst));
+        let forgotten_to = settled.forgotten_to.load(Ordering::SeqCst);
+        if forgotten_to > head - head % segment_bytes {
+            // What is in memory, too: where each opening writes less than there is room for, it would never come so far.
+            return self.log.hardened();
+        }
         // The bound may be as large as a number can be.
-        least.min(head - head % segment_bytes).next_multiple_of(segment_bytes)
+        part.max(forgotten_to).min(head - head % segment_bytes).next_multiple_of(segment_bytes)
     }
 
     /// Settles everything that is durable and that every snapshot may see. Where nothing has hardened since the database was opened something does
