@@ -198,6 +198,8 @@ impl Engine {
         // On a full disk nothing more hardens until there is room, and a snapshot that has ended may have made some.
         let released = self.segments.disk_is_full() && oldest > mark.oldest;
         if !self.graves.is_due(hardened) && !released {
+            // Who hardens may have found the last look overdue just as it came.
+            self.compaction.calm_down();
             return false;
         }
         mark.oldest = oldest;
