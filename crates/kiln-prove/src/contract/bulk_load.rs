@@ -10,7 +10,7 @@ use kiln::{BulkLoad, Error, ErrorKind, Isolation, Kiln, Object as _, check_on};
 use super::settling::{Rows, assert_rows, assert_rows_after_crash, key, some_rows, value};
 use crate::crash::reopen;
 use crate::support::{Random, copy_of, manual};
-use crate::testing::seed;
+use crate::testing::{PATIENCE, seed, watched};
 
 fn load(db: &Kiln, name: &str, rows: &Rows) -> kiln::Result<BulkLoad> {
     db.bulk_load(name, rows.iter().map(Ok::<_, Error>), |_| {})
@@ -415,4 +415,18 @@ fn c4_many_loads_crashes_and_writes_one_after_the_other_come_to_what_they_should
         }
     }
     assert!(tables.len() > 5, "only {} loads came to their end", tables.len());
+}
+
+/// The check waited for the tree's writer, which who loads has, and that for the row.
+#[test]
+fn rows_that_are_loaded_may_check_the_database() {
+    watched("rows_that_are_loaded_may_check_the_database", PATIENCE, |_| {
+        let db = manual().open_on(Arc::new(SimulatedDevice::new(seed()))).unwrap();
+        let rows = (0..10_u32).map(|number| {
+            assert!(db.check().unwrap().is_clean());
+            Ok::<_, Error>((key(number), value(number, 0)))
+        });
+        assert_eq!(db.bulk_load("loaded", rows, |_| {}).unwrap().rows, 10);
+        assert!(db.check().unwrap().is_clean());
+    });
 }

@@ -8,7 +8,7 @@ use kiln::{ErrorKind, Expiry, Kiln, Object};
 
 use super::cold::{key, lazy, make_cold};
 use crate::support::manual;
-use crate::testing::seed;
+use crate::testing::{PATIENCE, background, seed, watched};
 
 const START_MS: u64 = 1_000_000;
 const LATER: Expiry = Expiry::At(START_MS + 10);
@@ -90,7 +90,7 @@ fn c4_a_list_of_objects_says_how_long_their_rows_stay() {
 /// Rows that the engine deleted meanwhile, since they had expired, were problems by the thousand.
 #[test]
 fn a_check_of_an_open_database_finds_nothing_wrong_while_rows_expire() {
-    let options = crate::testing::background().segment_bytes(256 << 10).memory(4 << 20);
+    let options = background().segment_bytes(256 << 10).memory(4 << 20);
     for _ in 0..10 {
         let (disk, db) = world(&options);
         let table = db.table("table").unwrap();
@@ -104,4 +104,20 @@ fn a_check_of_an_open_database_finds_nothing_wrong_while_rows_expire() {
             assert!(report.is_clean(), "{} problems, {:?}", report.problems.len(), report.problems.first());
         }
     }
+}
+
+/// Whoever was told within it, and asked how many rows there are, waited for the check, and that for him.
+#[test]
+fn a_check_of_an_open_database_tells_who_waits_while_nothing_is_locked() {
+    watched("a_check_of_an_open_database_tells_who_waits", PATIENCE, |_| {
+        for options in [manual(), background().window(Duration::from_secs(3_600))] {
+            let (disk, db) = world(&options);
+            let map = db.map("map").unwrap();
+            db.put_expiring(&map, "key", "value", LATER).unwrap().forget();
+            disk.set_time_ms(START_MS + 20);
+            let ((_, receipt), asking) = (db.put(&map, "other", "value").unwrap().fast(), map.clone());
+            receipt.on_durable(kiln::Level::LOCAL, move |_| assert_eq!(asking.len(), 1));
+            assert!(db.check().unwrap().is_clean());
+        }
+    });
 }

@@ -158,12 +158,16 @@ pub fn check_on(device: Arc<dyn Device>) -> Result<CheckReport> {
     Ok(checker.report)
 }
 
-/// Checks an open database in which nothing is being written: the log, and the indexes against it.
+/// Checks an open database in which nobody writes: the log, and the indexes against it. The caller [tells](Engine::telling) who waits for what hardens.
 pub(super) fn check_open(engine: &Engine) -> Result<CheckReport> {
     let mut checker = Checker::default();
+    // The engine writes nothing by itself, either: rows that have expired stay, and so does what is warm, or to be compacted, where it is.
+    let _unexpired = engine.expiring.pause();
+    let _unmoved = engine.warm.pause();
     let _unsettled = engine.settled.pause();
     let _kept = engine.checkpoints.pause();
     let _paused = engine.graves.pause();
+    engine.harden_all()?;
     let superblock = engine.superblock.lock().current().clone();
     checker.check_open_tree(engine.settled.tree.clone(), &superblock)?;
     checker.walk(&engine.segments, &superblock, engine.log.hardened())?;

@@ -517,11 +517,6 @@ impl Kiln {
     /// # Errors
     /// `Lost` or `Io` if the disk fails; damage is in the report.
     pub fn check(&self) -> Result<CheckReport> {
-        let engine = self.engine();
-        // The engine writes nothing by itself, either: rows that have expired stay, and what is warm stays where it is.
-        let _unexpired = engine.expiring.pause();
-        let _unmoved = engine.warm.pause();
-        engine.persist()?;
-        check::check_open(engine)
+        self.engine().telling(|| check::check_open(self.engine()))
     }
 }

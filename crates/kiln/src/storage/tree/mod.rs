@@ -513,7 +513,9 @@ impl Tree {
     /// What cannot be read, or is wrong, with its place.
     pub(crate) fn check(&self) -> Result<TreeCheck> {
         let found = check::check(&self.pages, &self.root())?;
-        Ok(TreeCheck { damaged_slot: self.writer.lock().damaged_slot(), ..found })
+        // Whoever writes has written it anew first.
+        let damaged_slot = self.writer.try_lock().and_then(|writer| writer.damaged_slot());
+        Ok(TreeCheck { damaged_slot, ..found })
     }
 
     /// What its file is called to people.
