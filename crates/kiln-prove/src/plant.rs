@@ -18,7 +18,7 @@ type Attempt = (&'static str, &'static str, f64);
 /// with a short look.
 /// A build with `schedules` has that part alone, and looks for those bugs that take a certain interleaving.
 #[cfg(feature = "schedules")]
-const ATTEMPTS: &[Attempt] = &[("schedules", "all programs", 9.0)];
+const ATTEMPTS: &[Attempt] = &[("schedules", "all programs", 20.0)];
 #[cfg(not(feature = "schedules"))]
 const ATTEMPTS: &[Attempt] = &[
     ("crash", "small", 0.1),
