@@ -1,6 +1,7 @@
 //! A device that has something happen before operations on its files, and passes everything on to a simulated disk.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::{fmt, io};
 
 use kiln::device::{Device, DeviceFile, DeviceLock, OpenMode, SimulatedDevice};
@@ -35,6 +36,19 @@ impl HookedDevice {
         hook: impl Fn(Operation, &str) + Send + Sync + 'static,
     ) -> Arc<HookedDevice> {
         Arc::new(HookedDevice { disk: disk.clone(), hook: Arc::new(hook) })
+    }
+
+    /// A device on `disk`, and how many operations there were so far that count.
+    pub(crate) fn counting(
+        disk: &SimulatedDevice,
+        counts: impl Fn(Operation, &str) -> bool + Send + Sync + 'static,
+    ) -> (Arc<HookedDevice>, Arc<AtomicU64>) {
+        let count = Arc::new(AtomicU64::new(0));
+        let counted = count.clone();
+        let hook = move |operation, name: &str| {
+            counted.fetch_add(counts(operation, name).into(), Ordering::SeqCst);
+        };
+        (HookedDevice::on(disk, hook), count)
     }
 }
 

@@ -429,14 +429,7 @@ fn c4_a_settling_that_was_cut_short_is_made_up_for() {
 #[test]
 fn c2_what_waits_for_a_snapshot_to_settle_is_not_read_again_and_again_meanwhile() {
     let disk = SimulatedDevice::new(seed());
-    let reads = Arc::new(AtomicU64::new(0));
-    let counted = reads.clone();
-    let hook = move |operation, _: &str| {
-        if operation == Operation::Read {
-            counted.fetch_add(1, Ordering::SeqCst);
-        }
-    };
-    let device = HookedDevice::on(&disk, hook);
+    let (device, reads) = HookedDevice::counting(&disk, |operation, _| operation == Operation::Read);
     let db = manual().settle_log_bytes(64 << 10).open_on(device).unwrap();
     let table = db.table("table").unwrap();
     let snapshot = db.snapshot().unwrap();

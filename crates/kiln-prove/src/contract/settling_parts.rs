@@ -1,7 +1,7 @@
 //! Settling that ends in the middle: some ranges of keys are in the tree as they are now, and the others as they were before.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use kiln::device::{Device, SimulatedDevice};
 use kiln::{ErrorKind, Kiln, Options, Table};
@@ -67,15 +67,10 @@ fn c4_a_settling_that_finds_the_disk_full_leaves_every_row_as_it_was() {
 #[test]
 fn c4_where_the_disk_has_no_room_for_what_is_sorted_less_settles_at_once() {
     let disk = SimulatedDevice::new(seed());
-    let attempts = Arc::new(AtomicU64::new(0));
-    let counted = attempts.clone();
-    let hook = move |operation, name: &str| {
-        if operation == Operation::Open && name == "runs.new" {
-            counted.fetch_add(1, Ordering::SeqCst);
-        }
-    };
+    let (device, attempts) =
+        HookedDevice::counting(&disk, |operation, name| operation == Operation::Open && name == "runs.new");
     let options = manual().settle_memory(128 << 10).settle_log_bytes(0).space_amplification(f64::INFINITY);
-    let db = options.open_on(HookedDevice::on(&disk, hook)).unwrap();
+    let db = options.open_on(device).unwrap();
     let table = db.table("table").unwrap();
     // What does not settle keeps the log.
     let map = db.map("map").unwrap();
@@ -103,14 +98,10 @@ fn c4_where_the_disk_has_no_room_for_what_is_sorted_less_settles_at_once() {
 #[test]
 fn what_settles_without_memory_for_it_is_sorted_in_pieces_that_are_worth_it() {
     let disk = SimulatedDevice::new(seed());
-    let writes = Arc::new(AtomicU64::new(0));
-    let counted = writes.clone();
-    let hook = move |operation, name: &str| {
-        if matches!(operation, Operation::Write(_)) && name == "runs.new" {
-            counted.fetch_add(1, Ordering::SeqCst);
-        }
-    };
-    let db = manual().settle_memory(0).settle_log_bytes(0).open_on(HookedDevice::on(&disk, hook)).unwrap();
+    let (device, writes) = HookedDevice::counting(&disk, |operation, name| {
+        matches!(operation, Operation::Write(_)) && name == "runs.new"
+    });
+    let db = manual().settle_memory(0).settle_log_bytes(0).open_on(device).unwrap();
     let table = db.table("table").unwrap();
     for number in 0..4_000_u32 {
         db.put(&table, key(number), value(number, 1)).unwrap().forget();
