@@ -29,6 +29,8 @@ use crate::storage::segments::{self, Segments};
 use crate::storage::superblock::{self, Superblock, SuperblockFile};
 use crate::storage::tree::{Cursor, Direction, Tree};
 
+const SLOT_DAMAGED: &str = "one of its two slots; the other one holds, and opening goes on with it";
+
 /// What a check found.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
@@ -150,7 +152,10 @@ pub fn check_on(device: Arc<dyn Device>) -> Result<CheckReport> {
         }
         Err(error) => return Err(error),
     };
-    checker.note_damaged_slot(&segments.device().describe(superblock::FILE), superblock.damaged_slot);
+    if let Some(offset) = superblock.damaged_slot {
+        let file = segments.device().describe(superblock::FILE);
+        checker.note_mendable(&Error::corrupted(&file, offset, SLOT_DAMAGED));
+    }
     checker.check_tree(segments.device_handle(), &superblock)?;
     checker.walk(&segments, &superblock, Address::MAX)?;
     checker.compare_tree()?;
@@ -413,13 +418,9 @@ impl Checker {
         self.report.mendable_problems += problems.len() - problems_before;
     }
 
-    fn note_damaged_slot(&mut self, file: &str, slot: Option<u64>) {
-        if let Some(offset) = slot {
-            self.report.problems.push(format!(
-                "{file} is damaged at offset {offset}: one of its two slots; the other one holds, and opening goes on with it"
-            ));
-            self.report.mendable_problems += 1;
-        }
+    fn note_mendable(&mut self, damage: &Error) {
+        self.report.problems.push(damage.without_advice().to_owned());
+        self.report.mendable_problems += 1;
     }
 
     /// What has settled up to here is in no index.
@@ -441,7 +442,9 @@ impl Checker {
                 if let Some(block) = found.expiring_leaf.filter(|_| !superblock.has_expiring) {
                     self.report.problems.push(tree.damage(block, EXPIRY_UNEXPECTED).to_string());
                 }
-                self.note_damaged_slot(tree.name(), found.damaged_slot);
+                if let Some(block) = found.damaged_slot {
+                    self.note_mendable(&tree.damage(block, SLOT_DAMAGED));
+                }
                 self.tree = Some(tree);
                 Ok(())
             }

@@ -23,7 +23,7 @@ pub(crate) struct TreeCheck {
     pub(crate) large_values: u64,
     /// Blocks of nodes, values, map and slots.
     pub(crate) used_blocks: u64,
-    /// Where one of the two root slots is damaged.
+    /// The block of a root slot that is damaged, if one of the two is.
     pub(crate) damaged_slot: Option<u64>,
 }
 

@@ -518,11 +518,6 @@ impl Tree {
         Ok(TreeCheck { damaged_slot, ..found })
     }
 
-    /// What its file is called to people.
-    pub(crate) fn name(&self) -> &str {
-        &self.pages.name
-    }
-
     /// The error that says what is wrong with a block, and where it is.
     pub(crate) fn damage(&self, block: u64, what: &str) -> Error {
         self.pages.corrupted(block, what)

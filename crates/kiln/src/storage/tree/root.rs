@@ -179,7 +179,7 @@ pub(super) struct Slots {
     certain: Option<usize>,
     /// The slot that seemed to hold it when the file was opened.
     found: usize,
-    /// Where the other slot was, if it was damaged.
+    /// The block of the other slot, if that was damaged.
     damaged: Option<u64>,
 }
 
@@ -196,7 +196,6 @@ impl Slots {
             file.read_at(&mut bytes, 0).map_err(|error| Error::io("reading the tree's roots", error))?;
         let (mut newest, mut damaged): (Option<(usize, Root)>, _) = (None, None);
         for slot in 0..2 {
-            let offset = slot * BLOCK_BYTES;
             let bytes = bytes[..read].chunks(BLOCK_BYTES).nth(slot).unwrap_or_default();
             match Root::decode(bytes) {
                 Slot::Newer(format) => {
@@ -215,7 +214,7 @@ impl Slots {
                 Slot::Valid(_) => {}
                 // Where no root was ever written there are zeros, or nothing.
                 Slot::Damaged if bytes.iter().all(|&byte| byte == 0) => {}
-                Slot::Damaged => damaged = Some(offset as u64),
+                Slot::Damaged => damaged = Some(slot as u64),
             }
         }
         let (found, root) =
@@ -226,7 +225,7 @@ impl Slots {
         Ok((Slots { file, certain: None, found, damaged }, root))
     }
 
-    /// Where a slot was damaged when the file was opened.
+    /// The block of a slot that was damaged when the file was opened, and was not written since.
     pub(super) fn damaged(&self) -> Option<u64> {
         self.damaged
     }

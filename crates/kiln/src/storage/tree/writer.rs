@@ -154,7 +154,7 @@ impl Writer {
         release(forgotten);
     }
 
-    /// Where one of the two root slots is damaged.
+    /// The block of a root slot that is damaged, if one of the two is.
     pub(super) fn damaged_slot(&self) -> Option<u64> {
         self.slots.as_ref().and_then(Slots::damaged)
     }
