@@ -221,7 +221,7 @@ impl<'a> Source<'a> {
         let superblock = engine.superblock.lock();
         let end = engine.durable_end();
         let current = superblock.current();
-        if engine.settled.tree.has_newer_than(&root) {
+        if engine.settled.tree.root().is_newer_than(&root) {
             return Ok(None);
         }
         let segments = engine.segments.hold();

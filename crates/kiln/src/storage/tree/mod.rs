@@ -249,11 +249,6 @@ impl Tree {
         self.newest.is(root)
     }
 
-    /// True if there has been another root since this one.
-    pub(crate) fn has_newer_than(&self, root: &Root) -> bool {
-        self.root().generation > root.generation
-    }
-
     /// Looks a key up among what is in memory: without reading from disk, without a lock, and, in general, without writing to shared
     /// memory. Pins the calling thread, which may be pinned. `value` is replaced if the key has one.
     pub(crate) fn get_cached(&self, key: &[u8], value: &mut Vec<u8>) -> Cached {

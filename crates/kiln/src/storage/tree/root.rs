@@ -85,6 +85,11 @@ impl Root {
         self.node.entries
     }
 
+    /// True if it came behind another one of the same tree.
+    pub(crate) fn is_newer_than(&self, other: &Root) -> bool {
+        self.generation > other.generation
+    }
+
     /// The last object that was loaded in bulk; 0: none. If the catalog does not have it, its rows do not count.
     pub(crate) fn loaded(&self) -> u32 {
         self.loaded
