@@ -18,9 +18,9 @@
 //! - *Deleted keys* keep their entries until the checkpoint is complete: nothing is forgotten meanwhile. So each key that
 //!   had a record at the end is met. Which of the entries are of tombstones is told by the list of them; recovery, which has no
 //!   use for tombstones, takes those away again, and counts them as superseded, just as it does with those in the log.
+//!   On a full disk some were forgotten though what they delete has not settled ([`merge_newest`](super::settle)): the header says so, and all before the end settles at once.
 //! - *Keys of tables* that came to be since the end, or that are only being inserted, have no entry in the checkpoint, and
 //!   recovery leaves them out for that.
-//!   On a full disk some were forgotten though what they delete has not settled ([`merge_newest`](super::settle)): the header says so, and all before the end settles at once.
 //! - *Settled rows* leave the index by and by. The header says up to where they had all left it before the walk began, or from where on
 //!   a chain has led to one again; of what is met behind that recovery finds out by the log what has settled.
 //! - *Versions.* Records before the end may be of a version that was not sealed there. The superblock names the checkpoint only
