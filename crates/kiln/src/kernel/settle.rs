@@ -232,15 +232,16 @@ impl Engine {
     /// Up to where to settle what is out of memory: where that is much more than what makes it due, a part of it, so that those who wait for it to go on
     /// need not wait for all of it, nor the disk have room for all that is sorted.
     fn due_settling_end(&self, head: Address) -> Address {
-        let (settled, segment_bytes) = (&self.settled, self.log.segment_bytes());
-        let part = self.unsettled_end(self.settling_bound_bytes());
-        let forgotten_to = settled.forgotten_to.load(Ordering::SeqCst);
-        if forgotten_to > head - head % segment_bytes {
+        let segment_bytes = self.log.segment_bytes();
+        let cold_end = head - head % segment_bytes;
+        let forgotten_to = self.settled.forgotten_to.load(Ordering::SeqCst);
+        if forgotten_to > cold_end {
             // What is in memory, too: where each opening writes less than there is room for, it would never come so far.
             return self.log.hardened();
         }
+        let part = self.unsettled_end(self.settling_bound_bytes());
         // The bound may be as large as a number can be.
-        part.max(forgotten_to).min(head - head % segment_bytes).next_multiple_of(segment_bytes)
+        part.max(forgotten_to).min(cold_end).next_multiple_of(segment_bytes)
     }
 
     /// Settles everything that is durable and that every snapshot may see. Where nothing has hardened since the database was opened something does
