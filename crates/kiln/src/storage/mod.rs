@@ -13,6 +13,7 @@
 //!   tree         what was settled: a B+-tree in a file of its own
 //!   runs         what is sorted on its way there
 //!   record, seal the formats                epoch, memory   pins and mapped words
+//!   prefix       what keys have in common
 //! ```
 
 pub(crate) mod checkpoint;
@@ -26,6 +27,7 @@ pub(crate) mod liveness;
 pub(crate) mod log;
 pub(crate) mod memory;
 pub(crate) mod ordered_index;
+pub(crate) mod prefix;
 pub(crate) mod record;
 pub(crate) mod record_cache;
 #[cfg(test)]

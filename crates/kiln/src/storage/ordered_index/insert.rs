@@ -15,11 +15,12 @@
 //! has shrunk under a parent that does not know it.
 
 use crate::storage::epoch::Pin;
+use crate::storage::prefix::shortest_separator;
 use crate::sync::atomic::Ordering;
 
 use super::batch::LeafRead;
 use super::inner::{LockedInner, NodeId, Target};
-use super::key::{Key, Probe, UnpublishedKey, shortest_separator};
+use super::key::{Key, Probe, UnpublishedKey};
 use super::slots::{Locked, SLOT_COUNT, Slots};
 use super::{HEIGHT_MAX, OrderedIndex, Step, retry};
 use crate::planted::{Bug, planted};

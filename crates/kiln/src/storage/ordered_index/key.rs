@@ -286,13 +286,6 @@ impl<'p> KeyRef<'p> {
     }
 }
 
-/// The shortest key above `left` and not above `right`: what separates two neighbouring nodes.
-pub(super) fn shortest_separator<'r>(left: &[u8], right: &'r [u8]) -> &'r [u8] {
-    debug_assert!(left < right);
-    let common = left.iter().zip(right).take_while(|(a, b)| a == b).count();
-    &right[..common + 1]
-}
-
 /// Keys that were taken out of the tree and wait for the readers that may still look at them.
 #[derive(Default)]
 pub(super) struct Retired {

@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::node::{EXPIRES, HEAD_BYTES, HEADER_BYTES, Node, ValueIn, WIDE, head_of};
 use super::reference::NodeReference;
 use crate::device::BLOCK_BYTES;
+use crate::storage::prefix::{common_bytes, shortest_separator};
 use crate::storage::record::{EXPIRY_BYTES, NEVER};
 
 /// What a node's keys and values come to at most without the prefix taken out, so that what has few bytes does not stand for many; but for
@@ -268,7 +269,7 @@ impl Pending {
         // What a forged tree says of its leaves may be anything.
         let entries = self.items()[..count].iter().fold(0, |sum: u64, item| sum.saturating_add(item.entries));
         let rest_low = match self.items().get(count) {
-            Some(_) if self.level == 0 => separator(self.key(count - 1), self.key(count)).to_vec(),
+            Some(_) if self.level == 0 => shortest_separator(self.key(count - 1), self.key(count)).to_vec(),
             _ => Vec::new(),
         };
         let low = std::mem::replace(&mut self.low, rest_low);
@@ -317,16 +318,4 @@ impl PendingNode<'_> {
     pub(super) fn encode(&self, out: &mut [u8]) {
         self.pending.encode(self.count, &self.measure, out);
     }
-}
-
-fn common_bytes(one: &[u8], other: &[u8]) -> usize {
-    const WORD_BYTES: usize = size_of::<u64>();
-    let (words, others) = (one.as_chunks::<WORD_BYTES>().0, other.as_chunks::<WORD_BYTES>().0);
-    let whole = words.iter().zip(others).take_while(|(one, other)| one == other).count() * WORD_BYTES;
-    whole + one[whole..].iter().zip(&other[whole..]).take_while(|(one, other)| one == other).count()
-}
-
-/// The shortest key that is greater than `before` and not greater than `after`.
-fn separator<'a>(before: &[u8], after: &'a [u8]) -> &'a [u8] {
-    &after[..(common_bytes(before, after) + 1).min(after.len())]
 }
