@@ -225,24 +225,36 @@ impl Base {
     fn load_entries(&self, reading: &Reading) -> Result<u64> {
         let (count, end, index) = (AtomicU64::new(0), self.replay_from, &self.index);
         reading.each_block(Section::Entries, |mut items| {
-            let mut overflowed = false;
-            while let Some((low_bits, entries)) = items.next_bucket()? {
-                for entry in entries {
-                    let address = hash_index::address_of(entry);
-                    if address == NO_ADDRESS || address >= end {
-                        return Err(NO_ITEM);
+            let mut group: Vec<(u64, Address)> = Vec::with_capacity(2 * GROUP);
+            loop {
+                group.clear();
+                while group.len() < GROUP
+                    && let Some((low_bits, entries)) = items.next_bucket()?
+                {
+                    for entry in entries {
+                        let address = hash_index::address_of(entry);
+                        if address == NO_ADDRESS || address >= end {
+                            return Err(NO_ITEM);
+                        }
+                        let hash = index.hash_of_entry(entry, low_bits);
+                        index.prefetch(hash);
+                        group.push((hash, address));
                     }
-                    let hash = index.hash_of_entry(entry, low_bits);
+                }
+                if group.is_empty() {
+                    return Ok(());
+                }
+                count.fetch_add(group.len() as u64, Ordering::Relaxed);
+                let mut overflowed = false;
+                for &(hash, address) in &group {
                     let bucket = lock(index, hash);
                     overflowed |= index.insert(bucket, hash, address);
                     index.unlock_changed(bucket);
-                    count.fetch_add(1, Ordering::Relaxed);
                 }
-                if std::mem::take(&mut overflowed) {
+                if overflowed {
                     index.catch_up();
                 }
             }
-            Ok(())
         })?;
         Ok(count.load(Ordering::Relaxed))
     }
@@ -271,27 +283,36 @@ impl Base {
     fn load_keys(&self, reading: &Reading, hash_seed: u64, begin: Address) -> Result<u64> {
         let count = AtomicU64::new(0);
         reading.each_block(Section::Keys, |mut items| {
-            let mut keys: Vec<(u32, u64, &[u8])> = Vec::new();
-            while let Some((object, key)) = items.next_key()? {
-                if key.len() > KEY_BYTES_MAX {
-                    return Err(NO_ITEM);
-                }
-                let hash = hash_index::hash_of(hash_seed, object, key);
-                self.index.prefetch(hash);
-                keys.push((object, hash, key));
-            }
-            count.fetch_add(keys.len() as u64, Ordering::Relaxed);
-            for group in keys.chunks(64) {
-                let pin = epoch::pin();
-                for &(object, hash, key) in group {
-                    let object = self.objects.get(object).ok_or(NO_ITEM)?;
-                    let ordered = object.keys.ordered().ok_or(NO_ITEM)?;
-                    if self.index.addresses_of(hash).any(|address| address >= begin) {
-                        ordered.insert(&pin, key);
+            let (mut group, mut bytes) = (Vec::with_capacity(GROUP), Vec::new());
+            loop {
+                group.clear();
+                bytes.clear();
+                while group.len() < GROUP
+                    && let Some((object, key)) = items.next_key()?
+                {
+                    if key.len() > KEY_BYTES_MAX {
+                        return Err(NO_ITEM);
                     }
+                    let hash = hash_index::hash_of(hash_seed, object, key);
+                    self.index.prefetch(hash);
+                    let from = bytes.len();
+                    bytes.extend_from_slice(key);
+                    group.push((object, hash, from..bytes.len()));
+                }
+                if group.is_empty() {
+                    return Ok(());
+                }
+                count.fetch_add(group.len() as u64, Ordering::Relaxed);
+                let pin = epoch::pin();
+                for of_object in group.chunk_by(|left, right| left.0 == right.0) {
+                    let object = self.objects.get(of_object[0].0).ok_or(NO_ITEM)?;
+                    let ordered = object.keys.ordered().ok_or(NO_ITEM)?;
+                    let is_there = |hash| self.index.addresses_of(hash).any(|address| address >= begin);
+                    let there = of_object.iter().filter(|(_, hash, _)| is_there(*hash));
+                    let keys: Vec<&[u8]> = there.map(|(.., key)| &bytes[key.clone()]).collect();
+                    ordered.insert_ascending(&pin, &keys);
                 }
             }
-            Ok(())
         })?;
         Ok(count.load(Ordering::Relaxed))
     }
@@ -312,6 +333,9 @@ impl Tombstone {
         Shape { kind: Kind::Tombstone, object, key_bytes, value_bytes: 0 }.bytes()
     }
 }
+
+/// So many items' cache misses overlap.
+const GROUP: usize = 128;
 
 /// Nobody holds a bucket for long.
 pub(super) fn lock(index: &HashIndex, hash: u64) -> hash_index::Bucket {

@@ -6,7 +6,7 @@ use std::thread::{self, ScopedJoinHandle};
 
 use crate::storage::epoch;
 
-use super::tests::{Random, key, scan};
+use super::tests::{Random, insert_ascending, key, scan};
 use super::{Insertion, LeafBatch, LeafRead, OrderedIndex};
 
 const SCALE: u64 = if cfg!(miri) { 1 } else { 200 };
@@ -77,6 +77,51 @@ fn a_scan_sees_every_key_that_stays_in_order_and_once() {
         }
     });
     index.verify();
+}
+
+/// As recovery does it: each takes the next run of keys.
+#[test]
+fn runs_that_several_insert_leave_full_leaves_and_lose_nothing_beside_who_removes_others() {
+    let (run, runs) = (if cfg!(miri) { 70 } else { 5_000 }, 12);
+    let keys: Vec<Vec<u8>> =
+        (0..run * runs).map(|number| (2 * number as u64).to_be_bytes().to_vec()).collect();
+    let fill = |index: &OrderedIndex| {
+        let next = std::sync::atomic::AtomicUsize::new(0);
+        thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    while let Some(mine) = keys.chunks(run).nth(next.fetch_add(1, Ordering::Relaxed)) {
+                        mine.chunks(64).for_each(|keys| insert_ascending(index, keys));
+                    }
+                });
+            }
+        });
+    };
+    let index = OrderedIndex::new();
+    fill(&index);
+    index.verify();
+    assert!(scan(&index, true, Bound::Unbounded) == keys);
+    let (leaves, full) = (index.nodes_in_use().0, keys.len().div_ceil(31));
+    assert!(leaves <= full + full / 10 + 8 * runs, "{leaves} leaves where {full} have room");
+
+    let index = OrderedIndex::new();
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let stopper = Stop(&stop);
+        scope.spawn(|| {
+            let mut random = Random(1);
+            while !stop.load(Ordering::Relaxed) {
+                let first = random.below(keys.len() as u64);
+                let odd = |number: u64| (2 * number + 1).to_be_bytes();
+                (first..first + 40).for_each(|number| _ = index.insert(&epoch::pin(), &odd(number)));
+                (first..first + 40).for_each(|number| _ = index.remove(&epoch::pin(), &odd(number)));
+            }
+        });
+        fill(&index);
+        drop(stopper);
+    });
+    index.verify();
+    assert!(scan(&index, true, Bound::Unbounded) == keys);
 }
 
 /// Waves of keys come and go, as when rows settle, while memory is given back beneath who reads and who writes.

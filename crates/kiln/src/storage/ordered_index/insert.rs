@@ -14,13 +14,15 @@
 //! all changes are made; so there is no deadlock, a failure changes nothing, and no reader can see a node that
 //! has shrunk under a parent that does not know it.
 
+use std::cmp::Ordering;
+
 use crate::storage::epoch::Pin;
 use crate::storage::prefix::shortest_separator;
-use crate::sync::atomic::Ordering;
+use crate::sync::atomic::Ordering as Memory;
 
 use super::batch::LeafRead;
 use super::inner::{LockedInner, NodeId, Target};
-use super::key::{Key, Probe, UnpublishedKey};
+use super::key::{Key, KeyRef, Probe, UnpublishedKey};
 use super::slots::{Locked, SLOT_COUNT, Slots};
 use super::{HEIGHT_MAX, OrderedIndex, Step, retry};
 use crate::planted::{Bug, planted};
@@ -44,13 +46,17 @@ impl OrderedIndex {
     /// # Panics
     /// If the key is longer than 65,536 bytes.
     pub(crate) fn insert(&self, pin: &Pin, key: &[u8]) -> Insertion {
-        if !planted(Bug::VacancyKept) {
-            self.vacancy.end();
-        }
+        self.end_vacancy();
         let probe = Probe::new(key);
         // Made at most once, outside any lock, and freed if the key turns out to be present.
         let mut new_key = None;
         retry(|| self.try_insert(pin, key, &probe, &mut new_key))
+    }
+
+    fn end_vacancy(&self) {
+        if !planted(Bug::VacancyKept) {
+            self.vacancy.end();
+        }
     }
 
     fn try_insert(
@@ -68,7 +74,7 @@ impl OrderedIndex {
         }
         new_key.get_or_insert_with(|| UnpublishedKey::new(key));
         if leaf.slots.count() == SLOT_COUNT {
-            return self.try_insert_with_split(pin, probe, new_key);
+            return self.try_insert_with_split(pin, probe, new_key, false);
         }
         let mut locked = leaf.slots.lock(leaf.version)?;
         locked.insert(position, self.publish(new_key));
@@ -78,6 +84,64 @@ impl OrderedIndex {
         drop(locked);
         self.counters.add_keys(1);
         Some(Insertion::Inserted { before, after })
+    }
+
+    /// Inserts those keys that are not there, as [`Self::insert`] does one by one. If they ascend, as they should, one descent does for all that go
+    /// into one leaf, and full leaves are left behind. For recovery: keys are made while a leaf is locked.
+    ///
+    /// # Panics
+    /// If a key is longer than 65,536 bytes.
+    pub(crate) fn insert_ascending(&self, pin: &Pin, keys: &[&[u8]]) {
+        self.end_vacancy();
+        let mut left = keys;
+        while let [first, ..] = left {
+            let done = retry(|| self.try_insert_into_leaf(pin, left));
+            if done == 0 {
+                let (probe, mut new_key) = (Probe::new(first), Some(UnpublishedKey::new(first)));
+                // If it fails, somebody may have made room.
+                let _ = self.try_insert_with_split(pin, &probe, &mut new_key, true);
+            }
+            left = &left[done..];
+        }
+    }
+
+    /// Inserts into the first key's leaf what goes there of the keys up to one that does not follow the one before, and has room. Returns how many
+    /// of them are there now.
+    fn try_insert_into_leaf(&self, pin: &Pin, keys: &[&[u8]]) -> Option<usize> {
+        let first = Probe::new(keys.first()?);
+        let mut fence: Option<KeyRef<'_>> = None;
+        let leaf = self.descend(pin, &Target::At(first), |step| {
+            if step.index < step.inner.slots.count() {
+                fence = Some(step.inner.slots.key(pin, step.version, step.index)?);
+            }
+            Some(())
+        })?;
+        let (mut position, _) = leaf.slots.search(pin, leaf.version, &first)?;
+        let mut locked = leaf.slots.lock(leaf.version)?;
+        let (mut done, mut added) = (0, 0);
+        for (index, key) in keys.iter().enumerate() {
+            let probe = Probe::new(key);
+            let follows = index == 0 || keys[index - 1] < *key;
+            if !follows || fence.is_some_and(|fence| fence.compare(&probe) != Ordering::Greater) {
+                break;
+            }
+            while position < locked.count() && locked.key(position).compare(&probe) == Ordering::Less {
+                position += 1;
+            }
+            let present =
+                position < locked.count() && locked.key(position).compare(&probe) == Ordering::Equal;
+            if !present {
+                if locked.is_full() {
+                    break;
+                }
+                locked.insert(position, self.publish(&mut Some(UnpublishedKey::new(key))));
+                added += 1;
+            }
+            done += 1;
+        }
+        drop(locked);
+        self.counters.add_keys(added);
+        Some(done)
     }
 
     fn publish(&self, new_key: &mut Option<UnpublishedKey>) -> Key {
@@ -91,6 +155,7 @@ impl OrderedIndex {
         pin: &Pin,
         probe: &Probe<'_>,
         new_key: &mut Option<UnpublishedKey>,
+        ascending: bool,
     ) -> Option<Insertion> {
         let mut path: Vec<Step<'_>> = Vec::with_capacity(HEIGHT_MAX);
         let leaf = self.descend(pin, &Target::At(*probe), |step| {
@@ -115,8 +180,10 @@ impl OrderedIndex {
         // Keys mostly arrive in order at the end of the index or not at all. There a split in the middle
         // would leave every node half empty for ever.
         let at_end = path.iter().all(|step| step.index == step.inner.slots.count());
+        let at_key = ascending || at_end && position == SLOT_COUNT;
         let before = LeafRead { leaf: leaf.number, version: locked.version_before().number() };
-        let after = self.split(locked, leaf.number, position, self.publish(new_key), at_end, parents);
+        let key = (position, self.publish(new_key));
+        let after = self.split(locked, leaf.number, key, (at_key, at_end), parents);
         self.counters.add_keys(1);
         Some(Insertion::Split { before, after })
     }
@@ -127,14 +194,13 @@ impl OrderedIndex {
         &'a self,
         mut leaf: Locked<'a>,
         leaf_number: u32,
-        position: usize,
-        key: Key,
-        at_end: bool,
+        key: (usize, Key),
+        (at_key, at_end): (bool, bool),
         mut parents: Vec<(LockedInner<'a>, usize)>,
     ) -> [LeafRead; 2] {
         let (right_number, right) = self.leaves.allocate();
         let mut right = right.adopt();
-        let mut separator = self.split_leaf(&mut leaf, &mut right, position, key, at_end);
+        let mut separator = self.split_leaf(&mut leaf, &mut right, key, at_key);
         let halves = [(leaf_number, &leaf), (right_number, &right)]
             .map(|(leaf, locked)| LeafRead { leaf, version: locked.version_after().number() });
         let (mut left_id, mut right_id) = (NodeId::leaf(leaf_number), NodeId::leaf(right_number));
@@ -156,26 +222,23 @@ impl OrderedIndex {
         let mut root = LockedInner::adopt(NodeId::inner(number), root);
         root.set_only_child(left_id);
         root.insert(0, separator, right_id);
-        self.root.store(root.id.word(), Ordering::Release);
+        self.root.store(root.id.word(), Memory::Release);
         halves
     }
 
-    /// Splits a full leaf around a new key; returns the separator of the two halves.
+    /// Splits a full leaf around a new key, in the middle or where the key goes; returns the separator of the two halves.
     fn split_leaf(
         &self,
         left: &mut Locked<'_>,
         right: &mut Locked<'_>,
-        position: usize,
-        key: Key,
-        at_end: bool,
+        (position, key): (usize, Key),
+        at_key: bool,
     ) -> Key {
         const MIDDLE: usize = SLOT_COUNT / 2;
-        let append = at_end && position == SLOT_COUNT;
-        let into_left = !append && position <= MIDDLE;
-        let split_at = match (append, into_left) {
-            (true, _) => SLOT_COUNT,
-            (false, true) => MIDDLE,
-            (false, false) => MIDDLE + 1,
+        let (split_at, into_left) = match at_key {
+            true => (position, position < SLOT_COUNT),
+            false if position <= MIDDLE => (MIDDLE, true),
+            false => (MIDDLE + 1, false),
         };
         left.move_upper(split_at, right);
         if into_left {

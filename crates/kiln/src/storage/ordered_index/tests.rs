@@ -48,6 +48,11 @@ fn insert(index: &OrderedIndex, key: &[u8]) -> bool {
     index.insert(&epoch::pin(), key) != Insertion::Present
 }
 
+pub(super) fn insert_ascending(index: &OrderedIndex, keys: &[Vec<u8>]) {
+    let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+    index.insert_ascending(&epoch::pin(), &keys);
+}
+
 fn remove(index: &OrderedIndex, key: &[u8]) -> bool {
     index.remove(&epoch::pin(), key)
 }
@@ -84,6 +89,7 @@ fn assert_scans(index: &OrderedIndex, model: &Model, key: &[u8]) {
 #[derive(Clone, Debug)]
 enum Operation {
     Insert(Vec<u8>),
+    InsertAll(Vec<Vec<u8>>),
     Remove(Vec<u8>),
     Contains(Vec<u8>),
     Scan(Vec<u8>),
@@ -100,6 +106,12 @@ fn any_key() -> impl Strategy<Value = Vec<u8>> {
 fn any_operation() -> impl Strategy<Value = Operation> {
     prop_oneof![
         6 => any_key().prop_map(Operation::Insert),
+        1 => (proptest::collection::vec(any_key(), 0..40), any::<bool>()).prop_map(|(mut keys, ascending)| {
+            if ascending {
+                keys.sort();
+            }
+            Operation::InsertAll(keys)
+        }),
         3 => any_key().prop_map(Operation::Remove),
         2 => any_key().prop_map(Operation::Contains),
         1 => any_key().prop_map(Operation::Scan),
@@ -111,6 +123,11 @@ fn run(operations: Vec<Operation>) {
     for operation in operations {
         match operation {
             Operation::Insert(key) => assert_eq!(insert(&index, &key), model.insert(key)),
+            Operation::InsertAll(keys) => {
+                insert_ascending(&index, &keys);
+                model.extend(keys);
+                assert_eq!(index.len(), model.len());
+            }
             Operation::Remove(key) => assert_eq!(remove(&index, &key), model.remove(&key)),
             Operation::Contains(key) => {
                 assert_eq!(index.contains(&epoch::pin(), &key), model.contains(&key));
@@ -178,6 +195,31 @@ fn many_keys_in_ascending_descending_and_random_order() {
             assert!(leaves * 31 < count + count / 10 + 62, "ascending keys fill their leaves: {leaves}");
         }
     }
+}
+
+#[test]
+fn keys_that_are_inserted_together_change_the_versions_of_their_leaves_and_no_others() {
+    let index = OrderedIndex::new();
+    let keys: Vec<Vec<u8>> = (0..1_000u64).map(|number| number.to_be_bytes().to_vec()).collect();
+    insert_ascending(&index, &keys[200..]);
+    let reads = |index: &OrderedIndex| {
+        let (mut batch, mut next, mut reads) = (LeafBatch::new(), LeafBatch::new(), Vec::new());
+        index.read_forward(&epoch::pin(), Bound::Unbounded, &mut batch);
+        loop {
+            reads.push(batch.read());
+            if !index.read_next(&epoch::pin(), &batch, &mut next) {
+                return reads;
+            }
+            std::mem::swap(&mut batch, &mut next);
+        }
+    };
+    let before = reads(&index);
+    insert_ascending(&index, &keys[200..]);
+    assert!(before.iter().all(|read| index.validate(read)), "keys that were there change nothing");
+    insert_ascending(&index, &keys[..210]);
+    let valid: Vec<bool> = before.iter().map(|read| index.validate(read)).collect();
+    assert!(!valid[0] && valid[1..].iter().all(|&valid| valid), "{valid:?}");
+    index.verify();
 }
 
 #[test]
