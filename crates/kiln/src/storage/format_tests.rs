@@ -60,7 +60,7 @@ fn a_checkpoints_fields_are_where_the_table_says() {
     let at = |name: &str| u32::from_le_bytes(*bytes[field(name)..].first_chunk().unwrap());
     assert_eq!(&bytes[field("magic")..][..8], &checkpoint::MAGIC);
     let expected = [
-        ("format", 1),
+        ("format", 2),
         ("base level", 11),
         ("database", 0x2222),
         ("number", 0x3333),

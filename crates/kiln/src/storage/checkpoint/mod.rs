@@ -29,12 +29,15 @@ const PREFIX: &str = "checkpoint-";
 /// Its name while it is being made.
 pub(crate) const UNFINISHED: &str = "checkpoint.new";
 pub(crate) const MAGIC: [u8; 8] = *b"KILNCKPT";
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 pub(crate) const HEADER_BYTES: usize = 128;
 pub(crate) const HEAD_BYTES: usize = 32;
 /// A block is written when it has so many bytes; it has room for one item more.
 const BLOCK_BYTES_USUAL: usize = 256 << 10;
 const BLOCK_BYTES_MAX: usize = 512 << 10;
+/// What a key has in common with the one before it, and what is left of it, have lengths of one byte. This one says that the key's object comes first and
+/// nothing is in common; or that four bytes more have the length of what is left.
+const ESCAPE: u8 = u8::MAX;
 #[cfg(test)]
 pub(crate) const OFFSETS: [(&str, usize); 17] = [
     ("magic", 0),
@@ -277,6 +280,74 @@ mod tests {
         assert_eq!(taken(1, 0), Ok(()));
         assert_eq!(taken(1, 1), Err(NO_ITEM));
         assert_eq!(taken(2, 0), Err(NO_ITEM));
+    }
+
+    #[test]
+    fn keys_come_back_in_their_order_whatever_they_have_in_common() {
+        let long = |bytes: usize, last: u8| [vec![7; bytes], vec![last]].concat();
+        let mut keys: Vec<(u32, Vec<u8>)> =
+            [0, 1, 253, 254, 255, 256, 300, 65_535].iter().map(|&bytes| (16, long(bytes, 1))).collect();
+        // Descending, twice the same, the same in another object, and nothing at all.
+        keys.extend(keys.clone().into_iter().rev());
+        keys.push((17, keys[0].1.clone()));
+        keys.extend([
+            (17, Vec::new()),
+            (16, Vec::new()),
+            (16, long(254, 2)),
+            (16, long(254, 3)),
+            (16, long(400, 3)),
+        ]);
+        // More than one block of them.
+        keys.extend(
+            (0..60_000_u64).map(|number| (18, number.wrapping_mul(1 << 51 | 1).to_be_bytes().to_vec())),
+        );
+        let disk = SimulatedDevice::new(1);
+        let mut writer = Writer::create(&disk, 7, 3).unwrap();
+        keys.iter().for_each(|(object, key)| writer.add_key(*object, key).unwrap());
+        let (named, bytes) = writer.finish(Header { keys: keys.len() as u64, ..sound() }).unwrap();
+        let mut reader = Reader::open(&disk, 7, named).unwrap();
+        let (mut block, mut found, mut blocks) = (Block::default(), Vec::new(), 0);
+        while reader.read(Section::Keys, &mut block).unwrap() {
+            let mut items = block.check(&reader.name, Section::Keys).unwrap();
+            while let Some((object, key)) = items.next_key().unwrap() {
+                found.push((object, key.to_vec()));
+            }
+            blocks += 1;
+        }
+        assert!(blocks > 1 && found == keys, "{blocks} blocks, {} of {} keys", found.len(), keys.len());
+        assert!(bytes < 1 << 20, "what they have in common is written again and again: {bytes} bytes");
+    }
+
+    #[test]
+    fn c9_a_key_that_has_more_in_common_with_the_one_before_than_that_has_is_refused() {
+        let taken = |items: &[u8], count: u32| {
+            let (mut file, checksum) = file_with(&Header { blocks: 1, ..sound() });
+            let mut block = vec![0; BLOCK_BYTES];
+            block[HEAD_BYTES..HEAD_BYTES + items.len()].copy_from_slice(items);
+            let (section, length) = (Section::Keys as u32, block.len() as u32);
+            BlockHead { section, length, sequence: 0, items: count }.encode(identity_of(7, 3), &mut block);
+            file.extend(block);
+            let disk = SimulatedDevice::new(1);
+            disk.set_bytes(&name_of(3), file);
+            let named = CheckpointName { number: 3, end: 8 << 12, checksum };
+            let mut reader = Reader::open(&disk, 7, named).unwrap();
+            let mut block = Block::default();
+            assert!(reader.read(Section::Keys, &mut block).unwrap());
+            let mut items = block.check(&reader.name, Section::Keys).unwrap();
+            let mut keys = Vec::new();
+            while let Some((object, key)) = items.next_key()? {
+                keys.push((object, key.to_vec()));
+            }
+            Ok(keys)
+        };
+        let first = [ESCAPE, 16, 0, 0, 0, 2, b'a', b'b'];
+        assert_eq!(taken(&first, 1), Ok(vec![(16, b"ab".to_vec())]));
+        let then = |second: &[u8]| taken(&[&first, second].concat(), 2);
+        assert_eq!(then(&[2, 1, b'c']), Ok(vec![(16, b"ab".to_vec()), (16, b"abc".to_vec())]));
+        assert_eq!(then(&[3, 1, b'c']), Err(NO_ITEM));
+        assert_eq!(then(&[2, ESCAPE, 255, 255, 255, 255]), Err(NO_ITEM));
+        // None says whose it is.
+        assert_eq!(taken(&[0, 1, b'c'], 1), Err(NO_ITEM));
     }
 
     /// A file whose header's checksum holds, and that checksum.

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use super::{
-    BLOCK_BYTES_MAX, BlockHead, HEAD_BYTES, HEADER_BYTES, Header, Section, SystemItem, identity_of, name_of,
+    BLOCK_BYTES_MAX, BlockHead, ESCAPE, HEAD_BYTES, HEADER_BYTES, Header, Section, SystemItem, identity_of,
+    name_of,
 };
 use crate::device::{AlignedBuffer, BLOCK_BYTES, Device, DeviceFile, OpenMode};
 use crate::error::{Error, Result};
@@ -153,7 +154,7 @@ impl Block {
         let what = self.damage(section);
         match what {
             Some(what) => Err(Error::corrupted(file, offset, what)),
-            None => Ok(Items { left: self.head.items, bytes: &self.buffer[HEAD_BYTES..self.length] }),
+            None => Ok(Items::new(self.head.items, &self.buffer[HEAD_BYTES..self.length])),
         }
     }
 
@@ -180,13 +181,24 @@ pub(crate) const NO_ITEM: &str = "an item of a checkpoint makes no sense";
 pub(crate) struct Items<'a> {
     left: u32,
     bytes: &'a [u8],
+    /// The last key that was given out, and its object.
+    object: Option<u32>,
+    key: Vec<u8>,
 }
 
 impl<'a> Items<'a> {
+    fn new(left: u32, bytes: &'a [u8]) -> Items<'a> {
+        Items { left, bytes, object: None, key: Vec::new() }
+    }
+
     fn take(&mut self, bytes: usize) -> Result<&'a [u8], &'static str> {
         let (taken, rest) = self.bytes.split_at_checked(bytes).ok_or(NO_ITEM)?;
         self.bytes = rest;
         Ok(taken)
+    }
+
+    fn take_byte(&mut self) -> Result<u8, &'static str> {
+        self.take(1).map(|byte| byte[0])
     }
 
     fn take_u32(&mut self) -> Result<u32, &'static str> {
@@ -227,11 +239,25 @@ impl<'a> Items<'a> {
     }
 
     /// The object and the next of its keys.
-    pub(crate) fn next_key(&mut self) -> Result<Option<(u32, &'a [u8])>, &'static str> {
+    pub(crate) fn next_key(&mut self) -> Result<Option<(u32, &[u8])>, &'static str> {
         if !self.begin()? {
             return Ok(None);
         }
-        let (object, key_bytes) = (self.take_u32()?, self.take_u32()? as usize);
-        Ok(Some((object, self.take(key_bytes)?)))
+        let common = match self.take_byte()? {
+            ESCAPE => {
+                self.object = Some(self.take_u32()?);
+                0
+            }
+            common => usize::from(common),
+        };
+        let (Some(object), true) = (self.object, common <= self.key.len()) else { return Err(NO_ITEM) };
+        let rest = match self.take_byte()? {
+            ESCAPE => self.take_u32()? as usize,
+            rest => usize::from(rest),
+        };
+        let rest = self.take(rest)?;
+        self.key.truncate(common);
+        self.key.extend_from_slice(rest);
+        Ok(Some((object, &self.key)))
     }
 }
