@@ -239,6 +239,31 @@ fn c4_a_deletion_that_settled_alone_on_a_full_disk_is_not_undone_after_checkpoin
     }
 }
 
+/// After a checkpoint all before its end had to settle at once, where a deletion had been forgotten before: which a snapshot does not allow that was
+/// given a name in between, so that nothing settled as long as it was kept.
+#[test]
+fn what_is_older_than_a_named_snapshot_settles_though_deletions_were_forgotten_before() {
+    let disk = with_a_deletion_that_settled_alone(&manual());
+    let open = || manual().settle_log_bytes(0).open_on(Arc::new(disk.clone())).unwrap();
+    let db = open();
+    let table = db.table("table").unwrap();
+    // Segments settle whole.
+    (0..40_u32).for_each(|number| db.put(&table, key(number), [8; 10_000]).unwrap().forget());
+    db.put(&table, "before", "before").unwrap().forget();
+    db.create_snapshot("kept").unwrap();
+    db.put(&table, "before", "after").unwrap().safe().unwrap();
+    assert!(db.checkpoint().unwrap());
+    db.close().unwrap();
+    let db = open();
+    let table = db.table("table").unwrap();
+    assert!(db.settle().unwrap() > 100, "{:?}", db.statistics());
+    assert_eq!(db.get(&table, "deleted").unwrap(), None);
+    assert_eq!(db.get(&table, "before").unwrap().unwrap(), b"after");
+    let kept = db.open_snapshot("kept").unwrap();
+    assert_eq!(kept.get(&table, "before").unwrap().unwrap(), b"before");
+    assert_eq!(kept.get(&table, "deleted").unwrap(), None);
+}
+
 /// What was forgotten, or may have been where nothing had ever settled, lay before the end of the last opening's log. That had to leave memory before anything settled, and did not
 /// where each opening wrote less than there is room for: for ever.
 #[test]

@@ -18,7 +18,7 @@
 //! - *Deleted keys* keep their entries until the checkpoint is complete: nothing is forgotten meanwhile. So each key that
 //!   had a record at the end is met. Which of the entries are of tombstones is told by the list of them; recovery, which has no
 //!   use for tombstones, takes those away again, and counts them as superseded, just as it does with those in the log.
-//!   On a full disk some were forgotten though what they delete has not settled ([`merge_newest`](super::settle)): the header says so, and all before the end settles at once.
+//!   On a full disk some were forgotten though what they delete has not settled ([`merge_newest`](super::settle)): the header says before which place, and all before that settles at once.
 //! - *Keys of tables* that came to be since the end, or that are only being inserted, have no entry in the checkpoint, and
 //!   recovery leaves them out for that.
 //! - *Settled rows* leave the index by and by. The header says up to where they had all left it before the walk began, or from where on
@@ -232,7 +232,8 @@ impl Engine {
             return Ok(false);
         }
         let held = self.graves.hold();
-        let has_forgotten = self.settled.has_forgotten() && !planted(Bug::CheckpointForgets);
+        let forgotten_to =
+            if planted(Bug::CheckpointForgets) { 0 } else { self.settled.forgotten_unsettled_to() };
         self.fold_ledger();
         let settled_to = self.settled.removed_to.load(Ordering::SeqCst);
         let cut = self.cut();
@@ -288,7 +289,7 @@ impl Engine {
             blocks: 0,
             time_us,
             settled_to,
-            has_forgotten,
+            forgotten_to: forgotten_to.min(cut.end),
         };
         let (named, bytes) = self
             .segments

@@ -146,9 +146,10 @@ impl Settled {
         self.loading.lock()
     }
 
-    /// There may be tombstones that were forgotten, and have not settled.
-    pub(super) fn has_forgotten(&self) -> bool {
-        self.forgotten_to.load(Ordering::SeqCst) > self.removed_to.load(Ordering::SeqCst)
+    /// Before this address there may be tombstones that were forgotten, and have not settled; 0 if there are none.
+    pub(super) fn forgotten_unsettled_to(&self) -> Address {
+        let forgotten_to = self.forgotten_to.load(Ordering::SeqCst);
+        if forgotten_to > self.removed_to.load(Ordering::SeqCst) { forgotten_to } else { 0 }
     }
 
     /// Entries may have left the indexes, to who holds a bucket in which that would matter.

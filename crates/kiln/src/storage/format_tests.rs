@@ -53,7 +53,7 @@ fn a_checkpoints_fields_are_where_the_table_says() {
         blocks: 0xBBBB,
         time_us: 0xCCCC,
         settled_to: 0,
-        has_forgotten: true,
+        forgotten_to: 0x44,
     };
     let mut bytes = [0; checkpoint::HEADER_BYTES];
     let checksum = header.encode(&mut bytes);
@@ -69,7 +69,7 @@ fn a_checkpoints_fields_are_where_the_table_says() {
         ("seal checksum", 0x6666),
         ("horizon", 0x7777),
         ("newest version", 0x8888),
-        ("flags", 1),
+        ("forgotten to", 0x44),
         ("entries", 0x9999),
         ("keys", 0xAAAA),
         ("blocks", 0xBBBB),

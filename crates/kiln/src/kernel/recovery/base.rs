@@ -129,7 +129,7 @@ impl Base {
             checkpoint_bytes: bytes,
             checkpoint_time_us: header.time_us,
             settled_to: header.settled_to,
-            forgotten_to: if header.has_forgotten { header.end } else { 0 },
+            forgotten_to: header.forgotten_to,
             ..Base::empty(superblock, index)?
         };
         let workers = if bytes < (1 << 20) { 1 } else { workers };

@@ -30,7 +30,8 @@ const PREFIX: &str = "checkpoint-";
 pub(crate) const UNFINISHED: &str = "checkpoint.new";
 pub(crate) const MAGIC: [u8; 8] = *b"KILNCKPT";
 const FORMAT: u32 = 2;
-pub(crate) const HEADER_BYTES: usize = 128;
+pub(crate) const HEADER_BYTES: usize = 132;
+const CHECKED_BYTES: usize = HEADER_BYTES - 4;
 pub(crate) const HEAD_BYTES: usize = 32;
 /// A block is written when it has so many bytes; it has room for one item more.
 const BLOCK_BYTES_USUAL: usize = 256 << 10;
@@ -55,15 +56,13 @@ pub(crate) const OFFSETS: [(&str, usize); 17] = [
     ("blocks", 96),
     ("time", 104),
     ("settled to", 112),
-    ("flags", 120),
-    ("header checksum", 124),
+    ("forgotten to", 120),
+    ("header checksum", 128),
 ];
 
 #[cfg(test)]
 pub(crate) const BLOCK_OFFSETS: [(&str, usize); 5] =
     [("section", 0), ("length", 4), ("sequence", 8), ("items", 16), ("block checksum", 28)];
-
-const HAS_FORGOTTEN: u32 = 1;
 
 const _: () = assert!(BLOCK_BYTES_USUAL + (1 << 17) < BLOCK_BYTES_MAX);
 
@@ -100,8 +99,8 @@ pub(crate) struct Header {
     pub(crate) time_us: u64,
     /// It has no entry of a table's record before this address.
     pub(crate) settled_to: Address,
-    /// It may not tell of all deletions of tables' rows that are yet to settle.
-    pub(crate) has_forgotten: bool,
+    /// It may not tell of deletions of tables' rows before this address that are yet to settle; 0 if it tells of all.
+    pub(crate) forgotten_to: Address,
 }
 
 impl Header {
@@ -122,9 +121,9 @@ impl Header {
         put(96, &self.blocks.to_le_bytes());
         put(104, &self.time_us.to_le_bytes());
         put(112, &self.settled_to.to_le_bytes());
-        put(120, &(if self.has_forgotten { HAS_FORGOTTEN } else { 0 }).to_le_bytes());
-        let checksum = crc32c::crc32c(&out[..124]);
-        out[124..HEADER_BYTES].copy_from_slice(&checksum.to_le_bytes());
+        put(120, &self.forgotten_to.to_le_bytes());
+        let checksum = crc32c::crc32c(&out[..CHECKED_BYTES]);
+        out[CHECKED_BYTES..HEADER_BYTES].copy_from_slice(&checksum.to_le_bytes());
         checksum
     }
 
@@ -135,8 +134,8 @@ impl Header {
         };
         let u32_at = |offset: usize| u32::from_le_bytes(std::array::from_fn(|index| bytes[offset + index]));
         let u64_at = |offset: usize| u64::from_le_bytes(std::array::from_fn(|index| bytes[offset + index]));
-        let checksum = u32_at(124);
-        if bytes[..8] != MAGIC || crc32c::crc32c(&bytes[..124]) != checksum {
+        let checksum = u32_at(CHECKED_BYTES);
+        if bytes[..8] != MAGIC || crc32c::crc32c(&bytes[..CHECKED_BYTES]) != checksum {
             return Err("a checkpoint's header does not match its checksum");
         }
         if u32_at(8) != FORMAT {
@@ -155,12 +154,13 @@ impl Header {
             blocks: u64_at(96),
             time_us: u64_at(104),
             settled_to: u64_at(112),
-            has_forgotten: u32_at(120) & HAS_FORGOTTEN != 0,
+            forgotten_to: u64_at(120),
         };
         let is_sane = header.base_level <= 32
             && header.chain.number < u64::MAX
             && header.horizon < 1 << VERSION_BITS
             && header.newest_version < 1 << VERSION_BITS
+            && header.forgotten_to <= header.end
             // No more fit into a log.
             && header.entries < 1 << ADDRESS_BITS;
         if is_sane { Ok((header, checksum)) } else { Err("a checkpoint's numbers are impossible") }
@@ -253,7 +253,7 @@ mod tests {
             blocks: 0,
             time_us: 1,
             settled_to: 0,
-            has_forgotten: false,
+            forgotten_to: 0,
         }
     }
 
@@ -361,12 +361,13 @@ mod tests {
     fn c9_a_header_with_impossible_numbers_is_refused_though_its_checksum_holds() {
         let (bytes, checksum) = file_with(&sound());
         assert_eq!(Header::decode(&bytes), Ok((sound(), checksum)));
-        let impossible: [fn(&mut Header); 5] = [
+        let impossible: [fn(&mut Header); 6] = [
             |header| header.base_level = 33,
             |header| header.chain.number = u64::MAX,
             |header| header.horizon = 1 << VERSION_BITS,
             |header| header.newest_version = 1 << VERSION_BITS,
             |header| header.entries = 1 << ADDRESS_BITS,
+            |header| header.forgotten_to = header.end + 1,
         ];
         for (number, change) in impossible.into_iter().enumerate() {
             let mut header = sound();
@@ -376,8 +377,8 @@ mod tests {
         }
         let (mut bytes, _) = file_with(&sound());
         bytes[8..12].copy_from_slice(&(FORMAT + 1).to_le_bytes());
-        let checksum = crc32c::crc32c(&bytes[..124]);
-        bytes[124..128].copy_from_slice(&checksum.to_le_bytes());
+        let checksum = crc32c::crc32c(&bytes[..CHECKED_BYTES]);
+        bytes[CHECKED_BYTES..HEADER_BYTES].copy_from_slice(&checksum.to_le_bytes());
         assert!(Header::decode(&bytes).is_err_and(|what| what.contains("format")));
         assert!(Header::decode(&bytes[..HEADER_BYTES - 1]).is_err_and(|what| what.contains("cut short")));
     }
