@@ -1,7 +1,7 @@
 //! Snapshots: reading the database as it was at a closed version.
 //!
 //! Records of closed versions are immutable and stay in the log, so a snapshot is a number: reads follow a
-//! key's older versions until they reach it. The registry of open snapshots only keeps sweeping and truncation
+//! key's older versions until they reach it. The register of versions that are held only keeps sweeping and truncation
 //! from removing what one of them may read.
 //!
 //! **One after the other.** Closing a version looks at every thread, and waits for those that commit. While nothing is committed the last version that
@@ -10,8 +10,12 @@
 //! taken space before could still join a later version. The latter holds if the tail had not moved since the closing before that one
 //! either: that one waited for all commits, and so for everybody who had taken space until then.
 //!
-//! **One for many.** Whoever has waited for the registry while somebody else began to close a version, and closed it, takes that one: everything that was committed
+//! **One for many.** Whoever has waited for their turn while somebody else began to close a version, and closed it, takes that one: everything that was committed
 //! before it came is in there. So the more threads open snapshots between commits, the fewer versions each of them closes.
+//!
+//! **Who closes holds up nobody else.** Closing waits for commits in progress, and so do all who want to close a version, one after the other. Sweeps, whoever opens a
+//! snapshot of what is durable, and whoever is done with one, only want the register, which nobody has for long. So whoever closes a version
+//! has the durable one held meanwhile: else a sweep could pass the new one, once it is durable, before it is in the register.
 //!
 //! **At the same time.** As long as one version will do, threads that open snapshots share nothing that they write: each thread counts them in a
 //! stripe of its own. A sweep reads the horizon first and the stripes then; whoever opens a snapshot counts it first and looks then whether the
@@ -34,7 +38,7 @@ use crate::sync::{Mutex, MutexGuard};
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) version: u64,
-    /// The stripe where it is counted, if it is not in the registry.
+    /// The stripe where it is counted, if it is not in the register.
     stripe: Option<usize>,
 }
 
@@ -73,7 +77,7 @@ impl Stripe {
 /// The version that will do for the next snapshot, where one does, and what is open of it or was.
 #[derive(Default)]
 pub(crate) struct Shared {
-    /// 0 if there is none. Whoever holds the registry stores these, the version last, after a 0 in its place.
+    /// 0 if there is none. Whoever closes stores these, the version last, after a 0 in its place.
     version: AtomicU64,
     /// It will do as long as the log ends here.
     tail: AtomicU64,
@@ -126,10 +130,13 @@ impl Shared {
 
 /// The versions at which somebody reads.
 pub(crate) struct Snapshots {
-    registry: Mutex<Registry>,
-    shared: Shared,
-    /// How often somebody began to close a version for a snapshot; whoever does holds the registry until it is closed.
+    /// Whoever closes a version for a snapshot has it until that is closed, and what comes of it.
+    closing: Mutex<Closing>,
+    /// How often somebody began to.
     closings: AtomicU64,
+    /// The versions that are held, but in stripes. Taken last, and not for long.
+    held: Mutex<Register>,
+    shared: Shared,
     /// Those that have a name; their versions are held as if they were open.
     pub(super) names: Mutex<Names>,
     /// Whoever gives or takes a name.
@@ -139,15 +146,16 @@ pub(crate) struct Snapshots {
 impl Snapshots {
     /// Holds what recovery has found.
     pub(crate) fn new(named: Vec<NamedSnapshot>) -> Snapshots {
-        let mut registry = Registry::default();
+        let mut held = Register::default();
         for snapshot in named.iter().filter(|_| !planted(Bug::NamesNotHeld)) {
-            registry.open(snapshot.version);
+            held.add(snapshot.version);
         }
         let names = named.into_iter().map(|snapshot| (snapshot.name.clone(), snapshot)).collect();
         Snapshots {
-            registry: Mutex::new(registry),
-            shared: Shared::default(),
+            closing: Mutex::default(),
             closings: AtomicU64::new(0),
+            held: Mutex::new(held),
+            shared: Shared::default(),
             names: Mutex::new(names),
             changing: Mutex::default(),
         }
@@ -160,23 +168,43 @@ impl Snapshots {
 }
 
 #[derive(Default)]
-struct Registry {
-    open: BTreeMap<u64, usize>,
+struct Closing {
     /// Where the log ended before a version was last closed for a snapshot.
     tail: Address,
     /// The version that was last closed for a snapshot, by the closing of this number.
     closed: u64,
-    closing: u64,
+    number: u64,
     /// The time as of which it has all commits, and none of later; none if there were no rows that expire.
     closed_at: Option<u64>,
     /// The version that has all commits as long as the log ends there.
     newest: Option<u64>,
 }
 
-impl Registry {
-    fn open(&mut self, version: u64) -> u64 {
-        *self.open.entry(version).or_default() += 1;
+/// How often each version is held.
+#[derive(Default)]
+struct Register(BTreeMap<u64, usize>);
+
+impl Register {
+    fn add(&mut self, version: u64) -> u64 {
+        *self.0.entry(version).or_default() += 1;
         version
+    }
+
+    fn remove_one(&mut self, version: u64) {
+        if let Some(count) = self.0.get_mut(&version) {
+            *count -= 1;
+            if *count == 0 {
+                self.0.remove(&version);
+            }
+        }
+    }
+
+    fn oldest(&self) -> Option<u64> {
+        self.0.keys().next().copied()
+    }
+
+    fn count(&self) -> usize {
+        self.0.values().sum()
     }
 }
 
@@ -207,37 +235,45 @@ impl Engine {
     /// that expired with it; since whoever commits has read the time before it joins a version, it is the tick that counts.
     pub(super) fn hold_newest(&self) -> (u64, Option<u64>) {
         let begun = self.snapshots.closings.load(Ordering::SeqCst);
-        // Under the registry's lock, so that a sweep cannot pass the version before it is registered. One that is used again may
-        // have been passed, but no commit has superseded anything since.
-        let mut registry = self.snapshots.registry.lock();
-        if let Some(closed) = self.closed_since(&registry, begun) {
-            return (registry.open(closed), registry.closed_at);
+        let mut closing = self.snapshots.closing.lock();
+        let durable = self.hold_horizon();
+        let (version, time) = self.newest_version(&mut closing, begun);
+        self.hold_version(version);
+        self.release_version(durable);
+        (version, time)
+    }
+
+    /// The version, and its time. The caller holds the version that is durable.
+    fn newest_version(&self, closing: &mut Closing, begun: u64) -> (u64, Option<u64>) {
+        if let Some(closed) = self.closed_since(closing, begun) {
+            return (closed, closing.closed_at);
         }
         let now = self.time_of_snapshot();
         let tail = self.log.tail();
-        let has_stayed = registry.tail == tail || planted(Bug::SnapshotUsedAgain);
-        if let Some(newest) = registry.newest.filter(|_| has_stayed) {
-            return (registry.open(newest), now);
+        let has_stayed = closing.tail == tail || planted(Bug::SnapshotUsedAgain);
+        // It may have been passed by a sweep, but no commit has superseded anything since.
+        if let Some(newest) = closing.newest.filter(|_| has_stayed) {
+            return (newest, now);
         }
-        let closing = self.snapshots.closings.fetch_add(1, Ordering::SeqCst) + 1;
+        let number = self.snapshots.closings.fetch_add(1, Ordering::SeqCst) + 1;
         self.log.retire_chunks();
         let (version, time) = match planted(Bug::SnapshotNotClosed) {
             true => (self.clock.now(), now),
             false => self.clock.close_as_of(|| self.time_of_snapshot()),
         };
         let nobody_joins = has_stayed || planted(Bug::SnapshotsOvertakeCommits);
-        (registry.closed, registry.closing, registry.closed_at) = (version, closing, time);
-        registry.newest = (nobody_joins && self.log.tail() == tail).then_some(version);
-        registry.tail = tail;
-        self.snapshots.shared.publish(registry.newest, tail);
-        (registry.open(version), time)
+        (closing.closed, closing.number, closing.closed_at) = (version, number, time);
+        closing.newest = (nobody_joins && self.log.tail() == tail).then_some(version);
+        closing.tail = tail;
+        self.snapshots.shared.publish(closing.newest, tail);
+        (version, time)
     }
 
     /// The version that somebody closed for a snapshot who began to after so many closings had begun; not if a sweep may have passed it, which
     /// needs it to be durable.
-    fn closed_since(&self, registry: &Registry, begun: u64) -> Option<u64> {
-        let is_later = registry.closing > begun || planted(Bug::SnapshotUsedAgain);
-        (is_later && registry.closed > self.hardening.horizon.local()).then_some(registry.closed)
+    fn closed_since(&self, closing: &Closing, begun: u64) -> Option<u64> {
+        let is_later = closing.number > begun || planted(Bug::SnapshotUsedAgain);
+        (is_later && closing.closed > self.hardening.horizon.local()).then_some(closing.closed)
     }
 
     /// Opens a snapshot of the durable state, as of now.
@@ -253,12 +289,17 @@ impl Engine {
     }
 
     fn hold_durable(&self) -> u64 {
-        let mut registry = self.snapshots.registry.lock();
-        let version = match planted(Bug::DurableSnapshotTooNew) {
-            true => self.clock.close(),
-            false => self.hardening.horizon.local(),
-        };
-        registry.open(version)
+        match planted(Bug::DurableSnapshotTooNew) {
+            true => self.hold_version(self.clock.close()),
+            false => self.hold_horizon(),
+        }
+    }
+
+    /// Holds the version that is durable. No sweep passes it: one that has not looked at the register yet finds it there, and the others knew of no
+    /// newer horizon.
+    fn hold_horizon(&self) -> u64 {
+        let mut held = self.snapshots.held.lock();
+        held.add(self.hardening.horizon.local())
     }
 
     /// Opens a snapshot of a version that is held already.
@@ -266,19 +307,13 @@ impl Engine {
         Held { version: self.hold_version(version), stripe: None }
     }
 
-    /// Holds a version that is held already, once more.
+    /// Holds a version that no sweep can pass now, because it or an older one is held.
     pub(super) fn hold_version(&self, version: u64) -> u64 {
-        self.snapshots.registry.lock().open(version)
+        self.snapshots.held.lock().add(version)
     }
 
     pub(super) fn release_version(&self, version: u64) {
-        let open = &mut self.snapshots.registry.lock().open;
-        if let Some(count) = open.get_mut(&version) {
-            *count -= 1;
-            if *count == 0 {
-                open.remove(&version);
-            }
-        }
+        self.snapshots.held.lock().remove_one(version);
     }
 
     /// Ends a snapshot.
@@ -294,15 +329,15 @@ impl Engine {
     pub(crate) fn oldest_needed(&self) -> u64 {
         let horizon = self.hardening.horizon.local();
         let oldest = self.snapshots.shared.oldest().map_or(horizon, |shared| shared.min(horizon));
-        let registry = self.snapshots.registry.lock();
-        registry.open.keys().next().map_or(oldest, |&first| first.min(oldest))
+        let held = self.snapshots.held.lock().oldest();
+        held.map_or(oldest, |held| held.min(oldest))
     }
 
     /// How many are open, and how many have names.
     pub(crate) fn snapshot_counts(&self) -> (usize, usize) {
         let named = self.snapshots.names.lock().len();
         let shared = self.snapshots.shared.stripes.iter().filter_map(Stripe::held).map(|(_, count)| count);
-        let held = shared.sum::<u64>() as usize + self.snapshots.registry.lock().open.values().sum::<usize>();
+        let held = shared.sum::<u64>() as usize + self.snapshots.held.lock().count();
         (held.saturating_sub(named), named)
     }
 }
@@ -336,7 +371,7 @@ mod tests {
         let db = options.open_on(Arc::new(SimulatedDevice::new(1))).unwrap();
         let (engine, map) = (db.engine(), db.map("map").unwrap());
         let begun = || engine.snapshots.closings.load(Ordering::SeqCst);
-        let since = |begun| engine.closed_since(&engine.snapshots.registry.lock(), begun);
+        let since = |begun| engine.closed_since(&engine.snapshots.closing.lock(), begun);
         let before = begun();
         assert_eq!(since(before), None, "nobody has closed one");
         db.put(&map, b"key", b"1").unwrap().forget();
@@ -382,6 +417,41 @@ mod tests {
             is_open.store(1, Ordering::SeqCst);
         });
         assert!(round.into_inner() < ROUNDS / 2, "it was opened once nobody committed any more");
+    }
+
+    /// Closing waits for commits in progress, and those who want nothing of it do not.
+    #[test]
+    fn c6_snapshots_of_what_is_durable_open_and_end_while_somebody_waits_for_commits() {
+        let db = Options::new().background(false).open_on(Arc::new(SimulatedDevice::new(1))).unwrap();
+        let map = db.map("map").unwrap();
+        db.put(&map, b"key", b"durable").unwrap().safe().unwrap();
+        let (ended, patience) = (std::sync::mpsc::channel(), std::time::Duration::from_secs(60));
+        let closings = || db.engine().snapshots.closings.load(Ordering::SeqCst);
+        let before = closings();
+        let waited = std::thread::scope(|scope| {
+            let (db, map, end) = (&db, &map, ended.0);
+            // Somebody who commits until the others are done.
+            let (pinned, pin) = std::sync::mpsc::channel();
+            let waited = scope.spawn(move || {
+                let _pin = epoch::pin_for_commit();
+                pinned.send(()).unwrap();
+                ended.1.recv_timeout(patience).is_ok()
+            });
+            pin.recv().unwrap();
+            scope.spawn(move || drop(db.snapshot().unwrap()));
+            scope.spawn(move || {
+                while closings() == before {
+                    std::thread::yield_now();
+                }
+                let snapshot = db.durable_snapshot().unwrap();
+                assert_eq!(snapshot.get(map, b"key").unwrap().unwrap(), b"durable");
+                drop(snapshot);
+                db.engine().oldest_needed();
+                end.send(()).unwrap();
+            });
+            waited.join().unwrap()
+        });
+        assert!(waited, "they waited for the commit");
     }
 
     /// The log's tail is where it was: the thread has space that it took ahead.
