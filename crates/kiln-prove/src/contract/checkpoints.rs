@@ -364,7 +364,8 @@ fn c4_the_background_takes_checkpoints_and_bounds_what_is_replayed() {
 #[test]
 fn a_checkpoint_in_the_background_that_writers_have_overtaken_is_given_up() {
     watched("a_checkpoint_in_the_background_that_writers_have_overtaken", 2 * PATIENCE, |_| {
-        const KEYS: u32 = 40_000;
+        /// Their entries are written in more than one piece.
+        const KEYS: u32 = 200_000;
         /// As the engine's bound.
         const READS_MAX: u64 = 1 << 13;
         let (disk, is_held) = (SimulatedDevice::new(seed()), Arc::new(AtomicBool::new(true)));
@@ -374,7 +375,7 @@ fn a_checkpoint_in_the_background_that_writers_have_overtaken_is_given_up() {
                 eventually("the checkpoint may go on", || !held.load(Ordering::Relaxed));
             }
         });
-        let options = background().segment_bytes(64 << 10).memory(512 << 10).checkpoint_log_bytes(1 << 20);
+        let options = background().segment_bytes(64 << 10).memory(512 << 10).checkpoint_log_bytes(7 << 20);
         let db = options.space_amplification(f64::INFINITY).open_on(device).unwrap();
         let map = db.map("map").unwrap();
         let put_all = |value: u32| {
