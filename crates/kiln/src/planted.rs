@@ -123,6 +123,7 @@ bugs! {
     SerialOffByOne "serial-off-by-one" "A session stores the serial number before its own.",
     SerialInNextTransaction "serial-in-next-transaction" "A session's serial number commits after its operation.",
     DurableSnapshotTooNew "durable-snapshot-too-new" "A durable read sees what is not durable yet.",
+    ClosedNotHeld "closed-not-held" "A version that was closed for a snapshot is swept before it is held." in schedules,
     NextSnapshotsTail "next-snapshots-tail" "Whoever opens a snapshot takes the log's end that belongs to the next version for that of the one before." in schedules,
     SnapshotNotClosed "snapshot-not-closed" "A snapshot's version is still being written.",
     PartOfCommit "part-of-commit" "The last write of a transaction of several is left out.",

@@ -55,6 +55,7 @@ const PROGRAMS: &[Program] = &[
     ("opacity", views::nobody_sees_half_of_a_commit),
     ("snapshots", views::snapshots_are_cuts),
     ("snapshots-again", views::a_snapshot_has_what_was_committed),
+    ("snapshots-of-deleted", views::a_snapshot_has_a_key_or_what_took_its_place),
     ("leaving-memory", views::nothing_is_lost_as_it_leaves_memory),
     ("phantoms", views::two_do_not_miss_each_other),
     ("ranges-over-leaves", views::a_range_over_two_leaves_is_of_one_state),

@@ -94,6 +94,37 @@ pub(super) fn snapshots_are_cuts() {
     together(vec![mover(&database, 1, 3), reader(false), reader(true), hardener]);
 }
 
+/// Whoever opens a snapshot sees a key or what took its place, though the deletion hardens, and is forgotten, meanwhile.
+pub(super) fn a_snapshot_has_a_key_or_what_took_its_place() {
+    let database = Database::new();
+    quietly(|| {
+        let Database { db, map, .. } = &database;
+        db.put(map, "key", "there").unwrap_or_else(failed).forget();
+        db.persist().unwrap_or_else(failed);
+    });
+    let replacer = {
+        let Database { db, map, .. } = database.clone();
+        thread(move || {
+            let replaced = db.transact(|tx| {
+                tx.delete(&map, "key")?;
+                tx.put(&map, "place", "taken")
+            });
+            replaced.unwrap_or_else(failed).forget();
+            // The first one hardens it, and then it can be forgotten.
+            (0..2).for_each(|_| db.persist().unwrap_or_else(failed));
+        })
+    };
+    let reader = || {
+        let Database { db, map, .. } = database.clone();
+        thread(move || {
+            let snapshot = db.snapshot().unwrap_or_else(failed);
+            let has = |key| snapshot.contains(&map, key).unwrap_or_else(failed);
+            assert!(has("key") != has("place"), "what a snapshot sees was swept before it was held");
+        })
+    };
+    together(vec![replacer, reader(), reader()]);
+}
+
 /// Two transactions that each count a range and insert into it if nobody has: one of them sees the other.
 pub(super) fn two_do_not_miss_each_other() {
     let database = Database::new();

@@ -182,29 +182,34 @@ struct Closing {
 
 /// How often each version is held.
 #[derive(Default)]
-struct Register(BTreeMap<u64, usize>);
+struct Register {
+    versions: BTreeMap<u64, usize>,
+    /// What is held by whoever is closing a version. No sweep passes it, nor what comes of that: one that has not looked here yet finds it, and the
+    /// others know of no newer horizon.
+    closing: Option<u64>,
+}
 
 impl Register {
     fn add(&mut self, version: u64) -> u64 {
-        *self.0.entry(version).or_default() += 1;
+        *self.versions.entry(version).or_default() += 1;
         version
     }
 
     fn remove_one(&mut self, version: u64) {
-        if let Some(count) = self.0.get_mut(&version) {
+        if let Some(count) = self.versions.get_mut(&version) {
             *count -= 1;
             if *count == 0 {
-                self.0.remove(&version);
+                self.versions.remove(&version);
             }
         }
     }
 
     fn oldest(&self) -> Option<u64> {
-        self.0.keys().next().copied()
+        self.versions.keys().next().copied().into_iter().chain(self.closing).min()
     }
 
     fn count(&self) -> usize {
-        self.0.values().sum()
+        self.versions.values().sum()
     }
 }
 
@@ -236,14 +241,17 @@ impl Engine {
     pub(super) fn hold_newest(&self) -> (u64, Option<u64>) {
         let begun = self.snapshots.closings.load(Ordering::SeqCst);
         let mut closing = self.snapshots.closing.lock();
-        let durable = self.hold_horizon();
+        if !planted(Bug::ClosedNotHeld) {
+            let mut held = self.snapshots.held.lock();
+            held.closing = Some(self.hardening.horizon.local());
+        }
         let (version, time) = self.newest_version(&mut closing, begun);
-        self.hold_version(version);
-        self.release_version(durable);
-        (version, time)
+        let mut held = self.snapshots.held.lock();
+        held.closing = None;
+        (held.add(version), time)
     }
 
-    /// The version, and its time. The caller holds the version that is durable.
+    /// The version, and its time. The caller has the version held that is durable.
     fn newest_version(&self, closing: &mut Closing, begun: u64) -> (u64, Option<u64>) {
         if let Some(closed) = self.closed_since(closing, begun) {
             return (closed, closing.closed_at);
@@ -289,17 +297,12 @@ impl Engine {
     }
 
     fn hold_durable(&self) -> u64 {
-        match planted(Bug::DurableSnapshotTooNew) {
-            true => self.hold_version(self.clock.close()),
-            false => self.hold_horizon(),
-        }
-    }
-
-    /// Holds the version that is durable. No sweep passes it: one that has not looked at the register yet finds it there, and the others knew of no
-    /// newer horizon.
-    fn hold_horizon(&self) -> u64 {
         let mut held = self.snapshots.held.lock();
-        held.add(self.hardening.horizon.local())
+        let version = match planted(Bug::DurableSnapshotTooNew) {
+            true => self.clock.close(),
+            false => self.hardening.horizon.local(),
+        };
+        held.add(version)
     }
 
     /// Opens a snapshot of a version that is held already.
@@ -307,7 +310,7 @@ impl Engine {
         Held { version: self.hold_version(version), stripe: None }
     }
 
-    /// Holds a version that no sweep can pass now, because it or an older one is held.
+    /// Holds a version that is held already, once more.
     pub(super) fn hold_version(&self, version: u64) -> u64 {
         self.snapshots.held.lock().add(version)
     }
@@ -452,6 +455,21 @@ mod tests {
             waited.join().unwrap()
         });
         assert!(waited, "they waited for the commit");
+    }
+
+    #[test]
+    fn what_is_held_while_a_version_is_closed_is_no_open_snapshot() {
+        let mut held = Register::default();
+        assert_eq!((held.oldest(), held.count()), (None, 0));
+        held.closing = Some(5);
+        assert_eq!((held.oldest(), held.count()), (Some(5), 0));
+        held.add(7);
+        assert_eq!((held.oldest(), held.count()), (Some(5), 1));
+        held.closing = None;
+        assert_eq!((held.oldest(), held.count()), (Some(7), 1));
+        held.add(3);
+        held.closing = Some(5);
+        assert_eq!((held.oldest(), held.count()), (Some(3), 2));
     }
 
     /// The log's tail is where it was: the thread has space that it took ahead.
