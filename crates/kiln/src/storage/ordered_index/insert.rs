@@ -98,8 +98,10 @@ impl OrderedIndex {
             let done = retry(|| self.try_insert_into_leaf(pin, left));
             if done == 0 {
                 let (probe, mut new_key) = (Probe::new(first), Some(UnpublishedKey::new(first)));
+                // Else each of keys that descend would get a leaf of its own.
+                let ascend = left.get(1).is_none_or(|second| first < second);
                 // If it fails, somebody may have made room.
-                let _ = self.try_insert_with_split(pin, &probe, &mut new_key, true);
+                let _ = self.try_insert_with_split(pin, &probe, &mut new_key, ascend);
             }
             left = &left[done..];
         }
