@@ -409,6 +409,40 @@ fn a_checkpoint_in_the_background_that_writers_have_overtaken_is_given_up() {
     });
 }
 
+/// It has keys that came while it was taken, and no entries for them: so many short ones were taken for impossible.
+#[test]
+fn c9_a_checkpoint_while_which_a_table_grew_manifold_is_used() {
+    const ROWS: u64 = 20_000;
+    let disk = SimulatedDevice::new(seed());
+    let (is_begun, is_held) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(true)));
+    let (begun, held) = (is_begun.clone(), is_held.clone());
+    let device = HookedDevice::on(&disk, move |operation, name| {
+        if name == "checkpoint.new" && matches!(operation, Operation::Open) {
+            begun.store(true, Ordering::Relaxed);
+            eventually("the checkpoint may go on", || !held.load(Ordering::Relaxed));
+        }
+    });
+    let options = manual().memory(64 << 20).checkpoint_log_bytes(0);
+    let db = options.open_on(device).unwrap();
+    let table = db.table("table").unwrap();
+    db.put(&table, 0_u64.to_be_bytes(), "").unwrap().safe().unwrap();
+    std::thread::scope(|scope| {
+        let taking = scope.spawn(|| db.checkpoint().unwrap());
+        eventually("a checkpoint is begun", || is_begun.load(Ordering::Relaxed));
+        (1..ROWS).for_each(|number| db.put(&table, number.to_be_bytes(), "").unwrap().forget());
+        is_held.store(false, Ordering::Relaxed);
+        assert!(taking.join().unwrap());
+    });
+    db.persist().unwrap();
+    let check = db.check().unwrap();
+    assert!(check.is_clean(), "{check}");
+    let disk = power_off(&disk, db);
+    let db = reopen(&disk).unwrap();
+    let report = db.recovery_report();
+    assert!(report.checkpoint.is_some() && report.checkpoint_damage.is_none(), "{report}");
+    assert_eq!(db.table("table").unwrap().len(), ROWS);
+}
+
 /// The second was written over the first, which had the same number, while the superblock on disk named that with its checksum.
 #[test]
 fn c9_a_checkpoint_that_the_superblock_may_name_is_not_written_over() {

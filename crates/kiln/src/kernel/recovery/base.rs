@@ -111,8 +111,8 @@ impl Base {
         let (header, name, bytes) = (reader.header.clone(), reader.name.clone(), reader.size()?);
         let described = name.clone();
         let impossible = || Error::corrupted(&described, 0, "a checkpoint's numbers are impossible");
-        // Each takes more than eight bytes.
-        if header.entries > bytes / 8 || header.keys > bytes / 8 {
+        // An entry takes eight bytes, and a key has two lengths.
+        if header.entries > bytes / 8 || header.keys > bytes / 2 {
             return Err(impossible());
         }
         let index = HashIndex::with_base_level(header.base_level)
