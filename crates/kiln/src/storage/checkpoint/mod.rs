@@ -30,7 +30,7 @@ const PREFIX: &str = "checkpoint-";
 pub(crate) const UNFINISHED: &str = "checkpoint.new";
 pub(crate) const MAGIC: [u8; 8] = *b"KILNCKPT";
 const FORMAT: u32 = 2;
-pub(crate) const HEADER_BYTES: usize = 132;
+pub(crate) const HEADER_BYTES: usize = 128;
 const CHECKED_BYTES: usize = HEADER_BYTES - 4;
 pub(crate) const HEAD_BYTES: usize = 32;
 /// A block is written when it has so many bytes; it has room for one item more.
@@ -53,11 +53,11 @@ pub(crate) const OFFSETS: [(&str, usize); 17] = [
     ("newest version", 72),
     ("entries", 80),
     ("keys", 88),
-    ("blocks", 96),
-    ("time", 104),
-    ("settled to", 112),
-    ("forgotten to", 120),
-    ("header checksum", 128),
+    ("time", 96),
+    ("settled to", 104),
+    ("forgotten to", 112),
+    ("blocks", 120),
+    ("header checksum", 124),
 ];
 
 #[cfg(test)]
@@ -94,7 +94,7 @@ pub(crate) struct Header {
     /// Entries of the hash index, keys of tables, blocks.
     pub(crate) entries: u64,
     pub(crate) keys: u64,
-    pub(crate) blocks: u64,
+    pub(crate) blocks: u32,
     /// Microseconds since 1970 when it was begun; for people.
     pub(crate) time_us: u64,
     /// It has no entry of a table's record before this address.
@@ -118,10 +118,10 @@ impl Header {
         put(72, &self.newest_version.to_le_bytes());
         put(80, &self.entries.to_le_bytes());
         put(88, &self.keys.to_le_bytes());
-        put(96, &self.blocks.to_le_bytes());
-        put(104, &self.time_us.to_le_bytes());
-        put(112, &self.settled_to.to_le_bytes());
-        put(120, &self.forgotten_to.to_le_bytes());
+        put(96, &self.time_us.to_le_bytes());
+        put(104, &self.settled_to.to_le_bytes());
+        put(112, &self.forgotten_to.to_le_bytes());
+        put(120, &self.blocks.to_le_bytes());
         let checksum = crc32c::crc32c(&out[..CHECKED_BYTES]);
         out[CHECKED_BYTES..HEADER_BYTES].copy_from_slice(&checksum.to_le_bytes());
         checksum
@@ -151,10 +151,10 @@ impl Header {
             newest_version: u64_at(72),
             entries: u64_at(80),
             keys: u64_at(88),
-            blocks: u64_at(96),
-            time_us: u64_at(104),
-            settled_to: u64_at(112),
-            forgotten_to: u64_at(120),
+            blocks: u32_at(120),
+            time_us: u64_at(96),
+            settled_to: u64_at(104),
+            forgotten_to: u64_at(112),
         };
         let is_sane = header.base_level <= 32
             && header.chain.number < u64::MAX
@@ -379,7 +379,10 @@ mod tests {
         bytes[8..12].copy_from_slice(&(FORMAT + 1).to_le_bytes());
         let checksum = crc32c::crc32c(&bytes[..CHECKED_BYTES]);
         bytes[CHECKED_BYTES..HEADER_BYTES].copy_from_slice(&checksum.to_le_bytes());
-        assert!(Header::decode(&bytes).is_err_and(|what| what.contains("format")));
+        assert!(
+            Header::decode(&bytes).is_err_and(|what| what.contains("format")),
+            "it is not called damaged"
+        );
         assert!(Header::decode(&bytes[..HEADER_BYTES - 1]).is_err_and(|what| what.contains("cut short")));
     }
 

@@ -70,7 +70,7 @@ impl Reader {
     /// # Errors
     /// `Corrupted` if there is no block though there should be one, `Io` if the device fails.
     pub(crate) fn read(&mut self, section: Section, block: &mut Block) -> Result<bool> {
-        if self.sequence == self.header.blocks {
+        if self.sequence == self.header.blocks.into() {
             return Ok(false);
         }
         block.read(&*self.file, self.offset, BLOCK_BYTES, 0).map_err(|error| self.failed(error))?;
@@ -100,7 +100,7 @@ impl Reader {
     /// # Errors
     /// `Corrupted` if not.
     pub(crate) fn end(&self) -> Result<()> {
-        match self.sequence == self.header.blocks && self.size()? == self.offset {
+        match self.sequence == u64::from(self.header.blocks) && self.size()? == self.offset {
             true => Ok(()),
             false => {
                 Err(Error::corrupted(&self.name, self.offset, "the checkpoint does not end with its blocks"))

@@ -30,7 +30,7 @@ pub(crate) struct Writer<'a> {
     last_object: Option<u32>,
     last_key: Vec<u8>,
     /// Blocks that are whole, and where the buffer goes.
-    blocks: u64,
+    blocks: u32,
     offset: u64,
 }
 
@@ -149,7 +149,7 @@ impl<'a> Writer<'a> {
             let head = BlockHead {
                 section: self.section as u32,
                 length: (end - self.block) as u32,
-                sequence: self.blocks,
+                sequence: self.blocks.into(),
                 items: self.items,
             };
             self.buffer[self.used..end].fill(0);
