@@ -188,8 +188,8 @@ impl Options {
     /// After so many bytes of log the index is written to disk, in the background, so that opening the database replays only what
     /// came since. Default 128 MiB, which takes well under a second to replay on two processors, or an eighth of the log's part of [`memory`](Self::memory)
     /// if that is more, and 512 MiB at the most; 0: never, and opening replays the whole log. A checkpoint has about 9 bytes for each key, and for each key of a table two
-    /// more and what it does not have in common with the key before it; there is always twice as much log between two of them as the last one has bytes, so that
-    /// they write half as much as the log at the most. From a quarter of that on, closing in order takes one, too. Durability does not depend on it.
+    /// more and what it does not have in common with the key before it; there is twice as much log between two of them as the last one has bytes, so that they write half as much as the log. One also
+    /// follows when rows of tables have settled. From a quarter of that on, closing in order takes one, too. Durability does not depend on it.
     /// Without background threads it is [`persist`](crate::Kiln::persist) that takes it.
     pub fn checkpoint_log_bytes(mut self, bytes: u64) -> Options {
         self.checkpoint_log_bytes = Some(bytes);

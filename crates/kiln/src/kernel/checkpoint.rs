@@ -31,7 +31,7 @@
 //! that: twice the memory.
 //!
 //! **When.** Once the log since the last one is as long as [`checkpoint_log_bytes`](crate::Options::checkpoint_log_bytes), and
-//! twice as long as the last checkpoint: so they never write more than half as much as the log itself. On an orderly close from a quarter of that on. A
+//! twice as long as the last checkpoint: so they write half as much as the log itself at the most. When rows have settled, since it is shorter then. On an orderly close from a quarter of that on. A
 //! background thread takes them in pieces, with a nap after each that is as long as the piece took. But what is written meanwhile must be followed
 //! back to before the end, and once it has left memory each step is a read from disk. So where so much is written that this is near there are no
 //! naps, and none once the next checkpoint is due, since all that is written meanwhile is for the next opening to replay. If it comes to more reads than
@@ -59,7 +59,7 @@ use crate::sync::{Instant, Mutex, thread};
 /// A checkpoint in the background reads so many records at the most to find out what was before them, or one for so many buckets of the index.
 const COLD_READS_MAX: u64 = 1 << 13;
 const BUCKETS_PER_COLD_READ: u64 = 256;
-/// There is so many times as much log between two checkpoints as the first of them has bytes, at the least.
+/// One is due when there is so many times as much log behind the last one as that has bytes.
 const LOG_TIMES: u64 = 2;
 /// So many times as long as a checkpoint took that writers have overtaken none is tried.
 const REST_TIMES: u32 = 7;
