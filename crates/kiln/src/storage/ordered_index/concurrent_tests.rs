@@ -6,7 +6,7 @@ use std::thread::{self, ScopedJoinHandle};
 
 use crate::storage::epoch;
 
-use super::tests::{Random, insert_ascending, key, scan};
+use super::tests::{Random, insert_ascending, key, reads_of_all, scan};
 use super::{Insertion, LeafBatch, LeafRead, OrderedIndex};
 
 const SCALE: u64 = if cfg!(miri) { 1 } else { 200 };
@@ -131,17 +131,6 @@ fn memory_that_is_given_back_takes_no_key_along_and_ends_every_read_of_it() {
     let (staying, wave) = (10 * SCALE, if cfg!(miri) { 60 } else { 40_000 });
     let own = |number: u64, thread: u64| numbered(number * 4 + thread);
     (0..staying).for_each(|number| _ = index.insert(&epoch::pin(), &own(number * 20, 0)));
-    let read_all = || {
-        let (mut batch, mut next, mut reads) = (LeafBatch::new(), LeafBatch::new(), Vec::new());
-        index.read_forward(&epoch::pin(), Bound::Unbounded, &mut batch);
-        loop {
-            reads.push(batch.read());
-            if !index.read_next(&epoch::pin(), &batch, &mut next) {
-                return reads;
-            }
-            std::mem::swap(&mut batch, &mut next);
-        }
-    };
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         let stopper = Stop(&stop);
@@ -162,7 +151,7 @@ fn memory_that_is_given_back_takes_no_key_along_and_ends_every_read_of_it() {
             }
         });
         let waves = [1, 2].map(|thread| {
-            let (index, read_all) = (&index, &read_all);
+            let index = &index;
             scope.spawn(move || {
                 for round in 0..if cfg!(miri) { 2 } else { 6 } {
                     for number in 0..wave {
@@ -170,7 +159,7 @@ fn memory_that_is_given_back_takes_no_key_along_and_ends_every_read_of_it() {
                         assert!(index.insert(&epoch::pin(), &key) != Insertion::Present);
                     }
                     // All leaves with keys of this wave, each of which changes before the wave is gone.
-                    let reads = read_all();
+                    let reads = reads_of_all(index);
                     for number in 0..wave {
                         let (pin, key) = (epoch::pin(), own(number * 2 + round % 2, thread));
                         assert!(index.contains(&pin, &key));

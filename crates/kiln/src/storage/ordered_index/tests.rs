@@ -77,6 +77,19 @@ pub(super) fn scan(index: &OrderedIndex, forward: bool, from: Bound<&[u8]>) -> V
     }
 }
 
+/// What somebody remembers who reads all leaves.
+pub(super) fn reads_of_all(index: &OrderedIndex) -> Vec<LeafRead> {
+    let (mut batch, mut next, mut reads) = (LeafBatch::new(), LeafBatch::new(), Vec::new());
+    index.read_forward(&epoch::pin(), Bound::Unbounded, &mut batch);
+    loop {
+        reads.push(batch.read());
+        if !index.read_next(&epoch::pin(), &batch, &mut next) {
+            return reads;
+        }
+        std::mem::swap(&mut batch, &mut next);
+    }
+}
+
 fn assert_scans(index: &OrderedIndex, model: &Model, key: &[u8]) {
     for bound in [Bound::Unbounded, Bound::Included(key), Bound::Excluded(key)] {
         let expected: Vec<_> = model.range::<[u8], _>((bound, Bound::Unbounded)).cloned().collect();
@@ -223,18 +236,7 @@ fn keys_that_are_inserted_together_change_the_versions_of_their_leaves_and_no_ot
     let index = OrderedIndex::new();
     let keys: Vec<Vec<u8>> = (0..1_000u64).map(|number| number.to_be_bytes().to_vec()).collect();
     insert_ascending(&index, &keys[200..]);
-    let reads = |index: &OrderedIndex| {
-        let (mut batch, mut next, mut reads) = (LeafBatch::new(), LeafBatch::new(), Vec::new());
-        index.read_forward(&epoch::pin(), Bound::Unbounded, &mut batch);
-        loop {
-            reads.push(batch.read());
-            if !index.read_next(&epoch::pin(), &batch, &mut next) {
-                return reads;
-            }
-            std::mem::swap(&mut batch, &mut next);
-        }
-    };
-    let before = reads(&index);
+    let before = reads_of_all(&index);
     insert_ascending(&index, &keys[200..]);
     assert!(before.iter().all(|read| index.validate(read)), "keys that were there change nothing");
     insert_ascending(&index, &keys[..210]);
@@ -564,20 +566,9 @@ fn an_index_can_be_dropped_in_any_state() {
 fn reads_hold_while_keys_leave_quietly_and_not_once_one_comes() {
     let index = OrderedIndex::new();
     let keys: Vec<Vec<u8>> = (0..2_000_u32).map(|number| format!("key {number:05}").into_bytes()).collect();
-    let reads = || {
-        let (mut batch, mut next, mut reads) = (LeafBatch::new(), LeafBatch::new(), Vec::new());
-        index.read_forward(&epoch::pin(), Bound::Unbounded, &mut batch);
-        loop {
-            reads.push(batch.read());
-            if !index.read_next(&epoch::pin(), &batch, &mut next) {
-                return reads;
-            }
-            std::mem::swap(&mut batch, &mut next);
-        }
-    };
     for round in 0..3 {
         keys.iter().for_each(|key| assert!(insert(&index, key)));
-        let before = reads();
+        let before = reads_of_all(&index);
         for (number, key) in keys.iter().enumerate() {
             if number % 100 != round {
                 let emptied = index.remove_quietly(&epoch::pin(), key);
@@ -592,7 +583,7 @@ fn reads_hold_while_keys_leave_quietly_and_not_once_one_comes() {
         }
         assert!(before.len() > 60 && before.iter().all(|read| index.validate(read)));
         assert_eq!(scan(&index, true, Bound::Unbounded).len(), 20);
-        assert_eq!(reads(), before, "the leaves are where they were");
+        assert_eq!(reads_of_all(&index), before, "the leaves are where they were");
         // One that comes is noticed, by who read its leaf before it was emptied and after.
         assert!(insert(&index, &keys[50]));
         assert_eq!(before.iter().filter(|read| !index.validate(read)).count(), 1);
