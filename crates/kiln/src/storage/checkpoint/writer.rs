@@ -138,8 +138,7 @@ impl<'a> Writer<'a> {
     #[cold]
     fn lengthen_buffer(&mut self, bytes: usize) {
         let mut larger = AlignedBuffer::new(bytes.next_power_of_two());
-        let used = self.used.min(self.buffer.len());
-        larger[..used].copy_from_slice(&self.buffer[..used]);
+        larger[..self.used].copy_from_slice(&self.buffer[..self.used]);
         self.buffer = larger;
     }
 

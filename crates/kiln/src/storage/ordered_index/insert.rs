@@ -77,7 +77,7 @@ impl OrderedIndex {
             return self.try_insert_with_split(pin, probe, new_key, false);
         }
         let mut locked = leaf.slots.lock(leaf.version)?;
-        locked.insert(position, self.publish(new_key));
+        locked.insert(position, self.publish(made(new_key)));
         let read = |version| LeafRead { leaf: leaf.number, version };
         let before = read(locked.version_before().number());
         let after = read(locked.version_after().number());
@@ -136,7 +136,7 @@ impl OrderedIndex {
                 if locked.is_full() {
                     break;
                 }
-                locked.insert(position, self.publish(&mut Some(UnpublishedKey::new(key))));
+                locked.insert(position, self.publish(UnpublishedKey::new(key)));
                 added += 1;
             }
             done += 1;
@@ -146,8 +146,8 @@ impl OrderedIndex {
         Some(done)
     }
 
-    fn publish(&self, new_key: &mut Option<UnpublishedKey>) -> Key {
-        let key = new_key.take().expect("the key is made before the leaf is locked").publish();
+    fn publish(&self, new_key: UnpublishedKey) -> Key {
+        let key = new_key.publish();
         self.counters.add_key_bytes(key.heap_bytes() as isize);
         key
     }
@@ -184,7 +184,7 @@ impl OrderedIndex {
         let at_end = path.iter().all(|step| step.index == step.inner.slots.count());
         let at_key = ascending || at_end && position == SLOT_COUNT;
         let before = LeafRead { leaf: leaf.number, version: locked.version_before().number() };
-        let key = (position, self.publish(new_key));
+        let key = (position, self.publish(made(new_key)));
         let after = self.split(locked, leaf.number, key, (at_key, at_end), parents);
         self.counters.add_keys(1);
         Some(Insertion::Split { before, after })
@@ -253,6 +253,11 @@ impl OrderedIndex {
         self.counters.add_key_bytes(separator.heap_bytes() as isize);
         separator
     }
+}
+
+/// Takes the key that was made before its leaf was locked.
+fn made(new_key: &mut Option<UnpublishedKey>) -> UnpublishedKey {
+    new_key.take().expect("the key is made before the leaf is locked")
 }
 
 /// Splits a full inner node around a new child, to be put to the right of the one at `index`; returns the

@@ -73,6 +73,8 @@ mod vacancy;
 mod verify;
 
 #[cfg(test)]
+mod ascending_tests;
+#[cfg(test)]
 mod concurrent_tests;
 #[cfg(test)]
 mod tests;

@@ -216,35 +216,6 @@ fn many_keys_in_ascending_descending_and_random_order() {
     }
 }
 
-/// Each had a leaf of its own. So the keys of a checkpoint may be whose checksums hold, and which no engine has written.
-#[test]
-fn keys_that_descend_share_leaves() {
-    let index = OrderedIndex::new();
-    let number = |number: u64| number.to_be_bytes().to_vec();
-    let count = if cfg!(miri) { 100 } else { 20_000 };
-    let mut keys: Vec<Vec<u8>> = (0..30).map(number).collect();
-    keys.push(number(u64::MAX));
-    keys.extend((1_000..1_000 + count).rev().map(number));
-    insert_ascending(&index, &keys);
-    index.verify();
-    let leaves = index.nodes_in_use().0;
-    assert!(leaves < 4 * index.len() / 31, "{leaves} leaves for {} keys", index.len());
-}
-
-#[test]
-fn keys_that_are_inserted_together_change_the_versions_of_their_leaves_and_no_others() {
-    let index = OrderedIndex::new();
-    let keys: Vec<Vec<u8>> = (0..1_000u64).map(|number| number.to_be_bytes().to_vec()).collect();
-    insert_ascending(&index, &keys[200..]);
-    let before = reads_of_all(&index);
-    insert_ascending(&index, &keys[200..]);
-    assert!(before.iter().all(|read| index.validate(read)), "keys that were there change nothing");
-    insert_ascending(&index, &keys[..210]);
-    let valid: Vec<bool> = before.iter().map(|read| index.validate(read)).collect();
-    assert!(!valid[0] && valid[1..].iter().all(|&valid| valid), "{valid:?}");
-    index.verify();
-}
-
 #[test]
 fn an_insertion_tells_the_version_before_and_after() {
     let index = OrderedIndex::new();
