@@ -419,7 +419,7 @@ mod tests {
             drop(db.snapshot().unwrap());
             is_open.store(1, Ordering::SeqCst);
         });
-        assert!(round.into_inner() < ROUNDS / 2, "it was opened once nobody committed any more");
+        assert!(round.load(Ordering::Relaxed) < ROUNDS / 2, "it was opened once nobody committed any more");
     }
 
     /// Closing waits for commits in progress, and those who want nothing of it do not.
