@@ -13,7 +13,7 @@ use crate::kernel::expiry::Expiring;
 use crate::kernel::hardening::Hardening;
 use crate::kernel::ledger::Ledger;
 use crate::kernel::pending_read::Reader;
-use crate::kernel::recovery::{Base, Recovered, Recovery, RecoveryReport, VERSIONS_END, VERSIONS_SKIPPED};
+use crate::kernel::recovery::{Base, Recovered, RecoveryReport, VERSIONS_END, VERSIONS_SKIPPED, recover};
 use crate::kernel::session::Sessions;
 use crate::kernel::settled::{Settled, SettlingBounds};
 use crate::kernel::shares::Shares;
@@ -63,9 +63,7 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
     // While the log is read, records need no memory; and pages need none before there are any.
     tree.set_cache_bytes(if tree.is_empty() { 0 } else { cache_bytes.usual.min(cache_bytes.pages_most) });
     let cold = Cold::new(cache_bytes).map_err(memory)?;
-    let mut base = Base::of(&device, &current, log.ring_bytes(), options.recovery.workers(), &tree)?;
-    let mut recovered =
-        Recovery::new((&segments, &current), &log, &mut base, &tree, &options.recovery).run()?;
+    let (base, mut recovered) = recover((&segments, &current), &log, &tree, &options.recovery)?;
     recovered.report.clean |= is_new;
     let found = CheckpointCounts {
         count: 0,

@@ -22,7 +22,8 @@ pub enum ObjectKind {
     Table,
 }
 
-/// An object's own view of which keys exist. All calls for one key are made under its bucket's lock.
+/// An object's own view of which keys exist. All calls for one key are made under its bucket's lock. (Recovery, beside which there is nobody else, needs none,
+/// and changes the order itself.)
 pub(crate) trait ObjectKeys: Send + Sync {
     /// A transaction is about to commit the first record of `key`. It may still fail and retract it.
     fn admit(&self, pin: &Pin, key: &[u8]) -> Insertion;

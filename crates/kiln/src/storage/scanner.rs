@@ -55,6 +55,11 @@ impl Batch {
         &self.buffer[from..from + bytes.min(rest)]
     }
 
+    /// How much memory it takes.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.buffer.len() as u64
+    }
+
     /// How many bytes from `address` on were read.
     fn rest(&self, address: Address) -> usize {
         let offset = address.checked_sub(self.start).map_or(self.filled, |offset| offset as usize);

@@ -8,7 +8,6 @@
 //! everything that it says. That is told in the report, and `check` finds it.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use super::SystemRecord;
 use crate::device::Device;
@@ -22,11 +21,18 @@ use crate::storage::epoch;
 use crate::storage::extent::Chain;
 use crate::storage::hash_index::{self, HashIndex};
 use crate::storage::liveness::Liveness;
+use crate::storage::ordered_index::Run;
 use crate::storage::record::{Address, DiskRecord, KEY_BYTES_MAX, Kind, NEVER, NO_ADDRESS, Shape};
-use crate::storage::superblock::{CheckpointName, Superblock};
+use crate::storage::superblock::Superblock;
 use crate::storage::tree::Tree;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, spawn_scoped, thread};
+
+/// The superblock's checkpoint, of which only the header has been read yet.
+pub(super) fn checkpoint_of(device: &dyn Device, superblock: &Superblock) -> Option<Result<Reader>> {
+    let named = superblock.usable_checkpoint()?;
+    Some(Reader::open(device, superblock.database, named))
+}
 
 /// The indexes, and what is known besides.
 pub(crate) struct Base {
@@ -80,34 +86,26 @@ impl Base {
         })
     }
 
-    /// What the superblock's checkpoint tells, if there is one and it is whole. The log has so much memory.
-    pub(crate) fn of(
-        device: &Arc<dyn Device>,
+    /// What the checkpoint tells, if there is one and it is whole. The log has so much memory.
+    pub(super) fn of(
+        found: Option<Result<Reader>>,
         superblock: &Superblock,
         log_memory_bytes: u64,
         workers: usize,
         tree: &Tree,
     ) -> Result<Base> {
-        let damage = match superblock.usable_checkpoint() {
+        let load = |reader| Base::load(reader, superblock, workers, tree);
+        let damage = match found.map(|reader| reader.and_then(load)) {
             None => None,
-            Some(named) => match Base::load(&**device, superblock, named, workers, tree) {
-                Ok(base) => return Ok(base),
-                Err(error) => Some(error.without_advice().to_owned()),
-            },
+            Some(Ok(base)) => return Ok(base),
+            Some(Err(error)) => Some(error.without_advice().to_owned()),
         };
         let index = HashIndex::new(log_memory_bytes)
             .map_err(|error| Error::io("allocating the database's memory", error))?;
         Ok(Base { damage, ..Base::empty(superblock, index)? })
     }
 
-    fn load(
-        device: &dyn Device,
-        superblock: &Superblock,
-        named: CheckpointName,
-        workers: usize,
-        tree: &Tree,
-    ) -> Result<Base> {
-        let reader = Reader::open(device, superblock.database, named)?;
+    fn load(reader: Reader, superblock: &Superblock, workers: usize, tree: &Tree) -> Result<Base> {
         let (header, name, bytes) = (reader.header.clone(), reader.name.clone(), reader.size()?);
         let described = name.clone();
         let impossible = || Error::corrupted(&described, 0, "a checkpoint's numbers are impossible");
@@ -310,7 +308,7 @@ impl Base {
                     let is_there = |hash| self.index.addresses_of(hash).any(|address| address >= begin);
                     let there = of_object.iter().filter(|(_, hash, _)| is_there(*hash));
                     let keys: Vec<&[u8]> = there.map(|(.., key)| &bytes[key.clone()]).collect();
-                    ordered.insert_ascending(&pin, &keys);
+                    ordered.insert_ascending(&pin, &keys, Run::Dense);
                 }
             }
         })?;

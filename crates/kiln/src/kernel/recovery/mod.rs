@@ -19,8 +19,9 @@
 //!                │ everybody has ended
 //!  leader   what must be seen in the order of the log                                    this file, system.rs
 //!                │
-//!  workers  apply: each part, piece after piece, to the indexes                          work.rs
-//!                │ everybody has ended; the next round
+//!  workers  apply: each part, piece after piece, to the hash index                       work.rs
+//!                │ everybody has ended; the next round, or, once many keys have come into tables:
+//!  workers  order: each part's keys, sorted, into the tables' orders                     arrivals.rs
 //! ```
 //!
 //! A key's part follows from its hash. A short log, and any on one processor, goes the same way with one part and no thread but
@@ -29,9 +30,9 @@
 //! # Why it comes to the same as record by record
 //!
 //! - *A key's records* are all of one part, and a part is applied in the order of the log by one thread at a time. So
-//!   `replace`, `insert` and `remove`, and with them a table's `admit` and `retract`, happen for a key in the order of the
-//!   log, under its bucket's lock. What happens to different keys in between has no influence on them. Only splits of
-//!   buckets cross parts, and they take locks.
+//!   `replace`, `insert` and `remove` happen for a key in the order of the log, under its bucket's lock. What happens to different keys
+//!   in between has no influence on them. Only splits of buckets cross parts, and they take locks. A table's order is asked nothing
+//!   until the end, so it is enough that each key is there, or not, as it was said last.
 //! - *Errors.* Nothing that is applied can fail. What can, a damaged record, a record of the system that says nothing, an
 //!   object that is not in the catalog, is an event of its piece, and the leader looks at events and seals in the order
 //!   of the log. An error of the reader comes behind everything that lies before it. So the first error in the log is the
@@ -47,6 +48,7 @@
 //! - *Counts* (liveness, numbers of keys, records) are sums and maxima, so it does not matter who counts what.
 //! - *The ring* is filled piece by piece. A round lies in one segment, and the ring has room for two.
 
+mod arrivals;
 mod base;
 mod report;
 mod settled;
@@ -75,12 +77,12 @@ use crate::storage::scanner::{Batch, Scanner};
 use crate::storage::segments::Segments;
 use crate::storage::superblock::Superblock;
 use crate::storage::tree::Tree;
-use crate::sync::{mpsc, processors, spawn_scoped, thread};
+use crate::sync::{processors, spawn_scoped, thread};
 
 pub(crate) use base::{Base, Tombstone};
 pub use report::RecoveryReport;
 pub(crate) use settled::SETTLED_BEYOND_LOG;
-use source::{End, STRETCHES_AHEAD, Source, Stretch};
+use source::{End, Source};
 use survey::Survey;
 use system::Told;
 pub(crate) use system::{EXPIRY_UNEXPECTED, NAME_UNEXPECTED, NUMBER_TAKEN, SystemRecord};
@@ -129,6 +131,11 @@ pub(crate) struct Division {
     pub(crate) read_bytes: usize,
     /// So much of what the checkpoint tells is read all the same, at the most, so that it is in memory.
     pub(crate) warm_bytes: u64,
+    /// So much of a log that does not fit into memory is left there, if half of that is enough for it.
+    pub(crate) last_bytes: u64,
+    /// Keys that take so much memory wait at the most before they come into their tables' orders; less where the log's memory is small. To sort them
+    /// takes two or three times as much again.
+    pub(crate) arrived_bytes: u64,
 }
 
 impl Division {
@@ -146,6 +153,8 @@ impl Default for Division {
             piece_bytes: 256 << 10,
             read_bytes: 4 << 20,
             warm_bytes: 256 << 20,
+            last_bytes: 64 << 20,
+            arrived_bytes: 32 << 20,
         }
     }
 }
@@ -153,8 +162,98 @@ impl Default for Division {
 /// So many pieces for each worker are sorted in a round: enough for none to wait long for the others.
 const PIECES_PER_WORKER: usize = 8;
 
+/// Such a part of the log's memory, which is empty then, is for what is read ahead, and as much for keys that wait to be sorted. Where more was read
+/// ahead it took longer to have the memory than to read.
+const SPARE_PART: u64 = 16;
+
+/// Fills the indexes from the checkpoint, if there is one that is whole, and from the log behind it.
+///
+/// # Errors
+/// `Corrupted` if the log is damaged or does not continue the checkpoint; `Io` if the device fails, or there is no memory or no thread to be had.
+pub(crate) fn recover(
+    (segments, superblock): (&Segments, &Superblock),
+    log: &Log,
+    tree: &Arc<Tree>,
+    division: &Division,
+) -> Result<(Base, Recovered)> {
+    let checkpoint = base::checkpoint_of(segments.device(), superblock);
+    let survey = Survey::of(segments, superblock, division.threads_from_bytes);
+    let ahead_bytes = log.ring_bytes() / SPARE_PART;
+    thread::scope(|scope| {
+        let begin = |known| {
+            let route = Route::new((segments, superblock), (log, &survey), division, known);
+            let source = Source::Direct(route.scanner, division.piece_bytes);
+            let source = match route.is_long && division.workers() > 1 {
+                true => source.ahead(scope, ahead_bytes)?,
+                false => source,
+            };
+            Ok((source, route.load_from))
+        };
+        let header = checkpoint.as_ref().and_then(|reader| reader.as_ref().ok()).map(|reader| &reader.header);
+        let known = header.map(|header| (header.end, header.chain));
+        // Read while the checkpoint is loaded.
+        let mut begun: (Source<'_>, Address) = begin(known)?;
+        let mut base = Base::of(checkpoint, superblock, log.ring_bytes(), division.workers(), tree)?;
+        if base.chain.is_none() {
+            base.index.reserve(survey.keys);
+            if known.is_some() {
+                // It is damaged, and the log has everything.
+                begun = begin(None)?;
+            }
+        }
+        let (source, load_from) = begun;
+        let recovery = Recovery::new((segments, superblock), (log, load_from), &mut base, tree, division);
+        let recovered = recovery.run(source, |source| source.ahead(scope, ahead_bytes))?;
+        Ok((base, recovered))
+    })
+}
+
+/// Where reading begins, and what is left in memory of what is read.
+struct Route<'a> {
+    scanner: Scanner<'a>,
+    /// Extents that end before it are not left in memory.
+    load_from: Address,
+    /// It is worth the beginning of threads.
+    is_long: bool,
+}
+
+impl<'a> Route<'a> {
+    /// What lies before the address is known, where there is one, from a checkpoint that continues this chain of seals.
+    fn new(
+        (segments, superblock): (&'a Segments, &'a Superblock),
+        (log, survey): (&Log, &Survey),
+        division: &Division,
+        known: Option<(Address, Chain)>,
+    ) -> Route<'a> {
+        // What does not fit is read from disk all the same, and memory that is touched for the first time takes its time: so the longer a log is the
+        // less of it is left, once it is longer than half of what there is room for.
+        let (ring, log_bytes) = (log.ring_bytes(), survey.reaches - superblock.begin);
+        let left = ring.saturating_sub(log_bytes).max(division.last_bytes).min(ring / 2);
+        let mut load_from = survey.reaches.saturating_sub(left);
+        let replay_from = known.map_or(superblock.begin, |(end, _)| end);
+        if known.is_some() {
+            // Else opening would take longer the more memory there is.
+            load_from = load_from.max(replay_from.saturating_sub(division.warm_bytes));
+        }
+        // At a segment, where what lies before the checkpoint's end is to be left in memory.
+        let first = load_from.next_multiple_of(superblock.segment_bytes).max(superblock.begin);
+        let mut scanner = match known {
+            Some(_) if first > superblock.begin && first < replay_from => {
+                Scanner::from(segments, superblock, first, None)
+            }
+            Some((_, chain)) if first >= replay_from => {
+                Scanner::from(segments, superblock, replay_from, Some(chain))
+            }
+            _ => Scanner::new(segments, superblock),
+        };
+        scanner.set_read_bytes_max(division.read_bytes);
+        let is_long = survey.reaches.saturating_sub(scanner.position()) >= division.threads_from_bytes;
+        Route { scanner, load_from, is_long }
+    }
+}
+
 /// Walks the log and fills the indexes.
-pub(crate) struct Recovery<'a> {
+struct Recovery<'a> {
     segments: &'a Segments,
     superblock: &'a Superblock,
     log: &'a Log,
@@ -185,9 +284,9 @@ pub(crate) struct Recovery<'a> {
 }
 
 impl<'a> Recovery<'a> {
-    pub(crate) fn new(
+    fn new(
         (segments, superblock): (&'a Segments, &'a Superblock),
-        log: &'a Log,
+        (log, load_from): (&'a Log, Address),
         base: &'a mut Base,
         tree: &'a Arc<Tree>,
         division: &'a Division,
@@ -222,53 +321,32 @@ impl<'a> Recovery<'a> {
             deleted,
             last_segment: None,
             last_extent: None,
-            load_from: 0,
+            load_from,
             loaded_from: None,
         }
     }
 
-    pub(crate) fn run(mut self) -> Result<Recovered> {
-        let division = self.division;
-        let survey = Survey::of(self.segments, self.superblock, division.threads_from_bytes);
-        if self.chain.is_none() {
-            self.index.reserve(survey.keys);
+    /// Replays what the source brings: a short log alone, and a long one together with others, for whom `ahead` makes another source of it.
+    fn run<'s>(
+        mut self,
+        mut source: Source<'s>,
+        ahead: impl FnOnce(Source<'s>) -> Result<Source<'s>>,
+    ) -> Result<Recovered> {
+        let (division, workers) = (self.division, self.division.workers());
+        let mut end = None;
+        if let Source::Direct(scanner, _) = &source {
+            let until =
+                if workers == 1 { Address::MAX } else { scanner.position() + division.threads_from_bytes };
+            let work = self.work(1, 1);
+            end = self.replay(&mut source, &work, until)?;
         }
-        self.load_from = survey.reaches.saturating_sub(self.log.ring_bytes() / 2);
-        if self.chain.is_some() {
-            // Else opening would take longer the more memory there is.
-            self.load_from = self.load_from.max(self.replay_from.saturating_sub(division.warm_bytes));
-        }
-        let mut scanner = self.scanner();
-        let begin = scanner.position();
-        scanner.set_read_bytes_max(division.read_bytes);
-        let is_long = survey.reaches.saturating_sub(begin) >= division.threads_from_bytes;
-        let alone_until = if is_long { begin } else { begin + division.threads_from_bytes };
-        let end = match self.replay_alone(scanner, alone_until)? {
-            (_, Some(end)) => end,
-            (scanner, None) => match division.workers() {
-                1 => self.replay_alone(scanner, Address::MAX)?.1,
-                workers => self.replay_together(scanner, workers)?,
-            }
-            .ok_or_else(thread_ended)?,
+        let end = match end {
+            Some(end) => end,
+            None => self.replay_together(ahead(source)?, workers)?.ok_or_else(thread_ended)?,
         };
         self.finish_settled(end.position)?;
         let tombstones = self.finish_deleted();
         Ok(self.finish(&end, tombstones))
-    }
-
-    /// Begins where replaying does, or earlier, at a segment, where what lies there is to be left in memory.
-    fn scanner(&self) -> Scanner<'a> {
-        let (segments, superblock) = (self.segments, self.superblock);
-        let load_from = self.load_from.next_multiple_of(superblock.segment_bytes).max(superblock.begin);
-        match self.chain {
-            Some(_) if load_from > superblock.begin && load_from < self.replay_from => {
-                Scanner::from(segments, superblock, load_from, None)
-            }
-            Some(chain) if load_from >= self.replay_from => {
-                Scanner::from(segments, superblock, self.replay_from, Some(chain))
-            }
-            _ => Scanner::new(segments, superblock),
-        }
     }
 
     fn finish(mut self, end: &End, tombstones: Vec<Tombstone>) -> Recovered {
@@ -323,45 +401,21 @@ impl<'a> Recovery<'a> {
         Work::new(shared, (workers, pieces), (self.load_from, self.replay_from), self.deleted.take())
     }
 
-    /// Replays the log up to `until`, or to its end, without another thread.
-    fn replay_alone(&mut self, scanner: Scanner<'a>, until: Address) -> Result<(Scanner<'a>, Option<End>)> {
-        if scanner.position() >= until {
-            return Ok((scanner, None));
-        }
-        let work = self.work(1, 1);
-        let mut source = Source::Direct(scanner, self.division.piece_bytes);
-        let end = self.replay(&mut source, &work, until)?;
-        match source {
-            Source::Direct(scanner, _) => Ok((scanner, end)),
-            Source::Ahead { .. } => unreachable!("it was made above"),
-        }
-    }
-
-    /// Replays the log to its end with so many workers, the caller among them, and a reader.
-    fn replay_together(&mut self, scanner: Scanner<'a>, workers: usize) -> Result<Option<End>> {
+    /// Replays the log to its end with so many workers, the caller among them.
+    fn replay_together(&mut self, mut source: Source<'_>, workers: usize) -> Result<Option<End>> {
         let work = &self.work(workers, workers * PIECES_PER_WORKER);
-        let piece_bytes = self.division.piece_bytes;
-        let (spare, spares) = mpsc::channel();
-        let (full, stretches) = mpsc::channel();
-        // One more comes from the first round.
-        for _ in 1..STRETCHES_AHEAD {
-            let _ = spare.send(Stretch::default());
-        }
         thread::scope(|scope| {
             let _leading = Leading(&work.team);
-            let read = move || source::read_ahead(scanner, piece_bytes, &spares, &full);
-            spawn_scoped(scope, "kiln-read-ahead", read)
-                .map_err(|error| Error::io("starting a thread that reads the log", error))?;
             // Where there can be no more threads, there are fewer.
             let begins = |_: &usize| spawn_scoped(scope, "kiln-recovery", || work.follow()).is_ok();
             work.team.add_members((1..workers).filter(begins).count());
-            let mut source = Source::Ahead { full: stretches, spare };
             self.replay(&mut source, work, Address::MAX)
         })
     }
 
     /// Replays stretches until one ends at or behind `until`, or the log does.
-    fn replay(&mut self, source: &mut Source<'a>, work: &Work<'a>, until: Address) -> Result<Option<End>> {
+    fn replay(&mut self, source: &mut Source<'_>, work: &Work<'a>, until: Address) -> Result<Option<End>> {
+        let arrived_most = self.division.arrived_bytes.min(self.log.ring_bytes() / SPARE_PART);
         let end = loop {
             if let Some(end) = self.begin_stretch(source, work)? {
                 break Some(end);
@@ -381,17 +435,21 @@ impl<'a> Recovery<'a> {
                 work.lead(Step::Sort)?;
                 self.look_in_order(work)?;
                 work.lead(Step::Apply)?;
+                if work.arrived_bytes() as u64 >= arrived_most {
+                    work.lead(Step::Order)?;
+                }
             };
             if stretch_end >= until {
                 break None;
             }
         };
+        work.lead(Step::Order)?;
         work.counts.iter().for_each(|counts| self.liveness.add_all(&counts.lock()));
         self.deleted = work.take_deleted();
         Ok(end)
     }
 
-    fn begin_stretch(&self, source: &mut Source<'a>, work: &Work<'a>) -> Result<Option<End>> {
+    fn begin_stretch(&self, source: &mut Source<'_>, work: &Work<'a>) -> Result<Option<End>> {
         let round = &mut *work.round.write();
         let end = source.next(&mut round.stretch)?;
         let mut horizon = self.horizon;

@@ -43,13 +43,18 @@ impl Survey {
         }
         let mut found = Found::default();
         let mut block = AlignedBuffer::new(LOOK_BYTES.min(segment_bytes) as usize);
-        for number in numbers.iter().step_by(numbers.len().div_ceil(SEGMENTS_MAX).max(1)) {
+        let mut look_at = |number: &u64| {
             let start = number * segment_bytes;
             // Who walks the log will meet the error, if it matters.
-            if segments.read(start, &mut block).is_ok() && found.look_at(superblock, start, &block) {
-                survey.reaches = survey.reaches.max(start);
-            }
+            let is_there =
+                segments.read(start, &mut block).is_ok() && found.look_at(superblock, start, &block);
+            is_there.then(|| survey.reaches = survey.reaches.max(start)).is_some()
+        };
+        for number in numbers.iter().step_by(numbers.len().div_ceil(SEGMENTS_MAX).max(1)) {
+            look_at(number);
         }
+        // The last ones may have been made in advance.
+        let _ = numbers.iter().rev().take(SEGMENTS_MAX).any(look_at);
         let log_bytes = u128::from(survey.reaches - superblock.begin);
         let keys = u128::from(found.keys.max(0).unsigned_abs()) * log_bytes / u128::from(found.bytes.max(1));
         survey.keys = u64::try_from(keys).unwrap_or(0);

@@ -9,6 +9,7 @@ use crate::sync::{Condvar, Mutex};
 pub(super) enum Step {
     Sort,
     Apply,
+    Order,
 }
 
 #[derive(Default)]

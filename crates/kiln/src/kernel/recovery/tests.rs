@@ -23,6 +23,7 @@ fn divided(workers: usize) -> Division {
         threads_from_bytes: 0,
         piece_bytes: 200,
         read_bytes: BLOCK,
+        arrived_bytes: 300,
         ..Division::default()
     }
 }
@@ -334,4 +335,27 @@ fn a_member_that_panics_ends_the_team_and_the_panic_comes_to_the_caller() {
         });
     }));
     assert!(ended.is_err());
+}
+
+/// The superblock knows of a log's end only since the last sweep or checkpoint.
+#[test]
+fn a_long_log_is_known_to_reach_its_last_segment_but_not_those_that_were_made_in_advance() {
+    let disk = SimulatedDevice::new(1);
+    let db = open(&disk, Division::default()).unwrap();
+    let map = db.map("map").unwrap();
+    let mut tail = 0;
+    for number in 0_u32.. {
+        db.put(&map, number.to_be_bytes(), [7; 1_000]).unwrap().safe().unwrap();
+        tail = db.statistics().log_tail;
+        if tail > 59 * SEGMENT_BYTES + 4 * BLOCK as u64 {
+            break;
+        }
+    }
+    drop((map, db));
+    let disk = disk.after_crash_seeded(1);
+    let mut superblock = SuperblockFile::open(&disk, OpenMode::Read).unwrap().current().clone();
+    superblock.known_end = 0;
+    let segments = Segments::open(Arc::new(disk), SEGMENT_BYTES, OpenMode::Read).unwrap();
+    assert!(segments.numbers().len() as u64 > tail / SEGMENT_BYTES);
+    assert_eq!(Survey::of(&segments, &superblock, 0).reaches, tail - tail % SEGMENT_BYTES);
 }

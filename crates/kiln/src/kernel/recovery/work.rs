@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 
+use super::arrivals::Arrivals;
 use super::base::Tombstone;
 use super::source::Stretch;
 use super::team::{Step, Team};
@@ -12,7 +13,6 @@ use crate::error::Result;
 use crate::kernel::object::{ObjectState, Objects};
 use crate::objects::FIRST_OBJECT;
 use crate::planted::{Bug, planted};
-use crate::storage::epoch::{self, Pin};
 use crate::storage::extent::{Item, items};
 use crate::storage::hash_index::{self, Bucket, Candidate, HashIndex};
 use crate::storage::liveness::{Liveness, counted_bytes};
@@ -120,6 +120,9 @@ pub(super) struct Work<'a> {
     pub(super) counts: Vec<Mutex<Liveness>>,
     /// For each part the durable deletions of keys that may have settled, or that a snapshot may see; nothing where there is neither.
     deleted: Option<Vec<Mutex<Deleted>>>,
+    /// For each part what has happened to keys of tables, by object, and is yet to be carried out; and how much memory all of it takes.
+    arrivals: Vec<Mutex<HashMap<u32, Arrivals>>>,
+    arrived_bytes: AtomicUsize,
     /// The next piece or part that nobody works on yet.
     next: AtomicUsize,
     pub(super) team: Team,
@@ -146,6 +149,8 @@ impl<'a> Work<'a> {
             pieces: (0..pieces).map(|_| piece()).collect(),
             counts: (0..parts).map(|_| liveness()).collect(),
             deleted: None,
+            arrivals: (0..parts).map(|_| Mutex::default()).collect(),
+            arrived_bytes: AtomicUsize::new(0),
             next: AtomicUsize::new(0),
             team: Team::default(),
         };
@@ -192,8 +197,14 @@ impl<'a> Work<'a> {
             match step {
                 Step::Sort => self.sort(&round, mine),
                 Step::Apply => self.apply(&round, mine),
+                Step::Order => self.order(mine),
             }
         }
+    }
+
+    /// How much memory keys take that are yet to come into their tables' orders, or to leave them.
+    pub(super) fn arrived_bytes(&self) -> usize {
+        self.arrived_bytes.load(Ordering::Relaxed)
     }
 
     fn part_of(&self, hash: u64) -> usize {
@@ -296,10 +307,13 @@ impl<'a> Work<'a> {
     fn apply(&self, round: &Round, part: usize) {
         let mut liveness = self.counts[part].lock();
         let mut deleted = self.deleted.as_ref().map(|deleted| deleted[part].lock());
+        let mut arrivals = self.arrivals[part].lock();
         let mut applier = Applier {
             work: self,
             liveness: &mut liveness,
             deleted: deleted.as_deref_mut(),
+            arrivals: &mut arrivals,
+            arrived_bytes: 0,
             object: None,
             keys: 0,
             overflowed: false,
@@ -311,26 +325,35 @@ impl<'a> Work<'a> {
             let changes = &piece.parts[part];
             changes.iter().take(Applier::AHEAD).for_each(|change| self.index.prefetch(change.hash));
             for (group, first) in changes.chunks(Applier::GROUP).zip((0..).step_by(Applier::GROUP)) {
-                let pin = epoch::pin();
                 for (index, change) in group.iter().enumerate() {
                     if let Some(later) = changes.get(first + index + Applier::AHEAD) {
                         self.index.prefetch(later.hash);
                     }
                     while let Some(due) = released.next_if(|due| due.at < change.address) {
-                        applier.apply(&pin, &due.change, due.record.key());
+                        applier.apply(&due.change, due.record.key());
                     }
                     let key = change.address + HEADER_BYTES as u64;
-                    applier.apply(&pin, change, round.stretch.batch.bytes(key, change.key_bytes as usize));
+                    applier.apply(change, round.stretch.batch.bytes(key, change.key_bytes as usize));
                 }
-                drop(pin);
                 applier.grow();
             }
         }
         for due in released {
-            applier.apply(&epoch::pin(), &due.change, due.record.key());
+            applier.apply(&due.change, due.record.key());
             applier.grow();
         }
         applier.count_keys();
+        self.arrived_bytes.fetch_add(applier.arrived_bytes, Ordering::Relaxed);
+    }
+
+    /// Has all keys of one part come into their tables' orders, or leave them.
+    fn order(&self, part: usize) {
+        for (object, mut arrivals) in std::mem::take(&mut *self.arrivals[part].lock()) {
+            if let Some(ordered) = self.objects.get(object).and_then(|object| object.keys.ordered()) {
+                arrivals.carry_out(ordered, (part, self.arrivals.len()));
+            }
+        }
+        self.arrived_bytes.store(0, Ordering::Relaxed);
     }
 }
 
@@ -339,6 +362,9 @@ struct Applier<'a> {
     work: &'a Work<'a>,
     liveness: &'a mut Liveness,
     deleted: Option<&'a mut Deleted>,
+    arrivals: &'a mut HashMap<u32, Arrivals>,
+    /// How much memory those of this round take.
+    arrived_bytes: usize,
     /// The object of the last change, and by how much its keys have become more.
     object: Option<&'a ObjectState>,
     keys: i64,
@@ -348,10 +374,10 @@ struct Applier<'a> {
 impl<'a> Applier<'a> {
     /// So many cache misses overlap.
     const AHEAD: usize = 12;
-    /// So many changes are applied under one pin.
+    /// After so many changes the index may grow.
     const GROUP: usize = 64;
 
-    fn apply(&mut self, pin: &Pin, change: &Change, key: &[u8]) {
+    fn apply(&mut self, change: &Change, key: &[u8]) {
         let object = self.object_of(change.object);
         let Some(bucket) = self.lock(change.hash) else { return };
         let index = self.work.index;
@@ -364,12 +390,12 @@ impl<'a> Applier<'a> {
                 self.liveness.supersede(change.previous, change.version, Some(change.bytes.into()));
                 // Of a checkpoint only such keys were taken whose records are still there.
                 if change.previous < self.work.superblock.begin {
-                    object.keys.admit(pin, key);
+                    self.arrive(object, key, true);
                 }
             }
             kind if kind.is_put() => {
                 self.overflowed |= index.insert(bucket, change.hash, change.address);
-                object.keys.admit(pin, key);
+                self.arrive(object, key, true);
                 self.keys += 1;
                 if let Some(tombstone) = self.take_deleted(change.object, key) {
                     self.liveness.supersede(tombstone, change.version, None);
@@ -378,7 +404,7 @@ impl<'a> Applier<'a> {
             _ => {
                 if has_previous && index.remove(bucket, change.hash, change.previous) {
                     self.liveness.supersede(change.previous, change.version, None);
-                    object.keys.retract(pin, key);
+                    self.arrive(object, key, false);
                     self.keys -= 1;
                 }
                 match &mut self.deleted {
@@ -398,6 +424,14 @@ impl<'a> Applier<'a> {
             }
         }
         index.unlock_changed(bucket);
+    }
+
+    /// A key came into the object's order, if it has one, or left it.
+    fn arrive(&mut self, object: &ObjectState, key: &[u8], is_there: bool) {
+        if object.keys.ordered().is_some() {
+            self.arrivals.entry(object.id).or_default().push(key, is_there);
+            self.arrived_bytes += Arrivals::bytes_of(key);
+        }
     }
 
     /// Where the key's tombstone is that was kept aside; it is no more.
@@ -482,12 +516,14 @@ mod tests {
                     work: &work,
                     liveness: &mut liveness,
                     deleted: None,
+                    arrivals: &mut HashMap::new(),
+                    arrived_bytes: 0,
                     object: None,
                     keys: 0,
                     overflowed: false,
                 };
                 begun.store(true, Ordering::SeqCst);
-                applier.apply(&epoch::pin(), &change, KEY);
+                applier.apply(&change, KEY);
             });
             while !begun.load(Ordering::SeqCst) {
                 thread::yield_now();

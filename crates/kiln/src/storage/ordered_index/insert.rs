@@ -40,6 +40,15 @@ pub(crate) enum Insertion {
     Split { before: LeafRead, after: [LeafRead; 2] },
 }
 
+/// What keys that are inserted together are to those that are there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Run {
+    /// There are none between them, but there may be some later: a leaf is left behind with some room.
+    Dense,
+    /// They go between others: leaves are split in the middle, and only when they are full.
+    Sparse,
+}
+
 impl OrderedIndex {
     /// Inserts a key unless it is there.
     ///
@@ -87,19 +96,19 @@ impl OrderedIndex {
     }
 
     /// Inserts those keys that are not there, as [`Self::insert`] does one by one. If they ascend, as they should, one descent does for all that go
-    /// into one leaf, and full leaves are left behind. For recovery: keys are made while a leaf is locked.
+    /// into one leaf. For recovery: keys are made while a leaf is locked.
     ///
     /// # Panics
     /// If a key is longer than 65,536 bytes.
-    pub(crate) fn insert_ascending(&self, pin: &Pin, keys: &[&[u8]]) {
+    pub(crate) fn insert_ascending(&self, pin: &Pin, keys: &[&[u8]], run: Run) {
         self.end_vacancy();
         let mut left = keys;
         while let [first, ..] = left {
-            let done = retry(|| self.try_insert_into_leaf(pin, left));
+            // Else each of keys that descend would get a leaf of its own.
+            let ascend = run == Run::Dense && left.get(1).is_none_or(|second| first < second);
+            let done = retry(|| self.try_insert_into_leaf(pin, left, ascend));
             if done == 0 {
                 let (probe, mut new_key) = (Probe::new(first), Some(UnpublishedKey::new(first)));
-                // Else each of keys that descend would get a leaf of its own.
-                let ascend = left.get(1).is_none_or(|second| first < second);
                 // If it fails, somebody may have made room.
                 let _ = self.try_insert_with_split(pin, &probe, &mut new_key, ascend);
             }
@@ -109,7 +118,7 @@ impl OrderedIndex {
 
     /// Inserts into the first key's leaf what goes there of the keys up to one that does not follow the one before, and has room. Returns how many
     /// of them are there now.
-    fn try_insert_into_leaf(&self, pin: &Pin, keys: &[&[u8]]) -> Option<usize> {
+    fn try_insert_into_leaf(&self, pin: &Pin, keys: &[&[u8]], ascend: bool) -> Option<usize> {
         let first = Probe::new(keys.first()?);
         let mut fence: Option<KeyRef<'_>> = None;
         let leaf = self.descend(pin, &Target::At(first), |step| {
@@ -133,7 +142,7 @@ impl OrderedIndex {
             let present =
                 position < locked.count() && locked.key(position).compare(&probe) == Ordering::Equal;
             if !present {
-                if locked.is_full() {
+                if is_full_for(&locked, position, ascend) {
                     break;
                 }
                 locked.insert(position, self.publish(UnpublishedKey::new(key)));
@@ -166,7 +175,7 @@ impl OrderedIndex {
         })?;
         let (position, present) = leaf.slots.search(pin, leaf.version, probe)?;
         let locked = leaf.slots.lock(leaf.version)?;
-        if present || !locked.is_full() {
+        if present || !is_full_for(&locked, position, ascending) {
             // Somebody else was faster with this key or this split; the ordinary way will do now.
             return None;
         }
@@ -228,7 +237,7 @@ impl OrderedIndex {
         halves
     }
 
-    /// Splits a full leaf around a new key, in the middle or where the key goes; returns the separator of the two halves.
+    /// Splits a leaf around a new key, in the middle or where the key goes; returns the separator of the two halves.
     fn split_leaf(
         &self,
         left: &mut Locked<'_>,
@@ -238,7 +247,7 @@ impl OrderedIndex {
     ) -> Key {
         const MIDDLE: usize = SLOT_COUNT / 2;
         let (split_at, into_left) = match at_key {
-            true => (position, position < SLOT_COUNT),
+            true => (position, position < left.count()),
             false if position <= MIDDLE => (MIDDLE, true),
             false => (MIDDLE + 1, false),
         };
@@ -253,6 +262,12 @@ impl OrderedIndex {
         self.counters.add_key_bytes(separator.heap_bytes() as isize);
         separator
     }
+}
+
+/// Whether a key that goes to the position needs another leaf. Of keys that ascend only so many go to the end of one.
+fn is_full_for(leaf: &Locked<'_>, position: usize, ascending: bool) -> bool {
+    const ASCENDING_MAX: usize = SLOT_COUNT * 3 / 4;
+    leaf.is_full() || ascending && position == leaf.count() && position >= ASCENDING_MAX
 }
 
 /// Takes the key that was made before its leaf was locked.

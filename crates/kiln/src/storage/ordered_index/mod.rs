@@ -92,7 +92,7 @@ use counters::Counters;
 use hints::Hints;
 pub(crate) use images::{ImageWord, ImagesAsOf};
 use inner::{Inner, NodeId, Target};
-pub(crate) use insert::Insertion;
+pub(crate) use insert::{Insertion, Run};
 use key::{Probe, Retired};
 use reader::Interval;
 use slots::{SLOT_COUNT, Slots, Version};

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use crate::storage::epoch;
 
 use super::key::KEY_BYTES_MAX;
-use super::{Insertion, LeafBatch, LeafRead, OrderedIndex};
+use super::{Insertion, LeafBatch, LeafRead, OrderedIndex, Run};
 
 type Model = BTreeSet<Vec<u8>>;
 
@@ -48,9 +48,9 @@ fn insert(index: &OrderedIndex, key: &[u8]) -> bool {
     index.insert(&epoch::pin(), key) != Insertion::Present
 }
 
-pub(super) fn insert_ascending(index: &OrderedIndex, keys: &[Vec<u8>]) {
+pub(super) fn insert_ascending(index: &OrderedIndex, keys: &[Vec<u8>], run: Run) {
     let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
-    index.insert_ascending(&epoch::pin(), &keys);
+    index.insert_ascending(&epoch::pin(), &keys, run);
 }
 
 fn remove(index: &OrderedIndex, key: &[u8]) -> bool {
@@ -102,7 +102,7 @@ fn assert_scans(index: &OrderedIndex, model: &Model, key: &[u8]) {
 #[derive(Clone, Debug)]
 enum Operation {
     Insert(Vec<u8>),
-    InsertAll(Vec<Vec<u8>>),
+    InsertAll(Vec<Vec<u8>>, Run),
     Remove(Vec<u8>),
     Contains(Vec<u8>),
     Scan(Vec<u8>),
@@ -127,10 +127,14 @@ fn any_keys() -> impl Strategy<Value = Vec<Vec<u8>>> {
     })
 }
 
+fn any_run() -> impl Strategy<Value = Run> {
+    prop_oneof![Just(Run::Dense), Just(Run::Sparse)]
+}
+
 fn any_operation() -> impl Strategy<Value = Operation> {
     prop_oneof![
         18 => any_key().prop_map(Operation::Insert),
-        1 => any_keys().prop_map(Operation::InsertAll),
+        1 => (any_keys(), any_run()).prop_map(|(keys, run)| Operation::InsertAll(keys, run)),
         9 => any_key().prop_map(Operation::Remove),
         6 => any_key().prop_map(Operation::Contains),
         3 => any_key().prop_map(Operation::Scan),
@@ -142,8 +146,8 @@ fn run(operations: Vec<Operation>) {
     for operation in operations {
         match operation {
             Operation::Insert(key) => assert_eq!(insert(&index, &key), model.insert(key)),
-            Operation::InsertAll(keys) => {
-                insert_ascending(&index, &keys);
+            Operation::InsertAll(keys, run) => {
+                insert_ascending(&index, &keys, run);
                 model.extend(keys);
                 assert_eq!(index.len(), model.len());
             }

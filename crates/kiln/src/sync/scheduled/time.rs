@@ -109,6 +109,10 @@ pub(crate) mod mpsc {
             self.0.recv()
         }
 
+        pub(crate) fn try_recv(&self) -> Result<T, TryRecvError> {
+            self.0.try_recv()
+        }
+
         /// As a wait for a condition with a deadline.
         pub(crate) fn recv_timeout(&self, timeout: Duration) -> Result<T, RecvTimeoutError> {
             let deadline = Instant::now() + timeout;
