@@ -77,7 +77,7 @@ impl NodesAhead {
     }
 
     /// Forgets what was not taken.
-    fn forget(&mut self) {
+    pub(super) fn forget(&mut self) {
         if self.in_flight > 0 {
             self.queue = Queue::default();
         }
@@ -118,7 +118,7 @@ impl NodesAhead {
     /// `Io` and `Corrupted`, naming file and offset, of this node or another one; then all are forgotten.
     pub(super) fn take(&mut self, pages: &Pages, reference: &NodeReference) -> Result<Option<Arc<Node>>> {
         let rest = self.references[self.taken..].iter();
-        let Some(passed) = { rest }.position(|other| other.block == reference.block) else { return Ok(None) };
+        let Some(passed) = { rest }.position(|other| other == reference) else { return Ok(None) };
         let place = self.taken + passed;
         while self.nodes[place].is_none() {
             if let Err(error) = self.wait(pages) {

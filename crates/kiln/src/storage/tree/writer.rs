@@ -106,6 +106,8 @@ impl Writer {
         }
         // Where whoever gave the changes of the last merge has panicked.
         self.space.roll_back();
+        // What the last merge has read and not used may be written over by now.
+        self.ahead.forget();
         let old = newest.get_owned().unwrap_or_default();
         self.remember(&old);
         self.reclaim(pages, old.generation);

@@ -125,3 +125,26 @@ fn packed_leaves_of_which_some_are_in_memory_are_looked_ahead_for() {
         Cached::Found { expires_at: expiry_of(Some(&[7; 100])) }
     );
 }
+
+/// A leaf that one merge had read, and not come to, was taken for what a later one had written in its place.
+#[test]
+fn c4_what_a_merge_has_read_ahead_and_not_used_is_nothing_to_a_later_one() {
+    for seed in 0..4 {
+        let mut tree = try_open(&SimulatedDevice::new(seed), 0).unwrap();
+        tree.set_replaced_bytes_min(0);
+        let (tree, mut map) = (Arc::new(tree), Map::new());
+        let mut merge = |batch: Batch| {
+            tree.merge(&mut changes(&batch), None).unwrap();
+            apply(&batch, &mut map);
+            assert_same(&tree, &map);
+        };
+        merge((1000..1030).map(|number| (key(number), Some(vec![1; 100]))).collect());
+        merge((0..300).map(|number| (key(number), Some(vec![2; 4000]))).collect());
+        merge([(key(1000), Some(vec![3; 100]))].into());
+        // Most of the first leaf goes, with as many blocks of values as one merge may free, and what is left goes into the second.
+        let mut most: Batch = (0..220).map(|number| (key(number), None)).collect();
+        most.insert(key(1001), Some(vec![4; 100]));
+        merge(most);
+        merge([(key(1002), Some(vec![5; 100]))].into());
+    }
+}
