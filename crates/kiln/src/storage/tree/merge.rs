@@ -24,7 +24,7 @@ use super::output::Output;
 use super::packed::Packer;
 use super::pages::Pages;
 use super::pending::Pending;
-use super::reference::{NodeReference, VALUE_BYTES_MAX, ValueReference};
+use super::reference::{NODE_BLOCKS_MAX, NodeReference, VALUE_BYTES_MAX, ValueReference};
 use super::root::Root;
 use super::space::Run;
 use crate::device::BLOCK_BYTES;
@@ -304,8 +304,9 @@ impl<'a, 'o> Merger<'a, 'o> {
             if count < pending.count() && rest_is_small && !is_end {
                 count = pending.count_within(node_bytes / 2);
             }
-            // An inner node with one child would only be passed through.
-            if level > 0 && pending.count() - count == 1 {
+            // An inner node with one child would only be passed through; but one that is too long is none.
+            let fits = |count| pending.node(count).blocks() <= NODE_BLOCKS_MAX as usize;
+            if level > 0 && pending.count() - count == 1 && fits(pending.count()) {
                 count = pending.count();
             }
             self.write(level, count)?;

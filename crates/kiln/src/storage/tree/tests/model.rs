@@ -248,3 +248,20 @@ fn a_tree_that_was_loaded_and_emptied_has_settled() {
     drop(tree);
     assert!(open(&device, CACHE_BYTES).has_settled());
 }
+
+/// A node of 124 children whose keys have 4 KiB in common took in one that had nothing of that, and became longer than a node may be.
+#[test]
+fn c4_one_child_that_is_left_is_not_taken_in_where_it_makes_a_node_too_long() {
+    let tree = open(&SimulatedDevice::new(1), CACHE_BYTES);
+    let shared = |last: u8| [vec![b'a'; 4069], vec![last]].concat();
+    let long = |last: u8| [vec![b'z'; 60_000], vec![last]].concat();
+    let mut map = Map::new();
+    let mut batch: Batch = (0..124).map(|number| (shared(number), Some(vec![0; 2048]))).collect();
+    batch.extend([(long(1), Some(Vec::new())), (long(2), Some(Vec::new()))]);
+    for batch in [batch, [(long(1), None)].into()] {
+        tree.merge(&mut changes(&batch), None).unwrap();
+        apply(&batch, &mut map);
+        assert_same(&tree, &map);
+    }
+    tree.check().unwrap();
+}
