@@ -191,22 +191,14 @@ impl WriteSet {
         let mut arena = Vec::with_capacity(self.arena.len() - self.dead_bytes);
         for write in &mut self.writes {
             for range in [&mut write.key, &mut write.value] {
-                let start = arena.len();
-                arena.extend_from_slice(&self.arena[range.0..range.1]);
-                *range = (start, arena.len());
+                *range = append_to(&mut arena, &self.arena[range.0..range.1]);
             }
         }
         (self.arena, self.dead_bytes) = (arena, 0);
     }
 
     fn append(&mut self, bytes: &[u8]) -> (usize, usize) {
-        if bytes.is_empty() {
-            // What was last may go, and the place behind it with it.
-            return (0, 0);
-        }
-        let start = self.arena.len();
-        self.arena.extend_from_slice(bytes);
-        (start, self.arena.len())
+        append_to(&mut self.arena, bytes)
     }
 
     fn index_last(&mut self) {
@@ -251,6 +243,16 @@ impl WriteSet {
     }
 }
 
+fn append_to(arena: &mut Vec<u8>, bytes: &[u8]) -> (usize, usize) {
+    if bytes.is_empty() {
+        // What was last may go, and the place behind it with it.
+        return (0, 0);
+    }
+    let start = arena.len();
+    arena.extend_from_slice(bytes);
+    (start, arena.len())
+}
+
 /// True for bounds that `BTreeSet::range` would refuse, or that hold nothing.
 pub(crate) fn is_empty_range(lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> bool {
     match (lower, upper) {
@@ -264,6 +266,24 @@ pub(crate) fn is_empty_range(lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// It had its place at the end, which went away when the value before it became shorter.
+    #[test]
+    fn an_empty_key_with_an_empty_value_stays_when_what_was_overwritten_is_dropped() {
+        let mut writes = WriteSet::default();
+        let changes: [(u64, &[u8], &[u8]); 5] = [
+            (1, b"long", &[0; 70_000]),
+            (2, b"a", &[1; 100]),
+            (3, b"", b""),
+            (1, b"long", b""),
+            (2, b"a", b"x"),
+        ];
+        changes.iter().for_each(|&(hash, key, value)| writes.set((20, hash, key), Some(value), NEVER));
+        let written: Vec<_> =
+            writes.writes().iter().map(|write| (writes.key(write), writes.value(write))).collect();
+        let expected: [(&[u8], &[u8]); 3] = [(b"long", b""), (b"a", b"x"), (b"", b"")];
+        assert_eq!(written, expected);
+    }
 
     /// One transaction could take any amount of memory for one key, and was refused for log that it did not need.
     #[test]
