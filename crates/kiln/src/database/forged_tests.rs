@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::check::check_on;
-use crate::device::{BLOCK_BYTES, SECTOR_BYTES, SimulatedDevice};
+use crate::device::{BLOCK_BYTES, OpenMode, SECTOR_BYTES, SimulatedDevice};
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::losses::LOSSES_OBJECT;
 use crate::kernel::named_snapshot::SNAPSHOTS_OBJECT;
@@ -12,10 +12,10 @@ use crate::kernel::recovery::{Division, EXPIRY_UNEXPECTED};
 use crate::kernel::session::SESSIONS_OBJECT;
 use crate::kernel::transaction::{self, Isolation, Transaction};
 use crate::objects::{CATALOG_OBJECT, FIRST_OBJECT};
-use crate::storage::record::{self, EXPIRY_BYTES, Kind, NEVER, OBJECTS_MAX, Shape};
+use crate::storage::record::{self, COMMITS_END, EXPIRY_BYTES, Kind, NEVER, OBJECTS_MAX, Shape};
 use crate::storage::seal::{SEAL_BYTES, Seal, zero_sectors};
 use crate::storage::segments::name_of;
-use crate::storage::superblock::{FILE, SLOT_BYTES};
+use crate::storage::superblock::{FILE, SLOT_BYTES, Superblock, SuperblockFile};
 use crate::storage::tree;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::{Kiln, Options};
@@ -522,4 +522,35 @@ fn files_that_are_being_made_are_no_database() {
     );
     assert_eq!(check_on(Arc::new(disk.clone())).unwrap_err().kind(), ErrorKind::NotFound);
     open(&disk).unwrap().close().unwrap();
+}
+
+/// What was committed behind the last address was not found again, and what was durable there not either.
+#[test]
+fn c5_who_has_used_up_all_addresses_is_told_and_keeps_what_is_durable() {
+    let disk = SimulatedDevice::new(1);
+    drop(open(&disk).unwrap());
+    let first = SuperblockFile::open(&disk, OpenMode::Read).unwrap().current().clone();
+    let begin = COMMITS_END - 8 * (64 << 10);
+    let late = SimulatedDevice::new(2);
+    let superblock = Superblock { generation: 1, begin, known_end: begin, clean: true, ..first };
+    drop(SuperblockFile::create(&late, superblock).unwrap());
+    let mut count = 0_u32;
+    for opening in 0..3 {
+        let db = open(&late).unwrap();
+        let map = db.map("map").unwrap();
+        (0..count).for_each(|key| assert!(db.get(&map, key.to_be_bytes()).unwrap().is_some(), "{key}"));
+        let error = loop {
+            assert!(count < 1_000, "there is no end");
+            match db.put(&map, count.to_be_bytes(), [7; 1_000]).and_then(|commit| commit.safe()) {
+                Ok(()) => count += 1,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.kind(), ErrorKind::Limit, "{error}");
+        assert!(count > 0 && db.check().unwrap().is_clean());
+        match opening {
+            0 => drop((map, db)),
+            _ => db.close().unwrap(),
+        }
+    }
 }

@@ -18,14 +18,14 @@ use super::snapshot::Snapshots;
 use super::sweep::Graves;
 use super::warm::Warm;
 use crate::device::DeviceLock;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::objects::Handle;
 use crate::options::Limits;
 use crate::storage::hash_index::{self, HashIndex};
 use crate::storage::leaf_images::LeafImages;
 use crate::storage::liveness::Liveness;
 use crate::storage::log::{Log, Purpose};
-use crate::storage::record::{Address, EXPIRY_BYTES, NEVER};
+use crate::storage::record::{Address, COMMITS_END, EXPIRY_BYTES, NEVER};
 use crate::storage::segments::Segments;
 use crate::storage::superblock::SuperblockFile;
 use crate::sync::Mutex;
@@ -162,8 +162,14 @@ impl Engine {
     }
 
     /// Prepares segments until `bytes` and another whole segment fit before the log's reserve.
+    ///
+    /// # Errors
+    /// `NoSpace` if the disk is full; `Limit` once 280 TB of log were written since the database was created.
     pub(crate) fn prepare_ahead(&self, bytes: u64) -> Result<()> {
         let ahead = bytes + self.log.segment_bytes() + self.log.reserve_bytes();
+        if self.log.tail() + ahead > COMMITS_END {
+            return Err(addresses_are_used_up());
+        }
         while self.segments.prepared_end() < self.log.tail() + ahead {
             self.segments.prepare_next(self.hardening.writes_are_small())?;
             self.update_limit();
@@ -219,6 +225,12 @@ impl Engine {
         self.make_room(0);
         self.prepare_ahead(bytes).is_ok() && self.log.has_space(bytes, purpose)
     }
+}
+
+#[cold]
+fn addresses_are_used_up() -> Error {
+    let what = "the database has written as much log as it has addresses for; export its data, and import them into a new one";
+    Error::new(ErrorKind::Limit, what)
 }
 
 #[cold]

@@ -36,6 +36,8 @@ pub(crate) const KEY_BYTES_MAX: usize = 1 << 16;
 pub(crate) const VALUE_BYTES_MAX: usize = 16 << 20;
 pub(crate) const OBJECTS_MAX: u32 = 1 << 18;
 pub(crate) const ADDRESS_BITS: u32 = 48;
+/// Nothing is committed any more behind this address: what is left, 1 TiB, is for openings, which write a little each.
+pub(crate) const COMMITS_END: Address = (1 << ADDRESS_BITS) - (1 << 40);
 pub(crate) const VERSION_BITS: u32 = 48;
 pub(crate) const PADDING_BYTE: u8 = 0xA5;
 const LOW_48: u64 = (1 << 48) - 1;
