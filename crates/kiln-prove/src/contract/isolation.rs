@@ -445,6 +445,31 @@ fn c2_a_watched_key_that_changes_fails_the_transaction() {
     }
 }
 
+/// What was read before and what is watched were never true together.
+#[test]
+fn c2_a_transaction_that_only_reads_commits_only_if_what_it_watches_held_with_its_reads() {
+    let db = manual_database();
+    let map = db.map("map").unwrap();
+    let put_both = |value: &str| {
+        let both = |tx: &kiln::Transaction<'_>| {
+            tx.put(&map, "read", value)?;
+            tx.put(&map, "watched", value)
+        };
+        db.transact(both).unwrap().forget();
+    };
+    put_both("old");
+    let tx = db.begin().unwrap();
+    assert_eq!(tx.get(&map, "read").unwrap().as_deref(), Some(&b"old"[..]));
+    put_both("new");
+    let holds = tx.require(&db.watch(&map, "watched").unwrap());
+    assert!(holds.and_then(|_| tx.commit()).unwrap_err().is_conflict());
+    // As long as nothing changes it commits.
+    let tx = db.begin().unwrap();
+    tx.get(&map, "read").unwrap();
+    assert!(tx.require(&db.watch(&map, "watched").unwrap()).unwrap());
+    tx.commit().unwrap().forget();
+}
+
 #[test]
 fn c2_conflicting_transactions_are_run_again_until_they_commit() {
     let db = manual_database();

@@ -62,10 +62,22 @@ struct Buffers {
     read_version: u64,
     /// Reads when the set was last validated.
     validated: usize,
+    /// Among the reads is a watch, of which nobody knows whether it held together with those before it.
+    has_watch: bool,
     /// As of which rows have expired, or not.
     moment: Moment,
     /// When the first of the rows expires that were there for it.
     first_to_expire: Option<u64>,
+}
+
+impl Buffers {
+    /// One huge transaction must not keep its memory for ever.
+    fn is_large(&self) -> bool {
+        const ENTRIES_KEPT: usize = 1 << 12;
+        const BYTES_KEPT: usize = 1 << 20;
+        self.reads.len() + self.writes.len() > ENTRIES_KEPT
+            || self.value.capacity() + self.new_value.capacity() > BYTES_KEPT
+    }
 }
 
 thread_local! {
@@ -440,6 +452,7 @@ impl<'db> Transaction<'db> {
         self.check_entries(&buffers)?;
         if !planted(Bug::WatchNotKept) {
             buffers.reads.entries.push(ReadEntry { bucket: watch.bucket, stamp: watch.stamp });
+            buffers.has_watch = true;
         }
         Ok(true)
     }
@@ -461,9 +474,10 @@ impl<'db> Transaction<'db> {
 
     pub(crate) fn commit_now(&self) -> Result<u64> {
         let mut buffers = self.open_buffers()?;
-        let Buffers { reads, writes, scratch, read_version, .. } = &mut *buffers;
-        // A transaction that only read has seen one consistent state (opacity) and needs no validation.
+        let Buffers { reads, writes, scratch, read_version, has_watch, .. } = &mut *buffers;
+        // A transaction that only read has seen one consistent state (opacity) and needs no validation, but for what it has watched.
         let committed = match writes.is_empty() {
+            true if *has_watch && !self.engine.reads_hold(reads, &[]) => Err(Error::conflict()),
             true => Ok(*read_version),
             false => self
                 .engine
@@ -488,10 +502,14 @@ impl Drop for Transaction<'_> {
             self.engine.open_transactions.fetch_sub(1, Ordering::Relaxed);
         }
         let Some(mut buffers) = self.buffers.get_mut().take() else { return };
+        if buffers.is_large() {
+            return;
+        }
         buffers.reads.clear();
         buffers.writes.clear();
         buffers.read_version = 0;
         buffers.validated = 0;
+        buffers.has_watch = false;
         buffers.moment.forget();
         buffers.first_to_expire = None;
         // A thread that ends has no pool any more.
@@ -569,5 +587,31 @@ pub(crate) fn run<'db, T>(
             }
             Err(error) => return Err(error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Options;
+    use crate::device::SimulatedDevice;
+
+    #[test]
+    fn what_a_large_transaction_took_does_not_stay_with_its_thread() {
+        let options = Options::new().background(false).memory(8 << 20);
+        let db = options.open_on(Arc::new(SimulatedDevice::new(1))).unwrap();
+        let map = db.map("map").unwrap();
+        let kept_after = |keys: u32, bytes: usize| {
+            let put_all = |tx: &Transaction<'_>| {
+                (0..keys).try_for_each(|key| tx.put(&map, key.to_be_bytes(), vec![7; bytes]))
+            };
+            let act = || {
+                db.transact(put_all).unwrap().forget();
+                POOL.with_borrow(Vec::len)
+            };
+            std::thread::scope(|scope| scope.spawn(act).join().unwrap())
+        };
+        assert_eq!(kept_after(10, 10), 1);
+        assert_eq!(kept_after(5_000, 10), 0);
     }
 }
