@@ -4,6 +4,19 @@
 //! literally. Crates for globbing match *paths*: for them `/` ends a `*`, `{a,b}` and `**` mean something,
 //! and names are text; none of this is so for keys.
 
+use crate::failure::Failure;
+
+/// The longest pattern: what matching takes grows with its length times the key's, and nobody else has the thread meanwhile.
+const PATTERN_BYTES_MAX: usize = 1024;
+
+/// The pattern, unless it is too long.
+pub(crate) fn bounded(pattern: &[u8]) -> Result<&[u8], Failure> {
+    match pattern.len() <= PATTERN_BYTES_MAX {
+        true => Ok(pattern),
+        false => Err(Failure::text("ERR the pattern is longer than 1 KiB")),
+    }
+}
+
 /// Whether `text` matches `pattern`, both ASCII letters compared without case if `ignore_case`.
 ///
 /// Only the last `*` is ever retried: if the text between two stars matched once, an earlier star that takes

@@ -171,7 +171,7 @@ fn keyspace(shared: &Shared, space: &Space, text: &mut String) {
     let _again = planted(Bug::InfoEntersAgain).then(|| shared.keyspace.enter());
     let keys = space.strings.len_estimate();
     if keys > 0 {
-        // How many of them expire nobody counts.
-        line(text, "db0", format_args!("keys={keys}"));
+        // How many of them expire nobody counts; but there are programs that read all three.
+        line(text, "db0", format_args!("keys={keys},expires=0,avg_ttl=0"));
     }
 }

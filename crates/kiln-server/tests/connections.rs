@@ -342,7 +342,7 @@ fn what_clients_and_benchmarks_ask_for_is_answered() {
     ] {
         common::info_field(&info, field);
     }
-    assert!(info.contains("db0:keys=1\r\n"), "{info}");
+    assert!(info.contains("db0:keys=1,expires=0,avg_ttl=0\r\n"), "{info}");
     let some = client.run("INFO durability clients");
     assert!(some.contains("# Durability") && some.contains("# Clients") && !some.contains("# Server"));
 }

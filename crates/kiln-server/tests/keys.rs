@@ -232,6 +232,8 @@ fn scan_returns_every_key_and_only_what_was_asked_for() {
             let keys = keys.trim_end_matches(']');
             found.extend(keys.split(", ").filter(|key| !key.is_empty()).map(str::to_owned));
             cursor = next.to_owned();
+            // As a client does that keeps it in a double.
+            assert!(cursor.parse::<u64>().unwrap() < 1 << 53, "{cursor}");
             if cursor == "0" {
                 return found;
             }
@@ -247,6 +249,19 @@ fn scan_returns_every_key_and_only_what_was_asked_for() {
     client.expect("SCAN 0 FOO 1", "(error) ERR syntax error");
     client.expect("KEYS key:7", r#"["key:7"]"#);
     assert_eq!(client.run("KEYS *").matches("key:").count(), 500);
+}
+
+/// One of 16 MiB took minutes for a single key, and everybody behind a flush waited for it.
+#[test]
+fn a_long_pattern_is_refused() {
+    let server = TestServer::start();
+    let mut client = server.client();
+    client.expect("SET key v", "OK");
+    let (long, longest) = (format!("*[{}", "x".repeat(1023)), "*".repeat(1024));
+    for command in ["KEYS ", "SCAN 0 MATCH ", "CONFIG GET port "] {
+        client.expect(&format!("{command}{long}"), "(error) ERR the pattern is longer than 1 KiB");
+    }
+    client.expect(&format!("KEYS {longest}"), r#"["key"]"#);
 }
 
 #[test]

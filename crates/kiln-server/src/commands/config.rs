@@ -19,7 +19,7 @@ const HELP: &[&str] = &[
 pub(crate) fn config(context: &mut Context<'_>, args: Arguments<'_>) -> Result<(), Failure> {
     let name = args.at(1);
     match name.to_ascii_uppercase().as_slice() {
-        b"GET" if args.len() >= 3 => get(context, args),
+        b"GET" if args.len() >= 3 => get(context, args)?,
         b"GET" => return Err(wrong_arity("config|get")),
         b"RESETSTAT" if args.len() == 2 => context.reply.ok(),
         b"RESETSTAT" => return Err(wrong_arity("config|resetstat")),
@@ -35,7 +35,8 @@ pub(crate) fn config(context: &mut Context<'_>, args: Arguments<'_>) -> Result<(
     Ok(())
 }
 
-fn get(context: &mut Context<'_>, args: Arguments<'_>) {
+fn get(context: &mut Context<'_>, args: Arguments<'_>) -> Result<(), Failure> {
+    args.from(2).try_for_each(|pattern| glob::bounded(pattern).map(drop))?;
     let settings = settings(context);
     let matching: Vec<_> = settings
         .iter()
@@ -46,6 +47,7 @@ fn get(context: &mut Context<'_>, args: Arguments<'_>) {
         context.reply.bulk(name.as_bytes());
         context.reply.bulk(value.as_bytes());
     }
+    Ok(())
 }
 
 fn settings(context: &Context<'_>) -> Vec<(&'static str, String)> {

@@ -24,20 +24,20 @@ pub(crate) fn dbsize(all: &All<'_>, _: Arguments<'_>, reply: &mut Reply) -> Resu
 
 /// `KEYS pattern`, over one snapshot.
 pub(crate) fn keys(all: &All<'_>, args: Arguments<'_>, reply: &mut Reply) -> Result<(), Failure> {
-    let mut found = Vec::new();
-    let mut found_bytes = 0;
+    let pattern = glob::bounded(args.at(1))?;
+    let (mut found, mut count) = (Reply::default(), 0);
     for entry in all.snapshot.iter(&all.space.strings) {
         let (key, _) = entry?;
-        if glob::matches(args.at(1), &key, false) {
-            found_bytes += key.len();
-            if found_bytes > REPLY_BYTES_MAX {
+        if glob::matches(pattern, &key, false) {
+            found.bulk(&key);
+            count += 1;
+            if found.len() > REPLY_BYTES_MAX {
                 return Err(Failure::text("ERR the reply would be longer than 256 MiB; use SCAN"));
             }
-            found.push(key);
         }
     }
-    reply.array(found.len());
-    found.iter().for_each(|key| reply.bulk(key));
+    reply.array(count);
+    reply.append(&found);
     Ok(())
 }
 
@@ -56,7 +56,7 @@ impl<'a> ScanOptions<'a> {
         while let Some(word) = words.next() {
             let value = words.next().ok_or(Failure::SYNTAX)?;
             match word.to_ascii_uppercase().as_slice() {
-                b"MATCH" => options.pattern = Some(value),
+                b"MATCH" => options.pattern = Some(glob::bounded(value)?),
                 b"COUNT" => {
                     let count = usize::try_from(integer(value)?).ok().filter(|count| *count > 0);
                     options.count = count.ok_or(Failure::SYNTAX)?.min(SCAN_COUNT_MAX);

@@ -48,6 +48,11 @@ impl Reply {
         self.buffer.clear();
     }
 
+    /// Writes replies that were written elsewhere, in the same protocol.
+    pub(crate) fn append(&mut self, replies: &Reply) {
+        self.buffer.extend_from_slice(&replies.buffer);
+    }
+
     /// Takes back everything written after the buffer had `len` bytes.
     pub(crate) fn truncate(&mut self, len: usize) {
         self.buffer.truncate(len);

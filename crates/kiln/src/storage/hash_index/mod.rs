@@ -55,6 +55,9 @@ const SEQUENCE_ONE: u64 = 4;
 const SEQUENCE_MASK: u64 = ((1 << 35) - 1) << 2;
 const OVERFLOW_SHIFT: u32 = 37;
 const SPLIT_BITS: u32 = 56;
+/// A cursor has the level in its lowest bits: some clients keep it in a double, which has 53.
+const CURSOR_LEVEL_BITS: u32 = 6;
+const CURSOR_LEVEL: u32 = (1 << CURSOR_LEVEL_BITS) - 1;
 /// Buckets split for every insert that overflows.
 const SPLITS_PER_OVERFLOW: u64 = 8;
 const SPINS_MAX: u32 = 128;
@@ -348,7 +351,7 @@ impl HashIndex {
     /// bucket that it was merged into.
     pub(crate) fn addresses_at(&self, cursor: u64) -> (Vec<Address>, Option<u64>) {
         let now = unpack(self.state.load(Ordering::SeqCst)).0;
-        let (level, first) = match unpack(cursor) {
+        let (level, first) = match (cursor as u32 & CURSOR_LEVEL, cursor >> CURSOR_LEVEL_BITS) {
             (0, _) => (now, 0),
             // A cursor comes back from clients, and may be anything.
             (level, first) => (level.clamp(self.base_level, self.base_level + TAG_BITS), first),
@@ -357,7 +360,7 @@ impl HashIndex {
         if first >= base {
             return (Vec::new(), None);
         }
-        let next = (first + 1 < base).then_some((level as u64) << SPLIT_BITS | (first + 1));
+        let next = (first + 1 < base).then_some((first + 1) << CURSOR_LEVEL_BITS | level as u64);
         let mut family = Family::new();
         self.read_family(level, first, &mut family);
         family.entries.iter_mut().for_each(|entry| *entry = address_of(*entry));

@@ -331,9 +331,23 @@ fn readers_miss_nothing_while_others_insert_and_remove_and_the_index_shrinks() {
 #[test]
 fn an_impossible_cursor_ends_the_walk() {
     let index = HashIndex::new(0).unwrap();
-    for cursor in [u64::MAX, 1, 63 << SPLIT_BITS, (BASE_LEVEL_MIN as u64) << SPLIT_BITS | 1 << 50] {
-        let _ = index.addresses_at(cursor);
+    let far = 1 << 50 << CURSOR_LEVEL_BITS;
+    for cursor in [u64::MAX, 1, 63, far, far | BASE_LEVEL_MIN as u64, far | CURSOR_LEVEL as u64] {
+        let (_, next) = index.addresses_at(cursor);
+        assert!(cursor != u64::MAX || next.is_none());
     }
+}
+
+/// Clients that are written in JavaScript may have it in a double: some went round for ever, others missed keys.
+#[test]
+fn a_cursor_is_a_small_number() {
+    let index = HashIndex::new(64 << 20).unwrap();
+    (0..KEYS).for_each(|key| insert(&index, key));
+    let (mut cursor, mut last) = (0, 0);
+    while let (_, Some(next)) = index.addresses_at(cursor) {
+        (cursor, last) = (next, last.max(next));
+    }
+    assert!(last > 0 && last < 128 * index.bucket_count(), "{last} of {} buckets", index.bucket_count());
 }
 
 #[test]
