@@ -35,9 +35,9 @@ impl Arrivals {
         size_of::<Change>() + key.len()
     }
 
-    /// Carries out what has happened, and forgets it. It begins at such a part of the keys' order: who does the same for others of the
+    /// Carries out what has happened. It begins at such a part of the keys' order: who does the same for others of the
     /// same table at the same time is to be elsewhere.
-    pub(super) fn carry_out(&mut self, ordered: &OrderedIndex, (part, parts): (usize, usize)) {
+    pub(super) fn carry_out(self, ordered: &OrderedIndex, (part, parts): (usize, usize)) {
         let newest = self.newest();
         let (later, first) = newest.split_at(newest.len() / parts * part);
         for run in [first, later].into_iter().flat_map(|half| half.chunk_by(|left, right| left.1 == right.1))
@@ -52,8 +52,6 @@ impl Arrivals {
                 }
             }
         }
-        drop(newest);
-        *self = Arrivals::default();
     }
 
     /// The keys in their order, and whether each is there in the end.

@@ -156,10 +156,10 @@ impl ReadAhead<'_> {
                     count += 1;
                     Stretch::default()
                 }
-                Err(_) => match self.spares.recv() {
-                    Ok(spare) => spare,
-                    Err(_) => return,
-                },
+                Err(_) => {
+                    let Ok(spare) = self.spares.recv() else { return };
+                    spare
+                }
             };
             let before = stretch.batch.memory_bytes();
             let next = match self.scanner.next_batch(&mut stretch.batch) {

@@ -48,7 +48,10 @@ impl Survey {
             // Who walks the log will meet the error, if it matters.
             let is_there =
                 segments.read(start, &mut block).is_ok() && found.look_at(superblock, start, &block);
-            is_there.then(|| survey.reaches = survey.reaches.max(start)).is_some()
+            if is_there {
+                survey.reaches = survey.reaches.max(start);
+            }
+            is_there
         };
         for number in numbers.iter().step_by(numbers.len().div_ceil(SEGMENTS_MAX).max(1)) {
             look_at(number);

@@ -348,7 +348,7 @@ impl<'a> Work<'a> {
 
     /// Has all keys of one part come into their tables' orders, or leave them.
     fn order(&self, part: usize) {
-        for (object, mut arrivals) in std::mem::take(&mut *self.arrivals[part].lock()) {
+        for (object, arrivals) in std::mem::take(&mut *self.arrivals[part].lock()) {
             if let Some(ordered) = self.objects.get(object).and_then(|object| object.keys.ordered()) {
                 arrivals.carry_out(ordered, (part, self.arrivals.len()));
             }
