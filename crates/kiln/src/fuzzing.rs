@@ -190,7 +190,7 @@ pub fn tree_node(bytes: &[u8]) -> Result<Vec<u8>, &'static str> {
 /// As making it.
 pub fn tree_of(entries: &[(Vec<u8>, Vec<u8>)], packs: bool) -> Result<Vec<u8>> {
     let disk = Arc::new(SimulatedDevice::new(0));
-    let tree = Tree::open(disk.clone(), 0, 0)?.packing(packs);
+    let tree = Tree::open(disk.clone(), 0, 0, OpenMode::ReadWrite)?.packing(packs);
     let changes =
         entries.iter().map(|(key, value)| Change { key, value: Some(value), expires_at: record::NEVER });
     tree.merge(&mut { changes }, None)?;

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use super::backup::Source;
-use crate::device::SimulatedDevice;
+use super::check::check_on;
+use crate::device::somebody::as_somebody;
+use crate::device::{FileDevice, SimulatedDevice};
 use crate::error::ErrorKind;
 use crate::{Kiln, Level, Object as _, Options};
 
@@ -82,4 +84,31 @@ fn c4_a_backup_takes_no_tree_whose_deletions_have_left_the_log() {
     assert_eq!(newest.settled_to(), root.settled_to(), "deletions alone have settled");
     assert!(Source::unless_settled_since(engine, root).unwrap().is_none());
     assert!(Source::unless_settled_since(engine, newest).unwrap().is_some());
+}
+
+/// The tree was opened to be written, too.
+#[test]
+fn what_may_only_be_read_is_checked_and_restored_from_once_rows_have_settled() {
+    use std::fs::{Permissions, set_permissions};
+    use std::os::unix::fs::PermissionsExt;
+    let directory = tempfile::tempdir().unwrap();
+    let db = Options::new().background(false).open(directory.path()).unwrap();
+    let table = db.table("table").unwrap();
+    db.put(&table, "settled", "value").unwrap().safe().unwrap();
+    assert_eq!(db.settle().unwrap(), 1);
+    db.close().unwrap();
+    for entry in directory.path().read_dir().unwrap() {
+        set_permissions(entry.unwrap().path(), Permissions::from_mode(0o444)).unwrap();
+    }
+    set_permissions(directory.path(), Permissions::from_mode(0o555)).unwrap();
+    let from = Arc::new(FileDevice::open(directory.path(), false).unwrap());
+    let to = Arc::new(SimulatedDevice::new(1));
+    as_somebody(|| {
+        let problems = check_on(from.clone()).unwrap().problems;
+        assert!(problems.is_empty(), "{problems:?}");
+        Kiln::restore_on(from.clone(), to.clone(), |_| {}).unwrap();
+        let restored = Options::new().background(false).open_on(to.clone()).unwrap();
+        let table = restored.table("table").unwrap();
+        assert_eq!(restored.get(&table, "settled").unwrap().as_deref(), Some(&b"value"[..]));
+    });
 }

@@ -430,7 +430,7 @@ impl Checker {
 
     fn check_tree(&mut self, device: Arc<dyn Device>, superblock: &Superblock) -> Result<()> {
         const CACHE_BYTES: usize = 1 << 20;
-        match open_tree(device, CACHE_BYTES, superblock) {
+        match open_tree(device, CACHE_BYTES, superblock, OpenMode::Read) {
             Ok(tree) => self.check_open_tree(Arc::new(tree), superblock),
             Err(error) => self.note_damage(error),
         }

@@ -56,7 +56,7 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
     let log = Log::new(options.ring_bytes(current.segment_bytes), current.segment_bytes, current.begin)
         .map_err(memory)?;
     let cache_bytes = options.cache_bytes(current.segment_bytes);
-    let mut tree = open_tree(device.clone(), cache_bytes.pages_most as usize, &current)?;
+    let mut tree = open_tree(device.clone(), cache_bytes.pages_most as usize, &current, OpenMode::ReadWrite)?;
     let settle_memory = options.settle_memory_bytes(current.segment_bytes);
     tree.set_replaced_bytes_min(settle_memory / REPLACED_PART);
     let tree = Arc::new(tree.packing(options.leaf_compression));
@@ -148,9 +148,10 @@ pub(super) fn open_tree(
     device: Arc<dyn Device>,
     cache_bytes: usize,
     superblock: &Superblock,
+    mode: OpenMode,
 ) -> Result<Tree> {
     let name = device.describe(tree::FILE);
-    let tree = Tree::open(device, superblock.database, cache_bytes)?;
+    let tree = Tree::open(device, superblock.database, cache_bytes, mode)?;
     let is_newest = tree.settled_to() >= superblock.settled_to && tree.loaded() >= superblock.loaded;
     match is_newest || planted(Bug::StaleTreeAccepted) {
         true => Ok(tree),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::backup::{Backup, BackupProgress, Copying, Source, into_empty};
 use super::check::{file_device, open_offline};
 use super::{Kiln, open, stream};
-use crate::device::{Device, FileDevice};
+use crate::device::{Device, FileDevice, OpenMode};
 use crate::error::{Error, Result};
 
 /// Memory for the tree's nodes.
@@ -52,7 +52,7 @@ impl Kiln {
         progress: impl FnMut(BackupProgress),
     ) -> Result<Backup> {
         let (segments, superblock, _lock) = open_offline(from.clone())?;
-        let tree = Arc::new(open::open_tree(from, CACHE_BYTES, &superblock)?);
+        let tree = Arc::new(open::open_tree(from, CACHE_BYTES, &superblock, OpenMode::Read)?);
         let source = Source::at_rest(&superblock, &segments, &tree)?;
         into_empty(&to, || Copying::new(&source, &to, progress).run())
     }

@@ -41,6 +41,8 @@ mod file;
 mod reader_threads;
 mod reads;
 mod simulated;
+#[cfg(test)]
+pub(crate) mod somebody;
 mod uring;
 
 use std::fmt::Debug;

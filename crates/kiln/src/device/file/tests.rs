@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::device::ZEROS_BYTES;
+use crate::device::somebody::as_somebody;
 use crate::sync::atomic::AtomicU64;
 
 /// Tells the child process of a test which directory to lock.
@@ -52,21 +53,6 @@ fn a_path_that_is_a_file_is_refused_by_name() {
         assert_eq!(error.kind(), ErrorKind::NotADirectory);
         assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
     }
-}
-
-/// Permissions do not bind root: a thread of its own is somebody else.
-fn as_somebody(act: impl FnOnce() + Send) {
-    let nobody = rustix::fs::Uid::from_raw(65_534);
-    std::thread::scope(|scope| {
-        let acting = scope.spawn(|| {
-            let is_root = rustix::process::geteuid().is_root();
-            // In some containers there is nobody else.
-            if !is_root || rustix::thread::set_thread_res_uid(None, Some(nobody), None).is_ok() {
-                act();
-            }
-        });
-        acting.join().unwrap();
-    });
 }
 
 #[test]

@@ -150,18 +150,23 @@ const REPLACED_BYTES_MIN: u64 = 4 << 20;
 
 impl Tree {
     /// Opens a database's tree in its device's directory: the newer of the roots that are whole. Without a file it is empty; the first merge
-    /// makes one.
+    /// makes one. One that is opened to be [read](OpenMode::Read) fails to merge.
     ///
     /// # Errors
     /// What cannot be read, or is damaged, with its place.
-    pub(crate) fn open(device: Arc<dyn Device>, database: u128, cache_bytes: usize) -> Result<Tree> {
+    pub(crate) fn open(
+        device: Arc<dyn Device>,
+        database: u128,
+        cache_bytes: usize,
+        mode: OpenMode,
+    ) -> Result<Tree> {
         let pages = Pages::new(device, cache_bytes);
         let failed = |error| Error::io(format_args!("opening {}", pages.name), error);
         if !pages.device.list().map_err(failed)?.iter().any(|name| name == FILE) {
             let root = Root { database, ..Root::default() };
             return Ok(Tree::new(pages, root, Writer::without_file()));
         }
-        let file = pages.device.open(FILE, OpenMode::ReadWrite).map_err(failed)?;
+        let file = pages.device.open(FILE, mode).map_err(failed)?;
         let file_bytes = file.size().map_err(failed)?;
         let (slots, root) = Slots::open(Arc::clone(&file), &pages.name, database)?;
         pages.set_file(file);
