@@ -9,7 +9,7 @@ use crate::ahead::Ahead;
 use crate::client::Client;
 use crate::commands::durability::Wait;
 use crate::dispatch::{Dispatch, Hardening, Next};
-use crate::limits::{BATCH_REPLY_BYTES, VALUE_BYTES_MAX};
+use crate::limits::VALUE_BYTES_MAX;
 use crate::protocol::decoder::{Decoder, Step, TooLarge};
 use crate::protocol::reply::Reply;
 use crate::shared::Shared;
@@ -33,7 +33,7 @@ pub(crate) struct Buffers {
 pub(crate) enum Pause {
     /// There is no whole request left.
     NeedInput,
-    /// There are so many replies that they must leave first.
+    /// There are so many replies that they must leave first, or so much was done for them.
     Flush,
     /// A command waits for durability.
     Wait(Wait),
@@ -51,10 +51,11 @@ pub(crate) fn run(
 ) -> Pause {
     let Buffers { input, reply, ahead, scratch, hardening } = buffers;
     reply.set_protocol(client.protocol);
+    scratch.loaded_bytes = 0;
     let mut dispatch = Dispatch::new(shared, client, reply, scratch, hardening);
     let (mut at, mut commands) = (0, 0);
     let pause = loop {
-        if dispatch.reply.len() >= BATCH_REPLY_BYTES {
+        if dispatch.is_full() {
             break Pause::Flush;
         }
         let last = ahead.decode(decoder, &input[at..]);
@@ -102,7 +103,7 @@ fn run_ahead(
 ) -> (usize, Option<Pause>) {
     let mut ran = 0;
     for (arguments, end) in ahead.requests(decoder, input) {
-        if dispatch.reply.len() >= BATCH_REPLY_BYTES {
+        if dispatch.is_full() {
             return (ran, Some(Pause::Flush));
         }
         *commands += 1;

@@ -15,7 +15,7 @@
 use std::ops::Range;
 
 use kiln::planted::{Bug, planted};
-use kiln::{Commit, ErrorKind, Kiln, Session, Transaction, Version};
+use kiln::{Commit, ErrorKind, Session, Transaction, Version};
 use parking_lot::RwLockReadGuard;
 
 use crate::ahead::GROUP_REQUESTS;
@@ -26,7 +26,7 @@ use crate::commands::{
 };
 use crate::failure::{Failure, engine_error};
 use crate::keyspace::Space;
-use crate::limits::KEY_BYTES_MAX;
+use crate::limits::{BATCH_LOADED_BYTES, BATCH_REPLY_BYTES, KEY_BYTES_MAX};
 use crate::protocol::decoder::Arguments;
 use crate::protocol::reply::{Protocol, Reply};
 use crate::shared::Shared;
@@ -89,6 +89,11 @@ impl<'a> Dispatch<'a> {
         }
         let keys = &buffer[..count];
         self.inside(|dispatch, space| dispatch.shared.db.prefetch(&space.strings, keys));
+    }
+
+    /// Whether a batch has done so much that its replies must leave, and whoever waits to flush have its turn.
+    pub(crate) fn is_full(&self) -> bool {
+        self.reply.len() >= BATCH_REPLY_BYTES || self.scratch.loaded_bytes >= BATCH_LOADED_BYTES
     }
 
     /// Runs one command and writes its reply.
@@ -174,13 +179,15 @@ impl<'a> Dispatch<'a> {
         if command.flushes {
             return self.outside(|dispatch| transactions::flush(dispatch, command, run, args));
         }
-        self.inside(|dispatch, space| match command.hot {
-            Some(Hot::Get) => dispatch.get(space, args),
-            Some(Hot::Set) if args.len() == 3 && dispatch.client.session.is_none() => {
-                dispatch.set(space, args)
+        match command.hot {
+            Some(Hot::Get) => self.inside(|dispatch, space| dispatch.get(space, args)),
+            Some(Hot::Set) if args.len() == 3 && self.client.session.is_none() => {
+                self.inside(|dispatch, space| dispatch.set(space, args))
             }
-            _ => transactions::single(dispatch, space, &[], command, run, args).map(drop),
-        })
+            _ => self.among_others(|dispatch, space, patience| {
+                transactions::single(dispatch, (space, &[]), patience, command, run, args).map(drop)
+            }),
+        }
     }
 
     fn flow(&mut self, flow: Flow, args: Arguments<'_>) -> Result<Next, Failure> {
@@ -284,6 +291,23 @@ impl<'a> Dispatch<'a> {
         result
     }
 
+    /// Runs a transaction with the current objects: beside others, and alone if they do not let it get to its end. Whoever reads much
+    /// that many write never would.
+    pub(crate) fn among_others<T>(
+        &mut self,
+        mut run: impl FnMut(&mut Self, &Space, Patience) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let start = self.reply.len();
+        match self.inside(|dispatch, space| run(dispatch, space, Patience::Some)) {
+            Err(Failure::Crowded) => self.outside(|dispatch| {
+                dispatch.reply.truncate(start);
+                let space = dispatch.shared.keyspace.exclusive();
+                run(dispatch, &space, Patience::Endless)
+            }),
+            result => result,
+        }
+    }
+
     fn context<'c>(&'c mut self, space: &'c Space) -> Context<'c> {
         Context { shared: self.shared, space, client: self.client, reply: self.reply }
     }
@@ -318,16 +342,49 @@ fn check(command: &Command, args: Arguments<'_>) -> Result<(), Failure> {
     }
 }
 
-/// A transaction of the connection: with a session it takes the next serial number.
+/// How often a transaction may conflict.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// Some times: others may be in the keyspace, and always come first if it takes long and they do not.
+    Some,
+    /// As often as it has to: nobody else is.
+    Endless,
+}
+
+impl Patience {
+    /// Of short transactions few conflict as often even where 64 clients want the same key; and a long one has taken as many times as long by then.
+    const ATTEMPTS: u32 = 16;
+}
+
+/// A transaction of the connection: with a session it takes the next serial number. What fails of the client's making ends it, so that it
+/// takes none then.
 pub(crate) fn transact<'e, T>(
-    db: &'e Kiln,
+    shared: &'e Shared,
     session: Option<&'e Session>,
-    run: impl FnMut(&Transaction<'_>) -> kiln::Result<T>,
-) -> kiln::Result<Commit<'e, T>> {
-    match session {
-        None => db.transact(run),
+    patience: Patience,
+    mut run: impl FnMut(&Transaction<'_>) -> Result<T, Failure>,
+) -> Result<Commit<'e, T>, Failure> {
+    let (mut attempts, mut failure) = (0, None);
+    let run = |tx: &Transaction<'_>| {
+        failure = None;
+        if patience == Patience::Some && attempts == Patience::ATTEMPTS {
+            failure = Some(Failure::Crowded);
+            return Err(shared.refusal.clone());
+        }
+        attempts += 1;
+        run(tx).map_err(|failed| match failed {
+            Failure::Engine(error) => error,
+            refused => {
+                failure = Some(refused);
+                shared.refusal.clone()
+            }
+        })
+    };
+    let result = match session {
+        None => shared.db.transact(run),
         Some(session) => session.transact(run),
-    }
+    };
+    result.map_err(|error| failure.unwrap_or(Failure::Engine(error)))
 }
 
 /// Runs a command among others in a transaction. Its own failures become its reply; the engine's end the
@@ -337,7 +394,7 @@ pub(crate) fn run_keys(
     command: &Command,
     run: RunKeys,
     args: Arguments<'_>,
-) -> kiln::Result<()> {
+) -> Result<(), Failure> {
     let start = work.reply.len();
     work.changed = false;
     let result = run(work, args);
@@ -352,7 +409,7 @@ pub(crate) fn run_keys(
         Err(Failure::Engine(error)) if error.kind() == ErrorKind::Input && !work.changed => {
             engine_error(&error).into()
         }
-        Err(Failure::Engine(error)) => return Err(error),
+        Err(failure) => return Err(failure),
     };
     work.reply.truncate(start);
     work.reply.error(&*text);

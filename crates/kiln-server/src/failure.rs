@@ -13,6 +13,8 @@ pub(crate) enum Failure {
     /// The engine refused. Inside a transaction this ends the transaction (or makes it run again, on a
     /// conflict).
     Engine(kiln::Error),
+    /// Others were in the way of the transaction again and again, and it was given up.
+    Crowded,
 }
 
 impl Failure {
@@ -30,6 +32,7 @@ impl Failure {
         match self {
             Self::Reply(text) => text,
             Self::Engine(error) => Cow::Owned(engine_error(&error)),
+            Self::Crowded => Cow::Borrowed("CONFLICT others write what the transaction reads; retry"),
         }
     }
 }

@@ -13,6 +13,11 @@ pub(crate) const REQUEST_BYTES_MAX: usize = 64 * 1024 * 1024;
 pub(crate) const REPLY_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// When the replies of a batch reach this size they are sent before the next command runs.
 pub(crate) const BATCH_REPLY_BYTES: usize = 256 * 1024;
+/// When the commands of a batch have loaded so many bytes of values the next runs in another one: of an `INCR` of a long string
+/// nothing is seen in the reply.
+pub(crate) const BATCH_LOADED_BYTES: usize = 64 * 1024 * 1024;
+/// The most bytes of values that the commands of one `EXEC` load.
+pub(crate) const EXEC_LOADED_BYTES_MAX: usize = 1024 * 1024 * 1024;
 /// How much is read from a socket at once, and the buffer that a busy connection keeps.
 pub(crate) const READ_BYTES: usize = 64 * 1024;
 

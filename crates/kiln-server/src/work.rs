@@ -15,6 +15,8 @@ use crate::protocol::reply::Reply;
 pub(crate) struct Scratch {
     /// The value read last.
     pub(crate) value: Vec<u8>,
+    /// The bytes of the values that commands have loaded since the batch began.
+    pub(crate) loaded_bytes: usize,
 }
 
 /// Milliseconds since 1970, the unit of expiry times.
@@ -83,6 +85,7 @@ impl Work<'_, '_> {
     /// Finds a key and reads its string, which is in the scratch buffer until the next call.
     pub(crate) fn load<'k>(&mut self, key: &'k [u8]) -> Result<Entry<'k>, Failure> {
         let expiry = self.tx.get_with_expiry(&self.space.strings, key, &mut self.scratch.value)?;
+        self.scratch.loaded_bytes += self.scratch.value.len();
         Ok(Entry::new(key, expiry))
     }
 
@@ -135,6 +138,8 @@ impl Work<'_, '_> {
 
     /// Changes when a key expires that is there.
     pub(crate) fn set_lifetime(&mut self, entry: &Entry<'_>, lifetime: Lifetime) -> Result<(), Failure> {
+        // The engine writes the value anew.
+        self.scratch.loaded_bytes += self.length(entry.key)?;
         self.tx.set_expiry(&self.space.strings, entry.key, entry.expiry(lifetime))?;
         self.changed = true;
         Ok(())

@@ -292,3 +292,71 @@ fn flushes_that_nobody_can_empty_as_quickly_are_refused() {
     }
     client.expect("GET a", "(nil)");
 }
+
+/// Each `INCR` of it loads all of it, and says so in 44 bytes: a request of 64 MiB kept a thread for an hour, and all flushes, and behind them everybody.
+#[test]
+fn what_is_done_to_a_long_string_is_bounded_whether_queued_or_in_a_pipeline() {
+    const LOADED_MAX: usize = 64;
+    const PIPELINE: usize = 2_000;
+    let server = TestServer::start();
+    let (mut client, mut other) = (server.client(), server.client());
+    client.send(&[b"SET", b"long", &vec![b'x'; (16 << 20) - 8]]);
+    assert_eq!(client.reply(), "OK");
+    for (command, answer) in [("INCR long", "(error) ERR value"), ("EXPIRE long 1000", "(integer) 1")] {
+        for (times, expected) in
+            [(LOADED_MAX, format!("[OK, {answer}")), (LOADED_MAX + 2, "(error) EXECABORT LIMIT ".to_owned())]
+        {
+            client.expect("MULTI", "OK");
+            client.expect(&format!("SET times {times}"), "QUEUED");
+            (0..times).for_each(|_| client.expect(command, "QUEUED"));
+            let reply = client.run("EXEC");
+            assert!(reply.starts_with(&expected), "{command}, {times} times: {:.100}", reply);
+            client.expect("GET times", &format!("\"{LOADED_MAX}\""));
+        }
+    }
+    client.send_bytes(&common::encode(&common::words("INCR long")).repeat(PIPELINE));
+    let replies =
+        |count: usize, client: &mut common::Client| (0..count).map(|_| client.reply()).last().unwrap();
+    assert!(replies(1, &mut client).starts_with("(error)"));
+    other.expect("FLUSHDB", "OK");
+    let rest = replies(PIPELINE - 1, &mut client);
+    assert!(rest.starts_with("(integer)"), "the flush had to wait for all of them");
+}
+
+/// It began again whenever one of them had been written, and always one had.
+#[test]
+fn a_transaction_comes_to_its_end_beside_others_that_write_all_the_time_what_it_reads() {
+    const KEYS: usize = 100_000;
+    let server = TestServer::start();
+    let stop = AtomicBool::new(false);
+    let keys: String = (0..KEYS).map(|key| format!(" {key}")).collect();
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut client = server.client();
+                let batch: Vec<_> = (0..KEYS)
+                    .step_by(499)
+                    .map(|key| common::encode(&common::words(&format!("INCR {key}"))))
+                    .collect();
+                while !stop.load(Ordering::Relaxed) {
+                    client.send_bytes(&batch.concat());
+                    batch.iter().for_each(|_| drop(client.reply()));
+                }
+            });
+        }
+        // Also if something is wrong with what is read.
+        let replies = scope.spawn(|| {
+            let mut client = server.client();
+            while client.run("GET 499") == "(nil)" {}
+            client.expect("MULTI", "OK");
+            client.expect(&format!("MGET{keys}"), "QUEUED");
+            client.expect("SET seen 1", "QUEUED");
+            [client.run("EXEC"), client.run(&format!("MGET{keys}")), client.run("PING")]
+        });
+        let replies = replies.join();
+        stop.store(true, Ordering::Relaxed);
+        let [in_exec, alone, after] = replies.unwrap();
+        assert!(in_exec.starts_with("[[\"") && in_exec.ends_with(", OK]"));
+        assert!(alone.starts_with("[\"") && after == "PONG");
+    });
+}

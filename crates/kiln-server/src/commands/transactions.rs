@@ -5,10 +5,10 @@ use kiln::{Expiry, Transaction, Version};
 
 use super::{Access, Command, Context, Flow, Run, RunKeys, durability};
 use crate::client::{Queue, Watched, Watches};
-use crate::dispatch::{Dispatch, run_keys, transact};
-use crate::failure::{Failure, engine_error};
+use crate::dispatch::{Dispatch, Patience, run_keys, transact};
+use crate::failure::Failure;
 use crate::keyspace::{Keyspace, Space};
-use crate::limits::REPLY_BYTES_MAX;
+use crate::limits::{EXEC_LOADED_BYTES_MAX, REPLY_BYTES_MAX};
 use crate::protocol::decoder::Arguments;
 use crate::work::Work;
 
@@ -23,7 +23,8 @@ pub(crate) fn flush(
     args: Arguments<'_>,
 ) -> Result<(), Failure> {
     let mut flush = Flush::prepare(&dispatch.shared.keyspace, 1)?;
-    let (version, changed) = single(dispatch, &flush.guard, &flush.vacant, command, run, args)?;
+    let spaces = (&*flush.guard, &flush.vacant[..]);
+    let (version, changed) = single(dispatch, spaces, Patience::Endless, command, run, args)?;
     flush.commit(version, usize::from(changed));
     Ok(())
 }
@@ -31,8 +32,8 @@ pub(crate) fn flush(
 /// Runs one command as a transaction of its own, and says into which version it committed and whether it changed anything.
 pub(crate) fn single(
     dispatch: &mut Dispatch<'_>,
-    space: &Space,
-    vacant: &[Space],
+    (space, vacant): (&Space, &[Space]),
+    patience: Patience,
     command: &Command,
     run: RunKeys,
     args: Arguments<'_>,
@@ -41,8 +42,7 @@ pub(crate) fn single(
     let writes = command.access == Access::Write;
     let session = dispatch.client.session.as_ref().filter(|_| writes);
     let (reply, scratch) = (&mut *dispatch.reply, &mut *dispatch.scratch);
-    let mut refused = None;
-    let result = transact(&shared.db, session, |tx| {
+    let commit = transact(shared, session, patience, |tx| {
         // A conflict makes this run again.
         reply.truncate(start);
         let mut work = Work {
@@ -54,20 +54,8 @@ pub(crate) fn single(
             scratch,
             changed: false,
         };
-        match run(&mut work, args) {
-            Ok(()) => Ok(work.changed),
-            Err(Failure::Engine(error)) => Err(error),
-            // Ended by an error, so that a command which did nothing takes no serial number of the session.
-            Err(Failure::Reply(text)) => {
-                refused = Some(text);
-                Err(shared.refusal.clone())
-            }
-        }
-    });
-    if let Some(text) = refused {
-        return Err(Failure::Reply(text));
-    }
-    let commit = result?;
+        run(&mut work, args).map(|()| work.changed)
+    })?;
     let version = commit.version();
     let changed = commit.forget();
     // A command that could have written but did not (`SETNX` of a key that exists) tells the client something
@@ -117,11 +105,14 @@ pub(crate) fn exec(dispatch: &mut Dispatch<'_>) -> Result<(), Failure> {
     }
     let flushes = queue.iter().filter(|(command, _)| command.flushes).count();
     if flushes == 0 {
-        return dispatch.inside(|dispatch, space| exec_in(dispatch, space, &[], &queue, &watches).map(drop));
+        return dispatch.among_others(|dispatch, space, patience| {
+            exec_in(dispatch, (space, &[]), patience, &queue, &watches).map(drop)
+        });
     }
     dispatch.outside(|dispatch| {
         let mut flush = Flush::prepare(&dispatch.shared.keyspace, flushes)?;
-        let (version, done) = exec_in(dispatch, &flush.guard, &flush.vacant, &queue, &watches)?;
+        let spaces = (&*flush.guard, &flush.vacant[..]);
+        let (version, done) = exec_in(dispatch, spaces, Patience::Endless, &queue, &watches)?;
         flush.commit(version, done);
         Ok(())
     })
@@ -138,8 +129,8 @@ pub(crate) fn abort(dispatch: &mut Dispatch<'_>, reason: &str) {
 /// Runs the queue as one transaction, and says into which version it committed and how many of its commands flushed.
 fn exec_in(
     dispatch: &mut Dispatch<'_>,
-    space: &Space,
-    vacant: &[Space],
+    (space, vacant): (&Space, &[Space]),
+    patience: Patience,
     queue: &Queue,
     watches: &Watches,
 ) -> Result<(Version, usize), Failure> {
@@ -147,15 +138,14 @@ fn exec_in(
     let writes = queue.iter().any(|(command, _)| command.access == Access::Write);
     // Taken out so that the queued commands about the connection can have the rest of the client.
     let session = dispatch.client.session.take();
-    let shared = dispatch.shared;
     let mut dirty = false;
-    let result = transact(&shared.db, session.as_ref().filter(|_| writes), |tx| {
+    let result = transact(dispatch.shared, session.as_ref().filter(|_| writes), patience, |tx| {
         dispatch.reply.truncate(start);
-        if !all_hold(tx, space, watches)? {
-            dirty = true;
-            return Err(shared.refusal.clone());
+        dirty = !all_hold(tx, space, watches)?;
+        match dirty {
+            true => Err(Failure::text("a watched key has changed")),
+            false => run_queue(dispatch, tx, space, vacant, queue),
         }
-        run_queue(dispatch, tx, space, vacant, queue)
     });
     let result = result.map(|commit| (commit.version(), commit.forget()));
     dispatch.client.session = session;
@@ -163,10 +153,11 @@ fn exec_in(
         dispatch.reply.null_array();
         return Ok((Version::default(), 0));
     }
-    let (version, flushes) = result.map_err(|error| match error.kind() {
-        kiln::ErrorKind::Lost => Failure::Engine(error),
+    let (version, flushes) = result.map_err(|failure| match failure {
+        Failure::Crowded => Failure::Crowded,
+        Failure::Engine(error) if error.kind() == kiln::ErrorKind::Lost => Failure::Engine(error),
         // The code with which Redis says that nothing of the transaction was run.
-        _ => Failure::Reply(format!("EXECABORT {}", engine_error(&error)).into()),
+        failure => Failure::Reply(format!("EXECABORT {}", failure.into_reply()).into()),
     })?;
     if writes {
         dispatch.wrote(version.max(space.since), start);
@@ -195,8 +186,9 @@ fn run_queue(
     space: &Space,
     vacant: &[Space],
     queue: &Queue,
-) -> kiln::Result<usize> {
+) -> Result<usize, Failure> {
     let (shared, start) = (dispatch.shared, dispatch.reply.len());
+    let loaded_before = dispatch.scratch.loaded_bytes;
     dispatch.reply.array(queue.len());
     let mut work = Work {
         tx,
@@ -209,8 +201,10 @@ fn run_queue(
     };
     for (command, args) in queue.iter() {
         if work.reply.len() - start > REPLY_BYTES_MAX {
-            work.reply.error("ERR the reply of the transaction is longer than 256 MiB");
-            continue;
+            return Err(Failure::text("LIMIT the reply of the transaction is longer than 256 MiB; split it"));
+        }
+        if work.scratch.loaded_bytes - loaded_before > EXEC_LOADED_BYTES_MAX {
+            return Err(Failure::text("LIMIT the transaction loads more than 1 GiB of values; split it"));
         }
         match command.run {
             Run::Keys(run) => run_keys(&mut work, command, run, args)?,
