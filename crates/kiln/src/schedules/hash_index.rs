@@ -176,3 +176,43 @@ pub(super) fn a_bucket_is_read_whole() {
     together(vec![writer(2), writer(2), reader]);
     assert_eq!(words[0].load(Ordering::Relaxed), 4, "an update under the bucket's lock was lost");
 }
+
+/// A key is the first candidate, or behind it, though the entry of another one with its tag is removed as settling does: the bucket's sequence stays as it was.
+pub(super) fn a_key_is_seen_beside_one_that_settles() {
+    /// They agree in all bits of which a bucket and a tag are made.
+    const SETTLES: u64 = 0;
+    const STAYS: u64 = 1 << 40;
+    let index = Arc::new(quietly(|| {
+        let (index, _pin) = (new_index(), epoch::pin());
+        for (hash, address) in [(SETTLES, address(0)), (STAYS, address(1))] {
+            let bucket = index.lock(hash).unwrap_or_else(|| unreachable!("nobody else locks it"));
+            assert!(!index.insert(bucket, hash, address), "there is room");
+            index.unlock_changed(bucket);
+        }
+        index
+    }));
+    let settler: Box<dyn FnOnce() + Send> = {
+        let index = index.clone();
+        Box::new(move || {
+            let _pin = epoch::pin();
+            let Some(bucket) = index.lock_quietly(SETTLES) else { return };
+            assert!(index.remove(bucket, SETTLES, address(0)), "nobody else removes it");
+            index.unlock_unchanged(bucket);
+        })
+    };
+    let reader: Box<dyn FnOnce() + Send> = {
+        let index = index.clone();
+        Box::new(move || {
+            let _pin = epoch::pin();
+            let Some((bucket, stamp)) = index.stamp_at_once(STAYS) else { return };
+            let candidate = index.first_candidate(bucket, STAYS).map(|candidate| candidate.address);
+            if index.unchanged(bucket, stamp) {
+                assert!(
+                    candidate.is_some_and(|at| at != 0),
+                    "a stamp holds, and yet a key that is there was missed"
+                );
+            }
+        })
+    };
+    together(vec![settler, reader]);
+}

@@ -28,6 +28,7 @@ pub const PROGRAMS: &[Program] = &[
     ("hash-index", hash_index::entries_survive_splits),
     ("hash-index-shrinks", hash_index::entries_survive_mergers),
     ("buckets", hash_index::a_bucket_is_read_whole),
+    ("settling-neighbour", hash_index::a_key_is_seen_beside_one_that_settles),
     ("ordered-index", ordered_index::ranges_see_what_stays),
     ("leaves", ordered_index::nobody_misses_the_other),
     ("read-cache", record_cache::a_record_is_read_whole),

@@ -15,7 +15,7 @@ fn what_a_large_transaction_took_does_not_stay_with_its_thread() {
         };
         let act = || {
             db.transact(put_all).unwrap().forget();
-            POOL.with_borrow(Vec::len)
+            POOL.with(|pool| pool.borrow().len())
         };
         std::thread::scope(|scope| scope.spawn(act).join().unwrap())
     };

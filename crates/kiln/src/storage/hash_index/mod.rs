@@ -304,15 +304,23 @@ impl HashIndex {
         control.store(word & !(LOCK | QUIET_LOCK), Ordering::Release);
     }
 
-    /// The first address in the bucket, overflow aside, that may be that of a key with this hash: for who wants something
-    /// fetched.
+    /// The first address in the bucket, overflow aside, that may be that of a key with this hash. If there is none, the key has no entry there as long as
+    /// the bucket is unchanged.
     #[inline]
     pub(crate) fn first_candidate(&self, bucket: Bucket, hash: u64) -> Option<Candidate> {
         let line = self.buckets.line(bucket);
         let tag = self.tag_of(hash);
-        let slot = matching_slots(line, |entry| has_tag(entry, tag)).trailing_zeros();
-        let entry = line[..ENTRIES].get(slot as usize)?;
-        Some(Candidate { address: address_of(entry.load(Ordering::Acquire)), slot: Slot::new(slot) })
+        let mut matching = matching_slots(line, |entry| has_tag(entry, tag));
+        while matching != 0 {
+            let slot = matching.trailing_zeros();
+            matching &= matching - 1;
+            let entry = line[slot as usize].load(Ordering::Acquire);
+            // It may have settled since, of which the bucket's sequence says nothing.
+            if has_tag(entry, tag) {
+                return Some(Candidate { address: address_of(entry), slot: Slot::new(slot) });
+            }
+        }
+        None
     }
 
     /// Looks at the addresses in the bucket that may be those of a key with this hash, until `look` has found
