@@ -143,12 +143,15 @@ fn make_directory(path: &Path) -> Result<bool, Errno> {
 /// Makes the name of `directory` durable.
 ///
 /// This is done for a directory that was there already too: whoever made it may have died before this step.
-/// Only a parent that this process may not read excuses it then, for such a directory was provided by
-/// somebody else.
+/// What excuses it then is a parent that this process may not read, for such a directory was provided by somebody else; and one that cannot
+/// be synced, as where a file system is mounted in one that is only read: it makes no names that could be lost.
 fn sync_parent(directory: &OwnedFd, made: bool) -> Result<(), Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     match retry_on_intr(|| rustix::fs::openat(directory, "..", flags, Mode::empty())) {
-        Ok(parent) => retry_on_intr(|| rustix::fs::fsync(&parent)),
+        Ok(parent) => match retry_on_intr(|| rustix::fs::fsync(&parent)) {
+            Err(Errno::INVAL | Errno::ROFS) if !made => Ok(()),
+            synced => synced,
+        },
         Err(Errno::ACCESS | Errno::PERM) if !made => Ok(()),
         Err(errno) => Err(errno),
     }
@@ -362,8 +365,10 @@ impl PlainFile {
     /// One positional read or write, repeated when a signal interrupts it, and once more without direct I/O
     /// when the file system turns out to refuse that only now (its blocks may be larger than ours).
     fn transfer(&self, mut attempt: impl FnMut() -> Result<usize, Errno>) -> Result<usize, Errno> {
+        // As it was when this began: another thread may turn it off at the same time.
+        let was_direct = self.direct.load(Ordering::Relaxed);
         match retry_on_intr(&mut attempt) {
-            Err(Errno::INVAL) if self.direct.load(Ordering::Relaxed) => {
+            Err(Errno::INVAL) if was_direct => {
                 let flags = rustix::fs::fcntl_getfl(&self.descriptor)?;
                 rustix::fs::fcntl_setfl(&self.descriptor, flags - OFlags::DIRECT)?;
                 self.direct.store(false, Ordering::Relaxed);

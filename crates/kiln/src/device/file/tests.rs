@@ -165,6 +165,34 @@ fn refusing_direct_io_late_falls_back_to_ordinary_io() {
     );
 }
 
+/// The second of two threads had found direct I/O turned off when it looked, and its own failure final.
+#[test]
+fn who_was_refused_while_another_fell_back_to_ordinary_io_does_so_too() {
+    let (_directory, device) = temporary();
+    let file = device.open_plain("late", OpenMode::Create).unwrap();
+    file.direct.store(true, Ordering::Relaxed);
+    let mut attempts = 0;
+    let outcome = file.transfer(|| {
+        attempts += 1;
+        if attempts > 1 {
+            return Ok(4096);
+        }
+        file.direct.store(false, Ordering::Relaxed);
+        Err(Errno::INVAL)
+    });
+    assert_eq!((outcome, attempts), (Ok(4096), 2));
+}
+
+/// A database where a file system is mounted: that one's parent need not be one whose names can be synced, as those below `/sys` cannot.
+#[test]
+fn a_directory_that_is_there_opens_below_one_that_cannot_be_synced() {
+    let parent = OwnedFd::from(fs::File::open("/sys").unwrap());
+    let directory = Path::new("/sys/kernel");
+    if rustix::fs::fsync(&parent) == Err(Errno::INVAL) && directory.is_dir() {
+        drop(FileDevice::open(directory, true).unwrap());
+    }
+}
+
 #[test]
 fn an_interrupted_call_is_repeated() {
     let (_directory, device) = temporary();
