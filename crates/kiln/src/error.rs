@@ -86,10 +86,7 @@ impl Error {
     }
 
     pub(crate) fn io(doing: impl fmt::Display, error: io::Error) -> Error {
-        let kind = match error.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::NoSpace,
-            _ => ErrorKind::Io,
-        };
+        let kind = if is_disk_full(&error) { ErrorKind::NoSpace } else { ErrorKind::Io };
         Error {
             kind,
             message: format!("{doing}: {error}").into(),
@@ -137,6 +134,11 @@ impl Error {
     pub fn is_conflict(&self) -> bool {
         self.kind == ErrorKind::Conflict
     }
+}
+
+/// Whether there was no space for what was to be written, or the user may have no more of it.
+pub(crate) fn is_disk_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 impl fmt::Display for Error {

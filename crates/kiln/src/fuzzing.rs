@@ -14,6 +14,7 @@ use crate::kernel::session;
 use crate::objects::{self, Entry};
 use crate::storage::checkpoint::{self, Header, Section};
 use crate::storage::extent::{Extent, Item};
+use crate::storage::names::Names;
 use crate::storage::record::{self, DiskRecord};
 use crate::storage::record_reader::{Cursor, RecordReader};
 use crate::storage::seal::Seal;
@@ -190,7 +191,7 @@ pub fn tree_node(bytes: &[u8]) -> Result<Vec<u8>, &'static str> {
 /// As making it.
 pub fn tree_of(entries: &[(Vec<u8>, Vec<u8>)], packs: bool) -> Result<Vec<u8>> {
     let disk = Arc::new(SimulatedDevice::new(0));
-    let tree = Tree::open(disk.clone(), 0, 0, OpenMode::ReadWrite)?.packing(packs);
+    let tree = Tree::open(&Names::new(disk.clone()), 0, 0, OpenMode::ReadWrite)?.packing(packs);
     let changes =
         entries.iter().map(|(key, value)| Change { key, value: Some(value), expires_at: record::NEVER });
     tree.merge(&mut { changes }, None)?;

@@ -280,14 +280,20 @@ impl Options {
     /// Opens, or creates, the database in a directory.
     ///
     /// # Errors
-    /// `Locked` if it is open already, `NotFound` if there is none and it must not be created, `Corrupted` if
+    /// `Locked` if it is open already, `NotFound` if there is none and it must not be created, or its parent directory is missing, `Corrupted` if
     /// something that was durable is damaged, `Version` if a newer Kiln wrote it, `Input` for bad options.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Kiln> {
         let path = path.as_ref();
+        // Before there is a directory that nothing comes of.
+        self.check()?;
         let device = FileDevice::open(path, self.create).map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound => Error::new(
+            std::io::ErrorKind::NotFound if !self.create => Error::new(
                 ErrorKind::NotFound,
                 format!("there is no database at {}: {error}", path.display()),
+            ),
+            std::io::ErrorKind::NotFound => Error::new(
+                ErrorKind::NotFound,
+                format!("{error}; the directory that {} is to be in must be there", path.display()),
             ),
             _ => Error::io(format_args!("opening {}", path.display()), error),
         })?;
@@ -300,6 +306,11 @@ impl Options {
     /// # Errors
     /// As [`Self::open`].
     pub fn open_on(&self, device: Arc<dyn Device>) -> Result<Kiln> {
+        self.check()?;
+        Kiln::open_with(self, device)
+    }
+
+    fn check(&self) -> Result<()> {
         if !self.segment_bytes.is_power_of_two()
             || !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&self.segment_bytes)
         {
@@ -314,7 +325,7 @@ impl Options {
         if self.window.is_zero() {
             return Err(Error::input("the window must be longer than 0; use safe commits to risk nothing"));
         }
-        Kiln::open_with(self, device)
+        Ok(())
     }
 
     /// The part of the memory that holds the log's tail.

@@ -183,6 +183,28 @@ fn c8_after_a_failed_operation_of_a_bulk_load_all_of_it_is_there_or_nothing() {
     }
 }
 
+/// The first tree's name was not durable, which only its own process knew: the next one acknowledged what depends on it.
+#[test]
+fn c5_what_is_loaded_into_a_tree_whose_name_was_not_durable_is_there_after_a_power_cut() {
+    let disk = SimulatedDevice::new(seed());
+    let db = reopen(&disk).unwrap();
+    db.put(&db.table("before").unwrap(), "key", "value").unwrap().safe().unwrap();
+    let kind = FaultKind::EIO;
+    disk.inject(Fault { operation: OperationKind::SyncDirectory, nth: 1, kind, sticky: false });
+    let rows = some_rows(20);
+    load(&db, "first", &rows).unwrap_err();
+    // Nobody can tell any more which names of files are durable, be it the log's.
+    let error = db.put(&db.table("before").unwrap(), "key", "other").unwrap().safe().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+    drop(db);
+    let db = reopen(&disk).unwrap();
+    load(&db, "second", &rows).unwrap();
+    drop(db);
+    let db = reopen(&disk.after_crash(&mut |_| Keep::Lost)).unwrap();
+    assert_rows(&db, &db.table("second").unwrap(), &rows);
+    assert_eq!(db.get(&db.table("before").unwrap(), "key").unwrap().as_deref(), Some(&b"value"[..]));
+}
+
 #[test]
 fn c1_what_cannot_be_loaded_is_refused_and_leaves_nothing() {
     let disk = SimulatedDevice::new(seed());

@@ -340,6 +340,7 @@ impl<'a, P: FnMut(BackupProgress)> Copying<'a, P> {
             // The last extent in a segment syncs all of it.
             if end.is_multiple_of(superblock.segment_bytes) {
                 target.sync(start).map_err(failed)?;
+                target.let_go(start);
             }
             (written, horizon) = (end, extent.seal.version);
             self.advance(end - start);

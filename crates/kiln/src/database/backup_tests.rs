@@ -112,3 +112,20 @@ fn what_may_only_be_read_is_checked_and_restored_from_once_rows_have_settled() {
         assert_eq!(restored.get(&table, "settled").unwrap().as_deref(), Some(&b"value"[..]));
     });
 }
+
+/// The directory was made before anybody looked at what was to be restored.
+#[test]
+fn what_cannot_be_restored_leaves_no_directory() {
+    let directory = tempfile::tempdir().unwrap();
+    let (nothing, source, to) =
+        (directory.path().join("nothing"), directory.path().join("source"), directory.path().join("to"));
+    std::fs::create_dir(&nothing).unwrap();
+    let db = Options::new().background(false).open(&source).unwrap();
+    for (from, kind) in [(&nothing, ErrorKind::NotFound), (&source, ErrorKind::Locked)] {
+        let error = Kiln::restore(from, &to, |_| {}).unwrap_err();
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(!to.exists(), "{error}");
+    }
+    drop(db);
+    Kiln::restore(&source, &to, |_| {}).unwrap();
+}

@@ -23,6 +23,7 @@ use crate::objects::{Entry, FIRST_OBJECT};
 use crate::storage::epoch;
 use crate::storage::extent::{Extent, Item};
 use crate::storage::hash_index;
+use crate::storage::names::Names;
 use crate::storage::record::{Address, DiskRecord, Kind, NO_ADDRESS};
 use crate::storage::scanner::Scanner;
 use crate::storage::segments::{self, Segments};
@@ -156,7 +157,7 @@ pub fn check_on(device: Arc<dyn Device>) -> Result<CheckReport> {
         let file = segments.device().describe(superblock::FILE);
         checker.note_mendable(&Error::corrupted(&file, offset, SLOT_DAMAGED));
     }
-    checker.check_tree(segments.device_handle(), &superblock)?;
+    checker.check_tree(segments.names(), &superblock)?;
     checker.walk(&segments, &superblock, Address::MAX)?;
     checker.compare_tree()?;
     checker.check_checkpoint(&segments, &superblock);
@@ -334,17 +335,13 @@ impl Checker {
         }
         match SystemRecord::decode(record) {
             Err(what) => self.problem(segments, address, what),
-            Ok(None) => {
-                self.first_records.entry(record.shape.object).or_insert(address);
-            }
             Ok(Some(SystemRecord::Entry(Entry::Object(name, kind, id, _)))) => {
-                self.named.insert(id);
                 return Some((name, kind, id));
             }
             Ok(Some(SystemRecord::Snapshot(_))) if !superblock.has_snapshots => {
                 self.problem(segments, address, NAME_UNEXPECTED);
             }
-            Ok(Some(_)) => {}
+            Ok(_) => {}
         }
         None
     }
@@ -352,7 +349,12 @@ impl Checker {
     /// A record must point to its key's record before it, unless that was forgotten or truncated.
     fn link(&mut self, segments: &Segments, superblock: &Superblock, link: Link) {
         let Link { key, newest, previous, entry } = link;
+        // Of a lost object there may be records that were never sealed, and not its entry.
+        if !SystemRecord::is_object(key.0) {
+            self.first_records.entry(key.0).or_insert(newest.address);
+        }
         if let Some((name, kind, id)) = entry {
+            self.named.insert(id);
             let object = (name, kind);
             if *self.objects.entry(id).or_insert_with(|| object.clone()) != object {
                 self.problem(segments, newest.address, NUMBER_TAKEN);
@@ -428,9 +430,9 @@ impl Checker {
         self.tree.as_ref().map_or(0, |tree| tree.settled_to())
     }
 
-    fn check_tree(&mut self, device: Arc<dyn Device>, superblock: &Superblock) -> Result<()> {
+    fn check_tree(&mut self, names: &Arc<Names>, superblock: &Superblock) -> Result<()> {
         const CACHE_BYTES: usize = 1 << 20;
-        match open_tree(device, CACHE_BYTES, superblock, OpenMode::Read) {
+        match open_tree(names, CACHE_BYTES, superblock, OpenMode::Read) {
             Ok(tree) => self.check_open_tree(Arc::new(tree), superblock),
             Err(error) => self.note_damage(error),
         }

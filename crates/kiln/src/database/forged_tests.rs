@@ -275,7 +275,8 @@ fn c9_a_record_that_expires_at_no_time_or_where_none_does_is_refused() {
         refused(&forged(|seal, data| append(seal, data, &record)), what);
     };
     refuse(FIRST_OBJECT, NEVER, "does not say when");
-    // Of an object that was not known when it was sorted, and by which the superblock is asked.
+    // Of an object that is known when it is sorted, and of one that is not.
+    refuse(FIRST_OBJECT, 5, EXPIRY_UNEXPECTED);
     refuse(SESSIONS_OBJECT, 5, EXPIRY_UNEXPECTED);
 }
 
@@ -402,6 +403,38 @@ fn a_load_of_an_object_that_no_database_has_is_damage() -> Result<()> {
         refused(&disk, "neither of its root slots is valid");
     }
     Ok(())
+}
+
+/// The number after it overflowed, and the slot that had it was the newer one for ever.
+#[test]
+fn a_generation_behind_which_there_is_no_other_is_damage() -> Result<()> {
+    let disk = SimulatedDevice::new(1);
+    let db = open(&disk)?;
+    db.put(&db.table("table")?, "key", "value")?.safe()?;
+    db.settle()?;
+    db.close()?;
+    /// Where it is, in both files.
+    const GENERATION: usize = 16;
+    for (name, what) in
+        [(FILE, "neither of its slots is valid"), (tree::FILE, "neither of its root slots is valid")]
+    {
+        let forged = disk.after_crash_seeded(1);
+        sign_slots(&forged, name, |slot| {
+            slot[GENERATION..GENERATION + 8].copy_from_slice(&u64::MAX.to_le_bytes())
+        });
+        refused(&forged, what);
+    }
+    Ok(())
+}
+
+/// Its entry in the catalog was lost with it, and dropped with its segment.
+#[test]
+fn a_record_of_an_object_that_was_lost_is_not_found_fault_with() {
+    let disk = forged(|seal, data| {
+        append(seal, data, &Forged { object: 100, version: seal.version + 1, ..Forged::default() });
+    });
+    assert!(check_on(Arc::new(disk.clone())).unwrap().is_clean());
+    assert!(open(&disk).unwrap().check().unwrap().is_clean());
 }
 
 /// A newer superblock, which said so, must have been damaged: it opens like after a crash.

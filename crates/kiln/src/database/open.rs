@@ -28,6 +28,7 @@ use crate::storage::extent::ExtentWriter;
 use crate::storage::leaf_images::LeafImages;
 use crate::storage::liveness::Liveness;
 use crate::storage::log::Log;
+use crate::storage::names::Names;
 use crate::storage::runs;
 use crate::storage::segments::{self, Segments};
 use crate::storage::superblock::{self, CheckpointName, Superblock, SuperblockFile};
@@ -56,7 +57,8 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
     let log = Log::new(options.ring_bytes(current.segment_bytes), current.segment_bytes, current.begin)
         .map_err(memory)?;
     let cache_bytes = options.cache_bytes(current.segment_bytes);
-    let mut tree = open_tree(device.clone(), cache_bytes.pages_most as usize, &current, OpenMode::ReadWrite)?;
+    let mut tree =
+        open_tree(segments.names(), cache_bytes.pages_most as usize, &current, OpenMode::ReadWrite)?;
     let settle_memory = options.settle_memory_bytes(current.segment_bytes);
     tree.set_replaced_bytes_min(settle_memory / REPLACED_PART);
     let tree = Arc::new(tree.packing(options.leaf_compression));
@@ -145,13 +147,13 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
 
 /// Opens the tree, which must have all that has left the log.
 pub(super) fn open_tree(
-    device: Arc<dyn Device>,
+    names: &Arc<Names>,
     cache_bytes: usize,
     superblock: &Superblock,
     mode: OpenMode,
 ) -> Result<Tree> {
-    let name = device.describe(tree::FILE);
-    let tree = Tree::open(device, superblock.database, cache_bytes, mode)?;
+    let name = names.device().describe(tree::FILE);
+    let tree = Tree::open(names, superblock.database, cache_bytes, mode)?;
     let is_newest = tree.settled_to() >= superblock.settled_to && tree.loaded() >= superblock.loaded;
     match is_newest || planted(Bug::StaleTreeAccepted) {
         true => Ok(tree),

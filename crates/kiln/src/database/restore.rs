@@ -7,8 +7,11 @@ use std::sync::Arc;
 use super::backup::{Backup, BackupProgress, Copying, Source, into_empty};
 use super::check::{file_device, open_offline};
 use super::{Kiln, open, stream};
-use crate::device::{Device, FileDevice, OpenMode};
+use crate::device::{Device, DeviceLock, FileDevice, OpenMode};
 use crate::error::{Error, Result};
+use crate::storage::segments::Segments;
+use crate::storage::superblock::Superblock;
+use crate::storage::tree::Tree;
 
 /// Memory for the tree's nodes.
 const CACHE_BYTES: usize = 4 << 20;
@@ -39,7 +42,9 @@ impl Kiln {
         to: impl AsRef<Path>,
         progress: impl FnMut(BackupProgress),
     ) -> Result<Backup> {
-        Kiln::restore_on(file_device(from.as_ref())?, directory(to.as_ref())?, progress)
+        // Looked at first: if there is nothing to be restored no directory is made for it.
+        let origin = Origin::open(file_device(from.as_ref())?)?;
+        origin.restore(directory(to.as_ref())?, progress)
     }
 
     /// As [`Self::restore`], from one device onto another.
@@ -51,10 +56,7 @@ impl Kiln {
         to: Arc<dyn Device>,
         progress: impl FnMut(BackupProgress),
     ) -> Result<Backup> {
-        let (segments, superblock, _lock) = open_offline(from.clone())?;
-        let tree = Arc::new(open::open_tree(from, CACHE_BYTES, &superblock, OpenMode::Read)?);
-        let source = Source::at_rest(&superblock, &segments, &tree)?;
-        into_empty(&to, || Copying::new(&source, &to, progress).run())
+        Origin::open(from)?.restore(to, progress)
     }
 
     /// Makes a database of a stream that [`Kiln::backup_stream`] has written, in a directory that is empty or not there. Nothing behind the stream's end is
@@ -81,6 +83,27 @@ impl Kiln {
         progress: impl FnMut(BackupProgress),
     ) -> Result<Backup> {
         into_empty(&to, || stream::replay(&*to, from, progress))
+    }
+}
+
+/// A database that nobody has open, to be restored from.
+struct Origin {
+    segments: Segments,
+    superblock: Superblock,
+    tree: Arc<Tree>,
+    _lock: Box<dyn DeviceLock>,
+}
+
+impl Origin {
+    fn open(device: Arc<dyn Device>) -> Result<Origin> {
+        let (segments, superblock, _lock) = open_offline(device)?;
+        let tree = open::open_tree(segments.names(), CACHE_BYTES, &superblock, OpenMode::Read)?;
+        Ok(Origin { segments, superblock, tree: Arc::new(tree), _lock })
+    }
+
+    fn restore(&self, to: Arc<dyn Device>, progress: impl FnMut(BackupProgress)) -> Result<Backup> {
+        let source = Source::at_rest(&self.superblock, &self.segments, &self.tree)?;
+        into_empty(&to, || Copying::new(&source, &to, progress).run())
     }
 }
 

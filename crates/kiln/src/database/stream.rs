@@ -382,10 +382,10 @@ impl<R: Read> Incoming<R> {
     }
 
     /// The body as a name for a file that none of these has.
-    fn name(&self, files: &[(String, Arc<dyn DeviceFile>)]) -> Result<String> {
+    fn name(&self, files: &[String]) -> Result<String> {
         let name = std::str::from_utf8(self.body()).ok().filter(|name| check_name(name).is_ok());
         let name = name.ok_or_else(|| self.corrupted("a file's name that no file can have"))?;
-        match files.iter().any(|(taken, _)| taken == name) {
+        match files.iter().any(|taken| taken == name) {
             false => Ok(name.to_owned()),
             true => Err(self.corrupted("a file's name that another file has")),
         }
@@ -403,7 +403,9 @@ pub(super) fn replay(
     mut progress: impl FnMut(BackupProgress),
 ) -> Result<Backup> {
     let mut incoming = Incoming::begin(input)?;
-    let mut files: Vec<(String, Arc<dyn DeviceFile>)> = Vec::new();
+    let mut files: Vec<String> = Vec::new();
+    // The one that is written at the moment: all of them at once would be as many as the log has segments.
+    let mut open: Option<(u32, Arc<dyn DeviceFile>)> = None;
     let mut bytes = 0;
     loop {
         let frame = incoming.next()?;
@@ -416,16 +418,20 @@ pub(super) fn replay(
                 if frame.file as usize != files.len() {
                     return Err(incoming.corrupted("a file with a number that is not the next"));
                 }
-                let file = device.open(&name, OpenMode::Create).map_err(failed)?;
-                files.push((name, file));
+                open = Some((frame.file, device.open(&name, OpenMode::Create).map_err(failed)?));
+                files.push(name);
             }
             Kind::Write | Kind::Allocate | Kind::Sync | Kind::Rename => {
                 let new_name = match frame.kind {
                     Kind::Rename => Some(incoming.name(&files)?),
                     _ => None,
                 };
-                let Some((name, file)) = files.get_mut(frame.file as usize) else {
+                let Some(name) = files.get_mut(frame.file as usize) else {
                     return Err(incoming.corrupted("a frame of a file that was not created"));
+                };
+                let (_, file) = match open.take_if(|(number, _)| *number == frame.file) {
+                    Some(open) => open,
+                    None => (frame.file, device.open(name, OpenMode::ReadWrite).map_err(failed)?),
                 };
                 match (frame.kind, new_name) {
                     (_, Some(new)) => device.rename(name, &new).map(|()| *name = new),
@@ -435,6 +441,7 @@ pub(super) fn replay(
                     _ => file.write_at(incoming.body(), frame.number),
                 }
                 .map_err(failed)?;
+                open = Some((frame.file, file));
             }
         }
         bytes += incoming.body_bytes as u64;

@@ -4,6 +4,8 @@ use std::error::Error;
 use std::fmt;
 use std::io;
 
+use rustix::io::Errno;
+
 /// What an [`io::Error`] of a [`Device`](super::Device) carries: the operation, the file, and the cause.
 ///
 /// An `io::Error` with a message of its own can no longer tell the operating system's error number; this
@@ -51,7 +53,12 @@ impl DeviceError {
 
 impl fmt::Display for DeviceError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "cannot {} {}: {}", self.operation, self.file, self.cause)
+        write!(formatter, "cannot {} {}: {}", self.operation, self.file, self.cause)?;
+        match self.raw_os_error().map(Errno::from_raw_os_error) {
+            // A log has a file for each of its segments.
+            Some(Errno::MFILE) => formatter.write_str("; raise the limit of open files (ulimit -n)"),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -26,6 +26,7 @@ pub(crate) mod leaf_images;
 pub(crate) mod liveness;
 pub(crate) mod log;
 pub(crate) mod memory;
+pub(crate) mod names;
 pub(crate) mod ordered_index;
 pub(crate) mod prefix;
 pub(crate) mod record;

@@ -14,11 +14,12 @@ use std::io;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use super::names::Names;
 use super::record::{ADDRESS_BITS, Address};
 use crate::device::{
     AlignedBuffer, BLOCK_BYTES, Device, DeviceFile, OpenMode, ReadQueue, SECTOR_BYTES, write_zeros,
 };
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, is_disk_full};
 use crate::planted::{Bug, planted};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard, RwLock};
@@ -66,7 +67,8 @@ fn cutting_failed(error: io::Error) -> Error {
 
 /// The open segments of a database.
 pub(crate) struct Segments {
-    device: Arc<dyn Device>,
+    /// Once they are uncertain nothing more is written: it might be without a name.
+    names: Arc<Names>,
     segment_bytes: u64,
     files: RwLock<BTreeMap<u64, Arc<dyn DeviceFile>>>,
     prepared_end: AtomicU64,
@@ -74,9 +76,6 @@ pub(crate) struct Segments {
     spares: AtomicU64,
     /// True once the directory may be somebody else's: no segment comes or goes any more.
     preparing: Mutex<bool>,
-    /// A sync of the directory has failed. The operating system may have forgotten which names were not durable, and a
-    /// later sync that succeeds says nothing of them. So nothing more is written: it might be without a name.
-    names_uncertain: AtomicBool,
     /// The disk had no space for the last segment that was to be prepared.
     disk_full: AtomicBool,
     /// So many times the segments are held: what is dropped meanwhile is not used again.
@@ -124,23 +123,22 @@ impl Segments {
             files.insert(number, file);
         }
         let spares = names.iter().filter(|name| is_spare(name)).count() as u64;
-        Ok(Segments::of(device, segment_bytes, files, spares))
+        Ok(Segments::of(Names::new(device), segment_bytes, files, spares))
     }
 
     fn of(
-        device: Arc<dyn Device>,
+        names: Arc<Names>,
         segment_bytes: u64,
         files: BTreeMap<u64, Arc<dyn DeviceFile>>,
         spares: u64,
     ) -> Segments {
         Segments {
-            device,
+            names,
             segment_bytes,
             files: RwLock::new(files),
             prepared_end: AtomicU64::new(0),
             spares: AtomicU64::new(spares),
             preparing: Mutex::new(false),
-            names_uncertain: AtomicBool::new(false),
             disk_full: AtomicBool::new(false),
             holds: AtomicU64::new(0),
         }
@@ -151,16 +149,21 @@ impl Segments {
         let _none_is_dropped = self.preparing.lock();
         self.holds.fetch_add(1, Ordering::SeqCst);
         let files = self.files.read().clone();
-        Held { segments: Segments::of(self.device.clone(), self.segment_bytes, files, 0), held: self }
+        Held { segments: Segments::of(Arc::clone(&self.names), self.segment_bytes, files, 0), held: self }
+    }
+
+    /// The names of all the database's files.
+    pub(crate) fn names(&self) -> &Arc<Names> {
+        &self.names
     }
 
     /// The device, for who goes on using it.
     pub(crate) fn device_handle(&self) -> Arc<dyn Device> {
-        self.device.clone()
+        Arc::clone(self.names.device())
     }
 
     pub(crate) fn device(&self) -> &dyn Device {
-        &*self.device
+        &**self.names.device()
     }
 
     pub(crate) fn segment_bytes(&self) -> u64 {
@@ -179,12 +182,12 @@ impl Segments {
 
     /// A queue for reads of the segments.
     pub(crate) fn read_queue(&self) -> Box<dyn ReadQueue> {
-        self.device.read_queue()
+        self.device().read_queue()
     }
 
     /// The device's time of day.
     pub(crate) fn time_us(&self) -> u64 {
-        self.device.time_us()
+        self.device().time_us()
     }
 
     pub(crate) fn numbers(&self) -> Vec<u64> {
@@ -198,7 +201,7 @@ impl Segments {
 
     /// How errors call the file at `address`, and the offset in it.
     pub(crate) fn place(&self, address: Address) -> (String, u64) {
-        (self.device.describe(&name_of(address / self.segment_bytes)), address % self.segment_bytes)
+        (self.device().describe(&name_of(address / self.segment_bytes)), address % self.segment_bytes)
     }
 
     /// The error for damage at `address`.
@@ -217,7 +220,7 @@ impl Segments {
         self.files.read().get(&number).cloned().ok_or_else(|| {
             io::Error::new(
                 io::ErrorKind::NotFound,
-                format!("{} is missing", self.device.describe(&name_of(number))),
+                format!("{} is missing", self.device().describe(&name_of(number))),
             )
         })
     }
@@ -252,16 +255,12 @@ impl Segments {
         if planted(Bug::DirectorySyncSkipped) {
             return Ok(());
         }
-        let uncertain = !planted(Bug::DirectorySyncErrorForgotten);
-        self.device.sync_directory().inspect_err(|_| self.names_uncertain.store(uncertain, Ordering::SeqCst))
+        self.names.sync()
     }
 
     /// Fails once a sync of the directory has failed.
     pub(crate) fn check_names(&self) -> io::Result<()> {
-        match self.names_uncertain.load(Ordering::SeqCst) {
-            true => Err(io::Error::other("the names of the log's files could not be made durable")),
-            false => Ok(()),
-        }
+        self.names.check()
     }
 
     /// Writes `buffer` at `address`, within one segment. Durable after [`Self::sync`].
@@ -276,6 +275,12 @@ impl Segments {
             return Ok(());
         }
         self.file(address)?.sync()
+    }
+
+    /// Closes the file of the segment at `address`, for who writes no more to it and reads nothing of it: a copy of a long log would have as many
+    /// files open as the log.
+    pub(crate) fn let_go(&self, address: Address) {
+        self.files.write().remove(&(address / self.segment_bytes));
     }
 
     /// Prepares the segment in which a log that ends at `end` goes on, if it is not there.
@@ -306,10 +311,10 @@ impl Segments {
         let start = self.prepared_end();
         let name = name_of(start / self.segment_bytes);
         let prepared = self.prepare(&name, zero);
-        let full = prepared.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::StorageFull);
+        let full = prepared.as_ref().is_err_and(is_disk_full);
         self.disk_full.store(full, Ordering::SeqCst);
         let file = prepared
-            .map_err(|error| Error::io(format_args!("preparing {}", self.device.describe(&name)), error))?;
+            .map_err(|error| Error::io(format_args!("preparing {}", self.device().describe(&name)), error))?;
         self.files.write().insert(start / self.segment_bytes, file);
         self.prepared_end.store(start + self.segment_bytes, Ordering::SeqCst);
         Ok(())
@@ -317,7 +322,7 @@ impl Segments {
 
     fn prepare(&self, name: &str, zero: bool) -> io::Result<Arc<dyn DeviceFile>> {
         self.check_names()?;
-        let names = self.device.list()?;
+        let names = self.device().list()?;
         for spare in names.iter().filter(|name| is_spare(name)) {
             let error = match self.prepare_from(spare, name, zero) {
                 Ok(file) => {
@@ -326,24 +331,22 @@ impl Segments {
                 }
                 Err(error) => error,
             };
-            if self.names_uncertain.load(Ordering::SeqCst) {
-                return Err(error);
-            }
+            self.check_names()?;
             // It may be the spare that is bad. And where clearing takes new space, as on a file system that never writes
             // in place, removing it makes some.
-            self.device.remove(spare)?;
+            self.device().remove(spare)?;
             self.spares.fetch_sub(1, Ordering::Relaxed);
-            if error.kind() != io::ErrorKind::StorageFull {
+            if !is_disk_full(&error) {
                 return Err(error);
             }
         }
         if names.iter().any(|name| name == UNFINISHED) {
-            self.device.remove(UNFINISHED)?;
+            self.device().remove(UNFINISHED)?;
         }
         self.prepare_from(UNFINISHED, name, zero).inspect_err(|error| {
-            if error.kind() == io::ErrorKind::StorageFull {
+            if is_disk_full(error) {
                 // Give back what little was taken; the disk is full. A failure here changes nothing.
-                let _ = self.device.remove(UNFINISHED);
+                let _ = self.device().remove(UNFINISHED);
             }
         })
     }
@@ -352,7 +355,7 @@ impl Segments {
     fn prepare_from(&self, from: &str, name: &str, zero: bool) -> io::Result<Arc<dyn DeviceFile>> {
         let has_old_bytes = from != UNFINISHED;
         let mode = if has_old_bytes { OpenMode::ReadWrite } else { OpenMode::Create };
-        let file = self.device.open(from, mode)?;
+        let file = self.device().open(from, mode)?;
         match has_old_bytes && !zero && !planted(Bug::SpareNotZeroed) {
             true => file.clear(self.segment_bytes)?,
             false => file.allocate(self.segment_bytes)?,
@@ -363,7 +366,7 @@ impl Segments {
         if !planted(Bug::SegmentSyncSkipped) {
             file.sync()?;
         }
-        self.device.rename(from, name)?;
+        self.device().rename(from, name)?;
         self.sync_names()?;
         Ok(file)
     }
@@ -389,7 +392,7 @@ impl Segments {
         let cut = || -> io::Result<()> {
             for &number in &extra {
                 self.files.write().remove(&number);
-                self.device.remove(&name_of(number))?;
+                self.device().remove(&name_of(number))?;
             }
             if !extra.is_empty() {
                 self.sync_names()?;
@@ -438,8 +441,8 @@ impl Segments {
     pub(crate) fn remove_spares(&self) -> Result<()> {
         let _one_at_a_time = self.begin_preparing()?;
         let remove = || -> io::Result<()> {
-            for spare in self.device.list()?.iter().filter(|name| is_spare(name)) {
-                self.device.remove(spare)?;
+            for spare in self.device().list()?.iter().filter(|name| is_spare(name)) {
+                self.device().remove(spare)?;
                 self.spares.fetch_sub(1, Ordering::Relaxed);
             }
             self.sync_names()
@@ -461,10 +464,10 @@ impl Segments {
                 self.files.write().remove(&number);
                 if self.spares.load(Ordering::Relaxed) < SPARES_MAX && self.holds.load(Ordering::SeqCst) == 0
                 {
-                    self.device.rename(&name_of(number), &spare_name_of(number))?;
+                    self.device().rename(&name_of(number), &spare_name_of(number))?;
                     self.spares.fetch_add(1, Ordering::Relaxed);
                 } else {
-                    self.device.remove(&name_of(number))?;
+                    self.device().remove(&name_of(number))?;
                 }
             }
             self.sync_names()
@@ -475,6 +478,8 @@ impl Segments {
 
 #[cfg(test)]
 mod tests {
+    use rustix::io::Errno;
+
     use super::*;
     use crate::device::{Fault, FaultKind, OperationKind, SimulatedDevice};
 
@@ -545,7 +550,8 @@ mod tests {
     #[test]
     fn a_spare_that_cannot_be_used_again_does_not_stand_in_the_way() {
         for (zero, operation) in [(true, OperationKind::Write), (false, OperationKind::Allocate)] {
-            for kind in [FaultKind::ENOSPC, FaultKind::EIO] {
+            let no_quota = FaultKind::Error(Errno::DQUOT.raw_os_error());
+            for kind in [FaultKind::ENOSPC, no_quota, FaultKind::EIO] {
                 let disk = SimulatedDevice::new(1);
                 let segments =
                     Segments::open(Arc::new(disk.clone()), SEGMENT_BYTES as u64, OpenMode::ReadWrite)
@@ -556,13 +562,28 @@ mod tests {
                 let before = disk.list().unwrap();
                 disk.inject(Fault { operation, nth: 1, kind, sticky: false });
                 // Where clearing takes new space, as on file systems that never write in place, to remove one makes it.
-                assert_eq!(segments.prepare_next(zero).is_ok(), kind == FaultKind::ENOSPC);
+                assert_eq!(segments.prepare_next(zero).is_ok(), kind != FaultKind::EIO);
                 let after = disk.list().unwrap();
                 let first = before.iter().find(|name| is_spare(name)).unwrap();
                 assert!(!after.contains(first), "{first} is to be gone: {after:?}");
                 segments.prepare_next(zero).unwrap();
                 assert_eq!(segments.disk_bytes(), disk.used_bytes());
             }
+        }
+    }
+
+    /// Whoever has used up what he may have was told so, and nothing was done to make room.
+    #[test]
+    fn a_disk_is_full_for_who_may_have_no_more_of_it() {
+        for (errno, is_full) in [(Errno::NOSPC, true), (Errno::DQUOT, true), (Errno::IO, false)] {
+            let disk = SimulatedDevice::new(1);
+            let segments = one_segment(&disk);
+            let kind = FaultKind::Error(errno.raw_os_error());
+            disk.inject(Fault { operation: OperationKind::Allocate, nth: 1, kind, sticky: false });
+            let error = segments.prepare_next(true).unwrap_err();
+            assert_eq!(error.kind() == crate::ErrorKind::NoSpace, is_full);
+            assert_eq!(segments.disk_is_full(), is_full);
+            assert_eq!(disk.list().unwrap().contains(&UNFINISHED.to_owned()), !is_full);
         }
     }
 

@@ -183,6 +183,8 @@ impl Superblock {
             && self.known_end < 1 << ADDRESS_BITS
             && self.clock < 1 << VERSION_BITS
             && self.loaded < OBJECTS_MAX
+            && self.generation < u64::MAX
+            && self.checkpoint.number < u64::MAX
     }
 }
 

@@ -35,6 +35,11 @@ pub(crate) const NAME_UNEXPECTED: &str = "a snapshot has a name, and the superbl
 pub(crate) const EXPIRY_UNEXPECTED: &str = "a row expires, and the superblock says that none does";
 
 impl SystemRecord {
+    /// Whether the engine's own records have this number as their object.
+    pub(crate) fn is_object(number: u32) -> bool {
+        number <= SNAPSHOTS_OBJECT
+    }
+
     /// Takes such a record apart; `None` for any other record. `Err` says what is wrong with it.
     pub(crate) fn decode(record: &DiskRecord<'_>) -> Result<Option<SystemRecord>, &'static str> {
         let (decoded, what) = match record.shape.object {

@@ -291,8 +291,9 @@ impl<'a> Work<'a> {
             return piece.events.push(Event::Pending(address));
         }
         let object = record.shape.object;
-        if *known_object != Some(object) {
-            if object < FIRST_OBJECT || self.objects.get(object).is_none() {
+        let is_unexpected = record.shape.kind == Kind::Expiring && !self.superblock.has_expiring;
+        if *known_object != Some(object) || is_unexpected {
+            if object < FIRST_OBJECT || is_unexpected || self.objects.get(object).is_none() {
                 piece.events.push(Event::Telling(address));
             } else {
                 *known_object = Some(object);

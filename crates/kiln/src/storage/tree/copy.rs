@@ -70,7 +70,7 @@ pub(super) fn copy(
     cursor.seek(Bound::Unbounded, Direction::Forwards)?;
     let mut walked = Walked { cursor, value: Vec::new(), bytes: 0, reported: 0, progress };
     walked.load()?;
-    let pages = Pages::of_copy(Arc::clone(&tree.pages.device), name.clone(), Arc::clone(&file));
+    let pages = Pages::of_copy(Arc::clone(&tree.pages.names), name.clone(), Arc::clone(&file));
     let mut space = Space::new(Bitmap::default());
     let mut output = Output::new(Arc::clone(&file), &name, &mut space, (0, 0));
     let written = writer::write(

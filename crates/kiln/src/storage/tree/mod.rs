@@ -87,6 +87,7 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 use super::epoch;
+use super::names::Names;
 
 /// What is known of a key without reading from disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,18 +156,18 @@ impl Tree {
     /// # Errors
     /// What cannot be read, or is damaged, with its place.
     pub(crate) fn open(
-        device: Arc<dyn Device>,
+        names: &Arc<Names>,
         database: u128,
         cache_bytes: usize,
         mode: OpenMode,
     ) -> Result<Tree> {
-        let pages = Pages::new(device, cache_bytes);
+        let pages = Pages::new(Arc::clone(names), cache_bytes);
         let failed = |error| Error::io(format_args!("opening {}", pages.name), error);
-        if !pages.device.list().map_err(failed)?.iter().any(|name| name == FILE) {
+        if !pages.device().list().map_err(failed)?.iter().any(|name| name == FILE) {
             let root = Root { database, ..Root::default() };
             return Ok(Tree::new(pages, root, Writer::without_file()));
         }
-        let file = pages.device.open(FILE, mode).map_err(failed)?;
+        let file = pages.device().open(FILE, mode).map_err(failed)?;
         let file_bytes = file.size().map_err(failed)?;
         let (slots, root) = Slots::open(Arc::clone(&file), &pages.name, database)?;
         pages.set_file(file);

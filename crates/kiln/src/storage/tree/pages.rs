@@ -11,6 +11,7 @@ use crate::device::{
 };
 use crate::error::{Error, Result};
 use crate::planted::{Bug, planted};
+use crate::storage::names::Names;
 use crate::sync::OnceLock;
 
 /// The file's name.
@@ -25,8 +26,7 @@ pub(crate) fn is_tree(name: &str) -> bool {
 
 /// The file, and what is known of it in memory.
 pub(super) struct Pages {
-    /// Has the queues for reads.
-    pub(super) device: Arc<dyn Device>,
+    pub(super) names: Arc<Names>,
     /// What errors call it.
     pub(super) name: String,
     /// There from the first merge on.
@@ -35,16 +35,21 @@ pub(super) struct Pages {
 }
 
 impl Pages {
-    pub(super) fn new(device: Arc<dyn Device>, cache_bytes: usize) -> Pages {
-        let name = device.describe(FILE);
-        Pages { device, name, file: OnceLock::new(), cache: Cache::new(cache_bytes) }
+    pub(super) fn new(names: Arc<Names>, cache_bytes: usize) -> Pages {
+        let name = names.device().describe(FILE);
+        Pages { names, name, file: OnceLock::new(), cache: Cache::new(cache_bytes) }
     }
 
     /// Of a file that is written once, with everything in it.
-    pub(super) fn of_copy(device: Arc<dyn Device>, name: String, file: Arc<dyn DeviceFile>) -> Pages {
-        let pages = Pages { device, name, file: OnceLock::new(), cache: Cache::new(0) };
+    pub(super) fn of_copy(names: Arc<Names>, name: String, file: Arc<dyn DeviceFile>) -> Pages {
+        let pages = Pages { names, name, file: OnceLock::new(), cache: Cache::new(0) };
         pages.set_file(file);
         pages
+    }
+
+    /// Has the queues for reads.
+    pub(super) fn device(&self) -> &dyn Device {
+        &**self.names.device()
     }
 
     /// The file; what refers to something in it has been read from it, or written to it.
@@ -174,7 +179,7 @@ impl Pages {
     /// Begins to read whole blocks, which come back with `token`.
     pub(super) fn submit(&self, queue: &mut Queue, (block, blocks): (u64, u64), token: usize) -> Result<()> {
         let failed = |error| Error::io(format_args!("reading {}", self.name), error);
-        queue.get(&*self.device).submit(QueuedRead {
+        queue.get(self.device()).submit(QueuedRead {
             file: Arc::clone(self.file().map_err(failed)?),
             offset: block * BLOCK_BYTES as u64,
             buffer: AlignedBuffer::for_reading(blocks as usize * BLOCK_BYTES),
@@ -189,7 +194,7 @@ impl Pages {
         queue: &mut Queue,
         block_of: impl FnOnce(usize) -> u64,
     ) -> Result<(usize, AlignedBuffer)> {
-        let done = queue.get(&*self.device).wait();
+        let done = queue.get(self.device()).wait();
         let nothing = || Error::io(format_args!("reading {}", self.name), io::ErrorKind::Other.into());
         let done = done.ok_or_else(nothing)?;
         let token = done.token as usize;

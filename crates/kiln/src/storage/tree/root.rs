@@ -162,6 +162,7 @@ impl Root {
         let directory = &self.directory;
         node_is_sane
             && self.loaded < OBJECTS_MAX
+            && self.generation < u64::MAX
             && directory.mapped_blocks <= FILE_BLOCKS_MAX
             && (BLOCK_FIRST..=directory.mapped_blocks).contains(&directory.used_blocks)
             && (BLOCK_FIRST..directory.mapped_blocks).contains(&directory.block)
@@ -237,6 +238,11 @@ impl Slots {
 
     pub(super) fn file(&self) -> &dyn DeviceFile {
         &*self.file
+    }
+
+    /// True once the newest root is known to be durable.
+    pub(super) fn are_certain(&self) -> bool {
+        self.certain.is_some()
     }
 
     /// Before anything is written after opening: who wrote the newest root may have been killed before it was durable, and then the

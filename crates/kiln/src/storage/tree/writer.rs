@@ -133,10 +133,14 @@ impl Writer {
         }
     }
 
-    /// Makes a root durable that was found when the file was opened: whoever wrote it may have come no further than that it could be read.
+    /// Makes a root durable that was found when the file was opened, and the file's name: whoever wrote it may have come no further than that
+    /// they could be read.
     pub(super) fn make_certain(&mut self, pages: &Pages, newest: &Root) -> Result<()> {
         let Some(slots) = &mut self.slots else { return Ok(()) };
-        let certain = slots.make_certain(newest).and_then(|()| pages.device.sync_directory());
+        let certain = match slots.are_certain() {
+            true => Ok(()),
+            false => slots.make_certain(newest).and_then(|()| pages.names.sync()),
+        };
         certain.map_err(|error| self.fail(pages, error))
     }
 
@@ -173,14 +177,12 @@ impl Writer {
         if !pages.has_file() {
             // Nothing was written: it may succeed the next time.
             let creating = |error| Error::io(format_args!("creating {}", pages.name), error);
-            let file = create(&*pages.device).map_err(creating)?;
+            let file = create(pages.device()).map_err(creating)?;
             self.slots = Some(Slots::new(Arc::clone(&file)));
             pages.set_file(file);
         }
         let file = pages.file().map_err(|error| self.fail(pages, error))?;
-        if let Some(slots) = &mut self.slots {
-            slots.make_certain(old).map_err(|error| fail(&mut self.failed, pages, error))?;
-        }
+        self.make_certain(pages, old)?;
         let (replaced_blocks_max, reserve_bytes) = match room {
             Room::Ordinary { part, bytes_min } => {
                 let blocks = (self.space.used_count() / part).max(bytes_min / BLOCK_BYTES as u64);
@@ -211,9 +213,8 @@ impl Writer {
         }
         merged.bytes += 2 * BLOCK_BYTES as u64;
         if !self.is_named {
-            let device = &*pages.device;
-            let sync = || if planted(Bug::TreeNameNotSynced) { Ok(()) } else { device.sync_directory() };
-            let named = device.rename(UNFINISHED, FILE).and_then(|()| sync());
+            let sync = || if planted(Bug::TreeNameNotSynced) { Ok(()) } else { pages.names.sync() };
+            let named = pages.device().rename(UNFINISHED, FILE).and_then(|()| sync());
             named.map_err(|error| self.fail(pages, error))?;
             self.is_named = true;
         }

@@ -168,9 +168,9 @@ fn c9_merges_over_damage_fail_and_leave_the_tree_as_it_was() {
 fn c9_the_tree_of_another_database_is_refused() {
     let device = SimulatedDevice::new(1);
     open(&device, CACHE_BYTES).merge(&mut changes(&Batch::from([(key(1), Some(vec![1]))])), Some(8)).unwrap();
-    let device: Arc<dyn Device> = Arc::new(device);
-    assert!(Tree::open(device.clone(), DATABASE, CACHE_BYTES, OpenMode::Read).is_ok());
-    let error = Tree::open(device, DATABASE + 1, CACHE_BYTES, OpenMode::Read).map(drop).unwrap_err();
+    let names = Names::new(Arc::new(device));
+    assert!(Tree::open(&names, DATABASE, CACHE_BYTES, OpenMode::Read).is_ok());
+    let error = Tree::open(&names, DATABASE + 1, CACHE_BYTES, OpenMode::Read).map(drop).unwrap_err();
     assert!(
         error.kind() == ErrorKind::Corrupted && error.to_string().contains("another database"),
         "{error}"

@@ -9,15 +9,16 @@ use super::super::reference::{BLOCK_FIRST, FILE_BLOCKS_MAX, NODE_BLOCKS_MAX};
 use super::super::root::DirectoryReference;
 use super::super::space::{Bitmap, PAGE_BLOCKS, Run, Space};
 use super::Random;
-use crate::device::{Device, OpenMode, SimulatedDevice};
+use crate::device::{OpenMode, SimulatedDevice};
+use crate::storage::names::Names;
 
 /// Every root's map is read as it was written, whichever of its pages have changed, and one in which nothing is used has no page.
 #[test]
 fn c9_a_map_of_many_pages_is_read_as_it_was_written() {
     const RUN: u64 = PAGE_BLOCKS / 4;
-    let device: Arc<dyn Device> = Arc::new(SimulatedDevice::new(1));
-    let file = device.open("tree", OpenMode::Create).unwrap();
-    let pages = Pages::of_copy(Arc::clone(&device), "tree".to_owned(), Arc::clone(&file));
+    let names = Names::new(Arc::new(SimulatedDevice::new(1)));
+    let file = names.device().open("tree", OpenMode::Create).unwrap();
+    let pages = Pages::of_copy(Arc::clone(&names), "tree".to_owned(), Arc::clone(&file));
     let mut space = Space::new(Bitmap::default());
     let (mut directory, mut entries) = (DirectoryReference::default(), Vec::new());
     // Behind the first block the quarters of pages follow each other.

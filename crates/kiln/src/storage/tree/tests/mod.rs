@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use super::{Cached, Change, Cursor, Direction, Tree};
 use crate::device::{Device, OpenMode, SimulatedDevice};
+use crate::storage::names::Names;
 use crate::storage::record::NEVER;
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -48,7 +49,7 @@ fn open(device: &SimulatedDevice, cache_bytes: usize) -> Arc<Tree> {
 }
 
 fn try_open(device: &SimulatedDevice, cache_bytes: usize) -> crate::error::Result<Tree> {
-    Tree::open(Arc::new(device.clone()) as Arc<dyn Device>, DATABASE, cache_bytes, OpenMode::ReadWrite)
+    Tree::open(&Names::new(Arc::new(device.clone())), DATABASE, cache_bytes, OpenMode::ReadWrite)
 }
 
 fn key(number: u64) -> Vec<u8> {

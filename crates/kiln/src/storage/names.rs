@@ -1,0 +1,39 @@
+//! The names of a database's files.
+
+use std::io;
+use std::sync::Arc;
+
+use crate::device::Device;
+use crate::planted::{Bug, planted};
+use crate::sync::atomic::{AtomicBool, Ordering};
+
+/// Makes the names of a database's files durable, for all who make, rename or remove some. The system tells a failure once, and a later
+/// success says nothing of what was to be synced before: whoever was told, nobody can rely on any name any more.
+pub(crate) struct Names {
+    device: Arc<dyn Device>,
+    are_uncertain: AtomicBool,
+}
+
+impl Names {
+    pub(crate) fn new(device: Arc<dyn Device>) -> Arc<Names> {
+        Arc::new(Names { device, are_uncertain: AtomicBool::new(false) })
+    }
+
+    pub(crate) fn device(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+
+    /// Makes the names durable, or has nobody rely on them any more.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        let uncertain = !planted(Bug::DirectorySyncErrorForgotten);
+        self.device.sync_directory().inspect_err(|_| self.are_uncertain.store(uncertain, Ordering::SeqCst))
+    }
+
+    /// Fails once a sync has failed.
+    pub(crate) fn check(&self) -> io::Result<()> {
+        match self.are_uncertain.load(Ordering::SeqCst) {
+            true => Err(io::Error::other("the names of the log's files could not be made durable")),
+            false => Ok(()),
+        }
+    }
+}
