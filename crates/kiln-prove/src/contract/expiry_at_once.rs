@@ -123,9 +123,9 @@ fn c2_a_row_that_is_renewed_in_time_is_never_absent() {
         ("get in a transaction", |world| world.db.begin().unwrap().contains(&world.map, "key").unwrap()),
     ];
     for (name, read) in reads {
-        // Who holds a version looks once more afterwards.
-        let looks: &[bool] = if name.contains("snapshot") { &[false, true] } else { &[false] };
-        for &is_second_look in looks {
+        // Who holds a version looks once more afterwards, and who gives it a name two more times.
+        let looks = if name.contains("name") { 4 } else { 1 + usize::from(name.contains("snapshot")) };
+        for looks_before in 0..looks {
             let world = Arc::new(World::new());
             world.put("key", 10);
             world.db.persist().unwrap();
@@ -133,12 +133,12 @@ fn c2_a_row_that_is_renewed_in_time_is_never_absent() {
             if name.contains("durable") {
                 world.harden_at_next_look();
             }
-            if is_second_look {
+            for _ in 0..looks_before {
                 let (later, look) = (world.next_look.0.lock().unwrap().take(), world.next_look.clone());
                 world.next_look.is(move || *look.0.lock().unwrap() = later);
             }
-            assert!(read(&world), "{name}");
-            assert!(world.next_look.has_come(), "{name}");
+            assert!(read(&world), "{name}, look {looks_before}");
+            assert!(world.next_look.has_come(), "{name}, look {looks_before}");
         }
     }
 }

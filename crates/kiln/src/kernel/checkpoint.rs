@@ -473,7 +473,11 @@ impl Taking<'_> {
         self.cold_reads += 1;
         let most = COLD_READS_MAX.max(self.engine.index.bucket_count() / BUCKETS_PER_COLD_READ);
         self.is_overtaken |= self.haste == Haste::Background && self.cold_reads > most;
-        self.engine.cold_previous(address)
+        match self.engine.cold_previous(address) {
+            // It has left the log meanwhile.
+            Err(_) if self.is_out_of_reach() => Ok(NO_ADDRESS),
+            previous => previous,
+        }
     }
 
     fn write_keys(&mut self) -> Result<Option<u64>> {

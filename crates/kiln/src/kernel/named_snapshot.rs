@@ -88,8 +88,9 @@ impl Engine {
         };
         let now_ms = time.unwrap_or_else(|| self.now_ms());
         // Who reads it sees rows that expire as of this time: it must not be before one at which some of them were found to have, or
-        // were deleted, though the clock was set back since.
-        let time_us = self.segments.time_us().max(now_ms.saturating_mul(1000));
+        // were deleted, though the clock was set back since; nor after the version was closed, when some may have been renewed.
+        let first_us = now_ms.saturating_mul(1000);
+        let time_us = self.segments.time_us().clamp(first_us, first_us.saturating_add(999));
         let snapshot = NamedSnapshot { name: name.to_owned(), version, time_us };
         let committed = transaction::run(self, Isolation::Serializable, |tx| {
             tx.put_key(SNAPSHOTS_OBJECT, name.as_bytes(), &encode(&snapshot))
