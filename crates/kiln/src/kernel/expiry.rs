@@ -221,6 +221,8 @@ impl Lifetimes {
 
 /// So many keys are looked at before the keeper may go on with its other duties: each may be a read from disk.
 const PIECE_KEYS: usize = 64;
+/// Or so many places of the hash index: of records that are others', whose they are may have to be read from disk, too.
+const PIECE_PLACES: usize = 64;
 /// It does go on with them after so long: where the keys are in memory that is many pieces.
 const TURN: Duration = Duration::from_millis(1);
 /// A walk is followed by a rest so many times as long as it took, or
@@ -418,7 +420,8 @@ impl Engine {
             Place::Begin => Ok((None, Vec::new())),
             Place::Map(cursor) => {
                 let (mut cursor, mut keys) = (Some(*cursor), Vec::new());
-                while let Some(at) = cursor.filter(|_| keys.len() < PIECE_KEYS) {
+                for _ in 0..PIECE_PLACES {
+                    let Some(at) = cursor.filter(|_| keys.len() < PIECE_KEYS) else { break };
                     cursor = objects::keys_at(self, object.id, at, |key| match key {
                         Ok(key) => keys.push(key),
                         Err(error) => unreadable(error),

@@ -53,6 +53,8 @@ pub(crate) mod shares;
 pub(crate) mod single;
 pub(crate) mod snapshot;
 pub(crate) mod sweep;
+#[cfg(test)]
+mod sweep_tests;
 pub(crate) mod transaction;
 pub(crate) mod warm;
 pub(crate) mod write_set;

@@ -391,6 +391,8 @@ impl Engine {
         self.remove_settled(&newest, part_bytes)?;
         self.settled.removed_to.store(end, Ordering::SeqCst);
         self.graves.note_settled();
+        // There may be tombstones to be forgotten, for which it does not stay awake.
+        self.hardening.wake_keeper();
         self.objects.iter().filter_map(|object| object.keys.ordered()).for_each(OrderedIndex::note_vacancy);
         Ok(Settling { puts: merged.put, deletes: merged.deleted, bytes: merged.bytes + newest.disk_bytes() })
     }
@@ -494,6 +496,7 @@ impl Engine {
         // What those keys had is still in the log, and settles no more but with what deleted it.
         self.settled.forgotten_to.fetch_max(end, Ordering::SeqCst);
         self.settled.deleted_to.store(end, Ordering::SeqCst);
+        self.graves.look_at_unsettled();
         if makes_room { tree.merge(&mut rows(false)?, Some(end)) } else { merged }
     }
 

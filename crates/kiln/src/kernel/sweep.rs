@@ -40,18 +40,34 @@ enum Fate {
     Waits,
     /// Until every snapshot is newer.
     WaitsForSnapshots,
+    /// Until its row has settled.
+    WaitsForSettling,
     Gone,
     /// The key has a value again.
     Replaced,
 }
 
-/// Tombstones to be swept, and which of them wait for a snapshot.
+/// Tombstones to be swept. Those that wait are not looked at before it is worth it, however many.
 #[derive(Default)]
 struct Known {
-    graves: Vec<Grave>,
-    /// So many of them, the first, have to wait until every snapshot sees this version: they are not looked at before, however many.
-    waiting: usize,
+    /// They wait until every snapshot sees this version.
+    for_snapshots: Vec<Grave>,
     waits_for: u64,
+    /// They wait until more has settled.
+    for_settling: Vec<Grave>,
+    has_settled: bool,
+    others: Vec<Grave>,
+}
+
+impl Known {
+    /// In an order that stays as it is as long as they only become more.
+    fn iter(&self) -> impl Iterator<Item = &Grave> {
+        self.for_snapshots.iter().chain(&self.for_settling).chain(&self.others)
+    }
+
+    fn len(&self) -> usize {
+        self.for_snapshots.len() + self.for_settling.len() + self.others.len()
+    }
 }
 
 /// Tombstones to be swept, and how far truncation has looked.
@@ -86,11 +102,14 @@ struct TruncationMark {
 
 impl Graves {
     pub(crate) fn bury(&self, graves: &mut Vec<Grave>) {
-        self.graves.lock().graves.append(graves);
+        self.graves.lock().others.append(graves);
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.graves.lock().graves.is_empty()
+    /// True if sweeps have nothing to do before somebody commits, or more has settled.
+    pub(crate) fn are_idle(&self) -> bool {
+        let known = self.graves.lock();
+        let may_go = known.has_settled && !known.for_settling.is_empty();
+        known.others.is_empty() && known.for_snapshots.is_empty() && !may_go
     }
 
     /// Keeps sweeping from going on until dropped.
@@ -111,51 +130,53 @@ impl Graves {
         self.wait_for_settling.load(Ordering::SeqCst)
     }
 
-    /// Something has settled: the next sweep finds out which still wait.
+    /// Something has settled, and left the indexes: the next sweep finds out which still wait.
     pub(super) fn note_settled(&self) {
         self.wait_for_settling.store(false, Ordering::SeqCst);
+        self.look_at_unsettled();
+    }
+
+    /// Has the next sweep look at those that wait until more has settled.
+    pub(super) fn look_at_unsettled(&self) {
+        // Also where there are none: whoever sweeps may have taken them out.
+        self.graves.lock().has_settled = true;
     }
 
     /// How many tombstones are known.
     pub(super) fn len(&self) -> usize {
-        self.graves.lock().graves.len()
+        self.graves.lock().len()
     }
 
     /// Copies of some of them, which keep their places while they are [held](Self::hold).
     pub(super) fn copies(&self, places: std::ops::Range<usize>) -> Vec<Grave> {
-        self.graves.lock().graves.get(places).unwrap_or_default().to_vec()
+        self.graves.lock().iter().skip(places.start).take(places.len()).cloned().collect()
     }
 
     /// Takes those out that are worth a look where every snapshot sees `oldest`.
     fn take(&self, oldest: u64) -> Vec<Grave> {
         let mut known = self.graves.lock();
-        if known.waiting > 0 && oldest < known.waits_for {
-            let waiting = known.waiting;
-            return known.graves.split_off(waiting);
+        let mut taken = std::mem::take(&mut known.others);
+        if std::mem::take(&mut known.has_settled) {
+            taken.append(&mut known.for_settling);
         }
-        (known.waiting, known.waits_for) = (0, 0);
-        std::mem::take(&mut known.graves)
+        if oldest >= known.waits_for {
+            taken.append(&mut known.for_snapshots);
+        }
+        taken
     }
 
-    /// Puts back those that wait for snapshots, and others, for who has taken them out.
-    fn put_back(&self, mut waiting: Vec<Grave>, mut kept: Vec<Grave>) {
-        if waiting.is_empty() && kept.is_empty() {
-            return;
-        }
+    /// Puts them back, for who has taken them out: those that wait for snapshots, for settling, and others.
+    fn put_back(&self, [mut for_snapshots, mut for_settling, others]: [Vec<Grave>; 3]) {
         let mut known = self.graves.lock();
-        let oldest = waiting.iter().map(|grave| grave.version).min();
-        known.waits_for = match (oldest, known.waiting) {
-            (Some(oldest), 0) => oldest,
-            (Some(oldest), _) => oldest.min(known.waits_for),
-            (None, _) => known.waits_for,
-        };
-        // Others may have come meanwhile.
-        let waited = known.waiting;
-        let since = known.graves.split_off(waited);
-        known.graves.append(&mut waiting);
-        known.waiting = known.graves.len();
-        known.graves.append(&mut kept);
-        known.graves.extend(since);
+        if let Some(oldest) = for_snapshots.iter().map(|grave| grave.version).min() {
+            let is_first = known.for_snapshots.is_empty();
+            known.waits_for = if is_first { oldest } else { oldest.min(known.waits_for) };
+        }
+        known.for_snapshots.append(&mut for_snapshots);
+        known.for_settling.append(&mut for_settling);
+        // More may have come meanwhile.
+        let since = std::mem::replace(&mut known.others, others);
+        known.others.extend(since);
     }
 
     /// Has the next sweep look what can be dropped, whether more has hardened or not.
@@ -230,7 +251,7 @@ impl Engine {
         }
         let (oldest, hardened) = (self.oldest_needed(), self.log.hardened());
         let graves = self.graves.take(oldest);
-        let (mut waiting, mut kept) = (Vec::new(), Vec::new());
+        let (mut for_snapshots, mut for_settling, mut others) = (Vec::new(), Vec::new(), Vec::new());
         for mut grave in graves {
             // Until the new value is durable a checkpoint may meet the tombstone behind it, and has to know what it is.
             let fate = match grave.replaced_before {
@@ -239,22 +260,29 @@ impl Engine {
                 _ => Fate::Gone,
             };
             match fate {
-                Fate::Gone => continue,
-                Fate::WaitsForSnapshots => {
-                    waiting.push(grave);
-                    continue;
+                Fate::Gone => {}
+                Fate::WaitsForSnapshots => for_snapshots.push(grave),
+                Fate::WaitsForSettling => {
+                    self.graves.wait_for_settling.store(true, Ordering::SeqCst);
+                    for_settling.push(grave);
                 }
-                Fate::Waits => {}
-                Fate::Replaced => grave.replaced_before = self.log.tail(),
+                Fate::Waits => others.push(grave),
+                Fate::Replaced => {
+                    grave.replaced_before = self.log.records_end();
+                    others.push(grave);
+                }
             }
-            kept.push(grave);
         }
-        self.graves.put_back(waiting, kept);
+        self.graves.put_back([for_snapshots, for_settling, others]);
     }
 
     /// Removes one deleted key, if it is still deleted and nobody can see it any more.
     fn forget(&self, grave: &mut Grave, oldest: u64) -> Fate {
         let hash = self.hash(grave.object, &grave.key);
+        // Asked first: the version of one that has left memory must be read from disk.
+        if self.settled.is_begun.load(Ordering::SeqCst) && self.must_settle(grave) {
+            return Fate::WaitsForSettling;
+        }
         if grave.version == 0 {
             let Ok(version) = self.tombstone_version(grave) else { return Fate::Waits };
             let Some(version) = version else { return Fate::Gone };
@@ -265,8 +293,7 @@ impl Engine {
             return Fate::WaitsForSnapshots;
         }
         if self.must_settle(grave) {
-            self.graves.wait_for_settling.store(true, Ordering::SeqCst);
-            return Fate::Waits;
+            return Fate::WaitsForSettling;
         }
         let pin = epoch::pin();
         let Some(bucket) = self.index.lock(hash) else { return Fate::Waits };

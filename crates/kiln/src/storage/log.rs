@@ -332,6 +332,14 @@ impl Log {
         self.tail() != self.read_only() + SEAL_BYTES
     }
 
+    /// An address behind all records there are, which is hardened when they are.
+    pub(crate) fn records_end(&self) -> Address {
+        match self.has_unsealed_records() {
+            true => self.tail(),
+            false => self.read_only(),
+        }
+    }
+
     /// Takes `bytes` of the log, all in one segment, behind the address `behind`. The caller is pinned, has locked what it will write there if that is a
     /// commit, and fills the space before it unpins. `None` if there is no space now; then nothing was taken.
     #[inline(always)]

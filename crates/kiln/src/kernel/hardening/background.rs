@@ -294,7 +294,7 @@ impl Engine {
 
     fn is_idle(&self) -> bool {
         self.hardening.oldest_unhardened().is_none()
-            && self.graves.is_empty()
+            && self.graves.are_idle()
             && !self.graves.is_due(self.log.hardened())
             && !self.checkpoints.is_to_be_retried()
     }

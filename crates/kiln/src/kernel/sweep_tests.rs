@@ -1,0 +1,98 @@
+//! What sweeps look at, and what they leave alone.
+
+use std::sync::Arc;
+
+use crate::device::SimulatedDevice;
+use crate::{Expiry, Kiln, Options};
+
+const ROWS: u32 = 2_000;
+
+fn open(disk: &SimulatedDevice) -> Kiln {
+    let options = Options::new().background(false).segment_bytes(64 << 10).memory(0).settle_log_bytes(0);
+    options.open_on(Arc::new(disk.clone())).unwrap()
+}
+
+/// With a table of which all rows have settled, and were then deleted; and more behind it than memory holds.
+fn deleted_after_settling(disk: &SimulatedDevice) -> Kiln {
+    let db = open(disk);
+    let table = db.table("table").unwrap();
+    for number in 0..ROWS {
+        db.put(&table, number.to_be_bytes(), "value").unwrap().forget();
+    }
+    db.persist().unwrap();
+    assert_eq!(db.settle().unwrap(), u64::from(ROWS));
+    for number in 0..ROWS {
+        assert!(db.delete(&table, number.to_be_bytes()).unwrap().forget());
+    }
+    let map = db.map("map").unwrap();
+    for number in 0..60_u32 {
+        db.put(&map, number.to_be_bytes(), [0; 8_000]).unwrap().forget();
+    }
+    db.persist().unwrap();
+    db
+}
+
+/// All of them were looked at in each round of the keeper, which found something to do as long as there were any: for ever, if nobody wrote.
+#[test]
+fn deletions_that_wait_for_settling_are_not_looked_at_before_more_has_settled() {
+    let db = deleted_after_settling(&SimulatedDevice::new(1));
+    let graves = &db.engine().graves;
+    db.engine().sweep();
+    assert_eq!((graves.len(), graves.are_idle()), (ROWS as usize, true));
+    db.settle().unwrap();
+    // The first finds that they have left the index.
+    db.engine().sweep();
+    db.persist().unwrap();
+    db.engine().sweep();
+    assert_eq!((graves.len(), graves.are_idle()), (0, true));
+}
+
+/// Of each its version was read from disk, one after the other, though it was not to be forgotten whatever that was.
+#[test]
+fn after_opening_nothing_is_read_of_deletions_that_wait_for_settling() {
+    let disk = SimulatedDevice::new(1);
+    drop(deleted_after_settling(&disk));
+    let db = open(&disk);
+    assert_eq!(db.engine().graves.len(), ROWS as usize);
+    db.engine().sweep();
+    assert_eq!(db.statistics().cold_reads, 0);
+}
+
+/// Its tombstone waited for a hardening that had come already, and the keeper with it.
+#[test]
+fn a_deletion_of_a_key_that_has_a_durable_value_again_is_forgotten() {
+    let db = open(&SimulatedDevice::new(1));
+    let map = db.map("map").unwrap();
+    db.put(&map, "key", "value").unwrap().forget();
+    db.persist().unwrap();
+    db.delete(&map, "key").unwrap().forget();
+    db.persist().unwrap();
+    db.put(&map, "key", "value").unwrap().safe().unwrap();
+    (0..2).for_each(|_| _ = db.engine().sweep());
+    assert_eq!(db.engine().graves.len(), 0);
+}
+
+/// A walk over a map for rows that expire went on, without looking up, until it had found so many of that map's: through all others' records, which it read
+/// from disk one by one. The keeper did nothing else meanwhile, and who closed the database waited for it.
+#[test]
+fn who_looks_for_rows_that_expire_does_not_read_all_that_is_others_first() {
+    let disk = SimulatedDevice::new(1);
+    disk.set_time_ms(1_000);
+    let db = open(&disk);
+    let (large, small) = (db.map("large").unwrap(), db.map("small").unwrap());
+    db.put_expiring(&small, "key", "value", Expiry::At(2_000)).unwrap().forget();
+    for number in 0..ROWS {
+        db.put(&large, number.to_be_bytes(), [0; 500]).unwrap().forget();
+    }
+    db.persist().unwrap();
+    disk.set_time_ms(3_000);
+    let reads = || db.statistics().cold_reads;
+    let before = reads();
+    let mut rounds = 0;
+    while db.statistics().expired_rows == 0 {
+        db.engine().delete_some_expired(false);
+        rounds += 1;
+        assert!(rounds < 100_000, "it is not found");
+    }
+    assert!(rounds > 1, "in one round it read {}", reads() - before);
+}
