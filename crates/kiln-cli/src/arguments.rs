@@ -299,6 +299,9 @@ pub(crate) struct Import {
     /// If the object is new, make it a table (ordered) and not a map
     #[arg(long)]
     pub(crate) table: bool,
+    /// If the object is new: after how long a row expires that is put later without a word on that, as in 10m. Lines say it for themselves
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, conflicts_with = "bulk")]
+    pub(crate) object_ttl: Option<Duration>,
     /// Make a new table at once of lines in ascending order of their keys' bytes
     #[arg(long)]
     pub(crate) bulk: bool,

@@ -27,8 +27,17 @@ use clap::Parser as _;
 use arguments::{Arguments, Command};
 use failure::Failure;
 
+/// Lets the process open as many files as the system allows: a database has one for each segment of its log.
+fn raise_file_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    // If it cannot be, whoever needs more is told.
+    let _ = setrlimit(Resource::Nofile, rustix::process::Rlimit { current: limit.maximum, ..limit });
+}
+
 /// Runs the command that the process was started with.
 pub fn run() -> ExitCode {
+    raise_file_limit();
     let result = match Arguments::parse().command {
         Command::Serve(arguments) => serve::serve(&arguments),
         Command::Check(arguments) => inspect::check(&arguments.dir),

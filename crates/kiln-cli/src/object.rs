@@ -4,13 +4,14 @@ use std::io::{self, BufWriter, Read as _, Write};
 use std::ops::Bound;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
+use std::time::Duration;
 
 use kiln::{Expiry, Kiln, Map, ObjectKind, Options, Snapshot, Table};
 
 use crate::arguments::{Del, Get, Object, Put, Scan};
 use crate::escape::escape;
 use crate::failure::Failure;
-use crate::output::report;
+use crate::output::{report, say_aside};
 use crate::snapshot::open_at;
 
 /// An object that exists, of either kind.
@@ -21,7 +22,21 @@ pub(crate) enum AnyObject {
 
 /// Opens a database that must exist.
 pub(crate) fn open_database(dir: &Path) -> Result<Kiln, Failure> {
-    Ok(Options::new().create(false).open(dir)?)
+    tell_loss(Options::new().create(false).open(dir)?)
+}
+
+/// Opens a database, which is created if it does not exist.
+pub(crate) fn open_or_create_database(dir: &Path) -> Result<Kiln, Failure> {
+    tell_loss(Kiln::open(dir)?)
+}
+
+/// Says what opening has found to be lost or damaged: it is closed in order at the end, and whoever opens it next finds nothing of that.
+fn tell_loss(db: Kiln) -> Result<Kiln, Failure> {
+    let report = db.recovery_report();
+    if report.lost_versions.is_some() || report.damaged_slot.is_some() || report.checkpoint_damage.is_some() {
+        say_aside(format_args!("kiln: {}", report.to_string().trim_end()));
+    }
+    Ok(db)
 }
 
 /// Opens an object that must exist.
@@ -35,7 +50,12 @@ pub(crate) fn open_object(db: &Kiln, object: &Object) -> Result<AnyObject, Failu
 }
 
 /// Opens an object, which is created if it does not exist.
-pub(crate) fn open_or_create_object(db: &Kiln, object: &Object, table: bool) -> Result<AnyObject, Failure> {
+pub(crate) fn open_or_create_object(
+    db: &Kiln,
+    object: &Object,
+    table: bool,
+    time_to_live: Option<Duration>,
+) -> Result<AnyObject, Failure> {
     match find_object(db, &object.object)? {
         Some(AnyObject::Map(_)) if table => Err(Failure::Other(format!(
             "{}: '{}' is a map already; leave out --table, or choose another name",
@@ -43,8 +63,12 @@ pub(crate) fn open_or_create_object(db: &Kiln, object: &Object, table: bool) -> 
             object.object
         ))),
         Some(found) => Ok(found),
-        None if table => Ok(AnyObject::Table(db.table(&object.object)?)),
-        None => Ok(AnyObject::Map(db.map(&object.object)?)),
+        None => Ok(match (table, time_to_live) {
+            (true, None) => AnyObject::Table(db.table(&object.object)?),
+            (true, Some(time)) => AnyObject::Table(db.table_with_time_to_live(&object.object, time)?),
+            (false, None) => AnyObject::Map(db.map(&object.object)?),
+            (false, Some(time)) => AnyObject::Map(db.map_with_time_to_live(&object.object, time)?),
+        }),
     }
 }
 
@@ -86,8 +110,8 @@ pub(crate) fn put(arguments: &Put) -> Result<(), Failure> {
         Some(value) => value.as_bytes().to_vec(),
         None => read_standard_input()?,
     };
-    let db = Kiln::open(&arguments.object.dir)?;
-    match open_or_create_object(&db, &arguments.object, arguments.table)? {
+    let db = open_or_create_database(&arguments.object.dir)?;
+    match open_or_create_object(&db, &arguments.object, arguments.table, None)? {
         AnyObject::Map(map) => put_into(&db, &map, arguments, &value)?,
         AnyObject::Table(table) => put_into(&db, &table, arguments, &value)?,
     }

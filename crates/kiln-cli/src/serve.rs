@@ -12,7 +12,7 @@ use crate::arguments::{Durability, Serve};
 use crate::failure::Failure;
 use crate::output::{say, say_aside};
 
-/// The files that a database and a runtime need beside one for each connection.
+/// The files that are opened later, beside one for each connection: of a log that grows, and for copies of it.
 const OTHER_FILES: u64 = 128;
 
 /// `kiln serve`
@@ -22,13 +22,13 @@ pub(crate) fn serve(arguments: &Serve) -> Result<(), Failure> {
     // By default one that cannot be written panics, if that cannot be said there either.
     let log = log.log_internal_errors(false);
     log.with_max_level(tracing_subscriber::filter::LevelFilter::WARN).init();
-    raise_file_limit(arguments.connections);
 
     #[cfg(feature = "planted-bugs")]
     arguments.plant.into_iter().for_each(kiln::planted::plant);
     let db = open(arguments)?;
     say(format_args!("kiln {} on {}", env!("CARGO_PKG_VERSION"), arguments.dir.display()));
     say(db.recovery_report().to_string().trim_end());
+    tell_file_limit(arguments.connections);
     let runtime = runtime()?;
     runtime.block_on(run(arguments, db.clone()))?;
     // Connections that did not end in time end here.
@@ -109,20 +109,15 @@ fn stop_signal() -> std::io::Result<impl Future<Output = ()>> {
     })
 }
 
-/// Lets the process open one file for each connection, as far as the system allows.
-fn raise_file_limit(connections: usize) {
-    use rustix::process::{Resource, getrlimit, setrlimit};
-    let mut limit = getrlimit(Resource::Nofile);
-    let wanted = (connections as u64).saturating_add(OTHER_FILES);
-    let Some(current) = limit.current else { return };
-    let allowed = limit.maximum.map_or(wanted, |maximum| wanted.min(maximum));
-    if current < allowed {
-        limit.current = Some(allowed);
-    }
-    if allowed < wanted || setrlimit(Resource::Nofile, limit).is_err() {
+/// Says if the process may not open one file for each connection beside those that it has.
+fn tell_file_limit(connections: usize) {
+    use rustix::process::{Resource, getrlimit};
+    let Some(limit) = getrlimit(Resource::Nofile).current else { return };
+    let opened = std::fs::read_dir("/proc/self/fd").map_or(0, |files| files.count() as u64);
+    let allowed = limit.saturating_sub(opened.saturating_add(OTHER_FILES));
+    if allowed < connections as u64 {
         say_aside(format_args!(
-            "kiln: the limit of open files allows about {} connections; raise it with 'ulimit -n'",
-            allowed.saturating_sub(OTHER_FILES)
+            "kiln: the limit of open files allows about {allowed} connections; raise it with 'ulimit -n'"
         ));
     }
 }

@@ -1,17 +1,19 @@
 //! `import` and `export`: objects as JSON lines; `backup`, `restore` and `compact`: a whole database.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::{self, BufRead, BufReader, BufWriter, IsTerminal as _, Read, Write};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use bytesize::ByteSize;
 use indicatif::{ProgressBar, ProgressStyle};
 use kiln::{BackupProgress, ErrorKind, Expiry, Kiln, Object, Snapshot, Transaction};
+use tempfile::NamedTempFile;
 
 use crate::arguments::{Backup, Dir, Export, Import, Restore};
 use crate::entry::{Entry, Text, When};
 use crate::failure::Failure;
-use crate::object::{AnyObject, open_database, open_object, open_or_create_object};
+use crate::object::{AnyObject, open_database, open_object, open_or_create_database, open_or_create_object};
 use crate::output::say_aside;
 use crate::snapshot::open_at;
 
@@ -31,12 +33,12 @@ pub(crate) fn import(arguments: &Import) -> Result<(), Failure> {
             (Box::new(file), Some(bytes))
         }
     };
-    let db = Kiln::open(&arguments.object.dir)?;
+    let db = open_or_create_database(&arguments.object.dir)?;
     let progress = progress(bytes, Unit::Bytes);
     let mut lines = Lines::new(BufReader::new(progress.wrap_read(input)));
     let result = match arguments.bulk {
         true => import_in_bulk(&db, arguments, lines),
-        false => open_or_create_object(&db, &arguments.object, arguments.table)
+        false => open_or_create_object(&db, &arguments.object, arguments.table, arguments.object_ttl)
             .and_then(|object| import_lines(&db, &object, &mut lines)),
     };
     progress.finish_and_clear();
@@ -205,11 +207,7 @@ pub(crate) fn export(arguments: &Export) -> Result<(), Failure> {
     let snapshot = open_at(&db, &arguments.at)?;
     let destination: Box<dyn Destination> = match &arguments.file {
         None => Box::new(io::stdout().lock()),
-        Some(path) => {
-            // Never over an existing file: it may be the only other copy.
-            let file = File::create_new(path).map_err(|error| Failure::io("creating", path, error))?;
-            Box::new(NewFile { file, path: path.clone() })
-        }
+        Some(path) => Box::new(NewFile::create(path).map_err(|error| Failure::io("creating", path, error))?),
     };
     let mut out = BufWriter::new(destination);
     let progress = match &object {
@@ -254,19 +252,42 @@ impl Destination for io::StdoutLock<'_> {
     }
 }
 
-/// A file that this process has created.
+/// A file that has its name once all of it is there: what ends before leaves nothing that looks like an export.
 struct NewFile {
-    file: File,
+    /// Under a name of its own, beside it; `None` once it has the right one.
+    unfinished: Option<NamedTempFile>,
     path: PathBuf,
+}
+
+impl NewFile {
+    /// Never over an existing file: it may be the only other copy.
+    fn create(path: &Path) -> io::Result<NewFile> {
+        if path.symlink_metadata().is_ok() {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        let unfinished = tempfile::Builder::new()
+            .prefix(".kiln-export-")
+            .permissions(Permissions::from_mode(0o666))
+            .tempfile_in(parent_of(path))?;
+        Ok(NewFile { unfinished: Some(unfinished), path: path.to_owned() })
+    }
+
+    fn unfinished(&mut self) -> io::Result<&mut NamedTempFile> {
+        self.unfinished.as_mut().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+}
+
+fn parent_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 impl Write for NewFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.file.write(bytes)
+        self.unfinished()?.write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
+        self.unfinished()?.flush()
     }
 }
 
@@ -276,10 +297,12 @@ impl Destination for NewFile {
         reason = "it is no file of the engine's, and tests have destinations of their own"
     )]
     fn harden(&mut self) -> io::Result<()> {
-        self.file.sync_all()?;
+        self.unfinished()?.as_file().sync_all()?;
+        if let Some(unfinished) = self.unfinished.take() {
+            unfinished.persist_noclobber(&self.path).map_err(|failed| failed.error)?;
+        }
         // And its name. A directory into which one may write but not look cannot be asked to.
-        let parent = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        match File::open(parent.unwrap_or(Path::new("."))) {
+        match File::open(parent_of(&self.path)) {
             Ok(directory) => directory.sync_all(),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
             Err(error) => Err(error),
@@ -454,6 +477,29 @@ mod tests {
         let mut out = BufWriter::new(Box::new(disk) as Box<dyn Destination>);
         write_line(&mut out, Row { key: b"k".to_vec(), value: b"v".to_vec(), expiry: None })?;
         finish(out)
+    }
+
+    /// A part of it had its name, and was imported as if it were all.
+    #[test]
+    fn an_export_has_its_name_when_it_is_over_and_takes_nobodys() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("rows");
+        let files = || fs::read_dir(&directory).unwrap().count();
+        let row = || Row { key: b"k".to_vec(), value: b"v".to_vec(), expiry: None };
+        let begin = || {
+            let mut out = BufWriter::new(Box::new(NewFile::create(&path).unwrap()) as Box<dyn Destination>);
+            write_line(&mut out, row()).unwrap();
+            assert!(!path.exists());
+            out
+        };
+        drop(begin());
+        assert_eq!(files(), 0, "nothing is left of it");
+        let second = begin();
+        finish(begin()).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"{\"key\":\"k\",\"value\":\"v\"}\n");
+        finish(second).unwrap_err();
+        assert_eq!(NewFile::create(&path).err().unwrap().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(files(), 1);
     }
 
     /// It said how much it had exported when nothing of that need have been on the disk.

@@ -84,6 +84,21 @@ fn c4_a_row_that_stays_in_an_object_with_a_time_to_live_comes_back_the_same() {
     assert!(stat.contains("loaded (1 keys)"), "{stat}");
 }
 
+/// The object came without it, and with it nobody could open it any more.
+#[test]
+fn an_object_that_is_imported_gets_the_time_to_live_that_it_had() {
+    let sandbox = Sandbox::new();
+    let hour = std::time::Duration::from_secs(3_600);
+    for (object, table) in [("m", false), ("t", true)] {
+        let table = if table { &["--table"][..] } else { &[] };
+        let import = ["import", "--object", object, "--object-ttl", "1h"];
+        sandbox.ok_with_input(&[&import, table].concat(), b"{\"key\":\"k\",\"value\":\"v\"}");
+    }
+    let db = kiln::Kiln::open(sandbox.path("kiln-data")).unwrap();
+    db.map_with_time_to_live("m", hour).unwrap();
+    db.table_with_time_to_live("t", hour).unwrap();
+}
+
 #[test]
 fn a_line_whose_time_has_passed_replaces_what_its_key_had_by_nothing() {
     let sandbox = Sandbox::new();
