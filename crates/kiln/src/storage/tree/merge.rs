@@ -149,6 +149,7 @@ impl<'a, 'o> Merger<'a, 'o> {
             Some(node) => node,
             None => self.pages.node(reference, level)?,
         };
+        self.check_keys(&node, low, high)?;
         self.free(reference.block, reference.blocks.into())?;
         if level == 0 {
             self.replaced_blocks += u64::from(reference.blocks);
@@ -172,11 +173,28 @@ impl<'a, 'o> Merger<'a, 'o> {
             if !self.is_at_end() && is_before(changes.peek()?, end) {
                 self.merge_node(&child, level - 1, &child_low, end, changes)?;
             } else {
-                self.keep(level - 1, &child_low, child)?;
+                self.keep(level - 1, (&child_low, end), child)?;
             }
             std::mem::swap(&mut child_low, &mut child_high);
         }
         Ok(())
+    }
+
+    /// Whether a node has the keys that its parent says it has. Else what is written next would not be in order.
+    fn check_keys(&self, node: &Node, low: &[u8], high: Option<&[u8]>) -> Result<()> {
+        let (is_inner, mut key) = (node.level() > 0, Vec::new());
+        let mut is_within = true;
+        // An inner node's first key is the one that its parent has.
+        if node.count() > usize::from(is_inner) {
+            node.key_into(is_inner.into(), &mut key);
+            is_within = if is_inner { &key[..] > low } else { &key[..] >= low };
+            node.key_into(node.count() - 1, &mut key);
+            is_within &= high.is_none_or(|high| &key[..] < high);
+        }
+        match is_within {
+            true => Ok(()),
+            false => Err(self.pages.corrupted(node.block, "a node with keys that its parent has elsewhere")),
+        }
     }
 
     /// True once as much is replaced as may be.
@@ -337,8 +355,8 @@ impl<'a, 'o> Merger<'a, 'o> {
         self.write_full(level + 1)
     }
 
-    /// Takes an untouched node over.
-    fn keep(&mut self, level: u16, low: &[u8], child: NodeReference) -> Result<()> {
+    /// Takes an untouched node over, whose keys are from `low` on and before `high`.
+    fn keep(&mut self, level: u16, (low, high): (&[u8], Option<&[u8]>), child: NodeReference) -> Result<()> {
         for below in 0..=level {
             let bytes = self.level(below).node_bytes();
             if self.level(below).count() == 0 {
@@ -346,6 +364,7 @@ impl<'a, 'o> Merger<'a, 'o> {
             }
             if below == level && bytes < self.node_bytes(level) / NODE_BYTES_MIN_PART {
                 let node = self.pages.node(&child, level)?;
+                self.check_keys(&node, low, high)?;
                 self.free(child.block, child.blocks.into())?;
                 self.level(level).push_node(low, &node);
                 return self.write_full(level);
@@ -364,6 +383,7 @@ impl<'a, 'o> Merger<'a, 'o> {
         }
         let Some((low, child)) = self.level(level + 1).pop_child() else { return Ok(()) };
         let node = self.pages.node(&child, level)?;
+        self.check_keys(&node, &low, self.levels[usize::from(level)].first_key())?;
         self.free(child.block, child.blocks.into())?;
         let mut joined = Pending::new(level);
         joined.push_node(&low, &node);

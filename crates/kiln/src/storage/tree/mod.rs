@@ -451,9 +451,7 @@ impl Tree {
         }
         let next = changes.peek()?.map(|next| next.key.to_vec());
         if next.is_none() {
-            // Where nothing was merged, the root that was found when the file was opened may not be durable, and the one before it may need the end.
-            writer.make_certain(&self.pages, &self.root())?;
-            writer.cut_end();
+            writer.cut_end(&self.pages, &self.root())?;
             self.note_sizes(&writer);
         }
         Ok(next)

@@ -176,6 +176,11 @@ impl Pending {
         NodeReference::decode(&self.bytes[item.value.clone()])
     }
 
+    /// The first key, if there is one.
+    pub(super) fn first_key(&self) -> Option<&[u8]> {
+        (self.count() > 0).then(|| self.key(0))
+    }
+
     fn key(&self, index: usize) -> &[u8] {
         &self.bytes[self.items()[index].key.clone()]
     }

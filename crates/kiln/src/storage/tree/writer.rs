@@ -245,11 +245,14 @@ impl Writer {
     }
 
     /// Cuts off the file's end behind all that somebody needs.
-    pub(super) fn cut_end(&mut self) {
+    pub(super) fn cut_end(&mut self, pages: &Pages, newest: &Root) -> Result<()> {
+        // Where nothing was merged, the root that was found when the file was opened may not be durable, and the one before it may need the end.
+        self.make_certain(pages, newest)?;
         let end = self.needed_bytes();
         if end < self.file_bytes && !self.failed {
             self.cut_to(end);
         }
+        Ok(())
     }
 
     fn cut_to(&mut self, kept: u64) {

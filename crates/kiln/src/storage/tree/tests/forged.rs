@@ -310,6 +310,43 @@ fn c9_children_that_are_said_to_have_impossibly_many_entries_are_read_and_merged
     assert_eq!(walk(&tree, Direction::Forwards).unwrap().len(), 399);
 }
 
+/// The leaf that came of it had keys that were not in order: a panic, at each opening again.
+#[test]
+fn c9_children_in_each_others_places_are_met_with_an_error_by_who_merges() {
+    let children = {
+        let file = File::new();
+        let NodeReference { block, blocks, checksum, .. } = file.root.node;
+        let bytes = &file.bytes[block as usize * BLOCK_BYTES..][..blocks as usize * BLOCK_BYTES];
+        Node::decode(block, checksum, bytes).unwrap().children(0).count()
+    };
+    let mut refused = 0;
+    for (one, other) in (0..children).flat_map(|one| (one + 1..children).map(move |other| (one, other))) {
+        for touched in (0..400).step_by(7) {
+            let mut file = File::new();
+            let NodeReference { block, blocks, checksum, .. } = file.root.node;
+            let place = block as usize * BLOCK_BYTES..(block as usize + blocks as usize) * BLOCK_BYTES;
+            let node = Node::decode(block, checksum, &file.bytes[place.clone()]).unwrap();
+            let encoded = [one, other].map(|index| node.child(index).encode());
+            let at = encoded.each_ref().map(|child| {
+                let found = file.bytes[place.clone()].windows(child.len()).position(|bytes| bytes == child);
+                place.start + found.unwrap()
+            });
+            for (at, child) in at.into_iter().zip(encoded.iter().rev()) {
+                file.bytes[at..at + child.len()].copy_from_slice(child);
+            }
+            file.root.node.checksum = crc32c::crc32c(&file.bytes[place]);
+            let tree = file.open().unwrap();
+            // Enough of them that its leaf is much shorter than others.
+            let batch: Batch = (touched..(touched + 60).min(400)).map(|number| (key(number), None)).collect();
+            if let Err(error) = tree.merge(&mut changes(&batch), None) {
+                assert_eq!(error.kind(), ErrorKind::Corrupted, "{error}");
+                refused += 1;
+            }
+        }
+    }
+    assert!(children > 2 && refused > 10, "{children} children, {refused} refused");
+}
+
 #[test]
 fn c9_a_map_of_free_space_that_contradicts_itself_is_noticed() {
     let contradicts = "the map of free space contradicts itself";
