@@ -1,7 +1,7 @@
 //! Measurements as JSON lines, for programs.
 
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, Seek as _, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
@@ -244,6 +244,15 @@ impl RowWriter {
         Ok((RowWriter { file: Some(BufWriter::new(file)) }, rows))
     }
 
+    /// Writes these rows in the place of all that there are.
+    pub(crate) fn rewrite(&mut self, rows: &[Row]) -> Result<()> {
+        if let Some(file) = &mut self.file {
+            file.rewind().context("cannot write the result file")?;
+            file.get_ref().set_len(0).context("cannot write the result file")?;
+        }
+        rows.iter().try_for_each(|row| self.write(row))
+    }
+
     /// Writes a line, at once: an interrupted run keeps what it measured.
     pub(crate) fn write(&mut self, row: &Row) -> Result<()> {
         if let Some(file) = &mut self.file {
@@ -292,6 +301,9 @@ mod tests {
         assert_eq!(serde_json::to_value(&rows[1]).unwrap(), serde_json::to_value(row()).unwrap());
         let error = RowWriter::create(Some(&path)).map(drop).unwrap_err();
         assert!(error.to_string().contains("left alone"), "{error}");
+        assert_eq!(read(&path).unwrap().len(), 2);
+        writer.rewrite(&rows[..1]).unwrap();
+        writer.write(&row()).unwrap();
         assert_eq!(read(&path).unwrap().len(), 2);
         let nowhere = directory.path().join("missing/results.json");
         let error = RowWriter::create(Some(&nowhere)).map(drop).unwrap_err();

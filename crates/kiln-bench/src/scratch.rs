@@ -24,8 +24,17 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// The directory for measurements that need so much room. Says what makes their figures worthless.
-    pub(crate) fn for_measuring(path: &Path, bytes: u64) -> Result<Scratch> {
+    /// The directory for measurements that need so much room, and whose results are to be in the file. Says what makes their figures worthless.
+    pub(crate) fn for_measuring(path: &Path, results: Option<&Path>, bytes: u64) -> Result<Scratch> {
+        // It is removed in the end, with all that is in it; and cleared before.
+        if let (Some(results), Ok(within)) = (results, std::path::absolute(path)) {
+            ensure!(
+                !std::path::absolute(results)?.starts_with(&within),
+                "{} would be removed with {} at the end; name a result file elsewhere",
+                results.display(),
+                path.display()
+            );
+        }
         if cfg!(debug_assertions) {
             eprintln!("kiln-bench: this is a debug build, its figures mean nothing: use cargo run --release");
         }

@@ -235,6 +235,21 @@ fn an_interrupted_run_keeps_what_it_has_and_goes_on_where_it_was() {
     assert!(all >= 2 && rounds.len() == all, "{rounds:?}");
 }
 
+/// They were removed with it at the end.
+#[test]
+fn results_are_not_put_where_the_data_is() {
+    let directory = directory();
+    for json in ["data/results.json", "./data/results.json"] {
+        let output = Command::new(env!("CARGO_BIN_EXE_kiln-bench"))
+            .args(["run", "--engines", "memory", "--dir", "data", "--json", json])
+            .current_dir(directory.path())
+            .output()
+            .unwrap();
+        assert!(!output.status.success() && text(&output.stderr).contains("name a result file elsewhere"));
+        assert!(!directory.path().join("data").exists());
+    }
+}
+
 #[test]
 fn cells_that_there_is_no_time_for_are_named_and_can_be_measured_later() {
     let directory = directory();

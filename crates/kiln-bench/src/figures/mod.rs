@@ -96,7 +96,7 @@ impl Run<'_> {
 /// Measures everything that was asked for.
 pub(crate) fn run(settings: &Settings) -> Result<()> {
     let watch = Watch::start(None);
-    let scratch = Scratch::for_measuring(&settings.dir, space_needed(settings))?;
+    let scratch = Scratch::for_measuring(&settings.dir, settings.json.as_deref(), space_needed(settings))?;
     let awake = Awake::hold();
     if let Some(warning) = awake.warning() {
         eprintln!("kiln-bench: {warning}");

@@ -46,6 +46,8 @@ pub(crate) fn serve() -> Result<()> {
         cold: matches!(contestant.content, Content::Cold { .. }),
         checkpoints: !matches!(contestant.content, Content::Recovery { checkpoint: false, .. }),
     };
+    // A library of the system's is loaded by this, which is no part of opening a database.
+    (contestant.engine.description().version)()?;
     let serving = Serving { contestant: &contestant, lines, started: Instant::now() };
     let served = catalog::with_engine(contestant.engine, &settings, serving);
     // Whatever failed, the run hears of it; after the last command this is the news that the database closed well.

@@ -71,7 +71,7 @@ pub(crate) fn run(settings: &RunSettings) -> Result<()> {
         return Ok(());
     }
     let load_before = Watch::start(None).finish().load_before;
-    let scratch = Scratch::for_measuring(&settings.dir, plan.disk_bytes())?;
+    let scratch = Scratch::for_measuring(&settings.dir, settings.json.as_deref(), plan.disk_bytes())?;
     let awake = Awake::hold();
     for warning in [plan.memory_warning(), plan.unlimited.clone(), awake.warning()].into_iter().flatten() {
         eprintln!("kiln-bench: {warning}");
@@ -157,7 +157,7 @@ impl Run<'_> {
         if group.is_recovery() {
             return self.recovery(group);
         }
-        let mut children = Vec::new();
+        let (mut children, first) = (Vec::new(), self.rows.len());
         for contestant in &group.contestants {
             interrupt::check()?;
             let began = Instant::now();
@@ -172,10 +172,13 @@ impl Run<'_> {
         }
         for (child, contestant) in children.into_iter().zip(&group.contestants) {
             let began = Instant::now();
-            if let Some(child) = child {
-                self.progress.now(format!("checking {}", contestant.label()));
-                let finished = child.finish();
-                self.kept(finished)?;
+            self.progress.now(format!("checking {}", contestant.label()));
+            let is_sound = match child.map(Child::finish) {
+                Some(finished) => self.kept(finished)?.is_some(),
+                None => false,
+            };
+            if !is_sound {
+                self.take_back(group, contestant, first)?;
             }
             self.rest_done(plan::check_seconds(contestant), began);
         }
@@ -314,6 +317,17 @@ impl Run<'_> {
             row.machine.clone_from(&self.machine);
             self.writer.write(&row)?;
             self.rows.push(row);
+        }
+        Ok(())
+    }
+
+    /// Takes back what a contestant of a group did whose rows begin at `first`: it has failed, or its data is not what it must be, and nobody knows since when.
+    fn take_back(&mut self, group: &Group, contestant: &protocol::Contestant, first: usize) -> Result<()> {
+        let has_measured = |row: &Row| group.cells.iter().any(|cell| contestant.has_measured(cell, row));
+        if self.rows[first..].iter().any(has_measured) {
+            let since = self.rows.split_off(first);
+            self.rows.extend(since.into_iter().filter(|row| !has_measured(row)));
+            self.writer.rewrite(&self.rows)?;
         }
         Ok(())
     }
