@@ -43,7 +43,11 @@ impl Gate {
 
     /// Waits until a sync stands at the shut gate.
     pub(crate) fn wait_until_stuck(&self) {
-        eventually("a sync at the gate", || self.state().waiting > 0);
+        eventually("a sync at the gate", || self.is_anybody_waiting());
+    }
+
+    pub(crate) fn is_anybody_waiting(&self) -> bool {
+        self.state().waiting > 0
     }
 
     /// Has writes take at least so long for each byte.
@@ -56,7 +60,8 @@ impl Gate {
         self.state().syncs
     }
 
-    fn pass(&self) {
+    /// Lets a sync through, once the gate is open.
+    pub(crate) fn pass(&self) {
         let mut state = self.state();
         state.syncs += 1;
         state.waiting += 1;

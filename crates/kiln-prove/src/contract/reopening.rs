@@ -27,6 +27,18 @@ fn with_one_at_risk(disk: &SimulatedDevice) -> (Kiln, Version) {
 }
 
 /// Both crashes are told of from the same version on, and the record of the first, which is no news, was written over that of both.
+/// A marker of a moment at which nothing was un-hardened waited for whoever commits next, though nothing had been lost.
+#[test]
+fn c5_a_version_that_was_durable_is_so_after_an_orderly_close_though_nothing_was_committed_into_it() {
+    let disk = SimulatedDevice::new(1);
+    let db = reopen(&disk).unwrap();
+    db.put(&db.map("map").unwrap(), "key", "value").unwrap().safe().unwrap();
+    let marker = db.snapshot().unwrap().version();
+    db.receipt(marker).wait(Level::LOCAL).unwrap();
+    db.close().unwrap();
+    assert_eq!(reopen(&disk).unwrap().receipt(marker).poll(Level::LOCAL), Progress::Durable);
+}
+
 #[test]
 fn c4_c5_c8_a_loss_stays_a_loss_after_crashes_with_nothing_hardened_between_them() {
     let disk = SimulatedDevice::new(seed());

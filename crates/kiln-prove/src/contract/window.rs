@@ -11,7 +11,8 @@ use std::time::Duration;
 use kiln::device::SimulatedDevice;
 use kiln::{Kiln, Level, Progress};
 
-use super::gate::{OpenAtEnd, gated_device};
+use super::gate::{Gate, OpenAtEnd, gated_device};
+use super::hooked::{HookedDevice, Operation};
 use crate::testing::{PATIENCE, background, eventually, watched};
 
 const LONG: Duration = Duration::from_secs(3600);
@@ -119,6 +120,68 @@ fn c5b_commits_are_held_back_when_the_window_has_passed_and_go_on_afterwards() {
             assert!(db.get(&db.map("map").unwrap(), 0_u64.to_le_bytes()).unwrap().is_some(), "reads go on");
             gate.open();
             eventually("commits after the disk came back", || commits.load(Ordering::SeqCst) > held_at + 100);
+        });
+    });
+}
+
+/// A database whose keeper stands in the sync of a new segment, while everybody else has a gate of their own.
+fn with_stuck_keeper() -> (Arc<Kiln>, [OpenAtEnd; 2], Gate) {
+    let (of_keeper, of_others) = (Gate::default(), Gate::default());
+    let at_end = [OpenAtEnd(of_keeper.clone()), OpenAtEnd(of_others.clone())];
+    let (keeper, others) = (of_keeper.clone(), of_others.clone());
+    let device = HookedDevice::on(&SimulatedDevice::new(1), move |operation, _| {
+        match (operation, thread::current().name()) {
+            (Operation::Sync, Some("kiln-keeper")) => keeper.pass(),
+            (Operation::Sync, _) => others.pass(),
+            _ => {}
+        }
+    });
+    let options = background().window(Duration::from_millis(20)).segment_bytes(64 << 10).memory(64 << 20);
+    let db = Arc::new(options.open_on(device).unwrap());
+    let map = db.map("map").unwrap();
+    db.persist().unwrap();
+    of_keeper.shut();
+    let mut number = 0_u64;
+    eventually("the keeper at the gate", || {
+        db.put(&map, number.to_le_bytes(), [0; 1_000]).unwrap().forget();
+        number += 1;
+        of_keeper.is_anybody_waiting()
+    });
+    (db, at_end, of_others)
+}
+
+/// The one who watched stood in the same disk, and what is written in place needs no space that could run out.
+#[test]
+fn c5b_commits_are_held_back_when_the_window_has_passed_whoever_else_is_stuck() {
+    watched("c5b_whoever_else_is_stuck", 2 * PATIENCE, |_| {
+        let (db, _open, gate) = with_stuck_keeper();
+        let (stop, commits) = (AtomicBool::new(false), AtomicU64::new(0));
+        let map = db.map("map").unwrap();
+        thread::scope(|scope| {
+            let (_open, _stop) = (OpenAtEnd(gate.clone()), StopAtEnd(&stop));
+            gate.shut();
+            scope.spawn(|| {
+                while !stop.load(Ordering::SeqCst) {
+                    db.put(&map, "key", "value").unwrap().forget();
+                    commits.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+            gate.wait_until_stuck();
+            wait_until_still("backpressure of the window", &commits);
+        });
+    });
+}
+
+/// Commits succeeded while closing waited for the keeper, and nobody hardened them.
+#[test]
+fn c5b_once_somebody_closes_nothing_is_committed_whoever_is_waited_for() {
+    watched("c5b_once_somebody_closes", 2 * PATIENCE, |_| {
+        let (db, open, _gate) = with_stuck_keeper();
+        let map = db.map("map").unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| db.close().unwrap());
+            eventually("the end of commits", || db.put(&map, "key", "value").is_err());
+            drop(open);
         });
     });
 }

@@ -119,6 +119,8 @@ impl Drop for Inner {
 
 impl Inner {
     fn close(&self) -> Result<()> {
+        // First of all: what is committed once the hardener has ended would not become durable before all others have, who may be long about it.
+        self.engine.closed.store(true, Ordering::SeqCst);
         // Not under the lock: they may be calling somebody back who closes, too.
         let background = self.background.lock().take();
         drop(background);

@@ -92,6 +92,10 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
     let bounds = (options.window, limits.unhardened_bytes);
     let hardening = Hardening::new(writer, ledger, bounds, options.background);
     hardening.horizon.set_lost_before(losses);
+    if recovered.report.clean {
+        // Nothing had been committed that was not durable: versions with nothing in them count as it, as they did.
+        drop(hardening.horizon.cover(clock - 1));
+    }
     let opened_end = log.hardened();
     let engine = Arc::new(Engine {
         limits,

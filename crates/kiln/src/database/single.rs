@@ -38,7 +38,8 @@ impl Kiln {
     }
 
     /// Begins to read the newest value of a key, durable or not, without waiting for the disk. What is in memory is there at once, as with
-    /// [`Self::get`]; what is on disk is read by a thread of the database, with many reads in flight.
+    /// [`Self::get`]; what is on disk is read by a thread of the database, with many reads in flight; but settled rows of tables are read
+    /// one after the other.
     ///
     /// The read takes place at one moment between this call and its end: it sees all that was committed before the call, and
     /// may see what is committed until it ends. A database without background threads has none to read: there, whoever waits for the value

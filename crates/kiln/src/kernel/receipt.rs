@@ -246,7 +246,8 @@ impl<'db, T> Commit<'db, T> {
         (self.value, Receipt::new(self.engine.clone(), self.version))
     }
 
-    /// Does not wait, but has the commit durable within `bound`, or the window if that is shorter.
+    /// Does not wait, but has a hardening begin within half of `bound`, or when the window asks for it if that is sooner: the commit is durable within `bound` where
+    /// the disk, with what it is doing then, takes no longer than the other half. Only the window is kept by holding commits back.
     pub fn fast_within(self, bound: Duration) -> (T, Receipt) {
         // Half the bound is for the hardening itself.
         if let Some(deadline) = Instant::now().checked_add(bound / 2) {

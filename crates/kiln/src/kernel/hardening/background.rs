@@ -1,9 +1,9 @@
 //! The background threads of a database.
 //!
 //! The *hardener* hardens what nobody waits for, within the vulnerability window, and what asynchronous waiters
-//! ask for. The *keeper* watches the window while the hardener may be stuck in a slow disk, prepares
-//! segments ahead of the tail, forgets deleted keys, compacts and drops segments. The *checkpointer* takes checkpoints when
-//! the keeper finds that one is due, and the *settler* settles then.
+//! ask for. The *watcher* watches the window, and does nothing for which it could have to wait: the others may be stuck in a slow disk.
+//! The *keeper* prepares segments ahead of the tail, forgets deleted keys, compacts and drops segments. The *checkpointer* takes
+//! checkpoints when the keeper finds that one is due, and the *settler* settles then.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -18,8 +18,9 @@ use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Condvar, Instant, MutexGuard, contain};
 
 type Job = fn(&Arc<Engine>);
-const JOBS: [(&str, Job); 4] = [
+const JOBS: [(&str, Job); 5] = [
     ("kiln-hardener", run_hardener),
+    ("kiln-watcher", run_watcher),
     ("kiln-keeper", run_keeper),
     ("kiln-checkpointer", run_checkpointer),
     ("kiln-settler", run_settler),
@@ -163,9 +164,35 @@ fn wait_for_stop(engine: &Engine) {
     }
 }
 
+/// The keeper and the watcher look at least so often while something is committed, and
+const PERIOD_MIN: Duration = Duration::from_millis(1);
+/// this often at most.
+const PERIOD_MAX: Duration = Duration::from_millis(50);
+
+fn run_watcher(engine: &Arc<Engine>) {
+    let hardening = &engine.hardening;
+    let period = (hardening.window / 8).clamp(PERIOD_MIN, PERIOD_MAX);
+    let mut hardenings_seen = 0;
+    loop {
+        {
+            let mut requests = hardening.requests.lock();
+            if requests.stop {
+                return;
+            }
+            let count = hardening.count.load(Ordering::Relaxed);
+            let was_active = std::mem::replace(&mut hardenings_seen, count) != count;
+            let next = match was_active || hardening.oldest_unhardened().is_some() {
+                true => Nap::Until(Instant::now() + period),
+                false => Nap::Idle,
+            };
+            nap(engine, &hardening.wake_watcher, &mut requests, next);
+        }
+        engine.watch_window();
+    }
+}
+
 fn run_keeper(engine: &Arc<Engine>) {
-    const PERIOD_MIN: Duration = Duration::from_millis(1);
-    let usual_period = (engine.hardening.window / 8).clamp(PERIOD_MIN, Duration::from_millis(50));
+    let usual_period = (engine.hardening.window / 8).clamp(PERIOD_MIN, PERIOD_MAX);
     // Its first round comes soon: there may be something to settle though nobody commits.
     let (mut hardenings_seen, mut is_deleting) = (u64::MAX, false);
     loop {
@@ -193,7 +220,6 @@ fn run_keeper(engine: &Arc<Engine>) {
                 return;
             }
         }
-        engine.watch_window();
         // A full disk shows to the commits that need the space; the next round tries again.
         let _ = engine.prepare_ahead(0);
         engine.log.populate_ahead();

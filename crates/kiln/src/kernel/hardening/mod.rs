@@ -64,6 +64,7 @@ pub(crate) struct Hardening {
     leads_ended: EventCount,
     requests: Mutex<Requests>,
     wake_hardener: Condvar,
+    wake_watcher: Condvar,
     wake_keeper: Condvar,
     wake_checkpointer: Condvar,
     wake_settler: Condvar,
@@ -113,6 +114,7 @@ impl Hardening {
             leads_ended: EventCount::default(),
             requests: Mutex::new(Requests::default()),
             wake_hardener: Condvar::new(),
+            wake_watcher: Condvar::new(),
             wake_keeper: Condvar::new(),
             wake_checkpointer: Condvar::new(),
             wake_settler: Condvar::new(),
@@ -184,6 +186,7 @@ impl Hardening {
 
     fn wake_all(&self) {
         self.wake_hardener.notify_one();
+        self.wake_watcher.notify_one();
         self.wake_keeper.notify_one();
     }
 
