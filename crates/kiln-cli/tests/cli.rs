@@ -355,7 +355,7 @@ fn a_limit_of_open_files_that_is_too_low_is_said() {
             sandbox.command(&["serve", "--listen", "203.0.113.1:6380", "--connections", connections]);
         let limited = ["-c", "ulimit -n 200 && exec \"$0\" \"$@\""];
         let mut command = std::process::Command::new("sh");
-        command.args(limited).arg(served.get_program()).args(served.get_args());
+        command.args(limited).arg(served.get_program()).args(served.get_args()).current_dir(sandbox.path(""));
         let said = text(&command.output().unwrap().stderr);
         let allowed =
             said.split("the limit of open files allows about ").nth(1).unwrap_or_else(|| panic!("{said}"));

@@ -5,6 +5,7 @@
 
 use kiln::{Expiry, Transaction};
 
+use crate::ahead::GROUP_REQUESTS;
 use crate::failure::Failure;
 use crate::keyspace::{Keyspace, Space};
 use crate::limits::VALUE_BYTES_MAX;
@@ -80,6 +81,30 @@ impl Work<'_, '_> {
     /// The time as of which keys have expired, or not: the same for all of a transaction, or later.
     pub(crate) fn now(&self) -> Result<UnixMs, Failure> {
         Ok(UnixMs(self.tx.time_ms()?))
+    }
+
+    /// Does something for each of a command's keys, in their order: their cache misses overlap, and their reads from disk.
+    pub(crate) fn for_each_key<'k>(
+        &mut self,
+        mut keys: impl Iterator<Item = &'k [u8]>,
+        mut each: impl FnMut(&mut Self, &'k [u8]) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let mut buffer = [&[][..]; GROUP_REQUESTS];
+        loop {
+            let mut count = 0;
+            for (slot, key) in buffer.iter_mut().zip(&mut keys) {
+                *slot = key;
+                count += 1;
+            }
+            let group = &buffer[..count];
+            // Alone it has nothing to overlap with.
+            match count {
+                0 => return Ok(()),
+                1 => {}
+                _ => self.tx.prefetch(&self.space.strings, group),
+            }
+            group.iter().try_for_each(|key| each(self, key))?;
+        }
     }
 
     /// Finds a key and reads its string, which is in the scratch buffer until the next call.

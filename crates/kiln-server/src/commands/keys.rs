@@ -7,10 +7,11 @@ use crate::work::Work;
 /// `DEL key [key ...]` and `UNLINK key [key ...]`
 pub(crate) fn del(work: &mut Work<'_, '_>, args: Arguments<'_>) -> Result<(), Failure> {
     let mut count = 0;
-    for key in args.from(1) {
+    work.for_each_key(args.from(1), |work, key| {
         let entry = work.find(key)?;
         count += i64::from(work.remove(&entry)?);
-    }
+        Ok(())
+    })?;
     work.reply.integer(count);
     Ok(())
 }
@@ -18,9 +19,10 @@ pub(crate) fn del(work: &mut Work<'_, '_>, args: Arguments<'_>) -> Result<(), Fa
 /// `EXISTS key [key ...]`
 pub(crate) fn exists(work: &mut Work<'_, '_>, args: Arguments<'_>) -> Result<(), Failure> {
     let mut count = 0;
-    for key in args.from(1) {
+    work.for_each_key(args.from(1), |work, key| {
         count += i64::from(work.find(key)?.live);
-    }
+        Ok(())
+    })?;
     work.reply.integer(count);
     Ok(())
 }

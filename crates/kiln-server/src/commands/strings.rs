@@ -18,14 +18,14 @@ pub(crate) fn get(work: &mut Work<'_, '_>, args: Arguments<'_>) -> Result<(), Fa
 pub(crate) fn mget(work: &mut Work<'_, '_>, args: Arguments<'_>) -> Result<(), Failure> {
     let start = work.reply.len();
     work.reply.array(args.len() - 1);
-    for key in args.from(1) {
+    work.for_each_key(args.from(1), |work, key| {
         let entry = work.load(key)?;
         work.reply_string(&entry);
-        if work.reply.len() - start > REPLY_BYTES_MAX {
-            return Err(Failure::text("ERR the reply would be longer than 256 MiB; ask for fewer keys"));
+        match work.reply.len() - start > REPLY_BYTES_MAX {
+            true => Err(Failure::text("ERR the reply would be longer than 256 MiB; ask for fewer keys")),
+            false => Ok(()),
         }
-    }
-    Ok(())
+    })
 }
 
 /// `STRLEN key`
@@ -213,14 +213,15 @@ pub(crate) fn mset(work: &mut Work<'_, '_>, args: Arguments<'_>) -> Result<(), F
 /// `MSETNX key value [key value ...]`
 pub(crate) fn msetnx(work: &mut Work<'_, '_>, args: Arguments<'_>) -> Result<(), Failure> {
     check_pairs(args, "msetnx")?;
-    for key in args.from(1).step_by(2) {
-        if work.find(key)?.live {
-            work.reply.integer(0);
-            return Ok(());
-        }
+    let mut is_any_there = false;
+    work.for_each_key(args.from(1).step_by(2), |work, key| {
+        is_any_there = is_any_there || work.find(key)?.live;
+        Ok(())
+    })?;
+    if !is_any_there {
+        store_pairs(work, args)?;
     }
-    store_pairs(work, args)?;
-    work.reply.integer(1);
+    work.reply.integer(i64::from(!is_any_there));
     Ok(())
 }
 
@@ -229,9 +230,9 @@ fn check_pairs(args: Arguments<'_>, command: &str) -> Result<(), Failure> {
 }
 
 fn store_pairs(work: &mut Work<'_, '_>, args: Arguments<'_>) -> Result<(), Failure> {
-    for index in (1..args.len()).step_by(2) {
-        let entry = work.find(args.at(index))?;
-        work.store(&entry, Lifetime::Forever, args.at(index + 1))?;
-    }
-    Ok(())
+    let mut values = args.from(2).step_by(2);
+    work.for_each_key(args.from(1).step_by(2), |work, key| {
+        let entry = work.find(key)?;
+        work.store(&entry, Lifetime::Forever, values.next().unwrap_or_default())
+    })
 }
