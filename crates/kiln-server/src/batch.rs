@@ -4,6 +4,7 @@
 //! misses of their keys overlap. They are run one after the other all the same, each as if it stood alone.
 
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use crate::ahead::Ahead;
 use crate::client::Client;
@@ -27,6 +28,11 @@ pub(crate) struct Buffers {
     pub(crate) scratch: Scratch,
     pub(crate) hardening: Hardening,
 }
+
+/// A batch that has taken so long is to end: whoever waits to flush, and all behind him, wait for it.
+const BATCH_TIME: Duration = Duration::from_millis(50);
+/// After so many commands it is looked how long that is.
+const LOOKS_AT_CLOCK: u64 = 16;
 
 /// Why a batch ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,14 +59,14 @@ pub(crate) fn run(
     reply.set_protocol(client.protocol);
     scratch.loaded_bytes = 0;
     let mut dispatch = Dispatch::new(shared, client, reply, scratch, hardening);
-    let (mut at, mut commands) = (0, 0);
+    let (mut at, mut commands, began) = (0, 0, Instant::now());
     let pause = loop {
         if dispatch.is_full() {
             break Pause::Flush;
         }
         let last = ahead.decode(decoder, &input[at..]);
         dispatch.prefetch(ahead.first_arguments(&input[at..]));
-        let (ran, pause) = run_ahead(&mut dispatch, decoder, ahead, &input[at..], &mut commands);
+        let (ran, pause) = run_ahead(&mut dispatch, decoder, ahead, &input[at..], (began, &mut commands));
         at += ran;
         if let Some(pause) = pause {
             // What was not run is decoded again.
@@ -99,11 +105,15 @@ fn run_ahead(
     decoder: &Decoder,
     ahead: &Ahead,
     input: &[u8],
-    commands: &mut u64,
+    (began, commands): (Instant, &mut u64),
 ) -> (usize, Option<Pause>) {
     let mut ran = 0;
     for (arguments, end) in ahead.requests(decoder, input) {
         if dispatch.is_full() {
+            return (ran, Some(Pause::Flush));
+        }
+        // What commands have read from disk shows nowhere else.
+        if commands.is_multiple_of(LOOKS_AT_CLOCK) && began.elapsed() > BATCH_TIME {
             return (ran, Some(Pause::Flush));
         }
         *commands += 1;

@@ -123,7 +123,11 @@ impl<'a> Dispatch<'a> {
             Ok(next) => next,
             Err(failure) => {
                 self.reply.truncate(start);
+                let is_of_client = matches!(failure, Failure::Reply(_));
                 self.reply.error(&*failure.into_reply());
+                if command.access == Access::Write && is_of_client {
+                    self.refused(start);
+                }
                 Next::Continue
             }
         }
@@ -270,6 +274,16 @@ impl<'a> Dispatch<'a> {
         }
         self.client.last_version = self.client.last_version.max(Some(version));
         if self.client.durability == Durability::Safe {
+            self.hardening.version = self.hardening.version.max(Some(version));
+            self.hardening.replies.push((start..self.reply.len(), version));
+        }
+    }
+
+    /// Notes that a write was refused for what it saw, in a reply that begins at `start` and ends here: what it tells may not be durable, either. What it saw
+    /// was committed by now.
+    pub(crate) fn refused(&mut self, start: usize) {
+        if self.client.durability == Durability::Safe {
+            let version = self.shared.db.version();
             self.hardening.version = self.hardening.version.max(Some(version));
             self.hardening.replies.push((start..self.reply.len(), version));
         }

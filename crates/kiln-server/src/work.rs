@@ -3,12 +3,14 @@
 //! A command first *loads* the keys it needs and checks everything, and only then writes. So a command that
 //! fails has changed nothing, which lets the others of an `EXEC` go on as they do in Redis.
 
+use std::time::Instant;
+
 use kiln::{Expiry, Transaction};
 
 use crate::ahead::GROUP_REQUESTS;
 use crate::failure::Failure;
 use crate::keyspace::{Keyspace, Space};
-use crate::limits::VALUE_BYTES_MAX;
+use crate::limits::{COMMAND_TIME_MAX, VALUE_BYTES_MAX};
 use crate::protocol::reply::Reply;
 
 /// Buffers that commands reuse.
@@ -89,8 +91,11 @@ impl Work<'_, '_> {
         mut keys: impl Iterator<Item = &'k [u8]>,
         mut each: impl FnMut(&mut Self, &'k [u8]) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
-        let mut buffer = [&[][..]; GROUP_REQUESTS];
+        let (began, mut buffer) = (Instant::now(), [&[][..]; GROUP_REQUESTS]);
         loop {
+            if began.elapsed() > COMMAND_TIME_MAX {
+                return Err(Failure::text("LIMIT the command takes longer than 10 s; give it fewer keys"));
+            }
             let mut count = 0;
             for (slot, key) in buffer.iter_mut().zip(&mut keys) {
                 *slot = key;
@@ -120,8 +125,11 @@ impl Work<'_, '_> {
     }
 
     /// How long a key's string is; 0 if there is none.
-    pub(crate) fn length(&self, key: &[u8]) -> Result<usize, Failure> {
-        Ok(self.tx.value_bytes(&self.space.strings, key)?.unwrap_or(0))
+    pub(crate) fn length(&mut self, key: &[u8]) -> Result<usize, Failure> {
+        let length = self.tx.value_bytes(&self.space.strings, key)?.unwrap_or(0);
+        // All of it is read if it is on disk.
+        self.scratch.loaded_bytes += length;
+        Ok(length)
     }
 
     /// The string of the entry loaded last.
@@ -164,7 +172,7 @@ impl Work<'_, '_> {
     /// Changes when a key expires that is there.
     pub(crate) fn set_lifetime(&mut self, entry: &Entry<'_>, lifetime: Lifetime) -> Result<(), Failure> {
         // The engine writes the value anew.
-        self.scratch.loaded_bytes += self.length(entry.key)?;
+        self.length(entry.key)?;
         self.tx.set_expiry(&self.space.strings, entry.key, entry.expiry(lifetime))?;
         self.changed = true;
         Ok(())

@@ -41,6 +41,31 @@ fn a_safe_write_is_durable_when_it_is_answered_and_a_fast_one_need_not_be() {
     assert_ne!(info_field(&client.run("INFO durability"), "lag_bytes"), "0");
 }
 
+/// It was answered at once, though it tells of what may be lost.
+#[test]
+fn c6_a_safe_write_that_is_refused_for_what_it_saw_is_answered_when_that_is_durable() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = lazy_server(directory.path(), Durability::Fast);
+    let (mut fast, mut safe) = (server.client(), server.client());
+    safe.expect("KILN DURABILITY safe", "OK");
+    let put = |client: &mut common::Client, value: &str| {
+        client.expect(&format!("SET k {value}"), "OK");
+        let version = integer(&client.run("KILN RECEIPT"));
+        assert!(server.db.horizon(Level::LOCAL).number() < version);
+        version
+    };
+    let is_durable = |version| server.db.horizon(Level::LOCAL).number() >= version;
+    let version = put(&mut fast, "text");
+    safe.expect("INCR k", "(error) ERR value is not an integer or out of range");
+    assert!(is_durable(version));
+    safe.expect("WATCH k", "OK");
+    let version = put(&mut fast, "other");
+    safe.expect("MULTI", "OK");
+    safe.expect("SET k mine", "QUEUED");
+    safe.expect("EXEC", "(nil)");
+    assert!(is_durable(version));
+}
+
 /// A map that has just become the current one has no records, so that an answer out of it depended on nothing that anybody had
 /// written: what was told to be gone came back after a power loss.
 #[test]

@@ -304,7 +304,7 @@ fn what_is_done_to_a_long_string_is_bounded_whether_queued_or_in_a_pipeline() {
     assert_eq!(client.reply(), "OK");
     for (command, answer) in [("INCR long", "(error) ERR value"), ("EXPIRE long 1000", "(integer) 1")] {
         for (times, expected) in
-            [(LOADED_MAX, format!("[OK, {answer}")), (LOADED_MAX + 2, "(error) EXECABORT LIMIT ".to_owned())]
+            [(LOADED_MAX, format!("[OK, {answer}")), (LOADED_MAX + 1, "(error) EXECABORT LIMIT ".to_owned())]
         {
             client.expect("MULTI", "OK");
             client.expect(&format!("SET times {times}"), "QUEUED");

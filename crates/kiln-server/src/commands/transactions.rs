@@ -1,6 +1,8 @@
 //! How commands on keys become transactions of the engine: one alone, or all that were queued between `MULTI`
 //! and `EXEC`.
 
+use std::time::Instant;
+
 use kiln::{Expiry, Transaction, Version};
 
 use super::{Access, Command, Context, Flow, Run, RunKeys, durability};
@@ -8,7 +10,7 @@ use crate::client::{Queue, Watched, Watches};
 use crate::dispatch::{Dispatch, Patience, run_keys, transact};
 use crate::failure::Failure;
 use crate::keyspace::{Keyspace, Space};
-use crate::limits::{EXEC_LOADED_BYTES_MAX, REPLY_BYTES_MAX};
+use crate::limits::{COMMAND_TIME_MAX, EXEC_LOADED_BYTES_MAX, REPLY_BYTES_MAX};
 use crate::protocol::decoder::Arguments;
 use crate::work::Work;
 
@@ -151,6 +153,9 @@ fn exec_in(
     dispatch.client.session = session;
     if dirty {
         dispatch.reply.null_array();
+        if writes {
+            dispatch.refused(start);
+        }
         return Ok((Version::default(), 0));
     }
     let (version, flushes) = result.map_err(|failure| match failure {
@@ -188,7 +193,7 @@ fn run_queue(
     queue: &Queue,
 ) -> Result<usize, Failure> {
     let (shared, start) = (dispatch.shared, dispatch.reply.len());
-    let loaded_before = dispatch.scratch.loaded_bytes;
+    let (loaded_before, began) = (dispatch.scratch.loaded_bytes, Instant::now());
     dispatch.reply.array(queue.len());
     let mut work = Work {
         tx,
@@ -200,12 +205,6 @@ fn run_queue(
         changed: false,
     };
     for (command, args) in queue.iter() {
-        if work.reply.len() - start > REPLY_BYTES_MAX {
-            return Err(Failure::text("LIMIT the reply of the transaction is longer than 256 MiB; split it"));
-        }
-        if work.scratch.loaded_bytes - loaded_before > EXEC_LOADED_BYTES_MAX {
-            return Err(Failure::text("LIMIT the transaction loads more than 1 GiB of values; split it"));
-        }
         match command.run {
             Run::Keys(run) => run_keys(&mut work, command, run, args)?,
             Run::Connection(run) => {
@@ -219,6 +218,15 @@ fn run_queue(
                 in_place(context, before, |context| run_flow(context, flow, args));
             }
             Run::All(_) => work.reply.error("ERR Command not allowed inside a transaction"),
+        }
+        if work.reply.len() - start > REPLY_BYTES_MAX {
+            return Err(Failure::text("LIMIT the reply of the transaction is longer than 256 MiB; split it"));
+        }
+        if work.scratch.loaded_bytes - loaded_before > EXEC_LOADED_BYTES_MAX {
+            return Err(Failure::text("LIMIT the transaction loads more than 1 GiB of values; split it"));
+        }
+        if began.elapsed() > COMMAND_TIME_MAX {
+            return Err(Failure::text("LIMIT the transaction takes longer than 10 s; split it"));
         }
     }
     Ok(vacant.len() - work.vacant.len())
