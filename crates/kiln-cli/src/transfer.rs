@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, BufRead, BufReader, BufWriter, IsTerminal as _, Read, Write};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -262,8 +263,13 @@ struct NewFile {
 impl NewFile {
     /// Never over an existing file: it may be the only other copy.
     fn create(path: &Path) -> io::Result<NewFile> {
-        if path.symlink_metadata().is_ok() {
-            return Err(io::ErrorKind::AlreadyExists.into());
+        match path.symlink_metadata() {
+            Ok(_) => return Err(io::ErrorKind::AlreadyExists.into()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        if path.file_name().is_none() || path.as_os_str().as_bytes().ends_with(b"/") {
+            return Err(io::ErrorKind::InvalidFilename.into());
         }
         let unfinished = tempfile::Builder::new()
             .prefix(".kiln-export-")
@@ -299,7 +305,14 @@ impl Destination for NewFile {
     fn harden(&mut self) -> io::Result<()> {
         self.unfinished()?.as_file().sync_all()?;
         if let Some(unfinished) = self.unfinished.take() {
-            unfinished.persist_noclobber(&self.path).map_err(|failed| failed.error)?;
+            unfinished.persist_noclobber(&self.path).map_err(|failed| match failed.file.keep() {
+                // All of it is there, whatever it is called.
+                Ok((_, kept)) => io::Error::new(
+                    failed.error.kind(),
+                    format!("{}; all of it is in {}", failed.error, kept.display()),
+                ),
+                Err(_) => failed.error,
+            })?;
         }
         // And its name. A directory into which one may write but not look cannot be asked to.
         match File::open(parent_of(&self.path)) {
@@ -497,9 +510,14 @@ mod tests {
         let second = begin();
         finish(begin()).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"{\"key\":\"k\",\"value\":\"v\"}\n");
-        finish(second).unwrap_err();
-        assert_eq!(NewFile::create(&path).err().unwrap().kind(), io::ErrorKind::AlreadyExists);
-        assert_eq!(files(), 1);
+        let error = finish(second).unwrap_err().to_string();
+        assert!(error.contains("all of it is in"), "{error}");
+        assert_eq!(files(), 2);
+        for (wrong, kind) in
+            [("rows", io::ErrorKind::AlreadyExists), ("other/", io::ErrorKind::InvalidFilename)]
+        {
+            assert_eq!(NewFile::create(&directory.path().join(wrong)).err().unwrap().kind(), kind);
+        }
     }
 
     /// It said how much it had exported when nothing of that need have been on the disk.

@@ -298,7 +298,7 @@ impl Options {
             _ => Error::io(format_args!("opening {}", path.display()), error),
         })?;
         let buffered: fn(&str) -> bool = if self.system_page_cache { has_records } else { |_| false };
-        self.open_on(Arc::new(device.through_page_cache(buffered)))
+        Kiln::open_with(self, Arc::new(device.through_page_cache(buffered)))
     }
 
     /// Opens, or creates, the database on a device, such as the simulated one.

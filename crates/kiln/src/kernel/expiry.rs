@@ -254,7 +254,7 @@ impl Walk {
 
 /// Where in an object.
 #[derive(Clone, Debug, Default)]
-enum Place {
+pub(super) enum Place {
     #[default]
     Begin,
     /// A cursor over the hash index.
@@ -410,7 +410,7 @@ impl Engine {
 
     /// Some keys of an object from a place on, and the place behind them, if that is not the end. `unreadable` is told of records that cannot be
     /// read, of which nobody knows whose they are.
-    fn next_piece(
+    pub(super) fn next_piece(
         &self,
         object: &ObjectState,
         place: &Place,

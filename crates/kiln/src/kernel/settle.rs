@@ -176,6 +176,11 @@ impl Engine {
         self.settled.bounds.due_bytes.max(tree_part.min(self.log.ring_bytes() * RING_TIMES))
     }
 
+    /// Whether settling was tried while a snapshot was in its way that still is.
+    pub(super) fn settling_waits_for_snapshot(&self) -> bool {
+        self.settled.waits_for_version.load(Ordering::SeqCst) > self.oldest_needed()
+    }
+
     /// Has no more tombstones of tables forgotten but by settling.
     pub(super) fn begin_settling(&self) {
         if !self.settled.is_begun.load(Ordering::SeqCst) {
@@ -497,6 +502,7 @@ impl Engine {
         self.settled.forgotten_to.fetch_max(end, Ordering::SeqCst);
         self.settled.deleted_to.store(end, Ordering::SeqCst);
         self.graves.look_at_unsettled();
+        self.hardening.wake_keeper();
         if makes_room { tree.merge(&mut rows(false)?, Some(end)) } else { merged }
     }
 

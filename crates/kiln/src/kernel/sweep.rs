@@ -262,10 +262,7 @@ impl Engine {
             match fate {
                 Fate::Gone => {}
                 Fate::WaitsForSnapshots => for_snapshots.push(grave),
-                Fate::WaitsForSettling => {
-                    self.graves.wait_for_settling.store(true, Ordering::SeqCst);
-                    for_settling.push(grave);
-                }
+                Fate::WaitsForSettling => for_settling.push(grave),
                 Fate::Waits => others.push(grave),
                 Fate::Replaced => {
                     grave.replaced_before = self.log.records_end();
@@ -273,12 +270,14 @@ impl Engine {
                 }
             }
         }
+        if !for_settling.is_empty() {
+            self.graves.wait_for_settling.store(true, Ordering::SeqCst);
+        }
         self.graves.put_back([for_snapshots, for_settling, others]);
     }
 
     /// Removes one deleted key, if it is still deleted and nobody can see it any more.
     fn forget(&self, grave: &mut Grave, oldest: u64) -> Fate {
-        let hash = self.hash(grave.object, &grave.key);
         // Asked first: the version of one that has left memory must be read from disk.
         if self.settled.is_begun.load(Ordering::SeqCst) && self.must_settle(grave) {
             return Fate::WaitsForSettling;
@@ -295,6 +294,7 @@ impl Engine {
         if self.must_settle(grave) {
             return Fate::WaitsForSettling;
         }
+        let hash = self.hash(grave.object, &grave.key);
         let pin = epoch::pin();
         let Some(bucket) = self.index.lock(hash) else { return Fate::Waits };
         // Raised before the key vanishes: whoever misses it sees the new value.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::device::Device;
 use crate::planted::{Bug, planted};
+use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// Makes the names of a database's files durable, for all who make, rename or remove some. The system tells a failure once, and a later
@@ -12,11 +13,12 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 pub(crate) struct Names {
     device: Arc<dyn Device>,
     are_uncertain: AtomicBool,
+    syncing: Mutex<()>,
 }
 
 impl Names {
     pub(crate) fn new(device: Arc<dyn Device>) -> Arc<Names> {
-        Arc::new(Names { device, are_uncertain: AtomicBool::new(false) })
+        Arc::new(Names { device, are_uncertain: AtomicBool::new(false), syncing: Mutex::new(()) })
     }
 
     pub(crate) fn device(&self) -> &Arc<dyn Device> {
@@ -26,13 +28,18 @@ impl Names {
     /// Makes the names durable, or has nobody rely on them any more.
     pub(crate) fn sync(&self) -> io::Result<()> {
         let uncertain = !planted(Bug::DirectorySyncErrorForgotten);
-        self.device.sync_directory().inspect_err(|_| self.are_uncertain.store(uncertain, Ordering::SeqCst))
+        // One at a time: the other's failure may have been of what this one is to make durable.
+        let _syncing = self.syncing.lock();
+        self.device
+            .sync_directory()
+            .inspect_err(|_| self.are_uncertain.store(uncertain, Ordering::SeqCst))?;
+        self.check()
     }
 
     /// Fails once a sync has failed.
     pub(crate) fn check(&self) -> io::Result<()> {
         match self.are_uncertain.load(Ordering::SeqCst) {
-            true => Err(io::Error::other("the names of the log's files could not be made durable")),
+            true => Err(io::Error::other("the names of the database's files could not be made durable")),
             false => Ok(()),
         }
     }

@@ -183,11 +183,13 @@ impl Superblock {
             && self.known_end < 1 << ADDRESS_BITS
             && self.clock < 1 << VERSION_BITS
             && self.loaded < OBJECTS_MAX
-            && self.generation < u64::MAX
-            && self.checkpoint.number < u64::MAX
+            && self.generation < COUNT_END
+            && self.checkpoint.number < COUNT_END
     }
 }
 
+/// No generation, nor number of a checkpoint, ever comes near it, counted up by one each time.
+pub(crate) const COUNT_END: u64 = 1 << 63;
 /// Bounds of the segment size.
 pub(crate) const SEGMENT_BYTES_MIN: u64 = 16 << 10;
 pub(crate) const SEGMENT_BYTES_MAX: u64 = 1 << 30;

@@ -323,6 +323,7 @@ impl Engine {
             && self.graves.are_idle()
             && !self.graves.is_due(self.log.hardened())
             && !self.checkpoints.is_to_be_retried()
+            && !self.settling_waits_for_snapshot()
     }
 
     /// Makes commits wait while the oldest un-hardened one is older than the window.

@@ -22,7 +22,10 @@ const PROGRESS_BYTES: u64 = 1 << 20;
 
 /// A walk, as the changes that a merge into an empty tree takes.
 struct Walked<'p> {
+    tree: &'p Tree,
+    root: &'p Root,
     cursor: Cursor,
+    last_key: Vec<u8>,
     value: Vec<u8>,
     bytes: u64,
     reported: u64,
@@ -47,7 +50,14 @@ impl Changes for Walked<'_> {
             self.reported = self.bytes;
             (self.progress)(self.bytes);
         }
+        self.last_key.clear();
+        self.last_key.extend_from_slice(self.cursor.key().unwrap_or_default());
         self.cursor.step()?;
+        // Parents' keys, which say where leaves belong, are not copied.
+        if self.cursor.key().is_some_and(|key| *key <= *self.last_key) {
+            let what = "a tree with leaves that are not in order";
+            return Err(self.tree.pages.corrupted(self.root.node.block, what));
+        }
         self.load()
     }
 
@@ -68,7 +78,8 @@ pub(super) fn copy(
     let file = target.open(FILE, OpenMode::Create).map_err(failed)?;
     let mut cursor = Cursor::new(tree, Arc::clone(root));
     cursor.seek(Bound::Unbounded, Direction::Forwards)?;
-    let mut walked = Walked { cursor, value: Vec::new(), bytes: 0, reported: 0, progress };
+    let (last_key, value) = (Vec::new(), Vec::new());
+    let mut walked = Walked { tree, root, cursor, last_key, value, bytes: 0, reported: 0, progress };
     walked.load()?;
     let pages = Pages::of_copy(Arc::clone(&tree.pages.names), name.clone(), Arc::clone(&file));
     let mut space = Space::new(Bitmap::default());

@@ -16,6 +16,7 @@ use super::reference::{BLOCK_FIRST, FILE_BLOCKS_MAX, NodeReference};
 use crate::device::{AlignedBuffer, BLOCK_BYTES, DeviceFile};
 use crate::error::{Error, ErrorKind, Result};
 use crate::storage::record::OBJECTS_MAX;
+use crate::storage::superblock::COUNT_END;
 
 pub(crate) const MAGIC: [u8; 8] = *b"KILNTREE";
 /// The newest format that this engine reads, and writes once a leaf was packed.
@@ -162,7 +163,7 @@ impl Root {
         let directory = &self.directory;
         node_is_sane
             && self.loaded < OBJECTS_MAX
-            && self.generation < u64::MAX
+            && self.generation < COUNT_END
             && directory.mapped_blocks <= FILE_BLOCKS_MAX
             && (BLOCK_FIRST..=directory.mapped_blocks).contains(&directory.used_blocks)
             && (BLOCK_FIRST..directory.mapped_blocks).contains(&directory.block)

@@ -336,6 +336,8 @@ fn c9_children_in_each_others_places_are_met_with_an_error_by_who_merges() {
             }
             file.root.node.checksum = crc32c::crc32c(&file.bytes[place]);
             let tree = file.open().unwrap();
+            let copied = tree.copy_to(&tree.root(), &SimulatedDevice::new(1), &mut |_| {});
+            assert_eq!(copied.unwrap_err().kind(), ErrorKind::Corrupted);
             // Enough of them that its leaf is much shorter than others.
             let batch: Batch = (touched..(touched + 60).min(400)).map(|number| (key(number), None)).collect();
             if let Err(error) = tree.merge(&mut changes(&batch), None) {
