@@ -313,6 +313,10 @@ fn what_clients_and_benchmarks_ask_for_is_answered() {
     client.expect("CONFIG GET appendonly APPENDFSYNC", r#"["appendfsync", "everysec", "appendonly", "yes"]"#);
     client.expect("CONFIG GET maxmemory", r#"["maxmemory", "0"]"#);
     client.expect("CONFIG GET nothing*", "[]");
+    client.expect(
+        &format!("CONFIG GET{}", " save".repeat(65)),
+        "(error) ERR CONFIG GET takes 64 patterns at most",
+    );
     client.expect("CONFIG RESETSTAT", "OK");
     assert!(client.run("CONFIG SET save 1").starts_with("(error) ERR settings are given when"));
     let count = client.run("COMMAND COUNT");

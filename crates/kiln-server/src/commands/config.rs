@@ -36,6 +36,11 @@ pub(crate) fn config(context: &mut Context<'_>, args: Arguments<'_>) -> Result<(
 }
 
 fn get(context: &mut Context<'_>, args: Arguments<'_>) -> Result<(), Failure> {
+    /// There are not so many settings.
+    const PATTERNS_MAX: usize = 64;
+    if args.from(2).count() > PATTERNS_MAX {
+        return Err(Failure::text("ERR CONFIG GET takes 64 patterns at most"));
+    }
     args.from(2).try_for_each(|pattern| glob::bounded(pattern).map(drop))?;
     let settings = settings(context);
     let matching: Vec<_> = settings

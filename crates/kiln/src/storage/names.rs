@@ -44,3 +44,24 @@ impl Names {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::{Fault, FaultKind, OperationKind, SimulatedDevice};
+
+    /// The tree's file got its name, and the superblock relied on it, though its creation was what the log's sync had failed to make durable.
+    #[test]
+    fn c8_once_a_sync_of_names_has_failed_none_succeeds() {
+        let disk = SimulatedDevice::new(1);
+        let names = Names::new(Arc::new(disk.clone()));
+        names.sync().unwrap();
+        names.check().unwrap();
+        let kind = FaultKind::FailedSyncThenSuccess;
+        disk.inject(Fault { operation: OperationKind::SyncDirectory, nth: 1, kind, sticky: false });
+        for _ in 0..2 {
+            names.sync().unwrap_err();
+            names.check().unwrap_err();
+        }
+    }
+}
