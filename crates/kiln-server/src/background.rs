@@ -1,5 +1,4 @@
-//! What the server does without being asked: empties what a flush left behind, and watches whether the engine is about to make its
-//! callers wait. (Keys whose time has come are deleted by the engine.)
+//! What the server does without being asked: empties what a flush left behind, and watches how quick the disk is. (Keys whose time has come are deleted by the engine.)
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,12 +15,11 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// A hardening that takes longer is left to the engine's own thread: a connection that runs it keeps one of the server's
 /// threads for so long.
 const QUICK_HARDENING: Duration = Duration::from_micros(500);
-/// How often to look whether the engine is about to make its callers wait.
+/// How often to look how quick the disk is.
 const PRESSURE_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Notes, until the server ends, whether hardening is falling behind. The engine then slows commits down
-/// (C5b), and whoever calls it should expect to wait: see [`Shared::with_engine`]. And whether the disk is quick enough,
-/// and the server has threads enough, for connections to harden what they wait for.
+/// Notes, until the server ends, whether the disk is quick enough, and the server has threads enough, for connections to harden what they wait
+/// for.
 ///
 /// Runs on a thread of its own: those of the server's tasks may all be waiting for the engine before this was noted.
 pub(crate) fn watch_pressure(shared: &Shared) {
@@ -29,9 +27,7 @@ pub(crate) fn watch_pressure(shared: &Shared) {
     while !shared.is_stopping() {
         std::thread::sleep(PRESSURE_INTERVAL);
         let statistics = shared.db.statistics();
-        let full = statistics.unhardened_bytes > statistics.unhardened_bytes_max / 2;
         let late = statistics.oldest_unhardened.is_some_and(|oldest| oldest > shared.db.window());
-        shared.engine_may_block.store(full || late, Ordering::Relaxed);
         let tasks_harden = !late && statistics.hardening_duration < QUICK_HARDENING && threads > 1;
         shared.tasks_harden.store(tasks_harden, Ordering::Relaxed);
     }

@@ -165,7 +165,7 @@ impl Connection<'_> {
         loop {
             let shared = self.shared;
             let (client, decoder) = (&mut self.client, &mut self.decoder);
-            let pause = shared.with_engine(false, || batch::run(shared, client, decoder, buffers));
+            let pause = batch::run(shared, client, decoder, buffers);
             self.harden(buffers).await;
             self.send(&mut buffers.reply).await?;
             match pause {

@@ -29,7 +29,7 @@ use crate::keyspace::Space;
 use crate::limits::{BATCH_LOADED_BYTES, BATCH_REPLY_BYTES, KEY_BYTES_MAX};
 use crate::protocol::decoder::Arguments;
 use crate::protocol::reply::{Protocol, Reply};
-use crate::shared::Shared;
+use crate::shared::{Shared, leaving_thread};
 use crate::work::{Scratch, Work};
 
 /// What must be durable before the replies of a batch may leave.
@@ -171,7 +171,7 @@ impl<'a> Dispatch<'a> {
             self.space = None;
         }
         let all = All { db, space: &space, snapshot: snapshot? };
-        self.shared.with_engine(true, || run(&all, args, self.reply))
+        leaving_thread(|| run(&all, args, self.reply))
     }
 
     fn run_keys(

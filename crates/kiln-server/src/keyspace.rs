@@ -29,6 +29,7 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tokio::sync::Notify;
 
 use crate::failure::Failure;
+use crate::shared::leaving_thread;
 
 /// The table that remembers which objects are current.
 const META: &str = "keyspace";
@@ -136,12 +137,13 @@ impl Keyspace {
 
     /// The current objects, which stay current while the guard lives.
     pub(crate) fn enter(&self) -> RwLockReadGuard<'_, Space> {
-        self.current.read()
+        // Who flushes may wait for somebody whom the engine has wait for the disk.
+        self.current.try_read().unwrap_or_else(|| leaving_thread(|| self.current.read()))
     }
 
     /// The current objects, with nobody else inside.
     pub(crate) fn exclusive(&self) -> RwLockWriteGuard<'_, Space> {
-        self.current.write()
+        self.current.try_write().unwrap_or_else(|| leaving_thread(|| self.current.write()))
     }
 
     /// Takes empty objects for a flush. They go back with [`Self::give_back`] if the flush does not happen.

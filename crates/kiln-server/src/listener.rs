@@ -15,7 +15,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream, ToSocketAddrs, lookup_host};
 use tokio::task::JoinSet;
 
 use crate::options::Options;
-use crate::shared::Shared;
+use crate::shared::{Shared, leaving_thread};
 use crate::{background, connection};
 
 /// How long connections get to finish their batches and send their replies when the server ends.
@@ -61,6 +61,8 @@ impl Server {
     /// its error).
     pub async fn bind(db: Kiln, address: impl ToSocketAddrs, options: Options) -> io::Result<Self> {
         let listener = listen(address).await?;
+        // Committers wait for the disk on threads that other connections are not served by meanwhile.
+        db.wait_through(|wait| leaving_thread(wait));
         let shared = Shared::new(db, options, listener.local_addr()?)?;
         Ok(Self { listener, shared: Arc::new(shared) })
     }

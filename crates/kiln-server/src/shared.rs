@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Instant;
 
 use kiln::Kiln;
@@ -25,8 +25,6 @@ pub(crate) struct Shared {
     /// The error with which a command that refuses ends its transaction. The engine offers no way to make
     /// one, so it is taken from a call that cannot succeed.
     pub(crate) refusal: kiln::Error,
-    /// Set while the engine is likely to make a caller wait.
-    pub(crate) engine_may_block: AtomicBool,
     /// Set while connections harden on their own threads what they wait for, because that is quick.
     pub(crate) tasks_harden: AtomicBool,
     /// Becomes `true` once, when the server is to end.
@@ -57,7 +55,6 @@ impl Shared {
             started: Instant::now(),
             clients: Registry::default(),
             counters: Counters::default(),
-            engine_may_block: AtomicBool::new(false),
             tasks_harden: AtomicBool::new(false),
             stop: watch::Sender::new(false),
         })
@@ -77,18 +74,11 @@ impl Shared {
         // Only an error if the sender is gone, and `self` holds it.
         let _ = self.stop.subscribe().wait_for(|stop| *stop).await;
     }
+}
 
-    /// Runs engine calls, moving the other tasks of this thread elsewhere first if the calls are likely to
-    /// wait.
-    ///
-    /// Moving costs a few microseconds, so it is not done for every batch; a batch that waits unexpectedly
-    /// delays only the tasks queued on its thread, until other threads have stolen them.
-    pub(crate) fn with_engine<T>(&self, may_block: bool, run: impl FnOnce() -> T) -> T {
-        let may_block = may_block || self.engine_may_block.load(Ordering::Relaxed);
-        if may_block && Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread {
-            tokio::task::block_in_place(run)
-        } else {
-            run()
-        }
-    }
+/// Runs what waits, or takes long, on a thread of the runtime's, whose other tasks go elsewhere first.
+pub(crate) fn leaving_thread<T>(run: impl FnOnce() -> T) -> T {
+    let is_of_runtime =
+        Handle::try_current().is_ok_and(|handle| handle.runtime_flavor() == RuntimeFlavor::MultiThread);
+    if is_of_runtime { tokio::task::block_in_place(run) } else { run() }
 }

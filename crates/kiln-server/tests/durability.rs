@@ -3,6 +3,7 @@
 mod common;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{TestServer, database_options, info_field, simulated};
@@ -39,6 +40,52 @@ fn a_safe_write_is_durable_when_it_is_answered_and_a_fast_one_need_not_be() {
     let version = integer(&client.run("KILN RECEIPT"));
     assert!(server.db.horizon(Level::LOCAL).number() < version);
     assert_ne!(info_field(&client.run("INFO durability"), "lag_bytes"), "0");
+}
+
+/// Each of the server's threads waited with somebody's commit before it was known that they would, and nobody was left to answer.
+#[test]
+fn others_are_served_while_all_who_commit_wait_for_the_disk() {
+    let (disk, db) = common::simulated(1);
+    let server = TestServer::over(db, Options::new().durability(Durability::Fast));
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let mut client = server.client();
+                let batch = common::encode(&common::words("SET key value")).repeat(20);
+                while !stop.load(Ordering::Relaxed) {
+                    client.send_bytes(&batch);
+                    (0..20).for_each(|_| drop(client.reply()));
+                }
+            });
+        }
+        let outcome = scope.spawn(|| {
+            let mut other = server.client();
+            for _ in 0..3 {
+                let kind = FaultKind::Delay(Duration::from_secs(2));
+                disk.inject(Fault { operation: OperationKind::Sync, nth: 1, kind, sticky: true });
+                let is_behind = |age: Duration| age > Duration::from_millis(200);
+                while !server.db.statistics().oldest_unhardened.is_some_and(is_behind) {
+                    std::thread::yield_now();
+                }
+                let hardenings = server.db.statistics().hardenings;
+                (0..5).for_each(|_| other.expect("PING", "PONG"));
+                assert_eq!(
+                    server.db.statistics().hardenings,
+                    hardenings,
+                    "it was answered when the disk was back"
+                );
+                disk.clear_faults();
+                while server.db.statistics().hardenings == hardenings {
+                    std::thread::yield_now();
+                }
+            }
+        });
+        let outcome = outcome.join();
+        stop.store(true, Ordering::Relaxed);
+        disk.clear_faults();
+        outcome.unwrap();
+    });
 }
 
 /// It was answered at once, though it tells of what may be lost.

@@ -11,7 +11,7 @@ use crate::client::Durability;
 use crate::failure::{Failure, engine_error};
 use crate::protocol::decoder::Arguments;
 use crate::protocol::reply::Reply;
-use crate::shared::Shared;
+use crate::shared::{Shared, leaving_thread};
 
 const HELP: &[&str] = &[
     "KILN <subcommand> [<arg> ...]. Subcommands are:",
@@ -135,7 +135,7 @@ pub(crate) fn kiln(context: &mut Context<'_>, args: Arguments<'_>) -> Result<Opt
         b"COMPACT" => {
             arity(2, "kiln|compact")?;
             let shared = context.shared;
-            let compacted = shared.with_engine(true, || shared.db.compact(|_| {}))?;
+            let compacted = leaving_thread(|| shared.db.compact(|_| {}))?;
             context.reply.array(2);
             for bytes in [compacted.bytes_before, compacted.bytes_after] {
                 context.reply.integer(i64::try_from(bytes).unwrap_or(i64::MAX));
@@ -191,7 +191,7 @@ fn backup(context: &mut Context<'_>, name: &[u8]) -> Result<(), Failure> {
     let name = std::str::from_utf8(name).ok().filter(|name| !name.is_empty()).filter(is_plain);
     let name = name.ok_or(Failure::text("ERR a backup's name has letters, digits, '-', '_' and '.' only"))?;
     let directory = backups.join(name);
-    let backup = context.shared.with_engine(true, || context.shared.db.backup(directory, |_| {}))?;
+    let backup = leaving_thread(|| context.shared.db.backup(directory, |_| {}))?;
     reply_version(context.reply, backup.horizon);
     Ok(())
 }
@@ -207,12 +207,12 @@ fn snapshot(context: &mut Context<'_>, args: Arguments<'_>) -> Result<(), Failur
     match action.to_ascii_uppercase().as_slice() {
         b"CREATE" => {
             let name = name()?;
-            let info = shared.with_engine(true, || shared.db.create_snapshot(name))?;
+            let info = leaving_thread(|| shared.db.create_snapshot(name))?;
             reply_version(context.reply, info.version);
         }
         b"DROP" => {
             let name = name()?;
-            shared.with_engine(true, || shared.db.drop_snapshot(name))?;
+            leaving_thread(|| shared.db.drop_snapshot(name))?;
             context.reply.ok();
         }
         b"LIST" if args.len() == 3 => {

@@ -34,7 +34,7 @@ use crate::storage::segments::{self, Segments};
 use crate::storage::superblock::{self, CheckpointName, Superblock, SuperblockFile};
 use crate::storage::tree::{self, Tree};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::sync::{Instant, Mutex};
+use crate::sync::{Instant, Mutex, OnceLock};
 
 /// Such a part of the memory for settling is what a merge may replace at once, however small the tree is.
 const REPLACED_PART: u64 = 4;
@@ -99,6 +99,7 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
     let opened_end = log.hardened();
     let engine = Arc::new(Engine {
         limits,
+        waiting: OnceLock::new(),
         hash_seed: current.hash_seed,
         log,
         index,

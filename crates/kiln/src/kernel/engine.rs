@@ -28,13 +28,15 @@ use crate::storage::log::{Log, Purpose};
 use crate::storage::record::{Address, COMMITS_END, EXPIRY_BYTES, NEVER};
 use crate::storage::segments::Segments;
 use crate::storage::superblock::SuperblockFile;
-use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{Mutex, OnceLock};
 
 /// See the module's documentation. The kernel's modules add to it what they are about: reading, committing,
 /// hardening, sweeping.
 pub(crate) struct Engine {
     pub(crate) limits: Limits,
+    /// How committers wait, if somebody has said.
+    pub(crate) waiting: OnceLock<Waiting>,
     pub(crate) hash_seed: u64,
     pub(crate) log: Log,
     pub(crate) index: HashIndex,
@@ -74,6 +76,9 @@ impl std::fmt::Debug for Engine {
         out.debug_struct("Engine").field("version", &self.clock.now()).finish_non_exhaustive()
     }
 }
+
+/// Has a thread of the caller's wait: calls what waits, once.
+pub(crate) type Waiting = fn(&mut dyn FnMut());
 
 impl Engine {
     #[inline]
@@ -182,6 +187,22 @@ impl Engine {
     /// # Errors
     /// `NoSpace` if the disk is full, and nothing can be dropped either.
     pub(crate) fn wait_for_space(self: &Arc<Self>, bytes: u64, purpose: Purpose) -> Result<()> {
+        self.wait(|| self.find_space(bytes, purpose))
+    }
+
+    /// Has a committer do what may take as long as the disk does: the caller may have other work for the thread meanwhile.
+    pub(crate) fn wait<T>(&self, wait: impl FnOnce() -> T) -> T {
+        let (mut wait, mut result) = (Some(wait), None);
+        if let Some(waiting) = self.waiting.get() {
+            waiting(&mut || result = wait.take().map(|wait| wait()));
+        }
+        match wait {
+            Some(wait) => wait(),
+            None => result.unwrap_or_else(|| unreachable!("what was waited for has a result")),
+        }
+    }
+
+    fn find_space(self: &Arc<Self>, bytes: u64, purpose: Purpose) -> Result<()> {
         /// So often it is looked anew what can be dropped; then only as more has hardened.
         const LOOKS: usize = 3;
         self.check_writable()?;

@@ -491,7 +491,8 @@ impl Engine {
     pub(crate) fn wait_while_behind(&self, is_slowed: &mut bool, table_bytes: impl FnOnce() -> u64) {
         if self.is_behind() {
             let is_slowed = std::mem::replace(is_slowed, true);
-            self.wait_until_caught_up(if is_slowed { 0 } else { table_bytes() });
+            let table_bytes = if is_slowed { 0 } else { table_bytes() };
+            self.wait(|| self.wait_until_caught_up(table_bytes));
         }
     }
 
