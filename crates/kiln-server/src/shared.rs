@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Instant;
 
 use kiln::Kiln;
+use parking_lot::Mutex;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::watch;
 
@@ -25,6 +26,9 @@ pub(crate) struct Shared {
     /// The error with which a command that refuses ends its transaction. The engine offers no way to make
     /// one, so it is taken from a call that cannot succeed.
     pub(crate) refusal: kiln::Error,
+    /// Held by who compacts, or copies the database: each takes a thread for as long as that takes, and of two at once the second gains nothing.
+    pub(crate) compacting: Mutex<()>,
+    pub(crate) copying: Mutex<()>,
     /// Set while connections harden on their own threads what they wait for, because that is quick.
     pub(crate) tasks_harden: AtomicBool,
     /// Becomes `true` once, when the server is to end.
@@ -55,6 +59,8 @@ impl Shared {
             started: Instant::now(),
             clients: Registry::default(),
             counters: Counters::default(),
+            compacting: Mutex::new(()),
+            copying: Mutex::new(()),
             tasks_harden: AtomicBool::new(false),
             stop: watch::Sender::new(false),
         })

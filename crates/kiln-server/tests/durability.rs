@@ -42,6 +42,25 @@ fn a_safe_write_is_durable_when_it_is_answered_and_a_fast_one_need_not_be() {
     assert_ne!(info_field(&client.run("INFO durability"), "lag_bytes"), "0");
 }
 
+/// Each took one of the runtime's threads until all before it were done, and with 512 of them nobody was served any more.
+#[test]
+fn a_database_is_compacted_for_one_client_at_a_time() {
+    let (disk, db) = common::simulated(1);
+    let server = TestServer::over(db, Options::new().durability(Durability::Fast));
+    server.client().expect("SET key value", "OK");
+    let kind = FaultKind::Delay(Duration::from_millis(500));
+    disk.inject(Fault { operation: OperationKind::Sync, nth: 1, kind, sticky: true });
+    let mut clients: Vec<_> = (0..4).map(|_| server.client()).collect();
+    clients.iter_mut().for_each(|client| client.send(&[b"KILN", b"COMPACT"]));
+    let replies: Vec<_> = clients.iter_mut().map(common::Client::reply).collect();
+    disk.clear_faults();
+    let busy =
+        replies.iter().filter(|reply| *reply == "(error) BUSY the database is being compacted").count();
+    let done = replies.iter().filter(|reply| reply.starts_with("[(integer)")).count();
+    assert!(busy > 0 && done > 0 && busy + done == 4, "{replies:?}");
+    assert!(server.client().run("KILN COMPACT").starts_with("[(integer)"));
+}
+
 /// Each of the server's threads waited with somebody's commit before it was known that they would, and nobody was left to answer.
 #[test]
 fn others_are_served_while_all_who_commit_wait_for_the_disk() {

@@ -135,6 +135,9 @@ pub(crate) fn kiln(context: &mut Context<'_>, args: Arguments<'_>) -> Result<Opt
         b"COMPACT" => {
             arity(2, "kiln|compact")?;
             let shared = context.shared;
+            let Some(_alone) = shared.compacting.try_lock() else {
+                return Err(Failure::text("BUSY the database is being compacted"));
+            };
             let compacted = leaving_thread(|| shared.db.compact(|_| {}))?;
             context.reply.array(2);
             for bytes in [compacted.bytes_before, compacted.bytes_after] {
@@ -191,6 +194,9 @@ fn backup(context: &mut Context<'_>, name: &[u8]) -> Result<(), Failure> {
     let name = std::str::from_utf8(name).ok().filter(|name| !name.is_empty()).filter(is_plain);
     let name = name.ok_or(Failure::text("ERR a backup's name has letters, digits, '-', '_' and '.' only"))?;
     let directory = backups.join(name);
+    let Some(_alone) = context.shared.copying.try_lock() else {
+        return Err(Failure::text("BUSY another backup is being made; retry when it is done"));
+    };
     let backup = leaving_thread(|| context.shared.db.backup(directory, |_| {}))?;
     reply_version(context.reply, backup.horizon);
     Ok(())
