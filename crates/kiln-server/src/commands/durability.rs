@@ -37,7 +37,7 @@ const HELP: &[&str] = &[
     "WAIT <version> <timeout-ms>",
     "    Return 1 when the version is durable, 0 when the time is over (0: no limit).",
     "Errors: LOST (not durable, never will be: reopen), NOSPACE (free space and retry), LIMIT (make it smaller),",
-    "CONFLICT (retry), LOCKED (the session is open elsewhere: retry), CORRUPTED (restore).",
+    "CONFLICT (retry), BUSY (somebody does it: retry), LOCKED (the session is open elsewhere: retry), CORRUPTED (restore).",
 ];
 
 /// A wait for durability that a command asked for.
