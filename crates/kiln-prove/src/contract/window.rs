@@ -125,7 +125,7 @@ fn c5b_commits_are_held_back_when_the_window_has_passed_and_go_on_afterwards() {
 }
 
 /// A database whose keeper stands in the sync of a new segment, while everybody else has a gate of their own.
-fn with_stuck_keeper() -> (Arc<Kiln>, [OpenAtEnd; 2], Gate) {
+fn with_stuck_keeper() -> (Arc<Kiln>, [OpenAtEnd; 2], [Gate; 2]) {
     let (of_keeper, of_others) = (Gate::default(), Gate::default());
     let at_end = [OpenAtEnd(of_keeper.clone()), OpenAtEnd(of_others.clone())];
     let (keeper, others) = (of_keeper.clone(), of_others.clone());
@@ -147,14 +147,14 @@ fn with_stuck_keeper() -> (Arc<Kiln>, [OpenAtEnd; 2], Gate) {
         number += 1;
         of_keeper.is_anybody_waiting()
     });
-    (db, at_end, of_others)
+    (db, at_end, [of_keeper, of_others])
 }
 
 /// The one who watched stood in the same disk, and what is written in place needs no space that could run out.
 #[test]
 fn c5b_commits_are_held_back_when_the_window_has_passed_whoever_else_is_stuck() {
     watched("c5b_whoever_else_is_stuck", 2 * PATIENCE, |_| {
-        let (db, _open, gate) = with_stuck_keeper();
+        let (db, _open, [_, gate]) = with_stuck_keeper();
         let (stop, commits) = (AtomicBool::new(false), AtomicU64::new(0));
         let map = db.map("map").unwrap();
         thread::scope(|scope| {
@@ -176,11 +176,12 @@ fn c5b_commits_are_held_back_when_the_window_has_passed_whoever_else_is_stuck() 
 #[test]
 fn c5b_once_somebody_closes_nothing_is_committed_whoever_is_waited_for() {
     watched("c5b_once_somebody_closes", 2 * PATIENCE, |_| {
-        let (db, open, _gate) = with_stuck_keeper();
+        let (db, open, [of_keeper, _]) = with_stuck_keeper();
         let map = db.map("map").unwrap();
         thread::scope(|scope| {
             scope.spawn(|| db.close().unwrap());
             eventually("the end of commits", || db.put(&map, "key", "value").is_err());
+            assert!(of_keeper.is_anybody_waiting(), "they ended with all else");
             drop(open);
         });
     });

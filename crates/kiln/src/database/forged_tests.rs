@@ -70,7 +70,10 @@ fn last_extent(segment: &[u8]) -> (usize, Seal, Vec<u8>) {
 
 /// A disk whose last extent was changed, with every checksum made to hold.
 fn forged(change: impl FnOnce(&mut Seal, &mut Vec<u8>)) -> SimulatedDevice {
-    let disk = stopped();
+    forged_on(stopped(), change)
+}
+
+fn forged_on(disk: SimulatedDevice, change: impl FnOnce(&mut Seal, &mut Vec<u8>)) -> SimulatedDevice {
     let mut segment = disk.bytes(SEGMENT);
     let (at, mut seal, mut data) = last_extent(&segment);
     change(&mut seal, &mut data);
@@ -275,9 +278,19 @@ fn c9_a_record_that_expires_at_no_time_or_where_none_does_is_refused() {
         refused(&forged(|seal, data| append(seal, data, &record)), what);
     };
     refuse(FIRST_OBJECT, NEVER, "does not say when");
-    // Of an object that is known when it is sorted, and of one that is not.
-    refuse(FIRST_OBJECT, 5, EXPIRY_UNEXPECTED);
     refuse(SESSIONS_OBJECT, 5, EXPIRY_UNEXPECTED);
+    // Of an object that is known before the log is read.
+    let disk = SimulatedDevice::new(1);
+    let db = open(&disk).unwrap();
+    let map = db.map("map").unwrap();
+    db.persist().unwrap();
+    assert!(db.checkpoint().unwrap());
+    db.put(&map, "key", "value").unwrap().safe().unwrap();
+    disk.crash_after(disk.steps());
+    drop((map, db));
+    let record = Forged { kind: Kind::Expiring, expires_at: 5, ..Forged::default() };
+    let forged = forged_on(disk.after_crash_seeded(1), |seal, data| append(seal, data, &record));
+    refused(&forged, EXPIRY_UNEXPECTED);
 }
 
 #[test]
