@@ -429,3 +429,40 @@ pub(crate) fn run_keys(
     work.reply.error(&*text);
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use kiln::Kiln;
+
+    use super::*;
+    use crate::keyspace::Keyspace;
+    use crate::work::Lifetime;
+
+    /// A command that has written some of its keys when its time is over.
+    fn take_too_long(work: &mut Work<'_, '_>, _: Arguments<'_>) -> Result<(), Failure> {
+        let entry = work.find(b"key")?;
+        work.store(&entry, Lifetime::Forever, b"value")?;
+        Err(Failure::Limit("LIMIT"))
+    }
+
+    #[test]
+    fn what_takes_too_much_ends_the_transaction_whatever_it_has_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let db = Kiln::open(directory.path()).unwrap();
+        let keyspace = Keyspace::open(&db).unwrap();
+        let (space, mset) = (keyspace.enter(), commands::find(b"mset").unwrap());
+        let (mut reply, mut scratch) = (Reply::default(), Scratch::default());
+        let tx = db.begin().unwrap();
+        let mut work = Work {
+            tx: &tx,
+            keyspace: &keyspace,
+            space: &space,
+            vacant: [].iter(),
+            reply: &mut reply,
+            scratch: &mut scratch,
+            changed: false,
+        };
+        let outcome = run_keys(&mut work, mset, take_too_long, Arguments::new(b"", &[]));
+        assert!(matches!(outcome, Err(Failure::Limit("LIMIT"))), "{outcome:?}");
+    }
+}

@@ -13,6 +13,8 @@ pub(crate) enum Failure {
     /// The engine refused. Inside a transaction this ends the transaction (or makes it run again, on a
     /// conflict).
     Engine(kiln::Error),
+    /// It takes too much, as the text says, which is as that of [`Failure::Reply`]. Whatever it has written, the transaction ends.
+    Limit(&'static str),
     /// Others were in the way of the transaction again and again, and it was given up.
     Crowded,
 }
@@ -32,6 +34,7 @@ impl Failure {
         match self {
             Self::Reply(text) => text,
             Self::Engine(error) => Cow::Owned(engine_error(&error)),
+            Self::Limit(text) => Cow::Borrowed(text),
             Self::Crowded => Cow::Borrowed("CONFLICT others write what the transaction reads; retry"),
         }
     }

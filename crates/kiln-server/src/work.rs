@@ -94,7 +94,7 @@ impl Work<'_, '_> {
         let (began, mut buffer) = (Instant::now(), [&[][..]; GROUP_REQUESTS]);
         loop {
             if began.elapsed() > COMMAND_TIME_MAX {
-                return Err(Failure::text("LIMIT the command takes longer than 10 s; give it fewer keys"));
+                return Err(Failure::Limit("LIMIT the command takes longer than 10 s; give it fewer keys"));
             }
             let mut count = 0;
             for (slot, key) in buffer.iter_mut().zip(&mut keys) {

@@ -220,13 +220,15 @@ fn run_queue(
             Run::All(_) => work.reply.error("ERR Command not allowed inside a transaction"),
         }
         if work.reply.len() - start > REPLY_BYTES_MAX {
-            return Err(Failure::text("LIMIT the reply of the transaction is longer than 256 MiB; split it"));
+            return Err(Failure::Limit(
+                "LIMIT the reply of the transaction is longer than 256 MiB; split it",
+            ));
         }
         if work.scratch.loaded_bytes - loaded_before > EXEC_LOADED_BYTES_MAX {
-            return Err(Failure::text("LIMIT the transaction loads more than 1 GiB of values; split it"));
+            return Err(Failure::Limit("LIMIT the transaction loads more than 1 GiB of values; split it"));
         }
         if began.elapsed() > COMMAND_TIME_MAX {
-            return Err(Failure::text("LIMIT the transaction takes longer than 10 s; split it"));
+            return Err(Failure::Limit("LIMIT the transaction takes longer than 10 s; split it"));
         }
     }
     Ok(vacant.len() - work.vacant.len())

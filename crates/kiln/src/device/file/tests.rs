@@ -145,42 +145,31 @@ fn what_is_named_goes_through_the_page_cache_and_nothing_else() {
     assert_eq!(read[..], bytes[..]);
 }
 
+/// The second of two threads that are refused at the same time finds direct I/O turned off when it is.
 #[test]
 fn refusing_direct_io_late_falls_back_to_ordinary_io() {
     let (_directory, device) = temporary();
     let file = device.open_plain("late", OpenMode::Create).unwrap();
-    file.direct.store(true, Ordering::Relaxed);
-    let mut attempts = 0;
-    let outcome = file.transfer(|| {
-        attempts += 1;
-        if attempts == 1 { Err(Errno::INVAL) } else { Ok(4096) }
-    });
-    assert_eq!((outcome, attempts), (Ok(4096), 2));
-    assert!(!file.direct.load(Ordering::Relaxed));
-    assert!(!rustix::fs::fcntl_getfl(&file.descriptor).unwrap().contains(OFlags::DIRECT));
+    for is_second in [false, true] {
+        file.direct.store(true, Ordering::Relaxed);
+        let mut attempts = 0;
+        let outcome = file.transfer(|| {
+            attempts += 1;
+            if attempts > 1 {
+                return Ok(4096);
+            }
+            file.direct.store(!is_second, Ordering::Relaxed);
+            Err(Errno::INVAL)
+        });
+        assert_eq!((outcome, attempts), (Ok(4096), 2));
+        assert!(!file.direct.load(Ordering::Relaxed));
+        assert!(!rustix::fs::fcntl_getfl(&file.descriptor).unwrap().contains(OFlags::DIRECT));
+    }
     assert_eq!(
         file.transfer(|| Err(Errno::INVAL)),
         Err(Errno::INVAL),
         "there is nothing left to fall back to"
     );
-}
-
-/// The second of two threads had found direct I/O turned off when it looked, and its own failure final.
-#[test]
-fn who_was_refused_while_another_fell_back_to_ordinary_io_does_so_too() {
-    let (_directory, device) = temporary();
-    let file = device.open_plain("late", OpenMode::Create).unwrap();
-    file.direct.store(true, Ordering::Relaxed);
-    let mut attempts = 0;
-    let outcome = file.transfer(|| {
-        attempts += 1;
-        if attempts > 1 {
-            return Ok(4096);
-        }
-        file.direct.store(false, Ordering::Relaxed);
-        Err(Errno::INVAL)
-    });
-    assert_eq!((outcome, attempts), (Ok(4096), 2));
 }
 
 /// A database where a file system is mounted: that one's parent need not be one whose names can be synced, as those below `/sys` cannot.
