@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use kiln::device::{Fault, FaultKind, Keep, OperationKind, SimulatedDevice};
+use kiln::device::{Device as _, Fault, FaultKind, Keep, OperationKind, SimulatedDevice};
 use kiln::{BulkLoad, Error, ErrorKind, Isolation, Kiln, Object as _, check_on};
 
 use super::settling::{Rows, assert_rows, assert_rows_after_crash, key, some_rows, value};
@@ -181,6 +181,30 @@ fn c8_after_a_failed_operation_of_a_bulk_load_all_of_it_is_there_or_nothing() {
             }
         }
     }
+}
+
+/// It was removed by the next settling or load only, and a full disk stayed full of it.
+#[test]
+fn c1_opening_removes_what_a_crash_has_left_of_the_first_load() {
+    let disk = SimulatedDevice::new(seed());
+    let db = reopen(&disk).unwrap();
+    let rows = (0..20_000_u32).map(|number| {
+        if number == 15_000 {
+            assert!(names(&disk).contains(&"tree.new".to_owned()), "nothing is written yet");
+            disk.crash_after(disk.steps());
+        }
+        Ok::<_, Error>((number.to_be_bytes(), [7; 100]))
+    });
+    db.bulk_load("loaded", rows, |_| {}).unwrap_err();
+    drop(db);
+    let disk = disk.after_crash(&mut |_| Keep::Kept);
+    assert!(names(&disk).contains(&"tree.new".to_owned()));
+    let db = reopen(&disk).unwrap();
+    assert!(!names(&disk).contains(&"tree.new".to_owned()) && !has_object(&db, "loaded"));
+}
+
+fn names(disk: &SimulatedDevice) -> Vec<String> {
+    disk.list().unwrap()
 }
 
 /// The first tree's name was not durable, which only its own process knew: the next one acknowledged what depends on it.
@@ -451,4 +475,19 @@ fn rows_that_are_loaded_may_check_the_database() {
         assert_eq!(db.bulk_load("loaded", rows, |_| {}).unwrap().rows, 10);
         assert!(db.check().unwrap().is_clean());
     });
+}
+
+/// What lay elsewhere, and had settled, counted as if it were in memory.
+#[test]
+fn rows_that_have_settled_are_not_estimated_to_be_where_none_has() {
+    const NEW_ROWS: u64 = 1_000;
+    let disk = SimulatedDevice::new(seed());
+    let db = manual().open_on(Arc::new(disk)).unwrap();
+    let rows = (0..20_000_u32).map(|number| Ok::<_, Error>((format!("a{number:05}"), "value")));
+    let table = db.bulk_load("table", rows, |_| {}).unwrap().table;
+    for number in 0..NEW_ROWS {
+        db.put(&table, format!("b{number:05}"), "value").unwrap().forget();
+    }
+    let estimate = table.len_estimate("b"..);
+    assert!((NEW_ROWS / 2..=2 * NEW_ROWS).contains(&estimate), "{estimate}");
 }

@@ -288,7 +288,9 @@ impl Opening {
             }
         })?;
         self.remove_stray_checkpoints()?;
-        runs::remove_left(self.segments.device())
+        let device = self.segments.device();
+        runs::remove_left(device)
+            .and_then(|()| tree::remove_unfinished(device))
             .map_err(|error| Error::io("removing what a settling has left", error))?;
         self.log.resume(head, end);
         // The last process may have ended between noting where the log begins and dropping what lies before; on a full disk

@@ -26,7 +26,7 @@ use std::ops::{Bound, RangeBounds};
 
 use super::leaf_keys::Kept;
 use super::settled_rows::{self, SettledRows, Way};
-use super::{HasHandle, Object, Table};
+use super::{HasHandle, Table};
 use crate::error::Result;
 use crate::kernel::write_set::is_empty_range;
 use crate::planted::{Bug, planted};
@@ -404,7 +404,11 @@ impl Walk {
         let (index, pin) = (table.ordered(), epoch::pin());
         let share = index.share_below(&pin, as_slice(&self.upper), 1.0)
             - index.share_below(&pin, as_slice(&self.lower), 0.0);
-        let in_memory = if settled > 0 { index.len() as u64 } else { table.len() };
+        let (engine, id) = (&table.handle().engine, table.handle().id);
+        let in_memory = match engine.may_be_settled(id) {
+            true => index.len() as u64,
+            false => engine.object(id).key_count.sum(),
+        };
         settled + count.max((share * in_memory as f64) as u64)
     }
 

@@ -65,7 +65,7 @@ pub(crate) use changes::{ChangedRow, Rows};
 pub(crate) use check::TreeCheck;
 pub(crate) use cursor::{Cursor, Direction};
 pub(crate) use merge::Merged;
-pub(crate) use pages::{FILE, is_tree};
+pub(crate) use pages::{FILE, is_tree, remove_unfinished};
 pub(crate) use root::Root;
 
 /// Where the fields of each structure are, by its heading in `docs/format.md`.

@@ -19,6 +19,14 @@ pub(crate) const FILE: &str = "tree";
 /// Its name while it is being made.
 pub(crate) const UNFINISHED: &str = "tree.new";
 
+/// Removes what somebody has left of a first tree who did not finish it. To be called before anybody merges.
+pub(crate) fn remove_unfinished(device: &dyn Device) -> io::Result<()> {
+    match device.list()?.iter().any(|name| name == UNFINISHED) {
+        true => device.remove(UNFINISHED),
+        false => Ok(()),
+    }
+}
+
 /// True for both names.
 pub(crate) fn is_tree(name: &str) -> bool {
     name == FILE || name == UNFINISHED

@@ -170,7 +170,11 @@ impl Space {
         self.used.put(run, true);
         self.busy.put(run, true);
         self.used_count += blocks;
-        self.taken.push(run);
+        match self.taken.last_mut() {
+            // Else what a load has taken would need memory for each of its leaves.
+            Some(last) if last.block + last.blocks == block => last.blocks += blocks,
+            _ => self.taken.push(run),
+        }
         Some(block)
     }
 
@@ -230,5 +234,25 @@ impl Space {
             self.busy.put(run, false);
         }
         self.used_count = self.used.count();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A load of a terabyte kept two gigabytes for it.
+    #[test]
+    fn what_is_taken_one_behind_the_other_is_one_run() {
+        let mut space = Space::new(Bitmap::default());
+        let first = space.take(2).unwrap();
+        (0..1_000).for_each(|_| _ = space.take(2).unwrap());
+        assert_eq!(space.changed().map(|run| (run.block, run.blocks)).collect::<Vec<_>>(), [(first, 2_002)]);
+        space.roll_back();
+        space.begin(0, |_| {});
+        assert_eq!(
+            (space.used_count(), space.take(2)),
+            (Space::new(Bitmap::default()).used_count(), Some(first))
+        );
     }
 }

@@ -7,7 +7,7 @@ use super::changes::Changes;
 use super::map::{self, PageEntry};
 use super::merge::{Merged, Merger};
 use super::output::{Output, reserve_bytes, step_bytes};
-use super::pages::{FILE, Pages, UNFINISHED};
+use super::pages::{FILE, Pages, UNFINISHED, remove_unfinished};
 use super::reference::NodeReference;
 use super::root::{DirectoryReference, Root, Slots};
 use super::shared::{Shared, release};
@@ -273,9 +273,7 @@ fn fail(failed: &mut bool, pages: &Pages, error: std::io::Error) -> Error {
 
 /// A new, empty file, under the name that files have that are not finished.
 fn create(device: &dyn Device) -> std::io::Result<Arc<dyn DeviceFile>> {
-    if device.list()?.iter().any(|name| name == UNFINISHED) {
-        device.remove(UNFINISHED)?;
-    }
+    remove_unfinished(device)?;
     device.open(UNFINISHED, OpenMode::Create)
 }
 
