@@ -18,7 +18,7 @@ const QUICK_HARDENING: Duration = Duration::from_micros(500);
 /// How often to look how quick the disk is.
 const PRESSURE_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Notes, until the server ends, whether the disk is quick enough, and the server has threads enough, for connections to harden what they wait
+/// Notes, until the server ends, whether the disk is late, and whether it is quick enough, and the server has threads enough, for connections to harden what they wait
 /// for.
 ///
 /// Runs on a thread of its own: those of the server's tasks may all be waiting for the engine before this was noted.
@@ -28,6 +28,7 @@ pub(crate) fn watch_pressure(shared: &Shared) {
         std::thread::sleep(PRESSURE_INTERVAL);
         let statistics = shared.db.statistics();
         let late = statistics.oldest_unhardened.is_some_and(|oldest| oldest > shared.db.window());
+        shared.disk_is_late.store(late, Ordering::Relaxed);
         let tasks_harden = !late && statistics.hardening_duration < QUICK_HARDENING && threads > 1;
         shared.tasks_harden.store(tasks_harden, Ordering::Relaxed);
     }

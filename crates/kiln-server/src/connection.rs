@@ -38,7 +38,7 @@ use crate::failure::engine_error;
 use crate::limits::{READ_BYTES, REQUEST};
 use crate::protocol::decoder::Decoder;
 use crate::protocol::reply::Reply;
-use crate::shared::Shared;
+use crate::shared::{Shared, leaving_thread};
 
 /// The start of a request that is longer than this keeps its buffer while the rest is awaited; a shorter one
 /// is copied.
@@ -165,7 +165,11 @@ impl Connection<'_> {
         loop {
             let shared = self.shared;
             let (client, decoder) = (&mut self.client, &mut self.decoder);
-            let pause = batch::run(shared, client, decoder, buffers);
+            let mut run = || batch::run(shared, client, decoder, buffers);
+            let pause = match shared.disk_is_late.load(Ordering::Relaxed) {
+                true => leaving_thread(run),
+                false => run(),
+            };
             self.harden(buffers).await;
             self.send(&mut buffers.reply).await?;
             match pause {

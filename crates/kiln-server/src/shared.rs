@@ -29,6 +29,8 @@ pub(crate) struct Shared {
     /// Held by who compacts, or copies the database: each takes a thread for as long as that takes, and of two at once the second gains nothing.
     pub(crate) compacting: Mutex<()>,
     pub(crate) copying: Mutex<()>,
+    /// Set while the disk is late: reads of it take long, too.
+    pub(crate) disk_is_late: AtomicBool,
     /// Set while connections harden on their own threads what they wait for, because that is quick.
     pub(crate) tasks_harden: AtomicBool,
     /// Becomes `true` once, when the server is to end.
@@ -61,6 +63,7 @@ impl Shared {
             counters: Counters::default(),
             compacting: Mutex::new(()),
             copying: Mutex::new(()),
+            disk_is_late: AtomicBool::new(false),
             tasks_harden: AtomicBool::new(false),
             stop: watch::Sender::new(false),
         })

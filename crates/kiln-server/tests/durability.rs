@@ -42,6 +42,28 @@ fn a_safe_write_is_durable_when_it_is_answered_and_a_fast_one_need_not_be() {
     assert_ne!(info_field(&client.run("INFO durability"), "lag_bytes"), "0");
 }
 
+/// What fetched their values took longer than a batch may take; none of them was run, and all of it began again.
+#[test]
+fn a_pipeline_is_answered_however_long_the_disk_takes() {
+    const KEYS: usize = 60;
+    let (disk, db) = common::simulated(1);
+    let server = TestServer::over(db, Options::new().durability(Durability::Fast));
+    let mut client = server.client();
+    let value = vec![b'v'; 200_000];
+    for key in 0..KEYS {
+        client.send(&[b"SET", format!("key{key}").as_bytes(), &value]);
+        assert_eq!(client.reply(), "OK");
+    }
+    server.db.persist().unwrap();
+    let kind = FaultKind::Delay(Duration::from_millis(60));
+    disk.inject(Fault { operation: OperationKind::Read, nth: 1, kind, sticky: true });
+    let batch: Vec<_> =
+        (0..8).map(|key| common::encode(&common::words(&format!("STRLEN key{key}")))).collect();
+    client.send_bytes(&batch.concat());
+    batch.iter().for_each(|_| assert_eq!(client.reply(), "(integer) 200000"));
+    disk.clear_faults();
+}
+
 /// Each took one of the runtime's threads until all before it were done, and with 512 of them nobody was served any more.
 #[test]
 fn a_database_is_compacted_for_one_client_at_a_time() {
