@@ -33,7 +33,7 @@ use crate::storage::runs;
 use crate::storage::segments::{self, Segments};
 use crate::storage::superblock::{self, CheckpointName, Superblock, SuperblockFile};
 use crate::storage::tree::{self, Tree};
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64};
 use crate::sync::{Instant, Mutex, OnceLock};
 
 /// Such a part of the memory for settling is what a merge may replace at once, however small the tree is.
@@ -318,7 +318,7 @@ impl Opening {
 }
 
 /// Hardens everything, marks the database as closed in order, and lets go of its directory. Who comes while somebody else does waits for that, and
-/// is told whether everything is durable.
+/// is told whether everything is durable. It is said already that the database is [closed](Engine::closed).
 pub(super) fn close(engine: &Engine) -> Result<()> {
     engine.telling(|| close_in_turn(engine))
 }
@@ -328,7 +328,6 @@ fn close_in_turn(engine: &Engine) -> Result<()> {
     if is_done() {
         return engine.check_not_lost();
     }
-    engine.closed.store(true, Ordering::SeqCst);
     // A commit that has begun may still get the version after the one that is hardened now. Wait for it; later ones see
     // that the database is closed.
     if !planted(Bug::CloseOvertakesCommits) {

@@ -164,14 +164,18 @@ fn wait_for_stop(engine: &Engine) {
     }
 }
 
-/// The keeper and the watcher look at least so often while something is committed, and
+/// The shortest and the longest time between two looks of the keeper, and of the watcher, while something is committed.
 const PERIOD_MIN: Duration = Duration::from_millis(1);
-/// this often at most.
 const PERIOD_MAX: Duration = Duration::from_millis(50);
+
+/// How often they look as a rule.
+fn usual_period(engine: &Engine) -> Duration {
+    (engine.hardening.window / 8).clamp(PERIOD_MIN, PERIOD_MAX)
+}
 
 fn run_watcher(engine: &Arc<Engine>) {
     let hardening = &engine.hardening;
-    let period = (hardening.window / 8).clamp(PERIOD_MIN, PERIOD_MAX);
+    let period = usual_period(engine);
     let mut hardenings_seen = 0;
     loop {
         {
@@ -192,7 +196,7 @@ fn run_watcher(engine: &Arc<Engine>) {
 }
 
 fn run_keeper(engine: &Arc<Engine>) {
-    let usual_period = (engine.hardening.window / 8).clamp(PERIOD_MIN, PERIOD_MAX);
+    let usual_period = usual_period(engine);
     // Its first round comes soon: there may be something to settle though nobody commits.
     let (mut hardenings_seen, mut is_deleting) = (u64::MAX, false);
     loop {
