@@ -56,6 +56,18 @@ pub(crate) struct Hardened {
     pub(crate) marks_ms: Vec<f64>,
     /// How long a commit was not durable, in nanoseconds, for commits at evenly spaced times.
     pub(crate) lag_ns: Histogram<u64>,
+    /// When those of them were made that were not durable in the end.
+    pending: Vec<Instant>,
+}
+
+impl Hardened {
+    /// Everything has just been made durable. Those that waited longest would be missing else.
+    pub(crate) fn note_all_durable(&mut self) {
+        let now = Instant::now();
+        for when in self.pending.drain(..) {
+            self.lag_ns.saturating_record(nanoseconds(now - when));
+        }
+    }
 }
 
 impl Measured {
@@ -163,7 +175,7 @@ where
             .map(|worker| worker.join().map_err(|_| anyhow!("a measuring thread panicked"))?)
             .collect::<Result<Vec<ThreadCount>>>()?;
         let hardening = match persisted.transpose()? {
-            Some(marks_ms) => Some(Hardened { marks_ms, lag_ns: histogram()? }),
+            Some(marks_ms) => Some(Hardened { marks_ms, lag_ns: histogram()?, pending: Vec::new() }),
             None => hardening?,
         };
         anyhow::Ok((counts, Usage::own().since(before), hardening))
@@ -292,7 +304,7 @@ fn watch(
         sleep(duration, stop);
         return Ok(None);
     };
-    let mut hardened = Hardened { marks_ms: Vec::new(), lag_ns: histogram()? };
+    let mut hardened = Hardened { marks_ms: Vec::new(), lag_ns: histogram()?, pending: Vec::new() };
     // Commits that were made when this was looked at, and are not durable.
     let mut pending = VecDeque::new();
     let mut durable = first.durable;
@@ -314,6 +326,7 @@ fn watch(
         pending.push_back((seen.current, now));
         std::thread::sleep(left.min(WATCHED_EACH));
     }
+    hardened.pending = pending.into_iter().map(|(_, when)| when).collect();
     Ok(Some(hardened))
 }
 
@@ -549,6 +562,10 @@ mod tests {
         assert!(looks > 12, "{looks}");
         assert_eq!(hardened.marks_ms.len() as u64, (looks - 1) / 5 - 1);
         assert!(hardened.lag_ns.min() >= 5 * nanoseconds(WATCHED_EACH) * 3 / 4);
+        // Each look but the last was at a commit, and all became durable in the end.
+        let mut hardened = hardened;
+        hardened.note_all_durable();
+        assert_eq!(hardened.lag_ns.len(), looks - 2);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use super::protocol::{Cell, Command, Content, Contestant, Reply};
 use crate::engines::catalog::{self, Mode, Name, Settings, Shape, Visitor};
 use crate::engines::{Engine, Worker};
-use crate::measure::Measured;
+use crate::measure::{Hardened, Measured};
 use crate::results::Row;
 use crate::scratch::disk_bytes;
 use crate::usage::Usage;
@@ -165,7 +165,10 @@ impl<E: Engine> Served<'_, E> {
                     _ if self.contestant.limit_bytes.is_some() => come_to_rest(),
                     _ if self.keeps_data() => {
                         data.warm_up()?;
-                        self.sum = Some(0);
+                        // Reading everything once also fills the caches of those whose loading has not.
+                        let sum = data.check_all()?;
+                        ensure!(sum == 0, "what was loaded counts nothing, and the values add up to {sum}");
+                        self.sum = Some(sum);
                     }
                     _ => {}
                 }
@@ -211,10 +214,11 @@ impl<E: Engine> Served<'_, E> {
         let workload = spec::find(&cell.workload)?;
         let kind = workload.in_batches(cell.batch);
         self.before(kind)?;
-        let measured = self.measure(kind, cell)?;
+        let mut measured = self.measure(kind, cell)?;
         let (before, persisting) = (Usage::own(), Instant::now());
         if kind.writes() && matches!(self.contestant.mode, Mode::Weak | Mode::Fast) {
             self.engine.persist()?;
+            measured.iter_mut().filter_map(|one| one.hardening.as_mut()).for_each(Hardened::note_all_durable);
         }
         let persist = persisting.elapsed();
         let usage = Usage::own().since(before);
@@ -226,7 +230,14 @@ impl<E: Engine> Served<'_, E> {
         };
         let rows = modes.iter().zip(measured).map(|(&mode, mut measured)| {
             measured.usage = measured.usage.and(usage);
-            self.row(&workload, cell, mode, &measured, persist)
+            // What was durable when it was acknowledged owes nothing for that of the others.
+            self.row(
+                &workload,
+                cell,
+                mode,
+                &measured,
+                if mode.is_durable() { Duration::ZERO } else { persist },
+            )
         });
         Ok(rows.collect())
     }

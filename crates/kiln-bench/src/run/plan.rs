@@ -415,7 +415,11 @@ pub(super) fn load_seconds(contestant: &Contestant) -> f64 {
         _ if contestant.mode.is_durable() => (bytes, LOADED_DURABLY_BYTES_PER_SECOND),
         _ => (bytes, LOADED_BYTES_PER_SECOND),
     };
-    STARTING_S + bytes as f64 / rate
+    // Of data that is in memory everything is read once.
+    let is_read = contestant.limit_bytes.is_none()
+        && matches!(contestant.content, Content::Table { .. } | Content::Map { .. });
+    let read_s = if is_read { contestant.content.bytes() as f64 / CHECKED_BYTES_PER_SECOND } else { 0.0 };
+    STARTING_S + bytes as f64 / rate + read_s
 }
 
 /// About how long it takes to check it and close it at the end.
