@@ -12,8 +12,10 @@ use serde::{Deserialize, Serialize};
 
 use super::INDEX_END;
 
-/// So many are drawn, and repeated. Much more than a cache holds lines.
-const COUNT: usize = 1 << 21;
+/// So many are drawn at least, and repeated: much more than a processor's cache holds lines. And at most, where few keys are drawn often: of keys that do not
+/// fit into memory, too few would fit.
+const COUNT_MIN: u64 = 1 << 21;
+const COUNT_MAX: u64 = 1 << 23;
 const INDEX_BITS: u32 = INDEX_END.trailing_zeros();
 
 /// How keys are chosen. As text `uniform`, `zipf`, `zipf-0.1` (or another exponent below 1, of two digits) and `latest`.
@@ -133,8 +135,14 @@ impl Draw {
 /// An endless sequence of draws.
 #[derive(Clone)]
 pub(crate) struct Draws {
+    /// A power of two of them.
     drawn: Arc<[u64]>,
     at: usize,
+    /// Of how many keys.
+    count: u64,
+    /// Added to each index, and another one each time round: where all keys are alike, any of them is as good.
+    shift: u64,
+    is_uniform: bool,
 }
 
 impl Draws {
@@ -157,22 +165,40 @@ impl Draws {
             let dice = random.random::<u64>() << (INDEX_BITS + PART_BITS);
             dice | turn << INDEX_BITS | index.min(count - 1)
         };
-        Ok(Draws { drawn: (0..COUNT as u64).map(draw).collect(), at: 0 })
+        let is_uniform = distribution == Distribution::Uniform;
+        let drawn_count = match is_uniform {
+            true => COUNT_MIN,
+            false => count.saturating_mul(4).clamp(COUNT_MIN, COUNT_MAX).next_power_of_two(),
+        };
+        Ok(Draws { drawn: (0..drawn_count).map(draw).collect(), at: 0, count, shift: 0, is_uniform })
     }
 
     /// The same sequence from another place on: two numbers give places far from each other.
     pub(crate) fn at_place(&self, number: usize) -> Draws {
-        Draws {
-            drawn: Arc::clone(&self.drawn),
-            at: (number as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) as usize >> (64 - COUNT.ilog2()),
+        let place = (number as u64).wrapping_mul(TURN_STEP);
+        let mut draws = self.clone();
+        draws.at = place as usize >> (64 - self.drawn.len().ilog2());
+        draws.move_on(place);
+        draws
+    }
+
+    fn move_on(&mut self, number: u64) {
+        if self.is_uniform {
+            self.shift = scatter(self.shift ^ number, self.count);
         }
     }
 
     /// The next draw.
     #[inline]
     pub(crate) fn next(&mut self) -> Draw {
-        self.at = (self.at + 1) & (COUNT - 1);
-        Draw(self.drawn[self.at])
+        self.at = (self.at + 1) & (self.drawn.len() - 1);
+        if self.at == 0 {
+            self.move_on(1);
+        }
+        let draw = Draw(self.drawn[self.at]);
+        let index = draw.index() + self.shift;
+        let index = if index < self.count { index } else { index - self.count };
+        Draw(draw.0 & !(INDEX_END - 1) | index)
     }
 
     /// The next `count` indexes, all different, in place of what `indexes` had. There must be so many keys.
@@ -215,6 +241,21 @@ mod tests {
             counts[index as usize] += 1;
         }
         assert!(counts.iter().all(|&count| (9_500..10_500).contains(&count)), "{counts:?}");
+    }
+
+    #[test]
+    fn uniform_draws_are_others_each_time_round_and_in_each_place() {
+        let draws = Draws::new(Distribution::Uniform, 1, 1 << 30).unwrap();
+        let mut seen = HashSet::new();
+        for place in 0..4 {
+            let mut draws = draws.at_place(place);
+            for lap in 1..=3 {
+                seen.extend((0..COUNT_MIN).step_by(64).map(|_| draws.next().index()));
+                draws.at = draws.drawn.len() - 1 - lap;
+            }
+        }
+        // Drawn at random, two in a thousand would be the same.
+        assert!(seen.len() as u64 > 12 * COUNT_MIN / 64 * 99 / 100, "{}", seen.len());
     }
 
     #[test]
