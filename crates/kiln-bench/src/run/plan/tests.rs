@@ -19,7 +19,7 @@ fn the_quick_profile_fits_into_its_time_and_leaves_some_for_unsure_ratios() {
     let limit = parts(Profile::Quick)[0].time_limit.unwrap();
     assert_eq!(plan.time_limit, Some(limit));
     assert!(
-        limit < Duration::from_secs(300) && plan.duration() < limit.mul_f64(0.9),
+        limit < Duration::from_secs(300) && plan.duration() < limit.mul_f64(0.92),
         "{:?}",
         plan.duration()
     );
