@@ -86,6 +86,8 @@ pub(crate) struct Settings {
     pub(crate) window: Duration,
     /// Whether the data is larger than memory, so that it is to be read past the system's page cache.
     pub(crate) cold: bool,
+    /// Whether the memory of its process is limited, the page cache for its files included, to less than the data: what is read ahead drives out what is needed.
+    pub(crate) limited: bool,
     /// Whether checkpoints are taken by themselves, by engines that can do without.
     pub(crate) checkpoints: bool,
 }

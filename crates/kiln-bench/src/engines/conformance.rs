@@ -232,10 +232,19 @@ fn conforms(name: Name) {
                 Shape::Table => Sizes { key_bytes: 16, value_bytes: 100 },
                 Shape::Map => Sizes { key_bytes: 8, value_bytes: 8 },
             };
-            let (window, cache_bytes) = (Duration::from_millis(5), 64 << 20);
-            let (records, cold, checkpoints) = (10_000, false, true);
-            let settings =
-                Settings { path, mode, shape, sizes, records, cache_bytes, window, cold, checkpoints };
+            let settings = Settings {
+                path,
+                mode,
+                shape,
+                sizes,
+                records: 10_000,
+                cache_bytes: 64 << 20,
+                window: Duration::from_millis(5),
+                cold: false,
+                // Both are tried, whichever in which mode.
+                limited: mode == Mode::Weak,
+                checkpoints: true,
+            };
             catalog::with_engine(name, &settings, Conformance { sizes, shape, name }).unwrap();
             if description.reopens {
                 catalog::with_engine(name, &settings, Reopened { sizes }).unwrap();
@@ -293,6 +302,7 @@ fn reads_cold(name: Name) {
         cache_bytes: records * 1016 / 10,
         window: Duration::from_millis(5),
         cold: true,
+        limited: false,
         checkpoints: true,
     };
     let visitor = Cold { sizes, records, loads: description.keeps_data };

@@ -243,6 +243,7 @@ mod tests {
             cache_bytes: 16 << 20,
             window: Duration::from_millis(5),
             cold: false,
+            limited: false,
             checkpoints: true,
         };
         let engine = FjallEngine::create(&settings).unwrap();

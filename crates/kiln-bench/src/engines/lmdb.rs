@@ -30,12 +30,12 @@ pub(super) const DESCRIPTION: Description = Description {
     reopens: true,
     settings: |mode| match mode {
         Mode::Weak => {
-            "NOSYNC, WRITEMAP, NOTLS, then mdb_env_sync; a map of 64 GiB (the kernel's page cache is its cache); \
-             read transactions are kept until something is committed"
+            "NOSYNC, WRITEMAP, NOTLS, then mdb_env_sync; a map of 64 GiB (the kernel's page cache is its cache), with NORDAHEAD \
+             where memory is limited; read transactions are kept until something is committed"
         }
         _ => {
-            "NOMEMINIT, NOTLS, synchronous commits; a map of 64 GiB (the kernel's page cache is its cache); \
-             read transactions are kept until something is committed"
+            "NOMEMINIT, NOTLS, synchronous commits; a map of 64 GiB (the kernel's page cache is its cache), with NORDAHEAD \
+             where memory is limited; read transactions are kept until something is committed"
         }
     },
     version: || {
@@ -59,7 +59,8 @@ impl LmdbEngine {
     /// Creates a database.
     pub(crate) fn create(settings: &Settings) -> Result<LmdbEngine> {
         let durable = settings.mode.is_durable();
-        let flags = if durable { EnvFlags::NO_MEM_INIT } else { EnvFlags::NO_SYNC | EnvFlags::WRITE_MAP };
+        let mut flags = if durable { EnvFlags::NO_MEM_INIT } else { EnvFlags::NO_SYNC | EnvFlags::WRITE_MAP };
+        flags.set(EnvFlags::NO_READ_AHEAD, settings.limited);
         let environment = environment::open(&settings.path, flags)
             .with_context(|| format!("cannot create an LMDB database in {}", settings.path.display()))?;
         let table = create_table(&environment)?;

@@ -1,7 +1,7 @@
 //! SQLite: a B-tree with a write-ahead log, in C, by way of rusqlite, which bundles it.
 //!
-//! Each worker has a connection of its own with its statements prepared. SQLite lets one connection write at a time and makes
-//! the others sleep and try again, for a millisecond and longer; writers therefore queue on a lock of this process first.
+//! Each worker has a connection of its own with its statements prepared, and leaves it, with its cache, to the next one. SQLite lets one
+//! connection write at a time and makes the others sleep and try again, for a millisecond and longer; writers therefore queue on a lock of this process first.
 //! Readers keep their snapshot for as long as nothing is committed (see [`super::commits`]).
 //!
 //! A weak database runs with `synchronous=OFF`, which syncs neither the log at a commit nor log and database around a
@@ -38,13 +38,13 @@ pub(super) const DESCRIPTION: Description = Description {
     settings: |mode| match mode {
         Mode::Weak => {
             "WAL, synchronous=OFF, then fdatasync of log and database; a connection for each thread with prepared \
-             statements; WITHOUT ROWID; mmap of 2 GiB; caches as given in all; checkpoints at 4000 pages; writers \
-             queue on a mutex; read transactions are kept until something is committed"
+             statements; WITHOUT ROWID; mmap of 2 GiB, and none where memory is limited; caches as given in all; \
+             checkpoints at 4000 pages; writers queue on a mutex; read transactions are kept until something is committed"
         }
         _ => {
             "WAL, synchronous=FULL; a connection for each thread with prepared statements; WITHOUT ROWID; mmap of \
-             2 GiB; caches as given in all; checkpoints at 4000 pages; writers queue on a mutex; read transactions \
-             are kept until something is committed"
+             2 GiB, and none where memory is limited; caches as given in all; checkpoints at 4000 pages; writers queue on \
+             a mutex; read transactions are kept until something is committed"
         }
     },
     version: || Ok(rusqlite::version().to_owned()),
@@ -53,10 +53,13 @@ pub(super) const DESCRIPTION: Description = Description {
 /// Pages in the log at which a commit moves them to the database. More would save writes, but the log's index finds a page with
 /// one probe only up to 4062.
 const CHECKPOINT_PAGES: u32 = 4000;
-/// The most that SQLite maps as it is built by default.
+/// The most that SQLite maps as it is built by default. Where memory is limited it maps nothing: the kernel reads around each page of a map that is missing.
 const MAP_BYTES: u32 = 0x7FFF_0000;
 /// How long a connection waits for a lock of the database: longer than any checkpoint or recovery takes.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What nobody sees: a worker has its session until it is dropped.
+const ENDED: &str = "the worker has ended";
 
 /// A SQLite database with one table.
 pub(crate) struct SqliteEngine {
@@ -65,6 +68,8 @@ pub(crate) struct SqliteEngine {
     commits: Commits,
     /// Who holds it may write.
     turn: Mutex<()>,
+    /// Those that workers have left, as many as there are processors.
+    idle: Mutex<Vec<Connection>>,
     /// Keeps the log in place while there are no workers.
     keeper: Mutex<Connection>,
     /// The log and the database where `persist` has to sync them, in this order. They stay open as long as the connections:
@@ -98,19 +103,24 @@ impl SqliteEngine {
             settings: pragmas,
             commits: Commits::default(),
             turn: Mutex::default(),
+            idle: Mutex::default(),
             keeper: Mutex::new(keeper),
             unsynced,
         })
     }
 }
 
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, |count| count.get())
+}
+
 /// What each connection is told. The cache is shared out among as many threads as there are processors.
 fn pragmas(settings: &Settings) -> String {
-    let threads = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
-    let cache_kib = settings.cache_bytes / threads / 1024;
+    let cache_kib = settings.cache_bytes / processors() as u64 / 1024;
     let synchronous = if settings.mode.is_durable() { "FULL" } else { "OFF" };
+    let map_bytes = if settings.limited { 0 } else { MAP_BYTES };
     format!(
-        "PRAGMA journal_mode=WAL; PRAGMA synchronous={synchronous}; PRAGMA mmap_size={MAP_BYTES}; \
+        "PRAGMA journal_mode=WAL; PRAGMA synchronous={synchronous}; PRAGMA mmap_size={map_bytes}; \
          PRAGMA cache_size=-{cache_kib}; PRAGMA wal_autocheckpoint={CHECKPOINT_PAGES};"
     )
 }
@@ -140,9 +150,13 @@ impl Engine for SqliteEngine {
     type Worker<'a> = SqliteWorker<'a>;
 
     fn worker(&self) -> Result<SqliteWorker<'_>> {
-        let connection = connect(&self.database, &self.settings).context("cannot connect to SQLite")?;
+        let left = lock(&self.idle).pop();
+        let connection = match left {
+            Some(connection) => connection,
+            None => connect(&self.database, &self.settings).context("cannot connect to SQLite")?,
+        };
         let session = Session::try_new(connection, |connection| Statements::prepare(connection))?;
-        Ok(SqliteWorker { engine: self, session, snapshot: None })
+        Ok(SqliteWorker { engine: self, session: Some(session), snapshot: None })
     }
 
     fn key_count(&self) -> Result<u64> {
@@ -166,6 +180,7 @@ impl Engine for SqliteEngine {
     }
 
     fn close(self) -> Result<()> {
+        drop(self.idle);
         let keeper = self.keeper.into_inner().unwrap_or_else(PoisonError::into_inner);
         keeper.close().map_err(|(_, error)| error).context("cannot close the SQLite database")
     }
@@ -270,9 +285,26 @@ impl<'c> Statements<'c> {
 /// One thread's access to a [`SqliteEngine`].
 pub(crate) struct SqliteWorker<'a> {
     engine: &'a SqliteEngine,
-    session: Session,
+    /// Nothing once it ends.
+    session: Option<Session>,
     /// When the read transaction began that is open, if one is.
     snapshot: Option<Moment>,
+}
+
+impl Drop for SqliteWorker<'_> {
+    fn drop(&mut self) {
+        let Some(mut session) = self.session.take() else { return };
+        let is_reading = self.snapshot.is_some();
+        let ended = session.with_dependent_mut(|_, statements| match is_reading {
+            true => statements.commit.raw_execute().map(drop),
+            false => Ok(()),
+        });
+        let connection = session.into_owner();
+        let mut idle = lock(&self.engine.idle);
+        if ended.is_ok() && idle.len() < processors() {
+            idle.push(connection);
+        }
+    }
 }
 
 impl SqliteWorker<'_> {
@@ -280,7 +312,8 @@ impl SqliteWorker<'_> {
     #[inline]
     fn read<T>(&mut self, body: impl FnOnce(&mut Statements<'_>) -> Result<T>) -> Result<T> {
         let (commits, snapshot) = (&self.engine.commits, &mut self.snapshot);
-        self.session.with_dependent_mut(|_, statements| {
+        let session = self.session.as_mut().context(ENDED)?;
+        session.with_dependent_mut(|_, statements| {
             if snapshot.is_none_or(|moment| !commits.none_since(moment)) {
                 if snapshot.take().is_some() {
                     statements.commit.raw_execute()?;
@@ -297,7 +330,8 @@ impl SqliteWorker<'_> {
     #[inline]
     fn write(&mut self, body: impl FnOnce(&mut Statements<'_>, &Commits) -> Result<()>) -> Result<()> {
         let (engine, snapshot) = (self.engine, &mut self.snapshot);
-        self.session.with_dependent_mut(|_, statements| {
+        let session = self.session.as_mut().context(ENDED)?;
+        session.with_dependent_mut(|_, statements| {
             if snapshot.take().is_some() {
                 statements.commit.raw_execute()?;
             }

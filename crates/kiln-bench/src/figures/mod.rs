@@ -83,6 +83,7 @@ impl Run<'_> {
             cache_bytes: self.settings.memory_bytes(),
             window,
             cold: false,
+            limited: false,
             checkpoints: true,
         })
     }

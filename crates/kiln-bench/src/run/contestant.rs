@@ -44,6 +44,7 @@ pub(crate) fn serve() -> Result<()> {
         cache_bytes: contestant.cache_bytes,
         window: contestant.window_ms.map_or(NO_WINDOW, Duration::from_millis),
         cold: matches!(contestant.content, Content::Cold { .. }),
+        limited: contestant.limit_bytes.is_some(),
         checkpoints: !matches!(contestant.content, Content::Recovery { checkpoint: false, .. }),
     };
     // A library of the system's is loaded by this, which is no part of opening a database.

@@ -19,6 +19,7 @@ fn with_engine(sizes: Sizes, check: impl Fn(&FasterEngine)) {
         cache_bytes: 0,
         window: Duration::ZERO,
         cold: false,
+        limited: false,
         checkpoints: true,
     };
     check(&FasterEngine::create(&settings).unwrap());

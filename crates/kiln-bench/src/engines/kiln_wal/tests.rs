@@ -22,6 +22,7 @@ fn settings(path: &Path) -> Settings {
         cache_bytes: 8 << 20,
         window: Duration::from_millis(2),
         cold: false,
+        limited: false,
         checkpoints: true,
     }
 }

@@ -16,7 +16,7 @@ const READERS_MAX: u32 = 1024;
 pub(super) fn open(directory: &Path, flags: EnvFlags) -> heed::Result<Env<WithoutTls>> {
     let mut options = EnvOpenOptions::new().read_txn_without_tls();
     options.map_size(MAP_BYTES).max_readers(READERS_MAX);
-    // SAFETY: heed asks that nobody relies on what the flags give up. They are NO_MEM_INIT, WRITE_MAP and NO_SYNC: the file may
+    // SAFETY: heed asks that nobody relies on what the flags give up. They are NO_MEM_INIT, WRITE_MAP, NO_SYNC and NO_READ_AHEAD: the file may
     // hold old bytes of this process, a stray write may damage it, and so may a power cut, after which nobody reads it: a run
     // creates its databases anew and removes them. NO_LOCK, with which readers would see pages change, is not among them.
     unsafe { options.flags(flags) };
