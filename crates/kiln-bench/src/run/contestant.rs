@@ -296,7 +296,10 @@ impl<E: Engine> Served<'_, E> {
                 self.sum = self.sum.map(|sum| sum + keys as u64 * ops);
             }
             (_, Kind::Keys(Operation::GetOrAdd { reads: 0 })) => self.sum = self.sum.map(|sum| sum + ops),
-            (Loaded::Keys(data), kind) if kind.writes() && self.keeps_data() => data.check_sample()?,
+            (Loaded::Keys(data), kind) if kind.writes() && self.keeps_data() => {
+                data.check_written()?;
+                data.check_sample()?;
+            }
             (Loaded::Tpcc(tables), _) => tables.check()?,
             _ => {}
         }
@@ -329,7 +332,10 @@ impl<E: Engine> Served<'_, E> {
                 }
                 Ok(())
             }
-            (Loaded::Tpcc(tables), _) => tables.check(),
+            (Loaded::Tpcc(tables), _) => {
+                tables.check_count()?;
+                tables.check()
+            }
         }
     }
 

@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
+use super::written::Written;
 use crate::engines::{Engine, Worker};
 use crate::generate::draws::{Distribution, Draws};
 use crate::generate::{Key, SEQUENTIAL, Sizes, stamp};
@@ -38,6 +39,10 @@ pub(crate) struct Data<'e, E> {
     draws: Mutex<HashMap<(Distribution, usize), Draws>>,
     /// How often draws were asked for.
     asked: AtomicUsize,
+    /// How many clients there were.
+    clients: AtomicU64,
+    /// What those of the last measurement have written.
+    written: Mutex<Vec<Written>>,
 }
 
 impl<'e, E: Engine> Data<'e, E> {
@@ -52,7 +57,24 @@ impl<'e, E: Engine> Data<'e, E> {
             in_order,
             draws: Mutex::default(),
             asked: AtomicUsize::new(0),
+            clients: AtomicU64::new(0),
+            written: Mutex::default(),
         }
+    }
+
+    /// A number for a client.
+    pub(super) fn next_client(&self) -> u64 {
+        self.clients.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(super) fn note_written(&self, written: Written) {
+        if written.count() > 0 {
+            self.written().push(written);
+        }
+    }
+
+    pub(super) fn written(&self) -> MutexGuard<'_, Vec<Written>> {
+        self.written.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Writes all keys, from as many threads as there are processors, and makes them durable.

@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 
+use super::written::Written;
 use super::{Data, Operation};
 use crate::engines::{Engine, Worker};
 use crate::generate::draws::{Distribution, Draw, Draws};
@@ -136,8 +137,7 @@ struct Client<'d, 'e, E: Engine> {
     worker: E::Worker<'e>,
     draws: Draws,
     latest: bool,
-    /// Counts up with each write, so that no two write the same.
-    counter: u64,
+    written: Written,
     value: Vec<u8>,
     buffer: Vec<u8>,
     indexes: Vec<u64>,
@@ -150,6 +150,13 @@ struct Client<'d, 'e, E: Engine> {
     place: Vec<u8>,
 }
 
+impl<E: Engine> Drop for Client<'_, '_, E> {
+    fn drop(&mut self) {
+        let written = std::mem::replace(&mut self.written, Written::new(0));
+        self.data.note_written(written);
+    }
+}
+
 impl<'d, 'e, E: Engine> Client<'d, 'e, E> {
     fn new(data: &'d Data<'e, E>, distribution: Distribution, thread: usize) -> Result<Client<'d, 'e, E>> {
         Ok(Client {
@@ -157,7 +164,7 @@ impl<'d, 'e, E: Engine> Client<'d, 'e, E> {
             worker: data.engine.worker()?,
             draws: data.draws(distribution, thread)?,
             latest: distribution == Distribution::Latest,
-            counter: 0,
+            written: Written::new(data.next_client()),
             value: data.sizes.blank_value(),
             buffer: Vec::with_capacity(data.sizes.value_bytes),
             indexes: Vec::new(),
@@ -211,8 +218,7 @@ impl<'d, 'e, E: Engine> Client<'d, 'e, E> {
 
     #[inline]
     fn put_index(&mut self, index: u64) -> Result<u64> {
-        self.counter += 1;
-        stamp(&mut self.value, index, self.counter);
+        stamp(&mut self.value, index, self.written.next(index));
         self.worker.put(&self.data.sizes.key(index), &self.value)?;
         Ok(1)
     }
@@ -226,8 +232,7 @@ impl<'d, 'e, E: Engine> Client<'d, 'e, E> {
 
     fn put_durably(&mut self) -> Result<u64> {
         let index = self.index();
-        self.counter += 1;
-        stamp(&mut self.value, index, self.counter);
+        stamp(&mut self.value, index, self.written.next(index));
         self.worker.put_durably(&self.data.sizes.key(index), &self.value)?;
         Ok(1)
     }
@@ -269,10 +274,9 @@ impl<'d, 'e, E: Engine> Client<'d, 'e, E> {
     fn put_many(&mut self, count: usize) -> Result<u64> {
         self.next_keys(count);
         self.entries.resize_with(self.keys.len(), || self.data.sizes.entry(0, 0));
-        self.counter += 1;
         for ((entry, key), &index) in self.entries.iter_mut().zip(&self.keys).zip(&self.indexes) {
             entry.key = *key;
-            stamp(&mut entry.value, index, self.counter);
+            stamp(&mut entry.value, index, self.written.next(index));
         }
         self.worker.put_all(&self.entries)?;
         Ok(1)
@@ -298,8 +302,7 @@ impl<'d, 'e, E: Engine> Client<'d, 'e, E> {
         self.next_keys(count);
         self.turns.clear();
         self.turns.extend((0..self.keys.len()).map(|_| self.draws.next().within(reads)));
-        self.counter += 1;
-        let (sizes, counter) = (self.data.sizes, self.counter);
+        let (sizes, written) = (self.data.sizes, &mut self.written);
         let (keys, indexes, turns) = (&self.keys, &self.indexes, &self.turns);
         let (buffer, value) = (&mut self.buffer, &mut self.value);
         self.worker.transact(&mut |access| {
@@ -309,7 +312,7 @@ impl<'d, 'e, E: Engine> Client<'d, 'e, E> {
                     ensure!(access.get(key, buffer)?, "key {index} is missing");
                     sizes.check(buffer, index)?;
                 } else {
-                    stamp(value, index, counter);
+                    stamp(value, index, written.next(index));
                     access.put(key, value)?;
                 }
             }
@@ -328,8 +331,7 @@ impl<'d, 'e, E: Engine> Client<'d, 'e, E> {
         if self.unhardened.entries.len() * 10 >= room * 8 {
             self.unhardened.trim(&mut self.worker, self.data.engine, room)?;
         }
-        self.counter += 1;
-        stamp(&mut self.value, index, self.counter);
+        stamp(&mut self.value, index, self.written.next(index));
         let version = self.worker.put_in_session(&self.data.sizes.key(index), &self.value)?;
         self.unhardened.entries.push_back((version, index));
         Ok(1)
@@ -355,14 +357,26 @@ impl<'d, 'e, E: Engine> Client<'d, 'e, E> {
         }
         let (sizes, count, index) = (self.data.sizes, draw.one_to(rows_max), self.index_of(draw));
         let from = sizes.key(index);
-        let mut rows = 0;
+        let (mut rows, place) = (0, &mut self.place);
         self.worker.scan(&from, count as usize, &mut |key, value| {
             ensure!(rows > 0 || *key == *from, "the first row of a scan is not the key that it begins with");
             sizes.check_row(key, value)?;
             rows += 1;
+            if rows < count {
+                place.clear();
+                place.extend_from_slice(key);
+            }
             Ok(())
         })?;
         ensure!(rows >= 1 && rows <= count, "a scan of {count} rows found {rows}");
+        if rows < count && scans == 100 {
+            // Nobody inserts: they must be the last rows.
+            place.push(0);
+            let place = place.clone();
+            self.worker.scan(&place, 1, &mut |_, _| {
+                bail!("a scan of {count} rows found {rows}, and there are more")
+            })?;
+        }
         Ok(1)
     }
 

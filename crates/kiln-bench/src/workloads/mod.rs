@@ -6,6 +6,7 @@ pub(crate) mod spec;
 #[cfg(test)]
 mod tests;
 pub(crate) mod tpcc;
+mod written;
 
 pub(crate) use self::data::Data;
 pub(crate) use self::loops::{Span, run, run_in_both_ways};

@@ -50,6 +50,7 @@ fn a_right_engine_passes_everything_and_its_counters_add_up() {
     assert_eq!(data.check_all().unwrap(), 3 * ops + added);
     for operation in all_operations() {
         assert!(run_uniform(&data, operation).unwrap() > 0, "{operation:?}");
+        data.check_written().unwrap();
     }
     for distribution in [Distribution::ZIPF, Distribution::Latest] {
         assert!(run(&data, Operation::GetOrInsert { reads: 95 }, distribution, 2, MOMENT).unwrap().ops > 0);
@@ -64,9 +65,13 @@ struct Wrong {
     table: MemoryTable,
     /// Drop the second write of each transaction.
     half: bool,
+    /// Drop writes of single keys.
+    loses: bool,
+    /// Leave the last row of each scan out.
+    short: bool,
 }
 
-struct WrongWorker<'a>(<MemoryTable as Engine>::Worker<'a>, bool);
+struct WrongWorker<'a>(<MemoryTable as Engine>::Worker<'a>, &'a Wrong);
 
 struct HalfAccess<'a>(&'a mut dyn Access, u32);
 
@@ -85,7 +90,7 @@ impl Engine for Wrong {
     type Worker<'a> = WrongWorker<'a>;
 
     fn worker(&self) -> anyhow::Result<WrongWorker<'_>> {
-        Ok(WrongWorker(self.table.worker()?, self.half))
+        Ok(WrongWorker(self.table.worker()?, self))
     }
 
     fn key_count(&self) -> anyhow::Result<u64> {
@@ -103,7 +108,7 @@ impl Worker for WrongWorker<'_> {
     }
 
     fn put(&mut self, key: &[u8], value: &[u8]) -> anyhow::Result<()> {
-        self.0.put(key, value)
+        if self.1.loses { Ok(()) } else { self.0.put(key, value) }
     }
 
     fn put_durably(&mut self, key: &[u8], value: &[u8]) -> anyhow::Result<()> {
@@ -120,14 +125,14 @@ impl Worker for WrongWorker<'_> {
         count: usize,
         row: &mut impl FnMut(&[u8], &[u8]) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
-        self.0.scan(from, count, row)
+        self.0.scan(from, count - usize::from(self.1.short && count > 1), row)
     }
 
     fn transact(
         &mut self,
         body: &mut dyn FnMut(&mut dyn Access) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
-        let half = self.1;
+        let half = self.1.half;
         self.0.transact(&mut |access| {
             if half { body(&mut HalfAccess(access, 0)) } else { body(access) }
         })
@@ -142,6 +147,29 @@ fn half_a_transaction_does_not_add_up() {
         data.load().unwrap();
         let ops = run_uniform(&data, Operation::ModifyMany(3)).unwrap();
         assert_eq!(data.check_all().unwrap() == 3 * ops, !half);
+    }
+}
+
+#[test]
+fn an_overwrite_that_is_lost_and_a_row_that_a_scan_leaves_out_are_found() {
+    for loses in [false, true] {
+        let engine = Wrong { loses, ..Wrong::default() };
+        let data = Data::new(&engine, SIZES, RECORDS);
+        data.load().unwrap();
+        for operation in [Operation::GetOrPut { reads: 0 }, Operation::GetOrPut { reads: 50 }] {
+            run_uniform(&data, operation).unwrap();
+            let checked = data.check_written();
+            assert_eq!(checked.is_err(), loses, "{checked:?}");
+            assert!(checked.err().is_none_or(|error| error.to_string().contains("lost write")));
+        }
+        data.check_all().unwrap();
+    }
+    for short in [false, true] {
+        let engine = Wrong { short, ..Wrong::default() };
+        let data = Data::new(&engine, SIZES, RECORDS);
+        data.load().unwrap();
+        let scanned = run_uniform(&data, Operation::ScanOrInsert { scans: 100, rows: 100 });
+        assert_eq!(scanned.is_err(), short, "{scanned:?}");
     }
 }
 

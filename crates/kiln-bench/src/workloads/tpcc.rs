@@ -124,6 +124,10 @@ pub(crate) struct Tpcc<'e, E> {
     engine: &'e E,
     warehouses: u16,
     orders: AtomicU64,
+    /// Lines of these orders.
+    lines: AtomicU64,
+    /// How many clients there were: each is another one.
+    terminals: AtomicU64,
     /// Counts up, so that each payment's history row has a key of its own.
     payments: AtomicU64,
 }
@@ -131,7 +135,8 @@ pub(crate) struct Tpcc<'e, E> {
 impl<'e, E: Engine> Tpcc<'e, E> {
     /// Tables that nothing was loaded into yet.
     pub(crate) fn new(engine: &'e E, warehouses: u16) -> Tpcc<'e, E> {
-        Tpcc { engine, warehouses, orders: AtomicU64::new(0), payments: AtomicU64::new(0) }
+        let [orders, lines, terminals, payments] = [const { AtomicU64::new(0) }; 4];
+        Tpcc { engine, warehouses, orders, lines, terminals, payments }
     }
 
     /// Writes all rows and makes them durable.
@@ -162,23 +167,24 @@ impl<'e, E: Engine> Tpcc<'e, E> {
                 worker: self.engine.worker()?,
                 warehouses: self.warehouses,
                 home: (thread % usize::from(self.warehouses)) as u16,
-                random: SmallRng::seed_from_u64(thread as u64),
+                random: SmallRng::seed_from_u64(self.terminals.fetch_add(1, Ordering::Relaxed)),
                 value: Vec::new(),
             };
             Ok(move || {
                 let pays = mix == Mix::Payment || mix == Mix::Both && terminal.random.random();
                 if pays {
                     terminal.payment(self.payments.fetch_add(1, Ordering::Relaxed))?;
-                } else if terminal.new_order()? {
+                } else if let Some(lines) = terminal.new_order()? {
                     self.orders.fetch_add(1, Ordering::Relaxed);
+                    self.lines.fetch_add(lines, Ordering::Relaxed);
                 }
                 Ok(1)
             })
         })
     }
 
-    /// Checks consistency condition 1 (clause 3.3.2.1): a warehouse's amount is the sum of its districts'; and that there are as
-    /// many orders as were made.
+    /// Checks consistency condition 1 (clause 3.3.2.1): a warehouse's amount is the sum of its districts'; that there are as
+    /// many orders as were made; and conditions 2 to 4 of some orders of each district.
     pub(crate) fn check(&self) -> Result<()> {
         let (mut worker, mut value) = (self.engine.worker()?, Vec::new());
         let mut orders = 0;
@@ -187,8 +193,10 @@ impl<'e, E: Engine> Tpcc<'e, E> {
             for district in 0..DISTRICTS {
                 let found = worker.get(&Row::District.key(warehouse, district, 0, 0), &mut value)?;
                 ensure!(found, "a district is missing");
-                orders += counter(&value, 0)? - FIRST_ORDER;
+                let next = counter(&value, 0)?;
                 sum += counter(&value, 1)?;
+                orders += next - FIRST_ORDER;
+                check_orders(&mut worker, (warehouse, district), next)?;
             }
             ensure!(
                 worker.get(&Row::Warehouse.key(warehouse, 0, 0, 0), &mut value)?,
@@ -201,6 +209,40 @@ impl<'e, E: Engine> Tpcc<'e, E> {
         ensure!(orders == made, "{made} orders were made, and the districts count {orders}");
         Ok(())
     }
+
+    /// Checks that there are as many rows as were written, none more and none less: conditions 2 to 4 of all orders together.
+    pub(crate) fn check_count(&self) -> Result<()> {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let loaded = u64::from(ITEMS) + u64::from(self.warehouses) * WAREHOUSE_ROWS;
+        let expected = loaded + of(&self.payments) + 2 * of(&self.orders) + of(&self.lines);
+        let count = self.engine.key_count()?;
+        ensure!(count == expected, "{expected} rows of TPC-C should be there and {count} are");
+        Ok(())
+    }
+}
+
+/// Checks consistency conditions 2 to 4 (clauses 3.3.2.2 to 3.3.2.4) of the latest orders of a district whose next one has this number: each has a row, one
+/// among the new orders, and as many lines as it says, and the next one has none.
+fn check_orders(worker: &mut impl Worker, (warehouse, district): (u16, u8), next: u64) -> Result<()> {
+    const CHECKED: u64 = 20;
+    let mut value = Vec::new();
+    for order in next.saturating_sub(CHECKED).max(FIRST_ORDER)..=next {
+        let is_made = order < next;
+        let number = order as u32;
+        let mut has = |row: Row, line: u8, value: &mut Vec<u8>| {
+            worker.get(&row.key(warehouse, district, number, line), value)
+        };
+        ensure!(
+            has(Row::NewOrder, 0, &mut value)? == is_made && has(Row::Order, 0, &mut value)? == is_made,
+            "order {order} of district {district} of warehouse {warehouse} is not what its district says"
+        );
+        let lines = if is_made { counter(&value, 1)? } else { 0 };
+        for line in 0..=lines {
+            let is_there = has(Row::OrderLine, line as u8, &mut value)?;
+            ensure!(is_there == (line < lines), "order {order} has not the {lines} lines that it says");
+        }
+    }
+    Ok(())
 }
 
 fn warehouse_rows(warehouse: u16) -> impl Iterator<Item = (Row, Key, Vec<u64>)> {
@@ -270,13 +312,13 @@ impl<W: Worker> Terminal<W> {
         })
     }
 
-    /// Makes an order. False if it was taken back.
-    fn new_order(&mut self) -> Result<bool> {
+    /// Makes an order, of so many lines. Nothing if it was taken back.
+    fn new_order(&mut self) -> Result<Option<u64>> {
         let (home, district) = (self.home, self.random.random_range(0..DISTRICTS));
         let customer = self.random.random_range(0..CUSTOMERS);
         let lines = self.lines();
         let taken_back = self.random.random_range(0..100) == 0;
-        let (value, mut at_the_end) = (&mut self.value, false);
+        let (count, value, mut at_the_end) = (lines.len() as u64, &mut self.value, false);
         let result = self.worker.transact(&mut |access| {
             read(access, Row::Warehouse, &Row::Warehouse.key(home, 0, 0, 0), value)?;
             read(access, Row::Customer, &Row::Customer.key(home, district, customer, 0), value)?;
@@ -285,7 +327,6 @@ impl<W: Worker> Terminal<W> {
             let order = counter(value, 0)? as u32;
             add(value, 0, 1)?;
             access.put(&key, value)?;
-            let count = lines.len() as u64;
             access.put(
                 &Row::Order.key(home, district, order, 0),
                 &Row::Order.value(&[customer.into(), count]),
@@ -300,7 +341,7 @@ impl<W: Worker> Terminal<W> {
             ensure!(!taken_back, "the order is taken back");
             Ok(())
         });
-        if taken_back && at_the_end { Ok(false) } else { result.map(|()| true) }
+        if taken_back && at_the_end { Ok(None) } else { result.map(|()| Some(count)) }
     }
 
     /// 5 to 15 lines of different items, in the order of items, so that no two orders wait for each other in a circle.
@@ -348,6 +389,7 @@ mod tests {
         for mix in [Mix::Both, Mix::Payment, Mix::NewOrder] {
             assert!(tables.run(mix, 2, Duration::from_millis(10)).unwrap().ops > 0);
             tables.check().unwrap();
+            tables.check_count().unwrap();
         }
         assert!(tables.orders.load(Ordering::Relaxed) > 0);
         let mut worker = engine.worker().unwrap();
@@ -355,6 +397,13 @@ mod tests {
         assert!(tables.check().unwrap_err().to_string().contains("its districts have"));
         worker.add(&Row::Warehouse.key(1, 0, 0, 0), u64::MAX).unwrap();
         worker.add(&Row::District.key(1, 3, 0, 0), 1).unwrap();
+        // The order that is counted is not there.
+        assert!(tables.check().unwrap_err().to_string().contains("of district 3 of warehouse 1 is not what"));
+        worker.add(&Row::District.key(1, 3, 0, 0), u64::MAX).unwrap();
+        worker.put(&Row::OrderLine.key(0, 0, FIRST_ORDER as u32, 15), &Row::OrderLine.value(&[])).unwrap();
+        assert!(tables.check_count().unwrap_err().to_string().contains("rows of TPC-C"));
+        tables.check().unwrap();
+        tables.orders.fetch_add(1, Ordering::Relaxed);
         assert!(tables.check().unwrap_err().to_string().contains("orders were made"));
     }
 }
