@@ -30,18 +30,18 @@ impl Child {
     pub(super) fn start(contestant: Contestant) -> Result<Child> {
         std::fs::create_dir_all(&contestant.path).context("cannot make the directory of a database")?;
         let mut child = Child::spawn(contestant)?;
-        child.load()?;
+        child.load(0)?;
         child.limit()?;
         child.stop()?;
         Ok(child)
     }
 
-    /// Starts a contestant whose database is there already, and measures how long it took to open.
-    pub(super) fn reopen(contestant: Contestant, round: u32) -> Result<(Child, Vec<Row>)> {
+    /// Starts a contestant whose database is there already, as that loading has left it, and measures how long it took to open.
+    pub(super) fn reopen(contestant: Contestant, round: u32, generation: u64) -> Result<(Child, Vec<Row>)> {
         let mut child = Child::spawn(Contestant { reopened: true, ..contestant })?;
         child.limit()?;
         let watch = Watch::start(Some(child.process.id()));
-        let reply = child.ask(&Command::Opened { round })?;
+        let reply = child.ask(&Command::Opened { round, generation })?;
         let rows = child.rows(reply, &watch)?;
         Ok((child, rows))
     }
@@ -67,9 +67,9 @@ impl Child {
         Ok(child)
     }
 
-    /// Loads the database.
-    pub(super) fn load(&mut self) -> Result<()> {
-        self.ask(&Command::Load).map(drop)
+    /// Loads the database, which was loaded so often before.
+    pub(super) fn load(&mut self, generation: u64) -> Result<()> {
+        self.ask(&Command::Load { generation }).map(drop)
     }
 
     /// Has it do with what it may have. Loading in no order would take some engines many minutes with so little.

@@ -92,13 +92,13 @@ impl<L: Iterator<Item = std::io::Result<String>>> Visitor for Serving<'_, L> {
         let opened = opened.transpose()?;
         for line in self.lines {
             match serde_json::from_str(&line?)? {
-                Command::Load => {
-                    served.load()?;
+                Command::Load { generation } => {
+                    served.load(generation)?;
                     answer(&Reply::Done)?;
                 }
-                Command::Opened { round } => {
+                Command::Opened { round, generation } => {
                     let seconds = opened.context("the database is a new one")?;
-                    answer(&Reply::Rows(vec![served.opened(round, seconds)?]))?;
+                    answer(&Reply::Rows(vec![served.opened((round, generation), seconds)?]))?;
                 }
                 Command::Cell(cell) => answer(&Reply::Rows(served.cell(&cell)?))?,
                 Command::Finish => return served.check(),
@@ -155,10 +155,10 @@ impl<E: Engine> Served<'_, E> {
         self.contestant.engine.description().keeps_data
     }
 
-    fn load(&mut self) -> Result<()> {
+    fn load(&mut self, generation: u64) -> Result<()> {
         match &self.loaded {
             Loaded::Keys(data) => {
-                data.load()?;
+                data.load_counting(generation)?;
                 match self.contestant.content {
                     Content::Recovery { checkpoint: true, .. } => self.engine.checkpoint()?,
                     Content::Recovery { .. } | Content::Cold { .. } => {}
@@ -180,11 +180,11 @@ impl<E: Engine> Served<'_, E> {
     }
 
     /// How long opening took, once all keys are there.
-    fn opened(&self, round: u32, seconds: f64) -> Result<Row> {
+    fn opened(&self, (round, generation): (u32, u64), seconds: f64) -> Result<Row> {
         let (contestant, usage) = (self.contestant, Usage::own());
         let Loaded::Keys(data) = &self.loaded else { anyhow::bail!("only keys are found again") };
         data.check_count()?;
-        data.check_sample()?;
+        data.check_sample_counting(generation)?;
         let Content::Recovery { sizes, records, checkpoint } = contestant.content else {
             anyhow::bail!("only what was written for it is found again")
         };

@@ -92,11 +92,16 @@ impl Content {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Command {
     /// Load the database and warm it up; or, to be found again, write all of it anew.
-    Load,
+    Load {
+        /// How often it was loaded before.
+        generation: u64,
+    },
     /// Tell how long opening took, once it is sure that everything is there.
     Opened {
         /// The number of the round.
         round: u32,
+        /// Which loading has to be there.
+        generation: u64,
     },
     /// Run a workload.
     Cell(Cell),

@@ -46,7 +46,7 @@ impl Run<'_> {
                 for place in in_turn(&everybody, round) {
                     let Some(contestant) = &alive[place] else { continue };
                     self.progress.now(format!("{}: {}", cell.workload, contestant.label()));
-                    let measured = open_once(contestant, round, is_last);
+                    let measured = open_once(contestant, (round, u64::from(round - first)), is_last);
                     match self.kept(measured)? {
                         Some(rows) => self.keep_rows(rows)?,
                         None => alive[place] = None,
@@ -64,14 +64,19 @@ impl Run<'_> {
     }
 }
 
-/// Opens a database whose process was killed, and has it written anew and killed again; or, at the end, checked and closed.
-fn open_once(contestant: &Contestant, round: u32, is_last: bool) -> Result<Vec<crate::results::Row>> {
+/// Opens a database whose process was killed, and has it written anew and killed again; or, at the end, checked and closed. It was written anew so often
+/// before.
+fn open_once(
+    contestant: &Contestant,
+    (round, generation): (u32, u64),
+    is_last: bool,
+) -> Result<Vec<crate::results::Row>> {
     write_back(&contestant.path)?;
-    let (mut child, rows) = Child::reopen(contestant.clone(), round)?;
+    let (mut child, rows) = Child::reopen(contestant.clone(), round, generation)?;
     if is_last {
         child.finish()?;
     } else {
-        child.load()?;
+        child.load(generation + 1)?;
     }
     Ok(rows)
 }

@@ -79,12 +79,17 @@ impl<'e, E: Engine> Data<'e, E> {
 
     /// Writes all keys, from as many threads as there are processors, and makes them durable.
     pub(crate) fn load(&self) -> Result<()> {
+        self.load_counting(0)
+    }
+
+    /// The same with values that count so much.
+    pub(crate) fn load_counting(&self, counter: u64) -> Result<()> {
         let threads = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
         std::thread::scope(|scope| {
             let loaders: Vec<_> = (0..threads)
                 .map(|thread| {
                     let (from, to) = (self.records * thread / threads, self.records * (thread + 1) / threads);
-                    scope.spawn(move || self.load_range(from, to))
+                    scope.spawn(move || self.load_range(from, to, counter))
                 })
                 .collect();
             loaders.into_iter().try_for_each(|loader| {
@@ -95,7 +100,7 @@ impl<'e, E: Engine> Data<'e, E> {
         self.engine.persist()
     }
 
-    fn load_range(&self, from: u64, to: u64) -> Result<()> {
+    fn load_range(&self, from: u64, to: u64, counter: u64) -> Result<()> {
         let mut worker = self.engine.worker()?;
         let mut entries = Vec::new();
         let count = (LOAD_BYTES / self.sizes.value_bytes).clamp(1, LOAD_KEYS);
@@ -104,7 +109,7 @@ impl<'e, E: Engine> Data<'e, E> {
             entries.resize_with((to.min(first + count as u64) - first) as usize, || self.sizes.entry(0, 0));
             for (index, entry) in (first..).zip(&mut entries) {
                 entry.key = self.sizes.key(index);
-                stamp(&mut entry.value, index, 0);
+                stamp(&mut entry.value, index, counter);
             }
             worker.put_all(&entries)?;
         }
@@ -190,12 +195,24 @@ impl<'e, E: Engine> Data<'e, E> {
 
     /// Reads some of the loaded keys and checks them.
     pub(crate) fn check_sample(&self) -> Result<()> {
+        self.check_sample_with(|_| Ok(()))
+    }
+
+    /// The same of keys that were loaded with values that count so much, and not written since.
+    pub(crate) fn check_sample_counting(&self, counter: u64) -> Result<()> {
+        self.check_sample_with(|found| {
+            ensure!(found == counter, "a value of loading {found} was read instead of loading {counter}");
+            Ok(())
+        })
+    }
+
+    fn check_sample_with(&self, check_counter: impl Fn(u64) -> Result<()>) -> Result<()> {
         let (mut worker, mut buffer) = (self.engine.worker()?, Vec::new());
         let mut draws = self.draws(Distribution::Uniform, 0)?;
         for _ in 0..SAMPLE_KEYS.min(self.records) {
             let index = draws.next().index();
             ensure!(worker.get(&self.sizes.key(index), &mut buffer)?, "key {index} is missing");
-            self.sizes.check(&buffer, index)?;
+            check_counter(self.sizes.check(&buffer, index)?)?;
         }
         Ok(())
     }
