@@ -1,7 +1,7 @@
 //! `kiln-bench compare`: which cells of two result files differ by more than the noise.
 //!
-//! A difference is beyond the noise when the ranges of both sides' rounds do not overlap and the medians differ by more than a
-//! threshold. Two runs do not share their slow moments, as the rounds of one run do; what moved the peers, whose code is the
+//! A difference is beyond the noise when the medians differ by more than a threshold, and by more than three times as much as the rounds let expect; of few rounds, when
+//! the ranges of both sides do not overlap: of many there is always one that was disturbed. Two runs do not share their slow moments, as the rounds of one run do; what moved the peers, whose code is the
 //! same, is the machine. Its part is shown beside Kiln's changes, and left in the verdicts: it is a median over other loads. Kiln's
 //! ratios to the others, in which that drops out, are compared by themselves ([`ratios`]).
 
@@ -23,6 +23,11 @@ use crate::summary::numbers::{self, microseconds, rate, significant};
 const DRIFT_CELLS_MIN: usize = 3;
 /// What the other engines changed by, at least, to be worth a warning.
 const DRIFT_MIN: f64 = 0.05;
+
+/// So many rounds tell by themselves how unsure their median is.
+const ROUNDS_MIN: usize = 5;
+/// So many standard errors apart is no chance.
+const ERRORS_APART: f64 = 3.0;
 
 /// How a cell changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +79,9 @@ pub(crate) fn run(settings: &CompareSettings) -> Result<ExitCode> {
         if let Some(warning) = idleness::warning(rows) {
             println!("WARNING: {warning}");
         }
+        if let Some(unchecked) = results::unchecked_text(rows) {
+            println!("WARNING: {unchecked}");
+        }
     }
     let failed = settings.fail_on_slower && comparison.is_kiln_slower();
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
@@ -100,7 +108,7 @@ impl<'a> Comparison<'a> {
         let mut text = String::new();
         if !changed.is_empty() {
             let title = format!(
-                "Throughput beyond the noise: ranges apart and medians more than {}% apart",
+                "Throughput beyond the noise: medians more than {}% apart, and more than their rounds explain",
                 numbers::trimmed(&significant(threshold))
             );
             text.push_str(&change_table(&title, &changed, drift).text());
@@ -180,12 +188,15 @@ impl<'a> Change<'a> {
     fn new(old: Cell<'a>, new: Cell<'a>, threshold: f64) -> Change<'a> {
         let (before, after) = (old.samples(THROUGHPUT), new.samples(THROUGHPUT));
         let ratio = after.median() / before.median();
-        let verdict = if after.min() > before.max() && ratio > 1.0 + threshold {
-            Verdict::Faster
-        } else if after.max() < before.min() && ratio < 1.0 - threshold {
-            Verdict::Slower
+        let is_apart = if before.count().min(after.count()) >= ROUNDS_MIN {
+            ratio.ln().abs() > ERRORS_APART * before.error_of_median().hypot(after.error_of_median())
         } else {
-            Verdict::Same
+            after.min() > before.max() || after.max() < before.min()
+        };
+        let verdict = match is_apart {
+            true if ratio > 1.0 + threshold => Verdict::Faster,
+            true if ratio < 1.0 - threshold => Verdict::Slower,
+            _ => Verdict::Same,
         };
         Change { old, new, ratio, verdict }
     }
@@ -290,6 +301,11 @@ mod tests {
         // The ranges overlap.
         assert_eq!(verdict(&[100.0, 101.0, 150.0], &[150.0, 151.0, 149.0]), Verdict::Same);
         assert_eq!(verdict(&[100.0, 101.0, 80.0], &[80.0, 81.0, 79.0]), Verdict::Same);
+        // Of many rounds one that was disturbed hides nothing, and what differs as much from round to round is no change.
+        let disturbed = [100.0, 101.0, 102.0, 100.0, 101.0, 60.0];
+        assert_eq!(verdict(&disturbed, &[80.0, 81.0, 79.0, 80.0, 81.0, 79.0]), Verdict::Slower);
+        let unsteady = [100.0, 150.0, 70.0, 130.0, 80.0, 110.0];
+        assert_eq!(verdict(&unsteady, &unsteady.map(|rate| 0.85 * rate)), Verdict::Same);
         // The medians are too near.
         assert_eq!(verdict(&[100.0, 101.0, 102.0], &[109.0, 110.0, 111.0]), Verdict::Same);
         assert_eq!(verdict(&[100.0, 101.0, 102.0], &[92.0, 93.0, 94.0]), Verdict::Same);

@@ -1,8 +1,8 @@
 //! Measurements as JSON lines, for programs.
 
 use std::fs::File;
-use std::io::{BufWriter, Seek as _, Write};
-use std::path::Path;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
@@ -30,7 +30,7 @@ Each line of a result file is one measurement:
   ops, seconds  what was done, and in which time
   persist_s     the time after it for making everything durable; zero where it was, or where nothing was written
   ops_per_s     ops over seconds and persist_s together
-  p50_us, p99_us, p999_us, max_us   latency; of operations faster than 10 us, one in 61 is timed
+  p50_us, p99_us, p999_us, max_us   latency; of operations faster than 4 us in the mean, one in 61 is timed
   lag_p50_us, lag_p99_us, lag_max_us  from commit to durable, null where the engine does not tell
   cpu_s         processor time of the engine's process (for an embedded engine, its load included)
   rss_bytes     the most memory that the process has had so far
@@ -44,7 +44,7 @@ Each line of a result file is one measurement:
                 null where nobody looked
   core_to_core_ns  what a cache line took from one processor to another and back, before or after the measurement, whichever was more, in nanoseconds; on a virtual
                 machine it changes when the host moves its processors; null where nobody looked, or there is one processor
-  checked       whether the results were checked, and right
+  checked       whether the results were checked, and right, at the end too, for which a run that is interrupted does not come
   machine       its processor, memory and system, and whether idle processors were kept awake
 Of recovery and recovery-log, ops are the keys that were found again, and seconds the time for opening and reading the first one.";
 
@@ -180,6 +180,13 @@ impl Row {
     }
 }
 
+/// How many of the measurements were never checked to the end, if any.
+pub(crate) fn unchecked_text(rows: &[Row]) -> Option<String> {
+    let unchecked = rows.iter().filter(|row| !row.checked).count();
+    (unchecked > 0)
+        .then(|| format!("{unchecked} measurements were not checked to the end: the run was interrupted."))
+}
+
 /// The rows of a result file.
 pub(crate) fn read(path: &Path) -> Result<Vec<Row>> {
     let text = std::fs::read(path).with_context(|| format!("cannot open {}", path.display()))?;
@@ -202,7 +209,7 @@ fn parse(path: &Path, text: &[u8]) -> Result<Vec<Row>> {
 
 /// Where the lines go, if anywhere.
 pub(crate) struct RowWriter {
-    file: Option<BufWriter<File>>,
+    file: Option<(PathBuf, BufWriter<File>)>,
 }
 
 impl RowWriter {
@@ -222,7 +229,7 @@ impl RowWriter {
                 format!("cannot make the result file {path}")
             }
         })?;
-        Ok(RowWriter { file: Some(BufWriter::new(file)) })
+        Ok(RowWriter { file: Some((path.to_owned(), BufWriter::new(file))) })
     }
 
     /// A file that an interrupted run has left, to be gone on with, and its rows. A last line that is not whole is cut off.
@@ -241,21 +248,23 @@ impl RowWriter {
             path.display()
         );
         file.set_len(whole as u64).context("cannot cut off a line that is not whole")?;
-        Ok((RowWriter { file: Some(BufWriter::new(file)) }, rows))
+        Ok((RowWriter { file: Some((path.to_owned(), BufWriter::new(file))) }, rows))
     }
 
-    /// Writes these rows in the place of all that there are.
+    /// Writes these rows in the place of all that there are. Whoever ends the run meanwhile keeps what was there.
     pub(crate) fn rewrite(&mut self, rows: &[Row]) -> Result<()> {
-        if let Some(file) = &mut self.file {
-            file.rewind().context("cannot write the result file")?;
-            file.get_ref().set_len(0).context("cannot write the result file")?;
-        }
-        rows.iter().try_for_each(|row| self.write(row))
+        let Some((path, _)) = &self.file else { return Ok(()) };
+        let path = path.clone();
+        let anew = path.with_added_extension("new");
+        let file = File::create(&anew).with_context(|| format!("cannot make {}", anew.display()))?;
+        self.file = Some((path.clone(), BufWriter::new(file)));
+        rows.iter().try_for_each(|row| self.write(row))?;
+        std::fs::rename(&anew, &path).context("cannot write the result file")
     }
 
     /// Writes a line, at once: an interrupted run keeps what it measured.
     pub(crate) fn write(&mut self, row: &Row) -> Result<()> {
-        if let Some(file) = &mut self.file {
+        if let Some((_, file)) = &mut self.file {
             serde_json::to_writer(&mut *file, row)?;
             file.write_all(b"\n")?;
             file.flush().context("cannot write the result file")?;

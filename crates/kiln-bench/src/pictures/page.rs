@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use super::svg::{self, escape};
 use super::{Picture, Section};
 use crate::engines::catalog::{Mode, Name};
-use crate::results::Row;
+use crate::results::{Row, unchecked_text};
 use crate::summary::cells::{Cell, Group, Kind, Promise, THROUGHPUT, cells};
 use crate::summary::idleness;
 use crate::summary::papers::Figures;
@@ -43,7 +43,7 @@ const METHOD: &[&str] = &[
      at the end counts.",
     "Floors are what the machine can do: \"memory\" keeps data in memory behind one lock, \"device\" writes and syncs 4 KiB, \
      \"generator\" is the load with no engine. A floor's bar that is cut off would be longer than there is room for.",
-    "Every value that is read is checked; a wrong result fails the run. Of operations faster than 10 us, one in 61 is timed.",
+    "Every value that is read is checked; a wrong result fails the run. Of operations faster than 4 us in the mean, one in 61 is timed.",
 ];
 
 /// The whole page.
@@ -80,10 +80,7 @@ fn head(rows: &[Row]) -> String {
         duration(rows.iter().map(|row| row.seconds + row.persist_s).sum()),
         escape(&idleness::text(rows))
     );
-    let unchecked = rows.iter().filter(|row| !row.checked).count();
-    let unchecked =
-        (unchecked > 0).then(|| format!("The results of {unchecked} measurements were not checked."));
-    for warning in idleness::warning(rows).into_iter().chain(unchecked) {
+    for warning in idleness::warning(rows).into_iter().chain(unchecked_text(rows)) {
         // Writing to a String cannot fail.
         let _ = writeln!(html, "<p class=\"banner\" role=\"alert\">{}</p>", escape(&warning));
     }

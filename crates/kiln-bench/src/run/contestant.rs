@@ -224,12 +224,7 @@ impl<E: Engine> Served<'_, E> {
         let persist = persisting.elapsed();
         let usage = Usage::own().since(before);
         self.after(kind, &measured)?;
-        let modes: &[Mode] = match (kind, self.contestant.mode) {
-            (Kind::BothWays, Mode::Fast) => &[Mode::Fast, Mode::Safe],
-            (Kind::BothWays, _) => &[Mode::Weak, Mode::Strong],
-            _ => &[self.contestant.mode],
-        };
-        let rows = modes.iter().zip(measured).map(|(&mode, mut measured)| {
+        let rows = self.contestant.modes(kind).iter().zip(measured).map(|(&mode, mut measured)| {
             measured.usage = measured.usage.and(usage);
             // What was durable when it was acknowledged owes nothing for that of the others.
             self.row(

@@ -177,11 +177,14 @@ impl Run<'_> {
                 Some(finished) => self.kept(finished)?.is_some(),
                 None => false,
             };
-            if !is_sound {
-                self.take_back(group, contestant, first)?;
+            if is_sound {
+                self.note_checked(group, contestant, first);
+            } else {
+                self.take_back(group, contestant, first);
             }
             self.rest_done(plan::check_seconds(contestant), began);
         }
+        self.writer.rewrite(&self.rows)?;
         (0..group.contestants.len()).try_for_each(|at| self.scratch.remove(&at.to_string()))
     }
 
@@ -268,6 +271,8 @@ impl Run<'_> {
             if let Some(row) = rows.first() {
                 rates.push(place, cell.round, row.ops_per_s);
             }
+            // Not to the end: nobody knows when what is wrong then went wrong.
+            rows.iter_mut().for_each(|row| row.checked = false);
             self.keep_rows(rows)?;
         }
         Ok(())
@@ -321,15 +326,16 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Takes back what a contestant of a group did whose rows begin at `first`: it has failed, or its data is not what it must be, and nobody knows since when.
-    fn take_back(&mut self, group: &Group, contestant: &protocol::Contestant, first: usize) -> Result<()> {
-        let has_measured = |row: &Row| group.cells.iter().any(|cell| contestant.has_measured(cell, row));
-        if self.rows[first..].iter().any(has_measured) {
-            let since = self.rows.split_off(first);
-            self.rows.extend(since.into_iter().filter(|row| !has_measured(row)));
-            self.writer.rewrite(&self.rows)?;
-        }
-        Ok(())
+    /// Notes that what a contestant of a group did, whose rows begin at `first`, was right to the end.
+    fn note_checked(&mut self, group: &Group, contestant: &protocol::Contestant, first: usize) {
+        let rows = self.rows[first..].iter_mut();
+        rows.filter(|row| group.has_made(contestant, row)).for_each(|row| row.checked = true);
+    }
+
+    /// Takes back what it did: it has failed, or its data is not what it must be, and nobody knows since when.
+    fn take_back(&mut self, group: &Group, contestant: &protocol::Contestant, first: usize) {
+        let since = self.rows.split_off(first);
+        self.rows.extend(since.into_iter().filter(|row| !group.has_made(contestant, row)));
     }
 
     /// Something was loaded or checked that was planned to take so many seconds.

@@ -58,6 +58,11 @@ impl Group {
         self.contestants.iter().any(|contestant| matches!(contestant.content, Content::Recovery { .. }))
     }
 
+    /// Whether a row is that of a contestant in one of its cells.
+    pub(super) fn has_made(&self, contestant: &Contestant, row: &Row) -> bool {
+        self.cells.iter().any(|cell| contestant.has_made(cell, row))
+    }
+
     /// Whether its commits are durable when they are acknowledged.
     pub(super) fn is_durable(&self) -> bool {
         self.contestants.iter().any(|contestant| contestant.mode.is_durable())

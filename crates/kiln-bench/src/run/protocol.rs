@@ -8,6 +8,7 @@ use crate::engines::catalog::{Mode, Name};
 use crate::generate::Sizes;
 use crate::generate::draws::Distribution;
 use crate::results::Row;
+use crate::workloads::spec::{self, Kind};
 use crate::workloads::tpcc;
 
 /// Who takes part: an engine in a mode, with its data. The first line that a contestant reads.
@@ -37,10 +38,31 @@ impl Contestant {
         }
     }
 
-    /// Whether a row is a measurement of it in a cell, in whichever round.
+    /// The modes of its rows: of those who acknowledge first, half of the threads may wait.
+    pub(super) fn modes(&self, kind: Kind) -> &'static [Mode] {
+        match (kind, self.mode) {
+            (Kind::BothWays, Mode::Fast) => &[Mode::Fast, Mode::Safe],
+            (Kind::BothWays, _) => &[Mode::Weak, Mode::Strong],
+            (_, Mode::Strong) => &[Mode::Strong],
+            (_, Mode::Weak) => &[Mode::Weak],
+            (_, Mode::Safe) => &[Mode::Safe],
+            (_, Mode::Fast) => &[Mode::Fast],
+            (_, Mode::Floor) => &[Mode::Floor],
+        }
+    }
+
+    /// Whether a row is the first one of a measurement of it in a cell, in whichever round.
     pub(super) fn has_measured(&self, cell: &Cell, row: &Row) -> bool {
+        row.mode == self.mode && self.has_made(cell, row)
+    }
+
+    /// Whether a row is one of a measurement of it in a cell.
+    pub(super) fn has_made(&self, cell: &Cell, row: &Row) -> bool {
+        let is_of_mode = spec::find(&cell.workload)
+            .is_ok_and(|workload| self.modes(workload.in_batches(cell.batch)).contains(&row.mode));
         row.engine == self.engine.text()
-            && (row.mode, row.window_ms, row.cache_bytes) == (self.mode, self.window_ms, self.cache_bytes)
+            && is_of_mode
+            && (row.window_ms, row.cache_bytes) == (self.window_ms, self.cache_bytes)
             && row.limit_bytes == self.limit_bytes
             && row.records == self.content.records()
             && Sizes { key_bytes: row.key_bytes, value_bytes: row.value_bytes } == self.content.sizes()

@@ -41,7 +41,7 @@ impl Written {
     }
 
     fn counter(&self, number: u64) -> u64 {
-        self.client << NUMBER_BITS | number % (1 << NUMBER_BITS)
+        (self.client << NUMBER_BITS) | (number % (1 << NUMBER_BITS))
     }
 
     /// The latest writes, of each key the last one: the key's index and what its value must count.
