@@ -214,6 +214,7 @@ const PAPERS: [Defaults; 6] = [
             Window::Of(Duration::from_secs(1)),
             Window::Of(Duration::from_secs(5)),
             Window::Of(Duration::from_secs(10)),
+            Window::Of(Duration::from_secs(100)),
         ],
         ..FIGURE
     },

@@ -55,7 +55,7 @@ fn the_papers_figures_fit_into_a_quarter_of_an_hour_and_each_part_keeps_its_own_
         groups.flat_map(|group| &group.contestants).map(|one| (one.mode, one.window_ms)).collect()
     };
     assert_eq!(modes("map-upsert"), [(Mode::Fast, Some(1000)), (Mode::Floor, None)]);
-    assert_eq!(modes("update").len(), 8);
+    assert_eq!(modes("update").len(), 9);
     let narrowed = super::tests::plan("--profile papers --engines kiln --workloads update --window 1ms,100s");
     assert_eq!(narrowed.groups.len(), 1);
     assert_eq!(narrowed.groups[0].contestants.len(), 2);
