@@ -349,7 +349,7 @@ fn examine(
     }
     match random.below(64) {
         0..8 => next_generation(&disk, db, history, horizon, profile, random).map(|()| progress.count()),
-        8..16 => check_closed(&disk, db, history),
+        8..16 => check_closed(&disk, db, history, horizon),
         16 => {
             let history = &going_on(history, &db, horizon);
             restore_and_crash(&db, history, random).map(|()| progress.count())
@@ -399,14 +399,18 @@ fn next_generation(
     drop(db);
     disk.crash_after(disk.steps() + random.below(60) as u64);
     let profile = Profile { operations: profile.operations / 3, ..profile };
-    let _ = play(disk, &mut history, profile, random.next(), random.one_in(2));
+    if let Err(error) = play(disk, &mut history, profile, random.next(), random.one_in(2)) {
+        let of_disk = disk.crashed() && matches!(error.kind(), ErrorKind::Lost | ErrorKind::Io);
+        ensure!(of_disk, "working in the second generation: {:?}: {error}", error.kind());
+    }
     let left = disk.after_crash_seeded(random.next());
     let db = reopen(&left).map_err(|error| format!("opening in the second generation: {error}"))?;
     check_recovered(&db, &history).map_err(|what| format!("in the second generation: {what}"))
 }
 
-/// The checker finds nothing wrong, online or offline, and closing in order makes the next opening clean.
-fn check_closed(disk: &SimulatedDevice, db: Kiln, history: &History) -> Verdict {
+/// The checker finds nothing wrong, online or offline, and closing in order makes the next opening clean, which finds all that was there.
+fn check_closed(disk: &SimulatedDevice, db: Kiln, history: &History, horizon: u64) -> Verdict {
+    let history = &going_on(history, &db, horizon);
     let report = db.check().map_err(|error| format!("checking the open database: {error}"))?;
     ensure!(report.problems.is_empty(), "the online check finds: {report}");
     db.close().map_err(|error| format!("closing: {error}"))?;
@@ -418,7 +422,7 @@ fn check_closed(disk: &SimulatedDevice, db: Kiln, history: &History) -> Verdict 
     let report = db.recovery_report();
     ensure!(report.clean && report.lost_versions.is_none(), "an orderly close was not noticed: {report}");
     ensure!(report.horizon.number() >= history.durable, "an orderly close lost version {}", history.durable);
-    Ok(())
+    check_recovered(&db, history).map_err(|what| format!("after an orderly close: {what}"))
 }
 
 #[cfg(test)]

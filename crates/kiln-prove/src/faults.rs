@@ -19,7 +19,7 @@ use crate::oracle::{check_recovered, read_all};
 use crate::starve;
 use crate::support::{Replay, copy_of};
 use crate::workload::history::History;
-use crate::workload::{Name, Profile, Shift};
+use crate::workload::{Name, Profile, Shift, difference};
 
 /// The errors that a broken disk may show as. What cannot be read is damage to whoever needs it.
 pub(crate) fn is_expected(error: &Error) -> bool {
@@ -148,22 +148,36 @@ impl Left {
         })
     }
 
+    /// What could not be read was not taken for something that is not there: the power loss that follows would show only what was written because of that.
+    fn check_opened(&self, db: &Kiln, context: &impl Fn() -> String) {
+        let horizon = db.recovery_report().horizon.number();
+        assert!(horizon >= self.history.durable, "{}: the horizon is {horizon}", context());
+        let found = read_all(db, &self.history);
+        let found = found.unwrap_or_else(|error| panic!("{}: reading: {error}", context()));
+        let expected = self.history.state_at(horizon);
+        assert!(found == *expected, "{}: {}", context(), difference(&expected, &found));
+    }
+
     /// Opens it again and again, each time with another operation going wrong in this way.
     fn run(&self, fault: Fault, progress: &mut Progress) {
         for nth in 1.. {
             let disk = copy_of(&self.disk);
             let context = || format!("opening a {} database, number {nth} of {fault:?}", self.state);
             disk.inject(Fault { nth, ..fault });
-            match reopen(&disk) {
-                // Closing would be another matter.
-                Ok(_db) => disk.crash_after(disk.steps()),
+            let opened = reopen(&disk);
+            let struck = disk.faults_fired() > 0;
+            disk.clear_faults();
+            match opened {
+                Ok(db) => {
+                    self.check_opened(&db, &context);
+                    // Closing would be another matter.
+                    disk.crash_after(disk.steps());
+                }
                 Err(error) => {
                     let expected = is_expected(&error) && fault.kind != SLOW;
                     assert!(expected, "{}: {:?}: {error}", context(), error.kind());
                 }
             }
-            let struck = disk.faults_fired() > 0;
-            disk.clear_faults();
             check_after_power_loss(&disk, &self.history, nth, &context);
             progress.count();
             if !struck || progress.is_enough() {

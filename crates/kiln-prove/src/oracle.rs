@@ -71,7 +71,7 @@ pub(crate) fn read_all(db: &Kiln, history: &History) -> kiln::Result<State> {
     let snapshot = db.snapshot()?;
     compare_tables(&snapshot, &objects, &state)?;
     if history.wants_every_way() {
-        compare_map(&snapshot, &objects, &state, history.commits.len().is_multiple_of(8))?;
+        compare_map(&snapshot, &objects, &state, history.keys(), history.commits.len().is_multiple_of(8))?;
         for place in [Place::Accounts, Place::Children] {
             let mut expected = rows_at(&state, place).rev();
             for row in snapshot.range::<&[u8]>(objects.table(place), ..).reverse() {
@@ -113,6 +113,13 @@ fn check_report(db: &Kiln, history: &History, horizon: u64) -> Verdict {
     let report = db.recovery_report();
     // What the superblock names was durable before.
     ensure!(report.checkpoint_damage.is_none(), "C8: a crash has damaged a checkpoint: {report}");
+    if let Some((first, last)) = report.lost_versions {
+        ensure!(
+            first.number() == horizon + 1 && first <= last && last < db.version(),
+            "C8: versions {first} to {last} are called lost, the horizon is {horizon} and the clock at {}",
+            db.version()
+        );
+    }
     let after = history.commits.iter().map(|commit| commit.version).filter(|&version| version > horizon);
     for version in after {
         let told = report.lost_versions;

@@ -82,9 +82,12 @@ impl Round {
         let segment_bytes = 64 << 10 << random.below(3);
         // In most rounds what is not overwritten is compacted.
         let space_amplification = *random.pick(&[1.1, 1.3, 2.0]);
+        // Or no checkpoint is taken by itself.
+        let checkpoint_log_bytes = *random.pick(&[0, 64 << 10, 256 << 10]);
         let options = Options::new()
             .segment_bytes(segment_bytes)
             .space_amplification(space_amplification)
+            .checkpoint_log_bytes(checkpoint_log_bytes)
             .memory(segment_bytes * (2 << random.below(4)))
             .window(Duration::from_millis(1 + random.below(8) as u64));
         Round {
@@ -110,29 +113,36 @@ impl Round {
         let mut history = History::default();
         let mut numbers = vec![0; self.threads as usize];
         let mut settled = 0;
-        for generation in 0..=self.crashes {
+        // The last generation looks at what an orderly close has left.
+        for generation in 0..=self.crashes + 1 {
             let told = Arc::new(AtomicU64::new(0));
             let db = self.open(&disk, &mut history, generation, &told);
-            let is_last = generation == self.crashes;
+            let (is_closed, is_last) = (generation >= self.crashes, generation > self.crashes);
+            let goal = if is_last { 0 } else { self.transactions };
             let mut surveyor = Recorder::new(&shared, self.threads, generation, 0);
             let mut recorders: Vec<Recorder<'_>> = (0..)
                 .zip(&numbers)
                 .map(|(process, &numbers)| Recorder::new(&shared, process, generation, numbers))
                 .collect();
-            settled += self.work(&db, &disk, &mut recorders, &mut surveyor, &mut random, is_last);
+            settled += self.work((&db, goal), &disk, &mut recorders, &mut surveyor, &mut random, is_closed);
             numbers = recorders.iter().map(Recorder::numbers).collect();
             told.fetch_max(db.horizon(Level::LOCAL).number(), Ordering::SeqCst);
             for recorder in recorders.into_iter().chain([surveyor]) {
                 history.transactions.extend(recorder.transactions);
             }
-            if is_last {
+            if is_closed {
                 db.close().unwrap_or_else(|error| panic!("closing: {error}"));
-                continue;
+                told.fetch_max(db.horizon(Level::LOCAL).number(), Ordering::SeqCst);
             }
             drop(db);
+            if is_last {
+                continue;
+            }
             let told = told.load(Ordering::SeqCst);
             history.crashes.push(Crash { told, ..Crash::default() });
-            disk = disk.after_crash_seeded(random.next());
+            if !is_closed {
+                disk = disk.after_crash_seeded(random.next());
+            }
         }
         (history, settled)
     }
@@ -164,16 +174,16 @@ impl Round {
         db
     }
 
-    /// Has all threads work until the goal is reached and, unless it is the last time, the power has failed; and reads
-    /// everything, before that and after the last time. Returns how many rows have settled.
+    /// Has all threads work until so many transactions are done and, unless it is closed then, the power has failed; and reads
+    /// everything, before that and before it is closed. Returns how many rows have settled.
     fn work(
         &self,
-        db: &Kiln,
+        (db, transactions): (&Kiln, u64),
         disk: &SimulatedDevice,
         recorders: &mut [Recorder<'_>],
         surveyor: &mut Recorder<'_>,
         random: &mut Random,
-        is_last: bool,
+        is_closed: bool,
     ) -> u64 {
         let shared = surveyor.shared;
         let objects = Objects::open(db).unwrap_or_else(|error| panic!("opening the objects: {error}"));
@@ -201,7 +211,7 @@ impl Round {
             done.unwrap_or_else(|failure| panic!("reading everything: {}", failure.text));
         };
         survey(surveyor);
-        let goal = shared.recorded.load(Ordering::Relaxed) + self.transactions;
+        let goal = shared.recorded.load(Ordering::Relaxed) + transactions;
         shared.stop.store(false, Ordering::Relaxed);
         let settled = std::thread::scope(|scope| {
             let settler = self.settles.then(|| {
@@ -220,14 +230,14 @@ impl Round {
             {
                 std::thread::sleep(Duration::from_micros(200));
             }
-            if !is_last {
+            if !is_closed {
                 switch_off(disk, random);
             }
             shared.stop.store(true, Ordering::Relaxed);
             for worker in workers {
                 let outcome = worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
                 if let Err(Failure { of_disk, text }) = outcome
-                    && (is_last || !of_disk)
+                    && (is_closed || !of_disk)
                 {
                     panic!("an operation failed: {text}");
                 }
@@ -235,7 +245,7 @@ impl Round {
             let settled = settler.map(|settler| settler.join());
             settled.map_or(0, |settled| settled.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
         });
-        if is_last {
+        if is_closed {
             survey(surveyor);
         }
         if let Some(server) = server {
@@ -250,7 +260,11 @@ fn settle_until_over(db: &Kiln, shared: &Shared, mut random: Random) -> u64 {
     let mut settled = 0;
     while !shared.is_over() {
         // Compacting settles, too, and has the indexes give memory back.
-        let done = if random.one_in(8) { db.compact(|_| {}).map(|_| 0) } else { db.settle() };
+        let done = match random.below(8) {
+            0 => db.compact(|_| {}).map(|_| 0),
+            1 => db.checkpoint().map(|_| 0),
+            _ => db.settle(),
+        };
         match done.map_err(Failure::from) {
             Ok(rows) => settled += rows,
             Err(failure) if failure.of_disk => break,

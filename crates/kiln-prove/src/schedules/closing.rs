@@ -1,6 +1,6 @@
 //! Closed versions: what a crash leaves is all commits up to one version, and what a close leaves is all commits.
 
-use super::database::{Database, Ledger, choose, failed, thread, together, unless_crashed};
+use super::database::{Database, Ledger, Place, choose, failed, thread, together, unless_crashed};
 
 /// Commits of all kinds beside hardenings, until the power fails somewhere.
 pub(super) fn a_crash_leaves_whole_versions() {
@@ -48,17 +48,20 @@ pub(super) fn a_close_leaves_every_commit() {
 fn commit(database: &Database, ledger: &Ledger, name: &str) {
     let Database { db, map, table, .. } = database;
     let (key, other) = (format!("key {name}"), format!("other {name}"));
-    let commit = match choose(2) {
-        0 => db.put(map, &key, name),
-        _ => db.transact(|tx| {
-            tx.put(map, &other, name)?;
-            tx.put(table, &key, name)?;
-            tx.put(map, &key, name)
-        }),
+    let (commit, keys) = match choose(2) {
+        0 => (db.put(map, &key, name), vec![(Place::Map, key)]),
+        _ => {
+            let commit = db.transact(|tx| {
+                tx.put(map, &other, name)?;
+                tx.put(table, &key, name)?;
+                tx.put(map, &key, name)
+            });
+            (commit, vec![(Place::Map, other), (Place::Table, key.clone()), (Place::Map, key)])
+        }
     };
-    let Some(commit) = unless_crashed(commit) else { return };
+    let Some(commit) = unless_crashed(commit) else { return ledger.refused(&keys) };
     let (_, receipt) = commit.fast();
-    ledger.committed(key.as_bytes(), receipt.version(), name.as_bytes());
+    ledger.committed_together(&keys, receipt.version(), name.as_bytes());
     if choose(3) == 0 {
         ledger.wait(&receipt);
     }

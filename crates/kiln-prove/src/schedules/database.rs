@@ -1,6 +1,6 @@
 //! A database on a simulated disk, and what is left of it after a power loss.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kiln::device::SimulatedDevice;
@@ -94,6 +94,13 @@ pub(super) fn thread(act: impl FnOnce() + Send + 'static) -> Box<dyn FnOnce() + 
     Box::new(act)
 }
 
+/// Where a key is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Place {
+    Map,
+    Table,
+}
+
 /// What was committed, and what was said about it; the threads of a program add to it. Its lock is none of shuttle's, and
 /// never held at a point.
 #[derive(Clone, Default)]
@@ -103,8 +110,10 @@ pub(super) struct Ledger {
 
 #[derive(Default)]
 struct Entries {
-    /// Key to version and value.
-    commits: BTreeMap<Vec<u8>, (u64, Vec<u8>)>,
+    /// Place and key to version and value.
+    commits: BTreeMap<(Place, Vec<u8>), (u64, Vec<u8>)>,
+    /// What was written by who was told that it was not.
+    refused: BTreeSet<(Place, Vec<u8>)>,
     /// Of a key that is overwritten: all its versions, each with the last value.
     overwritten: BTreeMap<(Vec<u8>, u64), Vec<u8>>,
     durable: u64,
@@ -119,7 +128,22 @@ impl Ledger {
 
     pub(super) fn committed(&self, key: &[u8], version: Version, value: &[u8]) {
         let mut entries = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        entries.commits.insert(key.to_vec(), (version.number(), value.to_vec()));
+        entries.commits.insert((Place::Map, key.to_vec()), (version.number(), value.to_vec()));
+    }
+
+    /// The same of all that one transaction has written.
+    pub(super) fn committed_together(&self, keys: &[(Place, String)], version: Version, value: &[u8]) {
+        let mut entries = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        for (place, key) in keys {
+            let place_and_key = (*place, key.clone().into_bytes());
+            entries.commits.insert(place_and_key, (version.number(), value.to_vec()));
+        }
+    }
+
+    /// A commit of these failed, whose keys nobody else writes.
+    pub(super) fn refused(&self, keys: &[(Place, String)]) {
+        let mut entries = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.refused.extend(keys.iter().map(|(place, key)| (*place, key.clone().into_bytes())));
     }
 
     /// The newest version that was committed into.
@@ -146,9 +170,20 @@ impl Ledger {
         let entries = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         let horizon = left.db.recovery_report().horizon.number();
         assert!(horizon >= entries.durable, "version {} was durable, and {horizon} is left", entries.durable);
-        for (key, (version, value)) in &entries.commits {
+        let get = |place: Place, key: &[u8]| {
+            let found = match place {
+                Place::Map => left.db.get(&left.map, key),
+                Place::Table => left.db.get(&left.table, key),
+            };
+            found.unwrap_or_else(failed)
+        };
+        for (place, key) in &entries.refused {
             let shown = String::from_utf8_lossy(key);
-            let found = left.db.get(&left.map, key).unwrap_or_else(failed);
+            assert_eq!(get(*place, key), None, "{shown} is there, though its commit failed");
+        }
+        for ((place, key), (version, value)) in &entries.commits {
+            let shown = String::from_utf8_lossy(key);
+            let found = get(*place, key);
             match *version <= horizon {
                 true => assert_eq!(
                     found.as_ref(),

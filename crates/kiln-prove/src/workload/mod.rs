@@ -13,6 +13,7 @@ pub(crate) mod names;
 mod profile;
 mod singles;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -327,7 +328,7 @@ impl<'a> Shift<'a> {
         }
         let chosen = self.random.below(self.held.len());
         let (snapshot, state) = &self.held[chosen];
-        compare_snapshot(snapshot, &self.objects, state, self.random.one_in(8))?;
+        compare_snapshot(snapshot, &self.objects, state, self.history.keys(), self.random.one_in(8))?;
         if self.random.one_in(3) {
             self.held.remove(chosen);
         }
@@ -339,7 +340,7 @@ impl<'a> Shift<'a> {
         self.db.read_durable(|snapshot| {
             let version = snapshot.version().number();
             history.told_durable(version);
-            compare_snapshot(snapshot, objects, &history.state_at(version), false)
+            compare_snapshot(snapshot, objects, &history.state_at(version), history.keys(), false)
         })
     }
 
@@ -433,10 +434,11 @@ pub(crate) fn compare_snapshot(
     snapshot: &Snapshot<'_>,
     objects: &Objects,
     state: &State,
+    keys: &BTreeSet<(Place, Key)>,
     whole_map: bool,
 ) -> Result<()> {
     compare_tables(snapshot, objects, state)?;
-    compare_map(snapshot, objects, state, whole_map)
+    compare_map(snapshot, objects, state, keys, whole_map)
 }
 
 fn wrong(snapshot: &Snapshot<'_>, place: Place, key: &Key) -> ! {
@@ -461,16 +463,18 @@ pub(crate) fn compare_tables(snapshot: &Snapshot<'_>, objects: &Objects, state: 
     Ok(())
 }
 
-/// Compares the map of a snapshot, with what a walk over it finds if it is to be `whole`, or key by key.
+/// Compares the map of a snapshot, with what a walk over it finds if it is to be `whole`, or key by key of those that were ever used.
 pub(crate) fn compare_map(
     snapshot: &Snapshot<'_>,
     objects: &Objects,
     state: &State,
+    keys: &BTreeSet<(Place, Key)>,
     whole: bool,
 ) -> Result<()> {
     if !whole {
-        for ((place, key), value) in rows_at(state, Place::Numbers) {
-            if snapshot.get(&objects.numbers, key)?.as_deref() != Some(&**value) {
+        for place_and_key @ (place, key) in keys.iter().filter(|(place, _)| *place == Place::Numbers) {
+            let expected = state.get(place_and_key).map(|value| &**value);
+            if snapshot.get(&objects.numbers, key)?.as_deref() != expected {
                 wrong(snapshot, *place, key);
             }
         }

@@ -29,7 +29,8 @@ impl Shift<'_> {
             _ => {
                 let named = &self.history.named[*self.random.pick(&there)];
                 let state = self.history.state_after(named.commits);
-                compare_snapshot(&self.db.open_snapshot(named.name)?, &self.objects, &state, true)
+                let snapshot = self.db.open_snapshot(named.name)?;
+                compare_snapshot(&snapshot, &self.objects, &state, self.history.keys(), true)
             }
         }
     }
@@ -82,7 +83,8 @@ pub(crate) fn check_named(db: &Kiln, history: &History) -> Verdict {
         ensure!(snapshot.version() == info.version, "C4: {info:?} is opened at {}", snapshot.version());
         if all || at == commits % found.len() {
             let state = history.state_after(named.commits);
-            compare_snapshot(&snapshot, &objects, &state, commits.is_multiple_of(8)).map_err(failed)?;
+            let whole = commits.is_multiple_of(8);
+            compare_snapshot(&snapshot, &objects, &state, history.keys(), whole).map_err(failed)?;
         }
         if all {
             check_loads_in(&snapshot, db, history, named.commits)?;
