@@ -49,6 +49,15 @@ fn describe_sizes(db: &Kiln) -> Vec<String> {
         format!("version       {}", statistics.version),
         format!("horizon       {} (durable on this machine)", db.horizon(Level::LOCAL)),
         format!("log           {} ({}..{})", ByteSize(log_bytes), statistics.log_begin, statistics.log_tail),
+        format!(
+            "records       {} not durable ({}), {} durable in memory ({}), {} on disk only ({})",
+            statistics.unhardened_records,
+            ByteSize(statistics.unhardened_bytes),
+            statistics.hardened_in_memory_records,
+            ByteSize(statistics.hardened_in_memory_bytes),
+            statistics.on_disk_only_records,
+            ByteSize(statistics.on_disk_only_bytes)
+        ),
         format!("live          about {}", ByteSize(statistics.live_bytes)),
         format!("disk          {}", ByteSize(statistics.disk_bytes)),
     ];
@@ -65,6 +74,21 @@ fn describe_sizes(db: &Kiln) -> Vec<String> {
         ByteSize(statistics.leaf_images_bytes),
         ByteSize(index_bytes)
     ));
+    let chains = db.index_chains();
+    lines.push(format!(
+        "index chains  {:.2} entries in {:.3} lines on average, {} lines at the most, of {} looked at",
+        chains.entries_mean, chains.lines_mean, chains.lines_max, chains.sampled
+    ));
+    lines.push(match statistics.compaction_total_bytes {
+        0 => "compaction    idle".to_owned(),
+        total => {
+            format!(
+                "compaction    {} of {} passed",
+                ByteSize(statistics.compaction_done_bytes),
+                ByteSize(total)
+            )
+        }
+    });
     lines.push(match statistics.checkpoint_age {
         None => "checkpoint    none".to_owned(),
         Some(age) => format!(

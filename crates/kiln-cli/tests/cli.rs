@@ -124,6 +124,9 @@ fn a_database_can_be_checked_described_and_dumped() {
     sandbox.ok(&["check", "db"]);
     let stat = sandbox.ok(&["stat", "db"]);
     assert!(stat.contains("notes (1 keys)") && stat.contains("events (1 keys)"), "{stat}");
+    assert!(stat.contains("records       0 not durable (0 B), "), "{stat}");
+    assert!(stat.contains(" entries in 1.000 lines on average, 1 lines at the most, of "), "{stat}");
+    assert!(stat.contains("compaction    idle\n"), "{stat}");
     assert!(!sandbox.ok(&["dump-log", "db"]).is_empty());
 }
 

@@ -91,6 +91,10 @@ fn memory(shared: &Shared, _: &Space, text: &mut String) {
     line(text, "cold_read_bytes", statistics.cold_read_bytes);
     line(text, "reads_in_flight", statistics.reads_in_flight);
     line(text, "index_memory_bytes", index_bytes);
+    let chains = shared.db.index_chains();
+    line(text, "index_chain_entries_mean", format_args!("{:.2}", chains.entries_mean));
+    line(text, "index_chain_lines_mean", format_args!("{:.3}", chains.lines_mean));
+    line(text, "index_chain_lines_max", chains.lines_max);
 }
 
 fn persistence(shared: &Shared, _: &Space, text: &mut String) {
@@ -100,8 +104,15 @@ fn persistence(shared: &Shared, _: &Space, text: &mut String) {
     line(text, "aof_rewrite_in_progress", 0);
     let statistics = shared.db.statistics();
     line(text, "log_bytes", statistics.log_tail.saturating_sub(statistics.log_begin));
+    line(text, "unhardened_records", statistics.unhardened_records);
+    line(text, "hardened_in_memory_bytes", statistics.hardened_in_memory_bytes);
+    line(text, "hardened_in_memory_records", statistics.hardened_in_memory_records);
+    line(text, "on_disk_only_bytes", statistics.on_disk_only_bytes);
+    line(text, "on_disk_only_records", statistics.on_disk_only_records);
     line(text, "live_bytes", statistics.live_bytes);
     line(text, "disk_bytes", statistics.disk_bytes);
+    line(text, "compaction_done_bytes", statistics.compaction_done_bytes);
+    line(text, "compaction_total_bytes", statistics.compaction_total_bytes);
     line(text, "segments_compacted", statistics.segments_compacted);
     line(text, "records_rewritten", statistics.records_rewritten);
     line(text, "bytes_rewritten", statistics.bytes_rewritten);
@@ -110,6 +121,8 @@ fn persistence(shared: &Shared, _: &Space, text: &mut String) {
     line(text, "unsettled_bytes", statistics.unsettled_bytes);
     line(text, "unsettled_bytes_max", statistics.unsettled_bytes_max);
     line(text, "settling_waits", statistics.settling_waits);
+    line(text, "checkpoint_done_steps", statistics.checkpoint_done_steps);
+    line(text, "checkpoint_total_steps", statistics.checkpoint_total_steps);
     line(text, "checkpoints", statistics.checkpoints);
     line(text, "checkpoint_bytes", statistics.checkpoint_bytes);
     line(text, "checkpoint_age_ms", statistics.checkpoint_age.map_or(0, ms));
@@ -159,7 +172,11 @@ fn stats(shared: &Shared, _: &Space, text: &mut String) {
     ] {
         line(text, name, counter.load(Ordering::Relaxed));
     }
-    line(text, "expired_keys", shared.db.statistics().expired_rows);
+    let statistics = shared.db.statistics();
+    line(text, "expired_keys", statistics.expired_rows);
+    line(text, "updates_in_place", statistics.updates_in_place);
+    line(text, "updates_copied", statistics.updates_copied);
+    line(text, "inserts", statistics.inserts);
 }
 
 fn replication(_: &Shared, _: &Space, text: &mut String) {

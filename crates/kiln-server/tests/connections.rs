@@ -343,8 +343,22 @@ fn what_clients_and_benchmarks_ask_for_is_answered() {
         "lag_bytes",
         "oldest_unhardened_unix_ms",
         "hardenings",
+        "unhardened_records",
+        "hardened_in_memory_records",
+        "inserts",
+        "updates_in_place",
+        "updates_copied",
+        "index_chain_entries_mean",
     ] {
         common::info_field(&info, field);
+    }
+    for (field, value) in [
+        ("index_chain_lines_max", "1"),
+        ("on_disk_only_records", "0"),
+        ("compaction_total_bytes", "0"),
+        ("checkpoint_total_steps", "0"),
+    ] {
+        assert_eq!(common::info_field(&info, field), value, "{field}");
     }
     assert!(info.contains("db0:keys=1,expires=0,avg_ttl=0\r\n"), "{info}");
     let some = client.run("INFO durability clients");

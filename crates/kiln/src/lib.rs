@@ -49,3 +49,4 @@ pub use kernel::session::Session;
 pub use kernel::transaction::{Isolation, Transaction, Watch};
 pub use objects::{Map, MapIter, Object, Range, SnapshotRange, Table};
 pub use options::Options;
+pub use storage::hash_index::IndexChains;

@@ -14,6 +14,7 @@
 //! - [`cold`], [`blind_puts`], [`warm`]: records on disk and the read cache, puts that do not read what they replace, and records that are kept from getting there.
 //! - [`expiry`], [`expiry_at_once`], [`expired`]: rows that expire, also just while somebody looks at them, and what becomes of those that have.
 //! - [`named_snapshots`]: snapshots that outlive the process; [`snapshots_and_loads`]: beside everything else that moves rows, in a [`world`] of tables, loads and names.
+//! - [`statistics`]: what is told of the log, of writes, and of work in the background.
 //! - [`snapshots`], [`sessions`], [`ranges`], [`range_hints`], [`leaf_images`], [`limits`]: the rest of the API's promises.
 //!
 //! A test that fails prints a line beginning with `replay:` that runs it again. `KILN_SEED` is the seed of every
@@ -59,6 +60,7 @@ mod singles_at_once;
 mod snapshots;
 mod snapshots_and_loads;
 mod space;
+mod statistics;
 mod warm;
 mod window;
 mod world;

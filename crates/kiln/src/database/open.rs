@@ -20,6 +20,7 @@ use crate::kernel::shares::Shares;
 use crate::kernel::snapshot::Snapshots;
 use crate::kernel::sweep::{Grave, Graves};
 use crate::kernel::warm::Warm;
+use crate::kernel::write_counts::WriteCounts;
 use crate::options::Options;
 use crate::planted::{Bug, planted};
 use crate::storage::checkpoint;
@@ -72,6 +73,7 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
         end: recovered.report.checkpoint.unwrap_or(0),
         bytes: base.checkpoint_bytes,
         time_us: base.checkpoint_time_us,
+        steps: (0, 0),
     };
     let Base { index, objects, liveness, forgotten_to, .. } = base;
     if current.has_expiring {
@@ -126,6 +128,7 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
         hardening,
         snapshots: Snapshots::new(std::mem::take(&mut recovered.snapshots)),
         sessions: Sessions::default(),
+        write_counts: WriteCounts::new(),
         graves: Graves::default(),
         compaction: Compaction::new(options.space_amplification),
         warm: Warm::new(),

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::kernel::clock::Version;
 use crate::kernel::engine::Engine;
+use crate::kernel::write_counts::Written;
 use crate::sync::atomic::Ordering;
 
 /// Numbers about a running database; each is read by itself, without stopping anybody.
@@ -16,8 +17,10 @@ pub struct Statistics {
     pub horizon: Version,
     /// How long the oldest commit that is not durable has waited; `None` if everything is durable.
     pub oldest_unhardened: Option<Duration>,
-    /// Bytes of log that are not durable.
+    /// Bytes of log that are not durable: they are in memory only.
     pub unhardened_bytes: u64,
+    /// Records in them. Exact while nobody commits.
+    pub unhardened_records: u64,
     /// The most that may be now: as many as harden within the window, as far as the last hardenings tell, and never more than
     /// [`Options::unhardened_bytes`](crate::Options::unhardened_bytes).
     pub unhardened_bytes_max: u64,
@@ -25,6 +28,8 @@ pub struct Statistics {
     pub hardenings: u64,
     /// Bytes that hardenings have written.
     pub hardened_bytes: u64,
+    /// Records in them.
+    pub hardened_records: u64,
     /// How long a hardening takes, smoothed.
     pub hardening_duration: Duration,
     /// Where the log begins, in bytes from its beginning of time.
@@ -33,6 +38,21 @@ pub struct Statistics {
     pub log_head: u64,
     /// Where it ends.
     pub log_tail: u64,
+    /// Bytes of log that are durable, and in memory as well.
+    pub hardened_in_memory_bytes: u64,
+    /// Records in them, about; those count, too, that newer ones of their keys have superseded.
+    pub hardened_in_memory_records: u64,
+    /// Bytes of log that are on disk only.
+    pub on_disk_only_bytes: u64,
+    /// Records in them, about; those count, too, that newer ones of their keys have superseded.
+    pub on_disk_only_records: u64,
+    /// Writes, deletions included, that went into their key's record where it was, since the database was opened: it was of the current version, in the log's mutable part,
+    /// and of the same length.
+    pub updates_in_place: u64,
+    /// Writes that appended a record instead, linked to the one before it.
+    pub updates_copied: u64,
+    /// Writes of keys that had no record. Rows that have settled have none.
+    pub inserts: u64,
     /// The log's share of the [memory](crate::Options::memory), which holds what was written last.
     pub ring_bytes: u64,
     /// The read cache's share; it takes it as it fills.
@@ -56,6 +76,10 @@ pub struct Statistics {
     /// Bytes of log that what is still needed would take, about; see
     /// [`Options::space_amplification`](crate::Options::space_amplification).
     pub live_bytes: u64,
+    /// Bytes of log that compaction has passed, of [`Self::compaction_total_bytes`]: what was live in them was written anew.
+    pub compaction_done_bytes: u64,
+    /// Bytes of log that compaction is to pass, since it last had nothing to do; 0 while it has nothing to do.
+    pub compaction_total_bytes: u64,
     /// Segments from which what was live was written anew, since the database was opened.
     pub segments_compacted: u64,
     /// Records that were written anew, for it or so that they stay in memory.
@@ -93,6 +117,11 @@ pub struct Statistics {
     pub unsettled_bytes_max: u64,
     /// How often a commit was slowed for it since the database was opened.
     pub settling_waits: u64,
+    /// Steps done of the checkpoint that is being taken, of [`Self::checkpoint_total_steps`].
+    pub checkpoint_done_steps: u64,
+    /// About how many steps it has: one for each bucket of the hash index, one for each key of a table that has not settled, and one to end it. 0 while none is being
+    /// taken.
+    pub checkpoint_total_steps: u64,
     /// Checkpoints taken since the database was opened; see
     /// [`Options::checkpoint_log_bytes`](crate::Options::checkpoint_log_bytes).
     pub checkpoints: u64,
@@ -123,25 +152,41 @@ pub(super) fn file_bytes(engine: &Engine) -> u64 {
 
 pub(super) fn collect(engine: &Engine) -> Statistics {
     let counts = engine.hardening.counts();
+    // Behind what has hardened, which is never more then.
+    let written = engine.write_counts.sums();
     let compaction = engine.compaction.counts();
     let checkpoint = engine.checkpoints.counts();
     let tree = engine.settled.tree.statistics();
     let ordered = engine.objects.iter().filter_map(|object| object.keys.ordered());
+    let (begin, head) = (engine.log.begin(), engine.log.head());
+    let hardened = engine.log.hardened().max(head);
     // Before the others: its lock must not be held while they wait for theirs.
-    let live_bytes = engine.liveness.lock().live_bytes();
+    let liveness = engine.liveness.lock();
+    let live_bytes = liveness.live_bytes();
+    let (on_disk_only_records, hardened_in_memory_records) = liveness.records_around(head, hardened);
+    drop(liveness);
     let (snapshots, named_snapshots) = engine.snapshot_counts();
     Statistics {
         version: Version::new(engine.clock.now()),
         horizon: Version::new(engine.hardening.horizon.local()),
         oldest_unhardened: engine.hardening.oldest_unhardened(),
         unhardened_bytes: engine.log.unhardened_bytes(),
+        unhardened_records: written.appended().saturating_sub(counts.records),
         unhardened_bytes_max: engine.hardening.unhardened_bytes_max(),
         hardenings: counts.count,
         hardened_bytes: counts.bytes,
+        hardened_records: counts.records,
         hardening_duration: counts.duration,
-        log_begin: engine.log.begin(),
-        log_head: engine.log.head(),
+        log_begin: begin,
+        log_head: head,
         log_tail: engine.log.tail(),
+        hardened_in_memory_bytes: hardened - head,
+        hardened_in_memory_records,
+        on_disk_only_bytes: head.saturating_sub(begin),
+        on_disk_only_records,
+        updates_in_place: written.of(Written::InPlace),
+        updates_copied: written.of(Written::Copied),
+        inserts: written.of(Written::Inserted),
         ring_bytes: engine.log_bytes(),
         read_cache_bytes: engine.cold.cache.bytes(),
         hash_index_bytes: engine.index.memory_bytes(),
@@ -153,6 +198,8 @@ pub(super) fn collect(engine: &Engine) -> Statistics {
         cache_hits: engine.cold.cache.hits(),
         disk_bytes: engine.segments.disk_bytes(),
         live_bytes,
+        compaction_done_bytes: compaction.passed_bytes.0,
+        compaction_total_bytes: compaction.passed_bytes.1,
         segments_compacted: compaction.segments,
         records_rewritten: compaction.records,
         bytes_rewritten: compaction.bytes,
@@ -169,6 +216,8 @@ pub(super) fn collect(engine: &Engine) -> Statistics {
         unsettled_bytes: engine.unsettled_bytes(),
         unsettled_bytes_max: engine.unsettled_bytes_max(),
         settling_waits: engine.settled.pace.waits(),
+        checkpoint_done_steps: checkpoint.steps.0,
+        checkpoint_total_steps: checkpoint.steps.1,
         checkpoints: checkpoint.count,
         checkpoint_bytes: checkpoint.bytes,
         checkpoint_age: (checkpoint.time_us != 0)

@@ -5,6 +5,7 @@ use super::cold::Question;
 use super::engine::Engine;
 use super::object::ObjectState;
 use super::settled::Lookup;
+use super::write_counts::Written;
 use crate::error::Result;
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
@@ -290,6 +291,7 @@ impl Engine {
         let (shape, value) = (change.shape(), change.value.unwrap_or_default());
         let words = self.log.memory(target, shape.bytes());
         if target == current.address {
+            self.write_counts.note(Written::InPlace);
             record::replace(words, shape, value, change.expires_at);
             return false;
         }
@@ -299,8 +301,10 @@ impl Engine {
             record::note_creation(words);
         }
         if !current.has_record() {
+            self.write_counts.note(Written::Inserted);
             return self.index.insert(bucket, change.hash, target);
         }
+        self.write_counts.note(Written::Copied);
         self.note_superseded(current.address);
         let target = if planted(Bug::StaleIndexEntry) { current.address } else { target };
         let replaced = self.index.replace(bucket, change.hash, current.candidate(), target);

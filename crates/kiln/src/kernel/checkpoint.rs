@@ -40,6 +40,7 @@
 use std::time::Duration;
 
 use super::engine::Engine;
+use super::gauge::Gauge;
 use super::ledger::LedgerCut;
 use super::object::ObjectKind;
 use crate::error::{Error, Result};
@@ -80,6 +81,8 @@ pub(crate) struct Checkpoints {
     bytes: AtomicU64,
     time_us: AtomicU64,
     count: AtomicU64,
+    /// Of the one that is being taken: buckets of the index and keys of tables that are written, and how many there are.
+    steps: Gauge,
     /// The highest number that was tried since opening. If the superblock could not be written it may name that one all the same, and no other file may
     /// come to have its name.
     tried: AtomicU64,
@@ -94,6 +97,8 @@ pub(crate) struct CheckpointCounts {
     pub(crate) end: Address,
     pub(crate) bytes: u64,
     pub(crate) time_us: u64,
+    /// Of the one that is being taken: steps done, and how many there are; 0 while none is.
+    pub(crate) steps: (u64, u64),
 }
 
 /// What the hardener knows at one place of the log.
@@ -127,6 +132,7 @@ impl Checkpoints {
             bytes: AtomicU64::new(found.bytes),
             time_us: AtomicU64::new(found.time_us),
             count: AtomicU64::new(0),
+            steps: Gauge::default(),
             tried: AtomicU64::new(0),
         };
         checkpoints.set_due_after(found.end);
@@ -139,6 +145,7 @@ impl Checkpoints {
             end: self.end.load(Ordering::Relaxed),
             bytes: self.bytes.load(Ordering::Relaxed),
             time_us: self.time_us.load(Ordering::Relaxed),
+            steps: self.steps.read(),
         }
     }
 
@@ -228,6 +235,12 @@ impl Engine {
     }
 
     fn take_checkpoint_in_turn(&self, haste: Haste) -> Result<bool> {
+        let taken = self.write_checkpoint(haste);
+        self.checkpoints.steps.clear();
+        taken
+    }
+
+    fn write_checkpoint(&self, haste: Haste) -> Result<bool> {
         if !self.has_hardened() {
             return Ok(false);
         }
@@ -256,6 +269,7 @@ impl Engine {
             is_overtaken: false,
             has_entries: false,
             piece: (0, Instant::now()),
+            steps: (0, 1),
         };
         let outcome = taking.write_all().and_then(|written| match written {
             Some(counts) => self.seal_all_before(&taking.cut).map(|()| Some(counts)),
@@ -357,12 +371,17 @@ struct Taking<'a> {
     has_entries: bool,
     /// How much was written when the present piece began, and when that was.
     piece: (u64, Instant),
+    /// How many steps are done, and how many there are: buckets of the index, keys of tables, and one to end it.
+    steps: (u64, u64),
 }
 
 impl Taking<'_> {
     /// Writes everything but the header. Returns the numbers of entries and keys, or nothing if it is of no use any more.
     fn write_all(&mut self) -> Result<Option<(u64, u64)>> {
         let failed = |error| Error::io("writing a checkpoint", error);
+        let key_count: u64 = self.tables().iter().map(|&id| self.key_count(id)).sum();
+        self.steps.1 += (1 << self.engine.index.level()) + key_count;
+        self.note_steps(0);
         self.write_system().map_err(failed)?;
         let Some(entries) = self.write_entries()? else { return Ok(None) };
         self.has_entries = true;
@@ -424,6 +443,7 @@ impl Taking<'_> {
                     .add_entries(low_bits, &family.entries)
                     .map_err(|error| Error::io("writing a checkpoint", error))?;
             }
+            self.note_steps(FAMILIES as u64);
             if !self.goes_on() {
                 return Ok(None);
             }
@@ -494,6 +514,7 @@ impl Taking<'_> {
                     self.writer.add_key(id, key).map_err(|error| Error::io("writing a checkpoint", error))?;
                 }
                 count += batch.len() as u64;
+                self.note_steps(batch.len() as u64);
                 if !self.goes_on() {
                     return Ok(None);
                 }
@@ -504,6 +525,19 @@ impl Taking<'_> {
             }
         }
         Ok(Some(count))
+    }
+
+    /// So many more steps are done. Keys that come to be meanwhile may make them more than there were, but never all: it has yet to be ended.
+    fn note_steps(&mut self, steps: u64) {
+        let (done, total) = &mut self.steps;
+        *done = (*done + steps).min(*total - 1);
+        self.engine.checkpoints.steps.set(*done, *total);
+    }
+
+    /// About how many keys of a table are in its order.
+    fn key_count(&self, table: u32) -> u64 {
+        let ordered = self.engine.objects.get(table).and_then(|object| object.keys.ordered());
+        ordered.map_or(0, |ordered| ordered.len() as u64)
     }
 
     /// The tables that the catalog names before the end.

@@ -27,6 +27,8 @@
 use super::change::{Change, Current};
 use super::commit::Setback;
 use super::engine::Engine;
+use super::gauge::Gauge;
+use super::write_counts::Written;
 use crate::error::Result;
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
@@ -59,6 +61,8 @@ pub(crate) struct Compaction {
     asked: AtomicU64,
     is_in_haste: AtomicBool,
     is_pressing: AtomicBool,
+    /// Bytes of log that it has passed, of those it is to pass, since it last had nothing to do.
+    passed_bytes: Gauge,
     segments: AtomicU64,
     records: AtomicU64,
     bytes: AtomicU64,
@@ -70,6 +74,8 @@ pub(crate) struct CompactionCounts {
     pub(crate) segments: u64,
     pub(crate) records: u64,
     pub(crate) bytes: u64,
+    /// Bytes of log that it has passed, and of those it is to pass; 0 while it has nothing to do.
+    pub(crate) passed_bytes: (u64, u64),
 }
 
 /// How far compaction has come; under the sweep's lock.
@@ -77,6 +83,8 @@ pub(crate) struct CompactionCounts {
 pub(super) struct Progress {
     /// All that was live before it has been written anew.
     cursor: Cursor,
+    /// Where the cursor was when there came to be something to do.
+    began_at: Address,
     /// On a full disk: where the oldest segment begins, and how many of its records were live. Nothing could be
     /// done, and until one of them changes nothing can.
     in_vain: Option<(Address, u64)>,
@@ -103,6 +111,7 @@ impl Compaction {
             asked: AtomicU64::new(0),
             is_in_haste: AtomicBool::new(false),
             is_pressing: AtomicBool::new(false),
+            passed_bytes: Gauge::default(),
             segments: AtomicU64::new(0),
             records: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
@@ -114,6 +123,7 @@ impl Compaction {
             segments: self.segments.load(Ordering::Relaxed),
             records: self.records.load(Ordering::Relaxed),
             bytes: self.bytes.load(Ordering::Relaxed),
+            passed_bytes: self.passed_bytes.read(),
         }
     }
 
@@ -132,8 +142,9 @@ impl Compaction {
         self.space_amplification.is_finite()
     }
 
-    /// Slows nobody down any more.
+    /// There is nothing to do now, and nobody is slowed down any more.
     pub(super) fn calm_down(&self) {
+        self.passed_bytes.clear();
         self.is_in_haste.store(false, Ordering::Relaxed);
         self.is_pressing.store(false, Ordering::Relaxed);
     }
@@ -281,6 +292,14 @@ impl Engine {
             is_far_beyond(self.log.hardened() - progress.cursor.position, allowed, segment_bytes);
         self.compaction.is_in_haste.store(round_bytes == ROUND_BYTES_MAX, Ordering::Relaxed);
         let started = progress.cursor.position;
+        let wanted_end = self.wanted_end(allowed);
+        if self.compaction.passed_bytes.read().1 == 0 {
+            progress.began_at = started;
+        }
+        let began_at = progress.began_at;
+        let note_passed = |position: Address, segment_end: Address| {
+            self.compaction.passed_bytes.set(position - began_at, wanted_end.max(segment_end) - began_at);
+        };
         let database = self.superblock.lock().current().database;
         let mut reader = RecordReader::new(&self.segments, database, progress.cursor);
         loop {
@@ -293,6 +312,7 @@ impl Engine {
                 break;
             }
             self.compaction.is_pressing.store(is_too_much, Ordering::Relaxed);
+            note_passed(position, end);
             if segment.live() == 0 {
                 progress.cursor = Cursor::at_seal(end);
                 reader.move_to(progress.cursor);
@@ -308,6 +328,7 @@ impl Engine {
                     return Ok(if stopped_at > started { Rest::AtOnce } else { Rest::Obstructed });
                 }
                 progress.cursor = reader.cursor();
+                note_passed(progress.cursor.position, end);
             }
             self.compaction.segments.fetch_add(1, Ordering::Relaxed);
         }
@@ -318,6 +339,14 @@ impl Engine {
             position if position > self.log.begin() => Rest::Held,
             _ => Rest::Nothing,
         })
+    }
+
+    /// Up to where segments are worth being compacted whatever part of them is live, or somebody has asked for it.
+    fn wanted_end(&self, allowed: u64) -> Address {
+        let segment_bytes = self.log.segment_bytes();
+        let head = self.log.head();
+        let excess_end = self.log.hardened().saturating_sub(allowed).next_multiple_of(segment_bytes);
+        excess_end.min(head - head % segment_bytes).max(self.compaction.asked())
     }
 
     /// Writes what is live in the oldest segment anew into the space that is kept for that, if all of it has room there. What is
@@ -345,6 +374,7 @@ impl Engine {
         }
         reader.move_to(Cursor::at_seal(begin));
         while reader.cursor().position < end {
+            self.compaction.passed_bytes.set(reader.cursor().position - begin, end - begin);
             let batch = reader.next_batch(end, BATCH)?;
             if self.write_batch_anew(&batch, Purpose::Sweep)?.is_some() {
                 return Ok(Rest::AfterHardening);
@@ -461,6 +491,7 @@ impl Engine {
         let words = self.log.memory(target, record.shape.bytes());
         let previous = if planted(Bug::CompactionLosesPrevious) { NO_ADDRESS } else { newest };
         record::write(words, record.shape, version, previous, record.key, (record.value, record.expires_at));
+        self.write_counts.note(Written::Moved);
         if !planted(Bug::MovedNotNoted) {
             self.note_superseded(newest);
         }

@@ -17,6 +17,7 @@ use super::shares::Shares;
 use super::snapshot::Snapshots;
 use super::sweep::Graves;
 use super::warm::Warm;
+use super::write_counts::WriteCounts;
 use crate::device::DeviceLock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::objects::Handle;
@@ -53,6 +54,7 @@ pub(crate) struct Engine {
     pub(crate) hardening: Hardening,
     pub(crate) snapshots: Snapshots,
     pub(crate) sessions: Sessions,
+    pub(crate) write_counts: WriteCounts,
     pub(crate) graves: Graves,
     pub(crate) compaction: Compaction,
     pub(crate) warm: Warm,

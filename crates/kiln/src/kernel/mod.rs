@@ -18,6 +18,7 @@
 //!   sweep, compaction                    forgetting what nobody needs, and moving what somebody does
 //!   expiry                               rows that are absent from some time on, and go
 //!   shares, hand_over, warm              what memory is for, and keeping there what fits
+//!   write_counts, gauge                  what statistics tell of commits, and of work in the background
 //! ```
 
 mod backoff;
@@ -30,6 +31,7 @@ pub(crate) mod commit;
 pub(crate) mod compaction;
 pub(crate) mod engine;
 pub(crate) mod expiry;
+mod gauge;
 mod hand_over;
 pub(crate) mod hardening;
 mod leaf_images;
@@ -57,4 +59,5 @@ pub(crate) mod sweep;
 mod sweep_tests;
 pub(crate) mod transaction;
 pub(crate) mod warm;
+pub(crate) mod write_counts;
 pub(crate) mod write_set;

@@ -181,6 +181,11 @@ pub(crate) fn thread_index() -> usize {
     with_registration(|registration| registration.slot.index)
 }
 
+/// All threads' [indexes](thread_index) so far are below.
+pub(crate) fn threads_max() -> usize {
+    SLOTS.lock().len()
+}
+
 /// Waits until every pin that existed at the call has been released. What the caller stored before the
 /// call is seen by every pin taken after it. It looks at one thread after the other, so of a thread that it has yet to come to it waits
 /// for a later pin, too: who is pinned must not wait for who quiesces, whoever was first.

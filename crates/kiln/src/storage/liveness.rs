@@ -173,6 +173,21 @@ impl Liveness {
         sum(|segment| segment.bytes).checked_div(sum(|segment| segment.records)).unwrap_or(0)
     }
 
+    /// How many hardened records lie before an address, and behind it in a log that has hardened up to `hardened`; about, where that is within a segment. Those that are
+    /// superseded count, too.
+    pub(crate) fn records_around(&self, address: Address, hardened: Address) -> (u64, u64) {
+        let whole = self.position(address).unwrap_or(0).min(self.segments.len());
+        let sum = |segments: std::ops::Range<usize>| {
+            self.segments.range(segments).map(|segment| segment.records).sum::<u64>()
+        };
+        let segment = address - address % self.segment_bytes;
+        let filled = hardened.saturating_sub(segment).min(self.segment_bytes).max(1);
+        let share =
+            u128::from(self.of_segment(address).records) * u128::from(address - segment) / u128::from(filled);
+        let before = (sum(0..whole) + share as u64).min(sum(0..self.segments.len()));
+        (before, sum(0..self.segments.len()) - before)
+    }
+
     /// About how many bytes of them lie before an address.
     pub(crate) fn live_bytes_before(&self, address: Address) -> u64 {
         self.live_bytes_between(0, address)
@@ -334,6 +349,21 @@ mod tests {
             [between(1, 2), between(1, 3), between(2, 3), between(1, 4), between(3, 1)],
             [10_000, 10_000, 0, 20_000, 0]
         );
+    }
+
+    #[test]
+    fn records_before_an_address_and_behind_it_are_all_there_are() {
+        let mut liveness = Liveness::new(SEGMENT_BYTES, SEGMENT_BYTES);
+        liveness.add_records(SEGMENT_BYTES, 100, 6_400);
+        liveness.add_records(2 * SEGMENT_BYTES, 60, 3_840);
+        let around = |address: u64, hardened: u64| liveness.records_around(address, hardened);
+        let (begin, end) = (SEGMENT_BYTES, 2 * SEGMENT_BYTES + 30_000);
+        assert_eq!(around(begin, end), (0, 160));
+        assert_eq!(around(begin + SEGMENT_BYTES / 2, end), (50, 110));
+        assert_eq!(around(2 * SEGMENT_BYTES, end), (100, 60));
+        assert_eq!(around(2 * SEGMENT_BYTES + 10_000, end), (120, 40));
+        assert_eq!(around(end, end), (160, 0));
+        assert_eq!(Liveness::new(0, SEGMENT_BYTES).records_around(0, 0), (0, 0));
     }
 
     /// Otherwise a log in which all is live would be compacted for ever.

@@ -86,6 +86,7 @@ pub(crate) struct Hardening {
     last_bytes: AtomicU64,
     duration_us: AtomicU64,
     count: AtomicU64,
+    records: AtomicU64,
     bytes: AtomicU64,
     /// How many waited for the last hardening.
     last_waiters: AtomicUsize,
@@ -97,6 +98,7 @@ pub(crate) struct Hardening {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct HardeningCounts {
     pub(crate) count: u64,
+    pub(crate) records: u64,
     pub(crate) bytes: u64,
     pub(crate) duration: Duration,
 }
@@ -130,6 +132,7 @@ impl Hardening {
             last_bytes: AtomicU64::new(0),
             duration_us: AtomicU64::new(0),
             count: AtomicU64::new(0),
+            records: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             last_waiters: AtomicUsize::new(0),
             wanted_space: AtomicU64::new(0),
@@ -212,6 +215,7 @@ impl Hardening {
     pub(crate) fn counts(&self) -> HardeningCounts {
         HardeningCounts {
             count: self.count.load(Ordering::Relaxed),
+            records: self.records.load(Ordering::Relaxed),
             bytes: self.bytes.load(Ordering::Relaxed),
             duration: Duration::from_micros(self.duration_us.load(Ordering::Relaxed)),
         }
@@ -393,7 +397,7 @@ impl Engine {
                 hardening.horizon.tell(hardening.horizon.publish(version));
             }
             match self.write_extents(leader, start, end, version) {
-                Ok(()) => self.publish(leader, end, version, began),
+                Ok(records) => self.publish(leader, (end, records), version, began),
                 Err(error) => {
                     if planted(Bug::FailedSealCovers) {
                         hardening.horizon.tell(hardening.horizon.publish(version));
@@ -420,15 +424,15 @@ impl Engine {
     }
 
     /// Writes the log from `start` to `end`, one extent for each segment it touches, each durable before the
-    /// next is begun; only the last one carries the new version.
+    /// next is begun; only the last one carries the new version. Gives the number of records.
     fn write_extents(
         &self,
         leader: &mut Leader,
         start: Address,
         end: Address,
         version: u64,
-    ) -> std::io::Result<()> {
-        let mut from = start;
+    ) -> std::io::Result<u64> {
+        let (mut from, mut all_records) = (start, 0);
         while from < end {
             let to = (from + 1).next_multiple_of(self.log.segment_bytes()).min(end);
             let last = to == end || planted(Bug::EarlySealNewVersion);
@@ -455,20 +459,28 @@ impl Engine {
                 }
             });
             liveness.add_records(from, records, bytes);
+            all_records += records;
             drop(liveness);
             writer.write(&self.segments, (from, to), (sealed, 0))?;
             ledger.horizon = ledger.horizon.max(sealed);
             self.liveness.lock().set_end_checksum(from, writer.chain.checksum);
             from = to;
         }
-        Ok(())
+        Ok(all_records)
     }
 
-    fn publish(&self, leader: &mut Leader, end: Address, version: u64, began: Instant) -> Covered {
+    fn publish(
+        &self,
+        leader: &mut Leader,
+        (end, records): (Address, u64),
+        version: u64,
+        began: Instant,
+    ) -> Covered {
         let hardening = &self.hardening;
         let bytes = end - self.log.hardened();
         self.log.set_hardened(end);
         hardening.last_bytes.store(bytes, Ordering::Relaxed);
+        hardening.records.fetch_add(records, Ordering::Relaxed);
         hardening.bytes.fetch_add(bytes, Ordering::Relaxed);
         hardening.count.fetch_add(1, Ordering::Relaxed);
         let took = began.elapsed();

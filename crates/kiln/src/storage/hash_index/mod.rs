@@ -27,6 +27,7 @@
 //! found behind all the hot key's versions; a lock in every record, which says nothing about absent keys and
 //! records on disk (measured as faster for in-place updates, see `docs/decisions.md`).
 
+mod chains;
 mod entry;
 mod growth;
 mod overflow;
@@ -34,6 +35,7 @@ mod shrinking;
 
 use std::io;
 
+pub use self::chains::IndexChains;
 pub(crate) use self::entry::{Candidate, Slot, address_of, with_address};
 use self::entry::{TAG_BITS, TAG_MASK, has_tag};
 use self::growth::Growth;

@@ -338,6 +338,33 @@ fn an_impossible_cursor_ends_the_walk() {
     }
 }
 
+#[test]
+fn chains_are_as_long_as_their_keys_make_them() {
+    let index = HashIndex::new(0).unwrap();
+    let empty = index.chains();
+    assert_eq!((empty.sampled, empty.entries_mean, empty.lines_mean, empty.lines_max), (256, 0.0, 1.0, 1));
+    // All of one bucket, which does not grow: 7 in it, and as many in each overflow bucket.
+    let ours: Vec<u64> = (0..).filter(|&key| index.bucket_of(hash(key)) == 0).take(15).collect();
+    for &key in &ours {
+        let _pin = epoch::pin();
+        let bucket = lock(&index, key);
+        let _ = index.insert(bucket, hash(key), address(key));
+        index.unlock_changed(bucket);
+    }
+    let chains = index.chains();
+    assert_eq!((chains.lines_max, chains.entries_mean, chains.lines_mean), (3, 15.0 / 256.0, 258.0 / 256.0));
+    let held = lock(&index, ours[0]);
+    assert_eq!(index.chains().sampled, 255, "what is being written is not looked at");
+    index.unlock_unchanged(held);
+    if !cfg!(miri) {
+        (0..KEYS).for_each(|key| insert(&index, key));
+        let grown = index.chains();
+        let entries = index.entry_count() as f64 / index.bucket_count() as f64;
+        assert!((513..=1024).contains(&grown.sampled), "{grown:?}");
+        assert!((grown.entries_mean / entries - 1.0).abs() < 0.1, "{grown:?}, {entries} in all");
+    }
+}
+
 /// Clients that are written in JavaScript may have it in a double: some went round for ever, others missed keys.
 #[test]
 fn a_cursor_is_a_small_number() {
