@@ -257,3 +257,37 @@ fn c7_threads_that_share_a_session_take_turns() {
     assert_eq!(session.serial(), 900);
     assert_eq!(db.get(&map, "operations").unwrap().unwrap(), 900_i64.to_le_bytes());
 }
+
+#[test]
+fn c7_reads_of_a_session_take_no_serial_and_each_update_of_a_batch_takes_one() {
+    let disk = SimulatedDevice::new(seed());
+    let db = reopen(&disk).unwrap();
+    let (map, session) = (db.map("map").unwrap(), db.session("client").unwrap());
+    // More than what is fetched at once.
+    let keys: Vec<[u8; 1]> = (0..70).map(|key| [key]).collect();
+    let number = |number, old: Option<&[u8]>, new: &mut Vec<u8>| {
+        new.extend_from_slice(old.unwrap_or_default());
+        new.push(number as u8);
+        number != 3
+    };
+    session.update_many(&map, &keys, number).unwrap().forget();
+    assert_eq!(session.serial(), 70);
+    session.update_many(&map, &keys[..5], number).unwrap().safe().unwrap();
+    assert_eq!((session.serial(), session.durable_serial().unwrap()), (75, 75));
+    let mut found = Vec::new();
+    session.get_many(&map, &keys, |number, value| found.push((number, value.map(<[u8]>::to_vec)))).unwrap();
+    let expected = (0..70).map(|number| match number {
+        3 => None,
+        0..5 => Some(vec![number as u8; 2]),
+        _ => Some(vec![number as u8]),
+    });
+    assert!(found.into_iter().eq(expected.enumerate()));
+    assert_eq!(session.get(&map, [4]).unwrap(), Some(vec![4, 4]));
+    assert_eq!((session.get(&map, "absent").unwrap(), session.serial()), (None, 75));
+    session.put_expiring(&map, "gone", "value", kiln::Expiry::At(1)).unwrap().forget();
+    session.put_expiring(&map, "stays", "value", kiln::Expiry::Never).unwrap().safe().unwrap();
+    assert_eq!((session.get(&map, "gone").unwrap(), session.serial()), (None, 77));
+    assert_eq!(db.expiry(&map, "stays").unwrap(), Some(kiln::Expiry::Never));
+    drop((session, map, db));
+    assert_eq!(reopen(&disk).unwrap().session("client").unwrap().recovered_serial(), 77);
+}

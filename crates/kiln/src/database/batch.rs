@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::kernel::batch::Reads;
 use crate::kernel::expiry::default_expiry;
 use crate::kernel::receipt::Commit;
-use crate::kernel::single::{Decision, SingleKey, with_scratch};
+use crate::kernel::single::{Decision, SingleKey};
 use crate::objects::Object;
 
 /// # Batches
@@ -45,16 +45,9 @@ impl Kiln {
         &self,
         object: &O,
         keys: &[K],
-        mut look: impl FnMut(usize, Option<&[u8]>),
+        look: impl FnMut(usize, Option<&[u8]>),
     ) -> Result<()> {
-        let engine = self.engine();
-        with_scratch(|scratch| {
-            engine.for_each_in_groups((object, Reads::Rows), keys, AsRef::as_ref, |number, key| {
-                let reading = engine.read_newest(key, &mut scratch.old)?;
-                look(number, reading.found.then_some(&scratch.old));
-                Ok(())
-            })
-        })
+        self.engine().get_many(object, keys, look)
     }
 
     /// Sets the values of several keys.

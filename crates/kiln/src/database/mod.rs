@@ -44,7 +44,7 @@ use crate::error::{Error, Result};
 use crate::kernel::checkpoint::Haste;
 use crate::kernel::clock::Version;
 use crate::kernel::engine::Engine;
-use crate::kernel::expiry::{Moment, default_expiry};
+use crate::kernel::expiry::default_expiry;
 use crate::kernel::hardening::background::Background;
 use crate::kernel::hardening::horizon::Lost;
 use crate::kernel::object::ObjectKind;
@@ -264,17 +264,7 @@ impl Kiln {
         key: impl AsRef<[u8]>,
         value: &mut Vec<u8>,
     ) -> Result<bool> {
-        let engine = self.engine();
-        let key = engine.single_key(object, key.as_ref())?;
-        let moment = Moment::default();
-        let found = match engine.read_at_once(key.object, key.key, key.hash, &moment, value) {
-            Some(reading) => reading.found,
-            None => engine.read_newest_as_of(key, &moment, value)?.found,
-        };
-        if !found {
-            value.clear();
-        }
-        Ok(found)
+        self.engine().get_into(object, key.as_ref(), value)
     }
 
     /// Sets the value of a key, in a transaction of its own.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use super::engine::Engine;
 use super::read_ahead::ReadAhead;
-use super::single::SingleKey;
+use super::single::{SingleKey, with_scratch};
 use crate::error::Result;
 use crate::objects::Object;
 use crate::storage::epoch;
@@ -124,6 +124,22 @@ impl Engine {
             let end = items.len().min(first + LEAVES_AHEAD_KEYS);
             self.read_leaves_ahead(object, items[first..end].iter().map(key_of));
         }
+    }
+
+    /// Calls `look` with each key's number and its newest value, in order.
+    pub(crate) fn get_many<O: Object, K: AsRef<[u8]>>(
+        self: &Arc<Self>,
+        object: &O,
+        keys: &[K],
+        mut look: impl FnMut(usize, Option<&[u8]>),
+    ) -> Result<()> {
+        with_scratch(|scratch| {
+            self.for_each_in_groups((object, Reads::Rows), keys, AsRef::as_ref, |number, key| {
+                let reading = self.read_newest(key, &mut scratch.old)?;
+                look(number, reading.found.then_some(&scratch.old));
+                Ok(())
+            })
+        })
     }
 
     /// Runs an operation on each item's key, in order, after fetching a group of them: also from disk, what it `reads`. Nothing is run if one of the

@@ -5,6 +5,7 @@
 //! and given space before either is written, it would be the commit again.
 
 use super::batch::GROUP_KEYS;
+use super::expiry::Expiry;
 use super::pending_read::PendingRead;
 use super::receipt::Commit;
 use super::session::Session;
@@ -13,8 +14,8 @@ use crate::objects::Object;
 
 /// # Operations on one key
 ///
-/// Each takes the next serial number, whether it changes anything or not. What only reads, and needs no number, is
-/// asked of [`Kiln`](crate::Kiln) itself.
+/// Each takes the next serial number, whether it changes anything or not, except for those that only read: `get`, `get_many` and `get_async`. These see the newest
+/// values, durable or not, of this session and of others, and wait for none of its operations.
 ///
 /// ```
 /// # let directory = tempfile::tempdir()?;
@@ -27,6 +28,28 @@ use crate::objects::Object;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 impl Session {
+    /// As [`Kiln::get`](crate::Kiln::get); takes no serial number.
+    ///
+    /// # Errors
+    /// As [`Kiln::get`](crate::Kiln::get).
+    pub fn get<O: Object>(&self, object: &O, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
+        let mut value = Vec::new();
+        Ok(self.engine.get_into(object, key.as_ref(), &mut value)?.then_some(value))
+    }
+
+    /// As [`Kiln::get_many`](crate::Kiln::get_many); takes no serial number.
+    ///
+    /// # Errors
+    /// As [`Kiln::get`](crate::Kiln::get).
+    pub fn get_many<O: Object, K: AsRef<[u8]>>(
+        &self,
+        object: &O,
+        keys: &[K],
+        look: impl FnMut(usize, Option<&[u8]>),
+    ) -> Result<()> {
+        self.engine.get_many(object, keys, look)
+    }
+
     /// As [`Kiln::get_async`](crate::Kiln::get_async); takes no serial number.
     pub fn get_async<O: Object>(&self, object: &O, key: impl AsRef<[u8]>) -> PendingRead {
         self.engine.get_pending(object, key.as_ref())
@@ -35,7 +58,7 @@ impl Session {
     /// As [`Kiln::put`](crate::Kiln::put).
     ///
     /// # Errors
-    /// As [`Self::transact`]; that goes for all operations.
+    /// As [`Self::transact`]; that goes for all operations that take a serial number.
     pub fn put<O: Object>(
         &self,
         object: &O,
@@ -44,6 +67,21 @@ impl Session {
     ) -> Result<Commit<'_, ()>> {
         let (key, value) = (key.as_ref(), value.as_ref());
         self.transact(|tx| tx.put(object, key, value))
+    }
+
+    /// As [`Kiln::put_expiring`](crate::Kiln::put_expiring).
+    ///
+    /// # Errors
+    /// As [`Transaction::put_expiring`](crate::Transaction::put_expiring) and [`Self::transact`].
+    pub fn put_expiring<O: Object>(
+        &self,
+        object: &O,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        expiry: Expiry,
+    ) -> Result<Commit<'_, ()>> {
+        let (key, value) = (key.as_ref(), value.as_ref());
+        self.transact(|tx| tx.put_expiring(object, key, value, expiry))
     }
 
     /// As [`Kiln::delete`](crate::Kiln::delete).
@@ -117,7 +155,12 @@ impl Session {
         object: &O,
         entries: &[(K, V)],
     ) -> Result<Commit<'_, ()>> {
-        self.for_each(object, entries, |(key, _)| key.as_ref(), |(key, value)| self.put(object, key, value))
+        self.for_each(
+            object,
+            entries,
+            |(key, _)| key.as_ref(),
+            |_, (key, value)| self.put(object, key, value),
+        )
     }
 
     /// As [`Kiln::add_many`](crate::Kiln::add_many): each entry is an operation, with a serial number of its own.
@@ -129,22 +172,42 @@ impl Session {
         object: &O,
         deltas: &[(K, i64)],
     ) -> Result<Commit<'_, ()>> {
-        self.for_each(object, deltas, |(key, _)| key.as_ref(), |(key, delta)| self.add(object, key, *delta))
+        self.for_each(
+            object,
+            deltas,
+            |(key, _)| key.as_ref(),
+            |_, (key, delta)| self.add(object, key, *delta),
+        )
     }
 
-    /// Runs an operation for each item, in order, after fetching a group of them.
+    /// As [`Kiln::update_many`](crate::Kiln::update_many), with the exception of [`Self::update`]: each key is an operation, with a serial number of its own.
+    ///
+    /// # Errors
+    /// As [`Self::put_many`].
+    pub fn update_many<O: Object, K: AsRef<[u8]>>(
+        &self,
+        object: &O,
+        keys: &[K],
+        mut change: impl FnMut(usize, Option<&[u8]>, &mut Vec<u8>) -> bool,
+    ) -> Result<Commit<'_, ()>> {
+        self.for_each(object, keys, AsRef::as_ref, |number, key| {
+            self.update_into(object, key, |old, new| change(number, old, new))
+        })
+    }
+
+    /// Runs an operation for each item, with its number, in order, after fetching a group of them.
     fn for_each<'s, O: Object, I, T>(
         &'s self,
         object: &O,
         items: &[I],
         key_of: impl Fn(&I) -> &[u8],
-        run: impl Fn(&I) -> Result<Commit<'s, T>>,
+        mut run: impl FnMut(usize, &I) -> Result<Commit<'s, T>>,
     ) -> Result<Commit<'s, ()>> {
         let mut newest = 0;
-        for group in items.chunks(GROUP_KEYS) {
+        for (number, group) in items.chunks(GROUP_KEYS).enumerate() {
             self.engine.prefetch_group(object.handle().id, group, &key_of);
-            for item in group {
-                let commit = run(item)?;
+            for (at, item) in group.iter().enumerate() {
+                let commit = run(number * GROUP_KEYS + at, item)?;
                 newest = newest.max(commit.version().number());
                 commit.forget();
             }

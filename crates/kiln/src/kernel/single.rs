@@ -119,6 +119,26 @@ impl Engine {
         Ok(SingleKey { object: id, hash: self.hash(id, key), key })
     }
 
+    /// Reads the newest value of a key into a buffer, which is empty if there is none.
+    #[inline]
+    pub(crate) fn get_into<O: Object>(
+        self: &Arc<Self>,
+        object: &O,
+        key: &[u8],
+        value: &mut Vec<u8>,
+    ) -> Result<bool> {
+        let key = self.single_key(object, key)?;
+        let moment = Moment::default();
+        let found = match self.read_at_once(key.object, key.key, key.hash, &moment, value) {
+            Some(reading) => reading.found,
+            None => self.read_newest_as_of(key, &moment, value)?.found,
+        };
+        if !found {
+            value.clear();
+        }
+        Ok(found)
+    }
+
     /// Puts one key; gives the version.
     pub(crate) fn put_single(
         self: &Arc<Self>,
