@@ -7,7 +7,7 @@
 //! - [`no_space`], [`space`], [`compaction`], [`compact`]: a full disk, the space that is given back, by itself and on request, and the bound on the log.
 //! - [`checkpoints`]: opening from one, and what is wrong with one.
 //! - [`backup`], [`restore`]: copies, as files and as streams, and what becomes of them.
-//! - [`durability`], [`window`]: receipts, early visibility, the vulnerability window; [`callbacks`]: what is called back, and what that may do; [`closing`]: the end; [`reopening`]: what is told of what crashes took.
+//! - [`durability`], [`window`]: receipts, early visibility, the vulnerability window; [`callbacks`]: what is called back, and what that may do; [`commit_points`]: the same of sessions; [`closing`]: the end; [`reopening`]: what is told of what crashes took.
 //! - [`isolation`], [`interleaving`]: what concurrent transactions may see of each other.
 //! - [`singles`], [`singles_at_once`], [`batches`]: operations on one key that are transactions of their own.
 //! - [`settling`], [`settling_at_once`], [`settled_runs`], [`settling_pace`], [`bulk_load`]: rows that have left the log, and those that never were in it.
@@ -28,6 +28,7 @@ mod callbacks;
 mod checkpoints;
 mod closing;
 mod cold;
+mod commit_points;
 mod compact;
 mod compaction;
 mod durability;

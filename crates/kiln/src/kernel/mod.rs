@@ -7,6 +7,7 @@
 //!   single, batch                        transactions on one key, and many of them
 //!   cold, read_ahead                     reading records that are on disk, many of them at once
 //!   snapshot, session, receipt           what it gives out
+//!   turn, commit_points                  a session's operations one after the other, and who hears how far they are durable
 //!   named_snapshot                       snapshots that outlive the process
 //!   clock                                versions: tick and close
 //!   hardening/                           making versions durable: leaders, horizon, background threads
@@ -28,6 +29,7 @@ pub(crate) mod checkpoint;
 pub(crate) mod clock;
 pub(crate) mod cold;
 pub(crate) mod commit;
+mod commit_points;
 pub(crate) mod compaction;
 pub(crate) mod engine;
 pub(crate) mod expiry;
@@ -58,6 +60,7 @@ pub(crate) mod sweep;
 #[cfg(test)]
 mod sweep_tests;
 pub(crate) mod transaction;
+mod turn;
 pub(crate) mod warm;
 pub(crate) mod write_counts;
 pub(crate) mod write_set;

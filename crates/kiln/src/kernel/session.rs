@@ -5,17 +5,21 @@
 //! costs nothing, and sessions need no place in the seals.
 
 use std::collections::HashSet;
+use std::fmt;
 use std::sync::Arc;
 
+use super::commit_points::CommitPoints;
 use super::engine::Engine;
 use super::expiry::Moment;
 use super::receipt::Commit;
 use super::single::SingleKey;
 use super::transaction::{self, Isolation, Transaction};
+use super::turn;
 use crate::error::{Error, ErrorKind, Result};
 use crate::planted::{Bug, planted};
 use crate::storage::record::NEVER;
-use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Mutex, OnceLock};
 
 /// The object that holds the sessions' serial numbers.
 pub(crate) const SESSIONS_OBJECT: u32 = 1;
@@ -29,12 +33,16 @@ pub(crate) struct Sessions {
 
 /// A resumable client identity. Each of its transactions takes the next serial number; after a crash
 /// [`recovered_serial`](Self::recovered_serial) says up to which one they survived: all up to it, none after.
-#[derive(Debug)]
 pub struct Session {
     pub(super) engine: Arc<Engine>,
     id: Box<[u8]>,
     recovered: u64,
-    serial: Mutex<u64>,
+    /// The version of the last commit, for who has the turn.
+    turn: Mutex<u64>,
+    /// Stored by who has the turn; read without it, as callbacks may.
+    serial: AtomicU64,
+    /// There once somebody is to be called back.
+    commit_points: OnceLock<Arc<CommitPoints>>,
 }
 
 impl Session {
@@ -51,10 +59,19 @@ impl Session {
                 format!("session {:?} is open already; close it there first", String::from_utf8_lossy(id)),
             ));
         }
-        let mut session =
-            Session { engine: engine.clone(), id: id.into(), recovered: 0, serial: Mutex::new(0) };
-        session.recovered = session.read_serial(None)?;
-        *session.serial.get_mut() = session.recovered;
+        let mut session = Session {
+            engine: engine.clone(),
+            id: id.into(),
+            recovered: 0,
+            turn: Mutex::new(0),
+            serial: AtomicU64::new(0),
+            commit_points: OnceLock::new(),
+        };
+        let mut value = Vec::new();
+        let reading = engine.read_newest(session.record_key(), &mut value)?;
+        session.recovered = serial_in(reading.found, &value);
+        session.serial.store(session.recovered, Ordering::SeqCst);
+        *session.turn.get_mut() = reading.version;
         Ok(session)
     }
 
@@ -70,7 +87,7 @@ impl Session {
 
     /// The serial number of the last transaction that committed.
     pub fn serial(&self) -> u64 {
-        *self.serial.lock()
+        self.serial.load(Ordering::SeqCst)
     }
 
     /// The last serial number that is durable.
@@ -79,9 +96,51 @@ impl Session {
     /// `Corrupted` or `Io` if its record must be read from disk and cannot be.
     pub fn durable_serial(&self) -> Result<u64> {
         let (held, _) = self.engine.open_durable_snapshot();
-        let serial = self.read_serial(Some(held.version));
+        let (record, moment, mut value) = (self.record_key(), Moment::default(), Vec::new());
+        let (id, hash) = (record.object, record.hash);
+        let reading = self.engine.read_as_of(id, record.key, hash, held.version, &moment, &mut value);
         self.engine.release_snapshot(&held);
-        serial
+        Ok(serial_in(reading?.found, &value))
+    }
+
+    /// Calls back with the session's commit point (CPR §2), each time that it advances: all operations of the session up to this serial number
+    /// survive power loss. One call may stand for several advances; the numbers ascend. What is durable already when this is called is not told;
+    /// [`Self::durable_serial`] tells that. If commits are lost their numbers are never told; [`Kiln::on_lost`](crate::Kiln::on_lost) tells of that.
+    ///
+    /// It is called by one thread at a time: the one that hardens, or one of the database's own; without background threads it may also be one
+    /// that has just ended an operation of this session. Be quick, and do not wait for this database. No lock is held that the callback could ask for: it may use the
+    /// database and its sessions, this one, too. If it panics nobody else is concerned, and it is called again the next time. A session
+    /// that commits nothing costs a hardening nothing. Once the session is dropped only a call that has begun already comes to its end.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let db = kiln::Kiln::open(directory.path())?;
+    /// let bids = db.map("bids")?;
+    /// let session = db.session("exchange-7")?;
+    /// let (told, commit_points) = std::sync::mpsc::channel();
+    /// session.on_durable(move |serial| told.send(serial).unwrap_or_default());
+    /// session.put(&bids, "a17", "20")?.forget();
+    /// session.put(&bids, "a17", "25")?.safe()?;
+    /// // Perhaps first of the one, and then of both.
+    /// assert!(commit_points.iter().any(|serial| serial == 2));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn on_durable(&self, callback: impl FnMut(u64) + Send + 'static) {
+        self.in_turn(|version| {
+            let last = (*version, self.serial());
+            let points = self.commit_points.get_or_init(|| Arc::new(CommitPoints::new(&self.engine, last)));
+            points.add(Box::new(callback));
+        });
+    }
+
+    /// Acts while no other operation of the session does. `act` is given the version of the last commit.
+    fn in_turn<T>(&self, act: impl FnOnce(&mut u64) -> T) -> T {
+        let mut version = self.turn.lock();
+        let turn = turn::begin(&self.engine);
+        let result = act(&mut version);
+        drop((version, turn));
+        self.engine.tell_after_turn();
+        result
     }
 
     /// Runs a transaction as the session's next operation, again and again until it does not conflict. Calls
@@ -89,9 +148,16 @@ impl Session {
     ///
     /// # Errors
     /// As [`Kiln::transact`](crate::Kiln::transact). A transaction that fails takes no serial number.
-    pub fn transact<T>(&self, mut body: impl FnMut(&Transaction<'_>) -> Result<T>) -> Result<Commit<'_, T>> {
-        let mut serial = self.serial.lock();
-        let next = serial.checked_add(1).ok_or_else(|| {
+    pub fn transact<T>(&self, body: impl FnMut(&Transaction<'_>) -> Result<T>) -> Result<Commit<'_, T>> {
+        self.in_turn(|version| self.transact_in_turn(body, version))
+    }
+
+    fn transact_in_turn<T>(
+        &self,
+        mut body: impl FnMut(&Transaction<'_>) -> Result<T>,
+        version: &mut u64,
+    ) -> Result<Commit<'_, T>> {
+        let next = self.serial().checked_add(1).ok_or_else(|| {
             Error::new(ErrorKind::Limit, "the session has used up its serial numbers; take a new one")
         })?;
         let commit = transaction::run(&self.engine, Isolation::Serializable, |tx| {
@@ -106,7 +172,11 @@ impl Session {
             self.engine.clock.tick();
             self.engine.put_single(self.record_key(), &next.to_le_bytes(), NEVER)?;
         }
-        *serial = next;
+        self.serial.store(next, Ordering::SeqCst);
+        *version = commit.version().number();
+        if let Some(points) = self.commit_points.get() {
+            points.note(*version, next);
+        }
         Ok(commit)
     }
 
@@ -114,20 +184,18 @@ impl Session {
         let hash = self.engine.hash(SESSIONS_OBJECT, &self.id);
         SingleKey { object: SESSIONS_OBJECT, hash, key: &self.id }
     }
+}
 
-    fn read_serial(&self, as_of: Option<u64>) -> Result<u64> {
-        let record = self.record_key();
-        let mut value = Vec::new();
-        let found = match as_of {
-            Some(version) => {
-                let (moment, id) = (Moment::default(), record.object);
-                self.engine.read_as_of(id, record.key, record.hash, version, &moment, &mut value)?.found
-            }
-            None => self.engine.read_newest(record, &mut value)?.found,
-        };
-        // Recovery has refused what is no serial number.
-        Ok(decode_serial(&value).filter(|_| found).unwrap_or(0))
+impl fmt::Debug for Session {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let id = String::from_utf8_lossy(&self.id);
+        out.debug_struct("Session").field("id", &id).field("serial", &self.serial()).finish_non_exhaustive()
     }
+}
+
+/// The serial number in a session's record, if that was found. Recovery has refused what is no serial number.
+fn serial_in(found: bool, value: &[u8]) -> u64 {
+    decode_serial(value).filter(|_| found).unwrap_or(0)
 }
 
 /// The serial number in a session's record; `None` for what no session has stored.

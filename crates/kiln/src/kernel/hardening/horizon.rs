@@ -1,7 +1,7 @@
 //! The horizon: how far the database is durable, and who waits for it to move.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -64,6 +64,11 @@ pub(crate) enum Waiter {
     Callback(Box<dyn FnOnce(Outcome) + Send>),
 }
 
+/// Somebody who hears of it when a version is covered, or lost, as long as there is one. Who hardens does not gather them: they wait for nothing.
+pub(crate) trait Listener: Send + Sync {
+    fn hear(self: Arc<Self>);
+}
+
 type OnDurable = Box<dyn FnMut(Version) + Send>;
 type OnLost = Box<dyn FnOnce(Lost) + Send>;
 
@@ -79,12 +84,14 @@ struct Callbacks {
     are_called: bool,
     /// Waiters that somebody could not tell who holds locks.
     withheld: Vec<(u64, Waiter)>,
+    withheld_listeners: Vec<Weak<dyn Listener>>,
 }
 
 /// Those whose version's fate is not known.
 #[derive(Default)]
 struct Waiters {
     list: Vec<(u64, Waiter)>,
+    listeners: Vec<(u64, Weak<dyn Listener>)>,
     /// How many threads sleep, version by version.
     threads: Vec<(u64, usize)>,
     /// How many of them the leader would like to see before it begins; 0 if it is not waiting for them.
@@ -111,6 +118,7 @@ pub(crate) enum Successor {
 pub(crate) struct Covered {
     waiters: Vec<(u64, Waiter)>,
     threads: Vec<(u64, usize)>,
+    listeners: Vec<Weak<dyn Listener>>,
 }
 
 impl Covered {
@@ -121,6 +129,7 @@ impl Covered {
     pub(crate) fn append(&mut self, mut others: Covered) {
         self.waiters.append(&mut others.waiters);
         self.threads.append(&mut others.threads);
+        self.listeners.append(&mut others.listeners);
     }
 }
 
@@ -213,6 +222,21 @@ impl Horizon {
         }
     }
 
+    /// Remembers a listener for `version`; false if the version's fate is known already, and the next who [tells](Self::tell) is to have it hear that. May be called with locks
+    /// held.
+    pub(crate) fn register_listener(&self, version: u64, listener: Weak<dyn Listener>) -> bool {
+        let mut waiters = self.waiters.lock();
+        // As above.
+        let is_open = self.outcome(version).is_none();
+        if is_open {
+            waiters.listeners.push((version, listener));
+        } else {
+            drop(waiters);
+            self.callbacks.lock().withheld_listeners.push(listener);
+        }
+        is_open
+    }
+
     /// Counts a thread that is about to sleep until the fate of `version` is known; false if it is known already.
     pub(crate) fn register_thread(&self, version: u64) -> bool {
         let mut waiters = self.waiters.lock();
@@ -261,16 +285,24 @@ impl Horizon {
         let mut waiters = self.waiters.lock();
         let list = waiters.list.extract_if(.., |(wanted, _)| *wanted <= version).collect();
         let threads = waiters.threads.extract_if(.., |(wanted, _)| *wanted <= version).collect();
-        Covered { waiters: list, threads }
+        let listeners = waiters.listeners.extract_if(.., |(wanted, _)| *wanted <= version);
+        let listeners = listeners.map(|(_, listener)| listener).collect();
+        Covered { waiters: list, threads, listeners }
     }
 
     /// Tells the waiters and the callbacks that a hardening was for, and those that were withheld. To be called without any lock: what is told may use
     /// the database.
     pub(crate) fn tell(&self, covered: Covered) {
         self.wake_threads(&covered.threads);
-        let withheld = std::mem::take(&mut self.callbacks.lock().withheld);
+        let mut callbacks = self.callbacks.lock();
+        let withheld = std::mem::take(&mut callbacks.withheld);
+        let listeners = std::mem::take(&mut callbacks.withheld_listeners);
+        drop(callbacks);
         for (wanted, waiter) in withheld.into_iter().chain(covered.waiters) {
             tell(waiter, || self.outcome(wanted).unwrap_or(Ok(())));
+        }
+        for listener in listeners.into_iter().chain(covered.listeners) {
+            call(|| listener.upgrade().into_iter().for_each(Listener::hear));
         }
         self.call_back();
     }
@@ -280,9 +312,11 @@ impl Horizon {
         self.wake_threads(&covered.threads);
         let mut callbacks = self.callbacks.lock();
         callbacks.withheld.append(&mut covered.waiters);
+        callbacks.withheld_listeners.append(&mut covered.listeners);
         let is_moved = self.local() > callbacks.told && !callbacks.durable.is_empty();
         let is_lost = self.failure.get().is_some() && !callbacks.lost.is_empty();
-        is_moved || is_lost || !callbacks.withheld.is_empty()
+        let is_withheld = !callbacks.withheld.is_empty() || !callbacks.withheld_listeners.is_empty();
+        is_moved || is_lost || is_withheld
     }
 
     fn wake_threads(&self, threads: &[(u64, usize)]) {
@@ -325,8 +359,9 @@ impl Horizon {
         if planted(Bug::FailureForgotten) || self.failure.set(lost).is_err() {
             return Covered::default();
         }
-        let Waiters { list, threads, .. } = std::mem::take(&mut *self.waiters.lock());
-        Covered { waiters: list, threads }
+        let Waiters { list, listeners, threads, .. } = std::mem::take(&mut *self.waiters.lock());
+        let listeners = listeners.into_iter().map(|(_, listener)| listener).collect();
+        Covered { waiters: list, threads, listeners }
     }
 
     /// Wakes somebody whose version was not covered, so that it leads the next hardening: a thread, or else a task, if that may be. True if
