@@ -332,6 +332,31 @@ fn c5_a_snapshot_that_has_ended_lets_the_tree_have_what_is_in_the_log_of_a_full_
     assert!(afterwards > 100, "{beside_it} values fitted beside the snapshot, {afterwards} afterwards");
 }
 
+/// Whoever reads rows of the tree keeps all that it had when they began. Nothing more may ever be merged once the disk is full, so that it has to be noticed.
+#[test]
+fn c5_a_range_that_has_ended_lets_the_tree_have_what_it_has_kept_on_a_full_disk() {
+    let disk = SimulatedDevice::new(seed());
+    let db = manual().open_on(Arc::new(disk.clone())).unwrap();
+    let table = db.table("table").unwrap();
+    assert_eq!(fill(&db, &table, 0..201), 201);
+    db.persist().unwrap();
+    db.settle().unwrap();
+    (0..200_u32).for_each(|number| _ = db.delete(&table, number.to_be_bytes()).unwrap().forget());
+    db.persist().unwrap();
+    let snapshot = db.snapshot().unwrap();
+    let mut range = snapshot.range::<&[u8]>(&table, ..);
+    assert_eq!(range.next().unwrap().unwrap().0, 200_u32.to_be_bytes());
+    db.settle().unwrap();
+    let held = db.statistics();
+    assert!(held.tree_used_bytes > 1 << 20, "{held:?}");
+    disk.set_capacity(Some(disk.used_bytes() + (256 << 10)));
+    let beside_it = fill(&db, &table, 201..1_000);
+    drop(range);
+    drop(snapshot);
+    let afterwards = fill(&db, &table, 1_000..2_000);
+    assert!(afterwards > 100, "{beside_it} values fitted beside the range, {afterwards} afterwards");
+}
+
 /// What has no room at once goes into the tree in parts, as there is some: nothing was deleted that would have to settle with the rest.
 #[test]
 fn c5_settling_that_has_found_no_room_goes_on_in_parts_once_there_is_some() {

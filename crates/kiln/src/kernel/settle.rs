@@ -283,18 +283,29 @@ impl Engine {
     /// needed any more is for the next sweep to drop.
     pub(super) fn settle_for_room(&self) -> bool {
         let settled = &self.settled;
-        if !self.segments.disk_is_full() || !settled.is_begun.load(Ordering::SeqCst) || !self.has_hardened() {
+        if !self.segments.disk_is_full() || !settled.is_begun.load(Ordering::SeqCst) {
             return false;
         }
         // Who loads waits for space with it. Who settles just now makes what room there is.
         let Some(_no_load) = settled.loading.try_lock() else { return false };
+        // Whoever has read an older root may have given it up since the last merge.
+        if settled.tree.reclaim().is_ok_and(|cut_bytes| cut_bytes > 0) {
+            return true;
+        }
+        if !self.has_hardened() {
+            return false;
+        }
         let mut in_vain = settled.in_vain.lock();
         let (graves, hardened) = (self.graves.len() as u64, self.log.hardened());
-        // All of it is read anew each time, so until it is tried again it takes a few more deletions, a segment more, or that no snapshot is in the way any more.
+        // All of it is read anew each time, so until it is tried again it takes a few more deletions, a segment more, of the log or of room in the tree's file,
+        // or that no snapshot is in the way any more.
         let is_free = self.oldest_needed() >= in_vain.waits_for_version;
         let has_deletions = graves > 0 && (is_free || graves > in_vain.graves + in_vain.graves / 4);
         let is_longer = hardened >= in_vain.hardened.saturating_add(self.log.segment_bytes());
-        let end_with_room = self.end_with_room(hardened).filter(|_| is_free || is_longer);
+        let room_bytes = settled.tree.room_bytes();
+        let is_wider = room_bytes >= in_vain.room_bytes.saturating_add(self.log.segment_bytes());
+        let end_with_room =
+            self.end_with_room(room_bytes, hardened).filter(|_| is_free || is_longer || is_wider);
         let Some(end) = end_with_room.or(has_deletions.then_some(hardened)) else { return false };
         let progress = || (settled.tree.settled_to(), settled.deleted_to.load(Ordering::SeqCst));
         let before = progress();
@@ -303,7 +314,7 @@ impl Engine {
         let has_helped = progress() != before;
         *in_vain = InVain::NOTHING;
         if !has_helped {
-            (in_vain.graves, in_vain.hardened) = (graves, hardened);
+            (in_vain.graves, in_vain.hardened, in_vain.room_bytes) = (graves, hardened, room_bytes);
             let version = settled.waits_for_version.load(Ordering::SeqCst);
             if version > self.oldest_needed() {
                 in_vain.waits_for_version = version;
@@ -312,12 +323,12 @@ impl Engine {
         has_helped
     }
 
-    /// Up to where what has hardened has room in the tree's file.
-    fn end_with_room(&self, hardened: Address) -> Option<Address> {
+    /// Up to where what has hardened has room in the tree's file, which has so much.
+    fn end_with_room(&self, room_bytes: u64, hardened: Address) -> Option<Address> {
         /// A record may take so many times as many bytes there: a long value has blocks of its own.
         const ROOM_TIMES: u64 = 2;
         let begin = self.unsettled_from();
-        let end = begin.saturating_add(self.settled.tree.room_bytes() / ROOM_TIMES).min(hardened);
+        let end = begin.saturating_add(room_bytes / ROOM_TIMES).min(hardened);
         let end = end - end % self.log.segment_bytes();
         self.can_settle_to(end, begin).then_some(end)
     }

@@ -17,7 +17,9 @@
 //! | `pages`, `ahead`, `cache`, `shared` | reading nodes; many at once; those in memory; memory that is read without counting |
 //! | `cursor` | walks, both ways |
 //! | `check`, `copy` | look at everything; copy it |
-//! | `merge`, `changes`, `removed`, `rewrite`, `pending`, `output` | makes the nodes of the next root, and writes them |
+//! | `update` | what changes it, or its file |
+//! | `changes`, `renewed`, `removed`, `rewrite` | where changes come from |
+//! | `merge`, `pending`, `output` | makes the nodes of the next root, and writes them |
 //! | `writer`, `root`, `space`, `map` | makes it durable, and the newest; which blocks are free |
 //!
 //! Every reference holds the checksum of what it refers to, so a node that is stale, or elsewhere, is noticed; a node's structure is checked
@@ -40,24 +42,26 @@ mod pages;
 mod pending;
 mod reference;
 mod removed;
+mod renewed;
 mod rewrite;
 mod root;
 mod shared;
 mod space;
 #[cfg(test)]
 mod tests;
+mod update;
 mod writer;
 
 use std::sync::Arc;
 
 use cache::Cache;
-use changes::{Changes as _, Streamed};
 use node::{Node, ValueIn};
 use pages::{Pages, Queue};
 use reference::NodeReference;
 use root::Slots;
 use shared::Shared;
-use writer::{Marks, Room, Writer};
+use update::{REPLACED_BYTES_MIN, REPLACED_PART};
+use writer::Writer;
 
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use changes::Change;
@@ -141,13 +145,6 @@ pub(crate) struct Tree {
     /// See [`Tree::set_replaced_bytes_min`].
     replaced_bytes_min: u64,
 }
-
-/// A merge replaces such a part of the tree at the most, or what it is told is not worth dividing: that is how much room it takes beside the tree.
-const REPLACED_PART: u64 = 16;
-/// The same of what is written anew for the sake of the file's length, since that much of it is left free in the end.
-const REWRITTEN_PART: u64 = 64;
-/// What a merge may replace if nobody has said.
-const REPLACED_BYTES_MIN: u64 = 4 << 20;
 
 impl Tree {
     /// Opens a database's tree in its device's directory: the newer of the roots that are whole. Without a file it is empty; the first merge
@@ -352,109 +349,6 @@ impl Tree {
             level -= 1;
         }
         Ok(Some(reference))
-    }
-
-    /// Merges changes of ascending, distinct keys, and makes what comes out durable, and then the newest root. `settled_to` goes with it;
-    /// `None` keeps the one before. A few nodes of them are in memory at a time. One merge at a time; others wait.
-    ///
-    /// So that the old and the new tree need not both have room, it is done in ranges of keys, one after the other, each with a root of its own:
-    /// of what the one before last needed the next one can write over. `settled_to` goes with the last of these roots.
-    ///
-    /// # Errors
-    /// Whatever fails, and what the rows' source says: the tree is then as it was, or has all the changes up to a certain key. If a write or a sync has failed, no later merge succeeds; it is not known which
-    /// root will be found when the tree is opened again, this one or the one before.
-    ///
-    /// # Panics
-    /// If keys do not ascend, or a key or a value is too long.
-    pub(crate) fn merge(&self, rows: &mut dyn Rows, settled_to: Option<u64>) -> Result<Merged> {
-        let room = self.ordinary_room(REPLACED_PART);
-        self.merge_changes(&mut Streamed::new(rows), Marks { settled_to, ..Marks::default() }, room)
-    }
-
-    /// Merges deletions, and nothing else, on a full disk: from what the file keeps for them, in as small ranges as that has room for. Otherwise
-    /// as [`Tree::merge`].
-    ///
-    /// # Errors
-    /// As of [`Tree::merge`].
-    pub(crate) fn merge_deletions(&self, rows: &mut dyn Rows) -> Result<Merged> {
-        let mut changes = Streamed::new(rows);
-        let merged = self.merge_changes(&mut changes, Marks::default(), Room::Reserve)?;
-        if self.has_room_to_cut() {
-            // The last root's map may be all that is at the file's end: that of another one, with no more changes, finds room before that.
-            self.merge_changes(&mut changes, Marks::default(), Room::Reserve)?;
-        }
-        Ok(merged)
-    }
-
-    /// The room of merges each of which may replace such a part of the tree.
-    fn ordinary_room(&self, part: u64) -> Room {
-        Room::Ordinary { part, bytes_min: self.replaced_bytes_min }
-    }
-
-    /// Merges the rows of the object `loaded`; the root says so. Otherwise as [`Tree::merge`].
-    ///
-    /// # Errors
-    /// As of [`Tree::merge`].
-    pub(crate) fn load(&self, rows: &mut dyn Rows, loaded: u32) -> Result<Merged> {
-        let marks = Marks { loaded: Some(loaded), ..Marks::default() };
-        self.merge_changes(&mut Streamed::new(rows), marks, self.ordinary_room(REPLACED_PART))
-    }
-
-    /// Removes all keys from `from` on that are before `to`.
-    ///
-    /// # Errors
-    /// As of [`Tree::merge`].
-    pub(crate) fn remove_all(self: &Arc<Self>, from: &[u8], to: &[u8]) -> Result<Merged> {
-        let room = self.ordinary_room(REPLACED_PART);
-        self.merge_changes(&mut removed::Removed::new(self, from, to)?, Marks::default(), room)
-    }
-
-    fn merge_changes(&self, changes: &mut dyn changes::Changes, marks: Marks, room: Room) -> Result<Merged> {
-        let mut writer = self.writer.lock();
-        let mut all = Merged::default();
-        loop {
-            all.add(self.merge_range(&mut writer, changes, marks, room)?);
-            if changes.peek()?.is_none() {
-                return Ok(all);
-            }
-        }
-    }
-
-    /// Merges as many changes as there is room for at once.
-    fn merge_range(
-        &self,
-        writer: &mut Writer,
-        changes: &mut dyn changes::Changes,
-        marks: Marks,
-        room: Room,
-    ) -> Result<Merged> {
-        let merged = writer.merge(&self.pages, &self.newest, changes, marks, room);
-        self.entries.store(self.root().entries(), Ordering::Relaxed);
-        self.note_sizes(writer);
-        let merged = merged?;
-        self.merges.fetch_add(1, Ordering::Relaxed);
-        self.written_bytes.fetch_add(merged.bytes, Ordering::Relaxed);
-        Ok(merged)
-    }
-
-    /// Writes rows anew as they are, from the key `from` on, so that their leaves are full and as near to the file's beginning as can be; and
-    /// cuts off the file's end. Some of them: returns the key to go on with, or `None` at the end.
-    ///
-    /// # Errors
-    /// As of [`Tree::merge`].
-    pub(crate) fn rewrite(self: &Arc<Self>, from: &[u8]) -> Result<Option<Vec<u8>>> {
-        let mut writer = self.writer.lock();
-        let mut changes = rewrite::Rewritten::new(self, from)?;
-        if changes.peek()?.is_some() {
-            let room = self.ordinary_room(REWRITTEN_PART);
-            self.merge_range(&mut writer, &mut changes, Marks::default(), room)?;
-        }
-        let next = changes.peek()?.map(|next| next.key.to_vec());
-        if next.is_none() {
-            writer.cut_end(&self.pages, &self.root())?;
-            self.note_sizes(&writer);
-        }
-        Ok(next)
     }
 
     /// How many keys there are from `from` on, and before `to` if that is given. Reads two paths at most.

@@ -104,33 +104,44 @@ impl Writer {
             // Nothing that was committed is lost: the log has it.
             return Err(Error::new(ErrorKind::Io, what));
         }
-        // Where whoever gave the changes of the last merge has panicked.
-        self.space.roll_back();
         // What the last merge has read and not used may be written over by now.
         self.ahead.forget();
         let old = newest.get_owned().unwrap_or_default();
         self.remember(&old);
         self.reclaim(pages, old.generation);
-        match self.make(pages, &old, changes, marks, room) {
-            Ok(made) => {
-                self.map = made.map;
-                let generation = made.root.generation;
-                self.space.commit(generation);
-                let replaced = newest.replace(Some(Arc::new(made.root)));
-                drop(old);
-                release(replaced);
-                self.reclaim(pages, generation);
-                self.cut_end_if_long();
-                Ok(made.merged)
-            }
-            Err(error) => {
-                self.space.roll_back();
-                if !self.failed {
-                    self.cut_end_if_long();
-                }
-                Err(error)
-            }
+        let made = self.make(pages, &old, changes, marks, room)?;
+        self.map = made.map;
+        let generation = made.root.generation;
+        self.space.commit(generation);
+        let replaced = newest.replace(Some(Arc::new(made.root)));
+        drop(old);
+        release(replaced);
+        self.reclaim(pages, generation);
+        Ok(made.merged)
+    }
+
+    /// Ends a [merge](Self::merge), however it went: gives back what it has taken if it has made no root, and cuts off the file's end.
+    pub(super) fn end(&mut self) {
+        self.space.roll_back();
+        // Of a root that could not be made durable it is not known whether it will be found, with all that it needs.
+        if !self.failed && self.is_end_long() {
+            self.cut_to(self.kept_bytes());
         }
+    }
+
+    /// Frees what only roots needed that nobody holds any more, and cuts off the file's end if that is long. Says whether it has freed anything.
+    pub(super) fn reclaim_unheld(&mut self, pages: &Pages, newest: &Root) -> Result<bool> {
+        if self.failed {
+            return Ok(false);
+        }
+        let before = self.space.busy_count();
+        self.reclaim(pages, newest.generation);
+        if self.is_end_long() {
+            // As in `cut_end`.
+            self.make_certain(pages, newest)?;
+            self.cut_to(self.kept_bytes());
+        }
+        Ok(self.space.busy_count() < before)
     }
 
     /// Makes a root durable that was found when the file was opened, and the file's name: whoever wrote it may have come no further than that
@@ -235,21 +246,27 @@ impl Writer {
         self.space.end() * BLOCK_BYTES as u64 + reserve_bytes(self.file_bytes)
     }
 
-    /// Cuts off the file's end, if there is much of it that nothing needs.
-    fn cut_end_if_long(&mut self) {
-        let end = self.needed_bytes();
-        let kept = end.next_multiple_of(step_bytes(end));
-        if kept + step_bytes(end) < self.file_bytes {
-            self.cut_to(kept);
-        }
+    /// The same, so that it need not grow again for a while.
+    fn kept_bytes(&self) -> u64 {
+        let needed = self.needed_bytes();
+        needed.next_multiple_of(step_bytes(needed))
     }
 
-    /// Cuts off the file's end behind all that somebody needs.
+    /// True if there is much of the file's end that nothing needs.
+    fn is_end_long(&self) -> bool {
+        self.kept_bytes() + step_bytes(self.needed_bytes()) < self.file_bytes
+    }
+
+    /// Frees what only roots needed that nobody holds any more, and cuts off the file's end behind all that somebody needs.
     pub(super) fn cut_end(&mut self, pages: &Pages, newest: &Root) -> Result<()> {
+        if self.failed {
+            return Ok(());
+        }
+        self.reclaim(pages, newest.generation);
         // Where nothing was merged, the root that was found when the file was opened may not be durable, and the one before it may need the end.
         self.make_certain(pages, newest)?;
         let end = self.needed_bytes();
-        if end < self.file_bytes && !self.failed {
+        if end < self.file_bytes {
             self.cut_to(end);
         }
         Ok(())

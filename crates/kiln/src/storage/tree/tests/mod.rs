@@ -7,6 +7,7 @@ mod forged;
 mod map;
 mod model;
 mod packed;
+mod reclaim;
 mod threads;
 
 use std::collections::BTreeMap;

@@ -1,0 +1,184 @@
+//! What is given up when nobody needs it any more: blocks, and the file's end.
+
+use super::*;
+use crate::device::{Fault, FaultKind, OperationKind};
+
+/// Rows that take some hundreds of blocks.
+fn rows(count: u64) -> Batch {
+    (0..count).map(|number| (key(number), Some(vec![number as u8; 100]))).collect()
+}
+
+fn deletions(batch: &Batch) -> Batch {
+    batch.keys().map(|key| (key.clone(), None)).collect()
+}
+
+/// The tree is empty, its file as short as that of an empty one, and what is said of it so.
+fn assert_nothing_left(tree: &Arc<Tree>, device: &SimulatedDevice) {
+    let empty = tree.statistics();
+    assert!(tree.is_empty());
+    assert!(empty.file_bytes <= 256 << 10 && empty.used_bytes <= 64 << 10, "{empty:?}");
+    assert_eq!(device.bytes("tree").len() as u64, empty.file_bytes);
+    tree.check().unwrap();
+}
+
+/// The walk over what was to go kept the root with all of it.
+#[test]
+fn removing_all_keys_gives_their_blocks_back_at_once() {
+    for bytes_min in [1, 1 << 30] {
+        let device = SimulatedDevice::new(1);
+        let mut tree = try_open(&device, CACHE_BYTES).unwrap();
+        tree.set_replaced_bytes_min(bytes_min);
+        let tree = Arc::new(tree);
+        tree.merge(&mut changes(&rows(10_000)), None).unwrap();
+        let full = tree.statistics();
+        tree.remove_all(&key(0), &key(10_000)).unwrap();
+        assert_nothing_left(&tree, &device);
+        // Nor has it grown much meanwhile where it was done in parts.
+        let parts = tree.statistics().merges - full.merges;
+        assert!(bytes_min > 1 || parts > 10, "{parts} parts");
+    }
+}
+
+#[test]
+fn c5_all_keys_can_be_removed_on_a_full_disk() {
+    // At the file's end there is as much as a merge needs, or less.
+    for count in (3_000..4_500).step_by(50) {
+        let device = SimulatedDevice::new(count);
+        let tree = open(&device, CACHE_BYTES);
+        tree.merge(&mut changes(&rows(count)), None).unwrap();
+        device.set_capacity(Some(device.used_bytes()));
+        tree.remove_all(&key(0), &key(count)).unwrap();
+        assert_nothing_left(&tree, &device);
+    }
+}
+
+#[test]
+fn what_a_root_has_kept_is_reclaimed_when_it_is_given_up() {
+    let device = SimulatedDevice::new(1);
+    let tree = open(&device, CACHE_BYTES);
+    let all = rows(10_000);
+    tree.merge(&mut changes(&all), None).unwrap();
+    let full = tree.statistics();
+    let held = tree.root();
+    tree.merge(&mut changes(&deletions(&all)), Some(9)).unwrap();
+    let before = tree.statistics();
+    assert_eq!(tree.reclaim().unwrap(), 0, "the root is held");
+    assert_eq!(tree.statistics(), before);
+    let mut value = Vec::new();
+    assert!(tree.get_at(&held, &key(9_999), &mut value).unwrap().is_some());
+    drop(held);
+    let cut_bytes = tree.reclaim().unwrap();
+    assert!(cut_bytes > full.used_bytes / 2, "{cut_bytes} of {}", full.used_bytes);
+    assert_eq!(tree.statistics().file_bytes + cut_bytes, before.file_bytes);
+    assert_nothing_left(&tree, &device);
+    let merges = tree.statistics().merges;
+    assert_eq!(tree.reclaim().unwrap(), 0);
+    assert_eq!(tree.statistics().merges, merges, "nothing was to be done");
+    assert_eq!(open(&device, CACHE_BYTES).settled_to(), 9);
+}
+
+/// A tree's rows after each of some changes, in which roots are held, given up and reclaimed. Each says with `settled_to` which it was.
+fn change(tree: &Arc<Tree>, number: u64) -> crate::error::Result<()> {
+    let all = rows(1_500);
+    let batch = match number {
+        0 | 2 => all,
+        // All of it but a leaf at the end.
+        1 => deletions(&all.into_iter().take(1_450).collect()),
+        _ => deletions(&all),
+    };
+    let held = tree.root();
+    tree.merge(&mut changes(&batch), Some(number + 1))?;
+    drop(held);
+    tree.reclaim()?;
+    Ok(())
+}
+
+const CHANGES: u64 = 4;
+
+fn maps() -> Vec<Map> {
+    let mut full = Map::new();
+    apply(&rows(1_500), &mut full);
+    let few = full.clone().into_iter().skip(1_450).collect();
+    vec![Map::new(), full.clone(), few, full, Map::new()]
+}
+
+/// Makes those changes that are left; how many are done when one fails.
+fn change_all(tree: &Arc<Tree>) -> u64 {
+    (tree.settled_to()..CHANGES).find(|&number| change(tree, number).is_err()).unwrap_or(CHANGES)
+}
+
+/// After a crash the tree is whole, and that after `done` changes or one more; and the others can be made.
+fn assert_goes_on(after: &SimulatedDevice, done: u64) {
+    let tree = open(after, CACHE_BYTES);
+    tree.check().unwrap();
+    let found = tree.settled_to();
+    assert!(found == done || found == done + 1, "{found} changes are there of {done}");
+    assert_same(&tree, &maps()[found as usize]);
+    tree.reclaim().unwrap();
+    assert_same(&tree, &maps()[found as usize]);
+    assert_eq!(change_all(&tree), CHANGES);
+    assert!(tree.is_empty());
+    tree.check().unwrap();
+}
+
+#[test]
+fn c4_c9_a_crash_at_any_step_of_a_reclamation_leaves_the_old_root_or_the_new_one() {
+    let (mut step, mut states_count) = (1, 0);
+    loop {
+        let device = SimulatedDevice::new(step);
+        let tree = open(&device, CACHE_BYTES);
+        device.crash_after(step);
+        let mut done = change_all(&tree);
+        if !device.crashed() {
+            break;
+        }
+        // What has failed may be what comes behind the merge.
+        done = done.max(tree.settled_to());
+        let states = device.crash_states();
+        for seed in 0..6 {
+            assert_goes_on(&states.after_crash_seeded(seed), done);
+            states_count += 1;
+        }
+        step += 1;
+    }
+    assert!(step > 30 && states_count > 180, "{step} steps, {states_count} states");
+}
+
+/// A device on which all syncs from the `nth` on fail, the tree, and how many changes were made.
+fn until_a_sync_fails(nth: u64) -> (SimulatedDevice, Arc<Tree>, u64) {
+    let device = SimulatedDevice::new(nth);
+    let tree = open(&device, CACHE_BYTES);
+    device.inject(Fault { operation: OperationKind::Sync, nth, kind: FaultKind::EIO, sticky: true });
+    let done = change_all(&tree);
+    (device, tree, done)
+}
+
+/// The slot of the new root was written, and may be found or not.
+#[test]
+fn c4_c9_while_it_is_unknown_which_root_will_be_found_nothing_of_either_is_reclaimed() {
+    let mut tried = 0;
+    for nth in 1.. {
+        let (device, tree, done) = until_a_sync_fails(nth);
+        if device.faults_fired() == 0 {
+            break;
+        }
+        assert_eq!(tree.reclaim().unwrap(), 0, "of a tree that has failed");
+        for seed in 0..6 {
+            assert_goes_on(&device.crash_states().after_crash_seeded(seed), done);
+        }
+        // Opened again after a kill, and then the power fails: the root that was found is the one that must be there now.
+        for further in 1..6 {
+            let (device, tree, done) = until_a_sync_fails(nth);
+            drop(tree);
+            device.clear_faults();
+            let tree = open(&device, CACHE_BYTES);
+            device.crash_after(device.steps() + further);
+            let _ = tree.reclaim();
+            for seed in 0..6 {
+                assert_goes_on(&device.crash_states().after_crash_seeded(seed), done);
+                tried += 1;
+            }
+        }
+    }
+    assert!(tried > 100, "{tried}");
+}
