@@ -82,8 +82,8 @@ pub(super) fn copy(
     let mut walked = Walked { tree, root, cursor, last_key, value, bytes: 0, reported: 0, progress };
     walked.load()?;
     let pages = Pages::of_copy(Arc::clone(&tree.pages.names), name.clone(), Arc::clone(&file));
-    let mut space = Space::new(Bitmap::default());
-    let mut output = Output::new(Arc::clone(&file), &name, &mut space, (0, 0));
+    let (mut space, mut file_bytes) = (Space::new(Bitmap::default()), 0);
+    let mut output = Output::new(Arc::clone(&file), &name, &mut space, (&mut file_bytes, 0));
     let written = writer::write(
         &pages,
         (&mut output, &mut NodesAhead::default()),

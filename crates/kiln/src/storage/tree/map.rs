@@ -247,7 +247,8 @@ mod tests {
         let mut space = Space::new(used);
         let device: Arc<dyn Device> = Arc::new(SimulatedDevice::new(1));
         let file = device.open("tree", OpenMode::Create).unwrap();
-        let mut output = Output::new(file, "tree", &mut space, (1 << 40, 0));
+        let mut file_bytes = 1 << 40;
+        let mut output = Output::new(file, "tree", &mut space, (&mut file_bytes, 0));
         assert!(nodes.into_iter().all(|run| output.space.free(run)));
         let (directory, entries) = write(&mut output, (&directory, &entries)).unwrap();
         let reached: u64 = runs(&directory, &entries).map(|run| run.blocks).sum();

@@ -34,8 +34,8 @@ pub(super) struct Output<'a> {
     file: Arc<dyn DeviceFile>,
     name: &'a str,
     pub(super) space: &'a mut Space,
-    /// The file's length.
-    pub(super) file_bytes: u64,
+    /// The file's length, of which its owner knows however this ends.
+    file_bytes: &'a mut u64,
     /// So much of its end is kept free.
     reserve_bytes: u64,
     buffer: AlignedBuffer,
@@ -53,7 +53,7 @@ impl<'a> Output<'a> {
         file: Arc<dyn DeviceFile>,
         name: &'a str,
         space: &'a mut Space,
-        (file_bytes, reserve_bytes): (u64, u64),
+        (file_bytes, reserve_bytes): (&'a mut u64, u64),
     ) -> Self {
         let buffer = AlignedBuffer::default();
         Output {
@@ -85,11 +85,11 @@ impl<'a> Output<'a> {
     /// Makes sure that the file is so long, and has its reserve behind that.
     pub(super) fn grow_to(&mut self, end: u64) -> Result<(), Error> {
         let end = end + self.reserve_bytes;
-        if end > self.file_bytes {
-            let grown = end.next_multiple_of(step_bytes(self.file_bytes.max(end)));
+        if end > *self.file_bytes {
+            let grown = end.next_multiple_of(step_bytes(end));
             let growing = |error| Error::io(format_args!("growing {}", self.name), error);
             self.file.allocate(grown).map_err(growing)?;
-            self.file_bytes = grown;
+            *self.file_bytes = grown;
         }
         Ok(())
     }

@@ -202,14 +202,13 @@ impl Writer {
             Room::Reserve => (self.free_blocks() / RESERVE_TIMES, 0),
         };
         let end = self.space.end() * BLOCK_BYTES as u64;
-        let sizes = (self.file_bytes, reserve_bytes);
+        let sizes = (&mut self.file_bytes, reserve_bytes);
         let mut output = Output::new(Arc::clone(file), &pages.name, &mut self.space, sizes);
         // Deletions may have taken what is kept for them. It is needed again, but not now.
         let _ = output.grow_to(end);
         let write_to = (&mut output, &mut self.ahead);
         let written =
             write(pages, write_to, (old, &self.map), changes, replaced_blocks_max.max(1), self.packs);
-        self.file_bytes = output.file_bytes;
         self.failed |= output.failed;
         let Written { node, height, directory, map, mut merged, has_packed } = written?;
         let is_last = changes.peek()?.is_none() || planted(Bug::SettledBeforeTheLastRange);

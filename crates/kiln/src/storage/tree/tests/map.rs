@@ -29,7 +29,8 @@ fn c9_a_map_of_many_pages_is_read_as_it_was_written() {
     for (generation, (takes, frees)) in (1..).zip(changes) {
         // Nobody holds an older root.
         space.begin(generation, |_| ());
-        let mut output = Output::new(Arc::clone(&file), "tree", &mut space, (1 << 40, 0));
+        let mut file_bytes = 1 << 40;
+        let mut output = Output::new(Arc::clone(&file), "tree", &mut space, (&mut file_bytes, 0));
         for _ in 0..takes {
             output.take(RUN as usize).unwrap();
         }

@@ -1,5 +1,7 @@
 //! What is given up when nobody needs it any more: blocks, and the file's end.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use super::*;
 use crate::device::{Fault, FaultKind, OperationKind};
 
@@ -181,4 +183,32 @@ fn c4_c9_while_it_is_unknown_which_root_will_be_found_nothing_of_either_is_recla
         }
     }
     assert!(tried > 100, "{tried}");
+}
+
+/// What the file had grown by was forgotten, and never cut off.
+#[test]
+fn a_source_of_rows_that_panics_leaves_nothing_of_the_merge() {
+    let device = SimulatedDevice::new(1);
+    let tree = open(&device, CACHE_BYTES);
+    let few = rows(100);
+    tree.merge(&mut changes(&few), Some(1)).unwrap();
+    let before = tree.statistics();
+    let many = rows(20_000);
+    let panicking = || {
+        let mut rows = changes(&many).inspect(|change| assert!(*change.key < *key(19_999), "the last row"));
+        tree.load(&mut rows, 3)
+    };
+    assert!(catch_unwind(AssertUnwindSafe(panicking)).is_err());
+    let after = tree.statistics();
+    assert_eq!((after.used_bytes, after.entries), (before.used_bytes, before.entries));
+    assert_eq!(device.bytes("tree").len() as u64, after.file_bytes);
+    assert!(after.file_bytes <= before.file_bytes + (128 << 10), "{after:?} {before:?}");
+    let mut map = Map::new();
+    apply(&few, &mut map);
+    assert_same(&tree, &map);
+    tree.load(&mut changes(&many), 3).unwrap();
+    apply(&many, &mut map);
+    assert_same(&tree, &map);
+    assert_eq!(device.bytes("tree").len() as u64, tree.statistics().file_bytes);
+    tree.check().unwrap();
 }
