@@ -343,16 +343,18 @@ fn c5_a_range_that_has_ended_lets_the_tree_have_what_it_has_kept_on_a_full_disk(
     db.settle().unwrap();
     (0..200_u32).for_each(|number| _ = db.delete(&table, number.to_be_bytes()).unwrap().forget());
     db.persist().unwrap();
-    let snapshot = db.snapshot().unwrap();
-    let mut range = snapshot.range::<&[u8]>(&table, ..);
+    let tx = db.begin().unwrap();
+    let mut range = tx.range::<&[u8]>(&table, ..);
     assert_eq!(range.next().unwrap().unwrap().0, 200_u32.to_be_bytes());
     db.settle().unwrap();
     let held = db.statistics();
     assert!(held.tree_used_bytes > 1 << 20, "{held:?}");
+    // What was deleted is forgotten.
+    (0..3).for_each(|_| db.persist().unwrap());
     disk.set_capacity(Some(disk.used_bytes() + (256 << 10)));
     let beside_it = fill(&db, &table, 201..1_000);
     drop(range);
-    drop(snapshot);
+    drop(tx);
     let afterwards = fill(&db, &table, 1_000..2_000);
     assert!(afterwards > 100, "{beside_it} values fitted beside the range, {afterwards} afterwards");
 }
