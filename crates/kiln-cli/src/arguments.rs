@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use kiln::Options;
 
 /// Where the database is if the user does not say.
 const DEFAULT_DIR: &str = "kiln-data";
@@ -107,11 +108,12 @@ A backup is a database: check it with kiln check, serve it where it is, or copy 
     #[command(after_help = "\
 Examples:
   kiln compact
+  kiln compact --leaf-compression /srv/ads
   redis-cli -p 6380 KILN COMPACT       of a database that is being served
 
 There is seldom a need for it: free space is used again, and too much of it is given back by itself. It is for when most
 of the data was deleted. What snapshots need stays.")]
-    Compact(Dir),
+    Compact(Compact),
     /// Snapshots that have names: the database as it was when one was made, until it is dropped
     #[command(
         subcommand,
@@ -144,6 +146,35 @@ pub(crate) struct Dir {
     /// The database's directory
     #[arg(default_value = DEFAULT_DIR)]
     pub(crate) dir: PathBuf,
+}
+
+/// How the leaves of the B+-tree are written.
+#[derive(Debug, Args)]
+pub(crate) struct Leaves {
+    /// Compress (LZ4) leaves of the B+-tree of rows that have settled, or were loaded with --bulk, when they are written, where that saves a block of 4 KiB. Those
+    /// that are compressed stay so until they are written anew without it
+    #[arg(long)]
+    pub(crate) leaf_compression: bool,
+}
+
+/// How much space the database's files may take.
+#[derive(Debug, Args)]
+pub(crate) struct Space {
+    /// How many times as long as its live data the log may be on disk, from 1.1 on; less saves disk, and writes more. With inf what is live is never
+    /// written anew
+    #[arg(long, default_value_t = 2.0, value_name = "TIMES")]
+    pub(crate) space_amplification: f64,
+    #[command(flatten)]
+    pub(crate) leaves: Leaves,
+}
+
+impl Space {
+    /// The engine's options that say so.
+    pub(crate) fn options(&self) -> Options {
+        Options::new()
+            .space_amplification(self.space_amplification)
+            .leaf_compression(self.leaves.leaf_compression)
+    }
 }
 
 /// When a write is answered.
@@ -179,6 +210,8 @@ pub(crate) struct Serve {
     /// The most bytes that may be un-hardened; beyond it writes are slowed [default: a quarter of --memory]
     #[arg(long, value_name = "SIZE")]
     pub(crate) unhardened: Option<ByteSize>,
+    #[command(flatten)]
+    pub(crate) space: Space,
     /// The most connections at once
     #[arg(long, default_value_t = 10_000, value_name = "COUNT")]
     pub(crate) connections: usize,
@@ -308,6 +341,8 @@ pub(crate) struct Import {
     /// With --bulk: put the lines in order first, in memory; of a key that comes twice the last one counts
     #[arg(long, requires = "bulk")]
     pub(crate) sort: bool,
+    #[command(flatten)]
+    pub(crate) space: Space,
 }
 
 /// `kiln export`
@@ -340,6 +375,16 @@ pub(crate) struct Restore {
     /// The new database's directory, which is empty or not there
     #[arg(value_name = "DIRECTORY")]
     pub(crate) to: PathBuf,
+}
+
+/// `kiln compact`
+#[derive(Debug, Args)]
+pub(crate) struct Compact {
+    /// The database's directory
+    #[arg(default_value = DEFAULT_DIR)]
+    pub(crate) dir: PathBuf,
+    #[command(flatten)]
+    pub(crate) leaves: Leaves,
 }
 
 /// `kiln snapshot`

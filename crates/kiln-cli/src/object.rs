@@ -22,16 +22,12 @@ pub(crate) enum AnyObject {
 
 /// Opens a database that must exist.
 pub(crate) fn open_database(dir: &Path) -> Result<Kiln, Failure> {
-    tell_loss(Options::new().create(false).open(dir)?)
+    open_with(Options::new().create(false), dir)
 }
 
-/// Opens a database, which is created if it does not exist.
-pub(crate) fn open_or_create_database(dir: &Path) -> Result<Kiln, Failure> {
-    tell_loss(Kiln::open(dir)?)
-}
-
-/// Says what opening has found to be lost or damaged: it is closed in order at the end, and whoever opens it next finds nothing of that.
-fn tell_loss(db: Kiln) -> Result<Kiln, Failure> {
+/// Opens a database, and says what that has found to be lost or damaged: it is closed in order at the end, and whoever opens it next finds nothing of that.
+pub(crate) fn open_with(options: Options, dir: &Path) -> Result<Kiln, Failure> {
+    let db = options.open(dir)?;
     let report = db.recovery_report();
     if report.lost_versions.is_some() || report.damaged_slot.is_some() || report.checkpoint_damage.is_some() {
         say_aside(format_args!("kiln: {}", report.to_string().trim_end()));
@@ -110,7 +106,7 @@ pub(crate) fn put(arguments: &Put) -> Result<(), Failure> {
         Some(value) => value.as_bytes().to_vec(),
         None => read_standard_input()?,
     };
-    let db = open_or_create_database(&arguments.object.dir)?;
+    let db = open_with(Options::new(), &arguments.object.dir)?;
     match open_or_create_object(&db, &arguments.object, arguments.table, None)? {
         AnyObject::Map(map) => put_into(&db, &map, arguments, &value)?,
         AnyObject::Table(table) => put_into(&db, &table, arguments, &value)?,

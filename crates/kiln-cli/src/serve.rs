@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use kiln::{Kiln, Level, Options};
+use kiln::{Kiln, Level};
 use kiln_server::Server;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
@@ -44,7 +44,9 @@ pub(crate) fn serve(arguments: &Serve) -> Result<(), Failure> {
 }
 
 fn open(arguments: &Serve) -> Result<Kiln, Failure> {
-    let mut options = Options::new()
+    let mut options = arguments
+        .space
+        .options()
         .window(arguments.window)
         .memory(arguments.memory.as_u64())
         .system_page_cache(arguments.system_page_cache);

@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 
 use bytesize::ByteSize;
 use indicatif::{ProgressBar, ProgressStyle};
-use kiln::{BackupProgress, ErrorKind, Expiry, Kiln, Object, Snapshot, Transaction};
+use kiln::{BackupProgress, ErrorKind, Expiry, Kiln, Object, Options, Snapshot, Transaction};
 use tempfile::NamedTempFile;
 
-use crate::arguments::{Backup, Dir, Export, Import, Restore};
+use crate::arguments::{Backup, Compact, Export, Import, Restore};
 use crate::entry::{Entry, Text, When};
 use crate::failure::Failure;
-use crate::object::{AnyObject, open_database, open_object, open_or_create_database, open_or_create_object};
+use crate::object::{AnyObject, open_database, open_object, open_or_create_object, open_with};
 use crate::output::say_aside;
 use crate::snapshot::open_at;
 
@@ -34,7 +34,7 @@ pub(crate) fn import(arguments: &Import) -> Result<(), Failure> {
             (Box::new(file), Some(bytes))
         }
     };
-    let db = open_or_create_database(&arguments.object.dir)?;
+    let db = open_with(arguments.space.options(), &arguments.object.dir)?;
     let progress = progress(bytes, Unit::Bytes);
     let mut lines = Lines::new(BufReader::new(progress.wrap_read(input)));
     let result = match arguments.bulk {
@@ -387,8 +387,9 @@ pub(crate) fn restore(arguments: &Restore) -> Result<(), Failure> {
 }
 
 /// `kiln compact`
-pub(crate) fn compact(arguments: &Dir) -> Result<(), Failure> {
-    let db = open_database(&arguments.dir)?;
+pub(crate) fn compact(arguments: &Compact) -> Result<(), Failure> {
+    let options = Options::new().create(false).leaf_compression(arguments.leaves.leaf_compression);
+    let db = open_with(options, &arguments.dir)?;
     let bar = progress(Some(0), Unit::Bytes);
     let compacted = db.compact(|progress| {
         bar.set_length(progress.total_bytes);

@@ -249,6 +249,8 @@ fn a_wrong_command_line_ends_with_2_and_help_has_examples() {
         &["serve", "--durability", "maybe"],
         &["serve", "--listen", "here"],
         &["serve", "--listen", "localhost:port"],
+        &["serve", "--space-amplification", "much"],
+        &["import", "--object", "o", "--space-amplification", "much"],
     ] {
         sandbox.fails(2, arguments);
     }
@@ -257,6 +259,51 @@ fn a_wrong_command_line_ends_with_2_and_help_has_examples() {
         assert!(help.contains("kiln ") && help.contains("xample"), "{command}: {help}");
     }
     assert!(sandbox.ok(&["--help"]).contains("redis-cli"));
+}
+
+#[test]
+fn how_much_space_the_files_may_take_can_be_said_and_has_limits() {
+    let sandbox = Sandbox::new();
+    for command in ["serve", "import"] {
+        let help = sandbox.ok(&[command, "--help"]);
+        for said in ["--space-amplification <TIMES>", "[default: 2]", "from 1.1 on", "--leaf-compression"] {
+            assert!(help.contains(said), "{command}: {help}");
+        }
+        for times in ["1", "nan", "-2"] {
+            let option = format!("--space-amplification={times}");
+            let mut arguments = vec![command, &option];
+            arguments.extend(["--object", "o"].into_iter().filter(|_| command == "import"));
+            let error = sandbox.fails(1, &arguments);
+            assert!(error.contains("space_amplification must be at least 1.1; 2 is usual"), "{error}");
+        }
+    }
+    assert!(!sandbox.path("kiln-data").exists(), "a database was made all the same");
+    for times in ["1.1", "inf"] {
+        let arguments = ["import", "--object", "o", "--space-amplification", times];
+        sandbox.ok_with_input(&arguments, br#"{"key":"k","value":"v"}"#);
+        let served = Served::start(&sandbox, &["--space-amplification", times, "--leaf-compression"]);
+        redis::cmd("PING").exec(&mut served.connect()).unwrap();
+        assert_eq!(served.end(rustix::process::Signal::TERM).0, Some(0));
+    }
+}
+
+#[test]
+fn leaves_are_compressed_by_who_is_told_to() {
+    let sandbox = Sandbox::new();
+    let lines: String =
+        (0..2_000).map(|n| format!("{{\"key\":\"{n:04}\",\"value\":\"{n:0500}\"}}\n")).collect();
+    let tree_bytes = || std::fs::metadata(sandbox.path("kiln-data/tree")).unwrap().len();
+    let import = ["import", "--object", "o", "--bulk"];
+    sandbox.ok_with_input(&[&import[..], &["--leaf-compression"]].concat(), lines.as_bytes());
+    let compressed = tree_bytes();
+    assert!(compressed < 700 << 10, "{compressed} bytes for a million in the rows");
+    sandbox.ok(&["compact"]);
+    let plain = tree_bytes();
+    assert!(plain > 1 << 20, "{plain} bytes without it");
+    sandbox.ok(&["compact", "--leaf-compression"]);
+    assert!(tree_bytes() < 700 << 10, "{} bytes", tree_bytes());
+    sandbox.ok(&["check"]);
+    assert_eq!(sandbox.ok(&["get", "--object", "o", "1999"]).trim_end(), format!("{:0500}", 1999));
 }
 
 /// A server process, and what it has said so far.
