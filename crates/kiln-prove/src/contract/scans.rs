@@ -7,6 +7,7 @@ use kiln::{Kiln, Object, Result, Table};
 
 use super::cold::{lazy, make_settled};
 use crate::crash::reopen;
+use crate::support::manual;
 use crate::testing::seed;
 
 fn row(number: u32) -> Vec<u8> {
@@ -173,4 +174,29 @@ fn c2_a_range_reads_each_cold_record_once_and_ahead() {
     // By whoever reads ahead, so that whoever reads the row finds it in the cache; but for a few that had nothing beside them.
     assert!(after.cache_hits - before.cache_hits >= u64::from(ROWS - ROWS / 50), "{after:?}");
     assert_eq!(after.reads_in_flight, 0);
+}
+
+/// Whatever had settled and was written again counted twice.
+#[test]
+fn rows_that_were_written_again_since_they_have_settled_are_estimated_once() {
+    let db = manual().memory(64 << 20).open_on(Arc::new(SimulatedDevice::new(seed()))).unwrap();
+    let name = |number: u32| format!("{number:05}");
+    let table = db.table("table").unwrap();
+    let put = |number, value: &str| db.put(&table, name(number), value).unwrap().forget();
+    (0..20_000).for_each(|number| put(number, "value"));
+    db.persist().unwrap();
+    assert_eq!(db.settle().unwrap(), 20_000);
+    (0..8_000).for_each(|number| put(number, "another"));
+    // Few rows are counted.
+    assert_eq!(table.len_estimate(name(100)..name(300)), 200);
+    assert_eq!(table.len_estimate(name(7_900)..name(8_100)), 200);
+    let close_to = |expected: u64, estimate: u64| expected.abs_diff(estimate) <= expected / 50;
+    for (from, to) in [(0, 8_000), (0, 20_000), (4_000, 12_000)] {
+        let (expected, estimate) = (u64::from(to - from), table.len_estimate(name(from)..name(to)));
+        assert!(close_to(expected, estimate), "{estimate} of {expected} rows");
+    }
+    // New ones beside them count.
+    (20_000..50_000).for_each(|number| put(number, "new"));
+    let estimate = table.len_estimate::<&[u8]>(..);
+    assert!((25_000..=100_000).contains(&estimate), "{estimate}");
 }

@@ -232,6 +232,15 @@ impl Engine {
         with_tree_key(object, key, |tree_key| self.settled.tree.get_cached(tree_key, out))
     }
 
+    /// Whether a key has a settled row, where nothing has to be read to see it.
+    pub(crate) fn is_settled_cached(&self, object: u32, key: &[u8]) -> Option<bool> {
+        match with_tree_key(object, key, |tree_key| self.settled.tree.contains_cached(tree_key)) {
+            Cached::Found { .. } => Some(true),
+            Cached::Absent => Some(false),
+            Cached::Unknown => None,
+        }
+    }
+
     /// Looks for a settled value, and says when it expires, if it is there and does. The caller is not pinned, and has found no record before.
     ///
     /// # Errors

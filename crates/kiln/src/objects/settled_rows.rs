@@ -232,3 +232,27 @@ pub(super) fn estimate(table: &Table, lower: Bound<&[u8]>, upper: Bound<&[u8]>) 
     }
     handle.engine.settled.tree.count_estimate(&from, Some(&to))
 }
+
+/// Which keys in memory are of rows that have settled, too, as far as some of them show it.
+#[derive(Default)]
+pub(super) struct SettledShare {
+    known: u64,
+    settled: u64,
+}
+
+impl SettledShare {
+    /// Looks at keys in memory. Nothing is read for it: those whose leaf of the tree is not in memory show nothing.
+    pub(super) fn look_at<'k>(&mut self, table: &Table, keys: impl Iterator<Item = &'k [u8]>) {
+        let handle = table.handle();
+        for is_settled in keys.filter_map(|key| handle.engine.is_settled_cached(handle.id, key)) {
+            self.known += 1;
+            self.settled += u64::from(is_settled);
+        }
+    }
+
+    /// How many there are among so many settled rows, and so many keys in memory.
+    pub(super) fn estimate(&self, settled: u64, in_memory: u64) -> u64 {
+        let share = self.settled as f64 / self.known.max(1) as f64;
+        ((share * in_memory as f64).round() as u64).min(settled).min(in_memory)
+    }
+}

@@ -25,7 +25,7 @@ use std::cmp::Ordering;
 use std::ops::{Bound, RangeBounds};
 
 use super::leaf_keys::Kept;
-use super::settled_rows::{self, SettledRows, Way};
+use super::settled_rows::{self, SettledRows, SettledShare, Way};
 use super::{HasHandle, Table};
 use crate::error::Result;
 use crate::kernel::write_set::is_empty_range;
@@ -394,12 +394,16 @@ impl Walk {
             true => settled_rows::estimate(table, bounds.0, bounds.1).unwrap_or(0),
             false => 0,
         };
-        let mut count = 0;
+        let (mut count, mut also_settled) = (0, SettledShare::default());
         for _ in 0..LEAVES_COUNTED {
             if !self.take_leaf(table) {
-                return settled + count;
+                return settled + count - also_settled.estimate(settled, count);
             }
             count += self.leaf.inside as u64;
+            if settled > 0 {
+                let keys = (0..self.leaf.inside).filter_map(|position| self.leaf.batch.get(position));
+                also_settled.look_at(table, keys);
+            }
         }
         let (index, pin) = (table.ordered(), epoch::pin());
         let share = index.share_below(&pin, as_slice(&self.upper), 1.0)
@@ -409,7 +413,8 @@ impl Walk {
             true => index.len() as u64,
             false => engine.object(id).key_count.sum(),
         };
-        settled + count.max((share * in_memory as f64) as u64)
+        let in_memory = count.max((share * in_memory as f64) as u64);
+        settled + in_memory - also_settled.estimate(settled, in_memory)
     }
 
     /// Goes to the next leaf, or the first, and has the settled rows that go with it; false if there is none within the bounds.
