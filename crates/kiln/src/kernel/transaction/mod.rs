@@ -362,7 +362,7 @@ impl<'db> Transaction<'db> {
         Ok(self.borrow_buffers()?.writes.next_key(object, bounds, reverse))
     }
 
-    /// True if the key has a value, which is not copied if it is in memory.
+    /// True if the key has a value, which is not copied if it is in memory. From disk it is read as a whole: a record's key and value are under one checksum.
     ///
     /// # Errors
     /// As [`Self::get`].

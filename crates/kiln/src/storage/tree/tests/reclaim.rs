@@ -79,7 +79,7 @@ fn what_a_root_has_kept_is_reclaimed_when_it_is_given_up() {
     assert_eq!(open(&device, CACHE_BYTES).settled_to(), 9);
 }
 
-/// A tree's rows after each of some changes, in which roots are held, given up and reclaimed. Each says with `settled_to` which it was.
+/// Makes one of some changes, in which a root is held, given up and reclaimed. `settled_to` says how many were made.
 fn change(tree: &Arc<Tree>, number: u64) -> crate::error::Result<()> {
     let all = rows(1_500);
     let batch = match number {
