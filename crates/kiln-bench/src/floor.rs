@@ -31,14 +31,7 @@ pub(crate) struct Floor {
 impl Floor {
     /// Writes the file.
     pub(crate) fn create(path: &Path) -> Result<Floor> {
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::DIRECT | OFlags::CLOEXEC;
-        let file = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).map_err(|error| match error {
-            Errno::INVAL => anyhow::anyhow!(
-                "{} is on a file system without direct I/O; name a directory on a disk with --dir",
-                path.display()
-            ),
-            error => anyhow::Error::from(error).context(format!("cannot make {}", path.display())),
-        })?;
+        let file = create_direct(path)?;
         let zeros = AlignedBytes::new(FILL_BYTES);
         for position in (0..FILE_BYTES).step_by(FILL_BYTES) {
             write_all(&file, zeros.bytes(), position)?;
@@ -117,8 +110,21 @@ impl<'floor> SharedFloor<'floor> {
     }
 }
 
-fn write_all(file: &OwnedFd, bytes: &[u8], position: u64) -> Result<()> {
-    let count = pwrite(file, bytes, position).context("cannot write the floor's file")?;
+/// Makes a file for direct I/O that is not there yet.
+pub(crate) fn create_direct(path: &Path) -> Result<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::DIRECT | OFlags::CLOEXEC;
+    rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).map_err(|error| match error {
+        Errno::INVAL => anyhow::anyhow!(
+            "{} is on a file system without direct I/O; name a directory on a disk with --dir",
+            path.display()
+        ),
+        error => anyhow::Error::from(error).context(format!("cannot make {}", path.display())),
+    })
+}
+
+/// Writes all of some bytes at a position of a file.
+pub(crate) fn write_all(file: &OwnedFd, bytes: &[u8], position: u64) -> Result<()> {
+    let count = pwrite(file, bytes, position).context("cannot write to the disk")?;
     anyhow::ensure!(count == bytes.len(), "the disk took {count} of {} bytes: is it full?", bytes.len());
     Ok(())
 }

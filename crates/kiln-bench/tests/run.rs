@@ -186,6 +186,30 @@ fn the_papers_figures_come_out_of_one_run() {
 }
 
 #[test]
+fn two_write_paths_are_compared_with_the_same_windows() {
+    let directory = directory();
+    let workloads = "read,mixed50,update,rmw,insert,tpcc";
+    let windows = ["--window", "10ms,1s"];
+    let output = small_run(
+        directory.path(),
+        &[&["--engines", "kiln,in-place", "--workloads", workloads], &windows[..]].concat(),
+    );
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    let told = text(&output.stdout);
+    assert!(told.contains("AciKV, section 3.2"), "{told}");
+    let rows = rows(&directory.path().join("results.json"));
+    let own: Vec<_> = rows.iter().filter(|row| row["engine"] == "in-place").collect();
+    let count = |workload: &str| own.iter().filter(|row| row["workload"] == workload).count();
+    for workload in ["read", "mixed50", "update", "rmw"] {
+        // Two rounds, two numbers of threads and two windows.
+        assert_eq!(count(workload), 8, "{workload}");
+    }
+    assert_eq!(own.len(), 32);
+    let update = own.iter().find(|row| row["workload"] == "update").unwrap();
+    assert!(update["device_bytes"].as_u64().unwrap() > 0 && update["disk_bytes"].as_u64().unwrap() > 0);
+}
+
+#[test]
 fn an_interrupted_run_keeps_what_it_has_and_goes_on_where_it_was() {
     let directory = directory();
     let json = directory.path().join("results.json");

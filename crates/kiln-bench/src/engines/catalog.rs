@@ -12,6 +12,7 @@ use super::device::DeviceFloor;
 #[cfg(feature = "faster")]
 use super::faster::FasterEngine;
 use super::fjall::FjallEngine;
+use super::in_place::InPlace;
 use super::kiln::KilnEngine;
 use super::kiln_wal::WalEngine;
 use super::kyotocabinet::KyotoCabinet;
@@ -36,7 +37,7 @@ pub(crate) enum Mode {
     Weak,
     /// Kiln's commits are acknowledged when they are durable.
     Safe,
-    /// Kiln's commits are acknowledged first and harden within the window.
+    /// Commits of Kiln, and of the prototype beside it, are acknowledged first and harden within the window.
     Fast,
     /// What the machine can do with no durability, or with nothing else.
     Floor,
@@ -134,6 +135,9 @@ pub(crate) enum Name {
     BerkeleyDb,
     /// Microsoft's key-value store (C++), with the feature `faster`.
     Faster,
+    /// AciKV's write path, updates in place: what Kiln's, by way of a log, is compared with.
+    #[serde(rename = "in-place")]
+    InPlace,
     /// Keys and values in memory behind one lock: the floor of everything that is not durable.
     Memory,
     /// One direct write and sync: the floor of everything that is.
@@ -156,6 +160,7 @@ impl Name {
         match self {
             Name::Kiln => &super::kiln::DESCRIPTION,
             Name::KilnWal => &super::kiln_wal::DESCRIPTION,
+            Name::InPlace => &super::in_place::DESCRIPTION,
             Name::RocksDb => &super::rocksdb::DESCRIPTION,
             Name::LevelDb => &super::leveldb::DESCRIPTION,
             Name::KyotoCabinet => &super::kyotocabinet::DESCRIPTION,
@@ -195,6 +200,7 @@ pub(crate) fn with_engine<V: Visitor>(name: Name, settings: &Settings, visitor: 
         (Name::Kiln, Shape::Map) => visit(KilnEngine::<::kiln::Map>::create(settings)?, visitor),
         (Name::KilnWal, Shape::Table) => visit(WalEngine::<::kiln::Table>::create(settings)?, visitor),
         (Name::KilnWal, Shape::Map) => visit(WalEngine::<::kiln::Map>::create(settings)?, visitor),
+        (Name::InPlace, _) => visit(InPlace::create(settings)?, visitor),
         (Name::RocksDb, _) => visit(RocksDb::create(settings)?, visitor),
         (Name::LevelDb, _) => visit(LevelDb::create(settings)?, visitor),
         (Name::KyotoCabinet, _) => visit(KyotoCabinet::create(settings)?, visitor),

@@ -335,6 +335,11 @@ fn kiln_wal_conforms() {
 }
 
 #[test]
+fn in_place_conforms() {
+    conforms(Name::InPlace);
+}
+
+#[test]
 fn memory_conforms() {
     conforms(Name::Memory);
 }

@@ -15,6 +15,7 @@ mod device;
 mod faster;
 mod fjall;
 mod generator;
+mod in_place;
 mod kiln;
 mod kiln_wal;
 mod kyotocabinet;

@@ -447,8 +447,8 @@ fn engines(settings: &RunSettings, profiles: &[Name], skipped: &mut Vec<String>)
     let is_named = asked || !profiles.is_empty();
     let profiles = if profiles.is_empty() { Name::value_variants() } else { profiles };
     let candidates = if asked { settings.engines.clone() } else { profiles.to_vec() };
-    // What the load costs is of interest to whoever works on the bench, and what a log would cost to whoever reads CPR's paper.
-    let is_special = |name| matches!(name, Name::Generator | Name::KilnWal);
+    // What the load costs is of interest to whoever works on the bench, and what other write paths would cost to whoever reads the papers.
+    let is_special = |name| matches!(name, Name::Generator | Name::KilnWal | Name::InPlace);
     let candidates = candidates.into_iter().filter(|&name| is_named || !is_special(name));
     for name in candidates {
         match (name.description().version)() {

@@ -6,6 +6,7 @@
 //!   ├── numbers   numbers as text
 //!   ├── idleness  whether the machine was idle
 //!   ├── papers    the figures of the papers of CPR and AciKV, and their goals
+//!   ├── write_paths  Kiln's log beside updates in place
 //!   └── published the tables of the documentation
 //! ```
 //!
@@ -19,6 +20,7 @@ pub(crate) mod papers;
 pub(crate) mod published;
 #[cfg(test)]
 pub(crate) mod tests;
+mod write_paths;
 
 use self::cells::{Cell, Field, Group, THROUGHPUT};
 use crate::report::Table;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::cells::{Cell, Field, KILN, THROUGHPUT, Task, cells};
-use super::numbers;
+use super::{numbers, write_paths};
 use crate::engines::catalog::{Mode, Name};
 use crate::generate::draws::Distribution;
 use crate::report::{Goal, Samples, Table, Wanted, goals_table};
@@ -35,6 +35,7 @@ impl Figures {
         figures.buffers(&cells);
         figures.windows(&cells);
         figures.group_commit(&cells);
+        figures.tables.extend(write_paths::table(&cells));
         if !figures.goals.is_empty() {
             figures.tables.push(goals_table("What the figures are held to", &figures.goals));
         }
@@ -263,7 +264,8 @@ const INTERVAL_US: Field = |row| {
     (count > 0).then(|| row.seconds * 1e6 / count as f64)
 };
 
-fn threads_text(threads: usize) -> String {
+/// So many threads, in words.
+pub(super) fn threads_text(threads: usize) -> String {
     format!("{threads} thread{}", if threads == 1 { "" } else { "s" })
 }
 

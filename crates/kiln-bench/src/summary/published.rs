@@ -128,7 +128,7 @@ fn tables<'g, 'r>(groups: &'g [Group<'r>]) -> Vec<Table<'g, 'r>> {
 
 /// Whom Kiln is compared with in tables: neither with itself, nor with what only the papers' figures are about.
 fn others<'g>(group: &'g Group<'_>) -> impl Iterator<Item = &'g Contestant> {
-    let special = [Name::Kiln, Name::KilnWal, Name::Generator].map(Name::text);
+    let special = [Name::Kiln, Name::KilnWal, Name::InPlace, Name::Generator].map(Name::text);
     group.cells.iter().map(|cell| &cell.contestant).filter(move |other| !special.contains(&other.engine))
 }
 

@@ -376,6 +376,7 @@ impl Workload {
                 bail!("it keeps no keys")
             }
             _ if name == Name::RawReads && !self.dataset.is_cold() => bail!("it only reads from the disk"),
+            _ if name == Name::InPlace => suits_in_place(kind),
             _ if name == Name::Generator => self.suits_generator(kind),
             _ => Ok(()),
         }
@@ -397,6 +398,16 @@ impl Workload {
             Kind::Keys(Operation::ReadInOrder) | Kind::Tpcc(_) => bail!("it keeps no rows"),
             _ => Ok(()),
         }
+    }
+}
+
+/// A prototype of reads and updates: its inserts, ranges and sizes of rows are only what loading and checking take.
+fn suits_in_place(kind: Kind) -> Result<()> {
+    match kind {
+        Kind::Keys(Operation::GetOrPut { .. } | Operation::GetOrAdd { .. } | Operation::ModifyMany(_)) => {
+            Ok(())
+        }
+        _ => bail!("it only reads and updates single rows"),
     }
 }
 
@@ -438,6 +449,9 @@ mod tests {
         assert!(suits("map-buffered-9", Name::Kiln, Mode::Fast, 1));
         assert!(!suits("map-buffered-9", Name::Memory, Mode::Floor, 1));
         assert!(!suits("map-txn-3-50", Name::Faster, Mode::Weak, 1));
+        assert!(suits("rmw", Name::InPlace, Mode::Fast, 1));
+        assert!(!suits("insert", Name::InPlace, Mode::Fast, 1));
+        assert!(!suits("tpcc", Name::InPlace, Mode::Fast, 1));
         assert!(suits("range", Name::Generator, Mode::Floor, 1));
         assert!(!suits("read-seq", Name::Generator, Mode::Floor, 1));
     }
