@@ -50,6 +50,17 @@ pub(crate) struct Measured {
     pub(crate) hardening: Option<Hardened>,
     /// What this process used meanwhile.
     pub(crate) usage: Usage,
+    /// The same writers without the scan that was beside them, and the scan, if there was one.
+    pub(crate) scan: Option<BesideScan>,
+}
+
+/// A scan beside writers.
+#[derive(Clone, Copy)]
+pub(crate) struct BesideScan {
+    /// The writers' rate without it.
+    pub(crate) alone_ops_per_s: f64,
+    /// Rows that it read.
+    pub(crate) rows_per_s: f64,
 }
 
 /// What was seen of an engine's hardening.
@@ -94,6 +105,7 @@ impl Measured {
             bins: Vec::new(),
             hardening: None,
             usage,
+            scan: None,
         })
     }
 }

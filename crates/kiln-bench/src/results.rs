@@ -32,6 +32,8 @@ Each line of a result file is one measurement:
   ops_per_s     ops over seconds and persist_s together
   p50_us, p99_us, p999_us, max_us   latency; of operations faster than 4 us in the mean, one in 61 is timed
   lag_p50_us, lag_p99_us, lag_max_us  from commit to durable, null where the engine does not tell
+  alone_ops_per_s, scanned_rows_per_s  of write-beside-scan, whose other fields are about its writers beside the scan: their rate without the scan and
+                without persist_s, and the scan's; elsewhere not there
   cpu_s         processor time of the engine's process (for an embedded engine, its load included)
   rss_bytes     the most memory that the process has had so far
   device_bytes  bytes that it caused to be written to the device meanwhile
@@ -79,6 +81,10 @@ pub(crate) struct Row {
     pub(crate) lag_p50_us: Option<f64>,
     pub(crate) lag_p99_us: Option<f64>,
     pub(crate) lag_max_us: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) alone_ops_per_s: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) scanned_rows_per_s: Option<f64>,
     pub(crate) cpu_s: f64,
     pub(crate) rss_bytes: u64,
     pub(crate) device_bytes: u64,
@@ -130,6 +136,8 @@ impl Row {
             lag_p50_us: None,
             lag_p99_us: None,
             lag_max_us: None,
+            alone_ops_per_s: None,
+            scanned_rows_per_s: None,
             cpu_s: 0.0,
             rss_bytes: 0,
             device_bytes: 0,
@@ -170,6 +178,8 @@ impl Row {
             lag_p50_us: lag(0.5),
             lag_p99_us: lag(0.99),
             lag_max_us: lag(1.0),
+            alone_ops_per_s: measured.scan.map(|scan| scan.alone_ops_per_s),
+            scanned_rows_per_s: measured.scan.map(|scan| scan.rows_per_s),
             cpu_s: measured.usage.cpu_s,
             rss_bytes: measured.usage.rss_bytes,
             device_bytes: measured.usage.device_bytes,

@@ -210,6 +210,26 @@ fn two_write_paths_are_compared_with_the_same_windows() {
 }
 
 #[test]
+fn writers_beside_a_scan_are_told_with_what_they_do_alone() {
+    let directory = directory();
+    let engines = ["--engines", "kiln,lmdb,in-place", "--threads", "1", "--window", "10ms"];
+    let workloads = ["--workloads", "update,write-beside-scan"];
+    let output = small_run(directory.path(), &[&engines[..], &workloads].concat());
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    let told = text(&output.stdout);
+    for part in ["Writers alone and beside", "rate of writers beside a scan over that alone", "at least 0.8"]
+    {
+        assert!(told.contains(part), "{part} is missing in\n{told}");
+    }
+    for row in rows(&directory.path().join("results.json")) {
+        let has = |field: &str| row.get(field).is_some_and(|value| value.as_f64().unwrap() > 0.0);
+        let is_beside = row["workload"] == "write-beside-scan";
+        assert_eq!((has("alone_ops_per_s"), has("scanned_rows_per_s")), (is_beside, is_beside), "{row}");
+        assert!(!(is_beside && row["engine"] == "in-place"), "{row}");
+    }
+}
+
+#[test]
 fn an_interrupted_run_keeps_what_it_has_and_goes_on_where_it_was() {
     let directory = directory();
     let json = directory.path().join("results.json");

@@ -111,6 +111,8 @@ pub(crate) struct Description {
     pub(crate) past_page_cache: bool,
     /// Whether a database that is there is opened, and found as it was made durable.
     pub(crate) reopens: bool,
+    /// Whether a scan shows one state however long it takes, and whatever is written meanwhile.
+    pub(crate) snapshot_scans: bool,
     /// The settings that it runs with in a mode, in words: what makes it fastest there.
     pub(crate) settings: fn(Mode) -> &'static str,
     /// Its version; an error says how to install it.

@@ -25,6 +25,9 @@ impl Visitor for Conformance {
         }
         if self.shape == Shape::Table {
             scans(engine, self.sizes);
+            if description.snapshot_scans {
+                scans_beside_transactions(engine, self.sizes);
+            }
         }
         contended_additions(engine, self.sizes);
         engine.persist().unwrap();
@@ -159,6 +162,41 @@ fn contended_transactions(engine: &impl Engine, sizes: Sizes) {
         }
     });
     assert_eq!([100, 101].map(|index| counter(&mut worker, sizes, index)), [0, 3 * MOVES]);
+}
+
+/// Whoever scans while counts are moved between two keys far apart sees a constant sum.
+fn scans_beside_transactions(engine: &impl Engine, sizes: Sizes) {
+    const SUM: u64 = 1000;
+    let (from, to) = (sizes.key(100), sizes.key(101));
+    let mut worker = engine.worker().unwrap();
+    worker.put(&from, &sizes.entry(100, SUM).value).unwrap();
+    worker.put(&to, &sizes.entry(101, 0).value).unwrap();
+    std::thread::scope(|scope| {
+        let mover = scope.spawn(|| {
+            let (mut worker, mut first, mut second) = (engine.worker().unwrap(), Vec::new(), Vec::new());
+            for _ in 0..SUM / 10 {
+                let result = worker.transact(&mut |access| {
+                    anyhow::ensure!(access.get(&from, &mut first)? && access.get(&to, &mut second)?);
+                    add_to_first_word(&mut first, u64::MAX)?;
+                    add_to_first_word(&mut second, 1)?;
+                    access.put(&from, &first)?;
+                    access.put(&to, &second)
+                });
+                result.unwrap();
+            }
+        });
+        while !mover.is_finished() {
+            let mut sum = 0;
+            let mut add = |key: &[u8], value: &[u8]| {
+                if [&*from, &*to].contains(&key) {
+                    sum += sizes.check_row(key, value)?;
+                }
+                Ok(())
+            };
+            worker.scan(&[], usize::MAX, &mut add).unwrap();
+            assert_eq!(sum, SUM);
+        }
+    });
 }
 
 fn contended_additions(engine: &impl Engine, sizes: Sizes) {

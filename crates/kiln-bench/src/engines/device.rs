@@ -19,6 +19,7 @@ pub(super) const DESCRIPTION: Description = Description {
     durable_puts: true,
     past_page_cache: false,
     reopens: false,
+    snapshot_scans: false,
     settings: |_| "a file written with zeros beforehand, O_DIRECT, one commit at a time",
     version: || Ok(String::new()),
 };

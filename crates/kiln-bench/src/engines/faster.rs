@@ -55,6 +55,7 @@ pub(super) const DESCRIPTION: Description = Description {
     durable_puts: false,
     past_page_cache: false,
     reopens: false,
+    snapshot_scans: false,
     settings: |mode| match mode {
         Mode::Floor => "the same without checkpoints: what it does in memory",
         _ => {

@@ -34,6 +34,7 @@ pub(super) const DESCRIPTION: Description = Description {
     durable_puts: true,
     past_page_cache: false,
     reopens: true,
+    snapshot_scans: false,
     settings: |mode| match mode {
         Mode::Weak => {
             "journal persisted by hand: PersistMode::SyncData at the end; block cache as given; no compression; no \

@@ -17,6 +17,7 @@ pub(super) const DESCRIPTION: Description = Description {
     durable_puts: false,
     past_page_cache: false,
     reopens: false,
+    snapshot_scans: false,
     settings: |_| "answers every read with the right value, forgets every write",
     version: || Ok(String::new()),
 };

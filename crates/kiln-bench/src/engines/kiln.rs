@@ -19,6 +19,7 @@ pub(super) const DESCRIPTION: Description = Description {
     durable_puts: true,
     past_page_cache: true,
     reopens: true,
+    snapshot_scans: true,
     settings: |mode| match mode {
         Mode::Floor => "the same, of which nothing hardens while it is measured (--window never)",
         _ => {

@@ -28,6 +28,7 @@ pub(super) const DESCRIPTION: Description = Description {
     durable_puts: false,
     past_page_cache: false,
     reopens: true,
+    snapshot_scans: true,
     settings: |mode| match mode {
         Mode::Weak => {
             "NOSYNC, WRITEMAP, NOTLS, then mdb_env_sync; a map of 64 GiB (the kernel's page cache is its cache), with NORDAHEAD \

@@ -23,6 +23,7 @@ pub(super) const DESCRIPTION: Description = Description {
     durable_puts: false,
     past_page_cache: false,
     reopens: false,
+    snapshot_scans: true,
     settings: |_| "BTreeMap of the standard library, HashMap of hashbrown, one mutex, nothing is stored",
     version: || Ok(String::new()),
 };

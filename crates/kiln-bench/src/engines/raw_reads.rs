@@ -26,6 +26,7 @@ pub(super) const DESCRIPTION: Description = Description {
     durable_puts: false,
     past_page_cache: true,
     reopens: false,
+    snapshot_scans: false,
     settings: |_| "a file as large as the data, O_DIRECT, io_uring where the system allows it",
     version: || Ok(String::new()),
 };

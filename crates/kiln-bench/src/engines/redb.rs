@@ -28,6 +28,7 @@ pub(super) const DESCRIPTION: Description = Description {
     durable_puts: true,
     past_page_cache: false,
     reopens: true,
+    snapshot_scans: true,
     settings: |mode| match mode {
         Mode::Weak => {
             "Durability::None at each commit, then an empty commit with Durability::Immediate; cache as given; \

@@ -36,6 +36,7 @@ pub(super) const DESCRIPTION: Description = Description {
     durable_puts: true,
     past_page_cache: false,
     reopens: true,
+    snapshot_scans: false,
     settings: |mode| match mode {
         Mode::Weak => {
             "Mode::HighThroughput, no periodic flushes, then flush(); cache as given; no compression"

@@ -35,6 +35,7 @@ pub(super) const DESCRIPTION: Description = Description {
     durable_puts: false,
     past_page_cache: false,
     reopens: true,
+    snapshot_scans: true,
     settings: |mode| match mode {
         Mode::Weak => {
             "WAL, synchronous=OFF, then fdatasync of log and database; a connection for each thread with prepared \

@@ -25,7 +25,7 @@ pub(crate) const KEY_BYTES: RangeInclusive<usize> = 8..=64;
 /// The sizes of values that are possible.
 pub(crate) const VALUE_BYTES: RangeInclusive<usize> = 8..=1 << 20;
 /// Bits of a value's first word that count.
-const COUNTER_BITS: u32 = 28;
+pub(crate) const COUNTER_BITS: u32 = 28;
 /// Every index is below.
 pub(crate) const INDEX_END: u64 = 1 << (64 - COUNTER_BITS);
 /// With this bit, an index stands for a key in the order of indexes, behind all keys without it.
@@ -95,16 +95,15 @@ impl Sizes {
         (0..self.value_bytes).map(|at| b'a' + (at % 26) as u8).collect()
     }
 
-    /// Checks that `value` is one of `key`: of that with the index which the value names.
+    /// Checks that `value` is one of `key`: of that with the index which the value names. Returns its counter.
     #[inline]
-    pub(crate) fn check_row(self, key: &[u8], value: &[u8]) -> Result<()> {
+    pub(crate) fn check_row(self, key: &[u8], value: &[u8]) -> Result<u64> {
         let index = value.first_chunk().map_or(0, |first| u64::from_le_bytes(*first) >> COUNTER_BITS);
         ensure!(
             key.len() == self.key_bytes && key.first_chunk() == Some(&mixed(index)),
             "wrong row read: the key {key:02x?} with a value of key {index}"
         );
-        self.check(value, index)?;
-        Ok(())
+        self.check(value, index)
     }
 
     /// The key with this index and a value with this counter.

@@ -18,7 +18,7 @@ use crate::scratch::disk_bytes;
 use crate::usage::Usage;
 use crate::workloads::spec::{self, Dataset, Kind, Workload};
 use crate::workloads::tpcc::Tpcc;
-use crate::workloads::{self, Data, Operation, Span};
+use crate::workloads::{self, Alone, Data, Operation, Span};
 
 /// The window of a contestant that has none.
 const NO_WINDOW: Duration = Duration::from_millis(100);
@@ -257,6 +257,10 @@ impl<E: Engine> Served<'_, E> {
             }
             (Loaded::Keys(data), Kind::BothWays) => {
                 workloads::run_in_both_ways(data, cell.distribution, cell.threads, duration)?.into()
+            }
+            (Loaded::Keys(data), Kind::BesideScan) => {
+                let alone = if cell.round.is_multiple_of(2) { Alone::First } else { Alone::Last };
+                vec![workloads::run_beside_scan(data, cell.distribution, cell.threads, duration, alone)?]
             }
             (Loaded::Tpcc(tables), Kind::Tpcc(mix)) => vec![tables.run(mix, cell.threads, duration)?],
             _ => anyhow::bail!("{} is not for what was loaded", cell.workload),

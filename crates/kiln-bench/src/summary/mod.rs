@@ -7,12 +7,14 @@
 //!   ├── idleness  whether the machine was idle
 //!   ├── papers    the figures of the papers of CPR and AciKV, and their goals
 //!   ├── write_paths  Kiln's log beside updates in place
+//!   ├── beside_scans  writers beside a long scan
 //!   └── published the tables of the documentation
 //! ```
 //!
 //! A ratio is taken round by round, so that a slow moment of the machine falls on both sides, and is the median of these.
 //! Engines whose commits are durable when acknowledged are never in one table with those whose are not.
 
+mod beside_scans;
 pub(crate) mod cells;
 pub(crate) mod idleness;
 pub(crate) mod numbers;

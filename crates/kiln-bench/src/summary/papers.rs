@@ -1,9 +1,9 @@
-//! The figures of the papers of CPR and AciKV as tables, with what is wanted of them. A figure is there if its rows are.
+//! The figures of the papers of CPR and AciKV as tables, and those of Kiln's own goals, with what is wanted of them. A figure is there if its rows are.
 
 use std::collections::BTreeSet;
 
 use super::cells::{Cell, Field, KILN, THROUGHPUT, Task, cells};
-use super::{numbers, write_paths};
+use super::{beside_scans, numbers, write_paths};
 use crate::engines::catalog::{Mode, Name};
 use crate::generate::draws::Distribution;
 use crate::report::{Goal, Samples, Table, Wanted, goals_table};
@@ -36,6 +36,10 @@ impl Figures {
         figures.windows(&cells);
         figures.group_commit(&cells);
         figures.tables.extend(write_paths::table(&cells));
+        if let Some((table, goals)) = beside_scans::table(&cells) {
+            figures.tables.push(table);
+            figures.goals.extend(goals);
+        }
         if !figures.goals.is_empty() {
             figures.tables.push(goals_table("What the figures are held to", &figures.goals));
         }

@@ -145,7 +145,7 @@ impl<'e, E: Engine> Data<'e, E> {
     }
 
     /// How many keys there must be.
-    fn expected_count(&self) -> u64 {
+    pub(super) fn expected_count(&self) -> u64 {
         self.records + self.inserted.load(Ordering::Relaxed) + self.in_order.load(Ordering::Relaxed)
     }
 

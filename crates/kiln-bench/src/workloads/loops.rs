@@ -61,6 +61,7 @@ pub(crate) fn run<E: Engine>(
         Operation::GetOrPutMany { reads, count } => repeat!(|client| client.get_or_put_many(reads, count)),
         Operation::PutMany(count) => repeat!(|client| client.put_many(count)),
         Operation::ModifyMany(count) => repeat!(|client| client.modify_many(count)),
+        Operation::Transfer => repeat!(|client| client.transfer()),
         Operation::GetOrPutEach { reads, count } => repeat!(|client| client.get_or_put_each(reads, count)),
         Operation::GetOrPutBuffered { reads, room } => {
             repeat!(|client| client.get_or_put_buffered(reads, room))
@@ -291,6 +292,24 @@ impl<'d, 'e, E: Engine> Client<'d, 'e, E> {
                 ensure!(access.get(key, buffer)?, "key {index} is missing");
                 sizes.check(buffer, index)?;
                 add_to_first_word(buffer, 1)?;
+                access.put(key, buffer)?;
+            }
+            Ok(())
+        })?;
+        Ok(1)
+    }
+
+    /// All counters add up to the same before and after, modulo what one can hold.
+    fn transfer(&mut self) -> Result<u64> {
+        self.next_keys(2);
+        let changes = [1_u64.wrapping_neg(), 1];
+        let (sizes, keys, indexes, buffer) = (self.data.sizes, &self.keys, &self.indexes, &mut self.buffer);
+        self.worker.transact(&mut |access| {
+            access.prefetch(keys);
+            for ((key, &index), change) in keys.iter().zip(indexes).zip(changes) {
+                ensure!(access.get(key, buffer)?, "key {index} is missing");
+                let counter = sizes.check(buffer, index)?;
+                stamp(buffer, index, counter.wrapping_add(change));
                 access.put(key, buffer)?;
             }
             Ok(())

@@ -1,5 +1,6 @@
 //! What a cell does: one operation, repeated on drawn keys, with its result checked.
 
+mod beside_scan;
 pub(crate) mod data;
 mod loops;
 pub(crate) mod spec;
@@ -8,6 +9,7 @@ mod tests;
 pub(crate) mod tpcc;
 mod written;
 
+pub(crate) use self::beside_scan::{Alone, run_beside_scan};
 pub(crate) use self::data::Data;
 pub(crate) use self::loops::{Span, run, run_in_both_ways};
 
@@ -39,6 +41,8 @@ pub(crate) enum Operation {
     },
     /// Reads some keys, counts each one up, and writes them, in one transaction.
     ModifyMany(usize),
+    /// Moves an amount from one key's counter to another's, in one transaction.
+    Transfer,
     /// Reads or overwrites each of some keys, in one transaction.
     GetOrPutEach {
         /// How many of a hundred keys are read.

@@ -90,6 +90,8 @@ pub(crate) enum Kind {
     Keys(Operation),
     /// Fast and safe clients side by side.
     BothWays,
+    /// Writers alone and beside a scan of everything.
+    BesideScan,
     /// TPC-C's transactions.
     Tpcc(Mix),
     /// Opening the database after kill -9.
@@ -101,7 +103,7 @@ impl Kind {
     pub(crate) fn writes(self) -> bool {
         match self {
             Kind::Keys(operation) => operation.writes(),
-            Kind::BothWays | Kind::Tpcc(_) => true,
+            Kind::BothWays | Kind::BesideScan | Kind::Tpcc(_) => true,
             Kind::Reopen => false,
         }
     }
@@ -168,6 +170,13 @@ fn fixed() -> Vec<Workload> {
             what: "half of the threads write and wait until it is durable, half do not wait",
             dataset: Table,
             kind: Kind::BothWays,
+            distribution: Uniform,
+        },
+        Workload {
+            name: "write-beside-scan".to_owned(),
+            what: "change two keys in a transaction: half of the time alone, half beside one more thread that reads the whole table",
+            dataset: Table,
+            kind: Kind::BesideScan,
             distribution: Uniform,
         },
         keys("map-read", "read a key", Map, GetOrPut { reads: 100 }, Uniform),
@@ -352,7 +361,9 @@ impl Workload {
         let kind = self.in_batches(batch);
         let transactions = matches!(
             kind,
-            Kind::Tpcc(_) | Kind::Keys(Operation::ModifyMany(_) | Operation::GetOrPutEach { .. })
+            Kind::BesideScan
+                | Kind::Tpcc(_)
+                | Kind::Keys(Operation::ModifyMany(_) | Operation::GetOrPutEach { .. })
         );
         if transactions && !description.transactions {
             bail!("it has no transactions");
@@ -363,6 +374,7 @@ impl Workload {
             }
             Kind::BothWays if !description.durable_puts => bail!("it cannot make a single commit durable"),
             Kind::BothWays if threads < 2 => bail!("it takes two threads"),
+            Kind::BesideScan if !description.snapshot_scans => bail!("its scans are not of one state"),
             Kind::Keys(Operation::PutDurably) if !(mode.is_durable() || name == Name::Device) => {
                 bail!("only for modes that acknowledge what is durable")
             }
@@ -389,7 +401,7 @@ impl Workload {
             Kind::Keys(operation) => {
                 matches!(operation, Operation::PutDurably | Operation::ModifyMany(_) | Operation::FillInOrder)
             }
-            Kind::BothWays | Kind::Reopen => false,
+            Kind::BothWays | Kind::BesideScan | Kind::Reopen => false,
         }
     }
 
@@ -446,6 +458,9 @@ mod tests {
         assert!(suits("mixed-durability", Name::Kiln, Mode::Fast, 2));
         assert!(!suits("mixed-durability", Name::Kiln, Mode::Fast, 1));
         assert!(!suits("mixed-durability", Name::Memory, Mode::Floor, 2));
+        assert!(suits("write-beside-scan", Name::Kiln, Mode::Fast, 1));
+        assert!(!suits("write-beside-scan", Name::Kiln, Mode::Safe, 1));
+        assert!(!suits("write-beside-scan", Name::Sled, Mode::Weak, 1));
         assert!(suits("map-buffered-9", Name::Kiln, Mode::Fast, 1));
         assert!(!suits("map-buffered-9", Name::Memory, Mode::Floor, 1));
         assert!(!suits("map-txn-3-50", Name::Faster, Mode::Weak, 1));

@@ -174,6 +174,25 @@ fn an_overwrite_that_is_lost_and_a_row_that_a_scan_leaves_out_are_found() {
 }
 
 #[test]
+fn a_scan_beside_writers_is_of_one_state_or_found_out() {
+    for half in [false, true] {
+        let engine = Wrong { half, ..Wrong::default() };
+        let data = Data::new(&engine, SIZES, RECORDS);
+        data.load().unwrap();
+        for alone in [Alone::First, Alone::Last] {
+            // Long enough for each thread to get its turn on a busy machine.
+            let measured =
+                run_beside_scan(&data, Distribution::Uniform, 2, Duration::from_millis(600), alone);
+            assert_eq!(measured.is_err(), half);
+            if let Ok(measured) = measured {
+                let scan = measured.scan.unwrap();
+                assert!(measured.ops > 0 && scan.alone_ops_per_s > 0.0 && scan.rows_per_s > 0.0);
+            }
+        }
+    }
+}
+
+#[test]
 fn a_wrong_a_missing_and_a_surplus_value_are_found() {
     let engine = MemoryTable::default();
     let data = Data::new(&engine, SIZES, RECORDS);

@@ -30,6 +30,7 @@ pub(super) const DESCRIPTION: Description = Description {
     durable_puts: true,
     past_page_cache: false,
     reopens: false,
+    snapshot_scans: false,
     settings: |mode| match mode {
         Mode::Weak => {
             "TXN_NOSYNC, log_flush at the end; B-tree, private environment, cache of the size given, log buffer of 16 MiB, \

@@ -44,6 +44,7 @@ pub(super) const DESCRIPTION: Description = Description {
     durable_puts: false,
     past_page_cache: false,
     reopens: false,
+    snapshot_scans: false,
     settings: |_| {
         "full leaves of 4 KiB, all in memory, on huge pages; each window all that are dirty, in direct writes of up to 4 MiB through a file \
          of four times their size, written with zeros beforehand; commits never wait for it"

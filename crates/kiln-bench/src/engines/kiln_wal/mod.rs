@@ -52,6 +52,7 @@ pub(super) const DESCRIPTION: Description = Description {
     durable_puts: true,
     past_page_cache: false,
     reopens: true,
+    snapshot_scans: true,
     settings: |_| {
         "as Kiln, but nothing of it hardens; a redo record in a buffer of 32 MiB for each commit that writes, hardened in groups: direct \
          writes and fdatasync"

@@ -28,6 +28,7 @@ pub(super) const DESCRIPTION: Description = Description {
     durable_puts: true,
     past_page_cache: false,
     reopens: false,
+    snapshot_scans: false,
     settings: |mode| match mode {
         Mode::Weak => {
             "no sync, one hard sync at the end; TreeDB (page cache of the size given) or HashDB (two buckets a key), linear \

@@ -32,6 +32,7 @@ pub(super) const DESCRIPTION: Description = Description {
     durable_puts: true,
     past_page_cache: false,
     reopens: true,
+    snapshot_scans: true,
     settings: |mode| match mode {
         Mode::Weak => {
             "log without sync, fdatasync of the logs at the end; LRU block cache, 10-bit bloom filters, write buffer of 64 MiB, \

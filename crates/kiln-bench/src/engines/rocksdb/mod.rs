@@ -26,6 +26,7 @@ pub(super) const DESCRIPTION: Description = Description {
     durable_puts: true,
     past_page_cache: true,
     reopens: true,
+    snapshot_scans: true,
     settings: |mode| match mode {
         Mode::Weak => {
             "log without sync and buffered (manual_wal_flush), FlushWAL with sync at the end; LRU block cache, 10-bit bloom \
