@@ -95,6 +95,8 @@ pub(crate) enum Section {
     Safe,
     /// The server beside Redis, both under redis-benchmark.
     Resp,
+    /// What a table under uniform updates writes to the device and has on the disk; only where it is named.
+    Amplification,
 }
 
 /// What is measured and for how long.

@@ -38,6 +38,11 @@ impl Samples {
         }
     }
 
+    /// The mean. NaN without values.
+    pub(crate) fn mean(&self) -> f64 {
+        self.0.iter().sum::<f64>() / self.0.len() as f64
+    }
+
     /// The smallest value.
     pub(crate) fn min(&self) -> f64 {
         self.0.iter().copied().fold(f64::NAN, f64::min)
@@ -221,7 +226,8 @@ mod tests {
     fn medians_ranges_and_ratios() {
         assert_eq!(samples(&[3.0, 1.0, 2.0]).median(), 2.0);
         assert_eq!(samples(&[4.0, 1.0, 2.0, 3.0]).median(), 2.5);
-        assert!(samples(&[]).median().is_nan());
+        assert!(samples(&[]).median().is_nan() && samples(&[]).mean().is_nan());
+        assert_eq!(samples(&[4.0, 1.0, 1.0]).mean(), 2.0);
         assert_eq!(samples(&[3.0, 1.0, 2.0]).cells(2.0, 1), ["1.0", "0.5", "1.5"]);
         let ratios = samples(&[2.0, 9.0]).ratios_to(&samples(&[1.0, 3.0]));
         assert_eq!((ratios.min(), ratios.max()), (2.0, 3.0));

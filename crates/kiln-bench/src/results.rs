@@ -18,7 +18,8 @@ Each line of a result file is one measurement:
   engine        kiln, a peer (see kiln-bench list), memory or device (the floors), generator (the load without an engine)
   version       the engine's version
   mode          safe or strong (acknowledged when durable), fast or weak (when committed), floor (of Kiln: nothing hardens)
-  workload      see kiln-bench list; also resp-set and resp-get (a server under redis-benchmark), resp-set-two-threads (of the client)
+  workload      see kiln-bench list; also resp-set and resp-get (a server under redis-benchmark), resp-set-two-threads (of the client),
+                overwrite (update, where figures look at amplification)
   distribution  of the keys: uniform, zipf (with the exponent 0.99), zipf-0.1 (with another one) or latest
   threads       client threads, or connections for resp-*
   pipeline      requests in flight on each connection

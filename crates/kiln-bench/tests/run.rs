@@ -230,6 +230,25 @@ fn writers_beside_a_scan_are_told_with_what_they_do_alone() {
 }
 
 #[test]
+fn amplification_is_told_for_both_windows() {
+    let directory = directory();
+    let (data, json) = (directory.path().join("data"), directory.path().join("results.json"));
+    let size = ["figures", "--sections", "amplification", "--records", "1000", "--memory", "64"];
+    let time = ["--seconds", "0.1", "--rounds", "2"];
+    let paths = ["--dir", data.to_str().unwrap(), "--json", json.to_str().unwrap()];
+    let output = bench(&[&size[..], &time, &paths].concat());
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    let told = text(&output.stdout);
+    for part in ["Table 100 ms: bytes written to the device", "Table 5 s: bytes on the disk over live bytes"]
+    {
+        assert!(told.contains(part), "{part} is missing in\n{told}");
+    }
+    let rows = rows(&json);
+    assert_eq!(rows.len(), 4);
+    assert!(rows.iter().all(|row| row["workload"] == "overwrite" && row["disk_bytes"].as_u64() > Some(0)));
+}
+
+#[test]
 fn an_interrupted_run_keeps_what_it_has_and_goes_on_where_it_was() {
     let directory = directory();
     let json = directory.path().join("results.json");

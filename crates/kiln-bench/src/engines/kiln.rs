@@ -137,6 +137,11 @@ impl<O: KilnObject> KilnEngine<O> {
         &self.db
     }
 
+    /// The log's part of its memory.
+    pub(crate) fn log_memory_bytes(&self) -> u64 {
+        self.db.statistics().ring_bytes
+    }
+
     /// Access for one task.
     pub(crate) fn client(&self) -> KilnClient<O> {
         KilnClient { db: self.db.clone(), object: self.object.clone() }

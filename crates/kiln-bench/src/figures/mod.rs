@@ -1,5 +1,6 @@
-//! The figures of the README: four sections, each a table, and the goals that they are held to.
+//! The figures of the README: sections, each a table, and the goals that they are held to.
 
+mod amplification;
 mod resp;
 mod safe_commits;
 mod single_key;
@@ -107,6 +108,7 @@ pub(crate) fn run(settings: &Settings) -> Result<()> {
         Section::Transactions => transactions::STEPS,
         Section::Safe => safe_commits::STEPS,
         Section::Resp => resp::STEPS,
+        Section::Amplification => amplification::STEPS,
     });
     let progress = Progress::new(steps.sum::<u64>() * u64::from(settings.rounds()));
     let rows = RowWriter::create(settings.json.as_deref())?;
@@ -128,6 +130,7 @@ pub(crate) fn run(settings: &Settings) -> Result<()> {
             Section::Transactions => transactions::run(&mut run)?,
             Section::Safe => safe_commits::run(&mut run)?,
             Section::Resp => resp::run(&mut run)?,
+            Section::Amplification => amplification::run(&mut run)?,
         }
     }
     let goals =
