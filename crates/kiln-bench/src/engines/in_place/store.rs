@@ -126,7 +126,8 @@ pub(super) struct Windows {
 }
 
 impl Windows {
-    /// Ends a window so often; when writing takes longer, the next one right after it.
+    /// Begins to write early enough for what was committed when the last write began to be durable within the window, if the next one takes
+    /// as long; where that cannot be, one right after the other.
     pub(super) fn start(store: Arc<Store>, window: Duration) -> Windows {
         let is_over = Arc::new((Mutex::new(false), Condvar::new()));
         let seen = is_over.clone();
@@ -134,7 +135,7 @@ impl Windows {
             loop {
                 let began = Instant::now();
                 store.persist()?;
-                let rest = window.saturating_sub(began.elapsed());
+                let rest = window.saturating_sub(2 * began.elapsed());
                 let (lock, woken) = &*seen;
                 let over = unpoisoned(lock.lock());
                 let (over, _) = unpoisoned(woken.wait_timeout_while(over, rest, |over| !*over));
