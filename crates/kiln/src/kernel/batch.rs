@@ -72,9 +72,9 @@ impl Engine {
         }
     }
 
-    /// Reads the records on disk of a range's keys, which have these hashes, many at once, and waits for them.
-    pub(crate) fn read_range_ahead(&self, hashes: &[u64]) {
-        let mut ahead = self.read_ahead();
+    /// Reads the records on disk of a range's keys, which have these hashes, many at once, and waits for them: those that are to be seen up to a version.
+    pub(crate) fn read_range_ahead(&self, hashes: &[u64], version_max: u64) {
+        let mut ahead = self.read_ahead_as_of(version_max);
         self.read_group_ahead(&mut ahead, (0, hashes), hashes.len(), |item| hashes[item]);
         let before = self.settled.range_reads.fetch_add(ahead.begun, Ordering::Relaxed);
         // Where nothing is written it sleeps.
@@ -106,7 +106,7 @@ impl Engine {
         hash_of: impl Fn(usize) -> u64,
     ) {
         // One key alone has nothing to be read beside.
-        if count > 1 && (ahead.is_at_work() || self.any_cold(hashes)) {
+        if count > 1 && (ahead.is_at_work() || self.any_cold(hashes, ahead.version_max())) {
             ahead.up_to(first, hashes.len(), count, hash_of);
         }
     }

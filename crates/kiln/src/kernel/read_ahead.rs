@@ -17,7 +17,7 @@ use super::engine::Engine;
 use crate::device::{AlignedBuffer, BLOCK_BYTES, FinishedRead, QueuedRead, READS_IN_FLIGHT_MAX, ReadQueue};
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
-use crate::storage::record::{self, Address, DiskRecord, Shape};
+use crate::storage::record::{self, Address, DiskRecord, NO_ADDRESS, Shape};
 use crate::sync::atomic::Ordering;
 
 /// So that one read that takes long does not leave the disk with nothing to do.
@@ -58,6 +58,8 @@ pub(crate) struct ReadAhead<'e> {
     ahead_max: usize,
     /// The first item that was not looked at yet.
     next_item: usize,
+    /// Who asks sees versions up to this one: what is newer in memory is passed, to the record behind it.
+    version_max: u64,
     /// Reads begun so far.
     pub(crate) begun: u64,
 }
@@ -74,7 +76,13 @@ pub(crate) enum Step {
 }
 
 impl Engine {
+    /// For who asks for the newest records.
     pub(crate) fn read_ahead(&self) -> ReadAhead<'_> {
+        self.read_ahead_as_of(u64::MAX)
+    }
+
+    /// For who sees versions up to this one.
+    pub(crate) fn read_ahead_as_of(&self, version_max: u64) -> ReadAhead<'_> {
         let fit = (self.cold.cache.bytes() / CACHE_BYTES_PER_READ) as usize;
         let in_flight_max = fit.clamp(2, READS_IN_FLIGHT_MAX);
         let ahead_max = fit.clamp(2, READS_AHEAD_MAX);
@@ -85,13 +93,14 @@ impl Engine {
             in_flight_max,
             ahead_max,
             next_item: 0,
+            version_max,
             begun: 0,
         }
     }
 
-    /// True if one of the keys with these hashes may be on disk alone, as far as a quick look tells: one whose tag another key's record in memory has is
-    /// overlooked, and read by its operation.
-    pub(crate) fn any_cold(&self, hashes: &[u64]) -> bool {
+    /// True if what is to be seen of one of the keys with these hashes, up to a version, may be on disk alone, as far as a quick look tells: one whose tag another key's
+    /// record in memory has is overlooked, and read by its operation.
+    pub(crate) fn any_cold(&self, hashes: &[u64], version_max: u64) -> bool {
         // Nothing has left the log's memory yet.
         if self.log.head() == self.log.begin() {
             return false;
@@ -101,19 +110,40 @@ impl Engine {
         hashes.iter().any(|&hash| {
             // Nearly always the first candidate is the key's: then what else is in the bucket, and behind it, is not worth a look.
             let first = self.index.first_candidate(self.index.bucket_of(hash), hash);
-            first.is_none_or(|first| first.address < head) && self.cold_candidate(hash).is_some()
+            first.is_none_or(|first| self.behind_newer(first.address, version_max) < head)
+                && self.cold_candidate(hash, version_max).is_some()
         })
     }
 
-    /// The first record below the head, and not in the cache, that may be that of a key with this hash. The caller is pinned.
-    fn cold_candidate(&self, hash: u64) -> Option<Address> {
+    /// The first record below the head, and not in the cache, that may be what is to be seen of a key with this hash up to a version. The caller is pinned.
+    fn cold_candidate(&self, hash: u64, version_max: u64) -> Option<Address> {
         let (head, cache) = (self.log.head(), &self.cold.cache);
-        let is_cold = |address| (address < head && !cache.has(address)).then_some(address);
-        self.index.find(self.index.bucket_of(hash), hash, is_cold)
+        let cold = |newest| {
+            let address = self.behind_newer(newest, version_max);
+            (address != NO_ADDRESS && address < head && !cache.has(address)).then_some(address)
+        };
+        self.index.find(self.index.bucket_of(hash), hash, cold)
+    }
+
+    /// Where the first record is, at an address or behind it, that is not in memory, or is not newer than a version. The caller is pinned.
+    fn behind_newer(&self, newest: Address, version_max: u64) -> Address {
+        // Of the newest ones none need be looked at.
+        if version_max == u64::MAX {
+            return newest;
+        }
+        let mut address = newest;
+        while let Some(view) = self.log.view(address).filter(|view| view.version() > version_max) {
+            address = view.previous();
+        }
+        address
     }
 }
 
 impl ReadAhead<'_> {
+    pub(crate) fn version_max(&self) -> u64 {
+        self.version_max
+    }
+
     /// Whether reads have been begun, perhaps for what comes next.
     pub(crate) fn is_at_work(&self) -> bool {
         self.reads.is_some()
@@ -200,7 +230,7 @@ impl ReadAhead<'_> {
 
     fn candidate(&self, hash: u64) -> Option<Address> {
         let _pin = epoch::pin();
-        self.engine.cold_candidate(hash)
+        self.engine.cold_candidate(hash, self.version_max)
     }
 
     fn likely_bytes(&self, address: Address) -> usize {

@@ -114,19 +114,19 @@ impl LeafKeys {
         }
     }
 
-    /// Has the processor fetch records of the keys up to a position. If one of them is on disk, all up to `cold_end` are read
+    /// Has the processor fetch records of the keys up to a position. If what is to be seen of one of them, up to a version, is on disk, all up to `cold_end` are read
     /// that are: that takes so long that many at once are worth it.
-    pub(super) fn fetch_records(&mut self, table: &Table, end: usize, cold_end: usize) {
+    pub(super) fn fetch_records(&mut self, table: &Table, end: usize, cold_end: usize, version_max: u64) {
         let (mut end, engine) = (end.min(self.inside), &table.handle().engine);
         if self.fetched >= end {
             return;
         }
         self.fetch_buckets(table, end);
         engine.fetch_candidates(&self.hashes[self.fetched..end]);
-        if engine.any_cold(&self.hashes[self.fetched..end]) {
+        if engine.any_cold(&self.hashes[self.fetched..end], version_max) {
             end = cold_end.clamp(end, self.inside);
             self.fetch_buckets(table, end);
-            engine.read_range_ahead(&self.hashes[self.fetched..end]);
+            engine.read_range_ahead(&self.hashes[self.fetched..end], version_max);
         }
         self.fetched = end;
     }

@@ -170,7 +170,7 @@ impl LeafKeys {
             }
         }
         if is_left {
-            self.fetch_records(table, end, cold_end);
+            self.fetch_records(table, end, cold_end, version_max);
         }
     }
 }
@@ -185,6 +185,47 @@ mod tests {
     use crate::storage::ordered_index::LeafBatch;
     use crate::storage::record::NO_ADDRESS;
     use crate::{Options, Result};
+
+    /// One by one each waits for the disk: a scan beside writers, which are faster than the disk answers, then finds ever more of its rows there.
+    #[test]
+    fn rows_that_have_newer_versions_in_memory_are_read_ahead_where_a_snapshot_sees_older_ones_on_disk()
+    -> Result<()> {
+        const ROWS: u32 = 1_000;
+        let options = Options::new().background(false).memory(2 << 20).segment_bytes(64 << 10);
+        let db = options.open_on(Arc::new(SimulatedDevice::new(1)))?;
+        let (table, others) = (db.table("table")?, db.map("others")?);
+        let put_all = |value: u8| -> Result<()> {
+            (0..ROWS).try_for_each(|row| {
+                db.put(&table, row.to_be_bytes(), [value; 100]).map(|put| put.forget())
+            })?;
+            db.persist()
+        };
+        put_all(1)?;
+        let snapshot = db.snapshot()?;
+        // The log has 1 MiB of memory: the first ones leave it, and the second ones do not.
+        let put_others = |numbers: std::ops::Range<u32>| -> Result<()> {
+            numbers
+                .map(|number| db.put(&others, number.to_be_bytes(), [0; 1_000]))
+                .try_for_each(|put| Ok(put?.forget()))?;
+            db.persist()
+        };
+        put_others(0..600)?;
+        put_all(2)?;
+        put_others(600..1_200)?;
+        let engine = db.engine();
+        let read = || engine.settled.range_reads.load(crate::sync::atomic::Ordering::Relaxed);
+        let before = read();
+        let mut rows = snapshot.range::<[u8; 4]>(&table, ..);
+        let mut count = 0;
+        while let Some((_, value)) = rows.next_row()? {
+            assert_eq!(value, [1; 100]);
+            count += 1;
+        }
+        assert_eq!(count, ROWS);
+        let begun = read() - before;
+        assert!(begun > u64::from(ROWS) * 9 / 10, "{begun} of {ROWS}");
+        Ok(())
+    }
 
     /// Each of those that are not found by their hint is looked for by itself, which takes as long as several others.
     #[test]

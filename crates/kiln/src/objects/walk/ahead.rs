@@ -28,11 +28,11 @@ impl Walk {
             self.read_ahead(table, hinted_end, records_end, cold_end);
             return;
         }
-        self.leaf.fetch_records(table, records_end, cold_end);
+        self.leaf.fetch_records(table, records_end, cold_end, self.version_max);
         self.leaf.fetch_buckets(table, buckets_end);
         if self.next_is_read {
             let in_next = |end: usize| end.saturating_sub(self.leaf.inside);
-            self.next.fetch_records(table, in_next(records_end), in_next(cold_end));
+            self.next.fetch_records(table, in_next(records_end), in_next(cold_end), self.version_max);
             self.next.fetch_buckets(table, in_next(buckets_end));
         }
         // Keys without a row are passed without being counted: no further than what has been looked after.
