@@ -288,6 +288,10 @@ impl Engine {
         }
         // Who loads waits for space with it. Who settles just now makes what room there is.
         let Some(_no_load) = settled.loading.try_lock() else { return false };
+        // Behind a close, which waits for it, the file is somebody else's.
+        if self.check_writable().is_err() {
+            return false;
+        }
         // Whoever has read an older root may have given it up since the last merge.
         if settled.tree.reclaim().is_ok_and(|cut_bytes| cut_bytes > 0) {
             return true;
