@@ -76,9 +76,10 @@ impl Engine {
     pub(crate) fn read_range_ahead(&self, hashes: &[u64], version_max: u64) {
         let mut ahead = self.read_ahead_as_of(version_max);
         self.read_group_ahead(&mut ahead, (0, hashes), hashes.len(), |item| hashes[item]);
-        let before = self.settled.range_reads.fetch_add(ahead.begun, Ordering::Relaxed);
+        // Settling would spare these; what newer records have superseded nobody reads for long.
+        let before = self.settled.range_reads.fetch_add(ahead.begun_newest, Ordering::Relaxed);
         // Where nothing is written it sleeps.
-        if before / READS_PER_LOOK != (before + ahead.begun) / READS_PER_LOOK {
+        if before / READS_PER_LOOK != (before + ahead.begun_newest) / READS_PER_LOOK {
             self.hardening.wake_keeper();
         }
     }

@@ -60,8 +60,15 @@ pub(crate) struct ReadAhead<'e> {
     next_item: usize,
     /// Who asks sees versions up to this one: what is newer in memory is passed, to the record behind it.
     version_max: u64,
-    /// Reads begun so far.
-    pub(crate) begun: u64,
+    /// Reads begun so far of keys' newest records.
+    pub(crate) begun_newest: u64,
+}
+
+/// A record that is to be read.
+struct ColdRecord {
+    address: Address,
+    /// There is no newer one of its key.
+    is_newest: bool,
 }
 
 /// What came of waiting for a read.
@@ -94,7 +101,7 @@ impl Engine {
             ahead_max,
             next_item: 0,
             version_max,
-            begun: 0,
+            begun_newest: 0,
         }
     }
 
@@ -116,26 +123,33 @@ impl Engine {
     }
 
     /// The first record below the head, and not in the cache, that may be what is to be seen of a key with this hash up to a version. The caller is pinned.
-    fn cold_candidate(&self, hash: u64, version_max: u64) -> Option<Address> {
+    fn cold_candidate(&self, hash: u64, version_max: u64) -> Option<ColdRecord> {
         let (head, cache) = (self.log.head(), &self.cold.cache);
         let cold = |newest| {
             let address = self.behind_newer(newest, version_max);
-            (address != NO_ADDRESS && address < head && !cache.has(address)).then_some(address)
+            let is_cold = address != NO_ADDRESS && address < head && !cache.has(address);
+            is_cold.then_some(ColdRecord { address, is_newest: address == newest })
         };
         self.index.find(self.index.bucket_of(hash), hash, cold)
     }
 
-    /// Where the first record is, at an address or behind it, that is not in memory, or is not newer than a version. The caller is pinned.
+    /// Where the first record is, at an address or behind it, that is not in memory, or is not newer than a version; the newest one if that is far behind. The caller is
+    /// pinned.
     fn behind_newer(&self, newest: Address, version_max: u64) -> Address {
+        /// Each is a cache miss, and who is pinned keeps others waiting.
+        const RECORDS_MAX: usize = 16;
         // Of the newest ones none need be looked at.
         if version_max == u64::MAX {
             return newest;
         }
         let mut address = newest;
-        while let Some(view) = self.log.view(address).filter(|view| view.version() > version_max) {
-            address = view.previous();
+        for _ in 0..RECORDS_MAX {
+            match self.log.view(address).filter(|view| view.version() > version_max) {
+                Some(view) => address = view.previous(),
+                None => return address,
+            }
         }
-        address
+        newest
     }
 }
 
@@ -169,9 +183,10 @@ impl ReadAhead<'_> {
                 let (item, hash) = (self.next_item, hash_of(self.next_item));
                 self.next_item += 1;
                 let candidate = self.candidate(hash);
-                if let Some(address) = candidate
+                if let Some(ColdRecord { address, is_newest }) = candidate
                     && self.submit(item, address, self.likely_bytes(address))
                 {
+                    self.begun_newest += u64::from(is_newest);
                     self.reads.iter_mut().for_each(|reads| reads.ahead.push_back(item));
                 }
             }
@@ -203,7 +218,8 @@ impl ReadAhead<'_> {
     /// Begins to read what a key with this hash may have on disk; false if there is nothing, or it cannot be read ahead. Not for who
     /// uses [`Self::up_to`], which chooses the items itself.
     pub(crate) fn begin(&mut self, item: usize, hash: u64) -> bool {
-        self.candidate(hash).is_some_and(|address| self.submit(item, address, self.likely_bytes(address)))
+        let candidate = self.candidate(hash);
+        candidate.is_some_and(|cold| self.submit(item, cold.address, self.likely_bytes(cold.address)))
     }
 
     /// Waits for a read that is in flight.
@@ -228,7 +244,7 @@ impl ReadAhead<'_> {
         Some(self.take(finished).map_or(Step::Nothing, Step::Done))
     }
 
-    fn candidate(&self, hash: u64) -> Option<Address> {
+    fn candidate(&self, hash: u64) -> Option<ColdRecord> {
         let _pin = epoch::pin();
         self.engine.cold_candidate(hash, self.version_max)
     }
@@ -269,7 +285,6 @@ impl ReadAhead<'_> {
             }
         };
         self.in_flight_count += 1;
-        self.begun += 1;
         engine.cold.in_flight.fetch_add(1, Ordering::Relaxed);
         reads.queue.submit(QueuedRead { file, offset, buffer, token: token as u64 });
         true

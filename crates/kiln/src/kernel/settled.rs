@@ -92,7 +92,7 @@ pub(crate) struct Settled {
     /// Locked by who has locked `loading`.
     pub(super) in_vain: Mutex<InVain>,
     /// Records that ranges have read from disk since something last settled.
-    pub(crate) range_reads: AtomicU64,
+    pub(super) range_reads: AtomicU64,
     /// A key is in a table's order if, and only if, it has an entry in the hash index, for who holds its bucket.
     pub(crate) orders_are_exact: bool,
     /// Bytes of log that are just being merged: so much the tree may grow.
