@@ -12,7 +12,7 @@ use std::sync::{Arc, Weak};
 
 use super::engine::Engine;
 use super::hardening::horizon::Listener;
-use crate::sync::{Mutex, contain};
+use crate::sync::{Mutex, MutexGuard, contain};
 
 type OnDurable = Box<dyn FnMut(u64) + Send>;
 
@@ -28,6 +28,8 @@ struct State {
     pending: VecDeque<(u64, u64)>,
     /// The horizon will tell of the first of them.
     is_registered: bool,
+    /// It was covered before anybody could be registered: who ends the operation is to see to it.
+    is_due: bool,
     /// The commit point, and the one that was told last.
     durable: u64,
     told: u64,
@@ -46,6 +48,7 @@ impl CommitPoints {
                 callbacks: Vec::new(),
                 pending: (!is_durable).then_some((version, serial)).into_iter().collect(),
                 is_registered: false,
+                is_due: false,
                 durable,
                 told: durable,
                 are_called: false,
@@ -75,8 +78,44 @@ impl CommitPoints {
         state.is_registered = true;
         let own: Weak<Self> = Arc::downgrade(self);
         if !self.engine.hardening.horizon.register_listener(version, own) {
-            self.engine.request_telling();
+            (state.is_registered, state.is_due) = (false, true);
         }
+    }
+
+    /// For who has ended an operation of the session, or added a callback, and holds no lock any more.
+    pub(super) fn tell_if_due(self: &Arc<Self>) {
+        let state = self.state.lock();
+        if state.is_due {
+            self.move_on(state);
+        }
+    }
+
+    /// Moves the commit point, waits for what is still open, and calls back, unless somebody else does: they look again.
+    fn move_on<'s>(self: &'s Arc<Self>, mut state: MutexGuard<'s, State>) {
+        loop {
+            self.advance(&mut state);
+            self.wait_for_first(&mut state);
+            if !std::mem::take(&mut state.is_due) {
+                break;
+            }
+        }
+        if std::mem::replace(&mut state.are_called, true) {
+            return;
+        }
+        while state.durable > state.told {
+            let durable = state.durable;
+            state.told = durable;
+            let mut callbacks = std::mem::take(&mut state.callbacks);
+            drop(state);
+            for callback in &mut callbacks {
+                // If it panics, which the panic's hook has reported, nobody else is to miss anything.
+                let _ = contain(|| callback(durable));
+            }
+            state = self.state.lock();
+            callbacks.append(&mut state.callbacks);
+            state.callbacks = callbacks;
+        }
+        state.are_called = false;
     }
 
     /// Moves the commit point as far as the horizon has come.
@@ -97,24 +136,6 @@ impl Listener for CommitPoints {
     fn hear(self: Arc<Self>) {
         let mut state = self.state.lock();
         state.is_registered = false;
-        self.advance(&mut state);
-        self.wait_for_first(&mut state);
-        if std::mem::replace(&mut state.are_called, true) {
-            return;
-        }
-        while state.durable > state.told {
-            let durable = state.durable;
-            state.told = durable;
-            let mut callbacks = std::mem::take(&mut state.callbacks);
-            drop(state);
-            for callback in &mut callbacks {
-                // If it panics, which the panic's hook has reported, nobody else is to miss anything.
-                let _ = contain(|| callback(durable));
-            }
-            state = self.state.lock();
-            callbacks.append(&mut state.callbacks);
-            state.callbacks = callbacks;
-        }
-        state.are_called = false;
+        self.move_on(state);
     }
 }

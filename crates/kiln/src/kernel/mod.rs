@@ -7,7 +7,7 @@
 //!   single, batch                        transactions on one key, and many of them
 //!   cold, read_ahead                     reading records that are on disk, many of them at once
 //!   snapshot, session, receipt           what it gives out
-//!   turn, commit_points                  a session's operations one after the other, and who hears how far they are durable
+//!   commit_points                        who hears how far a session's operations are durable
 //!   named_snapshot                       snapshots that outlive the process
 //!   clock                                versions: tick and close
 //!   hardening/                           making versions durable: leaders, horizon, background threads
@@ -60,7 +60,6 @@ pub(crate) mod sweep;
 #[cfg(test)]
 mod sweep_tests;
 pub(crate) mod transaction;
-mod turn;
 pub(crate) mod warm;
 pub(crate) mod write_counts;
 pub(crate) mod write_set;

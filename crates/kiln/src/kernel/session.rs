@@ -14,7 +14,6 @@ use super::expiry::Moment;
 use super::receipt::Commit;
 use super::single::SingleKey;
 use super::transaction::{self, Isolation, Transaction};
-use super::turn;
 use crate::error::{Error, ErrorKind, Result};
 use crate::planted::{Bug, planted};
 use crate::storage::record::NEVER;
@@ -107,10 +106,11 @@ impl Session {
     /// survive power loss. One call may stand for several advances; the numbers ascend. What is durable already when this is called is not told;
     /// [`Self::durable_serial`] tells that. If commits are lost their numbers are never told; [`Kiln::on_lost`](crate::Kiln::on_lost) tells of that.
     ///
-    /// It is called by one thread at a time: the one that hardens, or one of the database's own; without background threads it may also be one
-    /// that has just ended an operation of this session. Be quick, and do not wait for this database. No lock is held that the callback could ask for: it may use the
-    /// database and its sessions, this one, too. If it panics nobody else is concerned, and it is called again the next time. A session
-    /// that commits nothing costs a hardening nothing. Once the session is dropped only a call that has begun already comes to its end.
+    /// It is called by one thread at a time: the one that hardens, one of the database's own, or one that has just ended an operation of this session. Be quick, and do not wait for
+    /// this database. Who hardens may be in the middle of a session's operation: the callback may use the database, but no operations of sessions, which would wait for
+    /// that one to end ([`Self::serial`] does not). If it panics nobody else is concerned, and it is called again the next time. A session
+    /// that commits nothing costs a hardening nothing. Once the session is dropped only a call that has begun already comes to its end; a callback that keeps its own
+    /// session alive (hold a [`Weak`](std::sync::Weak)) is never dropped.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -135,11 +135,10 @@ impl Session {
 
     /// Acts while no other operation of the session does. `act` is given the version of the last commit.
     fn in_turn<T>(&self, act: impl FnOnce(&mut u64) -> T) -> T {
-        let mut version = self.turn.lock();
-        let turn = turn::begin(&self.engine);
-        let result = act(&mut version);
-        drop((version, turn));
-        self.engine.tell_after_turn();
+        let result = act(&mut self.turn.lock());
+        if let Some(points) = self.commit_points.get() {
+            points.tell_if_due();
+        }
         result
     }
 

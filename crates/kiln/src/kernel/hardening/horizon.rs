@@ -222,17 +222,13 @@ impl Horizon {
         }
     }
 
-    /// Remembers a listener for `version`; false if the version's fate is known already, and the next who [tells](Self::tell) is to have it hear that. May be called with locks
-    /// held.
+    /// Remembers a listener for `version`; false if the version's fate is known already. May be called with locks held: nobody hears anything here.
     pub(crate) fn register_listener(&self, version: u64, listener: Weak<dyn Listener>) -> bool {
         let mut waiters = self.waiters.lock();
         // As above.
         let is_open = self.outcome(version).is_none();
         if is_open {
             waiters.listeners.push((version, listener));
-        } else {
-            drop(waiters);
-            self.callbacks.lock().withheld_listeners.push(listener);
         }
         is_open
     }

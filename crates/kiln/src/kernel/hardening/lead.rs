@@ -10,9 +10,7 @@ use super::horizon::{Covered, Lost, Successor};
 use super::{Hardening, Leader};
 use crate::error::Result;
 use crate::kernel::engine::Engine;
-use crate::kernel::turn;
 use crate::planted::{Bug, planted};
-use crate::sync::atomic::Ordering;
 use crate::sync::{MutexGuard, contain};
 
 /// How a lead ends.
@@ -126,9 +124,6 @@ impl Engine {
     /// [`Self::let_go_quietly`], out, not even without a hardening: a waiter that found it taken sleeps, and relies on being seen here.
     pub(super) fn let_go(&self, leader: MutexGuard<'_, Leader>, covered: Covered) {
         let hardening = &self.hardening;
-        if turn::is_taken(self) {
-            return self.let_go_quietly(leader, covered);
-        }
         // Waking many takes a while; the next leader need not wait for it.
         drop(leader);
         hardening.leads_ended.advance_for_all();
@@ -148,38 +143,17 @@ impl Engine {
         drop(leader);
         hardening.leads_ended.advance_for_all();
         // Without the hardener a task would sleep until this comes to its end.
-        let is_for_others = hardening.background || turn::is_taken(self);
-        let successor = if is_for_others { Successor::Thread } else { Successor::Any };
+        let successor = if hardening.background { Successor::Thread } else { Successor::Any };
         let somebody_is_to_lead = hands_over && hardening.horizon.wake_successor(successor);
-        if somebody_is_to_hear || somebody_is_to_lead {
-            self.request_telling();
-        }
-    }
-
-    /// Has those told soon who were withheld: by the hardener, or, without one, by who ends a session's turn, if not by somebody else before.
-    pub(crate) fn request_telling(&self) {
-        let hardening = &self.hardening;
-        if !hardening.background {
-            return hardening.is_telling_due.store(true, Ordering::SeqCst);
-        }
-        let mut requests = hardening.requests.lock();
-        requests.tell = true;
-        hardening.wake_hardener.notify_one();
-    }
-
-    /// For who has ended a session's turn.
-    pub(crate) fn tell_after_turn(&self) {
-        let is_due = &self.hardening.is_telling_due;
-        if is_due.load(Ordering::SeqCst) && !turn::is_taken(self) && is_due.swap(false, Ordering::SeqCst) {
-            self.tell_withheld();
+        if hardening.background && (somebody_is_to_hear || somebody_is_to_lead) {
+            let mut requests = hardening.requests.lock();
+            requests.tell = true;
+            hardening.wake_hardener.notify_one();
         }
     }
 
     /// Tells those whom somebody could not tell who might have held a lock.
     pub(crate) fn tell_withheld(&self) {
-        if turn::is_taken(self) {
-            return self.request_telling();
-        }
         self.hardening.horizon.tell(Covered::default());
         self.hand_over_lead();
     }

@@ -29,7 +29,7 @@ use crate::storage::extent::ExtentWriter;
 use crate::storage::liveness::counted_bytes;
 use crate::storage::log::Purpose;
 use crate::storage::record::{Address, Kind};
-use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Condvar, EventCount, Instant, Mutex, mpsc};
 
 /// What the one who hardens owns.
@@ -82,8 +82,6 @@ pub(crate) struct Hardening {
     unhardened_bytes_limit: u64,
     unhardened_bytes_max: AtomicU64,
     background: bool,
-    /// Without background threads: somebody was withheld while a session had its turn.
-    is_telling_due: AtomicBool,
     /// Bytes of the last hardening, and how long it took in microseconds (smoothed).
     last_bytes: AtomicU64,
     duration_us: AtomicU64,
@@ -131,7 +129,6 @@ impl Hardening {
             unhardened_bytes_limit: unhardened_bytes,
             unhardened_bytes_max: AtomicU64::new(unhardened_bytes),
             background,
-            is_telling_due: AtomicBool::new(false),
             last_bytes: AtomicU64::new(0),
             duration_us: AtomicU64::new(0),
             count: AtomicU64::new(0),
