@@ -93,3 +93,32 @@ fn what_is_dead_out_of_memory_makes_settling_due_only_where_there_is_much_of_it_
     assert!(is_due(400, 8, false), "there is too much that nothing may ever drop");
     assert!(is_due(100, 8, true), "a deletion waits");
 }
+
+/// A committer may come to it long after it has found the database open; the tree's file was cut, and its map moved, though somebody else may have opened the directory.
+#[test]
+fn c4_room_is_not_looked_for_in_the_tree_behind_a_close() {
+    let disk = SimulatedDevice::new(1);
+    let options = Options::new().background(false).segment_bytes(64 << 10).memory(512 << 10);
+    let db = options.open_on(Arc::new(disk.clone())).unwrap();
+    let table = db.table("table").unwrap();
+    let put = |number: u32| db.put(&table, number.to_be_bytes(), [1; 8_000]).map(|put| put.forget());
+    (0..201).for_each(|number| put(number).unwrap());
+    db.persist().unwrap();
+    db.settle().unwrap();
+    (0..200_u32).for_each(|number| _ = db.delete(&table, number.to_be_bytes()).unwrap().forget());
+    db.persist().unwrap();
+    let tx = db.begin().unwrap();
+    let mut range = tx.range::<&[u8]>(&table, ..);
+    assert!(range.next().is_some());
+    // It keeps what the tree had.
+    db.settle().unwrap();
+    disk.set_capacity(Some(disk.used_bytes() + (64 << 10)));
+    assert!((300..1_000).any(|number| put(number).is_err()));
+    drop(range);
+    drop(tx);
+    assert!(db.engine().segments.disk_is_full());
+    db.close().unwrap();
+    let steps = disk.steps();
+    assert!(!db.engine().settle_for_room());
+    assert_eq!(disk.steps(), steps, "nothing was written");
+}
