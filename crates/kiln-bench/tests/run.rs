@@ -190,7 +190,7 @@ fn the_papers_figures_come_out_of_one_run() {
 #[test]
 fn two_write_paths_are_compared_with_the_same_windows() {
     let directory = directory();
-    let workloads = "read,mixed50,update,rmw,insert,tpcc";
+    let workloads = "read,mixed50,update,rmw,insert";
     let windows = ["--window", "10ms,1s"];
     let output = small_run(
         directory.path(),
