@@ -31,12 +31,7 @@ pub(crate) use ensure;
 /// Compares a database that was just opened with the history, clause by clause. Writes to the database.
 pub(crate) fn check_recovered(db: &Kiln, history: &History) -> Verdict {
     let horizon = db.recovery_report().horizon.number();
-    ensure!(
-        horizon >= history.durable,
-        "C5: version {} was called durable, but the horizon recovered is {horizon}",
-        history.durable
-    );
-    let state = check_contents(db, history, horizon)?;
+    let state = check_contents(db, history)?;
     invariants(&state).map_err(|what| format!("C1: {what}"))?;
     check_loads(db, history, horizon)?;
     check_named(db, history)?;
@@ -46,8 +41,14 @@ pub(crate) fn check_recovered(db: &Kiln, history: &History) -> Verdict {
     check_new_commit(db, history)
 }
 
-/// C1, C4: the contents are exactly the transactions up to the horizon.
-fn check_contents<'a>(db: &Kiln, history: &'a History, horizon: u64) -> Result<Cow<'a, State>, String> {
+/// C1, C4, C5: the contents are exactly the transactions up to the horizon, which is not before what was called durable.
+pub(crate) fn check_contents<'a>(db: &Kiln, history: &'a History) -> Result<Cow<'a, State>, String> {
+    let horizon = db.recovery_report().horizon.number();
+    ensure!(
+        horizon >= history.durable,
+        "C5: version {} was called durable, but the horizon recovered is {horizon}",
+        history.durable
+    );
     let expected = history.state_at(horizon);
     let found = read_all(db, history).map_err(|error| format!("C1: reading what was recovered: {error}"))?;
     ensure!(

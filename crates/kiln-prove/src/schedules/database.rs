@@ -127,15 +127,19 @@ impl Ledger {
     }
 
     pub(super) fn committed(&self, key: &[u8], version: Version, value: &[u8]) {
-        let mut entries = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        entries.commits.insert((Place::Map, key.to_vec()), (version.number(), value.to_vec()));
+        self.committed_together(&[(Place::Map, key)], version, value);
     }
 
     /// The same of all that one transaction has written.
-    pub(super) fn committed_together(&self, keys: &[(Place, String)], version: Version, value: &[u8]) {
+    pub(super) fn committed_together(
+        &self,
+        keys: &[(Place, impl AsRef<[u8]>)],
+        version: Version,
+        value: &[u8],
+    ) {
         let mut entries = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         for (place, key) in keys {
-            let place_and_key = (*place, key.clone().into_bytes());
+            let place_and_key = (*place, key.as_ref().to_vec());
             entries.commits.insert(place_and_key, (version.number(), value.to_vec()));
         }
     }
