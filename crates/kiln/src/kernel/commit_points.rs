@@ -75,11 +75,9 @@ impl CommitPoints {
     /// Waits at the horizon for the oldest version that is pending, unless it does already. Called with locks held, so that nobody is told here.
     fn wait_for_first(self: &Arc<Self>, state: &mut State) {
         let Some(&(version, _)) = state.pending.front().filter(|_| !state.is_registered) else { return };
-        state.is_registered = true;
         let own: Weak<Self> = Arc::downgrade(self);
-        if !self.engine.hardening.horizon.register_listener(version, own) {
-            (state.is_registered, state.is_due) = (false, true);
-        }
+        state.is_registered = self.engine.hardening.horizon.register_listener(version, own);
+        state.is_due |= !state.is_registered;
     }
 
     /// For who has ended an operation of the session, or added a callback, and holds no lock any more.
