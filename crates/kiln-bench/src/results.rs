@@ -350,6 +350,21 @@ mod tests {
         }
     }
 
+    /// Else rows would change by a hair each time the file is written anew.
+    #[test]
+    fn figures_are_read_as_they_were_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("results.json");
+        let mut writer = RowWriter::create(Some(&path)).unwrap();
+        for divisor in 1..=1000 {
+            writer.write(&Row { seconds: 1.0 / f64::from(divisor), ..row() }).unwrap();
+        }
+        let before = std::fs::read_to_string(&path).unwrap();
+        let (mut writer, rows) = RowWriter::resume(Some(&path)).unwrap();
+        writer.rewrite(&rows).unwrap();
+        assert!(std::fs::read_to_string(&path).unwrap() == before, "rows have changed");
+    }
+
     #[test]
     fn a_file_from_before_there_were_machines_is_read() {
         let directory = tempfile::tempdir().unwrap();
