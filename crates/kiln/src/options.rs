@@ -222,7 +222,8 @@ impl Options {
     /// least 32 MiB. What does not fit is written to a file that is there as long as they settle, so that the disk needs room for about as much as the part of the log
     /// that settles at once: up to [`unsettled_bytes`](Self::unsettled_bytes), or four times that where most of it is not live, or less where there is less room. For the tree it has room for a
     /// sixteenth of itself, or for a quarter of this. With less than a MiB for 64 MiB of log, or 4 MiB for a GiB, that is what it takes: what is sorted in smaller pieces takes more memory to be
-    /// put together. Durability does not depend on it.
+    /// put together. As much again, four of them together, long walks of snapshots take beside writers, for what has not settled of what they see, once its records are on disk.
+    /// Durability does not depend on it.
     pub fn settle_memory(mut self, bytes: u64) -> Options {
         self.settle_memory = Some(bytes);
         self

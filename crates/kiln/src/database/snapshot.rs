@@ -8,6 +8,7 @@ use crate::kernel::engine::Engine;
 use crate::kernel::expiry::{Expiry, Moment};
 use crate::kernel::snapshot::Held;
 use crate::objects::{HasHandle, Map, MapIter, Object};
+use crate::storage::record::Address;
 
 /// The database as it was at one version. Reading it never waits for a writer, never fails for one, and never
 /// holds one up. While it is open, what it may read stays in the log.
@@ -16,6 +17,8 @@ pub struct Snapshot<'db> {
     held: Held,
     /// As of which rows have expired, or not.
     moment: Moment,
+    /// All that it sees lies before this place in the log.
+    log_end: Address,
 }
 
 impl std::fmt::Debug for Snapshot<'_> {
@@ -26,7 +29,13 @@ impl std::fmt::Debug for Snapshot<'_> {
 
 impl<'db> Snapshot<'db> {
     pub(super) fn new(engine: &'db Arc<Engine>, held: Held, moment: Moment) -> Snapshot<'db> {
-        Snapshot { engine, held, moment }
+        // Its version is closed.
+        let log_end = engine.log.tail();
+        Snapshot { engine, held, moment, log_end }
+    }
+
+    pub(crate) fn log_end(&self) -> Address {
+        self.log_end
     }
 
     pub(crate) fn engine(&self) -> &'db Arc<Engine> {

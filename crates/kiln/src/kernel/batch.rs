@@ -73,7 +73,8 @@ impl Engine {
     }
 
     /// Reads the records on disk of a range's keys, which have these hashes, many at once, and waits for them: those that are to be seen up to a version.
-    pub(crate) fn read_range_ahead(&self, hashes: &[u64], version_max: u64) {
+    /// Says how many these were.
+    pub(crate) fn read_range_ahead(&self, hashes: &[u64], version_max: u64) -> u64 {
         let mut ahead = self.read_ahead_as_of(version_max);
         self.read_group_ahead(&mut ahead, (0, hashes), hashes.len(), |item| hashes[item]);
         // Settling would spare these; what newer records have superseded nobody reads for long.
@@ -82,6 +83,7 @@ impl Engine {
         if before / READS_PER_LOOK != (before + ahead.begun_newest) / READS_PER_LOOK {
             self.hardening.wake_keeper();
         }
+        ahead.begun
     }
 
     /// As [`Self::prefetch_group`], for any number of keys; waits for those that are on disk.

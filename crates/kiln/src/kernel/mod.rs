@@ -33,6 +33,7 @@ mod commit_points;
 pub(crate) mod compaction;
 pub(crate) mod engine;
 pub(crate) mod expiry;
+pub(crate) mod frozen;
 mod gauge;
 mod hand_over;
 pub(crate) mod hardening;

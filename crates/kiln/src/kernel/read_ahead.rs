@@ -60,7 +60,8 @@ pub(crate) struct ReadAhead<'e> {
     next_item: usize,
     /// Who asks sees versions up to this one: what is newer in memory is passed, to the record behind it.
     version_max: u64,
-    /// Reads begun so far of keys' newest records.
+    /// Reads begun so far, and those of them of keys' newest records.
+    pub(crate) begun: u64,
     pub(crate) begun_newest: u64,
 }
 
@@ -101,6 +102,7 @@ impl Engine {
             ahead_max,
             next_item: 0,
             version_max,
+            begun: 0,
             begun_newest: 0,
         }
     }
@@ -285,12 +287,13 @@ impl ReadAhead<'_> {
             }
         };
         self.in_flight_count += 1;
+        self.begun += 1;
         engine.cold.in_flight.fetch_add(1, Ordering::Relaxed);
         reads.queue.submit(QueuedRead { file, offset, buffer, token: token as u64 });
         true
     }
 
-    /// Puts what was read into the cache, or reads the rest of it. Gives the item if there is nothing more to be read for it.
+    /// Puts what was read into the cache, and reads the rest of it, or the record before it if it is too new. Gives the item if there is nothing more to be read for it.
     fn take(&mut self, finished: FinishedRead) -> Option<usize> {
         let cold = &self.engine.cold;
         let reads = self.reads.as_mut()?;
@@ -307,7 +310,8 @@ impl ReadAhead<'_> {
                 (Some(shape), Some(item)) if skip + shape.bytes() as usize > finished.buffer.len() => {
                     cold.read_bytes.fetch_add(count as u64, Ordering::Relaxed);
                     // What the cache would not keep is left to who asks for it.
-                    rest = cold.cache.can_keep(shape.bytes()).then_some((item, shape.bytes() as usize));
+                    rest =
+                        cold.cache.can_keep(shape.bytes()).then_some((item, address, shape.bytes() as usize));
                 }
                 _ => {
                     let unchecked =
@@ -317,6 +321,18 @@ impl ReadAhead<'_> {
                         let others = || reads.in_flight.iter().filter(|read| read.item.is_some());
                         let misplaced = planted(Bug::ReadAheadMisplaced).then(|| others().next()).flatten();
                         cold.cache.admit(misplaced.map_or(address, |other| other.address), &record);
+                        let previous = record.previous;
+                        let is_older_wanted = record.version > self.version_max
+                            && previous >= self.engine.log.begin()
+                            && previous != NO_ADDRESS
+                            && !cold.cache.has(previous);
+                        rest = item.filter(|_| is_older_wanted).map(|item| {
+                            (
+                                item,
+                                previous,
+                                cold.likely_bytes(previous, self.engine.segments.segment_bytes()),
+                            )
+                        });
                     }
                 }
             }
@@ -326,7 +342,7 @@ impl ReadAhead<'_> {
             reads.buffers.push(finished.buffer);
         }
         match rest {
-            Some((item, record_bytes)) if self.submit(item, address, record_bytes) => None,
+            Some((item, address, record_bytes)) if self.submit(item, address, record_bytes) => None,
             _ => item,
         }
     }

@@ -26,6 +26,7 @@ use std::sync::Arc;
 
 use super::change::{Change, Current};
 use super::engine::Engine;
+use super::frozen::FrozenWalks;
 use super::object::ObjectState;
 use super::settling_pace::SettlingPace;
 use super::single::SingleKey;
@@ -93,6 +94,7 @@ pub(crate) struct Settled {
     pub(super) in_vain: Mutex<InVain>,
     /// Records that ranges have read from disk since something last settled.
     pub(super) range_reads: AtomicU64,
+    pub(super) frozen_walks: FrozenWalks,
     /// A key is in a table's order if, and only if, it has an entry in the hash index, for who holds its bucket.
     pub(crate) orders_are_exact: bool,
     /// Bytes of log that are just being merged: so much the tree may grow.
@@ -137,6 +139,7 @@ impl Settled {
             waits_for_head: AtomicU64::new(0),
             in_vain: Mutex::new(InVain::NOTHING),
             range_reads: AtomicU64::new(0),
+            frozen_walks: FrozenWalks::default(),
             orders_are_exact,
             moving_bytes: AtomicU64::new(0),
             rows: AtomicU64::new(0),

@@ -72,12 +72,14 @@ pub(super) struct LeafKeys {
     pub(super) fetched: usize,
     /// Those that were read already.
     pub(super) rows: LeafRows,
+    /// So many records of this leaf, and of those that were here before it, were read from disk since somebody set it to 0.
+    pub(super) cold_reads: u64,
 }
 
 impl LeafKeys {
     fn new() -> LeafKeys {
         let (batch, rows) = (LeafBatch::new(), LeafRows::default());
-        LeafKeys { batch, inside: 0, hashes: [0; BATCH_KEYS_MAX], hashed: 0, fetched: 0, rows }
+        LeafKeys { batch, inside: 0, hashes: [0; BATCH_KEYS_MAX], hashed: 0, fetched: 0, rows, cold_reads: 0 }
     }
 
     /// Another leaf was read, of which so many keys lie within the bounds.
@@ -126,7 +128,7 @@ impl LeafKeys {
         if engine.any_cold(&self.hashes[self.fetched..end], version_max) {
             end = cold_end.clamp(end, self.inside);
             self.fetch_buckets(table, end);
-            engine.read_range_ahead(&self.hashes[self.fetched..end], version_max);
+            self.cold_reads += engine.read_range_ahead(&self.hashes[self.fetched..end], version_max);
         }
         self.fetched = end;
     }

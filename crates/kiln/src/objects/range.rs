@@ -211,7 +211,7 @@ pub struct SnapshotRange<'s> {
 impl<'s> SnapshotRange<'s> {
     fn new(snapshot: &'s Snapshot<'s>, table: &'s Table, mut walk: Walk) -> SnapshotRange<'s> {
         walk.set_version_max(snapshot.version().number());
-        walk.set_in_groups();
+        walk.set_in_groups(snapshot.log_end());
         SnapshotRange { snapshot, rows: Rows::new(table, walk) }
     }
 

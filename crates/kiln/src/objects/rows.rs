@@ -41,6 +41,8 @@ enum Place {
     Read,
     /// Its value is with the settled rows.
     Settled,
+    /// Its value was frozen.
+    Frozen,
 }
 
 /// The rows of a table within some bounds, one after the other.
@@ -64,6 +66,7 @@ impl<'t> Rows<'t> {
             Place::Buffer => &self.value,
             Place::Read => self.walk.read_value(),
             Place::Settled => self.walk.settled_value().unwrap_or_default(),
+            Place::Frozen => self.walk.frozen_value(),
         };
         Ok(Some((self.walk.key(), value)))
     }
@@ -113,6 +116,11 @@ impl<'t> Rows<'t> {
                 Some(Found::Read) => Some(Place::Read),
                 Some(Found::Settled) if self.has_expired(reader)? => None,
                 Some(Found::Settled) => Some(self.place_settled()?),
+                Some(Found::Frozen) => {
+                    let expires_at = self.walk.frozen_expires_at();
+                    let has_expired = reader.has_expired(id, expires_at, || self.walk.leaf_read())?;
+                    (!has_expired).then_some(Place::Frozen)
+                }
             };
             if place.is_some() {
                 self.walk.count_row();

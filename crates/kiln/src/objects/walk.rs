@@ -19,6 +19,7 @@
 //! A walk holds nothing between two steps, no pin and no lock, and a step allocates nothing once the buffers are warm.
 
 mod ahead;
+mod frozen;
 mod settled;
 
 use std::cmp::Ordering;
@@ -28,10 +29,12 @@ use super::leaf_keys::Kept;
 use super::settled_rows::{self, SettledRows, SettledShare, Way};
 use super::{HasHandle, Table};
 use crate::error::Result;
+use crate::kernel::frozen::Frozen;
 use crate::kernel::write_set::is_empty_range;
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
 use crate::storage::ordered_index::{ImagesAsOf, LeafBatch, LeafRead};
+use crate::storage::record::Address;
 use crate::storage::tree::Direction;
 
 /// So many rows ahead records are fetched, in the beginning and later. Buckets are fetched twice as far ahead.
@@ -61,8 +64,13 @@ pub(super) struct Walk {
     settled: Option<SettledRows>,
     /// It sees what was committed up to this version.
     version_max: u64,
-    /// Rows are read some at a time.
+    /// Rows are read some at a time, for who sees what is never going to change, and lies before this place in the log.
     in_groups: bool,
+    log_end: Address,
+    /// Records that were read from disk for it, one by one.
+    cold_reads: u64,
+    /// What it goes over instead of the indexes, once these were too many.
+    frozen: Option<Box<Frozen>>,
     /// The last step was one [in a group](Walk::step_in_group): the key is still to become the bound where the walk is.
     is_behind: bool,
 }
@@ -76,6 +84,8 @@ pub(super) enum Found {
     Read,
     /// A row that has settled; the walk has its [value](Walk::settled_value).
     Settled,
+    /// A row that was frozen; the walk has its [value](Walk::frozen_value).
+    Frozen,
 }
 
 /// Where the table's next key is.
@@ -83,6 +93,7 @@ pub(super) enum Found {
 enum Stored {
     Key,
     Settled,
+    Frozen,
 }
 
 /// Bounds of which both may move.
@@ -146,6 +157,9 @@ impl Walk {
             settled: None,
             version_max: u64::MAX,
             in_groups: false,
+            log_end: 0,
+            cold_reads: 0,
+            frozen: None,
             is_behind: false,
         }
     }
@@ -175,9 +189,10 @@ impl Walk {
         self.version_max = version;
     }
 
-    /// Lets rows be read some at a time, for who sees what is never going to change. To be called before the first step.
-    pub(super) fn set_in_groups(&mut self) {
-        self.in_groups = true;
+    /// Lets rows be read some at a time, for who sees what is never going to change, and lies before this place in the log. To be called
+    /// before the first step.
+    pub(super) fn set_in_groups(&mut self, log_end: Address) {
+        (self.in_groups, self.log_end) = (true, log_end);
     }
 
     pub(super) fn is_reverse(&self) -> bool {
@@ -232,7 +247,7 @@ impl Walk {
 
     /// Has the walk go on from the bound where it is, whatever was read ahead.
     fn read_anew(&mut self) {
-        self.fresh = false;
+        (self.fresh, self.frozen) = (false, None);
         self.settled.iter_mut().for_each(SettledRows::move_away);
     }
 
@@ -289,10 +304,15 @@ impl Walk {
                     self.give_settled()?;
                     Some(Found::Settled)
                 }
+                Some(Stored::Frozen) => {
+                    self.take_frozen();
+                    Some(Found::Frozen)
+                }
             });
         };
         let order = match stored {
-            None => Ordering::Greater,
+            // Who has written something freezes nothing.
+            None | Some(Stored::Frozen) => Ordering::Greater,
             Some(Stored::Key) => self.leaf.batch.get(self.position).unwrap_or_default().cmp(&written),
             Some(Stored::Settled) => self.compare_settled(&written)?,
         };
@@ -325,7 +345,12 @@ impl Walk {
                     settled.pass_given();
                     return Ok(Some(Stored::Settled));
                 }
-                if self.is_beside_settled() && self.is_settled_next()? {
+                if self.frozen.is_some() {
+                    match self.find_frozen()? {
+                        None => self.leave_frozen(),
+                        stored => return Ok(stored),
+                    }
+                } else if self.is_beside_settled() && self.is_settled_next()? {
                     return Ok(Some(Stored::Settled));
                 }
                 if self.position < self.leaf.inside {
@@ -334,6 +359,9 @@ impl Walk {
                     }
                     return Ok(Some(Stored::Key));
                 }
+            }
+            if !self.ended && self.freeze_if_paid(table) {
+                continue;
             }
             if self.ended || !self.take_leaf(table) {
                 self.ended = true;

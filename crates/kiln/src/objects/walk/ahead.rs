@@ -47,7 +47,9 @@ impl Walk {
             self.next.fetch_hinted(table, fetched_end.saturating_sub(self.leaf.inside));
         }
         let count = end.min(self.leaf.inside) - self.position;
+        self.leaf.cold_reads = 0;
         self.leaf.read_rows(table, end, cold_end, self.version_max);
+        self.cold_reads += self.leaf.cold_reads;
         let (engine, read) = (&table.handle().engine, self.leaf.batch.read());
         if table.ordered().count_rows_read(
             &self.leaf.batch,

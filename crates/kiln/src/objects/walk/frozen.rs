@@ -1,0 +1,121 @@
+//! A long walk's way without the indexes: over the tree, and what has not settled, [frozen](crate::kernel::frozen).
+
+use std::cmp::Ordering;
+use std::ops::Bound;
+
+use super::{Stored, Walk, exclude, is_beyond, way_of};
+use crate::error::Result;
+use crate::kernel::frozen::Wanted;
+use crate::objects::settled_rows::SettledRows;
+use crate::objects::{HasHandle, Table};
+use crate::storage::record::NEVER;
+
+impl Walk {
+    /// Between two leaves: has what comes be walked over without the indexes, if so much was read from disk for their sake that it is worth it. What cannot
+    /// be read for it is left to who comes to it.
+    pub(super) fn freeze_if_paid(&mut self, table: &Table) -> bool {
+        let rows_wanted = self.rows_wanted().map_or(u64::MAX, |rows| rows as u64);
+        let reads = self.cold_reads.min(rows_wanted);
+        if reads == 0 {
+            return false;
+        }
+        let (engine, object) = (&table.handle().engine, table.handle().id);
+        let way = way_of(self.reverse, &self.lower, &self.upper);
+        let wanted = Wanted {
+            object,
+            near: way.near,
+            far: way.far,
+            direction: way.direction,
+            version_max: self.version_max,
+            end: self.log_end,
+        };
+        let (frozen, root) = match engine.freeze_if_paid(&wanted, reads) {
+            Ok(Some(frozen)) => frozen,
+            Ok(None) => return false,
+            Err(_) => {
+                self.cold_reads = 0;
+                return false;
+            }
+        };
+        let is_to_be_seen = SettledRows::newest_root(table, self.version_max).is_some();
+        self.settled = is_to_be_seen.then(|| SettledRows::new(table, root));
+        // Where it comes to an end before the walk does, the next one is paid for by this one.
+        self.cold_reads = frozen.reads_spared();
+        self.frozen = Some(Box::new(frozen));
+        self.leaf.batch.clear();
+        self.begin_leaf();
+        self.fresh = true;
+        true
+    }
+
+    /// Where the next row is, of a walk that is over what is frozen; `None` at its end.
+    pub(super) fn find_frozen(&mut self) -> Result<Option<Stored>> {
+        let rows_wanted = self.rows_wanted();
+        let Walk { reverse, lower, upper, settled, frozen, .. } = self;
+        let (way, bounds) = (way_of(*reverse, lower, upper), (&*lower, &*upper));
+        let Some(frozen) = frozen else { return Ok(None) };
+        loop {
+            let is_before = |one: &[u8], other: &[u8]| if *reverse { one > other } else { one < other };
+            let in_tree = match settled {
+                Some(settled) => settled.next(way, rows_wanted)?,
+                None => None,
+            };
+            let in_tree = in_tree.filter(|key| {
+                !is_beyond(*reverse, bounds, key)
+                    && frozen.cut_at().is_none_or(|cut_at| is_before(key, cut_at))
+            });
+            let order = match (in_tree, frozen.key()) {
+                (None, None) => return Ok(None),
+                (Some(_), None) => Ordering::Less,
+                (None, Some(_)) => Ordering::Greater,
+                (Some(in_tree), Some(key)) if in_tree == key => Ordering::Equal,
+                (Some(in_tree), Some(key)) if is_before(in_tree, key) => Ordering::Less,
+                _ => Ordering::Greater,
+            };
+            if let (Ordering::Less, Some(settled)) = (order, &mut *settled) {
+                let ends =
+                    [Some(way.far), frozen.cut_at().map(Bound::Excluded), frozen.key().map(Bound::Excluded)];
+                settled.begin_run(ends, rows_wanted);
+                return Ok(Some(Stored::Settled));
+            }
+            if let (Ordering::Equal, Some(settled)) = (order, &mut *settled) {
+                settled.pass()?;
+            }
+            if frozen.has_value() {
+                return Ok(Some(Stored::Frozen));
+            }
+            frozen.pass();
+        }
+    }
+
+    /// Goes to the row that comes next, which is a frozen one.
+    pub(super) fn take_frozen(&mut self) {
+        if let Some(key) = self.frozen.as_mut().and_then(|frozen| frozen.pass()) {
+            exclude(self.near_mut(), &key);
+        }
+    }
+
+    /// What is frozen has come to its end: if some was left out, the walk goes on there.
+    pub(super) fn leave_frozen(&mut self) {
+        let Some(frozen) = self.frozen.take() else { return };
+        match frozen.cut_at() {
+            Some(cut_at) => *self.near_mut() = Bound::Included(cut_at.to_vec()),
+            None => self.ended = true,
+        }
+        self.read_anew();
+    }
+
+    /// The value of the frozen row that the walk has come to.
+    pub(in crate::objects) fn frozen_value(&self) -> &[u8] {
+        self.frozen.as_ref().map_or(&[], |frozen| frozen.value())
+    }
+
+    /// When it expires, if it does.
+    pub(in crate::objects) fn frozen_expires_at(&self) -> u64 {
+        self.frozen.as_ref().map_or(NEVER, |frozen| frozen.expires_at())
+    }
+}
+
+#[cfg(test)]
+#[path = "frozen_tests.rs"]
+mod tests;
