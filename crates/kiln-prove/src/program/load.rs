@@ -1,9 +1,11 @@
 //! What clients do to one run of the server: they check what they find, and work until it is gone.
 
+use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
+use std::thread::ScopedJoinHandle;
 
-use redis::{RedisError, RedisResult};
+use redis::{Connection, RedisError, RedisResult};
 
 use super::actors::{
     Actor, Auditor, FastWriter, Flusher, Mode, Onlooker, Pairs, SafeWriter, Session, Transfers,
@@ -28,20 +30,23 @@ pub(super) fn run_until(
     let handle = server.handle();
     let (at_work, load) = channel();
     clients.have_checked = false;
-    let port = std::thread::scope(|scope| {
+    let (port, met) = std::thread::scope(|scope| {
         // Gone with a panic, too, for which the plan must not wait.
         let at_work = at_work;
-        scope.spawn(move || plan(&handle, load));
+        let handle = &handle;
+        scope.spawn(move || plan(handle, load));
         let port = server.wait_until_ready();
-        if let Some(port) = port {
-            clients.meet(port, random, || {
+        let is_to_end = || handle.is_to_end();
+        let met = port.map_or(Ok(()), |port| {
+            clients.meet(port, random, &is_to_end, || {
                 // An error says that nobody waits for it.
                 let _ = at_work.send(());
-            });
-        }
-        port
+            })
+        });
+        (port, met)
     });
     let end = server.wait();
+    met.unwrap_or_else(|what| panic!("{what}\n{end}"));
     if end.was_orderly() {
         clients.settle();
     }
@@ -92,14 +97,26 @@ impl Clients {
 
     /// Meets a server that listens on this port: checks what it has, calls `at_work`, and works, until the server is gone.
     /// Panics if a promise was broken.
-    fn meet(&mut self, port: u16, random: &mut Random, at_work: impl FnOnce()) {
-        match self.try_to_meet(port, random, at_work) {
-            Err(error) if !is_gone(&error) => panic!("the server refused: {error}"),
-            _ => {}
-        }
+    ///
+    /// # Errors
+    /// The server refused something, or a connection was lost before it was to end.
+    fn meet(
+        &mut self,
+        port: u16,
+        random: &mut Random,
+        is_to_end: &(impl Fn() -> bool + Sync),
+        at_work: impl FnOnce(),
+    ) -> Result<(), String> {
+        let connections = match self.begin(port) {
+            Ok(connections) => connections,
+            Err(error) => return expect_the_end(&error, is_to_end),
+        };
+        at_work();
+        self.work(connections, random, is_to_end)
     }
 
-    fn try_to_meet(&mut self, port: u16, random: &mut Random, at_work: impl FnOnce()) -> RedisResult<()> {
+    /// Connects everybody, and has them check what they find.
+    fn begin(&mut self, port: u16) -> RedisResult<Vec<Connection>> {
         let mut connections = self.actors.iter().map(|_| connect(port)).collect::<RedisResult<Vec<_>>>()?;
         if self.lacks_accounts {
             create_accounts(&mut connections[0])?;
@@ -112,7 +129,15 @@ impl Clients {
         for (actor, connection) in self.actors.iter_mut().zip(&mut connections) {
             actor.begin(connection)?;
         }
-        at_work();
+        Ok(connections)
+    }
+
+    fn work(
+        &mut self,
+        mut connections: Vec<Connection>,
+        random: &mut Random,
+        is_to_end: &(impl Fn() -> bool + Sync),
+    ) -> Result<(), String> {
         std::thread::scope(|scope| {
             let workers: Vec<_> = self
                 .actors
@@ -120,22 +145,28 @@ impl Clients {
                 .zip(&mut connections)
                 .map(|(actor, connection)| {
                     let mut random = Random::new(random.next());
-                    scope.spawn(move || -> RedisResult<()> {
+                    scope.spawn(move || {
                         loop {
-                            actor.step(connection, &mut random)?;
+                            if let Err(error) = actor.step(connection, &mut random) {
+                                // At once: a moment later the server may be to end.
+                                return expect_the_end(&error, is_to_end);
+                            }
                         }
                     })
                 })
                 .collect();
-            for worker in workers {
-                match worker.join() {
-                    Ok(Err(error)) if !is_gone(&error) => return Err(error),
-                    Ok(_) => {}
-                    Err(panic) => std::panic::resume_unwind(panic),
-                }
-            }
-            Ok(())
+            let ends: Vec<_> = workers.into_iter().map(ScopedJoinHandle::join).collect();
+            ends.into_iter().try_for_each(|end| end.unwrap_or_else(|panic| resume_unwind(panic)))
         })
+    }
+}
+
+/// Takes the loss of a connection for the end of a server that is to end, and for nothing else.
+fn expect_the_end(error: &RedisError, is_to_end: &impl Fn() -> bool) -> Result<(), String> {
+    match (is_gone(error), is_to_end()) {
+        (true, true) => Ok(()),
+        (true, false) => Err(format!("a connection was lost, and nobody had ended the server: {error}")),
+        (false, _) => Err(format!("the server refused: {error}")),
     }
 }
 
@@ -149,9 +180,8 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use redis::Connection;
-
     use super::*;
+    use crate::program::fake::Fake;
 
     #[derive(Debug, Default)]
     struct Counting(Arc<AtomicUsize>);
@@ -161,8 +191,8 @@ mod tests {
             Ok(())
         }
 
-        fn step(&mut self, _: &mut Connection, _: &mut Random) -> RedisResult<()> {
-            Ok(())
+        fn step(&mut self, connection: &mut Connection, _: &mut Random) -> RedisResult<()> {
+            redis::cmd("PING").exec(connection)
         }
 
         fn check(&mut self, _: &mut Connection) -> RedisResult<()> {
@@ -190,5 +220,24 @@ mod tests {
         clients.have_checked = true;
         clients.settle();
         assert_eq!(settled.load(Ordering::Relaxed), 1);
+    }
+
+    /// A server that closed connections while it lived was taken for one that had been killed.
+    #[test]
+    fn a_connection_that_is_lost_while_the_server_lives_is_noticed() {
+        // The first of them while it is made, or checks; the others while the client works.
+        for answers in [0, 1, 2, 5] {
+            let fake = Fake::start(answers);
+            let meet = |is_to_end: bool| {
+                let mut clients = Clients {
+                    actors: vec![Box::new(Counting::default())],
+                    lacks_accounts: false,
+                    have_checked: false,
+                };
+                clients.meet(fake.port(), &mut Random::new(1), &|| is_to_end, || {})
+            };
+            assert!(meet(false).unwrap_err().contains("nobody had ended the server"), "{answers} answers");
+            assert_eq!(meet(true), Ok(()), "{answers} answers");
+        }
     }
 }

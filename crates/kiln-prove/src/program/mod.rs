@@ -6,6 +6,7 @@
 //!  load                 what clients do to one run of the server     actors/     the clients, one promise each
 //!  kinds                what databases and servers are like          leash       servers do not outlive this program
 //!  server  binary       a running server; the program                disk_full  bad_input  little_memory    tests of other misfortunes
+//!  fake                 servers that break promises, for tests of who must notice it
 //! ```
 
 mod actors;
@@ -14,6 +15,8 @@ mod bad_input;
 mod binary;
 #[cfg(test)]
 mod disk_full;
+#[cfg(test)]
+mod fake;
 pub(crate) mod kill;
 mod kinds;
 mod leash;
@@ -31,16 +34,21 @@ use crate::arguments::Rounds;
 use crate::jobs::Progress;
 use crate::support::Replay;
 
+/// In so many rounds some write is acknowledged, although the one or the other is too short for that.
+const ROUNDS_WITH_A_WRITE: u64 = 20;
+
 /// Counts rounds, and the writes that were acknowledged in them.
 struct Tally {
     progress: Progress,
     noun: &'static str,
+    rounds: u64,
     writes: u64,
 }
 
 impl Tally {
     /// One more round, in which so many writes were acknowledged; and what else is to be told by now.
     fn count(&mut self, writes: u64, besides: &str) {
+        self.rounds += 1;
         self.writes += writes;
         let besides = format!("{besides} and {} acknowledged writes", self.writes);
         self.progress.count_all(1, self.noun, besides);
@@ -48,6 +56,14 @@ impl Tally {
 
     fn is_enough(&self) -> bool {
         self.progress.is_enough()
+    }
+
+    /// Where nothing was acknowledged nothing can have been lost, whatever the server does.
+    fn has_looked_at_something(&self) -> Result<(), String> {
+        match self.writes == 0 && self.rounds >= ROUNDS_WITH_A_WRITE {
+            true => Err(format!("no write was acknowledged in {} {}", self.rounds, self.noun)),
+            false => Ok(()),
+        }
     }
 }
 
@@ -79,7 +95,7 @@ fn prove_by_lives(
     let replay = Replay::default();
     let progress = Progress::new(part, rounds.limit(), rounds.counts);
     progress.watch(replay.clone());
-    let mut tally = Tally { progress, noun, writes: 0 };
+    let mut tally = Tally { progress, noun, rounds: 0, writes: 0 };
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         // Which, is worth a line: an old one may lie there.
         eprintln!("{part}: the program is {}", binary::path().display());
@@ -92,6 +108,7 @@ fn prove_by_lives(
             ));
             one_life(seed, &mut tally);
         }
+        tally.has_looked_at_something().unwrap_or_else(|what| panic!("{what}"));
     }));
     if outcome.is_err() {
         tally.progress.fail();
@@ -100,4 +117,26 @@ fn prove_by_lives(
     }
     tally.progress.finish();
     ExitCode::SUCCESS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arguments::Limit;
+
+    #[test]
+    fn a_run_in_which_no_write_was_acknowledged_fails() {
+        let progress = Progress::silent("none", Limit::States(100));
+        let mut tally = Tally { progress, noun: "kills", rounds: 0, writes: 0 };
+        for _ in 1..ROUNDS_WITH_A_WRITE {
+            tally.count(0, "");
+        }
+        // So few may all have been too short.
+        assert_eq!(tally.has_looked_at_something(), Ok(()));
+        tally.count(0, "");
+        let what = tally.has_looked_at_something().unwrap_err();
+        assert_eq!(what, "no write was acknowledged in 20 kills");
+        tally.count(1, "");
+        assert_eq!(tally.has_looked_at_something(), Ok(()));
+    }
 }

@@ -7,6 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use redis::Connection;
@@ -99,7 +100,8 @@ impl Server {
     /// Whatever else becomes of the server, this sends it signals.
     pub(super) fn handle(&self) -> Handle {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).expect("a process has an id");
-        Handle(pidfd_open(pid, PidfdFlags::empty()).expect("a child has a descriptor"))
+        let process = pidfd_open(pid, PidfdFlags::empty()).expect("a child has a descriptor");
+        Handle { process, is_to_end: AtomicBool::new(false) }
     }
 
     /// Waits for the end, which must come soon, and without a panic.
@@ -120,15 +122,28 @@ impl Server {
 
 /// A process, and never another one that got its number.
 #[derive(Debug)]
-pub(super) struct Handle(OwnedFd);
+pub(super) struct Handle {
+    process: OwnedFd,
+    /// A signal that ends it has been sent, or is about to be.
+    is_to_end: AtomicBool,
+}
 
 impl Handle {
     /// Sends a signal. A process that has ended does not get it.
     pub(super) fn signal(&self, signal: Signal) {
-        match pidfd_send_signal(&self.0, signal) {
+        // Before it is sent: whoever notices the end knows that it was asked for.
+        if !matches!(signal, Signal::STOP | Signal::CONT) {
+            self.is_to_end.store(true, Ordering::SeqCst);
+        }
+        match pidfd_send_signal(&self.process, signal) {
             Ok(()) | Err(Errno::SRCH) => {}
             Err(error) => panic!("a child cannot be signalled: {error}"),
         }
+    }
+
+    /// Whether it was sent a signal that ends it.
+    pub(super) fn is_to_end(&self) -> bool {
+        self.is_to_end.load(Ordering::SeqCst)
     }
 }
 
@@ -147,7 +162,7 @@ impl Ended {
 
     /// Fails unless kill -9 was its end.
     pub(super) fn assert_killed(&self) {
-        assert!(self.was_killed(), "the server ended by itself: {}\n{}", self.status, self.log);
+        assert!(self.was_killed(), "the server ended by itself: {self}");
     }
 
     /// Whether it has ended in order.
@@ -162,12 +177,13 @@ impl Ended {
 
     /// Fails unless it says that all went well.
     pub(super) fn assert_success(&self) {
-        assert!(
-            self.was_orderly(),
-            "the server was asked to end, and ended with {}:\n{}",
-            self.status,
-            self.log
-        );
+        assert!(self.was_orderly(), "the server was asked to end, and ended otherwise: {self}");
+    }
+}
+
+impl std::fmt::Display for Ended {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "{}; it has printed:\n{}", self.status, self.log)
     }
 }
 
