@@ -74,9 +74,10 @@ impl Clients {
         let mut actors: Vec<Box<dyn Actor>> = vec![Box::new(Auditor)];
         actors.extend((0..4).map(|id| Box::new(SafeWriter::new(id)) as Box<dyn Actor>));
         actors.extend((0..2).map(|id| Box::new(FastWriter::new(id)) as Box<dyn Actor>));
-        for (id, mode) in [(0, Mode::Safe), (1, Mode::Fast)] {
-            actors.push(Box::new(Transfers::new(mode)));
-            actors.push(Box::new(Pairs::new(id as u64, mode)));
+        let modes = [Mode::Safe, Mode::Fast];
+        actors.extend(Transfers::clients(modes).map(|client| Box::new(client) as Box<dyn Actor>));
+        actors.extend(Pairs::clients(modes).map(|client| Box::new(client) as Box<dyn Actor>));
+        for (id, mode) in modes.into_iter().enumerate() {
             actors.push(Box::new(Session::new(id, mode)));
         }
         Clients { actors, lacks_accounts: true, have_checked: false }

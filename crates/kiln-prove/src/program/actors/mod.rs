@@ -6,28 +6,32 @@
 //!
 //! | actor | what it writes | what must hold after a kill |
 //! |---|---|---|
-//! | [`SafeWriter`] | numbered values, safe, pipelined | every acknowledged write is there (C5) |
+//! | [`SafeWriter`] | numbered values, safe, pipelined | every acknowledged write is there, also of a pipeline that was broken off (C5) |
 //! | [`FastWriter`] | two keys in turn, fast | the second is never ahead of the first (C4); what `WAITAOF` covered is there |
-//! | [`Transfers`] | between accounts, `WATCH` and `MULTI` | the sum is constant, no account is overdrawn (C1, C2) |
-//! | [`Pairs`] | two keys in one `MSET` or `MULTI` | both have the same value (C1) |
+//! | [`Transfers`] | between accounts, `WATCH` and `MULTI` | the sum is constant, no account is overdrawn (C1, C2); of each client the first are there, the safe ones among them (C4, C5) |
+//! | [`Pairs`] | two keys in one `MSET` or `MULTI` | both have the same value (C1), and none that a safe one has overwritten (C5) |
 //! | [`Session`] | its serial number, under `KILN SESSION` | the recovered serial is the value, and not before the last safe one (C7) |
 //! | [`Auditor`] | nothing: it reads sums and pairs in transactions | they hold at every moment (C2) |
 //! | [`Flusher`] | all keys, in the transaction that flushes them | they are of one number, and not before the last safe one (C1, C5) |
 //! | [`Onlooker`] | nothing: it reads all keys | they are of one number at every moment (C2), and everybody gets an answer |
 
+mod auditor;
 mod flushes;
 mod numbered;
+mod pairs;
 mod session;
-mod shared;
+mod transfers;
 
 use redis::{Connection, RedisResult};
 
 use crate::support::Random;
 
+pub(crate) use self::auditor::Auditor;
 pub(crate) use self::flushes::{Flusher, Onlooker};
 pub(crate) use self::numbered::{FastWriter, SafeWriter};
+pub(crate) use self::pairs::Pairs;
 pub(crate) use self::session::Session;
-pub(crate) use self::shared::{Auditor, Pairs, Transfers, create_accounts};
+pub(crate) use self::transfers::{Transfers, create_accounts};
 
 /// A client that lives through all rounds.
 pub(crate) trait Actor: Send {

@@ -97,13 +97,15 @@ impl Actor for SafeWriter {
         let mut pipeline = pipe();
         for &at in &written {
             let value = numbered_value(self.keys[at].ask(), random);
-            pipeline.cmd("SET").arg(self.key(at)).arg(value).ignore();
+            pipeline.cmd("SET").arg(self.key(at)).arg(value);
         }
-        pipeline.exec(connection)?;
+        connection.send_packed_command(&pipeline.get_packed_pipeline())?;
+        // One by one: where the answers break off, those before hold.
         for &at in &written {
+            connection.recv_response()?.extract_error()?;
             self.keys[at].answer(true);
+            self.writes += 1;
         }
-        self.writes += count as u64;
         Ok(())
     }
 
@@ -201,5 +203,35 @@ impl Actor for FastWriter {
 
     fn acknowledged(&self) -> u64 {
         self.writes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+    use crate::program::fake::Fake;
+    use crate::program::server::connect;
+
+    /// Of a pipeline of which some writes were answered, and others not, none was called acknowledged.
+    #[test]
+    fn c5_what_was_answered_of_a_pipeline_that_broke_off_must_be_there() {
+        const ANSWERS: usize = 3;
+        let fake = Fake::start(ANSWERS);
+        let mut broken_off = 0;
+        for seed in 0..20 {
+            let mut writer = SafeWriter::new(0);
+            let mut connection = connect(fake.port()).unwrap();
+            writer.begin(&mut connection).unwrap();
+            writer.step(&mut connection, &mut Random::new(seed)).unwrap_or_default();
+            // One of the answers was to the setting of the mode.
+            let asked = writer.keys.iter().filter(|numbers| numbers.asked > 0).count();
+            assert_eq!(writer.writes as usize, asked.min(ANSWERS - 1), "seed {seed}");
+            broken_off += usize::from(asked > ANSWERS - 1);
+            let nothing = || writer.keys.iter_mut().for_each(|numbers| numbers.check(0, "a key"));
+            assert!(catch_unwind(AssertUnwindSafe(nothing)).is_err(), "seed {seed}: a lost write");
+        }
+        assert!(broken_off > 5, "{broken_off}");
     }
 }
