@@ -3,11 +3,11 @@
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use kiln::Kiln;
 use kiln::device::{Device as _, SimulatedDevice};
+use kiln::{ErrorKind, Kiln};
 
 use crate::oracle::{Verdict, check_recovered, ensure};
-use crate::support::{Random, manual};
+use crate::support::{Random, is_of_power_loss, manual};
 use crate::workload::history::History;
 
 /// What a stream is written to, to be looked at afterwards.
@@ -51,15 +51,62 @@ pub(crate) fn restore_and_crash(db: &Kiln, history: &History, random: &mut Rando
     if random.one_in(2) {
         target.crash_after(random.below(40) as u64);
     }
-    let restored = restore_stream(&stream, &target);
+    restore_and_check(&stream, &target, history, random)
+}
+
+fn restore_and_check(
+    stream: &[u8],
+    target: &SimulatedDevice,
+    history: &History,
+    random: &mut Random,
+) -> Verdict {
+    let restored = restore_stream(stream, target);
+    if let Err(error) = &restored {
+        ensure!(is_of_power_loss(error, target), "restoring: {:?}: {error}", error.kind());
+    }
     target.crash_after(target.steps());
     let left = target.after_crash_seeded(random.next());
     match manual().create(false).open_on(Arc::new(left.clone())) {
         Ok(db) => check_recovered(&db, history).map_err(|what| format!("restored: {what}")),
         Err(error) => {
             let is_there = left.list().is_ok_and(|names| names.iter().any(|name| name == "superblock"));
-            ensure!(restored.is_err() && !is_there, "a restored database does not open: {error}");
+            // Files without the one that makes a database of them, or nothing.
+            let is_none = !is_there && matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Corrupted);
+            ensure!(
+                restored.is_err() && is_none,
+                "a restored database does not open: {:?}: {error}",
+                error.kind()
+            );
             Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kiln::device::{Fault, FaultKind, OperationKind};
+
+    use super::*;
+    use crate::crash::{open, play};
+    use crate::workload::SMALL;
+
+    /// A restore that failed for no reason, and left nothing, passed for one that the power had broken off.
+    #[test]
+    fn c8_a_restore_that_fails_although_the_power_has_not_is_noticed() {
+        let (disk, mut history) = (SimulatedDevice::new(1), History::default());
+        play(&disk, &mut history, SMALL, 1, true).unwrap();
+        let stream = stream_of(&open(&disk, SMALL).unwrap()).unwrap();
+        let check =
+            |target: &SimulatedDevice| restore_and_check(&stream, target, &history, &mut Random::new(1));
+        for steps in [0, 3, 1_000] {
+            let target = SimulatedDevice::new(steps);
+            target.crash_after(steps);
+            assert_eq!(check(&target), Ok(()), "{steps} steps");
+        }
+        for kind in [FaultKind::EIO, FaultKind::ENOSPC] {
+            let target = SimulatedDevice::new(1);
+            target.inject(Fault { operation: OperationKind::Write, nth: 1, kind, sticky: true });
+            assert!(check(&target).unwrap_err().starts_with("restoring"), "{kind:?}");
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::arguments::Effort;
 use crate::crash::{play, reopen};
 use crate::jobs::Progress;
 use crate::oracle::{Verdict, ensure, read_all};
-use crate::support::{Random, Replay, copy_of};
+use crate::support::{Random, Replay, copy_of, is_of_power_loss};
 use crate::workload::history::{History, Place, State};
 use crate::workload::{Name, Profile};
 
@@ -55,7 +55,9 @@ fn files_after(profile: Profile, seed: u64, step: u64) -> Files {
     let disk = SimulatedDevice::new(seed);
     disk.crash_after(step);
     // It comes to an end when the power fails.
-    let _ = play(&disk, &mut History::default(), profile, seed, true);
+    if let Err(error) = play(&disk, &mut History::default(), profile, seed, true) {
+        assert!(is_of_power_loss(&error, &disk), "a power loss showed as {:?}: {error}", error.kind());
+    }
     files(&copy_of(&disk))
 }
 

@@ -13,13 +13,13 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kiln::device::{CrashStates, Keep, SimulatedDevice};
-use kiln::{ErrorKind, Kiln, Options};
+use kiln::{Kiln, Options};
 
 use crate::arguments::Effort;
 use crate::copies::restore_and_crash;
 use crate::jobs::Progress;
 use crate::oracle::{Verdict, check_recovered, ensure};
-use crate::support::{Random, Replay, copy_of, manual};
+use crate::support::{Random, Replay, copy_of, is_of_power_loss, manual};
 use crate::workload::history::{History, Named, Progressed};
 use crate::workload::{Name, Profile, Shift};
 
@@ -191,8 +191,7 @@ fn run_until(profile: Profile, seed: u64, step: u64) -> Run {
     disk.crash_after(step);
     let mut history = History::default();
     if let Err(error) = play(&disk, &mut history, profile, seed, true) {
-        let expected = matches!(error.kind(), ErrorKind::Lost | ErrorKind::Io);
-        assert!(expected, "a power loss showed as {:?}: {error}", error.kind());
+        assert!(is_of_power_loss(&error, &disk), "a power loss showed as {:?}: {error}", error.kind());
     }
     Run { disk, history }
 }
@@ -373,10 +372,16 @@ fn crash_in_recovery(disk: SimulatedDevice, history: &History, horizon: u64, ran
     let mut left = disk;
     for _ in 0..=random.below(2) {
         left.crash_after(random.below(14) as u64);
-        if let Ok(db) = reopen(&left) {
-            // Closing would be another matter.
-            left.crash_after(left.steps());
-            drop(db);
+        match reopen(&left) {
+            Ok(db) => {
+                // Closing would be another matter.
+                left.crash_after(left.steps());
+                drop(db);
+            }
+            Err(error) => {
+                let is_due = is_of_power_loss(&error, &left);
+                ensure!(is_due, "a power loss during recovery shows as {:?}: {error}", error.kind());
+            }
         }
         left = left.after_crash_seeded(random.next());
     }
@@ -400,8 +405,11 @@ fn next_generation(
     disk.crash_after(disk.steps() + random.below(60) as u64);
     let profile = Profile { operations: profile.operations / 3, ..profile };
     if let Err(error) = play(disk, &mut history, profile, random.next(), random.one_in(2)) {
-        let of_disk = disk.crashed() && matches!(error.kind(), ErrorKind::Lost | ErrorKind::Io);
-        ensure!(of_disk, "working in the second generation: {:?}: {error}", error.kind());
+        ensure!(
+            is_of_power_loss(&error, disk),
+            "working in the second generation: {:?}: {error}",
+            error.kind()
+        );
     }
     let left = disk.after_crash_seeded(random.next());
     let db = reopen(&left).map_err(|error| format!("opening in the second generation: {error}"))?;

@@ -10,21 +10,16 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use kiln::device::{Fault, FaultKind, Keep, OperationKind, SimulatedDevice};
-use kiln::{Error, ErrorKind, Kiln};
+use kiln::{ErrorKind, Kiln};
 
 use crate::arguments::Effort;
 use crate::crash::{open, play, reopen};
 use crate::jobs::Progress;
 use crate::oracle::{check_contents, check_recovered, read_all};
 use crate::starve;
-use crate::support::{Replay, copy_of};
+use crate::support::{Replay, copy_of, is_of_broken_disk};
 use crate::workload::history::History;
 use crate::workload::{Name, Profile, Shift};
-
-/// The errors that a broken disk may show as. What cannot be read is damage to whoever needs it.
-pub(crate) fn is_expected(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::Lost | ErrorKind::Io | ErrorKind::NoSpace | ErrorKind::Corrupted)
-}
 
 /// A workload's profile; of one that goes on for long its beginning, since there are as many runs as operations of the device.
 fn profile_of(workload: Name) -> Profile {
@@ -43,14 +38,14 @@ fn play_on(disk: &SimulatedDevice, db: &Kiln, history: &mut History, profile: Pr
     let mut shift = match Shift::begin(disk, db, history, profile, seed) {
         Ok(shift) => shift,
         Err(error) => {
-            assert!(is_expected(&error), "{:?}: {error}", error.kind());
+            assert!(is_of_broken_disk(&error), "{:?}: {error}", error.kind());
             return 1;
         }
     };
     let mut errors = 0;
     for _ in 0..profile.operations {
         let Err(error) = shift.step() else { continue };
-        assert!(is_expected(&error), "{:?}: {error}", error.kind());
+        assert!(is_of_broken_disk(&error), "{:?}: {error}", error.kind());
         errors += 1;
         if error.kind() == ErrorKind::Lost {
             shift.work_after_failure();
@@ -100,10 +95,15 @@ impl Case {
                 }
                 errors
             }
-            Err(_) => 1,
+            Err(error) => {
+                let expected = is_of_broken_disk(&error);
+                assert!(expected, "{}: opening: {:?}: {error}", context(), error.kind());
+                1
+            }
         };
         assert!(self.fault.kind != SLOW || errors == 0, "{}: {errors} operations failed", context());
         let struck = disk.faults_fired() > 0;
+        assert!(struck || errors == 0, "{}: nothing went wrong, and {errors} operations failed", context());
         disk.clear_faults();
         if self.reopen {
             go_on(&disk, &mut history, profile, seed, &context());
@@ -166,7 +166,7 @@ impl Left {
                     disk.crash_after(disk.steps());
                 }
                 Err(error) => {
-                    let expected = is_expected(&error) && fault.kind != SLOW;
+                    let expected = is_of_broken_disk(&error) && fault.kind != SLOW;
                     assert!(expected, "{}: {:?}: {error}", context(), error.kind());
                 }
             }
@@ -255,7 +255,8 @@ fn go_on(disk: &SimulatedDevice, history: &mut History, profile: Profile, seed: 
     assert!(horizon >= history.durable, "{context}: reopening lost version {}", history.durable);
     history.cut_at(horizon, &db);
     assert!(read_all(&db, history).unwrap() == history.latest, "{context}: reopening changed the contents");
-    play_on(disk, &db, history, Profile { operations: 12, ..profile }, seed + 1);
+    let errors = play_on(disk, &db, history, Profile { operations: 12, ..profile }, seed + 1);
+    assert_eq!(errors, 0, "{context}: operations failed after reopening, when nothing went wrong any more");
     disk.crash_after(disk.steps());
 }
 

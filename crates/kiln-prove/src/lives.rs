@@ -20,7 +20,7 @@ use kiln::{ErrorKind, Kiln, Map, Object as _, Result, Snapshot, Table};
 use crate::arguments::Effort;
 use crate::jobs::Progress;
 use crate::oracle::{Verdict, ensure};
-use crate::support::{Random, Replay, manual};
+use crate::support::{Random, Replay, is_of_power_loss, manual};
 use deeds::Deed;
 use values::Value;
 
@@ -114,11 +114,15 @@ fn live(seed: u64, progress: &mut Progress) -> Verdict {
         } else if random.one_in(3) {
             disk.crash_after(disk.steps() + random.below(120) as u64);
         }
+        let fired = disk.faults_fired();
         match one_opening(&disk, &mut told, &mut random, is_large) {
             Ok(()) => {}
             Err(Ended::Wrong(what)) => return Err(format!("opening {opening}: {what}")),
             Err(Ended::Failed(error)) => {
-                ensure!(fails || disk.crashed(), "opening {opening}: {:?}: {error}", error.kind());
+                let of_fault =
+                    disk.faults_fired() > fired && matches!(error.kind(), ErrorKind::Lost | ErrorKind::Io);
+                let is_due = of_fault || is_of_power_loss(&error, &disk);
+                ensure!(is_due, "opening {opening}: {:?}: {error}", error.kind());
             }
         }
         progress.count();

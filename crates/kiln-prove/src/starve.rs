@@ -18,10 +18,9 @@ use kiln::device::SimulatedDevice;
 use crate::allocator;
 use crate::arguments::{Effort, Starved};
 use crate::crash::{options_of, play};
-use crate::faults::is_expected;
 use crate::jobs::Progress;
 use crate::oracle::{Verdict, check_recovered, ensure};
-use crate::support::{Random, Replay, manual};
+use crate::support::{Random, Replay, is_of_broken_disk, manual};
 use crate::workload::history::{History, Progressed};
 use crate::workload::{Name, Profile, Shift};
 
@@ -79,7 +78,7 @@ pub(crate) fn starved(starved: &Starved) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         // It was the one that failed: whoever can do without says so.
-        Err(error) if left == 0 && is_expected(&error) => ExitCode::from(REFUSED),
+        Err(error) if left == 0 && is_of_broken_disk(&error) => ExitCode::from(REFUSED),
         Err(error) => panic!("with {left} allocations left: {:?}: {error}", error.kind()),
     }
 }

@@ -3,8 +3,8 @@
 use std::io::Write;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use kiln::Options;
 use kiln::device::SimulatedDevice;
+use kiln::{Error, ErrorKind, Options};
 
 /// The seed of those who name none.
 pub(crate) const DEFAULT_SEED: u64 = 0x4B49_4C4E;
@@ -61,6 +61,22 @@ pub(crate) fn copy_of(disk: &SimulatedDevice) -> SimulatedDevice {
     disk.after_crash(&mut |_| kiln::device::Keep::Kept)
 }
 
+/// The errors that a broken disk may show as. What cannot be read is damage to whoever needs it.
+pub(crate) fn is_of_broken_disk(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Lost | ErrorKind::Io | ErrorKind::NoSpace | ErrorKind::Corrupted)
+}
+
+/// Whether an error is what a power loss makes of an operation. Without one nobody is told that the disk refuses something.
+pub(crate) fn is_of_power_loss(error: &Error, disk: &SimulatedDevice) -> bool {
+    disk.crashed() && matches!(error.kind(), ErrorKind::Lost | ErrorKind::Io)
+}
+
+/// Whether an error says that something could not be done on a disk on which something has failed, and that nothing is lost by it.
+pub(crate) fn is_of_refusal(error: &Error, disk: &SimulatedDevice) -> bool {
+    let has_failed = disk.crashed() || disk.faults_fired() > 0;
+    has_failed && matches!(error.kind(), ErrorKind::Io | ErrorKind::NoSpace)
+}
+
 /// Prints how to run what failed again, if the thread panics while this is alive.
 #[derive(Clone, Default)]
 pub(crate) struct Replay {
@@ -90,5 +106,31 @@ impl Drop for Replay {
         if std::thread::panicking() {
             self.print();
         }
+    }
+}
+
+#[cfg(all(test, not(feature = "schedules")))]
+mod tests {
+    use kiln::device::{Fault, FaultKind, OperationKind};
+
+    use super::*;
+
+    /// An error that the disk had not caused passed for one that it had.
+    #[test]
+    fn c8_an_error_is_the_disks_only_if_the_disk_has_failed() {
+        let disk = SimulatedDevice::new(1);
+        let db = manual().open_on(Arc::new(disk.clone())).unwrap();
+        let map = db.map("map").unwrap();
+        let fault = Fault { operation: OperationKind::Write, nth: 1, kind: FaultKind::EIO, sticky: true };
+        disk.inject(fault);
+        let lost = db.put(&map, "key", "value").unwrap().safe().unwrap_err();
+        let refused = db.checkpoint().unwrap_err();
+        let input = db.map("").unwrap_err();
+        // The same errors, and a disk that has nothing to do with them.
+        let sound = SimulatedDevice::new(2);
+        assert!(!is_of_power_loss(&lost, &sound) && !is_of_power_loss(&lost, &disk));
+        assert!(!is_of_refusal(&refused, &sound) && !is_of_refusal(&input, &disk));
+        disk.crash_after(disk.steps());
+        assert!(is_of_power_loss(&lost, &disk) && !is_of_power_loss(&input, &disk));
     }
 }

@@ -216,13 +216,13 @@ impl Round {
         let settled = std::thread::scope(|scope| {
             let settler = self.settles.then(|| {
                 let random = Random::new(random.next());
-                scope.spawn(move || settle_until_over(db, shared, random))
+                scope.spawn(move || settle_until_over(db, disk, shared, random))
             });
             let workers: Vec<_> = recorders
                 .iter_mut()
                 .map(|recorder| {
                     let (work, random) = (&work, Random::new(random.next()));
-                    scope.spawn(move || work(recorder, random, false))
+                    scope.spawn(move || unless_power_has_failed(work(recorder, random, false), disk))
                 })
                 .collect();
             while shared.recorded.load(Ordering::Relaxed) < goal
@@ -235,12 +235,7 @@ impl Round {
             }
             shared.stop.store(true, Ordering::Relaxed);
             for worker in workers {
-                let outcome = worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-                if let Err(Failure { of_disk, text }) = outcome
-                    && (is_closed || !of_disk)
-                {
-                    panic!("an operation failed: {text}");
-                }
+                worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             }
             let settled = settler.map(|settler| settler.join());
             settled.map_or(0, |settled| settled.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
@@ -255,8 +250,15 @@ impl Round {
     }
 }
 
+/// The end of who works until the power fails, which must not come before: asked at once, since the power fails a moment later.
+fn unless_power_has_failed(done: Result<(), Failure>, disk: &SimulatedDevice) {
+    if let Err(Failure { of_disk, text }) = done {
+        assert!(of_disk && disk.crashed(), "an operation failed: {text}");
+    }
+}
+
 /// Settles the tables again and again, until the power fails or everybody stops. Returns how many rows have settled.
-fn settle_until_over(db: &Kiln, shared: &Shared, mut random: Random) -> u64 {
+fn settle_until_over(db: &Kiln, disk: &SimulatedDevice, shared: &Shared, mut random: Random) -> u64 {
     let mut settled = 0;
     while !shared.is_over() {
         // Compacting settles, too, and has the indexes give memory back.
@@ -265,10 +267,12 @@ fn settle_until_over(db: &Kiln, shared: &Shared, mut random: Random) -> u64 {
             1 => db.checkpoint().map(|_| 0),
             _ => db.settle(),
         };
-        match done.map_err(Failure::from) {
+        match done {
             Ok(rows) => settled += rows,
-            Err(failure) if failure.of_disk => break,
-            Err(failure) => panic!("settling failed: {}", failure.text),
+            Err(error) => {
+                unless_power_has_failed(Err(error.into()), disk);
+                break;
+            }
         }
         std::thread::sleep(Duration::from_micros(random.below(REST_MAX_US) as u64));
     }
@@ -285,4 +289,37 @@ fn switch_off(disk: &SimulatedDevice, random: &mut Random) {
     // Whoever does not need the disk goes on for a moment.
     std::thread::sleep(Duration::from_micros(random.below(3_000) as u64));
     disk.crash_after(disk.steps());
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use kiln::device::{Fault, FaultKind, OperationKind};
+
+    use super::*;
+    use crate::support::manual;
+
+    /// A disk that refused what it should not have passed for one whose power had failed.
+    #[test]
+    fn c8_who_cannot_settle_although_the_power_has_not_failed_is_noticed() {
+        let ends_well = |prepare: fn(&SimulatedDevice)| {
+            let disk = SimulatedDevice::new(1);
+            let db = manual().open_on(Arc::new(disk.clone())).unwrap();
+            let table = db.table("table").unwrap();
+            db.put(&table, "key", "value").unwrap().safe().unwrap();
+            prepare(&disk);
+            let settle = || settle_until_over(&db, &disk, &Shared::new(3, 2), Random::new(1));
+            catch_unwind(AssertUnwindSafe(settle)).is_ok()
+        };
+        assert!(ends_well(|disk| disk.crash_after(disk.steps())));
+        assert!(!ends_well(|disk| {
+            disk.inject(Fault {
+                operation: OperationKind::Write,
+                nth: 1,
+                kind: FaultKind::EIO,
+                sticky: true,
+            });
+        }));
+    }
 }

@@ -51,8 +51,8 @@ impl Shift<'_> {
                     self.history.loading = None;
                 }
                 match error.kind() {
-                    ErrorKind::Caller | ErrorKind::Io | ErrorKind::NoSpace => Ok(()),
-                    _ => Err(error),
+                    ErrorKind::Caller if fails_at.is_some() => Ok(()),
+                    _ => self.unless_refused(Err(error)),
                 }
             }
         }

@@ -21,7 +21,7 @@ use std::time::Duration;
 use kiln::device::SimulatedDevice;
 use kiln::{Commit, Isolation, Kiln, Level, Progress, Receipt, Result, Session, Snapshot, Version};
 
-use crate::support::Random;
+use crate::support::{Random, is_of_broken_disk, is_of_refusal};
 use crate::workload::bank::{Objects, Teller, at_place, number_of, wrong_key_count};
 use crate::workload::deeds::{Deed, ORDINARY, close_account, found_bank, load_ballast, load_cold, transfer};
 use crate::workload::history::{History, Key, Place, State, Writes, rows_at};
@@ -168,12 +168,7 @@ impl<'a> Shift<'a> {
         if self.profile.checkpoint_log_bytes == 0 || self.history.commits.len() % COMMITS != COMMITS / 2 {
             return Ok(());
         }
-        match self.db.checkpoint() {
-            Err(error) if !matches!(error.kind(), kiln::ErrorKind::Io | kiln::ErrorKind::NoSpace) => {
-                Err(error)
-            }
-            _ => Ok(()),
-        }
+        self.unless_refused(self.db.checkpoint().map(drop))
     }
 
     /// Settles the tables, at times with nothing un-hardened before it. That it cannot be done harms nobody.
@@ -185,12 +180,12 @@ impl<'a> Shift<'a> {
             true => self.db.compact(|_| {}).map(drop),
             false => self.db.settle().map(drop),
         };
-        match settled {
-            Err(error) if !matches!(error.kind(), kiln::ErrorKind::Io | kiln::ErrorKind::NoSpace) => {
-                Err(error)
-            }
-            _ => Ok(()),
-        }
+        self.unless_refused(settled)
+    }
+
+    /// What a disk that has failed refuses, and nobody depends on, is passed over.
+    fn unless_refused(&self, done: Result<()>) -> Result<()> {
+        done.or_else(|error| if is_of_refusal(&error, self.disk) { Ok(()) } else { Err(error) })
     }
 
     fn deed(&mut self) -> Result<()> {
@@ -387,7 +382,13 @@ impl<'a> Shift<'a> {
         self.listen();
         let durable = self.history.durable;
         for _ in 0..4 {
-            let Ok(commit) = self.db.add(&self.objects.numbers, "visits", 1) else { continue };
+            let commit = match self.db.add(&self.objects.numbers, "visits", 1) {
+                Ok(commit) => commit,
+                Err(error) => {
+                    assert!(is_of_broken_disk(&error), "after a failure: {:?}: {error}", error.kind());
+                    continue;
+                }
+            };
             let version = commit.version().number();
             let (sum, receipt) = commit.fast();
             let key = (Place::Numbers, b"visits".to_vec());
