@@ -93,8 +93,8 @@ pub(crate) struct Transaction {
     pub(crate) times: Times,
     pub(crate) operations: Vec<Operation>,
     pub(crate) outcome: Outcome,
-    /// It was said to be durable, with all that it depends on.
-    pub(crate) durable: bool,
+    /// When it was said to be durable, with all that it depends on.
+    pub(crate) durable: Option<u64>,
     /// Its serial number in the session of its process.
     pub(crate) serial: Option<u64>,
 }
@@ -241,7 +241,8 @@ impl std::fmt::Display for Transaction {
             Outcome::Aborted => "aborted".to_owned(),
             Outcome::Unknown => "of unknown outcome".to_owned(),
         };
-        let durable = if self.durable { ", durable" } else { "" };
+        let durable =
+            self.durable.map_or(String::new(), |moment| format!(", known to be durable at {moment}"));
         let serial = self.serial.map_or(String::new(), |serial| format!(", serial {serial}"));
         write!(
             out,

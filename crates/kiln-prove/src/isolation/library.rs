@@ -234,7 +234,8 @@ impl Worker<'_, '_> {
         for step in steps {
             read_step(snapshot, self.objects, step, &mut self.random, &mut attempt)?;
         }
-        self.recorder.end(attempt, Outcome::Committed(None)).durable = matches!(level, Level::Durable(_));
+        let transaction = self.recorder.end(attempt, Outcome::Committed(None));
+        transaction.durable = matches!(level, Level::Durable(_)).then_some(transaction.times.began);
         Ok(())
     }
 
@@ -252,7 +253,8 @@ impl Worker<'_, '_> {
         });
         if let Some(attempt) = attempt {
             let outcome = if done.is_ok() { Outcome::Committed(None) } else { Outcome::Aborted };
-            recorder.end(attempt, outcome).durable = done.is_ok();
+            let transaction = recorder.end(attempt, outcome);
+            transaction.durable = done.is_ok().then_some(transaction.times.completed);
         }
         done
     }
@@ -289,6 +291,7 @@ pub(super) fn finish<T>(
 ) -> kiln::Result<()> {
     let version = commit.version().number();
     // From here on it is committed, however long the disk takes.
+    let shared = recorder.shared;
     let transaction = recorder.end(attempt, Outcome::Committed(Some(version)));
     let durable: Result<bool, Error> = match random.below(16) {
         0 => commit.safe().map(|_| true),
@@ -298,6 +301,6 @@ pub(super) fn finish<T>(
             Ok(false)
         }
     };
-    transaction.durable = matches!(durable, Ok(true));
+    transaction.durable = matches!(durable, Ok(true)).then(|| shared.now());
     durable.map(drop)
 }

@@ -177,7 +177,7 @@ impl<'s> Recorder<'s> {
             times,
             operations,
             outcome,
-            durable: false,
+            durable: None,
             serial: None,
         });
         &mut self.transactions[at]

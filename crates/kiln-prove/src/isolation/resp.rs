@@ -360,7 +360,7 @@ impl Teller<'_, '_> {
         }
         let transaction = self.recorder.end(attempt, Outcome::Committed(number(0)));
         transaction.serial = number(1);
-        transaction.durable = writes && self.is_safe;
+        transaction.durable = (writes && self.is_safe).then_some(transaction.times.completed);
     }
 
     /// A transaction has failed, and nobody knows what has become of it.
@@ -483,9 +483,10 @@ impl Teller<'_, '_> {
 
     /// It was told that all that it has written is durable. Returns the serial number of its last write, if that has one.
     fn all_durable(&mut self) -> Option<u64> {
+        let now = self.recorder.shared.now();
         let mut written = self.recorder.transactions.iter_mut().rev();
         let last = written.find(|transaction| transaction.writes())?;
-        last.durable = true;
+        last.durable.get_or_insert(now);
         last.serial
     }
 

@@ -310,6 +310,8 @@ impl<'a> Shift<'a> {
         assert!(durable || version >= last, "a snapshot at {version} misses the commit at {last}");
         if durable {
             assert_eq!(version, self.db.horizon(Level::LOCAL).number());
+            let known = self.history.durable;
+            assert!(version >= known, "C6: {known} was durable, and a durable snapshot is of {version}");
             self.history.told_durable(version);
         }
         let state = self.history.state_at(version);
@@ -333,7 +335,8 @@ impl<'a> Shift<'a> {
     fn durable_read(&mut self) -> Result<()> {
         let (objects, history) = (&self.objects, &mut *self.history);
         self.db.read_durable(|snapshot| {
-            let version = snapshot.version().number();
+            let (version, known) = (snapshot.version().number(), history.durable);
+            assert!(version >= known, "C6: {known} was durable, and a durable read is of {version}");
             history.told_durable(version);
             compare_snapshot(snapshot, objects, &history.state_at(version), history.keys(), false)
         })

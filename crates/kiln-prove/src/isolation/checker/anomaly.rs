@@ -35,6 +35,8 @@ pub(crate) enum Kind {
     VersionOrder,
     /// A snapshot sees something newer than something that it misses.
     TornSnapshot,
+    /// A durable snapshot does not cover what was known to be durable.
+    StaleDurable,
     /// After a crash something is missing up to the horizon.
     NotRecovered,
     /// After a crash something from beyond the horizon is there.
@@ -64,6 +66,7 @@ impl Kind {
             Kind::RealTime(cycle) => return format!("{cycle} against real time"),
             Kind::VersionOrder => "version order",
             Kind::TornSnapshot => "torn snapshot",
+            Kind::StaleDurable => "stale durable snapshot",
             Kind::NotRecovered => "not recovered",
             Kind::CameBack => "came back",
             Kind::DurableLost => "durable and lost",

@@ -28,7 +28,7 @@ impl Check<'_> {
                 continue;
             }
             let lost = is_lost(crashes, transaction);
-            if lost && transaction.durable {
+            if lost && transaction.durable.is_some() {
                 wrong.push((
                     Kind::DurableLost,
                     at,

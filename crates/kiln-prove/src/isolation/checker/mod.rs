@@ -3,7 +3,7 @@
 //! ```text
 //!  facts      what each transaction saw of others                anomaly   what can be wrong
 //!  lists registers rows    the order of the writes of each key: who depends on whom
-//!  crashes    what must have survived, and what must not
+//!  crashes    what must have survived, and what must not      durable   what a durable snapshot must cover
 //!  graph      all dependencies, with real time                   cycles    the smallest cycle, and its name
 //! ```
 //!
@@ -13,6 +13,7 @@
 mod anomaly;
 mod crashes;
 mod cycles;
+mod durable;
 mod facts;
 mod graph;
 mod lists;
@@ -61,6 +62,7 @@ pub(crate) fn check(history: &History) -> Result<(), Anomalies> {
     check.sessions();
     check.versions_in_time();
     check.snapshots();
+    check.durable_snapshots();
     let Check { graph, mut anomalies, .. } = check;
     let transaction_at = |node| graph.transaction_at(node);
     let transaction_nodes: Vec<Option<u32>> = (0..graph.node_count() as u32).map(transaction_at).collect();
@@ -95,7 +97,7 @@ impl Check<'_> {
         self.graph.add(self.graph.writes(first), self.graph.reads(second), Why::WriteRead, about);
         let (writer, reader) =
             (&self.history.transactions[first as usize], &self.history.transactions[second as usize]);
-        if reader.durable && facts::is_lost(&self.history.crashes, writer) {
+        if reader.durable.is_some() && facts::is_lost(&self.history.crashes, writer) {
             let text = format!(
                 "{}: a durable read of what the next crash took{}",
                 name(about),

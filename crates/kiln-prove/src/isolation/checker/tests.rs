@@ -22,7 +22,7 @@ fn tx(from: u64, to: u64, operations: &[Operation]) -> Transaction {
         },
         operations: operations.to_vec(),
         outcome: Outcome::Committed(None),
-        durable: false,
+        durable: None,
         serial: None,
     }
 }
@@ -58,7 +58,7 @@ impl Transaction {
     }
 
     fn durable(mut self) -> Transaction {
-        self.durable = true;
+        self.durable = Some(self.times.completed);
         self
     }
 
@@ -353,6 +353,35 @@ fn a_snapshot_is_all_up_to_a_version_and_nothing_after_it() {
     flags(&read(Level::Snapshot, None, Some(8)), Kind::TornSnapshot);
     // Serializable transactions may come in either order.
     accepts(&read(Level::Serializable, None, Some(8)));
+}
+
+/// A durable snapshot could be of any state that was a prefix, the empty one included.
+#[test]
+fn c6_a_durable_snapshot_covers_what_was_known_to_be_durable_before_it() {
+    let first = tx(1, 2, &append(1, &[], 7)).at(5).durable();
+    let second = tx(3, 4, &append(1, &[7], 8)).at(6);
+    let snapshot = |from: u64, version: u64, seen: &[u32]| {
+        tx(from, from + 1, &[List(1, seen.to_vec())]).level(Level::Durable(version)).durable()
+    };
+    let with = |snapshots: &[Transaction]| history(&[&[first.clone(), second.clone()], snapshots].concat());
+    accepts(&with(&[snapshot(7, 5, &[7])]));
+    flags(&with(&[snapshot(7, 4, &[])]), Kind::StaleDurable);
+    // Nobody had been told of the first when this one was asked for.
+    accepts(&with(&[snapshot(1, 4, &[])]));
+    // What a snapshot has shown, and what a safe read has seen, is durable from then on.
+    accepts(&with(&[snapshot(7, 6, &[7, 8]), snapshot(9, 6, &[7, 8])]));
+    flags(&with(&[snapshot(7, 6, &[7, 8]), snapshot(9, 5, &[7])]), Kind::StaleDurable);
+    let safe_read = tx(5, 6, &[List(1, vec![7, 8])]).durable();
+    flags(&with(&[safe_read, snapshot(7, 5, &[7])]), Kind::StaleDurable);
+    // So is what a crash has left.
+    let crash = [Crash { horizon: 6, told: 5, ..Crash::default() }];
+    let after = |version, seen: &[u32]| {
+        let snapshot = snapshot(7, version, seen).after_crashes(1);
+        let survey = tx(5, 6, &[List(1, vec![7, 8])]).after_crashes(1);
+        crashed(&[first.clone(), second.clone(), survey, snapshot], &crash)
+    };
+    accepts(&after(6, &[7, 8]));
+    flags(&after(5, &[7]), Kind::StaleDurable);
 }
 
 #[test]
