@@ -1,7 +1,7 @@
 //! Database after database, each opened many times: what one opening leaves out of account shows in a later one.
 //!
 //! The other parts look at one workload and at what a failure leaves of it. Here a database lives on for some openings with options that change, over
-//! tables so small that they are emptied again and again: rows are put and deleted, settle, and the log goes on under them; tables are loaded in bulk,
+//! tables and a map so small that they are emptied again and again, in part through a session: rows are put and deleted, settle, and the log goes on under them; tables are loaded in bulk,
 //! checkpoints taken, snapshots given names, the files compacted. An opening ends in order, or by a power loss at some step, or at once; or the disk fails, and the
 //! next one finds what nobody knows to be durable. Behind each opening everything is compared with what was committed up to the version that was recovered.
 //!
@@ -9,13 +9,15 @@
 //! and knows of its free space on several pages.
 
 mod deeds;
+#[cfg(test)]
+mod tests;
 mod values;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kiln::device::{Fault, FaultKind, OperationKind, SimulatedDevice};
-use kiln::{ErrorKind, Kiln, Map, Object as _, Result, Snapshot, Table};
+use kiln::{ErrorKind, Kiln, Map, Object as _, Result, Session, Snapshot, Table, Transaction};
 
 use crate::arguments::Effort;
 use crate::jobs::Progress;
@@ -41,20 +43,29 @@ const LARGE_BYTES_MAX: usize = 340 << 20;
 /// Values have room in half of a segment of the log, although none of these goes there.
 const LARGE_SEGMENT_BYTES: u64 = 2 * values::BYTES_MAX as u64;
 const TABLES: [&str; 2] = ["first", "second"];
+/// The map, whose keys are as few.
+const MAP: &str = "map";
+/// A client that takes a part of the changes.
+const SESSION: &str = "client";
 /// Names for snapshots.
 const NAMES: [&str; 2] = ["monday", "tuesday"];
 /// Its values, which nobody keeps, let the log grow.
 const BALLAST: &str = "ballast";
 
-/// A table's number, and a key in it; loaded tables have the numbers behind the others.
+/// A table's number, and a key in it; loaded tables have the numbers behind the others, and the map has the last there is.
 type Row = (usize, Vec<u8>);
+const MAP_NUMBER: usize = usize::MAX;
+/// Objects of which all keys are known.
+const SMALL: [usize; 3] = [0, 1, MAP_NUMBER];
 type State = BTreeMap<Row, Value>;
 
 /// What was committed, and what was said to be durable.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Told {
     /// The version of each commit, and what is there since.
     states: Vec<(u64, State)>,
+    /// The versions of the session's commits, and their serial numbers.
+    serials: Vec<(u64, u64)>,
     durable: u64,
     /// Tables that were loaded, or may have been.
     loads: usize,
@@ -75,15 +86,48 @@ impl Told {
         self.states.push((version, state));
     }
 
-    fn everything_is_durable(&mut self) {
-        self.durable = self.states.last().map_or(0, |(version, _)| *version);
+    fn serial(&self) -> u64 {
+        self.serials.last().map_or(0, |(_, serial)| *serial)
     }
+
+    /// A crash has taken what is behind this version.
+    fn cut_at(&mut self, horizon: u64) {
+        self.states.retain(|(version, _)| *version <= horizon);
+        self.serials.retain(|(version, _)| *version <= horizon);
+        self.everything_is_durable();
+    }
+
+    fn everything_is_durable(&mut self) {
+        let versions = [
+            self.states.last().map(|(version, _)| *version),
+            self.serials.last().map(|(version, _)| *version),
+        ];
+        self.durable = versions.into_iter().flatten().max().unwrap_or(0);
+    }
+}
+
+/// Calls a method with the object that has this number.
+macro_rules! at_object {
+    ($life:expr, $number:expr, $object:ident => $call:expr) => {
+        match $number {
+            MAP_NUMBER => {
+                let $object = &$life.map;
+                $call
+            }
+            table => {
+                let $object = &$life.tables[table];
+                $call
+            }
+        }
+    };
 }
 
 /// A database while it is open.
 struct Life<'a> {
     db: &'a Kiln,
     tables: [Table; 2],
+    map: Map,
+    session: Session,
     ballast: Map,
     told: &'a mut Told,
     random: &'a mut Random,
@@ -173,10 +217,11 @@ fn one_opening(
     if told.durable > horizon {
         return Err(format!("C5: {} was called durable, and {horizon} is recovered", told.durable).into());
     }
-    told.states.retain(|(version, _)| *version <= horizon);
-    told.everything_is_durable();
+    told.cut_at(horizon);
     let tables = [db.table(TABLES[0])?, db.table(TABLES[1])?];
-    let mut life = Life { tables, ballast: db.map(BALLAST)?, db: &db, told, random, is_large };
+    let (map, ballast, session) = (db.map(MAP)?, db.map(BALLAST)?, db.session(SESSION)?);
+    compare_serials(&session, told.serial())?;
+    let mut life = Life { tables, map, session, ballast, db: &db, told, random, is_large };
     life.take_in_what_was_loading();
     life.take_in_what_was_named();
     life.compare()?;
@@ -261,28 +306,50 @@ impl Life<'_> {
     }
 
     fn put(&mut self) -> Result<()> {
-        let (table, number) = (self.random.below(2), self.random.below(ROWS));
+        let (object, number) = (*self.random.pick(&SMALL), self.random.below(ROWS));
         let length = if self.random.one_in(8) { 3_000 } else { 20 };
         let (length, mut state) = (self.random.below(length), self.told.now());
-        let value = self.random.bytes(length);
-        let commit = self.db.put(&self.tables[table], key(number), &value)?;
-        state.insert((table, key(number)), value.into());
-        self.told.commit(commit.version().number(), state);
+        let (value, by_session) = (self.random.bytes(length), self.random.one_in(2));
+        let commit = at_object!(self, object, object => match by_session {
+            true => self.session.put(object, key(number), &value),
+            false => self.db.put(object, key(number), &value),
+        })?;
+        state.insert((object, key(number)), value.into());
+        let version = commit.version().number();
         commit.forget();
+        self.told.commit(version, state);
+        self.take_serial(by_session, version);
         Ok(())
     }
 
     fn delete(&mut self) -> Result<()> {
-        let (table, number) = (self.random.below(2), self.random.below(ROWS));
-        let mut state = self.told.now();
-        let commit = self.db.delete(&self.tables[table], key(number))?;
-        let was_there = state.remove(&(table, key(number))).is_some();
+        let (object, number) = (*self.random.pick(&SMALL), self.random.below(ROWS));
+        let (mut state, by_session) = (self.told.now(), self.random.one_in(2));
+        let commit = at_object!(self, object, object => match by_session {
+            true => self.session.delete(object, key(number)),
+            false => self.db.delete(object, key(number)),
+        })?;
+        let was_there = state.remove(&(object, key(number))).is_some();
         let (version, found) = (commit.version().number(), commit.forget());
-        assert_eq!(found, was_there, "C1: a deletion of {table} {number}");
+        assert_eq!(found, was_there, "C1: a deletion of {object} {number}");
         if was_there {
             self.told.commit(version, state);
         }
+        self.take_serial(by_session, version);
         Ok(())
+    }
+
+    /// C7: each of the session's operations has the next number, be it one that changes something or not.
+    fn take_serial(&mut self, by_session: bool, version: u64) {
+        let (before, now) = (self.told.serial(), self.session.serial());
+        assert_eq!(
+            now,
+            before + u64::from(by_session),
+            "C7: the serial number of an operation behind {before}"
+        );
+        if by_session {
+            self.told.serials.push((version, now));
+        }
     }
 
     /// Empties the tables, the loaded ones included, in one transaction.
@@ -296,7 +363,8 @@ impl Life<'_> {
         let number = TABLES.len() + self.random.below(self.told.loads);
         let (of_all, one_in) = (self.random.one_in(2), *self.random.pick(&[1, 1, 2, 8]));
         let state = self.told.now();
-        let rows = state.into_keys().filter(|(table, _)| *table == number || of_all && *table > number);
+        let is_chosen = |table: usize| table == number || of_all && table > number && table != MAP_NUMBER;
+        let rows = state.into_keys().filter(|(table, _)| is_chosen(*table));
         let rows: Vec<_> = rows.filter(|_| self.random.one_in(one_in)).collect();
         let is_short = self.random.one_in(3);
         let change = |row: Row| (row, is_short.then(|| self.random.bytes(20)));
@@ -316,12 +384,18 @@ impl Life<'_> {
         let table_of = |number: usize| {
             tables[number].as_ref().unwrap_or_else(|| panic!("C4: table {number} is gone, and had rows"))
         };
-        let commit = self.db.transact(|tx| {
-            changes.iter().try_for_each(|((table, key), value)| match value {
-                Some(value) => tx.put(table_of(*table), key, value),
-                None => tx.delete(table_of(*table), key).map(drop),
+        let body = |tx: &Transaction<'_>| {
+            changes.iter().try_for_each(|((object, key), value)| match (*object, value) {
+                (MAP_NUMBER, Some(value)) => tx.put(&self.map, key, value),
+                (MAP_NUMBER, None) => tx.delete(&self.map, key).map(drop),
+                (table, Some(value)) => tx.put(table_of(table), key, value),
+                (table, None) => tx.delete(table_of(table), key).map(drop),
             })
-        })?;
+        };
+        let by_session = self.random.one_in(2);
+        let commit = if by_session { self.session.transact(body) } else { self.db.transact(body) }?;
+        let version = commit.version().number();
+        commit.forget();
         if !changes.is_empty() {
             for (row, value) in changes {
                 match value {
@@ -329,9 +403,9 @@ impl Life<'_> {
                     None => state.remove(&row),
                 };
             }
-            self.told.commit(commit.version().number(), state);
+            self.told.commit(version, state);
         }
-        commit.forget();
+        self.take_serial(by_session, version);
         Ok(())
     }
 
@@ -407,19 +481,20 @@ impl Life<'_> {
     fn compare(&self) -> std::result::Result<(), Ended> {
         let found = self.read(&self.db.snapshot()?)?;
         difference(&self.told.now(), &found)?;
-        for number in 0..TABLES.len() * ROWS {
-            let row = (number % TABLES.len(), key(number / TABLES.len()));
-            let alone = self.db.get(&self.tables[row.0], &row.1)?;
+        for number in 0..SMALL.len() * ROWS {
+            let row = (SMALL[number % SMALL.len()], key(number / SMALL.len()));
+            let alone = at_object!(self, row.0, object => self.db.get(object, &row.1))?;
             if alone.map(Value::from).as_ref() != found.get(&row) {
                 return Err(
                     format!("C1: {row:?} is there by itself, or in a range, and not in the other").into()
                 );
             }
         }
-        for (number, table) in self.tables.iter().enumerate() {
+        for number in SMALL {
             let count = found.keys().filter(|(of, _)| *of == number).count() as u64;
-            if table.len() != count {
-                return Err(format!("C1: table {number} counts {} rows of {count}", table.len()).into());
+            let counted = at_object!(self, number, object => object.len());
+            if counted != count {
+                return Err(format!("C1: object {number} counts {counted} rows of {count}").into());
             }
         }
         let names: Vec<String> = self.db.snapshots().into_iter().map(|info| info.name).collect();
@@ -460,7 +535,25 @@ impl Life<'_> {
                 found.insert((number, key), value.into());
             }
         }
+        for row in snapshot.iter(&self.map) {
+            let (key, value) = row?;
+            if snapshot.get(&self.map, &key)?.as_ref() != Some(&value) {
+                return Err(format!("C1: the map has {key:?} in a walk, and not by itself").into());
+            }
+            if found.insert((MAP_NUMBER, key), value.into()).is_some() {
+                return Err("C1: a walk over the map meets a key twice".to_owned().into());
+            }
+        }
         Ok(found)
+    }
+}
+
+/// C7: a session that is opened again goes on from the last of its commits that is there, and says so in every way.
+fn compare_serials(session: &Session, expected: u64) -> std::result::Result<(), Ended> {
+    let told = [session.recovered_serial(), session.durable_serial()?, session.serial()];
+    match told == [expected; 3] {
+        true => Ok(()),
+        false => Err(format!("C7: the session was at {expected}, and is told {told:?}").into()),
     }
 }
 
@@ -471,27 +564,4 @@ fn difference(expected: &State, found: &State) -> Verdict {
     let (missing, extra) = (only_in(expected, found), only_in(found, expected));
     ensure!(found == expected, "C4: {missing:?} should be there, {extra:?} should not, or as it was");
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::arguments::Limit;
-    use crate::testing::{budget, seed, watched};
-
-    #[test]
-    fn c4_databases_that_are_opened_again_and_again_have_what_was_committed() {
-        let name = "c4_databases_that_are_opened_again_and_again_have_what_was_committed";
-        watched(name, std::time::Duration::from_secs(600), |replay| {
-            let mut progress = Progress::silent(name, Limit::States(budget(1_500)));
-            for seed in seed().. {
-                crate::testing::at_test(replay, name, seed);
-                live(seed, &mut progress).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
-                if !progress.goes_on() {
-                    break;
-                }
-            }
-            progress.finish();
-        });
-    }
 }
