@@ -12,7 +12,6 @@ use redis::{Client, Connection, Pipeline, RedisResult, Value, pipe};
 use tokio::sync::oneshot;
 
 use super::history::{GARBAGE, Key, Level, Number, Operation, Outcome};
-use super::library::session_of;
 use super::recorder::{Attempt, Recorder};
 use super::round::Failure;
 use crate::support::Random;
@@ -65,16 +64,16 @@ impl Server {
         self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     }
 
-    /// A connection, with the session and the durability of its process.
+    /// A connection, with this session and the durability of its process.
     pub(crate) fn connect<'r, 's>(
         &self,
         recorder: &'r mut Recorder<'s>,
         random: Random,
+        session: Option<String>,
     ) -> RedisResult<Teller<'r, 's>> {
         let connection = Client::open(format!("redis://{}", self.address))?.get_connection()?;
         connection.set_read_timeout(Some(PATIENCE))?;
         let is_safe = recorder.process % SAFE_ONE_IN == 1;
-        let session = session_of(recorder.process);
         let mut teller = Teller { connection, recorder, random, is_safe, session };
         teller.introduction().exec(&mut teller.connection)?;
         Ok(teller)

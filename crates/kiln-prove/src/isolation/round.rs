@@ -189,14 +189,15 @@ impl Round {
         let objects = Objects::open(db).unwrap_or_else(|error| panic!("opening the objects: {error}"));
         let server = (self.through == Through::Resp).then(|| Server::start(db));
         let work = |recorder: &mut Recorder<'_>, random: Random, survey: bool| -> Result<(), Failure> {
+            // Who reads everything, twice, has none: the server may not have noticed by the second time that the first connection is gone.
+            let id = session_of(recorder.process).filter(|_| !survey);
             match &server {
                 Some(server) => {
                     let mut teller =
-                        server.connect(recorder, random).map_err(|error| Failure::from(&error))?;
+                        server.connect(recorder, random, id).map_err(|error| Failure::from(&error))?;
                     if survey { teller.survey() } else { teller.work() }
                 }
                 None => {
-                    let id = session_of(recorder.process).filter(|_| !survey);
                     let session = id.map(|id| db.session(id)).transpose()?;
                     let calm = self.calm;
                     let rows_mostly = self.rows_mostly;
