@@ -93,6 +93,8 @@ bugs! {
     SettlesOldest "settles-oldest" "Of several records of a key the oldest settles.",
     SettlesLost "settles-lost" "What a crash took settles.",
     SettlesTooNew "settles-too-new" "What a snapshot must not see yet settles.",
+    FreezesTooNew "freezes-too-new" "A long scan takes what is newer than its snapshot out of the log.",
+    FreezesDeletedRows "freezes-deleted-rows" "A long scan overlooks deletions in the log of what has settled.",
     SettlesNotTheLastRun "settles-not-the-last-run" "What is still in memory behind the last sorted run counts as settled.",
     SettledBeforeTheLastRange "settled-before-the-last-range" "The first of several ranges of keys that settle already says that all have.",
     RootNotOfLeaf "root-not-of-leaf" "A walk does not look whether the tree has changed while it read a leaf." in schedules,

@@ -20,6 +20,7 @@ use std::sync::Arc;
 
 use super::engine::Engine;
 use crate::error::Result;
+use crate::planted::{Bug, planted};
 use crate::storage::record::{Address, NEVER};
 use crate::storage::record_reader::{Cursor, RecordReader};
 use crate::storage::tree::{Direction, Root};
@@ -222,11 +223,11 @@ impl Engine {
             let segment_end = (reader.cursor().position + 1).next_multiple_of(self.log.segment_bytes());
             for (_, record) in reader.next_batch(segment_end.min(wanted.end), BATCH)?.records {
                 let is_seen = record.shape.object == wanted.object
-                    && record.version <= wanted.version_max
+                    && (record.version <= wanted.version_max || planted(Bug::FreezesTooNew))
                     && is_within(record.key, wanted)
                     && !frozen.is_left_out(record.key)
                     && !self.hardening.horizon.was_lost(record.version);
-                if is_seen {
+                if is_seen && (record.shape.kind.is_put() || !planted(Bug::FreezesDeletedRows)) {
                     let is_put = record.shape.kind.is_put();
                     let value = is_put.then(|| record.value.to_vec());
                     let expires_at = if is_put { record.expires_at } else { NEVER };

@@ -360,7 +360,7 @@ impl Walk {
                     return Ok(Some(Stored::Key));
                 }
             }
-            if !self.ended && self.freeze_if_paid(table) {
+            if self.cold_reads > 0 && !self.ended && self.freeze_if_paid(table) {
                 continue;
             }
             if self.ended || !self.take_leaf(table) {

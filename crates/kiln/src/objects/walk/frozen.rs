@@ -16,9 +16,6 @@ impl Walk {
     pub(super) fn freeze_if_paid(&mut self, table: &Table) -> bool {
         let rows_wanted = self.rows_wanted().map_or(u64::MAX, |rows| rows as u64);
         let reads = self.cold_reads.min(rows_wanted);
-        if reads == 0 {
-            return false;
-        }
         let (engine, object) = (&table.handle().engine, table.handle().id);
         let way = way_of(self.reverse, &self.lower, &self.upper);
         let wanted = Wanted {
