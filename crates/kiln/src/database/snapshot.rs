@@ -17,7 +17,7 @@ pub struct Snapshot<'db> {
     held: Held,
     /// As of which rows have expired, or not.
     moment: Moment,
-    /// All that it sees lies before this place in the log.
+    /// Before this place in the log lies all that it sees; of one that has a name, and is opened late, much else, too.
     log_end: Address,
 }
 
@@ -30,7 +30,7 @@ impl std::fmt::Debug for Snapshot<'_> {
 impl<'db> Snapshot<'db> {
     pub(super) fn new(engine: &'db Arc<Engine>, held: Held, moment: Moment) -> Snapshot<'db> {
         // Its version is closed.
-        let log_end = engine.log.tail();
+        let log_end = engine.log.records_end();
         Snapshot { engine, held, moment, log_end }
     }
 

@@ -65,7 +65,7 @@ pub struct Statistics {
     pub ordered_index_bytes: u64,
     /// Records that were read from disk by reads and commits, since the database was opened.
     pub cold_reads: u64,
-    /// Bytes that were read for them, in whole blocks.
+    /// Bytes that were read for them, in whole blocks, and those of the log that long scans have read in one piece.
     pub cold_read_bytes: u64,
     /// Reads of disk that are in flight, ahead of batches or for pending reads.
     pub reads_in_flight: u64,

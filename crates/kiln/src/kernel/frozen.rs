@@ -8,11 +8,11 @@
 //! ```
 //!
 //! A long walk beside writers meets ever more rows of which the snapshot sees an older record, which has left memory; and what leads to it, newer records, has left memory, too.
-//! Each of these is a read at a random place. So once a walk has [paid](PAID_BYTES) for as many of them as it costs to read this part of the log from one end
+//! Each of these is a read at a random place. So once a walk has [paid](BYTES_PER_READ) for as many of them as it costs to read this part of the log from one end
 //! to the other, it does that, and needs the indexes no more: the tree's root and this are all that the snapshot sees (AciKV §3.2 calls the latter frozen).
 //!
-//! What does not fit into memory is left out at the far end of the walk, which has the part read again when it comes there. [`WALKS_MAX`] walks at a time share
-//! the memory; further ones go on with reads at random.
+//! What does not fit into memory is left out at the far end of the walk, which has the part read again when it comes there. Of the memory the first walk has half, and
+//! [further ones](WALKS_MAX) at the same time half of what is left each; more go on with reads at random. Nobody is waited for, and what cannot be had at once is left for later.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -27,12 +27,12 @@ use crate::storage::tree::{Direction, Root};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// A read at random takes as long as this does for so many bytes of the log.
-const PAID_BYTES: u64 = 16 << 10;
+pub(crate) const BYTES_PER_READ: u64 = 16 << 10;
 /// So many bytes of memory each row takes besides its key and its value.
 const ROW_BYTES: usize = 128;
 /// So many records are looked at at once.
 const BATCH: usize = 256;
-/// So many walks may be over what is frozen at a time, each with its part of the memory.
+/// So many walks may be over what is frozen at a time.
 const WALKS_MAX: u64 = 4;
 
 /// How many walks are over what is frozen.
@@ -41,18 +41,30 @@ pub(crate) struct FrozenWalks(Arc<AtomicU64>);
 
 /// One of them, until it is dropped.
 #[derive(Debug)]
-struct Permit(FrozenWalks);
+struct Permit {
+    walks: FrozenWalks,
+    /// How many there were before.
+    others: u64,
+}
 
 impl FrozenWalks {
     fn admit(&self) -> Option<Permit> {
-        let permit = Permit(self.clone());
-        (self.0.fetch_add(1, Ordering::Relaxed) < WALKS_MAX).then_some(permit)
+        let others = self.0.fetch_add(1, Ordering::Relaxed);
+        let permit = Permit { walks: self.clone(), others };
+        (others < WALKS_MAX).then_some(permit)
+    }
+}
+
+impl Permit {
+    /// Its part of so many bytes.
+    fn part_of(&self, bytes: u64) -> usize {
+        usize::try_from(bytes >> (self.others + 1)).unwrap_or(usize::MAX)
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::Relaxed);
+        self.walks.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -63,9 +75,9 @@ pub(crate) struct Wanted<'w> {
     pub(crate) near: Bound<&'w [u8]>,
     pub(crate) far: Bound<&'w [u8]>,
     pub(crate) direction: Direction,
-    /// It sees what was committed up to this version, all of which lies before `end` in the log.
+    /// It sees what was committed up to this version, all of which lies before `log_end`.
     pub(crate) version_max: u64,
-    pub(crate) end: Address,
+    pub(crate) log_end: Address,
 }
 
 /// What a key had: a value and when that expires, or none.
@@ -85,13 +97,14 @@ pub(crate) struct Frozen {
     cut_at: Option<Vec<u8>>,
     /// The one that was passed last.
     passed: Row,
-    _permit: Permit,
+    /// As long as there are rows.
+    permit: Option<Permit>,
 }
 
 impl Frozen {
     fn new(direction: Direction, permit: Permit) -> Frozen {
         let (rows, passed) = (BTreeMap::new(), Row::default());
-        Frozen { direction, rows, bytes: 0, cut_at: None, passed, _permit: permit }
+        Frozen { direction, rows, bytes: 0, cut_at: None, passed, permit: Some(permit) }
     }
 
     fn next(&self) -> Option<(&Vec<u8>, &Row)> {
@@ -118,7 +131,22 @@ impl Frozen {
             Direction::Backwards => self.rows.pop_last(),
         }?;
         self.passed = row;
+        self.give_permit_back();
         Some(key)
+    }
+
+    /// Goes on to the first key that is not before this one, in the direction, and lies ahead; false if that is left out.
+    pub(crate) fn seek_on(&mut self, key: &[u8]) -> bool {
+        while self.key().is_some_and(|next| is_before(self.direction, next, key)) {
+            self.pass();
+        }
+        !self.is_left_out(key)
+    }
+
+    fn give_permit_back(&mut self) {
+        if self.rows.is_empty() {
+            self.permit = None;
+        }
     }
 
     /// The value of the key that was passed last.
@@ -135,16 +163,13 @@ impl Frozen {
         self.cut_at.as_deref()
     }
 
-    /// How many reads at random are spared by what is there.
-    pub(crate) fn reads_spared(&self) -> u64 {
+    /// How many keys there are.
+    pub(crate) fn count(&self) -> u64 {
         self.rows.len() as u64
     }
 
     fn is_left_out(&self, key: &[u8]) -> bool {
-        self.cut_at.as_deref().is_some_and(|cut_at| match self.direction {
-            Direction::Forwards => key >= cut_at,
-            Direction::Backwards => key <= cut_at,
-        })
+        self.cut_at.as_deref().is_some_and(|cut_at| !is_before(self.direction, key, cut_at))
     }
 
     /// A record that comes behind all that were added before.
@@ -171,6 +196,13 @@ impl Frozen {
     }
 }
 
+fn is_before(direction: Direction, one: &[u8], other: &[u8]) -> bool {
+    match direction {
+        Direction::Forwards => one < other,
+        Direction::Backwards => one > other,
+    }
+}
+
 fn is_within(key: &[u8], wanted: &Wanted<'_>) -> bool {
     let (low, high) = match wanted.direction {
         Direction::Forwards => (wanted.near, wanted.far),
@@ -190,23 +222,27 @@ fn is_within(key: &[u8], wanted: &Wanted<'_>) -> bool {
 }
 
 impl Engine {
-    /// For a snapshot's walk that has had so many reads at random: what it sees from where it is on, and the root that goes with that; `None` if it has not had enough for
-    /// that, or not all of it is durable yet.
+    /// What a snapshot's walk sees from where it is on, and the root that goes with that, for as many reads at random as it has had; `None` if these are
+    /// too few, not all of it is durable yet, or others are in the way.
     ///
     /// # Errors
     /// `Io` and `Corrupted`, naming file and offset.
-    pub(crate) fn freeze_if_paid(
-        &self,
-        wanted: &Wanted<'_>,
-        reads: u64,
-    ) -> Result<Option<(Frozen, Arc<Root>)>> {
-        let paid = reads.saturating_mul(PAID_BYTES);
-        if wanted.end.saturating_sub(self.unsettled_from()) > paid || self.log.hardened() < wanted.end {
+    pub(crate) fn freeze(&self, wanted: &Wanted<'_>, reads: u64) -> Result<Option<(Frozen, Arc<Root>)>> {
+        // What a version has is in the log's durable part before it counts as durable. One that was closed where nothing was committed since the last hardening does not count.
+        let is_durable =
+            self.hardening.horizon.local() >= wanted.version_max || self.log.hardened() >= wanted.log_end;
+        let end = wanted.log_end.min(self.log.hardened());
+        let paid_bytes = reads.saturating_mul(BYTES_PER_READ);
+        if !is_durable || end.saturating_sub(self.unsettled_from()) > paid_bytes {
             return Ok(None);
         }
         let Some(permit) = self.settled.frozen_walks.admit() else { return Ok(None) };
         // Dropped segments stay readable meanwhile.
-        let segments = self.segments.hold();
+        let Some(segments) = self.segments.try_hold() else { return Ok(None) };
+        let Some(database) = self.superblock.try_lock().map(|superblock| superblock.current().database)
+        else {
+            return Ok(None);
+        };
         let (root, begin) = loop {
             let root = self.settled.tree.root();
             let begin = root.settled_to().max(self.log.begin());
@@ -215,26 +251,31 @@ impl Engine {
                 break (root, begin);
             }
         };
-        let bytes_max = usize::try_from(self.settled.bounds.memory_bytes / WALKS_MAX).unwrap_or(usize::MAX);
+        let bytes_max = permit.part_of(self.settled.bounds.memory_bytes);
         let mut frozen = Frozen::new(wanted.direction, permit);
-        let database = self.superblock.lock().current().database;
         let mut reader = RecordReader::new(&segments, database, Cursor::at_seal(begin));
-        while reader.cursor().position < wanted.end {
+        while reader.cursor().position < end {
+            // Whoever closes the database waits.
+            if self.hardening.is_stopping() {
+                return Ok(None);
+            }
             let segment_end = (reader.cursor().position + 1).next_multiple_of(self.log.segment_bytes());
-            for (_, record) in reader.next_batch(segment_end.min(wanted.end), BATCH)?.records {
+            for (_, record) in reader.next_batch(segment_end.min(end), BATCH)?.records {
                 let is_seen = record.shape.object == wanted.object
                     && (record.version <= wanted.version_max || planted(Bug::FreezesTooNew))
                     && is_within(record.key, wanted)
                     && !frozen.is_left_out(record.key)
                     && !self.hardening.horizon.was_lost(record.version);
-                if is_seen && (record.shape.kind.is_put() || !planted(Bug::FreezesDeletedRows)) {
-                    let is_put = record.shape.kind.is_put();
+                let is_put = record.shape.kind.is_put();
+                if is_seen && (is_put || !planted(Bug::FreezesDeletedRows)) {
                     let value = is_put.then(|| record.value.to_vec());
                     let expires_at = if is_put { record.expires_at } else { NEVER };
                     frozen.add(record.key, Row { value, expires_at }, bytes_max);
                 }
             }
         }
+        self.cold.read_bytes.fetch_add(end.saturating_sub(begin), Ordering::Relaxed);
+        frozen.give_permit_back();
         Ok(Some((frozen, root)))
     }
 }

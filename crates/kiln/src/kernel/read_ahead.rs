@@ -26,6 +26,8 @@ const READS_AHEAD_MAX: usize = 4 * READS_IN_FLIGHT_MAX;
 const CACHE_BYTES_PER_READ: u64 = 8 << 10;
 /// So many items beyond those that are next are looked at: where most are in memory, that is how far one must look for those that are not.
 const LOOKED_AT_AHEAD_MAX: usize = 1 << 10;
+/// So many records that are too new are passed, in memory, where each is a cache miss while others wait for who is pinned, and again on disk, where one is read after the other.
+const NEWER_MAX: usize = 16;
 /// Longer buffers are not kept for the next read.
 const KEPT_BUFFER_BYTES_MAX: usize = 4 * BLOCK_BYTES;
 
@@ -45,6 +47,14 @@ struct InFlight {
     address: Address,
     /// Which of the batch's items it is for; `None` if it is done.
     item: Option<usize>,
+    /// So many newer records of the item were read before it.
+    newer: usize,
+}
+
+impl InFlight {
+    fn first(item: usize, address: Address) -> InFlight {
+        InFlight { address, item: Some(item), newer: 0 }
+    }
 }
 
 /// Reads ahead of one batch.
@@ -138,14 +148,12 @@ impl Engine {
     /// Where the first record is, at an address or behind it, that is not in memory, or is not newer than a version; the newest one if that is far behind. The caller is
     /// pinned.
     fn behind_newer(&self, newest: Address, version_max: u64) -> Address {
-        /// Each is a cache miss, and who is pinned keeps others waiting.
-        const RECORDS_MAX: usize = 16;
         // Of the newest ones none need be looked at.
         if version_max == u64::MAX {
             return newest;
         }
         let mut address = newest;
-        for _ in 0..RECORDS_MAX {
+        for _ in 0..NEWER_MAX {
             match self.log.view(address).filter(|view| view.version() > version_max) {
                 Some(view) => address = view.previous(),
                 None => return address,
@@ -186,7 +194,7 @@ impl ReadAhead<'_> {
                 self.next_item += 1;
                 let candidate = self.candidate(hash);
                 if let Some(ColdRecord { address, is_newest }) = candidate
-                    && self.submit(item, address, self.likely_bytes(address))
+                    && self.submit(InFlight::first(item, address), self.likely_bytes(address))
                 {
                     self.begun_newest += u64::from(is_newest);
                     self.reads.iter_mut().for_each(|reads| reads.ahead.push_back(item));
@@ -221,7 +229,9 @@ impl ReadAhead<'_> {
     /// uses [`Self::up_to`], which chooses the items itself.
     pub(crate) fn begin(&mut self, item: usize, hash: u64) -> bool {
         let candidate = self.candidate(hash);
-        candidate.is_some_and(|cold| self.submit(item, cold.address, self.likely_bytes(cold.address)))
+        candidate.is_some_and(|cold| {
+            self.submit(InFlight::first(item, cold.address), self.likely_bytes(cold.address))
+        })
     }
 
     /// Waits for a read that is in flight.
@@ -263,8 +273,8 @@ impl ReadAhead<'_> {
     }
 
     /// False if it cannot be.
-    fn submit(&mut self, item: usize, address: Address, record_bytes: usize) -> bool {
-        let engine = self.engine;
+    fn submit(&mut self, in_flight: InFlight, record_bytes: usize) -> bool {
+        let (engine, address) = (self.engine, in_flight.address);
         let Ok(file) = engine.segments.file(address) else { return false };
         let segment_bytes = engine.segments.segment_bytes();
         let (offset, skip) = block_of(address % segment_bytes);
@@ -275,7 +285,6 @@ impl ReadAhead<'_> {
         let reads = self.reads.get_or_insert_with(|| engine.cold.take_reads(engine));
         let mut buffer = reads.buffers.pop().unwrap_or_default();
         buffer.resize(bytes);
-        let in_flight = InFlight { address, item: Some(item) };
         let token = match reads.in_flight.iter().position(|read| read.item.is_none()) {
             Some(free) => {
                 reads.in_flight[free] = in_flight;
@@ -297,7 +306,8 @@ impl ReadAhead<'_> {
     fn take(&mut self, finished: FinishedRead) -> Option<usize> {
         let cold = &self.engine.cold;
         let reads = self.reads.as_mut()?;
-        let InFlight { address, item } = std::mem::take(&mut reads.in_flight[finished.token as usize]);
+        let in_flight = std::mem::take(&mut reads.in_flight[finished.token as usize]);
+        let InFlight { address, item, newer } = in_flight;
         self.in_flight_count -= 1;
         cold.in_flight.fetch_sub(1, Ordering::Relaxed);
         let (_, skip) = block_of(address);
@@ -307,11 +317,10 @@ impl ReadAhead<'_> {
             let word = bytes.first_chunk::<8>().map(|word| u64::from_le_bytes(*word));
             match (word.and_then(Shape::parse), item) {
                 // Unless the file ends before the record does.
-                (Some(shape), Some(item)) if skip + shape.bytes() as usize > finished.buffer.len() => {
+                (Some(shape), Some(_)) if skip + shape.bytes() as usize > finished.buffer.len() => {
                     cold.read_bytes.fetch_add(count as u64, Ordering::Relaxed);
                     // What the cache would not keep is left to who asks for it.
-                    rest =
-                        cold.cache.can_keep(shape.bytes()).then_some((item, address, shape.bytes() as usize));
+                    rest = cold.cache.can_keep(shape.bytes()).then_some((in_flight, shape.bytes() as usize));
                 }
                 _ => {
                     let unchecked =
@@ -322,17 +331,14 @@ impl ReadAhead<'_> {
                         let misplaced = planted(Bug::ReadAheadMisplaced).then(|| others().next()).flatten();
                         cold.cache.admit(misplaced.map_or(address, |other| other.address), &record);
                         let previous = record.previous;
-                        let is_older_wanted = record.version > self.version_max
+                        let is_wanted = record.version > self.version_max
+                            && newer < NEWER_MAX
                             && previous >= self.engine.log.begin()
                             && previous != NO_ADDRESS
                             && !cold.cache.has(previous);
-                        rest = item.filter(|_| is_older_wanted).map(|item| {
-                            (
-                                item,
-                                previous,
-                                cold.likely_bytes(previous, self.engine.segments.segment_bytes()),
-                            )
-                        });
+                        let bytes = cold.likely_bytes(previous, self.engine.segments.segment_bytes());
+                        let read = InFlight { address: previous, item, newer: newer + 1 };
+                        rest = (is_wanted && item.is_some()).then_some((read, bytes));
                     }
                 }
             }
@@ -342,7 +348,7 @@ impl ReadAhead<'_> {
             reads.buffers.push(finished.buffer);
         }
         match rest {
-            Some((item, address, record_bytes)) if self.submit(item, address, record_bytes) => None,
+            Some((read, record_bytes)) if self.submit(read, record_bytes) => None,
             _ => item,
         }
     }

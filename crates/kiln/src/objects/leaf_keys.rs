@@ -72,14 +72,12 @@ pub(super) struct LeafKeys {
     pub(super) fetched: usize,
     /// Those that were read already.
     pub(super) rows: LeafRows,
-    /// So many records of this leaf, and of those that were here before it, were read from disk since somebody set it to 0.
-    pub(super) cold_reads: u64,
 }
 
 impl LeafKeys {
     fn new() -> LeafKeys {
         let (batch, rows) = (LeafBatch::new(), LeafRows::default());
-        LeafKeys { batch, inside: 0, hashes: [0; BATCH_KEYS_MAX], hashed: 0, fetched: 0, rows, cold_reads: 0 }
+        LeafKeys { batch, inside: 0, hashes: [0; BATCH_KEYS_MAX], hashed: 0, fetched: 0, rows }
     }
 
     /// Another leaf was read, of which so many keys lie within the bounds.
@@ -117,19 +115,27 @@ impl LeafKeys {
     }
 
     /// Has the processor fetch records of the keys up to a position. If what is to be seen of one of them, up to a version, is on disk, all up to `cold_end` are read
-    /// that are: that takes so long that many at once are worth it.
-    pub(super) fn fetch_records(&mut self, table: &Table, end: usize, cold_end: usize, version_max: u64) {
+    /// that are: that takes so long that many at once are worth it. Says how many were read.
+    pub(super) fn fetch_records(
+        &mut self,
+        table: &Table,
+        end: usize,
+        cold_end: usize,
+        version_max: u64,
+    ) -> u64 {
         let (mut end, engine) = (end.min(self.inside), &table.handle().engine);
         if self.fetched >= end {
-            return;
+            return 0;
         }
         self.fetch_buckets(table, end);
         engine.fetch_candidates(&self.hashes[self.fetched..end]);
+        let mut reads = 0;
         if engine.any_cold(&self.hashes[self.fetched..end], version_max) {
             end = cold_end.clamp(end, self.inside);
             self.fetch_buckets(table, end);
-            self.cold_reads += engine.read_range_ahead(&self.hashes[self.fetched..end], version_max);
+            reads = engine.read_range_ahead(&self.hashes[self.fetched..end], version_max);
         }
         self.fetched = end;
+        reads
     }
 }

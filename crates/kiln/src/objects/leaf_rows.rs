@@ -107,11 +107,11 @@ impl LeafKeys {
     }
 
     /// Reads the rows up to a position, as of a version, as far as that can be done at once. If one of them is on disk, all up to
-    /// `cold_end` are read ahead that are.
-    pub(super) fn read_rows(&mut self, table: &Table, end: usize, cold_end: usize, version_max: u64) {
+    /// `cold_end` are read ahead that are. Says how many were.
+    pub(super) fn read_rows(&mut self, table: &Table, end: usize, cold_end: usize, version_max: u64) -> u64 {
         let (begin, end) = (self.rows.end, end.min(self.inside));
         if begin >= end {
-            return;
+            return 0;
         }
         self.fetch_hinted(table, end);
         let mut missed = 0;
@@ -128,8 +128,9 @@ impl LeafKeys {
             }
         }
         self.rows.end = end;
-        if missed != 0 {
-            self.read_missed(table, (begin, end, cold_end), missed, version_max);
+        match missed {
+            0 => 0,
+            _ => self.read_missed(table, (begin, end, cold_end), missed, version_max),
         }
     }
 
@@ -141,7 +142,7 @@ impl LeafKeys {
         (begin, end, cold_end): (usize, usize, usize),
         missed: u32,
         version_max: u64,
-    ) {
+    ) -> u64 {
         self.fetch_buckets(table, end);
         let (engine, object) = (&table.handle().engine, table.handle().id);
         let is_missed = |position: &usize| missed >> *position & 1 == 1;
@@ -169,9 +170,7 @@ impl LeafKeys {
                 }
             }
         }
-        if is_left {
-            self.fetch_records(table, end, cold_end, version_max);
-        }
+        if is_left { self.fetch_records(table, end, cold_end, version_max) } else { 0 }
     }
 }
 

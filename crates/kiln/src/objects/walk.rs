@@ -67,8 +67,9 @@ pub(super) struct Walk {
     /// Rows are read some at a time, for who sees what is never going to change, and lies before this place in the log.
     in_groups: bool,
     log_end: Address,
-    /// Records that were read from disk for it, one by one.
-    cold_reads: u64,
+    /// Records that were read from disk for it at random places, and since the first of them so many rows.
+    reads_paid: u64,
+    rows_paid: u64,
     /// What it goes over instead of the indexes, once these were too many.
     frozen: Option<Box<Frozen>>,
     /// The last step was one [in a group](Walk::step_in_group): the key is still to become the bound where the walk is.
@@ -158,7 +159,8 @@ impl Walk {
             version_max: u64::MAX,
             in_groups: false,
             log_end: 0,
-            cold_reads: 0,
+            reads_paid: 0,
+            rows_paid: 0,
             frozen: None,
             is_behind: false,
         }
@@ -203,7 +205,9 @@ impl Walk {
         if rows > self.rows_left {
             // Of the leaf there may be no more rows here than were wanted.
             self.catch_up();
-            self.read_anew();
+            if self.frozen.is_none() {
+                self.read_anew();
+            }
         }
         self.rows_left = rows;
     }
@@ -239,10 +243,14 @@ impl Walk {
     }
 
     pub(super) fn seek(&mut self, key: &[u8]) {
+        self.catch_up();
+        let is_frozen = self.frozen.is_some() && self.seek_frozen(key);
         *self.near_mut() = Bound::Included(key.to_vec());
-        self.is_behind = false;
         self.ended = false;
-        self.read_anew();
+        if !is_frozen {
+            self.read_anew();
+            self.reads_paid = 0;
+        }
     }
 
     /// Has the walk go on from the bound where it is, whatever was read ahead.
@@ -360,7 +368,7 @@ impl Walk {
                     return Ok(Some(Stored::Key));
                 }
             }
-            if self.cold_reads > 0 && !self.ended && self.freeze_if_paid(table) {
+            if self.reads_paid > 0 && !self.ended && self.freeze_if_paid(table) {
                 continue;
             }
             if self.ended || !self.take_leaf(table) {

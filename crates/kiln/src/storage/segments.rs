@@ -147,6 +147,16 @@ impl Segments {
     /// Holds the segments that there are now.
     pub(crate) fn hold(&self) -> Held<'_> {
         let _none_is_dropped = self.preparing.lock();
+        self.hold_now()
+    }
+
+    /// The same, unless it has to be waited for who makes or drops some.
+    pub(crate) fn try_hold(&self) -> Option<Held<'_>> {
+        let _none_is_dropped = self.preparing.try_lock()?;
+        Some(self.hold_now())
+    }
+
+    fn hold_now(&self) -> Held<'_> {
         self.holds.fetch_add(1, Ordering::SeqCst);
         let files = self.files.read().clone();
         Held { segments: Segments::of(Arc::clone(&self.names), self.segment_bytes, files, 0), held: self }

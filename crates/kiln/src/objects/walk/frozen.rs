@@ -3,9 +3,10 @@
 use std::cmp::Ordering;
 use std::ops::Bound;
 
-use super::{Stored, Walk, exclude, is_beyond, way_of};
+use super::{Stored, Walk, as_slice, exclude, is_beyond, way_of};
 use crate::error::Result;
 use crate::kernel::frozen::Wanted;
+use crate::kernel::write_set::is_empty_range;
 use crate::objects::settled_rows::SettledRows;
 use crate::objects::{HasHandle, Table};
 use crate::storage::record::NEVER;
@@ -14,8 +15,16 @@ impl Walk {
     /// Between two leaves: has what comes be walked over without the indexes, if so much was read from disk for their sake that it is worth it. What cannot
     /// be read for it is left to who comes to it.
     pub(super) fn freeze_if_paid(&mut self, table: &Table) -> bool {
+        let is_at_end = if self.fresh {
+            !self.goes_on()
+        } else {
+            is_empty_range(as_slice(&self.lower), as_slice(&self.upper))
+        };
+        if is_at_end {
+            return false;
+        }
         let rows_wanted = self.rows_wanted().map_or(u64::MAX, |rows| rows as u64);
-        let reads = self.cold_reads.min(rows_wanted);
+        let reads = self.reads_paid.min(rows_wanted);
         let (engine, object) = (&table.handle().engine, table.handle().id);
         let way = way_of(self.reverse, &self.lower, &self.upper);
         let wanted = Wanted {
@@ -24,20 +33,22 @@ impl Walk {
             far: way.far,
             direction: way.direction,
             version_max: self.version_max,
-            end: self.log_end,
+            log_end: self.log_end,
         };
-        let (frozen, root) = match engine.freeze_if_paid(&wanted, reads) {
+        let (frozen, root) = match engine.freeze(&wanted, reads) {
             Ok(Some(frozen)) => frozen,
             Ok(None) => return false,
             Err(_) => {
-                self.cold_reads = 0;
+                self.reads_paid = 0;
                 return false;
             }
         };
         let is_to_be_seen = SettledRows::newest_root(table, self.version_max).is_some();
         self.settled = is_to_be_seen.then(|| SettledRows::new(table, root));
-        // Where it comes to an end before the walk does, the next one is paid for by this one.
-        self.cold_reads = frozen.reads_spared();
+        // Where it comes to an end before the walk does, the next one is paid for by what rows have cost before.
+        let reads =
+            u128::from(frozen.count()) * u128::from(self.reads_paid) / u128::from(self.rows_paid.max(1));
+        (self.reads_paid, self.rows_paid) = (reads as u64, frozen.count());
         self.frozen = Some(Box::new(frozen));
         self.leaf.batch.clear();
         self.begin_leaf();
@@ -97,9 +108,24 @@ impl Walk {
         let Some(frozen) = self.frozen.take() else { return };
         match frozen.cut_at() {
             Some(cut_at) => *self.near_mut() = Bound::Included(cut_at.to_vec()),
-            None => self.ended = true,
+            None => (self.ended, self.reads_paid) = (true, 0),
         }
         self.read_anew();
+    }
+
+    /// Goes on, over what is frozen, to a key that lies ahead; false if that is not there.
+    pub(super) fn seek_frozen(&mut self, key: &[u8]) -> bool {
+        let is_ahead = match self.near() {
+            Bound::Included(near) | Bound::Excluded(near) => {
+                (key >= &near[..]) != self.reverse || key == &near[..]
+            }
+            Bound::Unbounded => true,
+        };
+        let is_there = is_ahead && self.frozen.as_mut().is_some_and(|frozen| frozen.seek_on(key));
+        if is_there {
+            self.settled.iter_mut().for_each(SettledRows::move_away);
+        }
+        is_there
     }
 
     /// The value of the frozen row that the walk has come to.

@@ -18,7 +18,7 @@ fn open(frozen_bytes: u64) -> Result<(Kiln, SimulatedDevice)> {
     let disk = SimulatedDevice::new(1);
     disk.set_time_ms(1_000);
     let options = Options::new().background(false).memory(2 << 20).segment_bytes(64 << 10);
-    let db = options.settle_memory(4 * frozen_bytes).open_on(Arc::new(disk.clone()))?;
+    let db = options.settle_memory(2 * frozen_bytes).open_on(Arc::new(disk.clone()))?;
     Ok((db, disk))
 }
 
@@ -110,6 +110,56 @@ fn test(frozen_bytes: u64) -> Result<()> {
     let expired = |row: &(Vec<u8>, Vec<u8>)| db.expiry(&table, &row.0).unwrap() != Some(Expiry::Never);
     let now: Vec<_> = db.snapshot()?.range::<&[u8]>(&table, ..).collect::<Result<_>>()?;
     assert!(!now.is_empty() && now.len() < model.len() && !now.iter().any(expired));
+    Ok(())
+}
+
+/// Nothing is committed behind what is to be read, and the log's end is never durable.
+#[test]
+fn a_long_walk_over_an_idle_database_does_not_read_records_one_by_one() -> Result<()> {
+    let (db, _disk) = open(1 << 30)?;
+    let (table, mut model) = (db.table("table")?, Model::new());
+    change(&db, &table, 0, &mut model)?;
+    evict(&db)?;
+    for snapshot in [db.snapshot()?, db.durable_snapshot()?] {
+        let reads = db.statistics().cold_reads;
+        assert_eq!(snapshot.range::<&[u8]>(&table, ..).count(), model.len());
+        let reads = db.statistics().cold_reads - reads;
+        assert!(reads < u64::from(ROWS) / 2, "{reads} reads of records for {} rows", model.len());
+    }
+    Ok(())
+}
+
+/// Each seek read all of it again.
+#[test]
+fn who_seeks_in_a_long_walk_does_not_have_it_read_in_one_piece_again() -> Result<()> {
+    let (db, _disk) = open(1 << 30)?;
+    let (table, mut model) = (db.table("table")?, Model::new());
+    change(&db, &table, 0, &mut model)?;
+    evict(&db)?;
+    let snapshot = db.snapshot()?;
+    for reverse in [false, true] {
+        let range = snapshot.range::<&[u8]>(&table, ..);
+        let mut range = if reverse { range.reverse() } else { range };
+        range.by_ref().take(model.len() / 2).try_for_each(|row| row.map(drop))?;
+        let before = db.statistics();
+        let ahead: Vec<u32> = (ROWS * 2 / 3..ROWS).step_by(7).collect();
+        for row in ahead.into_iter().map(|row| if reverse { ROWS - row } else { row }.to_be_bytes()) {
+            range.seek(row);
+            let found = range.next().transpose()?;
+            let expected = match reverse {
+                false => model.range(row.to_vec()..).next(),
+                true => model.range(..=row.to_vec()).next_back(),
+            };
+            assert_eq!(found.as_ref().map(|(key, value)| (key, value)), expected);
+        }
+        let after = db.statistics();
+        assert_eq!((after.cold_reads, after.cold_read_bytes), (before.cold_reads, before.cold_read_bytes));
+        // Back to where nothing is kept: as if it began there.
+        range.seek(if reverse { ROWS - 10 } else { 10 }.to_be_bytes());
+        range.next().transpose()?;
+        let bytes = db.statistics().cold_read_bytes - after.cold_read_bytes;
+        assert!(bytes < 100 * 4096, "{bytes} bytes for a row");
+    }
     Ok(())
 }
 
