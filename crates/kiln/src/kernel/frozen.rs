@@ -14,22 +14,20 @@
 //! What does not fit into memory is left out at the far end of the walk, which has the part read again when it comes there. Of the memory the first walk has half, and
 //! [further ones](WALKS_MAX) at the same time half of what is left each; more go on with reads at random. Nobody is waited for, and what cannot be had at once is left for later.
 
-use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
 use super::engine::Engine;
+use super::newest::head_of;
 use crate::error::Result;
 use crate::planted::{Bug, planted};
-use crate::storage::record::{Address, NEVER};
+use crate::storage::record::{Address, DiskRecord, NEVER};
 use crate::storage::record_reader::{Cursor, RecordReader};
 use crate::storage::tree::{Direction, Root};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// A read at random takes as long as this does for so many bytes of the log.
 pub(crate) const BYTES_PER_READ: u64 = 16 << 10;
-/// So many bytes of memory each row takes besides its key and its value.
-const ROW_BYTES: usize = 128;
 /// So many records are looked at at once.
 const BATCH: usize = 256;
 /// So many walks may be over what is frozen at a time.
@@ -80,83 +78,95 @@ pub(crate) struct Wanted<'w> {
     pub(crate) log_end: Address,
 }
 
-/// What a key had: a value and when that expires, or none.
-#[derive(Debug, Default)]
-struct Row {
-    value: Option<Vec<u8>>,
+/// What a key had, in the arena.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    /// See [`head_of`].
+    head: u128,
+    /// Where the key begins; its value comes behind it.
+    start: usize,
+    key_bytes: usize,
+    /// `None`: it had none.
+    value_bytes: Option<usize>,
     expires_at: u64,
+}
+
+impl Entry {
+    fn bytes(&self) -> usize {
+        self.key_bytes + self.value_bytes.unwrap_or(0)
+    }
 }
 
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Frozen {
     direction: Direction,
-    rows: BTreeMap<Vec<u8>, Row>,
-    bytes: usize,
+    bytes_max: usize,
+    /// Keys and values.
+    arena: Vec<u8>,
+    /// Once all is there, in the order in which the walk comes to them.
+    entries: Vec<Entry>,
+    /// The next one.
+    next: usize,
     /// Keys from this one on, in the direction, are left out.
     cut_at: Option<Vec<u8>>,
-    /// The one that was passed last.
-    passed: Row,
-    /// As long as there are rows.
+    /// As long as there are some.
     permit: Option<Permit>,
 }
 
 impl Frozen {
-    fn new(direction: Direction, permit: Permit) -> Frozen {
-        let (rows, passed) = (BTreeMap::new(), Row::default());
-        Frozen { direction, rows, bytes: 0, cut_at: None, passed, permit: Some(permit) }
+    fn new(direction: Direction, bytes_max: usize, permit: Permit) -> Frozen {
+        let (arena, entries) = (Vec::new(), Vec::new());
+        Frozen { direction, bytes_max, arena, entries, next: 0, cut_at: None, permit: Some(permit) }
     }
 
-    fn next(&self) -> Option<(&Vec<u8>, &Row)> {
-        match self.direction {
-            Direction::Forwards => self.rows.first_key_value(),
-            Direction::Backwards => self.rows.last_key_value(),
-        }
+    fn key_of(&self, entry: &Entry) -> &[u8] {
+        &self.arena[entry.start..][..entry.key_bytes]
     }
 
     /// The next key.
     pub(crate) fn key(&self) -> Option<&[u8]> {
-        self.next().map(|(key, _)| &key[..])
+        self.entries.get(self.next).map(|entry| self.key_of(entry))
     }
 
     /// True if the next key has a value.
     pub(crate) fn has_value(&self) -> bool {
-        self.next().is_some_and(|(_, row)| row.value.is_some())
+        self.entries.get(self.next).is_some_and(|entry| entry.value_bytes.is_some())
     }
 
-    /// Goes past the next key, and gives it.
-    pub(crate) fn pass(&mut self) -> Option<Vec<u8>> {
-        let (key, row) = match self.direction {
-            Direction::Forwards => self.rows.pop_first(),
-            Direction::Backwards => self.rows.pop_last(),
-        }?;
-        self.passed = row;
+    /// Goes past the next key.
+    pub(crate) fn pass(&mut self) {
+        self.next += 1;
         self.give_permit_back();
-        Some(key)
     }
 
-    /// Goes on to the first key that is not before this one, in the direction, and lies ahead; false if that is left out.
-    pub(crate) fn seek_on(&mut self, key: &[u8]) -> bool {
-        while self.key().is_some_and(|next| is_before(self.direction, next, key)) {
-            self.pass();
-        }
-        !self.is_left_out(key)
+    fn passed(&self) -> Option<&Entry> {
+        self.entries.get(self.next.checked_sub(1)?)
     }
 
-    fn give_permit_back(&mut self) {
-        if self.rows.is_empty() {
-            self.permit = None;
-        }
-    }
-
-    /// The value of the key that was passed last.
-    pub(crate) fn value(&self) -> &[u8] {
-        self.passed.value.as_deref().unwrap_or_default()
+    /// The key that was passed last, and its value.
+    pub(crate) fn row(&self) -> (&[u8], &[u8]) {
+        let Some(entry) = self.passed() else { return (&[], &[]) };
+        self.arena[entry.start..][..entry.bytes()].split_at(entry.key_bytes)
     }
 
     /// When that expires, if it does.
     pub(crate) fn expires_at(&self) -> u64 {
-        self.passed.expires_at
+        self.passed().map_or(NEVER, |entry| entry.expires_at)
+    }
+
+    /// Goes on to the first key that is not before this one, which lies ahead; false if that is left out.
+    pub(crate) fn seek_on(&mut self, key: &[u8]) -> bool {
+        let rest = self.entries.get(self.next..).unwrap_or_default();
+        self.next += rest.partition_point(|entry| is_before(self.direction, self.key_of(entry), key));
+        self.give_permit_back();
+        !self.is_left_out(key)
+    }
+
+    fn give_permit_back(&mut self) {
+        if self.next >= self.entries.len() {
+            self.permit = None;
+        }
     }
 
     pub(crate) fn cut_at(&self) -> Option<&[u8]> {
@@ -165,34 +175,73 @@ impl Frozen {
 
     /// How many keys there are.
     pub(crate) fn count(&self) -> u64 {
-        self.rows.len() as u64
+        self.entries.len() as u64
     }
 
     fn is_left_out(&self, key: &[u8]) -> bool {
         self.cut_at.as_deref().is_some_and(|cut_at| !is_before(self.direction, key, cut_at))
     }
 
-    /// A record that comes behind all that were added before.
-    fn add(&mut self, key: &[u8], row: Row, bytes_max: usize) {
-        let bytes = |row: &Row| row.value.as_ref().map_or(0, Vec::len);
-        self.bytes += bytes(&row);
-        match self.rows.get_mut(key) {
-            Some(before) => self.bytes -= bytes(&std::mem::replace(before, row)),
-            None => {
-                self.bytes += key.len() + ROW_BYTES;
-                self.rows.insert(key.to_vec(), row);
+    /// Adds a record that comes behind all that were added before.
+    fn add(&mut self, record: &DiskRecord<'_>) {
+        let (start, is_put) = (self.arena.len(), record.shape.kind.is_put());
+        self.arena.extend_from_slice(record.key);
+        if is_put {
+            self.arena.extend_from_slice(record.value);
+        }
+        self.entries.push(Entry {
+            head: head_of(record.key),
+            start,
+            key_bytes: record.key.len(),
+            value_bytes: is_put.then_some(record.value.len()),
+            expires_at: if is_put { record.expires_at } else { NEVER },
+        });
+        if self.arena.len() + self.entries.len() * size_of::<Entry>() > self.bytes_max {
+            self.make_room();
+        }
+    }
+
+    /// Brings what is there in the order of the walk, and leaves only the newest of each key.
+    fn sort(&mut self) {
+        let mut entries = std::mem::take(&mut self.entries);
+        let by_key = |one: &Entry, other: &Entry| {
+            let order = one.head.cmp(&other.head).then_with(|| self.key_of(one).cmp(self.key_of(other)));
+            if self.direction == Direction::Forwards { order } else { order.reverse() }
+        };
+        entries.sort_unstable_by(|one, other| by_key(one, other).then_with(|| other.start.cmp(&one.start)));
+        entries.dedup_by(|later, kept| by_key(later, kept).is_eq());
+        self.entries = entries;
+    }
+
+    /// Leaves half of what there is room for, and leaves out the rest, which the walk comes to last. One stays, however long it is: a walk has to come on.
+    fn make_room(&mut self) {
+        self.sort();
+        let (mut bytes, mut count) = (0, 0);
+        for entry in &self.entries {
+            bytes += entry.bytes() + size_of::<Entry>();
+            if count > 0 && bytes > self.bytes_max / 2 {
+                break;
             }
+            count += 1;
         }
-        // One stays, however long it is: a walk has to come on.
-        while self.bytes > bytes_max && self.rows.len() > 1 {
-            let last = match self.direction {
-                Direction::Forwards => self.rows.pop_last(),
-                Direction::Backwards => self.rows.pop_first(),
-            };
-            let Some((key, row)) = last else { return };
-            self.bytes -= key.len() + ROW_BYTES + bytes(&row);
-            self.cut_at = Some(key);
+        if let Some(first) = self.entries.get(count) {
+            self.cut_at = Some(self.key_of(first).to_vec());
         }
+        self.entries.truncate(count);
+        // What was superseded, or is left out, leaves the arena.
+        let mut arena = Vec::with_capacity(self.arena.len());
+        for entry in &mut self.entries {
+            let start = arena.len();
+            arena.extend_from_slice(&self.arena[entry.start..][..entry.bytes()]);
+            entry.start = start;
+        }
+        self.arena = arena;
+    }
+
+    /// All have been added.
+    fn finish(&mut self) {
+        self.sort();
+        self.give_permit_back();
     }
 }
 
@@ -252,7 +301,7 @@ impl Engine {
             }
         };
         let bytes_max = permit.part_of(self.settled.bounds.memory_bytes);
-        let mut frozen = Frozen::new(wanted.direction, permit);
+        let mut frozen = Frozen::new(wanted.direction, bytes_max, permit);
         let mut reader = RecordReader::new(&segments, database, Cursor::at_seal(begin));
         while reader.cursor().position < end {
             // Whoever closes the database waits.
@@ -266,16 +315,13 @@ impl Engine {
                     && is_within(record.key, wanted)
                     && !frozen.is_left_out(record.key)
                     && !self.hardening.horizon.was_lost(record.version);
-                let is_put = record.shape.kind.is_put();
-                if is_seen && (is_put || !planted(Bug::FreezesDeletedRows)) {
-                    let value = is_put.then(|| record.value.to_vec());
-                    let expires_at = if is_put { record.expires_at } else { NEVER };
-                    frozen.add(record.key, Row { value, expires_at }, bytes_max);
+                if is_seen && (record.shape.kind.is_put() || !planted(Bug::FreezesDeletedRows)) {
+                    frozen.add(&record);
                 }
             }
         }
         self.cold.read_bytes.fetch_add(end.saturating_sub(begin), Ordering::Relaxed);
-        frozen.give_permit_back();
+        frozen.finish();
         Ok(Some((frozen, root)))
     }
 }

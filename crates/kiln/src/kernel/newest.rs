@@ -89,7 +89,7 @@ impl<'a> Entry<'a> {
 
 /// A key's first bytes, and zeros behind its end, as a number: what is less has the lesser key. Few keys agree in them, so that hardly any has to be
 /// looked at for its order.
-fn head_of(key: &[u8]) -> u128 {
+pub(super) fn head_of(key: &[u8]) -> u128 {
     let mut head = [0; size_of::<u128>()];
     let bytes = key.len().min(head.len());
     head[..bytes].copy_from_slice(&key[..bytes]);

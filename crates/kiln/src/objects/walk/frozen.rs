@@ -98,8 +98,10 @@ impl Walk {
 
     /// Goes to the row that comes next, which is a frozen one.
     pub(super) fn take_frozen(&mut self) {
-        if let Some(key) = self.frozen.as_mut().and_then(|frozen| frozen.pass()) {
-            exclude(self.near_mut(), &key);
+        let near = if self.reverse { &mut self.upper } else { &mut self.lower };
+        if let Some(frozen) = &mut self.frozen {
+            frozen.pass();
+            exclude(near, frozen.row().0);
         }
     }
 
@@ -130,7 +132,7 @@ impl Walk {
 
     /// The value of the frozen row that the walk has come to.
     pub(in crate::objects) fn frozen_value(&self) -> &[u8] {
-        self.frozen.as_ref().map_or(&[], |frozen| frozen.value())
+        self.frozen.as_ref().map_or(&[], |frozen| frozen.row().1)
     }
 
     /// When it expires, if it does.
