@@ -26,8 +26,8 @@ use crate::storage::record_reader::{Cursor, RecordReader};
 use crate::storage::tree::{Direction, Root};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// A read at random takes as long as this does for so many bytes of the log.
-pub(crate) const BYTES_PER_READ: u64 = 16 << 10;
+/// A read at random takes as long as reading so many bytes of the log, or settling them, in one piece.
+pub(super) const BYTES_PER_READ: u64 = 16 << 10;
 /// So many records are looked at at once.
 const BATCH: usize = 256;
 /// So many walks may be over what is frozen at a time.

@@ -31,6 +31,7 @@
 
 use super::checkpoint::Haste;
 use super::engine::Engine;
+use super::frozen::BYTES_PER_READ;
 use super::newest::{Entry, Newest, NewestWalk};
 use super::settled::{InVain, tree_interval};
 use super::settling_pace::{Grants, Moving, Stage};
@@ -158,8 +159,6 @@ impl Engine {
 
     /// True if ranges have read so many rows of the log one by one that settling them would have cost no more.
     fn is_settling_paid_for(&self, cold_bytes: u64) -> bool {
-        /// A read at random takes as long as settling does for so many bytes of the log, or of the tree.
-        const BYTES_PER_READ: u64 = 16 << 10;
         /// What is less than this part of what makes settling due is not met often.
         const LOG_PART: u64 = 16;
         /// So many times as long as a record is the leaf that has to be written anew for it.
