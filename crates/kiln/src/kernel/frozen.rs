@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use super::engine::Engine;
 use super::newest::head_of;
+use crate::device::BLOCK_BYTES;
 use crate::error::Result;
 use crate::planted::{Bug, planted};
 use crate::storage::record::{Address, DiskRecord, NEVER};
@@ -83,6 +84,8 @@ pub(crate) struct Wanted<'w> {
 struct Entry {
     /// See [`head_of`].
     head: u128,
+    /// Of the record: that of a newer one is greater.
+    address: Address,
     /// Where the key begins; its value comes behind it.
     start: usize,
     key_bytes: usize,
@@ -110,7 +113,7 @@ pub(crate) struct Frozen {
     next: usize,
     /// Keys from this one on, in the direction, are left out.
     cut_at: Option<Vec<u8>>,
-    /// As long as there are some.
+    /// If there are some.
     permit: Option<Permit>,
 }
 
@@ -137,7 +140,6 @@ impl Frozen {
     /// Goes past the next key.
     pub(crate) fn pass(&mut self) {
         self.next += 1;
-        self.give_permit_back();
     }
 
     fn passed(&self) -> Option<&Entry> {
@@ -159,14 +161,7 @@ impl Frozen {
     pub(crate) fn seek_on(&mut self, key: &[u8]) -> bool {
         let rest = self.entries.get(self.next..).unwrap_or_default();
         self.next += rest.partition_point(|entry| is_before(self.direction, self.key_of(entry), key));
-        self.give_permit_back();
         !self.is_left_out(key)
-    }
-
-    fn give_permit_back(&mut self) {
-        if self.next >= self.entries.len() {
-            self.permit = None;
-        }
     }
 
     pub(crate) fn cut_at(&self) -> Option<&[u8]> {
@@ -183,7 +178,7 @@ impl Frozen {
     }
 
     /// Adds a record that comes behind all that were added before.
-    fn add(&mut self, record: &DiskRecord<'_>) {
+    fn add(&mut self, address: Address, record: &DiskRecord<'_>) {
         let (start, is_put) = (self.arena.len(), record.shape.kind.is_put());
         self.arena.extend_from_slice(record.key);
         if is_put {
@@ -191,6 +186,7 @@ impl Frozen {
         }
         self.entries.push(Entry {
             head: head_of(record.key),
+            address,
             start,
             key_bytes: record.key.len(),
             value_bytes: is_put.then_some(record.value.len()),
@@ -208,7 +204,8 @@ impl Frozen {
             let order = one.head.cmp(&other.head).then_with(|| self.key_of(one).cmp(self.key_of(other)));
             if self.direction == Direction::Forwards { order } else { order.reverse() }
         };
-        entries.sort_unstable_by(|one, other| by_key(one, other).then_with(|| other.start.cmp(&one.start)));
+        entries
+            .sort_unstable_by(|one, other| by_key(one, other).then_with(|| other.address.cmp(&one.address)));
         entries.dedup_by(|later, kept| by_key(later, kept).is_eq());
         self.entries = entries;
     }
@@ -241,7 +238,9 @@ impl Frozen {
     /// All have been added.
     fn finish(&mut self) {
         self.sort();
-        self.give_permit_back();
+        if self.entries.is_empty() {
+            self.permit = None;
+        }
     }
 }
 
@@ -286,6 +285,10 @@ impl Engine {
             return Ok(None);
         }
         let Some(permit) = self.settled.frozen_walks.admit() else { return Ok(None) };
+        let bytes_max = permit.part_of(self.settled.bounds.memory_bytes);
+        if bytes_max < BLOCK_BYTES {
+            return Ok(None);
+        }
         // Dropped segments stay readable meanwhile.
         let Some(segments) = self.segments.try_hold() else { return Ok(None) };
         let Some(database) = self.superblock.try_lock().map(|superblock| superblock.current().database)
@@ -300,7 +303,6 @@ impl Engine {
                 break (root, begin);
             }
         };
-        let bytes_max = permit.part_of(self.settled.bounds.memory_bytes);
         let mut frozen = Frozen::new(wanted.direction, bytes_max, permit);
         let mut reader = RecordReader::new(&segments, database, Cursor::at_seal(begin));
         while reader.cursor().position < end {
@@ -309,14 +311,14 @@ impl Engine {
                 return Ok(None);
             }
             let segment_end = (reader.cursor().position + 1).next_multiple_of(self.log.segment_bytes());
-            for (_, record) in reader.next_batch(segment_end.min(end), BATCH)?.records {
+            for (address, record) in reader.next_batch(segment_end.min(end), BATCH)?.records {
                 let is_seen = record.shape.object == wanted.object
                     && (record.version <= wanted.version_max || planted(Bug::FreezesTooNew))
                     && is_within(record.key, wanted)
                     && !frozen.is_left_out(record.key)
                     && !self.hardening.horizon.was_lost(record.version);
                 if is_seen && (record.shape.kind.is_put() || !planted(Bug::FreezesDeletedRows)) {
-                    frozen.add(&record);
+                    frozen.add(address, &record);
                 }
             }
         }

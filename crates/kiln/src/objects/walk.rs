@@ -249,7 +249,7 @@ impl Walk {
         self.ended = false;
         if !is_frozen {
             self.read_anew();
-            self.reads_paid = 0;
+            (self.reads_paid, self.rows_paid) = (0, 0);
         }
     }
 

@@ -39,7 +39,7 @@ impl Walk {
             Ok(Some(frozen)) => frozen,
             Ok(None) => return false,
             Err(_) => {
-                self.reads_paid = 0;
+                (self.reads_paid, self.rows_paid) = (0, 0);
                 return false;
             }
         };
@@ -110,7 +110,7 @@ impl Walk {
         let Some(frozen) = self.frozen.take() else { return };
         match frozen.cut_at() {
             Some(cut_at) => *self.near_mut() = Bound::Included(cut_at.to_vec()),
-            None => (self.ended, self.reads_paid) = (true, 0),
+            None => (self.ended, self.reads_paid, self.rows_paid) = (true, 0, 0),
         }
         self.read_anew();
     }
@@ -118,8 +118,10 @@ impl Walk {
     /// Goes on, over what is frozen, to a key that lies ahead; false if that is not there.
     pub(super) fn seek_frozen(&mut self, key: &[u8]) -> bool {
         let is_ahead = match self.near() {
+            // The row that was given last has been passed.
+            Bound::Excluded(near) if key == &near[..] => false,
             Bound::Included(near) | Bound::Excluded(near) => {
-                (key >= &near[..]) != self.reverse || key == &near[..]
+                key == &near[..] || (key > &near[..]) != self.reverse
             }
             Bound::Unbounded => true,
         };

@@ -163,6 +163,53 @@ fn who_seeks_in_a_long_walk_does_not_have_it_read_in_one_piece_again() -> Result
     Ok(())
 }
 
+/// It was looked for in the tree alone, which had it as it was before, or not at all.
+#[test]
+fn c2_who_seeks_back_to_the_row_that_a_long_walk_has_just_given_gets_it_once_more() -> Result<()> {
+    let (db, _disk) = open(1 << 30)?;
+    let (table, mut model) = (db.table("table")?, Model::new());
+    change(&db, &table, 0, &mut model)?;
+    db.settle()?;
+    change(&db, &table, 1, &mut model)?;
+    evict(&db)?;
+    let snapshot = db.snapshot()?;
+    for reverse in [false, true] {
+        let range = snapshot.range::<&[u8]>(&table, ..);
+        let mut range = if reverse { range.reverse() } else { range };
+        range.by_ref().take(model.len() / 3).try_for_each(|row| row.map(drop))?;
+        let before = db.statistics().cold_reads;
+        for _ in 0..10 {
+            let row = range.next().transpose()?.unwrap();
+            range.seek(&row.0);
+            assert_eq!(range.next().transpose()?.unwrap(), row);
+        }
+        assert!(db.statistics().cold_reads - before < 1_000);
+    }
+    Ok(())
+}
+
+/// The shortest record takes no memory for its key and its value.
+#[test]
+fn c2_a_long_walk_finds_the_newest_of_several_records_of_the_empty_key() -> Result<()> {
+    for value in [None, Some("value")] {
+        let (db, _disk) = open(1 << 30)?;
+        let (table, mut model) = (db.table("table")?, Model::new());
+        change(&db, &table, 0, &mut model)?;
+        db.put(&table, "", "")?.forget();
+        match value {
+            None => drop(db.delete(&table, "")?.forget()),
+            Some(value) => db.put(&table, "", value)?.forget(),
+        }
+        model.extend(value.map(|value| (Vec::new(), value.into())));
+        evict(&db)?;
+        for _ in 0..2 {
+            let rows: Model = db.snapshot()?.range::<&[u8]>(&table, ..).reverse().collect::<Result<_>>()?;
+            assert!(rows == model, "{:?}", rows.get(&[][..]));
+        }
+    }
+    Ok(())
+}
+
 /// Each takes memory.
 #[test]
 fn no_more_than_four_walks_at_a_time_are_over_what_is_frozen() -> Result<()> {
