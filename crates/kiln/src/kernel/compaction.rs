@@ -180,9 +180,7 @@ impl Engine {
         let database = self.superblock.lock().current().database;
         let mut reader = RecordReader::new(&self.segments, database, Cursor::at_seal(self.log.begin()));
         while reader.cursor().position < end && self.log.unhardened_bytes() == 0 {
-            let segment_end =
-                (reader.cursor().position + 1).next_multiple_of(self.log.segment_bytes()).min(end);
-            let batch = reader.next_batch(segment_end, BATCH)?;
+            let batch = reader.next_batch(end, BATCH)?;
             if let Some((address, hash, record)) = self.live_of(&batch).next() {
                 self.write_anew(address, hash, &record, Purpose::Ordinary)?;
             }

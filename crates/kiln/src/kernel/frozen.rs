@@ -14,7 +14,7 @@
 //! What does not fit into memory is left out at the far end of the walk, which has the part read again when it comes there. Of the memory the first walk has half, and
 //! [further ones](WALKS_MAX) at the same time half of what is left each; more go on with reads at random. Nobody is waited for, and what cannot be had at once is left for later.
 
-use std::ops::Bound;
+use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
 use super::engine::Engine;
@@ -70,9 +70,8 @@ impl Drop for Permit {
 /// What a snapshot's walk wants.
 pub(crate) struct Wanted<'w> {
     pub(crate) object: u32,
-    /// Where the walk is, and where it ends.
-    pub(crate) near: Bound<&'w [u8]>,
-    pub(crate) far: Bound<&'w [u8]>,
+    /// What is still to be walked.
+    pub(crate) bounds: (Bound<&'w [u8]>, Bound<&'w [u8]>),
     pub(crate) direction: Direction,
     /// It sees what was committed up to this version, all of which lies before `log_end`.
     pub(crate) version_max: u64,
@@ -160,7 +159,7 @@ impl Frozen {
     /// Goes on to the first key that is not before this one, which lies ahead; false if that is left out.
     pub(crate) fn seek_on(&mut self, key: &[u8]) -> bool {
         let rest = self.entries.get(self.next..).unwrap_or_default();
-        self.next += rest.partition_point(|entry| is_before(self.direction, self.key_of(entry), key));
+        self.next += rest.partition_point(|entry| self.direction.is_before(self.key_of(entry), key));
         !self.is_left_out(key)
     }
 
@@ -174,7 +173,7 @@ impl Frozen {
     }
 
     fn is_left_out(&self, key: &[u8]) -> bool {
-        self.cut_at.as_deref().is_some_and(|cut_at| !is_before(self.direction, key, cut_at))
+        self.cut_at.as_deref().is_some_and(|cut_at| !self.direction.is_before(key, cut_at))
     }
 
     /// Adds a record that comes behind all that were added before.
@@ -244,31 +243,6 @@ impl Frozen {
     }
 }
 
-fn is_before(direction: Direction, one: &[u8], other: &[u8]) -> bool {
-    match direction {
-        Direction::Forwards => one < other,
-        Direction::Backwards => one > other,
-    }
-}
-
-fn is_within(key: &[u8], wanted: &Wanted<'_>) -> bool {
-    let (low, high) = match wanted.direction {
-        Direction::Forwards => (wanted.near, wanted.far),
-        Direction::Backwards => (wanted.far, wanted.near),
-    };
-    let is_above = match low {
-        Bound::Included(low) => key >= low,
-        Bound::Excluded(low) => key > low,
-        Bound::Unbounded => true,
-    };
-    is_above
-        && match high {
-            Bound::Included(high) => key <= high,
-            Bound::Excluded(high) => key < high,
-            Bound::Unbounded => true,
-        }
-}
-
 impl Engine {
     /// What a snapshot's walk sees from where it is on, and the root that goes with that, for as many reads at random as it has had; `None` if these are
     /// too few, not all of it is durable yet, or others are in the way.
@@ -310,11 +284,10 @@ impl Engine {
             if self.hardening.is_stopping() {
                 return Ok(None);
             }
-            let segment_end = (reader.cursor().position + 1).next_multiple_of(self.log.segment_bytes());
-            for (address, record) in reader.next_batch(segment_end.min(end), BATCH)?.records {
+            for (address, record) in reader.next_batch(end, BATCH)?.records {
                 let is_seen = record.shape.object == wanted.object
                     && (record.version <= wanted.version_max || planted(Bug::FreezesTooNew))
-                    && is_within(record.key, wanted)
+                    && RangeBounds::<[u8]>::contains(&wanted.bounds, record.key)
                     && !frozen.is_left_out(record.key)
                     && !self.hardening.horizon.was_lost(record.version);
                 if is_seen && (record.shape.kind.is_put() || !planted(Bug::FreezesDeletedRows)) {

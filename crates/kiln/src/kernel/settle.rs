@@ -472,8 +472,7 @@ impl Engine {
                 return Err(Error::closed());
             }
             grants.reach(reader.cursor().position - part.0, part_bytes);
-            let segment_end = (reader.cursor().position + 1).next_multiple_of(self.log.segment_bytes());
-            for (address, record) in reader.next_batch(segment_end.min(part.1), COLLECT_BATCH)?.records {
+            for (address, record) in reader.next_batch(part.1, COLLECT_BATCH)?.records {
                 let was_lost = self.hardening.horizon.was_lost(record.version) && !planted(Bug::SettlesLost);
                 if was_lost || !self.is_ordered(record.shape.object) {
                     continue;

@@ -25,6 +25,7 @@ mod settled;
 use std::cmp::Ordering;
 use std::ops::{Bound, RangeBounds};
 
+use self::frozen::Paid;
 use super::leaf_keys::Kept;
 use super::settled_rows::{self, SettledRows, SettledShare, Way};
 use super::{HasHandle, Table};
@@ -67,9 +68,7 @@ pub(super) struct Walk {
     /// Rows are read some at a time, for who sees what is never going to change, and lies before this place in the log.
     in_groups: bool,
     log_end: Address,
-    /// Records that were read from disk for it at random places, and since the first of them so many rows.
-    reads_paid: u64,
-    rows_paid: u64,
+    paid: Paid,
     /// What it goes over instead of the indexes, once these were too many.
     frozen: Option<Box<Frozen>>,
     /// The last step was one [in a group](Walk::step_in_group): the key is still to become the bound where the walk is.
@@ -159,8 +158,7 @@ impl Walk {
             version_max: u64::MAX,
             in_groups: false,
             log_end: 0,
-            reads_paid: 0,
-            rows_paid: 0,
+            paid: Paid::default(),
             frozen: None,
             is_behind: false,
         }
@@ -249,7 +247,7 @@ impl Walk {
         self.ended = false;
         if !is_frozen {
             self.read_anew();
-            (self.reads_paid, self.rows_paid) = (0, 0);
+            self.paid = Paid::default();
         }
     }
 
@@ -368,7 +366,7 @@ impl Walk {
                     return Ok(Some(Stored::Key));
                 }
             }
-            if self.reads_paid > 0 && !self.ended && self.freeze_if_paid(table) {
+            if self.paid.reads > 0 && !self.ended && self.freeze_if_paid(table) {
                 continue;
             }
             if self.ended || !self.take_leaf(table) {
@@ -459,9 +457,7 @@ impl Walk {
             let root = SettledRows::newest_root(table, self.version_max);
             if root.is_some() && self.sees_settled_only(table) {
                 // One leaf without keys stands for the whole walk.
-                self.leaf.batch.clear();
-                self.fresh = true;
-                self.begin_leaf();
+                self.begin_without_keys();
             } else if !self.take_leaf_alone(table) {
                 return false;
             }
@@ -540,6 +536,13 @@ impl Walk {
             self.next.begin(inside);
         }
         self.next_is_read
+    }
+
+    /// A leaf without keys stands for what is still to be walked.
+    fn begin_without_keys(&mut self) {
+        self.leaf.batch.clear();
+        self.fresh = true;
+        self.begin_leaf();
     }
 
     fn begin_leaf(&mut self) {

@@ -72,13 +72,14 @@ impl<'a> RecordReader<'a> {
         self.cursor = cursor;
     }
 
-    /// The next records before `end`, a segment's end that is durable; at most `count_max`, and only as many as one piece holds.
-    /// None once `end` is reached.
+    /// The next records of a segment, before `end`, which is durable; at most `count_max`, and only as many as one piece holds.
+    /// None where the segment ends, or once `end` is reached.
     ///
     /// # Errors
     /// `Corrupted` for what is not whole, `Io` if the device fails.
     pub(crate) fn next_batch(&mut self, end: Address, count_max: usize) -> Result<Batch<'_>> {
-        self.find_record(end)?;
+        let segment_end = (self.cursor.position + 1).next_multiple_of(self.segments.segment_bytes());
+        self.find_record(end.min(segment_end))?;
         let start = self.cursor;
         let mut records = Vec::new();
         while records.len() < count_max && self.cursor.position < self.cursor.extent_end {

@@ -67,14 +67,10 @@ impl Recovery<'_> {
 
     fn remove_settled(&mut self, begin: Address, end: Address) -> Result<()> {
         let mut reader = RecordReader::new(self.segments, self.superblock.database, Cursor::at_seal(begin));
-        let mut position = begin;
-        while position < end {
-            let segment_end = (position + 1).next_multiple_of(self.superblock.segment_bytes).min(end);
-            let batch = reader.next_batch(segment_end, 64)?;
-            for (address, record) in &batch.records {
+        while reader.cursor().position < end {
+            for (address, record) in &reader.next_batch(end, 64)?.records {
                 self.remove_settled_row(*address, record);
             }
-            position = reader.cursor().position;
         }
         Ok(())
     }

@@ -47,8 +47,8 @@ impl Walk {
             self.next.fetch_hinted(table, fetched_end.saturating_sub(self.leaf.inside));
         }
         let count = end.min(self.leaf.inside) - self.position;
-        self.reads_paid += self.leaf.read_rows(table, end, cold_end, self.version_max);
-        self.rows_paid += if self.reads_paid > 0 { count as u64 } else { 0 };
+        let reads = self.leaf.read_rows(table, end, cold_end, self.version_max);
+        self.paid.add(reads, count);
         let (engine, read) = (&table.handle().engine, self.leaf.batch.read());
         if table.ordered().count_rows_read(
             &self.leaf.batch,

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::ops::Bound;
 
-use super::{Stored, Walk, as_slice, exclude, is_beyond, way_of};
+use super::{Stored, Walk, exclude, is_beyond, way_of};
 use crate::error::Result;
 use crate::kernel::frozen::Wanted;
 use crate::kernel::write_set::is_empty_range;
@@ -11,48 +11,58 @@ use crate::objects::settled_rows::SettledRows;
 use crate::objects::{HasHandle, Table};
 use crate::storage::record::NEVER;
 
+/// Records that were read from disk at random places, and since the first of them so many rows.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Paid {
+    pub(super) reads: u64,
+    rows: u64,
+}
+
+impl Paid {
+    pub(super) fn add(&mut self, reads: u64, rows: usize) {
+        self.reads += reads;
+        self.rows += if self.reads > 0 { rows as u64 } else { 0 };
+    }
+
+    /// What so many rows would have cost.
+    fn for_rows(self, rows: u64) -> Paid {
+        let reads = u128::from(rows) * u128::from(self.reads) / u128::from(self.rows.max(1));
+        Paid { reads: reads as u64, rows }
+    }
+}
+
 impl Walk {
     /// Between two leaves: has what comes be walked over without the indexes, if so much was read from disk for their sake that it is worth it. What cannot
     /// be read for it is left to who comes to it.
     pub(super) fn freeze_if_paid(&mut self, table: &Table) -> bool {
-        let is_at_end = if self.fresh {
-            !self.goes_on()
-        } else {
-            is_empty_range(as_slice(&self.lower), as_slice(&self.upper))
-        };
+        let bounds = self.bounds();
+        let is_at_end = if self.fresh { !self.goes_on() } else { is_empty_range(bounds.0, bounds.1) };
         if is_at_end {
             return false;
         }
         let rows_wanted = self.rows_wanted().map_or(u64::MAX, |rows| rows as u64);
-        let reads = self.reads_paid.min(rows_wanted);
-        let (engine, object) = (&table.handle().engine, table.handle().id);
-        let way = way_of(self.reverse, &self.lower, &self.upper);
+        let reads = self.paid.reads.min(rows_wanted);
         let wanted = Wanted {
-            object,
-            near: way.near,
-            far: way.far,
-            direction: way.direction,
+            object: table.handle().id,
+            bounds,
+            direction: way_of(self.reverse, &self.lower, &self.upper).direction,
             version_max: self.version_max,
             log_end: self.log_end,
         };
-        let (frozen, root) = match engine.freeze(&wanted, reads) {
+        let (frozen, root) = match table.handle().engine.freeze(&wanted, reads) {
             Ok(Some(frozen)) => frozen,
             Ok(None) => return false,
             Err(_) => {
-                (self.reads_paid, self.rows_paid) = (0, 0);
+                self.paid = Paid::default();
                 return false;
             }
         };
         let is_to_be_seen = SettledRows::newest_root(table, self.version_max).is_some();
         self.settled = is_to_be_seen.then(|| SettledRows::new(table, root));
         // Where it comes to an end before the walk does, the next one is paid for by what rows have cost before.
-        let reads =
-            u128::from(frozen.count()) * u128::from(self.reads_paid) / u128::from(self.rows_paid.max(1));
-        (self.reads_paid, self.rows_paid) = (reads as u64, frozen.count());
+        self.paid = self.paid.for_rows(frozen.count());
         self.frozen = Some(Box::new(frozen));
-        self.leaf.batch.clear();
-        self.begin_leaf();
-        self.fresh = true;
+        self.begin_without_keys();
         true
     }
 
@@ -63,7 +73,7 @@ impl Walk {
         let (way, bounds) = (way_of(*reverse, lower, upper), (&*lower, &*upper));
         let Some(frozen) = frozen else { return Ok(None) };
         loop {
-            let is_before = |one: &[u8], other: &[u8]| if *reverse { one > other } else { one < other };
+            let is_before = |one: &[u8], other: &[u8]| way.direction.is_before(one, other);
             let in_tree = match settled {
                 Some(settled) => settled.next(way, rows_wanted)?,
                 None => None,
@@ -110,7 +120,7 @@ impl Walk {
         let Some(frozen) = self.frozen.take() else { return };
         match frozen.cut_at() {
             Some(cut_at) => *self.near_mut() = Bound::Included(cut_at.to_vec()),
-            None => (self.ended, self.reads_paid, self.rows_paid) = (true, 0, 0),
+            None => (self.ended, self.paid) = (true, Paid::default()),
         }
         self.read_anew();
     }

@@ -32,6 +32,17 @@ pub(crate) enum Direction {
     Backwards,
 }
 
+impl Direction {
+    /// True if it comes to one key before the other.
+    #[inline]
+    pub(crate) fn is_before(self, one: &[u8], other: &[u8]) -> bool {
+        match self {
+            Direction::Forwards => one < other,
+            Direction::Backwards => one > other,
+        }
+    }
+}
+
 /// See [`Cursor::entry`].
 type Entry<'c> = (&'c [u8], &'c [u8], Option<Range<usize>>);
 
