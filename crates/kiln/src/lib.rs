@@ -35,7 +35,7 @@ mod sync;
 
 pub use database::{
     Backup, BackupProgress, BulkLoad, BulkLoadProgress, CheckReport, CompactProgress, Compacted, Kiln,
-    ObjectInfo, Snapshot, SnapshotInfo, Statistics, check, check_on, dump_log,
+    ObjectInfo, SessionInfo, SessionList, Snapshot, SnapshotInfo, Statistics, check, check_on, dump_log,
 };
 pub use error::{Error, ErrorKind, Result};
 pub use kernel::clock::Version;

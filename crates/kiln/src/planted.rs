@@ -124,6 +124,8 @@ bugs! {
     KeyCountForgotten "key-count-forgotten" "A deletion is not counted.",
     SerialOffByOne "serial-off-by-one" "A session stores the serial number before its own.",
     SerialInNextTransaction "serial-in-next-transaction" "A session's serial number commits after its operation.",
+    BeginsAnewEarly "begins-anew-early" "A session that was forgotten begins anew before it is durable that it was.",
+    ForgottenSessionTold "forgotten-session-told" "A checkpoint tells of sessions that were forgotten.",
     DurableSnapshotTooNew "durable-snapshot-too-new" "A durable read sees what is not durable yet.",
     ClosedNotHeld "closed-not-held" "A version that was closed for a snapshot is swept before it is held." in schedules,
     NextSnapshotsTail "next-snapshots-tail" "Whoever opens a snapshot takes the log's end that belongs to the next version for that of the one before." in schedules,

@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::engine::Engine;
 use crate::kernel::object::ObjectKind;
 use crate::kernel::recovery::{
-    EXPIRY_UNEXPECTED, NAME_UNEXPECTED, NUMBER_TAKEN, SETTLED_BEYOND_LOG, SystemRecord,
+    EXPIRY_UNEXPECTED, FORGETTING_UNEXPECTED, NAME_UNEXPECTED, NUMBER_TAKEN, SETTLED_BEYOND_LOG, SystemRecord,
 };
 use crate::kernel::settled::OBJECT_BYTES;
 use crate::objects::{Entry, FIRST_OBJECT};
@@ -340,6 +340,9 @@ impl Checker {
             }
             Ok(Some(SystemRecord::Snapshot(_))) if !superblock.has_snapshots => {
                 self.problem(segments, address, NAME_UNEXPECTED);
+            }
+            Ok(Some(SystemRecord::SessionForgotten)) if !superblock.has_forgotten => {
+                self.problem(segments, address, FORGETTING_UNEXPECTED);
             }
             Ok(_) => {}
         }

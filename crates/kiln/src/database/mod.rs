@@ -19,6 +19,7 @@ mod forged_tests;
 mod named_snapshots;
 mod open;
 mod restore;
+mod sessions;
 mod single;
 mod snapshot;
 mod statistics;
@@ -34,6 +35,7 @@ pub use check::{CheckReport, check, check_on};
 pub use compact::{CompactProgress, Compacted};
 pub use dump::dump_log;
 pub use named_snapshots::SnapshotInfo;
+pub use sessions::{SessionInfo, SessionList};
 pub use snapshot::Snapshot;
 pub use statistics::Statistics;
 #[cfg(test)]
@@ -50,7 +52,6 @@ use crate::kernel::hardening::horizon::Lost;
 use crate::kernel::object::ObjectKind;
 use crate::kernel::receipt::{Commit, Level, Receipt};
 use crate::kernel::recovery::RecoveryReport;
-use crate::kernel::session::Session;
 use crate::kernel::transaction::{self, Isolation, Transaction, Watch};
 use crate::objects::{self, FIRST_OBJECT, HasHandle, Map, Object, Table};
 use crate::options::Options;
@@ -483,17 +484,6 @@ impl Kiln {
     /// Calls back, once, when commits are lost because the disk failed; at once if that has happened.
     pub fn on_lost(&self, callback: impl FnOnce(Lost) + Send + 'static) {
         self.engine().hardening.horizon.on_lost(Box::new(callback));
-    }
-
-    /// Opens the session with this id.
-    ///
-    /// # Errors
-    /// `Locked` if it is open; `Input` if the id does not have 1 to 1,024 bytes.
-    pub fn session(&self, id: impl AsRef<[u8]>) -> Result<Session> {
-        if self.engine().closed.load(crate::sync::atomic::Ordering::Relaxed) {
-            return Err(Error::closed());
-        }
-        Session::open(self.engine(), id.as_ref())
     }
 
     /// What opening found.

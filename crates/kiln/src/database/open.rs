@@ -232,6 +232,7 @@ fn first_superblock(options: &Options, device: &dyn Device) -> Result<Superblock
         settled_to: 0,
         has_snapshots: false,
         has_expiring: false,
+        has_forgotten: false,
         loaded: 0,
         damaged_slot: None,
     })

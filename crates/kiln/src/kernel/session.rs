@@ -3,9 +3,16 @@
 //! A session's serial number is a record like any other, written by the same transaction as the operation that it
 //! numbers. So the session's commit point after a crash is exact by atomicity alone (C7), an idle session
 //! costs nothing, and sessions need no place in the seals.
+//!
+//! A session is forgotten by deleting its record. As long as a crash may bring that back, what comes next under its id must not count from
+//! 1: whoever opens it waits until the deletion is durable. Else a client could be told a number that is of the time before, and take it for one of its own.
+//!
+//! Whoever opens a session, or forgets one, takes its id first, and nobody else gets that meanwhile.
 
-use std::collections::HashSet;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use super::commit_points::CommitPoints;
@@ -17,6 +24,7 @@ use super::transaction::{self, Isolation, Transaction};
 use crate::error::{Error, ErrorKind, Result};
 use crate::planted::{Bug, planted};
 use crate::storage::record::NEVER;
+use crate::storage::superblock::Superblock;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, OnceLock};
 
@@ -24,17 +32,76 @@ use crate::sync::{Mutex, OnceLock};
 pub(crate) const SESSIONS_OBJECT: u32 = 1;
 const ID_BYTES_MAX: usize = 1024;
 
-/// The sessions that are open now.
+/// The ids that somebody has now, and what for.
 #[derive(Default)]
 pub(crate) struct Sessions {
-    open: Mutex<HashSet<Box<[u8]>>>,
+    taken: Mutex<BTreeMap<Box<[u8]>, Purpose>>,
+}
+
+/// What an id is taken for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    ToBeOpen,
+    ToForget,
+}
+
+impl Sessions {
+    /// Whether the session is open now.
+    pub(crate) fn is_open(&self, id: &[u8]) -> bool {
+        self.taken.lock().get(id) == Some(&Purpose::ToBeOpen)
+    }
+
+    /// The ids of the first open sessions behind `after`, ascending: `count` of them, unless fewer are left.
+    pub(crate) fn open_after(&self, after: &[u8], count: usize) -> Vec<Vec<u8>> {
+        let taken = self.taken.lock();
+        let behind = taken.range::<[u8], _>((Bound::Excluded(after), Bound::Unbounded));
+        let open = behind.filter(|(_, purpose)| **purpose == Purpose::ToBeOpen);
+        open.map(|(id, _)| id.to_vec()).take(count).collect()
+    }
+}
+
+/// An id that nobody else gets until this is dropped.
+struct TakenId {
+    engine: Arc<Engine>,
+    id: Box<[u8]>,
+}
+
+impl TakenId {
+    fn take(engine: &Arc<Engine>, id: &[u8], purpose: Purpose) -> Result<TakenId> {
+        if id.is_empty() || id.len() > ID_BYTES_MAX {
+            return Err(Error::input(format!(
+                "a session's id has 1 to {ID_BYTES_MAX} bytes; this one has {}",
+                id.len()
+            )));
+        }
+        match engine.sessions.taken.lock().entry(id.into()) {
+            Entry::Vacant(place) => {
+                place.insert(purpose);
+            }
+            Entry::Occupied(taken) => {
+                let what = match taken.get() {
+                    Purpose::ToBeOpen => "is open already; close it there first",
+                    Purpose::ToForget => "is just being forgotten; try again",
+                };
+                let text = format!("session {:?} {what}", String::from_utf8_lossy(id));
+                return Err(Error::new(ErrorKind::Locked, text));
+            }
+        }
+        Ok(TakenId { engine: engine.clone(), id: id.into() })
+    }
+}
+
+impl Drop for TakenId {
+    fn drop(&mut self) {
+        self.engine.sessions.taken.lock().remove(&self.id);
+    }
 }
 
 /// A resumable client identity. Each of its transactions takes the next serial number; after a crash
 /// [`recovered_serial`](Self::recovered_serial) says up to which one they survived: all up to it, none after.
 pub struct Session {
     pub(super) engine: Arc<Engine>,
-    id: Box<[u8]>,
+    id: TakenId,
     recovered: u64,
     /// The version of the last commit, for who has the turn.
     turn: Mutex<u64>,
@@ -46,37 +113,27 @@ pub struct Session {
 
 impl Session {
     pub(crate) fn open(engine: &Arc<Engine>, id: &[u8]) -> Result<Session> {
-        if id.is_empty() || id.len() > ID_BYTES_MAX {
-            return Err(Error::input(format!(
-                "a session's id has 1 to {ID_BYTES_MAX} bytes; this one has {}",
-                id.len()
-            )));
-        }
-        if !engine.sessions.open.lock().insert(id.into()) {
-            return Err(Error::new(
-                ErrorKind::Locked,
-                format!("session {:?} is open already; close it there first", String::from_utf8_lossy(id)),
-            ));
-        }
-        let mut session = Session {
-            engine: engine.clone(),
-            id: id.into(),
-            recovered: 0,
-            turn: Mutex::new(0),
-            serial: AtomicU64::new(0),
-            commit_points: OnceLock::new(),
-        };
+        let id = TakenId::take(engine, id, Purpose::ToBeOpen)?;
         let mut value = Vec::new();
-        let reading = engine.read_newest(session.record_key(), &mut value)?;
-        session.recovered = serial_in(reading.found, &value);
-        session.serial.store(session.recovered, Ordering::SeqCst);
-        *session.turn.get_mut() = reading.version;
-        Ok(session)
+        let reading = engine.read_newest(engine.session_key(&id.id), &mut value)?;
+        // Before it is durable that the session was forgotten none begins anew. There is nothing to wait for if there never was one.
+        if !reading.found && reading.version > 0 && !planted(Bug::BeginsAnewEarly) {
+            engine.wait_local(reading.version)?;
+        }
+        let recovered = serial_in(reading.found, &value);
+        Ok(Session {
+            engine: engine.clone(),
+            id,
+            recovered,
+            turn: Mutex::new(reading.version),
+            serial: AtomicU64::new(recovered),
+            commit_points: OnceLock::new(),
+        })
     }
 
     /// The id under which it was opened.
     pub fn id(&self) -> &[u8] {
-        &self.id
+        &self.id.id
     }
 
     /// The last serial number that was there when the session was opened; 0 for a new session.
@@ -94,12 +151,7 @@ impl Session {
     /// # Errors
     /// `Corrupted` or `Io` if its record must be read from disk and cannot be.
     pub fn durable_serial(&self) -> Result<u64> {
-        let (held, _) = self.engine.open_durable_snapshot();
-        let (record, moment, mut value) = (self.record_key(), Moment::default(), Vec::new());
-        let (id, hash) = (record.object, record.hash);
-        let reading = self.engine.read_as_of(id, record.key, hash, held.version, &moment, &mut value);
-        self.engine.release_snapshot(&held);
-        Ok(serial_in(reading?.found, &value))
+        self.engine.durable_serial(self.record_key())
     }
 
     /// Calls back with the session's commit point (CPR §2), each time that it advances: all operations of the session up to this serial number
@@ -163,7 +215,7 @@ impl Session {
             let value = body(tx)?;
             if !planted(Bug::SerialInNextTransaction) {
                 let stored = next - u64::from(planted(Bug::SerialOffByOne));
-                tx.put_key(SESSIONS_OBJECT, &self.id, &stored.to_le_bytes())?;
+                tx.put_key(SESSIONS_OBJECT, self.id(), &stored.to_le_bytes())?;
             }
             Ok(value)
         })?;
@@ -180,14 +232,75 @@ impl Session {
     }
 
     fn record_key(&self) -> SingleKey<'_> {
-        let hash = self.engine.hash(SESSIONS_OBJECT, &self.id);
-        SingleKey { object: SESSIONS_OBJECT, hash, key: &self.id }
+        self.engine.session_key(self.id())
+    }
+}
+
+impl Engine {
+    fn session_key<'k>(&self, id: &'k [u8]) -> SingleKey<'k> {
+        SingleKey { object: SESSIONS_OBJECT, hash: self.hash(SESSIONS_OBJECT, id), key: id }
+    }
+
+    /// The serial number in a session's record that a power loss now would leave; 0 if that leaves none.
+    fn durable_serial(&self, key: SingleKey<'_>) -> Result<u64> {
+        let (held, _) = self.open_durable_snapshot();
+        let (moment, mut value) = (Moment::default(), Vec::new());
+        let reading = self.read_as_of(key.object, key.key, key.hash, held.version, &moment, &mut value);
+        self.release_snapshot(&held);
+        Ok(serial_in(reading?.found, &value))
+    }
+
+    /// The newest and the durable serial number of a session; `None` if it has no record.
+    pub(crate) fn serials_of(&self, id: &[u8]) -> Result<Option<(u64, u64)>> {
+        let (key, mut value) = (self.session_key(id), Vec::new());
+        let newest = self.read_newest(key, &mut value)?;
+        if !newest.found {
+            return Ok(None);
+        }
+        let serial = serial_in(true, &value);
+        let durable = match self.hardening.horizon.outcome(newest.version) {
+            Some(Ok(())) => serial,
+            _ => self.durable_serial(key)?,
+        };
+        // More may have been committed in between, and have hardened.
+        Ok(Some((serial.max(durable), durable)))
+    }
+
+    /// The ids of the first sessions behind `after`, ascending: `count` of them, unless fewer are left. There may be some that are forgotten by now, and of those
+    /// that have committed nothing durable only such as are open.
+    pub(crate) fn session_ids_after(&self, after: &[u8], count: usize) -> BTreeSet<Vec<u8>> {
+        // First: what closes meanwhile is in the ledger then, if it is durable.
+        let open = self.sessions.open_after(after, count);
+        let mut ids = self.hardened_sessions_after(after, count);
+        ids.extend(open);
+        while ids.len() > count {
+            ids.pop_last();
+        }
+        ids
+    }
+
+    /// Deletes a session's record, if there is one, and it has this serial number, if one is given. Gives the version, and whether it was there.
+    ///
+    /// # Errors
+    /// See [`Kiln::forget_session`](crate::Kiln::forget_session).
+    pub(crate) fn forget_session(self: &Arc<Self>, id: &[u8], serial: Option<u64>) -> Result<(u64, bool)> {
+        let taken = TakenId::take(self, id, Purpose::ToForget)?;
+        self.check_writable()?;
+        let (key, mut value) = (self.session_key(&taken.id), Vec::new());
+        let reading = self.read_newest(key, &mut value)?;
+        if !reading.found || serial.is_some_and(|serial| serial != serial_in(true, &value)) {
+            return Ok((reading.version, false));
+        }
+        // Older engines would take the deletion for damage.
+        let says = |said: &Superblock| said.has_forgotten;
+        self.superblock.lock().say_for_good(says, |saying| saying.has_forgotten = true)?;
+        self.delete_single(key)
     }
 }
 
 impl fmt::Debug for Session {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let id = String::from_utf8_lossy(&self.id);
+        let id = String::from_utf8_lossy(self.id());
         out.debug_struct("Session").field("id", &id).field("serial", &self.serial()).finish_non_exhaustive()
     }
 }
@@ -200,12 +313,6 @@ fn serial_in(found: bool, value: &[u8]) -> u64 {
 /// The serial number in a session's record; `None` for what no session has stored.
 pub(crate) fn decode_serial(value: &[u8]) -> Option<u64> {
     value.try_into().ok().map(u64::from_le_bytes)
-}
-
-impl Drop for Session {
-    fn drop(&mut self) {
-        self.engine.sessions.open.lock().remove(&self.id);
-    }
 }
 
 #[cfg(test)]
@@ -232,5 +339,44 @@ mod tests {
             assert_eq!(opening.join().expect("it does not panic")?, 0);
             Ok(())
         })
+    }
+
+    /// Entries in the index for the sessions' ids, their keys, and those that a checkpoint would tell.
+    fn remembered(db: &Kiln, ids: &[String]) -> (usize, u64, usize) {
+        let engine = db.engine();
+        let hashes = ids.iter().map(|id| engine.hash(SESSIONS_OBJECT, id.as_bytes()));
+        let entries = hashes.map(|hash| engine.index.addresses_of(hash).count()).sum();
+        let sessions = engine.objects.get(SESSIONS_OBJECT).expect("it is in every database");
+        (entries, sessions.key_count.sum(), engine.hardened_sessions_after(b"", usize::MAX).len())
+    }
+
+    #[test]
+    fn a_forgotten_session_takes_no_memory() -> Result<()> {
+        const COUNT: usize = 300;
+        let disk = SimulatedDevice::new(1);
+        let open = || Options::new().background(false).open_on(Arc::new(disk.clone()));
+        let db = open()?;
+        let ids: Vec<String> = (0..COUNT).map(|number| format!("session {number}")).collect();
+        for id in &ids {
+            db.session(id)?.transact(|_| Ok(()))?.forget();
+        }
+        db.persist()?;
+        assert_eq!(remembered(&db, &ids), (COUNT, COUNT as u64, COUNT));
+        let snapshot = db.snapshot()?;
+        for id in &ids[1..] {
+            assert!(db.forget_session(id)?.forget());
+        }
+        db.persist()?;
+        assert_eq!(remembered(&db, &ids), (COUNT, 1, 1), "a snapshot may see them");
+        drop(snapshot);
+        // Forgotten are keys whose deletion every snapshot is newer than.
+        (0..2).for_each(|_| _ = db.persist());
+        assert_eq!(remembered(&db, &ids), (1, 1, 1));
+        assert!(db.engine().sessions.taken.lock().is_empty());
+        db.close()?;
+        drop(db);
+        let db = open()?;
+        assert_eq!(remembered(&db, &ids), (1, 1, 1));
+        db.close()
     }
 }

@@ -15,8 +15,10 @@ pub(crate) const FILE: &str = "superblock";
 /// Its name while it is being made.
 pub(crate) const UNFINISHED: &str = "superblock.new";
 pub(crate) const MAGIC: [u8; 8] = *b"KILN-DB\0";
-/// The newest format that this engine reads, and writes once rows may expire, which who does not know of that would not see.
-pub(crate) const FORMAT: u32 = 4;
+/// The newest format that this engine reads, and writes once a session may have been forgotten, which who does not know of that would take for damage.
+pub(crate) const FORMAT: u32 = 5;
+/// What it writes once rows may expire, which who does not know of that would not see.
+const FORMAT_EXPIRING: u32 = 4;
 /// What it writes once a snapshot was given a name or rows were loaded in bulk: who does not know of that would forget what the one needs, and
 /// not miss the others.
 const FORMAT_NAMED: u32 = 3;
@@ -48,6 +50,7 @@ pub(crate) const SLOT_BYTES: usize = 128;
 const CLEAN: u32 = 1;
 const HAS_SNAPSHOTS: u32 = 2;
 const HAS_EXPIRING: u32 = 4;
+const HAS_FORGOTTEN: u32 = 8;
 
 /// The newest index checkpoint. Its end is 0 where there is none; before there were any, all of it was.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -88,6 +91,8 @@ pub(crate) struct Superblock {
     pub(crate) has_snapshots: bool,
     /// Rows may expire; once set it stays.
     pub(crate) has_expiring: bool,
+    /// Sessions may have been forgotten; once set it stays.
+    pub(crate) has_forgotten: bool,
     /// The tree has the rows of the last object that was loaded in bulk, which is this one; 0: none was.
     pub(crate) loaded: u32,
     /// Not stored: where the other slot is, if it is damaged, and may have been the newer one. A torn write does not do that, since a slot's
@@ -100,7 +105,8 @@ impl Superblock {
         let mut put = |offset: usize, field: &[u8]| out[offset..offset + field.len()].copy_from_slice(field);
         put(0, &MAGIC);
         let format = match (self.has_snapshots || self.loaded > 0, self.settled_to) {
-            _ if self.has_expiring => FORMAT,
+            _ if self.has_forgotten => FORMAT,
+            _ if self.has_expiring => FORMAT_EXPIRING,
             (true, _) => FORMAT_NAMED,
             (false, 0) => FORMAT_UNSETTLED,
             (false, _) => FORMAT_SETTLED,
@@ -111,7 +117,8 @@ impl Superblock {
             12,
             &(flag(self.clean, CLEAN)
                 | flag(self.has_snapshots, HAS_SNAPSHOTS)
-                | flag(self.has_expiring, HAS_EXPIRING))
+                | flag(self.has_expiring, HAS_EXPIRING)
+                | flag(self.has_forgotten, HAS_FORGOTTEN))
             .to_le_bytes(),
         );
         put(16, &self.generation.to_le_bytes());
@@ -157,6 +164,7 @@ impl Superblock {
             settled_to: u64_at(112),
             has_snapshots: u32_at(12) & HAS_SNAPSHOTS != 0,
             has_expiring: u32_at(12) & HAS_EXPIRING != 0,
+            has_forgotten: u32_at(12) & HAS_FORGOTTEN != 0,
             loaded: u32_at(120),
             damaged_slot: None,
         };

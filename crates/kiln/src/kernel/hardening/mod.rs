@@ -14,6 +14,7 @@ pub(crate) mod horizon;
 mod lead;
 mod pace;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use self::horizon::{Covered, Horizon, Waiter};
@@ -372,6 +373,11 @@ impl Engine {
             liveness: self.liveness.lock().clone(),
             grave_count: self.graves.len(),
         })
+    }
+
+    /// The ids of the first sessions behind `after` that have hardened, ascending, as [`Ledger::sessions_after`] has it.
+    pub(crate) fn hardened_sessions_after(&self, after: &[u8], count: usize) -> BTreeSet<Vec<u8>> {
+        self.between_hardenings(|leader| leader.ledger.sessions_after(after, count))
     }
 
     /// Has the ledger be in one piece for the next cut, in steps between which others harden.

@@ -214,7 +214,10 @@ impl Base {
             SystemRecord::Snapshot(snapshot) if superblock.has_snapshots => {
                 self.snapshots.insert(key.to_vec(), snapshot);
             }
-            SystemRecord::Snapshot(_) | SystemRecord::SnapshotDropped => return Err(NO_ITEM),
+            // A checkpoint has none of what was deleted.
+            SystemRecord::Snapshot(_) | SystemRecord::SnapshotDropped | SystemRecord::SessionForgotten => {
+                return Err(NO_ITEM);
+            }
         }
         Ok(())
     }

@@ -85,7 +85,9 @@ pub(crate) use settled::SETTLED_BEYOND_LOG;
 use source::{End, Source};
 use survey::Survey;
 use system::Told;
-pub(crate) use system::{EXPIRY_UNEXPECTED, NAME_UNEXPECTED, NUMBER_TAKEN, SystemRecord};
+pub(crate) use system::{
+    EXPIRY_UNEXPECTED, FORGETTING_UNEXPECTED, NAME_UNEXPECTED, NUMBER_TAKEN, SystemRecord,
+};
 use team::{Leading, Step};
 use work::{Event, PARTS_MAX, Work};
 

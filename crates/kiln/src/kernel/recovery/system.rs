@@ -20,6 +20,8 @@ use crate::sync::atomic::Ordering;
 pub(crate) enum SystemRecord {
     Entry(Entry),
     Serial(u64),
+    /// The session with the key for its id was forgotten.
+    SessionForgotten,
     Loss(u64, u64),
     Snapshot(NamedSnapshot),
     /// The snapshot with the key for its name was dropped.
@@ -30,7 +32,9 @@ pub(crate) enum SystemRecord {
 pub(crate) const NUMBER_TAKEN: &str = "the catalog gives an object the number of another one";
 /// What is wrong where a snapshot has a name that the superblock does not know of: it is older than the record.
 pub(crate) const NAME_UNEXPECTED: &str = "a snapshot has a name, and the superblock says that none has";
-
+/// What is wrong where a session was forgotten that the superblock does not know of: it is older than the record.
+pub(crate) const FORGETTING_UNEXPECTED: &str =
+    "a session was forgotten, and the superblock says that none was";
 /// What is wrong where a row expires, and the superblock says that none does: it is older than the record.
 pub(crate) const EXPIRY_UNEXPECTED: &str = "a row expires, and the superblock says that none does";
 
@@ -42,11 +46,13 @@ impl SystemRecord {
 
     /// Takes such a record apart; `None` for any other record. `Err` says what is wrong with it.
     pub(crate) fn decode(record: &DiskRecord<'_>) -> Result<Option<SystemRecord>, &'static str> {
+        let is_tombstone = record.shape.kind == Kind::Tombstone;
         let (decoded, what) = match record.shape.object {
             CATALOG_OBJECT => (
                 objects::decode_entry(record.key, record.value).map(SystemRecord::Entry),
                 "an entry of the catalog names no object",
             ),
+            SESSIONS_OBJECT if is_tombstone => return Ok(Some(SystemRecord::SessionForgotten)),
             SESSIONS_OBJECT => (
                 decode_serial(record.value).map(SystemRecord::Serial),
                 "the record of a session holds no serial number",
@@ -55,9 +61,7 @@ impl SystemRecord {
                 decode_loss(record.key, record.value).map(|(first, last)| SystemRecord::Loss(first, last)),
                 "the record of a loss does not name versions",
             ),
-            SNAPSHOTS_OBJECT if record.shape.kind == Kind::Tombstone => {
-                return Ok(Some(SystemRecord::SnapshotDropped));
-            }
+            SNAPSHOTS_OBJECT if is_tombstone => return Ok(Some(SystemRecord::SnapshotDropped)),
             SNAPSHOTS_OBJECT => (
                 // The version was closed before it got a name.
                 named_snapshot::decode(record.key, record.value)
@@ -67,7 +71,7 @@ impl SystemRecord {
             ),
             _ => return Ok(None),
         };
-        // None of the others is ever deleted.
+        // Nothing else is ever deleted.
         decoded.filter(|_| record.shape.kind == Kind::Put).map(Some).ok_or(what)
     }
 }
@@ -132,6 +136,10 @@ impl<'a> Told<'a> {
                 Some(last) => *last = serial,
                 None => drop(self.sessions.insert(record.key.to_vec(), serial)),
             },
+            Some(SystemRecord::SessionForgotten) if !self.superblock.has_forgotten => {
+                return Err(self.segments.corrupted(address, FORGETTING_UNEXPECTED));
+            }
+            Some(SystemRecord::SessionForgotten) => drop(self.sessions.remove(record.key)),
             Some(SystemRecord::Loss(first, last)) => self.losses.add_recorded(first, last),
             Some(SystemRecord::Snapshot(_)) if !self.superblock.has_snapshots => {
                 return Err(self.segments.corrupted(address, NAME_UNEXPECTED));
