@@ -2,11 +2,10 @@
 
 use std::time::{Duration, SystemTime};
 
-use kiln::planted::{Bug, planted};
 use kiln::{Level, Progress, Version};
 
 use super::options::integer;
-use super::{Context, unknown_subcommand, wrong_arity};
+use super::{Context, sessions, unknown_subcommand, wrong_arity};
 use crate::client::Durability;
 use crate::failure::{Failure, engine_error};
 use crate::protocol::decoder::Arguments;
@@ -30,6 +29,10 @@ const HELP: &[&str] = &[
     "    Return the serial number of this session's last write.",
     "SESSION <id>",
     "    Name this connection's session and return its recovered serial number: that many of its writes are durable.",
+    "SESSIONS FORGET <id> [<serial>]",
+    "    Forget a session that nobody has, if its serial number is this one still: return 1 when that is durable, or 0 if it is not there.",
+    "SESSIONS LIST <cursor> [COUNT <count>]",
+    "    Return a cursor, and id, serial number, durable serial number and 1 if it is open of sessions. '' begins, and ends.",
     "SNAPSHOT CREATE|DROP <name>",
     "    Make a snapshot with a name, which stays until it is dropped, and return its version; or drop it.",
     "SNAPSHOT LIST",
@@ -166,8 +169,9 @@ pub(crate) fn kiln(context: &mut Context<'_>, args: Arguments<'_>) -> Result<Opt
         }
         b"SESSION" => {
             arity(3, "kiln|session")?;
-            return session(context, args.at(2));
+            return sessions::session(context, args.at(2));
         }
+        b"SESSIONS" => sessions::sessions(context, args)?,
         b"SNAPSHOT" => snapshot(context, args)?,
         b"WAIT" => {
             arity(4, "kiln|wait")?;
@@ -244,7 +248,7 @@ fn reply_version(reply: &mut Reply, version: Version) {
 }
 
 /// RESP integers are signed; no counter of the engine gets there in the life of a disk.
-fn serial_number(number: u64) -> i64 {
+pub(super) fn serial_number(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
@@ -259,31 +263,6 @@ fn durability(context: &mut Context<'_>, args: Arguments<'_>) -> Result<(), Fail
         _ => return Err(wrong_arity("kiln|durability")),
     }
     Ok(())
-}
-
-/// `KILN SESSION id`. Whoever is told a serial number forgets what it stands for, so it is durable first: somebody else may have written, or
-/// this client before its connection broke, what is not.
-fn session(context: &mut Context<'_>, id: &[u8]) -> Result<Option<Wait>, Failure> {
-    let id = std::str::from_utf8(id).map_err(|_| Failure::text("ERR a session's id must be UTF-8 text"))?;
-    if id.is_empty() {
-        return Err(Failure::text("ERR a session's id must not be empty"));
-    }
-    let db = &context.shared.db;
-    if planted(Bug::SessionEndedFirst) {
-        context.client.session = None;
-    }
-    // A connection may name the session that it already has; and one that cannot have another keeps its own.
-    let session = match context.client.session.take_if(|session| session.id() == id.as_bytes()) {
-        Some(session) => session,
-        None => db.session(id)?,
-    };
-    let (serial, durable) = (session.serial(), session.durable_serial());
-    context.client.session = Some(session);
-    if durable? == serial || planted(Bug::SessionToldEarly) {
-        context.reply.integer(serial_number(serial));
-        return Ok(None);
-    }
-    Ok(Some(Wait { version: Some(db.version()), timeout: None, answer: Answer::Serial(serial) }))
 }
 
 fn wait_version(context: &Context<'_>, args: Arguments<'_>) -> Result<Wait, Failure> {

@@ -13,6 +13,7 @@ pub(crate) mod options;
 pub(crate) mod reflection;
 pub(crate) mod scan;
 pub(crate) mod server_info;
+mod sessions;
 pub(crate) mod strings;
 pub(crate) mod transactions;
 
