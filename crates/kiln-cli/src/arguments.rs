@@ -127,6 +127,18 @@ Examples:
 As long as there is one, everything that is written since stays in the log."
     )]
     Snapshot(Snapshot),
+    /// Sessions: list them, and forget those that nobody will go on with
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  kiln session list
+  kiln session forget exchange-7 exchange-8
+  redis-cli -p 6380 KILN SESSIONS LIST ''       of a database that is being served
+
+Each session that is not forgotten takes memory for its id and its serial number. What it has written stays."
+    )]
+    Session(Session),
     /// Make a database of a backup in a new directory, each checksum compared on the way
     #[command(after_help = "\
 Examples:
@@ -400,6 +412,26 @@ pub(crate) enum Snapshot {
     },
     /// Drop one; returns when that is durable
     Drop(SnapshotName),
+}
+
+/// `kiln session`
+#[derive(Debug, Subcommand)]
+pub(crate) enum Session {
+    /// List them: id and serial number
+    List {
+        /// The database's directory
+        #[arg(long, default_value = DEFAULT_DIR)]
+        dir: PathBuf,
+    },
+    /// Forget some: who opens one of them again begins with the serial number 0; returns when that is durable
+    Forget {
+        /// Their ids
+        #[arg(required = true, value_name = "ID")]
+        ids: Vec<OsString>,
+        /// The database's directory
+        #[arg(long, default_value = DEFAULT_DIR)]
+        dir: PathBuf,
+    },
 }
 
 /// A snapshot of a database.

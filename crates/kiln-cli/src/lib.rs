@@ -17,6 +17,7 @@ mod inspect;
 mod object;
 mod output;
 mod serve;
+mod session;
 mod snapshot;
 mod transfer;
 
@@ -52,6 +53,7 @@ pub fn run() -> ExitCode {
         Command::Backup(arguments) => transfer::backup(&arguments),
         Command::Compact(arguments) => transfer::compact(&arguments),
         Command::Restore(arguments) => transfer::restore(&arguments),
+        Command::Session(arguments) => session::session(&arguments),
         Command::Snapshot(arguments) => snapshot::snapshot(&arguments),
     };
     match result {

@@ -117,6 +117,24 @@ fn a_snapshot_that_has_a_name_is_read_as_it_was_until_it_is_dropped() {
 }
 
 #[test]
+fn sessions_are_listed_and_forgotten() {
+    let sandbox = Sandbox::new();
+    let db = kiln::Kiln::open(sandbox.path("kiln-data")).unwrap();
+    for (id, operations) in [(&b"exchange-7"[..], 2), (b"tab\t\xff", 1), (b"third", 3)] {
+        let session = db.session(id).unwrap();
+        (0..operations).for_each(|_| session.transact(|_| Ok(())).unwrap().forget());
+    }
+    db.close().unwrap();
+    drop(db);
+    assert_eq!(sandbox.ok(&["session", "list"]), "exchange-7\t2\ntab\\t\\xff\t1\nthird\t3\n");
+    assert_eq!(sandbox.ok(&["session", "forget", "exchange-7", "nobody", "third"]), "forgot 2 of 3\n");
+    assert_eq!(sandbox.ok(&["session", "list"]), "tab\\t\\xff\t1\n");
+    assert!(sandbox.fails(1, &["session", "forget", ""]).contains("1 to 1024 bytes"));
+    sandbox.fails(2, &["session", "forget"]);
+    sandbox.ok(&["check"]);
+}
+
+#[test]
 fn a_database_can_be_checked_described_and_dumped() {
     let sandbox = Sandbox::new();
     sandbox.ok(&["put", "--object", "notes", "--dir", "db", "k", "v"]);
@@ -208,6 +226,8 @@ fn errors_are_one_line_that_says_what_is_wrong() {
         &["scan", "--object", "notes"],
         &["del", "--object", "notes", "k"],
         &["export", "--object", "notes"],
+        &["session", "list"],
+        &["session", "forget", "one"],
         &["stat"],
         &["check"],
         &["dump-log"],
@@ -254,7 +274,7 @@ fn a_wrong_command_line_ends_with_2_and_help_has_examples() {
     ] {
         sandbox.fails(2, arguments);
     }
-    for command in ["serve", "get", "put", "scan", "import", "export"] {
+    for command in ["serve", "get", "put", "scan", "import", "export", "session"] {
         let help = sandbox.ok(&[command, "--help"]);
         assert!(help.contains("kiln ") && help.contains("xample"), "{command}: {help}");
     }
