@@ -138,11 +138,22 @@ fn check_report(db: &Kiln, history: &History, horizon: u64) -> Verdict {
     Ok(())
 }
 
-/// C7: every session's serial is exactly its last one at the horizon.
+/// C7: every session's serial is exactly its last one at the horizon, and none is listed that has none.
 fn check_sessions(db: &Kiln, history: &History, horizon: u64) -> Verdict {
+    let listed: kiln::Result<Vec<_>> =
+        db.sessions().map(|info| info.map(|info| (info.id, info.serial, info.durable_serial))).collect();
+    let listed = listed.map_err(|error| format!("C7: listing sessions: {error}"))?;
+    let serials = SESSIONS.iter().enumerate().map(|(number, id)| (id, history.serial_at(number, horizon)));
+    let expected = serials.filter(|(_, serial)| *serial > 0);
+    let expected: Vec<_> = expected.map(|(id, serial)| (id.as_bytes().to_vec(), serial, serial)).collect();
+    ensure!(listed == expected, "C7: the sessions listed are {listed:?}, and not {expected:?}");
     for (number, id) in SESSIONS.iter().enumerate() {
         let expected = history.serial_at(number, horizon);
         let reported = db.recovery_report().sessions.iter().find(|(of, _)| of == id.as_bytes());
+        ensure!(
+            reported.is_some() == (expected > 0),
+            "C7: session {id:?} was at {expected}; reported {reported:?}"
+        );
         let reported = reported.map_or(0, |(_, serial)| *serial);
         let session = db.session(id).map_err(|error| format!("C7: opening a session: {error}"))?;
         let recovered = session.recovered_serial();

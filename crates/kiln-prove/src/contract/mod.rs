@@ -15,7 +15,7 @@
 //! - [`expiry`], [`expiry_at_once`], [`expired`]: rows that expire, also just while somebody looks at them, and what becomes of those that have.
 //! - [`named_snapshots`]: snapshots that outlive the process; [`snapshots_and_loads`]: beside everything else that moves rows, in a [`world`] of tables, loads and names.
 //! - [`statistics`]: what is told of the log, of writes, and of work in the background.
-//! - [`snapshots`], [`sessions`], [`ranges`], [`range_hints`], [`leaf_images`], [`limits`]: the rest of the API's promises.
+//! - [`snapshots`], [`sessions`], [`forgotten_sessions`], [`ranges`], [`range_hints`], [`leaf_images`], [`limits`]: the rest of the API's promises.
 //!
 //! A test that fails prints a line beginning with `replay:` that runs it again. `KILN_SEED` is the seed of every
 //! random choice, and `KILN_STATES` the number of crash states (and of other repetitions, in proportion).
@@ -35,6 +35,7 @@ mod durability;
 mod expired;
 mod expiry;
 mod expiry_at_once;
+mod forgotten_sessions;
 mod gate;
 mod hooked;
 mod interleaving;

@@ -12,6 +12,7 @@ pub(crate) mod loads;
 pub(crate) mod names;
 mod profile;
 mod singles;
+mod visitor;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -30,7 +31,9 @@ pub(crate) use crate::workload::profile::{LARGE, LAZY, LONG, NAMED, SETTLING, SK
 pub(crate) use crate::workload::profile::{Name, Profile};
 
 /// The sessions' ids.
-pub(crate) const SESSIONS: [&str; 2] = ["teller one", "teller two"];
+pub(crate) const SESSIONS: [&str; 3] = ["teller one", "teller two", "visitor"];
+/// So many of them are open all the time; the last one [comes and goes](visitor).
+const TELLERS: usize = SESSIONS.len() - 1;
 
 /// Receipts and snapshots that are held at most.
 const RECEIPTS_HELD: usize = 12;
@@ -83,7 +86,8 @@ impl<'a> Shift<'a> {
         db.on_lost(move |_| {
             lost.lost.fetch_add(1, Ordering::SeqCst);
         });
-        let sessions = SESSIONS.iter().map(|id| db.session(id)).collect::<Result<Vec<_>>>()?;
+        let tellers = SESSIONS.iter().take(TELLERS);
+        let sessions = tellers.map(|id| db.session(id)).collect::<Result<Vec<_>>>()?;
         let (receipts, held) = (Vec::new(), Vec::new());
         let random = Random::new(seed);
         let objects = Objects { expires: profile.expires, ..Objects::open(db)? };
@@ -157,7 +161,8 @@ impl<'a> Shift<'a> {
             69..=73 => self.wait_for_receipt(),
             74..=80 => self.hold_snapshot(),
             81..=87 => self.look_at_snapshot(),
-            88..=93 => self.durable_read(),
+            88..=91 => self.durable_read(),
+            92..=93 => self.visit(),
             _ => self.safe_read(),
         }
     }
@@ -199,7 +204,7 @@ impl<'a> Shift<'a> {
     /// Runs a transaction, through a session or not, and ends its commit in one of all the ways.
     fn transaction(&mut self, deed: Deed) -> Result<()> {
         let (seed, profile) = (self.random.next(), self.profile);
-        let session = Some(self.random.below(2 * SESSIONS.len())).filter(|&number| number < SESSIONS.len());
+        let session = self.some_session();
         let (objects, before) = (&self.objects, &self.history.latest);
         let mut writes = Writes::new();
         let body = |tx: &kiln::Transaction<'_>| {

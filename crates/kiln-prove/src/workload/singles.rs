@@ -5,7 +5,7 @@ use std::cell::Cell;
 use kiln::device::Keep;
 use kiln::{Commit, Kiln, Level, Object, Result};
 
-use super::{SESSIONS, Shift};
+use super::{Shift, TELLERS};
 use crate::crash::reopen;
 use crate::support::Random;
 use crate::workload::bank::{Objects, at_place, number_of};
@@ -84,8 +84,8 @@ impl Shift<'_> {
     }
 
     /// One of the sessions, or none.
-    fn some_session(&mut self) -> Option<usize> {
-        Some(self.random.below(2 * SESSIONS.len())).filter(|&number| number < SESSIONS.len())
+    pub(super) fn some_session(&mut self) -> Option<usize> {
+        Some(self.random.below(2 * TELLERS)).filter(|&number| number < TELLERS)
     }
 
     fn serial(&self, session: Option<usize>) -> Option<(usize, u64)> {
