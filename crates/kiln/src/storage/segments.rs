@@ -9,6 +9,8 @@
 //! Invariant: in a prepared segment every sector beyond the last extent is zero. Recovery tells an unfinished
 //! write from damage by it.
 
+mod preparing;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Deref;
@@ -19,15 +21,13 @@ use super::record::{ADDRESS_BITS, Address};
 use crate::device::{
     AlignedBuffer, BLOCK_BYTES, Device, DeviceFile, OpenMode, ReadQueue, SECTOR_BYTES, write_zeros,
 };
-use crate::error::{Error, Result, is_disk_full};
+use crate::error::{Error, Result};
 use crate::planted::{Bug, planted};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::sync::{Mutex, MutexGuard, RwLock};
+use crate::sync::{Mutex, RwLock};
 
 const PREFIX: &str = "segment-";
 const SPARE_PREFIX: &str = "spare-";
-/// More of them are given back to the file system.
-const SPARES_MAX: u64 = 4;
 const UNFINISHED: &str = "segment.new";
 /// What the block at the log's end is filled with while what lies behind it is cleared.
 const UNFINISHED_BYTE: u8 = 0xFF;
@@ -293,92 +293,9 @@ impl Segments {
         self.files.write().remove(&(address / self.segment_bytes));
     }
 
-    /// Prepares the segment in which a log that ends at `end` goes on, if it is not there.
-    pub(crate) fn prepare_next_after(&self, end: Address) -> Result<()> {
-        match self.prepared_end() > end {
-            true => Ok(()),
-            false => self.prepare_next(true),
-        }
-    }
-
     /// Waits for who is preparing a segment, or dropping some; nobody does from here on.
     pub(crate) fn close(&self) {
         *self.preparing.lock() = true;
-    }
-
-    fn begin_preparing(&self) -> Result<MutexGuard<'_, bool>> {
-        let is_closed = self.preparing.lock();
-        if *is_closed { Err(Error::closed()) } else { Ok(is_closed) }
-    }
-
-    /// Prepares the segment at the end of the prepared ones. With `zero`, its bytes are written too.
-    ///
-    /// # Errors
-    /// [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace) if the disk is full; nothing has changed then, and a
-    /// later call may succeed.
-    pub(crate) fn prepare_next(&self, zero: bool) -> Result<()> {
-        let _one_at_a_time = self.begin_preparing()?;
-        let start = self.prepared_end();
-        let name = name_of(start / self.segment_bytes);
-        let prepared = self.prepare(&name, zero);
-        let full = prepared.as_ref().is_err_and(is_disk_full);
-        self.disk_full.store(full, Ordering::SeqCst);
-        let file = prepared
-            .map_err(|error| Error::io(format_args!("preparing {}", self.device().describe(&name)), error))?;
-        self.files.write().insert(start / self.segment_bytes, file);
-        self.prepared_end.store(start + self.segment_bytes, Ordering::SeqCst);
-        Ok(())
-    }
-
-    fn prepare(&self, name: &str, zero: bool) -> io::Result<Arc<dyn DeviceFile>> {
-        self.check_names()?;
-        let names = self.device().list()?;
-        for spare in names.iter().filter(|name| is_spare(name)) {
-            let error = match self.prepare_from(spare, name, zero) {
-                Ok(file) => {
-                    self.spares.fetch_sub(1, Ordering::Relaxed);
-                    return Ok(file);
-                }
-                Err(error) => error,
-            };
-            self.check_names()?;
-            // It may be the spare that is bad. And where clearing takes new space, as on a file system that never writes
-            // in place, removing it makes some.
-            self.device().remove(spare)?;
-            self.spares.fetch_sub(1, Ordering::Relaxed);
-            if !is_disk_full(&error) {
-                return Err(error);
-            }
-        }
-        if names.iter().any(|name| name == UNFINISHED) {
-            self.device().remove(UNFINISHED)?;
-        }
-        self.prepare_from(UNFINISHED, name, zero).inspect_err(|error| {
-            if is_disk_full(error) {
-                // Give back what little was taken; the disk is full. A failure here changes nothing.
-                let _ = self.device().remove(UNFINISHED);
-            }
-        })
-    }
-
-    /// Makes the file called `from`, a spare or a new one, the segment called `name`.
-    fn prepare_from(&self, from: &str, name: &str, zero: bool) -> io::Result<Arc<dyn DeviceFile>> {
-        let has_old_bytes = from != UNFINISHED;
-        let mode = if has_old_bytes { OpenMode::ReadWrite } else { OpenMode::Create };
-        let file = self.device().open(from, mode)?;
-        match has_old_bytes && !zero && !planted(Bug::SpareNotZeroed) {
-            true => file.clear(self.segment_bytes)?,
-            false => file.allocate(self.segment_bytes)?,
-        }
-        if zero && !(has_old_bytes && planted(Bug::SpareNotZeroed)) {
-            write_zeros(&*file, 0, self.segment_bytes)?;
-        }
-        if !planted(Bug::SegmentSyncSkipped) {
-            file.sync()?;
-        }
-        self.device().rename(from, name)?;
-        self.sync_names()?;
-        Ok(file)
     }
 
     /// Writes what was read from `start..end` (in one segment) once more, and makes it durable. The last extent may
@@ -446,50 +363,13 @@ impl Segments {
         };
         clear().map_err(cutting_failed)
     }
-
-    /// Removes the spares.
-    pub(crate) fn remove_spares(&self) -> Result<()> {
-        let _one_at_a_time = self.begin_preparing()?;
-        let remove = || -> io::Result<()> {
-            for spare in self.device().list()?.iter().filter(|name| is_spare(name)) {
-                self.device().remove(spare)?;
-                self.spares.fetch_sub(1, Ordering::Relaxed);
-            }
-            self.sync_names()
-        };
-        remove().map_err(|error| Error::io("removing spare segments of the log", error))
-    }
-
-    /// Drops the segments before `begin`; a few of them stay as spares.
-    pub(crate) fn drop_before(&self, begin: Address) -> Result<()> {
-        let _one_at_a_time = self.begin_preparing()?;
-        let numbers: Vec<u64> =
-            self.numbers().into_iter().filter(|number| (number + 1) * self.segment_bytes <= begin).collect();
-        if numbers.is_empty() {
-            return Ok(());
-        }
-        let drop = || -> io::Result<()> {
-            self.check_names()?;
-            for &number in &numbers {
-                self.files.write().remove(&number);
-                if self.spares.load(Ordering::Relaxed) < SPARES_MAX && self.holds.load(Ordering::SeqCst) == 0
-                {
-                    self.device().rename(&name_of(number), &spare_name_of(number))?;
-                    self.spares.fetch_add(1, Ordering::Relaxed);
-                } else {
-                    self.device().remove(&name_of(number))?;
-                }
-            }
-            self.sync_names()
-        };
-        drop().map_err(|error| Error::io("dropping the oldest segments of the log", error))
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use rustix::io::Errno;
 
+    use super::preparing::SPARES_MAX;
     use super::*;
     use crate::device::{Fault, FaultKind, OperationKind, SimulatedDevice};
 
