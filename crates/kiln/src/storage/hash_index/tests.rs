@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::walk::{CURSOR_LEVEL, CURSOR_LEVEL_BITS};
 use super::*;
 use crate::storage::epoch;
 use crate::sync::atomic::AtomicBool;
