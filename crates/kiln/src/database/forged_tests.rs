@@ -4,18 +4,17 @@
 use std::sync::Arc;
 
 use super::check::check_on;
-use crate::device::{BLOCK_BYTES, OpenMode, SECTOR_BYTES, SimulatedDevice};
+use crate::device::{BLOCK_BYTES, SECTOR_BYTES, SimulatedDevice};
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::losses::LOSSES_OBJECT;
 use crate::kernel::named_snapshot::SNAPSHOTS_OBJECT;
 use crate::kernel::recovery::{Division, EXPIRY_UNEXPECTED};
 use crate::kernel::session::SESSIONS_OBJECT;
-use crate::kernel::transaction::{self, Isolation, Transaction};
 use crate::objects::{CATALOG_OBJECT, FIRST_OBJECT};
-use crate::storage::record::{self, COMMITS_END, EXPIRY_BYTES, Kind, NEVER, OBJECTS_MAX, Shape};
+use crate::storage::record::{self, EXPIRY_BYTES, Kind, NEVER, OBJECTS_MAX, Shape};
 use crate::storage::seal::{SEAL_BYTES, Seal, zero_sectors};
 use crate::storage::segments::name_of;
-use crate::storage::superblock::{FILE, SLOT_BYTES, Superblock, SuperblockFile};
+use crate::storage::superblock::{FILE, SLOT_BYTES};
 use crate::storage::tree;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::{Kiln, Options};
@@ -27,7 +26,7 @@ fn options() -> Options {
     Options::new().background(false).segment_bytes(64 << 10).memory(128 << 10)
 }
 
-fn open(disk: &SimulatedDevice) -> Result<Kiln> {
+pub(super) fn open(disk: &SimulatedDevice) -> Result<Kiln> {
     options().open_on(Arc::new(disk.clone()))
 }
 
@@ -45,7 +44,7 @@ fn open_by_several(disk: &SimulatedDevice) -> Result<Kiln> {
 }
 
 /// A database with a map and a table, stopped after its third hardening.
-fn stopped() -> SimulatedDevice {
+pub(super) fn stopped() -> SimulatedDevice {
     let disk = SimulatedDevice::new(1);
     let db = open(&disk).unwrap();
     let (map, table) = (db.map("map").unwrap(), db.table("table").unwrap());
@@ -69,7 +68,7 @@ fn last_extent(segment: &[u8]) -> (usize, Seal, Vec<u8>) {
 }
 
 /// A disk whose last extent was changed, with every checksum made to hold.
-fn forged(change: impl FnOnce(&mut Seal, &mut Vec<u8>)) -> SimulatedDevice {
+pub(super) fn forged(change: impl FnOnce(&mut Seal, &mut Vec<u8>)) -> SimulatedDevice {
     forged_on(stopped(), change)
 }
 
@@ -85,14 +84,14 @@ fn forged_on(disk: SimulatedDevice, change: impl FnOnce(&mut Seal, &mut Vec<u8>)
     disk
 }
 
-struct Forged<'a> {
-    kind: Kind,
-    object: u32,
-    version: u64,
-    previous: u64,
-    key: &'a [u8],
-    value: &'a [u8],
-    expires_at: u64,
+pub(super) struct Forged<'a> {
+    pub(super) kind: Kind,
+    pub(super) object: u32,
+    pub(super) version: u64,
+    pub(super) previous: u64,
+    pub(super) key: &'a [u8],
+    pub(super) value: &'a [u8],
+    pub(super) expires_at: u64,
 }
 
 impl Default for Forged<'_> {
@@ -103,7 +102,7 @@ impl Default for Forged<'_> {
 }
 
 /// Puts a record in the place of the padding at the end of an extent.
-fn append(seal: &Seal, data: &mut [u8], forged: &Forged<'_>) {
+pub(super) fn append(seal: &Seal, data: &mut [u8], forged: &Forged<'_>) {
     let at = padding_at(data);
     let shape = Shape {
         kind: forged.kind,
@@ -148,7 +147,7 @@ fn padding_at(data: &[u8]) -> usize {
 
 /// It is refused as damaged, and the check finds it.
 #[track_caller]
-fn refused(disk: &SimulatedDevice, what: &str) {
+pub(super) fn refused(disk: &SimulatedDevice, what: &str) {
     let report = check_on(Arc::new(disk.after_crash_seeded(1))).unwrap();
     assert!(report.problems.iter().any(|problem| problem.contains(what)), "{what:?} is not in {report}");
     let by_several = open_by_several(&disk.after_crash_seeded(1)).expect_err(what);
@@ -229,15 +228,6 @@ fn a_record_that_an_orderly_close_has_not_sealed_stays_lost() -> Result<()> {
     assert_eq!(db.get(&db.map("map")?, "unsealed")?, None);
     assert!(db.check()?.is_clean());
     db.close()
-}
-
-/// The clock after a crash jumps; near its end it would have run into the bits of a record's checksum.
-#[test]
-fn a_database_without_versions_left_is_not_opened_and_not_changed() {
-    let disk = forged(|seal, _| seal.version = (1 << 48) - 1);
-    let steps = disk.steps();
-    assert_eq!(open(&disk).unwrap_err().kind(), ErrorKind::Limit);
-    assert_eq!(disk.steps(), steps);
 }
 
 #[test]
@@ -473,68 +463,6 @@ fn a_file_with_the_name_of_an_impossible_segment_is_passed_over() {
     open(&disk).unwrap().close().unwrap();
 }
 
-/// Puts a record into the catalog of an open database.
-fn set_entry(db: &Kiln, name: &[u8], value: &[u8]) -> Result<()> {
-    let set = |tx: &Transaction<'_>| tx.put_key(CATALOG_OBJECT, name, value);
-    transaction::run(db.engine(), Isolation::Serializable, set)?.safe()
-}
-
-/// Makes this the next number that the catalog gives out.
-fn set_next_number(db: &Kiln, next: u32) -> Result<()> {
-    set_entry(db, b"", &next.to_le_bytes())
-}
-
-/// An object of this name was made anew, and what had been in it was lost without a word.
-#[test]
-fn an_entry_that_names_no_object_is_not_replaced() -> Result<()> {
-    let disk = stopped();
-    let db = open(&disk)?;
-    set_entry(&db, b"other", b"no object")?;
-    assert_eq!(db.map("other").unwrap_err().kind(), ErrorKind::Corrupted);
-    assert_eq!(db.get(&db.map("map")?, "key")?.as_deref(), Some(&b"value"[..]));
-    db.close()?;
-    drop(db);
-    refused(&disk, "names no object");
-    Ok(())
-}
-
-/// The entry was committed before its number was refused, and from then on the database could not be opened.
-#[test]
-fn when_all_numbers_are_given_out_no_entry_is_made() -> Result<()> {
-    let disk = stopped();
-    let db = open(&disk)?;
-    set_next_number(&db, OBJECTS_MAX)?;
-    assert_eq!(db.map("another").unwrap_err().kind(), ErrorKind::Limit);
-    assert_eq!(db.get(&db.map("map")?, "key")?.as_deref(), Some(&b"value"[..]));
-    db.close()?;
-    drop(db);
-    open(&disk)?.close()
-}
-
-/// The next serial number overflowed.
-#[test]
-fn a_session_that_has_used_up_its_serial_numbers_says_so() -> Result<()> {
-    let last = u64::MAX.to_le_bytes();
-    let record = Forged { object: SESSIONS_OBJECT, key: b"s", value: &last, ..Forged::default() };
-    let db = open(&forged(|seal, data| append(seal, data, &record)))?;
-    let session = db.session("s")?;
-    assert_eq!(session.recovered_serial(), u64::MAX);
-    let refused: Error = session.transact(|_| Ok(())).map(|_| ()).unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::Limit);
-    db.close()
-}
-
-/// A stray number in the catalog must not give two objects the same one.
-#[test]
-fn a_number_that_is_taken_is_not_given_out_again() -> Result<()> {
-    let db = open(&stopped())?;
-    set_next_number(&db, 0)?;
-    let (map, new) = (db.map("map")?, db.map("new")?);
-    db.put(&new, "key", "new")?.safe()?;
-    assert_eq!(db.get(&map, "key")?.as_deref(), Some(&b"value"[..]));
-    db.close()
-}
-
 /// Behind the end of the log only what is a seal of this database, in its place, proves that durable extents follow.
 #[test]
 fn seals_of_others_behind_the_end_do_not_prove_damage() {
@@ -569,35 +497,4 @@ fn files_that_are_being_made_are_no_database() {
     );
     assert_eq!(check_on(Arc::new(disk.clone())).unwrap_err().kind(), ErrorKind::NotFound);
     open(&disk).unwrap().close().unwrap();
-}
-
-/// What was committed behind the last address was not found again, and what was durable there not either.
-#[test]
-fn c5_who_has_used_up_all_addresses_is_told_and_keeps_what_is_durable() {
-    let disk = SimulatedDevice::new(1);
-    drop(open(&disk).unwrap());
-    let first = SuperblockFile::open(&disk, OpenMode::Read).unwrap().current().clone();
-    let begin = COMMITS_END - 8 * (64 << 10);
-    let late = SimulatedDevice::new(2);
-    let superblock = Superblock { generation: 1, begin, known_end: begin, clean: true, ..first };
-    drop(SuperblockFile::create(&late, superblock).unwrap());
-    let mut count = 0_u32;
-    for opening in 0..3 {
-        let db = open(&late).unwrap();
-        let map = db.map("map").unwrap();
-        (0..count).for_each(|key| assert!(db.get(&map, key.to_be_bytes()).unwrap().is_some(), "{key}"));
-        let error = loop {
-            assert!(count < 1_000, "there is no end");
-            match db.put(&map, count.to_be_bytes(), [7; 1_000]).and_then(|commit| commit.safe()) {
-                Ok(()) => count += 1,
-                Err(error) => break error,
-            }
-        };
-        assert_eq!(error.kind(), ErrorKind::Limit, "{error}");
-        assert!(count > 0 && db.check().unwrap().is_clean());
-        match opening {
-            0 => drop((map, db)),
-            _ => db.close().unwrap(),
-        }
-    }
 }

@@ -24,6 +24,8 @@ mod single;
 mod snapshot;
 mod statistics;
 mod stream;
+#[cfg(test)]
+mod used_up_tests;
 
 use std::path::Path;
 use std::sync::Arc;
