@@ -18,10 +18,10 @@ use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
 use super::engine::Engine;
-use super::newest::head_of;
 use crate::device::BLOCK_BYTES;
 use crate::error::Result;
 use crate::planted::{Bug, planted};
+use crate::storage::prefix::head_of;
 use crate::storage::record::{Address, DiskRecord, NEVER};
 use crate::storage::record_reader::{Cursor, RecordReader};
 use crate::storage::tree::{Direction, Root};

@@ -18,6 +18,7 @@ use super::settled::{OBJECT_BYTES, write_tree_key};
 use crate::device::{BLOCK_BYTES, Device};
 use crate::error::{Error, Result};
 use crate::planted::{Bug, planted};
+use crate::storage::prefix::head_of;
 use crate::storage::record::{Address, DiskRecord, Shape, split_expiry};
 use crate::storage::runs::{RunReaders, Runs};
 
@@ -85,15 +86,6 @@ impl<'a> Entry<'a> {
     pub(super) fn key(&self) -> &'a [u8] {
         &self.tree_key[OBJECT_BYTES..]
     }
-}
-
-/// A key's first bytes, and zeros behind its end, as a number: what is less has the lesser key. Few keys agree in them, so that hardly any has to be
-/// looked at for its order.
-pub(super) fn head_of(key: &[u8]) -> u128 {
-    let mut head = [0; size_of::<u128>()];
-    let bytes = key.len().min(head.len());
-    head[..bytes].copy_from_slice(&key[..bytes]);
-    u128::from_be_bytes(head)
 }
 
 /// A record takes up to so many times as much memory as it does in the log.
