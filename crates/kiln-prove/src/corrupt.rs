@@ -346,7 +346,7 @@ fn lose_writes(profile: Profile, seed: u64, progress: &mut Progress) -> u64 {
         for nth in 1.. {
             let disk = SimulatedDevice::new(seed);
             disk.inject(Fault { operation: OperationKind::Write, nth, kind, sticky: false });
-            let mut history = History::default();
+            let mut history = History::of_lying_disk();
             let played = play(&disk, &mut history, profile, seed, true);
             if disk.faults_fired() == 0 {
                 break;

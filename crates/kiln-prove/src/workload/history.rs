@@ -130,6 +130,8 @@ pub(crate) struct History {
     pub(crate) named: Vec<Named>,
     /// The bulk load that was begun, and may or may not have been committed.
     pub(crate) loading: Option<u32>,
+    /// The disk may lose a write without a word: what it has then is not what is durable.
+    pub(super) disk_lies: bool,
     /// Who looks on.
     progressed: Option<Arc<Progressed>>,
 }
@@ -138,6 +140,11 @@ impl History {
     /// An empty history at whose making somebody looks on.
     pub(crate) fn looked_at_by(progressed: Arc<Progressed>) -> History {
         History { progressed: Some(progressed), ..History::default() }
+    }
+
+    /// An empty history on a disk that may lose writes without a word.
+    pub(crate) fn of_lying_disk() -> History {
+        History { disk_lies: true, ..History::default() }
     }
 
     /// Who looks on while it is made.

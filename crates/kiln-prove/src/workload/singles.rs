@@ -236,7 +236,10 @@ impl Shift<'_> {
         key: &Key,
         read: Result<Option<Vec<u8>>>,
     ) -> Result<Option<Vec<u8>>> {
-        read.or_else(|_| {
+        read.or_else(|error| {
+            if self.history.disk_lies {
+                return Err(error);
+            }
             let disk = self.disk.after_crash(&mut |_| Keep::Lost);
             let db = reopen(&disk)?;
             let objects = Objects::open(&db)?;
