@@ -57,7 +57,9 @@ impl Walk {
                 return false;
             }
         };
-        let is_to_be_seen = SettledRows::newest_root(table, self.version_max).is_some();
+        // By this root, with which the log begins behind what has settled: the tree learns how many rows it has a moment later.
+        let handle = table.handle();
+        let is_to_be_seen = root.entries() > 0 && !handle.engine.is_loaded_after(handle.id, self.version_max);
         self.settled = is_to_be_seen.then(|| SettledRows::new(table, root));
         // Where it comes to an end before the walk does, the next one is paid for by what rows have cost before.
         self.paid = self.paid.for_rows(frozen.count());

@@ -267,3 +267,26 @@ fn a_long_walk_beside_writers_does_not_read_old_records_one_by_one() -> Result<(
     }
     Ok(())
 }
+
+/// The walk took the log from where the newest root says that all has settled, and did not look into the tree, which did not know yet that there was anything.
+#[test]
+fn c2_a_walk_freezes_what_is_beside_the_first_settling() -> Result<()> {
+    let (db, _disk) = open(4 << 20)?;
+    let (table, mut model) = (db.table("table")?, Model::new());
+    // They come last, and settle.
+    for row in ROWS..ROWS + 500 {
+        db.put(&table, row.to_be_bytes(), value_of(0, row))?.forget();
+        model.insert(row.to_be_bytes().to_vec(), value_of(0, row));
+    }
+    db.persist()?;
+    assert_eq!(db.settle()?, 500);
+    change(&db, &table, 0, &mut model)?;
+    evict(&db)?;
+    let snapshot = db.snapshot()?;
+    change(&db, &table, 1, &mut model.clone())?;
+    evict(&db)?;
+    db.engine().settled.tree.forget_count();
+    let rows: Vec<_> = snapshot.range::<&[u8]>(&table, ..).collect::<Result<_>>()?;
+    assert!(rows.into_iter().eq(model));
+    Ok(())
+}
