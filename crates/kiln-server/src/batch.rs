@@ -14,6 +14,7 @@ use crate::limits::VALUE_BYTES_MAX;
 use crate::protocol::decoder::{Decoder, Step, TooLarge};
 use crate::protocol::reply::Reply;
 use crate::shared::Shared;
+use crate::turns::Waiting;
 use crate::work::Scratch;
 
 /// The buffers of a connection that is doing something. An idle one has none: see `buffers`.
@@ -43,6 +44,8 @@ pub(crate) enum Pause {
     Flush,
     /// A command waits for durability.
     Wait(Wait),
+    /// The next command may have to wait on a thread, and so many do that it needs a turn first.
+    Turn(Waiting),
     /// The connection is to end.
     Close,
 }
@@ -117,10 +120,14 @@ fn run_ahead(
         if looks && began.elapsed() > BATCH_TIME {
             return (ran, Some(Pause::Flush));
         }
+        let next = dispatch.run(arguments);
+        if let Next::Turn(waiting) = next {
+            return (ran, Some(Pause::Turn(waiting)));
+        }
         *commands += 1;
         ran = end;
-        match dispatch.run(arguments) {
-            Next::Continue => {}
+        match next {
+            Next::Continue | Next::Turn(_) => {}
             Next::Wait(wait) => return (ran, Some(Pause::Wait(wait))),
             Next::Close => return (ran, Some(Pause::Close)),
         }

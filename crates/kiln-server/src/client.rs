@@ -11,7 +11,7 @@ use kiln::planted::{Bug, planted};
 use kiln::{Session, Version, Watch};
 use parking_lot::Mutex;
 
-use crate::commands::Command;
+use crate::commands::{Access, Command};
 use crate::limits::REQUEST_BYTES_MAX;
 use crate::protocol::decoder::{Arguments, Span};
 use crate::protocol::reply::Protocol;
@@ -165,6 +165,11 @@ impl Queue {
 
     pub(crate) fn len(&self) -> usize {
         self.commands.len()
+    }
+
+    /// Whether any of the commands may write.
+    pub(crate) fn writes(&self) -> bool {
+        self.commands.iter().any(|queued| queued.command.access == Access::Write)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&'static Command, Arguments<'_>)> {

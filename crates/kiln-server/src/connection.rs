@@ -6,6 +6,7 @@
 //!   read what has arrived ─▶ run all of it (`batch`) ─▶ wait until its safe writes are durable ─▶ send all replies
 //!                                  ▲                                                              │
 //!                                  └────── replies reached their limit, or a wait is over ────────┘
+//!                                              (for durability, or for a turn to wait on a thread: `turns`)
 //! ```
 //!
 //! # Invariants
@@ -38,7 +39,8 @@ use crate::failure::engine_error;
 use crate::limits::{READ_BYTES, REQUEST};
 use crate::protocol::decoder::Decoder;
 use crate::protocol::reply::Reply;
-use crate::shared::{Shared, leaving_thread};
+use crate::shared::Shared;
+use crate::turns::{self, Turn, Waiting, leaving_thread};
 
 /// The start of a request that is longer than this keeps its buffer while the rest is awaited; a shorter one
 /// is copied.
@@ -162,14 +164,18 @@ impl Connection<'_> {
 
     /// Runs and answers all whole requests that have arrived. `false`: the connection is to end.
     async fn answer(&mut self, buffers: &mut Buffers) -> io::Result<bool> {
+        let mut turn = None;
         loop {
             let shared = self.shared;
             let (client, decoder) = (&mut self.client, &mut self.decoder);
             let mut run = || batch::run(shared, client, decoder, buffers);
-            let pause = match shared.disk_is_late.load(Ordering::Relaxed) {
-                true => leaving_thread(run),
-                false => run(),
-            };
+            // Where no turn is left it ends before the first command that may read from disk.
+            let pause = turns::serving(turn.take(), || {
+                match shared.disk_is_late.load(Ordering::Relaxed) && turns::may_wait(Waiting::Read) {
+                    true => leaving_thread(Waiting::Read, run),
+                    false => run(),
+                }
+            });
             self.harden(buffers).await;
             self.send(&mut buffers.reply).await?;
             match pause {
@@ -179,6 +185,7 @@ impl Connection<'_> {
                 }
                 Pause::Flush => {}
                 Pause::Wait(wait) => self.wait(wait, &mut buffers.reply).await,
+                Pause::Turn(waiting) => turn = Some(Turn::wait(waiting).await),
                 Pause::Close => return Ok(false),
             }
         }

@@ -9,10 +9,12 @@
 //!            connection state ◀── the rest ───┘
 //! ```
 //!
-//! Nothing here waits for a device or another client. What must be durable before the replies may leave is
-//! noted in [`Hardening`]; the connection's task waits for all of a batch at once.
+//! Nothing here waits for durability. What must be durable before the replies may leave is noted in [`Hardening`]; the
+//! connection's task waits for all of a batch at once. What may wait all the same, for a disk that is late or for others in the keyspace, does so on
+//! the thread that it is on, and is run only if there is a turn for that ([`turns`](crate::turns)).
 
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 
 use kiln::planted::{Bug, planted};
 use kiln::{Commit, ErrorKind, Session, Transaction, Version};
@@ -29,7 +31,8 @@ use crate::keyspace::Space;
 use crate::limits::{BATCH_LOADED_BYTES, BATCH_REPLY_BYTES, KEY_BYTES_MAX};
 use crate::protocol::decoder::Arguments;
 use crate::protocol::reply::{Protocol, Reply};
-use crate::shared::{Shared, leaving_thread};
+use crate::shared::Shared;
+use crate::turns::{Waiting, leaving_thread, may_wait};
 use crate::work::{Scratch, Work};
 
 /// What must be durable before the replies of a batch may leave.
@@ -48,6 +51,8 @@ pub(crate) enum Next {
     Continue,
     /// Nothing, until the wait is over and answered.
     Wait(Wait),
+    /// The same command, with a turn.
+    Turn(Waiting),
     /// The end of the connection, once the replies are sent.
     Close,
 }
@@ -59,7 +64,7 @@ pub(crate) struct Dispatch<'a> {
     pub(crate) reply: &'a mut Reply,
     pub(crate) scratch: &'a mut Scratch,
     pub(crate) hardening: &'a mut Hardening,
-    /// Held over the whole batch, and given up only for a flush.
+    /// Held over the whole batch, and given up for a flush, and by who reads a snapshot. Nobody who does not need it waits for it.
     space: Option<RwLockReadGuard<'a, Space>>,
 }
 
@@ -71,7 +76,7 @@ impl<'a> Dispatch<'a> {
         scratch: &'a mut Scratch,
         hardening: &'a mut Hardening,
     ) -> Self {
-        let space = Some(shared.keyspace.enter());
+        let space = shared.keyspace.try_enter();
         Self { shared, client, reply, scratch, hardening, space }
     }
 
@@ -84,7 +89,7 @@ impl<'a> Dispatch<'a> {
             count += 1;
         }
         // Alone it has nothing to overlap with.
-        if count < 2 {
+        if count < 2 || !self.try_enter() || self.may_not_read() {
             return;
         }
         let keys = &buffer[..count];
@@ -118,19 +123,70 @@ impl<'a> Dispatch<'a> {
             self.queue(command, args);
             return Next::Continue;
         }
+        if let Some(waiting) = self.lacks_turn(command, args) {
+            return Next::Turn(waiting);
+        }
         let start = self.reply.len();
+        self.scratch.has_looked = false;
         match self.run_now(command, args) {
             Ok(next) => next,
+            Err(Failure::Crowded) => {
+                self.reply.truncate(start);
+                Next::Turn(Waiting::Commit)
+            }
             Err(failure) => {
                 self.reply.truncate(start);
-                let is_of_client = matches!(failure, Failure::Reply(_));
+                let is_of_client = match &failure {
+                    Failure::Reply(_) => true,
+                    Failure::Engine(error) => error.kind() == ErrorKind::Input,
+                    _ => false,
+                };
                 self.reply.error(&*failure.into_reply());
-                if command.access == Access::Write && is_of_client {
+                // Who has looked at no key tells nothing of any: that it was asked wrongly needs no disk.
+                if command.access == Access::Write && is_of_client && self.scratch.has_looked {
                     self.refused(start);
                 }
                 Next::Continue
             }
         }
+    }
+
+    /// What the command may have to wait for on this thread, if it needs a turn for that and there is none.
+    fn lacks_turn(&mut self, command: &Command, args: Arguments<'_>) -> Option<Waiting> {
+        let reads = self.disk_is_late().then_some(Waiting::Read);
+        let (enters, waits) = match command.run {
+            Run::Keys(_) if command.access == Access::Write => (true, Some(Waiting::Commit)),
+            Run::Keys(_) | Run::Flow(Flow::Watch) => (true, reads),
+            Run::All(_) => (true, Some(Waiting::Read)),
+            Run::State(_) => (true, None),
+            Run::Flow(Flow::Exec) => match self.client.queue.as_ref()?.writes() {
+                true => (true, Some(Waiting::Commit)),
+                false => (true, reads),
+            },
+            Run::Flow(Flow::Kiln) => (false, durability::waits(args)),
+            Run::Connection(_) | Run::Flow(_) => return None,
+        };
+        if waits.is_some_and(|waiting| !may_wait(waiting)) {
+            return waits;
+        }
+        (enters && !self.try_enter() && !may_wait(Waiting::Read)).then_some(Waiting::Read)
+    }
+
+    fn disk_is_late(&self) -> bool {
+        self.shared.disk_is_late.load(Ordering::Relaxed)
+    }
+
+    /// Whether what is on disk takes long to read, and so many wait for it that others must not.
+    fn may_not_read(&self) -> bool {
+        self.disk_is_late() && !may_wait(Waiting::Read)
+    }
+
+    /// Enters the keyspace, unless that would wait. `false`: it would.
+    fn try_enter(&mut self) -> bool {
+        if self.space.is_none() {
+            self.space = self.shared.keyspace.try_enter();
+        }
+        self.space.is_some()
     }
 
     /// Answers a request that is not run. Between `MULTI` and `EXEC` this dooms the transaction.
@@ -157,8 +213,10 @@ impl<'a> Dispatch<'a> {
         match command.run {
             Run::Keys(run) => self.run_keys(command, run, args).map(|()| Next::Continue),
             Run::All(run) => self.run_all(run, args).map(|()| Next::Continue),
-            Run::Connection(run) => self
-                .inside(|dispatch, space| run(&mut dispatch.context(space), args).map(|()| Next::Continue)),
+            Run::Connection(run) => run(&mut self.context(), args).map(|()| Next::Continue),
+            Run::State(run) => self
+                .inside(|dispatch, space| run(dispatch.shared, space, args, dispatch.reply))
+                .map(|()| Next::Continue),
             Run::Flow(flow) => self.flow(flow, args),
         }
     }
@@ -171,7 +229,7 @@ impl<'a> Dispatch<'a> {
             self.space = None;
         }
         let all = All { db, space: &space, snapshot: snapshot? };
-        leaving_thread(|| run(&all, args, self.reply))
+        leaving_thread(Waiting::Read, || run(&all, args, self.reply))
     }
 
     fn run_keys(
@@ -219,10 +277,9 @@ impl<'a> Dispatch<'a> {
             Flow::Wait => durability::wait(args, self.reply)?,
             Flow::WaitAof => return durability::waitaof(args, self.client.last_version).map(Next::Wait),
             Flow::Kiln => {
-                let space = self.inside(|_, space| space.clone());
                 // As those over all keys.
                 self.space = None;
-                let wait = durability::kiln(&mut self.context(&space), args)?;
+                let wait = durability::kiln(&mut self.context(), args)?;
                 return Ok(wait.map_or(Next::Continue, Next::Wait));
             }
             Flow::Reset => {
@@ -300,9 +357,7 @@ impl<'a> Dispatch<'a> {
     /// Gives up the keyspace while `run` enters it alone.
     pub(crate) fn outside<T>(&mut self, run: impl FnOnce(&mut Self) -> T) -> T {
         self.space = None;
-        let result = run(self);
-        self.space = Some(self.shared.keyspace.enter());
-        result
+        run(self)
     }
 
     /// Runs a transaction with the current objects: beside others, and alone if they do not let it get to its end. Whoever reads much
@@ -313,7 +368,8 @@ impl<'a> Dispatch<'a> {
     ) -> Result<T, Failure> {
         let start = self.reply.len();
         match self.inside(|dispatch, space| run(dispatch, space, Patience::Some)) {
-            Err(Failure::Crowded) => self.outside(|dispatch| {
+            // Who waits for the keyspace needs a turn, and begins anew with one.
+            Err(Failure::Crowded) if may_wait(Waiting::Commit) => self.outside(|dispatch| {
                 dispatch.reply.truncate(start);
                 let space = dispatch.shared.keyspace.exclusive();
                 run(dispatch, &space, Patience::Endless)
@@ -322,8 +378,8 @@ impl<'a> Dispatch<'a> {
         }
     }
 
-    fn context<'c>(&'c mut self, space: &'c Space) -> Context<'c> {
-        Context { shared: self.shared, space, client: self.client, reply: self.reply }
+    fn context(&mut self) -> Context<'_> {
+        Context { shared: self.shared, client: self.client, reply: self.reply }
     }
 }
 

@@ -15,7 +15,7 @@ pub(crate) enum Failure {
     Engine(kiln::Error),
     /// It takes too much, as the text says, which is as that of [`Failure::Reply`]. Whatever it has written, the transaction ends.
     Limit(&'static str),
-    /// Others were in the way of the transaction again and again, and it was given up.
+    /// Others were in the way of the transaction again and again, and it was given up. No reply says so: it is run alone then.
     Crowded,
 }
 

@@ -24,12 +24,12 @@ use std::collections::VecDeque;
 use std::io;
 
 use kiln::planted::{Bug, planted};
-use kiln::{Kiln, Map, Table, Version};
+use kiln::{Kiln, Map, Snapshot, Table, Version};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tokio::sync::Notify;
 
 use crate::failure::Failure;
-use crate::shared::leaving_thread;
+use crate::turns::{Waiting, leaving_thread};
 
 /// The table that remembers which objects are current.
 const META: &str = "keyspace";
@@ -61,6 +61,11 @@ impl Space {
     fn is_empty(&self) -> bool {
         self.strings.len_estimate() == 0
     }
+}
+
+/// Which map [`META`] names.
+fn index_of(current: Option<Vec<u8>>) -> u64 {
+    current.and_then(|bytes| String::from_utf8_lossy(&bytes).parse().ok()).unwrap_or(0)
 }
 
 /// The first servers kept lifetimes in maps of their own, which nobody heeds any more: keys would never expire.
@@ -108,10 +113,7 @@ impl Keyspace {
 
     fn open_current(db: &Kiln) -> kiln::Result<Self> {
         let meta = db.table(META)?;
-        let current_index = match db.get(&meta, CURRENT)? {
-            None => 0,
-            Some(bytes) => String::from_utf8_lossy(&bytes).parse().unwrap_or(0),
-        };
+        let current_index = index_of(db.get(&meta, CURRENT)?);
         let mut spares = Spares { vacant: Vec::new(), full: VecDeque::new(), next_index: 0 };
         let created = db.objects();
         loop {
@@ -138,12 +140,22 @@ impl Keyspace {
     /// The current objects, which stay current while the guard lives.
     pub(crate) fn enter(&self) -> RwLockReadGuard<'_, Space> {
         // Who flushes may wait for somebody whom the engine has wait for the disk.
-        self.current.try_read().unwrap_or_else(|| leaving_thread(|| self.current.read()))
+        self.try_enter().unwrap_or_else(|| leaving_thread(Waiting::Read, || self.current.read()))
+    }
+
+    /// As [`Self::enter`], unless that would wait.
+    pub(crate) fn try_enter(&self) -> Option<RwLockReadGuard<'_, Space>> {
+        self.current.try_read()
     }
 
     /// The current objects, with nobody else inside.
     pub(crate) fn exclusive(&self) -> RwLockWriteGuard<'_, Space> {
-        self.current.try_write().unwrap_or_else(|| leaving_thread(|| self.current.write()))
+        self.current.try_write().unwrap_or_else(|| leaving_thread(Waiting::Commit, || self.current.write()))
+    }
+
+    /// What held the keys when a snapshot was made. The object is still there, whatever it is used for now.
+    pub(crate) fn at(&self, snapshot: &Snapshot<'_>) -> kiln::Result<Map> {
+        Ok(Space::open(&self.db, index_of(snapshot.get(&self.meta, CURRENT)?))?.strings)
     }
 
     /// Takes empty objects for a flush. They go back with [`Self::give_back`] if the flush does not happen.

@@ -32,7 +32,7 @@
 //! commands::*   what each command does                     info, glob, float
 //! work          a command's view of one transaction
 //! keyspace      where keys live in the engine
-//! protocol::*   RESP in and out                            client, shared, options, limits, failure
+//! protocol::*   RESP in and out                            client, shared, turns, options, limits, failure
 //! ```
 
 mod ahead;
@@ -56,6 +56,7 @@ mod listener;
 mod options;
 mod protocol;
 mod shared;
+mod turns;
 mod work;
 
 pub use client::Durability;

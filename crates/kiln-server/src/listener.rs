@@ -15,7 +15,8 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream, ToSocketAddrs, lookup_host};
 use tokio::task::JoinSet;
 
 use crate::options::Options;
-use crate::shared::{Shared, leaving_thread};
+use crate::shared::Shared;
+use crate::turns::{Waiting, leaving_thread};
 use crate::{background, connection};
 
 /// How long connections get to finish their batches and send their replies when the server ends.
@@ -61,8 +62,8 @@ impl Server {
     /// its error).
     pub async fn bind(db: Kiln, address: impl ToSocketAddrs, options: Options) -> io::Result<Self> {
         let listener = listen(address).await?;
-        // Committers wait for the disk on threads that other connections are not served by meanwhile.
-        db.wait_through(|wait| leaving_thread(wait));
+        // Connections that commit wait for the disk on threads that others are not served by meanwhile. Whoever else commits waits where he is.
+        db.wait_through(|wait| leaving_thread(Waiting::Commit, wait));
         let shared = Shared::new(db, options, listener.local_addr()?)?;
         Ok(Self { listener, shared: Arc::new(shared) })
     }
@@ -77,7 +78,8 @@ impl Server {
     /// persist it with [`Kiln::close`].
     ///
     /// Must run on a multi-threaded runtime with time and I/O enabled: calls into the engine can wait for a
-    /// disk.
+    /// disk. While the disk is late up to 256 connections, of all servers in the process, wait on threads of the runtime's, for which that starts others; the rest
+    /// wait without. A runtime whose `max_blocking_threads` was set lower must leave room for these.
     pub async fn run(self, stop: impl Future<Output = ()>) {
         let Self { listener, shared } = self;
         let accepting = tokio::spawn(accept(listener, Arc::clone(&shared)));

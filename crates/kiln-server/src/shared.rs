@@ -7,7 +7,6 @@ use std::time::Instant;
 
 use kiln::Kiln;
 use parking_lot::Mutex;
-use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::watch;
 
 use crate::client::Registry;
@@ -83,11 +82,4 @@ impl Shared {
         // Only an error if the sender is gone, and `self` holds it.
         let _ = self.stop.subscribe().wait_for(|stop| *stop).await;
     }
-}
-
-/// Runs what waits, or takes long, on a thread of the runtime's, whose other tasks go elsewhere first.
-pub(crate) fn leaving_thread<T>(run: impl FnOnce() -> T) -> T {
-    let is_of_runtime =
-        Handle::try_current().is_ok_and(|handle| handle.runtime_flavor() == RuntimeFlavor::MultiThread);
-    if is_of_runtime { tokio::task::block_in_place(run) } else { run() }
 }

@@ -3,6 +3,7 @@
 //! A command first *loads* the keys it needs and checks everything, and only then writes. So a command that
 //! fails has changed nothing, which lets the others of an `EXEC` go on as they do in Redis.
 
+use std::ops::Range;
 use std::time::Instant;
 
 use kiln::{Expiry, Transaction};
@@ -20,6 +21,8 @@ pub(crate) struct Scratch {
     pub(crate) value: Vec<u8>,
     /// The bytes of the values that commands have loaded since the batch began.
     pub(crate) loaded_bytes: usize,
+    /// Whether the command has looked at a key, and its reply may depend on what it saw.
+    pub(crate) has_looked: bool,
 }
 
 /// Milliseconds since 1970, the unit of expiry times.
@@ -114,6 +117,7 @@ impl Work<'_, '_> {
 
     /// Finds a key and reads its string, which is in the scratch buffer until the next call.
     pub(crate) fn load<'k>(&mut self, key: &'k [u8]) -> Result<Entry<'k>, Failure> {
+        self.scratch.has_looked = true;
         let expiry = self.tx.get_with_expiry(&self.space.strings, key, &mut self.scratch.value)?;
         self.scratch.loaded_bytes += self.scratch.value.len();
         Ok(Entry::new(key, expiry))
@@ -121,11 +125,13 @@ impl Work<'_, '_> {
 
     /// Finds a key whose string does not matter.
     pub(crate) fn find<'k>(&mut self, key: &'k [u8]) -> Result<Entry<'k>, Failure> {
+        self.scratch.has_looked = true;
         Ok(Entry::new(key, self.tx.expiry(&self.space.strings, key)?))
     }
 
     /// How long a key's string is; 0 if there is none.
     pub(crate) fn length(&mut self, key: &[u8]) -> Result<usize, Failure> {
+        self.scratch.has_looked = true;
         let length = self.tx.value_bytes(&self.space.strings, key)?.unwrap_or(0);
         // All of it is read if it is on disk.
         self.scratch.loaded_bytes += length;
@@ -154,19 +160,39 @@ impl Work<'_, '_> {
         Ok(())
     }
 
-    /// Appends to the entry loaded last and returns the new length.
-    pub(crate) fn append(&mut self, entry: &Entry<'_>, suffix: &[u8]) -> Result<usize, Failure> {
-        if self.string(entry).len() + suffix.len() > VALUE_BYTES_MAX {
-            return Err(Failure::text("ERR string exceeds maximum allowed size (16777216 bytes)"));
-        }
-        if !entry.live {
-            self.scratch.value.clear();
-        }
-        self.scratch.value.extend_from_slice(suffix);
+    /// Writes the entry loaded last under another key, too, for as long as it lives.
+    pub(crate) fn copy(&mut self, entry: &Entry<'_>, key: &[u8]) -> Result<(), Failure> {
         let expiry = entry.expiry(Lifetime::Kept);
-        self.tx.put_expiring(&self.space.strings, entry.key, &self.scratch.value, expiry)?;
+        self.tx.put_expiring(&self.space.strings, key, &self.scratch.value, expiry)?;
         self.changed = true;
-        Ok(self.scratch.value.len())
+        Ok(())
+    }
+
+    /// Replies with a part of the string of the entry loaded last.
+    pub(crate) fn reply_part(&mut self, entry: &Entry<'_>, range: Range<usize>) {
+        let string: &[u8] = if entry.live { &self.scratch.value } else { b"" };
+        self.reply.bulk(&string[range]);
+    }
+
+    /// Writes a part of the entry loaded last, with zeros up to it where there is nothing, and returns the new length.
+    pub(crate) fn overwrite(
+        &mut self,
+        entry: &Entry<'_>,
+        offset: usize,
+        part: &[u8],
+    ) -> Result<usize, Failure> {
+        let end = offset.checked_add(part.len()).filter(|end| *end <= VALUE_BYTES_MAX);
+        let end = end.ok_or(Failure::text("ERR string exceeds maximum allowed size (16777216 bytes)"))?;
+        let string = &mut self.scratch.value;
+        if !entry.live {
+            string.clear();
+        }
+        string.resize(end.max(string.len()), 0);
+        string[offset..end].copy_from_slice(part);
+        let expiry = entry.expiry(Lifetime::Kept);
+        self.tx.put_expiring(&self.space.strings, entry.key, &string[..], expiry)?;
+        self.changed = true;
+        Ok(string.len())
     }
 
     /// Changes when a key expires that is there.

@@ -6,21 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{TestServer, database_options, info_field, simulated};
+use common::{TestServer, database_options, info_field, integer, lazy_server, simulated};
 use kiln::device::{Fault, FaultKind, OperationKind};
 use kiln::{Kiln, Level};
 use kiln_server::{Durability, Options};
-
-/// A server whose database hardens by itself only after minutes, so that whatever is durable sooner was
-/// waited for.
-fn lazy_server(directory: &std::path::Path, durability: Durability) -> TestServer {
-    let db = database_options().window(Duration::from_secs(300)).open(directory).unwrap();
-    TestServer::over(db, Options::new().durability(durability))
-}
-
-fn integer(reply: &str) -> u64 {
-    reply.strip_prefix("(integer) ").unwrap_or_else(|| panic!("{reply}")).parse().unwrap()
-}
 
 #[test]
 fn a_safe_write_is_durable_when_it_is_answered_and_a_fast_one_need_not_be() {
@@ -152,6 +141,34 @@ fn c6_a_safe_write_that_is_refused_for_what_it_saw_is_answered_when_that_is_dura
     safe.expect("SET k mine", "QUEUED");
     safe.expect("EXEC", "(nil)");
     assert!(is_durable(version));
+}
+
+/// Whoever asked wrongly was answered when all that anybody had written was durable.
+#[test]
+fn who_asks_wrongly_is_told_so_without_the_disk() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = lazy_server(directory.path(), Durability::Fast);
+    let (mut fast, mut safe) = (server.client(), server.client());
+    safe.expect("KILN DURABILITY safe", "OK");
+    fast.expect("SET k 1", "OK");
+    let version = integer(&fast.run("KILN RECEIPT"));
+    for (command, error) in [
+        ("SET k 2 FOO", "syntax error"),
+        ("SET k 2 EX 0", "invalid expire time in 'set' command"),
+        ("SETEX k x 2", "value is not an integer or out of range"),
+        ("INCRBY k x", "value is not an integer or out of range"),
+        ("EXPIRE k 1 FOO", "Unsupported option FOO"),
+        ("MSET k 2 l", "wrong number of arguments for 'mset' command"),
+        ("FOO", "unknown command 'FOO', with args beginning with: "),
+        ("FLUSHALL FOO", "syntax error"),
+    ] {
+        safe.expect(command, &format!("(error) ERR {error}"));
+        let horizon = server.db.horizon(Level::LOCAL).number();
+        assert!(horizon < version, "{command} waited for the disk");
+    }
+    // What that says of the key may be lost.
+    safe.expect("EXPIRE k 100 XX", "(integer) 0");
+    assert!(server.db.horizon(Level::LOCAL).number() >= version);
 }
 
 /// A map that has just become the current one has no records, so that an answer out of it depended on nothing that anybody had
@@ -474,37 +491,6 @@ fn the_database_is_compacted_while_it_is_served() {
     assert!(compacted.contains(|digit: char| digit.is_ascii_digit()), "{compacted}");
     client.expect("GET k", "\"value\"");
     assert!(client.run("KILN COMPACT now").contains("ERR"));
-}
-
-#[test]
-fn c5_snapshots_get_names_are_listed_and_dropped_and_survive_the_server() {
-    let directory = tempfile::tempdir().unwrap();
-    let server = lazy_server(directory.path(), Durability::Fast);
-    let mut client = server.client();
-    client.expect("SET k before", "OK");
-    let version = integer(&client.run("KILN RECEIPT"));
-    let shown = integer(&client.run("KILN SNAPSHOT CREATE monday"));
-    assert!(shown >= version && integer(&client.run("KILN HORIZON")) >= shown);
-    client.expect("SET k after", "OK");
-    let listed = client.run("KILN SNAPSHOT LIST");
-    assert!(listed.contains("monday") && listed.contains(&shown.to_string()), "{listed}");
-    assert!(client.run("KILN SNAPSHOT CREATE monday").contains("already"));
-    assert!(client.run("KILN SNAPSHOT DROP tuesday").contains("there is no snapshot"));
-    client.expect("KILN SNAPSHOT FOO", "(error) ERR unknown subcommand 'SNAPSHOT FOO'. Try KILN HELP.");
-    for wrong in ["KILN SNAPSHOT", "KILN SNAPSHOT CREATE", "KILN SNAPSHOT LIST all", "KILN SNAPSHOT DROP a b"]
-    {
-        assert!(client.run(wrong).contains("ERR"), "{wrong}");
-    }
-    drop((client, server));
-    let db = Kiln::open(directory.path()).unwrap();
-    let monday = db.open_snapshot("monday").unwrap();
-    let strings = db.map("strings").unwrap();
-    assert_eq!(monday.get(&strings, "k").unwrap().as_deref(), Some(&b"before"[..]));
-    drop((monday, strings));
-    drop(db);
-    let server = lazy_server(directory.path(), Durability::Fast);
-    server.client().expect("KILN SNAPSHOT DROP monday", "OK");
-    assert!(!server.client().run("KILN SNAPSHOT LIST").contains("monday"));
 }
 
 #[test]

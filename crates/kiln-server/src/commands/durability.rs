@@ -1,16 +1,17 @@
 //! `KILN`, `WAIT` and `WAITAOF`: durability as something that a client chooses, sees and waits for.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use kiln::{Level, Progress, Version};
 
 use super::options::integer;
-use super::{Context, sessions, unknown_subcommand, wrong_arity};
+use super::{Context, sessions, snapshots, unknown_subcommand, wrong_arity};
 use crate::client::Durability;
 use crate::failure::{Failure, engine_error};
 use crate::protocol::decoder::Arguments;
 use crate::protocol::reply::Reply;
-use crate::shared::{Shared, leaving_thread};
+use crate::shared::Shared;
+use crate::turns::{Waiting, leaving_thread};
 
 const HELP: &[&str] = &[
     "KILN <subcommand> [<arg> ...]. Subcommands are:",
@@ -35,8 +36,14 @@ const HELP: &[&str] = &[
     "    Return a cursor, and id, serial number, durable serial number and 1 if it is open of sessions. '' begins, and ends.",
     "SNAPSHOT CREATE|DROP <name>",
     "    Make a snapshot with a name, which stays until it is dropped, and return its version; or drop it.",
+    "SNAPSHOT GET <name> <key>",
+    "    Return the string that the key had in that snapshot, or nil.",
+    "SNAPSHOT KEYS <name> <pattern>",
+    "    Return the keys that there were in that snapshot and match the pattern.",
     "SNAPSHOT LIST",
     "    Return name, version, when it was made (Unix time in seconds) and the bytes of log held of each snapshot.",
+    "SNAPSHOT MGET <name> <key> [<key> ...]",
+    "    Return the strings that the keys had in that snapshot.",
     "WAIT <version> <timeout-ms>",
     "    Return 1 when the version is durable, 0 when the time is over (0: no limit).",
     "Errors: LOST (not durable, never will be: reopen), NOSPACE (free space and retry), LIMIT (make it smaller),",
@@ -124,6 +131,17 @@ fn timeout(text: &[u8]) -> Result<Option<Duration>, Failure> {
     Ok((ms > 0).then(|| Duration::from_millis(ms)))
 }
 
+/// What a subcommand may have to wait for on its thread.
+pub(crate) fn waits(args: Arguments<'_>) -> Option<Waiting> {
+    match args.at(1).to_ascii_uppercase().as_slice() {
+        b"BACKUP" | b"COMPACT" => Some(Waiting::Commit),
+        b"SESSION" => Some(Waiting::Commit),
+        b"SESSIONS" => sessions::waits(args),
+        b"SNAPSHOT" => snapshots::waits(args),
+        _ => None,
+    }
+}
+
 /// `KILN subcommand ...`. A wait, if the subcommand is one.
 pub(crate) fn kiln(context: &mut Context<'_>, args: Arguments<'_>) -> Result<Option<Wait>, Failure> {
     let name = args.at(1);
@@ -141,7 +159,7 @@ pub(crate) fn kiln(context: &mut Context<'_>, args: Arguments<'_>) -> Result<Opt
             let Some(_alone) = shared.compacting.try_lock() else {
                 return Err(Failure::text("BUSY the database is being compacted"));
             };
-            let compacted = leaving_thread(|| shared.db.compact(|_| {}))?;
+            let compacted = leaving_thread(Waiting::Commit, || shared.db.compact(|_| {}))?;
             context.reply.array(2);
             for bytes in [compacted.bytes_before, compacted.bytes_after] {
                 context.reply.integer(i64::try_from(bytes).unwrap_or(i64::MAX));
@@ -172,7 +190,7 @@ pub(crate) fn kiln(context: &mut Context<'_>, args: Arguments<'_>) -> Result<Opt
             return sessions::session(context, args.at(2));
         }
         b"SESSIONS" => sessions::sessions(context, args)?,
-        b"SNAPSHOT" => snapshot(context, args)?,
+        b"SNAPSHOT" => snapshots::snapshot(context, args)?,
         b"WAIT" => {
             arity(4, "kiln|wait")?;
             return wait_version(context, args).map(Some);
@@ -201,49 +219,12 @@ fn backup(context: &mut Context<'_>, name: &[u8]) -> Result<(), Failure> {
     let Some(_alone) = context.shared.copying.try_lock() else {
         return Err(Failure::text("BUSY another backup is being made; retry when it is done"));
     };
-    let backup = leaving_thread(|| context.shared.db.backup(directory, |_| {}))?;
+    let backup = leaving_thread(Waiting::Commit, || context.shared.db.backup(directory, |_| {}))?;
     reply_version(context.reply, backup.horizon);
     Ok(())
 }
 
-/// `KILN SNAPSHOT CREATE name`, `LIST`, and `DROP name`. The reply comes when it is durable.
-fn snapshot(context: &mut Context<'_>, args: Arguments<'_>) -> Result<(), Failure> {
-    let shared = context.shared;
-    let action = args.get(2).ok_or(wrong_arity("kiln|snapshot"))?;
-    let name = || {
-        let name = args.get(3).filter(|_| args.len() == 4).ok_or(wrong_arity("kiln|snapshot"))?;
-        std::str::from_utf8(name).map_err(|_| Failure::text("ERR a snapshot's name is UTF-8"))
-    };
-    match action.to_ascii_uppercase().as_slice() {
-        b"CREATE" => {
-            let name = name()?;
-            let info = leaving_thread(|| shared.db.create_snapshot(name))?;
-            reply_version(context.reply, info.version);
-        }
-        b"DROP" => {
-            let name = name()?;
-            leaving_thread(|| shared.db.drop_snapshot(name))?;
-            context.reply.ok();
-        }
-        b"LIST" if args.len() == 3 => {
-            let snapshots = shared.db.snapshots();
-            context.reply.array(snapshots.len());
-            for info in snapshots {
-                let since = info.created.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-                context.reply.array(4);
-                context.reply.bulk(info.name.as_bytes());
-                reply_version(context.reply, info.version);
-                context.reply.integer(serial_number(since.as_secs()));
-                context.reply.integer(serial_number(info.held_bytes));
-            }
-        }
-        b"LIST" => return Err(wrong_arity("kiln|snapshot")),
-        _ => return Err(unknown_subcommand("KILN", &[b"SNAPSHOT ", action].concat())),
-    }
-    Ok(())
-}
-
-fn reply_version(reply: &mut Reply, version: Version) {
+pub(super) fn reply_version(reply: &mut Reply, version: Version) {
     reply.integer(serial_number(version.number()));
 }
 

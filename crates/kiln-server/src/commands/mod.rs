@@ -14,6 +14,7 @@ pub(crate) mod reflection;
 pub(crate) mod scan;
 pub(crate) mod server_info;
 mod sessions;
+pub(crate) mod snapshots;
 pub(crate) mod strings;
 pub(crate) mod transactions;
 
@@ -33,6 +34,9 @@ use crate::work::Work;
 pub(crate) type RunKeys = fn(&mut Work<'_, '_>, Arguments<'_>) -> Result<(), Failure>;
 /// A command on all keys.
 pub(crate) type RunAll = fn(&All<'_>, Arguments<'_>, &mut Reply) -> Result<(), Failure>;
+/// A command that tells the server's state. The current objects are the caller's: who has them must not [enter](crate::keyspace::Keyspace::enter) the keyspace once
+/// more; it would wait for whoever waits for it to leave.
+pub(crate) type RunState = fn(&Shared, &Space, Arguments<'_>, &mut Reply) -> Result<(), Failure>;
 /// A command on the connection or the server.
 pub(crate) type RunConnection = fn(&mut Context<'_>, Arguments<'_>) -> Result<(), Failure>;
 
@@ -43,6 +47,8 @@ pub(crate) enum Run {
     Keys(RunKeys),
     /// All keys at once, which no transaction of the engine can do over a map.
     All(RunAll),
+    /// The server's state, and that of all keys.
+    State(RunState),
     /// The connection or the server, not keys.
     Connection(RunConnection),
     /// Steers how the commands that follow are run. See `dispatch`.
@@ -76,9 +82,6 @@ pub(crate) struct All<'a> {
 /// What a command about the connection or the server works with.
 pub(crate) struct Context<'a> {
     pub(crate) shared: &'a Shared,
-    /// The current objects. Who has them must not [enter](crate::keyspace::Keyspace::enter) the keyspace once more: it would wait
-    /// for whoever waits for it to leave.
-    pub(crate) space: &'a Space,
     pub(crate) client: &'a mut Client,
     pub(crate) reply: &'a mut Reply,
 }
@@ -243,7 +246,7 @@ pub(crate) static TABLE: [Command; 54] = [
     keys("incr", 2, numbers::incr, "Adds one to an integer.").writes(1, 1, 1),
     keys("incrby", 3, numbers::incrby, "Adds to an integer.").writes(1, 1, 1),
     keys("incrbyfloat", 3, numbers::incrbyfloat, "Adds to a number.").writes(1, 1, 1),
-    connection("info", -1, server_info::info, "Describes the server's state."),
+    Command::new("info", -1, Run::State(server_info::info), "Describes the server's state."),
     all("keys", 2, scan::keys, "Lists the keys that match a pattern."),
     flow("kiln", -2, Flow::Kiln, "Durability: modes, receipts, sessions.").alone(),
     keys("mget", -2, strings::mget, "Returns several strings.").reads(1, -1),

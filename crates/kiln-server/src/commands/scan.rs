@@ -2,12 +2,13 @@
 //! validates ranges of tables, not whole maps, so a phantom could slip in.
 
 use kiln::planted::{Bug, planted};
+use kiln::{Map, Snapshot};
 
 use super::All;
 use super::options::integer;
 use crate::failure::Failure;
 use crate::glob;
-use crate::limits::REPLY_BYTES_MAX;
+use crate::limits::{KEY_BYTES_MAX, REPLY_BYTES_MAX};
 use crate::protocol::decoder::Arguments;
 use crate::protocol::reply::Reply;
 
@@ -15,6 +16,11 @@ use crate::protocol::reply::Reply;
 const SCAN_COUNT_DEFAULT: usize = 10;
 /// The most keys one `SCAN` looks at, whatever the client says: others wait for this thread meanwhile.
 const SCAN_COUNT_MAX: usize = 1024;
+/// When one `SCAN` may have compared so many bytes it ends, with a cursor to go on from: the longest pattern and key come to as many. For what patterns and keys usually are it is as
+/// many keys as it was asked for.
+const SCAN_COMPARED_BYTES: usize = 64 * 1024 * 1024;
+/// After so many keys it is looked at that at the latest, and after as many more as could come to four times that.
+const SCAN_GROUP_KEYS_MIN: usize = 16;
 
 /// `DBSIZE`, which like Redis' counts keys that have expired but are not deleted yet.
 pub(crate) fn dbsize(all: &All<'_>, _: Arguments<'_>, reply: &mut Reply) -> Result<(), Failure> {
@@ -24,9 +30,18 @@ pub(crate) fn dbsize(all: &All<'_>, _: Arguments<'_>, reply: &mut Reply) -> Resu
 
 /// `KEYS pattern`, over one snapshot.
 pub(crate) fn keys(all: &All<'_>, args: Arguments<'_>, reply: &mut Reply) -> Result<(), Failure> {
-    let pattern = glob::bounded(args.at(1))?;
+    matching_keys(&all.snapshot, &all.space.strings, glob::bounded(args.at(1))?, reply)
+}
+
+/// Replies with all keys of a snapshot that match.
+pub(super) fn matching_keys(
+    snapshot: &Snapshot<'_>,
+    strings: &Map,
+    pattern: &[u8],
+    reply: &mut Reply,
+) -> Result<(), Failure> {
     let (mut found, mut count) = (Reply::default(), 0);
-    for entry in all.snapshot.iter(&all.space.strings) {
+    for entry in snapshot.iter(strings) {
         let (key, _) = entry?;
         if glob::matches(pattern, &key, false) {
             found.bulk(&key);
@@ -67,6 +82,16 @@ impl<'a> ScanOptions<'a> {
         }
         Ok(options)
     }
+
+    /// How many keys are fetched at once.
+    fn group_keys(&self) -> usize {
+        let compared = self.pattern.map_or(1, |pattern| pattern.len().max(1)) * KEY_BYTES_MAX;
+        (4 * SCAN_COMPARED_BYTES / compared).max(SCAN_GROUP_KEYS_MIN)
+    }
+
+    fn wants(&self, key: &[u8]) -> bool {
+        self.strings && self.pattern.is_none_or(|pattern| glob::matches(pattern, key, false))
+    }
 }
 
 /// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`
@@ -76,15 +101,30 @@ pub(crate) fn scan(all: &All<'_>, args: Arguments<'_>, reply: &mut Reply) -> Res
         .and_then(|cursor| cursor.parse().ok())
         .ok_or(Failure::text("ERR invalid cursor"))?;
     let options = ScanOptions::parse(args)?;
-    let (next, mut found) = match planted(Bug::ScanHoldsValues) {
-        true => {
-            let (next, rows) = all.db.scan_map(&all.space.strings, cursor, options.count)?;
-            (next, rows.into_iter().map(|(key, _)| key).collect())
+    let (mut next, mut looked, mut compared, mut found) = (cursor, 0, 0, Vec::new());
+    while looked < options.count && compared < SCAN_COMPARED_BYTES {
+        let count = options.group_keys().min(options.count - looked);
+        let (cursor, keys) = match planted(Bug::ScanHoldsValues) {
+            true => {
+                let (cursor, rows) = all.db.scan_map(&all.space.strings, next, options.count)?;
+                (cursor, rows.into_iter().map(|(key, _)| key).collect())
+            }
+            false => all.db.scan_map_keys(&all.space.strings, next, count)?,
+        };
+        next = cursor;
+        looked += keys.len();
+        // There are no more, or few among many others, of which it has looked at as many as it may.
+        let ended = next == 0 || keys.len() < count;
+        for key in keys {
+            compared += options.pattern.map_or(0, <[u8]>::len) * key.len();
+            if options.wants(&key) {
+                found.push(key);
+            }
         }
-        false => all.db.scan_map_keys(&all.space.strings, cursor, options.count)?,
-    };
-    let matches = |key: &[u8]| options.pattern.is_none_or(|pattern| glob::matches(pattern, key, false));
-    found.retain(|key| options.strings && matches(key));
+        if ended {
+            break;
+        }
+    }
     reply.array(2);
     reply.bulk(next.to_string().as_bytes());
     reply.array(found.len());

@@ -1,14 +1,20 @@
 //! `INFO`: the server's state, in Redis' format of sections and lines.
 
-use super::Context;
 use crate::failure::Failure;
 use crate::info;
+use crate::keyspace::Space;
 use crate::protocol::decoder::Arguments;
+use crate::protocol::reply::Reply;
+use crate::shared::Shared;
 
 /// `INFO [section ...]`
-pub(crate) fn info(context: &mut Context<'_>, args: Arguments<'_>) -> Result<(), Failure> {
+pub(crate) fn info(
+    shared: &Shared,
+    space: &Space,
+    args: Arguments<'_>,
+    reply: &mut Reply,
+) -> Result<(), Failure> {
     let wanted: Vec<&[u8]> = args.from(1).collect();
-    let text = info::text(context.shared, context.space, &wanted);
-    context.reply.text(&text);
+    reply.text(&info::text(shared, space, &wanted));
     Ok(())
 }

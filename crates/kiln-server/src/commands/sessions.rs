@@ -9,11 +9,20 @@ use super::options::integer;
 use super::{Context, unknown_subcommand, wrong_arity};
 use crate::failure::Failure;
 use crate::protocol::decoder::Arguments;
-use crate::shared::leaving_thread;
+use crate::turns::{Waiting, leaving_thread};
 
 /// So many sessions are told at once unless the client wants another number, and so many at the most.
 const COUNT: usize = 100;
 const COUNT_MAX: usize = 1_000;
+
+/// What an action on several sessions may have to wait for on its thread: to forget one for the disk, as commits do; to list them for their records.
+pub(super) fn waits(args: Arguments<'_>) -> Option<Waiting> {
+    match args.get(2)?.to_ascii_uppercase().as_slice() {
+        b"FORGET" => Some(Waiting::Commit),
+        b"LIST" => Some(Waiting::Read),
+        _ => None,
+    }
+}
 
 /// `KILN SESSION id`. Whoever is told a serial number forgets what it stands for, so it is durable first: somebody else may have written, or
 /// this client before its connection broke, what is not.
@@ -30,7 +39,7 @@ pub(super) fn session(context: &mut Context<'_>, id: &[u8]) -> Result<Option<Wai
     let session = match context.client.session.take_if(|session| session.id() == id.as_bytes()) {
         Some(session) => session,
         // One that has just been forgotten begins anew when that is durable.
-        None => leaving_thread(|| db.session(id))?,
+        None => leaving_thread(Waiting::Commit, || db.session(id))?,
     };
     let (serial, durable) = (session.serial(), session.durable_serial());
     context.client.session = Some(session);
@@ -59,7 +68,9 @@ pub(super) fn sessions(context: &mut Context<'_>, args: Arguments<'_>) -> Result
 /// The cursor is the last id that was told; no id is empty.
 fn list(context: &mut Context<'_>, cursor: &[u8], count: usize) -> Result<(), Failure> {
     let db = &context.shared.db;
-    let told = leaving_thread(|| db.sessions_after(cursor).take(count).collect::<kiln::Result<Vec<_>>>())?;
+    let told = leaving_thread(Waiting::Read, || {
+        db.sessions_after(cursor).take(count).collect::<kiln::Result<Vec<_>>>()
+    })?;
     let next = told.last().filter(|_| told.len() == count).map_or(&b""[..], |last| &last.id);
     let reply = &mut *context.reply;
     reply.array(2);
@@ -78,7 +89,7 @@ fn list(context: &mut Context<'_>, cursor: &[u8], count: usize) -> Result<(), Fa
 fn forget(context: &mut Context<'_>, id: &[u8], serial: Option<&[u8]>) -> Result<(), Failure> {
     let db = &context.shared.db;
     let serial = serial.map(integer).transpose()?;
-    let was_there = leaving_thread(|| {
+    let was_there = leaving_thread(Waiting::Commit, || {
         let commit = match serial {
             None => db.forget_session(id),
             // No session has a negative one.

@@ -197,7 +197,7 @@ pub(crate) fn getex(work: &mut Work<'_, '_>, args: Arguments<'_>) -> Result<(), 
 /// `APPEND key value`
 pub(crate) fn append(work: &mut Work<'_, '_>, args: Arguments<'_>) -> Result<(), Failure> {
     let entry = work.load(args.at(1))?;
-    let length = work.append(&entry, args.at(2))?;
+    let length = work.overwrite(&entry, work.string(&entry).len(), args.at(2))?;
     work.reply.integer(length as i64);
     Ok(())
 }

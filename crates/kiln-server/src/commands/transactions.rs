@@ -107,9 +107,14 @@ pub(crate) fn exec(dispatch: &mut Dispatch<'_>) -> Result<(), Failure> {
     }
     let flushes = queue.iter().filter(|(command, _)| command.flushes).count();
     if flushes == 0 {
-        return dispatch.among_others(|dispatch, space, patience| {
+        let result = dispatch.among_others(|dispatch, space, patience| {
             exec_in(dispatch, (space, &[]), patience, &queue, &watches).map(drop)
         });
+        if let Err(Failure::Crowded) = result {
+            // It is run once more.
+            (dispatch.client.queue, dispatch.client.watches) = (Some(queue), watches);
+        }
+        return result;
     }
     dispatch.outside(|dispatch| {
         let mut flush = Flush::prepare(&dispatch.shared.keyspace, flushes)?;
@@ -137,7 +142,7 @@ fn exec_in(
     watches: &Watches,
 ) -> Result<(Version, usize), Failure> {
     let start = dispatch.reply.len();
-    let writes = queue.iter().any(|(command, _)| command.access == Access::Write);
+    let writes = queue.writes();
     // Taken out so that the queued commands about the connection can have the rest of the client.
     let session = dispatch.client.session.take();
     let mut dirty = false;
@@ -209,12 +214,13 @@ fn run_queue(
             Run::Keys(run) => run_keys(&mut work, command, run, args)?,
             Run::Connection(run) => {
                 let before = work.reply.len();
-                let context = Context { shared, space, client: dispatch.client, reply: work.reply };
+                let context = Context { shared, client: dispatch.client, reply: work.reply };
                 in_place(context, before, |context| run(context, args));
             }
+            Run::State(run) => run(shared, space, args, work.reply)?,
             Run::Flow(flow) => {
                 let before = work.reply.len();
-                let context = Context { shared, space, client: dispatch.client, reply: work.reply };
+                let context = Context { shared, client: dispatch.client, reply: work.reply };
                 in_place(context, before, |context| run_flow(context, flow, args));
             }
             Run::All(_) => work.reply.error("ERR Command not allowed inside a transaction"),

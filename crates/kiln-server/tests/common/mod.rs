@@ -47,12 +47,18 @@ impl TestServer {
     }
 
     pub(crate) fn over(db: Kiln, options: Options) -> Self {
+        Self::with_threads(db, options, 512)
+    }
+
+    /// A server whose runtime starts so many threads at most beside its own two.
+    pub(crate) fn with_threads(db: Kiln, options: Options, threads_max: usize) -> Self {
         let (stop, stopped) = oneshot::channel::<()>();
         let (started, address) = std::sync::mpsc::channel();
         let served = db.clone();
         let thread = std::thread::spawn(move || {
-            let runtime =
-                tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+            let mut runtime = tokio::runtime::Builder::new_multi_thread();
+            runtime.worker_threads(2).max_blocking_threads(threads_max).enable_all();
+            let runtime = runtime.build().unwrap();
             runtime.block_on(async {
                 let server = Server::bind(served, "127.0.0.1:0", options).await.unwrap();
                 started.send(server.address()).unwrap();
@@ -99,6 +105,18 @@ impl Drop for TestServer {
 /// A small database: tests run many of them.
 pub(crate) fn database_options() -> kiln::Options {
     kiln::Options::new().memory(64 << 20).window(Duration::from_millis(20))
+}
+
+/// A server whose database hardens by itself only after minutes, so that whatever is durable sooner was
+/// waited for.
+pub(crate) fn lazy_server(directory: &Path, durability: Durability) -> TestServer {
+    let db = database_options().window(Duration::from_secs(300)).open(directory).unwrap();
+    TestServer::over(db, Options::new().durability(durability))
+}
+
+/// The number of a reply.
+pub(crate) fn integer(reply: &str) -> u64 {
+    reply.strip_prefix("(integer) ").unwrap_or_else(|| panic!("{reply}")).parse().unwrap()
 }
 
 /// A database on a disk that fails on demand.

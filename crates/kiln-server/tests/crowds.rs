@@ -1,0 +1,136 @@
+//! More connections that wait than the runtime has threads.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Client, TestServer, encode, info_field, integer, simulated, words};
+use kiln::device::{Fault, FaultKind, OperationKind, SimulatedDevice};
+use kiln_server::{Durability, Options};
+
+/// How many threads the runtime starts beside its own two: a few more than wait at most.
+const THREADS_MAX: usize = 300;
+/// How many connections want to wait.
+const CROWD: usize = 400;
+/// How long the disk takes for what it is late with.
+const LATE: Duration = Duration::from_secs(4);
+
+/// A server whose fast connections commit what is not durable for long yet, and the disk on which that will be.
+fn server() -> (SimulatedDevice, TestServer) {
+    let (disk, db) = simulated(1);
+    (disk, TestServer::with_threads(db, Options::new().durability(Durability::Fast), THREADS_MAX))
+}
+
+fn delay(disk: &SimulatedDevice, operation: OperationKind) {
+    disk.inject(Fault { operation, nth: 1, kind: FaultKind::Delay(LATE), sticky: true });
+}
+
+/// Makes the disk late, and returns when commits are held back, with the number of hardenings so far.
+fn fall_behind(disk: &SimulatedDevice, server: &TestServer, client: &mut Client) -> u64 {
+    delay(disk, OperationKind::Sync);
+    client.expect("SET key value", "OK");
+    // The window is 20 ms.
+    let is_behind = |age: Duration| age > Duration::from_millis(200);
+    while !server.db.statistics().oldest_unhardened.is_some_and(is_behind) {
+        std::thread::yield_now();
+    }
+    server.db.statistics().hardenings
+}
+
+/// Sends a request on each of many connections.
+fn crowd(server: &TestServer, request: impl Fn(usize) -> String) -> Vec<Client> {
+    let mut clients: Vec<_> = (0..CROWD).map(|_| server.client()).collect();
+    for (index, client) in clients.iter_mut().enumerate() {
+        client.send_bytes(&encode(&words(&request(index))));
+    }
+    clients
+}
+
+/// Each that waited took a thread of the runtime's, and with as many as there may be nobody was served any more.
+#[test]
+fn others_are_served_while_more_connections_commit_than_there_are_threads() {
+    let (disk, server) = server();
+    let mut other = server.client();
+    let hardenings = fall_behind(&disk, &server, &mut other);
+    let received = |client: &mut Client| -> u64 {
+        info_field(&client.run("INFO stats"), "total_net_input_bytes").parse().unwrap()
+    };
+    let before = received(&mut other);
+    let request = |index: usize| format!("SET key{index:03} value");
+    let mut clients = crowd(&server, request);
+    let length = encode(&words(&request(0))).len();
+    while received(&mut other) < before + (CROWD * length) as u64 {}
+    other.expect("PING", "PONG");
+    other.expect("GET key", "\"value\"");
+    other.expect("EXISTS key none", "(integer) 1");
+    assert_eq!(server.db.statistics().hardenings, hardenings, "it was answered when the disk was back");
+    disk.clear_faults();
+    clients.iter_mut().for_each(|client| assert_eq!(client.reply(), "OK"));
+    other.expect("DBSIZE", &format!("(integer) {}", CROWD + 1));
+}
+
+/// Whoever arrived waited for the keyspace, though there was nothing that it wanted there.
+#[test]
+fn who_needs_no_keys_is_served_while_a_flush_waits_for_the_disk() {
+    let (disk, server) = server();
+    let mut other = server.client();
+    let hardenings = fall_behind(&disk, &server, &mut other);
+    let mut flushers: Vec<_> = (0..2).map(|_| server.client()).collect();
+    flushers.iter_mut().for_each(|client| client.send_bytes(&encode(&words("FLUSHALL"))));
+    let mut clients = crowd(&server, |_| "GET key".to_owned());
+    for round in 0..500 {
+        other.expect("PING", "PONG");
+        other.expect("CLIENT GETNAME", "(nil)");
+        integer(&other.run("KILN HORIZON"));
+        let now = server.db.statistics().hardenings;
+        assert_eq!(now, hardenings, "round {round} was answered when the disk was back");
+    }
+    disk.clear_faults();
+    flushers.iter_mut().for_each(|client| assert_eq!(client.reply(), "OK"));
+    for client in &mut clients {
+        let reply = client.reply();
+        assert!(["(nil)", "\"value\""].contains(&reply.as_str()), "{reply}");
+    }
+}
+
+/// As many as there were threads waited for what is on disk.
+#[test]
+fn who_needs_no_keys_is_served_while_more_connections_read_from_disk_than_there_are_threads() {
+    const KEYS: usize = 60;
+    let (disk, server) = server();
+    let mut other = server.client();
+    let value = vec![b'v'; 200_000];
+    for key in 0..KEYS {
+        other.send(&[b"SET", format!("key{key}").as_bytes(), &value]);
+        assert_eq!(other.reply(), "OK");
+    }
+    server.db.persist().unwrap();
+    let hardenings = fall_behind(&disk, &server, &mut other);
+    delay(&disk, OperationKind::Read);
+    let mut clients = crowd(&server, |index| format!("STRLEN key{}", index % 8));
+    for round in 0..500 {
+        other.expect("PING", "PONG");
+        let now = server.db.statistics().hardenings;
+        assert_eq!(now, hardenings, "round {round} was answered when the disk was back");
+    }
+    disk.clear_faults();
+    clients.iter_mut().for_each(|client| assert_eq!(client.reply(), "(integer) 200000"));
+}
+
+/// It panicked: tasks of a `LocalSet` may not leave their thread, though their runtime has many.
+#[test]
+fn a_program_with_a_server_commits_from_a_local_set_while_the_disk_is_late() {
+    let (disk, server) = server();
+    fall_behind(&disk, &server, &mut server.client());
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+    let local = tokio::task::LocalSet::new();
+    let db = server.db.clone();
+    let task = local.spawn_local(async move {
+        let map = db.map("strings")?;
+        db.put(&map, "key", "of the program")?.forget();
+        Ok::<(), kiln::Error>(())
+    });
+    local.block_on(&runtime, task).unwrap().unwrap();
+    disk.clear_faults();
+    server.client().expect("GET key", "\"of the program\"");
+}
