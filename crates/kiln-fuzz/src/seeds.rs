@@ -164,7 +164,9 @@ const COMMANDS: &[&str] = &[
     "HELLO 3\nGET none\nKILN DURABILITY fast\nKILN SESSION s\nSET a 1\nKILN RECEIPT\nWAITAOF 1 0 0\nKILN SERIAL",
     "SETEX a 5 v\nPTTL a\nPERSIST a\nEXPIREAT a 1\nGETEX a PX 5\nSCAN 0 MATCH a* COUNT 2\nKEYS [a-c]?\nDBSIZE",
     "FLUSHALL\nSETNX a 1\nMSETNX a 1 b 2\nDEL a b\nEXISTS a a\nTYPE a\nCLIENT SETNAME me\nCLIENT LIST\nINFO",
-    "COMMAND DOCS get\nCONFIG GET *\nSELECT 0\nECHO hello\nPING\nRESET\nQUIT",
+    "SETRANGE a 2 x\nGETRANGE a 0 -1\nRENAME a b\nCOPY b c REPLACE\nOBJECT ENCODING c\nEXPIRETIME c\nTOUCH a\nTIME\nROLE",
+    "SET a 1\nKILN SNAPSHOT CREATE s\nKILN SNAPSHOT GET s a\nKILN SNAPSHOT MGET s a b\nKILN SNAPSHOT KEYS s *",
+    "COMMAND GETKEYS get a\nCOMMAND DOCS get\nCONFIG GET *\nSELECT 0\nECHO hello\nPING\nRESET\nQUIT",
 ];
 
 /// Small databases: closed, stopped, crashed, over several segments, with deletions, sessions and losses.

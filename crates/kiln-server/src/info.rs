@@ -16,7 +16,7 @@ const REDIS_VERSION: &str = "7.2.0";
 
 type Section = (&'static str, fn(&Shared, &Space, &mut String));
 
-const SECTIONS: [Section; 8] = [
+const SECTIONS: [Section; 9] = [
     ("Server", server),
     ("Clients", clients),
     ("Memory", memory),
@@ -24,6 +24,7 @@ const SECTIONS: [Section; 8] = [
     ("Durability", durability),
     ("Stats", stats),
     ("Replication", replication),
+    ("Cluster", cluster),
     ("Keyspace", keyspace),
 ];
 
@@ -182,6 +183,10 @@ fn stats(shared: &Shared, _: &Space, text: &mut String) {
 fn replication(_: &Shared, _: &Space, text: &mut String) {
     line(text, "role", "master");
     line(text, "connected_slaves", 0);
+}
+
+fn cluster(_: &Shared, _: &Space, text: &mut String) {
+    line(text, "cluster_enabled", 0);
 }
 
 fn keyspace(shared: &Shared, space: &Space, text: &mut String) {

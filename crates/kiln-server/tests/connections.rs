@@ -328,11 +328,31 @@ fn what_clients_and_benchmarks_ask_for_is_answered() {
     let get = r#"[["get", (integer) 2, [readonly, fast], (integer) 1, (integer) 1, (integer) 1, [], [], [], []], (nil)]"#;
     client.expect("COMMAND INFO get none", get);
     assert!(client.run("COMMAND DOCS get").contains("Returns a string."));
+    client.expect("COMMAND GETKEYS mset a 1 b 2", r#"["a", "b"]"#);
+    client.expect("COMMAND GETKEYS object encoding k", r#"["k"]"#);
+    client.expect("COMMAND GETKEYS ping", "(error) ERR The command has no key arguments");
+    client.expect("COMMAND GETKEYS foo", "(error) ERR Invalid command specified");
+    client.expect("COMMAND GETKEYS get", "(error) ERR Invalid number of arguments specified for command");
+    client.expect("ROLE", r#"["master", (integer) 0, []]"#);
+    let time = client.run("TIME");
+    let parts: Vec<u64> = time.split('"').filter_map(|part| part.parse().ok()).collect();
+    assert!(
+        matches!(parts[..], [seconds, micros] if seconds > 1_700_000_000 && micros < 1_000_000),
+        "{time}"
+    );
     client.expect("SET k 1 EX 100", "OK");
     let info = client.run("INFO");
-    for section in
-        ["Server", "Clients", "Memory", "Persistence", "Durability", "Stats", "Replication", "Keyspace"]
-    {
+    for section in [
+        "Server",
+        "Clients",
+        "Memory",
+        "Persistence",
+        "Durability",
+        "Stats",
+        "Replication",
+        "Cluster",
+        "Keyspace",
+    ] {
         assert!(info.contains(&format!("# {section}\r\n")), "{section}");
     }
     for field in [

@@ -44,6 +44,72 @@ fn lifetimes_are_set_read_and_removed() {
 }
 
 #[test]
+fn the_time_at_which_a_key_expires_is_told() {
+    let server = TestServer::start();
+    let mut client = server.client();
+    client.expect("EXPIRETIME k", "(integer) -2");
+    client.expect("SET k v", "OK");
+    client.expect("PEXPIRETIME k", "(integer) -1");
+    client.expect("PEXPIREAT k 32503680000499", "(integer) 1");
+    client.expect("EXPIRETIME k", "(integer) 32503680000");
+    client.expect("PEXPIREAT k 32503680000500", "(integer) 1");
+    client.expect("EXPIRETIME k", "(integer) 32503680001");
+    client.expect("PEXPIRETIME k", "(integer) 32503680000500");
+}
+
+#[test]
+fn keys_are_renamed_and_copied_with_their_lifetimes() {
+    let server = TestServer::start();
+    let mut client = server.client();
+    client.expect("RENAME none k", "(error) ERR no such key");
+    client.expect("RENAMENX none none", "(error) ERR no such key");
+    client.expect("SET a 1 EX 100", "OK");
+    client.expect("RENAME a a", "OK");
+    client.expect("RENAMENX a a", "(integer) 0");
+    client.expect("SET b 2", "OK");
+    client.expect("RENAMENX a b", "(integer) 0");
+    client.expect("RENAMENX a c", "(integer) 1");
+    client.expect("RENAME c b", "OK");
+    client.expect("MGET a b c", "[(nil), \"1\", (nil)]");
+    client.expect("TTL b", "(integer) 100");
+    client.expect("COPY none c", "(integer) 0");
+    client.expect("COPY b c DB 0", "(integer) 1");
+    client.expect("SET d 4", "OK");
+    client.expect("COPY b d", "(integer) 0");
+    client.expect("COPY b d REPLACE", "(integer) 1");
+    client.expect("MGET b c d", "[\"1\", \"1\", \"1\"]");
+    client.expect("TTL d", "(integer) 100");
+    client.expect("COPY b b", "(error) ERR source and destination objects are the same");
+    client.expect("COPY b c DB 1", "(error) ERR DB index is out of range");
+    client.expect("COPY b c FOO", "(error) ERR syntax error");
+    client.expect("MULTI", "OK");
+    for command in ["SET x 1", "RENAME x y", "COPY y z", "RENAME x y", "MGET x y z", "TOUCH x y z"] {
+        client.expect(command, "QUEUED");
+    }
+    let error = "(error) ERR no such key";
+    client.expect("EXEC", &format!("[OK, OK, (integer) 1, {error}, [(nil), \"1\", \"1\"], (integer) 2]"));
+}
+
+#[test]
+fn objects_are_described_as_redis_would_keep_them() {
+    let server = TestServer::start();
+    let mut client = server.client();
+    client.expect("OBJECT ENCODING k", "(nil)");
+    for (value, encoding) in
+        [("-12", "int"), ("012", "embstr"), (&"x".repeat(44), "embstr"), (&"x".repeat(45), "raw")]
+    {
+        client.expect(&format!("SET k {value}"), "OK");
+        client.expect("OBJECT ENCODING k", &format!("\"{encoding}\""));
+    }
+    client.expect("OBJECT REFCOUNT k", "(integer) 1");
+    client.expect("OBJECT IDLETIME k", "(integer) 0");
+    assert!(client.run("OBJECT FREQ k").starts_with("(error) ERR An LFU maxmemory policy is not selected"));
+    assert!(client.run("OBJECT HELP").starts_with("[OBJECT <subcommand>"));
+    client.expect("OBJECT ENCODING", "(error) ERR wrong number of arguments for 'object|encoding' command");
+    client.expect("OBJECT FOO k", "(error) ERR unknown subcommand 'FOO'. Try OBJECT HELP.");
+}
+
+#[test]
 fn lifetimes_change_only_under_their_conditions() {
     let server = TestServer::start();
     let mut client = server.client();
@@ -262,6 +328,32 @@ fn a_long_pattern_is_refused() {
         client.expect(&format!("{command}{long}"), "(error) ERR the pattern is longer than 1 KiB");
     }
     client.expect(&format!("KEYS {longest}"), r#"["key"]"#);
+}
+
+/// As many keys as it was asked for, up to 1,024, were compared, each as long as 64 KiB with as much as 1 KiB.
+#[test]
+fn a_scan_of_long_keys_for_a_long_pattern_comes_back_early_and_misses_none() {
+    const KEYS: usize = 64;
+    let server = TestServer::start();
+    let mut client = server.client();
+    for index in 0..KEYS {
+        let key = format!("{}{index:02}", "k".repeat(64 * 1024 - 2));
+        client.send(&[b"SET", key.as_bytes(), b"v"]);
+        assert_eq!(client.reply(), "OK");
+    }
+    let pattern = format!("{}*1?", "k".repeat(1021));
+    let (mut cursor, mut calls, mut found) = ("0".to_owned(), 0, 0);
+    loop {
+        let reply = client.run(&format!("SCAN {cursor} MATCH {pattern} COUNT 1000"));
+        calls += 1;
+        found += reply.matches("kk1").count();
+        cursor = reply.split('"').nth(1).unwrap().to_owned();
+        if cursor == "0" {
+            break;
+        }
+    }
+    assert_eq!(found, 10);
+    assert!((3..=KEYS).contains(&calls), "{calls} calls");
 }
 
 #[test]

@@ -137,6 +137,43 @@ fn a_number_longer_than_redis_reads_is_refused_as_an_argument_and_as_a_value() {
 }
 
 #[test]
+fn parts_of_strings_are_read_and_overwritten_as_in_redis() {
+    let server = TestServer::start();
+    let mut client = server.client();
+    client.expect("SET k Hello-World EX 100", "OK");
+    for (range, part) in [
+        ("0 4", "Hello"),
+        ("-5 -1", "World"),
+        ("0 -1", "Hello-World"),
+        ("4 2", ""),
+        ("20 30", ""),
+        ("-99 0", "H"),
+    ] {
+        client.expect(&format!("GETRANGE k {range}"), &format!("\"{part}\""));
+        client.expect(&format!("SUBSTR k {range}"), &format!("\"{part}\""));
+    }
+    client.expect("GETRANGE none 0 -1", "\"\"");
+    client.expect("GETRANGE k x 1", "(error) ERR value is not an integer or out of range");
+    client.expect("SETRANGE k 6 Redis", "(integer) 11");
+    client.expect("GET k", "\"Hello-Redis\"");
+    client.expect("TTL k", "(integer) 100");
+    client.expect("SETRANGE k 12 !", "(integer) 13");
+    client.expect("GET k", "\"Hello-Redis\0!\"");
+    client.expect("SETRANGE new 2 x", "(integer) 3");
+    client.expect("GET new", "\"\0\0x\"");
+    client.send(&[b"SETRANGE", b"none", b"5", b""]);
+    assert_eq!(client.reply(), "(integer) 0");
+    client.expect("EXISTS none", "(integer) 0");
+    client.expect("SETRANGE k -1 x", "(error) ERR offset is out of range");
+    for offset in [16 << 20, i64::MAX] {
+        let error = "(error) ERR string exceeds maximum allowed size (16777216 bytes)";
+        client.expect(&format!("SETRANGE k {offset} x"), error);
+    }
+    client.expect("PERSIST k", "(integer) 1");
+    client.expect("SETRANGE k 16777215 x", "(integer) 16777216");
+}
+
+#[test]
 fn keys_and_values_are_any_bytes() {
     let server = TestServer::start();
     let mut client = server.client();

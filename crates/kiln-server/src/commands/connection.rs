@@ -29,6 +29,25 @@ pub(crate) fn echo(context: &mut Context<'_>, args: Arguments<'_>) -> Result<(),
     Ok(())
 }
 
+/// `TIME`: seconds since 1970, and microseconds beyond them, by the clock that keys expire by.
+pub(crate) fn time(context: &mut Context<'_>, _: Arguments<'_>) -> Result<(), Failure> {
+    let ms = context.shared.db.time_ms();
+    context.reply.array(2);
+    for part in [ms / 1000, ms % 1000 * 1000] {
+        context.reply.bulk(part.to_string().as_bytes());
+    }
+    Ok(())
+}
+
+/// `ROLE`: there are no replicas.
+pub(crate) fn role(context: &mut Context<'_>, _: Arguments<'_>) -> Result<(), Failure> {
+    context.reply.array(3);
+    context.reply.bulk(b"master");
+    context.reply.integer(0);
+    context.reply.array(0);
+    Ok(())
+}
+
 /// `SELECT 0`
 pub(crate) fn select(context: &mut Context<'_>, args: Arguments<'_>) -> Result<(), Failure> {
     if integer(args.at(1))? != 0 {

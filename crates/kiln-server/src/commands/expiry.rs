@@ -116,10 +116,29 @@ pub(crate) fn pttl(work: &mut Work<'_, '_>, args: Arguments<'_>) -> Result<(), F
     remaining(work, args, |ms| ms)
 }
 
+/// `EXPIRETIME key`
+pub(crate) fn expiretime(work: &mut Work<'_, '_>, args: Arguments<'_>) -> Result<(), Failure> {
+    tell_expiry(work, args, |at, _| at.saturating_add(500) / 1000)
+}
+
+/// `PEXPIRETIME key`
+pub(crate) fn pexpiretime(work: &mut Work<'_, '_>, args: Arguments<'_>) -> Result<(), Failure> {
+    tell_expiry(work, args, |at, _| at)
+}
+
 fn remaining(work: &mut Work<'_, '_>, args: Arguments<'_>, unit: fn(u64) -> u64) -> Result<(), Failure> {
+    tell_expiry(work, args, |at, now| unit(at.saturating_sub(now)))
+}
+
+/// Replies with what is made of the time at which the key expires, and the current one, in milliseconds.
+fn tell_expiry(
+    work: &mut Work<'_, '_>,
+    args: Arguments<'_>,
+    tell: impl FnOnce(u64, u64) -> u64,
+) -> Result<(), Failure> {
     let entry = work.find(args.at(1))?;
     let reply = match entry.expires_at {
-        Some(at) => i64::try_from(unit(at.0.saturating_sub(work.now()?.0))).unwrap_or(i64::MAX),
+        Some(at) => i64::try_from(tell(at.0, work.now()?.0)).unwrap_or(i64::MAX),
         None if entry.live => -1,
         None => -2,
     };

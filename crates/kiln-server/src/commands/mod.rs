@@ -10,6 +10,7 @@ pub(crate) mod expiry;
 pub(crate) mod keys;
 pub(crate) mod numbers;
 pub(crate) mod options;
+pub(crate) mod ranges;
 pub(crate) mod reflection;
 pub(crate) mod scan;
 pub(crate) mod server_info;
@@ -219,12 +220,13 @@ const fn flow(name: &'static str, arity: i8, flow: Flow, summary: &'static str) 
 }
 
 /// Every command, sorted by name.
-pub(crate) static TABLE: [Command; 54] = [
+pub(crate) static TABLE: [Command; 66] = [
     keys("append", 3, strings::append, "Appends to a string.").writes(1, 1, 1),
     connection("auth", -2, connection::auth, "Accepts the only user, who has no password."),
     connection("client", -2, client::client, "Names and lists connections."),
     connection("command", -1, reflection::command, "Describes the commands."),
     connection("config", -2, config::config, "Reads settings that clients ask for."),
+    keys("copy", -3, keys::copy, "Copies a string to another key.").writes(1, 2, 1),
     all("dbsize", 1, scan::dbsize, "Counts the keys."),
     keys("decr", 2, numbers::decr, "Subtracts one from an integer.").writes(1, 1, 1),
     keys("decrby", 3, numbers::decrby, "Subtracts from an integer.").writes(1, 1, 1),
@@ -236,11 +238,14 @@ pub(crate) static TABLE: [Command; 54] = [
     keys("expire", -3, expiry::expire, "Sets a key's lifetime in seconds.").writes(1, 1, 1),
     keys("expireat", -3, expiry::expireat, "Sets the unix time in seconds at which a key expires.")
         .writes(1, 1, 1),
+    keys("expiretime", 2, expiry::expiretime, "Returns the unix time in seconds at which a key expires.")
+        .reads(1, 1),
     keys("flushall", -1, keys::flush, "Deletes all keys.").flushes(),
     keys("flushdb", -1, keys::flush, "Deletes all keys.").flushes(),
     keys("get", 2, strings::get, "Returns a string.").reads(1, 1).hot(Hot::Get),
     keys("getdel", 2, strings::getdel, "Returns a string and deletes it.").writes(1, 1, 1),
     keys("getex", -2, strings::getex, "Returns a string and sets its lifetime.").writes(1, 1, 1),
+    keys("getrange", 4, ranges::getrange, "Returns a part of a string.").reads(1, 1),
     keys("getset", 3, strings::getset, "Sets a string and returns the old one.").writes(1, 1, 1),
     connection("hello", -1, connection::hello, "Chooses the protocol.").alone(),
     keys("incr", 2, numbers::incr, "Adds one to an integer.").writes(1, 1, 1),
@@ -253,22 +258,37 @@ pub(crate) static TABLE: [Command; 54] = [
     keys("mset", -3, strings::mset, "Sets several strings.").writes(1, -1, 2),
     keys("msetnx", -3, strings::msetnx, "Sets several strings if none exists.").writes(1, -1, 2),
     flow("multi", 1, Flow::Multi, "Begins to queue commands.").at_once(),
+    keys("object", -2, keys::object, "Tells how Redis would keep a string.").reads(2, 2),
     keys("persist", 2, expiry::persist, "Removes a key's lifetime.").writes(1, 1, 1),
     keys("pexpire", -3, expiry::pexpire, "Sets a key's lifetime in milliseconds.").writes(1, 1, 1),
     keys("pexpireat", -3, expiry::pexpireat, "Sets the unix time in milliseconds at which a key expires.")
         .writes(1, 1, 1),
+    keys(
+        "pexpiretime",
+        2,
+        expiry::pexpiretime,
+        "Returns the unix time in milliseconds at which a key expires.",
+    )
+    .reads(1, 1),
     connection("ping", -1, connection::ping, "Returns PONG or its argument."),
     keys("psetex", 4, strings::psetex, "Sets a string with a lifetime in milliseconds.").writes(1, 1, 1),
     keys("pttl", 2, expiry::pttl, "Returns a key's remaining lifetime in milliseconds.").reads(1, 1),
     flow("quit", -1, Flow::Quit, "Ends the connection.").at_once(),
+    keys("rename", 3, keys::rename, "Gives a key another name.").writes(1, 2, 1),
+    keys("renamenx", 3, keys::renamenx, "Gives a key another name if no key has that.").writes(1, 2, 1),
     flow("reset", 1, Flow::Reset, "Puts the connection into its first state.").at_once(),
+    connection("role", 1, connection::role, "Returns master: there are no replicas."),
     all("scan", -2, scan::scan, "Lists the keys bit by bit."),
     connection("select", 2, connection::select, "Accepts database 0, the only one."),
     keys("set", -3, strings::set, "Sets a string.").writes(1, 1, 1).hot(Hot::Set),
     keys("setex", 4, strings::setex, "Sets a string with a lifetime in seconds.").writes(1, 1, 1),
     keys("setnx", 3, strings::setnx, "Sets a string if it does not exist.").writes(1, 1, 1),
+    keys("setrange", 4, ranges::setrange, "Overwrites a part of a string.").writes(1, 1, 1),
     flow("shutdown", -1, Flow::Shutdown, "Persists everything and ends the server.").alone(),
     keys("strlen", 2, strings::strlen, "Returns a string's length.").reads(1, 1),
+    keys("substr", 4, ranges::getrange, "Returns a part of a string.").reads(1, 1),
+    connection("time", 1, connection::time, "Returns the server's time."),
+    keys("touch", -2, keys::exists, "Counts which of the keys exist.").reads(1, -1),
     keys("ttl", 2, expiry::ttl, "Returns a key's remaining lifetime in seconds.").reads(1, 1),
     keys("type", 2, keys::type_of, "Returns a key's type.").reads(1, 1),
     keys("unlink", -2, keys::del, "Deletes keys.").writes(1, -1, 1),

@@ -13,6 +13,8 @@ const HELP: &[&str] = &[
     "    Return the number of commands.",
     "DOCS [<name> ...]",
     "    Return documentation of commands.",
+    "GETKEYS <full-command>",
+    "    Return the keys of a command.",
     "INFO [<name> ...]",
     "    Return details about commands.",
     "LIST",
@@ -35,6 +37,8 @@ pub(crate) fn command(context: &mut Context<'_>, args: Arguments<'_>) -> Result<
             reply.map(chosen.iter().flatten().count());
             chosen.into_iter().flatten().for_each(|command| docs(command, reply));
         }
+        b"GETKEYS" if args.len() > 2 => getkeys(args, reply)?,
+        b"GETKEYS" => return Err(wrong_arity("command|getkeys")),
         b"INFO" => {
             let chosen = chosen(args);
             reply.array(chosen.len());
@@ -53,6 +57,20 @@ pub(crate) fn command(context: &mut Context<'_>, args: Arguments<'_>) -> Result<
         b"HELP" => super::client::help(context, HELP),
         _ => return Err(unknown_subcommand("COMMAND", name)),
     }
+    Ok(())
+}
+
+fn getkeys(args: Arguments<'_>, reply: &mut Reply) -> Result<(), Failure> {
+    let args = args.after(2);
+    let command = find(args.at(0)).ok_or(Failure::text("ERR Invalid command specified"))?;
+    if command.keys.first == 0 {
+        return Err(Failure::text("ERR The command has no key arguments"));
+    }
+    if !command.takes(args.len()) {
+        return Err(Failure::text("ERR Invalid number of arguments specified for command"));
+    }
+    reply.array(command.keys(args).count());
+    command.keys(args).for_each(|key| reply.bulk(key));
     Ok(())
 }
 

@@ -387,6 +387,11 @@ impl<'a> Arguments<'a> {
         self.spans.get(index).map(|span| span.of(self.bytes))
     }
 
+    /// Those from `index` on, as a request of their own.
+    pub(crate) fn after(&self, index: usize) -> Self {
+        Self { spans: self.spans.get(index..).unwrap_or(&[]), ..*self }
+    }
+
     /// The arguments from `index` on.
     pub(crate) fn from(&self, index: usize) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let bytes = self.bytes;
