@@ -25,35 +25,39 @@ pub(crate) fn parse(text: &[u8]) -> Option<X87DoubleExtended> {
     }
     let text = std::str::from_utf8(text).ok()?;
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let signed = |value: X87DoubleExtended| if text.starts_with('-') { -value } else { value };
     if ["inf", "infinity"].iter().any(|name| unsigned.eq_ignore_ascii_case(name)) {
-        return Some(if text.starts_with('-') {
-            -X87DoubleExtended::INFINITY
-        } else {
-            X87DoubleExtended::INFINITY
-        });
+        return Some(signed(X87DoubleExtended::INFINITY));
     }
-    let (mantissa, exponent) = match unsigned.split_once(['e', 'E']) {
-        Some((mantissa, exponent)) => (mantissa, Some(exponent)),
-        None => (unsigned, None),
-    };
+    let hexadecimal = unsigned.strip_prefix("0x").or_else(|| unsigned.strip_prefix("0X"));
+    let (number, mark) = hexadecimal.map_or((unsigned, ['e', 'E']), |number| (number, ['p', 'P']));
+    let (mantissa, exponent) = number.split_once(mark).unwrap_or((number, "0"));
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
-    let all_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-    if !all_digits(whole) || !all_digits(fraction) || whole.len() + fraction.len() == 0 {
+    let is_digit = |byte: u8| match hexadecimal {
+        Some(_) => byte.is_ascii_hexdigit(),
+        None => byte.is_ascii_digit(),
+    };
+    if !whole.bytes().chain(fraction.bytes()).all(is_digit) || whole.len() + fraction.len() == 0 {
         return None;
     }
-    if let Some(exponent) = exponent {
-        let digits = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
-        // A longer exponent is far out of range whatever it says; refusing it keeps the conversion's work
-        // small.
-        if digits.is_empty() || digits.trim_start_matches('0').len() > 5 || !all_digits(digits) {
-            return None;
-        }
+    let digits = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
     }
-    let value: X87DoubleExtended = text.strip_prefix('+').unwrap_or(text).parse().ok()?;
+    if !mantissa.contains(|char| char != '0' && char != '.') {
+        return Some(signed(X87DoubleExtended::ZERO));
+    }
+    // A longer exponent is far out of range whatever it says; refusing it keeps the conversion's work small.
+    if digits.trim_start_matches('0').len() > 5 {
+        return None;
+    }
+    let value: X87DoubleExtended = match hexadecimal {
+        Some(_) => format!("0x{mantissa}p{exponent}").parse().ok()?,
+        None => unsigned.parse().ok()?,
+    };
     // C's strtold reports a number that is too large, or so small that zero is left of it, and Redis then
     // refuses it.
-    let vanished = value.is_zero() && mantissa.contains(|char| char != '0' && char != '.');
-    (!value.is_infinite() && !vanished).then_some(value)
+    (!value.is_infinite() && !value.is_zero()).then(|| signed(value))
 }
 
 /// `left + right`, or nothing if that is no finite number.
@@ -158,9 +162,7 @@ mod tests {
 
     #[test]
     fn what_is_no_number_is_refused() {
-        for text in
-            ["", " 1", "1 ", "abc", "1e", "1e+", ".", "e5", "1..2", "nan", "0x10", "--1", "1e999999", "1_0"]
-        {
+        for text in ["", " 1", "1 ", "abc", "1e", "1e+", ".", "e5", "1..2", "nan", "--1", "1e999999", "1_0"] {
             assert!(parse(text.as_bytes()).is_none(), "{text}");
         }
     }
@@ -172,7 +174,26 @@ mod tests {
         assert_eq!(sum("1", "1e-0000000003"), "1.001");
         assert_eq!(sum("1", "0.0e-5000"), "1");
         assert_eq!(sum("1", "1e-4950"), "1");
+        assert_eq!(sum("1", "-0e18446744073709551616"), "1");
         for text in ["1e-5000", "-0.1e-4999", "1e-999999"] {
+            assert!(parse(text.as_bytes()).is_none(), "{text}");
+        }
+    }
+
+    /// The right-hand sides were printed by redis-server 7.0.15; hexadecimal numbers were refused.
+    #[test]
+    fn hexadecimal_numbers_are_read_as_redis_reads_them() {
+        assert_eq!(sum("0", "0x10"), "16");
+        assert_eq!(sum("16", "0x1p4"), "32");
+        assert_eq!(sum("32", "0X.8p-1"), "32.25");
+        assert_eq!(sum("32.25", "-0x1.8"), "30.75");
+        assert_eq!(sum("30.75", "0x1p-16445"), "30.75");
+        assert_eq!(sum("30.75", "0x1.fffffffffffffffffffp0"), "32.75");
+        assert_eq!(sum("0", "0x10000000000000000000000000000001"), "21267647932558653966460912964485513216");
+        assert_eq!(sum("1", "0x0.P+0099999999999999999999"), "1");
+        for text in
+            ["0x", "0xg", "0x.", "0x1p", "0x1p+", "0x1pf", "0x1p99999", "0x1p-99999", "x1", "0x-1", "0x0x1"]
+        {
             assert!(parse(text.as_bytes()).is_none(), "{text}");
         }
     }

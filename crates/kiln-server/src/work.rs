@@ -187,6 +187,8 @@ impl Work<'_, '_> {
         if !entry.live {
             string.clear();
         }
+        // As much work as if it had been there.
+        self.scratch.loaded_bytes += offset.saturating_sub(string.len());
         string.resize(end.max(string.len()), 0);
         string[offset..end].copy_from_slice(part);
         let expiry = entry.expiry(Lifetime::Kept);

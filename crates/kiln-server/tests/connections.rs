@@ -290,6 +290,8 @@ fn resp3_is_spoken_after_hello_3_and_until_hello_2() {
     client.expect("MGET none", "[(null)]");
     client.expect("CONFIG GET save", r#"{"save": ""}"#);
     assert!(client.run("INFO server").starts_with("text:"));
+    let get = client.run("COMMAND INFO get");
+    assert!(get.contains("Set([SimpleString") && get.ends_with("Set([]), []]]"), "{get}");
     client.expect("CLIENT GETNAME", "\"me\"");
     client.expect("WATCH k", "OK");
     server.client().expect("SET k 1", "OK");

@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use common::{Client, TestServer, encode, info_field, integer, simulated, words};
@@ -15,10 +16,14 @@ const CROWD: usize = 400;
 /// How long the disk takes for what it is late with.
 const LATE: Duration = Duration::from_secs(4);
 
-/// A server whose fast connections commit what is not durable for long yet, and the disk on which that will be.
-fn server() -> (SimulatedDevice, TestServer) {
+/// Held by each test: those who may wait at once are counted over all servers of a process.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// A server whose connections are fast, and its disk.
+fn server() -> (MutexGuard<'static, ()>, SimulatedDevice, TestServer) {
+    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (disk, db) = simulated(1);
-    (disk, TestServer::with_threads(db, Options::new().durability(Durability::Fast), THREADS_MAX))
+    (alone, disk, TestServer::with_threads(db, Options::new().durability(Durability::Fast), THREADS_MAX))
 }
 
 fn delay(disk: &SimulatedDevice, operation: OperationKind) {
@@ -49,7 +54,7 @@ fn crowd(server: &TestServer, request: impl Fn(usize) -> String) -> Vec<Client> 
 /// Each that waited took a thread of the runtime's, and with as many as there may be nobody was served any more.
 #[test]
 fn others_are_served_while_more_connections_commit_than_there_are_threads() {
-    let (disk, server) = server();
+    let (_alone, disk, server) = server();
     let mut other = server.client();
     let hardenings = fall_behind(&disk, &server, &mut other);
     let received = |client: &mut Client| -> u64 {
@@ -72,7 +77,7 @@ fn others_are_served_while_more_connections_commit_than_there_are_threads() {
 /// Whoever arrived waited for the keyspace, though there was nothing that it wanted there.
 #[test]
 fn who_needs_no_keys_is_served_while_a_flush_waits_for_the_disk() {
-    let (disk, server) = server();
+    let (_alone, disk, server) = server();
     let mut other = server.client();
     let hardenings = fall_behind(&disk, &server, &mut other);
     let mut flushers: Vec<_> = (0..2).map(|_| server.client()).collect();
@@ -97,7 +102,7 @@ fn who_needs_no_keys_is_served_while_a_flush_waits_for_the_disk() {
 #[test]
 fn who_needs_no_keys_is_served_while_more_connections_read_from_disk_than_there_are_threads() {
     const KEYS: usize = 60;
-    let (disk, server) = server();
+    let (_alone, disk, server) = server();
     let mut other = server.client();
     let value = vec![b'v'; 200_000];
     for key in 0..KEYS {
@@ -120,7 +125,7 @@ fn who_needs_no_keys_is_served_while_more_connections_read_from_disk_than_there_
 /// It panicked: tasks of a `LocalSet` may not leave their thread, though their runtime has many.
 #[test]
 fn a_program_with_a_server_commits_from_a_local_set_while_the_disk_is_late() {
-    let (disk, server) = server();
+    let (_alone, disk, server) = server();
     fall_behind(&disk, &server, &mut server.client());
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
     let local = tokio::task::LocalSet::new();

@@ -96,14 +96,13 @@ fn details(command: &Command, reply: &mut Reply) {
     .into_iter()
     .flatten()
     .collect();
-    reply.array(flags.len());
+    reply.set(flags.len());
     flags.iter().for_each(|flag| reply.simple(flag));
     for position in [command.keys.first, command.keys.last, command.keys.step] {
         reply.integer(i64::from(position));
     }
-    for _ in 0..4 {
-        reply.array(0);
-    }
+    (0..3).for_each(|_| reply.set(0));
+    reply.array(0);
 }
 
 fn docs(command: &Command, reply: &mut Reply) {

@@ -135,6 +135,14 @@ impl Reply {
         self.header(b'*', count as i64);
     }
 
+    /// The start of a set; its `count` elements follow.
+    pub(crate) fn set(&mut self, count: usize) {
+        match self.protocol {
+            Protocol::Resp2 => self.array(count),
+            Protocol::Resp3 => self.header(b'~', count as i64),
+        }
+    }
+
     /// The start of a map; `count` keys, each followed by its value, follow.
     pub(crate) fn map(&mut self, count: usize) {
         match self.protocol {
