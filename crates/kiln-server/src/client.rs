@@ -10,6 +10,7 @@ use std::time::Instant;
 use kiln::planted::{Bug, planted};
 use kiln::{Session, Version, Watch};
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 use crate::commands::{Access, Command};
 use crate::limits::REQUEST_BYTES_MAX;
@@ -53,6 +54,8 @@ pub(crate) struct Client {
     /// Set between `MULTI` and `EXEC`.
     pub(crate) queue: Option<Queue>,
     pub(crate) watches: Watches,
+    /// Set when the connection is to end once its replies are sent.
+    pub(crate) ends: bool,
 }
 
 impl Client {
@@ -65,6 +68,7 @@ impl Client {
             session: None,
             queue: None,
             watches: Watches::default(),
+            ends: false,
         }
     }
 
@@ -72,7 +76,7 @@ impl Client {
     pub(crate) fn reset(&mut self, durability: Durability) {
         // What it has written is no less at risk, and `WAITAOF` is asked about it.
         let last_version = self.last_version.filter(|_| !planted(Bug::ResetForgetsWrites));
-        *self = Self { last_version, ..Self::new(Arc::clone(&self.card), durability) };
+        *self = Self { last_version, ends: self.ends, ..Self::new(Arc::clone(&self.card), durability) };
         *self.card.names.lock() = Names::default();
     }
 }
@@ -190,6 +194,8 @@ pub(crate) struct Card {
     protocol: AtomicU8,
     safe: AtomicBool,
     pub(crate) names: Mutex<Names>,
+    /// Told when another connection ends this one, whatever it waits for.
+    pub(crate) cut_off: Notify,
 }
 
 /// What a client says about itself.
@@ -211,6 +217,7 @@ impl Card {
             protocol: AtomicU8::new(2),
             safe: AtomicBool::new(durability == Durability::Safe),
             names: Mutex::new(Names::default()),
+            cut_off: Notify::new(),
         }
     }
 

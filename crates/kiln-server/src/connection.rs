@@ -51,18 +51,13 @@ pub(crate) async fn serve(shared: Arc<Shared>, stream: TcpStream) -> io::Result<
     let durability = shared.options.durability;
     let registered = shared.clients.register(stream.peer_addr()?, stream.local_addr()?, durability);
     let client = Client::new(Arc::clone(&registered.card), durability);
-    let mut connection =
+    let connection =
         Connection { shared: &shared, stream, client, decoder: Decoder::new(REQUEST), held: Held::default() };
-    let mut stopped = pin!(shared.stopped());
-    while let Some(mut buffers) = connection.fill(stopped.as_mut()).await? {
-        // A client that never stops sending must not keep the server from ending.
-        if !connection.answer(&mut buffers).await? || shared.is_stopping() {
-            break;
-        }
-        connection.hold(buffers);
+    tokio::select! {
+        biased;
+        served = connection.serve() => served,
+        () = registered.card.cut_off.notified() => Ok(()),
     }
-    // An orderly end also towards a client that is still sending.
-    connection.stream.shutdown().await
 }
 
 /// What a connection keeps while it waits for more to arrive.
@@ -103,6 +98,19 @@ struct Connection<'s> {
 }
 
 impl Connection<'_> {
+    async fn serve(mut self) -> io::Result<()> {
+        let mut stopped = pin!(self.shared.stopped());
+        while let Some(mut buffers) = self.fill(stopped.as_mut()).await? {
+            // A client that never stops sending must not keep the server from ending.
+            if !self.answer(&mut buffers).await? || self.client.ends || self.shared.is_stopping() {
+                break;
+            }
+            self.hold(buffers);
+        }
+        // An orderly end also towards a client that is still sending.
+        self.stream.shutdown().await
+    }
+
     /// Waits for bytes. `None`: the client is gone or the server is to end. While nothing arrives no buffer
     /// is held, except for the start of a request.
     async fn fill(

@@ -246,6 +246,48 @@ fn a_list_has_the_connections_that_it_is_asked_for() {
     }
 }
 
+#[test]
+fn connections_are_ended_by_others_whatever_they_wait_for() {
+    let server = TestServer::start();
+    let mut client = server.client();
+    client.expect("CLIENT KILL ID 99", "(integer) 0");
+    client.expect("CLIENT KILL 127.0.0.1:1", "(error) ERR No such client");
+    client.expect("CLIENT KILL", "(error) ERR wrong number of arguments for 'client|kill' command");
+    client.expect("CLIENT KILL ID 0", "(error) ERR client-id should be greater than 0");
+    for wrong in ["ID 1 FOO", "FOO 1", "SKIPME maybe"] {
+        client.expect(&format!("CLIENT KILL {wrong}"), "(error) ERR syntax error");
+    }
+    let field = |client: &mut Client, name: &str| {
+        let info = client.run("CLIENT INFO");
+        let value =
+            info.split(' ').find_map(|part| part.strip_prefix(&format!("{name}=")).map(str::to_owned));
+        value.unwrap()
+    };
+    // One that has a session, one that does not read its replies, and one that has not asked for anything.
+    let mut of_session = server.client();
+    of_session.expect("KILN SESSION s", "(integer) 0");
+    assert!(client.run("KILN SESSION s").starts_with("(error) LOCKED"));
+    let address = field(&mut of_session, "addr");
+    client.expect(&format!("CLIENT KILL {address}"), "OK");
+    assert!(of_session.frame().is_none());
+    while client.run("KILN SESSION s") != "(integer) 0" {}
+    client.expect(&format!("SET big {}", "x".repeat(1 << 20)), "OK");
+    let mut stuck = server.client();
+    let id = stuck.run("CLIENT ID").replace("(integer) ", "");
+    (0..100).for_each(|_| stuck.send(&[b"GET", b"big"]));
+    client.expect(&format!("CLIENT KILL ID {id} TYPE normal"), "(integer) 1");
+    while client.run("CLIENT LIST").contains(&format!("id={id} ")) {}
+    let mut silent = server.client();
+    while client.run("CLIENT LIST").matches(" addr=").count() < 2 {}
+    let local = field(&mut client, "laddr");
+    client.expect(&format!("CLIENT KILL LADDR {local}"), "(integer) 1");
+    assert!(silent.frame().is_none());
+    client.expect("CLIENT KILL TYPE normal", "(integer) 0");
+    client.expect("CLIENT KILL USER nobody SKIPME no", "(integer) 0");
+    client.expect("CLIENT KILL USER default SKIPME no", "(integer) 1");
+    assert!(client.frame().is_none());
+}
+
 /// The name was changed although what followed it was refused.
 #[test]
 fn a_hello_that_fails_changes_nothing() {

@@ -17,6 +17,10 @@ const HELP: &[&str] = &[
     "    Return the ID of the current connection.",
     "INFO",
     "    Return information about the current connection.",
+    "KILL <addr>",
+    "    End the connection from this address.",
+    "KILL (ID <id>|ADDR <addr>|LADDR <addr>|TYPE normal|USER default|SKIPME (YES|NO)) [...]",
+    "    End the connections for which all of this is so, this one only with SKIPME NO. Return how many that were.",
     "LIST [ID <id> [<id> ...]]",
     "    Return information about all connections, or those with these IDs.",
     "NO-EVICT (ON|OFF)",
@@ -62,6 +66,8 @@ pub(crate) fn client(context: &mut Context<'_>, args: Arguments<'_>) -> Result<(
             arity(2, "client|info")?;
             context.reply.text(&(context.client.card.line() + "\n"));
         }
+        b"KILL" if args.len() > 2 => kill(context, args)?,
+        b"KILL" => return Err(wrong_arity("client|kill")),
         b"LIST" => {
             let lines: String = listed(context, args)?.iter().map(|card| card.line() + "\n").collect();
             context.reply.text(&lines);
@@ -76,6 +82,58 @@ pub(crate) fn client(context: &mut Context<'_>, args: Arguments<'_>) -> Result<(
         b"HELP" => help(context, HELP),
         _ => return Err(unknown_subcommand("CLIENT", name)),
     }
+    Ok(())
+}
+
+/// `CLIENT KILL addr`, or `CLIENT KILL filter value [filter value ...]`
+fn kill(context: &mut Context<'_>, args: Arguments<'_>) -> Result<(), Failure> {
+    let mut cards = context.shared.clients.all();
+    let own_id = context.client.card.id;
+    let is_of_address = args.len() == 3;
+    if is_of_address {
+        cards.retain(|card| card.peer.to_string().as_bytes() == args.at(2));
+    } else {
+        retain_filtered(&mut cards, args, own_id)?;
+    }
+    for card in &cards {
+        match card.id == own_id {
+            true => context.client.ends = true,
+            false => card.cut_off.notify_one(),
+        }
+    }
+    match (is_of_address, cards.len()) {
+        (true, 0) => return Err(Failure::text("ERR No such client")),
+        (true, _) => context.reply.ok(),
+        (false, count) => context.reply.integer(count as i64),
+    }
+    Ok(())
+}
+
+/// Keeps the connections for which all filters of `CLIENT KILL` hold.
+fn retain_filtered(cards: &mut Vec<Arc<Card>>, args: Arguments<'_>, own_id: u64) -> Result<(), Failure> {
+    let mut skips_own = true;
+    let mut words = args.from(2);
+    while let Some(filter) = words.next() {
+        let value = words.next().ok_or(Failure::SYNTAX)?;
+        let is_word = |word: &str| value.eq_ignore_ascii_case(word.as_bytes());
+        match filter.to_ascii_uppercase().as_slice() {
+            b"ID" => {
+                let id = parse_integer(value).and_then(|id| u64::try_from(id).ok()).filter(|id| *id > 0);
+                let id = id.ok_or(Failure::text("ERR client-id should be greater than 0"))?;
+                cards.retain(|card| card.id == id);
+            }
+            b"ADDR" => cards.retain(|card| card.peer.to_string().as_bytes() == value),
+            b"LADDR" => cards.retain(|card| card.local.to_string().as_bytes() == value),
+            // All are.
+            b"TYPE" if is_word("normal") => {}
+            b"USER" if value == b"default" => {}
+            b"SKIPME" if is_word("yes") => skips_own = true,
+            b"SKIPME" if is_word("no") => skips_own = false,
+            b"TYPE" | b"USER" => cards.clear(),
+            _ => return Err(Failure::SYNTAX),
+        }
+    }
+    cards.retain(|card| !skips_own || card.id != own_id);
     Ok(())
 }
 

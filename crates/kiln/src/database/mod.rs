@@ -466,7 +466,8 @@ impl Kiln {
     }
 
     /// Says how a thread waits that commits while the disk is behind, or for log space: `waiting` is called with what waits, and must call that once, on the
-    /// same thread. For executors that have other work for it meanwhile, as `tokio::task::block_in_place`. It can be said once; false if somebody has. What is
+    /// same thread. For executors that have other work for it meanwhile, as `tokio::task::block_in_place`. It is called on every thread that commits, so it must know which
+    /// are the executor's: that of tokio panics in a task of a `LocalSet`. It can be said once; false if somebody has. What is
     /// waited for by asking, as with [`Commit::safe`] and [`Receipt::wait`](crate::Receipt::wait), is not called through it. Durability does not depend on it.
     pub fn wait_through(&self, waiting: fn(&mut dyn FnMut())) -> bool {
         self.engine().waiting.set(waiting).is_ok()
