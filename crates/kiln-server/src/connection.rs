@@ -51,7 +51,7 @@ pub(crate) async fn serve(shared: Arc<Shared>, stream: TcpStream) -> io::Result<
     let durability = shared.options.durability;
     let registered = shared.clients.register(stream.peer_addr()?, stream.local_addr()?, durability);
     let client = Client::new(Arc::clone(&registered.card), durability);
-    let connection =
+    let mut connection =
         Connection { shared: &shared, stream, client, decoder: Decoder::new(REQUEST), held: Held::default() };
     tokio::select! {
         biased;
@@ -98,7 +98,7 @@ struct Connection<'s> {
 }
 
 impl Connection<'_> {
-    async fn serve(mut self) -> io::Result<()> {
+    async fn serve(&mut self) -> io::Result<()> {
         let mut stopped = pin!(self.shared.stopped());
         while let Some(mut buffers) = self.fill(stopped.as_mut()).await? {
             // A client that never stops sending must not keep the server from ending.

@@ -214,9 +214,10 @@ impl<'a> Dispatch<'a> {
             Run::Keys(run) => self.run_keys(command, run, args).map(|()| Next::Continue),
             Run::All(run) => self.run_all(run, args).map(|()| Next::Continue),
             Run::Connection(run) => run(&mut self.context(), args).map(|()| Next::Continue),
-            Run::State(run) => self
-                .inside(|dispatch, space| run(dispatch.shared, space, args, dispatch.reply))
-                .map(|()| Next::Continue),
+            Run::State(run) => {
+                self.inside(|dispatch, space| run(dispatch.shared, space, args, dispatch.reply));
+                Ok(Next::Continue)
+            }
             Run::Flow(flow) => self.flow(flow, args),
         }
     }

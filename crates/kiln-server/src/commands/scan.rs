@@ -8,9 +8,11 @@ use super::All;
 use super::options::integer;
 use crate::failure::Failure;
 use crate::glob;
+use crate::keyspace::Space;
 use crate::limits::{KEY_BYTES_MAX, REPLY_BYTES_MAX};
 use crate::protocol::decoder::Arguments;
 use crate::protocol::reply::Reply;
+use crate::shared::Shared;
 
 /// How many keys `SCAN` looks at if the client does not say.
 const SCAN_COUNT_DEFAULT: usize = 10;
@@ -23,9 +25,8 @@ const SCAN_COMPARED_BYTES: usize = 64 * 1024 * 1024;
 const SCAN_GROUP_KEYS_MIN: usize = 16;
 
 /// `DBSIZE`, which like Redis' counts keys that have expired but are not deleted yet.
-pub(crate) fn dbsize(all: &All<'_>, _: Arguments<'_>, reply: &mut Reply) -> Result<(), Failure> {
-    reply.integer(i64::try_from(all.space.strings.len_estimate()).unwrap_or(i64::MAX));
-    Ok(())
+pub(crate) fn dbsize(_: &Shared, space: &Space, _: Arguments<'_>, reply: &mut Reply) {
+    reply.integer(i64::try_from(space.strings.len_estimate()).unwrap_or(i64::MAX));
 }
 
 /// `KEYS pattern`, over one snapshot.
