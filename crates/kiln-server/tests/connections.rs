@@ -282,6 +282,7 @@ fn connections_are_ended_by_others_whatever_they_wait_for() {
     let local = field(&mut client, "laddr");
     client.expect(&format!("CLIENT KILL LADDR {local}"), "(integer) 1");
     assert!(silent.frame().is_none());
+    while client.run("CLIENT LIST").matches(" addr=").count() > 1 {}
     client.expect("CLIENT KILL TYPE normal", "(integer) 0");
     client.expect("CLIENT KILL USER nobody SKIPME no", "(integer) 0");
     client.expect("CLIENT KILL USER default SKIPME no", "(integer) 1");
