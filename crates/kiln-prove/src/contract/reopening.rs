@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use kiln::device::{Fault, FaultKind, Keep, LossUnit, OperationKind, SimulatedDevice};
-use kiln::{Kiln, Level, Progress, Version};
+use kiln::{ErrorKind, Kiln, Level, Progress, Version};
 
 use crate::crash::reopen;
 use crate::testing::seed;
@@ -78,10 +78,7 @@ fn c5_c8_an_older_slot_does_not_say_that_the_database_was_closed_in_order() {
         reopen(&disk).unwrap().close().unwrap();
         let (db, version) = with_one_at_risk(&disk);
         let disk = power_off(db, &disk);
-        let bytes = disk.bytes("superblock");
-        let generation = |slot: usize| u64::from_le_bytes(bytes[slot + 16..slot + 24].try_into().unwrap());
-        let newer = if generation(0) > generation(4096) { 0 } else { 4096 };
-        damage(&disk, newer);
+        damage(&disk, newer_slot(&disk));
 
         let db = reopen(&disk).unwrap();
         let report = db.recovery_report();
@@ -90,6 +87,13 @@ fn c5_c8_an_older_slot_does_not_say_that_the_database_was_closed_in_order() {
         db.close().unwrap();
         assert!(reopen(&disk).unwrap().recovery_report().clean, "the slot is whole again");
     }
+}
+
+/// Where the slot of the superblock is that was written last.
+fn newer_slot(disk: &SimulatedDevice) -> usize {
+    let bytes = disk.bytes("superblock");
+    let generation = |slot: usize| u64::from_le_bytes(bytes[slot + 16..slot + 24].try_into().unwrap());
+    if generation(0) > generation(4096) { 0 } else { 4096 }
 }
 
 const SECTOR: u64 = 512;
@@ -149,4 +153,44 @@ fn c4_c9_an_end_that_could_not_be_cleared_is_cleared_by_the_next_opening() {
         }
         assert!(failed_openings >= 5, "without {lost:?}: {failed_openings} syncs were of an opening");
     }
+}
+
+/// What the system still showed of the last extent had been read, and found whole; then it was given up, and what the disk had was read once more and
+/// written in its place as the truth. What came behind it was acknowledged, and was out of reach at the next opening.
+#[test]
+fn c5_c9_an_end_that_vanishes_while_it_is_read_is_not_taken_for_the_truth() {
+    let mut refused = 0;
+    for nth in 1.. {
+        let fault = |operation, nth, kind| Fault { operation, nth, kind, sticky: false };
+        let disk = SimulatedDevice::new(seed());
+        let db = reopen(&disk).unwrap();
+        let map = db.map("map").unwrap();
+        db.put(&map, "key", "kept").unwrap().safe().unwrap();
+        disk.inject(fault(OperationKind::Sync, 1, FaultKind::FailedSyncThenSuccess));
+        db.put(&map, "key", "forgotten").unwrap().safe().unwrap_err();
+        drop((map, db));
+        disk.clear_faults();
+
+        disk.inject(fault(OperationKind::Read, nth, FaultKind::Evicted));
+        let opened = reopen(&disk);
+        let is_evicted = disk.faults_fired() > 1;
+        disk.clear_faults();
+        let db = opened.unwrap_or_else(|error| {
+            assert_eq!(error.kind(), ErrorKind::Io, "read {nth}: {error}");
+            assert!(error.to_string().contains("open the database again"), "read {nth}: {error}");
+            refused += 1;
+            reopen(&disk).unwrap_or_else(|error| panic!("read {nth}: it does not open again: {error}"))
+        });
+        db.put(&db.map("map").unwrap(), "other", "later").unwrap().safe().unwrap();
+        let seen = db.get(&db.map("map").unwrap(), "key").unwrap().unwrap();
+        let disk = power_off(db, &disk);
+        let db = reopen(&disk).unwrap_or_else(|error| panic!("read {nth}: {error}"));
+        let map = db.map("map").unwrap();
+        assert_eq!(db.get(&map, "other").unwrap().unwrap(), b"later", "read {nth}");
+        assert_eq!(db.get(&map, "key").unwrap().unwrap(), seen, "read {nth}");
+        if !is_evicted {
+            break;
+        }
+    }
+    assert!(refused > 0, "the last extent was never read between two reads");
 }

@@ -274,7 +274,7 @@ impl Opening {
         }
         let head = end.saturating_sub(self.log.ring_bytes() / 2).max(recovered.loaded_from);
         if let (false, Some(start)) = (recovered.report.clean, recovered.last_extent) {
-            self.segments.rewrite(start, end)?;
+            self.segments.rewrite(start, end, recovered.chain.checksum)?;
         }
         self.segments.cut_at(end)?;
         let is_written = recovered.report.cut_bytes > 0;

@@ -18,10 +18,11 @@ use std::sync::Arc;
 
 use super::names::Names;
 use super::record::{ADDRESS_BITS, Address};
+use super::seal::{SEAL_BYTES, Seal};
 use crate::device::{
     AlignedBuffer, BLOCK_BYTES, Device, DeviceFile, OpenMode, ReadQueue, SECTOR_BYTES, write_zeros,
 };
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::planted::{Bug, planted};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, RwLock};
@@ -298,18 +299,34 @@ impl Segments {
         *self.preparing.lock() = true;
     }
 
-    /// Writes what was read from `start..end` (in one segment) once more, and makes it durable. The last extent may
+    /// Writes the extent `start..end`, whose seal has this checksum, once more, and makes it durable. The last extent may
     /// have been in flight when the last process ended, or its sync may have failed: then the operating system may
     /// still show it, call it clean, and never write it. Every extent before was durable before the last was begun.
-    pub(crate) fn rewrite(&self, start: Address, end: Address) -> Result<()> {
+    ///
+    /// It may also have given it up since it was read, and show now what the disk has. So what is read is written only if it is still that extent.
+    ///
+    /// # Errors
+    /// `Io`, also where it is not. Then nothing was written, and the next opening sees what the disk has.
+    pub(crate) fn rewrite(&self, start: Address, end: Address, seal_checksum: u32) -> Result<()> {
         if planted(Bug::LastExtentNotRewritten) {
             return Ok(());
         }
+        let failed = |error| Error::io("making the end of the log durable", error);
         let mut bytes = AlignedBuffer::new((end - start) as usize);
-        self.read(start, &mut bytes)
-            .and_then(|()| self.write(start, &bytes))
-            .and_then(|()| self.sync(start))
-            .map_err(|error| Error::io("making the end of the log durable", error))
+        self.read(start, &mut bytes).map_err(failed)?;
+        let is_the_extent = Seal::decode(&bytes).is_ok_and(|(seal, checksum)| {
+            checksum == seal_checksum
+                && seal.end() == end
+                && crc32c::crc32c(&bytes[SEAL_BYTES as usize..]) == seal.data_checksum
+        });
+        if !is_the_extent {
+            let (file, offset) = self.place(start);
+            let what = format!(
+                "{file} does not read at offset {offset} as it did a moment before, as after a sync that failed. Nothing was changed; open the database again"
+            );
+            return Err(Error::new(ErrorKind::Io, what));
+        }
+        self.write(start, &bytes).and_then(|()| self.sync(start)).map_err(failed)
     }
 
     /// After recovery: the log ends at `end`. Drops segments that hold nothing.

@@ -155,6 +155,16 @@ impl FileState {
         }
     }
 
+    /// Gives up what is in memory alone: reads see what is durable, and what a sync would make so.
+    fn evict(&mut self) {
+        if !std::mem::take(&mut self.has_forgotten) {
+            return;
+        }
+        self.volatile = Arc::clone(&self.durable);
+        let volatile = Arc::make_mut(&mut self.volatile);
+        self.pending.iter().for_each(|change| change.apply(volatile));
+    }
+
     /// What Linux does after a failed write-back: the pages count as clean, and nobody will write them
     /// again. The size is another matter, since the file system's journal keeps it.
     fn forget_writes(&mut self) {
@@ -350,6 +360,10 @@ impl Disk {
         let length = self.file(inode)?.volatile.read(buffer, offset);
         match fault {
             None => Ok(length),
+            Some(FaultKind::Evicted) => {
+                self.file(inode)?.evict();
+                Ok(length)
+            }
             Some(FaultKind::ShortWrite) => {
                 Ok(self.random.below(length.div_ceil(SECTOR_BYTES)) * SECTOR_BYTES)
             }

@@ -65,6 +65,10 @@ pub enum FaultKind {
     /// A write lands at this offset of its file instead of the one asked for, and reports success. Any
     /// other operation fails with an I/O error.
     Misdirected(u64),
+    /// A read goes right, and then the operating system gives up what it holds of the file and takes for clean, as it does when it wants the memory: later reads
+    /// see what is durable, and what a sync would still make so; what a failed sync has forgotten is gone. Any other operation fails with an I/O
+    /// error.
+    Evicted,
     /// The operation takes this long, then goes right. Others may run meanwhile.
     Delay(Duration),
     /// Nothing happens, and the call panics, as a mistake in a device of one's own would, or one in the engine near by.

@@ -197,6 +197,26 @@ fn a_failed_sync_forgets_the_writes_although_reads_still_see_them() {
     assert_eq!(lose_all(&disk).bytes("a"), [[2; 4096], [3; 4096]].concat(), "writing again helps");
 }
 
+#[test]
+fn what_a_failed_sync_has_forgotten_is_seen_until_it_is_evicted() {
+    let (disk, file) = disk_with(1, 3);
+    file.sync().unwrap();
+    file.write_at(&blocks(2, 1), 0).unwrap();
+    disk.inject(fault(OperationKind::Sync, 1, FaultKind::FailedSyncThenSuccess));
+    file.sync().unwrap_err();
+    file.write_at(&blocks(3, 1), BLOCK).unwrap();
+    disk.inject(fault(OperationKind::Read, 2, FaultKind::Evicted));
+    let seen = || {
+        let mut buffer = AlignedBuffer::new(3 * BLOCK_BYTES);
+        assert_eq!(file.read_at(&mut buffer, 0).unwrap(), buffer.len());
+        [0, 1, 2].map(|block| buffer[block * BLOCK_BYTES])
+    };
+    assert_eq!([seen(), seen(), seen()], [[2, 3, 1], [2, 3, 1], [1, 3, 1]]);
+    assert_eq!(lose_all(&disk).bytes("a")[BLOCK_BYTES], 1, "what was pending is so still");
+    file.sync().unwrap();
+    assert_eq!(lose_all(&disk).bytes("a"), [[1; 4096], [3; 4096], [1; 4096]].concat());
+}
+
 /// Equal for the same bytes, however they came about; and different for another byte, size or name, and another order of bytes.
 #[test]
 fn a_fingerprint_tells_disks_apart_by_what_they_hold() {
