@@ -1,11 +1,14 @@
 //! C4, C5, C8, C9: what openings after crashes tell of what was lost, and go on telling, and what they make of what the disk has left.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
-use kiln::device::{Fault, FaultKind, Keep, LossUnit, OperationKind, SimulatedDevice};
+use kiln::device::{CrashStates, Fault, FaultKind, Keep, LossUnit, OperationKind, SimulatedDevice};
 use kiln::{ErrorKind, Kiln, Level, Progress, Version};
 
 use crate::crash::reopen;
+use crate::support::manual;
 use crate::testing::seed;
 
 /// The database ends with a loss of power, before the disk has written anything that nobody waited for.
@@ -94,6 +97,52 @@ fn newer_slot(disk: &SimulatedDevice) -> usize {
     let bytes = disk.bytes("superblock");
     let generation = |slot: usize| u64::from_le_bytes(bytes[slot + 16..slot + 24].try_into().unwrap());
     if generation(0) > generation(4096) { 0 } else { 4096 }
+}
+
+/// The beginning that the newest slot said, alone, was believed enough to drop what lay before it; without that slot the log began where nothing was
+/// any more.
+#[test]
+fn c5_c9_with_the_newer_slot_damaged_the_log_begins_where_there_still_is_one() {
+    let disk = SimulatedDevice::new(seed());
+    let options = manual().segment_bytes(16 << 10).checkpoint_log_bytes(0);
+    let db = options.open_on(Arc::new(disk.clone())).unwrap();
+    let map = db.map("map").unwrap();
+    // What a power loss may leave, with the last value that was durable by then.
+    let durable = Arc::new(AtomicU64::new(0));
+    let left = Arc::new(Mutex::new(Vec::new()));
+    let watcher = {
+        let (durable, left) = (durable.clone(), left.clone());
+        move |_: u64, states: &dyn Fn() -> CrashStates| {
+            left.lock().unwrap().push((durable.load(Ordering::SeqCst), states()));
+        }
+    };
+    const WRITES: u64 = 60;
+    for number in 1..=WRITES {
+        if number == WRITES / 2 {
+            disk.watch_steps(watcher.clone());
+        }
+        let value = [&number.to_le_bytes()[..], &[7; 3_000]].concat();
+        db.put(&map, "key", value).unwrap().safe().unwrap();
+        durable.store(number, Ordering::SeqCst);
+        db.persist().unwrap();
+    }
+    assert!(db.statistics().log_begin > 0, "the log's beginning never moved");
+    drop((map, db));
+    let mut are_apart = 0;
+    for (step, (durable, states)) in left.lock().unwrap().iter().enumerate() {
+        if *durable == 0 {
+            continue;
+        }
+        let disk = states.after_crash(&mut |_| Keep::Lost);
+        let begin = |slot: usize| disk.bytes("superblock")[slot + 56..slot + 64].to_vec();
+        are_apart += u32::from(begin(0) != begin(4096));
+        disk.zero("superblock", newer_slot(&disk) as u64, 4096);
+        let db = reopen(&disk).unwrap_or_else(|error| panic!("step {step}: {error}"));
+        let value = db.get(&db.map("map").unwrap(), "key").unwrap().unwrap();
+        let number = u64::from_le_bytes(value[..8].try_into().unwrap());
+        assert!((*durable..=durable + 1).contains(&number), "step {step}: {number} instead of {durable}");
+    }
+    assert!(are_apart > 0, "no step lies between the slots' saying so");
 }
 
 const SECTOR: u64 = 512;

@@ -385,11 +385,17 @@ impl Engine {
             return Ok(());
         }
         self.evict_to(end);
-        self.superblock.lock().update(|superblock| {
-            superblock.begin = end;
-            superblock.begin_checksum = end_checksum;
-            superblock.known_end = superblock.known_end.max(end);
-        })?;
+        // In both slots: of a beginning that only one says nothing is left once that one is damaged. It costs another sync for each beginning, by who
+        // sweeps. (Rejected: to drop only what lies before the older slot's beginning, one beginning later, which costs none: who asks for the space, or
+        // waits for it on a full disk, wants it now.)
+        self.superblock.lock().say_for_good(
+            |said| said.begin >= end,
+            |saying| {
+                saying.begin = end;
+                saying.begin_checksum = end_checksum;
+                saying.known_end = saying.known_end.max(end);
+            },
+        )?;
         self.log.set_begin(end);
         self.liveness.lock().drop_before(end);
         self.segments.drop_before(end)?;
