@@ -21,9 +21,10 @@ use rustix::fs::{Advice, AtFlags, Dir, FallocateFlags, FileType, FlockOperation,
 use rustix::io::{Errno, retry_on_intr};
 
 use super::reader_threads::ReaderThreads;
+use super::uring::UringReads;
 use super::{
     AlignedBuffer, BLOCK_BYTES, Device, DeviceError, DeviceFile, DeviceLock, LOCK_NAME, OpenMode, ReadQueue,
-    check_aligned, check_length, check_name, check_whole_blocks, reads, uring, write_zeros,
+    check_aligned, check_length, check_name, check_whole_blocks, reads, write_zeros,
 };
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -35,7 +36,8 @@ pub struct FileDevice {
     path: PathBuf,
     /// Whether the directory was made in opening it.
     is_made: bool,
-    /// The system has no io_uring, or does not let this process use it, as in most containers. Once found out, it is not asked again.
+    /// The system has no io_uring, or does not let this process use it, as in most containers. Once found out, it is not asked again. That there is no
+    /// descriptor or memory to be had is another matter, which passes.
     uring_refused: Arc<AtomicBool>,
     /// What reads then; begun with the first queue.
     reader_threads: Mutex<Option<Arc<ReaderThreads>>>,
@@ -115,6 +117,28 @@ impl FileDevice {
     fn directory_failed(&self, operation: &'static str) -> impl FnOnce(Errno) -> io::Error {
         let directory = self.path.display().to_string();
         move |errno| DeviceError::wrap(operation, directory, errno)
+    }
+
+    /// A queue of an io_uring, if one can be made, and else of threads.
+    fn read_queue_by(
+        &self,
+        make: impl FnOnce(Arc<AtomicBool>) -> io::Result<UringReads>,
+    ) -> Box<dyn ReadQueue> {
+        if !self.uring_refused.load(Ordering::Relaxed) {
+            match make(self.uring_refused.clone()) {
+                Ok(reads) => return Box::new(reads),
+                Err(error) if is_refusal(&error) => self.uring_refused.store(true, Ordering::Relaxed),
+                Err(_) => {}
+            }
+        }
+        let mut threads = self.reader_threads.lock();
+        if threads.is_none() {
+            *threads = ReaderThreads::start().ok().map(Arc::new);
+        }
+        match &*threads {
+            Some(threads) => Box::new(threads.queue()),
+            None => Box::new(reads::ReadsInTurn::default()),
+        }
     }
 
     /// Opens the file to be locked. Where it may not be written, it can be locked all the same: who only reads there keeps away who writes.
@@ -244,21 +268,14 @@ impl Device for FileDevice {
     }
 
     fn read_queue(&self) -> Box<dyn ReadQueue> {
-        if !self.uring_refused.load(Ordering::Relaxed) {
-            match uring::UringReads::new(self.uring_refused.clone()) {
-                Ok(reads) => return Box::new(reads),
-                Err(_) => self.uring_refused.store(true, Ordering::Relaxed),
-            }
-        }
-        let mut threads = self.reader_threads.lock();
-        if threads.is_none() {
-            *threads = ReaderThreads::start().ok().map(Arc::new);
-        }
-        match &*threads {
-            Some(threads) => Box::new(threads.queue()),
-            None => Box::new(reads::ReadsInTurn::default()),
-        }
+        self.read_queue_by(UringReads::new)
     }
+}
+
+/// Whether an error in making an io_uring will come again whenever one is made.
+fn is_refusal(error: &io::Error) -> bool {
+    let refusals = [Errno::NOSYS, Errno::PERM, Errno::ACCESS, Errno::INVAL, Errno::OPNOTSUPP];
+    Errno::from_io_error(error).is_some_and(|errno| refusals.contains(&errno))
 }
 
 /// Switches an open file to direct I/O; whether the file system agreed.

@@ -64,6 +64,9 @@ pub const BLOCK_BYTES: usize = 4096;
 
 /// So many reads a [`ReadQueue`] has in flight at most; more than a disk needs to be busy.
 pub const READS_IN_FLIGHT_MAX: usize = 64;
+/// So many queues are kept in a place where some are needed again and again, since to make one costs as much as a read: more threads than that
+/// seldom have none to themselves at the same moment, and each kept one holds a descriptor and its buffers.
+pub(crate) const READ_QUEUES_KEPT_MAX: usize = 16;
 
 /// The unit, in bytes, that a disk writes atomically.
 ///

@@ -14,7 +14,10 @@ use std::collections::VecDeque;
 
 use super::cold::Cold;
 use super::engine::Engine;
-use crate::device::{AlignedBuffer, BLOCK_BYTES, FinishedRead, QueuedRead, READS_IN_FLIGHT_MAX, ReadQueue};
+use crate::device::{
+    AlignedBuffer, BLOCK_BYTES, FinishedRead, QueuedRead, READ_QUEUES_KEPT_MAX, READS_IN_FLIGHT_MAX,
+    ReadQueue,
+};
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
 use crate::storage::record::{self, Address, DiskRecord, NO_ADDRESS, Shape};
@@ -382,8 +385,16 @@ impl Cold {
         })
     }
 
+    /// Keeps a queue with nothing in flight for the next batch, unless there are enough.
     fn give_back(&self, reads: Reads) {
-        self.queues.lock().push(reads);
+        let mut queues = self.queues.lock();
+        if queues.len() < READ_QUEUES_KEPT_MAX {
+            queues.push(reads);
+        } else {
+            // Its end is a matter of the system, which the lock does not wait for.
+            drop(queues);
+            drop(reads);
+        }
     }
 }
 
@@ -405,8 +416,26 @@ mod tests {
     use std::sync::Arc;
 
     use crate::Options;
-    use crate::device::{Device, OpenMode, SimulatedDevice};
+    use crate::device::{Device, OpenMode, READ_QUEUES_KEPT_MAX, SimulatedDevice};
     use crate::error::ErrorKind;
+
+    /// Each is an io_uring with its descriptor, and up to a megabyte of buffers, and all that were ever needed at once were kept.
+    #[test]
+    fn of_the_queues_of_many_batches_at_once_a_few_are_kept() {
+        let options = Options::new().background(false).segment_bytes(64 << 10).memory(2 << 20);
+        let db = options.open_on(Arc::new(SimulatedDevice::new(1))).unwrap();
+        let engine = db.engine();
+        let at_once: Vec<_> = (0..50).map(|_| engine.cold.take_reads(engine)).collect();
+        at_once.into_iter().for_each(|reads| engine.cold.give_back(reads));
+        assert_eq!(engine.cold.queues.lock().len(), READ_QUEUES_KEPT_MAX);
+        let again = engine.cold.take_reads(engine);
+        assert_eq!(
+            engine.cold.queues.lock().len(),
+            READ_QUEUES_KEPT_MAX - 1,
+            "the next batch takes one of them"
+        );
+        engine.cold.give_back(again);
+    }
 
     #[test]
     fn c9_a_batch_over_a_file_that_ends_within_a_record_fails_and_ends() {

@@ -29,6 +29,22 @@ fn where_io_uring_is_refused_threads_read_and_it_is_not_asked_again() {
     }
 }
 
+/// A process that had no descriptor left for a moment read with threads until it opened the database anew.
+#[test]
+fn where_an_io_uring_cannot_be_made_just_now_it_is_asked_again() {
+    let (_directory, device) = temporary();
+    let queue_after = |errno: Errno| format!("{:?}", device.read_queue_by(|_| Err(errno.into())));
+    for passing in [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::AGAIN] {
+        assert!(queue_after(passing).starts_with("ThreadedReads"));
+        assert!(!device.uring_refused.load(Ordering::Relaxed), "{passing}");
+    }
+    for lasting in [Errno::NOSYS, Errno::PERM, Errno::ACCESS] {
+        device.uring_refused.store(false, Ordering::Relaxed);
+        assert!(queue_after(lasting).starts_with("ThreadedReads"));
+        assert!(device.uring_refused.load(Ordering::Relaxed), "{lasting}");
+    }
+}
+
 #[test]
 fn opening_creates_the_directory_only_on_request() {
     let parent = tempfile::tempdir().unwrap();

@@ -9,7 +9,7 @@ use super::node::Node;
 use super::pages::{Pages, Queue};
 use super::reference::NodeReference;
 use super::root::Root;
-use crate::device::{BLOCK_BYTES, READS_IN_FLIGHT_MAX};
+use crate::device::{BLOCK_BYTES, READ_QUEUES_KEPT_MAX, READS_IN_FLIGHT_MAX};
 use crate::error::Result;
 use crate::storage::epoch;
 
@@ -27,8 +27,6 @@ const _: () = assert!(PIECES_IN_FLIGHT_MAX <= READS_IN_FLIGHT_MAX);
 const LEAVES_PART: u64 = 4;
 /// A tree of which more than such a part is in memory is not worth a look at each key ahead of its turn.
 const ON_DISK_PART: u64 = 8;
-/// So many queues are kept for the next who read.
-const QUEUES_KEPT_MAX: usize = 16;
 
 /// Nodes of one level that are being read.
 #[derive(Default)]
@@ -188,7 +186,7 @@ impl Tree {
         let mut queue = self.queues.lock().pop().unwrap_or_default();
         let result = read(&mut queue);
         let mut queues = self.queues.lock();
-        if queues.len() < QUEUES_KEPT_MAX {
+        if queues.len() < READ_QUEUES_KEPT_MAX {
             queues.push(queue);
         }
         result
