@@ -47,7 +47,7 @@ pub fn checkpoint(file: &[u8]) -> Result<Vec<u8>> {
     let mut reader = checkpoint::Reader::open(&disk, header.database, named)?;
     let failed = |error| Error::io("writing a checkpoint", error);
     let mut writer = checkpoint::Writer::create(&disk, header.database, header.number).map_err(failed)?;
-    for section in [Section::System, Section::Entries, Section::Keys] {
+    for section in Section::ALL {
         let mut block = checkpoint::Block::default();
         while reader.read(section, &mut block)? {
             let copied =

@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::sync::Arc;
 
 use kiln::device::{Device, Fault, FaultKind, Keep, OperationKind, SimulatedDevice};
-use kiln::{ErrorKind, Kiln, check_on};
+use kiln::{ErrorKind, Kiln, Object as _, check_on};
 
 use super::backup::{contents, filled, open_whole};
 pub(super) use crate::copies::restore_stream;
@@ -100,8 +100,12 @@ fn c4_a_database_that_was_closed_or_crashed_is_restored_as_opening_it_would_find
             let disk = states.after_crash_seeded(choice);
             let target = SimulatedDevice::new(seed());
             restore(&copy_of(&disk), &target).unwrap();
-            let expected = contents(&reopen(&disk).unwrap());
-            assert_eq!(contents(&open_whole(&target)), expected);
+            let (found, restored) = (reopen(&disk).unwrap(), open_whole(&target));
+            assert_eq!(contents(&restored), contents(&found));
+            // Who has closed it is not told of a loss.
+            let reports = [restored.recovery_report(), found.recovery_report()];
+            assert_eq!(reports.map(|report| report.clean), [closed; 2], "{}", reports[0]);
+            assert_eq!(reports[0].horizon, reports[1].horizon);
         }
     }
 }
@@ -243,8 +247,9 @@ fn c9_a_damaged_backup_is_not_restored() {
             let target = SimulatedDevice::new(1);
             match restore(&damaged, &target) {
                 // In what nobody needs, or in the checkpoint, without which the log is read.
-                Ok(_) => assert_eq!(contents(&reopen(&target).unwrap()), expected, "{name}, byte {place}"),
+                Ok(_) => assert_eq!(contents(&open_whole(&target)), expected, "{name}, byte {place}"),
                 Err(error) => {
+                    assert!(!name.starts_with("checkpoint-"), "{error}");
                     assert_eq!(error.kind(), ErrorKind::Corrupted, "{error}");
                     assert!(error.place().is_some(), "{error}");
                     assert_empty(&target);
@@ -256,6 +261,76 @@ fn c9_a_damaged_backup_is_not_restored() {
     assert!(refused >= budget(11), "only {refused} were refused");
     let report = check_on(Arc::new(files)).unwrap();
     assert!(report.is_clean(), "{report}");
+}
+
+/// The name of its only checkpoint.
+fn checkpoint_of(disk: &SimulatedDevice) -> Option<String> {
+    Device::list(disk).unwrap().into_iter().find(|name| name.starts_with("checkpoint-"))
+}
+
+/// Opening does without it, and a restore failed, or copied the damage.
+#[test]
+fn c9_a_damaged_or_missing_checkpoint_is_left_out_of_every_copy() {
+    let disk = SimulatedDevice::new(seed());
+    let db = small(&disk);
+    let (expected, name) = (contents(&db), checkpoint_of(&disk).unwrap());
+    let missing = copy_of(&disk);
+    missing.remove(&name).unwrap();
+    let places = (0..disk.bytes(&name).len()).step_by(4_096).map(|block| block as u64 * 8 + 160);
+    let damaged = places.map(|place| {
+        let damaged = copy_of(&disk);
+        damaged.flip_bit(&name, place);
+        damaged
+    });
+    for source in damaged.chain([missing]) {
+        assert!(check_on(Arc::new(copy_of(&source))).unwrap().is_mendable());
+        let target = SimulatedDevice::new(1);
+        restore(&source, &target).unwrap();
+        assert_eq!(checkpoint_of(&target), None);
+        let copy = open_whole(&target);
+        assert_eq!(contents(&copy), expected);
+        assert!(copy.recovery_report().checkpoint_damage.is_none(), "{}", copy.recovery_report());
+        // Numbers of checkpoints are not used again.
+        copy.put(&copy.map("map").unwrap(), b"later", b"value").unwrap().safe().unwrap();
+        assert!(copy.checkpoint().unwrap());
+        assert!(checkpoint_of(&target).unwrap() > name);
+    }
+    // Damage to one that is being served.
+    let last_block = disk.bytes(&name).len() as u64 - 4_096;
+    disk.flip_bit(&name, last_block * 8 + 160);
+    let (files, from_stream) = (SimulatedDevice::new(2), SimulatedDevice::new(3));
+    db.backup_on(Arc::new(files.clone()), |_| {}).unwrap();
+    restore_stream(&stream_of(&db), &from_stream).unwrap();
+    assert_eq!(checkpoint_of(&files), None);
+    for target in [files, from_stream] {
+        let copy = open_whole(&target);
+        assert_eq!(contents(&copy), expected);
+        assert!(copy.recovery_report().checkpoint_damage.is_none(), "{}", copy.recovery_report());
+        // What was in the stream of it is gone.
+        assert_eq!(checkpoint_of(&target), None);
+    }
+}
+
+/// Each extent was a write of its own, for which a disk in a network takes as long as for a thousand.
+#[test]
+fn c4_many_small_extents_are_copied_with_few_writes() {
+    const COMMITS: u32 = 1_000;
+    let disk = SimulatedDevice::new(seed());
+    let db = manual().segment_bytes(16 << 20).open_on(Arc::new(disk.clone())).unwrap();
+    let map = db.map("map").unwrap();
+    (0..COMMITS).for_each(|key| db.put(&map, key.to_le_bytes(), b"value").unwrap().safe().unwrap());
+    let (files, restored) = (SimulatedDevice::new(1), SimulatedDevice::new(2));
+    db.backup_on(Arc::new(files.clone()), |_| {}).unwrap();
+    restore(&files, &restored).unwrap();
+    for target in [files, restored] {
+        assert!(target.steps() < 100, "{} steps", target.steps());
+        assert_eq!(open_whole(&target).map("map").unwrap().len(), u64::from(COMMITS));
+    }
+    let (stream, mut frames, mut offset) = (stream_of(&db), 0, 16);
+    while let Some(body) = stream.get(offset + 16..).and_then(|rest| rest.first_chunk()) {
+        (frames, offset) = (frames + 1, offset + 32 + u32::from_le_bytes(*body) as usize);
+    }
+    assert!(offset == stream.len() && frames < 100, "{frames} frames");
 }
 
 #[test]

@@ -4,8 +4,10 @@
 //!   1 harden     everything committed so far
 //!   2 hold       the log as it is now, and its files: none of them is used again before the copy is done
 //!   3 copy       extent after extent; each one's checksum, and its place in the chain of seals, are checked
-//!   4 complete   what has settled, walked and built anew; the newest checkpoint; the superblock last
+//!   4 complete   what has settled, walked and built anew; the newest checkpoint, if it is whole; the superblock last
 //! ```
+//!
+//! A checkpoint says nothing that the log does not say. So a copy of a database whose checkpoint is damaged has none, and is opened by reading the log.
 //!
 //! What is durable never changes where it lies, so nobody stands still for a copy. Segments that the log no longer needs may be
 //! dropped meanwhile: a file that is open stays readable without a name, and while it is held it does not become a spare.
@@ -22,15 +24,15 @@ use std::sync::Arc;
 
 use super::stream::StreamDevice;
 use super::{Kiln, open};
-use crate::device::{AlignedBuffer, BLOCK_BYTES, Device, DeviceFile, FileDevice, OpenMode};
+use crate::device::{Device, FileDevice, OpenMode};
 use crate::error::{Error, Result};
 use crate::kernel::clock::Version;
 use crate::kernel::engine::Engine;
-use crate::storage::checkpoint;
+use crate::storage::checkpoint::Reader;
 use crate::storage::record::Address;
-use crate::storage::scanner::Scanner;
+use crate::storage::scanner::{Batch, Scanner};
 use crate::storage::segments::{Held, Segments};
-use crate::storage::superblock::{self, CheckpointName, Superblock, SuperblockFile};
+use crate::storage::superblock::{self, Superblock, SuperblockFile};
 use crate::storage::tree::{Root, Tree};
 use crate::sync::atomic::Ordering;
 
@@ -168,7 +170,8 @@ pub(super) struct Source<'a> {
     scanned: Superblock,
     /// The copy's.
     superblock: Superblock,
-    checkpoint: Option<Arc<dyn DeviceFile>>,
+    checkpoint: Option<Reader>,
+    checkpoint_bytes: u64,
     tree: &'a Arc<Tree>,
     root: Arc<Root>,
     /// About how many bytes the root's tree has.
@@ -180,25 +183,23 @@ pub(super) struct Source<'a> {
 
 impl<'a> Source<'a> {
     /// A database that nobody has open, and its superblock, segments and tree.
-    pub(super) fn at_rest(
-        current: &Superblock,
-        segments: &'a Segments,
-        tree: &'a Arc<Tree>,
-    ) -> Result<Source<'a>> {
-        let (named, segments, root) = (current.usable_checkpoint(), segments.hold(), tree.root());
+    pub(super) fn at_rest(current: &Superblock, segments: &'a Segments, tree: &'a Arc<Tree>) -> Source<'a> {
+        let (segments, root) = (segments.hold(), tree.root());
+        let (checkpoint, checkpoint_bytes) = open_checkpoint(&segments, current);
         let segments_end = segments.numbers().last().map_or(0, |last| (last + 1) * current.segment_bytes);
-        Ok(Source {
+        Source {
             scanned: current.clone(),
             // The end until it is known.
-            superblock: Superblock { known_end: segments_end.max(current.begin), ..copied(current, named) },
-            checkpoint: open_checkpoint(&segments, named)?,
+            superblock: Superblock { known_end: segments_end.max(current.begin), ..copied(current) },
+            checkpoint,
+            checkpoint_bytes,
             tree_bytes: tree_bytes(tree, &root),
             segments,
             tree,
             root,
             horizon: 0,
             is_at_rest: true,
-        })
+        }
     }
 
     fn of(engine: &'a Engine) -> Result<Source<'a>> {
@@ -225,15 +226,13 @@ impl<'a> Source<'a> {
             return Ok(None);
         }
         let segments = engine.segments.hold();
-        let named = current.usable_checkpoint();
-        let superblock = Superblock {
-            known_end: end.address,
-            known_end_checksum: end.chain_checksum,
-            ..copied(current, named)
-        };
+        let (checkpoint, checkpoint_bytes) = open_checkpoint(&segments, current);
+        let superblock =
+            Superblock { known_end: end.address, known_end_checksum: end.chain_checksum, ..copied(current) };
         let tree = &engine.settled.tree;
         Ok(Some(Source {
-            checkpoint: open_checkpoint(&segments, named)?,
+            checkpoint,
+            checkpoint_bytes,
             segments,
             scanned: superblock.clone(),
             superblock,
@@ -247,26 +246,16 @@ impl<'a> Source<'a> {
 }
 
 /// The superblock of a copy, but for where its log ends.
-fn copied(current: &Superblock, checkpoint: Option<CheckpointName>) -> Superblock {
-    Superblock {
-        generation: 1,
-        clean: false,
-        checkpoint: checkpoint.unwrap_or(CheckpointName { end: 0, ..current.checkpoint }),
-        ..current.clone()
-    }
+fn copied(current: &Superblock) -> Superblock {
+    Superblock { generation: 1, clean: false, ..current.clone() }
 }
 
-fn open_checkpoint(
-    segments: &Segments,
-    named: Option<CheckpointName>,
-) -> Result<Option<Arc<dyn DeviceFile>>> {
-    let open = |named: CheckpointName| {
-        let name = checkpoint::name_of(named.number);
-        let opened = segments.device().open(&name, OpenMode::Read);
-        opened
-            .map_err(|error| Error::io(format_args!("opening {}", segments.device().describe(&name)), error))
-    };
-    named.map(open).transpose()
+/// The checkpoint, and how long it is; none if it cannot be opened, as for who opens the database.
+fn open_checkpoint(segments: &Segments, current: &Superblock) -> (Option<Reader>, u64) {
+    let open = |named| Reader::open(segments.device(), current.database, named).ok();
+    let reader = current.usable_checkpoint().and_then(open);
+    let bytes = reader.as_ref().and_then(|reader| reader.size().ok());
+    (reader, bytes.unwrap_or(0))
 }
 
 /// True if there is a file of the root's tree.
@@ -283,6 +272,8 @@ struct CopiedEnd {
     address: Address,
     chain_checksum: u32,
     horizon: u64,
+    /// The database had been closed in order, and nothing contradicts it.
+    is_clean: bool,
 }
 
 /// A copy that is being made.
@@ -304,11 +295,13 @@ impl<'a, P: FnMut(BackupProgress)> Copying<'a, P> {
         let end = self.copy_log()?;
         if self.source.is_at_rest {
             (superblock.known_end, superblock.known_end_checksum) = (end.address, end.chain_checksum);
+            superblock.clean = end.is_clean;
             horizon = end.horizon;
         }
         self.copy_tree()?;
-        if let Some(file) = &self.source.checkpoint {
-            self.copy_checkpoint(&**file).map_err(|error| Error::io("copying a checkpoint", error))?;
+        if !self.copy_checkpoint().map_err(|error| Error::io("writing a checkpoint's copy", error))? {
+            // Its number is not used again.
+            superblock.checkpoint.end = 0;
         }
         // All names are durable before there is a superblock that relies on the files.
         self.device.sync_directory().map_err(|error| Error::io("writing a copy", error))?;
@@ -323,32 +316,43 @@ impl<'a, P: FnMut(BackupProgress)> Copying<'a, P> {
         let target = Segments::open(self.device.clone(), superblock.segment_bytes, OpenMode::ReadWrite)?;
         target.cut_at(superblock.begin)?;
         let mut scanner = Scanner::new(source, scanned);
-        let (mut written, mut horizon) = (superblock.begin, 0);
+        if !is_at_rest {
+            scanner.set_end(superblock.known_end);
+        }
+        let (mut batch, mut written, mut horizon) = (Batch::default(), superblock.begin, 0);
         let failed = |error| Error::io("writing a copy", error);
         while *is_at_rest || written < superblock.known_end {
-            let Some(extent) = scanner.next()? else {
+            let found = scanner.next_batch(&mut batch)?;
+            let Some(last) = batch.last_seal().filter(|_| found) else {
                 if *is_at_rest {
                     break;
                 }
                 return Err(source.corrupted(written, "the log ends here, and should go on"));
             };
-            let (start, end) = (extent.seal.address, extent.seal.end());
+            // No batch goes beyond its segment.
+            let (start, end) = (written, last.end());
             if target.prepared_end() <= start {
                 target.prepare_next(false)?;
             }
-            target.write(start, extent.bytes).map_err(failed)?;
+            // Extents that lie one behind the other are one write: a disk may be long about each.
+            target.write(start, batch.bytes(start, (end - start) as usize)).map_err(failed)?;
             // The last extent in a segment syncs all of it.
             if end.is_multiple_of(superblock.segment_bytes) {
                 target.sync(start).map_err(failed)?;
                 target.let_go(start);
             }
-            (written, horizon) = (end, extent.seal.version);
+            (written, horizon) = (end, last.version);
             self.advance(end - start);
         }
         if !written.is_multiple_of(superblock.segment_bytes) {
             target.sync(written).map_err(failed)?;
         }
-        Ok(CopiedEnd { address: written, chain_checksum: scanner.chain().checksum, horizon })
+        // Closed in order, and so it is found: who opens the copy is to be told of no loss.
+        let is_clean = scanned.clean
+            && scanned.damaged_slot.is_none()
+            && scanner.cut_bytes() == 0
+            && written == scanned.known_end;
+        Ok(CopiedEnd { address: written, chain_checksum: scanner.chain().checksum, horizon, is_clean })
     }
 
     fn copy_tree(&mut self) -> Result<()> {
@@ -368,28 +372,15 @@ impl<'a, P: FnMut(BackupProgress)> Copying<'a, P> {
         Ok(())
     }
 
-    fn copy_checkpoint(&mut self, source: &dyn DeviceFile) -> std::io::Result<()> {
-        const PIECE_BYTES: usize = 1 << 20;
-        let name = checkpoint::name_of(self.source.superblock.checkpoint.number);
-        let target = self.device.open(&name, OpenMode::Create)?;
-        let (size, mut offset) = (source.size()?, 0);
-        let mut buffer = AlignedBuffer::new(PIECE_BYTES.min(size as usize).next_multiple_of(BLOCK_BYTES));
-        while offset < size {
-            // A short read would be met by the checkpoint's own checksums, as damage to it is.
-            let read = source.read_at(&mut buffer, offset)?.next_multiple_of(BLOCK_BYTES);
-            if read == 0 {
-                break;
-            }
-            target.write_at(&buffer[..read], offset)?;
-            offset += read as u64;
-            self.advance(read as u64);
-        }
-        target.sync()
+    /// False if there is no checkpoint, or none that is whole.
+    fn copy_checkpoint(&mut self) -> std::io::Result<bool> {
+        let device = self.device.clone();
+        let Some(reader) = self.source.checkpoint.clone() else { return Ok(false) };
+        reader.copy_to(&*device, &mut |bytes| self.advance(bytes))
     }
 
     fn advance(&mut self, bytes: u64) {
-        let Source { superblock, checkpoint, tree_bytes, .. } = self.source;
-        let checkpoint_bytes = checkpoint.as_ref().and_then(|file| file.size().ok()).unwrap_or(0);
+        let Source { superblock, checkpoint_bytes, tree_bytes, .. } = self.source;
         self.done_bytes += bytes;
         let log_bytes = superblock.known_end - superblock.begin;
         let total_bytes = (log_bytes + checkpoint_bytes + tree_bytes).max(self.done_bytes);

@@ -61,7 +61,7 @@ pub(super) fn check(
 
 fn read(reader: &mut Reader, index: &HashIndex, hash_seed: u64) -> Result<Contents> {
     let mut contents = Contents::default();
-    for section in [Section::System, Section::Entries, Section::Keys] {
+    for section in Section::ALL {
         let mut block = Block::default();
         while reader.read(section, &mut block)? {
             block.apply(&reader.name, section, |items| {

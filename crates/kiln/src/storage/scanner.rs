@@ -38,6 +38,11 @@ impl Batch {
         })
     }
 
+    /// The seal of the last extent.
+    pub(crate) fn last_seal(&self) -> Option<&Seal> {
+        self.extents.last().map(|(seal, _)| seal)
+    }
+
     /// How many of the extents begin before `address`.
     pub(crate) fn extents_before(&self, address: Address) -> usize {
         self.extents.partition_point(|(seal, _)| seal.address < address)
@@ -99,6 +104,8 @@ pub(crate) struct Scanner<'a> {
     /// Checksum of the seal before `position`, and its number, where known.
     checksum: Option<u32>,
     number: Option<u64>,
+    /// Batches go no further: behind it is what is being written.
+    end: Address,
     batch: Batch,
     /// How much is read next, and how much at the most (an extent is always read whole).
     read_bytes: usize,
@@ -117,6 +124,7 @@ impl<'a> Scanner<'a> {
             position: superblock.begin,
             checksum: Some(superblock.begin_checksum),
             number: None,
+            end: Address::MAX,
             batch: Batch::default(),
             read_bytes: FIRST_READ_BYTES,
             read_bytes_max: READ_BYTES_MAX,
@@ -157,6 +165,11 @@ impl<'a> Scanner<'a> {
         self.read_bytes_max = bytes.next_multiple_of(BLOCK_BYTES);
     }
 
+    /// Has no extent that begins there or behind it given out within a batch that begins before.
+    pub(crate) fn set_end(&mut self, end: Address) {
+        self.end = end;
+    }
+
     /// The next extent, or `None` at the log's end.
     ///
     /// # Errors
@@ -189,7 +202,7 @@ impl<'a> Scanner<'a> {
         loop {
             let found = self.advance();
             match (&found, self.batch.extents.is_empty()) {
-                (Ok(true), _) if self.holds_next() => {}
+                (Ok(true), _) if self.position < self.end && self.holds_next() => {}
                 (Ok(true), _) | (_, true) => return found,
                 (_, false) => {
                     self.after_batch = Some(found);

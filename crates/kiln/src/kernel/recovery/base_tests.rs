@@ -63,7 +63,7 @@ fn take_apart(disk: &SimulatedDevice) -> Parts {
     let header = reader.header.clone();
     let mut parts =
         Parts { header, system: Vec::new(), buckets: Vec::new(), keys: Vec::new(), late: Vec::new() };
-    for section in [Section::System, Section::Entries, Section::Keys] {
+    for section in Section::ALL {
         let mut block = Block::default();
         while reader.read(section, &mut block).unwrap() {
             let mut items = block.check(&reader.name, section).unwrap();

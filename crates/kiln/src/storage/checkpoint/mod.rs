@@ -176,6 +176,10 @@ pub(crate) enum Section {
     Keys = 3,
 }
 
+impl Section {
+    pub(crate) const ALL: [Section; 3] = [Section::System, Section::Entries, Section::Keys];
+}
+
 /// An item of the system's section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SystemItem<'a> {

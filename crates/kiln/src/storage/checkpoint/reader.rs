@@ -1,6 +1,9 @@
 //! Reading a checkpoint's file, block after block. Nothing of it is believed before its checksum was compared, and no length
 //! before there is so much.
+//!
+//! A copy of it is made of the blocks as they are read, each checked before it is written.
 
+use std::io;
 use std::sync::Arc;
 
 use super::{
@@ -12,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::storage::superblock::CheckpointName;
 
 /// Reads a checkpoint's file, block after block.
+#[derive(Clone)]
 pub(crate) struct Reader {
     file: Arc<dyn DeviceFile>,
     pub(crate) name: String,
@@ -91,7 +95,49 @@ impl Reader {
         Ok(true)
     }
 
-    fn failed(&self, error: std::io::Error) -> Error {
+    /// Writes what is yet to be read under the checkpoint's name on another device, and syncs it; the name is not durable yet. False if it is damaged or
+    /// cannot be read. It is worth nothing then, and is removed where that can be done: from a stream it cannot, and there it is a file that no
+    /// superblock names.
+    ///
+    /// # Errors
+    /// If the other device fails.
+    pub(crate) fn copy_to(mut self, device: &dyn Device, written: &mut dyn FnMut(u64)) -> io::Result<bool> {
+        let name = name_of(self.header.number);
+        let target = device.open(&name, OpenMode::Create)?;
+        let mut header = AlignedBuffer::new(BLOCK_BYTES);
+        self.header.encode(&mut header);
+        target.write_at(&header, 0)?;
+        written(BLOCK_BYTES as u64);
+        let (mut block, mut section) = (Block::default(), 0);
+        loop {
+            match self.read_checked(&mut section, &mut block) {
+                Ok(true) => {
+                    target.write_at(block.bytes(), block.offset)?;
+                    written(block.length as u64);
+                }
+                Ok(false) => return target.sync().map(|()| true),
+                Err(_) => break,
+            }
+        }
+        drop(target);
+        match device.remove(&name) {
+            Err(error) if error.kind() != io::ErrorKind::Unsupported => Err(error),
+            _ => Ok(false),
+        }
+    }
+
+    /// Reads the next block, of the section with this index or a later one, and checks it; false behind the last one.
+    fn read_checked(&mut self, section: &mut usize, block: &mut Block) -> Result<bool> {
+        while let Some(&of) = Section::ALL.get(*section) {
+            if self.read(of, block)? {
+                return block.check(&self.name, of).map(|_| true);
+            }
+            *section += 1;
+        }
+        self.end().map(|()| false)
+    }
+
+    fn failed(&self, error: io::Error) -> Error {
         Error::io(format_args!("reading {} at offset {}", self.name, self.offset), error)
     }
 
@@ -111,13 +157,7 @@ impl Reader {
 
 impl Block {
     /// Reads `length` bytes at `offset`, of which the first `known` are there already.
-    fn read(
-        &mut self,
-        file: &dyn DeviceFile,
-        offset: u64,
-        length: usize,
-        known: usize,
-    ) -> std::io::Result<()> {
+    fn read(&mut self, file: &dyn DeviceFile, offset: u64, length: usize, known: usize) -> io::Result<()> {
         if self.buffer.len() < length {
             let mut larger = AlignedBuffer::for_reading(length.next_power_of_two());
             larger[..known].copy_from_slice(&self.buffer[..known]);
@@ -131,12 +171,17 @@ impl Block {
         Ok(())
     }
 
+    /// As it was read.
+    fn bytes(&self) -> &[u8] {
+        &self.buffer[..self.length]
+    }
+
     /// Checks the block, and has `act` take its items.
     ///
     /// # Errors
     /// `Corrupted`, with `file` and the block's offset, if the block is damaged or `act` says what is wrong with its items.
     pub(crate) fn apply<T>(
-        &mut self,
+        &self,
         file: &str,
         section: Section,
         act: impl FnOnce(Items<'_>) -> Result<T, &'static str>,
@@ -149,7 +194,7 @@ impl Block {
     ///
     /// # Errors
     /// `Corrupted`, with `file` and the block's offset.
-    pub(crate) fn check(&mut self, file: &str, section: Section) -> Result<Items<'_>> {
+    pub(crate) fn check(&self, file: &str, section: Section) -> Result<Items<'_>> {
         let offset = self.offset;
         let what = self.damage(section);
         match what {
@@ -158,15 +203,16 @@ impl Block {
         }
     }
 
-    fn damage(&mut self, section: Section) -> Option<&'static str> {
+    fn damage(&self, section: Section) -> Option<&'static str> {
         let head = &self.head;
         if head.length as usize != self.length {
             return Some("a checkpoint's block is cut short");
         }
-        let block = &mut self.buffer[..self.length];
+        let block = self.bytes();
         let stored = u32::from_le_bytes(std::array::from_fn(|index| block[28 + index]));
-        block[28..32].fill(0);
-        if crc32c::crc32c_append(self.identity, block) != stored {
+        // The checksum is over the block with zeros in its own place.
+        let parts = [&block[..28], &[0; 4], &block[HEAD_BYTES..]];
+        if parts.into_iter().fold(self.identity, crc32c::crc32c_append) != stored {
             return Some("a checkpoint's block does not match its checksum");
         }
         let belongs = head.sequence == self.sequence && head.section == section as u32;
