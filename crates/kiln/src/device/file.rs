@@ -294,8 +294,9 @@ fn use_direct_io(descriptor: &OwnedFd) -> Result<bool, Errno> {
 /// The lock: an `flock` on the lock file, which the kernel releases however the process ends.
 ///
 /// `flock` belongs to the open file, not to the process as a POSIX record lock does, and so it also refuses
-/// a second opening in the same process. The file is never removed, because a process that has just opened
-/// the removed file would lock something that nobody else sees.
+/// a second opening in the same process. The file stays when the device is given back: who has just opened a file that is
+/// removed would lock something that nobody else sees. It is removed only by who [gives up](DeviceLock::give_up) what was made, and so whoever
+/// has locked a file looks whether it is still the one of that name.
 #[derive(Debug)]
 struct FileLock {
     descriptor: OwnedFd,
