@@ -125,8 +125,11 @@ fn put_into(db: &Kiln, object: &impl kiln::Object, arguments: &Put, value: &[u8]
 
 fn read_standard_input() -> Result<Vec<u8>, Failure> {
     let mut bytes = Vec::new();
+    // A byte more than any value may have: the engine refuses that, and says why. What never ends would fill the memory first.
+    let most = kiln::VALUE_BYTES_MAX as u64 + 1;
     io::stdin()
         .lock()
+        .take(most)
         .read_to_end(&mut bytes)
         .map_err(|error| Failure::Io { doing: "reading standard input".to_owned(), error })?;
     Ok(bytes)

@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::path::Path;
 use std::process::{Child, Stdio};
 
@@ -35,6 +35,25 @@ fn values_are_any_bytes_and_shown_escaped_unless_raw_is_asked_for() {
     assert_eq!(sandbox.ok(&["get", "--object", "blobs", "b"]), "line\\n\\xff\\x00end\n");
     let raw = sandbox.run(&["get", "--object", "blobs", "b", "--raw"]);
     assert_eq!(raw.stdout, bytes);
+}
+
+/// All of it was read first, and that never ended.
+#[test]
+fn a_value_that_never_ends_is_refused_before_it_fills_the_memory() {
+    let sandbox = Sandbox::new();
+    let mut command = sandbox.command(&["put", "--object", "blobs", "b"]);
+    let mut child = command.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // Four times as long as any value, instead of without an end, which would take the machine's memory with it.
+    let zeros = vec![0; 4 * kiln::VALUE_BYTES_MAX];
+    let written = child.stdin.take().unwrap().write_all(&zeros);
+    assert_eq!(written.unwrap_err().kind(), ErrorKind::BrokenPipe, "not all of it is read");
+    let output = child.wait_with_output().unwrap();
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(error.contains("16777217") && error.contains("16777216"), "{error}");
+    let longest = vec![7; kiln::VALUE_BYTES_MAX];
+    sandbox.ok_with_input(&["put", "--object", "blobs", "b"], &longest);
+    assert_eq!(sandbox.run(&["get", "--object", "blobs", "b", "--raw"]).stdout, longest);
 }
 
 #[test]

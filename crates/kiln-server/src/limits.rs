@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::protocol::decoder::Limits;
 
 /// The longest value.
-pub(crate) const VALUE_BYTES_MAX: usize = 16 * 1024 * 1024;
+pub(crate) const VALUE_BYTES_MAX: usize = kiln::VALUE_BYTES_MAX;
 /// The longest key.
 pub(crate) const KEY_BYTES_MAX: usize = 64 * 1024;
 /// The most bytes of one request, of all commands that wait for one `EXEC`, and of all that is watched for it.

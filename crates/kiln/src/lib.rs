@@ -50,3 +50,4 @@ pub use kernel::transaction::{Isolation, Transaction, Watch};
 pub use objects::{Map, MapIter, Object, Range, SnapshotRange, Table};
 pub use options::Options;
 pub use storage::hash_index::IndexChains;
+pub use storage::record::VALUE_BYTES_MAX;

@@ -33,7 +33,8 @@ pub(crate) const NO_ADDRESS: Address = 0;
 pub(crate) const HEADER_WORDS: usize = 3;
 pub(crate) const HEADER_BYTES: usize = HEADER_WORDS * 8;
 pub(crate) const KEY_BYTES_MAX: usize = 1 << 16;
-pub(crate) const VALUE_BYTES_MAX: usize = 16 << 20;
+/// The most bytes of a value, where [`segment_bytes`](crate::Options::segment_bytes) allows no fewer.
+pub const VALUE_BYTES_MAX: usize = 16 << 20;
 pub(crate) const OBJECTS_MAX: u32 = 1 << 18;
 pub(crate) const ADDRESS_BITS: u32 = 48;
 /// Nothing is committed any more behind this address: what is left, 1 TiB, is for openings, which write a little each.
