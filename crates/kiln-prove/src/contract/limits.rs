@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use kiln::device::{Device, FileDevice, SimulatedDevice};
-use kiln::{Error, ErrorKind, Isolation, Kiln, Object, ObjectKind, Options};
+use kiln::{Error, ErrorKind, Isolation, Kiln, Object, ObjectKind, Options, Transaction};
 
 use crate::crash::reopen;
 use crate::support::{Random, manual};
@@ -124,23 +124,28 @@ fn c1_an_old_transaction_fails_and_a_stuck_one_blocks_nobody() {
     assert_eq!(db.get(&table, "key").unwrap().unwrap(), [19]);
 }
 
-/// Transactions as large as they may be, again and again, in the smallest memory there is: they must find space
-/// wherever the log's tail happens to be.
+/// Transactions as large as they may be, again and again, in little memory: they must find space wherever the log's tail happens to be, however
+/// long their values are in comparison with a segment.
 #[test]
 fn c5b_the_largest_transactions_always_find_space() {
     let name = "c5b_the_largest_transactions_always_find_space";
     watched(name, 3 * PATIENCE, |replay| {
-        let transaction_bytes_max = (128 << 10) / 8 * 3;
         for round in 0..budget(120) {
             let seed = seed() + round;
             at_test(replay, name, seed);
             let mut random = Random::new(seed);
-            let db = reopen(&SimulatedDevice::new(seed)).unwrap();
+            let segment_bytes = (16 << 10) << random.below(3);
+            let memory = *random.pick(&[0, 150 << 10, 400 << 10, 1 << 20]);
+            let options = manual().segment_bytes(segment_bytes).memory(memory);
+            let options = options.unhardened_bytes(segment_bytes * (2 + random.below(8) as u64));
+            let db = options.open_on(Arc::new(SimulatedDevice::new(seed))).unwrap();
             let map = db.map("map").unwrap();
+            let transaction_bytes_max = db.statistics().unhardened_bytes_max as usize / 8 * 3;
+            let value_bytes_max = segment_bytes as usize / 2;
             for number in 0..12_u8 {
-                let parts = 1 + random.below(4);
+                let parts = 1 + random.below(transaction_bytes_max / value_bytes_max + 3);
                 // Each record has a header of 24 bytes, and its key and value are filled up to 8.
-                let most = (transaction_bytes_max / parts - 40).min(VALUE_BYTES_MAX);
+                let most = (transaction_bytes_max / parts - 40).min(value_bytes_max);
                 let bytes = if random.one_in(2) { most } else { random.below(most) };
                 let write = db.transact(|tx| {
                     (0..parts)
@@ -152,6 +157,26 @@ fn c5b_the_largest_transactions_always_find_space() {
                 }
             }
         }
+    });
+}
+
+/// What each of them leaves free at a segment's end is nearly as long as itself, and nobody had counted on it: what was taken in vain became padding,
+/// again and again, until the disk was full.
+#[test]
+fn c5_transactions_of_values_longer_than_half_a_segment_commit() {
+    watched("c5_transactions_of_values_longer_than_half", PATIENCE, |_| {
+        let disk = SimulatedDevice::new(seed());
+        let db = manual().segment_bytes(16 << 10).memory(1 << 20).open_on(Arc::new(disk.clone())).unwrap();
+        let map = db.map("map").unwrap();
+        for number in 0..10_u8 {
+            let put = |tx: &Transaction<'_>| {
+                (0..2_u8).try_for_each(|part| tx.put(&map, [number, part], [number; 8 << 10]))
+            };
+            db.transact(put).unwrap().forget();
+        }
+        assert_eq!(map.len(), 20);
+        // A segment for each, and what is prepared ahead.
+        assert!(disk.used_bytes() < 40 * (16 << 10), "{} bytes", disk.used_bytes());
     });
 }
 

@@ -130,6 +130,38 @@ fn fill_some(db: &Kiln, table: &kiln::Table, from: u32) {
     db.persist().unwrap();
 }
 
+/// As [`fill`], until not even a short value goes in.
+fn fill_to_the_brim(db: &Kiln, table: &kiln::Table) {
+    fill(db, table, 0);
+    for bytes in [500, 8] {
+        let put =
+            |number: u32| db.put(table, [&[bytes as u8], &number.to_be_bytes()[..]].concat(), vec![1; bytes]);
+        let full = (0..).find_map(|number| put(number).map(|commit| commit.forget()).err());
+        assert_eq!(full.unwrap().kind(), ErrorKind::NoSpace);
+    }
+}
+
+/// It took what there was for deletions, found that it was not enough, and gave it back as padding, of which nobody has any use.
+#[test]
+fn c5_a_transaction_of_too_many_deletions_leaves_the_space_for_deletions_to_others() {
+    watched("c5_a_transaction_of_too_many_deletions", PATIENCE, |_| {
+        let disk = SimulatedDevice::new(1);
+        let db = reopen(&disk).unwrap();
+        let (map, table) = (db.map("map").unwrap(), db.table("table").unwrap());
+        (0..600_u32).for_each(|key| db.put(&map, key.to_be_bytes(), "row").unwrap().forget());
+        disk.set_capacity(Some(2 << 20));
+        fill_to_the_brim(&db, &table);
+        for _ in 0..3 {
+            let all = db.transact(|tx| {
+                (0..600_u32).try_for_each(|key| tx.delete(&map, key.to_be_bytes()).map(|_| ()))
+            });
+            assert_eq!(all.map(|commit| commit.forget()).unwrap_err().kind(), ErrorKind::NoSpace);
+        }
+        assert_eq!(map.len(), 600);
+        assert!(db.delete(&table, 0_u32.to_be_bytes()).unwrap().safe().unwrap());
+    });
+}
+
 #[test]
 fn c5_opening_on_a_full_disk_says_so_and_works_once_there_is_space() {
     let disk = SimulatedDevice::new(1);

@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
 use crate::storage::hash_index::{Bucket, Candidate, Slot};
-use crate::storage::log::Purpose;
+use crate::storage::log::{Demand, Purpose};
 use crate::storage::record::{self, Address, Kind, NEVER, NO_ADDRESS, RecordView, Shape};
 
 /// A key's newest record when its bucket was locked.
@@ -81,6 +81,11 @@ impl Change<'_> {
     /// Bytes of its record.
     pub(crate) fn log_bytes(&self) -> u64 {
         self.shape().bytes()
+    }
+
+    /// The log that its record may take.
+    pub(crate) fn demand(&self) -> Demand {
+        Demand::of_one(self.log_bytes())
     }
 
     /// What its log space is for.

@@ -33,6 +33,7 @@ use crate::error::{Error, Result};
 use crate::planted::{Bug, planted};
 use crate::storage::epoch::{self, Pin};
 use crate::storage::hash_index::{Bucket, Candidate, Stamp};
+use crate::storage::log::{Demand, Purpose};
 use crate::storage::ordered_index::Insertion;
 use crate::storage::record::{Address, NO_ADDRESS, identity_bytes};
 
@@ -92,6 +93,15 @@ struct Step {
     target: Address,
     /// Bytes of a new record whose place is still to be found; 0 for others.
     wanted_bytes: u64,
+}
+
+/// So much is taken in one piece at the most.
+const PIECE_BYTES_MAX: u64 = 4096;
+
+/// What records of these lengths take of the log, the small ones in one piece or each by itself.
+fn demand_of(records: impl Iterator<Item = u64>) -> Demand {
+    let demand = records.fold(Demand::default(), Demand::with);
+    Demand { longest: demand.longest.max(demand.bytes.min(PIECE_BYTES_MAX)), ..demand }
 }
 
 /// The key gets its first record since it settled, or ever.
@@ -158,7 +168,8 @@ impl Engine {
                 }
                 Err(Setback::Conflict) => return Err(Error::conflict()),
                 Err(Setback::NoLogSpace) => {
-                    self.wait_for_space(writes.log_bytes() as u64, writes.purpose())?;
+                    let demand = demand_of(writes.writes().iter().map(|it| writes.change(it).log_bytes()));
+                    self.wait_for_space(demand, writes.purpose())?;
                 }
                 Err(Setback::NotWritable) => {}
                 Err(Setback::Cold) => self.learn_all(writes, scratch)?,
@@ -412,32 +423,29 @@ impl Engine {
     /// Step 2: places for the keys that need a new record whatever the version is. If the others then find no space, the
     /// new keys must be retracted; so that this is rare, there must be space for all.
     fn reserve_for_new_keys(&self, writes: &WriteSet, scratch: &mut CommitScratch) -> Result<(), Setback> {
-        let purpose = writes.purpose();
-        let mut rest_bytes = 0;
+        let mut has_others = false;
         for (step, write) in scratch.steps.iter_mut().zip(writes.writes()) {
-            let bytes = writes.change(write).log_bytes();
             if is_new_key(step, write) {
-                step.target = self.log.reserve(bytes, purpose, NO_ADDRESS).ok_or(Setback::NoLogSpace)?;
+                step.wanted_bytes = writes.change(write).log_bytes();
             } else {
-                rest_bytes += bytes;
+                has_others = true;
             }
         }
-        match rest_bytes > 0 && !self.log.has_space(rest_bytes, purpose) {
-            true => Err(Setback::NoLogSpace),
-            false => Ok(()),
+        if has_others {
+            let all = demand_of(writes.writes().iter().map(|write| writes.change(write).log_bytes()));
+            self.check_space(all, writes.purpose())?;
         }
+        self.reserve_wanted(writes.purpose(), scratch, NO_ADDRESS)
     }
 
-    /// Step 5: places for the other writes. A small transaction takes its space in one piece: all threads share the log's tail.
+    /// Step 5: places for the other writes.
     fn reserve_for_the_rest(
         &self,
         writes: &WriteSet,
         scratch: &mut CommitScratch,
         version: u64,
     ) -> Result<(), Setback> {
-        const PIECE_BYTES_MAX: u64 = 4096;
-        let purpose = writes.purpose();
-        let (mut bytes, mut newest) = (0, NO_ADDRESS);
+        let mut newest = NO_ADDRESS;
         for (step, write) in scratch.steps.iter_mut().zip(writes.writes()) {
             if step.target == NO_ADDRESS {
                 match self.place(&writes.change(write), &step.current, version) {
@@ -445,28 +453,50 @@ impl Engine {
                     Place::There(address) => step.target = address,
                     Place::New(wanted) => {
                         step.wanted_bytes = wanted;
-                        bytes += wanted;
                         newest = newest.max(step.current.address);
                     }
                 }
             }
         }
-        let is_small = bytes <= PIECE_BYTES_MAX;
+        self.reserve_wanted(writes.purpose(), scratch, newest)
+    }
+
+    /// Finds places for the steps that want some, behind `newest`. A small transaction takes its space in one piece: all threads share the log's tail. A
+    /// large one takes nothing if there is not enough for all: what it gave back would be padding, of which a full disk has no room.
+    fn reserve_wanted(
+        &self,
+        purpose: Purpose,
+        scratch: &mut CommitScratch,
+        newest: Address,
+    ) -> Result<(), Setback> {
+        let wanted = scratch.steps.iter_mut().filter(|step| step.wanted_bytes > 0);
+        let demand = demand_of(wanted.map(|step| step.wanted_bytes));
+        let is_small = demand.bytes <= PIECE_BYTES_MAX;
         let mut piece = NO_ADDRESS;
-        if is_small && bytes > 0 {
-            piece = self.log.reserve(bytes, purpose, newest).ok_or(Setback::NoLogSpace)?;
+        if !is_small {
+            self.check_space(demand, purpose)?;
+        } else if demand.bytes > 0 {
+            piece = self.log.reserve(demand.bytes, purpose, newest).ok_or(Setback::NoLogSpace)?;
         }
         for step in scratch.steps.iter_mut().filter(|step| step.wanted_bytes > 0) {
+            let bytes = std::mem::take(&mut step.wanted_bytes);
             step.target = match is_small {
                 true => piece,
                 false => {
-                    let (bytes, behind) = (step.wanted_bytes, step.current.address);
+                    let behind = step.current.address;
                     self.log.reserve(bytes, purpose, behind).ok_or(Setback::NoLogSpace)?
                 }
             };
-            piece += step.wanted_bytes;
+            piece += bytes;
         }
         Ok(())
+    }
+
+    fn check_space(&self, demand: Demand, purpose: Purpose) -> Result<(), Setback> {
+        match self.log.has_space(demand, purpose) {
+            true => Ok(()),
+            false => Err(Setback::NoLogSpace),
+        }
     }
 
     #[cold]

@@ -33,7 +33,7 @@ use crate::error::Result;
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
 use crate::storage::hash_index::{Bucket, Candidate};
-use crate::storage::log::Purpose;
+use crate::storage::log::{Demand, Purpose};
 use crate::storage::record::{self, Address, DiskRecord, NEVER, NO_ADDRESS};
 use crate::storage::record_reader::{Batch, Cursor, RecordReader};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -438,7 +438,7 @@ impl Engine {
                 Err(Setback::NoLogSpace) => {
                     // On a full disk there may be space by now; if not, that is no news.
                     let _ = self.prepare_ahead(bytes);
-                    if !self.log.has_space(bytes, purpose) {
+                    if !self.log.has_space(Demand::of_one(bytes), purpose) {
                         // What is to stay in memory is not to make room for itself there by the eviction of what nobody has looked at.
                         if purpose != Purpose::Warmth {
                             self.hardening.want_space(bytes);

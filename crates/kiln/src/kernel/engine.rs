@@ -25,7 +25,7 @@ use crate::options::Limits;
 use crate::storage::hash_index::{self, HashIndex};
 use crate::storage::leaf_images::LeafImages;
 use crate::storage::liveness::Liveness;
-use crate::storage::log::{Log, Purpose};
+use crate::storage::log::{Demand, Log, Purpose};
 use crate::storage::record::{Address, COMMITS_END, EXPIRY_BYTES, NEVER};
 use crate::storage::segments::Segments;
 use crate::storage::superblock::SuperblockFile;
@@ -168,12 +168,12 @@ impl Engine {
         self.log.set_limit(self.segments.prepared_end(), self.hardening.unhardened_bytes_max());
     }
 
-    /// Prepares segments until `bytes` and another whole segment fit before the log's reserve.
+    /// Prepares segments until records of `bytes` together, wherever the tail is, and another whole segment fit before the log's reserve.
     ///
     /// # Errors
     /// `NoSpace` if the disk is full; `Limit` once 280 TB of log were written since the database was created.
     pub(crate) fn prepare_ahead(&self, bytes: u64) -> Result<()> {
-        let ahead = bytes + self.log.segment_bytes() + self.log.reserve_bytes();
+        let ahead = self.log.span_max(bytes) + self.log.segment_bytes() + self.log.reserve_bytes();
         if self.log.tail() + ahead > COMMITS_END {
             return Err(addresses_are_used_up());
         }
@@ -188,8 +188,8 @@ impl Engine {
     ///
     /// # Errors
     /// `NoSpace` if the disk is full, and nothing can be dropped either.
-    pub(crate) fn wait_for_space(self: &Arc<Self>, bytes: u64, purpose: Purpose) -> Result<()> {
-        self.wait(|| self.find_space(bytes, purpose))
+    pub(crate) fn wait_for_space(self: &Arc<Self>, demand: Demand, purpose: Purpose) -> Result<()> {
+        self.wait(|| self.find_space(demand, purpose))
     }
 
     /// Has a committer do what may take as long as the disk does: the caller may have other work for the thread meanwhile.
@@ -204,15 +204,15 @@ impl Engine {
         }
     }
 
-    fn find_space(self: &Arc<Self>, bytes: u64, purpose: Purpose) -> Result<()> {
+    fn find_space(self: &Arc<Self>, demand: Demand, purpose: Purpose) -> Result<()> {
         /// So often it is looked anew what can be dropped; then only as more has hardened.
         const LOOKS: usize = 3;
         self.check_writable()?;
-        if self.keep_warm_in_turn(bytes, purpose) || self.make_room_beside_hardening(bytes, purpose) {
+        if self.keep_warm_in_turn(demand, purpose) || self.make_room_beside_hardening(demand, purpose) {
             return Ok(());
         }
-        self.hardening.want_space(bytes);
-        let mut prepared = self.prepare_ahead(bytes);
+        self.hardening.want_space(demand.bytes);
+        let mut prepared = self.prepare_ahead(demand.bytes);
         self.harden_or_wait();
         // What somebody else's sweep wrote anew makes room, too, once it has hardened.
         let mut once_more = true;
@@ -220,7 +220,7 @@ impl Engine {
         loop {
             self.check_writable()?;
             // Where memory is all that is missing there will be some: that is no full disk.
-            if prepared.is_ok() || self.log.has_disk_space(bytes, purpose) {
+            if prepared.is_ok() || self.log.has_disk_space(demand, purpose) {
                 return Ok(());
             }
             if looks.next().is_some() {
@@ -228,12 +228,12 @@ impl Engine {
                 self.graves.look_again();
             }
             let more = self.sweep_in_turn();
-            prepared = self.prepare_ahead(bytes);
+            prepared = self.prepare_ahead(demand.bytes);
             match prepared {
                 Err(_) if more || std::mem::take(&mut once_more) => self.harden_or_wait(),
                 // What has settled can be dropped.
                 Err(_) if self.settle_for_room() => looks = 0..LOOKS,
-                Err(_) if !self.log.has_disk_space(bytes, purpose) => return prepared,
+                Err(_) if !self.log.has_disk_space(demand, purpose) => return prepared,
                 _ => {}
             }
         }
@@ -241,12 +241,12 @@ impl Engine {
 
     /// While somebody hardens, which takes as long as the disk does, what is durable can leave memory all the same. True if there is space now. Where
     /// nobody does it is time to harden: who only evicted then would have the log get ahead of the sweep.
-    fn make_room_beside_hardening(&self, bytes: u64, purpose: Purpose) -> bool {
+    fn make_room_beside_hardening(&self, demand: Demand, purpose: Purpose) -> bool {
         if !self.is_hardening() {
             return false;
         }
         self.make_room(0);
-        self.prepare_ahead(bytes).is_ok() && self.log.has_space(bytes, purpose)
+        self.prepare_ahead(demand.bytes).is_ok() && self.log.has_space(demand, purpose)
     }
 }
 

@@ -191,7 +191,7 @@ impl Engine {
             match setback {
                 Setback::Conflict => crate::sync::thread::yield_now(),
                 Setback::NotWritable => self.check_writable()?,
-                Setback::NoLogSpace => self.wait_for_space(change.log_bytes(), change.purpose())?,
+                Setback::NoLogSpace => self.wait_for_space(change.demand(), change.purpose())?,
                 Setback::Cold => self.learn(&change, learnt)?,
             }
             self.wait_while_behind(&mut is_slowed, || self.table_bytes(change));
@@ -303,7 +303,7 @@ impl Engine {
                     return Ok(self.note_single(committed));
                 }
                 Err(Setback::Conflict | Setback::NotWritable | Setback::Cold) => backoff.pause(),
-                Err(Setback::NoLogSpace) => self.wait_for_space(change.log_bytes(), change.purpose())?,
+                Err(Setback::NoLogSpace) => self.wait_for_space(change.demand(), change.purpose())?,
             }
         }
     }
@@ -325,7 +325,7 @@ impl Engine {
                         return Ok(None);
                     }
                     Err(Setback::NoLogSpace) if waits => {
-                        self.wait_for_space(change.log_bytes(), change.purpose())?;
+                        self.wait_for_space(change.demand(), change.purpose())?;
                     }
                     Err(Setback::NoLogSpace) => return Ok(Some(reading.expires_at)),
                     Err(_) => crate::sync::thread::yield_now(),

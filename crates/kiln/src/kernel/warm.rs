@@ -29,7 +29,7 @@ use super::engine::Engine;
 use crate::device;
 use crate::error::Result;
 use crate::storage::epoch;
-use crate::storage::log::{Item, Purpose};
+use crate::storage::log::{Demand, Item, Purpose};
 use crate::storage::record::{Address, DiskRecord, RecordView};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -111,21 +111,21 @@ impl Engine {
         self.warm.is_in_haste.store(matches!(step, Ok(Step::More)), Ordering::Relaxed);
     }
 
-    /// For a committer that found no space for so many bytes: does what keeps eviction from making some, and evicts. True if there is
+    /// For a committer that found no space for its records: does what keeps eviction from making some, and evicts. True if there is
     /// some now.
     #[cold]
-    pub(super) fn keep_warm_in_turn(&self, wanted: u64, purpose: Purpose) -> bool {
+    pub(super) fn keep_warm_in_turn(&self, demand: Demand, purpose: Purpose) -> bool {
         let mut walk = self.warm.walk.lock();
         let mut goes_on = true;
         while goes_on && self.warm.cursor() != NOTHING {
             // Whoever had its turn before may have made enough for all. The limit may be older than what it is made of, where
             // two have set it at once, and who relies on it here might never harden, and come back for ever.
             self.update_limit();
-            if self.log.has_space(wanted, purpose) {
+            if self.log.has_space(demand, purpose) {
                 return true;
             }
-            let step = self.keep_warm_before(&mut walk, wanted);
-            let target = self.warm.cursor().min(self.warm_goal(wanted)) / BLOCK_BYTES * BLOCK_BYTES;
+            let step = self.keep_warm_before(&mut walk, demand.bytes);
+            let target = self.warm.cursor().min(self.warm_goal(demand.bytes)) / BLOCK_BYTES * BLOCK_BYTES;
             goes_on = target > self.log.head() && step.is_ok();
             self.evict_to(target);
         }
@@ -152,11 +152,8 @@ impl Engine {
 
     /// What must leave the ring for a committer that wants so much; 0 if there is none.
     fn must_go(&self, wanted: u64) -> Address {
-        // A record that does not fit into the rest of a segment leaves less than its own length behind.
-        let lost = (2 * wanted).min(2 * self.log.segment_bytes()) + (64 << 10);
-        let needed = wanted + lost + self.log.warmth_bytes_max();
-        let target =
-            (self.log.tail() + needed).saturating_sub(self.log.ring_bytes()).min(self.log.hardened());
+        let end = self.log.tail() + self.memory_for(wanted);
+        let target = end.saturating_sub(self.log.ring_bytes()).min(self.log.hardened());
         if wanted > 0 { target } else { 0 }
     }
 

@@ -31,11 +31,14 @@
 // This file has another place in the models of loom.
 #[path = "log/chunks.rs"]
 mod chunks;
+#[path = "log/demand.rs"]
+mod demand;
 
 use std::io;
 
 use self::chunks::Chunks;
 pub(crate) use self::chunks::Space;
+pub(crate) use self::demand::Demand;
 use super::epoch;
 use super::memory::{self, Words};
 use super::record::{self, Address, NO_ADDRESS, RecordView};
@@ -254,8 +257,11 @@ impl Log {
     pub(crate) fn set_limit(&self, prepared_end: Address, unhardened_bytes: u64) {
         let space = self.safe_head.load(Ordering::SeqCst) + self.ring_bytes;
         let warmth_bytes = match self.is_kept_warm.load(Ordering::SeqCst) {
-            true => (self.ring_bytes / WARMTH_PART).min(unhardened_bytes / WARMTH_PART),
-            false => 0,
+            // The largest transactions need it all where that is little.
+            true if unhardened_bytes >= 6 * SHIFT_BYTES => {
+                self.ring_bytes.min(unhardened_bytes) / WARMTH_PART
+            }
+            _ => 0,
         };
         self.warmth_bytes.store(warmth_bytes, Ordering::SeqCst);
         self.memory_end.store(space.min(self.hardened() + unhardened_bytes), Ordering::SeqCst);
@@ -301,14 +307,20 @@ impl Log {
         self.reserve_bytes() / 2
     }
 
-    /// Whether there is space for one record of this size now.
-    pub(crate) fn has_space(&self, bytes: u64, purpose: Purpose) -> bool {
-        self.place(self.tail(), bytes) + bytes <= self.limit_for(purpose)
+    /// The most log that records of so many bytes together take, wherever the tail is.
+    pub(crate) fn span_max(&self, bytes: u64) -> u64 {
+        demand::span_max(bytes, self.segment_bytes)
+    }
+
+    /// Whether there is space for all of it now.
+    pub(crate) fn has_space(&self, demand: Demand, purpose: Purpose) -> bool {
+        demand.end_from(self.tail(), self.segment_bytes) <= self.limit_for(purpose)
     }
 
     /// Whether there is, or will be once there is memory.
-    pub(crate) fn has_disk_space(&self, bytes: u64, purpose: Purpose) -> bool {
-        self.place(self.tail(), bytes) + bytes <= self.disk_end_for(purpose).saturating_sub(SHIFT_BYTES)
+    pub(crate) fn has_disk_space(&self, demand: Demand, purpose: Purpose) -> bool {
+        let disk_end = self.disk_end_for(purpose).saturating_sub(SHIFT_BYTES);
+        demand.end_from(self.tail(), self.segment_bytes) <= disk_end
     }
 
     /// Where a record goes: at the tail, or into the next segment if it does not fit.

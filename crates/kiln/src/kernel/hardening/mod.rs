@@ -28,7 +28,7 @@ use crate::error::{Error, Result};
 use crate::planted::{Bug, planted};
 use crate::storage::extent::ExtentWriter;
 use crate::storage::liveness::counted_bytes;
-use crate::storage::log::Purpose;
+use crate::storage::log::{Demand, Purpose};
 use crate::storage::record::{Address, Kind};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Condvar, EventCount, Instant, Mutex, mpsc};
@@ -426,7 +426,7 @@ impl Engine {
         self.is_far_ahead()
             // Then the directory may be somebody else's.
             && !self.closed.load(Ordering::SeqCst)
-            && self.log.has_space(BLOCK_BYTES as u64, Purpose::Sweep)
+            && self.log.has_space(Demand::of_one(BLOCK_BYTES as u64), Purpose::Sweep)
     }
 
     /// Writes the log from `start` to `end`, one extent for each segment it touches, each durable before the

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::horizon::{Covered, Horizon, Lost, Outcome};
 use crate::device::{Fault, FaultKind, Keep, OperationKind, SimulatedDevice};
 use crate::kernel::recovery::VERSIONS_SKIPPED;
-use crate::storage::log::Purpose;
+use crate::storage::log::{Demand, Purpose};
 use crate::sync::atomic::Ordering;
 use crate::{ErrorKind, Kiln, Level, Options, Progress, Table};
 
@@ -49,9 +49,9 @@ fn c5_who_has_to_wait_for_memory_is_not_told_that_the_disk_is_full() {
     let unhardened_bytes_max = &engine.hardening.unhardened_bytes_max;
     let usual = unhardened_bytes_max.swap(0, Ordering::SeqCst);
     engine.update_limit();
-    assert!(!engine.log.has_space(64, Purpose::Deletion), "nobody may write");
-    engine.wait_for_space(64, Purpose::Deletion).expect("there is room on the disk");
-    engine.wait_for_space(8_192, Purpose::Ordinary).expect_err("there is none for a value");
+    assert!(!engine.log.has_space(Demand::of_one(64), Purpose::Deletion), "nobody may write");
+    engine.wait_for_space(Demand::of_one(64), Purpose::Deletion).expect("there is room on the disk");
+    engine.wait_for_space(Demand::of_one(8_192), Purpose::Ordinary).expect_err("there is none for a value");
     unhardened_bytes_max.store(usual, Ordering::SeqCst);
     engine.update_limit();
     db.delete(&table, 0_u32.to_be_bytes()).expect("there is room for deletions").forget();
