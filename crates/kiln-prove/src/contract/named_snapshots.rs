@@ -283,6 +283,9 @@ fn c5_a_snapshot_can_be_dropped_on_a_full_disk_and_makes_room() {
     assert_eq!(full.unwrap().kind(), ErrorKind::NoSpace);
     assert_eq!(db.create_snapshot("another").unwrap_err().kind(), ErrorKind::NoSpace);
     assert_eq!(db.snapshots().len(), 1);
+    // Deletions make no room meanwhile, and in the end there is none for them either.
+    let full = (0..10).find_map(|number| db.delete(&map, key(number)).and_then(|commit| commit.safe()).err());
+    assert_eq!(full.unwrap().kind(), ErrorKind::NoSpace);
     db.drop_snapshot("held").unwrap();
     for number in 0..300_u32 {
         db.put(&map, key(number % 10), vec![number as u8; 8_000]).unwrap().safe().unwrap();

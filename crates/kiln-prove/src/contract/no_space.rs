@@ -162,6 +162,21 @@ fn c5_a_transaction_of_too_many_deletions_leaves_the_space_for_deletions_to_othe
     });
 }
 
+/// Its serial number is a put, for which there was no space.
+#[test]
+fn c5_a_session_can_delete_on_a_full_disk() {
+    let disk = SimulatedDevice::new(1);
+    let db = reopen(&disk).unwrap();
+    let table = db.table("table").unwrap();
+    let session = db.session("session").unwrap();
+    session.put(&table, "key", "value").unwrap().safe().unwrap();
+    disk.set_capacity(Some(1 << 20));
+    fill_to_the_brim(&db, &table);
+    assert!(session.delete(&table, 0_u32.to_be_bytes()).unwrap().safe().unwrap());
+    assert_eq!(session.durable_serial().unwrap(), 2);
+    assert_eq!(session.put(&table, "another", "value").unwrap_err().kind(), ErrorKind::NoSpace);
+}
+
 #[test]
 fn c5_opening_on_a_full_disk_says_so_and_works_once_there_is_space() {
     let disk = SimulatedDevice::new(1);

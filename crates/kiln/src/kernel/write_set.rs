@@ -5,6 +5,8 @@ use std::ops::Bound;
 
 use super::change::Change;
 use super::losses::LOSSES_OBJECT;
+use super::named_snapshot::SNAPSHOTS_OBJECT;
+use super::session::SESSIONS_OBJECT;
 use crate::storage::log::Purpose;
 use crate::storage::record::NEVER;
 
@@ -35,6 +37,8 @@ pub(crate) struct WriteSet {
     dead_bytes: usize,
     /// Bytes that the writes take in the log at the most.
     log_bytes: usize,
+    has_deletions: bool,
+    /// Besides the serial number of a session, which comes with whatever the session does.
     has_puts: bool,
     has_expiring: bool,
     by_hash: HashMap<u64, Vec<usize>>,
@@ -48,6 +52,7 @@ impl WriteSet {
         self.arena.clear();
         self.dead_bytes = 0;
         self.log_bytes = 0;
+        self.has_deletions = false;
         self.has_puts = false;
         self.has_expiring = false;
         self.by_hash.clear();
@@ -73,9 +78,11 @@ impl WriteSet {
     #[inline]
     pub(crate) fn purpose(&self) -> Purpose {
         match self.writes.first() {
-            _ if !self.has_puts => Purpose::Deletion,
             // Until this is written nothing can be dropped, so it is what makes segments free.
             Some(first) if first.object == LOSSES_OBJECT => Purpose::Sweep,
+            // So is the end of a snapshot, after any deletions that have made no room because of it.
+            Some(first) if first.object == SNAPSHOTS_OBJECT && first.delete => Purpose::Sweep,
+            _ if self.has_deletions && !self.has_puts => Purpose::Deletion,
             _ => Purpose::Ordinary,
         }
     }
@@ -146,7 +153,8 @@ impl WriteSet {
         };
         let delete = value.is_none();
         let write = Write { object, hash, delete, expires_at, key: key_range, value: value_range };
-        self.has_puts |= value.is_some();
+        self.has_deletions |= delete;
+        self.has_puts |= !delete && object != SESSIONS_OBJECT;
         self.has_expiring |= expires_at != NEVER;
         self.log_bytes += self.change(&write).log_bytes() as usize;
         match position {
