@@ -1,5 +1,6 @@
 //! The horizon: how far the database is durable, and who waits for it to move.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Weak};
 use std::task::Waker;
@@ -61,8 +62,10 @@ pub(crate) enum Waiter {
         waker: Arc<Mutex<Option<Waker>>>,
         leads: bool,
     },
-    Callback(Box<dyn FnOnce(Outcome) + Send>),
+    Callback(Callback),
 }
+
+type Callback = Box<dyn FnOnce(Outcome) + Send>;
 
 /// Somebody who hears of it when a version is covered, or lost, as long as there is one. Who hardens does not gather them: they wait for nothing.
 pub(crate) trait Listener: Send + Sync {
@@ -91,6 +94,9 @@ struct Callbacks {
 #[derive(Default)]
 struct Waiters {
     list: Vec<(u64, Waiter)>,
+    /// Those who may give up before: by version, and by number.
+    impatient: BTreeMap<(u64, u64), Callback>,
+    impatient_ever: u64,
     listeners: Vec<(u64, Weak<dyn Listener>)>,
     /// How many threads sleep, version by version.
     threads: Vec<(u64, usize)>,
@@ -100,7 +106,8 @@ struct Waiters {
 
 impl Waiters {
     fn count(&self) -> usize {
-        self.list.len() + self.threads.iter().map(|&(_, count)| count).sum::<usize>()
+        let threads = self.threads.iter().map(|&(_, count)| count).sum::<usize>();
+        self.list.len() + self.impatient.len() + threads
     }
 }
 
@@ -222,6 +229,33 @@ impl Horizon {
         }
     }
 
+    /// As [`Self::register`], for who may [give up](Self::give_up), with the number that is given; none if the callback was called.
+    pub(crate) fn register_impatient(&self, version: u64, callback: Callback) -> Option<u64> {
+        let mut waiters = self.waiters.lock();
+        // As above.
+        match self.outcome(version).filter(|_| !planted(Bug::RegistersUnseen)) {
+            None => {
+                waiters.impatient_ever += 1;
+                let number = waiters.impatient_ever;
+                waiters.impatient.insert((version, number), callback);
+                self.note_arrival(&waiters);
+                Some(number)
+            }
+            Some(outcome) => {
+                drop(waiters);
+                callback(outcome);
+                None
+            }
+        }
+    }
+
+    /// Forgets who was remembered under this number, unless it is being told.
+    pub(crate) fn give_up(&self, version: u64, number: u64) {
+        let callback = self.waiters.lock().impatient.remove(&(version, number));
+        // Without the lock: what it holds is somebody else's.
+        drop(callback);
+    }
+
     /// Remembers a listener for `version`; false if the version's fate is known already. May be called with locks held: nobody hears anything here.
     pub(crate) fn register_listener(&self, version: u64, listener: Weak<dyn Listener>) -> bool {
         let mut waiters = self.waiters.lock();
@@ -279,7 +313,9 @@ impl Horizon {
     pub(crate) fn cover(&self, version: u64) -> Covered {
         self.covered.store(version, Ordering::SeqCst);
         let mut waiters = self.waiters.lock();
-        let list = waiters.list.extract_if(.., |(wanted, _)| *wanted <= version).collect();
+        let mut list: Vec<_> = waiters.list.extract_if(.., |(wanted, _)| *wanted <= version).collect();
+        let later = waiters.impatient.split_off(&(version + 1, 0));
+        list.extend(as_waiters(std::mem::replace(&mut waiters.impatient, later)));
         let threads = waiters.threads.extract_if(.., |(wanted, _)| *wanted <= version).collect();
         let listeners = waiters.listeners.extract_if(.., |(wanted, _)| *wanted <= version);
         let listeners = listeners.map(|(_, listener)| listener).collect();
@@ -355,7 +391,9 @@ impl Horizon {
         if planted(Bug::FailureForgotten) || self.failure.set(lost).is_err() {
             return Covered::default();
         }
-        let Waiters { list, listeners, threads, .. } = std::mem::take(&mut *self.waiters.lock());
+        let Waiters { mut list, impatient, listeners, threads, .. } =
+            std::mem::take(&mut *self.waiters.lock());
+        list.extend(as_waiters(impatient));
         let listeners = listeners.into_iter().map(|(_, listener)| listener).collect();
         Covered { waiters: list, threads, listeners }
     }
@@ -388,6 +426,11 @@ impl Horizon {
         false
     }
 
+    #[cfg(test)]
+    pub(crate) fn waiter_count(&self) -> usize {
+        self.waiters.lock().count()
+    }
+
     pub(crate) fn on_durable(&self, callback: OnDurable) {
         self.callbacks.lock().durable.push(callback);
     }
@@ -398,6 +441,10 @@ impl Horizon {
             self.call_back();
         }
     }
+}
+
+fn as_waiters(impatient: BTreeMap<(u64, u64), Callback>) -> impl Iterator<Item = (u64, Waiter)> {
+    impatient.into_iter().map(|((version, _), callback)| (version, Waiter::Callback(callback)))
 }
 
 fn tell(waiter: Waiter, outcome: impl FnOnce() -> Outcome) {

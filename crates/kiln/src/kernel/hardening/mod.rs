@@ -17,7 +17,7 @@ mod pace;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use self::horizon::{Covered, Horizon, Waiter};
+use self::horizon::{Covered, Horizon};
 use self::pace::Pace;
 use super::checkpoint::Cut;
 use super::engine::Engine;
@@ -327,14 +327,18 @@ impl Engine {
         let horizon = &self.hardening.horizon;
         self.check_is_given_out(version)?;
         let (told, hear) = mpsc::channel();
-        let waiter = Waiter::Callback(Box::new(move |outcome| {
+        let waiter = Box::new(move |outcome| {
             // Whoever asked may have given up.
             let _ = told.send(outcome);
-        }));
-        if horizon.register(version, waiter) {
+        });
+        let number = horizon.register_impatient(version, waiter);
+        if number.is_some() {
             self.hardening.request_now();
         }
         let told = hear.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok();
+        if let (None, Some(number)) = (&told, number) {
+            horizon.give_up(version, number);
+        }
         // Who tells may be late.
         match told.or_else(|| horizon.outcome(version)) {
             Some(outcome) => outcome.map(|()| true).map_err(|lost| lost.error()),

@@ -250,3 +250,25 @@ fn c5_a_background_thread_that_panics_ends_the_database_as_a_failed_hardening_do
         assert_eq!(db.close().unwrap_err().kind(), ErrorKind::Lost);
     });
 }
+
+/// Each that gave up left something behind until its version was durable, which on a disk that stands still is never.
+#[test]
+fn who_gives_up_waiting_is_not_remembered() {
+    let db = Options::new().open_on(Arc::new(SimulatedDevice::new(1))).expect("the disk is empty");
+    let table = db.table("table").expect("a table");
+    let leader = db.engine().hardening.leader.lock();
+    let (_, receipt) = db.put(&table, "key", "value").expect("there is room").fast();
+    for _ in 0..10_000 {
+        let waited = receipt.wait_timeout(Level::LOCAL, Duration::ZERO).expect("nothing is lost");
+        assert!(!waited);
+    }
+    assert_eq!(db.engine().hardening.horizon.waiter_count(), 0);
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| receipt.wait_timeout(Level::LOCAL, Duration::from_secs(60)));
+        while db.engine().hardening.horizon.waiter_count() == 0 {
+            thread::yield_now();
+        }
+        db.engine().let_go(leader, Covered::default());
+        assert!(waiting.join().expect("it does not panic").expect("nothing is lost"));
+    });
+}
