@@ -514,3 +514,26 @@ fn c5_c8_a_seal_whose_write_fails_or_tears_makes_nothing_durable() {
         assert!(failed >= 2, "{kind:?}: {failed} of the writes were of an extent");
     }
 }
+
+/// It said that one has to open the database again to write, which one had.
+#[test]
+fn c8_a_receipt_from_before_a_crash_says_what_is_lost_and_that_the_database_works() {
+    let disk = SimulatedDevice::new(1);
+    let db = reopen(&disk).unwrap();
+    let map = db.map("map").unwrap();
+    db.put(&map, "key", "durable").unwrap().safe().unwrap();
+    let version = db.put(&map, "key", "lost").unwrap().version();
+    let left = disk.after_crash(&mut |_| Keep::Lost);
+    let db = reopen(&left).unwrap();
+    let map = db.map("map").unwrap();
+    let error = db.receipt(version).wait(Level::LOCAL).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost);
+    let (told, heard) = channel();
+    db.receipt(version).on_durable(Level::LOCAL, move |outcome| told.send(outcome).unwrap());
+    let lost = heard.try_recv().unwrap().unwrap_err();
+    assert!(lost.horizon() < version && version <= lost.last().unwrap(), "{lost:?}");
+    let (first, last) = (lost.horizon().number() + 1, lost.last().unwrap().number());
+    assert!(error.to_string().contains(&format!("in versions {first} to {last} is lost")), "{error}");
+    assert!(!error.to_string().contains("open the database again"), "{error}");
+    db.put(&map, "key", "again").unwrap().safe().unwrap();
+}

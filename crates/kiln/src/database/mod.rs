@@ -162,7 +162,7 @@ impl Kiln {
     /// commits fail.
     ///
     /// # Errors
-    /// `Lost` if the last commits could not be made durable.
+    /// `Lost` if the last commits could not be made durable; `Io` if they are, but the superblock cannot be written: then opening it again is as after a crash.
     pub fn close(&self) -> Result<()> {
         self.inner.close()
     }

@@ -66,7 +66,7 @@ pub(crate) struct Engine {
     pub(crate) opened_end: Address,
     /// Transactions begun by hand that are still open.
     pub(crate) open_transactions: AtomicU64,
-    /// Set by the keeper while hardening is behind the window, or compaction or settling far behind its bound: commits wait.
+    /// Set by the watcher while hardening is behind the window, or compaction or settling far behind its bound: commits wait.
     pub(crate) behind: AtomicBool,
     pub(crate) closed: AtomicBool,
     /// Keeps everybody else out until the database is closed.

@@ -16,17 +16,31 @@ use crate::sync::{Condvar, EventCount, Instant, Mutex, OnceLock, contain};
 #[derive(Clone, Debug)]
 pub struct Lost {
     horizon: u64,
+    /// The last version that is lost, if an earlier crash took them.
+    last: Option<u64>,
     reason: Arc<str>,
 }
 
 impl Lost {
     pub(crate) fn new(horizon: u64, reason: impl Into<Arc<str>>) -> Lost {
-        Lost { horizon, reason: reason.into() }
+        Lost { horizon, last: None, reason: reason.into() }
     }
 
-    /// The last version that is durable. Everything committed after it is lost.
+    /// A crash took these versions, both included, before the database was opened.
+    fn in_crash(first: u64, last: u64) -> Lost {
+        let reason = "it was not durable when the database stopped";
+        Lost { horizon: first - 1, last: Some(last), reason: reason.into() }
+    }
+
+    /// The last version before those that are lost. It is durable, and unless [`Self::last`] says how far the loss goes, the database makes nothing
+    /// durable after it.
     pub fn horizon(&self) -> Version {
         Version::new(self.horizon)
+    }
+
+    /// The last version that is lost, where a crash took them before the database was opened: it goes on behind.
+    pub fn last(&self) -> Option<Version> {
+        self.last.map(Version::new)
     }
 
     /// What happened.
@@ -41,11 +55,18 @@ impl Lost {
 
 impl fmt::Display for Lost {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            out,
-            "everything committed after version {} is lost: {}. Reads still work; open the database again to write",
-            self.horizon, self.reason
-        )
+        let Lost { horizon, last, reason } = self;
+        match last {
+            Some(last) => write!(
+                out,
+                "what was committed in versions {} to {last} is lost: {reason}. The database works, without it; what is still wanted of it must be written again",
+                horizon + 1
+            ),
+            None => write!(
+                out,
+                "everything committed after version {horizon} is lost: {reason}. Reads still work; open the database again to write"
+            ),
+        }
     }
 }
 
@@ -196,8 +217,8 @@ impl Horizon {
     /// The fate of a version, once it is known.
     pub(crate) fn outcome(&self, version: u64) -> Option<Outcome> {
         let lost = |&&(first, last): &&(u64, u64)| (first..=last).contains(&version);
-        if let Some(&(first, _)) = self.lost_before.get().and_then(|ranges| ranges.iter().find(lost)) {
-            return Some(Err(Lost::new(first - 1, "it was not durable when the database stopped")));
+        if let Some(&(first, last)) = self.lost_before.get().and_then(|ranges| ranges.iter().find(lost)) {
+            return Some(Err(Lost::in_crash(first, last)));
         }
         // The failure first: once there is one the horizon stays where it is. The other way round, a version that becomes
         // durable between the two looks, just before the failure, would pass for lost.

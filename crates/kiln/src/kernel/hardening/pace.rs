@@ -13,7 +13,7 @@
 //! of it: what small hardenings take counts as latency, their bytes' part included, and the cost may be known by half only.)
 //!
 //! A part of the window is left over for what cannot be foreseen: a thread that gets no processor, a disk that is slower
-//! than last time. When that is not enough the keeper stops all commits; see `background`.
+//! than last time. When that is not enough the watcher stops all commits; see `background`.
 
 use std::time::Duration;
 
