@@ -131,7 +131,7 @@ impl Engine {
         let moment = Moment::default();
         let found = match self.read_at_once(key.object, key.key, key.hash, &moment, value) {
             Some(reading) => reading.found,
-            None => self.read_newest_as_of(key, &moment, value)?.found,
+            None => self.read_newest_patiently(key, &moment, value)?.found,
         };
         if !found {
             value.clear();
@@ -255,7 +255,8 @@ impl Engine {
         }
     }
 
-    /// Any case; it goes on with what was decided.
+    /// Any case; it goes on with what was decided. Others may change the bucket whenever a long value is copied; what nobody changes any more need only be
+    /// the key's still.
     #[cold]
     fn update_patiently(
         self: &Arc<Self>,
@@ -265,10 +266,19 @@ impl Engine {
         mut decide: impl FnMut(Option<&[u8]>, &mut Vec<u8>) -> Result<Decision>,
         mut decided: Option<(Reading, Decision)>,
     ) -> Result<SingleCommit> {
+        /// So often a long value is tried before its version is closed for it.
+        const CONFLICTS_MAX: u32 = 4;
+        const LONG_BYTES: usize = 64 << 10;
         let (mut backoff, mut is_slowed) = (Backoff::default(), false);
+        let (mut conflicts, mut closed) = (0_u32, 0);
         loop {
             let moment = Moment::default();
-            let reading = self.read_newest_as_of(key, &moment, again)?;
+            let mut reading = match conflicts {
+                0 => self.read_newest_as_of(key, &moment, again)?,
+                _ => self.read_newest_patiently(key, &moment, again)?,
+            };
+            // What has settled has no record, and no version.
+            reading.is_for_good |= reading.version > 0 && reading.version <= closed;
             let is_decided = |(read, _): &(Reading, Decision)| {
                 let is_as_long = (read.found, read.expires_at) == (reading.found, reading.expires_at);
                 is_as_long && (!reading.found || old == again)
@@ -302,18 +312,27 @@ impl Engine {
                     self.note_lifetime(&change);
                     return Ok(self.note_single(committed));
                 }
-                Err(Setback::Conflict | Setback::NotWritable | Setback::Cold) => backoff.pause(),
+                Err(Setback::Conflict | Setback::NotWritable | Setback::Cold) => {
+                    conflicts += 1;
+                    if conflicts >= CONFLICTS_MAX && old.len() >= LONG_BYTES {
+                        closed = self.hold_newest().0;
+                        self.release_version(closed);
+                    }
+                    backoff.pause();
+                }
                 Err(Setback::NoLogSpace) => self.wait_for_space(change.demand(), change.purpose())?,
             }
         }
     }
 
-    /// Deletes one key if its value has expired by now; otherwise says when it does, if it has one and that does. Who does not wait for log space
-    /// is told the same where there is none.
+    /// Deletes one key if its value, which is not looked at, has expired by now; else, or where there is no log space and it is not waited for, says when it does.
     pub(crate) fn expire_single(self: &Arc<Self>, key: SingleKey<'_>, waits: bool) -> Result<Option<u64>> {
         with_scratch(|Scratch { old, .. }| {
             loop {
-                let reading = self.read_newest(key, old)?;
+                let reading = match self.outline_at_once(key, &Moment::default()) {
+                    Some((reading, _)) => reading,
+                    None => self.read_newest(key, old)?,
+                };
                 if !reading.stored || !self.is_expired_now(reading.expires_at) {
                     return Ok(Some(reading.expires_at));
                 }
@@ -536,13 +555,16 @@ impl Engine {
     /// True if a key is as it was read, and its record where it was. The caller holds its bucket.
     #[inline]
     fn still_holds(&self, bucket: Bucket, hash: u64, reading: &Reading) -> bool {
-        bucket == reading.bucket
+        let is_unchanged = bucket == reading.bucket
             && (planted(Bug::SingleNotValidated)
-                || self.index.unchanged_under_own_lock(bucket, reading.stamp))
+                || self.index.unchanged_under_own_lock(bucket, reading.stamp));
+        let has_record = || self.index.refers_to(bucket, hash, reading.address);
+        match is_unchanged {
             // What has settled meanwhile is unchanged, but has no record any more.
-            && (!self.settled.may_have_removed()
-                || reading.address == NO_ADDRESS
-                || self.index.refers_to(bucket, hash, reading.address))
+            true => !self.settled.may_have_removed() || reading.address == NO_ADDRESS || has_record(),
+            // Others' keys have changed, and perhaps time and again before a long value is copied and something made of it.
+            false => reading.is_for_good && has_record(),
+        }
     }
 }
 

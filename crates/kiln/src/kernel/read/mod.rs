@@ -3,9 +3,9 @@
 //! No I/O happens under a pin: a record that is only on disk is read unpinned ([`cold`](super::cold)), and what led to it is
 //! validated afterwards.
 
-mod from_disk;
+mod kept;
 
-use self::from_disk::FromDisk;
+use self::kept::Kept;
 use super::cold::{Question, Sighting};
 use super::engine::Engine;
 use super::expiry::Moment;
@@ -35,6 +35,8 @@ pub(crate) struct Reading {
     pub(crate) version: u64,
     pub(crate) bucket: Bucket,
     pub(crate) stamp: Stamp,
+    /// Nobody changes the record any more: what was read is the key's as long as the index refers to it, whatever becomes of the bucket.
+    pub(crate) is_for_good: bool,
 }
 
 impl Reading {
@@ -60,7 +62,13 @@ impl Reading {
             version: 0,
             bucket,
             stamp,
+            is_for_good: false,
         }
+    }
+
+    /// The same, of what no commit changes any more, if it is a record.
+    fn for_good(self) -> Reading {
+        Reading { is_for_good: self.address != NO_ADDRESS, ..self }
     }
 
     /// As somebody sees it who reads as of this moment.
@@ -96,7 +104,14 @@ impl PastReading {
     /// The same, of the newest record of a key, which is at this address.
     fn reading(self, address: Address, bucket: Bucket, stamp: Stamp) -> Reading {
         let PastReading { found, stored, expires_at, version } = self;
-        Reading { found, stored, expires_at, address, slot: Slot::default(), version, bucket, stamp }
+        Reading {
+            found,
+            stored,
+            expires_at,
+            address,
+            version,
+            ..Reading::without_record(None, bucket, stamp)
+        }
     }
 
     /// The key has a value, and no record that the reader may see.
@@ -245,16 +260,16 @@ impl Engine {
         out: &mut Vec<u8>,
     ) -> Result<Option<Reading>> {
         let question = Question { object, key, version_max: u64::MAX };
-        let mut from_disk = FromDisk::default();
+        let mut kept = Kept::default();
         loop {
-            let (bucket, stamp, cold) = match self.read_memory(object, key, hash, out) {
+            let (bucket, stamp, cold) = match self.look_in_memory(&question, hash, &mut kept, out) {
                 None => return Ok(None),
                 Some(Memory::Done(reading)) => return Ok(Some(reading)),
                 Some(Memory::Retry) => continue,
                 Some(Memory::Cold(bucket, stamp, cold)) => (bucket, stamp, cold),
                 Some(Memory::MaybeSettled(bucket, stamp)) => (bucket, stamp, ColdCandidates::new()),
             };
-            if let Some(reading) = self.read_cold(&question, (bucket, stamp), &cold, &mut from_disk, out)? {
+            if let Some(reading) = self.read_cold(&question, (bucket, stamp), &cold, &mut kept, out)? {
                 return Ok(Some(reading));
             }
         }
@@ -274,8 +289,22 @@ impl Engine {
         moment: &Moment,
         out: &mut Vec<u8>,
     ) -> Result<Reading> {
+        match self.read_at_once(key.object, key.key, key.hash, moment, out) {
+            Some(reading) => Ok(reading),
+            None => self.read_newest_patiently(key, moment, out),
+        }
+    }
+
+    /// The same, for who knows that others are in the bucket: a long value is not copied in vain.
+    #[cold]
+    pub(crate) fn read_newest_patiently(
+        &self,
+        key: SingleKey<'_>,
+        moment: &Moment,
+        out: &mut Vec<u8>,
+    ) -> Result<Reading> {
         loop {
-            if let Some(reading) = self.read_current(key.object, key.key, key.hash, moment, out)? {
+            if let Some(reading) = self.read_as_of_now(key.object, key.key, key.hash, moment, out)? {
                 return Ok(reading);
             }
         }
@@ -289,8 +318,9 @@ impl Engine {
         if let Some(reading) = self.read_at_once(object, key, hash, &moment, out) {
             return Some(reading);
         }
+        let (question, mut kept) = (Question { object, key, version_max: u64::MAX }, Kept::default());
         loop {
-            match self.read_memory(object, key, hash, out) {
+            match self.look_in_memory(&question, hash, &mut kept, out) {
                 None | Some(Memory::Retry) => {}
                 Some(Memory::Done(reading)) => {
                     let reading = reading.as_of(&moment, self);
@@ -301,53 +331,6 @@ impl Engine {
                 Some(Memory::Cold(..) | Memory::MaybeSettled(..)) => return None,
             }
         }
-    }
-
-    fn read_memory(&self, object: u32, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Option<Memory> {
-        let _pin = epoch::pin();
-        let (bucket, stamp) = self.index.stamp(hash)?;
-        let question = Question { object, key, version_max: u64::MAX };
-        let mut cold = ColdCandidates::new();
-        let seen = self.index.find(bucket, hash, |address| {
-            if address < self.log.head() {
-                let Some(sighting) = self.ask_cached(address, &question, out) else {
-                    cold.push(address);
-                    return None;
-                };
-                return sighting.is_of_key.then(|| Some((address, sighting.past())));
-            }
-            self.log.prefetch(address, RECORD_BYTES_USUAL);
-            let Some(view) = self.log.view(address) else { return Some(None) };
-            if !view.is(object, key) {
-                return None;
-            }
-            Some(Some((address, copy_put(&view, key, out))))
-        });
-        // The bucket's sequence covers the record too: unchanged means that nothing was torn.
-        fence(Ordering::Acquire);
-        if let Some(seen) = seen {
-            return Some(
-                match seen.filter(|_| planted(Bug::ReadNotRepeated) || self.index.unchanged(bucket, stamp)) {
-                    Some((address, seen)) => Memory::Done(seen.reading(address, bucket, stamp)),
-                    None => Memory::Retry,
-                },
-            );
-        }
-        if !cold.is_empty() {
-            return Some(Memory::Cold(bucket, stamp, cold));
-        }
-        let settled = match self.may_be_settled(object) {
-            true => match self.get_settled_cached(object, key, out) {
-                Cached::Found { expires_at } => Some(expires_at),
-                Cached::Absent => None,
-                Cached::Unknown => return Some(Memory::MaybeSettled(bucket, stamp)),
-            },
-            false => None,
-        };
-        Some(match self.index.unchanged(bucket, stamp) {
-            true => Memory::Done(Reading::without_record(settled, bucket, stamp)),
-            false => Memory::Retry,
-        })
     }
 
     /// Reads the newest record of a key whose version is at most `version`, which is closed and held by a
@@ -370,7 +353,7 @@ impl Engine {
     }
 
     fn find_as_of(&self, question: &Question<'_>, hash: u64, out: &mut Vec<u8>) -> Result<PastReading> {
-        let mut from_disk = FromDisk::default();
+        let mut kept = Kept::default();
         loop {
             let before = self.index.stamp(hash);
             let mut cold = ColdCandidates::new();
@@ -393,16 +376,16 @@ impl Engine {
                 None => {}
             }
             for address in cold {
-                if from_disk.others.contains(&address) {
+                if kept.others.contains(&address) {
                     continue;
                 }
                 match self.walk_disk(question, address, out)? {
                     Walk::Found(found) => return Ok(found),
                     Walk::Ended => return self.settled_as_of(question, out),
-                    Walk::OtherKey | Walk::Cold(_) => from_disk.others.push(address),
+                    Walk::OtherKey | Walk::Cold(_) => kept.others.push(address),
                 }
             }
-            let (settled, answer) = self.settled_from_disk(question, &mut from_disk, out)?;
+            let (settled, answer) = self.settled_kept(question, &mut kept, out)?;
             // No record was found. That stands if no split moved entries meanwhile; a commit in progress cannot
             // hide an entry, but it is cheap to wait for it.
             if let Some((bucket, stamp)) = before
@@ -410,7 +393,7 @@ impl Engine {
             {
                 return Ok(settled);
             }
-            from_disk.keep(answer, out);
+            kept.keep(answer, out);
         }
     }
 
@@ -580,3 +563,6 @@ fn copy_put(view: &RecordView<'_>, key: &[u8], out: &mut Vec<u8>) -> PastReading
     }
     PastReading::of(is_put.then(|| view.expires_at()), view.version())
 }
+
+#[cfg(test)]
+mod tests;
