@@ -18,7 +18,7 @@ use crate::kernel::session::Sessions;
 use crate::kernel::settled::{Settled, SettlingBounds};
 use crate::kernel::shares::Shares;
 use crate::kernel::snapshot::Snapshots;
-use crate::kernel::sweep::{Grave, Graves};
+use crate::kernel::sweep::Graves;
 use crate::kernel::warm::Warm;
 use crate::kernel::write_counts::WriteCounts;
 use crate::options::Options;
@@ -129,7 +129,7 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
         snapshots: Snapshots::new(std::mem::take(&mut recovered.snapshots)),
         sessions: Sessions::default(),
         write_counts: WriteCounts::new(),
-        graves: Graves::default(),
+        graves: Graves::recovered(recovered.tombstones.drain(..), recovered.report.horizon.number()),
         compaction: Compaction::new(options.space_amplification),
         warm: Warm::new(),
         checkpoints: Checkpoints::new(options.checkpoint_bytes(current.segment_bytes), found),
@@ -141,7 +141,6 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
         closed: AtomicBool::new(false),
         lock: Mutex::new(Some(lock)),
     });
-    engine.graves.bury(&mut recovered.tombstones.drain(..).map(Grave::from).collect());
     engine.update_limit();
     engine.share_for_good();
     engine.keep_warm();

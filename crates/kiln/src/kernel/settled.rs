@@ -324,14 +324,13 @@ impl Engine {
     fn deleted_keys(&self, object: u32) -> HashSet<Box<[u8]>> {
         // Whoever sweeps takes some of them out for a while.
         let sweeping = self.graves.pause();
-        let graves = self.graves.copies(0..self.graves.len());
+        let graves = self.graves.copies_of(object);
         drop(sweeping);
         let is_newest = |grave: &Grave| {
             let hash = self.hash(object, &grave.key);
             self.index.addresses_of(hash).any(|address| address == grave.address)
         };
-        let graves = graves.into_iter().filter(|grave| grave.object == object);
-        graves.filter(is_newest).map(|grave| grave.key).collect()
+        graves.into_iter().filter(is_newest).map(|grave| grave.key).collect()
     }
 
     /// How many rows of an object are in the tree.

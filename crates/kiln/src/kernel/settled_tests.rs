@@ -83,7 +83,7 @@ fn what_is_dead_out_of_memory_makes_settling_due_only_where_there_is_much_of_it_
         drop(snapshot);
         let engine = db.engine();
         engine.harden_all().unwrap();
-        engine.forget_deleted();
+        engine.forget_all_deleted();
         let cold_bytes = engine.cold_log_bytes();
         assert!(cold_bytes > 512 << 10 && engine.unsettled_bytes() <= cold_bytes);
         engine.is_settling_due()

@@ -47,6 +47,12 @@ enum Fate {
     Replaced,
 }
 
+/// So many tombstones are looked at before who waits for the sweep's lock may go on.
+pub(super) const LOOKED_AT_ONCE: usize = 4096;
+
+/// So many are passed before who hardens may go on.
+const COPIED_AT_ONCE: usize = 512;
+
 /// Tombstones to be swept. Those that wait are not looked at before it is worth it, however many.
 #[derive(Default)]
 struct Known {
@@ -57,16 +63,18 @@ struct Known {
     for_settling: Vec<Grave>,
     has_settled: bool,
     others: Vec<Grave>,
+    /// Somebody is looking at them, some at a time.
+    looked_at: Vec<Grave>,
 }
 
 impl Known {
     /// In an order that stays as it is as long as they only become more.
     fn iter(&self) -> impl Iterator<Item = &Grave> {
-        self.for_snapshots.iter().chain(&self.for_settling).chain(&self.others)
+        self.for_snapshots.iter().chain(&self.for_settling).chain(&self.looked_at).chain(&self.others)
     }
 
     fn len(&self) -> usize {
-        self.for_snapshots.len() + self.for_settling.len() + self.others.len()
+        self.for_snapshots.len() + self.for_settling.len() + self.looked_at.len() + self.others.len()
     }
 }
 
@@ -81,6 +89,8 @@ pub(crate) struct Graves {
     held: AtomicBool,
     /// Some wait until their rows have settled.
     wait_for_settling: AtomicBool,
+    /// Those that recovery has found are of this version, or older ones.
+    recovered: u64,
 }
 
 /// Has nothing forgotten until it is dropped.
@@ -101,6 +111,13 @@ struct TruncationMark {
 }
 
 impl Graves {
+    /// With those that recovery has found in a database whose durable state is of this version.
+    pub(crate) fn recovered(tombstones: impl Iterator<Item = Tombstone>, version: u64) -> Graves {
+        let graves = Graves { recovered: version, ..Graves::default() };
+        graves.bury(&mut tombstones.map(Grave::from).collect());
+        graves
+    }
+
     pub(crate) fn bury(&self, graves: &mut Vec<Grave>) {
         self.graves.lock().others.append(graves);
     }
@@ -109,7 +126,7 @@ impl Graves {
     pub(crate) fn are_idle(&self) -> bool {
         let known = self.graves.lock();
         let may_go = known.has_settled && !known.for_settling.is_empty();
-        known.others.is_empty() && known.for_snapshots.is_empty() && !may_go
+        known.others.is_empty() && known.looked_at.is_empty() && known.for_snapshots.is_empty() && !may_go
     }
 
     /// Keeps sweeping from going on until dropped.
@@ -152,21 +169,39 @@ impl Graves {
         self.graves.lock().iter().skip(places.start).take(places.len()).cloned().collect()
     }
 
-    /// Takes those out that are worth a look where every snapshot sees `oldest`.
-    fn take(&self, oldest: u64) -> Vec<Grave> {
-        let mut known = self.graves.lock();
-        let mut taken = std::mem::take(&mut known.others);
+    /// Copies of those of an object, for who has [paused](Self::pause) the sweeps; some at a time, since whoever hardens buries others meanwhile.
+    pub(super) fn copies_of(&self, object: u32) -> Vec<Grave> {
+        let (mut copies, len) = (Vec::new(), self.len());
+        for first in (0..len).step_by(COPIED_AT_ONCE) {
+            let known = self.graves.lock();
+            let some = known.iter().skip(first).take(COPIED_AT_ONCE.min(len - first));
+            copies.extend(some.filter(|grave| grave.object == object).cloned());
+        }
+        copies
+    }
+
+    /// Begins to look at those that are worth it where every snapshot sees `oldest`.
+    pub(super) fn begin_to_look(&self, oldest: u64) {
+        let mut guard = self.graves.lock();
+        let known = &mut *guard;
+        known.looked_at.append(&mut known.others);
         if std::mem::take(&mut known.has_settled) {
-            taken.append(&mut known.for_settling);
+            known.looked_at.append(&mut known.for_settling);
         }
         if oldest >= known.waits_for {
-            taken.append(&mut known.for_snapshots);
+            known.looked_at.append(&mut known.for_snapshots);
         }
-        taken
+    }
+
+    /// Takes some of them out; none once all were looked at.
+    fn take_some(&self) -> Vec<Grave> {
+        let mut known = self.graves.lock();
+        let left = known.looked_at.len().saturating_sub(LOOKED_AT_ONCE);
+        known.looked_at.split_off(left)
     }
 
     /// Puts them back, for who has taken them out: those that wait for snapshots, for settling, and others.
-    fn put_back(&self, [mut for_snapshots, mut for_settling, others]: [Vec<Grave>; 3]) {
+    fn put_back(&self, [mut for_snapshots, mut for_settling, mut others]: [Vec<Grave>; 3]) {
         let mut known = self.graves.lock();
         if let Some(oldest) = for_snapshots.iter().map(|grave| grave.version).min() {
             let is_first = known.for_snapshots.is_empty();
@@ -174,9 +209,7 @@ impl Graves {
         }
         known.for_snapshots.append(&mut for_snapshots);
         known.for_settling.append(&mut for_settling);
-        // More may have come meanwhile.
-        let since = std::mem::replace(&mut known.others, others);
-        known.others.extend(since);
+        known.others.append(&mut others);
     }
 
     /// Has the next sweep look what can be dropped, whether more has hardened or not.
@@ -207,8 +240,8 @@ impl Engine {
         self.sweep_with(self.graves.sweeping.lock())
     }
 
-    fn sweep_with(&self, mut mark: MutexGuard<'_, TruncationMark>) -> bool {
-        self.forget_deleted();
+    fn sweep_with(&self, mark: MutexGuard<'_, TruncationMark>) -> bool {
+        let mut mark = self.forget_deleted(mark);
         for object in self.objects.iter() {
             if let Some(ordered) = object.keys.ordered() {
                 ordered.reclaim();
@@ -240,17 +273,40 @@ impl Engine {
 
     /// Forgets, drops and compacts as [`Self::sweep`] does, whether it is due or not; what is left.
     pub(super) fn compact_round(&self) -> Result<Rest> {
-        let mut mark = self.graves.sweeping.lock();
-        self.forget_deleted();
+        let mut mark = self.forget_deleted(self.graves.sweeping.lock());
         self.truncate(&mut mark.compaction)
     }
 
-    pub(super) fn forget_deleted(&self) {
+    /// Forgets what can be forgotten. However much that is, who waits for the lock gets it soon: commits may stand behind them.
+    fn forget_deleted<'a>(
+        &'a self,
+        mut mark: MutexGuard<'a, TruncationMark>,
+    ) -> MutexGuard<'a, TruncationMark> {
+        self.graves.begin_to_look(self.oldest_needed());
+        while self.forget_some() {
+            drop(mark);
+            crate::sync::thread::yield_now();
+            mark = self.graves.sweeping.lock();
+        }
+        mark
+    }
+
+    /// As [`Self::sweep`], but nothing is dropped.
+    #[cfg(test)]
+    pub(super) fn forget_all_deleted(&self) {
+        drop(self.forget_deleted(self.graves.sweeping.lock()));
+    }
+
+    /// Looks at some; true if there are more. The caller sweeps.
+    pub(super) fn forget_some(&self) -> bool {
         if self.graves.held.load(Ordering::SeqCst) {
-            return;
+            return false;
         }
         let (oldest, hardened) = (self.oldest_needed(), self.log.hardened());
-        let graves = self.graves.take(oldest);
+        let graves = self.graves.take_some();
+        if graves.is_empty() {
+            return false;
+        }
         let (mut for_snapshots, mut for_settling, mut others) = (Vec::new(), Vec::new(), Vec::new());
         for mut grave in graves {
             // Until the new value is durable a checkpoint may meet the tombstone behind it, and has to know what it is.
@@ -274,20 +330,30 @@ impl Engine {
             self.graves.wait_for_settling.store(true, Ordering::SeqCst);
         }
         self.graves.put_back([for_snapshots, for_settling, others]);
+        true
     }
 
     /// Removes one deleted key, if it is still deleted and nobody can see it any more.
     fn forget(&self, grave: &mut Grave, oldest: u64) -> Fate {
-        // Asked first: the version of one that has left memory must be read from disk.
         if self.settled.is_begun.load(Ordering::SeqCst) && self.must_settle(grave) {
             return Fate::WaitsForSettling;
         }
-        if grave.version == 0 {
-            let Ok(version) = self.tombstone_version(grave) else { return Fate::Waits };
-            let Some(version) = version else { return Fate::Gone };
-            grave.version = version;
-        }
-        let version = grave.version;
+        // One that has left memory must be read from disk to know more; and what the index has no more is not worth that.
+        let version = match grave.version {
+            0 if self.graves.recovered <= oldest => self.graves.recovered,
+            0 => {
+                match self.is_in_index(grave) {
+                    None => return Fate::Waits,
+                    Some(false) => return Fate::Replaced,
+                    Some(true) => {}
+                }
+                let Ok(version) = self.tombstone_version(grave) else { return Fate::Waits };
+                let Some(version) = version else { return Fate::Gone };
+                grave.version = version;
+                version
+            }
+            known => known,
+        };
         if version > oldest && !planted(Bug::ForgetsUnderSnapshots) {
             return Fate::WaitsForSnapshots;
         }
@@ -331,6 +397,16 @@ impl Engine {
         }
         settled.forgotten_to.fetch_max(grave.address + 1, Ordering::SeqCst);
         false
+    }
+
+    /// Whether the index still refers to a tombstone. `None` if somebody holds its bucket for too long.
+    fn is_in_index(&self, grave: &Grave) -> Option<bool> {
+        let hash = self.hash(grave.object, &grave.key);
+        let _pin = epoch::pin();
+        let bucket = self.index.lock_quietly(hash)?;
+        let is_there = self.index.refers_to(bucket, hash, grave.address);
+        self.index.unlock_unchanged(bucket);
+        Some(is_there)
     }
 
     /// The version of a tombstone; `None` if its segment is gone.

@@ -58,6 +58,49 @@ fn after_opening_nothing_is_read_of_deletions_that_wait_for_settling() {
     assert_eq!(db.engine().graves.len(), ROWS as usize);
     db.engine().sweep();
     assert_eq!(db.statistics().cold_reads, 0);
+    // Nor, of each, behind the settling, by who commits may be waiting for.
+    db.settle().unwrap();
+    let settling = db.statistics().cold_reads;
+    (0..2).for_each(|_| _ = (db.engine().sweep(), db.persist().unwrap()));
+    assert_eq!((db.engine().graves.len(), db.statistics().cold_reads), (0, settling));
+}
+
+/// Those that a named snapshot may need, and that have settled, were read, too.
+#[test]
+fn after_opening_nothing_is_read_of_deletions_that_have_left_the_index() {
+    let disk = SimulatedDevice::new(1);
+    let db = deleted_after_settling(&disk);
+    db.create_snapshot("kept").unwrap();
+    drop(db);
+    let db = open(&disk);
+    let map = db.map("map").unwrap();
+    db.put(&map, "more", "value").unwrap().safe().unwrap();
+    db.settle().unwrap();
+    let settling = db.statistics().cold_reads;
+    db.engine().sweep();
+    assert_eq!(db.statistics().cold_reads, settling);
+}
+
+/// Who waited for the sweep's lock waited for all of them.
+#[test]
+fn c3_who_waits_for_the_sweep_waits_for_a_few_deletions_only() {
+    let db = open(&SimulatedDevice::new(1));
+    let map = db.map("map").unwrap();
+    const KEYS: u32 = 3 * super::sweep::LOOKED_AT_ONCE as u32;
+    for number in 0..KEYS {
+        db.put(&map, number.to_be_bytes(), "value").unwrap().forget();
+    }
+    db.persist().unwrap();
+    for number in 0..KEYS {
+        db.delete(&map, number.to_be_bytes()).unwrap().forget();
+    }
+    db.engine().harden_all().unwrap();
+    let (engine, sweeping) = (db.engine(), db.engine().graves.pause());
+    engine.graves.begin_to_look(engine.oldest_needed());
+    let lens: Vec<_> = (0..4).map(|_| (engine.forget_some(), engine.graves.len())).collect();
+    let at_once = super::sweep::LOOKED_AT_ONCE;
+    assert_eq!(lens, [(true, 2 * at_once), (true, at_once), (true, 0), (false, 0)]);
+    drop(sweeping);
 }
 
 /// Its tombstone waited for a hardening that had come already, and the keeper with it.
