@@ -84,6 +84,8 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
     if tree.settled_to() > current.settled_to && !planted(Bug::FoundRootBelieved) {
         // Else the next checkpoint would leave out, and the log drop, what only this root has, and the power could fail.
         tree.make_certain()?;
+        // Nor must an older one be taken for it then.
+        opening.superblock.update(|superblock| superblock.settled_to = tree.settled_to())?;
     }
     let Opening { segments, superblock, log, liveness, writer } = opening;
     let writer = writer.unwrap_or_else(|| ExtentWriter::new(current.database, recovered.chain));

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::device::SimulatedDevice;
+use crate::device::{Fault, FaultKind, Keep, OperationKind, SimulatedDevice};
+use crate::error::ErrorKind;
 use crate::kernel::write_set::WriteSet;
 use crate::objects::HasHandle;
 use crate::storage::record::NEVER;
@@ -121,4 +122,48 @@ fn c4_room_is_not_looked_for_in_the_tree_behind_a_close() {
     let steps = disk.steps();
     assert!(!db.engine().settle_for_room());
     assert_eq!(disk.steps(), steps, "nothing was written");
+}
+
+/// A crash between the tree's root and the superblock; what the root says was relied on, and never noted. So the log dropped what only that tree had, and a
+/// database without it was opened without a word.
+#[test]
+fn c9_a_tree_is_missed_of_which_the_superblock_did_not_know_when_a_crash_came() {
+    let open = |disk: &SimulatedDevice| {
+        let options = Options::new().background(false).segment_bytes(64 << 10).memory(0).settle_log_bytes(0);
+        options.open_on(Arc::new(disk.clone()))
+    };
+    let mut found = 0;
+    for nth in 1.. {
+        let disk = SimulatedDevice::new(1);
+        let db = open(&disk).unwrap();
+        let (table, map) = (db.table("table").unwrap(), db.map("map").unwrap());
+        for number in 0..50_u32 {
+            db.put(&table, number.to_be_bytes(), [0; 3_000]).unwrap().forget();
+        }
+        db.put(&map, "key", [0; 3_000]).unwrap().forget();
+        db.persist().unwrap();
+        let fired = disk.faults_fired();
+        disk.inject(Fault { operation: OperationKind::Write, nth, kind: FaultKind::EIO, sticky: false });
+        if db.settle().is_ok() {
+            assert!(disk.faults_fired() == fired || found > 0);
+            break;
+        }
+        let disk = disk.after_crash(&mut |_| Keep::Kept);
+        let db = open(&disk).unwrap();
+        if db.engine().settled.tree.settled_to() == 0 {
+            continue;
+        }
+        let map = db.map("map").unwrap();
+        for _ in 0..100 {
+            db.put(&map, "key", [0; 3_000]).unwrap().safe().unwrap();
+            db.persist().unwrap();
+        }
+        assert!(db.engine().log.begin() > 0, "what has settled is still in the log");
+        drop((map, db));
+        disk.remove_file("tree");
+        let error = open(&disk).map(drop).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupted, "{error}");
+        found += 1;
+    }
+    assert!(found > 0, "no write failed behind the tree's root");
 }
