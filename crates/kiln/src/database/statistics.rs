@@ -115,6 +115,9 @@ pub struct Statistics {
     /// How many there may be before commits that write tables are slowed, as long as settling goes on; 0 if they never are. See
     /// [`Options::unsettled_bytes`](crate::Options::unsettled_bytes).
     pub unsettled_bytes_max: u64,
+    /// Why what was due could not settle, the last time that it was tried; `None` once something has settled. No row is lost for it, but the log, and what the
+    /// indexes take of memory, become longer; if writing the tree has failed, until the database is opened again.
+    pub settling_failure: Option<String>,
     /// How often a commit was slowed for it since the database was opened.
     pub settling_waits: u64,
     /// Steps done of the checkpoint that is being taken, of [`Self::checkpoint_total_steps`].
@@ -215,6 +218,7 @@ pub(super) fn collect(engine: &Engine) -> Statistics {
         tree_written_bytes: tree.written_bytes,
         unsettled_bytes: engine.unsettled_bytes(),
         unsettled_bytes_max: engine.unsettled_bytes_max(),
+        settling_failure: engine.settled.failures.last(),
         settling_waits: engine.settled.pace.waits(),
         checkpoint_done_steps: checkpoint.steps.0,
         checkpoint_total_steps: checkpoint.steps.1,

@@ -29,6 +29,7 @@
 //! reads single rows does not count: to them a row costs a read in the log as in the tree. Nobody who reads or
 //! writes waits for it, unless it is [far behind](super::settling_pace), and it holds no lock of theirs but, one after the other, the buckets in step 4.
 
+pub(crate) mod failures;
 mod removal;
 
 use super::checkpoint::Haste;
@@ -193,10 +194,13 @@ impl Engine {
             && self.is_settling_due()
         {
             self.settled.range_reads.store(0, Ordering::Relaxed);
-            let head = self.log.head();
-            let settled = self.settle_to(self.due_settling_end(head), &mut moving);
-            if settled.is_err() {
-                self.settled.waits_for_head.store(head + self.settled.bounds.due_bytes / 2, Ordering::SeqCst);
+            let (from, head) = (self.unsettled_from(), self.log.head());
+            let end = self.due_settling_end(head);
+            let settled = self.settle_to(end, &mut moving);
+            if let Err(error) = &settled {
+                let part_bytes = end.saturating_sub(from).max(self.settled.bounds.due_bytes);
+                let pause = self.settled.failures.note(error, part_bytes);
+                self.settled.waits_for_head.store(head.saturating_add(pause), Ordering::SeqCst);
             }
             let has_more = settled.is_ok_and(|settling| settling != Settling::default());
             has_settled |= has_more;
@@ -369,6 +373,8 @@ impl Engine {
         if !self.can_settle_to(end, settled_to) || !self.has_hardened() {
             return Ok(Settling::default());
         }
+        // Else the whole part would be read first.
+        self.settled.tree.check_not_failed()?;
         // What an earlier removal has left, where it came to no end, settles once more.
         let begin = self.settled.removed_to.load(Ordering::SeqCst).max(log_begin).min(settled_to);
         let collected = self.collect_most(&segments, (begin, end), settled_to)?;
@@ -399,6 +405,7 @@ impl Engine {
         self.objects.iter().filter_map(|object| object.keys.ordered()).for_each(OrderedIndex::unlink_empty);
         self.remove_settled(&newest, part_bytes)?;
         self.settled.removed_to.store(end, Ordering::SeqCst);
+        self.settled.failures.end();
         self.graves.note_settled();
         // There may be tombstones to be forgotten, for which it does not stay awake.
         self.hardening.wake_keeper();

@@ -28,6 +28,7 @@ use super::change::{Change, Current};
 use super::engine::Engine;
 use super::frozen::FrozenWalks;
 use super::object::ObjectState;
+use super::settle::failures::SettlingFailures;
 use super::settling_pace::SettlingPace;
 use super::single::SingleKey;
 use super::sweep::Grave;
@@ -90,6 +91,7 @@ pub(crate) struct Settled {
     pub(super) waits_for_version: AtomicU64,
     /// Nor before the log has left memory up to here: the last time it failed.
     pub(super) waits_for_head: AtomicU64,
+    pub(crate) failures: SettlingFailures,
     /// Locked by who has locked `loading`.
     pub(super) in_vain: Mutex<InVain>,
     /// Records that ranges have read from disk since something last settled.
@@ -137,6 +139,7 @@ impl Settled {
             entering: Mutex::new(()),
             waits_for_version: AtomicU64::new(0),
             waits_for_head: AtomicU64::new(0),
+            failures: SettlingFailures::default(),
             in_vain: Mutex::new(InVain::NOTHING),
             range_reads: AtomicU64::new(0),
             frozen_walks: FrozenWalks::default(),

@@ -50,6 +50,12 @@ impl Tree {
         self.merge_changes(&mut Streamed::new(rows), Marks { settled_to, ..Marks::default() }, room)
     }
 
+    /// # Errors
+    /// `Io` if a write or a sync has failed: then no merge succeeds any more.
+    pub(crate) fn check_not_failed(&self) -> Result<()> {
+        self.writer.lock().check_not_failed(&self.pages)
+    }
+
     /// Merges deletions, and nothing else, on a full disk: from what the file keeps for them, in as small ranges as that has room for. Otherwise
     /// as [`Tree::merge`].
     ///

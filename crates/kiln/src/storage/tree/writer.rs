@@ -99,11 +99,7 @@ impl Writer {
         marks: Marks,
         room: Room,
     ) -> Result<Merged> {
-        if self.failed {
-            let what = format!("writing {} failed before; open the database again", pages.name);
-            // Nothing that was committed is lost: the log has it.
-            return Err(Error::new(ErrorKind::Io, what));
-        }
+        self.check_not_failed(pages)?;
         // What the last merge has read and not used may be written over by now.
         self.ahead.forget();
         let old = newest.get_owned().unwrap_or_default();
@@ -118,6 +114,17 @@ impl Writer {
         release(replaced);
         self.reclaim(pages, generation);
         Ok(made.merged)
+    }
+
+    /// # Errors
+    /// `Io` if a write or a sync has failed.
+    pub(super) fn check_not_failed(&self, pages: &Pages) -> Result<()> {
+        if !self.failed {
+            return Ok(());
+        }
+        let what = format!("writing {} failed before; open the database again", pages.name);
+        // Nothing that was committed is lost: the log has it.
+        Err(Error::new(ErrorKind::Io, what))
     }
 
     /// Ends a [merge](Self::merge), however it went: gives back what it has taken if it has made no root, and cuts off the file's end.
