@@ -254,6 +254,9 @@ impl Engine {
                 needs.records + needs.pages > cache.usual
             };
             next.look_at_reads(&self.cold, &self.settled.tree, log, has_use);
+        } else {
+            // There is nothing to change, for so many reads more.
+            next.reads = reads(&self.cold, &self.settled.tree);
         }
         let begins_reading = next.is_reading && !division.is_reading;
         let log_share = log.ring_bytes() + cache.usual - cache.most;

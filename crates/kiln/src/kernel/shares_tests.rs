@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Needs, PARTS};
+use super::{Needs, PARTS, looked_at_after, reads};
 use crate::Options;
 use crate::device::SimulatedDevice;
+use crate::sync::atomic::Ordering;
 
 #[test]
 fn neither_pages_nor_records_get_what_they_have_no_use_for_while_the_others_have() {
@@ -51,4 +52,20 @@ fn c3_who_reads_neither_divides_the_memory_nor_waits_for_who_does() {
         std::thread::sleep(Duration::from_millis(1));
     }
     assert!(shares().1 > before.1, "{:?}", shares());
+}
+
+/// Where the caches cannot have more, it was not noted that somebody had looked: each read woke the keeper.
+#[test]
+fn where_the_caches_have_all_that_they_may_have_it_is_not_looked_at_with_each_read() {
+    const ROWS: u32 = 3_000;
+    let options = Options::new().background(false).segment_bytes(64 << 10).memory(0);
+    let db = options.space_amplification(f64::INFINITY).open_on(Arc::new(SimulatedDevice::new(1))).unwrap();
+    let map = db.map("map").unwrap();
+    (0..ROWS).for_each(|row| db.put(&map, row.to_be_bytes(), [row as u8; 200]).unwrap().safe().unwrap());
+    let engine = db.engine();
+    (0..ROWS).for_each(|row| assert!(db.get(&map, row.to_be_bytes()).unwrap().is_some()));
+    let (reads, after) =
+        (reads(&engine.cold, &engine.settled.tree), looked_at_after(&engine.cold, &engine.log));
+    let looked_at = engine.shares.looked_at_reads.load(Ordering::Relaxed);
+    assert!(reads > after && reads - looked_at <= after, "{reads}, looked at after {looked_at}");
 }
