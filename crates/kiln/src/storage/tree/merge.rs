@@ -66,6 +66,8 @@ pub(super) struct Merger<'a, 'o> {
     pub(super) pages: &'a Pages,
     pub(super) output: &'a mut Output<'o>,
     levels: Vec<Pending>,
+    /// The block of the old root's node.
+    root_block: u64,
     /// Leaves that were not in the cache, and will be needed soon.
     ahead: &'a mut NodesAhead,
     pub(super) merged: Merged,
@@ -91,6 +93,7 @@ impl<'a, 'o> Merger<'a, 'o> {
             pages,
             output,
             levels: Vec::new(),
+            root_block: 0,
             ahead,
             merged: Merged::default(),
             packer: packs.then(Packer::default),
@@ -111,6 +114,7 @@ impl<'a, 'o> Merger<'a, 'o> {
         if changes.peek()?.is_none() {
             return Ok((root.node, root.height));
         }
+        self.root_block = root.node.block;
         match root.top() {
             Some((node, level)) => self.merge_node(&node, level, &[], None, changes)?,
             None => self.merge_leaf(None, None, changes)?,
@@ -334,6 +338,10 @@ impl<'a, 'o> Merger<'a, 'o> {
 
     /// Writes a node with the first `count` of what is pending on a level, and tells the level above.
     fn write(&mut self, level: u16, count: usize) -> Result<()> {
+        if level + 1 >= HEIGHT_MAX {
+            // One with that many nodes does not fit any disk.
+            return Err(self.pages.corrupted(self.root_block, "a tree that is higher than any can be"));
+        }
         let made = self.levels[usize::from(level)].node(count);
         let packed = self.packer.as_mut().filter(|_| level == 0).and_then(|packer| packer.pack(&made));
         self.has_packed |= packed.is_some();
@@ -350,7 +358,6 @@ impl<'a, 'o> Merger<'a, 'o> {
         }
         let (low, entries) = self.levels[usize::from(level)].take(count);
         let child = NodeReference { block, entries, blocks: blocks as u32, checksum };
-        assert!(level + 1 < HEIGHT_MAX, "a tree with that many nodes does not fit any disk");
         self.level(level + 1).push_child(&low, child, true);
         self.write_full(level + 1)
     }

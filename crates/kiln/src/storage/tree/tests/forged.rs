@@ -203,6 +203,22 @@ impl File {
         u64::from_le_bytes(*self.block(directory).first_chunk().unwrap())
     }
 
+    /// Adds a node behind everything that is used.
+    fn add_node(&mut self, node: &Forged<'_>) -> NodeReference {
+        let (bytes, block) = (node.encode(), self.root.directory.mapped_blocks);
+        assert_eq!(bytes.len(), BLOCK_BYTES);
+        let needed = (block as usize + 1) * BLOCK_BYTES;
+        self.bytes.resize(self.bytes.len().max(needed), 0);
+        self.block(block).copy_from_slice(&bytes);
+        self.change_map(|bits, entry| {
+            bits[block as usize / 8] |= 1 << (block % 8);
+            entry[12] = entry[12].checked_add(1).unwrap();
+        });
+        self.root.directory.mapped_blocks += 1;
+        self.root.directory.used_blocks += 1;
+        NodeReference { block, blocks: 1, entries: 1, checksum: crc32c::crc32c(&bytes) }
+    }
+
     /// Changes the map's first page and its entry in the directory, and makes their checksums right.
     fn change_map(&mut self, change: impl FnOnce(&mut [u8], &mut [u8])) {
         let (page, directory) = (self.page(), self.root.directory.block);
@@ -347,6 +363,29 @@ fn c9_children_in_each_others_places_are_met_with_an_error_by_who_merges() {
         }
     }
     assert!(children > 2 && refused > 10, "{children} children, {refused} refused");
+}
+
+/// Each node has a neighbour that need not be read, and a key so long that it is not joined with it: so the next root would be one level higher. The merge
+/// panicked.
+#[test]
+fn c9_a_tree_that_is_as_high_as_any_may_be_is_met_with_an_error_by_who_would_make_it_higher() {
+    let mut file = File::new();
+    let neighbour = file.root.node.encode().to_vec();
+    let keys: Vec<_> =
+        (0..HEIGHT_MAX as u8).rev().map(|last| [vec![b'z'; 3_000], vec![last]].concat()).collect();
+    let entries = vec![(&keys[0][..], vec![1], 0)];
+    let mut node = file.add_node(&Forged { level: 0, flags: 0, prefix: Vec::new(), entries });
+    for level in 1..HEIGHT_MAX {
+        let below = (&keys[usize::from(level)][..], node.encode().to_vec(), 0);
+        let entries = vec![(&b""[..], neighbour.clone(), 0), below];
+        node = file.add_node(&Forged { level, flags: 0, prefix: Vec::new(), entries });
+    }
+    (file.root.node, file.root.height) = (node, HEIGHT_MAX);
+    let tree = file.open().unwrap();
+    let batch = Batch::from([(keys[0].clone(), Some(vec![2]))]);
+    let error = tree.merge(&mut changes(&batch), None).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupted, "{error}");
+    assert!(error.to_string().contains("higher than any"), "{error}");
 }
 
 #[test]
