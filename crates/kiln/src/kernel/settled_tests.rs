@@ -124,6 +124,30 @@ fn c4_room_is_not_looked_for_in_the_tree_behind_a_close() {
     assert_eq!(disk.steps(), steps, "nothing was written");
 }
 
+/// The tree had nothing any more, and the count that was asked then is not kept once something has settled.
+#[test]
+fn rows_are_estimated_where_all_that_has_settled_was_deleted() {
+    const ROWS: u32 = 20_000;
+    let options = Options::new().background(false).memory(16 << 20).settle_log_bytes(0);
+    let db = options.open_on(Arc::new(SimulatedDevice::new(1))).unwrap();
+    let table = db.table("table").unwrap();
+    let put = |numbers: std::ops::Range<u32>| {
+        numbers.for_each(|number| db.put(&table, number.to_be_bytes(), "value").unwrap().forget());
+        db.persist().unwrap();
+    };
+    put(0..ROWS);
+    db.settle().unwrap();
+    for number in 0..ROWS {
+        assert!(db.delete(&table, number.to_be_bytes()).unwrap().forget());
+    }
+    db.persist().unwrap();
+    db.settle().unwrap();
+    assert!(db.engine().settled.tree.is_empty());
+    put(0..ROWS);
+    let estimate = table.len_estimate::<&[u8]>(..);
+    assert!((ROWS / 2..ROWS * 2).contains(&(estimate as u32)), "{estimate}");
+}
+
 /// A crash between the tree's root and the superblock; what the root says was relied on, and never noted. So the log dropped what only that tree had, and a
 /// database without it was opened without a word.
 #[test]

@@ -443,7 +443,8 @@ impl Walk {
         let share = index.share_below(&pin, as_slice(&self.upper), 1.0)
             - index.share_below(&pin, as_slice(&self.lower), 0.0);
         let (engine, id) = (&table.handle().engine, table.handle().id);
-        let in_memory = match engine.may_be_settled(id) {
+        // Once something has settled rows are not counted any more, though the tree may be empty again.
+        let in_memory = match engine.settled.tree.has_settled() {
             true => index.len() as u64,
             false => engine.object(id).key_count.sum(),
         };
