@@ -131,7 +131,7 @@ pub(super) fn file_device(path: &Path) -> Result<Arc<dyn Device>> {
     Ok(Arc::new(device))
 }
 
-/// Checks the database in a directory, which nobody may have open. Changes nothing.
+/// Checks the database in a directory, which nobody may have open. Changes nothing. It remembers each key that is in the log: with keys of 16 bytes, in 160 to 260 bytes of memory each.
 ///
 /// # Errors
 /// `Locked`, `NotFound`, `Version`, or `Io` if it cannot be read; damage is in the report.
