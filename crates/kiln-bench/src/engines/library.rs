@@ -9,6 +9,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char};
+use std::fmt;
 use std::path::Path;
 use std::ptr::NonNull;
 
@@ -38,7 +39,9 @@ macro_rules! functions {
         impl Functions {
             /// Opens the library, once.
             fn get() -> ::anyhow::Result<&'static Functions> {
-                static FUNCTIONS: ::std::sync::OnceLock<Result<Functions, String>> = ::std::sync::OnceLock::new();
+                static FUNCTIONS: ::std::sync::OnceLock<
+                    Result<Functions, $crate::engines::library::Unusable>,
+                > = ::std::sync::OnceLock::new();
                 FUNCTIONS
                     .get_or_init(|| {
                         let library = $crate::engines::library::open($file, $what)?;
@@ -52,7 +55,7 @@ macro_rules! functions {
                         }
                     })
                     .as_ref()
-                    .map_err(|error| ::anyhow::Error::msg(error.clone()))
+                    .map_err(|error| ::anyhow::Error::new(error.clone()))
             }
         }
     };
@@ -67,14 +70,31 @@ macro_rules! opaque {
 }
 pub(super) use opaque;
 
+/// Why a library cannot be used.
+#[derive(Clone, Debug)]
+pub(super) enum Unusable {
+    NotInstalled(String),
+    /// It is another version than the one that is measured.
+    Unknown(String),
+}
+
+impl fmt::Display for Unusable {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Unusable::NotInstalled(what) | Unusable::Unknown(what)) = self;
+        out.write_str(what)
+    }
+}
+
+impl std::error::Error for Unusable {}
+
 /// Opens a library by the name under which the dynamic linker knows it.
-pub(super) fn open(file: &str, what: &str) -> Result<&'static libloading::Library, String> {
+pub(super) fn open(file: &str, what: &str) -> Result<&'static libloading::Library, Unusable> {
     // SAFETY: what runs while it is opened are the initializers of a library that the system has installed.
     let library = unsafe { libloading::Library::new(file) };
     let library = library.map_err(|error| {
-        format!(
+        Unusable::NotInstalled(format!(
             "{what} is not installed ({error}); run scripts/peers in Kiln's repository, which installs it"
-        )
+        ))
     })?;
     Ok(Box::leak(Box::new(library)))
 }
@@ -88,14 +108,14 @@ pub(super) unsafe fn symbol<T: Copy>(
     library: &libloading::Library,
     name: &str,
     what: &str,
-) -> Result<T, String> {
+) -> Result<T, Unusable> {
     // SAFETY: the caller vouches for the type.
     let symbol = unsafe { library.get::<T>(name) };
     symbol.map(|symbol| *symbol).map_err(|error| {
-        format!(
+        Unusable::Unknown(format!(
             "this {what} lacks {name} ({error}); remove it and run scripts/peers in Kiln's repository, which installs the \
              version that is measured"
-        )
+        ))
     })
 }
 
