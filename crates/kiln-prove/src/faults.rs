@@ -57,13 +57,22 @@ fn play_on(disk: &SimulatedDevice, db: &Kiln, history: &mut History, profile: Pr
     errors
 }
 
+/// What the machine still shows, when the database is opened again, of what a failed sync has forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Memory {
+    /// All of it.
+    Kept,
+    /// All of it, until it vanishes after one of the reads of the opening, file by file.
+    Vanishing,
+}
+
 /// One operation that goes wrong in one way, and what is done afterwards.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     fault: Fault,
     workload: Name,
-    /// The same machine opens the database again and goes on before the power fails.
-    reopen: bool,
+    /// The same machine opens the database again and goes on before the power fails, if so.
+    reopen: Option<Memory>,
     seed: u64,
 }
 
@@ -90,7 +99,7 @@ impl Case {
         let errors = match open(&disk, profile) {
             Ok(db) => {
                 let errors = play_on(&disk, &db, &mut history, profile, seed);
-                if !self.reopen {
+                if self.reopen.is_none() {
                     disk.crash_after(disk.steps());
                 }
                 errors
@@ -105,8 +114,9 @@ impl Case {
         let struck = disk.faults_fired() > 0;
         assert!(struck || errors == 0, "{}: nothing went wrong, and {errors} operations failed", context());
         disk.clear_faults();
-        if self.reopen {
-            go_on(&disk, &mut history, profile, seed, &context());
+        if let Some(memory) = self.reopen {
+            let read = 1 + nth % OPENING_READS;
+            go_on(&disk, &mut history, profile, seed, (memory, read), &context());
         }
         check_after_power_loss(&disk, &history, nth, &context);
         struck
@@ -181,16 +191,21 @@ impl Left {
 
 /// Every way in which an operation of the device can go wrong.
 fn faults() -> impl Iterator<Item = Fault> {
-    const KINDS: [FaultKind; 6] = [
+    const KINDS: [FaultKind; 7] = [
         FaultKind::EIO,
         FaultKind::ENOSPC,
         FaultKind::EINTR,
         FaultKind::ShortWrite,
         FaultKind::FailedSyncThenSuccess,
+        FaultKind::FailedSyncReverted,
         SLOW,
     ];
     OPERATIONS.into_iter().flat_map(|operation| {
-        KINDS.into_iter().flat_map(move |kind| {
+        // To other operations it is another error.
+        let is_one = move |kind: &FaultKind| {
+            *kind != FaultKind::FailedSyncReverted || operation == OperationKind::Sync
+        };
+        KINDS.into_iter().filter(is_one).flat_map(move |kind| {
             // A disk that is slow for ever takes ever so long, and tells nothing else.
             let stickiness = if kind == SLOW { &[false][..] } else { &[false, true] };
             stickiness.iter().map(move |&sticky| Fault { operation, nth: 0, kind, sticky })
@@ -201,11 +216,14 @@ fn faults() -> impl Iterator<Item = Fault> {
 /// Each of them while the workload runs, with and without the database being reopened by the same machine.
 fn cases(seed: u64, workload: Name) -> impl Iterator<Item = Case> {
     faults().flat_map(move |fault| {
-        // Forgotten names are left out: a file system that has lost track of its directory does not go on.
-        let forgets_names =
-            fault.operation == OperationKind::SyncDirectory && fault.kind == FaultKind::FailedSyncThenSuccess;
-        let may_reopen = !fault.sticky && !forgets_names;
-        let ways = if may_reopen { &[false, true][..] } else { &[false] };
+        let forgets =
+            |operation| fault.operation == operation && fault.kind == FaultKind::FailedSyncThenSuccess;
+        let ways = match () {
+            // Forgotten names are left out: a file system that has lost track of its directory does not go on.
+            () if fault.sticky || forgets(OperationKind::SyncDirectory) => &[None][..],
+            () if forgets(OperationKind::Sync) => &[None, Some(Memory::Kept), Some(Memory::Vanishing)],
+            () => &[None, Some(Memory::Kept)],
+        };
         ways.iter().map(move |&reopen| Case { fault, workload, reopen, seed })
     })
 }
@@ -247,10 +265,35 @@ pub(crate) fn prove(effort: &Effort, replay: &Replay, progress: &mut Progress) {
     }
 }
 
-/// The database is opened again by the same machine, which still shows what a failed sync has forgotten, and goes
-/// on. What it now takes for durable must be durable.
-fn go_on(disk: &SimulatedDevice, history: &mut History, profile: Profile, seed: u64, context: &str) {
-    let db = reopen(disk).unwrap_or_else(|error| panic!("{context}: reopening: {:?}: {error}", error.kind()));
+/// The database is opened again by the same machine, which may still show what a failed sync has forgotten, and goes
+/// on. What it now takes for durable must be durable. If what is shown vanishes after the `nth` read, an opening may fail, but not the next.
+fn go_on(
+    disk: &SimulatedDevice,
+    history: &mut History,
+    profile: Profile,
+    seed: u64,
+    (memory, nth): (Memory, u64),
+    context: &str,
+) {
+    let again =
+        || reopen(disk).unwrap_or_else(|error| panic!("{context}: reopening: {:?}: {error}", error.kind()));
+    let db = match memory {
+        Memory::Kept => again(),
+        Memory::Vanishing => {
+            disk.inject(Fault {
+                operation: OperationKind::Read,
+                nth,
+                kind: FaultKind::Evicted,
+                sticky: true,
+            });
+            let opened = reopen(disk);
+            disk.clear_faults();
+            opened.unwrap_or_else(|error| {
+                assert_eq!(error.kind(), ErrorKind::Io, "{context}: reopening: {error}");
+                again()
+            })
+        }
+    };
     let horizon = db.recovery_report().horizon.number();
     assert!(horizon >= history.durable, "{context}: reopening lost version {}", history.durable);
     history.cut_at(horizon, &db);
@@ -259,6 +302,9 @@ fn go_on(disk: &SimulatedDevice, history: &mut History, profile: Profile, seed: 
     assert_eq!(errors, 0, "{context}: operations failed after reopening, when nothing went wrong any more");
     disk.crash_after(disk.steps());
 }
+
+/// About so many reads it takes to open a small database.
+const OPENING_READS: u64 = 12;
 
 /// The operation takes a hundred times as long as others, and succeeds.
 const SLOW: FaultKind = FaultKind::Delay(Duration::from_micros(100));
@@ -303,15 +349,15 @@ mod tests {
     #[test]
     fn c8_a_failure_of_any_operation_is_told_and_nothing_lost_is_acknowledged() {
         try_cases("c8_a_failure_of_any_operation_is_told", Name::Small, |case| {
-            !case.reopen && !matches!(case.fault.kind, SLOW | FaultKind::EINTR)
+            case.reopen.is_none() && !matches!(case.fault.kind, SLOW | FaultKind::EINTR)
         });
     }
 
     #[test]
     fn c8_failures_while_segments_are_prepared_and_dropped() {
-        let wanted = [FaultKind::EIO, FaultKind::FailedSyncThenSuccess];
+        let wanted = [FaultKind::EIO, FaultKind::FailedSyncThenSuccess, FaultKind::FailedSyncReverted];
         try_cases("c8_failures_while_segments", Name::Large, |case| {
-            !case.reopen && !case.fault.sticky && wanted.contains(&case.fault.kind)
+            case.reopen.is_none() && !case.fault.sticky && wanted.contains(&case.fault.kind)
         });
     }
 
@@ -322,15 +368,25 @@ mod tests {
         assert_eq!(play_on(&disk, &db, &mut history, profile_of(Name::Skewed), seed()), 0);
         let statistics = db.statistics();
         assert!(statistics.segments_compacted > 1, "the workload is not compacted: {statistics:?}");
-        let wanted = [FaultKind::EIO, FaultKind::ENOSPC, FaultKind::FailedSyncThenSuccess];
+        let wanted = [
+            FaultKind::EIO,
+            FaultKind::ENOSPC,
+            FaultKind::FailedSyncThenSuccess,
+            FaultKind::FailedSyncReverted,
+        ];
         try_cases("c8_failures_while_the_log_is_compacted", Name::Skewed, |case| {
-            !case.reopen && !case.fault.sticky && wanted.contains(&case.fault.kind)
+            case.reopen.is_none() && !case.fault.sticky && wanted.contains(&case.fault.kind)
         });
     }
 
     #[test]
     fn c8_failures_while_tables_settle() {
-        let wanted = [FaultKind::EIO, FaultKind::ENOSPC, FaultKind::FailedSyncThenSuccess];
+        let wanted = [
+            FaultKind::EIO,
+            FaultKind::ENOSPC,
+            FaultKind::FailedSyncThenSuccess,
+            FaultKind::FailedSyncReverted,
+        ];
         try_cases("c8_failures_while_tables_settle", Name::Settling, |case| {
             !case.fault.sticky && wanted.contains(&case.fault.kind)
         });
@@ -343,7 +399,9 @@ mod tests {
         watched(name, MINUTES, |_| {
             // Of a short write of a root slot at this seed the root was stored, and a checkpoint relied on it.
             let wanted = |case: &Case| {
-                case.reopen && case.fault.operation == OperationKind::Write && case.fault.kind != SLOW
+                case.reopen.is_some()
+                    && case.fault.operation == OperationKind::Write
+                    && case.fault.kind != SLOW
             };
             for case in cases(880_010, Name::Runs).filter(wanted) {
                 assert!(case.run(&mut Progress::silent(name, Limit::Pass)) > 10);
@@ -367,7 +425,7 @@ mod tests {
     fn c8_a_failed_sync_is_not_made_good_by_reopening() {
         for workload in [Name::Small, Name::Large] {
             try_cases("c8_a_failed_sync_is_not_made_good", workload, |case| {
-                case.reopen
+                case.reopen.is_some()
                     && case.fault.kind != FaultKind::ShortWrite
                     && case.fault.kind != FaultKind::ENOSPC
             });

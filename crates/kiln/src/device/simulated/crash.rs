@@ -92,6 +92,19 @@ pub(super) fn loss_units(disk: &Disk) -> usize {
     changes.map(Change::loss_units).sum::<usize>() + disk.pending_names.len()
 }
 
+/// What is durable of a file after a sync that failed: of what was written any sectors may have reached the disk.
+pub(super) fn after_failed_sync(inode: Inode, file: &FileState, random: &mut Random) -> Arc<Content> {
+    let is_write = |change: &&Change| matches!(change, Change::Write { .. } | Change::Clear { .. });
+    let sector_count = file.pending.iter().filter(is_write).map(Change::loss_units).sum();
+    let bias = Bias::draw(random, sector_count);
+    let mut sectors = 0..;
+    FileAtRisk::of(inode, file).with_kept(&mut |unit| match unit {
+        LossUnit::Sector { .. } if bias.keeps(random, sectors.next().unwrap_or_default()) => Keep::Kept,
+        // The sizes go on waiting for a sync.
+        _ => Keep::Lost,
+    })
+}
+
 impl CrashStates {
     pub(super) fn of(disk: &Disk) -> CrashStates {
         let reachable = disk.reachable();
@@ -99,14 +112,7 @@ impl CrashStates {
         CrashStates {
             seed: disk.seed,
             capacity: disk.capacity,
-            files: at_risk
-                .map(|(inode, file)| FileAtRisk {
-                    inode: *inode,
-                    name: Arc::clone(&file.name),
-                    durable: Arc::clone(&file.durable),
-                    pending: file.pending.clone(),
-                })
-                .collect(),
+            files: at_risk.map(|(&inode, file)| FileAtRisk::of(inode, file)).collect(),
             names: disk.durable_names.clone(),
             pending_names: disk.pending_names.clone(),
             unit_count: loss_units(disk),
@@ -200,7 +206,27 @@ impl CrashStates {
 }
 
 impl FileAtRisk {
+    fn of(inode: Inode, file: &FileState) -> FileAtRisk {
+        FileAtRisk {
+            inode,
+            name: Arc::clone(&file.name),
+            durable: Arc::clone(&file.durable),
+            pending: file.pending.clone(),
+        }
+    }
+
     fn after_crash(&self, choice: &mut dyn FnMut(LossUnit<'_>) -> Keep) -> Arc<Content> {
+        let mut content = self.with_kept(choice);
+        if !self.pending.is_empty() {
+            // What was written beyond a size that is lost cannot be read.
+            let size = content.size();
+            Arc::make_mut(&mut content).set_size(size);
+        }
+        content
+    }
+
+    /// What is durable with what is kept of the changes, also beyond the size.
+    fn with_kept(&self, choice: &mut dyn FnMut(LossUnit<'_>) -> Keep) -> Arc<Content> {
         let mut content = Arc::clone(&self.durable);
         for (index, change) in self.pending.iter().enumerate() {
             match change {
@@ -220,11 +246,6 @@ impl FileAtRisk {
                     }
                 }
             }
-        }
-        if !self.pending.is_empty() {
-            // What was written beyond a size that is lost cannot be read.
-            let size = content.size();
-            Arc::make_mut(&mut content).set_size(size);
         }
         content
     }

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::content::Content;
-use super::crash::CrashStates;
+use super::crash::{CrashStates, after_failed_sync};
 use super::faults::{FaultKind, Faults, OperationKind};
 use super::random::Random;
 use crate::device::{BLOCK_BYTES, SECTOR_BYTES};
@@ -165,9 +165,10 @@ impl FileState {
         self.pending.iter().for_each(|change| change.apply(volatile));
     }
 
-    /// What Linux does after a failed write-back: the pages count as clean, and nobody will write them
-    /// again. The size is another matter, since the file system's journal keeps it.
-    fn forget_writes(&mut self) {
+    /// What Linux does after a failed write-back, of which some may have reached the disk, as `durable` says: the pages count as clean, and
+    /// nobody will write them again. The size is another matter, since the file system's journal keeps it.
+    fn forget_writes(&mut self, durable: Arc<Content>) {
+        self.durable = durable;
         self.has_forgotten = true;
         self.pending.retain(|change| !matches!(change, Change::Write { .. } | Change::Clear { .. }));
     }
@@ -396,12 +397,15 @@ impl Disk {
     }
 
     pub(super) fn sync(&mut self, inode: Inode, fault: Option<FaultKind>) -> io::Result<()> {
-        let file = self.file(inode)?;
+        let file = self.files.get_mut(&inode).ok_or(Errno::STALE)?;
         match fault {
             None => file.make_durable(),
             Some(fault) => {
-                if fault == FaultKind::FailedSyncThenSuccess {
-                    file.forget_writes();
+                if matches!(fault, FaultKind::FailedSyncThenSuccess | FaultKind::FailedSyncReverted) {
+                    file.forget_writes(after_failed_sync(inode, file, &mut self.random));
+                }
+                if fault == FaultKind::FailedSyncReverted {
+                    file.evict();
                 }
                 return Err(fault.error());
             }

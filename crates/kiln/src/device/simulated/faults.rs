@@ -56,9 +56,13 @@ pub enum FaultKind {
     /// operation fails with an I/O error.
     ShortWrite,
     /// A sync fails with an I/O error and forgets the writes that it should have made durable: reads still
-    /// see them, later syncs succeed, yet a crash loses them. For the directory, the same with names. Any
-    /// other operation fails with an I/O error.
+    /// see them, until they are [evicted](FaultKind::Evicted), later syncs succeed, yet a crash leaves only those
+    /// sectors of them, chosen by the disk's seed, that had reached the disk when the sync failed. For the directory, the
+    /// same with names, of which none had. Any other operation fails with an I/O error.
     FailedSyncThenSuccess,
+    /// The same, and reads do not see them any more either, as on file systems that give up at once what they could not write. Any other operation
+    /// fails with an I/O error.
+    FailedSyncReverted,
     /// The operation reports success and does nothing: a lost write, or a disk that lies about a flush.
     /// Operations that return something (create, read, size and so on) fail with an I/O error.
     Ignored,

@@ -1,5 +1,7 @@
 //! Tests of crashes, faults and damage; the ordinary behaviour is in `conformance`.
 
+mod failed_syncs;
+
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
@@ -179,42 +181,6 @@ fn a_rename_of_a_file_whose_creation_is_lost_does_not_happen() {
     assert_eq!(disk.after_crash_mask(0b10).bytes("root"), [1; 10]);
     assert_eq!(disk.after_crash_mask(0b01).list().unwrap(), ["root", "temporary"]);
     assert_eq!(disk.after_crash_mask(0b11).bytes("root"), [2; 4096]);
-}
-
-#[test]
-fn a_failed_sync_forgets_the_writes_although_reads_still_see_them() {
-    let (disk, file) = disk_with(1, 2);
-    file.write_at(&blocks(2, 1), 0).unwrap();
-    disk.inject(fault(OperationKind::Sync, 1, FaultKind::FailedSyncThenSuccess));
-    let error = file.sync().unwrap_err();
-    assert_eq!(DeviceError::of(&error).unwrap().raw_os_error(), Some(Errno::IO.raw_os_error()));
-    file.write_at(&blocks(3, 1), BLOCK).unwrap();
-    file.sync().unwrap();
-    assert_eq!(disk.bytes("a"), [[2; 4096], [3; 4096]].concat());
-    assert_eq!(keep_all(&disk).bytes("a"), [[1; 4096], [3; 4096]].concat());
-    file.write_at(&blocks(2, 1), 0).unwrap();
-    file.sync().unwrap();
-    assert_eq!(lose_all(&disk).bytes("a"), [[2; 4096], [3; 4096]].concat(), "writing again helps");
-}
-
-#[test]
-fn what_a_failed_sync_has_forgotten_is_seen_until_it_is_evicted() {
-    let (disk, file) = disk_with(1, 3);
-    file.sync().unwrap();
-    file.write_at(&blocks(2, 1), 0).unwrap();
-    disk.inject(fault(OperationKind::Sync, 1, FaultKind::FailedSyncThenSuccess));
-    file.sync().unwrap_err();
-    file.write_at(&blocks(3, 1), BLOCK).unwrap();
-    disk.inject(fault(OperationKind::Read, 2, FaultKind::Evicted));
-    let seen = || {
-        let mut buffer = AlignedBuffer::new(3 * BLOCK_BYTES);
-        assert_eq!(file.read_at(&mut buffer, 0).unwrap(), buffer.len());
-        [0, 1, 2].map(|block| buffer[block * BLOCK_BYTES])
-    };
-    assert_eq!([seen(), seen(), seen()], [[2, 3, 1], [2, 3, 1], [1, 3, 1]]);
-    assert_eq!(lose_all(&disk).bytes("a")[BLOCK_BYTES], 1, "what was pending is so still");
-    file.sync().unwrap();
-    assert_eq!(lose_all(&disk).bytes("a"), [[1; 4096], [3; 4096], [1; 4096]].concat());
 }
 
 /// Equal for the same bytes, however they came about; and different for another byte, size or name, and another order of bytes.
