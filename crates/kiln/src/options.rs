@@ -12,7 +12,7 @@ use crate::kernel::recovery::Division;
 use crate::kernel::shares::CacheBytes;
 use crate::storage::record::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::storage::superblock::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
-use crate::storage::{segments, tree};
+use crate::storage::{log, segments, tree};
 
 /// At least this part of the memory is the read cache's.
 const CACHE_PART: u64 = 8;
@@ -260,7 +260,7 @@ impl Options {
     }
 
     /// The most bytes of log that one transaction may write: its keys, its values, and 24 to 38 bytes for each. Default, and at most, three eighths
-    /// of the bound on un-hardened bytes.
+    /// of the bound on un-hardened bytes, and a little less where that is below 48 KiB.
     pub fn transaction_bytes(mut self, bytes: usize) -> Options {
         self.transaction_bytes = bytes;
         self
@@ -368,7 +368,7 @@ impl Options {
             value_bytes: VALUE_BYTES_MAX.min(segment_bytes as usize / 2),
             unhardened_bytes: unhardened,
             transaction_entries: self.transaction_entries,
-            transaction_bytes: self.transaction_bytes.min(unhardened as usize / 8 * 3),
+            transaction_bytes: self.transaction_bytes.min(log::transaction_bytes_max(unhardened) as usize),
             open_transactions: self.open_transactions,
             transaction_age: self.transaction_age,
         }

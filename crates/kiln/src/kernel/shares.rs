@@ -366,18 +366,9 @@ impl Engine {
     /// How much of the ring's memory is to be free, if a committer wants so much.
     pub(super) fn free_bytes(&self, wanted: u64) -> u64 {
         let (ring, segment) = (self.log.ring_bytes(), self.log.segment_bytes());
-        // The longest record always fits into a segment; a large transaction may want more.
-        (ring / 8).max(segment).max(self.memory_for(wanted)).min(ring)
-    }
-
-    /// How much of the ring is to be free for a committer that wants so much, wherever the tail is; 0 for none.
-    pub(super) fn memory_for(&self, wanted: u64) -> u64 {
-        /// For seals, blocks that are not full, and what others take meanwhile.
-        const OTHERS_BYTES: u64 = 64 << 10;
-        match wanted {
-            0 => 0,
-            _ => self.log.span_max(wanted) + OTHERS_BYTES + self.log.warmth_bytes_max(),
-        }
+        // The longest record always fits into a segment; a large transaction may want more, and so may others meanwhile.
+        let wanted = if wanted > 0 { self.log.span_max(wanted) + 2 * segment } else { 0 };
+        (ring / 8).max(segment).max(wanted).min(ring)
     }
 
     /// Frees ring memory before commits have to wait for it, and what is beyond the log's share, but no more than that: what was

@@ -152,8 +152,9 @@ impl Engine {
 
     /// What must leave the ring for a committer that wants so much; 0 if there is none.
     fn must_go(&self, wanted: u64) -> Address {
-        let end = self.log.tail() + self.memory_for(wanted);
-        let target = end.saturating_sub(self.log.ring_bytes()).min(self.log.hardened());
+        let needed = self.log.span_max(wanted) + (64 << 10) + self.log.warmth_bytes_max();
+        let target =
+            (self.log.tail() + needed).saturating_sub(self.log.ring_bytes()).min(self.log.hardened());
         if wanted > 0 { target } else { 0 }
     }
 

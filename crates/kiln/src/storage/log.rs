@@ -71,6 +71,14 @@ pub(crate) enum Purpose {
     Warmth,
 }
 
+/// The most bytes of records that one transaction may have where so many may be un-hardened: wherever the tail is there is space for them once all else
+/// is durable, beside what is for [`Purpose::Warmth`].
+pub(crate) fn transaction_bytes_max(unhardened_bytes: u64) -> u64 {
+    let memory = unhardened_bytes - unhardened_bytes / WARMTH_PART - SHIFT_BYTES;
+    // Twice, as they leave as much free at the ends of segments; and there are seals.
+    (unhardened_bytes / 8 * 3).min((memory - memory / 32) / 2)
+}
+
 /// What begins at a place of the hardened log in memory.
 pub(crate) enum Item<'a> {
     Record(RecordView<'a>),
@@ -257,11 +265,8 @@ impl Log {
     pub(crate) fn set_limit(&self, prepared_end: Address, unhardened_bytes: u64) {
         let space = self.safe_head.load(Ordering::SeqCst) + self.ring_bytes;
         let warmth_bytes = match self.is_kept_warm.load(Ordering::SeqCst) {
-            // The largest transactions need it all where that is little.
-            true if unhardened_bytes >= 6 * SHIFT_BYTES => {
-                self.ring_bytes.min(unhardened_bytes) / WARMTH_PART
-            }
-            _ => 0,
+            true => self.ring_bytes.min(unhardened_bytes) / WARMTH_PART,
+            false => 0,
         };
         self.warmth_bytes.store(warmth_bytes, Ordering::SeqCst);
         self.memory_end.store(space.min(self.hardened() + unhardened_bytes), Ordering::SeqCst);
