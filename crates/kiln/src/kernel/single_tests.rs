@@ -1,7 +1,12 @@
 //! Attempts of one operation: what happens between them.
 
-use super::{Learnt, Setback};
+use std::sync::Arc;
+
+use super::{Learnt, Moment, NEVER, Setback, SingleKey};
+use crate::Options;
+use crate::device::SimulatedDevice;
 use crate::kernel::settled::tests::{ROW, deletion, row_on_disk};
+use crate::objects::HasHandle;
 
 /// The first attempt found the row's entry in the index, did not know whether it was the row's, and asked the tree all the same, which did not
 /// have it yet. The row's way from one to the other changes nothing for who has seen the bucket: so the next attempt believed that there was none.
@@ -22,4 +27,37 @@ fn c2_a_row_that_settles_while_its_delete_reads_is_deleted() {
     };
     assert!(committed.existed);
     assert_eq!(db.get(&table, ROW).unwrap(), None);
+}
+
+/// Whoever made something of a long value found the bucket changed each time. What has hardened nobody changes, so it only must be the key's still.
+#[test]
+fn c3_what_was_made_of_a_hardened_value_is_written_though_another_key_of_its_bucket_has_changed() {
+    let db = Options::new().background(false).open_on(Arc::new(SimulatedDevice::new(1))).unwrap();
+    let map = db.map("map").unwrap();
+    let (engine, object) = (db.engine(), map.handle().id);
+    let hash_of = |key: &[u8]| engine.hash(object, key);
+    let bucket_of = |key: &[u8]| engine.index.bucket_of(hash_of(key));
+    let mut keys = (0_u32..).map(u32::to_be_bytes);
+    let other = keys.find(|key| bucket_of(key) == bucket_of(b"key")).unwrap();
+    let single = SingleKey { object, hash: hash_of(b"key"), key: b"key" };
+    let (other, own) = (&other[..], &b"key"[..]);
+    for (hardens, changed, holds) in
+        [(true, other, true), (false, other, false), (true, own, false), (false, own, false)]
+    {
+        db.put(&map, "key", "old").unwrap().forget();
+        if hardens {
+            db.persist().unwrap();
+        }
+        let reading = engine.read_newest_patiently(single, &Moment::default(), &mut Vec::new()).unwrap();
+        db.put(&map, changed, "new").unwrap().forget();
+        let change = single.change(Some(b"made of it"), NEVER);
+        let outcome = engine.attempt_single(&change, Some(&reading), &mut Learnt::default());
+        assert_eq!(outcome.is_ok(), holds, "{hardens}, {changed:?}");
+        let expected = match (holds, changed == own) {
+            (true, _) => "made of it",
+            (false, true) => "new",
+            (false, false) => "old",
+        };
+        assert_eq!(db.get(&map, "key").unwrap().unwrap(), expected.as_bytes());
+    }
 }

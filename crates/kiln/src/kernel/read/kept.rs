@@ -207,3 +207,7 @@ impl Engine {
         Ok((past, answer))
     }
 }
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

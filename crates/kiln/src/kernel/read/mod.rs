@@ -563,6 +563,3 @@ fn copy_put(view: &RecordView<'_>, key: &[u8], out: &mut Vec<u8>) -> PastReading
     }
     PastReading::of(is_put.then(|| view.expires_at()), view.version())
 }
-
-#[cfg(test)]
-mod tests;

@@ -6,12 +6,17 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use super::{Kept, LOOKS_MAX};
 use crate::device::SimulatedDevice;
+use crate::kernel::cold::Question;
+use crate::kernel::read::Memory;
 use crate::objects::HasHandle as _;
+use crate::storage::epoch;
 use crate::{Expiry, Kiln, Map, Options};
 
 /// Long enough that somebody else changes the bucket each time before it is copied.
 const LONG_BYTES: usize = 8 << 20;
+const WRITERS: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A database with a long value, and a map's key that shares its bucket.
@@ -44,11 +49,13 @@ impl Beside {
         let ends = Arc::new(AtomicBool::new(false));
         let (db, map, hot, is_over) = (self.db.clone(), self.map.clone(), self.hot.clone(), ends.clone());
         db.put(&map, &hot, "hot").unwrap().forget();
-        let writer = thread::spawn(move || {
+        // So many that one of them has a processor, whatever else goes on.
+        let write = move || {
             while !is_over.load(Ordering::Relaxed) {
                 db.put(&map, &hot, "hot").unwrap().forget();
             }
-        });
+        };
+        let writers: Vec<_> = (0..WRITERS).map(|_| thread::spawn(write.clone())).collect();
         let (tell, told) = mpsc::channel();
         let (db, map) = (self.db.clone(), self.map.clone());
         let runner = thread::spawn(move || {
@@ -58,10 +65,51 @@ impl Beside {
         let has_ended = told.recv_timeout(PATIENCE) != Err(mpsc::RecvTimeoutError::Timeout);
         // Only now, or nobody would be in its way; but then it comes to an end in any case.
         ends.store(true, Ordering::Relaxed);
-        writer.join().unwrap();
+        writers.into_iter().for_each(|writer| writer.join().unwrap());
         runner.join().unwrap();
         assert!(has_ended, "it goes on for ever");
     }
+}
+
+/// What was copied of a record that has hardened is not copied again; of one that has not it is not known whether it was changed meanwhile.
+#[test]
+fn what_has_hardened_is_copied_once_though_the_bucket_changes() {
+    for hardens in [true, false] {
+        let Beside { db, map, value, hot } = Beside::new(hardens);
+        let (engine, object) = (db.engine(), map.handle().id);
+        let hash = engine.hash(object, b"long");
+        let question = Question { object, key: b"long", version_max: u64::MAX };
+        let (mut kept, mut out) = (Kept::default(), Vec::new());
+        let stamped = engine.index.stamp(hash).unwrap();
+        db.put(&map, &hot, "hot").unwrap().forget();
+        let looked = {
+            let _pin = epoch::pin();
+            engine.read_memory(&question, hash, stamped, &mut kept, &mut out)
+        };
+        assert!(matches!(looked, Memory::Retry));
+        // To be known again.
+        kept.value.first_mut().into_iter().for_each(|first| *first = 9);
+        let looked = engine.look_in_memory(&question, hash, &mut kept, &mut out).unwrap();
+        let Memory::Done(reading) = looked else { panic!("nobody is in its way") };
+        assert!((reading.found, reading.is_for_good) == (true, hardens) && out[1..] == value[1..]);
+        assert_eq!(out[0], if hardens { 9 } else { 7 });
+    }
+}
+
+/// Nobody changes the bucket meanwhile, and who validates does not notice.
+#[test]
+fn who_has_looked_in_vain_a_few_times_holds_the_bucket() {
+    let Beside { db, map, value, .. } = Beside::new(false);
+    let (engine, object) = (db.engine(), map.handle().id);
+    let hash = engine.hash(object, b"long");
+    let question = Question { object, key: b"long", version_max: u64::MAX };
+    let (mut kept, mut out) = (Kept { looks: LOOKS_MAX, ..Kept::default() }, Vec::new());
+    let before = engine.index.stamp(hash).unwrap();
+    let looked = engine.look_in_memory(&question, hash, &mut kept, &mut out).unwrap();
+    let Memory::Done(reading) = looked else { panic!("nobody is in its way") };
+    assert!(reading.found && out == *value);
+    assert_eq!((reading.bucket, reading.stamp), before);
+    assert_eq!(engine.index.stamp_at_once(hash), Some(before));
 }
 
 /// The whole value was copied, in vain, as long as anybody changed the bucket.

@@ -226,7 +226,7 @@ impl HashIndex {
     /// What the stamp of a bucket that the caller holds locked would be if nobody did.
     #[inline]
     pub(crate) fn stamp_under_own_lock(&self, bucket: Bucket) -> Stamp {
-        Stamp(self.control(bucket).load(Ordering::SeqCst) & !LOCK)
+        Stamp(self.control(bucket).load(Ordering::SeqCst) & !(LOCK | QUIET_LOCK))
     }
 
     /// Locks the bucket where `hash` belongs; `None` if its holder takes too long.
