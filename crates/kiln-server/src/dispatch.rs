@@ -93,7 +93,9 @@ impl<'a> Dispatch<'a> {
             return;
         }
         let keys = &buffer[..count];
-        self.inside(|dispatch, space| dispatch.shared.db.prefetch(&space.strings, keys));
+        self.leaving_if_late(Some(Waiting::Read), |dispatch| {
+            dispatch.inside(|dispatch, space| dispatch.shared.db.prefetch(&space.strings, keys));
+        });
     }
 
     /// Whether a batch has done so much that its replies must leave, and whoever waits to flush have its turn.
@@ -123,12 +125,13 @@ impl<'a> Dispatch<'a> {
             self.queue(command, args);
             return Next::Continue;
         }
-        if let Some(waiting) = self.lacks_turn(command, args) {
+        let (enters, waits) = self.may_wait_for(command, args);
+        if let Some(waiting) = self.lacks_turn(enters, waits) {
             return Next::Turn(waiting);
         }
         let start = self.reply.len();
         self.scratch.has_looked = false;
-        match self.run_now(command, args) {
+        match self.leaving_if_late(waits, |dispatch| dispatch.run_now(command, args)) {
             Ok(next) => next,
             Err(Failure::Crowded) => {
                 self.reply.truncate(start);
@@ -151,21 +154,26 @@ impl<'a> Dispatch<'a> {
         }
     }
 
-    /// What the command may have to wait for on this thread, if it needs a turn for that and there is none.
-    fn lacks_turn(&mut self, command: &Command, args: Arguments<'_>) -> Option<Waiting> {
+    /// Whether the command enters the keyspace, and what it may have to wait for on this thread when it is there.
+    fn may_wait_for(&self, command: &Command, args: Arguments<'_>) -> (bool, Option<Waiting>) {
         let reads = self.disk_is_late().then_some(Waiting::Read);
-        let (enters, waits) = match command.run {
+        match command.run {
             Run::Keys(_) if command.access == Access::Write => (true, Some(Waiting::Commit)),
             Run::Keys(_) | Run::Flow(Flow::Watch) => (true, reads),
             Run::All(_) => (true, Some(Waiting::Read)),
             Run::State(_) => (true, None),
-            Run::Flow(Flow::Exec) => match self.client.queue.as_ref()?.writes() {
-                true => (true, Some(Waiting::Commit)),
-                false => (true, reads),
+            Run::Flow(Flow::Exec) => match self.client.queue.as_ref().map(Queue::writes) {
+                Some(true) => (true, Some(Waiting::Commit)),
+                Some(false) => (true, reads),
+                None => (false, None),
             },
             Run::Flow(Flow::Kiln) => (false, durability::waits(args)),
-            Run::Connection(_) | Run::Flow(_) => return None,
-        };
+            Run::Connection(_) | Run::Flow(_) => (false, None),
+        }
+    }
+
+    /// What such a command has to have a turn for, if there is none.
+    fn lacks_turn(&mut self, enters: bool, waits: Option<Waiting>) -> Option<Waiting> {
         if waits.is_some_and(|waiting| !may_wait(waiting)) {
             return waits;
         }
@@ -179,6 +187,15 @@ impl<'a> Dispatch<'a> {
     /// Whether what is on disk takes long to read, and so many wait for it that others must not.
     fn may_not_read(&self) -> bool {
         self.disk_is_late() && !may_wait(Waiting::Read)
+    }
+
+    /// Runs what may read from disk, which the engine does without saying that it waits. While that takes long, others do not wait behind it: not each batch has
+    /// left its thread as a whole, and there are turns for writes where there are none for reads.
+    fn leaving_if_late<T>(&mut self, waits: Option<Waiting>, run: impl FnOnce(&mut Self) -> T) -> T {
+        match waits.filter(|_| self.disk_is_late()) {
+            Some(waiting) => leaving_thread(waiting, || run(self)),
+            None => run(self),
+        }
     }
 
     /// Enters the keyspace, unless that would wait. `false`: it would.

@@ -51,20 +51,28 @@ fn crowd(server: &TestServer, request: impl Fn(usize) -> String) -> Vec<Client> 
     clients
 }
 
+/// Sends requests, all as long as the first, on many connections, and returns when the server has them all.
+fn crowd_that_has_arrived(
+    server: &TestServer,
+    client: &mut Client,
+    request: impl Fn(usize) -> String,
+) -> Vec<Client> {
+    let mut received =
+        || -> u64 { info_field(&client.run("INFO stats"), "total_net_input_bytes").parse().unwrap() };
+    let before = received();
+    let clients = crowd(server, &request);
+    let bytes = (CROWD * encode(&words(&request(0))).len()) as u64;
+    while received() < before + bytes {}
+    clients
+}
+
 /// Each that waited took a thread of the runtime's, and with as many as there may be nobody was served any more.
 #[test]
 fn others_are_served_while_more_connections_commit_than_there_are_threads() {
     let (_alone, disk, server) = server();
     let mut other = server.client();
     let hardenings = fall_behind(&disk, &server, &mut other);
-    let received = |client: &mut Client| -> u64 {
-        info_field(&client.run("INFO stats"), "total_net_input_bytes").parse().unwrap()
-    };
-    let before = received(&mut other);
-    let request = |index: usize| format!("SET key{index:03} value");
-    let mut clients = crowd(&server, request);
-    let length = encode(&words(&request(0))).len();
-    while received(&mut other) < before + (CROWD * length) as u64 {}
+    let mut clients = crowd_that_has_arrived(&server, &mut other, |index| format!("SET key{index:03} value"));
     other.expect("PING", "PONG");
     other.expect("GET key", "\"value\"");
     other.expect("EXISTS key none", "(integer) 1");
@@ -98,7 +106,8 @@ fn who_needs_no_keys_is_served_while_a_flush_waits_for_the_disk() {
     }
 }
 
-/// As many as there were threads waited for what is on disk.
+/// As many as there were threads waited for what is on disk. And writes read it on the threads of the runtime's own, of which there are two: for them
+/// there are turns of another kind.
 #[test]
 fn who_needs_no_keys_is_served_while_more_connections_read_from_disk_than_there_are_threads() {
     const KEYS: usize = 60;
@@ -112,7 +121,11 @@ fn who_needs_no_keys_is_served_while_more_connections_read_from_disk_than_there_
     server.db.persist().unwrap();
     let hardenings = fall_behind(&disk, &server, &mut other);
     delay(&disk, OperationKind::Read);
-    let mut clients = crowd(&server, |index| format!("STRLEN key{}", index % 8));
+    let mut clients = crowd_that_has_arrived(&server, &mut other, |index| format!("STRLEN key{}", index % 8));
+    let mut writers: Vec<_> = (0..2).map(|_| server.client()).collect();
+    for (index, writer) in writers.iter_mut().enumerate() {
+        writer.send_bytes(&encode(&words(&format!("APPEND key{} x", index + 8))));
+    }
     for round in 0..500 {
         other.expect("PING", "PONG");
         let now = server.db.statistics().hardenings;
@@ -120,6 +133,7 @@ fn who_needs_no_keys_is_served_while_more_connections_read_from_disk_than_there_
     }
     disk.clear_faults();
     clients.iter_mut().for_each(|client| assert_eq!(client.reply(), "(integer) 200000"));
+    writers.iter_mut().for_each(|client| assert_eq!(client.reply(), "(integer) 200001"));
 }
 
 /// It panicked: tasks of a `LocalSet` may not leave their thread, though their runtime has many.
