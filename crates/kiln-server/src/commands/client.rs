@@ -1,6 +1,7 @@
 //! `CLIENT`: names and lists connections.
 
 use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use super::{Context, unknown_subcommand, wrong_arity};
@@ -87,14 +88,14 @@ pub(crate) fn client(context: &mut Context<'_>, args: Arguments<'_>) -> Result<(
 
 /// `CLIENT KILL addr`, or `CLIENT KILL filter value [filter value ...]`
 fn kill(context: &mut Context<'_>, args: Arguments<'_>) -> Result<(), Failure> {
-    let mut cards = context.shared.clients.all();
-    let own_id = context.client.card.id;
     let is_of_address = args.len() == 3;
-    if is_of_address {
-        cards.retain(|card| card.peer.to_string().as_bytes() == args.at(2));
-    } else {
-        retain_filtered(&mut cards, args, own_id)?;
-    }
+    let filters = match is_of_address {
+        true => Filters { peer: Some(address(args.at(2))), skips_own: false, ..Filters::default() },
+        false => Filters::parse(args)?,
+    };
+    let own_id = context.client.card.id;
+    let mut cards = context.shared.clients.all();
+    cards.retain(|card| filters.hold(card, own_id));
     for card in &cards {
         match card.id == own_id {
             true => context.client.ends = true,
@@ -109,32 +110,63 @@ fn kill(context: &mut Context<'_>, args: Arguments<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Keeps the connections for which all filters of `CLIENT KILL` hold.
-fn retain_filtered(cards: &mut Vec<Arc<Card>>, args: Arguments<'_>, own_id: u64) -> Result<(), Failure> {
-    let mut skips_own = true;
-    let mut words = args.from(2);
-    while let Some(filter) = words.next() {
-        let value = words.next().ok_or(Failure::SYNTAX)?;
-        let is_word = |word: &str| value.eq_ignore_ascii_case(word.as_bytes());
-        match filter.to_ascii_uppercase().as_slice() {
-            b"ID" => {
-                let id = parse_integer(value).and_then(|id| u64::try_from(id).ok()).filter(|id| *id > 0);
-                let id = id.ok_or(Failure::text("ERR client-id should be greater than 0"))?;
-                cards.retain(|card| card.id == id);
-            }
-            b"ADDR" => cards.retain(|card| card.peer.to_string().as_bytes() == value),
-            b"LADDR" => cards.retain(|card| card.local.to_string().as_bytes() == value),
-            // All are.
-            b"TYPE" if is_word("normal") => {}
-            b"USER" if value == b"default" => {}
-            b"SKIPME" if is_word("yes") => skips_own = true,
-            b"SKIPME" if is_word("no") => skips_own = false,
-            b"TYPE" | b"USER" => cards.clear(),
-            _ => return Err(Failure::SYNTAX),
-        }
+/// Which connections `CLIENT KILL` is to end. Of two filters of a kind the last holds, so that any number of them, which is up to the client, take as long as
+/// one for each connection.
+struct Filters {
+    id: Option<u64>,
+    peer: Option<SocketAddr>,
+    local: Option<SocketAddr>,
+    /// All connections are of one type, and of one user.
+    is_of_type: bool,
+    is_of_user: bool,
+    skips_own: bool,
+}
+
+impl Default for Filters {
+    fn default() -> Self {
+        Self { id: None, peer: None, local: None, is_of_type: true, is_of_user: true, skips_own: true }
     }
-    cards.retain(|card| !skips_own || card.id != own_id);
-    Ok(())
+}
+
+impl Filters {
+    fn parse(args: Arguments<'_>) -> Result<Self, Failure> {
+        let (mut filters, mut words) = (Self::default(), args.from(2));
+        while let Some(filter) = words.next() {
+            let value = words.next().ok_or(Failure::SYNTAX)?;
+            let is_word = |word: &str| value.eq_ignore_ascii_case(word.as_bytes());
+            match filter.to_ascii_uppercase().as_slice() {
+                b"ID" => {
+                    let id = parse_integer(value).and_then(|id| u64::try_from(id).ok()).filter(|id| *id > 0);
+                    filters.id = Some(id.ok_or(Failure::text("ERR client-id should be greater than 0"))?);
+                }
+                b"ADDR" => filters.peer = Some(address(value)),
+                b"LADDR" => filters.local = Some(address(value)),
+                b"TYPE" => filters.is_of_type = is_word("normal"),
+                b"USER" => filters.is_of_user = value == b"default",
+                b"SKIPME" if is_word("yes") => filters.skips_own = true,
+                b"SKIPME" if is_word("no") => filters.skips_own = false,
+                _ => return Err(Failure::SYNTAX),
+            }
+        }
+        Ok(filters)
+    }
+
+    /// Whether all of them hold for this connection.
+    fn hold(&self, card: &Card, own_id: u64) -> bool {
+        self.is_of_type
+            && self.is_of_user
+            && self.id.is_none_or(|id| card.id == id)
+            && self.peer.is_none_or(|address| card.peer == address)
+            && self.local.is_none_or(|address| card.local == address)
+            && !(self.skips_own && card.id == own_id)
+    }
+}
+
+/// The address of either end of a connection. What is none is that of no connection, as in Redis.
+fn address(text: &[u8]) -> SocketAddr {
+    const NOBODYS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+    let address = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
+    address.unwrap_or(NOBODYS)
 }
 
 /// The connections that `CLIENT LIST` is asked for, each once.
