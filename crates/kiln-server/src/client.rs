@@ -54,6 +54,8 @@ pub(crate) struct Client {
     /// Set between `MULTI` and `EXEC`.
     pub(crate) queue: Option<Queue>,
     pub(crate) watches: Watches,
+    /// The connections that `CLIENT KILL` is to end, by id: each is there once, however many such commands a transaction has.
+    pub(crate) kills: BTreeMap<u64, Arc<Card>>,
     /// Set when the connection is to end once its replies are sent.
     pub(crate) ends: bool,
 }
@@ -68,7 +70,18 @@ impl Client {
             session: None,
             queue: None,
             watches: Watches::default(),
+            kills: BTreeMap::new(),
             ends: false,
+        }
+    }
+
+    /// Ends the connections that `CLIENT KILL` is to end.
+    pub(crate) fn kill(&mut self) {
+        while let Some((id, card)) = self.kills.pop_first() {
+            match id == self.card.id {
+                true => self.ends = true,
+                false => card.cut_off.notify_one(),
+            }
         }
     }
 
@@ -76,7 +89,7 @@ impl Client {
     pub(crate) fn reset(&mut self, durability: Durability) {
         // What it has written is no less at risk, and `WAITAOF` is asked about it.
         let last_version = self.last_version.filter(|_| !planted(Bug::ResetForgetsWrites));
-        *self = Self { last_version, ends: self.ends, ..Self::new(Arc::clone(&self.card), durability) };
+        *self = Self { last_version, ..Self::new(Arc::clone(&self.card), durability) };
         *self.card.names.lock() = Names::default();
     }
 }
@@ -194,7 +207,8 @@ pub(crate) struct Card {
     protocol: AtomicU8,
     safe: AtomicBool,
     pub(crate) names: Mutex<Names>,
-    /// Told when another connection ends this one, whatever it waits for.
+    /// Told when another connection ends this one: whatever its task waits for, be it the client, the disk or a turn. What it runs comes to its end first, though
+    /// that may wait on its thread.
     pub(crate) cut_off: Notify,
 }
 

@@ -102,7 +102,7 @@ impl Connection<'_> {
         let mut stopped = pin!(self.shared.stopped());
         while let Some(mut buffers) = self.fill(stopped.as_mut()).await? {
             // A client that never stops sending must not keep the server from ending.
-            if !self.answer(&mut buffers).await? || self.client.ends || self.shared.is_stopping() {
+            if !self.answer(&mut buffers).await? || self.shared.is_stopping() {
                 break;
             }
             self.hold(buffers);

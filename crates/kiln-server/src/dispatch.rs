@@ -132,6 +132,8 @@ impl<'a> Dispatch<'a> {
         let start = self.reply.len();
         self.scratch.has_looked = false;
         match self.leaving_if_late(waits, |dispatch| dispatch.run_now(command, args)) {
+            // What has arrived behind it is not run.
+            Ok(_) if self.client.ends => Next::Close,
             Ok(next) => next,
             Err(Failure::Crowded) => {
                 self.reply.truncate(start);
@@ -230,7 +232,11 @@ impl<'a> Dispatch<'a> {
         match command.run {
             Run::Keys(run) => self.run_keys(command, run, args).map(|()| Next::Continue),
             Run::All(run) => self.run_all(run, args).map(|()| Next::Continue),
-            Run::Connection(run) => run(&mut self.context(), args).map(|()| Next::Continue),
+            Run::Connection(run) => {
+                run(&mut self.context(), args)?;
+                self.client.kill();
+                Ok(Next::Continue)
+            }
             Run::State(run) => {
                 self.inside(|dispatch, space| run(dispatch.shared, space, args, dispatch.reply));
                 Ok(Next::Continue)

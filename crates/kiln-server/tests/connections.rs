@@ -4,7 +4,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{Client, TestServer, encode};
+use common::{Client, TestServer, encode, words};
 use kiln_server::{Durability, Options};
 
 #[test]
@@ -280,13 +280,34 @@ fn connections_are_ended_by_others_whatever_they_wait_for() {
     let mut silent = server.client();
     while client.run("CLIENT LIST").matches(" addr=").count() < 2 {}
     let local = field(&mut client, "laddr");
-    client.expect(&format!("CLIENT KILL LADDR {local}"), "(integer) 1");
+    // Of two filters of a kind the last holds.
+    client.expect(&format!("CLIENT KILL LADDR {local} LADDR 127.0.0.1:1"), "(integer) 0");
+    client.expect("CLIENT KILL TYPE normal ADDR nonsense", "(integer) 0");
+    client.expect(&format!("CLIENT KILL LADDR 127.0.0.1:1 LADDR {local}"), "(integer) 1");
     assert!(silent.frame().is_none());
     while client.run("CLIENT LIST").matches(" addr=").count() > 1 {}
     client.expect("CLIENT KILL TYPE normal", "(integer) 0");
     client.expect("CLIENT KILL USER nobody SKIPME no", "(integer) 0");
     client.expect("CLIENT KILL USER default SKIPME no", "(integer) 1");
     assert!(client.frame().is_none());
+}
+
+/// What had arrived behind it was run.
+#[test]
+fn who_ends_itself_runs_nothing_more() {
+    let server = TestServer::start();
+    for request in ["CLIENT KILL ID ID SKIPME no", "MULTI|CLIENT KILL ID ID SKIPME no|EXEC"] {
+        let mut client = server.client();
+        let id = client.run("CLIENT ID").replace("(integer) ", "");
+        let requests = request.replace("ID ID", &format!("ID {id}")) + "|SET k v";
+        client
+            .send_bytes(&requests.split('|').flat_map(|request| encode(&words(request))).collect::<Vec<_>>());
+        let replies: Vec<_> =
+            std::iter::from_fn(|| client.frame()).map(|frame| common::show(&frame)).collect();
+        let expected = ["(integer) 1", "OK, QUEUED, [(integer) 1]"];
+        assert!(expected.contains(&replies.join(", ").as_str()), "{replies:?}");
+        server.client().expect("GET k", "(nil)");
+    }
 }
 
 /// The name was changed although what followed it was refused.

@@ -323,6 +323,31 @@ fn what_is_done_to_a_long_string_is_bounded_whether_queued_or_in_a_pipeline() {
     assert!(rest.starts_with("(integer)"), "the flush had to wait for all of them");
 }
 
+/// Each attempt ended them, also one of which nothing stayed.
+#[test]
+fn a_transaction_ends_other_connections_only_if_it_commits() {
+    let server = TestServer::start();
+    let (mut client, mut other) = (server.client(), server.client());
+    client.send(&[b"SET", b"long", &vec![b'x'; 16 << 20]]);
+    assert_eq!(client.reply(), "OK");
+    other.expect("PING", "PONG");
+    for (times, ends) in [(65, false), (1, true)] {
+        client.expect("MULTI", "OK");
+        client.expect("CLIENT KILL TYPE normal", "QUEUED");
+        // It counts as if all of it were loaded.
+        (0..times).for_each(|_| client.expect("STRLEN long", "QUEUED"));
+        let reply = client.run("EXEC");
+        if ends {
+            assert_eq!(reply, "[(integer) 1, (integer) 16777216]");
+            assert!(other.frame().is_none());
+        } else {
+            assert!(reply.starts_with("(error) EXECABORT LIMIT "), "{reply}");
+            (0..100).for_each(|_| client.expect("PING", "PONG"));
+            (0..100).for_each(|_| other.expect("PING", "PONG"));
+        }
+    }
+}
+
 /// It began again whenever one of them had been written, and always one had.
 #[test]
 fn a_transaction_comes_to_its_end_beside_others_that_write_all_the_time_what_it_reads() {

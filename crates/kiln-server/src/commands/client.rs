@@ -22,6 +22,7 @@ const HELP: &[&str] = &[
     "    End the connection from this address.",
     "KILL (ID <id>|ADDR <addr>|LADDR <addr>|TYPE normal|USER default|SKIPME (YES|NO)) [...]",
     "    End the connections for which all of this is so, this one only with SKIPME NO. Return how many that were.",
+    "    What they are running comes to its end first; between MULTI and EXEC, they end once EXEC has committed.",
     "LIST [ID <id> [<id> ...]]",
     "    Return information about all connections, or those with these IDs.",
     "NO-EVICT (ON|OFF)",
@@ -96,17 +97,12 @@ fn kill(context: &mut Context<'_>, args: Arguments<'_>) -> Result<(), Failure> {
     let own_id = context.client.card.id;
     let mut cards = context.shared.clients.all();
     cards.retain(|card| filters.hold(card, own_id));
-    for card in &cards {
-        match card.id == own_id {
-            true => context.client.ends = true,
-            false => card.cut_off.notify_one(),
-        }
-    }
     match (is_of_address, cards.len()) {
         (true, 0) => return Err(Failure::text("ERR No such client")),
         (true, _) => context.reply.ok(),
         (false, count) => context.reply.integer(count as i64),
     }
+    context.client.kills.extend(cards.into_iter().map(|card| (card.id, card)));
     Ok(())
 }
 

@@ -148,6 +148,7 @@ fn exec_in(
     let mut dirty = false;
     let result = transact(dispatch.shared, session.as_ref().filter(|_| writes), patience, |tx| {
         dispatch.reply.truncate(start);
+        dispatch.client.kills.clear();
         dirty = !all_hold(tx, space, watches)?;
         match dirty {
             true => Err(Failure::text("a watched key has changed")),
@@ -156,6 +157,11 @@ fn exec_in(
     });
     let result = result.map(|commit| (commit.version(), commit.forget()));
     dispatch.client.session = session;
+    // That a connection has ended nothing can take back: neither another attempt nor a refusal.
+    match result.is_ok() {
+        true => dispatch.client.kill(),
+        false => dispatch.client.kills.clear(),
+    }
     if dirty {
         dispatch.reply.null_array();
         if writes {
