@@ -282,6 +282,10 @@ impl Engine {
         &'a self,
         mut mark: MutexGuard<'a, TruncationMark>,
     ) -> MutexGuard<'a, TruncationMark> {
+        if self.graves.held.load(Ordering::SeqCst) {
+            // They keep their places.
+            return mark;
+        }
         self.graves.begin_to_look(self.oldest_needed());
         while self.forget_some() {
             drop(mark);

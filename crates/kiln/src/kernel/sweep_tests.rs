@@ -81,6 +81,26 @@ fn after_opening_nothing_is_read_of_deletions_that_have_left_the_index() {
     assert_eq!(db.statistics().cold_reads, settling);
 }
 
+/// A checkpoint copies them some at a time, and counts on it.
+#[test]
+fn deletions_keep_their_places_while_nothing_may_be_forgotten() {
+    let db = deleted_after_settling(&SimulatedDevice::new(1));
+    let (engine, map) = (db.engine(), db.map("map").unwrap());
+    engine.sweep();
+    for number in 0..60_u32 {
+        assert!(db.delete(&map, number.to_be_bytes()).unwrap().forget());
+    }
+    engine.harden_all().unwrap();
+    let places = || -> Vec<_> {
+        engine.graves.copies(0..engine.graves.len()).iter().map(|grave| grave.address).collect()
+    };
+    let _held = engine.graves.hold();
+    let before = places();
+    engine.graves.look_at_unsettled();
+    engine.sweep();
+    assert!(before.len() > ROWS as usize && places() == before);
+}
+
 /// Who waited for the sweep's lock waited for all of them.
 #[test]
 fn c3_who_waits_for_the_sweep_waits_for_a_few_deletions_only() {

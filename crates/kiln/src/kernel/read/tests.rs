@@ -16,7 +16,7 @@ use crate::{Expiry, Kiln, Map, Options};
 
 /// Long enough that somebody else changes the bucket each time before it is copied.
 const LONG_BYTES: usize = 8 << 20;
-const WRITERS: usize = 8;
+const WRITERS: usize = 2;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A database with a long value, and a map's key that shares its bucket.
@@ -49,7 +49,6 @@ impl Beside {
         let ends = Arc::new(AtomicBool::new(false));
         let (db, map, hot, is_over) = (self.db.clone(), self.map.clone(), self.hot.clone(), ends.clone());
         db.put(&map, &hot, "hot").unwrap().forget();
-        // So many that one of them has a processor, whatever else goes on.
         let write = move || {
             while !is_over.load(Ordering::Relaxed) {
                 db.put(&map, &hot, "hot").unwrap().forget();
