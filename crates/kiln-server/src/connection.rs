@@ -40,7 +40,7 @@ use crate::limits::{READ_BYTES, REQUEST};
 use crate::protocol::decoder::Decoder;
 use crate::protocol::reply::Reply;
 use crate::shared::Shared;
-use crate::turns::{self, Turn, Waiting, leaving_thread};
+use crate::turns::{self, Turns, Waiting, leaving_thread};
 
 /// The start of a request that is longer than this keeps its buffer while the rest is awaited; a shorter one
 /// is copied.
@@ -51,8 +51,14 @@ pub(crate) async fn serve(shared: Arc<Shared>, stream: TcpStream) -> io::Result<
     let durability = shared.options.durability;
     let registered = shared.clients.register(stream.peer_addr()?, stream.local_addr()?, durability);
     let client = Client::new(Arc::clone(&registered.card), durability);
-    let mut connection =
-        Connection { shared: &shared, stream, client, decoder: Decoder::new(REQUEST), held: Held::default() };
+    let mut connection = Connection {
+        shared: &shared,
+        turns: Turns::of_runtime(),
+        stream,
+        client,
+        decoder: Decoder::new(REQUEST),
+        held: Held::default(),
+    };
     tokio::select! {
         biased;
         served = connection.serve() => served,
@@ -91,6 +97,7 @@ impl Held {
 
 struct Connection<'s> {
     shared: &'s Shared,
+    turns: &'static Turns,
     stream: TcpStream,
     client: Client,
     decoder: Decoder,
@@ -178,7 +185,7 @@ impl Connection<'_> {
             let (client, decoder) = (&mut self.client, &mut self.decoder);
             let mut run = || batch::run(shared, client, decoder, buffers);
             // Where no turn is left it ends before the first command that may read from disk.
-            let pause = turns::serving(turn.take(), || {
+            let pause = turns::serving(self.turns, turn.take(), || {
                 match shared.disk_is_late.load(Ordering::Relaxed) && turns::may_wait(Waiting::Read) {
                     true => leaving_thread(Waiting::Read, run),
                     false => run(),
@@ -193,7 +200,7 @@ impl Connection<'_> {
                 }
                 Pause::Flush => {}
                 Pause::Wait(wait) => self.wait(wait, &mut buffers.reply).await,
-                Pause::Turn(waiting) => turn = Some(Turn::wait(waiting).await),
+                Pause::Turn(waiting) => turn = Some(self.turns.wait(waiting).await),
                 Pause::Close => return Ok(false),
             }
         }

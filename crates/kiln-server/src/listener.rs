@@ -78,7 +78,7 @@ impl Server {
     /// persist it with [`Kiln::close`].
     ///
     /// Must run on a multi-threaded runtime with time and I/O enabled: calls into the engine can wait for a
-    /// disk. While the disk is late up to 256 connections, of all servers in the process, wait on threads of the runtime's, for which that starts others; the rest
+    /// disk. While the disk is late up to 256 connections, of all servers on the runtime, wait on threads of the runtime's, for which that starts others; the rest
     /// wait without. A runtime whose `max_blocking_threads` was set lower must leave room for these.
     pub async fn run(self, stop: impl Future<Output = ()>) {
         let Self { listener, shared } = self;
