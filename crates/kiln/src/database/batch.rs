@@ -152,7 +152,7 @@ impl Kiln {
     /// Commits an operation, which `reads` so much, for each item; what is returned stands for all of them.
     fn commit_each<'i, O: Object, T>(
         &self,
-        (object, reads): (&O, Reads),
+        (object, reads): (&'i O, Reads),
         items: &'i [T],
         key_of: impl Fn(&T) -> &[u8],
         mut commit: impl FnMut(usize, SingleKey<'i>) -> Result<u64>,

@@ -10,13 +10,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::check_checkpoint::{self, Expected};
+pub use super::check_report::CheckReport;
 use super::open::open_tree;
 use crate::device::{Device, DeviceLock, FileDevice, OpenMode};
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::engine::Engine;
 use crate::kernel::object::ObjectKind;
 use crate::kernel::recovery::{
-    EXPIRY_UNEXPECTED, FORGETTING_UNEXPECTED, NAME_UNEXPECTED, NUMBER_TAKEN, SETTLED_BEYOND_LOG, SystemRecord,
+    DROP_UNEXPECTED, EXPIRY_UNEXPECTED, FORGETTING_UNEXPECTED, NAME_UNEXPECTED, NUMBER_TAKEN, SETTLED_BEYOND_LOG,
+    SystemRecord,
 };
 use crate::kernel::settled::OBJECT_BYTES;
 use crate::objects::{Entry, FIRST_OBJECT};
@@ -31,72 +33,6 @@ use crate::storage::superblock::{self, Superblock, SuperblockFile};
 use crate::storage::tree::{Cursor, Direction, Tree};
 
 const SLOT_DAMAGED: &str = "one of its two slots; the other one holds, and opening goes on with it";
-
-/// What a check found.
-#[derive(Clone, Debug, Default)]
-#[non_exhaustive]
-pub struct CheckReport {
-    /// Segments of the log.
-    pub segments: u64,
-    /// Extents, each with its seal.
-    pub extents: u64,
-    /// Records: puts and tombstones.
-    pub records: u64,
-    /// Tombstones among them.
-    pub tombstones: u64,
-    /// Records whose version was never sealed, or was lost in a crash.
-    pub lost_records: u64,
-    /// Bytes of padding between records.
-    pub padding_bytes: u64,
-    /// Bytes of an unfinished write at the end of the log.
-    pub cut_bytes: u64,
-    /// Keys that have a value.
-    pub keys: u64,
-    /// The last durable version.
-    pub horizon: u64,
-    /// What does not hold. Empty for a sound database.
-    pub problems: Vec<String>,
-    /// How many of these are of what opening the database does without, and what is written next mends: a checkpoint, or one of two slots that say the same.
-    pub mendable_problems: usize,
-}
-
-impl CheckReport {
-    /// True if nothing is wrong.
-    pub fn is_clean(&self) -> bool {
-        self.problems.is_empty()
-    }
-
-    /// True if there are problems, and nothing is lost by any of them: opening does without what is damaged, and [`Kiln::compact`](crate::Kiln::compact) writes it
-    /// anew.
-    pub fn is_mendable(&self) -> bool {
-        !self.is_clean() && self.mendable_problems == self.problems.len()
-    }
-}
-
-impl fmt::Display for CheckReport {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            out,
-            "{} segments, {} extents, {} records ({} tombstones, {} never sealed), {} keys, {} bytes of padding, \
-             horizon {}, {} bytes of an unfinished write at the end",
-            self.segments,
-            self.extents,
-            self.records,
-            self.tombstones,
-            self.lost_records,
-            self.keys,
-            self.padding_bytes,
-            self.horizon,
-            self.cut_bytes
-        )?;
-        self.problems.iter().try_for_each(|problem| writeln!(out, "PROBLEM: {problem}"))?;
-        match self.problems.len() {
-            0 => write!(out, "sound: every checksum and every link holds"),
-            1 => write!(out, "1 problem"),
-            count => write!(out, "{count} problems"),
-        }
-    }
-}
 
 /// Opens what is needed to read a database that nobody has open.
 pub(super) fn open_offline(device: Arc<dyn Device>) -> Result<(Segments, Superblock, Box<dyn DeviceLock>)> {
@@ -196,8 +132,8 @@ struct Link {
     key: (u32, Vec<u8>),
     newest: Newest,
     previous: Address,
-    /// The object, if it is the record of its entry in the catalog.
-    entry: Option<(String, ObjectKind, u32)>,
+    /// What its entry in the catalog says of an object, if it is one.
+    entry: Option<Entry>,
 }
 
 #[derive(Default)]
@@ -207,6 +143,8 @@ struct Checker {
     /// Every object that an entry names, and those whose entries count.
     named: HashSet<u32>,
     objects: HashMap<u32, (String, ObjectKind)>,
+    /// Those that were dropped: what there is of their rows, in the indexes and in the tree, goes at any time.
+    dropped: HashSet<u32>,
     /// The first record of each object; its catalog entry may stand behind it.
     first_records: BTreeMap<u32, Address>,
     /// What the log says where the checkpoint ends, if the walk came there.
@@ -272,9 +210,14 @@ impl Checker {
             );
         }
         self.report.keys =
-            self.newest.iter().filter(|((object, _), newest)| newest.live && *object >= FIRST_OBJECT).count()
+            self.newest.iter().filter(|((object, _), newest)| newest.live && self.is_users(*object)).count()
                 as u64;
         Ok(())
+    }
+
+    /// It is an object that users made, and have not dropped.
+    fn is_users(&self, object: u32) -> bool {
+        object >= FIRST_OBJECT && !self.dropped.contains(&object)
     }
 
     fn extent(
@@ -317,14 +260,14 @@ impl Checker {
         }
     }
 
-    /// Returns the object if it is the record of an object's entry in the catalog.
+    /// Returns what it says of an object if it is an entry of the catalog.
     fn record(
         &mut self,
         segments: &Segments,
         superblock: &Superblock,
         address: Address,
         record: &DiskRecord<'_>,
-    ) -> Option<(String, ObjectKind, u32)> {
+    ) -> Option<Entry> {
         self.report.records += 1;
         self.report.tombstones += u64::from(record.shape.kind == Kind::Tombstone);
         if record.version == 0 {
@@ -335,8 +278,11 @@ impl Checker {
         }
         match SystemRecord::decode(record) {
             Err(what) => self.problem(segments, address, what),
-            Ok(Some(SystemRecord::Entry(Entry::Object(name, kind, id, _)))) => {
-                return Some((name, kind, id));
+            Ok(Some(SystemRecord::Entry(Entry::Vacant | Entry::Dropped(..)))) if !superblock.has_dropped => {
+                self.problem(segments, address, DROP_UNEXPECTED);
+            }
+            Ok(Some(SystemRecord::Entry(entry @ (Entry::Object(..) | Entry::Dropped(..))))) => {
+                return Some(entry);
             }
             Ok(Some(SystemRecord::Snapshot(_))) if !superblock.has_snapshots => {
                 self.problem(segments, address, NAME_UNEXPECTED);
@@ -356,7 +302,10 @@ impl Checker {
         if !SystemRecord::is_object(key.0) {
             self.first_records.entry(key.0).or_insert(newest.address);
         }
-        if let Some((name, kind, id)) = entry {
+        if let Some(Entry::Dropped(_, _, id)) = entry {
+            self.dropped.insert(id);
+        }
+        if let Some(Entry::Object(name, kind, id, _) | Entry::Dropped(name, kind, id)) = entry {
             self.named.insert(id);
             let object = (name, kind);
             if *self.objects.entry(id).or_insert_with(|| object.clone()) != object {
@@ -404,12 +353,17 @@ impl Checker {
             (newest.address, (key.0, hash_index::hash_of(superblock.hash_seed, key.0, &key.1)))
         };
         let all = sealed.chain(waiting.iter().map(|(key, newest)| (*key, *newest)));
-        Expected { live: all.filter(|(_, newest)| newest.live).map(of_key).collect() }
+        Expected {
+            live: all.filter(|(_, newest)| newest.live).map(of_key).collect(),
+            dropped: HashSet::new(),
+        }
     }
 
     fn check_checkpoint(&mut self, segments: &Segments, superblock: &Superblock) {
         // Without the tree nobody knows which keys have left the log's indexes.
         let expected = self.at_checkpoint.take().filter(|_| self.tree.is_some());
+        // Of those that were dropped since, too, it may lack some.
+        let expected = expected.map(|expected| Expected { dropped: self.dropped.clone(), ..expected });
         let settled_to = self.settled_to();
         let problems = &mut self.report.problems;
         let problems_before = problems.len();
@@ -479,8 +433,9 @@ impl Checker {
                     break;
                 };
                 let object = u32::from_be_bytes(*object);
-                // A load that has not come to its end: the rows do not count.
-                if object == tree.loaded() && !self.objects.contains_key(&object) {
+                // Of a load that has not come to its end, or of an object that was dropped: the rows do not count.
+                let is_left = object == tree.loaded() && !self.objects.contains_key(&object);
+                if is_left || self.dropped.contains(&object) {
                     cursor.step()?;
                     continue;
                 }
@@ -500,7 +455,11 @@ impl Checker {
         let settled_to = self.settled_to();
         for (key, newest) in &self.newest {
             let is_table = self.objects.get(&key.0).is_some_and(|(_, kind)| *kind == ObjectKind::Table);
-            if is_table && newest.address < settled_to && newest.live != seen.contains(key) {
+            if is_table
+                && !self.dropped.contains(&key.0)
+                && newest.address < settled_to
+                && newest.live != seen.contains(key)
+            {
                 self.report.problems.push(format!(
                     "the tree does not have what the record at log address {:#x} says that has settled",
                     newest.address
@@ -538,6 +497,10 @@ impl Checker {
         let mut unsettled = self.newest.values().filter(|newest| newest.live).count() as u64;
         let mut entered: HashMap<u32, usize> = HashMap::new();
         for ((object, key), newest) in &self.newest {
+            if self.dropped.contains(object) {
+                unsettled -= u64::from(newest.live);
+                continue;
+            }
             *live.entry(*object).or_default() += u64::from(newest.live);
             let hash = engine.hash(*object, key);
             let found = engine.index.addresses_of(hash).any(|address| address == newest.address);
@@ -561,12 +524,12 @@ impl Checker {
                 problems.push(format!("a key of object {object} is not in the ordered index"));
             }
         }
-        for object in engine.objects.iter() {
+        for object in engine.objects.iter().filter(|object| !self.dropped.contains(&object.id)) {
             let entered = entered.get(&object.id).copied().unwrap_or(0);
             if let Some(ordered) = object.keys.ordered().filter(|_| engine.settled.orders_are_exact)
                 && ordered.len() != entered
             {
-                let (name, keys) = (&object.name, ordered.len());
+                let (name, keys) = (object.name(), ordered.len());
                 problems
                     .push(format!("object {name:?} has {keys} keys in its order and {entered} in the index"));
             }
@@ -574,7 +537,7 @@ impl Checker {
             // Of what has settled there is no running count.
             let is_counted = object.keys.ordered().is_none() || !engine.settled.tree.has_settled();
             if is_counted && counted != known {
-                problems.push(format!("object {:?} counts {counted} keys and has {known}", object.name));
+                problems.push(format!("object {:?} counts {counted} keys and has {known}", object.name()));
             }
         }
         let segments =

@@ -7,7 +7,7 @@ use super::check::check_on;
 use super::dump::dump_log;
 use crate::device::{Fault, FaultKind, OperationKind, SimulatedDevice};
 use crate::error::{ErrorKind, Result};
-use crate::kernel::recovery::EXPIRY_UNEXPECTED;
+use crate::kernel::recovery::{DROP_UNEXPECTED, EXPIRY_UNEXPECTED};
 use crate::objects::FIRST_OBJECT;
 use crate::storage::epoch;
 use crate::storage::record::{Address, NEVER};
@@ -152,6 +152,18 @@ fn c9_a_settled_row_that_expires_where_the_superblock_says_that_none_does_is_fou
     let report = db.check()?;
     let of_tree = |problem: &&String| problem.contains("tree") && problem.contains(EXPIRY_UNEXPECTED);
     assert_eq!(report.problems.iter().filter(of_tree).count(), 1, "{report}");
+    Ok(())
+}
+
+#[test]
+fn c9_a_dropped_object_where_the_superblock_says_that_none_was_is_found() -> Result<()> {
+    let (_disk, db) = database()?;
+    db.drop_table("table")?.safe()?;
+    assert!(db.check()?.is_clean());
+    db.engine().superblock.lock().update(|superblock| superblock.has_dropped = false)?;
+    let report = db.check()?;
+    let of_log = |problem: &&String| problem.contains(DROP_UNEXPECTED);
+    assert_eq!(report.problems.iter().filter(of_log).count(), 2, "{report}");
     Ok(())
 }
 

@@ -88,8 +88,8 @@ impl Kiln {
         let key = engine.single_key(object, key.as_ref())?;
         let moment = Moment::default();
         let reading = match engine.outline_at_once(key, &moment) {
-            Some((reading, _)) => reading,
-            None => engine.read_newest_as_of(key, &moment, &mut Vec::new())?,
+            Some((reading, _)) if key.life.lives() => reading,
+            _ => engine.read_newest_as_of(key, &moment, &mut Vec::new())?,
         };
         Ok(reading.found.then(|| Expiry::of_stored(reading.expires_at)))
     }

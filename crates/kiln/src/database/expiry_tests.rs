@@ -34,12 +34,15 @@ fn while_rows_are_counted_compaction_deletes_none_that_has_expired() -> Result<(
 
 /// Of the two writes, the first had set what the next attempt went by.
 #[test]
-fn c9_both_slots_say_that_rows_expire_or_snapshots_have_names_though_writing_one_of_them_has_failed() {
+fn c9_both_slots_say_that_rows_expire_snapshots_have_names_or_objects_were_dropped_though_writing_one_of_them_has_failed()
+ {
     type Deed = fn(&Kiln) -> Result<()>;
     let put: Deed = |db| db.put_expiring(&db.map("map")?, "key", "value", Expiry::At(u64::MAX))?.safe();
     let name: Deed = |db| db.create_snapshot("name").map(drop);
-    let says: [fn(&Superblock) -> bool; 2] = [|said| said.has_expiring, |said| said.has_snapshots];
-    for (deed, says) in [put, name].into_iter().zip(says) {
+    let drop_map: Deed = |db| db.map("map").and_then(|_| db.drop_map("map"))?.safe();
+    let says: [fn(&Superblock) -> bool; 3] =
+        [|said| said.has_expiring, |said| said.has_snapshots, |said| said.has_dropped];
+    for (deed, says) in [put, name, drop_map].into_iter().zip(says) {
         for nth in 1..=2 {
             let disk = SimulatedDevice::new(1);
             let open = |disk: SimulatedDevice| Options::new().background(false).open_on(Arc::new(disk));

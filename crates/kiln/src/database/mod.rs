@@ -7,6 +7,7 @@ mod batch;
 mod bulk_load;
 mod check;
 mod check_checkpoint;
+mod check_report;
 #[cfg(test)]
 mod check_tests;
 mod compact;
@@ -183,12 +184,45 @@ impl Kiln {
         Ok(Table::new(objects::open_object(self.engine(), name, ObjectKind::Table, None)?, name))
     }
 
+    /// Drops the map with this name, with all that is in it: one transaction, which is lost, durable and ordered among others like any other. From then on the map
+    /// is there for nobody: handles of it, and transactions that have used it, fail with `NotFound` or `Conflict`. Another one may have
+    /// its name, of either kind. Open snapshots and named ones from before still have it; see [`Snapshot::map`].
+    ///
+    /// Its rows go in the background, once that is durable and no snapshot needs them, or with [`Self::persist`] where there are no background threads. That takes no
+    /// log space, so a full disk has room again for it.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let db = kiln::Kiln::open(directory.path())?;
+    /// let ages = db.map("ages")?;
+    /// db.put(&ages, "ann", [41])?.safe()?;
+    /// db.drop_map("ages")?.safe()?;
+    /// assert_eq!(db.get(&ages, "ann").unwrap_err().kind(), kiln::ErrorKind::NotFound);
+    /// assert_eq!(db.get(&db.map("ages")?, "ann")?, None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `NotFound` if there is no object with this name, `Input` if it is a table; `Io` if the superblock cannot be written; otherwise as [`Self::transact`].
+    pub fn drop_map(&self, name: &str) -> Result<Commit<'_, ()>> {
+        objects::drop_object(self.engine(), name, ObjectKind::Map)
+    }
+
+    /// Drops the table with this name, as [`Self::drop_map`] does a map.
+    ///
+    /// # Errors
+    /// As [`Self::drop_map`]; `Input` if it is a map.
+    pub fn drop_table(&self, name: &str) -> Result<Commit<'_, ()>> {
+        objects::drop_object(self.engine(), name, ObjectKind::Table)
+    }
+
     /// The objects of the database, in the order in which they were made.
     pub fn objects(&self) -> Vec<ObjectInfo> {
         let users = self.engine().objects.iter().filter(|object| object.id >= FIRST_OBJECT);
+        let users = users.filter(|object| !object.is_dropped());
         users
             .map(|object| ObjectInfo {
-                name: object.name.clone(),
+                name: object.name().to_owned(),
                 kind: object.kind,
                 keys: self.engine().estimate_rows(object),
                 time_to_live: match object.time_to_live_ms.load(Ordering::Relaxed) {
@@ -245,7 +279,8 @@ impl Kiln {
         let id = engine.check_key(object.handle(), object.name(), key.as_ref())?;
         let hash = engine.hash(id, key.as_ref());
         let (bucket, stamp) = engine.index.stamp(hash).ok_or_else(Error::conflict)?;
-        Ok(Watch { index: engine.index.number(), bucket, stamp })
+        object.handle().life.check()?;
+        Ok(Watch { index: engine.index.number(), object: id, bucket, stamp })
     }
 
     /// The newest value of a key, durable or not.
@@ -373,6 +408,8 @@ impl Kiln {
         const PLACES_PER_KEY: usize = 16;
         // Also where no key is met that would be refused.
         let object = self.engine().check_key(map.handle(), map.name(), &[])?;
+        let life = &map.handle().life;
+        life.check()?;
         let mut found = Vec::new();
         let mut cursor = cursor;
         let places_max = match planted(Bug::ScanWalksOn) {
@@ -391,6 +428,7 @@ impl Kiln {
                 break;
             }
         }
+        life.check()?;
         Ok((cursor, found))
     }
 
@@ -420,6 +458,7 @@ impl Kiln {
         self.engine().persist()?;
         if self.inner.background.lock().is_none() {
             while self.engine().delete_some_expired(true) {}
+            self.engine().remove_dropped();
             self.engine().sweep();
             self.engine().share_memory();
             self.engine().settle_if_due();

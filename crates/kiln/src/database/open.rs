@@ -14,6 +14,7 @@ use crate::kernel::hardening::Hardening;
 use crate::kernel::ledger::Ledger;
 use crate::kernel::pending_read::Reader;
 use crate::kernel::recovery::{Base, Recovered, RecoveryReport, VERSIONS_END, VERSIONS_SKIPPED, recover};
+use crate::kernel::removal::Removal;
 use crate::kernel::session::Sessions;
 use crate::kernel::settled::{Settled, SettlingBounds};
 use crate::kernel::shares::Shares;
@@ -136,6 +137,7 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
         warm: Warm::new(),
         checkpoints: Checkpoints::new(options.checkpoint_bytes(current.segment_bytes), found),
         expiring: Expiring::new(current.has_expiring),
+        removal: Removal::new(current.has_dropped),
         forgotten: AtomicU64::new(recovered.report.horizon.number()),
         opened_end,
         open_transactions: AtomicU64::new(0),
@@ -150,6 +152,7 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
     engine.hide_from_older_snapshots()?;
     // What cannot be removed now is nobody's, and is removed the next time.
     let _ = engine.remove_unfinished_load();
+    engine.look_for_dropped();
     recovered.report.duration = began.elapsed();
     Ok((engine, recovered.report))
 }
@@ -234,6 +237,7 @@ fn first_superblock(options: &Options, device: &dyn Device) -> Result<Superblock
         has_snapshots: false,
         has_expiring: false,
         has_forgotten: false,
+        has_dropped: false,
         loaded: 0,
         damaged_slot: None,
     })

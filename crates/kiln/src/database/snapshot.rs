@@ -6,8 +6,9 @@ use crate::error::{Error, Result};
 use crate::kernel::clock::Version;
 use crate::kernel::engine::Engine;
 use crate::kernel::expiry::{Expiry, Moment};
+use crate::kernel::object::ObjectKind;
 use crate::kernel::snapshot::Held;
-use crate::objects::{HasHandle, Map, MapIter, Object};
+use crate::objects::{self, Map, MapIter, Object, Table};
 use crate::storage::record::Address;
 
 /// The database as it was at one version. Reading it never waits for a writer, never fails for one, and never
@@ -66,10 +67,46 @@ impl<'db> Snapshot<'db> {
         key: impl AsRef<[u8]>,
         value: &mut Vec<u8>,
     ) -> Result<bool> {
-        if !Arc::ptr_eq(&object.handle().engine, self.engine) {
+        self.read(self.check(object)?, key.as_ref(), value)
+    }
+
+    /// The number of an object, if it is this database's, and was there as of the snapshot.
+    pub(crate) fn check<O: Object>(&self, object: &O) -> Result<u32> {
+        let handle = object.handle();
+        if !Arc::ptr_eq(&handle.engine, self.engine) {
             return Err(Error::input(format!("{:?} belongs to another database", object.name())));
         }
-        self.read(object.handle().id, key.as_ref(), value)
+        objects::check_seen(self.engine, handle.id, &handle.life, self.held.version)?;
+        Ok(handle.id)
+    }
+
+    /// The map that had this name as of the snapshot, be it dropped since: it can be read as of this and other snapshots from before.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let db = kiln::Kiln::open(directory.path())?;
+    /// let ages = db.map("ages")?;
+    /// db.put(&ages, "ann", [41])?.safe()?;
+    /// let snapshot = db.snapshot()?;
+    /// db.drop_map("ages")?.safe()?;
+    /// assert_eq!(snapshot.get(&snapshot.map("ages")?, "ann")?, Some(vec![41]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `NotFound` if there was none, `Input` if it was a table; `Corrupted` or `Io` if the catalog cannot be read as of then.
+    pub fn map(&self, name: &str) -> Result<Map> {
+        let handle = objects::object_as_of(self.engine, name, ObjectKind::Map, self.held.version)?;
+        Ok(Map::new(handle, name))
+    }
+
+    /// The table that had this name as of the snapshot, as [`Self::map`].
+    ///
+    /// # Errors
+    /// As [`Self::map`].
+    pub fn table(&self, name: &str) -> Result<Table> {
+        let handle = objects::object_as_of(self.engine, name, ObjectKind::Table, self.held.version)?;
+        Ok(Table::new(handle, name))
     }
 
     /// True if the key has a value.
@@ -83,7 +120,7 @@ impl<'db> Snapshot<'db> {
     /// All keys and values of a map, in no order; of another database's nothing but an `Input` error.
     pub fn iter(&self, map: &Map) -> MapIter<'_> {
         // An object of this database may well have the same number.
-        MapIter::new(self, self.engine.check_key(map.handle(), map.name(), &[]))
+        MapIter::new(self, self.check(map))
     }
 
     /// When a row expires; `None` if there is none.
@@ -91,10 +128,7 @@ impl<'db> Snapshot<'db> {
     /// # Errors
     /// As [`Self::get`].
     pub fn expiry<O: Object>(&self, object: &O, key: impl AsRef<[u8]>) -> Result<Option<Expiry>> {
-        if !Arc::ptr_eq(&object.handle().engine, self.engine) {
-            return Err(Error::input(format!("{:?} belongs to another database", object.name())));
-        }
-        let (id, key) = (object.handle().id, key.as_ref());
+        let (id, key) = (self.check(object)?, key.as_ref());
         let hash = self.engine.hash(id, key);
         let reading =
             self.engine.read_as_of(id, key, hash, self.held.version, &self.moment, &mut Vec::new())?;

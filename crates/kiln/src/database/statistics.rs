@@ -134,6 +134,13 @@ pub struct Statistics {
     pub checkpoint_age: Option<Duration>,
     /// Bytes of log that opening would replay now.
     pub log_since_checkpoint: u64,
+    /// Objects that were [dropped](crate::Kiln::drop_map), and of which not all rows are gone yet.
+    pub dropping: u64,
+    /// Rows of dropped objects that were removed since the database was opened, but for those that had settled.
+    pub dropped_rows: u64,
+    /// What kept the database from removing some of them, the last time that it tried; the first of it, if there was more. Nobody sees them all
+    /// the same, and it is tried again when the database is opened.
+    pub drop_failure: Option<String>,
     /// Keys over all objects.
     pub keys: u64,
     /// Open snapshots.
@@ -161,6 +168,7 @@ pub(super) fn collect(engine: &Engine) -> Statistics {
     let checkpoint = engine.checkpoints.counts();
     let tree = engine.settled.tree.statistics();
     let ordered = engine.objects.iter().filter_map(|object| object.keys.ordered());
+    let live = engine.objects.iter().filter(|object| !object.is_dropped());
     let (begin, head) = (engine.log.begin(), engine.log.head());
     let hardened = engine.log.hardened().max(head);
     // Before the others: its lock must not be held while they wait for theirs.
@@ -227,7 +235,10 @@ pub(super) fn collect(engine: &Engine) -> Statistics {
         checkpoint_age: (checkpoint.time_us != 0)
             .then(|| Duration::from_micros(engine.segments.time_us().saturating_sub(checkpoint.time_us))),
         log_since_checkpoint: engine.log_since_checkpoint(),
-        keys: engine.objects.iter().map(|object| engine.estimate_rows(object)).sum(),
+        dropping: engine.dropping_count(),
+        dropped_rows: engine.removal.removed_rows(),
+        drop_failure: engine.removal.failure(),
+        keys: live.map(|object| engine.estimate_rows(object)).sum(),
         snapshots: snapshots as u64,
         named_snapshots: named_snapshots as u64,
         open_transactions: engine.open_transactions.load(Ordering::Relaxed),

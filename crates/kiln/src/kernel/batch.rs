@@ -150,7 +150,7 @@ impl Engine {
     #[inline]
     pub(crate) fn for_each_in_groups<'i, O: Object, T>(
         self: &Arc<Self>,
-        (object, reads): (&O, Reads),
+        (object, reads): (&'i O, Reads),
         items: &'i [T],
         key_of: impl Fn(&T) -> &[u8],
         mut run: impl FnMut(usize, SingleKey<'i>) -> Result<()>,
@@ -172,7 +172,10 @@ impl Engine {
                 });
             }
             for (at, (item, hash)) in group.iter().zip(hashes).enumerate() {
-                run(first + at, SingleKey { object: id, hash, key: key_of(item) })?;
+                run(
+                    first + at,
+                    SingleKey { object: id, hash, key: key_of(item), life: &object.handle().life },
+                )?;
             }
         }
         Ok(())

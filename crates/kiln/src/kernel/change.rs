@@ -8,7 +8,7 @@ use super::settled::Lookup;
 use super::write_counts::Written;
 use crate::error::Result;
 use crate::planted::{Bug, planted};
-use crate::storage::epoch;
+use crate::storage::epoch::{self, Pin};
 use crate::storage::hash_index::{Bucket, Candidate, Slot};
 use crate::storage::log::{Demand, Purpose};
 use crate::storage::record::{self, Address, Kind, NEVER, NO_ADDRESS, RecordView, Shape};
@@ -315,6 +315,22 @@ impl Engine {
         let replaced = self.index.replace(bucket, change.hash, current.candidate(), target);
         assert!(replaced, "the entry of a located record is gone though its bucket is locked");
         false
+    }
+
+    /// A new key, whose bucket is held, stays away: its object is not there any more.
+    #[cold]
+    pub(crate) fn give_up_new(
+        &self,
+        pin: &Pin,
+        bucket: Bucket,
+        change: &Change<'_>,
+        target: Option<Address>,
+    ) {
+        if let Some(target) = target {
+            self.object(change.object).keys.retract(pin, change.key);
+            self.log.pad(target, change.log_bytes());
+        }
+        self.index.unlock_unchanged(bucket);
     }
 
     /// The key has a value from now on, or none, which it had.

@@ -395,6 +395,7 @@ impl Taking<'_> {
             writer.add_system(SystemItem { kind: kind::RECORD, number: object.into(), key, value })?;
         }
         for (object, count) in cut.ledger.key_counts() {
+            let Some(count) = engine.count_left(object, count) else { continue };
             let value = &count.to_le_bytes();
             writer.add_system(SystemItem {
                 kind: kind::KEY_COUNT,
@@ -544,7 +545,9 @@ impl Taking<'_> {
     fn tables(&self) -> Vec<u32> {
         let catalog = self.cut.ledger.system_records().filter(|(object, ..)| *object == CATALOG_OBJECT);
         let entries = catalog.filter_map(|(_, key, value)| match decode_entry(key, value) {
-            Some(Entry::Object(_, ObjectKind::Table, id, _)) => Some(id),
+            Some(Entry::Object(_, ObjectKind::Table, id, _) | Entry::Dropped(_, ObjectKind::Table, id)) => {
+                Some(id)
+            }
             _ => None,
         });
         entries.collect()

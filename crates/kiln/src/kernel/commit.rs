@@ -19,6 +19,8 @@
 //! read the range without them. Their log space is taken before: undoing their entrance changes what this transaction
 //! itself has read of the range, so there must be as few reasons to undo it as possible.
 //!
+//! Whether the objects are still there is looked at in step 4, too: behind the clock, see [`life`](super::life).
+//!
 //! The clock is read with sequential consistency after the locks are taken so: no transaction that began at a
 //! later version can have read an old value of anything this one writes.
 
@@ -49,12 +51,23 @@ pub(crate) struct ReadEntry {
 pub(crate) struct ReadSet {
     pub(crate) entries: Vec<ReadEntry>,
     pub(crate) ranges: Vec<RangeRead>,
+    /// The objects that it has used, which must still be there.
+    pub(crate) objects: Vec<u32>,
 }
 
 impl ReadSet {
     pub(crate) fn clear(&mut self) {
         self.entries.clear();
         self.ranges.clear();
+        self.objects.clear();
+    }
+
+    /// The transaction uses an object.
+    #[inline]
+    pub(crate) fn note_object(&mut self, object: u32) {
+        if self.objects.last() != Some(&object) && !self.objects.contains(&object) {
+            self.objects.push(object);
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -210,6 +223,15 @@ impl Engine {
             self.unlock_all(scratch, false);
             return Err(Setback::Conflict);
         }
+        // Before the clock is read, see `life`; it lives again unless this comes to its end.
+        let dropping = match writes.drops().map(|object| self.object(object).life.begin_drop()) {
+            None => None,
+            Some(Some(dropping)) => Some(dropping),
+            Some(None) => {
+                self.unlock_all(scratch, false);
+                return Err(Setback::Conflict);
+            }
+        };
         let outcome = self.prepare(&pin, writes, reads, scratch, first_committer, early);
         match outcome {
             Ok(_) if scratch.changes_nothing() => {
@@ -222,6 +244,9 @@ impl Engine {
                     self.unlock_all(scratch, true);
                 }
                 self.install_all(writes, scratch, version);
+                if let Some(dropping) = dropping {
+                    dropping.end(version);
+                }
                 self.unlock_all(scratch, true);
                 Ok(version)
             }
@@ -412,6 +437,7 @@ impl Engine {
                 || locks.binary_search(&read.bucket).is_ok()
                     && self.index.unchanged_under_own_lock(read.bucket, read.stamp)
         }) && reads.ranges.iter().all(|read| planted(Bug::RangesNotValidated) || self.range_holds(read))
+            && reads.objects.iter().all(|&object| self.object(object).life.lives())
     }
 
     /// True if a leaf is as it was read.

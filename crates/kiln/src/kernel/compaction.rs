@@ -28,6 +28,7 @@ use super::change::{Change, Current};
 use super::commit::Setback;
 use super::engine::Engine;
 use super::gauge::Gauge;
+use super::object::ObjectState;
 use super::write_counts::Written;
 use crate::error::Result;
 use crate::planted::{Bug, planted};
@@ -384,7 +385,9 @@ impl Engine {
 
     /// The batch's records that may hold their keys' newest values, each with its place and its key's hash.
     fn live_of<'b>(&self, batch: &Batch<'b>) -> impl Iterator<Item = (Address, u64, DiskRecord<'b>)> {
+        let is_nobodys = |object| self.objects.get(object).is_some_and(ObjectState::is_nobodys);
         let puts = batch.records.iter().filter(|(_, record)| record.shape.kind.is_put());
+        let puts = puts.filter(move |(_, record)| !is_nobodys(record.shape.object));
         let hashed: Vec<_> = puts
             .map(|(address, record)| {
                 let hash = self.hash(record.shape.object, record.key);
@@ -465,6 +468,10 @@ impl Engine {
         // Looked at under the pin; see `commit`.
         if self.check_writable().is_err() {
             return Err(Setback::NotWritable);
+        }
+        // Under the pin, see `removal`.
+        if self.objects.get(record.shape.object).is_some_and(ObjectState::is_nobodys) {
+            return Ok(false);
         }
         let bucket = self.index.lock(hash).ok_or(Setback::Conflict)?;
         let newest = match self.index.refers_to(bucket, hash, address) {

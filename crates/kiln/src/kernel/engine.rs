@@ -11,6 +11,7 @@ use super::hardening::Hardening;
 use super::object::Objects;
 use super::pending_read::Reader;
 use super::recovery::VERSIONS_SKIPPED;
+use super::removal::Removal;
 use super::session::Sessions;
 use super::settled::Settled;
 use super::shares::Shares;
@@ -60,6 +61,7 @@ pub(crate) struct Engine {
     pub(crate) warm: Warm,
     pub(crate) checkpoints: Checkpoints,
     pub(crate) expiring: Expiring,
+    pub(crate) removal: Removal,
     /// See [`Engine::forgotten`].
     pub(crate) forgotten: AtomicU64,
     /// Where the log went on when the database was opened.

@@ -304,7 +304,7 @@ impl Engine {
 
     /// Some rows of the object may have expired and be there all the same.
     pub(crate) fn may_have_expired(&self, object: &ObjectState) -> bool {
-        object.lifetimes.is_due(|| self.now_ms())
+        object.lifetimes.is_due(|| self.now_ms()) && !object.is_dropped()
     }
 
     /// True if rows have expired that are yet to be deleted.
@@ -320,7 +320,8 @@ impl Engine {
         if !self.expiring.has_any.load(Ordering::Relaxed) {
             return None;
         }
-        let soonest = self.objects.iter().map(|object| object.lifetimes.soonest.load(Ordering::SeqCst)).min();
+        let live = self.objects.iter().filter(|object| !object.is_dropped());
+        let soonest = live.map(|object| object.lifetimes.soonest.load(Ordering::SeqCst)).min();
         let soonest = soonest.filter(|&soonest| soonest != u64::MAX)?;
         let left = Duration::from_millis(soonest.saturating_sub(self.now_ms()));
         Some(left.clamp(REST_MIN / 4, NAP_MAX))
@@ -395,13 +396,15 @@ impl Engine {
         let place = walk.place.clone();
         let (next, keys) = self.next_piece(object, &place, &mut |unreadable| walk.note(unreadable))?;
         for key in &keys {
-            let single = SingleKey { object: object.id, hash: self.hash(object.id, key), key };
+            let life = &*object.life;
+            let single = SingleKey { object: object.id, hash: self.hash(object.id, key), key, life };
             match self.delete_expired(single, waits) {
                 Ok(expires_at) => object.lifetimes.note(expires_at),
                 // Of this row; it stays absent.
                 Err(error) if matches!(error.kind(), ErrorKind::Corrupted | ErrorKind::Io) => {
                     walk.note(error)
                 }
+                Err(_) if object.is_dropped() => return Ok(None),
                 Err(error) => return Err(error),
             }
         }
@@ -479,6 +482,9 @@ impl Engine {
     /// How many rows an object has that have not expired: exact while nobody writes. Where some may have expired it takes a look at each; where
     /// something has settled, at each that has not, and waits for who settles.
     pub(crate) fn count_unexpired(&self, object: &ObjectState) -> u64 {
+        if object.is_dropped() {
+            return 0;
+        }
         if !self.may_have_expired(object) {
             let _unsettled = object.keys.ordered().map(|_| self.settled.pause());
             return self.count_stored(object);
@@ -502,7 +508,8 @@ impl Engine {
         while let Some(here) = place {
             let Ok((next, keys)) = self.next_piece(object, &here, &mut |_| {}) else { return count };
             for key in &keys {
-                let single = SingleKey { object: object.id, hash: self.hash(object.id, key), key };
+                let life = &*object.life;
+                let single = SingleKey { object: object.id, hash: self.hash(object.id, key), key, life };
                 let Ok(reading) = self.read_newest_as_of(single, &moment, &mut value) else { continue };
                 // What was written since it settled is met twice.
                 let is_here = reading.is_settled() == matches!(here, Place::Settled(_));

@@ -249,7 +249,7 @@ mod tests {
         for key in 0..64_u32 {
             db.put(&table, key.to_be_bytes(), b"value").unwrap().forget();
         }
-        let object = db.engine().objects.iter().find(|object| object.name == "table").unwrap().id;
+        let object = db.engine().objects.iter().find(|object| object.name() == "table").unwrap().id;
         // What is left behind by who asks, and does not copy.
         assert!(db.engine().leaf_images.ask(Asked { object, leaf: 0, version: 0 }));
         read_often(&db, &table);

@@ -18,7 +18,7 @@ use super::losses::LOSSES_OBJECT;
 use super::named_snapshot::{self, NamedSnapshot, SNAPSHOTS_OBJECT};
 use super::object::Objects;
 use super::session::SESSIONS_OBJECT;
-use crate::objects::{CATALOG_OBJECT, FIRST_OBJECT, encode_entry};
+use crate::objects::{CATALOG_OBJECT, FIRST_OBJECT, dropped_key, encode_dropped, encode_entry};
 use crate::planted::{Bug, planted};
 use crate::storage::extent::Hardened;
 use crate::storage::record::Kind;
@@ -124,10 +124,13 @@ impl Ledger {
         let mut ledger = Ledger { horizon, newest_version, ..Ledger::default() };
         for object in objects.iter() {
             ledger.key_counts.insert(object.id, object.key_count.sum() as i64);
-            if object.id >= FIRST_OBJECT {
+            if object.is_dropped() {
+                let dropped = encode_dropped(object.name(), object.kind);
+                ledger.note_system(CATALOG_OBJECT, &dropped_key(object.id), Some(&dropped));
+            } else if object.id >= FIRST_OBJECT {
                 ledger.note_system(
                     CATALOG_OBJECT,
-                    object.name.as_bytes(),
+                    object.name().as_bytes(),
                     Some(&encode_entry(
                         object.kind,
                         object.id,

@@ -17,6 +17,7 @@
 //!                                        what has left the log for the tree: reading it, moving it there, and how fast
 //!   load                                 what was never in the log
 //!   sweep, compaction                    forgetting what nobody needs, and moving what somebody does
+//!   life, removal                        whether an object is there, and how the rows of one go that was dropped
 //!   expiry                               rows that are absent from some time on, and go
 //!   shares, hand_over, warm              what memory is for, and keeping there what fits
 //!   write_counts, gauge                  what statistics tell of commits, and of work in the background
@@ -39,6 +40,7 @@ mod hand_over;
 pub(crate) mod hardening;
 mod leaf_images;
 pub(crate) mod ledger;
+pub(crate) mod life;
 pub(crate) mod load;
 pub(crate) mod losses;
 pub(crate) mod named_snapshot;
@@ -49,6 +51,7 @@ pub(crate) mod read;
 pub(crate) mod read_ahead;
 pub(crate) mod receipt;
 pub(crate) mod recovery;
+pub(crate) mod removal;
 pub(crate) mod session;
 mod session_operations;
 pub(crate) mod settle;

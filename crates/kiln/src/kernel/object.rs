@@ -4,7 +4,10 @@
 //! calls it at the moments when a key comes to exist and when it ceases to. A new kind of object implements
 //! [`ObjectKeys`] and is registered in `objects::keys_of`.
 
+use std::sync::Arc;
+
 use super::expiry::Lifetimes;
+use super::life::{Life, Rows, Standing};
 use crate::error::{Error, ErrorKind, Result};
 use crate::storage::epoch::{self, Pin};
 use crate::storage::ordered_index::{Insertion, LeafRead, OrderedIndex};
@@ -62,7 +65,8 @@ impl StripedCounter {
 /// An open object.
 pub(crate) struct ObjectState {
     pub(crate) id: u32,
-    pub(crate) name: String,
+    /// Whether it is there, and its name.
+    pub(crate) life: Arc<Life>,
     pub(crate) kind: ObjectKind,
     pub(crate) keys: Box<dyn ObjectKeys>,
     pub(crate) key_count: StripedCounter,
@@ -73,6 +77,30 @@ pub(crate) struct ObjectState {
     pub(crate) lifetimes: Lifetimes,
     /// How long a row stays that is put without a word on that; 0: until it is deleted.
     pub(crate) time_to_live_ms: AtomicU64,
+    /// Rows that were removed from the indexes since the object was dropped, as long as the database has been open.
+    pub(crate) removed: AtomicU64,
+}
+
+impl ObjectState {
+    pub(crate) fn name(&self) -> &str {
+        self.life.name()
+    }
+
+    /// The object was dropped.
+    pub(crate) fn is_dropped(&self) -> bool {
+        matches!(self.life.standing(), Standing::Dropped(_))
+    }
+
+    /// It was dropped, and nobody can see its rows any more, whatever crashes.
+    #[inline]
+    pub(crate) fn is_nobodys(&self) -> bool {
+        self.life.rows() != Rows::Stay
+    }
+
+    /// Its rows settle: it is a table, and somebody may see them.
+    pub(crate) fn settles(&self) -> bool {
+        self.keys.ordered().is_some() && !self.is_nobodys()
+    }
 }
 
 /// Objects in the first group; each group after it doubles their number.

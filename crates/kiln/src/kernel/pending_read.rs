@@ -213,9 +213,13 @@ impl Engine {
             Err(error) => return PendingRead::known(Err(error)),
         };
         let mut value = Vec::new();
-        match self.read_without_disk(key, &mut value) {
-            Some(reading) => PendingRead::known(Ok(reading.found.then_some(value))),
-            None => self.read_pending(key),
+        let reading = self.read_without_disk(key, &mut value);
+        match key.life.check() {
+            Err(error) => PendingRead::known(Err(error)),
+            Ok(()) => match reading {
+                Some(reading) => PendingRead::known(Ok(reading.found.then_some(value))),
+                None => self.read_pending(key),
+            },
         }
     }
 
@@ -270,7 +274,8 @@ impl Engine {
     fn read_requested(&self, request: &Request) -> Outcome {
         let Request { object, hash, key } = request;
         let mut value = Vec::new();
-        let reading = self.read_newest(SingleKey { object: *object, hash: *hash, key }, &mut value)?;
+        let life = &self.object(*object).life;
+        let reading = self.read_newest(SingleKey { object: *object, hash: *hash, key, life }, &mut value)?;
         Ok(reading.found.then_some(value))
     }
 

@@ -237,8 +237,9 @@ impl Session {
 }
 
 impl Engine {
-    fn session_key<'k>(&self, id: &'k [u8]) -> SingleKey<'k> {
-        SingleKey { object: SESSIONS_OBJECT, hash: self.hash(SESSIONS_OBJECT, id), key: id }
+    fn session_key<'k>(&'k self, id: &'k [u8]) -> SingleKey<'k> {
+        let hash = self.hash(SESSIONS_OBJECT, id);
+        SingleKey { object: SESSIONS_OBJECT, hash, key: id, life: &self.object(SESSIONS_OBJECT).life }
     }
 
     /// The serial number in a session's record that a power loss now would leave; 0 if that leaves none.

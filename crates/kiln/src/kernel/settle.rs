@@ -36,6 +36,7 @@ use super::checkpoint::Haste;
 use super::engine::Engine;
 use super::frozen::BYTES_PER_READ;
 use super::newest::{Newest, NewestWalk};
+use super::object::ObjectState;
 use super::settled::InVain;
 use super::settling_pace::{Grants, Moving, Stage};
 use crate::error::{Error, ErrorKind, Result};
@@ -187,6 +188,7 @@ impl Engine {
             // Who only reads commits nothing, and ranges would go on reading the log row by row. Before anything is locked: it tells who waits.
             let _ = self.harden_something();
         }
+        self.clear_tree_if_due();
         // Whoever is slowed meanwhile stays so: what is committed between two parts would be the more the faster it goes.
         let (mut moving, mut has_settled) = (None, false);
         // A load keeps the tree to itself, and who waits for that would keep others waiting.
@@ -254,6 +256,7 @@ impl Engine {
         }
         self.begin_settling();
         let _no_load = self.settled.loading.lock();
+        self.clear_tree();
         self.settle_parts_to(self.log.hardened())
     }
 
@@ -284,6 +287,9 @@ impl Engine {
         // Behind a close, which waits for it, the file is somebody else's.
         if self.check_writable().is_err() {
             return false;
+        }
+        if self.clear_tree() {
+            return true;
         }
         // Whoever has read an older root may have given it up since the last merge.
         if settled.tree.reclaim().is_ok_and(|cut_bytes| cut_bytes > 0) {
@@ -471,7 +477,8 @@ impl Engine {
             grants.reach(reader.cursor().position - part.0, part_bytes);
             for (address, record) in reader.next_batch(part.1, COLLECT_BATCH)?.records {
                 let was_lost = self.hardening.horizon.was_lost(record.version) && !planted(Bug::SettlesLost);
-                if was_lost || !self.is_ordered(record.shape.object) {
+                let settles = self.objects.get(record.shape.object).is_some_and(ObjectState::settles);
+                if was_lost || !settles {
                     continue;
                 }
                 if record.version > oldest && !planted(Bug::SettlesTooNew) {

@@ -298,11 +298,12 @@ impl Engine {
 
     fn count_with(&self, root: &Arc<Root>, object: u32, ordered: &OrderedIndex) -> Result<u64> {
         let deleted = self.deleted_keys(object);
+        let life = &self.object(object).life;
         let mut cursor = Cursor::new(&self.settled.tree, root.clone());
         let mut count = self.count_settled(root, object)?;
         let (mut tree_key, mut value, mut is_past_end) = (Vec::new(), Vec::new(), false);
         ordered.each_key(|key| {
-            let single = SingleKey { object, hash: self.hash(object, key), key };
+            let single = SingleKey { object, hash: self.hash(object, key), key, life };
             if self.index.addresses_of(single.hash).next().is_none() {
                 return Ok(());
             }

@@ -27,6 +27,7 @@ use super::change::{Change, Current, Learnt, Place};
 use super::commit::Setback;
 use super::engine::Engine;
 use super::expiry::{Moment, default_expiry};
+use super::life::Life;
 use super::read::Reading;
 use super::transaction::changes::sum_of;
 use crate::error::Result;
@@ -44,6 +45,8 @@ pub(crate) struct SingleKey<'a> {
     pub(crate) object: u32,
     pub(crate) hash: u64,
     pub(crate) key: &'a [u8],
+    /// The object's.
+    pub(crate) life: &'a Life,
 }
 
 impl<'a> SingleKey<'a> {
@@ -112,11 +115,11 @@ impl Engine {
     #[inline(always)]
     pub(crate) fn single_key<'k, O: Object>(
         self: &Arc<Self>,
-        object: &O,
+        object: &'k O,
         key: &'k [u8],
     ) -> Result<SingleKey<'k>> {
         let id = self.check_key(object.handle(), object.name(), key)?;
-        Ok(SingleKey { object: id, hash: self.hash(id, key), key })
+        Ok(SingleKey { object: id, hash: self.hash(id, key), key, life: &object.handle().life })
     }
 
     /// Reads the newest value of a key into a buffer, which is empty if there is none.
@@ -130,8 +133,8 @@ impl Engine {
         let key = self.single_key(object, key)?;
         let moment = Moment::default();
         let found = match self.read_at_once(key.object, key.key, key.hash, &moment, value) {
-            Some(reading) => reading.found,
-            None => self.read_newest_patiently(key, &moment, value)?.found,
+            Some(reading) if key.life.lives() => reading.found,
+            _ => self.read_newest_patiently(key, &moment, value)?.found,
         };
         if !found {
             value.clear();
@@ -169,9 +172,9 @@ impl Engine {
         let mut is_slowed = false;
         self.note_lifetime(&change);
         self.wait_while_behind(&mut is_slowed, || self.table_bytes(change));
-        let committed = match self.attempt_single(&change, None, &mut learnt) {
+        let committed = match self.attempt_single(&change, key.life, None, &mut learnt) {
             Ok(committed) => committed,
-            Err(setback) => self.commit_after(setback, change, &mut learnt, is_slowed)?,
+            Err(setback) => self.commit_after(setback, (change, key.life), &mut learnt, is_slowed)?,
         };
         self.note_lifetime(&change);
         Ok(self.note_single(committed))
@@ -183,19 +186,22 @@ impl Engine {
     fn commit_after(
         self: &Arc<Self>,
         mut setback: Setback,
-        change: Change<'_>,
+        (change, life): (Change<'_>, &Life),
         learnt: &mut Learnt,
         mut is_slowed: bool,
     ) -> Result<SingleCommit> {
         loop {
             match setback {
-                Setback::Conflict => crate::sync::thread::yield_now(),
+                Setback::Conflict => {
+                    life.check()?;
+                    crate::sync::thread::yield_now();
+                }
                 Setback::NotWritable => self.check_writable()?,
                 Setback::NoLogSpace => self.wait_for_space(change.demand(), change.purpose())?,
                 Setback::Cold => self.learn(&change, learnt)?,
             }
             self.wait_while_behind(&mut is_slowed, || self.table_bytes(change));
-            match self.attempt_single(&change, None, learnt) {
+            match self.attempt_single(&change, life, None, learnt) {
                 Ok(committed) => return Ok(committed),
                 Err(next) => setback = next,
             }
@@ -234,9 +240,8 @@ impl Engine {
             return Ok(None);
         }
         let reading = self.read_at_once(key.object, key.key, key.hash, &Moment::default(), old);
-        let Some(reading) = reading.filter(|reading| reading.found && reading.expires_at == NEVER) else {
-            return Ok(None);
-        };
+        let is_usual = |reading: &Reading| reading.found && reading.expires_at == NEVER && key.life.lives();
+        let Some(reading) = reading.filter(is_usual) else { return Ok(None) };
         new.clear();
         let decision = decide(Some(old), new)?;
         let value = match decision {
@@ -246,7 +251,7 @@ impl Engine {
         };
         self.check_value(value.unwrap_or_default())?;
         let change = key.change(value, NEVER);
-        match self.attempt_single(&change, Some(&reading), &mut Learnt::default()) {
+        match self.attempt_single(&change, key.life, Some(&reading), &mut Learnt::default()) {
             Ok(committed) => Ok(Some(self.note_single(committed))),
             Err(_) => {
                 *decided = Some((reading, decision));
@@ -307,7 +312,7 @@ impl Engine {
             let change = key.change(value, expires_at);
             self.note_lifetime(&change);
             self.wait_while_behind(&mut is_slowed, || self.table_bytes(change));
-            match self.attempt_single(&change, Some(&reading), &mut Learnt::default()) {
+            match self.attempt_single(&change, key.life, Some(&reading), &mut Learnt::default()) {
                 Ok(committed) => {
                     self.note_lifetime(&change);
                     return Ok(self.note_single(committed));
@@ -338,7 +343,7 @@ impl Engine {
                 }
                 self.check_writable()?;
                 let change = key.change(None, NEVER);
-                match self.attempt_single(&change, Some(&reading), &mut Learnt::default()) {
+                match self.attempt_single(&change, key.life, Some(&reading), &mut Learnt::default()) {
                     Ok(committed) => {
                         self.note_single(committed);
                         return Ok(None);
@@ -347,7 +352,10 @@ impl Engine {
                         self.wait_for_space(change.demand(), change.purpose())?;
                     }
                     Err(Setback::NoLogSpace) => return Ok(Some(reading.expires_at)),
-                    Err(_) => crate::sync::thread::yield_now(),
+                    Err(_) => {
+                        key.life.check()?;
+                        crate::sync::thread::yield_now();
+                    }
                 }
             }
         })
@@ -376,6 +384,7 @@ impl Engine {
     fn attempt_single(
         &self,
         change: &Change<'_>,
+        life: &Life,
         read: Option<&Reading>,
         learnt: &mut Learnt,
     ) -> Result<SingleCommit, Setback> {
@@ -410,10 +419,13 @@ impl Engine {
         };
         if value_is_absent(change, &current) {
             self.index.unlock_unchanged(bucket);
+            if !life.lives() {
+                return Err(Setback::Conflict);
+            }
             let version = current.version;
             return Ok(SingleCommit { version, existed: false, grow: false });
         }
-        self.carry_out(&pin, bucket, (change, &current), space, early)
+        self.carry_out(&pin, bucket, (change, &current, life), space, early)
     }
 
     /// Writes a key, whose bucket is held until then, over what is there; perhaps into this space.
@@ -422,12 +434,13 @@ impl Engine {
         &self,
         pin: &Pin,
         bucket: Bucket,
-        (change, current): (&Change<'_>, &Current),
+        (change, current, life): (&Change<'_>, &Current, &Life),
         space: Option<Space<'_>>,
         early: Option<u64>,
     ) -> Result<SingleCommit, Setback> {
         // Before the version, too: for who begins in a newer one, and does not find it, it has expired as well.
         let existed = change.value.is_none() && !Moment::default().is_past(current.expires_at, self);
+        let lived = planted(Bug::DropLookedForEarly) && life.lives();
         // Before the clock is read: a transaction that validates a range without this key is then not of a newer
         // version.
         let (version, target);
@@ -437,8 +450,17 @@ impl Engine {
                 self.object(change.object).keys.admit(pin, change.key);
             }
             version = early.unwrap_or_else(|| self.clock.join());
+            // Behind the clock, see `life`.
+            if !lived && !life.lives() {
+                self.give_up_new(pin, bucket, change, target);
+                return Err(Setback::Conflict);
+            }
         } else {
             version = early.unwrap_or_else(|| self.clock.join());
+            if !lived && !life.lives() {
+                self.index.unlock_unchanged(bucket);
+                return Err(Setback::Conflict);
+            }
             target = match self.place(change, current, version) {
                 Place::Nowhere => Some(NO_ADDRESS),
                 Place::There(address) => Some(address),
@@ -544,12 +566,13 @@ impl Engine {
             Decision::Put if self.check_value(new).is_err() => return give_up(),
             Decision::Put => Some(&new[..]),
             Decision::Delete => None,
+            Decision::Keep if !key.life.lives() => return give_up(),
             Decision::Keep => {
                 self.index.unlock_unchanged(bucket);
                 return Some(SingleCommit { version: current.version, existed: false, grow: false });
             }
         };
-        self.carry_out(&pin, bucket, (&key.change(value, NEVER), &current), space, None).ok()
+        self.carry_out(&pin, bucket, (&key.change(value, NEVER), &current, key.life), space, None).ok()
     }
 
     /// True if a key is as it was read, and its record where it was. The caller holds its bucket.

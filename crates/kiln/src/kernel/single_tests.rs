@@ -15,12 +15,12 @@ fn c2_a_row_that_settles_while_its_delete_reads_is_deleted() {
     let (db, table) = row_on_disk();
     let (engine, writes) = (db.engine(), deletion(&db, &table));
     let (change, mut learnt) = (writes.change(&writes.writes()[0]), Learnt::default());
-    let outcome = engine.attempt_single(&change, None, &mut learnt);
+    let outcome = engine.attempt_single(&change, &table.handle().life, None, &mut learnt);
     assert!(matches!(outcome, Err(Setback::Cold)), "it is on disk");
     engine.learn(&change, &mut learnt).unwrap();
     assert!(db.settle().unwrap() > 1);
     let committed = loop {
-        match engine.attempt_single(&change, None, &mut learnt) {
+        match engine.attempt_single(&change, &table.handle().life, None, &mut learnt) {
             Ok(committed) => break committed,
             Err(_) => engine.learn(&change, &mut learnt).unwrap(),
         }

@@ -142,6 +142,11 @@ impl Graves {
         HeldGraves(self)
     }
 
+    /// Nothing is to be forgotten now.
+    pub(super) fn are_held(&self) -> bool {
+        self.held.load(Ordering::SeqCst)
+    }
+
     /// Whether some, of tables, wait until their rows have settled.
     pub(super) fn wait_for_settling(&self) -> bool {
         self.wait_for_settling.load(Ordering::SeqCst)
@@ -242,6 +247,7 @@ impl Engine {
 
     fn sweep_with(&self, mark: MutexGuard<'_, TruncationMark>) -> bool {
         let mut mark = self.forget_deleted(mark);
+        let removes = self.remove_some_dropped();
         for object in self.objects.iter() {
             if let Some(ordered) = object.keys.ordered() {
                 ordered.reclaim();
@@ -254,7 +260,7 @@ impl Engine {
         if !self.graves.is_due(hardened) && !released {
             // Who hardens may have found the last look overdue just as it came.
             self.compaction.calm_down();
-            return false;
+            return removes;
         }
         mark.oldest = oldest;
         // A segment that cannot be dropped now stays; nothing depends on it, and nobody is slowed down for it.
@@ -268,7 +274,24 @@ impl Engine {
             Rest::Nothing | Rest::Held | Rest::AfterHardening => 1,
         };
         self.graves.next_look.store(hardened + ahead, Ordering::SeqCst);
-        matches!(rest, Rest::AtOnce | Rest::AfterHardening)
+        matches!(rest, Rest::AtOnce | Rest::AfterHardening) || removes
+    }
+
+    /// Removes what rows of dropped objects can go from the indexes now, and leaves it to who sweeps just now if somebody does.
+    pub(crate) fn remove_dropped(&self) {
+        while let Some(_sweeping) = self.graves.sweeping.try_lock()
+            && self.remove_some_dropped()
+        {}
+    }
+
+    /// As [`Self::remove_dropped`], after whoever sweeps at the moment.
+    pub(crate) fn remove_dropped_in_turn(&self) {
+        loop {
+            let _sweeping = self.graves.sweeping.lock();
+            if !self.remove_some_dropped() {
+                return;
+            }
+        }
     }
 
     /// Forgets, drops and compacts as [`Self::sweep`] does, whether it is due or not; what is left.
@@ -282,7 +305,7 @@ impl Engine {
         &'a self,
         mut mark: MutexGuard<'a, TruncationMark>,
     ) -> MutexGuard<'a, TruncationMark> {
-        if self.graves.held.load(Ordering::SeqCst) {
+        if self.graves.are_held() {
             // They keep their places.
             return mark;
         }
@@ -303,7 +326,7 @@ impl Engine {
 
     /// Looks at some; true if there are more. The caller sweeps.
     pub(super) fn forget_some(&self) -> bool {
-        if self.graves.held.load(Ordering::SeqCst) {
+        if self.graves.are_held() {
             return false;
         }
         let (oldest, hardened) = (self.oldest_needed(), self.log.hardened());

@@ -41,6 +41,8 @@ pub(crate) struct WriteSet {
     /// Besides the serial number of a session, which comes with whatever the session does.
     has_puts: bool,
     has_expiring: bool,
+    /// The object that the writes drop.
+    drops: Option<u32>,
     by_hash: HashMap<u64, Vec<usize>>,
     /// Keys in order, once a range has asked for them.
     ordered: Option<BTreeSet<(u32, Vec<u8>)>>,
@@ -55,6 +57,7 @@ impl WriteSet {
         self.has_deletions = false;
         self.has_puts = false;
         self.has_expiring = false;
+        self.drops = None;
         self.by_hash.clear();
         self.ordered = None;
         // One huge transaction must not keep its memory for ever.
@@ -82,7 +85,8 @@ impl WriteSet {
             Some(first) if first.object == LOSSES_OBJECT => Purpose::Sweep,
             // So is the end of a snapshot, after any deletions that have made no room because of it.
             Some(first) if first.object == SNAPSHOTS_OBJECT && first.delete => Purpose::Sweep,
-            _ if self.has_deletions && !self.has_puts => Purpose::Deletion,
+            // So it is on a full disk that objects can be dropped, too.
+            _ if self.drops.is_some() || self.has_deletions && !self.has_puts => Purpose::Deletion,
             _ => Purpose::Ordinary,
         }
     }
@@ -91,6 +95,17 @@ impl WriteSet {
     #[inline]
     pub(crate) fn has_expiring(&self) -> bool {
         self.has_expiring
+    }
+
+    /// Says that the writes drop this object.
+    pub(crate) fn set_drops(&mut self, object: u32) {
+        self.drops = Some(object);
+    }
+
+    /// The object that they drop, if they do.
+    #[inline]
+    pub(crate) fn drops(&self) -> Option<u32> {
+        self.drops
     }
 
     pub(crate) fn writes(&self) -> &[Write] {

@@ -1,14 +1,24 @@
 //! The catalog: which objects there are. It is an object itself, number 0: name → kind and number.
+//!
+//! ```text
+//!   make     name -> kind, number                                     one commit
+//!   drop     name -> vacant;  FF number -> kind, name                 one commit
+//! ```
+//!
+//! A number that was given out is never given out again: the log may have records of it for long. So what says that the object with it was dropped stays,
+//! under a key that is no name. Whoever recovers a record finds its object by either of the two entries.
 
 use std::sync::Arc;
 
 use super::{Handle, keys_of};
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::engine::Engine;
-use crate::kernel::expiry::Lifetimes;
+use crate::kernel::expiry::{Lifetimes, Moment};
+use crate::kernel::life::{Life, Standing};
 use crate::kernel::losses::LOSSES_OBJECT;
 use crate::kernel::named_snapshot::SNAPSHOTS_OBJECT;
 use crate::kernel::object::{ObjectKind, ObjectState, Objects, StripedCounter};
+use crate::kernel::receipt::Commit;
 use crate::kernel::session::SESSIONS_OBJECT;
 use crate::kernel::transaction::{self, Isolation, Transaction};
 use crate::storage::record::OBJECTS_MAX;
@@ -27,6 +37,10 @@ pub(crate) const FIRST_OBJECT: u32 = 16;
 const NAME_BYTES_MAX: usize = 255;
 /// The catalog's key under which the next free number is kept; no object has the empty name.
 const NEXT_NUMBER: &[u8] = b"";
+/// The first byte of the key that says of a number that its object was dropped; no UTF-8 has it.
+const DROPPED: u8 = 0xFF;
+/// The entry of a name that no object has any more.
+const VACANT: [u8; 1] = [0];
 
 fn kind_code(kind: ObjectKind) -> u8 {
     match kind {
@@ -42,6 +56,40 @@ pub(crate) enum Entry {
     Object(String, ObjectKind, u32, u64),
     /// The next number to give out.
     NextNumber(u32),
+    /// The name is nobody's any more.
+    Vacant,
+    /// The name and kind that the object with this number had, which was dropped.
+    Dropped(String, ObjectKind, u32),
+}
+
+fn decode_kind(code: u8) -> Option<ObjectKind> {
+    match code {
+        1 => Some(ObjectKind::Map),
+        2 => Some(ObjectKind::Table),
+        _ => None,
+    }
+}
+
+fn is_number(id: u32) -> bool {
+    (FIRST_OBJECT..OBJECTS_MAX).contains(&id)
+}
+
+/// The key under which it is said that the object with this number was dropped.
+pub(crate) fn dropped_key(id: u32) -> [u8; 5] {
+    let [a, b, c, d] = id.to_le_bytes();
+    [DROPPED, a, b, c, d]
+}
+
+/// What is said there.
+pub(crate) fn encode_dropped(name: &str, kind: ObjectKind) -> Vec<u8> {
+    [&[kind_code(kind)], name.as_bytes()].concat()
+}
+
+fn decode_dropped(number: &[u8], value: &[u8]) -> Option<Entry> {
+    let id = u32::from_le_bytes(number.try_into().ok()?);
+    let (&code, name) = value.split_first()?;
+    let name = std::str::from_utf8(name).ok().filter(|name| check_name(name).is_ok())?;
+    is_number(id).then_some(Entry::Dropped(name.to_owned(), decode_kind(code)?, id))
 }
 
 /// Takes an entry of the catalog apart; `None` for what this Kiln never writes there.
@@ -49,22 +97,22 @@ pub(crate) fn decode_entry(name: &[u8], value: &[u8]) -> Option<Entry> {
     if name == NEXT_NUMBER {
         return Some(Entry::NextNumber(u32::from_le_bytes(value.try_into().ok()?)));
     }
+    if let Some((&DROPPED, number)) = name.split_first() {
+        return decode_dropped(number, value);
+    }
+    let name = std::str::from_utf8(name).ok()?;
+    if value == VACANT {
+        return Some(Entry::Vacant);
+    }
     let (&code, id) = value.split_first()?;
-    let kind = match code {
-        1 => ObjectKind::Map,
-        2 => ObjectKind::Table,
-        _ => return None,
-    };
+    let kind = decode_kind(code)?;
     let (id, time_to_live) = id.split_first_chunk::<4>()?;
     let id = u32::from_le_bytes(*id);
     let time_to_live_ms = match time_to_live {
         [] => 0,
         time => Some(u64::from_le_bytes(time.try_into().ok()?)).filter(|&time| time > 0)?,
     };
-    let name = std::str::from_utf8(name).ok()?;
-    (FIRST_OBJECT..OBJECTS_MAX)
-        .contains(&id)
-        .then(|| Entry::Object(name.to_owned(), kind, id, time_to_live_ms))
+    is_number(id).then(|| Entry::Object(name.to_owned(), kind, id, time_to_live_ms))
 }
 
 /// The value of an object's entry.
@@ -105,11 +153,12 @@ fn add_loaded<'a>(
         lifetimes: Lifetimes::new(),
         time_to_live_ms: AtomicU64::new(0),
         id,
-        name: name.to_owned(),
+        life: Arc::new(Life::new(name)),
         kind,
         keys: keys_of(kind),
         key_count: StripedCounter::new(),
         loaded_at: AtomicU64::new(loaded_at),
+        removed: AtomicU64::new(0),
     })
 }
 
@@ -124,18 +173,8 @@ pub(crate) fn open_object(
 ) -> Result<Handle> {
     check_name(name)?;
     let (found, id, lives_ms) = transaction::run(engine, Isolation::Serializable, |tx| {
-        let mut value = Vec::new();
-        if tx.get_key(CATALOG_OBJECT, name.as_bytes(), &mut value)? {
-            // Recovery refuses what is no entry. To make the object anew would lose what is in it.
-            return match decode_entry(name.as_bytes(), &value) {
-                Some(Entry::Object(_, found, id, lives_ms)) => Ok((found, id, lives_ms)),
-                _ => Err(Error::new(
-                    ErrorKind::Corrupted,
-                    format!(
-                        "the catalog's entry of {name:?} names no object; restore the database from a copy"
-                    ),
-                )),
-            };
+        if let Some(known) = look_up(tx, name)? {
+            return Ok(known);
         }
         let next = take_number(engine, tx)?;
         let lives_ms = time_to_live_ms.unwrap_or(0);
@@ -146,14 +185,22 @@ pub(crate) fn open_object(
         Ok((kind, next, lives_ms))
     })?
     .forget();
-    if found != kind {
-        return Err(Error::input(format!("object {name:?} is a {found:?}, not a {kind:?}")));
-    }
+    check_kind(name, found, kind)?;
     if time_to_live_ms.is_some_and(|wanted| wanted != lives_ms) {
         return Err(Error::input(format!(
             "the rows of {name:?} stay for {lives_ms} ms (0: until they are deleted), which cannot be changed; open it without a time to live, or make another object"
         )));
     }
+    register(engine, name, (kind, id, lives_ms))?;
+    Ok(handle(engine, id))
+}
+
+/// Registers an object that the catalog names.
+fn register<'a>(
+    engine: &'a Engine,
+    name: &str,
+    (kind, id, lives_ms): (ObjectKind, u32, u64),
+) -> Result<&'a ObjectState> {
     if engine.objects.get(id).is_none() {
         // Whoever has just entered it says first from which version on it has rows.
         drop(engine.settled.entering.lock());
@@ -162,7 +209,101 @@ pub(crate) fn open_object(
     }
     let state = add(&engine.objects, id, name, kind)?;
     state.time_to_live_ms.store(lives_ms, Ordering::Relaxed);
-    Ok(Handle { engine: engine.clone(), id, time_to_live_ms: lives_ms })
+    Ok(state)
+}
+
+/// A handle of a registered object.
+fn handle(engine: &Arc<Engine>, id: u32) -> Handle {
+    let state = engine.object(id);
+    let time_to_live_ms = state.time_to_live_ms.load(Ordering::Relaxed);
+    Handle { engine: engine.clone(), id, time_to_live_ms, life: state.life.clone() }
+}
+
+/// What the catalog says of the object with a name, if there is one: its kind, its number, and how many milliseconds its rows stay.
+fn look_up(tx: &Transaction<'_>, name: &str) -> Result<Option<(ObjectKind, u32, u64)>> {
+    let mut value = Vec::new();
+    match tx.get_key(CATALOG_OBJECT, name.as_bytes(), &mut value)? {
+        true => of_entry(name, &value),
+        false => Ok(None),
+    }
+}
+
+fn of_entry(name: &str, value: &[u8]) -> Result<Option<(ObjectKind, u32, u64)>> {
+    match decode_entry(name.as_bytes(), value) {
+        Some(Entry::Object(_, kind, id, lives_ms)) => Ok(Some((kind, id, lives_ms))),
+        Some(Entry::Vacant) => Ok(None),
+        // Recovery refuses what is no entry. To make the object anew would lose what is in it.
+        _ => Err(Error::new(
+            ErrorKind::Corrupted,
+            format!("the catalog's entry of {name:?} names no object; restore the database from a copy"),
+        )),
+    }
+}
+
+/// Drops the object with this name: from this commit on it is there for nobody, but for snapshots from before. Its rows go in the background
+/// ([`removal`](crate::kernel::removal)).
+pub(crate) fn drop_object<'e>(
+    engine: &'e Arc<Engine>,
+    name: &str,
+    kind: ObjectKind,
+) -> Result<Commit<'e, ()>> {
+    check_name(name)?;
+    let commit = transaction::run(engine, Isolation::Serializable, |tx| {
+        let (found, id, lives_ms) = look_up(tx, name)?.ok_or_else(|| no_such_object(name, kind))?;
+        check_kind(name, found, kind)?;
+        engine.begin_dropping()?;
+        register(engine, name, (kind, id, lives_ms))?;
+        tx.put_key(CATALOG_OBJECT, name.as_bytes(), &VACANT)?;
+        tx.put_key(CATALOG_OBJECT, &dropped_key(id), &encode_dropped(name, kind))?;
+        tx.drops(id)
+    })?;
+    engine.note_dropped();
+    Ok(commit)
+}
+
+/// A handle of the object that had this name at a version that is held.
+pub(crate) fn object_as_of(
+    engine: &Arc<Engine>,
+    name: &str,
+    kind: ObjectKind,
+    version: u64,
+) -> Result<Handle> {
+    let (moment, mut value) = (Moment::default(), Vec::new());
+    let hash = engine.hash(CATALOG_OBJECT, name.as_bytes());
+    let reading = engine.read_as_of(CATALOG_OBJECT, name.as_bytes(), hash, version, &moment, &mut value)?;
+    let entry = if reading.found { of_entry(name, &value)? } else { None };
+    let (found, id, lives_ms) = entry.ok_or_else(|| no_such_object(name, kind))?;
+    check_kind(name, found, kind)?;
+    register(engine, name, (kind, id, lives_ms))?;
+    Ok(handle(engine, id))
+}
+
+/// Fails if an object was dropped as of a version that is held. Waits for nobody.
+pub(crate) fn check_seen(engine: &Engine, id: u32, life: &Life, version: u64) -> Result<()> {
+    match life.standing() {
+        Standing::Lives | Standing::IsBeingDropped => Ok(()),
+        Standing::Dropped(_) => check_seen_by(engine, id, life, version),
+    }
+}
+
+/// By the catalog: in which version it was dropped need not be known any more.
+#[cold]
+fn check_seen_by(engine: &Engine, id: u32, life: &Life, version: u64) -> Result<()> {
+    let (key, moment) = (dropped_key(id), Moment::default());
+    let hash = engine.hash(CATALOG_OBJECT, &key);
+    let reading = engine.read_as_of(CATALOG_OBJECT, &key, hash, version, &moment, &mut Vec::new())?;
+    if reading.found { Err(life.is_dropped()) } else { Ok(()) }
+}
+
+fn check_kind(name: &str, found: ObjectKind, kind: ObjectKind) -> Result<()> {
+    match found == kind {
+        true => Ok(()),
+        false => Err(Error::input(format!("object {name:?} is a {found:?}, not a {kind:?}"))),
+    }
+}
+
+fn no_such_object(name: &str, kind: ObjectKind) -> Error {
+    Error::new(ErrorKind::NotFound, format!("there is no {kind:?} {name:?}"))
 }
 
 fn check_name(name: &str) -> Result<()> {
@@ -191,9 +332,9 @@ fn take_number(engine: &Engine, tx: &Transaction<'_>) -> Result<u32> {
 }
 
 fn check_is_new(tx: &Transaction<'_>, name: &str) -> Result<()> {
-    match tx.get_key(CATALOG_OBJECT, name.as_bytes(), &mut Vec::new())? {
-        false => Ok(()),
-        true => Err(Error::input(format!(
+    match look_up(tx, name)? {
+        None => Ok(()),
+        Some(_) => Err(Error::input(format!(
             "there is an object {name:?} already; a bulk load makes a new table: give it another name"
         ))),
     }
@@ -225,5 +366,37 @@ pub(crate) fn enter_table(engine: &Arc<Engine>, name: &str, id: u32) -> Result<(
     engine.forgotten.fetch_max(version, Ordering::SeqCst);
     engine.log.retire_chunks();
     add_loaded(&engine.objects, id, name, kind, version)?;
-    Ok((Handle { engine: engine.clone(), id, time_to_live_ms: 0 }, version))
+    Ok((handle(engine, id), version))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn c9_an_entry_says_what_an_object_is_or_was_or_is_refused() {
+        let object = encode_entry(ObjectKind::Table, 17, 9);
+        let expected = Entry::Object("name".to_owned(), ObjectKind::Table, 17, 9);
+        assert_eq!(decode_entry(b"name", &object), Some(expected));
+        assert_eq!(decode_entry(b"name", &VACANT), Some(Entry::Vacant));
+        let dropped = encode_dropped("name", ObjectKind::Map);
+        let expected = Entry::Dropped("name".to_owned(), ObjectKind::Map, 17);
+        assert_eq!(decode_entry(&dropped_key(17), &dropped), Some(expected));
+        for (key, value) in [
+            (&b"name"[..], &[0, 0][..]),
+            (b"name", b""),
+            (b"", &VACANT),
+            (&[0xFE], &VACANT),
+            (&[DROPPED], &dropped),
+            (&dropped_key(17)[..4], &dropped),
+            (&dropped_key(FIRST_OBJECT - 1), &dropped),
+            (&dropped_key(OBJECTS_MAX), &dropped),
+            (&dropped_key(17), &VACANT),
+            (&dropped_key(17), &[1]),
+            (&dropped_key(17), &[1, 0xFF]),
+            (&dropped_key(17), &[[1].as_slice(), &[b'a'; NAME_BYTES_MAX + 1]].concat()),
+        ] {
+            assert_eq!(decode_entry(key, value), None, "{key:?} {value:?}");
+        }
+    }
 }

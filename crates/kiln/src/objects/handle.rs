@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::kernel::engine::Engine;
+use crate::kernel::life::Life;
 use crate::kernel::object::ObjectState;
 
 /// An open object, as the kernel knows it.
@@ -12,6 +13,8 @@ pub struct Handle {
     pub(crate) id: u32,
     /// How long a row stays that is put without a word on that; 0: until it is deleted.
     pub(crate) time_to_live_ms: u64,
+    /// The object's, where every operation finds it.
+    pub(crate) life: Arc<Life>,
 }
 
 impl Handle {

@@ -45,7 +45,8 @@ impl Map {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn len_estimate(&self) -> u64 {
-        self.handle.state().key_count.sum()
+        let state = self.handle.state();
+        if state.is_dropped() { 0 } else { state.key_count.sum() }
     }
 }
 

@@ -15,8 +15,8 @@ mod table;
 mod walk;
 
 pub(crate) use catalog::{
-    CATALOG_OBJECT, Entry, FIRST_OBJECT, add, add_system_objects, decode_entry, encode_entry, enter_table,
-    open_object, reserve_table,
+    CATALOG_OBJECT, Entry, FIRST_OBJECT, add, add_system_objects, check_seen, decode_entry, drop_object,
+    dropped_key, encode_dropped, encode_entry, enter_table, object_as_of, open_object, reserve_table,
 };
 pub(crate) use handle::{Handle, HasHandle};
 pub use map::{Map, MapIter};
@@ -32,7 +32,7 @@ pub trait Object: HasHandle {
     fn name(&self) -> &str;
     /// What kind of object it is.
     fn kind(&self) -> ObjectKind;
-    /// Number of keys that have a value; exact while nobody writes. Where rows may have expired that are still stored
+    /// Number of keys that have a value; exact while nobody writes, and 0 of an object that was [dropped](crate::Kiln::drop_map). Where rows may have expired that are still stored
     /// it takes a look at every key, which [`Map::len_estimate`] does not. Of a table of which something has
     /// [settled](crate::Options::settle_log_bytes) it takes a look at every row that has not, and waits for who settles, which
     /// [`Table::len_estimate`] does not.

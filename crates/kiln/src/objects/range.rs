@@ -4,7 +4,7 @@ use std::ops::RangeBounds;
 
 use super::rows::{LentRow, Reader, Row, Rows};
 use super::walk::{Bounds, Walk};
-use super::{HasHandle, Object, Table};
+use super::{HasHandle, Table};
 use crate::database::Snapshot;
 use crate::error::Result;
 use crate::kernel::object::RangeRead;
@@ -13,7 +13,18 @@ use crate::storage::ordered_index::LeafRead;
 
 impl Reader for Transaction<'_> {
     fn check(&self, table: &Table) -> Result<u32> {
-        Transaction::check(self, table, &[])
+        let id = Transaction::check(self, table, &[])?;
+        self.use_object(id)?;
+        Ok(id)
+    }
+
+    #[inline]
+    fn confirm(&self, table: &Table) -> Result<()> {
+        // As of a snapshot its rows stay.
+        match table.handle().life.lives() || self.snapshot_version().is_some() {
+            true => Ok(()),
+            false => self.use_object(table.handle().id),
+        }
     }
 
     #[inline]
@@ -41,7 +52,12 @@ impl Reader for Transaction<'_> {
 
 impl Reader for Snapshot<'_> {
     fn check(&self, table: &Table) -> Result<u32> {
-        self.engine().check_key(table.handle(), table.name(), &[])
+        self.check(table)
+    }
+
+    #[inline]
+    fn confirm(&self, _table: &Table) -> Result<()> {
+        Ok(())
     }
 
     #[inline]

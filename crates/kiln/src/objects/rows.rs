@@ -16,6 +16,9 @@ pub(super) trait Reader {
     /// The number of the table, if it may be read.
     fn check(&self, table: &Table) -> Result<u32>;
 
+    /// To be called with each row, and at the end: what was found counts only if the table was there.
+    fn confirm(&self, table: &Table) -> Result<()>;
+
     /// True as long as nothing but what the table has can be a row.
     fn sees_table_only(&self) -> Result<bool>;
 
@@ -79,7 +82,7 @@ impl<'t> Rows<'t> {
 
     #[inline]
     fn advance(&mut self, reader: &impl Reader) -> Result<Option<Place>> {
-        let stepped = self.step(reader);
+        let stepped = self.step(reader).and_then(|place| reader.confirm(self.table).map(|()| place));
         if stepped.is_err() {
             self.walk.give_up();
         }

@@ -420,7 +420,8 @@ impl Walk {
     /// About how many keys there are on the way.
     pub(super) fn estimate(mut self, table: &Table) -> u64 {
         const LEAVES_COUNTED: usize = 16;
-        if is_empty_range(as_slice(&self.lower), as_slice(&self.upper)) {
+        if is_empty_range(as_slice(&self.lower), as_slice(&self.upper)) || table.handle().state().is_dropped()
+        {
             return 0;
         }
         let bounds = (as_slice(&self.lower), as_slice(&self.upper));

@@ -15,7 +15,8 @@ pub(crate) const FILE: &str = "superblock";
 /// Its name while it is being made.
 pub(crate) const UNFINISHED: &str = "superblock.new";
 pub(crate) const MAGIC: [u8; 8] = *b"KILN-DB\0";
-/// The newest format that this engine reads, and writes once a session may have been forgotten, which who does not know of that would take for damage.
+/// The newest format that this engine reads, and writes once a session may have been forgotten, or an object dropped: who does not know of the one would take it for
+/// damage, and to who does not know of the other the catalog would make no sense.
 pub(crate) const FORMAT: u32 = 5;
 /// What it writes once rows may expire, which who does not know of that would not see.
 const FORMAT_EXPIRING: u32 = 4;
@@ -51,6 +52,7 @@ const CLEAN: u32 = 1;
 const HAS_SNAPSHOTS: u32 = 2;
 const HAS_EXPIRING: u32 = 4;
 const HAS_FORGOTTEN: u32 = 8;
+const HAS_DROPPED: u32 = 16;
 
 /// The newest index checkpoint. Its end is 0 where there is none; before there were any, all of it was.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -93,6 +95,8 @@ pub(crate) struct Superblock {
     pub(crate) has_expiring: bool,
     /// Sessions may have been forgotten; once set it stays.
     pub(crate) has_forgotten: bool,
+    /// Objects may have been dropped; once set it stays.
+    pub(crate) has_dropped: bool,
     /// The tree has the rows of the last object that was loaded in bulk, which is this one; 0: none was.
     pub(crate) loaded: u32,
     /// Not stored: where the other slot is, if it is damaged, and may have been the newer one. A torn write does not do that, since a slot's
@@ -105,7 +109,7 @@ impl Superblock {
         let mut put = |offset: usize, field: &[u8]| out[offset..offset + field.len()].copy_from_slice(field);
         put(0, &MAGIC);
         let format = match (self.has_snapshots || self.loaded > 0, self.settled_to) {
-            _ if self.has_forgotten => FORMAT,
+            _ if self.has_forgotten || self.has_dropped => FORMAT,
             _ if self.has_expiring => FORMAT_EXPIRING,
             (true, _) => FORMAT_NAMED,
             (false, 0) => FORMAT_UNSETTLED,
@@ -118,7 +122,8 @@ impl Superblock {
             &(flag(self.clean, CLEAN)
                 | flag(self.has_snapshots, HAS_SNAPSHOTS)
                 | flag(self.has_expiring, HAS_EXPIRING)
-                | flag(self.has_forgotten, HAS_FORGOTTEN))
+                | flag(self.has_forgotten, HAS_FORGOTTEN)
+                | flag(self.has_dropped, HAS_DROPPED))
             .to_le_bytes(),
         );
         put(16, &self.generation.to_le_bytes());
@@ -165,6 +170,7 @@ impl Superblock {
             has_snapshots: u32_at(12) & HAS_SNAPSHOTS != 0,
             has_expiring: u32_at(12) & HAS_EXPIRING != 0,
             has_forgotten: u32_at(12) & HAS_FORGOTTEN != 0,
+            has_dropped: u32_at(12) & HAS_DROPPED != 0,
             loaded: u32_at(120),
             damaged_slot: None,
         };

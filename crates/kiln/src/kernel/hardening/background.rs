@@ -208,7 +208,9 @@ fn run_keeper(engine: &Arc<Engine>) {
             let count = engine.hardening.count.load(Ordering::Relaxed);
             let was_active = std::mem::replace(&mut hardenings_seen, count) != count;
             let is_asked = engine.shares.is_wanted() || engine.leaf_images.is_asked();
-            let is_in_haste = engine.compaction.is_in_haste() || engine.warm.is_in_haste() || is_asked;
+            let is_removing = engine.removal.is_at_work();
+            let is_in_haste =
+                engine.compaction.is_in_haste() || engine.warm.is_in_haste() || is_asked || is_removing;
             let period = if is_in_haste { PERIOD_MIN } else { usual_period };
             let next = match (engine.is_idle() && !was_active, is_deleting) {
                 (_, true) => Nap::Until(Instant::now() + PERIOD_MIN),
@@ -239,7 +241,7 @@ fn run_keeper(engine: &Arc<Engine>) {
             engine.hardening.wake_checkpointer.notify_one();
         }
         engine.watch_settling();
-        if engine.is_settling_due() {
+        if engine.is_settling_due() || engine.is_tree_to_be_cleared() {
             engine.hardening.requests.lock().settling = true;
             engine.hardening.wake_settler.notify_one();
         }
@@ -328,6 +330,7 @@ impl Engine {
             && !self.graves.is_due(self.log.hardened())
             && !self.checkpoints.is_to_be_retried()
             && !self.settling_waits_for_snapshot()
+            && !self.removal.is_pending()
     }
 
     /// Makes commits wait while the oldest un-hardened one is older than the window.

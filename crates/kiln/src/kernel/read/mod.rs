@@ -290,8 +290,9 @@ impl Engine {
         out: &mut Vec<u8>,
     ) -> Result<Reading> {
         match self.read_at_once(key.object, key.key, key.hash, moment, out) {
-            Some(reading) => Ok(reading),
-            None => self.read_newest_patiently(key, moment, out),
+            // Looked at afterwards, see `life`.
+            Some(reading) if key.life.lives() => Ok(reading),
+            _ => self.read_newest_patiently(key, moment, out),
         }
     }
 
@@ -304,7 +305,10 @@ impl Engine {
         out: &mut Vec<u8>,
     ) -> Result<Reading> {
         loop {
-            if let Some(reading) = self.read_as_of_now(key.object, key.key, key.hash, moment, out)? {
+            let reading = self.read_as_of_now(key.object, key.key, key.hash, moment, out);
+            // Looked at afterwards, see `life`.
+            key.life.check()?;
+            if let Some(reading) = reading? {
                 return Ok(reading);
             }
         }
@@ -313,7 +317,7 @@ impl Engine {
     /// As [`Self::read_newest`], but `None` if the key's record must be read from disk for it.
     #[inline]
     pub(crate) fn read_without_disk(&self, key: SingleKey<'_>, out: &mut Vec<u8>) -> Option<Reading> {
-        let SingleKey { object, hash, key } = key;
+        let SingleKey { object, hash, key, .. } = key;
         let moment = Moment::default();
         if let Some(reading) = self.read_at_once(object, key, hash, &moment, out) {
             return Some(reading);

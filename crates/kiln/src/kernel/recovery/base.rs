@@ -137,8 +137,9 @@ impl Base {
             return Err(impossible());
         }
         base.remove_tombstones(tombstones, superblock, tree.has_settled());
-        // Keys whose records are gone from the log have settled, or were moved, which the log tells.
-        let begin = if tree.has_settled() { superblock.begin } else { 0 };
+        // Keys whose records are gone from the log have settled, or were removed, or moved, which the log tells.
+        let has_left = tree.has_settled() || superblock.has_dropped;
+        let begin = if has_left { superblock.begin } else { 0 };
         if base.load_keys(&reading, superblock.hash_seed, begin)? != header.keys {
             return Err(impossible());
         }
@@ -202,10 +203,20 @@ impl Base {
         let record = DiskRecord { shape, version, previous: NO_ADDRESS, key, value, expires_at: NEVER };
         match SystemRecord::decode(&record)?.ok_or(NO_ITEM)? {
             SystemRecord::Entry(Entry::NextNumber(_)) => {}
+            SystemRecord::Entry(Entry::Vacant) if superblock.has_dropped => {}
+            SystemRecord::Entry(Entry::Dropped(name, kind, id)) if superblock.has_dropped => {
+                let added = objects::add(&self.objects, id, &name, kind).map_err(|_| NO_ITEM)?;
+                if added.name() != name || added.kind != kind {
+                    return Err(super::NUMBER_TAKEN);
+                }
+                // All that a checkpoint tells is durable at its end.
+                added.life.note_dropped(self.horizon);
+            }
+            SystemRecord::Entry(Entry::Vacant | Entry::Dropped(..)) => return Err(NO_ITEM),
             SystemRecord::Entry(Entry::Object(name, kind, id, time_to_live_ms)) => {
                 let added = objects::add(&self.objects, id, &name, kind).map_err(|_| NO_ITEM)?;
                 added.time_to_live_ms.store(time_to_live_ms, Ordering::Relaxed);
-                if added.name != name || added.kind != kind {
+                if added.name() != name || added.kind != kind {
                     return Err(super::NUMBER_TAKEN);
                 }
             }

@@ -86,7 +86,7 @@ use source::{End, Source};
 use survey::Survey;
 use system::Told;
 pub(crate) use system::{
-    EXPIRY_UNEXPECTED, FORGETTING_UNEXPECTED, NAME_UNEXPECTED, NUMBER_TAKEN, SystemRecord,
+    DROP_UNEXPECTED, EXPIRY_UNEXPECTED, FORGETTING_UNEXPECTED, NAME_UNEXPECTED, NUMBER_TAKEN, SystemRecord,
 };
 use team::{Leading, Step};
 use work::{Event, PARTS_MAX, Work};

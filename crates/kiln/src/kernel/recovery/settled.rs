@@ -25,6 +25,10 @@ impl Recovery<'_> {
     pub(super) fn finish_settled(&mut self, end: Address) -> Result<()> {
         let tree = self.tree;
         let settled_to = tree.settled_to();
+        if self.chain.is_some() && self.superblock.has_dropped {
+            // Of dropped objects a checkpoint may have what was removed since, of which the log does not tell.
+            self.remove_departed(self.superblock.begin);
+        }
         if !tree.has_settled() {
             return Ok(());
         }
@@ -34,7 +38,7 @@ impl Recovery<'_> {
         let begin = self.superblock.begin;
         self.remove_settled(self.settled_to.max(begin), settled_to)?;
         if self.chain.is_some() && self.settled_to < begin {
-            self.remove_dropped(begin);
+            self.remove_departed(begin);
         }
         self.objects.iter().filter_map(|object| object.keys.ordered()).for_each(OrderedIndex::note_vacancy);
         Ok(())
@@ -92,8 +96,8 @@ impl Recovery<'_> {
         }
     }
 
-    /// Removes the entries of a checkpoint whose records are gone from the log, and were not moved: they have settled.
-    fn remove_dropped(&self, begin: Address) {
+    /// Removes the entries of a checkpoint whose records are gone from the log, and were not moved: they have settled, or were removed.
+    fn remove_departed(&self, begin: Address) {
         for bucket in 0..self.index.bucket_count() {
             self.index.remove_below(bucket, begin);
         }

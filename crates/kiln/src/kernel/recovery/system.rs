@@ -35,6 +35,8 @@ pub(crate) const NAME_UNEXPECTED: &str = "a snapshot has a name, and the superbl
 /// What is wrong where a session was forgotten that the superblock does not know of: it is older than the record.
 pub(crate) const FORGETTING_UNEXPECTED: &str =
     "a session was forgotten, and the superblock says that none was";
+/// What is wrong where an object was dropped, and the superblock says that none was: it is older than the record.
+pub(crate) const DROP_UNEXPECTED: &str = "an object was dropped, and the superblock says that none was";
 /// What is wrong where a row expires, and the superblock says that none does: it is older than the record.
 pub(crate) const EXPIRY_UNEXPECTED: &str = "a row expires, and the superblock says that none does";
 
@@ -125,10 +127,21 @@ impl<'a> Told<'a> {
     fn learn(&mut self, address: Address, record: &DiskRecord<'_>) -> Result<()> {
         match SystemRecord::decode(record).map_err(|what| self.segments.corrupted(address, what))? {
             None | Some(SystemRecord::Entry(Entry::NextNumber(_))) => {}
+            Some(SystemRecord::Entry(Entry::Vacant | Entry::Dropped(..))) if !self.superblock.has_dropped => {
+                return Err(self.segments.corrupted(address, DROP_UNEXPECTED));
+            }
+            Some(SystemRecord::Entry(Entry::Vacant)) => {}
+            Some(SystemRecord::Entry(Entry::Dropped(name, kind, id))) => {
+                let object = objects::add(self.objects, id, &name, kind)?;
+                if object.name() != name || object.kind != kind {
+                    return Err(self.segments.corrupted(address, NUMBER_TAKEN));
+                }
+                object.life.note_dropped(record.version);
+            }
             Some(SystemRecord::Entry(Entry::Object(name, kind, id, time_to_live_ms))) => {
                 let object = objects::add(self.objects, id, &name, kind)?;
                 object.time_to_live_ms.store(time_to_live_ms, Ordering::Relaxed);
-                if object.name != name || object.kind != kind {
+                if object.name() != name || object.kind != kind {
                     return Err(self.segments.corrupted(address, NUMBER_TAKEN));
                 }
             }
@@ -161,8 +174,9 @@ impl<'a> Told<'a> {
             while let Some(extent) = scanner.next()? {
                 for item in extent.items() {
                     if let Ok(Item::Record(_, record)) = item
-                        && let Ok(Some(SystemRecord::Entry(Entry::Object(name, kind, id, _)))) =
-                            SystemRecord::decode(&record)
+                        && let Ok(Some(SystemRecord::Entry(
+                            Entry::Object(name, kind, id, _) | Entry::Dropped(name, kind, id),
+                        ))) = SystemRecord::decode(&record)
                     {
                         // A number is only given out again if a crash took its first entry, so the last one counts.
                         entries.insert(id, (name, kind));

@@ -188,7 +188,7 @@ fn state(db: &Kiln) -> String {
                     std::mem::swap(&mut batch, &mut next);
                 }
             }
-            (object.id, object.name.clone(), object.kind, object.key_count.sum(), keys)
+            (object.id, object.name().to_owned(), object.kind, object.key_count.sum(), keys)
         })
         .collect();
     let liveness = engine.liveness.lock();

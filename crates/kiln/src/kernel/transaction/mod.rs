@@ -1,6 +1,7 @@
 //! Transactions: buffered writes, validated reads.
 
 pub(crate) mod changes;
+mod dropping;
 mod expiring;
 mod outline;
 #[cfg(test)]
@@ -45,6 +46,7 @@ pub enum Isolation {
 pub struct Watch {
     /// Of the index that has the bucket.
     pub(crate) index: u64,
+    pub(crate) object: u32,
     pub(crate) bucket: Bucket,
     pub(crate) stamp: Stamp,
 }
@@ -231,6 +233,7 @@ impl<'db> Transaction<'db> {
             return Ok(written.map(|write| write.expires_at));
         }
         if let Some(snapshot) = self.snapshot_version() {
+            self.check_seen(object, snapshot)?;
             let reading = self.engine.read_as_of(object, key, hash, snapshot, &buffers.moment, value)?;
             let version = match reading.is_settled() {
                 true => self.newest_settled(),
@@ -242,9 +245,10 @@ impl<'db> Transaction<'db> {
             }
             return Ok(reading.found.then_some(reading.expires_at));
         }
-        let Some(reading) = self.engine.read_current(object, key, hash, &buffers.moment, value)? else {
-            return Err(self.fail(Error::conflict()));
-        };
+        let reading = self.engine.read_current(object, key, hash, &buffers.moment, value);
+        // Looked at afterwards, see `life`.
+        self.note_use(buffers, object)?;
+        let Some(reading) = reading? else { return Err(self.fail(Error::conflict())) };
         self.note_reading(buffers, &reading)?;
         if !reading.found {
             value.clear();
@@ -333,6 +337,7 @@ impl<'db> Transaction<'db> {
         if self.snapshot.is_some() {
             return Ok(());
         }
+        self.note_use(&mut buffers, object)?;
         self.check_entries(&buffers)?;
         buffers.reads.ranges.push(RangeRead { object, leaf });
         let forgotten = self.engine.forgotten();
@@ -426,6 +431,7 @@ impl<'db> Transaction<'db> {
         expires_at: u64,
     ) -> Result<()> {
         self.engine.check_expiring(value.unwrap_or_default(), expires_at)?;
+        self.note_write(buffers, object)?;
         self.check_entries(buffers)?;
         let hash = self.engine.hash(object, key);
         self.engine.index.prefetch(hash);
@@ -449,6 +455,9 @@ impl<'db> Transaction<'db> {
             return Err(is_foreign_watch());
         }
         if !self.engine.index.unchanged(watch.bucket, watch.stamp) {
+            return Ok(false);
+        }
+        if !self.note_watched(&mut buffers, watch.object)? {
             return Ok(false);
         }
         self.check_entries(&buffers)?;

@@ -37,7 +37,8 @@ impl Transaction<'_> {
     /// of the whole record.
     pub(super) fn outline<O: Object>(&self, object: &O, key: &[u8]) -> Result<Option<Outline>> {
         let id = self.check(object, key)?;
-        let single = SingleKey { object: id, hash: self.engine.hash(id, key), key };
+        let life = &*object.handle().life;
+        let single = SingleKey { object: id, hash: self.engine.hash(id, key), key, life };
         let mut buffers = self.open_buffers()?;
         if let Some(written) = self.find_written(&mut buffers, (id, single.hash, key)) {
             return Ok(written.map(|write| Outline {
@@ -48,6 +49,7 @@ impl Transaction<'_> {
         if self.snapshot.is_none()
             && let Some((reading, value_bytes)) = self.engine.outline_at_once(single, &buffers.moment)
         {
+            self.note_use(&mut buffers, id)?;
             self.note_reading(&mut buffers, &reading)?;
             let expires_at = reading.expires_at;
             return Ok(reading.found.then_some(Outline { expires_at, value_bytes }));
