@@ -76,6 +76,15 @@ Examples:
 
 One line for each key: key, tab, value, both escaped (\\xHH) unless --raw is given.")]
     Scan(Scan),
+    /// Drop an object with all that is in it; returns when that is durable
+    #[command(after_help = "\
+Examples:
+  kiln drop --object notes          asks first
+  kiln drop --object notes --yes
+
+Its name is free at once, for a map or a table. Snapshots from before still have it: kiln scan --object notes --snapshot monday.
+The space is free once no snapshot needs it; kiln compact gives it back to the system at once.")]
+    Drop(DropObject),
     /// Read JSON lines {"key": ..., "value": ...} into an object
     #[command(after_help = "\
 Examples:
@@ -306,6 +315,16 @@ pub(crate) struct Del {
     /// The keys
     #[arg(required = true, value_name = "KEY")]
     pub(crate) keys: Vec<OsString>,
+}
+
+/// `kiln drop`
+#[derive(Debug, Args)]
+pub(crate) struct DropObject {
+    #[command(flatten)]
+    pub(crate) object: Object,
+    /// Do not ask
+    #[arg(long)]
+    pub(crate) yes: bool,
 }
 
 /// `kiln scan`

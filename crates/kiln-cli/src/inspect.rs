@@ -65,6 +65,9 @@ fn describe_sizes(db: &Kiln) -> Vec<String> {
         let tree_bytes = ByteSize(statistics.tree_bytes);
         lines.push(format!("settled       {} rows, {tree_bytes}", statistics.settled_rows));
     }
+    if statistics.dropping > 0 {
+        lines.push(format!("dropped       rows of {} objects are yet to go", statistics.dropping));
+    }
     let index_bytes = statistics.hash_index_bytes + statistics.ordered_index_bytes;
     lines.push(format!(
         "memory        log {}, read cache {}, pages {}, images of leaves {}, indexes {}",

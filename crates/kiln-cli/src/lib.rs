@@ -47,6 +47,7 @@ pub fn run() -> ExitCode {
         Command::Get(arguments) => object::get(&arguments),
         Command::Put(arguments) => object::put(&arguments),
         Command::Del(arguments) => object::del(&arguments),
+        Command::Drop(arguments) => object::drop_object(&arguments),
         Command::Scan(arguments) => object::scan(&arguments),
         Command::Import(arguments) => transfer::import(&arguments),
         Command::Export(arguments) => transfer::export(&arguments),

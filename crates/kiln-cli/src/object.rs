@@ -1,14 +1,14 @@
-//! `get`, `put`, `del` and `scan`: one object of a database.
+//! `get`, `put`, `del`, `drop` and `scan`: one object of a database.
 
-use std::io::{self, BufWriter, Read as _, Write};
+use std::io::{self, BufWriter, IsTerminal as _, Read as _, Write};
 use std::ops::Bound;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-use kiln::{Expiry, Kiln, Map, ObjectKind, Options, Snapshot, Table};
+use kiln::{ErrorKind, Expiry, Kiln, Map, Object as _, ObjectKind, Options, Snapshot, Table};
 
-use crate::arguments::{Del, Get, Object, Put, Scan};
+use crate::arguments::{At, Del, DropObject, Get, Object, Put, Scan};
 use crate::escape::escape;
 use crate::failure::Failure;
 use crate::output::{report, say_aside};
@@ -43,6 +43,26 @@ pub(crate) fn open_object(db: &Kiln, object: &Object) -> Result<AnyObject, Failu
             if names.is_empty() { "it has none".to_owned() } else { format!("it has: {}", names.join(", ")) };
         Failure::Other(format!("{}: no object named '{}'; {known}", object.dir.display(), object.object))
     })
+}
+
+/// Opens an object that must exist now, or must have when a snapshot was made that is asked for.
+pub(crate) fn open_object_at(
+    db: &Kiln,
+    object: &Object,
+    (snapshot, at): (&Snapshot<'_>, &At),
+) -> Result<AnyObject, Failure> {
+    if at.snapshot.is_some() {
+        match snapshot.map(&object.object) {
+            Ok(map) => return Ok(AnyObject::Map(map)),
+            Err(error) if error.kind() == ErrorKind::Input => {
+                return Ok(AnyObject::Table(snapshot.table(&object.object)?));
+            }
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
+            // It was made later, and nothing is in it.
+            Err(_) => {}
+        }
+    }
+    open_object(db, object)
 }
 
 /// Opens an object, which is created if it does not exist.
@@ -84,8 +104,8 @@ fn find_object(db: &Kiln, name: &str) -> Result<Option<AnyObject>, Failure> {
 pub(crate) fn get(arguments: &Get) -> Result<(), Failure> {
     let db = open_database(&arguments.object.dir)?;
     let key = arguments.key.as_bytes();
-    let object = open_object(&db, &arguments.object)?;
     let snapshot = open_at(&db, &arguments.at)?;
+    let object = open_object_at(&db, &arguments.object, (&snapshot, &arguments.at))?;
     let value = match &object {
         AnyObject::Map(map) => snapshot.get(map, key)?,
         AnyObject::Table(table) => snapshot.get(table, key)?,
@@ -153,11 +173,47 @@ pub(crate) fn del(arguments: &Del) -> Result<(), Failure> {
     report(&format!("deleted {deleted} of {}", arguments.keys.len()))
 }
 
+/// `kiln drop`
+pub(crate) fn drop_object(arguments: &DropObject) -> Result<(), Failure> {
+    let name = &arguments.object.object;
+    let db = open_database(&arguments.object.dir)?;
+    let object = open_object(&db, &arguments.object)?;
+    let keys = match &object {
+        AnyObject::Map(map) => map.len(),
+        AnyObject::Table(table) => table.len(),
+    };
+    if !arguments.yes && !confirm(&format!("drop '{name}' with its {keys} keys?"))? {
+        db.close()?;
+        return Err(Failure::Other(format!("'{name}' stays")));
+    }
+    let commit = match &object {
+        AnyObject::Map(_) => db.drop_map(name)?,
+        AnyObject::Table(_) => db.drop_table(name)?,
+    };
+    commit.safe()?;
+    db.close()?;
+    say_aside(format_args!("dropped '{name}'"));
+    Ok(())
+}
+
+/// Asks whoever sits there.
+fn confirm(question: &str) -> Result<bool, Failure> {
+    if !io::stdin().is_terminal() {
+        return Err(Failure::Other(format!("{question} say so with --yes")));
+    }
+    say_aside(format_args!("{question} [y/N]"));
+    let mut answer = String::new();
+    io::stdin()
+        .read_line(&mut answer)
+        .map_err(|error| Failure::Io { doing: "reading the answer".to_owned(), error })?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
 /// `kiln scan`
 pub(crate) fn scan(arguments: &Scan) -> Result<(), Failure> {
     let db = open_database(&arguments.object.dir)?;
-    let object = open_object(&db, &arguments.object)?;
     let snapshot = open_at(&db, &arguments.at)?;
+    let object = open_object_at(&db, &arguments.object, (&snapshot, &arguments.at))?;
     let mut out = BufWriter::new(io::stdout().lock());
     let mut print = |key: &[u8], value: &[u8]| print_entry(&mut out, arguments, key, value);
     let limit = arguments.limit.unwrap_or(usize::MAX);

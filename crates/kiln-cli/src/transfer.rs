@@ -14,7 +14,7 @@ use tempfile::NamedTempFile;
 use crate::arguments::{Backup, Compact, Export, Import, Restore};
 use crate::entry::{Entry, Text, When};
 use crate::failure::Failure;
-use crate::object::{AnyObject, open_database, open_object, open_or_create_object, open_with};
+use crate::object::{AnyObject, open_database, open_object_at, open_or_create_object, open_with};
 use crate::output::say_aside;
 use crate::snapshot::open_at;
 
@@ -204,8 +204,8 @@ fn in_line(number: u64, what: impl std::fmt::Display) -> Failure {
 /// `kiln export`
 pub(crate) fn export(arguments: &Export) -> Result<(), Failure> {
     let db = open_database(&arguments.object.dir)?;
-    let object = open_object(&db, &arguments.object)?;
     let snapshot = open_at(&db, &arguments.at)?;
+    let object = open_object_at(&db, &arguments.object, (&snapshot, &arguments.at))?;
     let destination: Box<dyn Destination> = match &arguments.file {
         None => Box::new(io::stdout().lock()),
         Some(path) => Box::new(NewFile::create(path).map_err(|error| Failure::io("creating", path, error))?),

@@ -154,6 +154,31 @@ fn sessions_are_listed_and_forgotten() {
 }
 
 #[test]
+fn an_object_is_dropped_and_a_snapshot_from_before_still_has_it() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["put", "--object", "notes", "hello", "good morning"]);
+    sandbox.ok(&["put", "--object", "events", "--table", "2026", "x"]);
+    sandbox.ok(&["snapshot", "create", "monday"]);
+    let error = sandbox.fails(1, &["drop", "--object", "notes"]);
+    assert_eq!(error, "kiln: drop 'notes' with its 1 keys? say so with --yes\n");
+    assert_eq!(sandbox.ok(&["get", "--object", "notes", "hello"]), "good morning\n");
+    sandbox.ok(&["drop", "--object", "notes", "--yes"]);
+    sandbox.ok(&["drop", "--object", "events", "--yes"]);
+    let error = sandbox.fails(1, &["get", "--object", "notes", "hello"]);
+    assert!(error.contains("no object named 'notes'; it has none"), "{error}");
+    sandbox.fails(1, &["drop", "--object", "notes", "--yes"]);
+    let at_monday = |arguments: &[&str]| sandbox.ok(&[arguments, &["--snapshot", "monday"]].concat());
+    assert_eq!(at_monday(&["get", "--object", "notes", "hello"]), "good morning\n");
+    assert_eq!(at_monday(&["scan", "--object", "events"]), "2026\tx\n");
+    assert_eq!(at_monday(&["export", "--object", "events"]), "{\"key\":\"2026\",\"value\":\"x\"}\n");
+    // The name may be another kind's.
+    sandbox.ok(&["put", "--object", "notes", "--table", "hello", "good evening"]);
+    assert_eq!(sandbox.ok(&["scan", "--object", "notes"]), "hello\tgood evening\n");
+    assert_eq!(at_monday(&["get", "--object", "notes", "hello"]), "good morning\n");
+    sandbox.ok(&["check"]);
+}
+
+#[test]
 fn a_database_can_be_checked_described_and_dumped() {
     let sandbox = Sandbox::new();
     sandbox.ok(&["put", "--object", "notes", "--dir", "db", "k", "v"]);
