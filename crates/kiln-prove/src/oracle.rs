@@ -271,6 +271,7 @@ mod tests {
                 writes: Writes::new(),
                 session: Some((session, serial)),
                 load: None,
+                drop: None,
             },
         );
         one_more.commits.iter_mut().skip(2).for_each(|commit| commit.session = None);

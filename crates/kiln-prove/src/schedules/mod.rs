@@ -7,6 +7,7 @@
 //!  wake_ups        whoever waits for durability is woken, whatever happens
 //!  views           nobody sees half of a commit
 //!  leaf_images     nor a row as it was when its leaf was copied
+//!  dropping        nobody uses what was dropped
 //!  settling        a row that settles is always in one place
 //!  kiln::schedules programs on the engine's parts: pins, log tail, indexes
 //! ```
@@ -16,6 +17,7 @@
 
 mod closing;
 mod database;
+mod dropping;
 mod leaf_images;
 mod lost_update;
 mod scheduler;
@@ -64,6 +66,7 @@ const PROGRAMS: &[Program] = &[
     ("copied-and-settled", leaf_images::a_range_has_its_rows_though_they_settle_out_of_a_copied_leaf),
     ("settled-and-copied", leaf_images::a_range_has_its_rows_where_some_have_settled_beside_a_copied_leaf),
     ("copying-goes-on", leaf_images::leaves_are_copied_whoever_divides_the_memory),
+    ("dropped", dropping::nobody_uses_what_was_dropped),
     ("settled-row", settling::a_row_that_settles_loses_no_update),
     ("settled-walk", settling::a_walk_meets_a_row_that_moves_once),
     ("settled-deletion", settling::a_row_that_settles_is_deleted_once),

@@ -58,6 +58,8 @@ pub(crate) struct Committed {
     pub(crate) session: Option<(usize, u64)>,
     /// The bulk load that it was, by its number.
     pub(crate) load: Option<u32>,
+    /// The table of this load was dropped by it.
+    pub(crate) drop: Option<u32>,
 }
 
 /// A snapshot that has a name, or may have one.
@@ -157,7 +159,7 @@ impl History {
     /// # Panics
     /// If its version is older than that of the commit before it: on one thread, versions never go back.
     pub(crate) fn commit(&mut self, version: u64, writes: Writes, session: Option<(usize, u64)>) {
-        self.add(Committed { version, writes, session, load: None });
+        self.add(Committed { version, writes, session, load: None, drop: None });
     }
 
     fn add(&mut self, commit: Committed) {
@@ -180,19 +182,36 @@ impl History {
 
     /// Notes that a bulk load begins. Returns its number.
     pub(crate) fn begin_load(&mut self) -> u32 {
-        let last = self.commits.iter().filter_map(|commit| commit.load).max();
+        let last = self.loads().max();
         *self.loading.insert(last.map_or(0, |last| last + 1))
     }
 
     /// Adds a bulk load that was committed.
     pub(crate) fn commit_load(&mut self, version: u64, number: u32) {
         self.loading = None;
-        self.add(Committed { version, writes: Writes::new(), session: None, load: Some(number) });
+        self.add(Committed { version, writes: Writes::new(), session: None, load: Some(number), drop: None });
     }
 
-    /// The bulk loads up to `version`.
+    /// Adds the dropping of a table that was loaded in bulk.
+    pub(crate) fn commit_drop(&mut self, version: u64, number: u32) {
+        self.add(Committed { version, writes: Writes::new(), session: None, load: None, drop: Some(number) });
+    }
+
+    /// The bulk loads up to `version` whose tables were not dropped by then.
     pub(crate) fn loads_at(&self, version: u64) -> Vec<u32> {
-        self.up_to(version).iter().filter_map(|commit| commit.load).collect()
+        self.loads_after(self.up_to(version).len())
+    }
+
+    /// The same after so many commits, the first.
+    pub(crate) fn loads_after(&self, commits: usize) -> Vec<u32> {
+        let commits = &self.commits[..commits];
+        let dropped: BTreeSet<u32> = commits.iter().filter_map(|commit| commit.drop).collect();
+        commits.iter().filter_map(|commit| commit.load).filter(|number| !dropped.contains(number)).collect()
+    }
+
+    /// All bulk loads.
+    pub(crate) fn loads(&self) -> impl Iterator<Item = u32> {
+        self.commits.iter().filter_map(|commit| commit.load)
     }
 
     /// As [`History::commit`], unless the transaction only read: that leaves nothing behind. A session's

@@ -1,9 +1,9 @@
-//! Bulk loads: the workload's, and what the oracle asks of them.
+//! Bulk loads, and the dropping of what was loaded: the workload's, and what the oracle asks of them.
 
-use kiln::{Error, ErrorKind, Kiln, Object as _, Result, Snapshot, Table};
+use kiln::{Error, ErrorKind, Kiln, Level, Object as _, Result, Snapshot, Table};
 
 use super::Shift;
-use super::history::{History, Place};
+use super::history::{History, Place, Writes};
 use crate::oracle::{Verdict, ensure};
 
 /// So many rows has every loaded table: more than all others together, so that those of a load that was broken off are too many.
@@ -24,8 +24,57 @@ fn rows_of(number: u32) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
 }
 
 impl Shift<'_> {
+    /// Loads a table, or drops one or writes to it.
+    pub(super) fn load_or_drop(&mut self) -> Result<()> {
+        let there = self.history.loads_after(self.history.commits.len());
+        if there.is_empty() || self.random.one_in(3) {
+            return self.load();
+        }
+        let number = *self.random.pick(&there);
+        match self.random.below(3) {
+            0 => self.write_anew(number),
+            _ => self.drop_loaded(number),
+        }
+    }
+
+    /// Puts some rows of a loaded table as they are, so that the log has them, too.
+    fn write_anew(&mut self, number: u32) -> Result<()> {
+        let table = self.db.table(&name_of(number))?;
+        let rows: Vec<_> = rows_of(number).skip(self.random.below(ROWS)).take(9).collect();
+        let commit =
+            self.db.transact(|tx| rows.iter().try_for_each(|(key, value)| tx.put(&table, key, value)))?;
+        let version = commit.version().number();
+        commit.forget();
+        self.history.commit(version, Writes::new(), None);
+        Ok(())
+    }
+
+    /// Drops a loaded table, of which nobody sees anything from then on but who opened a snapshot before.
+    fn drop_loaded(&mut self, number: u32) -> Result<()> {
+        let (name, key) = (name_of(number), b"00007");
+        let table = self.db.table(&name)?;
+        let before = self.db.snapshot()?;
+        let ((), receipt) = self.db.drop_table(&name)?.fast();
+        self.history.commit_drop(receipt.version().number(), number);
+        let is_refused = |error: Error| error.kind() == ErrorKind::NotFound;
+        assert!(self.db.get(&table, key).is_err_and(is_refused), "a dropped table is read");
+        assert!(
+            self.db.put(&table, key, "").map(drop).is_err_and(is_refused),
+            "a dropped table is written to"
+        );
+        let written = self.db.transact(|tx| tx.put(&table, key, "")).map(drop);
+        assert!(written.is_err_and(is_refused), "a dropped table is written to by a transaction");
+        if self.random.one_in(3) {
+            receipt.wait(Level::LOCAL)?;
+            self.history.told_durable(receipt.version().number());
+            self.db.persist()?;
+        }
+        assert!(before.get(&table, key)?.is_some(), "a snapshot from before a drop misses rows");
+        Ok(())
+    }
+
     /// Loads a table, or begins to. That it cannot be done harms nobody.
-    pub(super) fn load(&mut self) -> Result<()> {
+    fn load(&mut self) -> Result<()> {
         let number = self.history.begin_load();
         let name = name_of(number);
         let (db, mut place) = (self.db, || self.random.one_in(3).then(|| self.random.below(ROWS)));
@@ -59,7 +108,7 @@ impl Shift<'_> {
     }
 }
 
-/// C1, C4: the tables that were loaded up to the horizon are there, with all of their rows, and nothing of others. Of one that nobody
+/// C1, C4: the tables that were loaded, and not dropped, up to the horizon are there, with all of their rows, and nothing of others. Of one that nobody
 /// was told of all or nothing is. The rows of the newest are looked at, and those of all [now and then](History::wants_every_way).
 pub(crate) fn check_loads(db: &Kiln, history: &History, horizon: u64) -> Verdict {
     let failed = |error| format!("C1: reading a loaded table: {error}");
@@ -81,30 +130,38 @@ pub(crate) fn check_loads(db: &Kiln, history: &History, horizon: u64) -> Verdict
             check_rows(&snapshot, &table, rows_of(number))?;
         }
     }
-    // More cannot have settled: what was broken off has gone.
+    // More cannot have settled: what was broken off has gone. What was dropped may not yet.
     let written = history.keys().iter().filter(|(place, _)| *place != Place::Numbers).count();
-    let (settled, most) = (db.statistics().settled_rows, (written + ROWS * expected.len()) as u64);
+    let (settled, most) =
+        (db.statistics().settled_rows, (written + ROWS * (history.loads().count() + expected.len())) as u64);
     ensure!(settled <= most, "C1: {settled} rows have settled, of {most} that there ever were");
     Ok(())
 }
 
-/// A snapshot that shows so many commits, the first, shows the tables that were loaded by then, and of others nothing.
+/// A snapshot that shows so many commits, the first, shows the tables that were loaded, and not dropped, by then, and of others nothing.
 pub(crate) fn check_loads_in(
     snapshot: &Snapshot<'_>,
     db: &Kiln,
     history: &History,
     commits: usize,
 ) -> Verdict {
-    let objects = db.objects();
-    for (at, commit) in history.commits.iter().enumerate() {
-        let Some(number) = commit.load else { continue };
-        // A crash may have taken it.
-        if !objects.iter().any(|object| object.name == name_of(number)) {
-            continue;
+    let failed = |error| format!("C1: a loaded table: {error}");
+    let (objects, there) = (db.objects(), history.loads_after(commits));
+    for number in history.loads() {
+        let name = name_of(number);
+        match snapshot.table(&name) {
+            Ok(table) => {
+                ensure!(there.contains(&number), "C1: table {name:?} is there at {}", snapshot.version());
+                check_rows(snapshot, &table, rows_of(number))?;
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                ensure!(!there.contains(&number), "C1: table {name:?} is gone at {}", snapshot.version());
+                if objects.iter().any(|object| object.name == name) {
+                    check_rows(snapshot, &db.table(&name).map_err(failed)?, std::iter::empty())?;
+                }
+            }
+            Err(error) => return Err(failed(error)),
         }
-        let table = db.table(&name_of(number)).map_err(|error| format!("C1: a loaded table: {error}"))?;
-        let count = if at < commits { ROWS } else { 0 };
-        check_rows(snapshot, &table, rows_of(number).take(count))?;
     }
     Ok(())
 }

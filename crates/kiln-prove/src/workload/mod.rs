@@ -150,7 +150,7 @@ impl<'a> Shift<'a> {
             return self.name_snapshot();
         }
         if self.profile.load_one_in > 0 && self.random.one_in(self.profile.load_one_in) {
-            return self.load();
+            return self.load_or_drop();
         }
         match self.random.below(100) {
             0..=49 => self.deed(),

@@ -30,7 +30,7 @@ pub(crate) struct Profile {
     pub(crate) settle_one_in: usize,
     /// One operation in so many gives a snapshot a name, takes it from one, or looks at one; 0: none.
     pub(crate) name_one_in: usize,
-    /// One operation in so many loads a table in bulk; 0: none.
+    /// One operation in so many loads a table in bulk, writes to one, or drops one; 0: none.
     pub(crate) load_one_in: usize,
     /// Memory for settling.
     pub(crate) settle_memory: u64,
@@ -193,7 +193,7 @@ pub(crate) const SETTLING: Profile = Profile {
     memory: 0,
 };
 
-/// Snapshots that have names, bulk loads, and all that moves or drops what they need.
+/// Snapshots that have names, bulk loads, tables that are dropped, and all that moves or drops what they need.
 pub(crate) const NAMED: Profile = Profile {
     operations: 120,
     safe_one_in: 6,
@@ -207,7 +207,7 @@ pub(crate) const NAMED: Profile = Profile {
     checkpoint_log_bytes: 48 << 10,
     settle_one_in: 12,
     name_one_in: 6,
-    load_one_in: 40,
+    load_one_in: 20,
     settle_memory: USUAL_SETTLE_MEMORY,
     expires: false,
     memory: 0,
@@ -269,7 +269,7 @@ pub(crate) enum Name {
     Skewed,
     /// Tables that settle.
     Settling,
-    /// Snapshots that have names, and bulk loads.
+    /// Snapshots that have names, bulk loads, and tables that are dropped.
     Named,
     /// Tables that settle in many steps.
     Runs,
