@@ -82,7 +82,7 @@ fn what_leaves_is_neither_written_anew_nor_settled() {
 
 #[test]
 fn the_memory_of_a_dropped_tables_order_goes_back() {
-    let db = filled(&SimulatedDevice::new(1), &[], 20_000);
+    let db = filled(&SimulatedDevice::new(1), &[], 150_000);
     let before = db.statistics().ordered_index_bytes;
     db.drop_table("table").unwrap().forget();
     db.persist().unwrap();
