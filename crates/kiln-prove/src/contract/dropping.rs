@@ -272,6 +272,23 @@ fn c2_nobody_sees_an_object_and_what_was_written_after_it_was_dropped() {
     tx.commit().unwrap().forget();
 }
 
+/// To write to an object is to have seen that it is there.
+#[test]
+fn c2_nobody_who_has_written_to_an_object_sees_what_was_written_after_it_was_dropped() {
+    let (_, db) = open(seed());
+    let other = db.map("other").unwrap();
+    let (map, table) = filled(&db);
+    for (name, is_map) in [("map", true), ("table", false)] {
+        let tx = db.begin().unwrap();
+        match is_map {
+            true => tx.put(&map, "key", "value").and_then(|()| db.drop_map(name)).unwrap().forget(),
+            false => tx.put(&table, "key", "value").and_then(|()| db.drop_table(name)).unwrap().forget(),
+        }
+        db.put(&other, "key", "after").unwrap().forget();
+        assert!(tx.get(&other, "key").unwrap_err().is_conflict(), "{name}");
+    }
+}
+
 #[test]
 fn c2_under_snapshot_isolation_reads_go_on_and_writes_conflict() {
     let (_, db) = open(seed());

@@ -302,7 +302,8 @@ impl<'db> Transaction<'db> {
         if newest < begin || planted(Bug::OpacityForgotten) {
             return Ok(());
         }
-        if buffers.reads.len() <= 1 {
+        // An object is one of them, by being there: that of the one read was looked at behind it.
+        if buffers.reads.len() <= 1 && buffers.reads.objects.len() <= 1 {
             return self.move_on(buffers);
         }
         // Validating the whole set at every read would be quadratic. A tick makes what is there now old: a writer
@@ -365,14 +366,6 @@ impl<'db> Transaction<'db> {
             return Err(has_failed());
         }
         Ok(self.borrow_buffers()?.writes.next_key(object, bounds, reverse))
-    }
-
-    /// True if the key has a value, which is not copied if it is in memory. From disk it is read as a whole: a record's key and value are under one checksum.
-    ///
-    /// # Errors
-    /// As [`Self::get`].
-    pub fn contains<O: Object>(&self, object: &O, key: impl AsRef<[u8]>) -> Result<bool> {
-        Ok(self.outline(object, key.as_ref())?.is_some())
     }
 
     /// Says that these keys will be read soon, each by an operation of its own: their cache misses overlap then, and

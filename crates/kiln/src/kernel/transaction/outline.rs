@@ -15,6 +15,14 @@ pub(super) struct Outline {
 }
 
 impl Transaction<'_> {
+    /// True if the key has a value, which is not copied if it is in memory. From disk it is read as a whole: a record's key and value are under one checksum.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub fn contains<O: Object>(&self, object: &O, key: impl AsRef<[u8]>) -> Result<bool> {
+        Ok(self.outline(object, key.as_ref())?.is_some())
+    }
+
     /// How many bytes a key's value has; `None` if there is none. The value is not copied if it is in memory.
     ///
     /// ```
