@@ -17,8 +17,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::engine::Engine;
 use crate::kernel::object::ObjectKind;
 use crate::kernel::recovery::{
-    DROP_UNEXPECTED, EXPIRY_UNEXPECTED, FORGETTING_UNEXPECTED, NAME_UNEXPECTED, NUMBER_TAKEN, SETTLED_BEYOND_LOG,
-    SystemRecord,
+    DROP_UNEXPECTED, EXPIRY_UNEXPECTED, FORGETTING_UNEXPECTED, NAME_UNEXPECTED, NUMBER_TAKEN,
+    SETTLED_BEYOND_LOG, SystemRecord,
 };
 use crate::kernel::settled::OBJECT_BYTES;
 use crate::objects::{Entry, FIRST_OBJECT};

@@ -37,21 +37,20 @@
 //! naps, and none once the next checkpoint is due, since all that is written meanwhile is for the next opening to replay. If it comes to more reads than
 //! [`COLD_READS_MAX`] all the same, the checkpoint is given up, for settling would have to wait for it. The next one is tried after [`REST_TIMES`] as long: perhaps less is written then.
 
+mod keys;
+
 use std::time::Duration;
 
 use super::engine::Engine;
 use super::gauge::Gauge;
 use super::ledger::LedgerCut;
-use super::object::ObjectKind;
 use crate::error::{Error, Result};
-use crate::objects::{CATALOG_OBJECT, Entry, decode_entry};
 use crate::planted::{Bug, planted};
 use crate::storage::checkpoint::{self, Header, SystemItem, Writer, kind};
 use crate::storage::epoch;
 use crate::storage::extent::Chain;
 use crate::storage::hash_index::{self, Family};
 use crate::storage::liveness::Liveness;
-use crate::storage::ordered_index::LeafBatch;
 use crate::storage::record::{Address, HEADER_BYTES, NO_ADDRESS};
 use crate::storage::superblock::CheckpointName;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -64,6 +63,8 @@ const BUCKETS_PER_COLD_READ: u64 = 256;
 const LOG_TIMES: u64 = 2;
 /// So many times as long as a checkpoint took that writers have overtaken none is tried.
 const REST_TIMES: u32 = 7;
+/// On an orderly close such a part of the log that makes one due is enough, and where rows of dropped objects were removed.
+const SMALL_PART: u64 = 4;
 
 /// What is known of a database's checkpoints.
 pub(crate) struct Checkpoints {
@@ -167,6 +168,12 @@ impl Checkpoints {
         self.rests_until.lock().is_some()
     }
 
+    /// The newest one tells of rows that were removed since: the next one is due after a part of the log.
+    pub(super) fn hasten(&self) {
+        let due_at = self.end.load(Ordering::SeqCst).saturating_add(self.log_bytes_between() / SMALL_PART);
+        self.due_at.fetch_min(due_at, Ordering::SeqCst);
+    }
+
     fn is_resting(&self) -> bool {
         self.rests_until.lock().is_some_and(|until| Instant::now() < until)
     }
@@ -193,6 +200,11 @@ impl Engine {
         self.checkpoints.log_bytes != 0
     }
 
+    /// True if there is a checkpoint, and rows of dropped objects were removed since. Opening would count them, and not know whether all keys of tables have entries.
+    pub(super) fn is_checkpoint_outdated(&self) -> bool {
+        self.checkpoints.end.load(Ordering::SeqCst) > 0 && self.removal.is_untold()
+    }
+
     /// Takes a checkpoint if one is due. That it cannot be had harms nobody: the next one is tried as much log later, or after a rest.
     pub(crate) fn take_due_checkpoint(&self, haste: Haste) {
         let is_taken = !self.is_checkpoint_due() || matches!(self.take_checkpoint(haste), Ok(true));
@@ -211,10 +223,9 @@ impl Engine {
     /// returns is dropped.
     pub(crate) fn take_last_checkpoint(&self) -> impl Drop {
         let taking = self.checkpoints.taking.lock();
-        const SMALL_PART: u64 = 4;
         let since = self.log_since_checkpoint();
-        let is_worth_it =
-            self.checkpoints.log_bytes != 0 && since >= self.checkpoints.log_bytes_between() / SMALL_PART;
+        let is_long = since >= self.checkpoints.log_bytes_between() / SMALL_PART;
+        let is_worth_it = self.takes_checkpoints() && (is_long || self.is_checkpoint_outdated());
         if is_worth_it && self.hardening.horizon.failure().is_none() {
             // Whatever the reason, opening takes longer, and that is all.
             let _ = self.take_checkpoint_in_turn(Haste::Waited);
@@ -251,7 +262,8 @@ impl Engine {
         let settled_to = self.settled.removed_to.load(Ordering::SeqCst);
         let cut = self.cut();
         let before = self.superblock.lock().current().clone();
-        if cut.end <= before.checkpoint.end {
+        let (removed_rows, tells_more) = (self.removal.removed_rows(), self.removal.is_untold());
+        if cut.end < before.checkpoint.end || cut.end == before.checkpoint.end && !tells_more {
             return Ok(false);
         }
         let failed = |error| Error::io("writing a checkpoint", error);
@@ -314,6 +326,7 @@ impl Engine {
             .map_err(failed)?;
         self.name_checkpoint(named, before.checkpoint)?;
         self.note_checkpoint(named, bytes, time_us);
+        self.removal.note_told(removed_rows);
         Ok(true)
     }
 
@@ -501,56 +514,11 @@ impl Taking<'_> {
         }
     }
 
-    fn write_keys(&mut self) -> Result<Option<u64>> {
-        let engine = self.engine;
-        let (mut batch, mut next, mut count) = (LeafBatch::new(), LeafBatch::new(), 0);
-        for id in self.tables() {
-            let Some(ordered) = engine.objects.get(id).and_then(|object| object.keys.ordered()) else {
-                continue;
-            };
-            ordered.read_forward(&epoch::pin(), std::ops::Bound::Unbounded, &mut batch);
-            loop {
-                for place in 0..batch.len() {
-                    let key = batch.get(place).unwrap_or_default();
-                    self.writer.add_key(id, key).map_err(|error| Error::io("writing a checkpoint", error))?;
-                }
-                count += batch.len() as u64;
-                self.note_steps(batch.len() as u64);
-                if !self.goes_on() {
-                    return Ok(None);
-                }
-                if !ordered.read_next(&epoch::pin(), &batch, &mut next) {
-                    break;
-                }
-                std::mem::swap(&mut batch, &mut next);
-            }
-        }
-        Ok(Some(count))
-    }
-
     /// So many more steps are done. Keys that come to be meanwhile may make them more than there were, but never all: it has yet to be ended.
     fn note_steps(&mut self, steps: u64) {
         let (done, total) = &mut self.steps;
         *done = (*done + steps).min(*total - 1);
         self.engine.checkpoints.steps.set(*done, *total);
-    }
-
-    /// About how many keys of a table are in its order.
-    fn key_count(&self, table: u32) -> u64 {
-        let ordered = self.engine.objects.get(table).and_then(|object| object.keys.ordered());
-        ordered.map_or(0, |ordered| ordered.len() as u64)
-    }
-
-    /// The tables that the catalog names before the end.
-    fn tables(&self) -> Vec<u32> {
-        let catalog = self.cut.ledger.system_records().filter(|(object, ..)| *object == CATALOG_OBJECT);
-        let entries = catalog.filter_map(|(_, key, value)| match decode_entry(key, value) {
-            Some(Entry::Object(_, ObjectKind::Table, id, _) | Entry::Dropped(_, ObjectKind::Table, id)) => {
-                Some(id)
-            }
-            _ => None,
-        });
-        entries.collect()
     }
 
     /// True once the checkpoint is of no use any more, or must not go on. It stays so.

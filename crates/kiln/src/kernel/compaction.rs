@@ -469,10 +469,6 @@ impl Engine {
         if self.check_writable().is_err() {
             return Err(Setback::NotWritable);
         }
-        // Under the pin, see `removal`.
-        if self.objects.get(record.shape.object).is_some_and(ObjectState::is_nobodys) {
-            return Ok(false);
-        }
         let bucket = self.index.lock(hash).ok_or(Setback::Conflict)?;
         let newest = match self.index.refers_to(bucket, hash, address) {
             true => address,
@@ -486,6 +482,11 @@ impl Engine {
         // Before the version: for who begins in a newer one, and does not find the row, it has expired as well.
         let has_expired = self.is_expired_now(record.expires_at);
         let version = self.clock.join();
+        // Behind the lock and the clock, see `life`.
+        if self.objects.get(record.shape.object).is_some_and(ObjectState::is_nobodys) {
+            self.index.unlock_unchanged(bucket);
+            return Ok(false);
+        }
         if has_expired && let Some(_deleting) = self.expiring.deleting() {
             return self.delete_instead(bucket, (newest, hash), record, (version, purpose));
         }

@@ -15,7 +15,9 @@
 //! see that the object lives, they have read the clock before the drop began, and it reads the clock later: so version(write) <= version(drop). (All four
 //! are sequentially consistent.) What they install then may come to be after the drop has ended; but nobody sees it who sees the drop: the object's rows are refused to them, the same
 //! transaction's other rows are locked until all are there, and a snapshot that has the drop reads at a version that is closed, in which nobody is installing any more. Nor do rows come to
-//! be behind who removes them: that one waits for all commits that have begun (`removal`).
+//! be behind who removes them: that one says that they leave, and waits for all commits that have begun (`removal`). Such a wait overlooks who has not taken a lock yet
+//! ([`quiesce_commits`](crate::storage::epoch::quiesce_commits)). So whoever writes rows anew looks whether they leave *behind* the lock of their bucket, and
+//! [`join`](super::clock::Clock::join): either the wait sees them, or they see that the rows leave.
 //!
 //! **No read misses rows because they were removed.** Rows are removed only after the drop has ended. Whoever reads a row looks here *afterwards*: if the object lives, nothing had
 //! been removed when they read. A transaction remembers which objects it has used, and looks at them again whenever it validates what it has read.

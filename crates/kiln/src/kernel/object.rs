@@ -11,7 +11,7 @@ use super::life::{Life, Rows, Standing};
 use crate::error::{Error, ErrorKind, Result};
 use crate::storage::epoch::{self, Pin};
 use crate::storage::ordered_index::{Insertion, LeafRead, OrderedIndex};
-use crate::storage::record::OBJECTS_MAX;
+use crate::storage::record::{Address, OBJECTS_MAX};
 use crate::sync::OnceLock;
 use crate::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
@@ -79,6 +79,8 @@ pub(crate) struct ObjectState {
     pub(crate) time_to_live_ms: AtomicU64,
     /// Rows that were removed from the indexes since the object was dropped, as long as the database has been open.
     pub(crate) removed: AtomicU64,
+    /// No record of a row is before this place of the log, where there was a seal; 0 if nobody knows.
+    pub(crate) rows_from: Address,
 }
 
 impl ObjectState {
@@ -95,6 +97,14 @@ impl ObjectState {
     #[inline]
     pub(crate) fn is_nobodys(&self) -> bool {
         self.life.rows() != Rows::Stay
+    }
+
+    /// The indexes of the log may have something of it, but for deleted keys of a map.
+    pub(crate) fn has_entries(&self) -> bool {
+        match self.keys.ordered() {
+            None => self.key_count.sum() > 0,
+            Some(ordered) => ordered.len() > 0,
+        }
     }
 
     /// Its rows settle: it is a table, and somebody may see them.

@@ -10,7 +10,7 @@
 //!
 //! **When.** Once every snapshot, open or yet to be opened, has the drop ([`oldest_needed`](Engine::oldest_needed), which is durable). Then nobody reads the object any more, and no crash brings
 //! it back. So a row needs no tombstone: its entries leave the indexes as those of what has settled do, and its record counts as superseded in the version of the drop. That writes nothing
-//! to the log, and helps on a full disk.
+//! to the log, and helps on a full disk. (What [settles](super::settle) leaves the indexes likewise, in `settle::removal`: of rows that are seen as before.)
 //!
 //! **Crashes.** What was removed was removed from memory. Recovery makes the entries of those records again that are still in the log, and knows from the catalog that the object
 //! was dropped: they go again. What a checkpoint has of segments that were dropped since refers to before the log's beginning, and goes as well (`recovery::settled`). While a checkpoint is
@@ -19,8 +19,11 @@
 //! **How.** First it is made certain that no record of the object is written any more: commits that have begun are waited for; whoever writes live records anew, or settles them, leaves
 //! out those of objects that leave. Then the log as it is now is read in order, a little at a time, and each of the object's records to which the index refers leaves it. (Rejected: to walk over the
 //! index. It does not say whose a record is, so of cold ones each would be a read. Rejected: deletions by ordinary commits, as of what has expired. They write the log full, and need its
-//! space when there is none; and a snapshot that holds them back holds the rows back as well.) Segments in which nothing is live are not read. Then what the object has in the tree
-//! is merged out of it, by who settles. Several objects that have been dropped share a walk.
+//! space when there is none; and a snapshot that holds them back holds the rows back as well.) Segments in which nothing is live are not read, nor what is from before the object was made, as far as that is known;
+//! and the walk ends once none of its objects has an entry. Then what the object has in the tree is merged out of it, by who settles. Several objects that have been dropped share a walk.
+//!
+//! **What cannot be read** keeps its entries, and their object its count, its order and its state: a checkpoint says of them what is so. It is read again each time that the log has
+//! hardened a segment more, and after opening.
 //!
 //! Whoever sweeps removes: the keeper, who waits for log space, and [`persist`](crate::Kiln::persist) where there are no background threads.
 
@@ -55,11 +58,28 @@ pub(crate) struct Removal {
     /// Not all rows of some of them are gone.
     is_pending: AtomicBool,
     is_at_work: AtomicBool,
-    walk: Mutex<Option<Walk>>,
+    walks: Mutex<Walks>,
     removed: AtomicU64,
+    /// So many had left when the newest checkpoint was taken.
+    told: AtomicU64,
     failure: Mutex<Option<String>>,
     /// What did not leave the tree for want of room is tried again when the log has hardened so far.
     tree_waits_for: AtomicU64,
+}
+
+#[derive(Default)]
+struct Walks {
+    present: Option<Walk>,
+    unread: Option<Unread>,
+}
+
+/// What walks could not read, and what they began for has rows left: another one does.
+struct Unread {
+    /// The first segment of which that is so, and the end of the last.
+    from: Address,
+    to: Address,
+    /// It is tried again when the log has hardened so far.
+    again_at: Address,
 }
 
 /// A walk over the log.
@@ -69,7 +89,8 @@ struct Walk {
     cursor: Cursor,
     /// No record of theirs is behind it.
     end: Address,
-    /// What could not be read, first.
+    /// Where it could not read: from the first segment on to the end of the last. And why not, at first.
+    unread: Option<(Address, Address)>,
     failure: Option<Error>,
 }
 
@@ -79,8 +100,9 @@ impl Removal {
             has_any: AtomicBool::new(has_any),
             is_pending: AtomicBool::new(false),
             is_at_work: AtomicBool::new(false),
-            walk: Mutex::new(None),
+            walks: Mutex::default(),
             removed: AtomicU64::new(0),
+            told: AtomicU64::new(0),
             failure: Mutex::new(None),
             tree_waits_for: AtomicU64::new(0),
         }
@@ -99,6 +121,16 @@ impl Removal {
     /// How many rows have left the indexes.
     pub(crate) fn removed_rows(&self) -> u64 {
         self.removed.load(Ordering::Relaxed)
+    }
+
+    /// The newest checkpoint has some that have left since.
+    pub(super) fn is_untold(&self) -> bool {
+        self.told.load(Ordering::SeqCst) != self.removed.load(Ordering::SeqCst)
+    }
+
+    /// A checkpoint was taken when so many had left.
+    pub(super) fn note_told(&self, removed_rows: u64) {
+        self.told.store(removed_rows, Ordering::SeqCst);
     }
 
     /// What kept the last walk from reading some of the log, or rows from leaving the tree.
@@ -128,10 +160,11 @@ impl Engine {
     /// Finds out of which dropped objects there are still rows. For a database that is being opened.
     pub(crate) fn look_for_dropped(&self) {
         for object in self.objects.iter().filter(|object| object.is_dropped()) {
-            let is_in_log = match object.keys.ordered() {
-                None => object.key_count.sum() > 0,
-                Some(ordered) => ordered.len() > 0,
-            };
+            let is_in_log = object.has_entries();
+            if is_in_log {
+                // Perhaps it was only counted, and never leaves.
+                self.removal.note_told(u64::MAX);
+            }
             match is_in_log || self.is_in_tree(object) {
                 true => self.removal.is_pending.store(true, Ordering::SeqCst),
                 false => object.life.note_rows(Rows::Gone),
@@ -182,41 +215,57 @@ impl Engine {
         if self.graves.are_held() || self.hardening.is_stopping() || self.check_writable().is_err() {
             return false;
         }
-        let Some(mut walk) = self.removal.walk.try_lock() else { return false };
-        if walk.is_none() {
-            *walk = self.begin_walk();
+        let Some(mut walks) = self.removal.walks.try_lock() else { return false };
+        let Walks { present, unread } = &mut *walks;
+        if present.is_none() {
+            *present = self.begin_walk(unread);
         }
-        let Some(walking) = &mut *walk else { return false };
+        let Some(walking) = present else { return false };
         let before = self.removal.removed_rows();
-        let goes_on = self.walk_log(walking);
+        let goes_on = self.has_rows(walking) && self.walk_log(walking);
         if self.removal.removed_rows() != before {
             // There may be segments that nobody needs any more.
             self.graves.look_again();
         }
-        if walking.cursor.position < walking.end {
+        if walking.cursor.position < walking.end && self.has_rows(walking) {
             return goes_on;
         }
-        let finished = walk.take();
-        finished.into_iter().for_each(|walk| self.end_walk(walk));
+        if let Some(finished) = present.take() {
+            self.end_walk(finished, unread);
+        }
         // More may have been dropped meanwhile.
         true
     }
 
-    /// A walk for all objects that can leave now, if there are some.
-    fn begin_walk(&self) -> Option<Walk> {
+    /// The indexes have some of what a walk is for.
+    fn has_rows(&self, walk: &Walk) -> bool {
+        walk.objects.iter().filter_map(|&id| self.objects.get(id)).any(ObjectState::has_entries)
+    }
+
+    /// A walk for all objects that can leave now, if there are some, and for those with rows in what was not read, once it is time for that.
+    fn begin_walk(&self, unread: &mut Option<Unread>) -> Option<Walk> {
         // Whoever drops one while these are looked at says so afterwards.
         self.removal.is_pending.store(false, Ordering::SeqCst);
         let oldest = self.oldest_needed();
-        let (mut is_pending, mut leaving) = (false, Vec::new());
+        let hardened = self.log.hardened();
+        let again = unread.take_if(|unread| hardened >= unread.again_at);
+        let (mut from, mut end) = again.as_ref().map_or((Address::MAX, 0), |again| (again.from, again.to));
+        let (mut is_pending, mut has_new, mut leaving) = (false, false, Vec::new());
         for object in self.dropped_objects() {
             is_pending = true;
             let can_leave = match object.life.standing() {
                 Standing::Dropped(version) => version <= oldest || planted(Bug::DroppedRowsGoEarly),
                 _ => false,
             };
-            if can_leave && object.life.rows() < Rows::LeftLog {
-                object.life.note_rows(Rows::Leave);
-                leaving.push(object.id);
+            match object.life.rows() {
+                Rows::Stay if can_leave => {
+                    object.life.note_rows(Rows::Leave);
+                    leaving.push(object.id);
+                    from = from.min(object.rows_from);
+                    has_new = true;
+                }
+                Rows::Leave if again.is_some() => leaving.push(object.id),
+                _ => {}
             }
         }
         if is_pending {
@@ -227,8 +276,11 @@ impl Engine {
         }
         // Whoever had looked before whether one of them is there, or leaves, has written what they write.
         epoch::quiesce_commits();
-        let (cursor, end) = (Cursor::at_seal(self.log.begin()), self.log.records_end());
-        Some(Walk { objects: leaving, cursor, end, failure: None })
+        if has_new {
+            end = self.log.records_end();
+        }
+        let cursor = Cursor::at_seal(from.max(self.log.begin()));
+        Some(Walk { objects: leaving, cursor, end, unread: None, failure: None })
     }
 
     /// Reads a little more of the log. True if it has come further.
@@ -245,6 +297,8 @@ impl Engine {
             let (position, hardened) = (walk.cursor.position, self.log.hardened());
             let segment_end = (position + 1).next_multiple_of(segment_bytes);
             if position >= hardened {
+                // It may be padding, for which nobody does.
+                self.hardening.request_now();
                 break;
             }
             if segment_end <= hardened && self.liveness.lock().of_segment(position).live() == 0 {
@@ -257,9 +311,12 @@ impl Engine {
                 if self.check_writable().is_err() {
                     break;
                 }
-                // What is live in this segment stays, and it with it.
+                // What is live there stays, and the segment with it, until it can be read.
                 walk.failure.get_or_insert(error);
-                reader.move_to(Cursor::at_seal(segment_end));
+                let end = segment_end.min(hardened);
+                let from = walk.unread.map_or(position - position % segment_bytes, |(from, _)| from);
+                walk.unread = Some((from, end));
+                reader.move_to(Cursor::at_seal(end));
             }
             walk.cursor = reader.cursor();
             read_bytes += walk.cursor.position - position;
@@ -314,15 +371,34 @@ impl Engine {
         Ok(was_there)
     }
 
-    /// The indexes of the log have nothing any more of the objects of a walk.
-    fn end_walk(&self, walk: Walk) {
-        *self.removal.failure.lock() = walk.failure.map(|failure| failure.to_string());
+    /// The indexes of the log have nothing any more of the objects of a walk, unless it could not read some of it.
+    fn end_walk(&self, walk: Walk, unread: &mut Option<Unread>) {
+        let mut is_left = false;
         for object in walk.objects.iter().filter_map(|&id| self.objects.get(id)) {
+            if walk.unread.is_some() && object.has_entries() {
+                // With their counts, and their order: checkpoints tell of them.
+                is_left = true;
+                continue;
+            }
             self.clear_order(object);
             // After recovery it may have been more than there were.
             object.key_count.add(-(object.key_count.sum() as i64));
-            let rows = if self.is_in_tree(object) { Rows::LeftLog } else { Rows::Gone };
+            // What the tree has is looked at by who clears it: until then some may be on the way there.
+            let rows = if object.keys.ordered().is_some() { Rows::LeftLog } else { Rows::Gone };
             object.life.note_rows(rows);
+        }
+        if let Some((from, to)) = walk.unread.filter(|_| is_left) {
+            let again_at = self.log.hardened() + self.log.segment_bytes();
+            let (from, to) =
+                unread.as_ref().map_or((from, to), |unread| (from.min(unread.from), to.max(unread.to)));
+            *unread = Some(Unread { from, to, again_at });
+        }
+        if is_left || unread.is_none() {
+            *self.removal.failure.lock() =
+                walk.failure.filter(|_| is_left).map(|failure| failure.to_string());
+        }
+        if self.is_checkpoint_outdated() {
+            self.checkpoints.hasten();
         }
     }
 
@@ -359,25 +435,14 @@ impl Engine {
             && self.dropped_objects().any(|object| object.life.rows() == Rows::LeftLog)
     }
 
-    /// Does, unless somebody loads just now.
-    pub(super) fn clear_tree_if_due(&self) {
-        if self.is_tree_to_be_cleared()
-            && let Some(_no_load) = self.settled.loading.try_lock()
-        {
-            self.clear_tree();
-        }
-    }
-
-    /// Removes from the tree what dropped objects have there whose rows have left the log. The caller has loads [paused](super::settled::Settled::pause_loads). True if something
-    /// was removed.
-    pub(super) fn clear_tree(&self) -> bool {
-        let mut has_removed = false;
+    /// Removes some of what dropped objects have in the tree whose rows have left the log. The caller has loads [paused](super::settled::Settled::pause_loads). True if something
+    /// was removed; there may be more.
+    pub(super) fn clear_some_of_tree(&self) -> bool {
         for object in self.dropped_objects().filter(|object| object.life.rows() == Rows::LeftLog) {
-            match self.clear_tree_of(object) {
-                Ok(()) => {
-                    object.life.note_rows(Rows::Gone);
-                    has_removed = true;
-                }
+            match self.clear_some_of(object) {
+                Ok(true) => return true,
+                // It had nothing there.
+                Ok(false) => {}
                 // Closed, or lost.
                 Err(_) if self.check_writable().is_err() || self.hardening.is_stopping() => break,
                 Err(error) => {
@@ -394,23 +459,26 @@ impl Engine {
                 }
             }
         }
-        has_removed
+        false
     }
 
-    fn clear_tree_of(&self, object: &ObjectState) -> Result<()> {
+    /// Removes some of what an object has in the tree. True if it had something.
+    fn clear_some_of(&self, object: &ObjectState) -> Result<bool> {
         let (from, to) = tree_bounds(object.id);
-        loop {
-            // What was on its way when the object began to leave has come there.
-            let _settling = self.settled.settling.lock();
-            self.check_writable()?;
-            if self.hardening.is_stopping() {
-                return Err(Error::closed());
-            }
-            let Some(end) = self.tree_rows_end(&from, &to)? else {
-                return Ok(());
-            };
-            self.settled.tree.remove_all(&from, &end)?;
+        // What was on its way when the object began to leave has come there.
+        let _settling = self.settled.settling.lock();
+        self.check_writable()?;
+        if self.hardening.is_stopping() {
+            return Err(Error::closed());
         }
+        let end = self.tree_rows_end(&from, &to)?;
+        if let Some(end) = &end {
+            self.settled.tree.remove_all(&from, end)?;
+        }
+        if end.as_ref().is_none_or(|end| *end == to) {
+            object.life.note_rows(Rows::Gone);
+        }
+        Ok(end.is_some())
     }
 
     /// Where some of the rows end that the tree has between two keys; none if there are none.

@@ -188,26 +188,16 @@ impl Engine {
             // Who only reads commits nothing, and ranges would go on reading the log row by row. Before anything is locked: it tells who waits.
             let _ = self.harden_something();
         }
-        self.clear_tree_if_due();
         // Whoever is slowed meanwhile stays so: what is committed between two parts would be the more the faster it goes.
         let (mut moving, mut has_settled) = (None, false);
         // A load keeps the tree to itself, and who waits for that would keep others waiting.
-        while let Some(_no_load) = self.settled.loading.try_lock()
-            && self.is_settling_due()
-        {
-            self.settled.range_reads.store(0, Ordering::Relaxed);
-            let (from, head) = (self.unsettled_from(), self.log.head());
-            let end = self.due_settling_end(head);
-            let settled = self.settle_to(end, &mut moving);
-            if let Err(error) = &settled {
-                let part_bytes = end.saturating_sub(from).max(self.settled.bounds.due_bytes);
-                let pause = self.settled.failures.note(error, part_bytes);
-                self.settled.waits_for_head.store(head.saturating_add(pause), Ordering::SeqCst);
-            }
-            let has_more = settled.is_ok_and(|settling| settling != Settling::default());
-            has_settled |= has_more;
+        while let Some(_no_load) = self.settled.loading.try_lock() {
+            // A step of each in turn: neither waits for all of the other.
+            let clears = self.is_tree_to_be_cleared() && self.clear_some_of_tree();
+            let settles = self.is_settling_due() && self.settle_due_part(&mut moving);
+            has_settled |= settles;
             // Without background threads somebody waits for it.
-            if !has_more || !self.hardening.has_background() {
+            if !clears && !settles || !self.hardening.has_background() {
                 break;
             }
         }
@@ -217,6 +207,20 @@ impl Engine {
             let _ = self.take_checkpoint(Haste::Background);
         }
         has_settled
+    }
+
+    /// Settles a part of what is out of memory. True if something has settled.
+    fn settle_due_part<'a>(&'a self, moving: &mut Option<Moving<'a>>) -> bool {
+        self.settled.range_reads.store(0, Ordering::Relaxed);
+        let (from, head) = (self.unsettled_from(), self.log.head());
+        let end = self.due_settling_end(head);
+        let settled = self.settle_to(end, moving);
+        if let Err(error) = &settled {
+            let part_bytes = end.saturating_sub(from).max(self.settled.bounds.due_bytes);
+            let pause = self.settled.failures.note(error, part_bytes);
+            self.settled.waits_for_head.store(head.saturating_add(pause), Ordering::SeqCst);
+        }
+        settled.is_ok_and(|settling| settling != Settling::default())
     }
 
     /// Gives memory of the indexes that rows which have settled have left free back to the system. Who has read from a leaf without keys, and is not done,
@@ -256,7 +260,7 @@ impl Engine {
         }
         self.begin_settling();
         let _no_load = self.settled.loading.lock();
-        self.clear_tree();
+        while self.clear_some_of_tree() {}
         self.settle_parts_to(self.log.hardened())
     }
 
@@ -288,7 +292,7 @@ impl Engine {
         if self.check_writable().is_err() {
             return false;
         }
-        if self.clear_tree() {
+        if self.clear_some_of_tree() {
             return true;
         }
         // Whoever has read an older root may have given it up since the last merge.

@@ -419,11 +419,8 @@ impl Engine {
         };
         if value_is_absent(change, &current) {
             self.index.unlock_unchanged(bucket);
-            if !life.lives() {
-                return Err(Setback::Conflict);
-            }
-            let version = current.version;
-            return Ok(SingleCommit { version, existed: false, grow: false });
+            let unchanged = SingleCommit { version: current.version, existed: false, grow: false };
+            return if life.lives() { Ok(unchanged) } else { Err(Setback::Conflict) };
         }
         self.carry_out(&pin, bucket, (change, &current, life), space, early)
     }
@@ -445,6 +442,11 @@ impl Engine {
         // version.
         let (version, target);
         if !current.has_record() {
+            // Early as well: whoever goes on with a handle that leads nowhere would fill the log with padding.
+            if !life.lives() {
+                self.index.unlock_unchanged(bucket);
+                return Err(Setback::Conflict);
+            }
             target = self.log.reserve(change.log_bytes(), change.purpose(), NO_ADDRESS);
             if target.is_some() {
                 self.object(change.object).keys.admit(pin, change.key);

@@ -21,7 +21,7 @@ use crate::kernel::object::{ObjectKind, ObjectState, Objects, StripedCounter};
 use crate::kernel::receipt::Commit;
 use crate::kernel::session::SESSIONS_OBJECT;
 use crate::kernel::transaction::{self, Isolation, Transaction};
-use crate::storage::record::OBJECTS_MAX;
+use crate::storage::record::{Address, OBJECTS_MAX};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// The catalog's own number.
@@ -139,15 +139,16 @@ pub(crate) fn add<'a>(
     name: &str,
     kind: ObjectKind,
 ) -> Result<&'a ObjectState> {
-    add_loaded(objects, id, name, kind, 0)
+    add_with(objects, id, name, kind, (0, 0))
 }
 
-fn add_loaded<'a>(
+/// Registers one of which it is known when it was [loaded](ObjectState::loaded_at), and where its rows [begin](ObjectState::rows_from).
+fn add_with<'a>(
     objects: &'a Objects,
     id: u32,
     name: &str,
     kind: ObjectKind,
-    loaded_at: u64,
+    (loaded_at, rows_from): (u64, Address),
 ) -> Result<&'a ObjectState> {
     objects.add(ObjectState {
         lifetimes: Lifetimes::new(),
@@ -159,6 +160,7 @@ fn add_loaded<'a>(
         key_count: StripedCounter::new(),
         loaded_at: AtomicU64::new(loaded_at),
         removed: AtomicU64::new(0),
+        rows_from,
     })
 }
 
@@ -201,13 +203,14 @@ fn register<'a>(
     name: &str,
     (kind, id, lives_ms): (ObjectKind, u32, u64),
 ) -> Result<&'a ObjectState> {
+    let rows_from = engine.log.hardened();
     if engine.objects.get(id).is_none() {
         // Whoever has just entered it says first from which version on it has rows.
         drop(engine.settled.entering.lock());
         // So its records lie behind its entry, where recovery looks for that first.
         engine.log.retire_chunks();
     }
-    let state = add(&engine.objects, id, name, kind)?;
+    let state = add_with(&engine.objects, id, name, kind, (0, rows_from))?;
     state.time_to_live_ms.store(lives_ms, Ordering::Relaxed);
     Ok(state)
 }
@@ -255,7 +258,14 @@ pub(crate) fn drop_object<'e>(
         register(engine, name, (kind, id, lives_ms))?;
         tx.put_key(CATALOG_OBJECT, name.as_bytes(), &VACANT)?;
         tx.put_key(CATALOG_OBJECT, &dropped_key(id), &encode_dropped(name, kind))?;
-        tx.drops(id)
+        // Its name and its life are of one commit.
+        tx.drops(id).map_err(|error| match error.kind() {
+            ErrorKind::NotFound => Error::new(
+                ErrorKind::Corrupted,
+                format!("the catalog says that {name:?} is object {id}, and that this was dropped; restore the database from a copy"),
+            ),
+            _ => error,
+        })
     })?;
     engine.note_dropped();
     Ok(commit)
@@ -365,7 +375,7 @@ pub(crate) fn enter_table(engine: &Arc<Engine>, name: &str, id: u32) -> Result<(
     // Whoever began before it, and finds one of the rows, looks again at what it has read.
     engine.forgotten.fetch_max(version, Ordering::SeqCst);
     engine.log.retire_chunks();
-    add_loaded(&engine.objects, id, name, kind, version)?;
+    add_with(&engine.objects, id, name, kind, (version, engine.log.hardened()))?;
     Ok((handle(engine, id), version))
 }
 

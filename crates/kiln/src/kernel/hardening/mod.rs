@@ -265,6 +265,12 @@ impl Hardening {
         }
     }
 
+    /// Whether somebody has asked for it, and it was not begun yet.
+    #[cfg(test)]
+    pub(crate) fn is_asked(&self) -> bool {
+        self.requests.lock().now
+    }
+
     /// Asks the background thread to have hardened by `deadline`.
     pub(crate) fn request_by(&self, deadline: Instant) {
         let mut requests = self.requests.lock();

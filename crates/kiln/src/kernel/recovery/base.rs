@@ -57,6 +57,8 @@ pub(crate) struct Base {
     pub(crate) forgotten_to: Address,
     /// Durable deletions of keys that may have settled, or that a snapshot may see.
     pub(super) deleted: Vec<Tombstone>,
+    /// The objects whose keys the checkpoint counts.
+    pub(super) counted: Vec<u32>,
     /// What is wrong with a checkpoint that could not be used.
     pub(super) damage: Option<String>,
 }
@@ -82,6 +84,7 @@ impl Base {
             settled_to: 0,
             forgotten_to: 0,
             deleted: Vec::new(),
+            counted: Vec::new(),
             damage: None,
         })
     }
@@ -175,6 +178,7 @@ impl Base {
             kind::KEY_COUNT => {
                 let object = self.objects.get(object()?).ok_or(NO_ITEM)?;
                 object.key_count.add(i64::try_from(value()?).map_err(|_| NO_ITEM)?);
+                self.counted.push(object.id);
             }
             kind::TOMBSTONE => {
                 tombstones.push(Tombstone { object: object()?, key: item.key.to_vec(), address: value()? });

@@ -275,6 +275,8 @@ struct Recovery<'a> {
     /// What has settled, and up to where nothing of that is in the checkpoint.
     tree: &'a Arc<Tree>,
     settled_to: Address,
+    /// The objects whose keys the checkpoint counts.
+    counted: Vec<u32>,
     /// The tombstones of keys that may have settled, or that a snapshot may see, and are deleted as far as the log was replayed; none is
     /// kept where there is neither.
     deleted: Option<Vec<Tombstone>>,
@@ -320,6 +322,7 @@ impl<'a> Recovery<'a> {
             newest_version: base.newest_version,
             tree,
             settled_to: base.settled_to,
+            counted: std::mem::take(&mut base.counted),
             deleted,
             last_segment: None,
             last_extent: None,

@@ -68,8 +68,15 @@ impl Transaction<'_> {
     }
 
     /// Says that what it writes to the catalog drops this object.
+    ///
+    /// # Errors
+    /// `NotFound` if it was dropped as of all that the transaction has read.
     pub(crate) fn drops(&self, object: u32) -> Result<()> {
-        self.open_buffers()?.writes.set_drops(object);
+        let mut buffers = self.open_buffers()?;
+        if matches!(self.engine.object(object).life.standing(), Standing::Dropped(_)) {
+            return self.note_dropped(&mut buffers, object);
+        }
+        buffers.writes.set_drops(object);
         Ok(())
     }
 }
