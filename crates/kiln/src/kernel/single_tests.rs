@@ -39,7 +39,8 @@ fn c3_what_was_made_of_a_hardened_value_is_written_though_another_key_of_its_buc
     let bucket_of = |key: &[u8]| engine.index.bucket_of(hash_of(key));
     let mut keys = (0_u32..).map(u32::to_be_bytes);
     let other = keys.find(|key| bucket_of(key) == bucket_of(b"key")).unwrap();
-    let single = SingleKey { object, hash: hash_of(b"key"), key: b"key" };
+    let life = &map.handle().life;
+    let single = SingleKey { object, hash: hash_of(b"key"), key: b"key", life };
     let (other, own) = (&other[..], &b"key"[..]);
     for (hardens, changed, holds) in
         [(true, other, true), (false, other, false), (true, own, false), (false, own, false)]
@@ -51,7 +52,7 @@ fn c3_what_was_made_of_a_hardened_value_is_written_though_another_key_of_its_buc
         let reading = engine.read_newest_patiently(single, &Moment::default(), &mut Vec::new()).unwrap();
         db.put(&map, changed, "new").unwrap().forget();
         let change = single.change(Some(b"made of it"), NEVER);
-        let outcome = engine.attempt_single(&change, Some(&reading), &mut Learnt::default());
+        let outcome = engine.attempt_single(&change, life, Some(&reading), &mut Learnt::default());
         assert_eq!(outcome.is_ok(), holds, "{hardens}, {changed:?}");
         let expected = match (holds, changed == own) {
             (true, _) => "made of it",
