@@ -14,7 +14,7 @@
 //! - [`cold`], [`blind_puts`], [`warm`]: records on disk and the read cache, puts that do not read what they replace, and records that are kept from getting there.
 //! - [`expiry`], [`expiry_at_once`], [`expired`]: rows that expire, also just while somebody looks at them, and what becomes of those that have.
 //! - [`named_snapshots`]: snapshots that outlive the process; [`snapshots_and_loads`]: beside everything else that moves rows, in a [`world`] of tables, loads and names.
-//! - [`dropping`]: objects that are dropped, and what becomes of their rows.
+//! - [`dropping`]: objects that are dropped, beside everybody else; [`dropped_rows`]: after a crash, and what becomes of their rows.
 //! - [`statistics`]: what is told of the log, of writes, and of work in the background.
 //! - [`snapshots`], [`sessions`], [`forgotten_sessions`], [`ranges`], [`range_hints`], [`leaf_images`], [`limits`]: the rest of the API's promises.
 //!
@@ -32,6 +32,7 @@ mod cold;
 mod commit_points;
 mod compact;
 mod compaction;
+mod dropped_rows;
 mod dropping;
 mod durability;
 mod expired;
