@@ -53,7 +53,11 @@ impl Kiln {
         let engine = self.engine();
         let bytes_before = statistics::file_bytes(engine);
         engine.harden_something()?;
-        engine.remove_dropped_in_turn();
+        {
+            // While one is taken nothing is removed, and what is not would be written anew.
+            let _no_checkpoint = engine.checkpoints.pause();
+            engine.remove_dropped_in_turn();
+        }
         engine.settle_durable()?;
         let (begin, tree_bytes) = (engine.log.begin(), engine.settled.tree.used_bytes());
         let log_bytes = engine.log.hardened() - begin;

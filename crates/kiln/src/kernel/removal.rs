@@ -36,7 +36,7 @@ use super::settled::tree_bounds;
 use crate::error::{Error, ErrorKind, Result};
 use crate::objects::FIRST_OBJECT;
 use crate::planted::{Bug, planted};
-use crate::storage::epoch;
+use crate::storage::epoch::{self, Pin};
 use crate::storage::hash_index::Bucket;
 use crate::storage::record::{Address, DiskRecord};
 use crate::storage::record_reader::{Batch, Cursor, RecordReader};
@@ -402,6 +402,18 @@ impl Engine {
         }
     }
 
+    /// Locks a bucket under a pin, as all do who lock one: what an index gives back of its memory waits for them.
+    fn pin_and_lock(&self, hash: u64) -> (Pin, Bucket) {
+        loop {
+            let pin = epoch::pin();
+            if let Some(bucket) = self.index.lock(hash) {
+                return (pin, bucket);
+            }
+            drop(pin);
+            crate::sync::thread::yield_now();
+        }
+    }
+
     /// Takes those keys off a table's order that recovery has left there without an entry, and gives its memory back.
     fn clear_order(&self, object: &ObjectState) {
         const KEYS: usize = 256;
@@ -412,13 +424,8 @@ impl Engine {
             ordered.keys_behind(&[], KEYS, &mut keys);
             for key in &keys {
                 let hash = self.hash(object.id, key);
-                let bucket: Bucket = loop {
-                    match self.index.lock(hash) {
-                        Some(bucket) => break bucket,
-                        None => crate::sync::thread::yield_now(),
-                    }
-                };
-                object.keys.retract(&epoch::pin(), key);
+                let (pin, bucket) = self.pin_and_lock(hash);
+                object.keys.retract(&pin, key);
                 self.index.unlock_changed(bucket);
             }
             if keys.len() < KEYS {

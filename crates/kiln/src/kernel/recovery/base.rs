@@ -57,8 +57,8 @@ pub(crate) struct Base {
     pub(crate) forgotten_to: Address,
     /// Durable deletions of keys that may have settled, or that a snapshot may see.
     pub(super) deleted: Vec<Tombstone>,
-    /// The objects whose keys the checkpoint counts.
-    pub(super) counted: Vec<u32>,
+    /// Objects were dropped, and the checkpoint has entries of segments that have left the log since.
+    pub(super) has_departed: bool,
     /// What is wrong with a checkpoint that could not be used.
     pub(super) damage: Option<String>,
 }
@@ -84,7 +84,7 @@ impl Base {
             settled_to: 0,
             forgotten_to: 0,
             deleted: Vec::new(),
-            counted: Vec::new(),
+            has_departed: false,
             damage: None,
         })
     }
@@ -136,9 +136,11 @@ impl Base {
         let workers = if bytes < (1 << 20) { 1 } else { workers };
         let reading = Reading { reader: Mutex::new(reader), name, workers };
         let tombstones = base.load_system(&reading, superblock)?;
-        if base.load_entries(&reading)? != header.entries {
+        let (entries, departed) = base.load_entries(&reading, superblock.begin)?;
+        if entries != header.entries {
             return Err(impossible());
         }
+        base.has_departed = superblock.has_dropped && departed > 0;
         base.remove_tombstones(tombstones, superblock, tree.has_settled());
         // Keys whose records are gone from the log have settled, or were removed, or moved, which the log tells.
         let has_left = tree.has_settled() || superblock.has_dropped;
@@ -178,7 +180,6 @@ impl Base {
             kind::KEY_COUNT => {
                 let object = self.objects.get(object()?).ok_or(NO_ITEM)?;
                 object.key_count.add(i64::try_from(value()?).map_err(|_| NO_ITEM)?);
-                self.counted.push(object.id);
             }
             kind::TOMBSTONE => {
                 tombstones.push(Tombstone { object: object()?, key: item.key.to_vec(), address: value()? });
@@ -237,9 +238,10 @@ impl Base {
         Ok(())
     }
 
-    /// Returns how many there are.
-    fn load_entries(&self, reading: &Reading) -> Result<u64> {
-        let (count, end, index) = (AtomicU64::new(0), self.replay_from, &self.index);
+    /// Returns how many there are, and how many of them before the log's beginning.
+    fn load_entries(&self, reading: &Reading, begin: Address) -> Result<(u64, u64)> {
+        let (count, departed) = (AtomicU64::new(0), AtomicU64::new(0));
+        let (end, index) = (self.replay_from, &self.index);
         reading.each_block(Section::Entries, |mut items| {
             let mut group: Vec<(u64, Address)> = Vec::with_capacity(2 * GROUP);
             loop {
@@ -261,6 +263,8 @@ impl Base {
                     return Ok(());
                 }
                 count.fetch_add(group.len() as u64, Ordering::Relaxed);
+                let gone = group.iter().filter(|(_, address)| *address < begin).count();
+                departed.fetch_add(gone as u64, Ordering::Relaxed);
                 let mut overflowed = false;
                 for &(hash, address) in &group {
                     let bucket = lock(index, hash);
@@ -272,7 +276,7 @@ impl Base {
                 }
             }
         })?;
-        Ok(count.load(Ordering::Relaxed))
+        Ok((count.load(Ordering::Relaxed), departed.load(Ordering::Relaxed)))
     }
 
     /// Recovery has no use for tombstones: what follows one looks like a new key.

@@ -275,8 +275,8 @@ struct Recovery<'a> {
     /// What has settled, and up to where nothing of that is in the checkpoint.
     tree: &'a Arc<Tree>,
     settled_to: Address,
-    /// The objects whose keys the checkpoint counts.
-    counted: Vec<u32>,
+    /// As [`Base::has_departed`].
+    has_departed: bool,
     /// The tombstones of keys that may have settled, or that a snapshot may see, and are deleted as far as the log was replayed; none is
     /// kept where there is neither.
     deleted: Option<Vec<Tombstone>>,
@@ -322,7 +322,7 @@ impl<'a> Recovery<'a> {
             newest_version: base.newest_version,
             tree,
             settled_to: base.settled_to,
-            counted: std::mem::take(&mut base.counted),
+            has_departed: base.has_departed,
             deleted,
             last_segment: None,
             last_extent: None,

@@ -10,7 +10,6 @@
 use super::Recovery;
 use super::base::{Tombstone, lock};
 use crate::error::Result;
-use crate::kernel::object::ObjectState;
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
 use crate::storage::hash_index;
@@ -26,7 +25,7 @@ impl Recovery<'_> {
     pub(super) fn finish_settled(&mut self, end: Address) -> Result<()> {
         let tree = self.tree;
         let settled_to = tree.settled_to();
-        if self.counts_dropped() {
+        if self.has_departed {
             // Of dropped objects a checkpoint may have what was removed since, of which the log does not tell.
             self.remove_departed(self.superblock.begin);
         }
@@ -43,11 +42,6 @@ impl Recovery<'_> {
         }
         self.objects.iter().filter_map(|object| object.keys.ordered()).for_each(OrderedIndex::note_vacancy);
         Ok(())
-    }
-
-    /// The checkpoint had keys of an object that was dropped.
-    fn counts_dropped(&self) -> bool {
-        self.counted.iter().filter_map(|&id| self.objects.get(id)).any(ObjectState::is_dropped)
     }
 
     /// Puts the tombstones into the index that must be there, and returns them.
