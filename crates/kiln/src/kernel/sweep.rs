@@ -185,24 +185,41 @@ impl Graves {
         copies
     }
 
+    /// For how many there is memory.
+    #[cfg(test)]
+    pub(super) fn capacity(&self) -> usize {
+        let known = self.graves.lock();
+        [&known.for_snapshots, &known.for_settling, &known.looked_at, &known.others]
+            .map(Vec::capacity)
+            .iter()
+            .sum()
+    }
+
     /// Begins to look at those that are worth it where every snapshot sees `oldest`.
     pub(super) fn begin_to_look(&self, oldest: u64) {
         let mut guard = self.graves.lock();
         let known = &mut *guard;
-        known.looked_at.append(&mut known.others);
+        // Taken whole: none keeps memory for as many as there ever were.
+        let mut look_at = |graves: &mut Vec<Grave>| match known.looked_at.is_empty() {
+            true => known.looked_at = std::mem::take(graves),
+            false => known.looked_at.append(&mut std::mem::take(graves)),
+        };
+        look_at(&mut known.others);
         if std::mem::take(&mut known.has_settled) {
-            known.looked_at.append(&mut known.for_settling);
+            look_at(&mut known.for_settling);
         }
         if oldest >= known.waits_for {
-            known.looked_at.append(&mut known.for_snapshots);
+            look_at(&mut known.for_snapshots);
         }
     }
 
     /// Takes some of them out; none once all were looked at.
     fn take_some(&self) -> Vec<Grave> {
         let mut known = self.graves.lock();
-        let left = known.looked_at.len().saturating_sub(LOOKED_AT_ONCE);
-        known.looked_at.split_off(left)
+        match known.looked_at.len().saturating_sub(LOOKED_AT_ONCE) {
+            0 => std::mem::take(&mut known.looked_at),
+            left => known.looked_at.split_off(left),
+        }
     }
 
     /// Puts them back, for who has taken them out: those that wait for snapshots, for settling, and others.

@@ -165,3 +165,28 @@ fn who_looks_for_rows_that_expire_does_not_read_all_that_is_others_first() {
     assert!(found == [b"key"] && pieces > 2, "{found:?} in {pieces} pieces");
     drop(large);
 }
+
+/// Lists of deletions kept memory for as many as there ever were.
+#[test]
+fn what_is_forgotten_takes_no_memory() {
+    const COUNT: u32 = 20_000;
+    let db = open(&SimulatedDevice::new(1));
+    let map = db.map("map").unwrap();
+    for (held, keys) in [(false, 0..COUNT), (true, COUNT..2 * COUNT)] {
+        let snapshot = held.then(|| db.snapshot().unwrap());
+        for key in keys.clone() {
+            db.put(&map, key.to_be_bytes(), "value").unwrap().forget();
+        }
+        db.persist().unwrap();
+        let later = held.then(|| db.snapshot().unwrap());
+        for key in keys {
+            db.delete(&map, key.to_be_bytes()).unwrap().forget();
+        }
+        db.persist().unwrap();
+        _ = db.engine().sweep();
+        drop((snapshot, later));
+        (0..3).for_each(|_| _ = db.persist().map(|()| db.engine().sweep()));
+        assert_eq!(db.engine().graves.len(), 0);
+        assert!(db.engine().graves.capacity() < COUNT as usize / 2, "{}", db.engine().graves.capacity());
+    }
+}
