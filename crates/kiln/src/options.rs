@@ -260,7 +260,7 @@ impl Options {
     }
 
     /// The most bytes of log that one transaction may write: its keys, its values, and 24 to 38 bytes for each. Default, and at most, three eighths
-    /// of the bound on un-hardened bytes, and a little less where that is below 48 KiB.
+    /// of the bound on un-hardened bytes, and a little less where that is below 49 KiB.
     pub fn transaction_bytes(mut self, bytes: usize) -> Options {
         self.transaction_bytes = bytes;
         self

@@ -140,7 +140,7 @@ fn c5b_the_largest_transactions_always_find_space() {
             let options = options.unhardened_bytes(segment_bytes * (2 + random.below(8) as u64));
             let db = options.open_on(Arc::new(SimulatedDevice::new(seed))).unwrap();
             let map = db.map("map").unwrap();
-            // The second is less only where that is below 48 KiB.
+            // The second is less only where that is below 49 KiB.
             let unhardened_bytes = db.statistics().unhardened_bytes_max as usize;
             let transaction_bytes_max = (unhardened_bytes / 8 * 3).min(unhardened_bytes / 20 * 9 - 4_600);
             let value_bytes_max = segment_bytes as usize / 2;

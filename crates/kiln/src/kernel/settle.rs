@@ -416,6 +416,7 @@ impl Engine {
         self.remove_settled(&newest, part_bytes)?;
         self.settled.removed_to.store(end, Ordering::SeqCst);
         self.settled.failures.end();
+        self.settled.waits_for_head.store(0, Ordering::SeqCst);
         self.graves.note_settled();
         // There may be tombstones to be forgotten, for which it does not stay awake.
         self.hardening.wake_keeper();

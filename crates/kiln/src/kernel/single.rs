@@ -320,7 +320,8 @@ impl Engine {
                 }
                 Err(Setback::Conflict | Setback::NotWritable | Setback::Cold) => {
                     conflicts += 1;
-                    if conflicts >= CONFLICTS_MAX && old.len() >= LONG_BYTES {
+                    let is_long_record = reading.found && reading.version > 0 && old.len() >= LONG_BYTES;
+                    if conflicts >= CONFLICTS_MAX && is_long_record {
                         closed = self.hold_newest().0;
                         self.release_version(closed);
                     }

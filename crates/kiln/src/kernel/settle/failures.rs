@@ -109,5 +109,7 @@ mod tests {
         assert!(db.statistics().settling_failure.is_some());
         db.settle().unwrap();
         assert_eq!(db.statistics().settling_failure, None);
+        // It would have waited on, for several times as much log as had failed.
+        assert_eq!(db.engine().settled.waits_for_head.load(Ordering::SeqCst), 0);
     }
 }
