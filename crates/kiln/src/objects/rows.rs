@@ -54,11 +54,13 @@ pub(super) struct Rows<'t> {
     table: &'t Table,
     pub(super) walk: Walk,
     value: Vec<u8>,
+    /// An error was told, and was the last thing.
+    has_failed: bool,
 }
 
 impl<'t> Rows<'t> {
     pub(super) fn new(table: &'t Table, walk: Walk) -> Rows<'t> {
-        Rows { table, walk, value: Vec::new() }
+        Rows { table, walk, value: Vec::new(), has_failed: false }
     }
 
     /// The next row, lent until the next step.
@@ -82,8 +84,12 @@ impl<'t> Rows<'t> {
 
     #[inline]
     fn advance(&mut self, reader: &impl Reader) -> Result<Option<Place>> {
+        if self.has_failed {
+            return Ok(None);
+        }
         let stepped = self.step(reader).and_then(|place| reader.confirm(self.table).map(|()| place));
         if stepped.is_err() {
+            self.has_failed = true;
             self.walk.give_up();
         }
         stepped
