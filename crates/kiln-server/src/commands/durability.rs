@@ -134,8 +134,7 @@ fn timeout(text: &[u8]) -> Result<Option<Duration>, Failure> {
 /// What a subcommand may have to wait for on its thread.
 pub(crate) fn waits(args: Arguments<'_>) -> Option<Waiting> {
     match args.at(1).to_ascii_uppercase().as_slice() {
-        b"BACKUP" | b"COMPACT" => Some(Waiting::Commit),
-        b"SESSION" => Some(Waiting::Commit),
+        b"BACKUP" | b"COMPACT" | b"SESSION" => Some(Waiting::Commit),
         b"SESSIONS" => sessions::waits(args),
         b"SNAPSHOT" => snapshots::waits(args),
         _ => None,

@@ -137,7 +137,7 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
         warm: Warm::new(),
         checkpoints: Checkpoints::new(options.checkpoint_bytes(current.segment_bytes), found),
         expiring: Expiring::new(current.has_expiring),
-        removal: Removal::new(current.has_dropped),
+        removal: Removal::new(),
         forgotten: AtomicU64::new(recovered.report.horizon.number()),
         opened_end,
         open_transactions: AtomicU64::new(0),

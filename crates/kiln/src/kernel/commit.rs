@@ -113,8 +113,11 @@ const PIECE_BYTES_MAX: u64 = 4096;
 
 /// What records of these lengths take of the log, the small ones in one piece or each by itself.
 fn demand_of(records: impl Iterator<Item = u64>) -> Demand {
-    let demand = records.fold(Demand::default(), Demand::with);
-    Demand { longest: demand.longest.max(demand.bytes.min(PIECE_BYTES_MAX)), ..demand }
+    in_pieces(records.fold(Demand::default(), Demand::with))
+}
+
+fn in_pieces(records: Demand) -> Demand {
+    Demand { longest: records.longest.max(records.bytes.min(PIECE_BYTES_MAX)), ..records }
 }
 
 /// The key gets its first record since it settled, or ever.
@@ -449,17 +452,17 @@ impl Engine {
     /// Step 2: places for the keys that need a new record whatever the version is. If the others then find no space, the
     /// new keys must be retracted; so that this is rare, there must be space for all.
     fn reserve_for_new_keys(&self, writes: &WriteSet, scratch: &mut CommitScratch) -> Result<(), Setback> {
-        let mut has_others = false;
+        let (mut all, mut has_others) = (Demand::default(), false);
         for (step, write) in scratch.steps.iter_mut().zip(writes.writes()) {
-            if is_new_key(step, write) {
-                step.wanted_bytes = writes.change(write).log_bytes();
-            } else {
-                has_others = true;
+            let bytes = writes.change(write).log_bytes();
+            all = all.with(bytes);
+            match is_new_key(step, write) {
+                true => step.wanted_bytes = bytes,
+                false => has_others = true,
             }
         }
         if has_others {
-            let all = demand_of(writes.writes().iter().map(|write| writes.change(write).log_bytes()));
-            self.check_space(all, writes.purpose())?;
+            self.check_space(in_pieces(all), writes.purpose())?;
         }
         self.reserve_wanted(writes.purpose(), scratch, NO_ADDRESS)
     }

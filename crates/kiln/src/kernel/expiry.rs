@@ -396,8 +396,7 @@ impl Engine {
         let place = walk.place.clone();
         let (next, keys) = self.next_piece(object, &place, &mut |unreadable| walk.note(unreadable))?;
         for key in &keys {
-            let life = &*object.life;
-            let single = SingleKey { object: object.id, hash: self.hash(object.id, key), key, life };
+            let single = self.key_of(object, key);
             match self.delete_expired(single, waits) {
                 Ok(expires_at) => object.lifetimes.note(expires_at),
                 // Of this row; it stays absent.
@@ -508,8 +507,7 @@ impl Engine {
         while let Some(here) = place {
             let Ok((next, keys)) = self.next_piece(object, &here, &mut |_| {}) else { return count };
             for key in &keys {
-                let life = &*object.life;
-                let single = SingleKey { object: object.id, hash: self.hash(object.id, key), key, life };
+                let single = self.key_of(object, key);
                 let Ok(reading) = self.read_newest_as_of(single, &moment, &mut value) else { continue };
                 // What was written since it settled is met twice.
                 let is_here = reading.is_settled() == matches!(here, Place::Settled(_));

@@ -21,11 +21,9 @@
 //! would have to be locked together while the root is switched, for a reader who found nothing is validated by these.
 
 use super::engine::Engine;
-use super::expiry::Moment;
-use super::object::ObjectState;
 use super::settled::tree_bounds;
-use crate::error::{Error, Result};
-use crate::objects::{CATALOG_OBJECT, Entry, decode_entry, dropped_key};
+use crate::error::Result;
+use crate::objects;
 use crate::planted::{Bug, planted};
 use crate::storage::tree::{Merged, Rows};
 use crate::sync::atomic::Ordering;
@@ -59,7 +57,7 @@ impl Engine {
             let (mut without, mut with) = (0, versions.len());
             while without < with {
                 let middle = without.midpoint(with);
-                match self.was_made_by(object, versions[middle])? {
+                match objects::was_made_by(self, object, versions[middle])? {
                     true => with = middle,
                     false => without = middle + 1,
                 }
@@ -69,21 +67,6 @@ impl Engine {
             }
         }
         Ok(())
-    }
-
-    /// As of a version that is held the object is there, or was.
-    fn was_made_by(&self, object: &ObjectState, version: u64) -> Result<bool> {
-        let mut value = Vec::new();
-        let mut find = |key: &[u8]| {
-            let hash = self.hash(CATALOG_OBJECT, key);
-            let moment = Moment::default();
-            let found = self.read_as_of(CATALOG_OBJECT, key, hash, version, &moment, &mut value)?.found;
-            Ok::<_, Error>(if found { decode_entry(key, &value) } else { None })
-        };
-        // Another object may have had the name before, or has it since.
-        let named = find(object.name().as_bytes())?;
-        Ok(matches!(named, Some(Entry::Object(_, _, id, _)) if id == object.id)
-            || object.is_dropped() && find(&dropped_key(object.id))?.is_some())
     }
 
     /// Removes the rows of a load that has not come to its end, if the last one has not. Nobody else loads.

@@ -53,8 +53,6 @@ const TREE_ROWS: usize = 1 << 16;
 
 /// What a database knows of objects that were dropped.
 pub(crate) struct Removal {
-    /// The superblock says that there may be some.
-    has_any: AtomicBool,
     /// Not all rows of some of them are gone.
     is_pending: AtomicBool,
     is_at_work: AtomicBool,
@@ -95,9 +93,8 @@ struct Walk {
 }
 
 impl Removal {
-    pub(crate) fn new(has_any: bool) -> Removal {
+    pub(crate) fn new() -> Removal {
         Removal {
-            has_any: AtomicBool::new(has_any),
             is_pending: AtomicBool::new(false),
             is_at_work: AtomicBool::new(false),
             walks: Mutex::default(),
@@ -140,14 +137,9 @@ impl Removal {
 }
 
 impl Engine {
-    /// To be called before the first object is dropped: to older engines the catalog would make no sense, and they must not open the database.
+    /// To be called before an object is dropped: to older engines the catalog would make no sense, and they must not open the database.
     pub(crate) fn begin_dropping(&self) -> Result<()> {
-        if self.removal.has_any.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        self.superblock.lock().say_for_good(|said| said.has_dropped, |saying| saying.has_dropped = true)?;
-        self.removal.has_any.store(true, Ordering::Release);
-        Ok(())
+        self.superblock.lock().say_for_good(|said| said.has_dropped, |saying| saying.has_dropped = true)
     }
 
     /// An object was dropped.
@@ -343,21 +335,12 @@ impl Engine {
     /// Removes the entry of a record, if the index refers to it; true if it did.
     fn remove_record(&self, address: Address, record: &DiskRecord<'_>, object: &ObjectState) -> Result<bool> {
         let hash = self.hash(object.id, record.key);
-        let (pin, bucket) = loop {
-            // Closing waits for the pins, so nothing is changed behind its back.
-            let pin = epoch::pin();
-            self.check_writable()?;
-            match self.index.lock(hash) {
-                Some(bucket) => break (pin, bucket),
-                None => {
-                    drop(pin);
-                    crate::sync::thread::yield_now();
-                }
-            }
-        };
-        if !self.index.refers_to(bucket, hash, address) {
+        let (pin, bucket) = self.pin_and_lock(hash);
+        // Closing waits for the pins, so nothing is changed behind its back.
+        let writable = self.check_writable();
+        if writable.is_err() || !self.index.refers_to(bucket, hash, address) {
             self.index.unlock_unchanged(bucket);
-            return Ok(false);
+            return writable.map(|()| false);
         }
         self.note_superseded(address);
         let was_there = self.index.remove(bucket, hash, address);

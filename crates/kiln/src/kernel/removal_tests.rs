@@ -32,6 +32,17 @@ fn filled(disk: &SimulatedDevice, maps: &[&str], rows: u32) -> Kiln {
     db
 }
 
+/// A database whose checkpoint has a map of 3,000 rows that is gone from the log, and a table of as many that is there.
+fn dropped_behind_a_checkpoint(disk: &SimulatedDevice) -> Kiln {
+    let db = filled(disk, &["map"], 3_000);
+    assert!(db.checkpoint().unwrap());
+    db.drop_map("map").unwrap().forget();
+    db.persist().unwrap();
+    db.persist().unwrap();
+    assert!(db.engine().log.begin() > 0, "the segments of the map are gone");
+    db
+}
+
 /// What is left in the hash index of objects that users made.
 fn entries(db: &Kiln) -> u64 {
     let system = db.engine().objects.iter().filter(|object| object.id < FIRST_OBJECT);
@@ -133,12 +144,7 @@ fn c9_a_damaged_segment_keeps_its_own_rows_and_no_others() {
 #[test]
 fn c4_what_a_checkpoint_has_of_dropped_segments_is_nothing_after_a_crash() {
     let disk = SimulatedDevice::new(1);
-    let db = filled(&disk, &["map"], 3_000);
-    assert!(db.checkpoint().unwrap());
-    db.drop_map("map").unwrap().forget();
-    db.persist().unwrap();
-    db.persist().unwrap();
-    assert!(db.engine().log.begin() > 0, "the segments of the map are gone");
+    let _db = dropped_behind_a_checkpoint(&disk);
     let left = disk.after_crash(&mut |_| crate::device::Keep::Lost);
     let db = open(&left);
     assert!(db.recovery_report().checkpoint.is_some(), "it is of use");
@@ -243,12 +249,7 @@ fn a_walk_over_what_nobody_hardens_asks_for_it() {
 #[test]
 fn an_orderly_close_leaves_no_counts_of_what_was_dropped() {
     let disk = SimulatedDevice::new(1);
-    let db = filled(&disk, &["map"], 3_000);
-    assert!(db.checkpoint().unwrap());
-    db.drop_map("map").unwrap().forget();
-    db.persist().unwrap();
-    db.persist().unwrap();
-    assert!(db.engine().log.begin() > 0, "the segments of the map are gone");
+    let db = dropped_behind_a_checkpoint(&disk);
     let crashed = disk.after_crash(&mut |_| crate::device::Keep::Lost);
     db.close().unwrap();
     let db = open(&disk);

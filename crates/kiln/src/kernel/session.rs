@@ -238,8 +238,7 @@ impl Session {
 
 impl Engine {
     fn session_key<'k>(&'k self, id: &'k [u8]) -> SingleKey<'k> {
-        let hash = self.hash(SESSIONS_OBJECT, id);
-        SingleKey { object: SESSIONS_OBJECT, hash, key: id, life: &self.object(SESSIONS_OBJECT).life }
+        self.key_of(self.object(SESSIONS_OBJECT), id)
     }
 
     /// The serial number in a session's record that a power loss now would leave; 0 if that leaves none.

@@ -30,6 +30,7 @@ use super::commit::Setback;
 use super::engine::Engine;
 use super::expiry::{Moment, default_expiry};
 use super::life::Life;
+use super::object::ObjectState;
 use super::read::Reading;
 use crate::error::Result;
 use crate::objects::Object;
@@ -121,6 +122,12 @@ impl Engine {
     ) -> Result<SingleKey<'k>> {
         let id = self.check_key(object.handle(), object.name(), key)?;
         Ok(SingleKey { object: id, hash: self.hash(id, key), key, life: &object.handle().life })
+    }
+
+    /// A key of an object that the engine itself looks at.
+    #[inline]
+    pub(crate) fn key_of<'k>(&self, object: &'k ObjectState, key: &'k [u8]) -> SingleKey<'k> {
+        SingleKey { object: object.id, hash: self.hash(object.id, key), key, life: &object.life }
     }
 
     /// Reads the newest value of a key into a buffer, which is empty if there is none.

@@ -278,10 +278,10 @@ pub(crate) fn object_as_of(
     kind: ObjectKind,
     version: u64,
 ) -> Result<Handle> {
-    let (moment, mut value) = (Moment::default(), Vec::new());
-    let hash = engine.hash(CATALOG_OBJECT, name.as_bytes());
-    let reading = engine.read_as_of(CATALOG_OBJECT, name.as_bytes(), hash, version, &moment, &mut value)?;
-    let entry = if reading.found { of_entry(name, &value)? } else { None };
+    let entry = match value_as_of(engine, name.as_bytes(), version)? {
+        Some(value) => of_entry(name, &value)?,
+        None => None,
+    };
     let (found, id, lives_ms) = entry.ok_or_else(|| no_such_object(name, kind))?;
     check_kind(name, found, kind)?;
     register(engine, name, (kind, id, lives_ms))?;
@@ -299,10 +299,25 @@ pub(crate) fn check_seen(engine: &Engine, id: u32, life: &Life, version: u64) ->
 /// By the catalog: in which version it was dropped need not be known any more.
 #[cold]
 fn check_seen_by(engine: &Engine, id: u32, life: &Life, version: u64) -> Result<()> {
-    let (key, moment) = (dropped_key(id), Moment::default());
-    let hash = engine.hash(CATALOG_OBJECT, &key);
-    let reading = engine.read_as_of(CATALOG_OBJECT, &key, hash, version, &moment, &mut Vec::new())?;
-    if reading.found { Err(life.is_dropped()) } else { Ok(()) }
+    match value_as_of(engine, &dropped_key(id), version)? {
+        Some(_) => Err(life.is_dropped()),
+        None => Ok(()),
+    }
+}
+
+/// What the catalog has under a key as of a version that is held. Waits for nobody.
+fn value_as_of(engine: &Engine, key: &[u8], version: u64) -> Result<Option<Vec<u8>>> {
+    let (hash, mut value) = (engine.hash(CATALOG_OBJECT, key), Vec::new());
+    let reading = engine.read_as_of(CATALOG_OBJECT, key, hash, version, &Moment::default(), &mut value)?;
+    Ok(reading.found.then_some(value))
+}
+
+/// Whether an object was there as of a version that is held, or had been: another one may have had its name before, or has it since.
+pub(crate) fn was_made_by(engine: &Engine, object: &ObjectState, version: u64) -> Result<bool> {
+    let name = object.name().as_bytes();
+    let named = value_as_of(engine, name, version)?.and_then(|value| decode_entry(name, &value));
+    Ok(matches!(named, Some(Entry::Object(_, _, id, _)) if id == object.id)
+        || object.is_dropped() && value_as_of(engine, &dropped_key(object.id), version)?.is_some())
 }
 
 fn check_kind(name: &str, found: ObjectKind, kind: ObjectKind) -> Result<()> {

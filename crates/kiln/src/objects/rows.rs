@@ -88,10 +88,7 @@ impl<'t> Rows<'t> {
             return Ok(None);
         }
         let stepped = self.step(reader).and_then(|place| reader.confirm(self.table).map(|()| place));
-        if stepped.is_err() {
-            self.has_failed = true;
-            self.walk.give_up();
-        }
+        self.has_failed = stepped.is_err();
         stepped
     }
 

@@ -229,11 +229,6 @@ impl Walk {
         self.rows_left -= 1;
     }
 
-    /// No more rows, because of an error.
-    pub(super) fn give_up(&mut self) {
-        self.rows_left = 0;
-    }
-
     /// What is still to be walked; [`Self::catch_up`] comes before.
     #[inline]
     pub(super) fn bounds(&self) -> Bounds<'_> {

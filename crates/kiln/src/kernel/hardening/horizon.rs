@@ -116,7 +116,7 @@ struct Callbacks {
 struct Waiters {
     list: Vec<(u64, Waiter)>,
     /// Those who may give up before: by version, and by number.
-    impatient: BTreeMap<(u64, u64), Callback>,
+    impatient: BTreeMap<(u64, u64), Waiter>,
     impatient_ever: u64,
     listeners: Vec<(u64, Weak<dyn Listener>)>,
     /// How many threads sleep, version by version.
@@ -232,39 +232,38 @@ impl Horizon {
 
     /// Remembers a waiter for `version`; false if the version's fate is known already (a callback is called).
     pub(crate) fn register(&self, version: u64, waiter: Waiter) -> bool {
+        self.remember(version, waiter, |waiters, waiter| waiters.list.push((version, waiter))).is_some()
+    }
+
+    /// As [`Self::register`], for who may [give up](Self::give_up), with the number that is given; none if the callback was called.
+    pub(crate) fn register_impatient(&self, version: u64, callback: Callback) -> Option<u64> {
+        self.remember(version, Waiter::Callback(callback), |waiters, waiter| {
+            waiters.impatient_ever += 1;
+            waiters.impatient.insert((version, waiters.impatient_ever), waiter);
+            waiters.impatient_ever
+        })
+    }
+
+    /// Has a waiter put among the others; none if the version's fate is known already.
+    fn remember<T>(
+        &self,
+        version: u64,
+        waiter: Waiter,
+        put: impl FnOnce(&mut Waiters, Waiter) -> T,
+    ) -> Option<T> {
         let mut waiters = self.waiters.lock();
         // Checked under the lock that `publish` and `fail` take after they have moved.
         match self.outcome(version).filter(|_| !planted(Bug::RegistersUnseen)) {
             None => {
-                waiters.list.push((version, waiter));
+                let place = put(&mut waiters, waiter);
                 self.note_arrival(&waiters);
-                true
+                Some(place)
             }
             Some(outcome) => {
                 drop(waiters);
                 if let Waiter::Callback(callback) = waiter {
                     callback(outcome);
                 }
-                false
-            }
-        }
-    }
-
-    /// As [`Self::register`], for who may [give up](Self::give_up), with the number that is given; none if the callback was called.
-    pub(crate) fn register_impatient(&self, version: u64, callback: Callback) -> Option<u64> {
-        let mut waiters = self.waiters.lock();
-        // As above.
-        match self.outcome(version).filter(|_| !planted(Bug::RegistersUnseen)) {
-            None => {
-                waiters.impatient_ever += 1;
-                let number = waiters.impatient_ever;
-                waiters.impatient.insert((version, number), callback);
-                self.note_arrival(&waiters);
-                Some(number)
-            }
-            Some(outcome) => {
-                drop(waiters);
-                callback(outcome);
                 None
             }
         }
@@ -272,9 +271,9 @@ impl Horizon {
 
     /// Forgets who was remembered under this number, unless it is being told.
     pub(crate) fn give_up(&self, version: u64, number: u64) {
-        let callback = self.waiters.lock().impatient.remove(&(version, number));
+        let waiter = self.waiters.lock().impatient.remove(&(version, number));
         // Without the lock: what it holds is somebody else's.
-        drop(callback);
+        drop(waiter);
     }
 
     /// Remembers a listener for `version`; false if the version's fate is known already. May be called with locks held: nobody hears anything here.
@@ -336,7 +335,7 @@ impl Horizon {
         let mut waiters = self.waiters.lock();
         let mut list: Vec<_> = waiters.list.extract_if(.., |(wanted, _)| *wanted <= version).collect();
         let later = waiters.impatient.split_off(&(version + 1, 0));
-        list.extend(as_waiters(std::mem::replace(&mut waiters.impatient, later)));
+        list.extend(by_version(std::mem::replace(&mut waiters.impatient, later)));
         let threads = waiters.threads.extract_if(.., |(wanted, _)| *wanted <= version).collect();
         let listeners = waiters.listeners.extract_if(.., |(wanted, _)| *wanted <= version);
         let listeners = listeners.map(|(_, listener)| listener).collect();
@@ -414,7 +413,7 @@ impl Horizon {
         }
         let Waiters { mut list, impatient, listeners, threads, .. } =
             std::mem::take(&mut *self.waiters.lock());
-        list.extend(as_waiters(impatient));
+        list.extend(by_version(impatient));
         let listeners = listeners.into_iter().map(|(_, listener)| listener).collect();
         Covered { waiters: list, threads, listeners }
     }
@@ -464,8 +463,8 @@ impl Horizon {
     }
 }
 
-fn as_waiters(impatient: BTreeMap<(u64, u64), Callback>) -> impl Iterator<Item = (u64, Waiter)> {
-    impatient.into_iter().map(|((version, _), callback)| (version, Waiter::Callback(callback)))
+fn by_version(impatient: BTreeMap<(u64, u64), Waiter>) -> impl Iterator<Item = (u64, Waiter)> {
+    impatient.into_iter().map(|((version, _), waiter)| (version, waiter))
 }
 
 fn tell(waiter: Waiter, outcome: impl FnOnce() -> Outcome) {
