@@ -199,7 +199,7 @@ pub trait DeviceFile: Send + Sync + Debug {
     ///
     /// # Errors
     ///
-    /// [`StorageFull`](io::ErrorKind::StorageFull) if there is not enough space.
+    /// [`StorageFull`](io::ErrorKind::StorageFull) if there is not enough space. The file may be longer then, and have taken what space there was.
     fn allocate(&self, bytes: u64) -> io::Result<()>;
 
     /// Makes the first `bytes` bytes zeros whose space is reserved, and lengthens the file to at least `bytes`. What was

@@ -414,11 +414,10 @@ impl Disk {
     }
 
     pub(super) fn allocate(&mut self, inode: Inode, size: u64) -> io::Result<()> {
-        if self.fitting(inode, size)? < size {
-            return Err(Errno::NOSPC.into());
-        }
-        self.file(inode)?.grow(size);
-        Ok(())
+        // A file system that has no room for all of it may keep what it has found, as ext4 does.
+        let fitting = self.fitting(inode, size)?;
+        self.file(inode)?.grow(fitting);
+        if fitting < size { Err(Errno::NOSPC.into()) } else { Ok(()) }
     }
 
     pub(super) fn clear(&mut self, inode: Inode, size: u64) -> io::Result<()> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::space::Space;
 use crate::device::{AlignedBuffer, BLOCK_BYTES, DeviceFile};
-use crate::error::Error;
+use crate::error::{Error, is_disk_full};
 
 /// What is written at once.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -38,6 +38,8 @@ pub(super) struct Output<'a> {
     file_bytes: &'a mut u64,
     /// So much of its end is kept free.
     reserve_bytes: u64,
+    /// It grows by no more at once: the disk had no room for twice that.
+    step_bytes_max: u64,
     buffer: AlignedBuffer,
     /// The block at the buffer's beginning.
     block: u64,
@@ -62,6 +64,7 @@ impl<'a> Output<'a> {
             space,
             file_bytes,
             reserve_bytes,
+            step_bytes_max: STEP_BYTES_MAX,
             buffer,
             block: 0,
             filled: 0,
@@ -82,14 +85,26 @@ impl<'a> Output<'a> {
         Ok(block)
     }
 
-    /// Makes sure that the file is so long, and has its reserve behind that.
+    /// Makes sure that the file is so long, and has its reserve behind that. It grows by less the less room the disk has.
     pub(super) fn grow_to(&mut self, end: u64) -> Result<(), Error> {
         let end = end + self.reserve_bytes;
-        if end > *self.file_bytes {
-            let grown = end.next_multiple_of(step_bytes(end));
-            let growing = |error| Error::io(format_args!("growing {}", self.name), error);
-            self.file.allocate(grown).map_err(growing)?;
-            *self.file_bytes = grown;
+        while end > *self.file_bytes {
+            let step_bytes = step_bytes(end).min(self.step_bytes_max);
+            let grown = end.next_multiple_of(step_bytes);
+            match self.file.allocate(grown) {
+                Ok(()) => *self.file_bytes = grown,
+                Err(error) => {
+                    if is_disk_full(&error) {
+                        // The file system may have taken all that it had. If giving it back fails nothing is lost but that.
+                        let _ = self.file.truncate(*self.file_bytes);
+                        if grown > end {
+                            self.step_bytes_max = (step_bytes / 2).next_multiple_of(BLOCK_BYTES as u64);
+                            continue;
+                        }
+                    }
+                    return Err(Error::io(format_args!("growing {}", self.name), error));
+                }
+            }
         }
         Ok(())
     }

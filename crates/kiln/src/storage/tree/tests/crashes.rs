@@ -217,10 +217,38 @@ fn c8_a_merge_that_finds_the_disk_full_can_be_tried_again() {
     let error = tree.merge(&mut changes(&large), None).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
     assert_same(&tree, &map);
+    assert_eq!(device.bytes("tree").len() as u64, tree.statistics().file_bytes);
     device.set_capacity(None);
     tree.merge(&mut changes(&large), None).unwrap();
     apply(&large, &mut map);
     assert_same(&tree, &map);
+    tree.check().unwrap();
+}
+
+/// The file was to grow by an eighth; the disk, which had room for less, gave all that, and nobody knew.
+#[test]
+fn c5_a_tree_grows_as_far_as_the_disk_has_room_and_takes_no_more_than_it_knows_of() {
+    const ROOM_BYTES: u64 = 400 << 10;
+    let device = SimulatedDevice::new(1);
+    let tree = open(&device, CACHE_BYTES);
+    let rows = |start: u64, count: u64| -> Batch {
+        (start..start + count).map(|number| (key(number), Some(vec![3; 100]))).collect()
+    };
+    let mut count = 40_000;
+    tree.merge(&mut changes(&rows(0, count)), None).unwrap();
+    device.set_capacity(Some(device.used_bytes() + ROOM_BYTES));
+    let full = loop {
+        match tree.merge(&mut changes(&rows(count, 200)), None) {
+            Ok(_) => count += 200,
+            Err(error) => break error,
+        }
+        assert_eq!(device.bytes("tree").len() as u64, tree.statistics().file_bytes);
+    };
+    assert_eq!(full.kind(), ErrorKind::NoSpace, "{full}");
+    let statistics = tree.statistics();
+    assert_eq!(device.bytes("tree").len() as u64, statistics.file_bytes);
+    assert!(statistics.free_bytes < ROOM_BYTES / 2, "{statistics:?}");
+    assert_eq!(statistics.entries, count);
     tree.check().unwrap();
 }
 
@@ -239,6 +267,8 @@ fn a_copy_is_the_root_that_was_copied() {
         let copied =
             open(&target.crash_states().after_crash(&mut |_| crate::device::Keep::Lost), CACHE_BYTES);
         copied.check().unwrap();
+        // It is no longer than it need be.
+        assert!(target.bytes("tree").len() as u64 <= copied.statistics().used_bytes + (4 << 10));
         assert_same(&copied, &maps[done]);
         assert_eq!(copied.settled_to(), done as u64);
         let bytes: usize = maps[done].iter().map(|(key, value)| key.len() + value.len()).sum();
