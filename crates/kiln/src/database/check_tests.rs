@@ -240,6 +240,20 @@ fn c9_damage_to_one_of_two_slots_is_found_and_mended() -> Result<()> {
     Ok(())
 }
 
+/// Zeros passed for a slot that was never written, which there is in no tree.
+#[test]
+fn c9_a_slot_of_the_tree_that_has_become_zeros_is_found() -> Result<()> {
+    for slot in [0, 4_096] {
+        let disk = with_tree(None, None)?;
+        let mut bytes = disk.bytes("tree");
+        bytes[slot..slot + 4_096].fill(0);
+        disk.set_bytes("tree", bytes);
+        finds_offline(&disk, &format!("tree is damaged at offset {slot}: one of its two slots"))?;
+        assert!(check_on(Arc::new(disk))?.is_mendable());
+    }
+    Ok(())
+}
+
 /// A slot that was never written passed for a damaged one.
 #[test]
 fn a_copy_that_nobody_has_opened_has_no_damaged_slot() -> Result<()> {

@@ -219,8 +219,7 @@ impl Slots {
                     newest = Some((slot, root));
                 }
                 Slot::Valid(_) => {}
-                // Where no root was ever written there are zeros, or nothing.
-                Slot::Damaged if bytes.iter().all(|&byte| byte == 0) => {}
+                // Both were written before the file got its name.
                 Slot::Damaged => damaged = Some(slot as u64),
             }
         }
