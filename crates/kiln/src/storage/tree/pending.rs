@@ -65,9 +65,9 @@ pub(super) struct Pending {
     items: Vec<Item>,
     taken: usize,
     bytes: Vec<u8>,
-    /// Of all that have been here: some value expires; some key is long.
-    may_expire: bool,
-    may_be_long: bool,
+    /// How many have a value that expires, or a long key.
+    expiring_count: usize,
+    long_count: usize,
     /// Of a leaf level: a key that is greater than all before, and not greater than the first here.
     pub(super) low: Vec<u8>,
 }
@@ -83,8 +83,8 @@ impl Pending {
             items: Vec::new(),
             taken: 0,
             bytes: Vec::new(),
-            may_expire: false,
-            may_be_long: false,
+            expiring_count: 0,
+            long_count: 0,
             low: Vec::new(),
         }
     }
@@ -127,8 +127,8 @@ impl Pending {
         self.bytes.extend_from_slice(value);
         let expires = !expiry.is_empty();
         let (key, value) = (start..start + key.len(), start + key.len()..self.bytes.len());
-        self.may_expire |= expires;
-        self.may_be_long |= key.len() > LONG_KEY_BYTES;
+        self.expiring_count += usize::from(expires);
+        self.long_count += usize::from(key.len() > LONG_KEY_BYTES);
         self.items.push(Item { key, value, large, expires, entries, fresh });
     }
 
@@ -155,6 +155,7 @@ impl Pending {
     pub(super) fn pop_child(&mut self) -> Option<(Vec<u8>, NodeReference)> {
         self.items().last()?;
         let item = self.items.pop_if(|item| !item.fresh)?;
+        self.long_count -= usize::from(item.key.len() > LONG_KEY_BYTES);
         let child = NodeReference::decode(&self.bytes[item.value.clone()])?;
         let key = self.bytes[item.key.clone()].to_vec();
         self.bytes.truncate(item.key.start);
@@ -198,11 +199,12 @@ impl Pending {
             bytes: last.value.end - first.key.start - unstored,
             prefixed: keyed.len(),
             prefix: if keyed.is_empty() { 0 } else { common_bytes(self.key(begin), self.key(count - 1)) },
-            longest: match self.may_be_long {
+            longest: match self.long_count > 0 {
                 true => keyed.iter().map(|item| item.key.len()).max().unwrap_or(0),
                 false => 0,
             },
-            expires: self.may_expire && items.iter().any(|item| item.expires),
+            expires: self.expiring_count > 0
+                && (count == self.count() || items.iter().any(|item| item.expires)),
         }
     }
 
@@ -271,8 +273,13 @@ impl Pending {
 
     /// Removes the first `count` items, which make a node; returns its separator, and the entries below it.
     pub(super) fn take(&mut self, count: usize) -> (Vec<u8>, u64) {
-        // What a forged tree says of its leaves may be anything.
-        let entries = self.items()[..count].iter().fold(0, |sum: u64, item| sum.saturating_add(item.entries));
+        let mut entries = 0u64;
+        for item in &self.items[self.taken..self.taken + count] {
+            // What a forged tree says of its leaves may be anything.
+            entries = entries.saturating_add(item.entries);
+            self.expiring_count -= usize::from(item.expires);
+            self.long_count -= usize::from(item.key.len() > LONG_KEY_BYTES);
+        }
         let rest_low = match self.items().get(count) {
             Some(_) if self.level == 0 => shortest_separator(self.key(count - 1), self.key(count)).to_vec(),
             _ => Vec::new(),
@@ -284,7 +291,7 @@ impl Pending {
             None => {
                 self.items.clear();
                 self.bytes.clear();
-                (self.taken, self.may_expire, self.may_be_long) = (0, false, false);
+                self.taken = 0;
             }
             Some(cut) if self.taken > TAKEN_MAX || cut > TAKEN_BYTES_MAX => {
                 self.bytes.drain(..cut);
@@ -322,5 +329,39 @@ impl PendingNode<'_> {
     /// Writes it to zeroed blocks.
     pub(super) fn encode(&self, out: &mut [u8]) {
         self.pending.encode(self.count, &self.measure, out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One row that expires, or one long key, had every later row of a merge looked at as often as another one came.
+    #[test]
+    fn what_expires_or_has_a_long_key_is_looked_for_as_long_as_it_is_there() {
+        let mut pending = Pending::new(0);
+        let counts = |pending: &Pending| (pending.expiring_count, pending.long_count);
+        let long = vec![b'b'; LONG_KEY_BYTES + 1];
+        pending.push_entry(b"a", b"value", false, 7);
+        pending.push_entry(&long, b"value", false, NEVER);
+        pending.push_entry(b"c", b"value", false, NEVER);
+        pending.push_entry(b"d", b"value", false, 9);
+        let shapes = |pending: &Pending| {
+            (1..=pending.count()).map(|count| pending.measure_of(count).expires).collect::<Vec<_>>()
+        };
+        assert_eq!(counts(&pending), (2, 1));
+        pending.take(1);
+        assert_eq!((counts(&pending), shapes(&pending)), ((1, 1), vec![false, false, true]));
+        assert_eq!(pending.measure_of(1).longest, long.len());
+        pending.take(1);
+        assert_eq!((counts(&pending), shapes(&pending)), ((1, 0), vec![false, true]));
+        pending.take(2);
+        assert_eq!(counts(&pending), (0, 0));
+        let mut parents = Pending::new(1);
+        parents.push_child(b"a", NodeReference::default(), false);
+        parents.push_child(&long, NodeReference { block: 2, blocks: 1, ..NodeReference::default() }, false);
+        assert_eq!(counts(&parents), (0, 1));
+        assert!(parents.pop_child().is_some());
+        assert_eq!(counts(&parents), (0, 0));
     }
 }
