@@ -120,8 +120,8 @@ impl Changes for Streamed<'_> {
         }
         if let Some(row) = self.ahead.pop_front() {
             self.ahead_bytes -= row.key.len() + row.value.len();
-            // The memory of a long value is not kept.
-            if row.value.capacity() <= 2 * INLINE_BYTES_MAX {
+            // The memory of what is long is not kept.
+            if row.key.capacity().max(row.value.capacity()) <= 2 * INLINE_BYTES_MAX {
                 self.spare.push(row);
             }
         }
@@ -147,5 +147,34 @@ impl<'a, I: Iterator<Item = Change<'a>>> Rows for I {
         let Some(change) = Iterator::next(self) else { return Ok(false) };
         row.set(change.key, change.value, change.expires_at);
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::record::NEVER;
+
+    /// Rows with long keys kept their memory, as many as had been looked ahead to.
+    #[test]
+    fn the_memory_of_long_keys_and_values_is_not_kept() {
+        let long = vec![1; 60_000];
+        let rows: Vec<(Vec<u8>, Vec<u8>)> = (0..30_u8)
+            .map(|number| match number % 3 {
+                0 => (vec![number], vec![2; 100]),
+                1 => ([&[number], &long[..]].concat(), vec![2; 100]),
+                _ => (vec![number], long.clone()),
+            })
+            .collect();
+        let mut source =
+            rows.iter().map(|(key, value)| Change { key, value: Some(value), expires_at: NEVER });
+        let mut changes = Streamed::new(&mut source);
+        changes.look_ahead(&mut |_| true);
+        assert_eq!(changes.ahead.len(), rows.len());
+        while changes.peek().unwrap().is_some() {
+            changes.advance().unwrap();
+        }
+        let kept: usize = changes.spare.iter().map(|row| row.key.capacity() + row.value.capacity()).sum();
+        assert!(changes.spare.len() == 10 && kept < 10_000, "{} rows, {kept} bytes", changes.spare.len());
     }
 }

@@ -428,6 +428,36 @@ fn c9_a_directory_that_is_too_short_for_its_map_is_noticed() {
     assert!(error.to_string().contains("too short"), "{error}");
 }
 
+/// A directory is as long as it had to be when it was written, however few pages there are by then; all of it is under the checksum.
+#[test]
+fn c9_a_directory_that_is_longer_than_its_map_is_read_and_checked_to_its_end() {
+    const BLOCKS: u32 = 600;
+    let longer = || {
+        let mut file = File::new();
+        let (old, start) = (file.root.directory.block, (file.bytes.len() / BLOCK_BYTES) as u64);
+        file.bytes.resize(file.bytes.len() + BLOCKS as usize * BLOCK_BYTES, 0);
+        file.change_map(|bits, entry| {
+            (start..start + u64::from(BLOCKS)).for_each(|block| bits[block as usize / 8] |= 1 << (block % 8));
+            let used = bits.iter().map(|byte| byte.count_ones()).sum::<u32>();
+            entry[12..].copy_from_slice(&used.to_le_bytes());
+        });
+        let directory = file.block(old).to_vec();
+        file.block(start).copy_from_slice(&directory);
+        file.root.directory.checksum = crc32c::crc32c(&file.bytes[start as usize * BLOCK_BYTES..]);
+        (file.root.directory.block, file.root.directory.blocks) = (start, BLOCKS);
+        file.root.directory.used_blocks += u64::from(BLOCKS);
+        file.root.directory.mapped_blocks = start + u64::from(BLOCKS);
+        file
+    };
+    assert_eq!(walk(&longer().open().unwrap(), Direction::Forwards).unwrap().len(), 400);
+    for block in [1, u64::from(BLOCKS) - 1] {
+        let mut file = longer();
+        let start = file.root.directory.block;
+        file.block(start + block)[7] = 1;
+        assert!(file.refused().contains("has another checksum"));
+    }
+}
+
 #[test]
 fn c8_each_read_that_fails_is_an_error_or_read_again_and_the_next_one_is_none() {
     let disk = File::new().disk();
