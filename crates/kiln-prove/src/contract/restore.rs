@@ -395,9 +395,9 @@ fn forged(frames: &[(u32, u32, u64, &[u8])]) -> Vec<u8> {
 #[test]
 fn c9_a_stream_that_nobody_has_written_stays_in_its_directory_and_is_refused() {
     const BLOCK: &[u8] = &[7; 4096];
-    let create = (1, 0, 0, &b"file"[..]);
-    let names: [&[u8]; 9] =
-        [b"../outside", b"/outside", b"a/b", b".", b"..", b"", b"a\0b", b"\xff", &[b'a'; 256]];
+    let create = (1, 0, 0, &b"tree"[..]);
+    let names: [&[u8]; 10] =
+        [b"../outside", b"/outside", b"a/b", b".", b"..", b"", b"a\0b", b"\xff", &[b'a'; 256], b"notes"];
     let mut streams: Vec<Vec<u8>> = Vec::new();
     for name in names {
         streams.push(forged(&[(1, 0, 0, name), (7, 0, 1, b"")]));
@@ -413,9 +413,9 @@ fn c9_a_stream_that_nobody_has_written_stays_in_its_directory_and_is_refused() {
         (2, u32::MAX, 0, BLOCK),
         (3, 0, u64::MAX, b""),
         (3, 0, 1 << 62, b""),
-        (1, 0, 0, b"other"),
-        (1, 1, 0, b"file"),
-        (5, 0, 0, b"file"),
+        (1, 0, 0, b"superblock"),
+        (1, 1, 0, b"tree"),
+        (5, 0, 0, b"tree"),
         (8, 0, 0, b""),
         (0, 0, 0, b""),
     ] {

@@ -28,12 +28,13 @@ use crate::device::{Device, FileDevice, OpenMode};
 use crate::error::{Error, Result};
 use crate::kernel::clock::Version;
 use crate::kernel::engine::Engine;
-use crate::storage::checkpoint::Reader;
+use crate::storage::checkpoint::{self, Reader};
 use crate::storage::record::Address;
+use crate::storage::runs;
 use crate::storage::scanner::{Batch, Scanner};
-use crate::storage::segments::{Held, Segments};
+use crate::storage::segments::{self, Held, Segments};
 use crate::storage::superblock::{self, Superblock, SuperblockFile};
-use crate::storage::tree::{Root, Tree};
+use crate::storage::tree::{self, Root, Tree};
 use crate::sync::atomic::Ordering;
 
 /// How far a backup, or a restore, has come.
@@ -144,20 +145,30 @@ pub(super) fn into_empty(device: &Arc<dyn Device>, copy: impl FnOnce() -> Result
     if copied.is_err() {
         // First of all, because without it there is no database; what cannot be removed either then is worthless.
         let _ = device.remove(superblock::FILE).and_then(|()| device.sync_directory());
-        for name in device.list().unwrap_or_default() {
-            let _ = device.remove(&name);
+        // What else is there by now is somebody else's.
+        for name in device.list().unwrap_or_default().iter().filter(|name| is_of_database(name)) {
+            let _ = device.remove(name);
         }
         lock.give_up();
     }
     copied
 }
 
+/// True for the name of a file that a database may have.
+pub(super) fn is_of_database(name: &str) -> bool {
+    segments::is_segment(name)
+        || segments::is_unfinished(name)
+        || checkpoint::is_checkpoint(name)
+        || tree::is_tree(name)
+        || [superblock::FILE, superblock::UNFINISHED, runs::FILE].contains(&name)
+}
+
 fn check_empty(device: &dyn Device) -> Result<()> {
-    let names = device.list().map_err(|error| Error::io("listing the directory for a copy", error))?;
-    match names.first() {
+    let found = device.anything().map_err(|error| Error::io("listing the directory for a copy", error))?;
+    match found {
         None => Ok(()),
         Some(name) => {
-            let place = device.describe(name);
+            let place = device.describe(&name);
             Err(Error::input(format!("{place} is there already; name an empty directory for a copy")))
         }
     }

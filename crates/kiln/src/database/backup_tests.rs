@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::backup::Source;
 use super::check::check_on;
 use crate::device::somebody::as_somebody;
-use crate::device::{FileDevice, SimulatedDevice};
+use crate::device::{Device, Fault, FaultKind, FileDevice, OpenMode, OperationKind, SimulatedDevice};
 use crate::error::ErrorKind;
 use crate::{Kiln, Level, Object as _, Options};
 
@@ -84,6 +84,50 @@ fn c4_a_backup_takes_no_tree_whose_deletions_have_left_the_log() {
     assert_eq!(newest.settled_to(), root.settled_to(), "deletions alone have settled");
     assert!(Source::unless_settled_since(engine, root).unwrap().is_none());
     assert!(Source::unless_settled_since(engine, newest).unwrap().is_some());
+}
+
+/// Who had put something there meanwhile lost it.
+#[test]
+fn c8_a_copy_that_fails_takes_nothing_away_that_is_not_its_own() {
+    let db =
+        Options::new().background(false).segment_bytes(64 << 10).open_on(Arc::new(SimulatedDevice::new(1)));
+    let db = db.unwrap();
+    put(&db, 0..ROWS, 1);
+    let target = SimulatedDevice::new(2);
+    let mut is_first = true;
+    let failed = db.backup_on(Arc::new(target.clone()), |_| {
+        if std::mem::take(&mut is_first) {
+            target.open("notes", OpenMode::Create).unwrap();
+            target.inject(Fault {
+                operation: OperationKind::Sync,
+                nth: 2,
+                kind: FaultKind::EIO,
+                sticky: false,
+            });
+        }
+    });
+    assert_eq!(failed.unwrap_err().kind(), ErrorKind::Io);
+    assert_eq!(target.list().unwrap(), ["notes"]);
+}
+
+/// Directories, links, and names that are no text counted as nothing.
+#[test]
+fn a_directory_with_anything_in_it_is_not_empty() {
+    use std::os::unix::ffi::OsStrExt;
+    let db = Options::new().background(false).open_on(Arc::new(SimulatedDevice::new(1))).unwrap();
+    type Fill = fn(&std::path::Path);
+    let fills: [Fill; 3] = [
+        |inside| std::fs::create_dir(inside.join("directory")).unwrap(),
+        |inside| std::os::unix::fs::symlink("elsewhere", inside.join("link")).unwrap(),
+        |inside| std::fs::write(inside.join(std::ffi::OsStr::from_bytes(b"\xff")), "").unwrap(),
+    ];
+    for fill in fills {
+        let directory = tempfile::tempdir().unwrap();
+        fill(directory.path());
+        let error = db.backup(directory.path(), |_| {}).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Input, "{error}");
+        assert_eq!(directory.path().read_dir().unwrap().count(), 1);
+    }
 }
 
 /// The tree was opened to be written, too.

@@ -17,8 +17,8 @@ use std::fmt;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 
-use super::backup::{Backup, BackupProgress};
-use crate::device::{AlignedBuffer, BLOCK_BYTES, Device, DeviceFile, DeviceLock, OpenMode, check_name};
+use super::backup::{Backup, BackupProgress, is_of_database};
+use crate::device::{AlignedBuffer, BLOCK_BYTES, Device, DeviceFile, DeviceLock, OpenMode};
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::clock::Version;
 use crate::planted::{Bug, planted};
@@ -383,8 +383,8 @@ impl<R: Read> Incoming<R> {
 
     /// The body as a name for a file that none of these has.
     fn name(&self, files: &[String]) -> Result<String> {
-        let name = std::str::from_utf8(self.body()).ok().filter(|name| check_name(name).is_ok());
-        let name = name.ok_or_else(|| self.corrupted("a file's name that no file can have"))?;
+        let name = std::str::from_utf8(self.body()).ok().filter(|name| is_of_database(name));
+        let name = name.ok_or_else(|| self.corrupted("a file's name that no file of a database has"))?;
         match files.iter().any(|taken| taken == name) {
             false => Ok(name.to_owned()),
             true => Err(self.corrupted("a file's name that another file has")),

@@ -214,6 +214,20 @@ impl Device for FileDevice {
         retry_on_intr(listing).map_err(self.directory_failed("list"))
     }
 
+    fn anything(&self) -> io::Result<Option<String>> {
+        let look = || -> Result<Option<String>, Errno> {
+            for entry in Dir::read_from(&self.directory)? {
+                let entry = entry?;
+                let name = entry.file_name().to_string_lossy();
+                if ![".", "..", LOCK_NAME].contains(&&*name) {
+                    return Ok(Some(name.into_owned()));
+                }
+            }
+            Ok(None)
+        };
+        retry_on_intr(look).map_err(self.directory_failed("list"))
+    }
+
     fn remove(&self, name: &str) -> io::Result<()> {
         check_name(name)?;
         retry_on_intr(|| rustix::fs::unlinkat(&self.directory, name, AtFlags::empty()))
