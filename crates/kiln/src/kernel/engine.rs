@@ -214,6 +214,7 @@ impl Engine {
             return Ok(());
         }
         self.hardening.want_space(demand.bytes);
+        let mut settlings = self.settlings();
         let mut prepared = self.prepare_ahead(demand.bytes);
         self.harden_or_wait();
         // What somebody else's sweep wrote anew makes room, too, once it has hardened.
@@ -234,7 +235,9 @@ impl Engine {
             match prepared {
                 Err(_) if more || std::mem::take(&mut once_more) => self.harden_or_wait(),
                 // What has settled can be dropped.
-                Err(_) if self.settle_for_room() => looks = 0..LOOKS,
+                Err(_) if self.settle_for_room() || self.wait_for_settling(&mut settlings) => {
+                    looks = 0..LOOKS
+                }
                 Err(_) if !self.log.has_disk_space(demand, purpose) => return prepared,
                 _ => {}
             }

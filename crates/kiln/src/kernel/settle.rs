@@ -286,7 +286,7 @@ impl Engine {
         if !self.segments.disk_is_full() || !settled.is_begun.load(Ordering::SeqCst) {
             return false;
         }
-        // Who loads waits for space with it. Who settles just now makes what room there is.
+        // Who loads waits for space with it. Who settles just now makes what room there is: see `wait_for_settling`.
         let Some(_no_load) = settled.loading.try_lock() else { return false };
         // Behind a close, which waits for it, the file is somebody else's.
         if self.check_writable().is_err() {
@@ -328,6 +328,19 @@ impl Engine {
             }
         }
         has_helped
+    }
+
+    /// How often somebody has settled.
+    pub(super) fn settlings(&self) -> u64 {
+        self.settled.ended.load(Ordering::SeqCst)
+    }
+
+    /// For who needs space on a full disk: what somebody is just sorting may fill it, and goes when that has settled. Waits for them, and says whether somebody has
+    /// settled since there were `seen`. (Who settles waits for nobody who commits. Who loads settles nothing, and may wait for space with what it has locked.)
+    pub(super) fn wait_for_settling(&self, seen: &mut u64) -> bool {
+        drop(self.settled.settling.lock());
+        let before = std::mem::replace(seen, self.settlings());
+        *seen != before
     }
 
     /// Up to where what has hardened has room in the tree's file, which has so much.
@@ -375,6 +388,13 @@ impl Engine {
     /// Settles up to a place where the durable log could end. `moving` says from the merge on that settling goes on.
     fn settle_to<'a>(&'a self, end: Address, moving: &mut Option<Moving<'a>>) -> Result<Settling> {
         let _settling = self.settled.settling.lock();
+        let settled = self.settle_alone(end, moving);
+        self.settled.ended.fetch_add(1, Ordering::SeqCst);
+        settled
+    }
+
+    /// The same, for who has settling locked.
+    fn settle_alone<'a>(&'a self, end: Address, moving: &mut Option<Moving<'a>>) -> Result<Settling> {
         self.check_writable()?;
         // Dropped segments stay readable meanwhile.
         let segments = self.segments.hold();

@@ -74,6 +74,8 @@ pub(crate) struct Settled {
     pub(super) bounds: SettlingBounds,
     /// Whoever settles.
     pub(super) settling: Mutex<()>,
+    /// How often somebody has come to the end of that, and given back what was sorted on disk.
+    pub(super) ended: AtomicU64,
     /// Whoever loads rows in bulk. Locked before `settling`.
     pub(super) loading: Mutex<()>,
     /// An object that was loaded enters the catalog, and this registry of objects, under it.
@@ -135,6 +137,7 @@ impl Settled {
             tree,
             bounds,
             settling: Mutex::new(()),
+            ended: AtomicU64::new(0),
             loading: Mutex::new(()),
             entering: Mutex::new(()),
             waits_for_version: AtomicU64::new(0),

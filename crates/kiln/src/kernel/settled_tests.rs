@@ -7,9 +7,13 @@ use crate::error::ErrorKind;
 use crate::kernel::write_set::WriteSet;
 use crate::objects::HasHandle;
 use crate::storage::record::NEVER;
+use crate::sync::atomic::Ordering;
 use crate::{Kiln, Options, Table};
 
 pub(in crate::kernel) const ROW: &[u8] = b"row";
+
+/// So often a commit that needs space looks for some on a full disk on which nothing can be dropped, before it gives up.
+const ATTEMPTS: u64 = 3;
 
 /// A table with a row that is on disk alone, in the log, and others in the tree, of which nothing is in memory.
 pub(in crate::kernel) fn row_on_disk() -> (Kiln, Table) {
@@ -122,6 +126,52 @@ fn c4_room_is_not_looked_for_in_the_tree_behind_a_close() {
     let steps = disk.steps();
     assert!(!db.engine().settle_for_room());
     assert_eq!(disk.steps(), steps, "nothing was written");
+}
+
+/// What was being sorted filled the disk, and was gone soon after; whoever committed meanwhile was told that the disk is full.
+#[test]
+fn c5_who_needs_space_waits_for_what_somebody_else_is_just_sorting_on_the_disk() {
+    for settles in [true, false] {
+        let disk = SimulatedDevice::new(1);
+        let options = Options::new().background(false).segment_bytes(64 << 10).memory(512 << 10);
+        let db = options.open_on(Arc::new(disk.clone())).unwrap();
+        let table = db.table("table").unwrap();
+        db.put(&table, ROW, "value").unwrap().forget();
+        db.persist().unwrap();
+        db.settle().unwrap();
+        let settled = &db.engine().settled;
+        // As who settles has them, or who loads.
+        let loading = settled.loading.lock();
+        let settling = settles.then(|| settled.settling.lock());
+        disk.inject(Fault {
+            operation: OperationKind::Allocate,
+            nth: 1,
+            kind: FaultKind::ENOSPC,
+            sticky: true,
+        });
+        let outcome = std::thread::scope(|scope| {
+            let committer = scope.spawn(|| {
+                (0..100_u32).try_for_each(|number| {
+                    db.put(&table, number.to_be_bytes(), [1; 8_000]).map(|put| put.forget())
+                })
+            });
+            // So often it looks before it finds that nothing can be dropped.
+            while disk.faults_fired() < ATTEMPTS && !committer.is_finished() {
+                std::thread::yield_now();
+            }
+            if settles {
+                disk.clear_faults();
+                settled.ended.fetch_add(1, Ordering::SeqCst);
+            }
+            drop(settling);
+            committer.join().unwrap()
+        });
+        drop(loading);
+        match settles {
+            true => outcome.unwrap(),
+            false => assert_eq!(outcome.unwrap_err().kind(), ErrorKind::NoSpace),
+        }
+    }
 }
 
 /// The tree had nothing any more, and the count that was asked then is not kept once something has settled.
