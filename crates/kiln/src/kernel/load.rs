@@ -81,7 +81,8 @@ impl Engine {
         }
         let (from, to) = tree_bounds(loaded);
         if tree.count_estimate(&from, Some(&to))? > 0 {
-            tree.remove_all(&from, &to)?;
+            // Whoever closes the database waits.
+            tree.remove_all(&from, &to, &|| self.check_writable())?;
         }
         Ok(())
     }

@@ -463,7 +463,7 @@ impl Engine {
         }
         let end = self.tree_rows_end(&from, &to)?;
         if let Some(end) = &end {
-            self.settled.tree.remove_all(&from, end)?;
+            self.settled.tree.remove_all(&from, end, &|| self.check_writable())?;
         }
         if end.as_ref().is_none_or(|end| *end == to) {
             object.life.note_rows(Rows::Gone);

@@ -374,7 +374,7 @@ impl Engine {
                 let _no_load = self.settled.loading.lock();
                 let _settling = self.settled.settling.lock();
                 self.check_writable()?;
-                match tree.rewrite(&from)? {
+                match tree.rewrite(&from, &|| self.check_writable())? {
                     Some(next) => from = next,
                     None => return Ok(()),
                 }

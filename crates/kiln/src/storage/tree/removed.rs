@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Tree;
 use super::changes::{Change, Changes};
-use super::renewed::RenewedWalk;
+use super::renewed::{GoesOn, RenewedWalk};
 use crate::error::Result;
 use crate::storage::record::NEVER;
 
@@ -12,8 +12,13 @@ use crate::storage::record::NEVER;
 pub(super) struct Removed<'t>(RenewedWalk<'t>);
 
 impl<'t> Removed<'t> {
-    pub(super) fn new(tree: &'t Arc<Tree>, from: &[u8], to: &'t [u8]) -> Result<Removed<'t>> {
-        Ok(Removed(RenewedWalk::new(tree, from, Some(to))?))
+    pub(super) fn new(
+        tree: &'t Arc<Tree>,
+        from: &[u8],
+        to: &'t [u8],
+        goes_on: GoesOn<'t>,
+    ) -> Result<Removed<'t>> {
+        Ok(Removed(RenewedWalk::new(tree, from, Some(to), goes_on)?))
     }
 }
 

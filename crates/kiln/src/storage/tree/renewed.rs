@@ -8,6 +8,12 @@ use super::cursor::{Cursor, Direction};
 use super::root::Root;
 use crate::error::Result;
 
+/// Says whether to go on, or why not. Asked between some rows, of which there may be many.
+pub(super) type GoesOn<'t> = &'t dyn Fn() -> Result<()>;
+
+/// So many rows are between two of these questions.
+const ROWS_AT_ONCE: u64 = 1 << 10;
+
 /// The rows from a key on, in order. The merge that takes them may make root after root: each row is looked for in the newest, so that no older one is held
 /// for longer than to the next row, and none behind the last, and its blocks can be written.
 pub(super) struct RenewedWalk<'t> {
@@ -15,14 +21,22 @@ pub(super) struct RenewedWalk<'t> {
     walk: Option<(Arc<Root>, Cursor)>,
     /// Where it ends, if not with the last row.
     to: Option<&'t [u8]>,
+    goes_on: GoesOn<'t>,
+    rows: u64,
     has_row: bool,
     key: Vec<u8>,
 }
 
 impl<'t> RenewedWalk<'t> {
     /// Goes to the first row that is not before `from`.
-    pub(super) fn new(tree: &'t Arc<Tree>, from: &[u8], to: Option<&'t [u8]>) -> Result<RenewedWalk<'t>> {
-        let mut walk = RenewedWalk { tree, walk: None, to, has_row: false, key: from.to_vec() };
+    pub(super) fn new(
+        tree: &'t Arc<Tree>,
+        from: &[u8],
+        to: Option<&'t [u8]>,
+        goes_on: GoesOn<'t>,
+    ) -> Result<RenewedWalk<'t>> {
+        let mut walk =
+            RenewedWalk { tree, walk: None, to, goes_on, rows: 0, has_row: false, key: from.to_vec() };
         walk.step()?;
         Ok(walk)
     }
@@ -39,6 +53,10 @@ impl<'t> RenewedWalk<'t> {
 
     /// Goes to the next row.
     pub(super) fn step(&mut self) -> Result<()> {
+        if self.rows.is_multiple_of(ROWS_AT_ONCE) {
+            (self.goes_on)()?;
+        }
+        self.rows += 1;
         let had_row = std::mem::take(&mut self.has_row);
         let mut walk = match self.walk.take().filter(|(root, _)| self.tree.is_newest(root)) {
             Some((root, mut cursor)) => {

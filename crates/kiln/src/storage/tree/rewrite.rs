@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Tree;
 use super::changes::{Change, Changes};
-use super::renewed::RenewedWalk;
+use super::renewed::{GoesOn, RenewedWalk};
 use crate::error::Result;
 use crate::planted::{Bug, planted};
 use crate::storage::record::NEVER;
@@ -17,8 +17,8 @@ pub(super) struct Rewritten<'t> {
 }
 
 impl<'t> Rewritten<'t> {
-    pub(super) fn new(tree: &'t Arc<Tree>, from: &[u8]) -> Result<Rewritten<'t>> {
-        let walk = RenewedWalk::new(tree, from, None)?;
+    pub(super) fn new(tree: &'t Arc<Tree>, from: &[u8], goes_on: GoesOn<'t>) -> Result<Rewritten<'t>> {
+        let walk = RenewedWalk::new(tree, from, None, goes_on)?;
         let mut rows = Rewritten { walk, value: Vec::new(), expires_at: NEVER };
         rows.take_value()?;
         Ok(rows)

@@ -6,6 +6,7 @@ use super::Tree;
 use super::changes::{Changes, Rows, Streamed};
 use super::merge::Merged;
 use super::removed::Removed;
+use super::renewed::GoesOn;
 use super::rewrite::Rewritten;
 use super::writer::{Marks, Room, Writer};
 use crate::error::{ErrorKind, Result};
@@ -77,9 +78,9 @@ impl Tree {
     /// Removes all keys from `from` on that are before `to`; on a full disk, too. The file is cut as far as its end falls free.
     ///
     /// # Errors
-    /// As of [`Tree::merge`].
-    pub(crate) fn remove_all(self: &Arc<Self>, from: &[u8], to: &[u8]) -> Result<()> {
-        let remove = |room| self.delete(&mut Removed::new(self, from, to)?, room);
+    /// As of [`Tree::merge`], and what `goes_on` says.
+    pub(crate) fn remove_all(self: &Arc<Self>, from: &[u8], to: &[u8], goes_on: GoesOn<'_>) -> Result<()> {
+        let remove = |room| self.delete(&mut Removed::new(self, from, to, goes_on)?, room);
         let removed = match remove(self.ordinary_room(REPLACED_PART)) {
             Err(error) if error.kind() == ErrorKind::NoSpace => remove(Room::Reserve),
             removed => removed,
@@ -158,10 +159,10 @@ impl Tree {
     /// cuts off the file's end. Some of them: returns the key to go on with, or `None` at the end.
     ///
     /// # Errors
-    /// As of [`Tree::merge`].
-    pub(crate) fn rewrite(self: &Arc<Self>, from: &[u8]) -> Result<Option<Vec<u8>>> {
+    /// As of [`Tree::merge`], and what `goes_on` says.
+    pub(crate) fn rewrite(self: &Arc<Self>, from: &[u8], goes_on: GoesOn<'_>) -> Result<Option<Vec<u8>>> {
         let mut writer = self.writer.lock();
-        let mut changes = Rewritten::new(self, from)?;
+        let mut changes = Rewritten::new(self, from, goes_on)?;
         if changes.peek()?.is_some() {
             let room = self.ordinary_room(REWRITTEN_PART);
             self.merge_range(&mut writer, &mut changes, Marks::default(), room)?;

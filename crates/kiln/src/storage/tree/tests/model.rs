@@ -243,7 +243,7 @@ fn a_tree_that_was_loaded_and_emptied_has_settled() {
     let rows: Batch = (0..1_000).map(|number| (key(number), Some(vec![1; 100]))).collect();
     tree.load(&mut changes(&rows), 3).unwrap();
     assert!(tree.has_settled());
-    tree.remove_all(&key(0), &key(1_000)).unwrap();
+    tree.remove_all(&key(0), &key(1_000), &|| Ok(())).unwrap();
     assert!(tree.is_empty() && tree.has_settled());
     drop(tree);
     assert!(open(&device, CACHE_BYTES).has_settled());

@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::*;
 use crate::device::{Fault, FaultKind, OperationKind};
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Rows that take some hundreds of blocks.
 fn rows(count: u64) -> Batch {
@@ -33,7 +34,7 @@ fn removing_all_keys_gives_their_blocks_back_at_once() {
         let tree = Arc::new(tree);
         tree.merge(&mut changes(&rows(10_000)), None).unwrap();
         let full = tree.statistics();
-        tree.remove_all(&key(0), &key(10_000)).unwrap();
+        tree.remove_all(&key(0), &key(10_000), &|| Ok(())).unwrap();
         assert_nothing_left(&tree, &device);
         // Nor has it grown much meanwhile where it was done in parts.
         let parts = tree.statistics().merges - full.merges;
@@ -49,7 +50,7 @@ fn c5_all_keys_can_be_removed_on_a_full_disk() {
         let tree = open(&device, CACHE_BYTES);
         tree.merge(&mut changes(&rows(count)), None).unwrap();
         device.set_capacity(Some(device.used_bytes()));
-        tree.remove_all(&key(0), &key(count)).unwrap();
+        tree.remove_all(&key(0), &key(count), &|| Ok(())).unwrap();
         assert_nothing_left(&tree, &device);
     }
 }
@@ -77,6 +78,36 @@ fn what_a_root_has_kept_is_reclaimed_when_it_is_given_up() {
     assert_eq!(tree.reclaim().unwrap(), 0);
     assert_eq!(tree.statistics().merges, merges, "nothing was to be done");
     assert_eq!(open(&device, CACHE_BYTES).settled_to(), 9);
+}
+
+/// Whoever closed the database waited for all of it.
+#[test]
+fn c4_what_walks_over_rows_to_change_them_asks_whether_to_go_on_and_leaves_a_whole_tree() {
+    const ROWS: u64 = 20_000;
+    let device = SimulatedDevice::new(1);
+    let mut tree = try_open(&device, CACHE_BYTES).unwrap();
+    tree.set_replaced_bytes_min(1 << 30);
+    let tree = Arc::new(tree);
+    tree.merge(&mut changes(&rows(ROWS)), None).unwrap();
+    let all = walk(&tree, Direction::Forwards).unwrap();
+    let asked = AtomicU64::new(0);
+    let stops = |most: u64| {
+        let asked = &asked;
+        move || match asked.fetch_add(1, Ordering::Relaxed) < most {
+            true => Ok(()),
+            false => Err(crate::error::Error::closed()),
+        }
+    };
+    let error = tree.rewrite(&[], &stops(5)).map(drop).unwrap_err();
+    assert_eq!(error.kind(), crate::error::ErrorKind::Aborted, "{error}");
+    asked.store(0, Ordering::Relaxed);
+    let error = tree.remove_all(&key(0), &key(ROWS), &stops(5)).unwrap_err();
+    assert_eq!(error.kind(), crate::error::ErrorKind::Aborted, "{error}");
+    assert!(walk(&tree, Direction::Forwards).unwrap() == all);
+    tree.check().unwrap();
+    assert_eq!(tree.rewrite(&[], &|| Ok(())).unwrap(), None);
+    tree.remove_all(&key(0), &key(ROWS), &|| Ok(())).unwrap();
+    assert_nothing_left(&tree, &device);
 }
 
 /// Makes one of some changes, in which a root is held, given up and reclaimed. `settled_to` says how many were made.
