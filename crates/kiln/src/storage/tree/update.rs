@@ -163,11 +163,16 @@ impl Tree {
     pub(crate) fn rewrite(self: &Arc<Self>, from: &[u8], goes_on: GoesOn<'_>) -> Result<Option<Vec<u8>>> {
         let mut writer = self.writer.lock();
         let mut changes = Rewritten::new(self, from, goes_on)?;
+        let follows = from.is_empty() || writer.rewritten_to.as_deref() == Some(from);
         if changes.peek()?.is_some() {
             let room = self.ordinary_room(REWRITTEN_PART);
-            self.merge_range(&mut writer, &mut changes, Marks::default(), room)?;
+            let marks = Marks { unpacks: follows, ..Marks::default() };
+            self.merge_range(&mut writer, &mut changes, marks, room)?;
         }
         let next = changes.peek()?.map(|next| next.key.to_vec());
+        if follows {
+            writer.rewritten_to.clone_from(&next);
+        }
         if next.is_none() {
             writer.cut_end(&self.pages, &self.root())?;
             self.note_sizes(&writer);

@@ -35,6 +35,8 @@ pub(super) struct Writer {
     failed: bool,
     /// Leaves are packed where that takes a block less.
     pub(super) packs: bool,
+    /// The key up to which all leaves have been written anew, from the first one on, if that is going on.
+    pub(super) rewritten_to: Option<Vec<u8>>,
     ahead: NodesAhead,
 }
 
@@ -52,6 +54,8 @@ pub(super) enum Room {
     Ordinary { part: u64, bytes_min: u64 },
     /// For deletions on a full disk: it takes what is kept for them, and replaces no more than that has room for.
     Reserve,
+    /// Once all changes are merged every leaf has been written by this writer.
+    pub(super) unpacks: bool,
 }
 
 /// What a merge has made, durable and not yet published.
@@ -82,6 +86,7 @@ impl Writer {
         let slots = Some(slots);
         let space = Space::new(used);
         Writer { space, map, slots, is_named: true, file_bytes, ..Writer::without_file() }
+            rewritten_to: None,
     }
 
     /// Bytes of the file, and of the blocks that may not be written.
@@ -218,12 +223,14 @@ impl Writer {
             write(pages, write_to, (old, &self.map), changes, replaced_blocks_max.max(1), self.packs);
         self.failed |= output.failed;
         let Written { node, height, directory, map, mut merged, has_packed } = written?;
-        let is_last = changes.peek()?.is_none() || planted(Bug::SettledBeforeTheLastRange);
+        let is_at_end = changes.peek()?.is_none();
+        let is_last = is_at_end || planted(Bug::SettledBeforeTheLastRange);
         let settled_to = marks.settled_to.filter(|_| is_last).unwrap_or(old.settled_to);
         // With the first of it already: a crash must not leave rows that nobody knows of.
         let loaded = marks.loaded.unwrap_or(old.loaded);
         let (database, generation) = (old.database, old.generation + 1);
-        let has_packed = has_packed || old.has_packed;
+        let is_unpacked = marks.unpacks && is_at_end && !self.packs;
+        let has_packed = has_packed || old.has_packed && !is_unpacked;
         let root = Root { database, generation, settled_to, loaded, has_packed, height, node, directory };
         if let Some(slots) = &mut self.slots {
             slots.publish(&root).map_err(|error| fail(&mut self.failed, pages, error))?;

@@ -84,6 +84,46 @@ fn packed_leaves_take_fewer_blocks_and_the_format_says_that_there_are_some() {
     assert!(packed <= plain + plain / 20, "what cannot be packed takes {packed} bytes instead of {plain}");
 }
 
+/// It was for ever, and each copy compressed all leaves again.
+#[test]
+fn a_tree_that_was_written_anew_without_packing_is_not_packed_any_more() {
+    let device = SimulatedDevice::new(1);
+    let text = b"the quick brown fox jumps over the lazy dog ".repeat(3);
+    let batch: Batch = (0..5_000).map(|number| (key(number), Some(text.clone()))).collect();
+    let open_dividing = |packs| {
+        let mut tree = try_open(&device, CACHE_BYTES).unwrap();
+        tree.set_replaced_bytes_min(1);
+        Arc::new(tree.packing(packs))
+    };
+    let tree = open_dividing(true);
+    tree.merge(&mut changes(&batch), None).unwrap();
+    let rewrite = |tree: &Arc<Tree>, mut from: Vec<u8>| {
+        while let Some(next) = tree.rewrite(&from, &|| Ok(())).unwrap() {
+            from = next;
+        }
+    };
+    rewrite(&tree, Vec::new());
+    drop(tree);
+    assert!(is_packed(&device), "it was packed anew");
+    let tree = open_dividing(false);
+    let second = tree.rewrite(&[], &|| Ok(())).unwrap().expect("it is done in parts");
+    assert!(is_packed(&device), "only a part was");
+    // Not from the beginning on, and not all that follows.
+    rewrite(&tree, key(4_000));
+    assert!(is_packed(&device));
+    // Others merge meanwhile.
+    tree.merge(&mut changes(&batch.clone().into_iter().take(20).collect()), None).unwrap();
+    rewrite(&tree, second);
+    assert!(!is_packed(&device));
+    let mut map = Map::new();
+    apply(&batch, &mut map);
+    assert_same(&tree, &map);
+    let copy = SimulatedDevice::new(2);
+    tree.copy_to(&tree.root(), &copy, &mut |_| {}).unwrap();
+    assert!(!is_packed(&copy));
+    tree.check().unwrap();
+}
+
 /// A packed leaf, in whole blocks.
 fn packed_leaf() -> Vec<u8> {
     let mut pending = Pending::new(0);
