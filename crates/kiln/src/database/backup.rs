@@ -62,7 +62,7 @@ impl Kiln {
     /// in the copy; it is durable when this returns. To use it, open it, or copy its files to where they are wanted.
     ///
     /// Each extent's checksum is compared on the way, so a backup of damaged files is an error and not a damaged backup. The log's
-    /// files that are dropped meanwhile keep their space until the end.
+    /// files that are dropped meanwhile keep their space until the end, and so does what has settled by the beginning: the tree's file may become twice as long.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;

@@ -194,14 +194,9 @@ fn place_pages(
         let count = output.space.used().end().div_ceil(PAGE_BLOCKS) as usize;
         entries.resize(count.max(entries.len()), PageEntry::default());
         is_placed.resize(entries.len(), false);
-        let mut changed = vec![false; entries.len()];
-        for run in output.space.changed() {
-            let last = (run.block + run.blocks - 1) / PAGE_BLOCKS;
-            (run.block / PAGE_BLOCKS..=last).for_each(|page| changed[page as usize] = true);
-        }
         let mut is_done = true;
         for page in 0..entries.len() {
-            if is_placed[page] || !changed[page] {
+            if is_placed[page] || !output.space.is_changed(page) {
                 continue;
             }
             if let Some(run) = entries[page].run() {

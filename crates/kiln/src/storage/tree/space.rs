@@ -1,7 +1,7 @@
 //! Which blocks of the file are free.
 //!
-//! In memory that is two bitmaps. A block that is *used* belongs to the newest root; one that is *busy* may not be written: it is used, or
-//! it belongs to a root that somebody holds, or to the one that is being made. Only the first is stored, copy-on-write like all else:
+//! In memory that is bitmaps. A block that is *used* belongs to the newest root, or to the one that is being made instead; one that is *busy* may not be written:
+//! it is used, or the newest root needs it until there is the next one, or it belongs to an older root that somebody holds. Only the first is stored, copy-on-write like all else:
 //!
 //! ```text
 //!  root slot ──▶ directory: a run of blocks, 16 bytes a page ──▶ pages of 4 KiB, a bit for each of 32,768 blocks
@@ -62,10 +62,19 @@ impl Bitmap {
         (run.block..run.block + run.blocks).map(|block| u64::from(self.is_set(block))).sum()
     }
 
+    fn word(&self, index: usize) -> u64 {
+        self.words.get(index).copied().unwrap_or(0)
+    }
+
     pub(super) fn is_same(&self, other: &Bitmap) -> bool {
         let longer = self.words.len().max(other.words.len());
-        let word = |map: &Bitmap, index: usize| map.words.get(index).copied().unwrap_or(0);
-        (0..longer).all(|index| word(self, index) == word(other, index))
+        (0..longer).all(|index| self.word(index) == other.word(index))
+    }
+
+    /// Sets all that are set in another one, too.
+    pub(super) fn join(&mut self, other: &Bitmap) {
+        self.words.resize(self.words.len().max(other.words.len()), 0);
+        self.words.iter_mut().zip(&other.words).for_each(|(word, other)| *word |= other);
     }
 
     pub(super) fn count(&self) -> u64 {
@@ -120,14 +129,13 @@ impl Bitmap {
 #[derive(Default)]
 pub(super) struct Space {
     used: Bitmap,
+    /// What the newest root uses: what was used before the change that is being made.
+    newest: Bitmap,
     busy: Bitmap,
     used_count: u64,
     /// Everything before it has been given out, or was too short, in this change.
     cursor: u64,
-    taken: Vec<Run>,
-    freed: Vec<Run>,
-    /// Freed by the root of a generation: free once no older one is held.
-    waiting: Vec<(u64, Vec<Run>)>,
+    has_changed: bool,
 }
 
 impl Space {
@@ -135,7 +143,7 @@ impl Space {
     pub(super) fn new(mut used: Bitmap) -> Space {
         used.put(Run { block: 0, blocks: BLOCK_FIRST }, true);
         let used_count = used.count();
-        Space { busy: used.clone(), used, used_count, ..Space::default() }
+        Space { newest: used.clone(), busy: used.clone(), used, used_count, ..Space::default() }
     }
 
     pub(super) fn used(&self) -> &Bitmap {
@@ -170,11 +178,7 @@ impl Space {
         self.used.put(run, true);
         self.busy.put(run, true);
         self.used_count += blocks;
-        match self.taken.last_mut() {
-            // Else what a load has taken would need memory for each of its leaves.
-            Some(last) if last.block + last.blocks == block => last.blocks += blocks,
-            _ => self.taken.push(run),
-        }
+        self.has_changed = true;
         Some(block)
     }
 
@@ -184,75 +188,55 @@ impl Space {
         let is_used = self.used.count_in(run) == run.blocks;
         if is_used {
             self.used.put(run, false);
-            if planted(Bug::BlocksUsedAtOnce) {
+            // What was taken in this change is nobody's then.
+            if self.newest.count_in(run) == 0 || planted(Bug::BlocksUsedAtOnce) {
                 self.busy.put(run, false);
             }
             self.used_count -= run.blocks;
-            self.freed.push(run);
+            self.has_changed = true;
         }
         is_used
     }
 
-    /// What was taken and freed since the last change began.
-    pub(super) fn changed(&self) -> impl Iterator<Item = Run> {
-        self.taken.iter().chain(&self.freed).copied()
+    /// Whether the map says something else of a page's blocks since the change began.
+    pub(super) fn is_changed(&self, page: usize) -> bool {
+        (page * PAGE_WORDS..(page + 1) * PAGE_WORDS)
+            .any(|index| self.used.word(index) != self.newest.word(index))
     }
 
-    /// Begins a change. What only roots needed that are older than `oldest_held` is free from now on, and is shown to `forget`.
-    pub(super) fn begin(&mut self, oldest_held: u64, mut forget: impl FnMut(Run)) {
+    /// Begins a change. What neither the newest root uses nor one of those that are `held` is free from now on, and is shown to `forget`.
+    pub(super) fn begin<'h>(
+        &mut self,
+        held: impl Iterator<Item = &'h Bitmap> + Clone,
+        mut forget: impl FnMut(u64),
+    ) {
         self.cursor = 0;
-        let Space { waiting, busy, .. } = self;
-        waiting.retain(|(generation, runs)| {
-            let is_needed = oldest_held < *generation && !planted(Bug::BlocksUsedUnderReaders);
-            if !is_needed {
-                for &run in runs {
-                    busy.put(run, false);
-                    forget(run);
-                }
+        for (index, busy) in self.busy.words.iter_mut().enumerate() {
+            let needed = held.clone().fold(self.newest.word(index), |needed, held| needed | held.word(index));
+            let mut free = *busy & !needed;
+            *busy &= needed;
+            while free != 0 {
+                forget(index as u64 * 64 + u64::from(free.trailing_zeros()));
+                free &= free - 1;
             }
-            is_needed
-        });
+        }
     }
 
-    /// Ends a change that made the root of a generation.
-    pub(super) fn commit(&mut self, generation: u64) {
-        self.taken.clear();
-        let freed = std::mem::take(&mut self.freed);
-        self.waiting.push((generation, freed));
+    /// Ends a change that made the newest root. Returns what the one before uses.
+    pub(super) fn commit(&mut self) -> Bitmap {
+        self.has_changed = false;
+        std::mem::replace(&mut self.newest, self.used.clone())
     }
 
     /// Ends a change of which nothing remains.
     pub(super) fn roll_back(&mut self) {
-        if self.taken.is_empty() && self.freed.is_empty() {
+        if !std::mem::take(&mut self.has_changed) {
             return;
         }
-        for run in self.freed.drain(..) {
-            self.used.put(run, true);
+        for (index, busy) in self.busy.words.iter_mut().enumerate() {
+            *busy &= !(self.used.word(index) & !self.newest.word(index));
         }
-        for run in self.taken.drain(..) {
-            self.used.put(run, false);
-            self.busy.put(run, false);
-        }
+        self.used.clone_from(&self.newest);
         self.used_count = self.used.count();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A load of a terabyte kept two gigabytes for it.
-    #[test]
-    fn what_is_taken_one_behind_the_other_is_one_run() {
-        let mut space = Space::new(Bitmap::default());
-        let first = space.take(2).unwrap();
-        (0..1_000).for_each(|_| _ = space.take(2).unwrap());
-        assert_eq!(space.changed().map(|run| (run.block, run.blocks)).collect::<Vec<_>>(), [(first, 2_002)]);
-        space.roll_back();
-        space.begin(0, |_| {});
-        assert_eq!(
-            (space.used_count(), space.take(2)),
-            (Space::new(Bitmap::default()).used_count(), Some(first))
-        );
     }
 }

@@ -28,8 +28,8 @@ pub(super) struct Writer {
     slots: Option<Slots>,
     /// The file has its name.
     is_named: bool,
-    /// Roots that somebody may hold.
-    roots: Vec<(u64, Weak<Root>)>,
+    /// Older roots that somebody may hold.
+    held: Vec<Held>,
     file_bytes: u64,
     /// A write or a sync failed.
     failed: bool,
@@ -40,11 +40,22 @@ pub(super) struct Writer {
     ahead: NodesAhead,
 }
 
+/// So many bitmaps are kept for older roots at most, each as large as that of the newest.
+const HELD_MAX: usize = 8;
+
+/// Older roots, and what they use together.
+struct Held {
+    roots: Vec<Weak<Root>>,
+    used: Bitmap,
+}
+
 /// What goes with a merge's root, where it is not that of the root before.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Marks {
     pub(super) settled_to: Option<u64>,
     pub(super) loaded: Option<u32>,
+    /// Once all changes are merged every leaf has been written by this writer.
+    pub(super) unpacks: bool,
 }
 
 /// What room a merge takes beside the tree, before what it replaces is free.
@@ -54,8 +65,6 @@ pub(super) enum Room {
     Ordinary { part: u64, bytes_min: u64 },
     /// For deletions on a full disk: it takes what is kept for them, and replaces no more than that has room for.
     Reserve,
-    /// Once all changes are merged every leaf has been written by this writer.
-    pub(super) unpacks: bool,
 }
 
 /// What a merge has made, durable and not yet published.
@@ -73,10 +82,11 @@ impl Writer {
             map: Vec::new(),
             slots: None,
             is_named: false,
-            roots: Vec::new(),
+            held: Vec::new(),
             file_bytes: 0,
             failed: false,
             packs: false,
+            rewritten_to: None,
             ahead: NodesAhead::default(),
         }
     }
@@ -86,7 +96,6 @@ impl Writer {
         let slots = Some(slots);
         let space = Space::new(used);
         Writer { space, map, slots, is_named: true, file_bytes, ..Writer::without_file() }
-            rewritten_to: None,
     }
 
     /// Bytes of the file, and of the blocks that may not be written.
@@ -108,16 +117,19 @@ impl Writer {
         // What the last merge has read and not used may be written over by now.
         self.ahead.forget();
         let old = newest.get_owned().unwrap_or_default();
-        self.remember(&old);
-        self.reclaim(pages, old.generation);
+        self.reclaim(pages);
         let made = self.make(pages, &old, changes, marks, room)?;
         self.map = made.map;
-        let generation = made.root.generation;
-        self.space.commit(generation);
+        let used_before = self.space.commit();
         let replaced = newest.replace(Some(Arc::new(made.root)));
+        let before = Arc::downgrade(&old);
         drop(old);
         release(replaced);
-        self.reclaim(pages, generation);
+        // From now on only who holds it can give it to others.
+        if before.strong_count() > 0 && !planted(Bug::BlocksUsedUnderReaders) {
+            self.hold(before, used_before);
+        }
+        self.reclaim(pages);
         Ok(made.merged)
     }
 
@@ -147,7 +159,7 @@ impl Writer {
             return Ok(false);
         }
         let before = self.space.busy_count();
-        self.reclaim(pages, newest.generation);
+        self.reclaim(pages);
         if self.is_end_long() {
             // As in `cut_end`.
             self.make_certain(pages, newest)?;
@@ -167,19 +179,26 @@ impl Writer {
         certain.map_err(|error| self.fail(pages, error))
     }
 
-    /// Notes that somebody may hold a root.
-    fn remember(&mut self, root: &Arc<Root>) {
-        if self.roots.last().is_none_or(|(generation, _)| *generation != root.generation) {
-            self.roots.push((root.generation, Arc::downgrade(root)));
+    /// Notes that somebody may hold a root that was the newest one until now. Those for which there is no bitmap more share the last, and what they use is kept until nobody
+    /// holds any of them.
+    fn hold(&mut self, root: Weak<Root>, used: Bitmap) {
+        if self.held.len() < HELD_MAX {
+            self.held.push(Held { roots: vec![root], used });
+        } else if let Some(last) = self.held.last_mut() {
+            last.used.join(&used);
+            last.roots.push(root);
         }
     }
 
-    /// Frees what only roots needed that nobody holds any more. `newest` counts as held.
-    fn reclaim(&mut self, pages: &Pages, newest: u64) {
-        self.roots.retain(|(_, root)| root.strong_count() > 0);
-        let oldest = self.roots.first().map_or(newest, |(generation, _)| *generation);
+    /// Frees what only roots needed that nobody holds any more.
+    fn reclaim(&mut self, pages: &Pages) {
+        self.held.retain_mut(|held| {
+            held.roots.retain(|root| root.strong_count() > 0);
+            !held.roots.is_empty()
+        });
         let mut forgotten = Vec::new();
-        self.space.begin(oldest, |run| forgotten.extend(pages.cache.remove(run.block)));
+        let held = self.held.iter().map(|held| &held.used);
+        self.space.begin(held, |block| forgotten.extend(pages.cache.remove(block)));
         release(forgotten);
     }
 
@@ -275,7 +294,7 @@ impl Writer {
         if self.failed {
             return Ok(());
         }
-        self.reclaim(pages, newest.generation);
+        self.reclaim(pages);
         // Where nothing was merged, the root that was found when the file was opened may not be durable, and the one before it may need the end.
         self.make_certain(pages, newest)?;
         let end = self.needed_bytes();

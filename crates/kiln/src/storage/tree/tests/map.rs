@@ -1,5 +1,6 @@
 //! The map of free space, of files so large that it has many pages.
 
+use std::iter::empty;
 use std::sync::Arc;
 
 use super::super::map;
@@ -26,9 +27,9 @@ fn c9_a_map_of_many_pages_is_read_as_it_was_written() {
     let changes: [(u64, &[u64]); 5] =
         [(22, &[]), (0, &[21]), (0, &[7, 8, 9, 10, 11]), (3, &[]), (0, &[0, 20])];
     let mut written = Vec::new();
-    for (generation, (takes, frees)) in (1..).zip(changes) {
+    for (takes, frees) in changes {
         // Nobody holds an older root.
-        space.begin(generation, |_| ());
+        space.begin(empty(), |_| ());
         let mut file_bytes = 1 << 40;
         let mut output = Output::new(Arc::clone(&file), "tree", &mut space, (&mut file_bytes, 0));
         for _ in 0..takes {
@@ -38,7 +39,7 @@ fn c9_a_map_of_many_pages_is_read_as_it_was_written() {
         (directory, entries) = map::write(&mut output, (&directory, &entries)).unwrap();
         output.sync().unwrap();
         written.push(output.bytes);
-        space.commit(generation);
+        space.commit();
         let (read, used) = map::read(&pages, &directory, 1 << 40).unwrap();
         assert_eq!(read, entries);
         assert!(used.is_same(space.used()));
@@ -75,16 +76,27 @@ fn blocks_are_given_out_once_and_taken_back_once() {
         used[..BLOCK_FIRST as usize].fill(true);
         busy[..BLOCK_FIRST as usize].fill(true);
         let mut given: Vec<Run> = Vec::new();
-        for generation in 1..20 {
-            space.begin(generation, |_| ());
-            busy.clone_from(&used);
-            let (used_before, given_before) = (used.clone(), given.clone());
+        let mut held: Vec<Bitmap> = Vec::new();
+        for _ in 1..20 {
+            held.retain(|_| !random.one_in(4));
+            let mut forgotten = vec![false; BLOCKS];
+            space.begin(held.iter(), |block| forgotten[block as usize] = true);
+            for block in 0..BLOCKS {
+                let is_needed = used[block] || held.iter().any(|held| held.is_set(block as u64));
+                assert_eq!(forgotten[block], busy[block] && !is_needed, "block {block}");
+                busy[block] = is_needed;
+            }
+            let (used_before, busy_before, given_before) = (used.clone(), busy.clone(), given.clone());
             for _ in 0..random.below(30) {
                 if random.one_in(3) && !given.is_empty() {
                     let run = given.swap_remove(random.below(given.len() as u64) as usize);
                     assert!(space.free(run));
                     assert!(!space.free(run), "it is not in use any more");
-                    used[run.block as usize..][..run.blocks as usize].fill(false);
+                    let place = run.block as usize..(run.block + run.blocks) as usize;
+                    used[place.clone()].fill(false);
+                    if !used_before[place.start] {
+                        busy[place].fill(false);
+                    }
                 } else {
                     // At times longer than a node.
                     let most = if random.one_in(8) { 1_000 } else { NODE_BLOCKS_MAX.into() };
@@ -100,9 +112,14 @@ fn blocks_are_given_out_once_and_taken_back_once() {
             if random.one_in(4) {
                 space.roll_back();
                 (used, given) = (used_before, given_before);
+                // Nobody has seen what was taken.
+                busy.clone_from(&busy_before);
             } else {
-                space.commit(generation);
+                let before = space.commit();
+                assert!((0..BLOCKS).all(|block| before.is_set(block as u64) == used_before[block]));
+                held.extend(random.one_in(2).then_some(before));
             }
+            assert_eq!(space.busy_count(), busy.iter().filter(|&&is_busy| is_busy).count() as u64);
             assert_eq!(space.used_count(), used.iter().filter(|&&is_used| is_used).count() as u64);
             assert!((0..BLOCKS).all(|block| space.used().is_set(block as u64) == used[block]));
         }

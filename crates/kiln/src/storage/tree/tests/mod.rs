@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use super::{Cached, Change, Cursor, Direction, Tree};
+use super::{Cached, Change, Cursor, Direction, Root, Tree};
 use crate::device::{Device, OpenMode, SimulatedDevice};
 use crate::storage::names::Names;
 use crate::storage::record::NEVER;
@@ -84,7 +84,16 @@ fn apply(batch: &Batch, map: &mut Map) {
 
 /// Everything that a walk in one direction finds.
 fn walk(tree: &Arc<Tree>, direction: Direction) -> crate::error::Result<Vec<(Vec<u8>, Vec<u8>)>> {
-    let mut cursor = Cursor::new(tree, tree.root());
+    walk_at(tree, tree.root(), direction)
+}
+
+/// The same, as of a root.
+fn walk_at(
+    tree: &Arc<Tree>,
+    root: Arc<Root>,
+    direction: Direction,
+) -> crate::error::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    let mut cursor = Cursor::new(tree, root);
     let (mut found, mut value) = (Vec::new(), Vec::new());
     cursor.seek(Bound::Unbounded, direction)?;
     while let Some(key) = cursor.key() {

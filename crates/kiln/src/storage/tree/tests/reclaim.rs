@@ -80,6 +80,80 @@ fn what_a_root_has_kept_is_reclaimed_when_it_is_given_up() {
     assert_eq!(open(&device, CACHE_BYTES).settled_to(), 9);
 }
 
+/// All rows, of so many, as they are in a round.
+fn rows_of(round: u8, count: u64) -> Batch {
+    (0..count).map(|number| (key(number), Some(vec![round; 100]))).collect()
+}
+
+fn assert_held(tree: &Arc<Tree>, root: &Arc<Root>, rows: &Batch) {
+    let found = walk_at(tree, Arc::clone(root), Direction::Forwards).unwrap();
+    assert_eq!(found.len(), rows.len());
+    let is_same = |(found, row): (&(Vec<u8>, Vec<u8>), (&Vec<u8>, &Option<Vec<u8>>))| {
+        (&found.0, Some(&found.1)) == (row.0, row.1.as_ref())
+    };
+    assert!(found.iter().zip(rows).all(is_same), "what a root that is held has was written over");
+}
+
+/// What had come and gone meanwhile was kept with what the held root has: the file became longer with every merge of a backup's time.
+#[test]
+fn c5_what_came_behind_a_root_that_is_held_and_went_is_used_again() {
+    const ROWS: u64 = 10_000;
+    let device = SimulatedDevice::new(1);
+    let mut tree = try_open(&device, CACHE_BYTES).unwrap();
+    tree.set_replaced_bytes_min(1);
+    let tree = Arc::new(tree);
+    let first = rows_of(0, ROWS);
+    tree.merge(&mut changes(&first), None).unwrap();
+    let one = tree.statistics().used_bytes;
+    let held = tree.root();
+    let mut last = Batch::new();
+    for round in 1..=10 {
+        // Others hold one for a while.
+        let shortly = tree.root();
+        last = rows_of(round, ROWS);
+        tree.merge(&mut changes(&last), None).unwrap();
+        if round > 1 {
+            assert_held(&tree, &shortly, &rows_of(round - 1, ROWS));
+        }
+    }
+    let statistics = tree.statistics();
+    assert!(statistics.file_bytes < 4 * one, "{} times", statistics.file_bytes / one);
+    assert_held(&tree, &held, &first);
+    let mut map = Map::new();
+    apply(&last, &mut map);
+    assert_same(&tree, &map);
+    drop(held);
+    tree.reclaim().unwrap();
+    assert!(tree.statistics().used_bytes < one + one / 4);
+    tree.check().unwrap();
+}
+
+/// There is a bitmap for so many of them at most.
+#[test]
+fn c2_however_many_roots_are_held_each_stays_as_it_was_until_it_is_given_up() {
+    const ROWS: u64 = 300;
+    let random = &mut Random(9);
+    let device = SimulatedDevice::new(1);
+    let tree = open(&device, CACHE_BYTES);
+    tree.merge(&mut changes(&rows_of(0, ROWS)), None).unwrap();
+    let one = tree.statistics().used_bytes;
+    let mut held = vec![(tree.root(), rows_of(0, ROWS))];
+    for round in 1..60 {
+        tree.merge(&mut changes(&rows_of(round, ROWS)), None).unwrap();
+        held.push((tree.root(), rows_of(round, ROWS)));
+        // As many as there are bitmaps for, and twice as many.
+        while held.len() > if round < 30 { 17 } else { 6 } {
+            held.swap_remove(random.below(held.len() as u64) as usize);
+        }
+        held.iter().for_each(|(root, rows)| assert_held(&tree, root, rows));
+    }
+    assert!(tree.statistics().used_bytes <= 10 * one, "{:?}, of which one has {one}", tree.statistics());
+    held.clear();
+    tree.reclaim().unwrap();
+    assert!(tree.statistics().used_bytes <= 2 * one);
+    tree.check().unwrap();
+}
+
 /// Whoever closed the database waited for all of it.
 #[test]
 fn c4_what_walks_over_rows_to_change_them_asks_whether_to_go_on_and_leaves_a_whole_tree() {
