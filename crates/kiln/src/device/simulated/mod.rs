@@ -184,8 +184,8 @@ impl SimulatedDevice {
 
     /// Limits the disk to so many bytes in total, or lifts the limit. A file uses its size in whole blocks,
     /// holes included. Beyond the limit allocating and lengthening fail with
-    /// [`StorageFull`](io::ErrorKind::StorageFull), after a write has stored the blocks that still fit;
-    /// overwriting goes on.
+    /// [`StorageFull`](io::ErrorKind::StorageFull), after a write has stored, or an allocation taken, the
+    /// blocks that still fit; overwriting goes on.
     pub fn set_capacity(&self, bytes: Option<u64>) {
         self.shared.disk.lock().capacity = bytes;
     }
