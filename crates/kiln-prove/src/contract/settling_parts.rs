@@ -58,6 +58,7 @@ fn c4_a_settling_that_finds_the_disk_full_leaves_every_row_as_it_was() {
         }
     }
     assert!(failures > 2 && parts > 1, "{failures} have failed, {parts} of them in the middle");
+    change(&db, &table, &mut rows, &mut random, 20);
     assert!(db.settle().unwrap() > 0);
     assert_rows(&db, &table, &rows);
     assert_rows_after_crash(&disk, &rows);
