@@ -4,12 +4,14 @@ pub(crate) mod changes;
 mod dropping;
 mod expiring;
 mod outline;
+mod refusals;
 #[cfg(test)]
 mod tests;
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::sync::Arc;
 
+use self::refusals::{has_failed, is_foreign_watch, is_nested, is_too_old, too_many_bytes, too_many_entries};
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::backoff::Backoff;
 use crate::kernel::batch::GROUP_KEYS;
@@ -524,52 +526,6 @@ impl Drop for Transaction<'_> {
             }
         });
     }
-}
-
-#[cold]
-fn has_failed() -> Error {
-    let what = "this transaction has failed already and is aborted; begin a new one";
-    Error::new(ErrorKind::Aborted, what)
-}
-
-#[cold]
-fn is_too_old() -> Error {
-    Error::new(
-        ErrorKind::Limit,
-        "the transaction is older than transaction_age allows and is aborted; make it shorter, or raise the limit",
-    )
-}
-
-#[cold]
-fn is_nested() -> Error {
-    Error::input("a transaction's operation was called from within another one's closure")
-}
-
-#[cold]
-fn is_foreign_watch() -> Error {
-    Error::input(
-        "the watch is of another database, or was made before this one was opened; watch the key anew",
-    )
-}
-
-#[cold]
-fn too_many_entries(entries: usize) -> Error {
-    Error::new(
-        ErrorKind::Limit,
-        format!(
-            "the transaction reads and writes more than {entries} keys and is aborted; split it, or raise transaction_entries"
-        ),
-    )
-}
-
-#[cold]
-fn too_many_bytes(bytes: usize, most: usize) -> Error {
-    Error::new(
-        ErrorKind::Limit,
-        format!(
-            "the transaction writes {bytes} bytes, more than the {most} allowed, and is aborted; split it, or raise transaction_bytes (or the memory)"
-        ),
-    )
 }
 
 /// Runs a transaction until it does not conflict, pausing longer and longer, and by chance, in between.
