@@ -124,6 +124,27 @@ fn c1_an_old_transaction_fails_and_a_stuck_one_blocks_nobody() {
     assert_eq!(db.get(&table, "key").unwrap().unwrap(), [19]);
 }
 
+/// What a commit did for phantoms grew with its insertions times its reads of leaves, with its locks held: it took minutes.
+#[test]
+fn c1_a_transaction_that_looks_before_each_of_many_insertions_commits_soon() {
+    const KEYS: u32 = 20_000;
+    watched("c1_a_transaction_that_looks_before_each_of_many", PATIENCE, |_| {
+        let db = memory_database(&manual().memory(64 << 20));
+        let table = db.table("table").unwrap();
+        for first in [0, KEYS] {
+            let insert = |tx: &Transaction<'_>| {
+                (first..first + KEYS).try_for_each(|number| {
+                    let key = (number * 7_919).to_be_bytes();
+                    assert!(tx.prefix(&table, key).next().is_none());
+                    tx.put(&table, key, "value")
+                })
+            };
+            db.transact(insert).unwrap().forget();
+        }
+        assert_eq!(table.len(), u64::from(2 * KEYS));
+    });
+}
+
 /// Transactions as large as they may be, again and again, in little memory: they must find space wherever the log's tail happens to be, however
 /// long their values are in comparison with a segment.
 #[test]

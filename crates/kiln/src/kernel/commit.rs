@@ -30,68 +30,14 @@ use super::batch::GROUP_KEYS;
 use super::change::{Change, Current, Learnt, Place};
 use super::engine::Engine;
 use super::object::RangeRead;
+use super::read_set::ReadSet;
 use super::write_set::{Write, WriteSet};
 use crate::error::{Error, Result};
 use crate::planted::{Bug, planted};
 use crate::storage::epoch::{self, Pin};
-use crate::storage::hash_index::{Bucket, Candidate, Stamp};
+use crate::storage::hash_index::{Bucket, Candidate};
 use crate::storage::log::{Demand, Purpose};
-use crate::storage::ordered_index::Insertion;
 use crate::storage::record::{Address, NO_ADDRESS, identity_bytes};
-
-/// A bucket that a transaction read, and what it looked like.
-#[derive(Clone, Copy)]
-pub(crate) struct ReadEntry {
-    pub(crate) bucket: Bucket,
-    pub(crate) stamp: Stamp,
-}
-
-/// What a transaction read; shared by validation at commit and during the transaction.
-#[derive(Default)]
-pub(crate) struct ReadSet {
-    pub(crate) entries: Vec<ReadEntry>,
-    pub(crate) ranges: Vec<RangeRead>,
-    /// The objects that it has used, which must still be there.
-    pub(crate) objects: Vec<u32>,
-}
-
-impl ReadSet {
-    pub(crate) fn clear(&mut self) {
-        self.entries.clear();
-        self.ranges.clear();
-        self.objects.clear();
-    }
-
-    /// The transaction uses an object.
-    #[inline]
-    pub(crate) fn note_object(&mut self, object: u32) {
-        if self.objects.last() != Some(&object) && !self.objects.contains(&object) {
-            self.objects.push(object);
-        }
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.entries.len() + self.ranges.len()
-    }
-
-    /// Our own insertion is no phantom to us: goes on with the leaf, or its halves, as the insertion left it.
-    fn note_own_insertion(&mut self, object: u32, insertion: Insertion) {
-        let (before, after) = match insertion {
-            Insertion::Present => return,
-            Insertion::Inserted { before, after } => (before, [after, after]),
-            Insertion::Split { before, after } => (before, after),
-        };
-        for at in 0..self.ranges.len() {
-            let hides = planted(Bug::InsertionHidesOthers) && self.ranges[at].leaf.is_of_same_leaf(before);
-            if self.ranges[at].object == object && (self.ranges[at].leaf == before || hides) {
-                self.ranges[at].leaf = after[0];
-                if after[0] != after[1] {
-                    self.ranges.push(RangeRead { object, leaf: after[1] });
-                }
-            }
-        }
-    }
-}
 
 /// How one write will be carried out.
 #[derive(Clone, Copy, Default)]
@@ -439,7 +385,7 @@ impl Engine {
                 || self.index.unchanged(read.bucket, read.stamp)
                 || locks.binary_search(&read.bucket).is_ok()
                     && self.index.unchanged_under_own_lock(read.bucket, read.stamp)
-        }) && reads.ranges.iter().all(|read| planted(Bug::RangesNotValidated) || self.range_holds(read))
+        }) && reads.ranges().iter().all(|read| planted(Bug::RangesNotValidated) || self.range_holds(read))
             && reads.objects.iter().all(|&object| self.object(object).life.lives())
     }
 

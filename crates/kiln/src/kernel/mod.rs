@@ -2,7 +2,8 @@
 //! indexes ([`object`]).
 //!
 //! ```text
-//!   transaction ── read ── commit        what a transaction does        write_set   what it buffers
+//!   transaction ── read ── commit        what a transaction does
+//!   read_set, write_set                  what it has read, and what it buffers
 //!   change                               one write of it: locating, placing, installing
 //!   single, batch                        transactions on one key, and many of them
 //!   cold, read_ahead                     reading records that are on disk, many of them at once
@@ -49,6 +50,7 @@ pub(crate) mod object;
 pub(crate) mod pending_read;
 pub(crate) mod read;
 pub(crate) mod read_ahead;
+pub(crate) mod read_set;
 pub(crate) mod receipt;
 pub(crate) mod recovery;
 pub(crate) mod removal;

@@ -163,7 +163,7 @@ impl Objects {
 }
 
 /// A leaf of an object's ordered index that a transaction has read.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct RangeRead {
     pub(crate) object: u32,
     pub(crate) leaf: LeafRead,

@@ -15,11 +15,12 @@ use self::refusals::{has_failed, is_foreign_watch, is_nested, is_too_old, too_ma
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::backoff::Backoff;
 use crate::kernel::batch::GROUP_KEYS;
-use crate::kernel::commit::{CommitScratch, ReadEntry, ReadSet};
+use crate::kernel::commit::CommitScratch;
 use crate::kernel::engine::Engine;
 use crate::kernel::expiry::Moment;
 use crate::kernel::object::RangeRead;
 use crate::kernel::read::Reading;
+use crate::kernel::read_set::{ReadEntry, ReadSet};
 use crate::kernel::receipt::Commit;
 use crate::kernel::snapshot::Held;
 use crate::kernel::write_set::{Write, WriteSet};
@@ -341,8 +342,8 @@ impl<'db> Transaction<'db> {
             return Ok(());
         }
         self.note_use(&mut buffers, object)?;
+        buffers.reads.note_range(RangeRead { object, leaf });
         self.check_entries(&buffers)?;
-        buffers.reads.ranges.push(RangeRead { object, leaf });
         let forgotten = self.engine.forgotten();
         self.keep_consistent(&mut buffers, forgotten)
     }

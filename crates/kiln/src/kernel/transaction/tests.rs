@@ -1,4 +1,4 @@
-//! What a transaction leaves behind.
+//! What a transaction remembers, and what it leaves behind.
 
 use super::*;
 use crate::Options;
@@ -21,4 +21,33 @@ fn what_a_large_transaction_took_does_not_stay_with_its_thread() {
     };
     assert_eq!(kept_after(10, 10), 1);
     assert_eq!(kept_after(5_000, 10), 0);
+}
+
+/// Each look at a leaf was remembered, and each half of one that was split had all of them: commits took the square of the number of keys, under all their locks.
+#[test]
+fn a_leaf_that_is_read_again_and_again_is_remembered_once() {
+    const KEYS: usize = 500;
+    let db = Options::new().background(false).open_on(Arc::new(SimulatedDevice::new(1))).unwrap();
+    let table = db.table("table").unwrap();
+    let check_and_insert = |tx: &Transaction<'_>, first: usize| {
+        for number in 0..KEYS {
+            // Not in order, so that leaves are split in the middle.
+            let key = ((first + number) * 7_919 % (1 << 16)) as u16;
+            assert!(tx.prefix(&table, key.to_be_bytes()).next().is_none());
+            tx.put(&table, key.to_be_bytes(), "value").unwrap();
+        }
+    };
+    // The second one reads many leaves.
+    for (round, ranges_max) in [(0, 1), (1, KEYS)] {
+        let tx = db.begin().unwrap();
+        check_and_insert(&tx, round * KEYS);
+        let ranges = || tx.buffers.borrow().as_ref().unwrap().reads.ranges().len();
+        let before = ranges();
+        assert!(before <= ranges_max && before > round * 16, "{before} ranges were read");
+        tx.commit_now().unwrap();
+        // Leaves are at least half full, and were all read.
+        assert!(ranges() <= before + KEYS / 16, "{} ranges of {before}", ranges());
+    }
+    let keys = db.snapshot().unwrap().range::<&[u8]>(&table, ..).count();
+    assert_eq!(keys, 2 * KEYS);
 }

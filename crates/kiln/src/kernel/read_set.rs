@@ -1,0 +1,107 @@
+//! What a transaction has read, and has to find unchanged.
+
+use std::collections::HashMap;
+
+use super::object::RangeRead;
+use crate::planted::{Bug, planted};
+use crate::storage::hash_index::{Bucket, Stamp};
+use crate::storage::ordered_index::Insertion;
+
+/// Beyond so many leaves one is found by a hash table instead of a walk.
+const LINEAR_MAX: usize = 16;
+
+/// A bucket that a transaction read, and what it looked like.
+#[derive(Clone, Copy)]
+pub(crate) struct ReadEntry {
+    pub(crate) bucket: Bucket,
+    pub(crate) stamp: Stamp,
+}
+
+/// What a transaction read; shared by validation at commit and during the transaction.
+#[derive(Default)]
+pub(crate) struct ReadSet {
+    pub(crate) entries: Vec<ReadEntry>,
+    /// Each once, however often it was read.
+    ranges: Vec<RangeRead>,
+    /// Where each of the ranges is, once they are many.
+    places: HashMap<RangeRead, usize>,
+    /// The objects that it has used, which must still be there.
+    pub(crate) objects: Vec<u32>,
+}
+
+impl ReadSet {
+    pub(crate) fn clear(&mut self) {
+        self.entries.clear();
+        self.ranges.clear();
+        self.places.clear();
+        self.objects.clear();
+    }
+
+    /// The transaction uses an object.
+    #[inline]
+    pub(crate) fn note_object(&mut self, object: u32) {
+        if self.objects.last() != Some(&object) && !self.objects.contains(&object) {
+            self.objects.push(object);
+        }
+    }
+
+    /// The transaction has read a leaf.
+    pub(crate) fn note_range(&mut self, read: RangeRead) {
+        if self.place_of(read).is_none() {
+            self.ranges.push(read);
+            self.index_last();
+        }
+    }
+
+    pub(crate) fn ranges(&self) -> &[RangeRead] {
+        &self.ranges
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len() + self.ranges.len()
+    }
+
+    /// Our own insertion is no phantom to us: goes on with the leaf, or its halves, as the insertion left it.
+    pub(super) fn note_own_insertion(&mut self, object: u32, insertion: Insertion) {
+        if self.ranges.is_empty() {
+            return;
+        }
+        let (before, after, other_half) = match insertion {
+            Insertion::Present => return,
+            Insertion::Inserted { before, after } => (before, after, None),
+            Insertion::Split { before, after: [left, right] } => (before, left, Some(right)),
+        };
+        let place = match planted(Bug::InsertionHidesOthers) {
+            true => self.ranges.iter().position(|it| it.object == object && it.leaf.is_of_same_leaf(before)),
+            false => self.place_of(RangeRead { object, leaf: before }),
+        };
+        let Some(place) = place else { return };
+        let read = RangeRead { object, leaf: after };
+        let replaced = std::mem::replace(&mut self.ranges[place], read);
+        if !self.places.is_empty() {
+            self.places.remove(&replaced);
+            self.places.insert(read, place);
+        }
+        if let Some(leaf) = other_half {
+            self.ranges.push(RangeRead { object, leaf });
+            self.index_last();
+        }
+    }
+
+    fn place_of(&self, read: RangeRead) -> Option<usize> {
+        match self.ranges.len() <= LINEAR_MAX {
+            true => self.ranges.iter().position(|known| *known == read),
+            false => self.places.get(&read).copied(),
+        }
+    }
+
+    fn index_last(&mut self) {
+        let count = self.ranges.len();
+        let first = match count {
+            0..=LINEAR_MAX => return,
+            _ if count == LINEAR_MAX + 1 => 0,
+            _ => count - 1,
+        };
+        self.places.extend((first..count).map(|place| (self.ranges[place], place)));
+    }
+}
