@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use kiln::device::{Fault, FaultKind, OperationKind, SimulatedDevice};
-use kiln::{ErrorKind, Kiln, Map, Object, Options};
+use kiln::{ErrorKind, Kiln, Map, Object, Options, Transaction};
 
 use crate::support::{Random, manual};
 use crate::testing::{PATIENCE, background, budget, seed, watched};
@@ -304,6 +304,37 @@ fn c9_a_batch_that_cannot_be_read_ahead_says_what_a_single_read_would_say() {
         disk.clear_faults();
     }
     assert_eq!(db.statistics().reads_in_flight, 0);
+}
+
+/// What was learnt of each was looked for among what was learnt of all, with all locks held: it took minutes, in which nothing became durable.
+#[test]
+fn c3_a_transaction_of_many_cold_keys_holds_nobody_up() {
+    const KEYS: u32 = 200_000;
+    watched("c3_a_transaction_of_many_cold_keys_holds", PATIENCE, |_| {
+        let options = lazy().memory(64 << 20).unhardened_bytes(64 << 20).segment_bytes(1 << 20);
+        let db = options.open_on(Arc::new(SimulatedDevice::new(seed()))).unwrap();
+        let map = db.map("map").unwrap();
+        for number in 0..KEYS {
+            db.put(&map, key(number), "").unwrap().forget();
+        }
+        make_cold(&db, &db.map("ballast").unwrap());
+        let cold_reads = db.statistics().cold_reads;
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    db.persist().unwrap();
+                }
+            });
+            let write =
+                |tx: &Transaction<'_>| (0..KEYS).try_for_each(|number| tx.put(&map, key(number), "new"));
+            let written = db.transact(write);
+            over.store(true, Ordering::Relaxed);
+            written.unwrap().forget();
+        });
+        assert!(db.statistics().cold_reads - cold_reads >= u64::from(KEYS) / 2, "they were on disk");
+        assert_eq!(map.len(), u64::from(KEYS));
+    });
 }
 
 /// Log and cache together take no more than they were given, once that is enough for two segments.

@@ -24,7 +24,9 @@
 //! The clock is read with sequential consistency after the locks are taken so: no transaction that began at a
 //! later version can have read an old value of anything this one writes.
 
+use std::iter::Peekable;
 use std::sync::Arc;
+use std::vec::IntoIter;
 
 use super::batch::GROUP_KEYS;
 use super::change::{Change, Current, Learnt, Place};
@@ -71,14 +73,17 @@ fn is_new_key(step: &Step, write: &Write) -> bool {
     !step.current.has_record() && (step.current.exists || !write.delete)
 }
 
+/// What was learnt about the key of the write with this number.
+type LearntOf = (usize, Learnt);
+
 /// Scratch space of a commit, kept from one to the next so that committing allocates nothing.
 #[derive(Default)]
 pub(crate) struct CommitScratch {
     steps: Vec<Step>,
     locks: Vec<Bucket>,
     order: Vec<(Bucket, usize)>,
-    /// What was learnt about keys, each by its write's number.
-    learnt: Vec<(usize, Learnt)>,
+    /// What was learnt about keys, in ascending order of their writes' numbers.
+    learnt: Vec<LearntOf>,
     grow: bool,
 }
 
@@ -309,12 +314,14 @@ impl Engine {
         }
         let (mut cold, mut has_new_keys) = (false, false);
         let CommitScratch { steps, learnt, .. } = scratch;
+        let mut known = std::mem::take(learnt).into_iter().peekable();
         for (at, (step, write)) in steps.iter_mut().zip(writes.writes()).enumerate() {
             let change = writes.change(write);
             match self.put_at(step.candidate, &change) {
                 Some(current) => step.current = current,
                 None => {
-                    let found = self.locate_patiently(step.bucket, (change, at), takes_any_version, learnt);
+                    let learning = (&mut known, &mut *learnt);
+                    let found = self.locate_patiently(step.bucket, (change, at), takes_any_version, learning);
                     cold |= found.is_none();
                     step.current = found.unwrap_or_default();
                     has_new_keys |= is_new_key(step, write);
@@ -324,20 +331,21 @@ impl Engine {
         if cold { Err(Setback::Cold) } else { Ok(has_new_keys) }
     }
 
-    /// As [`Self::locate`], of the key of the write with this number.
+    /// As [`Self::locate`], of the key of the write with this number: with what is `known` of it since the last attempt, and what is learnt for the next.
+    /// Writes come here in ascending order.
     #[inline(never)]
     fn locate_patiently(
         &self,
         bucket: Bucket,
         (change, number): (Change<'_>, usize),
         takes_any_version: bool,
-        all_learnt: &mut Vec<(usize, Learnt)>,
+        (known, learnt): (&mut Peekable<IntoIter<LearntOf>>, &mut Vec<LearntOf>),
     ) -> Option<Current> {
-        let place = all_learnt.iter().position(|(known, _)| *known == number);
-        let mut learnt = place.map(|place| all_learnt.swap_remove(place).1).unwrap_or_default();
-        let current = self.locate(bucket, (change, takes_any_version), &mut learnt);
-        if !learnt.is_empty() {
-            all_learnt.push((number, learnt));
+        while known.next_if(|(of, _)| *of < number).is_some() {}
+        let (_, mut its) = known.next_if(|(of, _)| *of == number).unwrap_or_default();
+        let current = self.locate(bucket, (change, takes_any_version), &mut its);
+        if !its.is_empty() {
+            learnt.push((number, its));
         }
         current
     }
