@@ -370,6 +370,8 @@ impl Engine {
             let rows = if object.keys.ordered().is_some() { Rows::LeftLog } else { Rows::Gone };
             object.life.note_rows(rows);
         }
+        // What was deleted of them waits for nothing any more.
+        self.graves.note_settled();
         if let Some((from, to)) = walk.unread.filter(|_| is_left) {
             let again_at = self.log.hardened() + self.log.segment_bytes();
             let (from, to) =

@@ -9,6 +9,7 @@ use super::change::Change;
 use super::cold::Question;
 use super::compaction::{Progress, Rest};
 use super::engine::Engine;
+use super::object::ObjectState;
 use super::recovery::Tombstone;
 use crate::error::Result;
 use crate::planted::{Bug, planted};
@@ -152,7 +153,7 @@ impl Graves {
         self.wait_for_settling.load(Ordering::SeqCst)
     }
 
-    /// Something has settled, and left the indexes: the next sweep finds out which still wait.
+    /// Something has settled, or was dropped, and left the indexes: the next sweep finds out which still wait.
     pub(super) fn note_settled(&self) {
         self.wait_for_settling.store(false, Ordering::SeqCst);
         self.look_at_unsettled();
@@ -427,7 +428,7 @@ impl Engine {
         Fate::Gone
     }
 
-    /// True if the tree may have what was deleted: then the tombstone has to stay until it has settled.
+    /// True if the tree may have what was deleted, and somebody see it: then the tombstone has to stay until it has settled.
     fn must_settle(&self, grave: &Grave) -> bool {
         let settled = &self.settled;
         if !self.is_ordered(grave.object) || planted(Bug::TombstonesForgottenEarly) {
@@ -437,7 +438,9 @@ impl Engine {
             // Only what the superblock knows of, or the tree itself: the log may begin behind the tombstone as soon as it is forgotten.
             let gone_to =
                 settled.removed_to.load(Ordering::SeqCst).max(settled.deleted_to.load(Ordering::SeqCst));
-            return grave.address >= gone_to;
+            // Rows of a dropped table settle no more.
+            let settles = self.objects.get(grave.object).is_some_and(ObjectState::settles);
+            return settles && grave.address >= gone_to;
         }
         settled.forgotten_to.fetch_max(grave.address + 1, Ordering::SeqCst);
         false

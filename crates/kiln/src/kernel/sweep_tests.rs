@@ -49,6 +49,23 @@ fn deletions_that_wait_for_settling_are_not_looked_at_before_more_has_settled() 
     assert_eq!((graves.len(), graves.are_idle()), (0, true));
 }
 
+/// They stayed in memory until something else settled, be it never, and all of the cold log counted as what is to settle.
+#[test]
+fn deletions_of_a_dropped_table_wait_for_nothing() {
+    let db = deleted_after_settling(&SimulatedDevice::new(1));
+    let graves = &db.engine().graves;
+    db.engine().sweep();
+    assert_eq!((graves.len(), graves.wait_for_settling()), (ROWS as usize, true));
+    db.drop_table("table").unwrap().safe().unwrap();
+    let map = db.map("map").unwrap();
+    for round in 0..3_u32 {
+        db.put(&map, round.to_be_bytes(), "more to harden").unwrap().forget();
+        db.persist().unwrap();
+    }
+    assert_eq!(db.statistics().dropping, 0);
+    assert_eq!((graves.len(), graves.wait_for_settling(), graves.are_idle()), (0, false, true));
+}
+
 /// Of each its version was read from disk, one after the other, though it was not to be forgotten whatever that was.
 #[test]
 fn after_opening_nothing_is_read_of_deletions_that_wait_for_settling() {
