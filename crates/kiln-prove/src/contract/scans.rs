@@ -144,6 +144,22 @@ fn estimates_are_exact_for_few_rows_and_within_a_factor_of_two_for_many() {
     }
 }
 
+/// Leaves that deletions have left nearly empty counted as if they were as full as the others.
+#[test]
+fn estimates_are_exact_for_few_rows_that_are_left_of_many() {
+    const ROWS: u32 = 20_000;
+    let (db, table) = new_table(0..ROWS);
+    for number in (0..ROWS / 2).filter(|number| number % 20 > 0) {
+        assert!(db.delete(&table, row(number)).unwrap().forget());
+    }
+    // Durable, and then forgotten.
+    (0..3).for_each(|_| db.persist().unwrap());
+    for (from, to) in [(0, 4_000), (3_000, 6_990), (9_000, 10_010)] {
+        let rows = db.snapshot().unwrap().range(&table, row(from)..row(to)).count();
+        assert_eq!(table.len_estimate(row(from)..row(to)), rows as u64, "from {from} to {to}");
+    }
+}
+
 /// Rows on disk are read once each, many at a time, and before they are asked for.
 #[test]
 fn c2_a_range_reads_each_cold_record_once_and_ahead() {

@@ -37,7 +37,7 @@ impl Table {
     }
 
     /// About how many rows have keys within the bounds: their number, if they are a few hundred at the most, and otherwise a
-    /// guess by the shape of the index, which may be wrong by a factor of two. Deleted rows that a snapshot may still read, or
+    /// guess by the shape of the index, which may be wrong by a factor of two. Where most rows of one part of the table were deleted it may be wrong by more, also of a few hundred rows if thousands were between them. Deleted rows that a snapshot may still read, or
     /// that are not durably deleted, count too, and so do those that have expired and are yet to be deleted, and those
     /// that have settled, and were deleted since, until that has settled, too. Those that have settled, and were written since, count once as far as leaves of the tree are
     /// in memory that show it, of some hundreds of them; else twice. Reads no row, and is no part of any transaction.

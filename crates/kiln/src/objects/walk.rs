@@ -414,7 +414,9 @@ impl Walk {
 
     /// About how many keys there are on the way.
     pub(super) fn estimate(mut self, table: &Table) -> u64 {
-        const LEAVES_COUNTED: usize = 16;
+        // Leaves of which much was deleted have few: not a share of them says how many there are, then.
+        const KEYS_COUNTED: u64 = 500;
+        const LEAVES_COUNTED_MAX: usize = 256;
         if is_empty_range(as_slice(&self.lower), as_slice(&self.upper)) || table.handle().state().is_dropped()
         {
             return 0;
@@ -425,7 +427,10 @@ impl Walk {
             false => 0,
         };
         let (mut count, mut also_settled) = (0, SettledShare::default());
-        for _ in 0..LEAVES_COUNTED {
+        for _ in 0..LEAVES_COUNTED_MAX {
+            if count >= KEYS_COUNTED {
+                break;
+            }
             if !self.take_leaf(table) {
                 return settled + count - also_settled.estimate(settled, count);
             }
