@@ -272,7 +272,9 @@ impl Options {
         self
     }
 
-    /// How old a transaction begun by `begin` may become before its operations fail. Default 60 s.
+    /// How old a transaction begun by `begin` may become before its operations fail. Default 60 s. One under
+    /// [snapshot isolation](crate::Isolation::Snapshot) keeps what its snapshot sees from being removed until the first of them fails, or it is dropped: as long
+    /// as nothing is asked of it nobody looks at its age.
     pub fn transaction_age(mut self, age: Duration) -> Options {
         self.transaction_age = age;
         self

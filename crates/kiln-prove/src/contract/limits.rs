@@ -124,6 +124,29 @@ fn c1_an_old_transaction_fails_and_a_stuck_one_blocks_nobody() {
     assert_eq!(db.get(&table, "key").unwrap().unwrap(), [19]);
 }
 
+/// It kept what its snapshot saw until it was dropped, be it never.
+#[test]
+fn c1_a_transaction_that_has_failed_holds_no_snapshot() {
+    let age = Duration::from_millis(20);
+    let db = memory_database(&background().transaction_age(age).transaction_entries(10));
+    let map = db.map("map").unwrap();
+    db.put(&map, "key", "value").unwrap().forget();
+    let begin = || db.begin_with(Isolation::Snapshot).unwrap();
+    let (old, large) = (begin(), begin());
+    assert_eq!(db.statistics().snapshots, 2);
+    while let Ok(value) = old.get(&map, "key") {
+        assert_eq!(value.unwrap(), b"value");
+    }
+    assert_eq!(db.statistics().snapshots, 1);
+    assert!((0..11_u8).any(|key| large.put(&map, [key], "value").is_err()));
+    assert_eq!(db.statistics().snapshots, 0);
+    for failed in [old, large] {
+        assert_eq!(kind(failed.get(&map, "key")), ErrorKind::Aborted);
+        assert_eq!(kind(failed.commit()), ErrorKind::Aborted);
+    }
+    assert_eq!(db.statistics().snapshots, 0);
+}
+
 /// What a commit did for phantoms grew with its insertions times its reads of leaves, with its locks held: it took minutes.
 #[test]
 fn c1_a_transaction_that_looks_before_each_of_many_insertions_commits_soon() {

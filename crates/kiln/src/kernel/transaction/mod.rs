@@ -104,6 +104,8 @@ pub struct Transaction<'db> {
     buffers: RefCell<Option<Box<Buffers>>>,
     /// The registered snapshot of a snapshot-isolation transaction.
     snapshot: Option<Held>,
+    /// It is held for this transaction, which may still read.
+    holds_snapshot: Cell<bool>,
     /// Begun by hand: counted, and limited in age.
     began: Option<Instant>,
     failed: Cell<bool>,
@@ -149,6 +151,7 @@ impl<'db> Transaction<'db> {
         Ok(Transaction {
             engine,
             buffers: RefCell::new(Some(buffers)),
+            holds_snapshot: Cell::new(snapshot.is_some()),
             snapshot,
             began,
             failed: Cell::new(false),
@@ -178,10 +181,21 @@ impl<'db> Transaction<'db> {
         }))
     }
 
+    /// Ends the transaction: whatever it is asked from now on it refuses, and so it needs no snapshot.
     fn fail(&self, error: Error) -> Error {
         self.failed.set(true);
         self.has_conflicted.set(error.is_conflict());
+        self.release_snapshot();
         error
+    }
+
+    #[inline]
+    fn release_snapshot(&self) {
+        if self.holds_snapshot.replace(false)
+            && let Some(snapshot) = &self.snapshot
+        {
+            self.engine.release_snapshot(snapshot);
+        }
     }
 
     #[inline]
@@ -502,9 +516,7 @@ impl<'db> Transaction<'db> {
 
 impl Drop for Transaction<'_> {
     fn drop(&mut self) {
-        if let Some(snapshot) = &self.snapshot {
-            self.engine.release_snapshot(snapshot);
-        }
+        self.release_snapshot();
         if self.began.is_some() {
             self.engine.open_transactions.fetch_sub(1, Ordering::Relaxed);
         }
