@@ -253,7 +253,10 @@ impl Options {
         self
     }
 
-    /// The most keys that one transaction may read and write. Default 1,048,576.
+    /// The most entries that one transaction may have. One is each read of a row that it has not written itself, also of one that it has read before;
+    /// each leaf of a table's index of rows in memory, with up to 31 of them, of which it has read a range; each watch that it
+    /// [requires](crate::Transaction::require); and each key that it writes, however often. So a row that it reads and writes is two.
+    /// Under [snapshot isolation](crate::Isolation::Snapshot) reads are none. Default 1,048,576.
     pub fn transaction_entries(mut self, entries: usize) -> Options {
         self.transaction_entries = entries;
         self

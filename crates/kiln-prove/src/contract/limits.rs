@@ -88,10 +88,23 @@ fn c1_a_transaction_over_a_limit_is_aborted_and_others_go_on() {
     for number in 0..10_u8 {
         tx.put(&map, [number], "value").unwrap();
     }
+    // What is written again is no entry more, nor is what it reads of its own.
+    tx.put(&map, [7], "another value").unwrap();
+    assert_eq!(tx.get(&map, [7]).unwrap().unwrap(), b"another value");
     assert_eq!(kind(tx.put(&map, "one more", "value")), ErrorKind::Limit);
     assert_eq!(kind(tx.get(&map, [1])), ErrorKind::Aborted);
     assert_eq!(kind(tx.commit()), ErrorKind::Aborted);
     assert!(map.is_empty());
+
+    // A row that is read and written is two, and each read of it counts; a leaf that is read again and again is one.
+    let table = db.table("table").unwrap();
+    let tx = db.begin().unwrap();
+    (0..20).for_each(|_| assert_eq!(tx.range::<&[u8]>(&table, ..).count(), 0));
+    (0..4_u8).for_each(|key| assert!(!tx.delete(&map, [key]).unwrap()));
+    tx.update(&map, [9], |_| Some("value")).unwrap();
+    (0..3).for_each(|_| assert_eq!(tx.get(&map, [8]).unwrap(), None));
+    assert_eq!(kind(tx.get(&map, [8])), ErrorKind::Limit);
+    drop(tx);
 
     let tx = db.begin().unwrap();
     tx.put(&map, "a", vec![0; 1_500]).unwrap();

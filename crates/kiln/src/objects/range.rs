@@ -169,8 +169,9 @@ impl<'db> Transaction<'db> {
         self.range::<&[u8]>(table, ..).reverse().limit(1).next().transpose()
     }
 
-    /// Deletes the rows of a table whose keys lie within the bounds, and says how many there were. Each is an entry of the
-    /// transaction: what is longer than its limits allow is deleted in several.
+    /// Deletes the rows of a table whose keys lie within the bounds, and says how many there were. Each that has not settled is two
+    /// [entries](crate::Options::transaction_entries) of the transaction, which reads it and writes it, and a settled one is one: what is longer than its limits allow is deleted
+    /// in several.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;

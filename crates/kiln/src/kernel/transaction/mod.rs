@@ -291,9 +291,9 @@ impl<'db> Transaction<'db> {
     /// The transaction depends on what was read of a key's newest record, which must have been current together with all that it has read.
     #[inline(always)]
     fn note_reading(&self, buffers: &mut Buffers, reading: &Reading) -> Result<()> {
-        self.check_entries(buffers)?;
         buffers.read_version = buffers.read_version.max(reading.newest_version(self.engine));
         buffers.reads.entries.push(ReadEntry { bucket: reading.bucket, stamp: reading.stamp });
+        self.check_entries(buffers)?;
         if reading.found {
             buffers.note_row(reading.expires_at);
         }
@@ -337,12 +337,13 @@ impl<'db> Transaction<'db> {
         }
     }
 
+    /// To be called after each entry.
     #[inline]
     fn check_entries(&self, buffers: &Buffers) -> Result<()> {
-        let entries = buffers.reads.len() + buffers.writes.len();
-        match entries < self.engine.limits.transaction_entries {
+        let most = self.engine.limits.transaction_entries;
+        match buffers.reads.len() + buffers.writes.len() <= most {
             true => Ok(()),
-            false => Err(self.fail(too_many_entries(entries))),
+            false => Err(self.fail(too_many_entries(most))),
         }
     }
 
@@ -442,10 +443,10 @@ impl<'db> Transaction<'db> {
     ) -> Result<()> {
         self.engine.check_expiring(value.unwrap_or_default(), expires_at)?;
         self.note_write(buffers, object)?;
-        self.check_entries(buffers)?;
         let hash = self.engine.hash(object, key);
         self.engine.index.prefetch(hash);
         buffers.writes.set((object, hash, key), value, expires_at);
+        self.check_entries(buffers)?;
         let (bytes, most) = (buffers.writes.log_bytes(), self.engine.limits.transaction_bytes);
         // One write alone always fits, whatever the limit.
         if bytes > most && buffers.writes.len() > 1 {
@@ -470,11 +471,11 @@ impl<'db> Transaction<'db> {
         if !self.note_watched(&mut buffers, watch.object)? {
             return Ok(false);
         }
-        self.check_entries(&buffers)?;
         if !planted(Bug::WatchNotKept) {
             buffers.reads.entries.push(ReadEntry { bucket: watch.bucket, stamp: watch.stamp });
             buffers.has_watch = true;
         }
+        self.check_entries(&buffers)?;
         Ok(true)
     }
 

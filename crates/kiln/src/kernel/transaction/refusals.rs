@@ -29,11 +29,11 @@ pub(super) fn is_foreign_watch() -> Error {
 }
 
 #[cold]
-pub(super) fn too_many_entries(entries: usize) -> Error {
+pub(super) fn too_many_entries(most: usize) -> Error {
     Error::new(
         ErrorKind::Limit,
         format!(
-            "the transaction reads and writes more than {entries} keys and is aborted; split it, or raise transaction_entries"
+            "the transaction has more than {most} entries, one for each read and each key that it writes, and is aborted; split it, or raise transaction_entries"
         ),
     )
 }
