@@ -20,6 +20,7 @@ impl Transaction<'_> {
     }
 
     /// Replaces a key's value by what `change` makes of it; `None` stands for "no value" on both sides.
+    /// Within `change` the transaction's operations are refused, with an error of the kind `Input`.
     ///
     /// # Errors
     /// As [`Self::get`] and [`Self::put`].
@@ -124,15 +125,12 @@ impl Transaction<'_> {
         key: (u32, u64, &[u8]),
         look: impl FnOnce(Option<&[u8]>) -> T,
     ) -> Result<(T, Option<u64>)> {
-        let mut value = std::mem::take(&mut self.open_buffers()?.value);
-        let found = {
-            let mut buffers = self.open_buffers()?;
-            self.read(&mut buffers, key, &mut value)
-        };
+        let mut buffers = self.open_buffers()?;
+        let mut value = std::mem::take(&mut buffers.value);
+        let found = self.read(&mut buffers, key, &mut value);
+        // The buffers stay borrowed: what others of the transaction's operations wrote meanwhile would be overwritten by what comes of this.
         let seen = found.map(|expires_at| (look(expires_at.map(|_| &value[..])), expires_at));
-        if let Ok(mut buffers) = self.open_buffers() {
-            buffers.value = value;
-        }
+        buffers.value = value;
         seen
     }
 }

@@ -18,7 +18,9 @@ pub(super) fn is_too_old() -> Error {
 
 #[cold]
 pub(super) fn is_nested() -> Error {
-    Error::input("a transaction's operation was called from within another one's closure")
+    Error::input(
+        "a transaction's operation was called from within the closure of another one of its operations; call it before or afterwards",
+    )
 }
 
 #[cold]

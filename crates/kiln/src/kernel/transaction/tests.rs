@@ -51,3 +51,31 @@ fn a_leaf_that_is_read_again_and_again_is_remembered_once() {
     let keys = db.snapshot().unwrap().range::<&[u8]>(&table, ..).count();
     assert_eq!(keys, 2 * KEYS);
 }
+
+/// It ran, and what it wrote of the same key was overwritten, or stayed, without a word.
+#[test]
+fn c1_no_operation_runs_within_the_closure_of_another_one() {
+    let db = Options::new().background(false).open_on(Arc::new(SimulatedDevice::new(1))).unwrap();
+    let (table, map) = (db.table("table").unwrap(), db.map("map").unwrap());
+    let is_refused = |refused: Result<()>| assert_eq!(refused.unwrap_err().kind(), ErrorKind::Input);
+    let tx = db.begin().unwrap();
+    tx.put(&map, "there", "old").unwrap();
+    for key in ["there", "absent"] {
+        let change = |old: Option<&[u8]>| {
+            is_refused(tx.put(&map, key, "inner"));
+            is_refused(tx.get(&map, "other").map(drop));
+            is_refused(tx.range::<&[u8]>(&table, ..).next().transpose().map(drop));
+            old.map(|_| "new")
+        };
+        tx.update(&map, key, change).unwrap();
+        let change = |old: Option<&[u8]>, new: &mut Vec<u8>| {
+            is_refused(tx.delete(&map, key).map(drop));
+            new.extend_from_slice(b"newer");
+            old.is_some()
+        };
+        tx.update_into(&map, key, change).unwrap();
+    }
+    tx.commit().unwrap().forget();
+    assert_eq!(db.get(&map, "there").unwrap().as_deref(), Some(&b"newer"[..]));
+    assert_eq!((db.get(&map, "absent").unwrap(), map.len()), (None, 1));
+}
