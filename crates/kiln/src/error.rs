@@ -32,7 +32,7 @@ pub enum ErrorKind {
     /// There is no database there, or it is not one of Kiln's.
     NotFound,
     /// A write or a sync failed: what was not durable is lost, and nothing can become durable until the
-    /// database is opened again. Reads still work. Or, of what was committed before a crash: it did not survive that.
+    /// database is opened again, which may find some of it on the disk all the same; see [`Lost`](crate::Lost). Reads still work. Or, of what was committed before a crash: it did not survive that.
     Lost,
     /// A stored checksum or structure does not hold. Restore from a copy.
     Corrupted,

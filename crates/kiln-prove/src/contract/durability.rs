@@ -537,3 +537,35 @@ fn c8_a_receipt_from_before_a_crash_says_what_is_lost_and_that_the_database_work
     assert!(!error.to_string().contains("open the database again"), "{error}");
     db.put(&map, "key", "again").unwrap().safe().unwrap();
 }
+
+/// It was said to be lost for ever, and the next opening makes durable what it finds whole.
+#[test]
+fn c5_c8_what_a_failed_sync_has_lost_is_after_the_next_opening_what_the_disk_has_and_receipt_and_session_say_so()
+ {
+    for (keep, expected) in [(Keep::Kept, Progress::Durable), (Keep::Lost, Progress::Lost)] {
+        let disk = SimulatedDevice::new(1);
+        let db = reopen(&disk).unwrap();
+        let (map, session) = (db.map("map").unwrap(), db.session("session").unwrap());
+        session.put(&map, "key", "durable").unwrap().safe().unwrap();
+        let (_, receipt) = session.put(&map, "key", "lost").unwrap().fast();
+        disk.inject(Fault { operation: OperationKind::Sync, nth: 1, kind: FaultKind::EIO, sticky: true });
+        let error = receipt.wait(Level::LOCAL).unwrap_err();
+        assert_eq!((error.kind(), receipt.poll(Level::LOCAL)), (ErrorKind::Lost, Progress::Lost));
+        assert!(error.to_string().contains("to learn how much of it the disk has"), "{error}");
+        let left = disk.after_crash(&mut |_| keep);
+        let db = reopen(&left).unwrap();
+        let is_there = expected == Progress::Durable;
+        let is_recovered = db.recovery_report().horizon >= receipt.version();
+        assert_eq!((db.receipt(receipt.version()).poll(Level::LOCAL), is_recovered), (expected, is_there));
+        assert_eq!(db.session("session").unwrap().recovered_serial(), 1 + u64::from(is_there));
+        // It is durable indeed, and not only found.
+        let crashed = left.after_crash(&mut |_| Keep::Lost);
+        drop(db);
+        for left in [crashed, left] {
+            let db = reopen(&left).unwrap();
+            let value = db.get(&db.map("map").unwrap(), "key").unwrap().unwrap();
+            assert_eq!(value == b"lost", is_there);
+            assert_eq!(db.receipt(receipt.version()).poll(Level::LOCAL), expected);
+        }
+    }
+}

@@ -46,7 +46,7 @@ const HELP: &[&str] = &[
     "    Return the strings that the keys had in that snapshot.",
     "WAIT <version> <timeout-ms>",
     "    Return 1 when the version is durable, 0 when the time is over (0: no limit).",
-    "Errors: LOST (not durable, never will be: reopen), NOSPACE (free space and retry), LIMIT (make it smaller),",
+    "Errors: LOST (not made durable: reopen, and look what is there), NOSPACE (free space and retry), LIMIT (make it smaller),",
     "CONFLICT (retry), BUSY (somebody does it: retry), LOCKED (the session is open elsewhere: retry), CORRUPTED (restore).",
 ];
 

@@ -362,7 +362,7 @@ impl Kiln {
     /// closure are an error.
     ///
     /// # Errors
-    /// The closure's own; `Lost` if what was read never becomes durable.
+    /// The closure's own; `Lost` if what was read does not become durable.
     pub fn read_safe<T>(&self, mut body: impl FnMut(&Transaction<'_>) -> Result<T>) -> Result<T> {
         let commit = self.transact(|tx| {
             let value = body(tx)?;

@@ -31,7 +31,8 @@ pub enum Progress {
     Pending,
     /// Durable at the level asked for. It stays so.
     Durable,
-    /// It will never be durable. It stays so.
+    /// It was not made durable, and will not be as long as the database is open; it stays so until then. What a failed write or sync has left on the
+    /// disk the next opening finds out: see [`Lost`](crate::Lost).
     Lost,
 }
 
@@ -62,7 +63,7 @@ impl Receipt {
     /// Waits until the commit is durable at `level`, hardening on the calling thread if nobody else does.
     ///
     /// # Errors
-    /// `Lost` if it never will be, with the reason; `Input` if no commit can have this version yet.
+    /// `Lost` if this opening of the database does not make it so, with the reason; `Input` if no commit can have this version yet.
     pub fn wait(&self, level: Level) -> Result<()> {
         match level {
             Level::MEMORY => Ok(()),
@@ -229,7 +230,7 @@ impl<'db, T> Commit<'db, T> {
     /// Waits until the commit survives power loss, and gives what the transaction returned.
     ///
     /// # Errors
-    /// `Lost` if the disk failed: then it is not durable and never will be.
+    /// `Lost` if the disk failed: then it was not made durable, and will not be before the database is opened again; see [`Lost`](crate::Lost).
     pub fn safe(self) -> Result<T> {
         self.engine.wait_local(self.version)?;
         Ok(self.value)

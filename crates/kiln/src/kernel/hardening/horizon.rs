@@ -12,7 +12,12 @@ use crate::planted::{Bug, planted};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Condvar, EventCount, Instant, Mutex, OnceLock, contain};
 
-/// Commits that will never become durable, and why.
+/// Commits that were not made durable while the database was open, and why.
+///
+/// What a crash took, before the database was opened, is gone for good. After a failed write or sync nobody knows what the disk has: this opening makes
+/// nothing durable any more, and the next one keeps all up to where it finds the log whole, which may be further than [`Self::horizon`], and makes that
+/// durable. [`RecoveryReport::horizon`](crate::RecoveryReport::horizon) and [`Session::recovered_serial`](crate::Session::recovered_serial) say how far;
+/// look there before you write anything again.
 #[derive(Clone, Debug)]
 pub struct Lost {
     horizon: u64,
@@ -64,7 +69,7 @@ impl fmt::Display for Lost {
             ),
             None => write!(
                 out,
-                "everything committed after version {horizon} is lost: {reason}. Reads still work; open the database again to write"
+                "everything committed after version {horizon} is lost: {reason}. Reads still work; open the database again to write, and to learn how much of it the disk has all the same"
             ),
         }
     }
