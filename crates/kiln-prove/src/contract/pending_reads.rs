@@ -10,7 +10,9 @@ use std::time::Duration;
 use kiln::device::{Fault, FaultKind, OperationKind, SimulatedDevice};
 use kiln::{ErrorKind, Kiln, Options, PendingRead};
 
-use super::cold::{cold_database, key, lazy};
+use super::cold::{cold_database, key, lazy, make_cold};
+use super::gate::{Gate, OpenAtEnd};
+use super::hooked::{HookedDevice, Operation};
 use crate::support::Random;
 use crate::testing::{PATIENCE, background, budget, seed, watched};
 
@@ -184,6 +186,48 @@ fn pending_reads_that_are_dropped_are_not_read_and_keep_nothing() {
         await_nothing_in_flight(&db);
         let read = db.statistics().cold_reads - before;
         assert!(read < u64::from(KEYS) / 2, "{read} of {KEYS} that nobody waits for were read");
+    });
+}
+
+/// On a disk that stands still, each kept its waker until its turn came, which was never.
+#[test]
+fn pending_reads_that_are_dropped_let_go_of_their_wakers_while_the_disk_stands_still() {
+    struct Task;
+    impl Wake for Task {
+        fn wake(self: Arc<Self>) {}
+    }
+    watched("pending_reads_that_are_dropped_let_go", PATIENCE, |_| {
+        const KEYS: u32 = 1_000;
+        let gate = Gate::default();
+        let device = HookedDevice::on(&SimulatedDevice::new(seed()), {
+            let gate = gate.clone();
+            move |operation, _| {
+                if operation == Operation::Read {
+                    gate.pass();
+                }
+            }
+        });
+        let db = threaded().open_on(device).unwrap();
+        let _open = OpenAtEnd(gate.clone());
+        let map = db.map("map").unwrap();
+        for number in 0..KEYS {
+            db.put(&map, key(number), [number as u8; 200]).unwrap().forget();
+        }
+        make_cold(&db, &db.map("ballast").unwrap());
+        gate.shut();
+        let task = Arc::new(Task);
+        let waker = Waker::from(task.clone());
+        let begun = |number: u32| {
+            let mut read = db.get_async(&map, key(number));
+            assert!(pin!(&mut read).poll(&mut Context::from_waker(&waker)).is_pending());
+            read
+        };
+        let first = begun(0);
+        gate.wait_until_stuck();
+        (0..KEYS).for_each(|number| drop(begun(number)));
+        assert_eq!(Arc::strong_count(&task), 3, "but for the one that is still waited for");
+        gate.open();
+        assert_eq!(block_on(first).unwrap(), value(0));
     });
 }
 

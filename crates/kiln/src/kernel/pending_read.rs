@@ -28,7 +28,7 @@ use crate::sync::{Condvar, Mutex, contain};
 type Outcome = Result<Option<Vec<u8>>>;
 
 /// A read that has begun: of [`Kiln::get_async`](crate::Kiln::get_async). It is a future for any executor; it can also be
-/// [waited](Self::wait) for, or [asked](Self::try_wait) now and then. Who drops it forgoes the value, and nothing is kept for it.
+/// [waited](Self::wait) for, or [asked](Self::try_wait) now and then. Who drops it forgoes the value: its waker goes with it, and its key soon.
 #[must_use = "a read that nobody waits for has no effect"]
 pub struct PendingRead {
     state: State,
@@ -73,8 +73,25 @@ pub(crate) struct Reader {
 #[derive(Default)]
 struct Requests {
     waiting: VecDeque<(Request, Teller)>,
+    /// So many wait when it is next looked who has given up.
+    look_at: usize,
     thread: Option<JoinHandle<()>>,
     is_closed: bool,
+}
+
+impl Requests {
+    /// Has one more wait. On a disk that stands still it may never be its turn, so those who have given up are looked for each time that twice as many wait.
+    fn add(&mut self, request: Request) -> Arc<Ticket> {
+        const LOOK_AT_MIN: usize = 64;
+        if self.waiting.len() >= self.look_at {
+            // With the lock: of what such a one leaves nothing is the caller's.
+            self.waiting.retain(|(_, teller)| !teller.is_alone());
+            self.look_at = (2 * self.waiting.len()).max(LOOK_AT_MIN);
+        }
+        let ticket = Arc::new(Ticket::default());
+        self.waiting.push_back((request, Teller { ticket: ticket.clone(), has_told: false }));
+        ticket
+    }
 }
 
 impl std::fmt::Debug for PendingRead {
@@ -145,6 +162,16 @@ impl PendingRead {
                 self.state = State::Known(None);
                 Some(outcome)
             }
+        }
+    }
+}
+
+impl Drop for PendingRead {
+    fn drop(&mut self) {
+        if let State::Sent(ticket) = &self.state {
+            // Without the lock: what it holds is somebody else's.
+            let waker = ticket.state.lock().waker.take();
+            drop(waker);
         }
     }
 }
@@ -243,8 +270,7 @@ impl Engine {
                 Err(_) => return PendingRead { state: State::Own(Box::new(request), self.clone()) },
             }
         }
-        let ticket = Arc::new(Ticket::default());
-        requests.waiting.push_back((request, Teller { ticket: ticket.clone(), has_told: false }));
+        let ticket = requests.add(request);
         drop(requests);
         self.reader.wake.notify_one();
         PendingRead { state: State::Sent(ticket) }
@@ -369,5 +395,31 @@ impl Reading<'_> {
         for (_, ticket) in in_flight.chain(waiting) {
             ticket.tell(Err(Error::closed()));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// They stayed until their turn came, which on a disk that stands still is never.
+    #[test]
+    fn reads_that_nobody_waits_for_do_not_pile_up() {
+        let mut requests = Requests::default();
+        let mut add = |number: u32| {
+            requests.add(Request { object: 1, hash: 0, key: number.to_le_bytes().into() });
+            requests.waiting.len()
+        };
+        assert_eq!((0..10_000).map(&mut add).max(), Some(64));
+        let mut requests = Requests::default();
+        let add = |_| requests.add(Request { object: 1, hash: 0, key: [].into() });
+        let tickets: Vec<_> = (0..1_000).map(add).collect();
+        assert!(
+            requests
+                .waiting
+                .iter()
+                .map(|(_, teller)| Arc::as_ptr(&teller.ticket))
+                .eq(tickets.iter().map(Arc::as_ptr))
+        );
     }
 }

@@ -128,7 +128,15 @@ pub struct Durable {
     receipt: Receipt,
     level: Level,
     leads: bool,
-    registered: Option<Arc<Mutex<Option<Waker>>>>,
+    registered: Option<Registered>,
+}
+
+/// A future among those who wait.
+#[derive(Debug)]
+struct Registered {
+    waker: Arc<Mutex<Option<Waker>>>,
+    /// With which it gives up.
+    number: Option<u64>,
 }
 
 impl Durable {
@@ -161,9 +169,9 @@ impl Future for Durable {
         if version > engine.clock.now() {
             return Poll::Ready(Err(Error::input(format!("no commit has version {version} yet"))));
         }
-        if let Some(slot) = &self.registered {
+        if let Some(registered) = &self.registered {
             // The one before may be the last that holds a task, and the task the last handle: it is dropped without the lock.
-            let before = slot.lock().replace(context.waker().clone());
+            let before = registered.waker.lock().replace(context.waker().clone());
             drop(before);
         } else {
             // Once the database is closed nobody would who is asked to.
@@ -172,11 +180,9 @@ impl Future for Durable {
                 return Poll::Ready(outcome);
             }
             let waker = Arc::new(Mutex::new(Some(context.waker().clone())));
-            engine
-                .hardening
-                .horizon
-                .register(version, Waiter::Task { waker: waker.clone(), leads: self.leads });
-            self.registered = Some(waker);
+            let waiter = Waiter::Task { waker: waker.clone(), leads: self.leads };
+            let number = engine.hardening.horizon.register(version, waiter);
+            self.registered = Some(Registered { waker, number });
             if !self.leads {
                 engine.hardening.request_now();
             }
@@ -189,12 +195,16 @@ impl Future for Durable {
 
 impl Drop for Durable {
     fn drop(&mut self) {
-        // Whoever was to lead next, and is not waited for any more, leaves it to another.
-        if let Some(waker) = self.registered.take().filter(|_| self.leads) {
-            let before = waker.lock().take();
-            drop(before);
-            if self.outcome().is_none() {
-                self.receipt.engine.hand_over_lead();
+        let Some(Registered { waker, number }) = self.registered.take() else { return };
+        // Who has taken it away has woken this one, if it leads, to lead next.
+        let waker = waker.lock().take();
+        let was_woken = waker.is_none();
+        drop(waker);
+        let (engine, version) = (&self.receipt.engine, self.receipt.version);
+        if let (None, Some(number)) = (self.outcome(), number) {
+            engine.hardening.horizon.give_up(version, number);
+            if self.leads && was_woken {
+                engine.hand_over_lead();
             }
         }
     }

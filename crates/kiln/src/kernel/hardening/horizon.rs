@@ -119,10 +119,9 @@ struct Callbacks {
 /// Those whose version's fate is not known.
 #[derive(Default)]
 struct Waiters {
-    list: Vec<(u64, Waiter)>,
-    /// Those who may give up before: by version, and by number.
-    impatient: BTreeMap<(u64, u64), Waiter>,
-    impatient_ever: u64,
+    /// Tasks and callbacks, by version and by number, since they may give up.
+    told: BTreeMap<(u64, u64), Waiter>,
+    told_ever: u64,
     listeners: Vec<(u64, Weak<dyn Listener>)>,
     /// How many threads sleep, version by version.
     threads: Vec<(u64, usize)>,
@@ -133,7 +132,7 @@ struct Waiters {
 impl Waiters {
     fn count(&self) -> usize {
         let threads = self.threads.iter().map(|&(_, count)| count).sum::<usize>();
-        self.list.len() + self.impatient.len() + threads
+        self.told.len() + threads
     }
 }
 
@@ -235,34 +234,18 @@ impl Horizon {
         failure.map(|lost| Err(lost.clone()))
     }
 
-    /// Remembers a waiter for `version`; false if the version's fate is known already (a callback is called).
-    pub(crate) fn register(&self, version: u64, waiter: Waiter) -> bool {
-        self.remember(version, waiter, |waiters, waiter| waiters.list.push((version, waiter))).is_some()
-    }
-
-    /// As [`Self::register`], for who may [give up](Self::give_up), with the number that is given; none if the callback was called.
-    pub(crate) fn register_impatient(&self, version: u64, callback: Callback) -> Option<u64> {
-        self.remember(version, Waiter::Callback(callback), |waiters, waiter| {
-            waiters.impatient_ever += 1;
-            waiters.impatient.insert((version, waiters.impatient_ever), waiter);
-            waiters.impatient_ever
-        })
-    }
-
-    /// Has a waiter put among the others; none if the version's fate is known already.
-    fn remember<T>(
-        &self,
-        version: u64,
-        waiter: Waiter,
-        put: impl FnOnce(&mut Waiters, Waiter) -> T,
-    ) -> Option<T> {
+    /// Remembers a waiter for `version`, and gives the number with which it may [give up](Self::give_up); none if the version's fate is known already (a
+    /// callback is called).
+    pub(crate) fn register(&self, version: u64, waiter: Waiter) -> Option<u64> {
         let mut waiters = self.waiters.lock();
         // Checked under the lock that `publish` and `fail` take after they have moved.
         match self.outcome(version).filter(|_| !planted(Bug::RegistersUnseen)) {
             None => {
-                let place = put(&mut waiters, waiter);
+                waiters.told_ever += 1;
+                let number = waiters.told_ever;
+                waiters.told.insert((version, number), waiter);
                 self.note_arrival(&waiters);
-                Some(place)
+                Some(number)
             }
             Some(outcome) => {
                 drop(waiters);
@@ -276,7 +259,7 @@ impl Horizon {
 
     /// Forgets who was remembered under this number, unless it is being told.
     pub(crate) fn give_up(&self, version: u64, number: u64) {
-        let waiter = self.waiters.lock().impatient.remove(&(version, number));
+        let waiter = self.waiters.lock().told.remove(&(version, number));
         // Without the lock: what it holds is somebody else's.
         drop(waiter);
     }
@@ -338,13 +321,12 @@ impl Horizon {
     pub(crate) fn cover(&self, version: u64) -> Covered {
         self.covered.store(version, Ordering::SeqCst);
         let mut waiters = self.waiters.lock();
-        let mut list: Vec<_> = waiters.list.extract_if(.., |(wanted, _)| *wanted <= version).collect();
-        let later = waiters.impatient.split_off(&(version + 1, 0));
-        list.extend(by_version(std::mem::replace(&mut waiters.impatient, later)));
+        let later = waiters.told.split_off(&(version + 1, 0));
+        let told = by_version(std::mem::replace(&mut waiters.told, later));
         let threads = waiters.threads.extract_if(.., |(wanted, _)| *wanted <= version).collect();
         let listeners = waiters.listeners.extract_if(.., |(wanted, _)| *wanted <= version);
         let listeners = listeners.map(|(_, listener)| listener).collect();
-        Covered { waiters: list, threads, listeners }
+        Covered { waiters: told, threads, listeners }
     }
 
     /// Tells the waiters and the callbacks that a hardening was for, and those that were withheld. To be called without any lock: what is told may use
@@ -416,11 +398,11 @@ impl Horizon {
         if planted(Bug::FailureForgotten) || self.failure.set(lost).is_err() {
             return Covered::default();
         }
-        let Waiters { mut list, impatient, listeners, threads, .. } =
-            std::mem::take(&mut *self.waiters.lock());
-        list.extend(by_version(impatient));
-        let listeners = listeners.into_iter().map(|(_, listener)| listener).collect();
-        Covered { waiters: list, threads, listeners }
+        let mut waiters = self.waiters.lock();
+        let told = by_version(std::mem::take(&mut waiters.told));
+        let threads = std::mem::take(&mut waiters.threads);
+        let listeners = waiters.listeners.drain(..).map(|(_, listener)| listener).collect();
+        Covered { waiters: told, threads, listeners }
     }
 
     /// Wakes somebody whose version was not covered, so that it leads the next hardening: a thread, or else a task, if that may be. True if
@@ -433,13 +415,13 @@ impl Horizon {
         let waiters = self.waiters.lock();
         let thread = waiters.threads.first().map(|&(wanted, _)| wanted);
         let task = || {
-            waiters.list.iter().find_map(|(_, waiter)| match waiter {
+            waiters.told.values().find_map(|waiter| match waiter {
                 Waiter::Task { waker, leads: true } => waker.lock().take(),
                 _ => None,
             })
         };
         let task = if thread.is_none() && which == Successor::Any { task() } else { None };
-        let left = waiters.list.iter().any(|(_, waiter)| matches!(waiter, Waiter::Task { leads: true, .. }));
+        let left = waiters.told.values().any(|waiter| matches!(waiter, Waiter::Task { leads: true, .. }));
         drop(waiters);
         match (thread, task) {
             // Somebody else may sleep there whose version is covered, and be woken in the place of this one. But whoever has
@@ -468,8 +450,8 @@ impl Horizon {
     }
 }
 
-fn by_version(impatient: BTreeMap<(u64, u64), Waiter>) -> impl Iterator<Item = (u64, Waiter)> {
-    impatient.into_iter().map(|((version, _), waiter)| (version, waiter))
+fn by_version(told: BTreeMap<(u64, u64), Waiter>) -> Vec<(u64, Waiter)> {
+    told.into_iter().map(|((version, _), waiter)| (version, waiter)).collect()
 }
 
 fn tell(waiter: Waiter, outcome: impl FnOnce() -> Outcome) {

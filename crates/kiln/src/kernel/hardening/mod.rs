@@ -17,7 +17,7 @@ mod pace;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use self::horizon::{Covered, Horizon};
+use self::horizon::{Covered, Horizon, Waiter};
 use self::pace::Pace;
 use super::checkpoint::Cut;
 use super::engine::Engine;
@@ -337,7 +337,7 @@ impl Engine {
             // Whoever asked may have given up.
             let _ = told.send(outcome);
         });
-        let number = horizon.register_impatient(version, waiter);
+        let number = horizon.register(version, Waiter::Callback(waiter));
         if number.is_some() {
             self.hardening.request_now();
         }

@@ -1,4 +1,7 @@
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::{Arc, mpsc};
+use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
@@ -271,4 +274,27 @@ fn who_gives_up_waiting_is_not_remembered() {
         db.engine().let_go(leader, Covered::default());
         assert!(waiting.join().expect("it does not panic").expect("nothing is lost"));
     });
+}
+
+/// As of those who wait for a time; each stayed with its waker.
+#[test]
+fn futures_that_are_dropped_are_not_remembered() {
+    struct Task;
+    impl Wake for Task {
+        fn wake(self: Arc<Self>) {}
+    }
+    let db = Options::new().open_on(Arc::new(SimulatedDevice::new(1))).expect("the disk is empty");
+    let table = db.table("table").expect("a table");
+    let leader = db.engine().hardening.leader.lock();
+    let (_, receipt) = db.put(&table, "key", "value").expect("there is room").fast();
+    let task = Arc::new(Task);
+    let waker = Waker::from(task.clone());
+    for _ in 0..10_000 {
+        for mut future in [receipt.durable(Level::LOCAL), receipt.durable_leading(Level::LOCAL)] {
+            assert!(Pin::new(&mut future).poll(&mut Context::from_waker(&waker)).is_pending());
+        }
+    }
+    assert_eq!(db.engine().hardening.horizon.waiter_count(), 0);
+    assert_eq!(Arc::strong_count(&task), 2);
+    db.engine().let_go(leader, Covered::default());
 }
