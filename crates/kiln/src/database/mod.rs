@@ -77,6 +77,9 @@ pub struct ObjectInfo {
 
 /// An open database. Clones are the same database; when the last is dropped it is closed in order.
 ///
+/// It belongs to the process that has opened it. A child that is forked off has no use for it: to drop or close it there does nothing, and nothing hardens there,
+/// so that receipts end *lost*. It must not write there.
+///
 /// ```
 /// # let directory = tempfile::tempdir()?;
 /// # let path = directory.path().join("ads.kiln");
@@ -124,6 +127,7 @@ impl Drop for Inner {
 
 impl Inner {
     fn close(&self) -> Result<()> {
+        self.engine.check_process()?;
         // First of all: what is committed once the hardener has ended would not become durable before all others have, who may be long about it.
         self.engine.closed.store(true, Ordering::SeqCst);
         // Not under the lock: they may be calling somebody back who closes, too.

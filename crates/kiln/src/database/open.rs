@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::device::{Device, DeviceLock, OpenMode};
+use crate::device::{Device, DeviceLock, OpenMode, Process};
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::checkpoint::{CheckpointCounts, Checkpoints};
 use crate::kernel::clock::Clock;
@@ -143,6 +143,7 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
         open_transactions: AtomicU64::new(0),
         behind: AtomicBool::new(false),
         closed: AtomicBool::new(false),
+        process: Process::this(),
         lock: Mutex::new(Some(lock)),
     });
     engine.update_limit();

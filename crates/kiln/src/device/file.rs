@@ -23,8 +23,8 @@ use rustix::io::{Errno, retry_on_intr};
 use super::reader_threads::ReaderThreads;
 use super::uring::UringReads;
 use super::{
-    AlignedBuffer, BLOCK_BYTES, Device, DeviceError, DeviceFile, DeviceLock, LOCK_NAME, OpenMode, ReadQueue,
-    check_aligned, check_length, check_name, check_whole_blocks, reads, write_zeros,
+    AlignedBuffer, BLOCK_BYTES, Device, DeviceError, DeviceFile, DeviceLock, LOCK_NAME, OpenMode, Process,
+    ReadQueue, check_aligned, check_length, check_name, check_whole_blocks, reads, write_zeros,
 };
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -256,7 +256,8 @@ impl Device for FileDevice {
             }
             // From here on whatever leaves drops the guard and with it the lock.
             let made_directory = self.is_made.then(|| self.path.clone());
-            let lock = FileLock { descriptor, directory: self.directory.clone(), made_directory };
+            let directory = self.directory.clone();
+            let lock = FileLock { descriptor, process: Process::this(), directory, made_directory };
             // Who had it may have given it up in between: this file is nobody's then, and another has its name, or none.
             if lock.is_in_place().map_err(failed())? {
                 // It is only for people, and on a full disk it cannot be written.
@@ -314,6 +315,7 @@ fn use_direct_io(descriptor: &OwnedFd) -> Result<bool, Errno> {
 #[derive(Debug)]
 struct FileLock {
     descriptor: OwnedFd,
+    process: Process,
     directory: Arc<OwnedFd>,
     /// The directory, if it was made for this device.
     made_directory: Option<PathBuf>,
@@ -357,6 +359,10 @@ impl FileLock {
 
 impl Drop for FileLock {
     fn drop(&mut self) {
+        if !self.process.is_this() {
+            // A child that was forked shares the lock, which is its parent's.
+            return;
+        }
         // The number is only information and closing the file unlocks it too, so neither failure matters.
         // The lock is released by hand because a child process that was forked meanwhile shares it.
         let _ = rustix::fs::ftruncate(&self.descriptor, 0);

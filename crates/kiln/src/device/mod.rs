@@ -38,6 +38,7 @@ mod aligned;
 mod conformance;
 mod error;
 mod file;
+mod process;
 mod reader_threads;
 mod reads;
 mod simulated;
@@ -53,6 +54,7 @@ use std::sync::Arc;
 pub use aligned::AlignedBuffer;
 pub use error::DeviceError;
 pub use file::FileDevice;
+pub(crate) use process::Process;
 pub use reads::{FinishedRead, QueuedRead, ReadQueue};
 pub use simulated::{CrashStates, Fault, FaultKind, Keep, LossUnit, OperationKind, SimulatedDevice};
 

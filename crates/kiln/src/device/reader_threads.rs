@@ -9,6 +9,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
+use super::process::Process;
 use super::reads::{FinishedRead, QueuedRead, ReadQueue};
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Condvar, Mutex};
@@ -40,6 +41,7 @@ struct Done {
 /// See the module's documentation.
 pub(super) struct ReaderThreads {
     jobs: Arc<Jobs>,
+    process: Process,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -47,7 +49,8 @@ impl ReaderThreads {
     /// # Errors
     /// The operating system's, where there can be no more threads.
     pub(super) fn start() -> io::Result<ReaderThreads> {
-        let mut threads = ReaderThreads { jobs: Arc::default(), threads: Vec::new() };
+        let (jobs, process) = (Arc::default(), Process::this());
+        let mut threads = ReaderThreads { jobs, process, threads: Vec::new() };
         for _ in 0..THREADS {
             let jobs = threads.jobs.clone();
             match thread::Builder::new().name("kiln-reads".to_owned()).spawn(move || jobs.work()) {
@@ -88,6 +91,11 @@ impl Jobs {
 
 impl Drop for ReaderThreads {
     fn drop(&mut self) {
+        if !self.process.is_this() {
+            // They were not forked along, and cannot be awaited.
+            std::mem::forget(std::mem::take(&mut self.threads));
+            return;
+        }
         self.jobs.state.lock().is_over = true;
         self.jobs.wake.notify_all();
         for thread in self.threads.drain(..) {

@@ -19,7 +19,7 @@ use super::snapshot::Snapshots;
 use super::sweep::Graves;
 use super::warm::Warm;
 use super::write_counts::WriteCounts;
-use crate::device::DeviceLock;
+use crate::device::{DeviceLock, Process};
 use crate::error::{Error, ErrorKind, Result};
 use crate::objects::Handle;
 use crate::options::Limits;
@@ -71,6 +71,8 @@ pub(crate) struct Engine {
     /// Set by the watcher while hardening is behind the window, or compaction or settling far behind its bound: commits wait.
     pub(crate) behind: AtomicBool,
     pub(crate) closed: AtomicBool,
+    /// The one that has opened the database. Another one that was forked has no background threads, and no right to the files.
+    pub(crate) process: Process,
     /// Keeps everybody else out until the database is closed.
     pub(crate) lock: Mutex<Option<Box<dyn DeviceLock>>>,
 }

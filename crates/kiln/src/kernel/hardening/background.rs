@@ -9,6 +9,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::Requests;
+use crate::device::Process;
 use crate::error::{Error, Result};
 use crate::kernel::checkpoint::Haste;
 use crate::kernel::engine::Engine;
@@ -29,12 +30,14 @@ const JOBS: [(&str, Job); 5] = [
 /// Stops and joins the threads when dropped.
 pub(crate) struct Background {
     engine: Weak<Engine>,
+    process: Process,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Background {
     pub(crate) fn start(engine: &Arc<Engine>) -> Result<Background> {
-        let mut background = Background { engine: Arc::downgrade(engine), threads: Vec::new() };
+        let mut background =
+            Background { engine: Arc::downgrade(engine), process: engine.process, threads: Vec::new() };
         for (name, job) in JOBS {
             let engine = engine.clone();
             let thread = thread::Builder::new()
@@ -49,6 +52,11 @@ impl Background {
 
 impl Drop for Background {
     fn drop(&mut self) {
+        if !self.process.is_this() {
+            // They were not forked along, and cannot be awaited.
+            std::mem::forget(std::mem::take(&mut self.threads));
+            return;
+        }
         if let Some(engine) = self.engine.upgrade() {
             engine.hardening.requests.lock().stop = true;
             engine.hardening.wake_all();

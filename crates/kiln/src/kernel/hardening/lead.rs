@@ -13,6 +13,9 @@ use crate::kernel::engine::Engine;
 use crate::planted::{Bug, planted};
 use crate::sync::{MutexGuard, contain};
 
+const USED_AFTER_FORK: &str =
+    "the database was used after a fork, in another process than the one that has opened it";
+
 /// How a lead ends.
 type LetGo = fn(&Engine, MutexGuard<'_, Leader>, Covered);
 
@@ -58,6 +61,15 @@ impl Engine {
         self.hardening.horizon.failure().map_or(Ok(()), |lost| Err(lost.error()))
     }
 
+    /// # Errors
+    /// `Lost` in another process than the one that has opened the database. A system call, and so not for every operation.
+    pub(crate) fn check_process(&self) -> Result<()> {
+        match self.process.is_this() {
+            true => Ok(()),
+            false => Err(Lost::new(self.hardening.horizon.local(), USED_AFTER_FORK).error()),
+        }
+    }
+
     /// Whether somebody hardens at the moment.
     pub(crate) fn is_hardening(&self) -> bool {
         self.hardening.leader.is_locked()
@@ -87,7 +99,9 @@ impl Engine {
     fn lead(&self, mut leader: MutexGuard<'_, Leader>, let_go: LetGo) {
         let hardening = &self.hardening;
         let mut covered = Covered::default();
-        if hardening.horizon.failure().is_none() {
+        if self.check_process().is_err() {
+            covered = self.lose(USED_AFTER_FORK);
+        } else if hardening.horizon.failure().is_none() {
             let ended = contain(|| {
                 hardening.gather();
                 self.harden(&mut leader, &mut covered);
