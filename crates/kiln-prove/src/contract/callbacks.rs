@@ -9,8 +9,9 @@ use std::task::{Context, Wake};
 use kiln::device::{Fault, FaultKind, OperationKind, SimulatedDevice};
 use kiln::{Kiln, Level};
 
+use super::gate::{Gate, OpenAtEnd, gated_device};
 use crate::support::manual;
-use crate::testing::{PATIENCE, background, eventually, watched};
+use crate::testing::{PATIENCE, background, block_on, eventually, watched};
 
 fn fail_next_sync(disk: &SimulatedDevice) {
     // Sticky, since the first may be that of a segment that is prepared.
@@ -92,14 +93,23 @@ fn c8_a_task_that_is_woken_because_its_commit_is_lost_may_use_the_database() {
         }
     }
     watched("c8_a_task_that_is_woken_because_its_commit_is_lost", PATIENCE, |_| {
-        let (disk, db) = opened(false);
+        let disk = SimulatedDevice::new(1);
+        let (device, gate) = gated_device(&disk);
+        let db = manual().open_on(device).unwrap();
+        let _open = OpenAtEnd(gate.clone());
         let map = db.map("map").unwrap();
         let (_, receipt) = db.put(&map, "key", "value").unwrap().fast();
         let executor = Arc::new(Executor(Mutex::new(Some(db.clone())), AtomicBool::new(false)));
-        let mut future = Box::pin(receipt.durable(Level::LOCAL));
-        assert!(future.as_mut().poll(&mut Context::from_waker(&executor.clone().into())).is_pending());
-        fail_next_sync(&disk);
-        db.persist().expect_err("the sync fails");
+        gate.shut();
+        std::thread::scope(|scope| {
+            let persisting = scope.spawn(|| db.persist().expect_err("the sync fails"));
+            gate.wait_until_stuck();
+            let mut future = Box::pin(receipt.durable(Level::LOCAL));
+            assert!(future.as_mut().poll(&mut Context::from_waker(&executor.clone().into())).is_pending());
+            fail_next_sync(&disk);
+            gate.open();
+            persisting.join().unwrap();
+        });
         assert!(executor.1.load(Ordering::SeqCst));
     });
 }
@@ -204,19 +214,26 @@ fn c8_a_callback_may_close_the_database_whatever_has_hardened() {
 /// A waker was dropped with its place locked, where the wakers of others are looked for.
 #[test]
 fn c5_a_waker_that_is_the_last_to_hold_a_database_may_be_dropped() {
-    struct Task(#[expect(dead_code, reason = "it is held")] Kiln);
+    struct Task(#[expect(dead_code, reason = "it is held")] Kiln, Gate);
     impl Wake for Task {
         fn wake(self: Arc<Self>) {}
     }
+    impl Drop for Task {
+        fn drop(&mut self) {
+            // Closing waits for the hardening under way.
+            self.1.open();
+        }
+    }
     watched("c5_a_waker_that_is_the_last", PATIENCE, |_| {
         for is_given_up in [false, true] {
-            let (_disk, db) = opened(false);
+            let (device, gate) = gated_device(&SimulatedDevice::new(1));
+            let db = background().open_on(device).unwrap();
             let map = db.map("map").unwrap();
-            // Without it nothing has to be led again.
+            gate.shut();
             let (_, receipt) = db.put(&map, "key", "value").unwrap().fast();
             drop(map);
             let mut future = Box::pin(receipt.durable(Level::LOCAL));
-            let task = Arc::new(Task(db)).into();
+            let task = Arc::new(Task(db, gate)).into();
             assert!(future.as_mut().poll(&mut Context::from_waker(&task)).is_pending());
             drop(task);
             if is_given_up {
@@ -226,5 +243,17 @@ fn c5_a_waker_that_is_the_last_to_hold_a_database_may_be_dropped() {
                 assert!(future.as_mut().poll(&mut Context::from_waker(std::task::Waker::noop())).is_ready());
             }
         }
+    });
+}
+
+/// It asked for a hardening, and there was nobody who could be asked.
+#[test]
+fn c5_a_future_without_background_threads_hardens_on_the_thread_that_polls_it() {
+    watched("c5_a_future_without_background_threads", PATIENCE, |_| {
+        let (_disk, db) = opened(false);
+        let map = db.map("map").unwrap();
+        let (_, receipt) = db.put(&map, "key", "value").unwrap().fast();
+        block_on(receipt.durable(Level::LOCAL)).unwrap();
+        assert_eq!(db.horizon(Level::LOCAL), receipt.version());
     });
 }

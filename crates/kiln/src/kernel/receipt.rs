@@ -10,7 +10,6 @@ use super::clock::Version;
 use super::engine::Engine;
 use super::hardening::horizon::{Outcome, Waiter};
 use crate::error::{Error, Result};
-use crate::sync::atomic::Ordering;
 use crate::sync::{Instant, Mutex};
 
 /// A set of tolerated failures that a commit can be made durable against.
@@ -106,7 +105,8 @@ impl Receipt {
     }
 
     /// A future that ends when the commit is durable at `level`, or with the error `Lost`. It works with any
-    /// executor. Polling it asks the background thread to harden at once.
+    /// executor. Polling it asks the background thread to harden at once; without background threads, or once the database is closed, it is
+    /// [`Self::durable_leading`].
     pub fn durable(&self, level: Level) -> Durable {
         Durable { receipt: self.clone(), level, leads: false, registered: None }
     }
@@ -145,10 +145,9 @@ impl Durable {
         Some(outcome.map_err(|lost| lost.error()))
     }
 
-    /// Hardens, if this is a future that does, or nobody would who is asked to since the database is closed, and nobody else is at it; then
-    /// the outcome is known.
+    /// Hardens, if this is a future that does, or nobody would who is asked to, and nobody else is at it; then the outcome is known.
     fn lead(&self) -> Option<Result<()>> {
-        if self.leads || self.receipt.engine.closed.load(Ordering::SeqCst) {
+        if self.leads || !self.receipt.engine.has_hardener() {
             self.receipt.engine.try_lead_for(self.receipt.version);
         }
         self.outcome()
@@ -174,8 +173,7 @@ impl Future for Durable {
             let before = registered.waker.lock().replace(context.waker().clone());
             drop(before);
         } else {
-            // Once the database is closed nobody would who is asked to.
-            self.leads |= engine.closed.load(Ordering::SeqCst);
+            self.leads |= !engine.has_hardener();
             if let Some(outcome) = self.lead() {
                 return Poll::Ready(outcome);
             }

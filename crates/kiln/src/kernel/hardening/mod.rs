@@ -353,7 +353,7 @@ impl Engine {
     }
 
     /// Somebody hardens who is asked to.
-    fn has_hardener(&self) -> bool {
+    pub(super) fn has_hardener(&self) -> bool {
         self.hardening.background && !self.closed.load(Ordering::SeqCst)
     }
 
