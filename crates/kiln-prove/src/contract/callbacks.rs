@@ -257,3 +257,38 @@ fn c5_a_future_without_background_threads_hardens_on_the_thread_that_polls_it() 
         assert_eq!(db.horizon(Level::LOCAL), receipt.version());
     });
 }
+
+/// A callback and the database kept each other for ever.
+#[test]
+fn closing_lets_go_of_the_callbacks_and_of_what_they_own() {
+    watched("closing_lets_go_of_the_callbacks", PATIENCE, |_| {
+        for (has_background, by_callback) in [(false, false), (false, true), (true, false), (true, true)] {
+            let (_disk, db) = opened(has_background);
+            let map = db.map("map").unwrap();
+            let owned = Arc::new(());
+            let own = || {
+                let (db, owned) = (db.clone(), owned.clone());
+                move || {
+                    let _owned = (&db, &owned);
+                }
+            };
+            let (of_durable, of_lost) = (own(), own());
+            db.on_durable(move |_| of_durable());
+            db.on_lost(move |_| of_lost());
+            if by_callback {
+                // While they are called they are nowhere that they could be taken from.
+                let closing = db.clone();
+                db.on_durable(move |_| closing.close().unwrap());
+                // Before this, where the background has hardened the map, or by it.
+                let _ = db.put(&map, "key", "value").and_then(|put| put.safe());
+            } else {
+                db.close().unwrap();
+            }
+            let (too_late, much_too_late) = (own(), own());
+            eventually("the callbacks have gone", || Arc::strong_count(&owned) == 3);
+            db.on_durable(move |_| too_late());
+            db.on_lost(move |_| much_too_late());
+            assert_eq!(Arc::strong_count(&owned), 1, "nobody calls them any more");
+        }
+    });
+}

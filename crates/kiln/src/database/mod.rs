@@ -522,12 +522,14 @@ impl Kiln {
     }
 
     /// Calls back with the new horizon after every hardening, on the thread that hardened or one of the database's own: be quick, and do not
-    /// wait for this database. One call may stand for several hardenings that have ended while the last call went on.
+    /// wait for this database. One call may stand for several hardenings that have ended while the last call went on. A callback that owns a handle keeps the
+    /// database open until [`Self::close`] lets go of it.
     pub fn on_durable(&self, callback: impl FnMut(Version) + Send + 'static) {
         self.engine().hardening.horizon.on_durable(Box::new(callback));
     }
 
-    /// Calls back, once, when commits are lost because the disk failed; at once if that has happened.
+    /// Calls back, once, when commits are lost because the disk failed; at once if that has happened. A callback that owns a handle keeps the database open until
+    /// it is called, or [`Self::close`] lets go of it.
     pub fn on_lost(&self, callback: impl FnOnce(Lost) + Send + 'static) {
         self.engine().hardening.horizon.on_lost(Box::new(callback));
     }

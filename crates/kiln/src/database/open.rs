@@ -330,7 +330,10 @@ impl Opening {
 /// Hardens everything, marks the database as closed in order, and lets go of its directory. Who comes while somebody else does waits for that, and
 /// is told whether everything is durable. It is said already that the database is [closed](Engine::closed).
 pub(super) fn close(engine: &Engine) -> Result<()> {
-    engine.telling(|| close_in_turn(engine))
+    let closed = engine.telling(|| close_in_turn(engine));
+    // They may own handles, and with them what keeps them.
+    engine.hardening.horizon.end_callbacks();
+    closed
 }
 
 fn close_in_turn(engine: &Engine) -> Result<()> {

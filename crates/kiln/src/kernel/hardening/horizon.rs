@@ -111,6 +111,8 @@ struct Callbacks {
     lost: Vec<OnLost>,
     /// Somebody calls them at the moment, and looks again afterwards.
     are_called: bool,
+    /// The database is closed: they hear nothing any more.
+    are_over: bool,
     /// Waiters that somebody could not tell who holds locks.
     withheld: Vec<(u64, Waiter)>,
     withheld_listeners: Vec<Weak<dyn Listener>>,
@@ -388,6 +390,12 @@ impl Horizon {
                 callbacks = self.callbacks.lock();
             } else {
                 callbacks.are_called = false;
+                if callbacks.are_over {
+                    let gone = (std::mem::take(&mut callbacks.durable), std::mem::take(&mut callbacks.lost));
+                    // Without the lock: what they own is somebody else's.
+                    drop(callbacks);
+                    drop(gone);
+                }
                 return;
             }
         }
@@ -439,14 +447,27 @@ impl Horizon {
     }
 
     pub(crate) fn on_durable(&self, callback: OnDurable) {
-        self.callbacks.lock().durable.push(callback);
+        let mut callbacks = self.callbacks.lock();
+        callbacks.durable.push(callback);
+        if callbacks.are_over {
+            drop(callbacks);
+            self.call_back();
+        }
     }
 
     pub(crate) fn on_lost(&self, callback: OnLost) {
-        self.callbacks.lock().lost.push(callback);
-        if self.failure.get().is_some() {
+        let mut callbacks = self.callbacks.lock();
+        callbacks.lost.push(callback);
+        if callbacks.are_over || self.failure.get().is_some() {
+            drop(callbacks);
             self.call_back();
         }
+    }
+
+    /// Tells those who are called back what is left to be told, and lets go of them. To be called without any lock, as [`Self::tell`].
+    pub(crate) fn end_callbacks(&self) {
+        self.callbacks.lock().are_over = true;
+        self.call_back();
     }
 }
 
