@@ -331,10 +331,15 @@ impl Horizon {
         Covered { waiters: told, threads, listeners }
     }
 
+    /// Wakes the threads among them, once.
+    pub(crate) fn wake_threads(&self, covered: &mut Covered) {
+        covered.threads.drain(..).for_each(|(wanted, _)| self.place(wanted).advance_for_all());
+    }
+
     /// Tells the waiters and the callbacks that a hardening was for, and those that were withheld. To be called without any lock: what is told may use
     /// the database.
-    pub(crate) fn tell(&self, covered: Covered) {
-        self.wake_threads(&covered.threads);
+    pub(crate) fn tell(&self, mut covered: Covered) {
+        self.wake_threads(&mut covered);
         let mut callbacks = self.callbacks.lock();
         let withheld = std::mem::take(&mut callbacks.withheld);
         let listeners = std::mem::take(&mut callbacks.withheld_listeners);
@@ -350,7 +355,7 @@ impl Horizon {
 
     /// Wakes the threads, and keeps the others until the next [`Self::tell`]. True if that has anybody to tell.
     pub(crate) fn withhold(&self, mut covered: Covered) -> bool {
-        self.wake_threads(&covered.threads);
+        self.wake_threads(&mut covered);
         let mut callbacks = self.callbacks.lock();
         callbacks.withheld.append(&mut covered.waiters);
         callbacks.withheld_listeners.append(&mut covered.listeners);
@@ -358,10 +363,6 @@ impl Horizon {
         let is_lost = self.failure.get().is_some() && !callbacks.lost.is_empty();
         let is_withheld = !callbacks.withheld.is_empty() || !callbacks.withheld_listeners.is_empty();
         is_moved || is_lost || is_withheld
-    }
-
-    fn wake_threads(&self, threads: &[(u64, usize)]) {
-        threads.iter().for_each(|&(wanted, _)| self.place(wanted).advance_for_all());
     }
 
     /// Calls those back who are to hear something, unless somebody else does: they may be about to call this very thread.
@@ -417,28 +418,36 @@ impl Horizon {
     /// nobody was woken, though somebody would lead: it may not be woken here, or is being woken already and may take its time. (Who does not lead has asked
     /// for a hardening, or is in no haste.)
     pub(crate) fn wake_successor(&self, which: Successor) -> bool {
-        if planted(Bug::SuccessorNotWoken) {
+        if self.wake_thread() || planted(Bug::SuccessorNotWoken) {
             return false;
         }
         let waiters = self.waiters.lock();
-        let thread = waiters.threads.first().map(|&(wanted, _)| wanted);
         let task = || {
             waiters.told.values().find_map(|waiter| match waiter {
                 Waiter::Task { waker, leads: true } => waker.lock().take(),
                 _ => None,
             })
         };
-        let task = if thread.is_none() && which == Successor::Any { task() } else { None };
-        let left = waiters.told.values().any(|waiter| matches!(waiter, Waiter::Task { leads: true, .. }));
+        let task = if which == Successor::Any { task() } else { None };
+        let leads = |waiter: &Waiter| matches!(waiter, Waiter::Task { leads: true, .. });
+        let left = task.is_none() && waiters.told.values().any(leads);
         drop(waiters);
-        match (thread, task) {
-            // Somebody else may sleep there whose version is covered, and be woken in the place of this one. But whoever has
-            // covered it is then about to wake all.
-            (Some(wanted), _) => self.place(wanted).advance_for_one(),
-            (None, Some(task)) => call(|| task.wake()),
-            (None, None) => return left,
+        if let Some(task) = task {
+            call(|| task.wake());
         }
-        false
+        left
+    }
+
+    /// Wakes a thread whose version was not covered, so that it leads the next hardening; false if there is none.
+    pub(crate) fn wake_thread(&self) -> bool {
+        if planted(Bug::SuccessorNotWoken) {
+            return false;
+        }
+        let thread = self.waiters.lock().threads.first().map(|&(wanted, _)| wanted);
+        // Somebody else may sleep there whose version is covered, and be woken in the place of this one. But whoever has
+        // covered it is then about to wake all.
+        thread.into_iter().for_each(|wanted| self.place(wanted).advance_for_one());
+        thread.is_some()
     }
 
     #[cfg(test)]

@@ -136,14 +136,17 @@ impl Engine {
 
     /// Ends the lead, tells, and hands over to a waiter that was not covered. Nobody who has held the lock may leave this, or
     /// [`Self::let_go_quietly`], out, not even without a hardening: a waiter that found it taken sleeps, and relies on being seen here.
-    pub(super) fn let_go(&self, leader: MutexGuard<'_, Leader>, covered: Covered) {
+    pub(super) fn let_go(&self, leader: MutexGuard<'_, Leader>, mut covered: Covered) {
         let hardening = &self.hardening;
         // Waking many takes a while; the next leader need not wait for it.
         drop(leader);
         hardening.leads_ended.advance_for_all();
         let hands_over = Hardening::hands_over(&covered);
+        hardening.horizon.wake_threads(&mut covered);
+        // Before others are told, which takes as long as their callbacks do.
+        let is_handed_over = !hands_over || hardening.horizon.wake_thread();
         hardening.horizon.tell(covered);
-        if hands_over {
+        if !is_handed_over {
             self.hand_over_lead();
         }
     }

@@ -298,3 +298,31 @@ fn futures_that_are_dropped_are_not_remembered() {
     assert_eq!(Arc::strong_count(&task), 2);
     db.engine().let_go(leader, Covered::default());
 }
+
+/// It was woken to lead the next one only after all callbacks had come to their end.
+#[test]
+fn c5_a_thread_that_waits_is_not_kept_waiting_by_the_callbacks_of_others() {
+    let db = &open_small(&SimulatedDevice::new(1), false);
+    let map = &db.map("map").expect("a map");
+    let leader = db.engine().hardening.leader.lock();
+    let (_, covered) = db.put(map, "key", "covered").expect("there is room").fast();
+    let horizon = &db.engine().hardening.horizon;
+    thread::scope(|scope| {
+        let (told, hear) = mpsc::channel();
+        let (ended, has_ended) = mpsc::channel();
+        covered.on_durable(Level::LOCAL, move |_| {
+            let _ = ended.send(hear.recv_timeout(Duration::from_secs(60)));
+        });
+        db.engine().clock.close();
+        scope.spawn(move || {
+            let commit = db.put(map, "key", "not covered").expect("there is room");
+            let _ = told.send(commit.safe().is_ok());
+        });
+        while horizon.waiter_count() < 2 {
+            thread::yield_now();
+        }
+        let covered = horizon.cover(covered.version().number());
+        db.engine().let_go(leader, covered);
+        assert_eq!(has_ended.recv(), Ok(Ok(true)), "it had to wait until the callback ended");
+    });
+}
