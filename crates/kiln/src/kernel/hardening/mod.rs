@@ -425,6 +425,7 @@ impl Engine {
             self.behind.store(false, Ordering::SeqCst);
             hardening.horizon.cover(version)
         };
+        hardening.last_waiters.store(covered.waiter_count(), Ordering::Relaxed);
         hardening.hardening_since.store(0, Ordering::SeqCst);
         let wanted = hardening.wanted_space.swap(0, Ordering::SeqCst);
         hardening.bound_bytes(wanted);
@@ -508,9 +509,7 @@ impl Engine {
         let presses = self.compaction.is_pressing() || self.settled.pace.is_pressing();
         self.behind.store(presses, Ordering::SeqCst);
         self.graves.bury(&mut leader.graves);
-        let covered = hardening.horizon.publish(version);
-        hardening.last_waiters.store(covered.waiter_count(), Ordering::Relaxed);
-        covered
+        hardening.horizon.publish(version)
     }
 
     /// Slows commits down while hardening is behind the vulnerability window (C5b), or compaction far behind its bound, or settling; that only

@@ -326,3 +326,13 @@ fn c5_a_thread_that_waits_is_not_kept_waiting_by_the_callbacks_of_others() {
         assert_eq!(has_ended.recv(), Ok(Ok(true)), "it had to wait until the callback ended");
     });
 }
+
+/// Each hardening waited for them anew, when nothing was left to be hardened.
+#[test]
+fn who_was_waited_for_is_forgotten_when_nobody_waits_though_nothing_hardens() {
+    let db = open_small(&SimulatedDevice::new(1), false);
+    let hardening = &db.engine().hardening;
+    hardening.last_waiters.store(64, Ordering::Relaxed);
+    db.persist().expect("there is nothing to be made durable");
+    assert_eq!(hardening.last_waiters.load(Ordering::Relaxed), 0);
+}
