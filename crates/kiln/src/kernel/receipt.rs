@@ -94,7 +94,8 @@ impl Receipt {
 
     /// Calls back when it is durable or lost: at once if that is known, else on the thread that hardens or one of the database's own, so the
     /// callback must be quick and must not wait for this database. Does not itself start a hardening. If the callback panics
-    /// on that thread nobody else is concerned.
+    /// on that thread nobody else is concerned. Where no commit can have this version yet, it waits until one has; it is dropped uncalled if the database is
+    /// closed before.
     pub fn on_durable(&self, level: Level, callback: impl FnOnce(Outcome) + Send + 'static) {
         match level {
             Level::MEMORY => callback(Ok(())),

@@ -53,7 +53,7 @@ impl Pace {
             // Its bytes cannot have cost more. After a stall no hardening may be large any more, and this is how the stall is
             // forgotten.
             if bytes >= BYTES_MIN / 4 && took / kib < cost {
-                remember(&self.ns_per_kib, cost, took / kib);
+                remember(&self.ns_per_kib, cost, (took / kib).max(1));
             }
         } else {
             // Where the latency was overestimated, half of the time is still the bytes'.
@@ -243,6 +243,15 @@ mod tests {
             pace.learn(bytes, Duration::from_millis(5) + Duration::from_nanos(bytes * 2));
         }
         assert!(pace.bytes_max() > before / 2, "{} of {before}", pace.bytes_max());
+    }
+
+    #[test]
+    fn a_disk_that_takes_no_time_costs_something_all_the_same() {
+        let pace = settled(Duration::ZERO, 1 << 20);
+        for _ in 0..100 {
+            pace.learn(BYTES_MIN / 2, Duration::from_nanos(1));
+        }
+        assert!(pace.bytes_max() > BYTES_MIN);
     }
 
     #[test]
