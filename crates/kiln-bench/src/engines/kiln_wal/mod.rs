@@ -95,7 +95,7 @@ impl Store {
     fn check_untouched(&self) -> Result<()> {
         anyhow::ensure!(
             self.db.horizon(Level::LOCAL) == self.horizon,
-            "the store below the write-ahead log has hardened by itself, because its memory was full: give it more --cache"
+            "the store below the write-ahead log has hardened by itself"
         );
         Ok(())
     }

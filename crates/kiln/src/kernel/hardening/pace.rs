@@ -8,7 +8,7 @@
 //! - no more bytes are un-hardened than the disk takes in a window less two latencies.
 //!
 //! Whoever meets that bound, or the one that memory sets, has to wait for a hardening. So that nobody does while the disk keeps up, hardening
-//! also begins before as many bytes as are written during it no longer fit below the bound. Where the window is too short for two latencies, it is
+//! also begins before as many bytes as are written during it no longer fit below the bound, once there are enough of them to tell a rate. Where the window is too short for two latencies, it is
 //! missed whatever is done; then bytes may take as long as the latencies do, up to half of the window, and hardenings follow one another without a pause. (Not all
 //! of it: what small hardenings take counts as latency, their bytes' part included, and the cost may be known by half only.)
 //!
@@ -26,6 +26,9 @@ const FIRST_NS_PER_KIB: u64 = 4_000;
 const FIRST_LATENCY_NS: u64 = 500_000;
 /// So much may be un-hardened however slow the disk is: less would cost a hardening for every few commits, and gain nothing.
 const BYTES_MIN: u64 = 256 << 10;
+/// From such a part of the bound on, what has come in tells when the bound will be met. Less is a burst: one commit a moment ago would
+/// look like a load that fills any memory at once.
+const RATE_PART: u64 = 16;
 
 /// See the module's documentation.
 pub(super) struct Pace {
@@ -77,10 +80,14 @@ impl Pace {
         let time = self.planned_window().saturating_sub(self.latency()).as_nanos();
         let cost = u128::from((bytes >> 10).saturating_mul(self.ns_per_kib.load(Ordering::Relaxed)));
         let age = age.as_nanos().max(1);
-        // When the bound is met at this rate; a part of it is left over, as it is of the window.
-        let planned_bytes = u128::from(bytes_max - bytes_max / 4);
-        let full = planned_bytes * age / u128::from(bytes.max(1));
-        let time = time.min(full.saturating_sub(self.latency().as_nanos()));
+        let time = if bytes < bytes_max / RATE_PART {
+            time
+        } else {
+            // When the bound is met at this rate; a part of it is left over, as it is of the window.
+            let planned_bytes = u128::from(bytes_max - bytes_max / 4);
+            let full = planned_bytes * age / u128::from(bytes.max(1));
+            time.min(full.saturating_sub(self.latency().as_nanos()))
+        };
         // After `age + cost` at this rate the log has got `age` further, and so much it may in `time`.
         Duration::from_nanos((time * age / (age + cost)) as u64)
     }
@@ -216,6 +223,17 @@ mod tests {
         let pace = settled(Duration::from_micros(300), 500);
         assert!(pace.patience(100, Duration::from_millis(1), u64::MAX) > WINDOW * 3 / 4);
         assert!(pace.patience(4 * MIB, Duration::from_millis(1), u64::MAX) < WINDOW / 8);
+    }
+
+    /// A single commit, a moment ago, looked like a load that fills the memory before a slow disk has hardened anything.
+    #[test]
+    fn little_that_came_at_once_waits_for_most_of_the_window_on_a_slow_disk_too() {
+        const HOUR: Duration = Duration::from_secs(3600);
+        let pace = Pace::new(24 * HOUR);
+        pace.learn(4096, Duration::from_millis(50));
+        assert!(pace.patience(75 << 10, Duration::from_micros(50), 32 * MIB) > HOUR);
+        // So much at once may go on.
+        assert_eq!(pace.patience(4 * MIB, Duration::from_micros(50), 32 * MIB), Duration::ZERO);
     }
 
     #[test]
