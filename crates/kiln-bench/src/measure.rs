@@ -219,7 +219,8 @@ fn one_thread(
     let start = Instant::now();
     let mut now = start;
     let mut sampling = Sampling::default();
-    while !stop.load(Ordering::Relaxed) {
+    // One is done in any case: a thread that gets no processor all the while has measured something.
+    loop {
         let begin = now;
         let stride = sampling.stride;
         let mut done = operation()?;
@@ -239,6 +240,9 @@ fn one_thread(
         bins[bin] += done;
         ops += done;
         sampling.note(now - begin);
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
     }
     Ok(ThreadCount { ops, seconds: start.elapsed().as_secs_f64(), latency_ns, bins })
 }

@@ -269,32 +269,38 @@ fn an_interrupted_run_keeps_what_it_has_and_goes_on_where_it_was() {
     let arguments = ["--engines", "memory", "--workloads", "read,update,insert", "--threads", "1"];
     let paths = ["--dir", "data", "--json", "results.json"];
     let always = ["run", "--records", "1000", "--rounds", "2", "--seconds"];
-    let mut run = Command::new(env!("CARGO_BIN_EXE_kiln-bench"))
-        .args([&always[..], &["0.1"], &arguments, &paths].concat())
-        .current_dir(directory.path())
-        .stdout(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
-    // It is stopped in the second of three cells, or later if this process is slow.
-    while std::fs::read_to_string(&json).is_ok_and(|lines| lines.lines().count() < 3) || !json.exists() {
-        assert!(run.try_wait().unwrap().is_none(), "the run has ended");
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
-    let pid = rustix::process::Pid::from_raw(run.id() as i32).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-    let output = run.wait_with_output().unwrap();
-    assert!(!output.status.success());
+    let run = |seconds: &str, resume: &[&str]| {
+        Command::new(env!("CARGO_BIN_EXE_kiln-bench"))
+            .args([&always[..], &[seconds], &arguments, &paths, resume].concat())
+            .current_dir(directory.path())
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap()
+    };
+    // It is stopped in the second of three cells, or later if this process is slow; if it is so slow that the run ends, in a longer one.
+    let interrupted = ["0.1", "0.5", "2", "8"].into_iter().find_map(|seconds| {
+        let _ = std::fs::remove_file(&json);
+        let mut run = run(seconds, &[]);
+        let lines = || std::fs::read_to_string(&json).map_or(0, |lines| lines.lines().count());
+        while lines() < 3 && run.try_wait().unwrap().is_none() {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        if run.try_wait().unwrap().is_none() {
+            let pid = rustix::process::Pid::from_raw(run.id() as i32).unwrap();
+            rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+        }
+        let output = run.wait_with_output().unwrap();
+        (!output.status.success()).then_some((seconds, output))
+    });
+    let (seconds, output) = interrupted.expect("a run is interrupted");
     assert!(text(&output.stdout).contains("read, 1 thread") && text(&output.stdout).contains("--resume"));
     assert!(!directory.path().join("data").exists());
     let before = std::fs::read_to_string(&json).unwrap();
 
     // The second time it is done in the directory that is there; a line that was torn off is made again.
     std::fs::write(&json, format!("{before}{{\"engine\":")).unwrap();
-    let output = Command::new(env!("CARGO_BIN_EXE_kiln-bench"))
-        .args([&always[..], &["0.1"], &arguments, &paths, &["--resume"]].concat())
-        .current_dir(directory.path())
-        .output()
-        .unwrap();
+    let output = run(seconds, &["--resume"]).wait_with_output().unwrap();
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(std::fs::read_to_string(&json).unwrap().starts_with(&before));
     let rows = rows(&json);

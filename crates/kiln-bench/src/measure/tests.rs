@@ -30,6 +30,14 @@ fn every_operation_of_every_thread_is_counted_and_recorded() {
 }
 
 #[test]
+fn every_thread_does_an_operation_however_short_the_time_is() {
+    for _ in 0..20 {
+        let measured = repeat(3, &Meanwhile::nothing(Duration::ZERO), |_| Ok(|| Ok(1))).unwrap();
+        assert!(measured.ops >= 3, "{}", measured.ops);
+    }
+}
+
+#[test]
 fn slow_operations_among_fast_ones_count_as_many_as_they_are() {
     let measured = repeat(1, &Meanwhile::nothing(Duration::from_millis(200)), |_| {
         let mut random = SmallRng::seed_from_u64(1);
