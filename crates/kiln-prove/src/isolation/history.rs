@@ -149,6 +149,12 @@ impl History {
         }
         Ok(history)
     }
+
+    /// The newest version in which something was written after so many crashes, of those that were told.
+    pub(crate) fn newest_written(&self, generation: u32) -> u64 {
+        let own = self.transactions.iter().filter(|transaction| transaction.generation == generation);
+        own.filter(|transaction| transaction.writes()).filter_map(Transaction::version).max().unwrap_or(0)
+    }
 }
 
 impl Transaction {

@@ -132,6 +132,8 @@ impl Round {
             }
             if is_closed {
                 db.close().unwrap_or_else(|error| panic!("closing: {error}"));
+                // Closing in order hardens everything, whatever it says itself of how far it came.
+                told.fetch_max(history.newest_written(generation), Ordering::SeqCst);
                 told.fetch_max(db.horizon(Level::LOCAL).number(), Ordering::SeqCst);
             }
             drop(db);

@@ -401,6 +401,24 @@ fn a_crash_leaves_exactly_what_the_horizon_covers() {
     flags(&crashed(&[kept, lost, after(&[7])], &told), Kind::DurableLost);
 }
 
+/// A close that had not hardened the last commits, and said so of nothing, passed for a crash that took them.
+#[test]
+fn c5_what_was_committed_before_an_orderly_close_is_durable() {
+    let first = tx(1, 2, &append(1, &[], 7)).at(3);
+    let last = tx(3, 4, &append(1, &[7], 8)).at(4);
+    let only_reads = tx(5, 6, &[List(1, vec![7, 8])]).at(5);
+    let written = [first, last, only_reads];
+    let told = history(&written).newest_written(0);
+    let closed = |horizon, seen: &[u32]| {
+        let after = tx(7, 8, &[List(1, seen.to_vec())]).after_crashes(1);
+        let crash = Crash { horizon, told, ..Crash::default() };
+        crashed(&[&written[..], &[after]].concat(), &[crash])
+    };
+    accepts(&closed(4, &[7, 8]));
+    flags(&closed(3, &[7]), Kind::DurableLost);
+    assert_eq!(history(&written).newest_written(1), 0);
+}
+
 #[test]
 fn registers_and_rows_survive_a_crash_likewise() {
     let crash = [Crash { horizon: 3, told: 0, serials: vec![] }];
