@@ -200,7 +200,7 @@ fn run_until(profile: Profile, seed: u64, step: u64) -> Run {
 /// units, or of a sample, in which no subset comes twice.
 fn disks_after<'a>(
     states: &'a CrashStates,
-    seed: u64,
+    (seed, step): (u64, u64),
     sweep: &Sweep,
 ) -> Box<dyn Iterator<Item = (u64, SimulatedDevice)> + 'a> {
     let units = states.unit_count();
@@ -212,7 +212,8 @@ fn disks_after<'a>(
         let choices = match pattern {
             0 => vec![Keep::Kept; units],
             1 => vec![Keep::Lost; units],
-            _ => states.choices(seed ^ ((pattern - 2) << 32)),
+            // Others at each step: of two steps with as many loss units the same ones would be tried.
+            _ => states.choices(seed ^ (step << 40) ^ ((pattern - 2) << 32)),
         };
         let is_new = tried.insert(choices.clone());
         is_new.then(|| (pattern, states.after_crash_of(&choices)))
@@ -312,7 +313,7 @@ impl Sweep {
         progress: &mut Progress,
     ) {
         let Crashed { states, history, whole, seed } = crashed;
-        for (pattern, disk) in disks_after(&states, seed, self) {
+        for (pattern, disk) in disks_after(&states, (seed, step), self) {
             if !seen.insert(disk.fingerprint()) {
                 progress.count_equal();
                 continue;

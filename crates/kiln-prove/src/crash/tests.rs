@@ -117,13 +117,29 @@ fn c1_each_disk_that_a_crash_may_leave_is_looked_at_once() {
         let states = run_until(sweep.profile, seed(), step).disk.crash_states();
         if states.unit_count() > sweep.exhaustive_units {
             continue;
+/// Every step of a run was tried with the same loss patterns.
+#[test]
+fn c1_other_loss_patterns_are_tried_at_each_step() {
+    let sweep = Sweep { samples: 6, exhaustive_units: 0, ..Sweep::of(Name::Large) };
+    let steps = (20..120).step_by(10);
+    let states = steps.map(|step| run_until(sweep.profile, seed(), step).disk.crash_states());
+    let states = states.max_by_key(CrashStates::unit_count).unwrap();
+    let tried = |step| {
+        let disks = disks_after(&states, (seed(), step), &sweep);
+        disks.map(|(_, disk)| disk.fingerprint()).collect::<HashSet<_>>()
+    };
+    assert_eq!(tried(60), tried(60));
+    let all: HashSet<_> = (60..90).flat_map(tried).collect();
+    assert!(all.len() > 2 * tried(60).len(), "{} disks", all.len());
+}
+
         }
         let files = |disk: &SimulatedDevice| {
             disk.list().unwrap().into_iter().map(|name| (disk.bytes(&name), name)).collect::<Vec<_>>()
         };
         let all: HashSet<_> = states.exhaustive().map(|disk| files(&disk)).collect();
         let mut seen = HashSet::new();
-        let looked_at: Vec<_> = disks_after(&states, seed(), &sweep)
+        let looked_at: Vec<_> = disks_after(&states, (seed(), step), &sweep)
             .filter(|(_, disk)| seen.insert(disk.fingerprint()))
             .map(|(_, disk)| files(&disk))
             .collect();
