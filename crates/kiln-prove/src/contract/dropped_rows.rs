@@ -79,8 +79,10 @@ fn assert_run(disk: &SimulatedDevice, came: &Came, context: &str) {
             }
             if is_table {
                 let table = db.table("table").unwrap();
-                let snapshot = db.snapshot().unwrap();
-                assert_eq!(snapshot.range::<&[u8]>(&table, ..).count(), ROWS as usize / 3, "{context}");
+                let rows: kiln::Result<Vec<_>> = db.snapshot().unwrap().range::<&[u8]>(&table, ..).collect();
+                let expected: Vec<_> =
+                    (0..ROWS / 3).map(|number| (key(number).to_vec(), value(number))).collect();
+                assert_eq!(rows.unwrap(), expected, "{context}");
             }
             let stays = db.table("stays").unwrap();
             (0..ROWS / 3).for_each(|number| {
