@@ -207,7 +207,7 @@ mod tests {
     use crate::crash::{play, reopen};
     use crate::support::{Random, copy_of, manual};
     use crate::workload::SMALL;
-    use crate::workload::history::Writes;
+    use crate::workload::history::Committed;
     use kiln::device::{Fault, FaultKind, OperationKind, SimulatedDevice};
 
     /// A database that was stopped without being closed, and its history.
@@ -264,16 +264,8 @@ mod tests {
         let (session, _) = one_more.commits[last].session.unwrap();
         let serial = history.serial_at(session, u64::MAX) + 1;
         let version = one_more.commits[0].version;
-        one_more.commits.insert(
-            1,
-            crate::workload::history::Committed {
-                version,
-                writes: Writes::new(),
-                session: Some((session, serial)),
-                load: None,
-                drop: None,
-            },
-        );
+        let forged = Committed { session: Some((session, serial)), ..Committed::at(version) };
+        one_more.commits.insert(1, forged);
         one_more.commits.iter_mut().skip(2).for_each(|commit| commit.session = None);
         assert!(verdict(&disk, &one_more).unwrap_err().starts_with("C7"));
 

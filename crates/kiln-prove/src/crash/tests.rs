@@ -7,7 +7,7 @@ use kiln::device::Device as _;
 use super::*;
 use crate::arguments::Limit;
 use crate::testing::{budget, seed, watched};
-use crate::workload::history::Place;
+use crate::workload::history::{Anew, Place};
 use crate::workload::loads::ROWS;
 use crate::workload::{LARGE, LAZY, LONG, NAMED, SKEWED, SMALL, WARM};
 
@@ -61,7 +61,7 @@ fn c4_ordered_while_records_are_kept_warm_at_every_step() {
 
 #[test]
 fn c4_the_named_workload_loads_tables_and_breaks_loads_off() {
-    let mut numbers = HashSet::new();
+    let (mut numbers, mut overwrites) = (HashSet::new(), 0);
     for seed in 0..4 {
         let (disk, mut history) = (SimulatedDevice::new(seed), History::default());
         play(&disk, &mut history, NAMED, seed, true).unwrap();
@@ -81,9 +81,18 @@ fn c4_the_named_workload_loads_tables_and_breaks_loads_off() {
             one_less.commits.remove(load.unwrap());
             assert!(check_recovered(&db, &one_less).unwrap_err().starts_with("C4"), "load {at}");
         }
+        if let Some(&load) = loads.last() {
+            let mut overwritten = history.clone();
+            overwritten.commit_anew(history.durable, Anew { load, first: 3, stamp: 7 });
+            assert!(check_recovered(&db, &overwritten).unwrap_err().starts_with("C1"));
+        }
+        overwrites += loads
+            .iter()
+            .map(|&load| history.written_anew(load, history.commits.len()).count())
+            .sum::<usize>();
         numbers.extend(loads);
     }
-    assert!(numbers.len() > 1, "{numbers:?}");
+    assert!(numbers.len() > 1 && overwrites > 0, "{numbers:?}, {overwrites}");
 }
 
 /// The first of a session's batch were durable in one version and the next in another, and then the batch ended in a third: the
@@ -108,15 +117,6 @@ fn c4_the_skewed_workload_is_compacted_again_and_again() {
     assert!(statistics.log_begin > 8 * SKEWED.segment_bytes, "{statistics:?}");
 }
 
-/// What hides another loss is not counted twice, and nothing that differs is left out.
-#[test]
-fn c1_each_disk_that_a_crash_may_leave_is_looked_at_once() {
-    let sweep = Sweep::of(Name::Tiny);
-    let (mut patterns, mut disks) = (0, 0);
-    for step in 0..40 {
-        let states = run_until(sweep.profile, seed(), step).disk.crash_states();
-        if states.unit_count() > sweep.exhaustive_units {
-            continue;
 /// Every step of a run was tried with the same loss patterns.
 #[test]
 fn c1_other_loss_patterns_are_tried_at_each_step() {
@@ -133,6 +133,15 @@ fn c1_other_loss_patterns_are_tried_at_each_step() {
     assert!(all.len() > 2 * tried(60).len(), "{} disks", all.len());
 }
 
+/// What hides another loss is not counted twice, and nothing that differs is left out.
+#[test]
+fn c1_each_disk_that_a_crash_may_leave_is_looked_at_once() {
+    let sweep = Sweep::of(Name::Tiny);
+    let (mut patterns, mut disks) = (0, 0);
+    for step in 0..40 {
+        let states = run_until(sweep.profile, seed(), step).disk.crash_states();
+        if states.unit_count() > sweep.exhaustive_units {
+            continue;
         }
         let files = |disk: &SimulatedDevice| {
             disk.list().unwrap().into_iter().map(|name| (disk.bytes(&name), name)).collect::<Vec<_>>()

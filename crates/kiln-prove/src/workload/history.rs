@@ -60,6 +60,26 @@ pub(crate) struct Committed {
     pub(crate) load: Option<u32>,
     /// The table of this load was dropped by it.
     pub(crate) drop: Option<u32>,
+    /// What it wrote to a table that was loaded.
+    pub(crate) anew: Option<Anew>,
+}
+
+/// Rows of a table that was loaded in bulk that a transaction wrote again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Anew {
+    /// The load's number.
+    pub(crate) load: u32,
+    /// The first of the rows.
+    pub(crate) first: usize,
+    /// What is in their values, and in those of no other commit.
+    pub(crate) stamp: u64,
+}
+
+impl Committed {
+    /// One that has written nothing.
+    pub(crate) fn at(version: u64) -> Committed {
+        Committed { version, writes: Writes::new(), session: None, load: None, drop: None, anew: None }
+    }
 }
 
 /// A snapshot that has a name, or may have one.
@@ -159,7 +179,7 @@ impl History {
     /// # Panics
     /// If its version is older than that of the commit before it: on one thread, versions never go back.
     pub(crate) fn commit(&mut self, version: u64, writes: Writes, session: Option<(usize, u64)>) {
-        self.add(Committed { version, writes, session, load: None, drop: None });
+        self.add(Committed { writes, session, ..Committed::at(version) });
     }
 
     fn add(&mut self, commit: Committed) {
@@ -189,17 +209,33 @@ impl History {
     /// Adds a bulk load that was committed.
     pub(crate) fn commit_load(&mut self, version: u64, number: u32) {
         self.loading = None;
-        self.add(Committed { version, writes: Writes::new(), session: None, load: Some(number), drop: None });
+        self.add(Committed { load: Some(number), ..Committed::at(version) });
     }
 
     /// Adds the dropping of a table that was loaded in bulk.
     pub(crate) fn commit_drop(&mut self, version: u64, number: u32) {
-        self.add(Committed { version, writes: Writes::new(), session: None, load: None, drop: Some(number) });
+        self.add(Committed { drop: Some(number), ..Committed::at(version) });
+    }
+
+    /// Adds a transaction that wrote rows of a table that was loaded in bulk.
+    pub(crate) fn commit_anew(&mut self, version: u64, anew: Anew) {
+        self.add(Committed { anew: Some(anew), ..Committed::at(version) });
+    }
+
+    /// What so many commits, the first, wrote again of a load's rows, in their order.
+    pub(crate) fn written_anew(&self, load: u32, commits: usize) -> impl Iterator<Item = Anew> {
+        let anew = self.commits[..commits].iter().filter_map(|commit| commit.anew);
+        anew.filter(move |anew| anew.load == load)
+    }
+
+    /// How many commits there are up to a version.
+    pub(crate) fn commits_at(&self, version: u64) -> usize {
+        self.up_to(version).len()
     }
 
     /// The bulk loads up to `version` whose tables were not dropped by then.
     pub(crate) fn loads_at(&self, version: u64) -> Vec<u32> {
-        self.loads_after(self.up_to(version).len())
+        self.loads_after(self.commits_at(version))
     }
 
     /// The same after so many commits, the first.
@@ -253,7 +289,7 @@ impl History {
     /// This history, and of the one that it is the beginning of what is in versions up to `horizon`: a commit may be durable
     /// before whoever asked for it is told that there is one.
     pub(crate) fn with_durable_of<'a>(&'a self, whole: &History, horizon: u64) -> Cow<'a, History> {
-        let durable = whole.up_to(horizon).len();
+        let durable = whole.commits_at(horizon);
         if durable <= self.commits.len() {
             return Cow::Borrowed(self);
         }
@@ -271,7 +307,7 @@ impl History {
 
     /// The state that all commits up to `version` make.
     pub(crate) fn state_at(&self, version: u64) -> Cow<'_, State> {
-        self.state_after(self.up_to(version).len())
+        self.state_after(self.commits_at(version))
     }
 
     /// The state that so many commits make, the first.
@@ -314,7 +350,7 @@ impl History {
         for named in &mut self.named {
             (named.is_made, named.is_going) = (true, false);
         }
-        let kept = self.up_to(horizon).len();
+        let kept = self.commits_at(horizon);
         self.latest = self.state_at(horizon).into_owned();
         self.lost.extend(self.commits.drain(kept..).map(|commit| commit.version));
         self.durable = horizon;

@@ -1,15 +1,19 @@
 //! Bulk loads, and the dropping of what was loaded: the workload's, and what the oracle asks of them.
 
-use kiln::{Error, ErrorKind, Kiln, Level, Object as _, Result, Snapshot, Table};
+use std::ops::Range;
+
+use kiln::{Error, ErrorKind, Kiln, Level, Object as _, Result, Snapshot, Table, Transaction};
 
 use super::Shift;
-use super::history::{History, Place, Writes};
+use super::history::{Anew, History, Place};
 use crate::oracle::{Verdict, ensure};
 
 /// So many rows has every loaded table: more than all others together, so that those of a load that was broken off are too many.
 pub(crate) const ROWS: usize = 120;
 /// Once in so many rows it is looked whether the table is there, which takes a look at all tables.
 const ROWS_PER_LOOK: usize = 16;
+/// So many rows of a loaded table are written at once, or fewer at its end.
+const ROWS_ANEW: usize = 9;
 /// What the names of loaded tables begin with.
 const PREFIX: &str = "loaded ";
 
@@ -19,8 +23,34 @@ pub(crate) fn name_of(number: u32) -> String {
 
 /// The rows of a load, in order.
 fn rows_of(number: u32) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
-    (0..ROWS)
-        .map(move |row| (format!("{row:05}").into_bytes(), vec![number as u8; (row + number as usize) % 50]))
+    (0..ROWS).map(move |row| (key_of(row), vec![number as u8; (row + number as usize) % 50]))
+}
+
+fn key_of(row: usize) -> Vec<u8> {
+    format!("{row:05}").into_bytes()
+}
+
+impl Anew {
+    /// The rows that it wrote.
+    fn rows(self) -> Range<usize> {
+        self.first..ROWS.min(self.first + ROWS_ANEW)
+    }
+
+    /// What it wrote to a row, which no other commit has written.
+    fn value(self, row: usize) -> Vec<u8> {
+        let mut value = self.stamp.to_le_bytes().to_vec();
+        value.resize(8 + (row + self.stamp as usize % 50) % 50, self.load as u8);
+        value
+    }
+}
+
+/// The rows that a loaded table has after so many commits, the first.
+fn rows_after(history: &History, number: u32, commits: usize) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
+    let mut values: Vec<_> = rows_of(number).map(|(_, value)| value).collect();
+    for anew in history.written_anew(number, commits) {
+        anew.rows().for_each(|row| values[row] = anew.value(row));
+    }
+    values.into_iter().enumerate().map(|(row, value)| (key_of(row), value))
 }
 
 impl Shift<'_> {
@@ -37,15 +67,16 @@ impl Shift<'_> {
         }
     }
 
-    /// Puts some rows of a loaded table as they are, so that the log has them, too.
-    fn write_anew(&mut self, number: u32) -> Result<()> {
-        let table = self.db.table(&name_of(number))?;
-        let rows: Vec<_> = rows_of(number).skip(self.random.below(ROWS)).take(9).collect();
-        let commit =
-            self.db.transact(|tx| rows.iter().try_for_each(|(key, value)| tx.put(&table, key, value)))?;
-        let version = commit.version().number();
+    /// Writes some rows of a loaded table, so that the log has them, too.
+    fn write_anew(&mut self, load: u32) -> Result<()> {
+        let table = self.db.table(&name_of(load))?;
+        let anew = Anew { load, first: self.random.below(ROWS), stamp: self.random.next() };
+        let put = |tx: &Transaction<'_>| {
+            anew.rows().try_for_each(|row| tx.put(&table, key_of(row), anew.value(row)))
+        };
+        let commit = self.db.transact(put)?;
+        self.history.commit_anew(commit.version().number(), anew);
         commit.forget();
-        self.history.commit(version, Writes::new(), None);
         Ok(())
     }
 
@@ -127,7 +158,7 @@ pub(crate) fn check_loads(db: &Kiln, history: &History, horizon: u64) -> Verdict
         let table = db.table(&name_of(number)).map_err(failed)?;
         ensure!(table.len() == ROWS as u64, "C1: table {:?} counts {} rows", name_of(number), table.len());
         if history.wants_every_way() || Some(&number) == expected.last() {
-            check_rows(&snapshot, &table, rows_of(number))?;
+            check_rows(&snapshot, &table, rows_after(history, number, history.commits_at(horizon)))?;
         }
     }
     // More cannot have settled: what was broken off has gone. What was dropped may not yet.
@@ -152,7 +183,7 @@ pub(crate) fn check_loads_in(
         match snapshot.table(&name) {
             Ok(table) => {
                 ensure!(there.contains(&number), "C1: table {name:?} is there at {}", snapshot.version());
-                check_rows(snapshot, &table, rows_of(number))?;
+                check_rows(snapshot, &table, rows_after(history, number, commits))?;
             }
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 ensure!(!there.contains(&number), "C1: table {name:?} is gone at {}", snapshot.version());
