@@ -97,16 +97,31 @@ fn files(disk: &SimulatedDevice) -> Files {
     disk.list().unwrap().into_iter().map(|name| (name.clone(), disk.bytes(&name))).collect()
 }
 
+/// What a damage may take from the end of the log without anybody noticing, as a power loss might have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tail {
+    Nothing,
+    LastWrite,
+    LastSegment,
+}
+
 impl Specimen {
     /// Opens and reads a damaged copy. True if the damage was noticed.
-    fn examine(&self, disk: &SimulatedDevice, is_tail: bool) -> Result<bool, String> {
+    fn examine(&self, disk: &SimulatedDevice, tail: Tail) -> Result<bool, String> {
         let steps = disk.steps();
         let as_damaged = copy_of(disk);
-        let allowed = if is_tail { self.contents.as_slice() } else { &self.contents[..1] };
         let error = match reopen(disk) {
             Ok(db) => match read_all(&db, &self.history) {
                 Ok(found) => {
-                    ensure!(allowed.contains(&found), "it opens and shows something else");
+                    let is_right = match tail {
+                        Tail::Nothing => found == self.contents[0],
+                        Tail::LastWrite => self.contents.contains(&found),
+                        Tail::LastSegment => {
+                            let horizon = db.recovery_report().horizon.number();
+                            horizon >= self.history.durable && found == *self.history.state_at(horizon)
+                        }
+                    };
+                    ensure!(is_right, "it opens and shows something else");
                     // A damaged checkpoint is put aside, and told; what lies before its end is not looked at in opening.
                     let told = db.recovery_report().checkpoint_damage.is_some();
                     return Ok(
@@ -130,37 +145,41 @@ impl Specimen {
 
     fn check_error(&self, disk: &SimulatedDevice, error: &Error) -> Verdict {
         let kind = error.kind();
-        let expected =
-            matches!(kind, ErrorKind::Corrupted | ErrorKind::Version | ErrorKind::NotFound | ErrorKind::Io);
-        ensure!(expected, "refused as {kind:?}: {error}");
-        if kind == ErrorKind::Corrupted {
-            let Some((file, offset)) = error.place() else { return Err(format!("no place: {error}")) };
-            let name = file.strip_prefix("simulated:").unwrap_or(file);
-            ensure!(error.to_string().contains(file), "the message does not name the file: {error}");
-            // As it was, or as the damage has made it.
-            let size_on = |disk: &SimulatedDevice| {
-                let is_there = disk.list().is_ok_and(|names| names.iter().any(|known| known == name));
-                if is_there { disk.bytes(name).len() as u64 } else { 0 }
-            };
-            let size = size_on(&self.disk).max(size_on(disk));
-            ensure!(offset <= size, "offset {offset} is not in {file}: {error}");
-            let report = kiln::check_on(Arc::new(copy_of(disk)));
-            let finds = report.is_ok_and(|report| !report.problems.is_empty());
-            ensure!(finds, "opening refuses it, the check finds nothing: {error}");
-        }
+        // A newer version has a checksum, too, and that there is no database is no word for one whose superblock is gone.
+        ensure!(kind == ErrorKind::Corrupted, "refused as {kind:?}: {error}");
+        let Some((file, offset)) = error.place() else { return Err(format!("no place: {error}")) };
+        let name = file.strip_prefix("simulated:").unwrap_or(file);
+        ensure!(error.to_string().contains(file), "the message does not name the file: {error}");
+        // As it was, or as the damage has made it.
+        let size_on = |disk: &SimulatedDevice| {
+            let is_there = disk.list().is_ok_and(|names| names.iter().any(|known| known == name));
+            if is_there { disk.bytes(name).len() as u64 } else { 0 }
+        };
+        let size = size_on(&self.disk).max(size_on(disk));
+        ensure!(offset <= size, "offset {offset} is not in {file}: {error}");
+        let report = kiln::check_on(Arc::new(copy_of(disk)));
+        let finds = report.is_ok_and(|report| !report.problems.is_empty());
+        ensure!(finds, "opening refuses it, the check finds nothing: {error}");
         Ok(())
     }
 
     /// Damages a copy and examines it; true if the damage was noticed.
-    fn damaged(&self, what: &dyn Debug, is_tail: bool, damage: impl FnOnce(&SimulatedDevice)) -> bool {
+    fn damaged(&self, what: &dyn Debug, tail: Tail, damage: impl FnOnce(&SimulatedDevice)) -> bool {
         let disk = copy_of(&self.disk);
         damage(&disk);
-        self.examine(&disk, is_tail).unwrap_or_else(|wrong| panic!("{what:?}: {wrong}"))
+        self.examine(&disk, tail).unwrap_or_else(|wrong| panic!("{what:?}: {wrong}"))
     }
 
-    /// Whether a place is in the last write.
-    fn is_tail(&self, name: &str, offset: usize) -> bool {
-        self.tail.as_ref().is_some_and(|(file, start)| file == name && offset >= *start)
+    /// What may go with a place.
+    fn tail_at(&self, name: &str, offset: usize) -> Tail {
+        let is_tail = self.tail.as_ref().is_some_and(|(file, start)| file == name && offset >= *start);
+        if is_tail { Tail::LastWrite } else { Tail::Nothing }
+    }
+
+    /// What may go with a whole file: without a superblock that says so, nothing tells that the last segment was there.
+    fn tail_of(&self, name: &str) -> Tail {
+        let is_last = self.tail.as_ref().is_some_and(|(last, _)| last == name);
+        if is_last { Tail::LastSegment } else { Tail::Nothing }
     }
 }
 
@@ -186,7 +205,8 @@ fn flip_bits(specimen: &Specimen, seed: u64, most: usize, progress: &mut Progres
         for place in places(&bytes, seed, most) {
             let bits = if place % BLOCK_BYTES < 128 { 0..8 } else { place % 7..place % 7 + 1 };
             for bit in bits.map(|bit| (place * 8 + bit) as u64) {
-                let found = specimen.damaged(&(&file, "bit", bit), false, |disk| disk.flip_bit(&file, bit));
+                let found =
+                    specimen.damaged(&(&file, "bit", bit), Tail::Nothing, |disk| disk.flip_bit(&file, bit));
                 flips += 1;
                 noticed += u64::from(found);
                 progress.count();
@@ -207,7 +227,7 @@ fn zero_sectors(specimen: &Specimen, seed: u64, most: usize, progress: &mut Prog
         let stride = places.len().div_ceil(most.max(1)).max(1);
         for place in places.into_iter().skip(seed as usize % stride).step_by(stride) {
             for length in [SECTOR_BYTES, BLOCK_BYTES] {
-                let tail = specimen.is_tail(&file, place);
+                let tail = specimen.tail_at(&file, place);
                 let what = (&file, place, length);
                 specimen.damaged(&what, tail, |disk| disk.zero(&file, place as u64, length as u64));
                 progress.count();
@@ -222,7 +242,7 @@ fn change_lengths(specimen: &Specimen, seed: u64, most: usize, progress: &mut Pr
         let mut lengths = places(&bytes, seed, most);
         lengths.extend([0, 1, 511, 512, 4_095, 4_096, 4_097, bytes.len() - 1]);
         for length in lengths.into_iter().filter(|&length| length < bytes.len()) {
-            let tail = specimen.is_tail(&file, length);
+            let tail = specimen.tail_at(&file, length);
             specimen
                 .damaged(&(&file, "cut to", length), tail, |disk| disk.set_bytes(&file, &bytes[..length]));
             progress.count();
@@ -232,7 +252,8 @@ fn change_lengths(specimen: &Specimen, seed: u64, most: usize, progress: &mut Pr
         }
         for more in [1, 512, 4_096, 100_000] {
             let longer = [bytes.as_slice(), &vec![0xEE; more]].concat();
-            specimen.damaged(&(&file, "longer by", more), false, |disk| disk.set_bytes(&file, &longer));
+            specimen
+                .damaged(&(&file, "longer by", more), Tail::Nothing, |disk| disk.set_bytes(&file, &longer));
             progress.count();
         }
     }
@@ -240,14 +261,7 @@ fn change_lengths(specimen: &Specimen, seed: u64, most: usize, progress: &mut Pr
 
 fn remove_files(specimen: &Specimen, _seed: u64, _most: usize, progress: &mut Progress) {
     for (file, _) in files(&specimen.disk) {
-        let (name, disk) = (file.as_str(), copy_of(&specimen.disk));
-        disk.remove_file(name);
-        // Without a superblock that says so, nothing tells that the last segment was there.
-        let is_last = specimen.tail.as_ref().is_some_and(|(last, _)| last == name);
-        match specimen.examine(&disk, false) {
-            Ok(_) => {}
-            Err(wrong) => assert!(is_last, "{name} is missing: {wrong}"),
-        }
+        specimen.damaged(&(&file, "is missing"), specimen.tail_of(&file), |disk| disk.remove_file(&file));
         progress.count();
     }
 }
@@ -259,12 +273,9 @@ fn duplicate_files(specimen: &Specimen, _seed: u64, _most: usize, progress: &mut
     let behind = format!("segment-{:08}", last.expect("there is a segment") + 1);
     for (file, bytes) in &files {
         for other in files.iter().map(|(name, _)| name).chain([&behind]).filter(|other| *other != file) {
-            // What was written last is lost where another file takes its place.
-            let tail = specimen.tail.as_ref().is_some_and(|(name, _)| name == other);
-            // An empty file in the last segment's place looks as if nothing had been written there, be it several times.
-            if tail && bytes.iter().all(|&byte| byte == 0) {
-                continue;
-            }
+            // What was written last is lost where another file takes its place; an empty one looks as if nothing had been written
+            // there, be it several times.
+            let tail = specimen.tail_of(other);
             specimen.damaged(&(file, "is", other, "too"), tail, |disk| disk.set_bytes(other, bytes));
             progress.count();
         }
@@ -275,13 +286,9 @@ fn duplicate_files(specimen: &Specimen, _seed: u64, _most: usize, progress: &mut
 fn bring_back_older(specimen: &Specimen, seed: u64, most: usize, progress: &mut Progress) {
     for (moment, older) in specimen.older.iter().enumerate() {
         for (file, old) in older {
-            // Where the end of the log may be missing nothing tells that a segment was longer.
-            let is_last = specimen.tail.as_ref().is_some_and(|(last, _)| last == file);
-            if !is_last {
-                let what = (file, "as at moment", moment);
-                specimen.damaged(&what, false, |disk| disk.set_bytes(file, old));
-                progress.count();
-            }
+            let what = (file, "as at moment", moment);
+            specimen.damaged(&what, specimen.tail_of(file), |disk| disk.set_bytes(file, old));
+            progress.count();
             let is_there = specimen.disk.list().unwrap().contains(file);
             let bytes = if is_there { specimen.disk.bytes(file) } else { Vec::new() };
             let ends = (BLOCK_BYTES..=bytes.len().min(old.len())).step_by(BLOCK_BYTES);
@@ -290,7 +297,7 @@ fn bring_back_older(specimen: &Specimen, seed: u64, most: usize, progress: &mut 
             let stride = changed.len().div_ceil(most.max(1)).max(1);
             for block in changed.into_iter().skip(seed as usize % stride).step_by(stride) {
                 let what = (file, block.start, "as at moment", moment);
-                let tail = specimen.is_tail(file, block.start);
+                let tail = specimen.tail_at(file, block.start);
                 let piece = &old[block.clone()];
                 specimen.damaged(&what, tail, |disk| overwrite(disk, file, block.start, piece));
                 progress.count();
@@ -317,7 +324,10 @@ fn move_blocks(specimen: &Specimen, seed: u64, most: usize, progress: &mut Progr
         let read = |file: &String, at: usize| specimen.disk.bytes(file)[at..at + BLOCK_BYTES].to_vec();
         let (first, second) = (read(one, at), read(other, there));
         let swap = random.one_in(2);
-        let tail = specimen.is_tail(one, at) || swap && specimen.is_tail(other, there);
+        let tail = match specimen.tail_at(one, at) {
+            Tail::Nothing if swap => specimen.tail_at(other, there),
+            tail => tail,
+        };
         specimen.damaged(&(one, at, other, there, swap), tail, |disk| {
             overwrite(disk, one, at, &second);
             if swap {
@@ -357,12 +367,12 @@ fn lose_writes(profile: Profile, seed: u64, progress: &mut Progress) -> u64 {
             match played {
                 // It was noticed while working, by a read.
                 Err(error) => {
-                    assert!(matches!(error.kind(), ErrorKind::Corrupted | ErrorKind::Io), "{error}");
+                    assert_eq!(error.kind(), ErrorKind::Corrupted, "{error}");
                     noticed += 1;
                 }
                 Ok(()) => {
                     let what = (kind, nth, profile.operations);
-                    noticed += u64::from(specimen.damaged(&what, false, |_| {}));
+                    noticed += u64::from(specimen.damaged(&what, Tail::Nothing, |_| {}));
                 }
             }
             progress.count();
@@ -526,7 +536,7 @@ mod tests {
             let blocks = (0..bytes.len()).step_by(BLOCK_BYTES);
             let last = blocks.rev().find(|at| is_stored(&bytes[*at..*at + BLOCK_BYTES])).unwrap();
             for slot in [0, BLOCK_BYTES] {
-                specimen.damaged(&(slot, last), false, |disk| {
+                specimen.damaged(&(slot, last), Tail::Nothing, |disk| {
                     let superblock = disk.bytes("superblock")[slot..slot + BLOCK_BYTES].to_vec();
                     overwrite(disk, "superblock", slot, &bytes[last..last + BLOCK_BYTES]);
                     overwrite(disk, &segment, last, &superblock);
@@ -550,10 +560,10 @@ mod tests {
     #[test]
     fn c9_the_examination_notices_wrong_contents() {
         let mut specimen = closed(SMALL, seed());
-        assert_eq!(specimen.examine(&copy_of(&specimen.disk), false), Ok(false));
+        assert_eq!(specimen.examine(&copy_of(&specimen.disk), Tail::Nothing), Ok(false));
         let key = specimen.contents[0].keys().next_back().unwrap().clone();
         specimen.contents[0].insert(key, b"something else"[..].into());
-        assert!(specimen.examine(&copy_of(&specimen.disk), false).is_err());
+        assert!(specimen.examine(&copy_of(&specimen.disk), Tail::Nothing).is_err());
     }
 
     #[test]

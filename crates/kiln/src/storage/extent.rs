@@ -10,7 +10,7 @@ use super::record::{self, Address, DiskRecord, Kind, Shape};
 use super::seal::{SEAL_BYTES, Seal, zero_sectors};
 use super::segments::Segments;
 use crate::device::{AlignedBuffer, BLOCK_BYTES, SECTOR_BYTES};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::planted::{Bug, planted};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -265,10 +265,7 @@ pub(crate) fn read_record(
     let segment_rest = (segments.segment_bytes() - block % segments.segment_bytes()) as usize;
     let read = |bytes: usize| -> Result<AlignedBuffer> {
         let mut buffer = AlignedBuffer::for_reading(bytes.next_multiple_of(BLOCK_BYTES).min(segment_rest));
-        segments.read(block, &mut buffer).map_err(|error| {
-            let (file, offset) = segments.place(address);
-            Error::io(format_args!("reading {file} at offset {offset}"), error)
-        })?;
+        segments.read(block, &mut buffer).map_err(|error| segments.unreadable(address, error))?;
         Ok(buffer)
     };
     let mut buffer = read(skip + likely_bytes)?;

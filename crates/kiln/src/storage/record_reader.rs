@@ -13,7 +13,7 @@ use super::record::{self, Address, DiskRecord, Shape};
 use super::seal::{SEAL_BYTES, Seal};
 use super::segments::Segments;
 use crate::device::{AlignedBuffer, BLOCK_BYTES};
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// What is read at once.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -166,10 +166,9 @@ impl<'a> RecordReader<'a> {
             self.buffer = AlignedBuffer::for_reading(length as usize);
         }
         self.loaded = 0..0;
-        self.segments.read(block, &mut self.buffer[..length as usize]).map_err(|error| {
-            let (file, offset) = self.segments.place(block);
-            Error::io(format_args!("reading {file} at offset {offset}"), error)
-        })?;
+        self.segments
+            .read(block, &mut self.buffer[..length as usize])
+            .map_err(|error| self.segments.unreadable(block, error))?;
         self.loaded = block..block + length;
         Ok(())
     }

@@ -275,10 +275,7 @@ impl<'a> Scanner<'a> {
                 read
             }
         };
-        read.map_err(|error| {
-            let (file, offset) = self.segments.place(self.position);
-            Error::io(format_args!("reading {file} at offset {offset}"), error)
-        })
+        read.map_err(|error| self.segments.unreadable(self.position, error))
     }
 
     fn read_up_to(&mut self, bytes: usize) -> io::Result<()> {

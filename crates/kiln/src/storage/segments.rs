@@ -221,6 +221,15 @@ impl Segments {
         Error::corrupted(&file, offset, what)
     }
 
+    /// The error for what could not be read at `address`. That a segment is missing is damage, which no second try mends.
+    pub(crate) fn unreadable(&self, address: Address, error: io::Error) -> Error {
+        if !self.exists(address) {
+            return self.corrupted(address, "the segment is missing");
+        }
+        let (file, offset) = self.place(address);
+        Error::io(format_args!("reading {file} at offset {offset}"), error)
+    }
+
     pub(crate) fn exists(&self, address: Address) -> bool {
         self.files.read().contains_key(&(address / self.segment_bytes))
     }
