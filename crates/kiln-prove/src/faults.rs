@@ -309,10 +309,11 @@ const OPENING_READS: u64 = 12;
 /// The operation takes a hundred times as long as others, and succeeds.
 const SLOW: FaultKind = FaultKind::Delay(Duration::from_micros(100));
 
-const OPERATIONS: [OperationKind; 11] = [
+const OPERATIONS: [OperationKind; 12] = [
     OperationKind::Write,
     OperationKind::Sync,
     OperationKind::Allocate,
+    OperationKind::Truncate,
     OperationKind::Create,
     OperationKind::Rename,
     OperationKind::Remove,

@@ -105,6 +105,13 @@ pub(super) fn after_failed_sync(inode: Inode, file: &FileState, random: &mut Ran
     })
 }
 
+/// The changes of names that had reached the disk when a sync of the directory failed: any of them.
+pub(super) fn names_after_failed_sync(pending: &[NameChange], random: &mut Random) -> Vec<NameChange> {
+    let bias = Bias::draw(random, pending.len());
+    let reached = pending.iter().enumerate().filter(|(index, _)| bias.keeps(random, *index));
+    reached.map(|(_, change)| change.clone()).collect()
+}
+
 impl CrashStates {
     pub(super) fn of(disk: &Disk) -> CrashStates {
         let reachable = disk.reachable();

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::content::Content;
-use super::crash::{CrashStates, after_failed_sync};
+use super::crash::{CrashStates, after_failed_sync, names_after_failed_sync};
 use super::faults::{FaultKind, Faults, OperationKind};
 use super::random::Random;
 use crate::device::{BLOCK_BYTES, SECTOR_BYTES};
@@ -316,7 +316,9 @@ impl Disk {
     pub(super) fn sync_directory(&mut self, fault: Option<FaultKind>) -> io::Result<()> {
         if let Some(fault) = fault {
             if fault == FaultKind::FailedSyncThenSuccess {
+                let reached = names_after_failed_sync(&self.pending_names, &mut self.random);
                 self.pending_names.clear();
+                reached.iter().for_each(|change| change.apply(&mut self.durable_names));
                 self.collect();
             }
             return Err(fault.error());
@@ -379,21 +381,29 @@ impl Disk {
         offset: u64,
         fault: Option<FaultKind>,
     ) -> io::Result<()> {
+        let whole = (0, bytes.len());
         let (offset, stored, outcome) = match fault {
-            None => (offset, bytes.len(), Ok(())),
+            None => (offset, vec![whole], Ok(())),
             Some(FaultKind::Misdirected(elsewhere)) => {
-                (elsewhere - elsewhere % SECTOR_BYTES as u64, bytes.len(), Ok(()))
+                (elsewhere - elsewhere % SECTOR_BYTES as u64, vec![whole], Ok(()))
             }
-            Some(FaultKind::ShortWrite) => {
-                let sectors = self.random.below(bytes.len() / SECTOR_BYTES);
-                (offset, sectors * SECTOR_BYTES, Err(io::ErrorKind::WriteZero.into()))
-            }
+            Some(FaultKind::ShortWrite) => (
+                offset,
+                stored_of_short_write(bytes.len(), &mut self.random),
+                Err(io::ErrorKind::WriteZero.into()),
+            ),
             Some(fault) => return Err(fault.error()),
         };
-        let fitting = self.fitting(inode, offset.saturating_add(stored as u64))?.saturating_sub(offset);
-        let fitting = usize::try_from(fitting).unwrap_or(usize::MAX).min(stored);
-        self.file(inode)?.write(&bytes[..fitting], offset);
-        if fitting < stored { Err(Errno::NOSPC.into()) } else { outcome }
+        for (begin, end) in stored {
+            let (start, length) = (offset.saturating_add(begin as u64), end - begin);
+            let fitting = self.fitting(inode, start.saturating_add(length as u64))?.saturating_sub(start);
+            let fitting = usize::try_from(fitting).unwrap_or(usize::MAX).min(length);
+            self.file(inode)?.write(&bytes[begin..begin + fitting], start);
+            if fitting < length {
+                return Err(Errno::NOSPC.into());
+            }
+        }
+        outcome
     }
 
     pub(super) fn sync(&mut self, inode: Inode, fault: Option<FaultKind>) -> io::Result<()> {
@@ -451,6 +461,19 @@ impl Disk {
         let seen: BTreeSet<Inode> = self.names.values().copied().collect();
         let in_use = self.files.iter().filter(|(inode, file)| file.handles > 0 || seen.contains(inode));
         in_use.map(|(_, file)| blocks_bytes(file.volatile.size())).sum()
+    }
+}
+
+/// What a write of so many bytes has stored that came back short, as ranges of them: a part at the beginning, all of it, or any sectors.
+fn stored_of_short_write(length: usize, random: &mut Random) -> Vec<(usize, usize)> {
+    let sectors = length / SECTOR_BYTES;
+    match random.below(4) {
+        0 | 1 => vec![(0, random.below(sectors) * SECTOR_BYTES)],
+        2 => vec![(0, length)],
+        _ => {
+            let starts = (0..length).step_by(SECTOR_BYTES).filter(|_| random.below(2) == 0);
+            starts.map(|start| (start, start + SECTOR_BYTES)).collect()
+        }
     }
 }
 

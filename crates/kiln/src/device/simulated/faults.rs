@@ -51,14 +51,14 @@ pub enum FaultKind {
     /// sync should have made durable stays volatile, so that a second sync would succeed in it;
     /// [`FailedSyncThenSuccess`](FaultKind::FailedSyncThenSuccess) is what Linux does instead.
     Error(i32),
-    /// A write stores only some of its first sectors, possibly none, and reports
+    /// A write stores some of its sectors, the first ones or any, possibly none or all, and reports
     /// [`WriteZero`](io::ErrorKind::WriteZero). A read returns fewer bytes than there are. Any other
     /// operation fails with an I/O error.
     ShortWrite,
     /// A sync fails with an I/O error and forgets the writes that it should have made durable: reads still
     /// see them, until they are [evicted](FaultKind::Evicted), later syncs succeed, yet a crash leaves only those
     /// sectors of them, chosen by the disk's seed, that had reached the disk when the sync failed. For the directory, the
-    /// same with names, of which none had. Any other operation fails with an I/O error.
+    /// same with changes of names. Any other operation fails with an I/O error.
     FailedSyncThenSuccess,
     /// The same, and reads do not see them any more either, as on file systems that give up at once what they could not write. Any other operation
     /// fails with an I/O error.
