@@ -14,7 +14,7 @@ use kiln::device::{BLOCK_BYTES, Device, Fault, FaultKind, OperationKind, SECTOR_
 use kiln::{Error, ErrorKind};
 
 use crate::arguments::Effort;
-use crate::crash::{play, reopen};
+use crate::crash::{play, reopen, reopen_in_turn};
 use crate::jobs::Progress;
 use crate::oracle::{Verdict, ensure, read_all};
 use crate::support::{Random, Replay, copy_of, is_of_power_loss};
@@ -23,6 +23,7 @@ use crate::workload::{Name, Profile};
 
 /// A database to damage.
 struct Specimen {
+    profile: Profile,
     disk: SimulatedDevice,
     history: History,
     /// What is there, and what would be there without the last write.
@@ -47,7 +48,7 @@ fn closed(profile: Profile, seed: u64) -> Specimen {
     let contents = vec![history.latest.clone()];
     let moments = (1..=MOMENTS).map(|moment| disk.steps() * moment / (MOMENTS + 1));
     let older = moments.map(|step| files_after(profile, seed, step)).collect();
-    Specimen { disk: copy_of(&disk), history, contents, tail: None, older }
+    Specimen { profile, disk: copy_of(&disk), history, contents, tail: None, older }
 }
 
 /// What was there after so many steps of the same run.
@@ -90,7 +91,7 @@ fn stopped(profile: Profile, seed: u64) -> Specimen {
     };
     let tail = files(&disk).iter().find_map(changed);
     assert!(tail.is_some());
-    Specimen { disk, history, contents, tail, older }
+    Specimen { profile, disk, history, contents, tail, older }
 }
 
 fn files(disk: &SimulatedDevice) -> Files {
@@ -110,7 +111,7 @@ impl Specimen {
     fn examine(&self, disk: &SimulatedDevice, tail: Tail) -> Result<bool, String> {
         let steps = disk.steps();
         let as_damaged = copy_of(disk);
-        let error = match reopen(disk) {
+        let error = match reopen_in_turn(disk, self.profile, disk.fingerprint() as u64) {
             Ok(db) => match read_all(&db, &self.history) {
                 Ok(found) => {
                     let is_right = match tail {
@@ -362,8 +363,8 @@ fn lose_writes(profile: Profile, seed: u64, progress: &mut Progress) -> u64 {
                 break;
             }
             let contents = vec![history.latest.clone()];
-            let older = Vec::new();
-            let specimen = Specimen { disk: copy_of(&disk), history, contents, tail: None, older };
+            let (disk, older) = (copy_of(&disk), Vec::new());
+            let specimen = Specimen { profile, disk, history, contents, tail: None, older };
             match played {
                 // It was noticed while working, by a read.
                 Err(error) => {

@@ -43,6 +43,11 @@ pub(crate) fn reopen(disk: &SimulatedDevice) -> kiln::Result<Kiln> {
     manual().open_on(Arc::new(disk.clone()))
 }
 
+/// The same, with the options of the workload for one number in four.
+pub(crate) fn reopen_in_turn(disk: &SimulatedDevice, profile: Profile, number: u64) -> kiln::Result<Kiln> {
+    if number.is_multiple_of(4) { open(disk, profile) } else { reopen(disk) }
+}
+
 /// Opens the database on `disk`, runs the workload, and closes it in order if `close` says so. An error is what
 /// the disk's failure has led to.
 pub(crate) fn play(
@@ -337,8 +342,8 @@ fn examine(
     progress: &mut Progress,
 ) -> Verdict {
     let left = random.one_in(4).then(|| copy_of(&disk));
-    let db =
-        reopen(&disk).map_err(|error| format!("opening after the crash: {:?}: {error}", error.kind()))?;
+    let db = reopen_in_turn(&disk, profile, random.next())
+        .map_err(|error| format!("opening after the crash: {:?}: {error}", error.kind()))?;
     let horizon = db.recovery_report().horizon.number();
     let history = &*known.with_durable_of(whole, horizon);
     check_recovered(&db, history)?;

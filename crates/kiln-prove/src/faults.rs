@@ -13,7 +13,7 @@ use kiln::device::{Fault, FaultKind, Keep, OperationKind, SimulatedDevice};
 use kiln::{ErrorKind, Kiln};
 
 use crate::arguments::Effort;
-use crate::crash::{open, play, reopen};
+use crate::crash::{open, play, reopen, reopen_in_turn};
 use crate::jobs::Progress;
 use crate::oracle::{check_contents, check_recovered, read_all};
 use crate::starve;
@@ -166,7 +166,7 @@ impl Case {
             let read = 1 + nth % OPENING_READS;
             go_on(&disk, &mut history, profile, seed, (memory, read), &context());
         }
-        check_after_power_loss(&disk, &history, nth, &context);
+        check_after_power_loss(&disk, (&history, profile), nth, &context);
         struck
     }
 }
@@ -174,13 +174,13 @@ impl Case {
 /// Whatever was not synced may survive or not: the history must hold.
 fn check_after_power_loss(
     disk: &SimulatedDevice,
-    history: &History,
+    (history, profile): (&History, Profile),
     seed: u64,
     context: &impl Fn() -> String,
 ) {
     let patterns = [disk.after_crash(&mut |_| Keep::Lost), disk.after_crash_seeded(seed), copy_of(disk)];
-    for (pattern, left) in patterns.iter().enumerate() {
-        let verdict = match reopen(left) {
+    for (pattern, left) in (0..).zip(&patterns) {
+        let verdict = match reopen_in_turn(left, profile, seed + pattern) {
             Ok(db) => check_recovered(&db, history),
             Err(error) => Err(format!("opening: {:?}: {error}", error.kind())),
         };
@@ -191,6 +191,7 @@ fn check_after_power_loss(
 /// A database that was left, to be opened while the disk fails.
 struct Left {
     state: &'static str,
+    profile: Profile,
     disk: SimulatedDevice,
     history: History,
 }
@@ -200,19 +201,20 @@ impl Left {
     fn all(seed: u64, workload: Name) -> [Left; 3] {
         [("closed", true), ("stopped", false), ("crashed", false)].map(|(state, close)| {
             let (disk, mut history) = (SimulatedDevice::new(seed), History::default());
-            play(&disk, &mut history, profile_of(workload), seed, close).expect("nothing fails yet");
+            let profile = profile_of(workload);
+            play(&disk, &mut history, profile, seed, close).expect("nothing fails yet");
             let disk = if state == "crashed" { disk.after_crash_seeded(seed) } else { copy_of(&disk) };
-            Left { state, disk, history }
+            Left { state, profile, disk, history }
         })
     }
 
     /// Opens it again and again, each time with another operation going wrong in this way.
-    fn run(&self, fault: Fault, progress: &mut Progress) {
+    fn run(&self, (turn, fault): (u64, Fault), progress: &mut Progress) {
         for nth in 1.. {
             let disk = copy_of(&self.disk);
             let context = || format!("opening a {} database, number {nth} of {fault:?}", self.state);
             disk.inject(Fault { nth, ..fault });
-            let opened = reopen(&disk);
+            let opened = reopen_in_turn(&disk, self.profile, turn);
             let struck = disk.faults_fired() > 0;
             disk.clear_faults();
             match opened {
@@ -228,7 +230,7 @@ impl Left {
                     assert!(expected, "{}: {:?}: {error}", context(), error.kind());
                 }
             }
-            check_after_power_loss(&disk, &self.history, nth, &context);
+            check_after_power_loss(&disk, (&self.history, self.profile), nth, &context);
             progress.count();
             if !struck || progress.is_enough() {
                 return;
@@ -293,8 +295,8 @@ pub(crate) fn prove(effort: &Effort, replay: &Replay, progress: &mut Progress) {
                 }
             }
             for left in Left::all(seed, workload) {
-                for fault in faults() {
-                    left.run(fault, progress);
+                for turn in (0..).zip(faults()) {
+                    left.run(turn, progress);
                     if progress.is_enough() {
                         return;
                     }
@@ -492,8 +494,8 @@ mod tests {
         for workload in [Name::Small, Name::Large] {
             let mut progress = Progress::silent("c9_failures_while_opening", Limit::Pass);
             for left in Left::all(seed(), workload) {
-                let wanted = faults().filter(|fault| fault.kind != SLOW && !fault.sticky);
-                wanted.for_each(|fault| left.run(fault, &mut progress));
+                let wanted = (0..).zip(faults()).filter(|(_, fault)| fault.kind != SLOW && !fault.sticky);
+                wanted.for_each(|turn| left.run(turn, &mut progress));
             }
         }
     }
