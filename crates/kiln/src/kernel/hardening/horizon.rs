@@ -214,16 +214,19 @@ impl Horizon {
 
     /// True if a crash before the database was opened took this version.
     pub(crate) fn was_lost(&self, version: u64) -> bool {
-        let ranges = self.lost_before.get().map_or(&[][..], Vec::as_slice);
-        ranges[..ranges.partition_point(|&(first, _)| first <= version)]
-            .last()
-            .is_some_and(|&(_, last)| version <= last)
+        self.crash_of(version).is_some()
+    }
+
+    /// The versions that such a crash took, if this is one of them.
+    fn crash_of(&self, version: u64) -> Option<(u64, u64)> {
+        let ranges = self.lost_before.get()?;
+        let before = ranges.partition_point(|&(first, _)| first <= version);
+        ranges[..before].last().copied().filter(|&(_, last)| version <= last)
     }
 
     /// The fate of a version, once it is known.
     pub(crate) fn outcome(&self, version: u64) -> Option<Outcome> {
-        let lost = |&&(first, last): &&(u64, u64)| (first..=last).contains(&version);
-        if let Some(&(first, last)) = self.lost_before.get().and_then(|ranges| ranges.iter().find(lost)) {
+        if let Some((first, last)) = self.crash_of(version) {
             return Some(Err(Lost::in_crash(first, last)));
         }
         // The failure first: once there is one the horizon stays where it is. The other way round, a version that becomes

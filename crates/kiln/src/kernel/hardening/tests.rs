@@ -10,7 +10,7 @@ use crate::device::{Fault, FaultKind, Keep, OperationKind, SimulatedDevice};
 use crate::kernel::recovery::VERSIONS_SKIPPED;
 use crate::storage::log::{Demand, Purpose};
 use crate::sync::atomic::Ordering;
-use crate::{ErrorKind, Kiln, Level, Options, Progress, Table};
+use crate::{ErrorKind, Kiln, Level, Options, Progress, Table, Version};
 
 fn put_durably(db: &Kiln, table: &Table, number: u32) -> crate::Result<()> {
     // Each in a version of its own: within one, a record is updated where it is.
@@ -58,6 +58,23 @@ fn c5_who_has_to_wait_for_memory_is_not_told_that_the_disk_is_full() {
     unhardened_bytes_max.store(usual, Ordering::SeqCst);
     engine.update_limit();
     db.delete(&table, 0_u32.to_be_bytes()).expect("there is room for deletions").forget();
+}
+
+/// Every safe commit asks several times, and a database that has lived long may have had many crashes.
+#[test]
+fn c8_of_many_crashes_the_one_that_took_a_version_is_told() {
+    let horizon = Horizon::new(1_000_000);
+    horizon.set_lost_before((1..=10_000).map(|crash| (10 * crash, 10 * crash + 5)).collect());
+    for version in 1..=100_020 {
+        let first = version - version % 10;
+        let is_lost = (10..=100_000).contains(&first) && version - first <= 5;
+        let Some(outcome) = horizon.outcome(version) else { panic!("the fate of {version} is known") };
+        assert_eq!(outcome.is_err(), is_lost, "version {version}");
+        assert_eq!(horizon.was_lost(version), is_lost, "version {version}");
+        if let Err(lost) = outcome {
+            assert_eq!(lost.last().map(Version::number), Some(first + 5), "version {version}");
+        }
+    }
 }
 
 #[test]
