@@ -80,7 +80,7 @@ pub(crate) struct Superblock {
     pub(crate) begin_checksum: u32,
     /// The log is known to be durable up to here, so what is wrong below is damage and no torn tail.
     pub(crate) known_end: Address,
-    /// Checksum of the last seal before `known_end`.
+    /// Checksum of the last seal before `known_end`, as that was when the database was last opened, closed or copied. Nothing depends on it.
     pub(crate) known_end_checksum: u32,
     /// Closed in order: the log ends exactly at `known_end`.
     pub(crate) clean: bool,
