@@ -38,9 +38,10 @@ impl HashIndex {
                 break;
             }
         }
-        // Whoever was about to lock a bucket that was merged has found that it is none any more.
-        epoch::quiesce();
+        // Whoever was about to lock a bucket that was merged has found that it is none any more. Nobody else merges one meanwhile: it would be given back, too,
+        // and who is about to lock that one is not waited for.
         let growth = self.growth.lock();
+        epoch::quiesce();
         let end = self.bucket_count().max(growth.reserved);
         if end < before {
             self.buckets.give_back(end, before - end);
@@ -50,7 +51,7 @@ impl HashIndex {
     }
 
     /// Merges the last bucket into the one that it split off from; false if somebody keeps one of them locked.
-    fn merge_last(&self, growth: &mut Growth) -> bool {
+    pub(super) fn merge_last(&self, growth: &mut Growth) -> bool {
         let (level, split) = match unpack(self.state.load(Ordering::SeqCst)) {
             (level, 0) if level == self.base_level => return false,
             (level, 0) => (level - 1, (1 << (level - 1)) - 1),

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::walk::{CURSOR_LEVEL, CURSOR_LEVEL_BITS};
 use super::*;
 use crate::storage::epoch;
-use crate::sync::atomic::AtomicBool;
+use crate::sync::atomic::{AtomicBool, AtomicUsize};
 
 const KEYS: u64 = if cfg!(miri) { 300 } else { 400_000 };
 
@@ -131,7 +131,7 @@ fn a_free_slot_is_no_candidate() {
 }
 
 #[test]
-fn a_stamp_holds_until_the_bucket_changes_and_not_while_it_is_locked() {
+fn a_stamp_holds_until_the_bucket_changes_and_not_while_it_may_lock() {
     let index = HashIndex::new(0).unwrap();
     let (bucket, stamp) = index.stamp(hash(1)).unwrap();
     assert!(index.unchanged(bucket, stamp));
@@ -279,6 +279,71 @@ fn a_split_waits_for_who_found_its_bucket_before_it_was_merged() {
     [0, last].into_iter().for_each(|bucket| {
         assert!(index.try_lock(bucket, LOCK));
         index.unlock_unchanged(bucket);
+    });
+}
+
+/// What others had merged while it waited was given back, too: the lock of who had just found such a bucket was gone, and two could hold it.
+#[test]
+fn a_bucket_that_somebody_else_merges_meanwhile_keeps_its_lock() {
+    const YIELDS: usize = 2_000;
+    let index = HashIndex::new(0).unwrap();
+    let least = index.bucket_count();
+    (0..3 * least).for_each(|_| assert!(index.split_next(&mut index.growth.lock())));
+    // In the middle of what is merged behind the wait, where whole pages are.
+    let (merged, held) = (3 * least, 5 * least / 2);
+    let flag = || AtomicBool::new(false);
+    let (is_pinned, waits, is_found, may_lock, has_locked) = (flag(), flag(), flag(), flag(), flag());
+    let until = |flag: &AtomicBool| {
+        while !flag.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+    };
+    let wait = || {
+        let _pin = epoch::pin();
+        is_pinned.store(true, Ordering::SeqCst);
+        until(&has_locked);
+    };
+    let hold = || {
+        until(&waits);
+        let _pin = epoch::pin();
+        is_found.store(true, Ordering::SeqCst);
+        until(&may_lock);
+        // It was found before it was merged.
+        assert!(index.try_lock(held, LOCK));
+        has_locked.store(true, Ordering::SeqCst);
+        (0..YIELDS).for_each(|_| std::thread::yield_now());
+        assert!(!index.try_lock(held, LOCK), "its lock is gone");
+        index.unlock_unchanged(held);
+    };
+    // Whoever shrinks looks at the threads in the order of their numbers, and is to have passed the holder.
+    let numbers = [0, 1].map(|_| AtomicUsize::new(usize::MAX));
+    std::thread::scope(|scope| {
+        for me in [0, 1] {
+            let (numbers, wait, hold) = (&numbers, &wait, &hold);
+            scope.spawn(move || {
+                let number = epoch::thread_index();
+                numbers[me].store(number, Ordering::SeqCst);
+                let mut other = usize::MAX;
+                while other == usize::MAX {
+                    other = numbers[1 - me].load(Ordering::SeqCst);
+                    std::thread::yield_now();
+                }
+                if number < other { hold() } else { wait() }
+            });
+        }
+        until(&is_pinned);
+        scope.spawn(|| index.shrink_to(merged));
+        while index.bucket_count() > merged {
+            std::thread::yield_now();
+        }
+        // By now it waits, most probably.
+        (0..YIELDS).for_each(|_| std::thread::yield_now());
+        waits.store(true, Ordering::SeqCst);
+        until(&is_found);
+        if let Some(mut growth) = index.growth.try_lock() {
+            (0..least).for_each(|_| assert!(index.merge_last(&mut growth)));
+        }
+        may_lock.store(true, Ordering::SeqCst);
     });
 }
 
