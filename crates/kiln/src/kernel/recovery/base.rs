@@ -214,8 +214,8 @@ impl Base {
                 if added.name() != name || added.kind != kind {
                     return Err(super::NUMBER_TAKEN);
                 }
-                // All that a checkpoint tells is durable at its end.
-                added.life.note_dropped(self.horizon);
+                // In which version is not known. What lies before the end may be of newer ones than the seal there makes durable.
+                added.life.note_dropped(self.newest_version);
             }
             SystemRecord::Entry(Entry::Vacant | Entry::Dropped(..)) => return Err(NO_ITEM),
             SystemRecord::Entry(Entry::Object(name, kind, id, time_to_live_ms)) => {

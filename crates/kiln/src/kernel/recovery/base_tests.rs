@@ -189,6 +189,31 @@ fn c9_a_checkpoint_that_makes_no_sense_is_told_and_not_used() {
     }
 }
 
+/// A hardening that stands still between closing a version and taking the log's tail seals records of newer versions, the last of which may drop an object: the
+/// seal's version passed for that of the drop.
+#[test]
+fn c4_what_a_checkpoint_says_was_dropped_stays_for_snapshots_up_to_the_newest_version_before_its_end()
+-> Result<()> {
+    let disk = SimulatedDevice::new(1);
+    let db = open(&disk);
+    let map = db.map("map")?;
+    db.put(&map, "key", "value")?.safe()?;
+    let version = db.create_snapshot("monday")?.version.number();
+    drop(map);
+    db.drop_map("map")?.safe()?;
+    assert!(db.checkpoint()?);
+    db.close()?;
+    let mut parts = take_apart(&disk);
+    assert!(parts.header.newest_version > version);
+    parts.header.horizon = version;
+    let db = open(&with(&disk, &parts));
+    assert!(db.recovery_report().checkpoint.is_some());
+    db.engine().remove_dropped();
+    let monday = db.open_snapshot("monday")?;
+    assert_eq!(monday.get(&monday.map("map")?, "key")?.as_deref(), Some(&b"value"[..]));
+    Ok(())
+}
+
 /// A checkpoint of more than a megabyte.
 fn long(parts: &Parts) -> Parts {
     let mut parts = parts.clone();
