@@ -23,6 +23,8 @@ use crate::storage::hash_index::{self, HashIndex};
 use crate::storage::liveness::Liveness;
 use crate::storage::ordered_index::Run;
 use crate::storage::record::{Address, DiskRecord, KEY_BYTES_MAX, Kind, NEVER, NO_ADDRESS, Shape};
+use crate::storage::record_reader::{Cursor, RecordReader};
+use crate::storage::segments::Segments;
 use crate::storage::superblock::Superblock;
 use crate::storage::tree::Tree;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -92,12 +94,12 @@ impl Base {
     /// What the checkpoint tells, if there is one and it is whole. The log has so much memory.
     pub(super) fn of(
         found: Option<Result<Reader>>,
-        superblock: &Superblock,
+        (segments, superblock): (&Segments, &Superblock),
         log_memory_bytes: u64,
         workers: usize,
         tree: &Tree,
     ) -> Result<Base> {
-        let load = |reader| Base::load(reader, superblock, workers, tree);
+        let load = |reader| Base::load(reader, (segments, superblock), workers, tree);
         let damage = match found.map(|reader| reader.and_then(load)) {
             None => None,
             Some(Ok(base)) => return Ok(base),
@@ -108,7 +110,12 @@ impl Base {
         Ok(Base { damage, ..Base::empty(superblock, index)? })
     }
 
-    fn load(reader: Reader, superblock: &Superblock, workers: usize, tree: &Tree) -> Result<Base> {
+    fn load(
+        reader: Reader,
+        (segments, superblock): (&Segments, &Superblock),
+        workers: usize,
+        tree: &Tree,
+    ) -> Result<Base> {
         let (header, name, bytes) = (reader.header.clone(), reader.name.clone(), reader.size()?);
         let described = name.clone();
         let impossible = || Error::corrupted(&described, 0, "a checkpoint's numbers are impossible");
@@ -120,6 +127,12 @@ impl Base {
             .map_err(|error| Error::io("allocating the database's memory", error))?;
         if index.base_level() != header.base_level {
             return Err(impossible());
+        }
+        if (superblock.begin..tree.settled_to()).contains(&header.settled_to) {
+            // What has settled since is read from there on.
+            let from = Cursor::at_seal(header.settled_to);
+            let mut log = RecordReader::new(segments, superblock.database, from);
+            log.next_batch(tree.settled_to(), 1).map_err(|_| impossible())?;
         }
         index.reserve(header.entries);
         let mut base = Base {
@@ -136,6 +149,9 @@ impl Base {
         let workers = if bytes < (1 << 20) { 1 } else { workers };
         let reading = Reading { reader: Mutex::new(reader), name, workers };
         let tombstones = base.load_system(&reading, superblock)?;
+        if !tombstones.iter().all(|tombstone| base.is_possible(tombstone)) {
+            return Err(impossible());
+        }
         let (entries, departed) = base.load_entries(&reading, superblock.begin)?;
         if entries != header.entries {
             return Err(impossible());
@@ -277,6 +293,13 @@ impl Base {
             }
         })?;
         Ok((count.load(Ordering::Relaxed), departed.load(Ordering::Relaxed)))
+    }
+
+    fn is_possible(&self, Tombstone { object, key, address }: &Tombstone) -> bool {
+        self.objects.get(*object).is_some()
+            && key.len() <= KEY_BYTES_MAX
+            && (1..self.replay_from).contains(address)
+            && address.is_multiple_of(8)
     }
 
     /// Recovery has no use for tombstones: what follows one looks like a new key.

@@ -108,6 +108,12 @@ fn with(disk: &SimulatedDevice, parts: &Parts) -> SimulatedDevice {
     disk
 }
 
+/// A deletion that is believed to be the key's newest record, if it is.
+fn forge_tombstone(parts: &mut Parts, key: Vec<u8>, address: u64) {
+    let object = parts.keys[0].0;
+    parts.system.push((kind::TOMBSTONE, object.into(), key, address.to_le_bytes().to_vec()));
+}
+
 #[test]
 fn c9_a_checkpoint_that_makes_no_sense_is_told_and_not_used() {
     type Forgery = (&'static str, fn(&mut Parts));
@@ -148,6 +154,23 @@ fn c9_a_checkpoint_that_makes_no_sense_is_told_and_not_used() {
             parts.keys.push((object, vec![1; 70_000]));
             parts.header.keys += 1;
         }),
+        ("a deleted key that is too long", |parts| {
+            let address = parts.header.end - 8;
+            forge_tombstone(parts, vec![1; 70_000], address);
+        }),
+        ("a deleted key of an unknown object", |parts| {
+            let address = (parts.header.end - 8).to_le_bytes().to_vec();
+            parts.system.push((kind::TOMBSTONE, 99, b"deleted".to_vec(), address));
+        }),
+        ("a deletion without an address", |parts| forge_tombstone(parts, b"deleted".to_vec(), 0)),
+        ("a deletion between two addresses", |parts| {
+            let address = parts.header.end - 4;
+            forge_tombstone(parts, b"deleted".to_vec(), address);
+        }),
+        ("a deletion behind the end", |parts| {
+            let address = parts.header.end;
+            forge_tombstone(parts, b"deleted".to_vec(), address);
+        }),
         ("liveness that is cut short", |parts| {
             parts.system.push((kind::LIVENESS, 0, Vec::new(), vec![0; 51]));
         }),
@@ -187,6 +210,34 @@ fn c9_a_checkpoint_that_makes_no_sense_is_told_and_not_used() {
         let check = db.check().unwrap();
         assert!(check.problems.is_empty(), "{what}: {check}");
     }
+}
+
+/// The log is read from there on for what has settled since: a sound place of it was called damaged.
+#[test]
+fn c9_a_checkpoint_that_says_that_settling_came_to_where_no_seal_is_is_not_used() -> Result<()> {
+    let disk = SimulatedDevice::new(1);
+    let db = open(&disk);
+    let table = db.table("table")?;
+    for number in 0..100_u32 {
+        db.put(&table, number.to_be_bytes(), [7; 1_000])?.forget();
+    }
+    db.persist()?;
+    assert!(db.checkpoint()?);
+    db.persist()?;
+    let parts = take_apart(&disk);
+    db.settle()?;
+    assert!(db.engine().settled.tree.settled_to() > BLOCK_BYTES as u64);
+    drop(table);
+    db.close()?;
+    for (settled_to, is_used) in [(0, true), (8, false)] {
+        let mut forged = parts.clone();
+        forged.header.settled_to = settled_to;
+        let db = open(&with(&disk, &forged));
+        let report = db.recovery_report();
+        assert_eq!(report.checkpoint.is_some(), is_used, "{settled_to}: {report}");
+        assert_eq!(db.snapshot()?.range::<&[u8]>(&db.table("table")?, ..).count(), 100);
+    }
+    Ok(())
 }
 
 /// A hardening that stands still between closing a version and taking the log's tail seals records of newer versions, the last of which may drop an object: the

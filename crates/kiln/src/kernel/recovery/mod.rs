@@ -195,7 +195,7 @@ pub(crate) fn recover(
         let known = header.map(|header| (header.end, header.chain));
         // Read while the checkpoint is loaded.
         let mut begun: (Source<'_>, Address) = begin(known)?;
-        let mut base = Base::of(checkpoint, superblock, log.ring_bytes(), division.workers(), tree)?;
+        let mut base = Base::of(checkpoint, (segments, superblock), log.ring_bytes(), division.workers(), tree)?;
         if base.chain.is_none() {
             base.index.reserve(survey.keys);
             if known.is_some() {
