@@ -150,7 +150,6 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
     engine.share_for_good();
     engine.keep_warm();
     recovered.losses.record(&engine)?;
-    engine.hide_from_older_snapshots()?;
     // What cannot be removed now is nobody's, and is removed the next time.
     let _ = engine.remove_unfinished_load();
     engine.look_for_dropped();

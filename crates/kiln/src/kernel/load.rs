@@ -15,7 +15,7 @@
 //!
 //! The tree has no versions, so the object has one: [`ObjectState::loaded_at`](super::object::ObjectState::loaded_at). Who reads as of an older version sees none of its
 //! settled rows, and a transaction that began earlier looks again at what it has read when it finds one ([`Engine::forgotten`]). It is not stored: of
-//! the older snapshots only those that have names are there when the database is opened again, and these do not find the table in the catalog.
+//! the older snapshots only those that have names are there when the database is opened again, and recovery finds it in the catalog's records (`recovery/lookups.rs`).
 //!
 //! *Rejected: loading into a table that is there and empty.* Every bucket in which one of the keys may have been missed, and the table's order,
 //! would have to be locked together while the root is switched, for a reader who found nothing is validated by these.
@@ -23,10 +23,8 @@
 use super::engine::Engine;
 use super::settled::tree_bounds;
 use crate::error::Result;
-use crate::objects;
 use crate::planted::{Bug, planted};
 use crate::storage::tree::{Merged, Rows};
-use crate::sync::atomic::Ordering;
 
 impl Engine {
     /// Steps 2 and 3: the rows of the object with this number, whose [tree keys](super::settled::write_tree_key) they have. The caller has loads [paused](super::settled::Settled::pause_loads).
@@ -41,32 +39,6 @@ impl Engine {
         self.share_for_good();
         self.superblock.lock().update(|superblock| superblock.loaded = object)?;
         Ok(merged)
-    }
-
-    /// Hides the rows of tables from the snapshots that have names and are older than the tables. For a database that is being opened.
-    ///
-    /// # Errors
-    /// `Io` and `Corrupted`, naming file and offset, if the catalog cannot be read as of then.
-    pub(crate) fn hide_from_older_snapshots(&self) -> Result<()> {
-        if self.settled.tree.is_empty() {
-            return Ok(());
-        }
-        let mut versions: Vec<u64> = self.named_snapshots().into_iter().map(|named| named.version).collect();
-        versions.sort_unstable();
-        for object in self.objects.iter().filter(|object| object.keys.ordered().is_some()) {
-            let (mut without, mut with) = (0, versions.len());
-            while without < with {
-                let middle = without.midpoint(with);
-                match objects::was_made_by(self, object, versions[middle])? {
-                    true => with = middle,
-                    false => without = middle + 1,
-                }
-            }
-            if let Some(newest) = without.checked_sub(1) {
-                object.loaded_at.store(versions[newest] + 1, Ordering::Relaxed);
-            }
-        }
-        Ok(())
     }
 
     /// Removes the rows of a load that has not come to its end, if the last one has not. Nobody else loads.

@@ -56,6 +56,11 @@ impl Losses {
         self.ranges.iter().map(|(first, last)| (*first, *last)).collect()
     }
 
+    /// The first versions of the losses that are still to be recorded.
+    pub(crate) fn unrecorded(&self) -> impl Iterator<Item = u64> {
+        self.unrecorded.iter().copied()
+    }
+
     /// Makes records of what only seals tell. They harden with the first commits, and nothing is dropped before that.
     pub(crate) fn record(&self, engine: &Arc<Engine>) -> Result<()> {
         if self.unrecorded.is_empty() || planted(Bug::LossesNotRecorded) {
@@ -64,12 +69,17 @@ impl Losses {
         transaction::run(engine, Isolation::Serializable, |tx| {
             let mut each = self.ranges.iter().filter(|(first, _)| self.unrecorded.contains(first));
             each.try_for_each(|(first, last)| {
-                tx.put_key(LOSSES_OBJECT, &first.to_le_bytes(), &last.to_le_bytes())
+                tx.put_key(LOSSES_OBJECT, &loss_key(*first), &last.to_le_bytes())
             })
         })?
         .forget();
         Ok(())
     }
+}
+
+/// The key of the loss that begins with a version.
+pub(crate) fn loss_key(first: u64) -> [u8; 8] {
+    first.to_le_bytes()
 }
 
 /// The first and the last version in a record of [`LOSSES_OBJECT`]; `None` for what no recovery has stored.

@@ -312,14 +312,6 @@ fn value_as_of(engine: &Engine, key: &[u8], version: u64) -> Result<Option<Vec<u
     Ok(reading.found.then_some(value))
 }
 
-/// Whether an object was there as of a version that is held, or had been: another one may have had its name before, or has it since.
-pub(crate) fn was_made_by(engine: &Engine, object: &ObjectState, version: u64) -> Result<bool> {
-    let name = object.name().as_bytes();
-    let named = value_as_of(engine, name, version)?.and_then(|value| decode_entry(name, &value));
-    Ok(matches!(named, Some(Entry::Object(_, _, id, _)) if id == object.id)
-        || object.is_dropped() && value_as_of(engine, &dropped_key(object.id), version)?.is_some())
-}
-
 fn check_kind(name: &str, found: ObjectKind, kind: ObjectKind) -> Result<()> {
     match found == kind {
         true => Ok(()),

@@ -17,7 +17,6 @@ mod walk;
 pub(crate) use catalog::{
     CATALOG_OBJECT, Entry, FIRST_OBJECT, add, add_system_objects, check_seen, decode_entry, drop_object,
     dropped_key, encode_dropped, encode_entry, enter_table, object_as_of, open_object, reserve_table,
-    was_made_by,
 };
 pub(crate) use handle::{Handle, HasHandle};
 pub use map::{Map, MapIter};

@@ -445,4 +445,4 @@ impl Reading {
 
 #[cfg(test)]
 #[path = "base_tests.rs"]
-mod tests;
+pub(super) mod tests;

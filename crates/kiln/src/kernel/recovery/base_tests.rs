@@ -48,16 +48,16 @@ fn lived() -> SimulatedDevice {
 
 /// A checkpoint taken apart.
 #[derive(Clone)]
-struct Parts {
-    header: Header,
+pub(crate) struct Parts {
+    pub(crate) header: Header,
     system: Vec<(u32, u64, Vec<u8>, Vec<u8>)>,
-    buckets: Vec<(u64, Vec<u64>)>,
+    pub(crate) buckets: Vec<(u64, Vec<u64>)>,
     keys: Vec<(u32, Vec<u8>)>,
     /// What belongs to the system's section, and comes behind the keys.
     late: Vec<(u32, u64, Vec<u8>, Vec<u8>)>,
 }
 
-fn take_apart(disk: &SimulatedDevice) -> Parts {
+pub(crate) fn take_apart(disk: &SimulatedDevice) -> Parts {
     let superblock = SuperblockFile::open(disk, OpenMode::Read).unwrap().current().clone();
     let mut reader = Reader::open(disk, superblock.database, superblock.checkpoint).unwrap();
     let header = reader.header.clone();
@@ -90,7 +90,7 @@ fn take_apart(disk: &SimulatedDevice) -> Parts {
 }
 
 /// The same disk with this checkpoint instead.
-fn with(disk: &SimulatedDevice, parts: &Parts) -> SimulatedDevice {
+pub(crate) fn with(disk: &SimulatedDevice, parts: &Parts) -> SimulatedDevice {
     let disk = disk.after_crash(&mut |_| crate::device::Keep::Kept);
     let mut superblock = SuperblockFile::open(&disk, OpenMode::ReadWrite).unwrap();
     let mut writer = Writer::create(&disk, parts.header.database, parts.header.number).unwrap();

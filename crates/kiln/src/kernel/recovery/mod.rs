@@ -50,6 +50,7 @@
 
 mod arrivals;
 mod base;
+mod lookups;
 mod report;
 mod settled;
 mod source;
@@ -195,7 +196,8 @@ pub(crate) fn recover(
         let known = header.map(|header| (header.end, header.chain));
         // Read while the checkpoint is loaded.
         let mut begun: (Source<'_>, Address) = begin(known)?;
-        let mut base = Base::of(checkpoint, (segments, superblock), log.ring_bytes(), division.workers(), tree)?;
+        let mut base =
+            Base::of(checkpoint, (segments, superblock), log.ring_bytes(), division.workers(), tree)?;
         if base.chain.is_none() {
             base.index.reserve(survey.keys);
             if known.is_some() {
@@ -351,10 +353,11 @@ impl<'a> Recovery<'a> {
         };
         self.finish_settled(end.position)?;
         let tombstones = self.finish_deleted();
-        Ok(self.finish(&end, tombstones))
+        self.hide_loaded()?;
+        self.finish(&end, tombstones)
     }
 
-    fn finish(mut self, end: &End, tombstones: Vec<Tombstone>) -> Recovered {
+    fn finish(mut self, end: &End, tombstones: Vec<Tombstone>) -> Result<Recovered> {
         let (position, superblock, mut report) = (end.position, self.superblock, self.report.clone());
         // If the log goes on after the orderly close, a newer superblock must have been damaged; and if a slot is, it may be the newer one, of an
         // opening since, that has given out versions of which there is nothing in the log. And a close leaves nothing unsealed: what is must not come
@@ -370,7 +373,10 @@ impl<'a> Recovery<'a> {
         self.give_up();
         report.sessions = std::mem::take(&mut self.told.sessions).into_iter().collect();
         let orders_are_exact = self.orders_are_exact(&tombstones);
-        Recovered {
+        // The first version that a crash took follows the horizon.
+        let lost_now = (!report.clean).then_some(self.horizon + 1);
+        self.look_at_losses(self.told.losses.unrecorded().chain(lost_now))?;
+        Ok(Recovered {
             report,
             end: position,
             chain: end.chain,
@@ -381,7 +387,7 @@ impl<'a> Recovery<'a> {
             snapshots: self.told.snapshots.into_values().collect(),
             orders_are_exact,
             tombstones,
-        }
+        })
     }
 
     /// Whether all keys of tables have entries. A key of a checkpoint of which nobody knows is taken for one that has if there is an entry
