@@ -231,6 +231,34 @@ fn c8_a_database_opens_on_a_full_disk_after_a_crash_and_tells_what_was_lost() {
     check(&reopen(&disk).unwrap());
 }
 
+/// Of the smallest segments deletions left less than the blocks that an opening after a crash takes.
+#[test]
+fn c8_a_database_of_small_segments_opens_after_a_crash_though_deletions_have_filled_the_disk() {
+    for segment_bytes in [16 << 10, 32 << 10, 64 << 10] {
+        let disk = SimulatedDevice::new(1);
+        let open =
+            |disk: &SimulatedDevice| manual().segment_bytes(segment_bytes).open_on(Arc::new(disk.clone()));
+        let db = open(&disk).unwrap();
+        let (map, table) = (db.map("map").unwrap(), db.table("table").unwrap());
+        (0..600_u32).for_each(|key| db.put(&map, key.to_be_bytes(), "row").unwrap().forget());
+        db.persist().unwrap();
+        // What is deleted makes no room.
+        let snapshot = db.snapshot().unwrap();
+        disk.set_capacity(Some(1 << 20));
+        fill_to_the_brim(&db, &table);
+        let delete = |key: u32| db.delete(&map, key.to_be_bytes()).and_then(|deleted| deleted.safe()).err();
+        let full = (0..600).find_map(delete).expect("there is not room for so many");
+        assert_eq!(full.kind(), ErrorKind::NoSpace);
+        let deleted = 600 - map.len();
+        let disk = disk.after_crash(&mut |_| Keep::Lost);
+        drop(snapshot);
+        drop((map, table, db));
+        let db = open(&disk).unwrap_or_else(|error| panic!("{segment_bytes}: {error}"));
+        assert_eq!(db.map("map").unwrap().len(), 600 - deleted);
+        assert!(db.recovery_report().lost_versions.is_some());
+    }
+}
+
 /// Nothing of it was written yet, and settling was given up until the database was opened again.
 #[test]
 fn settling_goes_on_though_the_trees_file_could_not_be_made_at_once() {

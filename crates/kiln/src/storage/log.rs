@@ -304,12 +304,13 @@ impl Log {
 
     /// How much of the prepared segments ordinary writes do not get.
     pub(crate) fn reserve_bytes(&self) -> u64 {
-        self.segment_bytes / 4
+        (self.segment_bytes / 4).max(self.reserve_for_sweep() + BLOCK_BYTES as u64)
     }
 
-    /// The part of the reserve that deletions do not get either.
+    /// The part of the reserve that deletions do not get either: for an opening after a crash, too, at least the block in which it seals what the crash
+    /// has taken, and one for the record of that.
     pub(crate) fn reserve_for_sweep(&self) -> u64 {
-        self.reserve_bytes() / 2
+        (self.segment_bytes / 8).max(2 * BLOCK_BYTES as u64)
     }
 
     /// The most log that records of so many bytes together take, wherever the tail is.
