@@ -11,7 +11,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use kiln::device::{BLOCK_BYTES, Device, Fault, FaultKind, OperationKind, SECTOR_BYTES, SimulatedDevice};
-use kiln::{Error, ErrorKind};
+use kiln::{Error, ErrorKind, Kiln};
 
 use crate::arguments::Effort;
 use crate::crash::{play, reopen, reopen_in_turn};
@@ -19,6 +19,7 @@ use crate::jobs::Progress;
 use crate::oracle::{Verdict, ensure, read_all};
 use crate::support::{Random, Replay, copy_of, is_of_power_loss};
 use crate::workload::history::{History, Place, State};
+use crate::workload::names::compare_named;
 use crate::workload::{Name, Profile};
 
 /// A database to damage.
@@ -112,17 +113,9 @@ impl Specimen {
         let steps = disk.steps();
         let as_damaged = copy_of(disk);
         let error = match reopen_in_turn(disk, self.profile, disk.fingerprint() as u64) {
-            Ok(db) => match read_all(&db, &self.history) {
-                Ok(found) => {
-                    let is_right = match tail {
-                        Tail::Nothing => found == self.contents[0],
-                        Tail::LastWrite => self.contents.contains(&found),
-                        Tail::LastSegment => {
-                            let horizon = db.recovery_report().horizon.number();
-                            horizon >= self.history.durable && found == *self.history.state_at(horizon)
-                        }
-                    };
-                    ensure!(is_right, "it opens and shows something else");
+            Ok(db) => match self.read(&db, tail) {
+                Ok(is_allowed) => {
+                    ensure!(is_allowed, "it opens and shows something else");
                     // A damaged checkpoint is put aside, and told; what lies before its end is not looked at in opening.
                     let told = db.recovery_report().checkpoint_damage.is_some();
                     return Ok(
@@ -142,6 +135,23 @@ impl Specimen {
         };
         self.check_error(disk, &error)?;
         Ok(true)
+    }
+
+    /// Reads everything. False if it shows something else than what is allowed.
+    fn read(&self, db: &Kiln, tail: Tail) -> kiln::Result<bool> {
+        let found = read_all(db, &self.history)?;
+        // The last write is about nothing of this; in the last segment there may be names.
+        if tail != Tail::LastSegment {
+            compare_named(db, &self.history)?;
+        }
+        Ok(match tail {
+            Tail::Nothing => found == self.contents[0],
+            Tail::LastWrite => self.contents.contains(&found),
+            Tail::LastSegment => {
+                let horizon = db.recovery_report().horizon.number();
+                horizon >= self.history.durable && found == *self.history.state_at(horizon)
+            }
+        })
     }
 
     fn check_error(&self, disk: &SimulatedDevice, error: &Error) -> Verdict {
@@ -400,8 +410,8 @@ const MOVES: usize = 4_000;
 
 /// All damages to a closed and to a stopped database, with seed after seed.
 pub(crate) fn prove(effort: &Effort, replay: &Replay, progress: &mut Progress) {
-    let workloads =
-        effort.workload.map_or(vec![Name::Small, Name::Large, Name::Settling], |workload| vec![workload]);
+    let usual = [Name::Small, Name::Large, Name::Settling, Name::Named];
+    let workloads = effort.workload.map_or(usual.to_vec(), |workload| vec![workload]);
     for seed in effort.seed.. {
         for &workload in &workloads {
             replay.at(&format!("corrupt --workload {} --seed {seed}", workload.as_str()));
@@ -431,7 +441,7 @@ mod tests {
     use super::*;
     use crate::arguments::Limit;
     use crate::testing::{at_test, budget, seed, watched};
-    use crate::workload::{LARGE, SETTLING, SMALL};
+    use crate::workload::{LARGE, NAMED, SETTLING, SMALL};
 
     const MINUTES: Duration = Duration::from_secs(600);
 
@@ -447,8 +457,10 @@ mod tests {
     /// Of tables that settle there is only a little: most is as in the others, and `tree` is small.
     const SETTLING_LITTLE: Profile = Profile { operations: 60, ..SETTLING };
 
-    fn six() -> [Specimen; 6] {
-        let [small, large, settling] = [SMALL, LARGE, SETTLING_LITTLE];
+    const NAMED_LITTLE: Profile = Profile { operations: 60, ..NAMED };
+
+    fn all() -> [Specimen; 8] {
+        let [small, large, settling, named] = [SMALL, LARGE, SETTLING_LITTLE, NAMED_LITTLE];
         [
             closed(small, seed()),
             stopped(small, seed()),
@@ -456,6 +468,8 @@ mod tests {
             stopped(large, seed()),
             closed(settling, seed()),
             stopped(settling, seed()),
+            closed(named, seed()),
+            stopped(named, seed()),
         ]
     }
 
@@ -472,12 +486,12 @@ mod tests {
 
     #[test]
     fn c9_a_damaged_backup_is_refused() {
-        everywhere("c9_a_damaged_backup_is_refused", &six(), streams::damage_backup, budget(300));
+        everywhere("c9_a_damaged_backup_is_refused", &all(), streams::damage_backup, budget(300));
     }
 
     #[test]
     fn c9_what_is_as_it_once_was_is_detected_or_harmless() {
-        everywhere("c9_what_is_as_it_once_was", &six(), bring_back_older, budget(40));
+        everywhere("c9_what_is_as_it_once_was", &all(), bring_back_older, budget(40));
     }
 
     #[test]
@@ -486,6 +500,7 @@ mod tests {
         everywhere(name, &[closed(SMALL, seed())], flip_bits, budget(6_000));
         everywhere(name, &[closed(LARGE, seed())], flip_bits, budget(500));
         everywhere(name, &[closed(SETTLING_LITTLE, seed())], flip_bits, budget(1_000));
+        everywhere(name, &[closed(NAMED_LITTLE, seed())], flip_bits, budget(500));
     }
 
     #[test]
@@ -497,22 +512,22 @@ mod tests {
 
     #[test]
     fn c9_zeroed_sectors_are_detected_or_harmless() {
-        everywhere("c9_zeroed_sectors", &six(), zero_sectors, u64::MAX);
+        everywhere("c9_zeroed_sectors", &all(), zero_sectors, u64::MAX);
     }
 
     #[test]
     fn c9_files_cut_short_or_lengthened_are_detected_or_harmless() {
-        everywhere("c9_files_cut_short", &six(), change_lengths, budget(16));
+        everywhere("c9_files_cut_short", &all(), change_lengths, budget(16));
     }
 
     #[test]
     fn c9_files_that_hold_what_another_holds_are_detected_or_harmless() {
-        everywhere("c9_files_that_hold_what_another_holds", &six(), duplicate_files, u64::MAX);
+        everywhere("c9_files_that_hold_what_another_holds", &all(), duplicate_files, u64::MAX);
     }
 
     #[test]
     fn c9_missing_files_are_detected_or_harmless() {
-        everywhere("c9_missing_files", &six(), remove_files, u64::MAX);
+        everywhere("c9_missing_files", &all(), remove_files, u64::MAX);
         // Without any file there is no database, and a new one is none of ours.
         let disk = SimulatedDevice::new(1);
         let error = crate::support::manual().create(false).open_on(Arc::new(disk)).unwrap_err();
@@ -521,7 +536,7 @@ mod tests {
 
     #[test]
     fn c9_blocks_that_have_changed_places_are_detected_or_harmless() {
-        everywhere("c9_blocks_that_have_changed_places", &six(), move_blocks, budget(300));
+        everywhere("c9_blocks_that_have_changed_places", &all(), move_blocks, budget(300));
     }
 
     /// The newest slot of the superblock says that the log was closed in order. Without it the last extent, damaged, would

@@ -158,7 +158,8 @@ pub(crate) fn check_loads(db: &Kiln, history: &History, horizon: u64) -> Verdict
         let table = db.table(&name_of(number)).map_err(failed)?;
         ensure!(table.len() == ROWS as u64, "C1: table {:?} counts {} rows", name_of(number), table.len());
         if history.wants_every_way() || Some(&number) == expected.last() {
-            check_rows(&snapshot, &table, rows_after(history, number, history.commits_at(horizon)))?;
+            compare_rows(&snapshot, &table, rows_after(history, number, history.commits_at(horizon)))
+                .map_err(failed)?;
         }
     }
     // More cannot have settled: what was broken off has gone. What was dropped may not yet.
@@ -169,47 +170,43 @@ pub(crate) fn check_loads(db: &Kiln, history: &History, horizon: u64) -> Verdict
     Ok(())
 }
 
-/// A snapshot that shows so many commits, the first, shows the tables that were loaded, and not dropped, by then, and of others nothing.
-pub(crate) fn check_loads_in(
+/// Compares the tables that were loaded, and not dropped, by so many commits, the first, with a snapshot that shows these; of others it must show nothing.
+pub(crate) fn compare_loads(
     snapshot: &Snapshot<'_>,
     db: &Kiln,
     history: &History,
     commits: usize,
-) -> Verdict {
-    let failed = |error| format!("C1: a loaded table: {error}");
+) -> Result<()> {
     let (objects, there) = (db.objects(), history.loads_after(commits));
     for number in history.loads() {
         let name = name_of(number);
         match snapshot.table(&name) {
             Ok(table) => {
-                ensure!(there.contains(&number), "C1: table {name:?} is there at {}", snapshot.version());
-                check_rows(snapshot, &table, rows_after(history, number, commits))?;
+                assert!(there.contains(&number), "C1: table {name:?} is there at {}", snapshot.version());
+                compare_rows(snapshot, &table, rows_after(history, number, commits))?;
             }
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                ensure!(!there.contains(&number), "C1: table {name:?} is gone at {}", snapshot.version());
+                assert!(!there.contains(&number), "C1: table {name:?} is gone at {}", snapshot.version());
                 if objects.iter().any(|object| object.name == name) {
-                    check_rows(snapshot, &db.table(&name).map_err(failed)?, std::iter::empty())?;
+                    compare_rows(snapshot, &db.table(&name)?, std::iter::empty())?;
                 }
             }
-            Err(error) => return Err(failed(error)),
+            Err(error) => return Err(error),
         }
     }
     Ok(())
 }
 
-fn check_rows(
+fn compare_rows(
     snapshot: &Snapshot<'_>,
     table: &Table,
     mut expected: impl Iterator<Item = (Vec<u8>, Vec<u8>)>,
-) -> Verdict {
+) -> Result<()> {
+    let version = snapshot.version();
     for row in snapshot.range::<&[u8]>(table, ..) {
-        let row = row.map_err(|error| format!("C1: reading a loaded table: {error}"))?;
-        ensure!(
-            expected.next() == Some(row),
-            "C1: a loaded table has another row, at {}",
-            snapshot.version()
-        );
+        let row = row?;
+        assert!(expected.next() == Some(row), "C1: a loaded table has another row, at {version}");
     }
-    ensure!(expected.next().is_none(), "C1: rows of a loaded table are missing at {}", snapshot.version());
+    assert!(expected.next().is_none(), "C1: rows of a loaded table are missing at {version}");
     Ok(())
 }

@@ -1,12 +1,14 @@
 //! Snapshots that have names: the workload's, and what the oracle asks of them.
 
+use std::collections::BTreeSet;
+
 use kiln::{Kiln, Result};
 
 use super::{Shift, compare_snapshot};
 use crate::oracle::{Verdict, ensure};
 use crate::workload::bank::Objects;
 use crate::workload::history::{History, Named};
-use crate::workload::loads::check_loads_in;
+use crate::workload::loads::compare_loads;
 
 /// The names that are given, and given again.
 const NAMES: [&str; 3] = ["one", "two", "three"];
@@ -87,8 +89,21 @@ pub(crate) fn check_named(db: &Kiln, history: &History) -> Verdict {
             compare_snapshot(&snapshot, &objects, &state, history.keys(), whole).map_err(failed)?;
         }
         if all {
-            check_loads_in(&snapshot, db, history, named.commits)?;
+            compare_loads(&snapshot, db, history, named.commits).map_err(failed)?;
         }
     }
     Ok(())
+}
+
+/// Compares what all snapshots that have names show, and all tables that were loaded, with a history that has come to its end.
+pub(crate) fn compare_named(db: &Kiln, history: &History) -> Result<()> {
+    let found: BTreeSet<String> = db.snapshots().into_iter().map(|info| info.name).collect();
+    assert_eq!(found, history.named.iter().map(|named| named.name.to_owned()).collect());
+    let objects = Objects::open(db)?;
+    for named in &history.named {
+        let (snapshot, state) = (db.open_snapshot(named.name)?, history.state_after(named.commits));
+        compare_snapshot(&snapshot, &objects, &state, history.keys(), true)?;
+        compare_loads(&snapshot, db, history, named.commits)?;
+    }
+    compare_loads(&db.snapshot()?, db, history, history.commits.len())
 }
