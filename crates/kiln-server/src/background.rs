@@ -26,10 +26,10 @@ pub(crate) fn watch_pressure(shared: &Shared) {
     let threads = Handle::current().metrics().num_workers();
     while !shared.is_stopping() {
         std::thread::sleep(PRESSURE_INTERVAL);
-        let statistics = shared.db.statistics();
-        let late = statistics.oldest_unhardened.is_some_and(|oldest| oldest > shared.db.window());
+        let pressure = shared.db.pressure();
+        let late = pressure.oldest_unhardened.is_some_and(|oldest| oldest > shared.db.window());
         shared.disk_is_late.store(late, Ordering::Relaxed);
-        let tasks_harden = !late && statistics.hardening_duration < QUICK_HARDENING && threads > 1;
+        let tasks_harden = !late && pressure.hardening_duration < QUICK_HARDENING && threads > 1;
         shared.tasks_harden.store(tasks_harden, Ordering::Relaxed);
     }
 }

@@ -35,7 +35,8 @@ mod sync;
 
 pub use database::{
     Backup, BackupProgress, BulkLoad, BulkLoadProgress, CheckReport, CompactProgress, Compacted, Kiln,
-    ObjectInfo, SessionInfo, SessionList, Snapshot, SnapshotInfo, Statistics, check, check_on, dump_log,
+    ObjectInfo, Pressure, SessionInfo, SessionList, Snapshot, SnapshotInfo, Statistics, check, check_on,
+    dump_log,
 };
 pub use error::{Error, ErrorKind, Result};
 pub use kernel::clock::Version;

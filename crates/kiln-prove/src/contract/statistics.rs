@@ -2,8 +2,9 @@
 
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
-use kiln::device::SimulatedDevice;
+use kiln::device::{Fault, FaultKind, OperationKind, SimulatedDevice};
 use kiln::{Kiln, Statistics};
 
 use super::cold::{key, lazy, make_cold};
@@ -168,4 +169,30 @@ fn c3_statistics_tell_how_far_a_checkpoint_has_come_while_it_is_taken() {
         let idle = db.statistics();
         assert_eq!((idle.checkpoint_done_steps, idle.checkpoint_total_steps), (0, 0));
     });
+}
+
+/// They looked into the tree for each table's number of rows, and waited for a disk that had stopped, as whoever watches for that did.
+#[test]
+fn c5_statistics_read_nothing_from_disk() {
+    const ROWS: u32 = 4_000;
+    let disk = SimulatedDevice::new(seed());
+    let db = manual().open_on(Arc::new(disk.clone())).unwrap();
+    let table = db.table("table").unwrap();
+    (0..ROWS).for_each(|number| db.put(&table, key(number), [1; 100]).unwrap().forget());
+    db.persist().unwrap();
+    assert_eq!(db.settle().unwrap(), u64::from(ROWS));
+    db.close().unwrap();
+    drop((db, table));
+    let db = manual().open_on(Arc::new(disk.clone())).unwrap();
+    let slow = FaultKind::Delay(Duration::ZERO);
+    disk.inject(Fault { operation: OperationKind::Read, nth: 1, kind: slow, sticky: true });
+    let statistics = db.statistics();
+    assert_eq!(statistics.settled_rows, u64::from(ROWS));
+    // The catalog has some, too.
+    assert!((1..10).contains(&(statistics.keys - u64::from(ROWS))), "{}", statistics.keys);
+    assert_eq!(db.pressure().oldest_unhardened, None);
+    assert_eq!(disk.faults_fired(), 0, "the disk was read");
+    let table = db.table("table").unwrap();
+    db.put(&table, "new", "row").unwrap().forget();
+    assert!(db.pressure().oldest_unhardened.is_some(), "it is not durable");
 }

@@ -40,7 +40,7 @@ pub use dump::dump_log;
 pub use named_snapshots::SnapshotInfo;
 pub use sessions::{SessionInfo, SessionList};
 pub use snapshot::Snapshot;
-pub use statistics::Statistics;
+pub use statistics::{Pressure, Statistics};
 #[cfg(test)]
 pub(crate) use stream::OFFSETS as STREAM_OFFSETS;
 
@@ -544,9 +544,23 @@ impl Kiln {
         self.engine().hardening.window()
     }
 
-    /// Numbers about the running database.
+    /// Numbers about the running database. Some are sums over all segments of the log and over all objects; who looks many times a second at how far behind the
+    /// disk is has [`Self::pressure`].
     pub fn statistics(&self) -> Statistics {
         statistics::collect(self.engine())
+    }
+
+    /// How far behind the disk is: a few loads, which wait for nobody, whatever the disk does.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let db = kiln::Kiln::open(directory.path())?;
+    /// let is_late = db.pressure().oldest_unhardened.is_some_and(|oldest| oldest > db.window());
+    /// # assert!(!is_late);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn pressure(&self) -> Pressure {
+        statistics::pressure(self.engine())
     }
 
     /// How long the chains of the hash index are, by a sample of at most 1,024 of them, which takes some tens of microseconds and stops nobody.

@@ -7,7 +7,7 @@ use crate::kernel::engine::Engine;
 use crate::kernel::write_counts::Written;
 use crate::sync::atomic::Ordering;
 
-/// Numbers about a running database; each is read by itself, without stopping anybody.
+/// Numbers about a running database; each is read by itself, without stopping anybody or reading from disk.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Statistics {
@@ -141,7 +141,8 @@ pub struct Statistics {
     /// What kept the database from removing some of them, the last time that it tried; the first of it, if there was more. Nobody sees them all
     /// the same, and it is tried again when the database is opened.
     pub drop_failure: Option<String>,
-    /// Keys over all objects.
+    /// Keys over all objects, about: of tables of which something has settled, keys that were written since may count twice, and settled rows of dropped objects count
+    /// until they are gone.
     pub keys: u64,
     /// Open snapshots.
     pub snapshots: u64,
@@ -151,6 +152,23 @@ pub struct Statistics {
     pub open_transactions: u64,
     /// Why nothing can become durable any more, if so.
     pub failure: Option<String>,
+}
+
+/// How far behind the disk is; see [`Kiln::pressure`](crate::Kiln::pressure).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Pressure {
+    /// How long the oldest commit that is not durable has waited; `None` if everything is durable.
+    pub oldest_unhardened: Option<Duration>,
+    /// How long a hardening takes, smoothed.
+    pub hardening_duration: Duration,
+}
+
+pub(super) fn pressure(engine: &Engine) -> Pressure {
+    Pressure {
+        oldest_unhardened: engine.hardening.oldest_unhardened(),
+        hardening_duration: engine.hardening.counts().duration,
+    }
 }
 
 /// Bytes of the files of the log, of the tree and of the newest checkpoint.
@@ -238,7 +256,7 @@ pub(super) fn collect(engine: &Engine) -> Statistics {
         dropping: engine.dropping_count(),
         dropped_rows: engine.removal.removed_rows(),
         drop_failure: engine.removal.failure(),
-        keys: live.map(|object| engine.estimate_rows(object)).sum(),
+        keys: live.map(|object| engine.estimate_unsettled_rows(object)).sum::<u64>() + tree.entries,
         snapshots: snapshots as u64,
         named_snapshots: named_snapshots as u64,
         open_transactions: engine.open_transactions.load(Ordering::Relaxed),

@@ -276,13 +276,20 @@ impl Engine {
         self.watch_reads();
     }
 
-    /// About how many rows a table has.
+    /// About how many rows an object has. Pages of the tree may be read for it.
     pub(crate) fn estimate_rows(&self, object: &ObjectState) -> u64 {
+        let settled = match object.keys.ordered().is_some() && self.settled.tree.has_settled() {
+            true => self.count_settled(&self.settled.tree.root(), object.id).unwrap_or(0),
+            false => 0,
+        };
+        settled + self.estimate_unsettled_rows(object)
+    }
+
+    /// About how many rows it has beside those in the tree.
+    pub(crate) fn estimate_unsettled_rows(&self, object: &ObjectState) -> u64 {
         match object.keys.ordered().filter(|_| self.settled.tree.has_settled()) {
             None => object.key_count.sum(),
-            Some(ordered) => {
-                self.count_settled(&self.settled.tree.root(), object.id).unwrap_or(0) + ordered.len() as u64
-            }
+            Some(ordered) => ordered.len() as u64,
         }
     }
 
