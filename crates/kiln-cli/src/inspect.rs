@@ -101,6 +101,14 @@ fn describe_sizes(db: &Kiln) -> Vec<String> {
             ByteSize(statistics.log_since_checkpoint)
         ),
     });
+    let failures = [
+        ("settling", &statistics.settling_failure),
+        ("expiry", &statistics.expiry_failure),
+        ("dropping", &statistics.drop_failure),
+    ];
+    for (what, failure) in failures {
+        lines.extend(failure.as_ref().map(|failure| format!("{:<13} {what}: {failure}", "failed")));
+    }
     lines
 }
 

@@ -1,11 +1,12 @@
 //! The text of `INFO`.
 
+use std::cell::OnceCell;
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use kiln::Level;
 use kiln::planted::{Bug, planted};
+use kiln::{Level, Statistics};
 
 use crate::keyspace::Space;
 use crate::shared::Shared;
@@ -14,7 +15,20 @@ use crate::shared::Shared;
 /// may send.
 const REDIS_VERSION: &str = "7.2.0";
 
-type Section = (&'static str, fn(&Shared, &Space, &mut String));
+/// What is told of. The numbers of the engine, which it adds up for whoever asks, are asked for once, by the first section that tells some.
+struct Source<'a> {
+    shared: &'a Shared,
+    space: &'a Space,
+    statistics: OnceCell<Statistics>,
+}
+
+impl Source<'_> {
+    fn statistics(&self) -> &Statistics {
+        self.statistics.get_or_init(|| self.shared.db.statistics())
+    }
+}
+
+type Section = (&'static str, fn(&Source<'_>, &mut String));
 
 const SECTIONS: [Section; 9] = [
     ("Server", server),
@@ -34,6 +48,7 @@ pub(crate) fn text(shared: &Shared, space: &Space, wanted: &[&[u8]]) -> String {
         || wanted.iter().any(|word| {
             [b"all".as_slice(), b"default", b"everything"].iter().any(|name| word.eq_ignore_ascii_case(name))
         });
+    let source = Source { shared, space, statistics: OnceCell::new() };
     let mut text = String::new();
     for (name, write) in SECTIONS {
         if all || wanted.iter().any(|word| word.eq_ignore_ascii_case(name.as_bytes())) {
@@ -41,7 +56,7 @@ pub(crate) fn text(shared: &Shared, space: &Space, wanted: &[&[u8]]) -> String {
                 text.push_str("\r\n");
             }
             text.push_str(&format!("# {name}\r\n"));
-            write(shared, space, &mut text);
+            write(&source, &mut text);
         }
     }
     text
@@ -53,30 +68,35 @@ fn line(text: &mut String, name: &str, value: impl std::fmt::Display) {
     let _ = write!(text, "{name}:{value}\r\n");
 }
 
+/// Why something failed, in one line.
+fn failure_line(text: &mut String, name: &str, failure: Option<&str>) {
+    line(text, name, failure.map_or("none", |failure| failure.lines().next().unwrap_or("")));
+}
+
 fn ms(duration: Duration) -> u128 {
     duration.as_millis()
 }
 
-fn server(shared: &Shared, _: &Space, text: &mut String) {
-    let uptime = shared.started.elapsed();
+fn server(source: &Source<'_>, text: &mut String) {
+    let uptime = source.shared.started.elapsed();
     line(text, "redis_version", REDIS_VERSION);
     line(text, "redis_mode", "standalone");
     line(text, "kiln_version", env!("CARGO_PKG_VERSION"));
     line(text, "os", format_args!("{} {}", std::env::consts::OS, std::env::consts::ARCH));
     line(text, "arch_bits", usize::BITS);
     line(text, "process_id", std::process::id());
-    line(text, "tcp_port", shared.address.port());
+    line(text, "tcp_port", source.shared.address.port());
     line(text, "uptime_in_seconds", uptime.as_secs());
     line(text, "uptime_in_days", uptime.as_secs() / 86_400);
 }
 
-fn clients(shared: &Shared, _: &Space, text: &mut String) {
-    line(text, "connected_clients", shared.clients.len());
-    line(text, "maxclients", shared.options.connections_max);
+fn clients(source: &Source<'_>, text: &mut String) {
+    line(text, "connected_clients", source.shared.clients.len());
+    line(text, "maxclients", source.shared.options.connections_max);
 }
 
-fn memory(shared: &Shared, _: &Space, text: &mut String) {
-    let statistics = shared.db.statistics();
+fn memory(source: &Source<'_>, text: &mut String) {
+    let statistics = source.statistics();
     line(text, "maxmemory", 0);
     line(text, "maxmemory_policy", "noeviction");
     let index_bytes = statistics.hash_index_bytes + statistics.ordered_index_bytes;
@@ -92,18 +112,18 @@ fn memory(shared: &Shared, _: &Space, text: &mut String) {
     line(text, "cold_read_bytes", statistics.cold_read_bytes);
     line(text, "reads_in_flight", statistics.reads_in_flight);
     line(text, "index_memory_bytes", index_bytes);
-    let chains = shared.db.index_chains();
+    let chains = source.shared.db.index_chains();
     line(text, "index_chain_entries_mean", format_args!("{:.2}", chains.entries_mean));
     line(text, "index_chain_lines_mean", format_args!("{:.3}", chains.lines_mean));
     line(text, "index_chain_lines_max", chains.lines_max);
 }
 
-fn persistence(shared: &Shared, _: &Space, text: &mut String) {
+fn persistence(source: &Source<'_>, text: &mut String) {
     line(text, "loading", 0);
     line(text, "rdb_bgsave_in_progress", 0);
     line(text, "aof_enabled", 1);
     line(text, "aof_rewrite_in_progress", 0);
-    let statistics = shared.db.statistics();
+    let statistics = source.statistics();
     line(text, "log_bytes", statistics.log_tail.saturating_sub(statistics.log_begin));
     line(text, "unhardened_records", statistics.unhardened_records);
     line(text, "hardened_in_memory_bytes", statistics.hardened_in_memory_bytes);
@@ -128,30 +148,29 @@ fn persistence(shared: &Shared, _: &Space, text: &mut String) {
     line(text, "checkpoint_bytes", statistics.checkpoint_bytes);
     line(text, "checkpoint_age_ms", statistics.checkpoint_age.map_or(0, ms));
     line(text, "log_bytes_since_checkpoint", statistics.log_since_checkpoint);
+    failure_line(text, "settling_failure", statistics.settling_failure.as_deref());
+    failure_line(text, "expiry_failure", statistics.expiry_failure.as_deref());
+    failure_line(text, "drop_failure", statistics.drop_failure.as_deref());
 }
 
 /// What may still be lost, and what was.
-fn durability(shared: &Shared, _: &Space, text: &mut String) {
-    let statistics = shared.db.statistics();
-    let report = shared.db.recovery_report();
-    line(text, "durability_default", shared.options.durability.name());
-    line(text, "version", shared.db.version());
-    line(text, "horizon", shared.db.horizon(Level::LOCAL));
-    line(text, "window_ms", ms(shared.db.window()));
+fn durability(source: &Source<'_>, text: &mut String) {
+    let statistics = source.statistics();
+    let report = source.shared.db.recovery_report();
+    line(text, "durability_default", source.shared.options.durability.name());
+    line(text, "version", source.shared.db.version());
+    line(text, "horizon", source.shared.db.horizon(Level::LOCAL));
+    line(text, "window_ms", ms(source.shared.db.window()));
     line(text, "lag_ms", statistics.oldest_unhardened.map_or(0, ms));
     line(text, "lag_bytes", statistics.unhardened_bytes);
     line(text, "lag_bytes_max", statistics.unhardened_bytes_max);
     let committed_at =
-        |oldest| shared.db.time_ms().saturating_sub(u64::try_from(ms(oldest)).unwrap_or(u64::MAX));
+        |oldest| source.shared.db.time_ms().saturating_sub(u64::try_from(ms(oldest)).unwrap_or(u64::MAX));
     line(text, "oldest_unhardened_unix_ms", statistics.oldest_unhardened.map_or(0, committed_at));
     line(text, "hardenings", statistics.hardenings);
     line(text, "hardened_bytes", statistics.hardened_bytes);
     line(text, "hardening_us", statistics.hardening_duration.as_micros());
-    line(
-        text,
-        "failure",
-        statistics.failure.as_deref().map_or("none", |failure| failure.lines().next().unwrap_or("")),
-    );
+    failure_line(text, "failure", statistics.failure.as_deref());
     line(text, "recovered_horizon", report.horizon);
     line(text, "recovered_clean", u8::from(report.clean));
     match report.lost_versions {
@@ -161,9 +180,9 @@ fn durability(shared: &Shared, _: &Space, text: &mut String) {
     line(text, "recovery_ms", ms(report.duration));
 }
 
-fn stats(shared: &Shared, _: &Space, text: &mut String) {
-    let counters = &shared.counters;
-    line(text, "total_connections_received", shared.clients.total());
+fn stats(source: &Source<'_>, text: &mut String) {
+    let counters = &source.shared.counters;
+    line(text, "total_connections_received", source.shared.clients.total());
     for (name, counter) in [
         ("total_commands_processed", &counters.commands),
         ("total_net_input_bytes", &counters.received_bytes),
@@ -173,25 +192,25 @@ fn stats(shared: &Shared, _: &Space, text: &mut String) {
     ] {
         line(text, name, counter.load(Ordering::Relaxed));
     }
-    let statistics = shared.db.statistics();
+    let statistics = source.statistics();
     line(text, "expired_keys", statistics.expired_rows);
     line(text, "updates_in_place", statistics.updates_in_place);
     line(text, "updates_copied", statistics.updates_copied);
     line(text, "inserts", statistics.inserts);
 }
 
-fn replication(_: &Shared, _: &Space, text: &mut String) {
+fn replication(_: &Source<'_>, text: &mut String) {
     line(text, "role", "master");
     line(text, "connected_slaves", 0);
 }
 
-fn cluster(_: &Shared, _: &Space, text: &mut String) {
+fn cluster(_: &Source<'_>, text: &mut String) {
     line(text, "cluster_enabled", 0);
 }
 
-fn keyspace(shared: &Shared, space: &Space, text: &mut String) {
-    let _again = planted(Bug::InfoEntersAgain).then(|| shared.keyspace.enter());
-    let keys = space.strings.len_estimate();
+fn keyspace(source: &Source<'_>, text: &mut String) {
+    let _again = planted(Bug::InfoEntersAgain).then(|| source.shared.keyspace.enter());
+    let keys = source.space.strings.len_estimate();
     if keys > 0 {
         // How many of them expire nobody counts; but there are programs that read all three.
         line(text, "db0", format_args!("keys={keys},expires=0,avg_ttl=0"));
