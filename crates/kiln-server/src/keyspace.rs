@@ -20,11 +20,11 @@
 //! are being emptied. (Commands over all keys read a snapshot of a moment at which they were current.) Holders of the shared side never wait for a client while they hold it, and for the
 //! device only under the engine's backpressure.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::io;
 
 use kiln::planted::{Bug, planted};
-use kiln::{Kiln, Map, Snapshot, Table, Version};
+use kiln::{Kiln, Map, ObjectInfo, ObjectKind, Snapshot, Table, Version};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tokio::sync::Notify;
 
@@ -53,8 +53,7 @@ pub(crate) struct Space {
 
 impl Space {
     fn open(db: &Kiln, index: u64) -> kiln::Result<Self> {
-        let strings = if index == 0 { db.map("strings")? } else { db.map(&format!("strings.{index}"))? };
-        Ok(Self { strings, index, since: Version::default() })
+        Ok(Self { strings: db.map(&map_name(index))?, index, since: Version::default() })
     }
 
     /// Whether nothing is stored, not even keys that have expired.
@@ -63,9 +62,20 @@ impl Space {
     }
 }
 
-/// Which map [`META`] names.
-fn index_of(current: Option<Vec<u8>>) -> u64 {
-    current.and_then(|bytes| String::from_utf8_lossy(&bytes).parse().ok()).unwrap_or(0)
+/// What the map with this index is called.
+fn map_name(index: u64) -> String {
+    if index == 0 { "strings".to_owned() } else { format!("strings.{index}") }
+}
+
+/// The index of the map that is called so, if one is.
+fn index_of_name(name: &str) -> Option<u64> {
+    let index = name.strip_prefix("strings.").map_or(Some(0), |index| index.parse().ok())?;
+    (map_name(index) == name).then_some(index)
+}
+
+/// Which map [`META`] names; `None` if there was no flush yet.
+fn index_of(current: Option<Vec<u8>>) -> Option<u64> {
+    String::from_utf8(current?).ok()?.parse().ok()
 }
 
 /// The first servers kept lifetimes in maps of their own, which nobody heeds any more: keys would never expire.
@@ -76,6 +86,20 @@ fn refuse_old_lifetimes(db: &Kiln) -> io::Result<()> {
         Some(object) => Err(io::Error::other(format!(
             "the map {:?} has lifetimes of {} keys as an older server kept them, which this one cannot read; \
              start the older one, end them (PERSIST), wait a second, and stop it",
+            object.name, object.keys
+        ))),
+    }
+}
+
+/// Without a flush there are no other maps than the first, but for those of a server that was about to flush, which are empty: who made others wants to keep what is in them.
+fn refuse_maps_of_others(objects: &[ObjectInfo]) -> io::Result<()> {
+    let is_other = |name: &str| index_of_name(name).is_some_and(|index| index > 0);
+    let mut maps = objects.iter().filter(|object| object.kind == ObjectKind::Map && object.keys > 0);
+    match maps.find(|object| is_other(&object.name)) {
+        None => Ok(()),
+        Some(object) => Err(io::Error::other(format!(
+            "the map {:?} has {} keys, and no server made it, but one would empty it: the name is that of a map that a flush has left behind; \
+             export it, import it as \"strings\" if these keys are to be served, and under another name if not, and drop it",
             object.name, object.keys
         ))),
     }
@@ -92,41 +116,42 @@ pub(crate) struct Keyspace {
 }
 
 /// The objects that are not current.
+#[derive(Default)]
 struct Spares {
     /// Empty, to be used by the next flush.
     vacant: Vec<Space>,
     /// To be emptied.
     full: VecDeque<Space>,
-    /// The index of the next ones to be created.
+    /// The index of the next one to be created, unless it is taken.
     next_index: u64,
+    /// The indexes that objects had when this was opened.
+    taken: BTreeSet<u64>,
 }
 
 impl Keyspace {
     /// Opens or creates the objects and finds those that a crash left to be emptied.
     ///
     /// # Errors
-    /// The engine's; and if an older server has written the database.
+    /// The engine's; and if an older server has written the database, or somebody else what would be emptied.
     pub(crate) fn open(db: &Kiln) -> io::Result<Self> {
         refuse_old_lifetimes(db)?;
-        Self::open_current(db).map_err(io::Error::other)
+        let objects = db.objects();
+        let meta = db.table(META).map_err(io::Error::other)?;
+        let named = index_of(db.get(&meta, CURRENT).map_err(io::Error::other)?);
+        if named.is_none() {
+            refuse_maps_of_others(&objects)?;
+        }
+        Self::open_maps(db, meta, named.unwrap_or(0), &objects).map_err(io::Error::other)
     }
 
-    fn open_current(db: &Kiln) -> kiln::Result<Self> {
-        let meta = db.table(META)?;
-        let current_index = index_of(db.get(&meta, CURRENT)?);
-        let mut spares = Spares { vacant: Vec::new(), full: VecDeque::new(), next_index: 0 };
-        let created = db.objects();
-        loop {
-            let name = format!("strings.{}", spares.next_index);
-            let exists =
-                spares.next_index <= current_index || created.iter().any(|object| object.name == name);
-            if !exists {
-                break;
+    fn open_maps(db: &Kiln, meta: Table, current_index: u64, objects: &[ObjectInfo]) -> kiln::Result<Self> {
+        let mut spares = Spares::default();
+        spares.taken.insert(current_index);
+        for object in objects {
+            let Some(index) = index_of_name(&object.name) else { continue };
+            if spares.taken.insert(index) && object.kind == ObjectKind::Map {
+                spares.add(Space::open(db, index)?);
             }
-            if spares.next_index != current_index {
-                spares.add(Space::open(db, spares.next_index)?);
-            }
-            spares.next_index += 1;
         }
         Ok(Self {
             db: db.clone(),
@@ -155,23 +180,29 @@ impl Keyspace {
 
     /// What held the keys when a snapshot was made. The object is still there, whatever it is used for now.
     pub(crate) fn at(&self, snapshot: &Snapshot<'_>) -> kiln::Result<Map> {
-        Ok(Space::open(&self.db, index_of(snapshot.get(&self.meta, CURRENT)?))?.strings)
+        Ok(Space::open(&self.db, index_of(snapshot.get(&self.meta, CURRENT)?).unwrap_or(0))?.strings)
     }
 
     /// Takes empty objects for a flush. They go back with [`Self::give_back`] if the flush does not happen.
     pub(crate) fn take_vacant(&self) -> Result<Space, Failure> {
         let mut spares = self.spares.lock();
-        if let Some(space) = spares.vacant.pop() {
-            return Ok(space);
+        loop {
+            if let Some(space) = spares.vacant.pop() {
+                return Ok(space);
+            }
+            while spares.taken.contains(&spares.next_index) {
+                spares.next_index += 1;
+            }
+            if spares.next_index >= MAPS_MAX && !planted(Bug::MapsUnbounded) {
+                return Err(Failure::text(
+                    "BUSY so many flushes are being emptied in the background; retry in a moment",
+                ));
+            }
+            // Somebody else may have made it since, with something in it.
+            let space = Space::open(&self.db, spares.next_index)?;
+            spares.next_index += 1;
+            spares.add(space);
         }
-        if spares.next_index >= MAPS_MAX && !planted(Bug::MapsUnbounded) {
-            return Err(Failure::text(
-                "BUSY so many flushes are being emptied in the background; retry in a moment",
-            ));
-        }
-        let space = Space::open(&self.db, spares.next_index)?;
-        spares.next_index += 1;
-        Ok(space)
     }
 
     /// Returns objects that are not current. Those that hold something are emptied before they are used again; the others can be at

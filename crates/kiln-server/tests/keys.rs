@@ -265,21 +265,69 @@ fn after_a_flush_no_key_is_counted_that_has_expired_before() {
     }
 }
 
+/// Has a server begin, and end.
+fn bind(db: &kiln::Kiln) -> std::io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    runtime.block_on(kiln_server::Server::bind(db.clone(), "127.0.0.1:0", Options::new())).map(drop)
+}
+
+/// It was emptied, as those are that a flush leaves behind.
+#[test]
+fn a_map_that_no_flush_has_left_behind_is_refused_and_keeps_its_keys() {
+    let directory = tempfile::tempdir().unwrap();
+    let db = common::database_options().open(directory.path()).unwrap();
+    let (_empty, map) = (db.map("strings.1").unwrap(), db.map("strings.2").unwrap());
+    db.put(&db.map("strings.02").unwrap(), "key", "of another name").unwrap().forget();
+    bind(&db).unwrap();
+    db.put(&map, "key", "value").unwrap().safe().unwrap();
+    let refused = bind(&db).unwrap_err().to_string();
+    assert!(refused.contains("\"strings.2\" has 1 keys") && refused.contains("export it"), "{refused}");
+    db.delete(&map, "key").unwrap().safe().unwrap();
+    let server = TestServer::over(db, Options::new());
+    server.client().expect("FLUSHALL", "OK");
+    server.client().expect("SET key value", "OK");
+    server.stop();
+    bind(&common::database_options().open(directory.path()).unwrap()).unwrap();
+}
+
+/// Maps were looked for up to the first that was not there, and one behind it was made current as it was.
+#[test]
+fn a_flush_makes_no_map_current_that_has_keys() {
+    let directory = tempfile::tempdir().unwrap();
+    let db = common::database_options().open(directory.path()).unwrap();
+    db.put(&db.table("keyspace").unwrap(), "current", "0").unwrap().forget();
+    drop(db.map("strings.1").unwrap());
+    let flushed = db.map("strings.3").unwrap();
+    db.put(&flushed, "flushed", "value").unwrap().forget();
+    let server = TestServer::over(db.clone(), Options::new());
+    let mut client = server.client();
+    let flush = |client: &mut common::Client, count: usize| {
+        client.expect("MULTI", "OK");
+        (0..count).for_each(|_| client.expect("FLUSHALL", "QUEUED"));
+        client.expect("EXEC", &format!("[{}]", vec!["OK"; count].join(", ")));
+    };
+    flush(&mut client, 3);
+    client.expect("KEYS *", "[]");
+    eventually("it is emptied", || flushed.len_estimate() == 0);
+    // Of one that is not the server's, made while that runs.
+    for index in 5..12 {
+        db.put(&db.map(&format!("strings.{index}")).unwrap(), "made", "since").unwrap().forget();
+    }
+    flush(&mut client, 6);
+    client.expect("KEYS *", "[]");
+}
+
 #[test]
 fn lifetimes_as_the_first_servers_kept_them_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let db = common::database_options().open(directory.path()).unwrap();
-    let bind = || {
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-        runtime.block_on(kiln_server::Server::bind(db.clone(), "127.0.0.1:0", Options::new())).map(drop)
-    };
     let lifetimes = db.map("lifetimes.3").unwrap();
-    bind().unwrap();
+    bind(&db).unwrap();
     db.put(&lifetimes, "key", [0; 16]).unwrap().safe().unwrap();
-    let refused = bind().unwrap_err().to_string();
+    let refused = bind(&db).unwrap_err().to_string();
     assert!(refused.contains("lifetimes.3") && refused.contains("older server"), "{refused}");
     db.delete(&lifetimes, "key").unwrap().safe().unwrap();
-    bind().unwrap();
+    bind(&db).unwrap();
 }
 
 #[test]
