@@ -55,7 +55,8 @@ times what serving the database takes.")]
 Example:
   kiln get --object counters visits
 
-The server keeps its keys in the map 'strings' (after a FLUSHALL in 'strings.1' and so on; see kiln stat).")]
+The server keeps its keys in the map 'strings', or, once there was a FLUSHALL, in one of 'strings', 'strings.1'
+and so on, which are used again and again: kiln stat says which one is served.")]
     Get(Get),
     /// Store one key; returns when it is durable
     #[command(after_help = "\

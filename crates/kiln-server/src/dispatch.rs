@@ -529,7 +529,7 @@ mod tests {
     fn what_takes_too_much_ends_the_transaction_whatever_it_has_written() {
         let directory = tempfile::tempdir().unwrap();
         let db = Kiln::open(directory.path()).unwrap();
-        let keyspace = Keyspace::open(&db).unwrap();
+        let keyspace = Keyspace::of(&db).unwrap();
         let (space, mset) = (keyspace.enter(), commands::find(b"mset").unwrap());
         let (mut reply, mut scratch) = (Reply::default(), Scratch::default());
         let tx = db.begin().unwrap();

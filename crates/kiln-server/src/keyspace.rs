@@ -16,12 +16,13 @@
 //! # Invariant
 //!
 //! Every transaction on the current objects happens under [`Keyspace::enter`], and they change only under
-//! [`Keyspace::exclusive`]. So no transaction straddles a flush, and nothing is ever written to objects that
+//! [`Keyspace::exclusive`], by whichever of the database's servers. So no transaction straddles a flush, and nothing is ever written to objects that
 //! are being emptied. (Commands over all keys read a snapshot of a moment at which they were current.) Holders of the shared side never wait for a client while they hold it, and for the
 //! device only under the engine's backpressure.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
+use std::sync::{Arc, Weak};
 
 use kiln::planted::{Bug, planted};
 use kiln::{Kiln, Map, ObjectInfo, ObjectKind, Snapshot, Table, Version};
@@ -105,6 +106,9 @@ fn refuse_maps_of_others(objects: &[ObjectInfo]) -> io::Result<()> {
     }
 }
 
+/// Those of all databases that have servers in this process.
+static OPEN: Mutex<Vec<Weak<Keyspace>>> = Mutex::new(Vec::new());
+
 /// The keys of the server.
 pub(crate) struct Keyspace {
     db: Kiln,
@@ -129,11 +133,27 @@ struct Spares {
 }
 
 impl Keyspace {
+    /// That of a database, which all its servers share: what one of them has flushed none must write to any more.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub(crate) fn of(db: &Kiln) -> io::Result<Arc<Self>> {
+        let mut open = OPEN.lock();
+        open.retain(|keyspace| keyspace.strong_count() > 0);
+        let mut served = open.iter().filter_map(Weak::upgrade);
+        if let Some(keyspace) = served.find(|keyspace| keyspace.db.is_same(db)) {
+            return Ok(keyspace);
+        }
+        let keyspace = Arc::new(Self::open(db)?);
+        open.push(Arc::downgrade(&keyspace));
+        Ok(keyspace)
+    }
+
     /// Opens or creates the objects and finds those that a crash left to be emptied.
     ///
     /// # Errors
     /// The engine's; and if an older server has written the database, or somebody else what would be emptied.
-    pub(crate) fn open(db: &Kiln) -> io::Result<Self> {
+    fn open(db: &Kiln) -> io::Result<Self> {
         refuse_old_lifetimes(db)?;
         let objects = db.objects();
         let meta = db.table(META).map_err(io::Error::other)?;
@@ -269,7 +289,7 @@ mod tests {
     fn only_what_holds_something_is_emptied_before_it_is_used_again() {
         let directory = tempfile::tempdir().unwrap();
         let db = Kiln::open(directory.path()).unwrap();
-        let keyspace = Keyspace::open(&db).unwrap();
+        let keyspace = Keyspace::of(&db).unwrap();
         let take = || keyspace.take_vacant().unwrap_or_else(|_| panic!("there are maps yet"));
         let (first, second) = (take(), take());
         db.put(&second.strings, "key", "value").unwrap().forget();

@@ -54,7 +54,9 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens on `address` and opens the server's objects in `db`.
+    /// Listens on `address` and opens the server's objects in `db`. Several servers of one open database, at other addresses, show the same keys: a flush
+    /// by one is one by all. The objects are the servers': the table `keyspace`, and the maps `strings`, `strings.1` and so on, of which those that are not current are emptied,
+    /// whoever has put something there.
     ///
     /// # Errors
     ///

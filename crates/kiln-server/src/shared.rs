@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Instant;
 
@@ -16,7 +17,7 @@ use crate::options::Options;
 /// The server behind its connections.
 pub(crate) struct Shared {
     pub(crate) db: Kiln,
-    pub(crate) keyspace: Keyspace,
+    pub(crate) keyspace: Arc<Keyspace>,
     pub(crate) options: Options,
     pub(crate) address: SocketAddr,
     pub(crate) started: Instant,
@@ -50,7 +51,7 @@ impl Shared {
     pub(crate) fn new(db: Kiln, options: Options, address: SocketAddr) -> io::Result<Self> {
         let refusal =
             db.map("").err().ok_or_else(|| io::Error::other("an object without a name was opened"))?;
-        let keyspace = Keyspace::open(&db)?;
+        let keyspace = Keyspace::of(&db)?;
         Ok(Self {
             refusal,
             keyspace,

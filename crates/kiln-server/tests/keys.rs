@@ -428,6 +428,29 @@ fn a_flush_is_seen_at_once_by_everybody_and_can_be_repeated() {
     });
 }
 
+/// Each had objects of its own: what one had flushed the other still wrote to, and that was emptied.
+#[test]
+fn servers_of_one_database_show_the_same_keys_whoever_flushes() {
+    let server = TestServer::start();
+    let second = TestServer::over(server.db.clone(), Options::new());
+    let (mut client, mut other) = (server.client(), second.client());
+    client.expect("SET before 1", "OK");
+    other.expect("GET before", "\"1\"");
+    client.expect("FLUSHALL", "OK");
+    other.expect("GET before", "(nil)");
+    other.expect("SET after 2", "OK");
+    client.expect("GET after", "\"2\"");
+    other.expect("FLUSHALL", "OK");
+    client.expect("DBSIZE", "(integer) 0");
+    client.expect("SET last 3", "OK");
+    other.expect("KEYS *", "[\"last\"]");
+    drop((other, second));
+    client.expect("FLUSHALL", "OK");
+    client.expect("SET last 4", "OK");
+    let third = TestServer::over(server.db.clone(), Options::new());
+    third.client().expect("GET last", "\"4\"");
+}
+
 #[test]
 fn a_flush_survives_a_restart_and_the_emptying_goes_on() {
     let directory = tempfile::tempdir().unwrap();

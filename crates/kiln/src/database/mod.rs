@@ -534,6 +534,19 @@ impl Kiln {
         self.engine().hardening.horizon.on_lost(Box::new(callback));
     }
 
+    /// Whether the other is a handle of the same open database.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let db = kiln::Kiln::open(directory.path().join("one"))?;
+    /// let other = kiln::Kiln::open(directory.path().join("other"))?;
+    /// assert!(db.is_same(&db.clone()) && !db.is_same(&other));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn is_same(&self, other: &Kiln) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
     /// What opening found.
     pub fn recovery_report(&self) -> &RecoveryReport {
         &self.inner.report
