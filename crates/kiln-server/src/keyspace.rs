@@ -25,7 +25,7 @@ use std::io;
 use std::sync::{Arc, Weak};
 
 use kiln::planted::{Bug, planted};
-use kiln::{Kiln, Map, ObjectInfo, ObjectKind, Snapshot, Table, Version};
+use kiln::{ErrorKind, Kiln, Map, ObjectInfo, ObjectKind, Snapshot, Table, Version};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tokio::sync::Notify;
 
@@ -77,6 +77,15 @@ fn index_of_name(name: &str) -> Option<u64> {
 /// Which map [`META`] names; `None` if there was no flush yet.
 fn index_of(current: Option<Vec<u8>>) -> Option<u64> {
     String::from_utf8(current?).ok()?.parse().ok()
+}
+
+/// What was found; `None` if there is no such thing.
+fn if_there<T>(found: kiln::Result<T>) -> kiln::Result<Option<T>> {
+    match found {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// The first servers kept lifetimes in maps of their own, which nobody heeds any more: keys would never expire.
@@ -198,9 +207,13 @@ impl Keyspace {
         self.current.try_write().unwrap_or_else(|| leaving_thread(Waiting::Commit, || self.current.write()))
     }
 
-    /// What held the keys when a snapshot was made. The object is still there, whatever it is used for now.
-    pub(crate) fn at(&self, snapshot: &Snapshot<'_>) -> kiln::Result<Map> {
-        Ok(Space::open(&self.db, index_of(snapshot.get(&self.meta, CURRENT)?).unwrap_or(0))?.strings)
+    /// What held the keys when a snapshot was made, be it dropped since; `None` if nothing did yet.
+    pub(crate) fn at(snapshot: &Snapshot<'_>) -> kiln::Result<Option<Map>> {
+        let named = match if_there(snapshot.table(META))? {
+            Some(meta) => index_of(snapshot.get(&meta, CURRENT)?),
+            None => None,
+        };
+        if_there(snapshot.map(&map_name(named.unwrap_or(0))))
     }
 
     /// Takes empty objects for a flush. They go back with [`Self::give_back`] if the flush does not happen.

@@ -2,9 +2,9 @@
 
 mod common;
 
-use common::{integer, lazy_server};
+use common::{TestServer, integer, lazy_server};
 use kiln::Kiln;
-use kiln_server::Durability;
+use kiln_server::{Durability, Options};
 
 #[test]
 fn c5_snapshots_get_names_are_listed_and_dropped_and_survive_the_server() {
@@ -82,6 +82,37 @@ fn c5_a_snapshot_shows_what_there_was_whatever_happens_to_it_later() {
     client.expect("KILN SNAPSHOT DROP monday", "OK");
     let gone = client.run("KILN SNAPSHOT GET monday a");
     assert!(gone.starts_with("(error) ERR ") && gone.contains("there is no snapshot"), "{gone}");
+}
+
+/// What had their names at the time of the question was asked: nothing, once they were dropped.
+#[test]
+fn c5_a_snapshot_shows_what_there_was_in_maps_that_were_dropped_since() {
+    let directory = tempfile::tempdir().unwrap();
+    let db = common::database_options().open(directory.path()).unwrap();
+    db.create_snapshot("nothing").unwrap();
+    let server = TestServer::over(db, Options::new());
+    let mut client = server.client();
+    client.expect("SET a first", "OK");
+    client.run("KILN SNAPSHOT CREATE monday");
+    client.expect("FLUSHALL", "OK");
+    client.expect("SET a second", "OK");
+    client.run("KILN SNAPSHOT CREATE tuesday");
+    client.expect("FLUSHALL", "OK");
+    server.stop();
+    let db = common::database_options().open(directory.path()).unwrap();
+    for map in ["strings", "strings.1"] {
+        db.drop_map(map).unwrap().safe().unwrap();
+    }
+    db.drop_table("keyspace").unwrap().safe().unwrap();
+    let server = TestServer::over(db, Options::new());
+    let mut client = server.client();
+    for (day, value) in [("monday", "first"), ("tuesday", "second")] {
+        client.expect(&format!("KILN SNAPSHOT GET {day} a"), &format!("\"{value}\""));
+        client.expect(&format!("KILN SNAPSHOT MGET {day} b a"), &format!("[(nil), \"{value}\"]"));
+        client.expect(&format!("KILN SNAPSHOT KEYS {day} *"), "[\"a\"]");
+    }
+    client.expect("KILN SNAPSHOT GET nothing a", "(nil)");
+    client.expect("KILN SNAPSHOT KEYS nothing *", "[]");
 }
 
 #[test]

@@ -31,18 +31,17 @@ pub(crate) fn dbsize(_: &Shared, space: &Space, _: Arguments<'_>, reply: &mut Re
 
 /// `KEYS pattern`, over one snapshot.
 pub(crate) fn keys(all: &All<'_>, args: Arguments<'_>, reply: &mut Reply) -> Result<(), Failure> {
-    matching_keys(&all.snapshot, &all.space.strings, glob::bounded(args.at(1))?, reply)
+    matching_keys((&all.snapshot, Some(all.space.strings.clone())), glob::bounded(args.at(1))?, reply)
 }
 
-/// Replies with all keys of a snapshot that match.
+/// Replies with all keys of a snapshot that match, if anything held keys then.
 pub(super) fn matching_keys(
-    snapshot: &Snapshot<'_>,
-    strings: &Map,
+    (snapshot, strings): (&Snapshot<'_>, Option<Map>),
     pattern: &[u8],
     reply: &mut Reply,
 ) -> Result<(), Failure> {
     let (mut found, mut count) = (Reply::default(), 0);
-    for entry in snapshot.iter(strings) {
+    for entry in strings.iter().flat_map(|strings| snapshot.iter(strings)) {
         let (key, _) = entry?;
         if glob::matches(pattern, &key, false) {
             found.bulk(&key);

@@ -2,16 +2,14 @@
 
 use std::time::{Instant, SystemTime};
 
-use kiln::Snapshot;
-
 use super::durability::{reply_version, serial_number};
 use super::scan::matching_keys;
 use super::{Context, unknown_subcommand, wrong_arity};
 use crate::failure::Failure;
 use crate::glob;
+use crate::keyspace::Keyspace;
 use crate::limits::{COMMAND_TIME_MAX, REPLY_BYTES_MAX};
 use crate::protocol::decoder::Arguments;
-use crate::shared::Shared;
 use crate::turns::{Waiting, leaving_thread};
 
 /// What an action may have to wait for on its thread: those that change something for the disk, as commits do.
@@ -60,7 +58,7 @@ pub(super) fn snapshot(context: &mut Context<'_>, args: Arguments<'_>) -> Result
             let snapshot = shared.db.open_snapshot(name(args)?)?;
             let pattern = glob::bounded(args.at(4))?;
             leaving_thread(Waiting::Read, || {
-                matching_keys(&snapshot, &shared.keyspace.at(&snapshot)?, pattern, context.reply)
+                matching_keys((&snapshot, Keyspace::at(&snapshot)?), pattern, context.reply)
             })?;
         }
         _ => return Err(unknown_subcommand("KILN", &[b"SNAPSHOT ", args.at(2)].concat())),
@@ -87,14 +85,18 @@ fn list(context: &mut Context<'_>) {
 
 /// Replies with the strings that keys had, or nulls, one after the other.
 fn get(context: &mut Context<'_>, args: Arguments<'_>) -> Result<(), Failure> {
-    let Shared { db, keyspace, .. } = context.shared;
-    let snapshot: Snapshot<'_> = db.open_snapshot(name(args)?)?;
-    let (strings, reply) = (keyspace.at(&snapshot)?, &mut *context.reply);
+    let snapshot = context.shared.db.open_snapshot(name(args)?)?;
+    let (strings, reply) = (Keyspace::at(&snapshot)?, &mut *context.reply);
     let (start, began, mut value) = (reply.len(), Instant::now(), Vec::new());
     for key in args.from(4) {
-        match snapshot.get_into(&strings, key, &mut value)? {
-            true => reply.bulk(&value),
-            false => reply.null(),
+        let found = match &strings {
+            Some(strings) => snapshot.get_into(strings, key, &mut value)?,
+            None => false,
+        };
+        if found {
+            reply.bulk(&value)
+        } else {
+            reply.null()
         }
         if reply.len() - start > REPLY_BYTES_MAX {
             return Err(Failure::text("ERR the reply would be longer than 256 MiB; ask for fewer keys"));
