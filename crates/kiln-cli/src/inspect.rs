@@ -37,6 +37,10 @@ pub(crate) fn stat(dir: &Path) -> Result<(), Failure> {
     let mut objects = db.objects();
     objects.sort_by(|left, right| left.name.cmp(&right.name));
     lines.extend(objects.iter().map(describe_object));
+    // Whoever uses its names for tables has nothing to be served.
+    if let Ok(Some(map)) = kiln_server::served_map(&db) {
+        lines.push(format!("served        {map}: what kiln serve shows"));
+    }
     db.close()?;
     output::report(&lines.join("\n"))
 }

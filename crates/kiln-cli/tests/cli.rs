@@ -188,7 +188,7 @@ fn a_database_can_be_checked_described_and_dumped() {
     assert!(stat.contains("notes (1 keys)") && stat.contains("events (1 keys)"), "{stat}");
     assert!(stat.contains("records       0 not durable (0 B), "), "{stat}");
     assert!(stat.contains(" entries in 1.000 lines on average, 1 lines at the most, of "), "{stat}");
-    assert!(stat.contains("compaction    idle\n"), "{stat}");
+    assert!(stat.contains("compaction    idle\n") && !stat.contains("served"), "{stat}");
     assert!(!sandbox.ok(&["dump-log", "db"]).is_empty());
 }
 
@@ -427,6 +427,11 @@ fn serve_says_what_to_type_and_persists_everything_at_the_end() {
         assert!(last.starts_with("everything committed is persisted: up to version "), "{last}");
     }
     assert_eq!(sandbox.ok(&["get", "--object", "strings", "rounds"]), "2\n");
+    assert!(sandbox.ok(&["stat"]).ends_with("\nserved        strings: what kiln serve shows\n"));
+    let served = Served::start(&sandbox, &[]);
+    redis::cmd("FLUSHALL").exec(&mut served.connect()).unwrap();
+    served.end(rustix::process::Signal::TERM);
+    assert!(sandbox.ok(&["stat"]).ends_with("\nserved        strings.1: what kiln serve shows\n"));
 }
 
 /// Help says HOST:PORT, and only addresses would do.

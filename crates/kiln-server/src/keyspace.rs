@@ -25,7 +25,7 @@ use std::io;
 use std::sync::{Arc, Weak};
 
 use kiln::planted::{Bug, planted};
-use kiln::{ErrorKind, Kiln, Map, ObjectInfo, ObjectKind, Snapshot, Table, Version};
+use kiln::{ErrorKind, Kiln, Map, Object as _, ObjectInfo, ObjectKind, Snapshot, Table, Version};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tokio::sync::Notify;
 
@@ -86,6 +86,24 @@ fn if_there<T>(found: kiln::Result<T>) -> kiln::Result<Option<T>> {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// The name of the map that has what the servers of a database show; `None` if there is none yet.
+///
+/// ```
+/// # let directory = tempfile::tempdir()?;
+/// let db = kiln::Kiln::open(directory.path())?;
+/// assert_eq!(kiln_server::served_map(&db)?, None);
+/// db.put(&db.map("strings")?, "clay", "1")?.forget();
+/// assert_eq!(kiln_server::served_map(&db)?.as_deref(), Some("strings"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// The engine's; `Input` if there is an object of another kind with a name of the server's.
+pub fn served_map(db: &Kiln) -> kiln::Result<Option<String>> {
+    let map = Keyspace::at(&db.snapshot()?)?;
+    Ok(map.map(|map| map.name().to_owned()))
 }
 
 /// The first servers kept lifetimes in maps of their own, which nobody heeds any more: keys would never expire.
