@@ -211,10 +211,11 @@ pub(crate) fn export(arguments: &Export) -> Result<(), Failure> {
         Some(path) => Box::new(NewFile::create(path).map_err(|error| Failure::io("creating", path, error))?),
     };
     let mut out = BufWriter::new(destination);
-    let progress = match &object {
-        AnyObject::Map(map) => progress(Some(map.len()), Unit::Keys),
-        AnyObject::Table(table) => progress(Some(table.len()), Unit::Keys),
+    let (keys, time_to_live) = match &object {
+        AnyObject::Map(map) => (map.len(), map.time_to_live()),
+        AnyObject::Table(table) => (table.len(), table.time_to_live()),
     };
+    let progress = progress(Some(keys), Unit::Keys);
     let mut count = 0u64;
     let mut write = |row: Row| -> Result<(), Failure> {
         write_line(&mut out, row)?;
@@ -224,7 +225,7 @@ pub(crate) fn export(arguments: &Export) -> Result<(), Failure> {
     };
     let name = &arguments.object.object;
     // Elsewhere a row that stays would get what that object gives it: it is said of each that it does.
-    let says_never = db.objects().iter().any(|object| object.name == *name && object.time_to_live.is_some());
+    let says_never = time_to_live.is_some();
     match &object {
         AnyObject::Map(map) => snapshot
             .iter(map)

@@ -73,6 +73,10 @@ fn c4_a_row_that_stays_in_an_object_with_a_time_to_live_comes_back_the_same() {
     let lines = "{\"key\":\"a\",\"value\":\"stays\",\"expires_at_ms\":\"never\"}\n".to_owned()
         + &line("b", "goes", FAR_MS);
     assert_eq!(sandbox.ok(&["export", "--object", "tokens"]), lines);
+    // Also of a snapshot, once it was dropped.
+    sandbox.ok(&["snapshot", "create", "before"]);
+    sandbox.ok(&["drop", "--object", "tokens", "--yes"]);
+    assert_eq!(sandbox.ok(&["export", "--object", "tokens", "--snapshot", "before"]), lines);
     sandbox.ok_with_input(&["import", "--object", "others"], lines.as_bytes());
     assert_eq!(sandbox.ok(&["export", "--object", "others"]), lines);
     // Elsewhere it need not be said, and a table that is made of them all at once can keep it.

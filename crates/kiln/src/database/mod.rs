@@ -229,10 +229,7 @@ impl Kiln {
                 name: object.name().to_owned(),
                 kind: object.kind,
                 keys: self.engine().estimate_rows(object),
-                time_to_live: match object.time_to_live_ms.load(Ordering::Relaxed) {
-                    0 => None,
-                    time_to_live_ms => Some(Duration::from_millis(time_to_live_ms)),
-                },
+                time_to_live: objects::time_to_live(object.time_to_live_ms.load(Ordering::Relaxed)),
             })
             .collect()
     }

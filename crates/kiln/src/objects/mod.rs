@@ -24,6 +24,8 @@ pub(crate) use map::{keys_at, next_keys};
 pub use range::{Range, SnapshotRange};
 pub use table::Table;
 
+use std::time::Duration;
+
 use crate::kernel::object::{ObjectKeys, ObjectKind};
 
 /// A named object of a database: a [`Map`] or a [`Table`].
@@ -41,6 +43,15 @@ pub trait Object: HasHandle {
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
+    /// How long rows stay that are put without an expiry; `None`: until they are deleted. See [`Kiln::map_with_time_to_live`](crate::Kiln::map_with_time_to_live).
+    fn time_to_live(&self) -> Option<Duration> {
+        time_to_live(self.handle().time_to_live_ms)
+    }
+}
+
+/// So many milliseconds, or none for 0.
+pub(crate) fn time_to_live(ms: u64) -> Option<Duration> {
+    (ms > 0).then(|| Duration::from_millis(ms))
 }
 
 /// What the kind of object keeps besides the records.
