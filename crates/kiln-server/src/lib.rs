@@ -9,9 +9,9 @@
 //!
 //! - A **safe** connection's write is answered when it is durable; so is a write command that changed nothing,
 //!   such as a `SETNX` of a key that exists, once what it saw is durable. What a *read* returns is the latest
-//!   committed state, which may not be durable yet, unless the read follows writes in the same batch; a client
-//!   that must not act on what may still be lost sends `WAITAOF 1 0 0` after writes of its own, or `KILN WAIT`
-//!   with the version that another connection's `KILN RECEIPT` named.
+//!   committed state, which may not be durable yet; a client that must not act on what may still be lost sends
+//!   `WAITAOF 1 0 0` after writes of its own, or `KILN WAIT` with the version that another connection's `KILN
+//!   RECEIPT` named.
 //! - A **fast** connection's write is answered when it is committed, and durable within the engine's
 //!   vulnerability window.
 //! - If writes are lost (a disk failed), every reply that waited for them is a `-LOST` error, never `OK`.
