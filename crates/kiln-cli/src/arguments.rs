@@ -40,7 +40,8 @@ Examples:
   kiln serve --durability fast --window 20ms     answer at the commit point; at most 20 ms are at risk
 
 A connection can choose for itself: KILN DURABILITY fast|safe. See KILN HELP.
-There are no passwords: listen on an address that only trusted clients reach.")]
+There are no passwords: listen on an address that only trusted clients reach.
+Ctrl-C and SIGTERM persist everything and end it; a second one ends it at once. SIGHUP does nothing, as in Redis.")]
     Serve(Serve),
     /// Check every segment, seal and record; exit with 1 if there is a problem
     #[command(after_help = "\

@@ -1,10 +1,14 @@
 //! `serve`: the database behind a Redis-compatible server.
 
 use std::io::ErrorKind;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use kiln::{Kiln, Level};
 use kiln_server::Server;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag::{register, register_conditional_shutdown};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -92,15 +96,24 @@ async fn run(arguments: &Serve, db: Kiln) -> Result<(), Failure> {
         "listening on {address}; writes are answered {answered}; fast ones are durable within {window}"
     ));
     say(format_args!("now type:  redis-cli -h {} -p {} set clay 1", address.ip(), address.port()));
-    say("Ctrl-C persists everything and ends");
+    say("Ctrl-C persists everything and ends; a second one ends at once");
     let stop =
         stop_signal().map_err(|error| Failure::Io { doing: "waiting for signals".to_owned(), error })?;
     server.run(stop).await;
     Ok(())
 }
 
-/// Ends at Ctrl-C or SIGTERM.
+/// Ends at Ctrl-C or SIGTERM. Another one ends the process at once, whatever it still waits for, such as a disk that does not come back. SIGHUP does nothing, as in Redis:
+/// the server outlives its terminal.
 fn stop_signal() -> std::io::Result<impl Future<Output = ()>> {
+    let asked = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        // In this order: the first signal finds that nobody has asked.
+        register_conditional_shutdown(signal, 128 + signal, Arc::clone(&asked))?;
+        register(signal, Arc::clone(&asked))?;
+    }
+    // Caught is all that it need be.
+    drop(signal(SignalKind::hangup())?);
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     Ok(async move {

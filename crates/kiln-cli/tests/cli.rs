@@ -403,10 +403,14 @@ impl Served {
         redis::Client::open(format!("redis://127.0.0.1:{}/", self.port)).unwrap().get_connection().unwrap()
     }
 
-    /// Sends a signal and returns the exit code and the last line.
-    fn end(mut self, signal: rustix::process::Signal) -> (Option<i32>, String) {
+    fn send(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    /// Sends a signal and returns the exit code and the last line.
+    fn end(mut self, signal: rustix::process::Signal) -> (Option<i32>, String) {
+        self.send(signal);
         let last = self.output.by_ref().lines().map_while(Result::ok).last().unwrap_or_default();
         (self.child.wait().unwrap().code(), last)
     }
@@ -432,6 +436,24 @@ fn serve_says_what_to_type_and_persists_everything_at_the_end() {
     redis::cmd("FLUSHALL").exec(&mut served.connect()).unwrap();
     served.end(rustix::process::Signal::TERM);
     assert!(sandbox.ok(&["stat"]).ends_with("\nserved        strings.1: what kiln serve shows\n"));
+}
+
+/// It died of the hangup, and nothing was persisted; and no second signal ended one that waited for somebody.
+#[test]
+fn a_server_outlives_its_terminal_and_a_second_signal_ends_it_at_once() {
+    use rustix::process::Signal;
+    let sandbox = Sandbox::new();
+    let served = Served::start(&sandbox, &["--durability", "fast", "--window", "5m"]);
+    served.send(Signal::HUP);
+    redis::cmd("SET").arg("k").arg(vec![b'v'; 10 << 20]).exec(&mut served.connect()).unwrap();
+    // It waits some seconds for a client that does not read its replies, before it persists anything.
+    let mut client = std::net::TcpStream::connect(("127.0.0.1", served.port)).unwrap();
+    client.write_all(&b"GET k\r\n".repeat(10)).unwrap();
+    client.read_exact(&mut [0]).unwrap();
+    served.send(Signal::INT);
+    let (code, last) = served.end(Signal::TERM);
+    assert!([Some(128 + 2), Some(128 + 15)].contains(&code), "{code:?}");
+    assert!(!last.starts_with("everything committed is persisted"), "{last}");
 }
 
 /// Help says HOST:PORT, and only addresses would do.
