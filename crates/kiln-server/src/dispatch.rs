@@ -247,12 +247,12 @@ impl<'a> Dispatch<'a> {
 
     /// Some take long, and flushes wait for who is in the keyspace, and everybody for flushes.
     fn run_all(&mut self, run: RunAll, args: Arguments<'_>) -> Result<(), Failure> {
-        let db = &self.shared.db;
-        let (space, snapshot) = self.inside(|_, space| (space.clone(), db.snapshot()));
+        let shared = self.shared;
+        let (strings, snapshot) = self.inside(|_, space| (space.strings.clone(), shared.db.snapshot()));
         if !planted(Bug::KeysHoldFlushes) {
             self.space = None;
         }
-        let all = All { db, space: &space, snapshot: snapshot? };
+        let all = All { shared, strings, snapshot: snapshot? };
         leaving_thread(Waiting::Read, || run(&all, args, self.reply))
     }
 

@@ -234,6 +234,17 @@ impl Keyspace {
         if_there(snapshot.map(&map_name(named.unwrap_or(0))))
     }
 
+    /// The next keys of a map, some at a time, and the cursor to go on from.
+    pub(crate) fn scan(&self, space: &Space, cursor: u64, count: usize) -> kiln::Result<(u64, Vec<Vec<u8>>)> {
+        match planted(Bug::ScanHoldsValues) {
+            true => {
+                let (next, rows) = self.db.scan_map(&space.strings, cursor, count)?;
+                Ok((next, rows.into_iter().map(|(key, _)| key).collect()))
+            }
+            false => self.db.scan_map_keys(&space.strings, cursor, count),
+        }
+    }
+
     /// Takes empty objects for a flush. They go back with [`Self::give_back`] if the flush does not happen.
     pub(crate) fn take_vacant(&self) -> Result<Space, Failure> {
         let mut spares = self.spares.lock();

@@ -20,7 +20,7 @@ pub(crate) const BATCH_REPLY_BYTES: usize = 256 * 1024;
 pub(crate) const BATCH_LOADED_BYTES: usize = 64 * 1024 * 1024;
 /// The most bytes of values that the commands of one `EXEC` load.
 pub(crate) const EXEC_LOADED_BYTES_MAX: usize = 1024 * 1024 * 1024;
-/// The longest that a command of many keys, or an `EXEC`, may take: what is on disk is read whole, whatever is to be known of it.
+/// The longest that a command of many keys, or of all, or an `EXEC`, may take: what is on disk is read whole, whatever is to be known of it.
 pub(crate) const COMMAND_TIME_MAX: Duration = Duration::from_secs(10);
 /// How much is read from a socket at once, and the buffer that a busy connection keeps.
 pub(crate) const READ_BYTES: usize = 64 * 1024;

@@ -139,6 +139,47 @@ fn who_needs_no_keys_is_served_while_more_connections_read_from_disk_than_there_
     writers.iter_mut().for_each(|client| assert_eq!(client.reply(), "(integer) 200001"));
 }
 
+/// A server that has keys of which most are on disk only.
+fn with_cold_keys() -> (MutexGuard<'static, ()>, SimulatedDevice, TestServer, Client) {
+    let (alone, disk, server) = server();
+    let mut client = server.client();
+    for key in 0..60 {
+        client.send(&[b"SET", format!("key{key}").as_bytes(), &vec![b'v'; 200_000]]);
+        assert_eq!(client.reply(), "OK");
+    }
+    server.db.persist().unwrap();
+    (alone, disk, server, client)
+}
+
+/// A walk over all keys went on for as long as it took, for whoever had long given up on it, and so many of them kept everybody from reading.
+#[test]
+fn who_asks_for_all_keys_does_not_take_a_thread_for_longer_than_others() {
+    let (_alone, disk, _server, mut client) = with_cold_keys();
+    let kind = FaultKind::Delay(Duration::from_secs(6));
+    disk.inject(Fault { operation: OperationKind::Read, nth: 1, kind, sticky: true });
+    client.expect("KEYS *", "(error) LIMIT the command takes longer than 10 s; use SCAN");
+    disk.clear_faults();
+    assert_eq!(client.run("KEYS *").matches("key").count(), 60);
+}
+
+/// The server's threads had to be waited for until it had seen all keys.
+#[test]
+fn a_walk_over_all_keys_ends_with_the_server() {
+    let (_alone, disk, server, mut client) = with_cold_keys();
+    let kind = FaultKind::Delay(Duration::from_secs(1));
+    disk.inject(Fault { operation: OperationKind::Read, nth: 1, kind, sticky: true });
+    let fired = disk.faults_fired();
+    client.send(&[b"KEYS", b"*"]);
+    while disk.faults_fired() == fired {
+        std::thread::yield_now();
+    }
+    let db = server.db.clone();
+    drop(server);
+    assert_eq!(client.reply(), "(error) ERR the server is ending");
+    disk.clear_faults();
+    db.close().unwrap();
+}
+
 /// It panicked: tasks of a `LocalSet` may not leave their thread, though their runtime has many.
 #[test]
 fn a_program_with_a_server_commits_from_a_local_set_while_the_disk_is_late() {

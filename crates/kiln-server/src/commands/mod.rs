@@ -21,7 +21,7 @@ pub(crate) mod transactions;
 
 use std::borrow::Cow;
 
-use kiln::{Kiln, Snapshot};
+use kiln::{Map, Snapshot};
 
 use crate::client::Client;
 use crate::failure::Failure;
@@ -74,8 +74,8 @@ pub(crate) enum Flow {
 
 /// What a command over all keys works with. Flushes do not wait for it: what it reads may be about to be emptied.
 pub(crate) struct All<'a> {
-    pub(crate) db: &'a Kiln,
-    pub(crate) space: &'a Space,
+    pub(crate) shared: &'a Shared,
+    pub(crate) strings: Map,
     /// Of a moment at which that was current.
     pub(crate) snapshot: Snapshot<'a>,
 }
@@ -211,10 +211,6 @@ const fn connection(name: &'static str, arity: i8, run: RunConnection, summary: 
     Command::new(name, arity, Run::Connection(run), summary)
 }
 
-const fn all(name: &'static str, arity: i8, run: RunAll, summary: &'static str) -> Command {
-    Command::new(name, arity, Run::All(run), summary).reads(0, 0).alone()
-}
-
 const fn flow(name: &'static str, arity: i8, flow: Flow, summary: &'static str) -> Command {
     Command::new(name, arity, Run::Flow(flow), summary)
 }
@@ -252,7 +248,7 @@ pub(crate) static TABLE: [Command; 66] = [
     keys("incrby", 3, numbers::incrby, "Adds to an integer.").writes(1, 1, 1),
     keys("incrbyfloat", 3, numbers::incrbyfloat, "Adds to a number.").writes(1, 1, 1),
     Command::new("info", -1, Run::State(server_info::info), "Describes the server's state."),
-    all("keys", 2, scan::keys, "Lists the keys that match a pattern."),
+    Command::new("keys", 2, Run::All(scan::keys), "Lists the keys that match a pattern.").reads(0, 0).alone(),
     flow("kiln", -2, Flow::Kiln, "Durability: modes, receipts, sessions.").alone(),
     keys("mget", -2, strings::mget, "Returns several strings.").reads(1, -1),
     keys("mset", -3, strings::mset, "Sets several strings.").writes(1, -1, 2),
@@ -278,7 +274,7 @@ pub(crate) static TABLE: [Command; 66] = [
     keys("renamenx", 3, keys::renamenx, "Gives a key another name if no key has that.").writes(1, 2, 1),
     flow("reset", 1, Flow::Reset, "Puts the connection into its first state.").at_once(),
     connection("role", 1, connection::role, "Returns master: there are no replicas."),
-    all("scan", -2, scan::scan, "Lists the keys bit by bit."),
+    keys("scan", -2, scan::scan, "Lists the keys bit by bit.").reads(0, 0).alone(),
     connection("select", 2, connection::select, "Accepts database 0, the only one."),
     keys("set", -3, strings::set, "Sets a string.").writes(1, 1, 1).hot(Hot::Set),
     keys("setex", 4, strings::setex, "Sets a string with a lifetime in seconds.").writes(1, 1, 1),

@@ -1,7 +1,8 @@
 //! Commands over all keys. They see the latest state, and cannot be part of a transaction: the engine
-//! validates ranges of tables, not whole maps, so a phantom could slip in.
+//! validates ranges of tables, not whole maps, so a phantom could slip in. (That of a `SCAN` alone reads nothing itself.)
 
-use kiln::planted::{Bug, planted};
+use std::time::Instant;
+
 use kiln::{Map, Snapshot};
 
 use super::All;
@@ -9,10 +10,11 @@ use super::options::integer;
 use crate::failure::Failure;
 use crate::glob;
 use crate::keyspace::Space;
-use crate::limits::{KEY_BYTES_MAX, REPLY_BYTES_MAX};
+use crate::limits::{COMMAND_TIME_MAX, KEY_BYTES_MAX, REPLY_BYTES_MAX};
 use crate::protocol::decoder::Arguments;
 use crate::protocol::reply::Reply;
 use crate::shared::Shared;
+use crate::work::Work;
 
 /// How many keys `SCAN` looks at if the client does not say.
 const SCAN_COUNT_DEFAULT: usize = 10;
@@ -31,18 +33,25 @@ pub(crate) fn dbsize(_: &Shared, space: &Space, _: Arguments<'_>, reply: &mut Re
 
 /// `KEYS pattern`, over one snapshot.
 pub(crate) fn keys(all: &All<'_>, args: Arguments<'_>, reply: &mut Reply) -> Result<(), Failure> {
-    matching_keys((&all.snapshot, Some(all.space.strings.clone())), glob::bounded(args.at(1))?, reply)
+    matching_keys(all.shared, (&all.snapshot, Some(&all.strings)), glob::bounded(args.at(1))?, reply)
 }
 
-/// Replies with all keys of a snapshot that match, if anything held keys then.
+/// Replies with all keys of a snapshot that match, if anything held keys then. Nobody may be waiting for that any more, and the walk takes a thread.
 pub(super) fn matching_keys(
-    (snapshot, strings): (&Snapshot<'_>, Option<Map>),
+    shared: &Shared,
+    (snapshot, strings): (&Snapshot<'_>, Option<&Map>),
     pattern: &[u8],
     reply: &mut Reply,
 ) -> Result<(), Failure> {
-    let (mut found, mut count) = (Reply::default(), 0);
+    let (mut found, mut count, began) = (Reply::default(), 0, Instant::now());
     for entry in strings.iter().flat_map(|strings| snapshot.iter(strings)) {
         let (key, _) = entry?;
+        if began.elapsed() > COMMAND_TIME_MAX {
+            return Err(Failure::Limit("LIMIT the command takes longer than 10 s; use SCAN"));
+        }
+        if shared.is_stopping() {
+            return Err(Failure::text("ERR the server is ending"));
+        }
         if glob::matches(pattern, &key, false) {
             found.bulk(&key);
             count += 1;
@@ -95,7 +104,7 @@ impl<'a> ScanOptions<'a> {
 }
 
 /// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`
-pub(crate) fn scan(all: &All<'_>, args: Arguments<'_>, reply: &mut Reply) -> Result<(), Failure> {
+pub(crate) fn scan(work: &mut Work<'_, '_>, args: Arguments<'_>) -> Result<(), Failure> {
     let cursor: u64 = std::str::from_utf8(args.at(1))
         .ok()
         .and_then(|cursor| cursor.parse().ok())
@@ -104,13 +113,7 @@ pub(crate) fn scan(all: &All<'_>, args: Arguments<'_>, reply: &mut Reply) -> Res
     let (mut next, mut looked, mut compared, mut found) = (cursor, 0, 0, Vec::new());
     while looked < options.count && compared < SCAN_COMPARED_BYTES {
         let count = options.group_keys().min(options.count - looked);
-        let (cursor, keys) = match planted(Bug::ScanHoldsValues) {
-            true => {
-                let (cursor, rows) = all.db.scan_map(&all.space.strings, next, options.count)?;
-                (cursor, rows.into_iter().map(|(key, _)| key).collect())
-            }
-            false => all.db.scan_map_keys(&all.space.strings, next, count)?,
-        };
+        let (cursor, keys) = work.keyspace.scan(work.space, next, count)?;
         next = cursor;
         looked += keys.len();
         // There are no more, or few among many others, of which it has looked at as many as it may.
@@ -125,9 +128,9 @@ pub(crate) fn scan(all: &All<'_>, args: Arguments<'_>, reply: &mut Reply) -> Res
             break;
         }
     }
-    reply.array(2);
-    reply.bulk(next.to_string().as_bytes());
-    reply.array(found.len());
-    found.iter().for_each(|key| reply.bulk(key));
+    work.reply.array(2);
+    work.reply.bulk(next.to_string().as_bytes());
+    work.reply.array(found.len());
+    found.iter().for_each(|key| work.reply.bulk(key));
     Ok(())
 }

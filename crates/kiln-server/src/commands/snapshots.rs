@@ -58,7 +58,8 @@ pub(super) fn snapshot(context: &mut Context<'_>, args: Arguments<'_>) -> Result
             let snapshot = shared.db.open_snapshot(name(args)?)?;
             let pattern = glob::bounded(args.at(4))?;
             leaving_thread(Waiting::Read, || {
-                matching_keys((&snapshot, Keyspace::at(&snapshot)?), pattern, context.reply)
+                let strings = Keyspace::at(&snapshot)?;
+                matching_keys(shared, (&snapshot, strings.as_ref()), pattern, context.reply)
             })?;
         }
         _ => return Err(unknown_subcommand("KILN", &[b"SNAPSHOT ", args.at(2)].concat())),
