@@ -25,6 +25,7 @@ pub(crate) fn take() -> Box<Buffers> {
 /// Returns buffers whose contents are no longer needed.
 pub(crate) fn put(mut buffers: Box<Buffers>) {
     buffers.input.clear();
+    buffers.ran = 0;
     buffers.reply.clear();
     buffers.hardening.version = None;
     buffers.hardening.replies.clear();
