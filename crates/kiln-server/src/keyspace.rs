@@ -9,7 +9,7 @@
 //! # Emptying
 //!
 //! `FLUSHDB` must be atomic, for clients and for a crash, and must not be one transaction over every key. So
-//! it does not delete: one small transaction makes *another*, empty map the current one (`strings.1`, ...). The old ones are emptied in the background in small transactions, also after a crash,
+//! it does not delete: one small transaction makes *another*, empty map the current one (`strings.1`, ...), for which there is room on a full disk, too. The old ones are emptied in the background in small transactions, also after a crash,
 //! and are vacant for a later flush then. The alternative, deleting in batches under a lock, would be half
 //! done after a crash and stop all clients for as long as it takes.
 //!
@@ -200,6 +200,13 @@ impl Keyspace {
                 spares.add(Space::open(db, index)?);
             }
         }
+        // A flush on a full disk has no room to make the first spare one.
+        if spares.taken.len() == 1 {
+            match spares.make(db) {
+                Err(error) if error.kind() != ErrorKind::NoSpace => return Err(error),
+                _ => {}
+            }
+        }
         Ok(Self {
             db: db.clone(),
             meta,
@@ -249,21 +256,21 @@ impl Keyspace {
     pub(crate) fn take_vacant(&self) -> Result<Space, Failure> {
         let mut spares = self.spares.lock();
         loop {
-            if let Some(space) = spares.vacant.pop() {
-                return Ok(space);
-            }
-            while spares.taken.contains(&spares.next_index) {
-                spares.next_index += 1;
+            match spares.vacant.pop() {
+                Some(space) if space.is_empty() => return Ok(space),
+                // Somebody else has put something there.
+                Some(space) => {
+                    spares.full.push_back(space);
+                    continue;
+                }
+                None => {}
             }
             if spares.next_index >= MAPS_MAX && !planted(Bug::MapsUnbounded) {
                 return Err(Failure::text(
                     "BUSY so many flushes are being emptied in the background; retry in a moment",
                 ));
             }
-            // Somebody else may have made it since, with something in it.
-            let space = Space::open(&self.db, spares.next_index)?;
-            spares.next_index += 1;
-            spares.add(space);
+            spares.make(&self.db)?;
         }
     }
 
@@ -307,6 +314,16 @@ impl Keyspace {
 }
 
 impl Spares {
+    /// Makes another one. It may be there already, if somebody else has made it since, with something in it.
+    fn make(&mut self, db: &Kiln) -> kiln::Result<()> {
+        while self.taken.contains(&self.next_index) {
+            self.next_index += 1;
+        }
+        self.add(Space::open(db, self.next_index)?);
+        self.next_index += 1;
+        Ok(())
+    }
+
     fn add(&mut self, space: Space) {
         if space.is_empty() { self.vacant.push(space) } else { self.full.push_back(space) }
     }

@@ -428,6 +428,25 @@ fn a_flush_is_seen_at_once_by_everybody_and_can_be_repeated() {
     });
 }
 
+/// It is a write, of which there was no room, so that nobody could make any in this way.
+#[test]
+fn a_full_disk_has_room_again_once_all_keys_are_flushed() {
+    let (disk, db) = common::simulated(2);
+    let server = TestServer::over(db, Options::new().durability(Durability::Fast));
+    let mut client = server.client();
+    disk.set_capacity(Some(disk.used_bytes()));
+    for bytes in [100_000, 1_000, 8] {
+        let value = "x".repeat(bytes);
+        let mut replies = (0..).map(|number| client.run(&format!("SET {bytes}:{number} {value}")));
+        let refusal = replies.find(|reply| reply != "OK").unwrap();
+        assert!(refusal.starts_with("(error) NOSPACE "), "{refusal}");
+    }
+    client.expect("FLUSHALL", "OK");
+    client.expect("WAITAOF 1 0 0", "[(integer) 1, (integer) 0]");
+    client.expect("DBSIZE", "(integer) 0");
+    eventually("there is room again", || client.run("SET key value") == "OK");
+}
+
 /// Each had objects of its own: what one had flushed the other still wrote to, and that was emptied.
 #[test]
 fn servers_of_one_database_show_the_same_keys_whoever_flushes() {

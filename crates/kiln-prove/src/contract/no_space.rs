@@ -272,3 +272,27 @@ fn settling_goes_on_though_the_trees_file_could_not_be_made_at_once() {
     assert_eq!(db.settle().unwrap(), 1);
     assert_eq!(db.get(&table, "key").unwrap().unwrap(), b"value");
 }
+
+/// A small put behind which much can be deleted was refused, so that nothing could be.
+#[test]
+fn c5_what_makes_room_has_room_on_a_full_disk() {
+    let disk = SimulatedDevice::new(1);
+    let db = reopen(&disk).unwrap();
+    let (table, first) = (db.table("table").unwrap(), db.map("first").unwrap());
+    disk.set_capacity(Some(1 << 20));
+    fill_to_the_brim(&db, &table);
+    let move_first = |makes_room: bool| {
+        let moved = db.transact(|tx| {
+            if makes_room {
+                tx.makes_room()?;
+            }
+            tx.put(&first, "row", "1")
+        });
+        moved?.safe()
+    };
+    assert_eq!(move_first(false).unwrap_err().kind(), ErrorKind::NoSpace);
+    move_first(true).unwrap();
+    assert_eq!(db.get(&first, "row").unwrap().unwrap(), b"1");
+    assert!(db.delete(&table, 0_u32.to_be_bytes()).unwrap().safe().unwrap());
+    assert_eq!(move_first(false).unwrap_err().kind(), ErrorKind::NoSpace, "it holds for one transaction");
+}

@@ -47,6 +47,10 @@ pub(crate) fn single(
     let commit = transact(shared, session, patience, |tx| {
         // A conflict makes this run again.
         reply.truncate(start);
+        // Alone it is small, and behind it all keys can be deleted.
+        if command.flushes {
+            tx.makes_room()?;
+        }
         let mut work = Work {
             tx,
             keyspace: &shared.keyspace,

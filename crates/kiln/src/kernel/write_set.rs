@@ -43,6 +43,8 @@ pub(crate) struct WriteSet {
     has_expiring: bool,
     /// The object that the writes drop.
     drops: Option<u32>,
+    /// Whoever writes has said that this makes room.
+    makes_room: bool,
     by_hash: HashMap<u64, Vec<usize>>,
     /// Keys in order, once a range has asked for them.
     ordered: Option<BTreeSet<(u32, Vec<u8>)>>,
@@ -58,6 +60,7 @@ impl WriteSet {
         self.has_puts = false;
         self.has_expiring = false;
         self.drops = None;
+        self.makes_room = false;
         self.by_hash.clear();
         self.ordered = None;
         // One huge transaction must not keep its memory for ever.
@@ -86,7 +89,8 @@ impl WriteSet {
             // So is the end of a snapshot, after any deletions that have made no room because of it.
             Some(first) if first.object == SNAPSHOTS_OBJECT && first.delete => Purpose::Sweep,
             // So it is on a full disk that objects can be dropped, too.
-            _ if self.drops.is_some() || self.has_deletions && !self.has_puts => Purpose::Deletion,
+            _ if self.drops.is_some() || self.makes_room => Purpose::Deletion,
+            _ if self.has_deletions && !self.has_puts => Purpose::Deletion,
             _ => Purpose::Ordinary,
         }
     }
@@ -95,6 +99,11 @@ impl WriteSet {
     #[inline]
     pub(crate) fn has_expiring(&self) -> bool {
         self.has_expiring
+    }
+
+    /// Says that the writes make room, whatever they are.
+    pub(crate) fn set_makes_room(&mut self) {
+        self.makes_room = true;
     }
 
     /// Says that the writes drop this object.

@@ -76,6 +76,29 @@ impl Transaction<'_> {
         self.write(&mut buffers, (object.handle().id, key), new, expires_at)
     }
 
+    /// Says that the transaction's writes make room: on a full disk they may take what is kept for deletions, as deletions may. For a few small ones, behind which
+    /// much can be deleted: where they take all of it, nothing can be deleted any more.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// let db = kiln::Kiln::open(directory.path())?;
+    /// let days = db.map("days")?;
+    /// // From here on nobody needs what is older, and it can be deleted bit by bit.
+    /// db.transact(|tx| {
+    ///     tx.makes_room()?;
+    ///     tx.put(&days, "first", "2026-11-29")
+    /// })?
+    /// .safe()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub fn makes_room(&self) -> Result<()> {
+        self.open_buffers()?.writes.set_makes_room();
+        Ok(())
+    }
+
     /// Adds to a key's value, an 8-byte little-endian integer (0 if there is none), and gives the sum.
     ///
     /// # Errors
