@@ -265,6 +265,27 @@ fn after_a_flush_no_key_is_counted_that_has_expired_before() {
     }
 }
 
+/// Nothing told of it: keys that have expired stayed stored, and nobody knew why.
+#[test]
+fn info_tells_why_what_has_expired_cannot_be_deleted() {
+    let (disk, server) = timed();
+    let mut client = server.client();
+    let failure = |client: &mut common::Client| info_field(&client.run("INFO persistence"), "expiry_failure");
+    client.expect(&format!("SET key {} PX 1000", "~".repeat(200)), "OK");
+    for key in 0..60 {
+        client.send(&[b"SET", format!("key{key}").as_bytes(), &vec![b'v'; 200_000]]);
+        assert_eq!(client.reply(), "OK");
+    }
+    server.db.persist().unwrap();
+    let row = disk.bytes("segment-00000000").windows(200).position(|bytes| bytes == [b'~'; 200]).unwrap();
+    disk.flip_bit("segment-00000000", 8 * row as u64);
+    disk.set_time_ms(2_000_000);
+    assert_eq!(failure(&mut client), "none");
+    server.db.persist().unwrap();
+    let told = failure(&mut client);
+    assert!(told.contains("segment-00000000"), "{told}");
+}
+
 /// Has a server begin, and end.
 fn bind(db: &kiln::Kiln) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
