@@ -9,6 +9,7 @@ use std::time::Duration;
 use kiln::device::{Device as _, Fault, FaultKind, OperationKind, SimulatedDevice};
 use kiln::{ErrorKind, Expiry, Kiln, Level, Progress};
 
+use super::cold::{key, make_cold};
 use super::gate::{OpenAtEnd, gated_device};
 use crate::support::manual;
 use crate::testing::{PATIENCE, background, block_on, eventually, seed, watched};
@@ -197,4 +198,52 @@ fn a_database_that_was_closed_has_no_segment_without_anything() {
     db.close().unwrap();
     assert_eq!(segments(), 1);
     assert!(kiln::check_on(Arc::new(disk)).unwrap().is_clean());
+}
+
+/// It was told of damage that was not there: the next owner had used the space again from which it read.
+#[test]
+fn c9_who_reads_through_a_closed_database_is_told_so_and_of_no_damage() {
+    const KEYS: u32 = 300;
+    let disk = SimulatedDevice::new(seed());
+    let open = || manual().open_on(Arc::new(disk.clone())).unwrap();
+    let (closed, map, table) = {
+        let db = open();
+        let (map, table) = (db.map("map").unwrap(), db.table("table").unwrap());
+        (db, map, table)
+    };
+    let write = |db: &Kiln, value: u8| {
+        let (map, table) = (db.map("map").unwrap(), db.table("table").unwrap());
+        for number in 0..KEYS {
+            db.put(&map, key(number), [value; 200]).unwrap().forget();
+            db.put(&table, key(number), [value; 200]).unwrap().forget();
+        }
+        db.persist().unwrap();
+        db.settle().unwrap();
+    };
+    write(&closed, 0);
+    make_cold(&closed, &map);
+    closed.close().unwrap();
+    let reads = || {
+        let all = (0..KEYS).flat_map(|at| [closed.get(&map, key(at)), closed.get(&table, key(at))]);
+        all.collect::<Vec<_>>()
+    };
+    let is_old = |read: &kiln::Result<Option<Vec<u8>>>| matches!(read, Ok(Some(value)) if value == &[0; 200]);
+    assert!(reads().iter().all(is_old), "nobody has opened it");
+    let next = open();
+    for value in 1..20 {
+        write(&next, value);
+    }
+    let reads = reads();
+    let is_told = |read: &kiln::Result<Option<Vec<u8>>>| {
+        read.as_ref().is_err_and(|error| error.kind() == ErrorKind::Aborted)
+    };
+    for (number, read) in reads.iter().enumerate() {
+        assert!(is_old(read) || is_told(read), "{number}: {read:?}");
+    }
+    let told = |of: usize| reads.iter().skip(of).step_by(2).filter(|read| is_told(read)).count();
+    assert!(told(0) > 0 && told(1) > 0, "{} of the map, {} of the table", told(0), told(1));
+    let snapshot = closed.snapshot().unwrap();
+    let first_error = snapshot.range::<&[u8]>(&table, ..).find_map(Result::err).unwrap();
+    assert_eq!(first_error.kind(), ErrorKind::Aborted, "{first_error}");
+    assert!(next.check().unwrap().is_clean());
 }

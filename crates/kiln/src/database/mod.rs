@@ -163,8 +163,8 @@ impl Kiln {
         &self.inner.engine
     }
 
-    /// Makes everything durable and closes the database, for all clones. Reads through what is still held go on;
-    /// commits fail.
+    /// Makes everything durable and closes the database, for all clones. Commits through what is still held fail. Reads go on as long as nobody else opens the
+    /// database, who may use the files again: then what is no longer there to be read is `Aborted`.
     ///
     /// # Errors
     /// `Lost` if the last commits could not be made durable; `Io` if they are, but the superblock cannot be written: then opening it again is as after a crash.

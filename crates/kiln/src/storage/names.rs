@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use crate::device::Device;
+use crate::error::Error;
 use crate::planted::{Bug, planted};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -13,16 +14,32 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 pub(crate) struct Names {
     device: Arc<dyn Device>,
     are_uncertain: AtomicBool,
+    /// See [`Names::let_go`].
+    are_others: AtomicBool,
     syncing: Mutex<()>,
 }
 
 impl Names {
     pub(crate) fn new(device: Arc<dyn Device>) -> Arc<Names> {
-        Arc::new(Names { device, are_uncertain: AtomicBool::new(false), syncing: Mutex::new(()) })
+        let no = || AtomicBool::new(false);
+        Arc::new(Names { device, are_uncertain: no(), are_others: no(), syncing: Mutex::new(()) })
     }
 
     pub(crate) fn device(&self) -> &Arc<dyn Device> {
         &self.device
+    }
+
+    /// From now on the files may be somebody else's, who changes them.
+    pub(crate) fn let_go(&self) {
+        self.are_others.store(true, Ordering::SeqCst);
+    }
+
+    /// The error for what is not in a file as it was written there. No damage is told of files that may be somebody else's.
+    pub(crate) fn corrupted(&self, file: &str, offset: u64, what: impl std::fmt::Display) -> Error {
+        match self.are_others.load(Ordering::SeqCst) {
+            true => Error::closed(),
+            false => Error::corrupted(file, offset, what),
+        }
     }
 
     /// Makes the names durable, or has nobody rely on them any more.

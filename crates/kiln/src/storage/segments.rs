@@ -218,7 +218,7 @@ impl Segments {
     /// The error for damage at `address`.
     pub(crate) fn corrupted(&self, address: Address, what: impl std::fmt::Display) -> Error {
         let (file, offset) = self.place(address);
-        Error::corrupted(&file, offset, what)
+        self.names.corrupted(&file, offset, what)
     }
 
     /// The error for what could not be read at `address`. That a segment is missing is damage, which no second try mends.
@@ -303,9 +303,10 @@ impl Segments {
         self.files.write().remove(&(address / self.segment_bytes));
     }
 
-    /// Waits for who is preparing a segment, or dropping some; nobody does from here on.
+    /// Waits for who is preparing a segment, or dropping some; nobody does from here on, and what can no longer be read is no damage.
     pub(crate) fn close(&self) {
         *self.preparing.lock() = true;
+        self.names.let_go();
     }
 
     /// Writes the extent `start..end`, whose seal has this checksum, once more, and makes it durable. The last extent may

@@ -76,7 +76,7 @@ impl Pages {
     }
 
     pub(super) fn corrupted(&self, block: u64, what: &str) -> Error {
-        Error::corrupted(&self.name, block.saturating_mul(BLOCK_BYTES as u64), what)
+        self.names.corrupted(&self.name, block.saturating_mul(BLOCK_BYTES as u64), what)
     }
 
     /// Reads a node, or finds it in memory. The caller is not pinned.
