@@ -322,7 +322,7 @@ impl Options {
         {
             return Err(Error::input("segment_bytes must be a power of two from 16 KiB to 1 GiB"));
         }
-        if self.memory > 1 << 46 {
+        if self.memory >= 1 << 46 {
             return Err(Error::input("memory must be below 64 TiB"));
         }
         if self.space_amplification.is_nan() || self.space_amplification < SPACE_AMPLIFICATION_MIN {

@@ -487,3 +487,28 @@ fn c8_a_database_on_a_real_directory_survives_reopening() {
         assert!(FileDevice::open(&path, false).unwrap().list().unwrap().len() >= 2);
     }
 }
+
+/// Of the table of pages 128 bytes were written for every 8 KiB of pages that there may ever be; where that was too much the process ended.
+#[test]
+fn memory_that_nobody_has_used_is_not_taken() {
+    let used_bytes = || {
+        let sizes = std::fs::read_to_string("/proc/self/statm").unwrap();
+        sizes.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
+    };
+    let open = |bytes| manual().memory(bytes).open_on(Arc::new(SimulatedDevice::new(seed())));
+    assert_eq!(kind(open(1 << 46)), ErrorKind::Input);
+    let before = used_bytes();
+    match open(256 << 30) {
+        Ok(db) => {
+            let table = db.table("table").unwrap();
+            db.put(&table, "key", "value").unwrap().safe().unwrap();
+            assert_eq!(db.settle().unwrap(), 1);
+            assert_eq!(db.get(&table, "key").unwrap().unwrap(), b"value");
+            // Other tests take some, too.
+            let used_bytes = used_bytes().saturating_sub(before);
+            assert!(used_bytes < 2 << 30, "{used_bytes} bytes");
+        }
+        // A system that promises no more than it has.
+        Err(error) => assert_eq!(error.kind(), ErrorKind::Io),
+    }
+}

@@ -7,13 +7,15 @@
 //!
 //! A node's contents are known by its block and its checksum together, so that a block's old contents never pass for its new ones.
 
+use std::io;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use super::node::Node;
 use super::reference::NodeReference;
 use super::shared::{Retired, Shared, release};
 use crate::storage::epoch::{self, Pin};
-use crate::storage::memory;
+use crate::storage::memory::{self, Array};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -32,12 +34,14 @@ const COUNTERS: usize = 64;
 /// So much of a node is fetched as soon as it is known where it is: the header, and what is searched first.
 const PREFETCH_BYTES: u64 = 512;
 
-/// Four nodes, their blocks, and where their contents are in memory, which is only for the processor to fetch.
+/// Four nodes, their blocks, and where their contents are in memory, which is only for the processor to fetch. Without any it is zeros: memory that
+/// nobody has touched.
 #[repr(align(128))]
-struct Bucket {
+pub(super) struct Bucket {
     blocks: [AtomicU64; WAYS],
     places: [AtomicU64; WAYS],
-    nodes: [Shared<Node>; WAYS],
+    /// Dropped with the [`Cache`].
+    nodes: [ManuallyDrop<Shared<Node>>; WAYS],
 }
 
 impl Bucket {
@@ -57,7 +61,7 @@ struct Counter(AtomicU64);
 
 /// The cache.
 pub(super) struct Cache {
-    buckets: Box<[Bucket]>,
+    buckets: Array<Bucket>,
     /// Of which nodes may take what the buckets leave.
     budget: AtomicU64,
     bytes: AtomicU64,
@@ -68,21 +72,20 @@ pub(super) struct Cache {
 }
 
 impl Cache {
-    pub(super) fn new(bytes: usize) -> Cache {
+    /// A cache for nodes of `bytes` at most; the memory is taken as it is touched.
+    ///
+    /// # Errors
+    /// The operating system's, when there is no memory.
+    pub(super) fn new(bytes: usize) -> io::Result<Cache> {
         let count = (bytes / BYTES_PER_BUCKET).max(16);
-        let empty = || Bucket {
-            blocks: std::array::from_fn(|_| AtomicU64::new(0)),
-            places: std::array::from_fn(|_| AtomicU64::new(0)),
-            nodes: std::array::from_fn(|_| Shared::new(None)),
-        };
-        Cache {
-            buckets: (0..count).map(|_| empty()).collect(),
+        Ok(Cache {
+            buckets: Array::new(count)?,
             budget: AtomicU64::new(bytes.saturating_sub(count * size_of::<Bucket>()) as u64),
             bytes: AtomicU64::new(0),
             hits: (0..COUNTERS).map(|_| Counter::default()).collect(),
             misses: AtomicU64::new(0),
             hand: Mutex::new(0),
-        }
+        })
     }
 
     /// The memory that nodes take.
@@ -270,5 +273,15 @@ impl Cache {
         let new = node.as_ref().map_or(0, |node| node.memory_bytes());
         self.bytes.fetch_add(new.wrapping_sub(old), Ordering::Relaxed);
         retired.extend(bucket.nodes[way].replace(node));
+    }
+}
+
+impl Drop for Cache {
+    fn drop(&mut self) {
+        // Of a large one without nodes most was never touched.
+        if self.bytes() > 0 {
+            let nodes = self.buckets.iter().flat_map(|bucket| &bucket.nodes);
+            release(nodes.filter_map(|node| node.replace(None)));
+        }
     }
 }

@@ -81,7 +81,7 @@ pub(super) fn copy(
     let (last_key, value) = (Vec::new(), Vec::new());
     let mut walked = Walked { tree, root, cursor, last_key, value, bytes: 0, reported: 0, progress };
     walked.load()?;
-    let pages = Pages::of_copy(Arc::clone(&tree.pages.names), name.clone(), Arc::clone(&file));
+    let pages = Pages::of_copy(Arc::clone(&tree.pages.names), name.clone(), Arc::clone(&file))?;
     // It is written once, so nothing needs room before it is: the file is as long as what is written.
     let (mut space, mut file_bytes) = (Space::new(Bitmap::default()), u64::MAX);
     let mut output = Output::new(Arc::clone(&file), &name, &mut space, (&mut file_bytes, 0));

@@ -158,7 +158,7 @@ impl Tree {
         cache_bytes: usize,
         mode: OpenMode,
     ) -> Result<Tree> {
-        let pages = Pages::new(Arc::clone(names), cache_bytes);
+        let pages = Pages::new(Arc::clone(names), names.device().describe(FILE), cache_bytes)?;
         let failed = |error| Error::io(format_args!("opening {}", pages.name), error);
         if !pages.device().list().map_err(failed)?.iter().any(|name| name == FILE) {
             let root = Root { database, ..Root::default() };

@@ -43,16 +43,17 @@ pub(super) struct Pages {
 }
 
 impl Pages {
-    pub(super) fn new(names: Arc<Names>, cache_bytes: usize) -> Pages {
-        let name = names.device().describe(FILE);
-        Pages { names, name, file: OnceLock::new(), cache: Cache::new(cache_bytes) }
+    pub(super) fn new(names: Arc<Names>, name: String, cache_bytes: usize) -> Result<Pages> {
+        let no_memory = |error| Error::io("allocating memory for the pages of settled rows", error);
+        let cache = Cache::new(cache_bytes).map_err(no_memory)?;
+        Ok(Pages { names, name, file: OnceLock::new(), cache })
     }
 
     /// Of a file that is written once, with everything in it.
-    pub(super) fn of_copy(names: Arc<Names>, name: String, file: Arc<dyn DeviceFile>) -> Pages {
-        let pages = Pages { names, name, file: OnceLock::new(), cache: Cache::new(0) };
+    pub(super) fn of_copy(names: Arc<Names>, name: String, file: Arc<dyn DeviceFile>) -> Result<Pages> {
+        let pages = Pages::new(names, name, 0)?;
         pages.set_file(file);
-        pages
+        Ok(pages)
     }
 
     /// Has the queues for reads.

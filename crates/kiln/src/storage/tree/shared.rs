@@ -7,7 +7,9 @@
 use std::ptr;
 use std::sync::Arc;
 
+use super::cache::Bucket;
 use crate::storage::epoch::{self, Pin};
+use crate::storage::memory::Zeroed;
 use crate::sync::atomic::{AtomicPtr, Ordering};
 
 /// Holds one count of an [`Arc`], or nothing.
@@ -65,6 +67,9 @@ impl<T> Shared<T> {
         (!old.is_null()).then_some(Retired(old))
     }
 }
+
+// SAFETY: atomics, of which those in `ManuallyDrop` are the pointers of `Shared`; zero is a value of each, and none is dropped with it.
+unsafe impl Zeroed for Bucket {}
 
 impl<T> Drop for Shared<T> {
     fn drop(&mut self) {

@@ -19,7 +19,7 @@ fn c9_a_map_of_many_pages_is_read_as_it_was_written() {
     const RUN: u64 = PAGE_BLOCKS / 4;
     let names = Names::new(Arc::new(SimulatedDevice::new(1)));
     let file = names.device().open("tree", OpenMode::Create).unwrap();
-    let pages = Pages::of_copy(Arc::clone(&names), "tree".to_owned(), Arc::clone(&file));
+    let pages = Pages::of_copy(Arc::clone(&names), "tree".to_owned(), Arc::clone(&file)).unwrap();
     let mut space = Space::new(Bitmap::default());
     let (mut directory, mut entries) = (DirectoryReference::default(), Vec::new());
     // Behind the first block the quarters of pages follow each other.
