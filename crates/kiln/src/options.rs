@@ -33,6 +33,10 @@ const SETTLE_BYTES_MIN: u64 = 32 << 20;
 const CHECKPOINT_PART: u64 = 8;
 const CHECKPOINT_LOG_BYTES: RangeInclusive<u64> = 128 << 20..=512 << 20;
 
+/// So much those transactions read and write at the most that enter objects and snapshots, with names of the greatest length, and losses.
+const TRANSACTION_ENTRIES_MIN: usize = 8;
+const TRANSACTION_BYTES_MIN: usize = 1 << 10;
+
 /// Compacting for less would write more than ten times what the application does.
 const SPACE_AMPLIFICATION_MIN: f64 = 1.1;
 
@@ -256,14 +260,14 @@ impl Options {
     /// The most entries that one transaction may have. One is each read of a row that it has not written itself, also of one that it has read before;
     /// each leaf of a table's index of rows in memory, with up to 31 of them, of which it has read a range; each watch that it
     /// [requires](crate::Transaction::require); and each key that it writes, however often. So a row that it reads and writes is two.
-    /// Under [snapshot isolation](crate::Isolation::Snapshot) reads are none. Default 1,048,576.
+    /// Under [snapshot isolation](crate::Isolation::Snapshot) reads are none. Default 1,048,576, at least 8.
     pub fn transaction_entries(mut self, entries: usize) -> Options {
         self.transaction_entries = entries;
         self
     }
 
     /// The most bytes of log that one transaction may write: its keys, its values, and 24 to 38 bytes for each. Default, and at most, three eighths
-    /// of the bound on un-hardened bytes, and a little less where that is below 49 KiB.
+    /// of the bound on un-hardened bytes, and a little less where that is below 49 KiB; at least 1,024.
     pub fn transaction_bytes(mut self, bytes: usize) -> Options {
         self.transaction_bytes = bytes;
         self
@@ -327,6 +331,16 @@ impl Options {
         }
         if self.space_amplification.is_nan() || self.space_amplification < SPACE_AMPLIFICATION_MIN {
             return Err(Error::input("space_amplification must be at least 1.1; 2 is usual"));
+        }
+        if self.transaction_entries < TRANSACTION_ENTRIES_MIN {
+            return Err(Error::input(
+                "transaction_entries must be at least 8: the database's own transactions keep to it, too",
+            ));
+        }
+        if self.transaction_bytes < TRANSACTION_BYTES_MIN {
+            return Err(Error::input(
+                "transaction_bytes must be at least 1,024: the database's own transactions keep to it, too",
+            ));
         }
         if self.window.is_zero() {
             return Err(Error::input("the window must be longer than 0; use safe commits to risk nothing"));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use kiln::device::{Device, FileDevice, SimulatedDevice};
+use kiln::device::{Device, FileDevice, Keep, SimulatedDevice};
 use kiln::{Error, ErrorKind, Isolation, Kiln, Object, ObjectKind, Options, Transaction};
 
 use crate::crash::reopen;
@@ -486,6 +486,37 @@ fn c8_a_database_on_a_real_directory_survives_reopening() {
         assert!(dump.len() > 1_000);
         assert!(FileDevice::open(&path, false).unwrap().list().unwrap().len() >= 2);
     }
+}
+
+/// With less a database could be made, and then not be opened after a crash, or have no objects.
+#[test]
+fn what_the_database_itself_commits_is_within_the_least_limits_that_there_may_be() {
+    let disk = SimulatedDevice::new(seed());
+    for too_small in [manual().transaction_entries(7), manual().transaction_bytes(1_023)] {
+        assert_eq!(kind(too_small.open_on(Arc::new(disk.clone()))), ErrorKind::Input);
+    }
+    let options = manual().transaction_entries(8).transaction_bytes(1_024);
+    let names: Vec<_> = ['a', 'b', 'c'].map(|letter| letter.to_string().repeat(255)).into();
+    let db = options.open_on(Arc::new(disk.clone())).unwrap();
+    let map = db.map_with_time_to_live(&names[0], Duration::from_secs(1)).unwrap();
+    db.table(&names[1]).unwrap();
+    db.bulk_load(&names[2], [Ok::<_, Error>(("key", "value"))], |_| {}).unwrap();
+    db.create_snapshot(&names[0]).unwrap();
+    db.drop_snapshot(&names[0]).unwrap();
+    db.drop_table(&names[1]).unwrap().safe().unwrap();
+    let session = db.session("client").unwrap();
+    session.put(&map, "key", "value").unwrap().safe().unwrap();
+    drop(session);
+    db.forget_session("client").unwrap().safe().unwrap();
+    db.put(&map, "lost", "value").unwrap().forget();
+    disk.crash_after(disk.steps());
+    let left = disk.after_crash(&mut |_| Keep::Lost);
+    drop((map, db));
+    let db = options.open_on(Arc::new(left.clone())).unwrap();
+    assert!(db.recovery_report().lost_versions.is_some());
+    db.map(&names[1]).unwrap();
+    db.persist().unwrap();
+    assert!(db.check().unwrap().is_clean());
 }
 
 /// Of the table of pages 128 bytes were written for every 8 KiB of pages that there may ever be; where that was too much the process ended.
