@@ -291,7 +291,8 @@ impl Options {
     ///
     /// # Errors
     /// `Locked` if it is open already, `NotFound` if there is none and it must not be created, or its parent directory is missing, `Corrupted` if
-    /// something that was durable is damaged, `Version` if a newer Kiln wrote it, `Input` for bad options.
+    /// something that was durable is damaged, `Version` if a newer Kiln wrote it, `Input` for bad options. `Io` if the disk fails, or the system has not the memory or the threads
+    /// that are asked for; `NoSpace` if the disk is full; `Limit` if the database has used up its versions.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Kiln> {
         let path = path.as_ref();
         // Before there is a directory that nothing comes of.
