@@ -279,6 +279,38 @@ fn c2_a_batch_reads_each_cold_record_once_and_ahead_of_its_operation() {
     }
 }
 
+/// Of a database of the usual proportions the cache was divided so small that it could keep none of these: each was read by itself, by its operation.
+#[test]
+fn c2_long_records_are_read_ahead_too() {
+    const KEYS: u32 = 64;
+    let usual = |background| Options::new().background(background).space_amplification(f64::INFINITY);
+    for background in [false, true] {
+        let options = usual(background).segment_bytes(1 << 20).memory(40 << 20);
+        let db = options.open_on(Arc::new(SimulatedDevice::new(seed()))).unwrap();
+        let map = db.map("map").unwrap();
+        for number in 0..KEYS {
+            db.put(&map, key(number), vec![number as u8; 64 << 10]).unwrap().forget();
+        }
+        make_cold(&db, &db.map("ballast").unwrap());
+        let keys: Vec<_> = (0..KEYS).map(key).collect();
+        let before = db.statistics();
+        let check = |number: usize, value: Option<&[u8]>| {
+            assert!(value.unwrap() == vec![number as u8; 64 << 10], "{number}");
+        };
+        if background {
+            let pending: Vec<_> = keys.iter().map(|key| db.get_async(&map, key)).collect();
+            for (number, read) in pending.into_iter().enumerate() {
+                check(number, read.wait().unwrap().as_deref());
+            }
+        } else {
+            db.get_many(&map, &keys, check).unwrap();
+        }
+        let after = db.statistics();
+        assert_eq!(after.cold_reads - before.cold_reads, u64::from(KEYS), "{after:?}");
+        assert!(after.cache_hits - before.cache_hits >= u64::from(KEYS), "{after:?}");
+    }
+}
+
 /// What cannot be read ahead is read again by the operation, which says why if it cannot either.
 #[test]
 fn c9_a_batch_that_cannot_be_read_ahead_says_what_a_single_read_would_say() {

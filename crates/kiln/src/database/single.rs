@@ -46,6 +46,8 @@ impl Kiln {
     /// or polls reads it, and is held up meanwhile. Errors come with the value: those of [`Self::get`], and `Aborted` if the
     /// database is closed before the record was read.
     ///
+    /// Records that the read cache would not keep (by default those of more than about 120 KiB; with less memory, shorter ones) are read one after the other.
+    ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
     /// # let db = kiln::Kiln::open(directory.path())?;

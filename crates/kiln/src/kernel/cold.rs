@@ -33,7 +33,7 @@ pub(crate) struct Cold {
 impl Cold {
     /// With a cache that takes so much of the memory at first as the caches usually have.
     pub(crate) fn new(cache_bytes: CacheBytes) -> io::Result<Cold> {
-        let cache = RecordCache::new(cache_bytes.most)?;
+        let cache = RecordCache::new(cache_bytes.most, cache_bytes.usual)?;
         if cache_bytes.usual < cache_bytes.most {
             cache.divide(cache_bytes.usual, USUAL_RECORD_BYTES);
         }

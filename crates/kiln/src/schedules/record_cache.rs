@@ -21,7 +21,7 @@ fn admit(cache: &RecordCache, address: Address) {
 /// What a reader has copied is the record that it asked for, although two others admit records over it.
 pub(super) fn a_record_is_read_whole() {
     let cache = Arc::new(quietly(|| {
-        let cache = RecordCache::new(CACHE_BYTES).unwrap_or_else(|error| panic!("{error}"));
+        let cache = RecordCache::new(CACHE_BYTES, CACHE_BYTES).unwrap_or_else(|error| panic!("{error}"));
         for address in (8..100).step_by(8) {
             (0..2).for_each(|_| admit(&cache, address));
         }

@@ -48,7 +48,7 @@ fn random(state: &mut u64, below: u64) -> u64 {
 #[test]
 fn c9_whatever_is_found_is_what_was_put_in_whatever_has_made_room_for_it() {
     for bytes in [0, 1 << 10, 16 << 10, 100_000, 1 << 20] {
-        let cache = RecordCache::new(bytes).unwrap();
+        let cache = RecordCache::new(bytes, bytes).unwrap();
         let (mut state, mut found) = (bytes, 0);
         for _ in 0..if cfg!(miri) { 300 } else { 60_000 } {
             let number = random(&mut state, 40) * random(&mut state, 40);
@@ -68,7 +68,7 @@ fn c9_whatever_is_found_is_what_was_put_in_whatever_has_made_room_for_it() {
 #[test]
 fn c9_whatever_is_found_is_what_was_put_in_however_often_the_memory_is_divided_anew() {
     const BYTES: u64 = 1 << 20;
-    let cache = RecordCache::new(BYTES).unwrap();
+    let cache = RecordCache::new(BYTES, BYTES).unwrap();
     let (mut state, mut found) = (1, 0);
     for turn in 0..if cfg!(miri) { 20 } else { 60_000 } {
         if turn % 2_000 == 0 {
@@ -87,7 +87,7 @@ fn c9_whatever_is_found_is_what_was_put_in_however_often_the_memory_is_divided_a
 
 #[test]
 fn what_fits_stays_when_the_memory_is_divided_anew() {
-    let cache = RecordCache::new(1 << 20).unwrap();
+    let cache = RecordCache::new(1 << 20, 1 << 20).unwrap();
     let addresses: Vec<Address> = (1..=3_000).map(|number| 8 * number).collect();
     addresses.iter().for_each(|&address| admit(&cache, address, 100));
     let found = || addresses.iter().filter(|&&address| is_found(&cache, address)).count();
@@ -109,7 +109,7 @@ fn what_fits_stays_when_the_memory_is_divided_anew() {
 /// Nobody had asked for it, and what was read went by in the probation.
 #[test]
 fn what_was_taken_over_makes_room_for_what_is_read() {
-    let cache = RecordCache::new(256 << 10).unwrap();
+    let cache = RecordCache::new(256 << 10, 256 << 10).unwrap();
     for number in 1..=2_000 {
         cache.take_over(8 * number, &record(8 * number, 100).as_disk_record());
     }
@@ -125,7 +125,7 @@ fn what_was_taken_over_makes_room_for_what_is_read() {
 
 #[test]
 fn what_is_not_opened_is_not_used_until_it_is() {
-    let cache = RecordCache::new(1 << 20).unwrap();
+    let cache = RecordCache::new(1 << 20, 1 << 20).unwrap();
     cache.divide(128 << 10, 136);
     (1..=600).for_each(|number| admit(&cache, 8 * number, 100));
     let kept = (1..=600).filter(|&number| is_found(&cache, 8 * number)).count();
@@ -153,7 +153,7 @@ fn what_is_not_opened_is_not_used_until_it_is() {
 
 #[test]
 fn what_is_read_again_and_again_stays_through_a_scan() {
-    let cache = RecordCache::new(256 << 10).unwrap();
+    let cache = RecordCache::new(256 << 10, 256 << 10).unwrap();
     let hot: Vec<Address> = (1..=200).map(|number| 8 * number).collect();
     for _ in 0..2 {
         for &address in &hot {
@@ -180,7 +180,7 @@ fn what_is_read_again_and_again_stays_through_a_scan() {
 
 #[test]
 fn what_is_too_long_for_the_probation_stays_when_it_is_read_again() {
-    let cache = RecordCache::new(64 << 10).unwrap();
+    let cache = RecordCache::new(64 << 10, 64 << 10).unwrap();
     let long = 4_000;
     // As long as there is room anything may stay.
     (0..1_000).for_each(|number| admit(&cache, (1 << 20) + number * 8, 100));
@@ -195,7 +195,7 @@ fn what_is_too_long_for_the_probation_stays_when_it_is_read_again() {
 
 #[test]
 fn a_record_of_the_longest_kind_goes_through_every_place_of_a_ring() {
-    let cache = RecordCache::new(16 << 10).unwrap();
+    let cache = RecordCache::new(16 << 10, 16 << 10).unwrap();
     for number in 1..2_000_u64 {
         let address = number * 8;
         (0..2).for_each(|_| admit(&cache, address, 3_000 - (number as usize % 5) * 8));

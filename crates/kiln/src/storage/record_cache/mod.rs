@@ -98,12 +98,13 @@ struct Ends {
 }
 
 impl RecordCache {
-    /// A cache that takes `bytes` of memory, as it is touched.
+    /// A cache that takes `bytes` of memory, as it is touched, and is usually [divided](Self::divide) for so many: then a shard is not to be too small for
+    /// long records.
     ///
     /// # Errors
     /// The operating system's, when there is no memory.
-    pub(crate) fn new(bytes: u64) -> io::Result<RecordCache> {
-        let shard_count = (bytes / SHARD_BYTES).clamp(1, SHARDS_MAX);
+    pub(crate) fn new(bytes: u64, usual_bytes: u64) -> io::Result<RecordCache> {
+        let shard_count = (usual_bytes / SHARD_BYTES).clamp(1, SHARDS_MAX);
         let division = Division::of((bytes / 8 / shard_count) as usize, None);
         let shard = |_| Shard {
             divided: AtomicU64::new(0),
