@@ -112,7 +112,7 @@ bugs! {
     NodeChecksumIgnored "node-checksum-ignored" "The checksum of a node of the tree is not compared.",
     SettledCountedTwice "settled-counted-twice" "A row that was written since it settled counts twice.",
     TombstonesNotRecovered "tombstones-not-recovered" "Recovery takes a row that was deleted since it settled for settled.",
-    TreeAskedEarly "tree-asked-early" "A delete asks the tree for its row before it knows whether the log has it." in schedules,
+    TreeAskedEarly "tree-asked-early" "A delete asks the tree for its row before it knows whether the log has it, and goes by that though the tree is a newer one." in schedules,
     OrderNotAsked "order-not-asked" "A put takes a key for new because its record is on disk.",
     TombstonesOfEmptiedTree "tombstones-of-emptied-tree" "Opening keeps no deletions where nothing is left of what has settled.",
     TombstonesForgottenEarly "tombstones-forgotten-early" "A deleted key is forgotten although it has settled with a value.",

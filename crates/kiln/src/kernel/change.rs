@@ -146,7 +146,7 @@ impl Engine {
         let current = by_order.unwrap_or_else(|| self.look_for(bucket, &change, known));
         let is_asked = !is_open || planted(Bug::TreeAskedEarly);
         let current = match is_asked && !current.has_record() && self.may_be_settled(change.object) {
-            true => self.settled_current(bucket, &change, settled)?,
+            true => self.settled_current(&change, settled)?,
             false => current,
         };
         (!is_open).then_some(current)

@@ -22,7 +22,7 @@
 
 use std::cell::Cell;
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use super::change::{Change, Current};
 use super::engine::Engine;
@@ -34,7 +34,6 @@ use super::single::SingleKey;
 use super::sweep::Grave;
 use crate::error::Result;
 use crate::planted::{Bug, planted};
-use crate::storage::hash_index::{Bucket, Stamp};
 use crate::storage::ordered_index::OrderedIndex;
 use crate::storage::record::{Address, NEVER};
 use crate::storage::tree::{Cached, Cursor, Root, Tree};
@@ -109,12 +108,10 @@ pub(crate) struct Settled {
 }
 
 /// Whether a key without a record has settled, as far as somebody has looked.
+#[derive(Default)]
 pub(crate) struct Lookup {
-    bucket: Bucket,
-    /// That of the bucket when it was found without a record.
-    stamp: Stamp,
-    /// When it expires, if it is there and does.
-    known: Option<Option<u64>>,
+    /// Of a root, which tells as long as it is the newest, and is not held for this: when the row expires, if it is there and does.
+    known: Option<(Weak<Root>, Option<u64>)>,
 }
 
 impl Settled {
@@ -354,21 +351,22 @@ impl Engine {
     }
 
     /// What a write finds of a key that has no record. A put does as well without knowing; of what is to be deleted it must be known whether it
-    /// is there. The caller holds the bucket, and knows whose each of its candidates is: else a record of the key could leave for the tree unnoticed, once
-    /// the tree has been asked. `None` if the tree must be read for that: `lookup` is to be [looked up](Self::look_up_settled) then, with nothing held, and
+    /// is there. The caller holds the bucket, and knows whose each of its candidates is: else the tree would be asked, and read, for rows that have a record. `None` if the tree must be read for that: `lookup` is to be [looked up](Self::look_up_settled) then, with nothing held, and
     /// given again, in each further attempt.
     pub(super) fn settled_current(
         &self,
-        bucket: Bucket,
         change: &Change<'_>,
         lookup: &mut Option<Lookup>,
     ) -> Option<Current> {
         if change.value.is_some() {
             return Some(Current::default());
         }
-        let stamp = self.index.stamp_under_own_lock(bucket);
-        let looked_up = lookup.as_ref().filter(|lookup| lookup.bucket == bucket && lookup.stamp == stamp);
-        let known = looked_up.and_then(|lookup| lookup.known).or_else(|| {
+        let looked_up = lookup.as_ref().and_then(|lookup| lookup.known.as_ref());
+        // Whatever else has become of the bucket: what the key's record would have settled as is in a newer root.
+        let is_newest =
+            |root: &Weak<Root>| root.upgrade().is_some_and(|root| self.settled.tree.is_newest(&root));
+        let looked_up = looked_up.filter(|(root, _)| is_newest(root) || planted(Bug::TreeAskedEarly));
+        let known = looked_up.map(|(_, settled)| *settled).or_else(|| {
             let look = |tree_key: &[u8]| self.settled.tree.contains_cached(tree_key);
             match with_tree_key(change.object, change.key, look) {
                 Cached::Found { expires_at } => Some(Some(expires_at)),
@@ -377,7 +375,7 @@ impl Engine {
             }
         });
         if known.is_none() {
-            *lookup = Some(Lookup { bucket, stamp, known: None });
+            *lookup = Some(Lookup::default());
         }
         known.map(|settled| {
             let (exists, expires_at) = (settled.is_some(), settled.unwrap_or(NEVER));
@@ -388,8 +386,10 @@ impl Engine {
     /// See [`Self::settled_current`].
     #[cold]
     pub(super) fn look_up_settled(&self, object: u32, key: &[u8], lookup: &mut Lookup) -> Result<()> {
-        let known = with_tree_key(object, key, |tree_key| self.settled.tree.contains(tree_key))?;
-        lookup.known = Some(known);
+        let tree = &self.settled.tree;
+        let root = tree.root();
+        let settled = with_tree_key(object, key, |tree_key| tree.contains_at(&root, tree_key))?;
+        lookup.known = Some((Arc::downgrade(&root), settled));
         Ok(())
     }
 }

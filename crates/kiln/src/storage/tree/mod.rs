@@ -324,12 +324,12 @@ impl Tree {
         Ok(found.map(|(leaf, index)| leaf.expires_at(index)))
     }
 
-    /// Whether a key has a value, which is not read if it has blocks of its own, and when it expires. The caller is not pinned.
+    /// Whether a key has a value as of a root, which is not read if it has blocks of its own, and when it expires. The caller is not pinned.
     ///
     /// # Errors
     /// As of [`Tree::get`].
-    pub(crate) fn contains(&self, key: &[u8]) -> Result<Option<u64>> {
-        Ok(self.find_at(&self.root(), key)?.map(|(leaf, index)| leaf.expires_at(index)))
+    pub(crate) fn contains_at(&self, root: &Root, key: &[u8]) -> Result<Option<u64>> {
+        Ok(self.find_at(root, key)?.map(|(leaf, index)| leaf.expires_at(index)))
     }
 
     /// The leaf with a key, and the place of its entry there, if it has one.
