@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kiln::device::SimulatedDevice;
-use kiln::{ErrorKind, Expiry, Kiln, Object};
+use kiln::{ErrorKind, Expiry, Kiln, Map, Object};
 
 use super::cold::{key, lazy, make_cold};
 use crate::support::manual;
@@ -120,4 +120,38 @@ fn a_check_of_an_open_database_tells_who_waits_while_nothing_is_locked() {
             assert!(db.check().unwrap().is_clean());
         }
     });
+}
+
+/// It was counted from the moment as of which the transaction sees rows: of one that had gone on for longer than that the row was never there.
+#[test]
+fn c2_what_a_transaction_puts_expires_so_long_after_it_is_put() {
+    let (disk, db) = world(&manual());
+    let at = |after_ms| disk.set_time_ms(START_MS + after_ms);
+    let until = |after_ms| Expiry::At(START_MS + after_ms);
+    let map = db.map("map").unwrap();
+    let brief = db.map_with_time_to_live("brief", Duration::from_millis(10)).unwrap();
+    db.put_expiring(&map, "met", "value", until(100)).unwrap().forget();
+    let tx = db.begin().unwrap();
+    assert!(tx.get(&map, "met").unwrap().is_some());
+    at(50);
+    tx.put_expiring(&map, "put", "value", Expiry::In(Duration::from_millis(10))).unwrap();
+    assert!(tx.set_expiry(&map, "met", Expiry::In(Duration::from_millis(10))).unwrap());
+    tx.put(&brief, "put", "value").unwrap();
+    tx.add(&brief, "added", 1).unwrap();
+    let puts = [(&map, "put"), (&map, "met"), (&brief, "put"), (&brief, "added")];
+    let sees = |(object, key): (&Map, &str)| tx.get(object, key).unwrap().is_some();
+    assert!(puts.into_iter().all(sees));
+    tx.commit().unwrap().forget();
+    for (object, key) in puts {
+        assert_eq!(db.expiry(object, key).unwrap(), Some(until(60)), "{key}");
+    }
+    // And what one operation does whose closure takes long.
+    db.put_expiring(&brief, "slow", "value", until(55)).unwrap().forget();
+    at(55);
+    let slow = |_: Option<&[u8]>| {
+        at(80);
+        Some("value")
+    };
+    db.update(&brief, "slow", slow).unwrap().forget();
+    assert_eq!(db.expiry(&brief, "slow").unwrap(), Some(until(90)));
 }

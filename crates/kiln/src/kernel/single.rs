@@ -313,7 +313,7 @@ impl Engine {
             // What changes a row leaves it when it expires; a new one has the object's time to live.
             let expires_at = match reading.found {
                 true => reading.expires_at,
-                false => default_expiry(time_to_live_ms, || moment.now(self)),
+                false => default_expiry(time_to_live_ms, || self.now_ms()),
             };
             self.check_expiring(value.unwrap_or_default(), expires_at)?;
             self.check_writable()?;

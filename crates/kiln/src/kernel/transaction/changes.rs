@@ -70,7 +70,7 @@ impl Transaction<'_> {
         }
         let mut buffers = self.open_buffers()?;
         let expires_at = match new {
-            Some(_) => before.unwrap_or_else(|| self.default_expiry(&buffers, object)),
+            Some(_) => before.unwrap_or_else(|| self.default_expiry(object)),
             None => NEVER,
         };
         self.write(&mut buffers, (object.handle().id, key), new, expires_at)

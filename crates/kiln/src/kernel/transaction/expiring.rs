@@ -55,10 +55,11 @@ impl Transaction<'_> {
         }
     }
 
-    /// When a row expires that is put without a word on that.
+    /// When a row expires that is put now without a word on that. That is the clock's now, which is never before the transaction's moment: the transaction sees what
+    /// it puts, and others do not find a row expired that has just been put by one that has gone on for long.
     #[inline]
-    pub(super) fn default_expiry<O: Object>(&self, buffers: &Buffers, object: &O) -> u64 {
-        default_expiry(object.handle().time_to_live_ms, || buffers.moment.now(self.engine))
+    pub(super) fn default_expiry<O: Object>(&self, object: &O) -> u64 {
+        default_expiry(object.handle().time_to_live_ms, || self.engine.now_ms())
     }
 
     /// Sets the value of a key, and when it expires, whatever the object's [time to live](crate::Kiln::map_with_time_to_live) is. A value that
@@ -86,14 +87,9 @@ impl Transaction<'_> {
     ) -> Result<()> {
         let (key, value) = (key.as_ref(), value.as_ref());
         let id = self.check(object, key)?;
-        let expires_at = self.resolve(expiry)?;
+        let expires_at = expiry.resolve(|| self.engine.now_ms());
         let mut buffers = self.open_buffers()?;
         self.write(&mut buffers, (id, key), Some(value), expires_at)
-    }
-
-    fn resolve(&self, expiry: Expiry) -> Result<u64> {
-        let now = if matches!(expiry, Expiry::In(_)) { self.time_ms()? } else { 0 };
-        Ok(expiry.resolve(|| now))
     }
 
     /// Reads a value into a buffer, which is cleared first, and says when the row expires; `None` if there is none.
@@ -127,7 +123,7 @@ impl Transaction<'_> {
     /// As [`Self::get`] and [`Self::put`].
     pub fn set_expiry<O: Object>(&self, object: &O, key: impl AsRef<[u8]>, expiry: Expiry) -> Result<bool> {
         let key = key.as_ref();
-        let expires_at = self.resolve(expiry)?;
+        let expires_at = expiry.resolve(|| self.engine.now_ms());
         let (value, before) = self.with_value(object, key, |value| value.map(<[u8]>::to_vec))?;
         if let Some(value) = &value
             && before != Some(expires_at)

@@ -419,7 +419,7 @@ impl<'db> Transaction<'db> {
         let (key, value) = (key.as_ref(), value.as_ref());
         let id = self.check(object, key)?;
         let mut buffers = self.open_buffers()?;
-        let expires_at = self.default_expiry(&buffers, object);
+        let expires_at = self.default_expiry(object);
         self.write(&mut buffers, (id, key), Some(value), expires_at)
     }
 
