@@ -1,13 +1,16 @@
 //! C1, C2, C5: batches of operations outside of transactions. Each element is a transaction of its own.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use kiln::device::{Keep, SimulatedDevice};
-use kiln::{Commit, Error, ErrorKind, Kiln, Level, Object, Result};
+use kiln::{Commit, Error, ErrorKind, Expiry, Kiln, Level, Object, Result};
 
+use super::hooked::{HookedDevice, Operation};
 use super::singles::{database, number};
 use crate::crash::reopen;
-use crate::support::Random;
+use crate::support::{Random, manual};
 use crate::testing::{budget, seed};
 
 /// Batches do what a loop does: equal keys, missing keys, deleted ones, some on disk and some in memory.
@@ -108,6 +111,27 @@ fn c1_a_batch_that_fails_has_done_all_before_and_nothing_after() {
     wrong(other.get_many(&table, &["a"], |_, _| ()));
     wrong(other.put_many(&table, &[("a", "b")]).map(drop));
     other.prefetch(&table, &["a"]);
+}
+
+/// All rows had the expiry of the first: what came long after it was absent as soon as it was put.
+#[test]
+fn c2_each_row_of_a_batch_expires_so_long_after_it_is_put() {
+    let disk = SimulatedDevice::new(seed());
+    let (clock, time_ms) = (disk.clone(), AtomicU64::new(1_000));
+    // A second passes whenever somebody asks.
+    let device = HookedDevice::on(&disk, move |operation, _| {
+        if operation == Operation::Time {
+            clock.set_time_ms(time_ms.fetch_add(1_000, Ordering::SeqCst));
+        }
+    });
+    let db = manual().open_on(device).unwrap();
+    let map = db.map_with_time_to_live("map", Duration::from_secs(3_600)).unwrap();
+    db.put_many(&map, &[("a", "1"), ("b", "2")]).unwrap().forget();
+    let expires_at = |key| match db.expiry(&map, key).unwrap() {
+        Some(Expiry::At(at)) => at,
+        other => panic!("{key}: {other:?}"),
+    };
+    assert!(expires_at("a") < expires_at("b"));
 }
 
 /// The receipt of a batch covers all of it, over many hardenings, too; and of what only looked, what it has seen.

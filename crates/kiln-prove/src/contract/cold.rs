@@ -9,6 +9,7 @@ use std::time::Duration;
 use kiln::device::{Fault, FaultKind, OperationKind, SimulatedDevice};
 use kiln::{ErrorKind, Kiln, Map, Object, Options, Transaction};
 
+use super::hooked::{HookedDevice, Operation};
 use crate::support::{Random, manual};
 use crate::testing::{PATIENCE, background, budget, seed, watched};
 
@@ -309,6 +310,31 @@ fn c2_long_records_are_read_ahead_too() {
         assert_eq!(after.cold_reads - before.cold_reads, u64::from(KEYS), "{after:?}");
         assert!(after.cache_hits - before.cache_hits >= u64::from(KEYS), "{after:?}");
     }
+}
+
+/// A session's batches fetched from memory alone, and each of their operations read by itself.
+#[test]
+fn c2_a_batch_of_a_session_reads_ahead_too() {
+    const KEYS: u32 = 500;
+    let disk = SimulatedDevice::new(seed());
+    let (device, reads) = HookedDevice::counting(&disk, |operation, _| operation == Operation::Read);
+    let db = lazy().memory(4 << 20).open_on(device).unwrap();
+    let map = db.map("map").unwrap();
+    for number in 0..KEYS {
+        db.put(&map, key(number), [number as u8; 200]).unwrap().forget();
+    }
+    make_cold(&db, &db.map("ballast").unwrap());
+    let session = db.session("client").unwrap();
+    let keys: Vec<_> = (0..KEYS).map(key).collect();
+    let (before, mut ahead) = (reads.load(Ordering::SeqCst), None);
+    let change = |number: usize, old: Option<&[u8]>, _: &mut Vec<u8>| {
+        assert_eq!(old, Some(&[number as u8; 200][..]));
+        ahead.get_or_insert(reads.load(Ordering::SeqCst) - before);
+        true
+    };
+    session.update_many(&map, &keys, change).unwrap().forget();
+    assert!(ahead.unwrap() > 10, "{ahead:?} reads before the first operation");
+    assert!(keys.iter().all(|key| db.get(&map, key).unwrap().unwrap().is_empty()));
 }
 
 /// What cannot be read ahead is read again by the operation, which says why if it cannot either.

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use kiln::device::{Keep, SimulatedDevice};
-use kiln::{ErrorKind, Kiln, Level, Progress, Version};
+use kiln::{ErrorKind, Kiln, Level, Object as _, Progress, Version};
 
 use crate::crash::reopen;
 use crate::support::{Random, copy_of, manual};
@@ -256,6 +256,27 @@ fn c7_threads_that_share_a_session_take_turns() {
     });
     assert_eq!(session.serial(), 900);
     assert_eq!(db.get(&map, "operations").unwrap().unwrap(), 900_i64.to_le_bytes());
+}
+
+/// What came before it was committed, other than without a session.
+#[test]
+fn c7_a_batch_of_a_session_with_something_too_long_does_nothing_and_takes_no_serial() {
+    let db = reopen(&SimulatedDevice::new(seed())).unwrap();
+    let (map, session) = (db.map("map").unwrap(), db.session("client").unwrap());
+    let (long_key, long_value) = (vec![0; 1 << 20], vec![0; 64 << 20]);
+    for failed in [
+        session.put_many(&map, &[("a", &b"1"[..]), ("b", &long_value)]),
+        session.put_many(&map, &[(&b"a"[..], "1"), (&long_key, "2")]),
+        session.add_many(&map, &[(&b"a"[..], 1), (&long_key, 2)]),
+        session.update_many(&map, &[&b"a"[..], &long_key], |_, _, _| true),
+    ] {
+        assert_eq!(failed.map(|commit| commit.forget()).unwrap_err().kind(), ErrorKind::Input);
+    }
+    assert_eq!((map.len(), session.serial()), (0, 0));
+    db.put(&map, "c", "no number").unwrap().forget();
+    let failed = session.add_many(&map, &[("a", 1), ("a", 1), ("c", 1), ("d", 1)]);
+    assert_eq!(failed.map(|commit| commit.forget()).unwrap_err().kind(), ErrorKind::Input);
+    assert_eq!((map.len(), session.serial()), (2, 2));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::kernel::batch::Reads;
 use crate::kernel::expiry::default_expiry;
 use crate::kernel::receipt::Commit;
-use crate::kernel::single::{Decision, SingleKey};
+use crate::kernel::single::Decision;
 use crate::objects::Object;
 
 /// # Batches
@@ -70,20 +70,11 @@ impl Kiln {
         entries: &[(K, V)],
     ) -> Result<Commit<'_, ()>> {
         let engine = self.engine();
-        let expires_at = default_expiry(object.handle().time_to_live_ms, || engine.now_ms());
-        for (_, value) in entries {
-            engine.check_expiring(value.as_ref(), expires_at)?;
-        }
-        let reads = match engine.puts_blindly(object.handle().id) {
-            true => Reads::Nothing,
-            false => Reads::Records,
-        };
-        self.commit_each(
-            (object, reads),
-            entries,
-            |(key, _)| key.as_ref(),
-            |number, key| engine.put_single(key, entries[number].1.as_ref(), expires_at),
-        )
+        let time_to_live_ms = object.handle().time_to_live_ms;
+        let newest = engine.put_each(object, entries, |key, value| {
+            engine.put_single(key, value, default_expiry(time_to_live_ms, || engine.now_ms()))
+        })?;
+        Ok(Commit::new(engine, newest, ()))
     }
 
     /// Adds to the integers of several keys; see [`Self::add`].
@@ -104,15 +95,15 @@ impl Kiln {
         object: &O,
         deltas: &[(K, i64)],
     ) -> Result<Commit<'_, ()>> {
-        self.commit_each(
+        let engine = self.engine();
+        let time_to_live_ms = object.handle().time_to_live_ms;
+        let newest = engine.commit_each(
             (object, Reads::Rows),
             deltas,
             |(key, _)| key.as_ref(),
-            |number, key| {
-                let time_to_live_ms = object.handle().time_to_live_ms;
-                Ok(self.engine().add_single(key, time_to_live_ms, deltas[number].1)?.0)
-            },
-        )
+            |number, key| Ok(engine.add_single(key, time_to_live_ms, deltas[number].1)?.0),
+        )?;
+        Ok(Commit::new(engine, newest, ()))
     }
 
     /// Replaces the values of several keys by what `change` makes of them. It is called with a key's number in the slice, its
@@ -141,27 +132,13 @@ impl Kiln {
         keys: &[K],
         mut change: impl FnMut(usize, Option<&[u8]>, &mut Vec<u8>) -> bool,
     ) -> Result<Commit<'_, ()>> {
-        self.commit_each((object, Reads::Rows), keys, AsRef::as_ref, |number, key| {
-            let updated = self.engine().update_single(key, object.handle().time_to_live_ms, |old, new| {
+        let engine = self.engine();
+        let newest = engine.commit_each((object, Reads::Rows), keys, AsRef::as_ref, |number, key| {
+            let updated = engine.update_single(key, object.handle().time_to_live_ms, |old, new| {
                 Ok(Decision::of(change(number, old, new)))
             })?;
             Ok(updated.version)
-        })
-    }
-
-    /// Commits an operation, which `reads` so much, for each item; what is returned stands for all of them.
-    fn commit_each<'i, O: Object, T>(
-        &self,
-        (object, reads): (&'i O, Reads),
-        items: &'i [T],
-        key_of: impl Fn(&T) -> &[u8],
-        mut commit: impl FnMut(usize, SingleKey<'i>) -> Result<u64>,
-    ) -> Result<Commit<'_, ()>> {
-        let mut newest = 0;
-        self.engine().for_each_in_groups((object, reads), items, key_of, |number, key| {
-            newest = newest.max(commit(number, key)?);
-            Ok(())
         })?;
-        Ok(Commit::new(self.engine(), newest, ()))
+        Ok(Commit::new(engine, newest, ()))
     }
 }

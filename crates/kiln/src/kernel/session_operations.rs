@@ -4,7 +4,7 @@
 //! way of [`Session::transact`]. There is no short cut as for the database's own: with both records to be locked, located
 //! and given space before either is written, it would be the commit again.
 
-use super::batch::GROUP_KEYS;
+use super::batch::Reads;
 use super::expiry::Expiry;
 use super::pending_read::PendingRead;
 use super::receipt::Commit;
@@ -149,18 +149,17 @@ impl Session {
     /// As [`Kiln::put_many`](crate::Kiln::put_many): each entry is an operation, with a serial number of its own.
     ///
     /// # Errors
-    /// As [`Self::transact`]. The entries before the one that failed stay committed, and have their numbers.
+    /// As [`Self::transact`]. `Input` for a key or a value that is too long comes before anything is done. After any other error the entries before
+    /// the one that failed stay committed, and have their numbers.
     pub fn put_many<O: Object, K: AsRef<[u8]>, V: AsRef<[u8]>>(
         &self,
         object: &O,
         entries: &[(K, V)],
     ) -> Result<Commit<'_, ()>> {
-        self.for_each(
-            object,
-            entries,
-            |(key, _)| key.as_ref(),
-            |_, (key, value)| self.put(object, key, value),
-        )
+        let newest = self
+            .engine
+            .put_each(object, entries, |key, value| Ok(version_of(self.put(object, key.key, value)?)))?;
+        Ok(Commit::new(&self.engine, newest, ()))
     }
 
     /// As [`Kiln::add_many`](crate::Kiln::add_many): each entry is an operation, with a serial number of its own.
@@ -172,12 +171,13 @@ impl Session {
         object: &O,
         deltas: &[(K, i64)],
     ) -> Result<Commit<'_, ()>> {
-        self.for_each(
-            object,
+        let newest = self.engine.commit_each(
+            (object, Reads::Rows),
             deltas,
             |(key, _)| key.as_ref(),
-            |_, (key, delta)| self.add(object, key, *delta),
-        )
+            |number, key| Ok(version_of(self.add(object, key.key, deltas[number].1)?)),
+        )?;
+        Ok(Commit::new(&self.engine, newest, ()))
     }
 
     /// As [`Kiln::update_many`](crate::Kiln::update_many), with the exception of [`Self::update`]: each key is an operation, with a serial number of its own.
@@ -190,28 +190,16 @@ impl Session {
         keys: &[K],
         mut change: impl FnMut(usize, Option<&[u8]>, &mut Vec<u8>) -> bool,
     ) -> Result<Commit<'_, ()>> {
-        self.for_each(object, keys, AsRef::as_ref, |number, key| {
-            self.update_into(object, key, |old, new| change(number, old, new))
-        })
-    }
-
-    /// Runs an operation for each item, with its number, in order, after fetching a group of them.
-    fn for_each<'s, O: Object, I, T>(
-        &'s self,
-        object: &O,
-        items: &[I],
-        key_of: impl Fn(&I) -> &[u8],
-        mut run: impl FnMut(usize, &I) -> Result<Commit<'s, T>>,
-    ) -> Result<Commit<'s, ()>> {
-        let mut newest = 0;
-        for (number, group) in items.chunks(GROUP_KEYS).enumerate() {
-            self.engine.prefetch_group(object.handle().id, group, &key_of);
-            for (at, item) in group.iter().enumerate() {
-                let commit = run(number * GROUP_KEYS + at, item)?;
-                newest = newest.max(commit.version().number());
-                commit.forget();
-            }
-        }
+        let newest = self.engine.commit_each((object, Reads::Rows), keys, AsRef::as_ref, |number, key| {
+            Ok(version_of(self.update_into(object, key.key, |old, new| change(number, old, new))?))
+        })?;
         Ok(Commit::new(&self.engine, newest, ()))
     }
+}
+
+/// The version of an operation that something else stands for.
+fn version_of<T>(commit: Commit<'_, T>) -> u64 {
+    let version = commit.version().number();
+    commit.forget();
+    version
 }
