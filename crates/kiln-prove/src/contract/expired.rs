@@ -1,12 +1,14 @@
 //! C4, C9: what becomes of rows that have expired, and what says that some may.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use kiln::device::SimulatedDevice;
 use kiln::{ErrorKind, Expiry, Kiln, Map, Object};
 
 use super::cold::{key, lazy, make_cold};
+use super::hooked::{HookedDevice, Operation};
 use crate::support::manual;
 use crate::testing::{PATIENCE, background, seed, watched};
 
@@ -154,4 +156,38 @@ fn c2_what_a_transaction_puts_expires_so_long_after_it_is_put() {
     };
     db.update(&brief, "slow", slow).unwrap().forget();
     assert_eq!(db.expiry(&brief, "slow").unwrap(), Some(until(90)));
+}
+
+/// Each map in which something had expired had a walk of its own, over the keys of all maps; and what it read took the cache, and passed for reads that somebody wants.
+#[test]
+fn what_has_expired_in_many_maps_is_found_in_one_walk_over_the_records_on_disk() {
+    const ROWS: u32 = 1_500;
+    const MAPS: u32 = 20;
+    let disk = SimulatedDevice::new(seed());
+    disk.set_time_ms(1_000);
+    let (device, reads) = HookedDevice::counting(&disk, |operation, _| operation == Operation::Read);
+    let db = lazy().open_on(device).unwrap();
+    let large = db.map("large").unwrap();
+    for number in 0..ROWS {
+        db.put(&large, number.to_be_bytes(), [0; 200]).unwrap().forget();
+    }
+    let maps: Vec<_> = (0..MAPS).map(|number| db.map(&format!("map {number}")).unwrap()).collect();
+    for map in &maps {
+        db.put_expiring(map, "expires", "value", Expiry::At(2_000)).unwrap().forget();
+        db.put_expiring(map, "later", "value", Expiry::At(9_000)).unwrap().forget();
+    }
+    make_cold(&db, &db.map("ballast").unwrap());
+    disk.set_time_ms(3_000);
+    let (before, read_before) = (db.statistics(), reads.load(Ordering::SeqCst));
+    db.persist().unwrap();
+    let (after, read) = (db.statistics(), reads.load(Ordering::SeqCst) - read_before);
+    assert_eq!(after.expired_rows, u64::from(MAPS));
+    assert!((u64::from(ROWS)..u64::from(ROWS) * 3 / 2).contains(&read), "{read} reads");
+    let counted = after.cold_reads - before.cold_reads;
+    assert!(counted <= 2 * u64::from(MAPS), "{counted} reads that count");
+    assert!(maps.iter().all(|map| map.len() == 1));
+    // And the others in their time.
+    disk.set_time_ms(9_000);
+    db.persist().unwrap();
+    assert_eq!(db.statistics().expired_rows, 2 * u64::from(MAPS));
 }

@@ -6,6 +6,7 @@
 use std::io;
 
 use super::engine::Engine;
+use super::read::{FoundKey, Wanted};
 use super::read_ahead::Reads;
 use super::shares::CacheBytes;
 use crate::device::BLOCK_BYTES;
@@ -156,21 +157,19 @@ impl Engine {
         }
     }
 
-    /// The key of a cold record, if it is one of `object`. The caller is not pinned.
+    /// The key of a cold record, if it is wanted. The caller is not pinned.
     ///
     /// # Errors
     /// As [`Self::ask_cold`].
-    pub(crate) fn cold_key(&self, object: u32, address: Address) -> Result<Option<Vec<u8>>> {
-        let cached = self.cold.cache.look(address, |view| {
-            let mut key = Vec::new();
-            view.key_into(&mut key);
-            (view.shape().object == object).then_some(key)
-        });
-        if let Some(key) = cached {
-            return Ok(key);
+    pub(crate) fn cold_key(&self, address: Address, wanted: &Wanted<'_>) -> Result<Option<FoundKey>> {
+        if let Some(found) = self.cold.cache.look(address, |view| wanted.of_view(view)) {
+            return Ok(found);
         }
-        let record = self.read_disk(address)?;
-        Ok((record.shape.object == object).then(|| record.key().to_vec()))
+        let record = match wanted.keeps {
+            true => self.read_disk(address)?,
+            false => self.read_from_disk(address)?.0,
+        };
+        Ok(wanted.of_record(&record))
     }
 
     /// The previous address of a cold record. The caller is not pinned.
@@ -184,10 +183,15 @@ impl Engine {
         }
     }
 
-    /// Reads a record from disk, checked, and leaves it in the cache.
-    fn read_disk(&self, address: Address) -> Result<OwnedRecord> {
+    /// Reads a record from disk, checked; also says how many bytes that took.
+    fn read_from_disk(&self, address: Address) -> Result<(OwnedRecord, u64)> {
         let likely_bytes = self.cold.likely_bytes(address, self.segments.segment_bytes());
-        let (record, bytes_read) = extent::read_record(&self.segments, address, likely_bytes)?;
+        extent::read_record(&self.segments, address, likely_bytes)
+    }
+
+    /// The same for who asks for its key; it counts, and stays in the cache.
+    fn read_disk(&self, address: Address) -> Result<OwnedRecord> {
+        let (record, bytes_read) = self.read_from_disk(address)?;
         self.cold.note_read(record.shape.bytes(), bytes_read);
         self.cold.cache.admit(address, &record.as_disk_record());
         self.watch_reads();

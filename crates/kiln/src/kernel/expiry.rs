@@ -23,8 +23,8 @@
 //! reads as of an earlier moment, and a clock that is set back while the database is closed would bring older values back. *Rejected: an index by
 //! time.* It costs another record, or memory that opening has to fill again, for each such row.
 //!
-//! Each object knows the [soonest](Lifetimes) time at which one of its rows may expire. Once that has passed the keeper walks over the object's keys, and deletes
-//! what has expired, in pieces of [`PIECE_KEYS`]; the walk tells when the next one is due. It rests for [`REST_TIMES`] as long as it has worked, so
+//! Each object knows the [soonest](Lifetimes) time at which one of its rows may expire. Once that has passed the keeper walks over the object's keys, or over those
+//! of all such maps at once, which have one index, and deletes what has expired, in pieces of [`PIECE_KEYS`]; the walk tells when the next one is due. It rests for [`REST_TIMES`] as long as it has worked, so
 //! what has expired is deleted by the end of the second walk from then on. Compaction, where it comes upon such a row first, deletes it instead of copying
 //! it, unless somebody walks, or counts rows, at that moment. What cannot be read is passed over, told, and looked at again by the next walk.
 
@@ -34,6 +34,7 @@ use std::time::Duration;
 
 use super::engine::Engine;
 use super::object::ObjectState;
+use super::read::{FoundKey, Wanted};
 use super::settled::write_tree_key;
 use super::single::SingleKey;
 use crate::error::{Error, ErrorKind, Result};
@@ -230,39 +231,55 @@ const REST_TIMES: u32 = 8;
 /// so long at least.
 const REST_MIN: Duration = Duration::from_millis(250);
 
-/// A walk over an object's keys.
+/// A walk over the keys of the objects in which something may have expired: first of all maps, which have one index together, then of one table after the
+/// other.
 #[derive(Default)]
 struct Walk {
-    /// Objects with smaller numbers have been walked over, or need not be.
-    object: u32,
-    place: Place,
+    has_walked_maps: bool,
+    /// Tables with smaller numbers have been walked over, or need not be.
+    table: u32,
+    /// Over whose keys it walks now.
+    objects: Vec<u32>,
+    /// Where it is in them; nowhere where that has ended.
+    place: Option<Place>,
     worked: Duration,
     rests_until: Option<Instant>,
-    /// Some row of this object, or more, could not be looked at.
+    /// Something could not be looked at, of which nobody knows whose it is.
     has_missed: bool,
     /// The first that could not be read, or deleted.
     failure: Option<Error>,
 }
 
 impl Walk {
-    /// Of one row, or of what is left of an object. It has not been looked at, so the object stays due, and is walked over again.
+    /// Of what has not been looked at: objects of which it may be stay due, and are walked over again.
     fn note(&mut self, failure: Error) {
         self.failure.get_or_insert(failure);
         self.has_missed = true;
     }
+
+    /// Of a row, which cannot be read or deleted; its object alone stays due.
+    fn note_of(&mut self, object: &ObjectState, failure: Error) {
+        self.failure.get_or_insert(failure);
+        object.lifetimes.note(1);
+    }
 }
 
-/// Where in an object.
-#[derive(Clone, Debug, Default)]
+/// Where in an object, or in all maps.
+#[derive(Clone, Debug)]
 pub(super) enum Place {
-    #[default]
-    Begin,
     /// A cursor over the hash index.
     Map(u64),
     /// In the ordered index behind this key.
     Unsettled(Vec<u8>),
     /// In the tree behind this key.
     Settled(Vec<u8>),
+}
+
+/// A row that expires, if it is the key's newest, or may do so: then not before this time.
+pub(super) struct MayExpire {
+    pub(super) object: u32,
+    pub(super) key: Vec<u8>,
+    pub(super) from: u64,
 }
 
 fn first_place(object: &ObjectState) -> Place {
@@ -356,83 +373,101 @@ impl Engine {
 
     /// One piece of a walk over all objects; false once it has come to its end.
     fn walk_on(self: &Arc<Self>, walk: &mut Walk, waits: bool) -> bool {
-        let next = self.objects.iter().find(|object| {
-            object.id >= walk.object.max(FIRST_OBJECT)
-                && (!matches!(walk.place, Place::Begin) || self.may_have_expired(object))
-        });
-        let Some(object) = next else {
-            return false;
+        let place = match walk.place.take() {
+            Some(place) => place,
+            None => match self.begin_walk_over(walk) {
+                Some(place) => place,
+                None => return false,
+            },
         };
-        walk.object = object.id;
-        if matches!(walk.place, Place::Begin) {
-            object.lifetimes.begin_walk();
-            walk.has_missed = false;
-            walk.place = first_place(object);
-        }
-        let next = self.walk_piece(object, walk, waits).unwrap_or_else(|failure| {
+        walk.place = self.walk_piece(walk, &place, waits).unwrap_or_else(|failure| {
             // What is behind it is not known, but other objects are not to wait for that.
             walk.note(failure);
             None
         });
-        match next {
-            Some(place) => walk.place = place,
-            None => {
-                if !walk.has_missed {
-                    object.lifetimes.end_walk();
-                }
-                (walk.object, walk.place) = (object.id + 1, Place::Begin);
-            }
+        if walk.place.is_none() && !walk.has_missed {
+            walk.objects.iter().for_each(|&id| self.object(id).lifetimes.end_walk());
         }
         true
     }
 
-    /// Deletes what has expired of one piece of an object, and gives the place behind it, if that is not the end.
-    fn walk_piece(
-        self: &Arc<Self>,
-        object: &ObjectState,
-        walk: &mut Walk,
-        waits: bool,
-    ) -> Result<Option<Place>> {
-        let place = walk.place.clone();
-        let (next, keys) = self.next_piece(object, &place, &mut |unreadable| walk.note(unreadable))?;
-        for key in &keys {
-            let single = self.key_of(object, key);
-            match self.delete_expired(single, waits) {
+    /// Goes on to the next objects in which something may have expired, if there are some: says where they begin.
+    fn begin_walk_over(&self, walk: &mut Walk) -> Option<Place> {
+        let is_due = |object: &&ObjectState| object.id >= FIRST_OBJECT && self.may_have_expired(object);
+        let is_map = |object: &ObjectState| object.keys.ordered().is_none();
+        walk.objects.clear();
+        if !std::mem::replace(&mut walk.has_walked_maps, true) {
+            let maps = self.objects.iter().filter(|object| is_map(object)).filter(is_due);
+            walk.objects.extend(maps.map(|map| map.id));
+        }
+        if walk.objects.is_empty() {
+            let mut tables = self.objects.iter().filter(|object| object.id >= walk.table && !is_map(object));
+            let table = tables.find(is_due)?;
+            walk.table = table.id + 1;
+            walk.objects.push(table.id);
+        }
+        walk.has_missed = false;
+        walk.objects.iter().for_each(|&id| self.object(id).lifetimes.begin_walk());
+        walk.objects.first().map(|&id| first_place(self.object(id)))
+    }
+
+    /// Deletes what has expired of one piece of the objects that are walked over, and gives the place behind it, if that is not the end.
+    fn walk_piece(self: &Arc<Self>, walk: &mut Walk, place: &Place, waits: bool) -> Result<Option<Place>> {
+        // Of what was dropped all goes.
+        if walk.objects.iter().all(|&id| self.object(id).is_dropped()) {
+            return Ok(None);
+        }
+        let mut unreadable = Vec::new();
+        let piece = self.next_piece(&walk.objects, place, &mut |error| unreadable.push(error));
+        unreadable.into_iter().for_each(|error| walk.note(error));
+        let (next, rows) = piece?;
+        for MayExpire { object, key, from } in &rows {
+            let object = self.object(*object);
+            if !self.is_expired_now(*from) {
+                object.lifetimes.note(*from);
+                continue;
+            }
+            match self.delete_expired(self.key_of(object, key), waits) {
                 Ok(expires_at) => object.lifetimes.note(expires_at),
-                // Of this row; it stays absent.
+                // It stays absent.
                 Err(error) if matches!(error.kind(), ErrorKind::Corrupted | ErrorKind::Io) => {
-                    walk.note(error)
+                    walk.note_of(object, error)
                 }
-                Err(_) if object.is_dropped() => return Ok(None),
+                Err(_) if object.is_dropped() => {}
                 Err(error) => return Err(error),
             }
         }
         Ok(next)
     }
 
-    /// Some keys of an object from a place on, and the place behind them, if that is not the end. `unreadable` is told of records that cannot be
-    /// read, of which nobody knows whose they are.
+    /// Some rows that may expire, of all maps with these numbers in order, or of the one table, from a place on; and the place behind them, if that is not the
+    /// end. `unreadable` is told of records that cannot be read, of which nobody knows whose they are.
     pub(super) fn next_piece(
         &self,
-        object: &ObjectState,
+        objects: &[u32],
         place: &Place,
         unreadable: &mut dyn FnMut(Error),
-    ) -> Result<(Option<Place>, Vec<Vec<u8>>)> {
+    ) -> Result<(Option<Place>, Vec<MayExpire>)> {
+        let mut rows = Vec::new();
         match place {
-            Place::Begin => Ok((None, Vec::new())),
             Place::Map(cursor) => {
-                let (mut cursor, mut keys) = (Some(*cursor), Vec::new());
+                let expires = |object: u32, at: u64| at != NEVER && objects.binary_search(&object).is_ok();
+                // Nobody is going to ask for them.
+                let wanted = Wanted { is: &expires, keeps: false };
+                let mut cursor = Some(*cursor);
                 for _ in 0..PIECE_PLACES {
-                    let Some(at) = cursor.filter(|_| keys.len() < PIECE_KEYS) else { break };
-                    cursor = objects::keys_at(self, object.id, at, |key| match key {
-                        Ok(key) => keys.push(key),
+                    let Some(at) = cursor.filter(|_| rows.len() < PIECE_KEYS) else { break };
+                    cursor = objects::keys_at(self, at, &wanted, |found| match found {
+                        Ok(FoundKey { object, key, expires_at }) => {
+                            rows.push(MayExpire { object, key, from: expires_at })
+                        }
                         Err(error) => unreadable(error),
                     });
                 }
-                Ok((cursor.map(Place::Map), keys))
+                Ok((cursor.map(Place::Map), rows))
             }
             Place::Unsettled(after) => {
-                let mut keys = Vec::new();
+                let (object, mut keys) = (self.object(objects[0]), Vec::new());
                 if let Some(ordered) = object.keys.ordered() {
                     ordered.keys_behind(after, PIECE_KEYS, &mut keys);
                 }
@@ -440,15 +475,22 @@ impl Engine {
                     Some(last) if keys.len() >= PIECE_KEYS => Place::Unsettled(last.clone()),
                     _ => Place::Settled(Vec::new()),
                 };
-                Ok((Some(next), keys))
+                // Nothing is known of them yet.
+                rows.extend(keys.into_iter().map(|key| MayExpire { object: object.id, key, from: 1 }));
+                Ok((Some(next), rows))
             }
-            Place::Settled(after) => self.settled_piece(object, after),
+            Place::Settled(after) => self.settled_piece(self.object(objects[0]), after, rows),
         }
     }
 
     /// Of the settled rows only those that expire.
-    fn settled_piece(&self, object: &ObjectState, after: &[u8]) -> Result<(Option<Place>, Vec<Vec<u8>>)> {
-        let (mut keys, mut tree_key) = (Vec::new(), Vec::new());
+    fn settled_piece(
+        &self,
+        object: &ObjectState,
+        after: &[u8],
+        mut rows: Vec<MayExpire>,
+    ) -> Result<(Option<Place>, Vec<MayExpire>)> {
+        let mut tree_key = Vec::new();
         write_tree_key(object.id, after, &mut tree_key);
         let mut cursor = Cursor::new(&self.settled.tree, self.settled.tree.root());
         let from =
@@ -458,15 +500,15 @@ impl Engine {
         for _ in 0..PIECE_KEYS {
             let expires_at = cursor.expires_at();
             let Some(key) = cursor.key().and_then(|key| key.strip_prefix(&prefix)) else {
-                return Ok((None, keys));
+                return Ok((None, rows));
             };
             after_into(&mut tree_key, key);
             if expires_at != NEVER {
-                keys.push(key.to_vec());
+                rows.push(MayExpire { object: object.id, key: key.to_vec(), from: expires_at });
             }
             cursor.step()?;
         }
-        Ok((Some(Place::Settled(tree_key)), keys))
+        Ok((Some(Place::Settled(tree_key)), rows))
     }
 
     /// Deletes a row if it has expired. Otherwise returns when it does, if it does.
@@ -505,8 +547,11 @@ impl Engine {
         let (moment, mut value, mut count) = (Moment::default(), Vec::new(), 0);
         let mut place = Some(first_place(object));
         while let Some(here) = place {
-            let Ok((next, keys)) = self.next_piece(object, &here, &mut |_| {}) else { return count };
-            for key in &keys {
+            let Ok((next, rows)) = self.next_piece(&[object.id], &here, &mut |_| {}) else { return count };
+            for MayExpire { key, from, .. } in &rows {
+                if !moment.is_past(*from, self) {
+                    continue;
+                }
                 let single = self.key_of(object, key);
                 let Ok(reading) = self.read_newest_as_of(single, &moment, &mut value) else { continue };
                 // What was written since it settled is met twice.

@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
 use crate::storage::hash_index::{Bucket, Candidate, Slot, Stamp};
-use crate::storage::record::{Address, NEVER, NO_ADDRESS, RECORD_BYTES_USUAL, RecordView};
+use crate::storage::record::{Address, NEVER, NO_ADDRESS, OwnedRecord, RECORD_BYTES_USUAL, RecordView};
 use crate::storage::tree::Cached;
 use crate::sync::atomic::{Ordering, fence};
 
@@ -436,22 +436,18 @@ impl Engine {
         Ok(PastReading::of(settled, 0))
     }
 
-    /// Whose the record at `address` is, seen from `object`.
+    /// The key whose record is at `address`, if it is wanted.
     ///
     /// # Errors
     /// `Io` and `Corrupted`, naming file and offset.
-    pub(crate) fn key_at(&self, object: u32, address: Address) -> Result<KeyAt> {
+    pub(crate) fn key_at(&self, address: Address, wanted: &Wanted<'_>) -> Result<KeyAt> {
         {
             let _pin = epoch::pin();
             if let Some(view) = self.log.view(address) {
-                return Ok(KeyAt::of((view.shape().object == object).then(|| {
-                    let mut key = Vec::new();
-                    view.key_into(&mut key);
-                    key
-                })));
+                return Ok(KeyAt::of(wanted.of_view(&view)));
             }
         }
-        match self.cold_key(object, address) {
+        match self.cold_key(address, wanted) {
             Ok(key) => Ok(KeyAt::of(key)),
             Err(_) if address < self.log.begin() => Ok(KeyAt::Gone),
             Err(error) => Err(error),
@@ -510,19 +506,52 @@ impl Engine {
     }
 }
 
+/// Keys that somebody looks for at addresses that the index has.
+pub(crate) struct Wanted<'a> {
+    /// Whether they are of this object, with a record whose row expires then, if it does.
+    pub(crate) is: &'a dyn Fn(u32, u64) -> bool,
+    /// They, and what is met on the way to them, are read for somebody who is going to ask for their values: what comes from disk is kept, and counts as
+    /// read.
+    pub(crate) keeps: bool,
+}
+
+/// One of them.
+pub(crate) struct FoundKey {
+    pub(crate) object: u32,
+    pub(crate) key: Vec<u8>,
+    pub(crate) expires_at: u64,
+}
+
+impl Wanted<'_> {
+    /// The key of a record. What is written in place at the same time tells any time for its expiry: whoever writes tells it anew afterwards.
+    pub(crate) fn of_view(&self, view: &RecordView<'_>) -> Option<FoundKey> {
+        let (object, expires_at) = (view.shape().object, view.expires_at());
+        (self.is)(object, expires_at).then(|| {
+            let mut key = Vec::new();
+            view.key_into(&mut key);
+            FoundKey { object, key, expires_at }
+        })
+    }
+
+    pub(crate) fn of_record(&self, record: &OwnedRecord) -> Option<FoundKey> {
+        let (object, expires_at) = (record.shape.object, record.expires_at());
+        (self.is)(object, expires_at).then(|| FoundKey { object, key: record.key().to_vec(), expires_at })
+    }
+}
+
 /// What there is at an address that the index had.
 pub(crate) enum KeyAt {
-    /// A record of the object that was asked for, of this key.
-    Key(Vec<u8>),
-    /// A record of another object.
-    OtherObject,
+    /// A record of this key, which is wanted.
+    Key(FoundKey),
+    /// A record of another one.
+    Other,
     /// Nothing any more: the log begins behind it. Whatever was live there the index has at another address.
     Gone,
 }
 
 impl KeyAt {
-    fn of(key: Option<Vec<u8>>) -> KeyAt {
-        key.map_or(KeyAt::OtherObject, KeyAt::Key)
+    fn of(key: Option<FoundKey>) -> KeyAt {
+        key.map_or(KeyAt::Other, KeyAt::Key)
     }
 }
 
