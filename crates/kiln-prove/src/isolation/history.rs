@@ -6,6 +6,8 @@
 //!  row        a key of a table that comes and goes; its value is the number of the last write. Whoever inserts,
 //!             overwrites or deletes a row appends the number of that write to the row's journal, which is a list
 //!  range      a read of the rows between two keys
+//!  claim      what an operation says of rows without showing them: whether one has this value, how many there are.
+//!             Its transaction reads the journals of the rows, too
 //! ```
 //!
 //! No number is written twice, so that a read says whose write it saw; and lists, journals too, say in which order
@@ -43,6 +45,10 @@ pub(crate) enum Operation {
     /// Deletes a row; the number stands in the journal only.
     Delete(Key, Number),
     Row(Key, Option<Number>),
+    /// Whether a row has this number, or is absent, as somebody was told who did not see its value.
+    Is(Key, Option<Number>, bool),
+    /// How many rows there are from the first key to the last, both included.
+    Count(Key, Key, u64),
     /// All rows from the first key to the last, both included.
     Range(Key, Key, Vec<(Key, Number)>),
 }
@@ -224,6 +230,11 @@ impl std::fmt::Display for Operation {
             Operation::Put(key, number) => write!(out, "put {number} into row {key}"),
             Operation::Delete(key, number) => write!(out, "delete row {key} as {number}"),
             Operation::Row(key, read) => write!(out, "row {key} is {}", value(read)),
+            Operation::Is(key, read, true) => write!(out, "row {key} is told to be {}", value(read)),
+            Operation::Is(key, read, false) => write!(out, "row {key} is told not to be {}", value(read)),
+            Operation::Count(first, last, count) => {
+                write!(out, "rows {first} to {last} are told to be {count}")
+            }
             Operation::Range(first, last, rows) => {
                 let rows: Vec<_> = rows.iter().map(|(key, number)| format!("{key}: {number}")).collect();
                 write!(out, "rows {first} to {last} are [{}]", rows.join(", "))

@@ -5,10 +5,9 @@ use std::time::Duration;
 use kiln::{Commit, Error, ErrorKind, Isolation, Kiln, Session, Snapshot, Transaction};
 
 use super::history::{Key, Level, Operation, Outcome, journal_of};
-use super::operations::{
-    Objects, Step, Way, at_key, carry_out, read_range, read_register, read_step, reading_step, step,
-};
+use super::operations::{Objects, Step, at_key, carry_out, read_register, read_step, reading_step, step};
 use super::recorder::{Attempt, Recorder, Shared};
+use super::rows::{Way, read_range};
 use super::values::{decode_list, encode_key};
 use crate::support::Random;
 
@@ -190,8 +189,7 @@ impl Worker<'_, '_> {
     /// Puts a row where it has just looked: what phantoms are made of.
     fn look_and_put(&mut self) -> kiln::Result<()> {
         let (shared, random) = (self.recorder.shared, &mut self.random);
-        let (first, last) = shared.rows_around(random);
-        let range = Step::Range(Way { first, last, reverse: random.one_in(3), limit: usize::MAX });
+        let range = Step::Range(Way::around(shared, random));
         let steps = [range, Step::Change(shared.row(random), random.next())];
         let db = self.db;
         self.transact(&steps, |body| db.transact(body))
@@ -275,8 +273,7 @@ impl Worker<'_, '_> {
         self.recorder.began(&mut attempt, level);
         (0..shared.registers)
             .try_for_each(|key| read_register(&snapshot, self.objects, key, &mut attempt))?;
-        let all = Way { first: 0, last: Key::MAX, reverse: false, limit: usize::MAX };
-        read_range(&snapshot, self.objects, all, &mut attempt)?;
+        read_range(&snapshot, self.objects, Way::ALL, &mut attempt)?;
         self.recorder.end(attempt, Outcome::Committed(None));
         Ok(())
     }

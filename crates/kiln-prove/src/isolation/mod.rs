@@ -3,7 +3,7 @@
 //! ```text
 //!  round      threads, crashes, recoveries: one history           library  singles  resp   the load of one thread
 //!  recorder   the clock and the keys of a run                     operations      what transactions consist of
-//!  values     numbers as bytes
+//!  values     numbers as bytes                               rows           what they do with rows
 //!  history    what every transaction did and saw                  checker/        whether that is what was promised
 //! ```
 //!
@@ -17,6 +17,7 @@ mod operations;
 mod recorder;
 mod resp;
 mod round;
+mod rows;
 mod singles;
 mod values;
 

@@ -1,12 +1,13 @@
-//! What transactions consist of: reads and writes of lists, registers and rows, each recorded.
+//! What transactions consist of: reads and writes of lists and registers, each recorded, and the steps that they take.
 
 use std::time::Duration;
 
 use kiln::{Kiln, Map, Snapshot, Table, Transaction};
 
-use super::history::{GARBAGE, Key, Number, Operation, journal_of};
+use super::history::{Key, Number, Operation};
 use super::recorder::{Attempt, Recorder, Shared};
-use super::values::{decode, decode_key, decode_list, encode, encode_key, encode_list};
+use super::rows::{Change, RowView, Way, read_range, read_row, tell_of_row};
+use super::values::{decode, decode_list, encode, encode_key, encode_list};
 use crate::support::Random;
 
 /// The objects, each kind of key in two of them where that is possible.
@@ -49,21 +50,11 @@ macro_rules! at_key {
 
 pub(crate) use at_key;
 
-/// A way along the rows of a range.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Way {
-    pub(crate) first: Key,
-    pub(crate) last: Key,
-    pub(crate) reverse: bool,
-    pub(crate) limit: usize,
-}
-
 /// What transactions and snapshots have in common.
-pub(crate) trait View {
+pub(crate) trait View: RowView {
     fn list(&self, objects: &Objects, key: Key) -> kiln::Result<Option<Vec<u8>>>;
     fn register(&self, objects: &Objects, key: Key) -> kiln::Result<Option<Vec<u8>>>;
     fn row(&self, objects: &Objects, key: Key) -> kiln::Result<Option<Vec<u8>>>;
-    fn range(&self, objects: &Objects, way: Way) -> kiln::Result<Vec<(Vec<u8>, Vec<u8>)>>;
 }
 
 macro_rules! view {
@@ -80,12 +71,6 @@ macro_rules! view {
             fn row(&self, objects: &Objects, key: Key) -> kiln::Result<Option<Vec<u8>>> {
                 self.get(&objects.rows, encode_key(key))
             }
-
-            fn range(&self, objects: &Objects, way: Way) -> kiln::Result<Vec<(Vec<u8>, Vec<u8>)>> {
-                let rows = <$view>::range(self, &objects.rows, encode_key(way.first)..=encode_key(way.last));
-                let rows = if way.reverse { rows.reverse() } else { rows };
-                rows.limit(way.limit).collect()
-            }
         }
     };
 }
@@ -93,7 +78,12 @@ view!(Transaction<'_>);
 view!(Snapshot<'_>);
 
 /// Reads, and records what it reads.
-fn read_list(view: &impl View, objects: &Objects, key: Key, into: &mut Attempt) -> kiln::Result<Vec<Number>> {
+pub(crate) fn read_list(
+    view: &impl View,
+    objects: &Objects,
+    key: Key,
+    into: &mut Attempt,
+) -> kiln::Result<Vec<Number>> {
     let numbers = decode_list(view.list(objects, key)?.as_deref());
     into.operations.push(Operation::List(key, numbers.clone()));
     Ok(numbers)
@@ -110,43 +100,6 @@ pub(crate) fn read_register(
     Ok(())
 }
 
-fn read_row(
-    view: &impl View,
-    objects: &Objects,
-    key: Key,
-    into: &mut Attempt,
-) -> kiln::Result<Option<Number>> {
-    let value = decode(key, view.row(objects, key)?.as_deref());
-    into.operations.push(Operation::Row(key, value));
-    Ok(value)
-}
-
-pub(crate) fn read_range(
-    view: &impl View,
-    objects: &Objects,
-    way: Way,
-    into: &mut Attempt,
-) -> kiln::Result<()> {
-    let rows = view.range(objects, way)?;
-    let mut rows: Vec<(Key, Number)> = rows
-        .iter()
-        .map(|(key, value)| (decode_key(key), value))
-        .map(|(key, value)| (key, decode(key, Some(value)).unwrap_or(GARBAGE)))
-        .collect();
-    let (mut first, mut last) = (way.first, way.last);
-    // Where it ended early nothing is known of the rest.
-    if rows.len() == way.limit
-        && let Some(&(end, _)) = rows.last()
-    {
-        *(if way.reverse { &mut first } else { &mut last }) = end;
-    }
-    if way.reverse {
-        rows.reverse();
-    }
-    into.operations.push(Operation::Range(first, last, rows));
-    Ok(())
-}
-
 /// What one step of a transaction is to do.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Step {
@@ -156,32 +109,34 @@ pub(crate) enum Step {
     Overwrite(Key),
     Update(Key),
     Row(Key),
+    /// Is told whether a row is there, as the number wants.
+    Tell(Key, u64),
     /// Inserts, deletes or overwrites, whatever can be done and as the number wants.
     Change(Key, u64),
+    /// Deletes a row and some before it at once.
+    DeleteRange(Key, u64),
     Range(Way),
     Pause,
 }
 
 pub(crate) fn reading_step(shared: &Shared, random: &mut Random) -> Step {
-    match random.below(10) {
+    match random.below(11) {
         0..=2 => Step::List(shared.list(random)),
         3..=4 => Step::Register(shared.register(random)),
         5 => Step::Row(shared.row(random)),
-        6..=8 => {
-            let (first, last) = shared.rows_around(random);
-            let limit = if random.one_in(3) { 1 + random.below(3) } else { usize::MAX };
-            Step::Range(Way { first, last, reverse: random.one_in(3), limit })
-        }
+        6 => Step::Tell(shared.row(random), random.next()),
+        7..=9 => Step::Range(Way::any(shared, random)),
         _ => Step::Pause,
     }
 }
 
 pub(crate) fn step(shared: &Shared, random: &mut Random) -> Step {
-    match random.below(10) {
-        0..=1 => Step::Append(shared.list(random)),
-        2 => Step::Overwrite(shared.register(random)),
-        3 => Step::Update(shared.register(random)),
-        4..=5 => Step::Change(shared.row(random), random.next()),
+    match random.below(20) {
+        0..=3 => Step::Append(shared.list(random)),
+        4..=5 => Step::Overwrite(shared.register(random)),
+        6..=7 => Step::Update(shared.register(random)),
+        8..=11 => Step::Change(shared.row(random), random.next()),
+        12 => Step::DeleteRange(shared.row(random), random.next()),
         _ => reading_step(shared, random),
     }
 }
@@ -208,7 +163,10 @@ pub(crate) fn read_step(
         Step::Register(key) | Step::Overwrite(key) | Step::Update(key) => {
             read_register(view, objects, key, attempt)
         }
-        Step::Row(key) | Step::Change(key, _) => read_row(view, objects, key, attempt).map(drop),
+        Step::Row(key) | Step::Change(key, _) | Step::DeleteRange(key, _) => {
+            read_row(view, objects, key, attempt).map(drop)
+        }
+        Step::Tell(key, wish) => tell_of_row(view, objects, (key, wish), attempt),
         Step::Range(way) => read_range(view, objects, way, attempt),
         Step::Pause => {
             pause(random);
@@ -234,7 +192,10 @@ pub(crate) fn carry_out(
                 read_register(tx, objects, key, attempt)?;
                 overwrite(tx, objects, key, recorder, attempt)?;
             }
-            Step::Change(row, wish) => change_row(tx, objects, (row, wish), recorder, attempt)?,
+            Step::Change(row, wish) => Change { tx, objects, recorder, attempt }.change(row, wish)?,
+            Step::DeleteRange(row, wish) => {
+                Change { tx, objects, recorder, attempt }.delete_range(row, wish)?
+            }
             step => read_step(tx, objects, step, random, attempt)?,
         }
     }
@@ -242,21 +203,32 @@ pub(crate) fn carry_out(
 }
 
 /// Appends a number to a list; gives the number, and the new length.
-fn append(
+pub(crate) fn append(
     tx: &Transaction<'_>,
     objects: &Objects,
     key: Key,
     recorder: &mut Recorder<'_>,
     attempt: &mut Attempt,
 ) -> kiln::Result<(Number, usize)> {
-    let mut numbers = read_list(tx, objects, key, attempt)?;
     let number = recorder.number();
+    Ok((number, append_number(tx, objects, (key, number), recorder, attempt)?))
+}
+
+/// Appends this number to a list; gives the new length.
+pub(crate) fn append_number(
+    tx: &Transaction<'_>,
+    objects: &Objects,
+    (key, number): (Key, Number),
+    recorder: &mut Recorder<'_>,
+    attempt: &mut Attempt,
+) -> kiln::Result<usize> {
+    let mut numbers = read_list(tx, objects, key, attempt)?;
     numbers.push(number);
     let value = encode_list(&numbers);
     at_key!(key, &objects.map, &objects.table, object => tx.put(object, encode_key(key), value))?;
     attempt.operations.push(Operation::Append(key, number));
     recorder.shared.note_length(key, numbers.len());
-    Ok((number, numbers.len()))
+    Ok(numbers.len())
 }
 
 fn overwrite(
@@ -270,29 +242,5 @@ fn overwrite(
     let (name, value) = (encode_key(key), encode(key, number));
     at_key!(key, &objects.registers, &objects.ordered_registers, object => tx.put(object, name, value))?;
     attempt.operations.push(Operation::Write(key, number));
-    Ok(())
-}
-
-fn change_row(
-    tx: &Transaction<'_>,
-    objects: &Objects,
-    (row, wish): (Key, u64),
-    recorder: &mut Recorder<'_>,
-    attempt: &mut Attempt,
-) -> kiln::Result<()> {
-    let is_there = match wish % 2 {
-        0 => read_row(tx, objects, row, attempt)?.is_some(),
-        // Looked at by nobody, so that only the index and the journal can find a conflict.
-        _ => false,
-    };
-    let (number, changes) = append(tx, objects, journal_of(row), recorder, attempt)?;
-    if is_there && !wish.is_multiple_of(3) {
-        tx.delete(&objects.rows, encode_key(row))?;
-        attempt.operations.push(Operation::Delete(row, number));
-        recorder.shared.note_deletion(row, changes);
-    } else {
-        tx.put(&objects.rows, encode_key(row), encode(row, number))?;
-        attempt.operations.push(Operation::Put(row, number));
-    }
     Ok(())
 }

@@ -104,6 +104,11 @@ impl Shared {
     }
 }
 
+/// The first row of a row's slot.
+pub(crate) fn first_of_slot(row: Key) -> Key {
+    row & !((1 << ROWS_BITS) - 1)
+}
+
 /// A number below `bound`, the lower the more often.
 fn skewed(random: &mut Random, bound: usize) -> usize {
     let most = 1 + random.below(bound);

@@ -5,6 +5,8 @@
 pub(crate) enum Kind {
     /// A transaction does not see its own writes, or sees two states.
     Internal,
+    /// A transaction sees a row, or is told of one, and reads a journal that says something else.
+    AgainstJournal,
     /// A read of what nobody wrote there.
     Garbage,
     /// A number is in a list twice.
@@ -51,6 +53,7 @@ impl Kind {
     pub(crate) fn name(self) -> String {
         let name = match self {
             Kind::Internal => "internal",
+            Kind::AgainstJournal => "row against its journal",
             Kind::Garbage => "garbage",
             Kind::Duplicate => "duplicate append",
             Kind::AbortedRead => "G1a, aborted read",

@@ -33,6 +33,15 @@ pub(crate) struct RangeRead<'h> {
     pub(crate) own: Vec<Key>,
 }
 
+/// What a transaction was told of rows without seeing them, those aside that it itself had changed.
+#[derive(Debug)]
+pub(crate) enum Claim {
+    /// The row is not this.
+    IsNot { transaction: u32, key: Key, value: Option<Number> },
+    /// So many of the rows from the first to the last are there.
+    Count { transaction: u32, first: Key, last: Key, count: u64, own: Vec<Key> },
+}
+
 /// Who wrote a number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Written {
@@ -51,6 +60,7 @@ pub(crate) struct Facts<'h> {
     pub(crate) registers: Vec<ValueRead>,
     pub(crate) rows: Vec<ValueRead>,
     pub(crate) ranges: Vec<RangeRead<'h>>,
+    pub(crate) claims: Vec<Claim>,
     pub(crate) appends: HashMap<Number, Written>,
     pub(crate) register_writes: HashMap<Number, Written>,
     pub(crate) row_writes: HashMap<Number, Written>,
@@ -126,7 +136,9 @@ fn committed(history: &History) -> Vec<bool> {
         for operation in &transaction.operations {
             match operation {
                 Operation::List(_, numbers) => numbers.iter().for_each(&mut observe),
-                Operation::Read(_, value) | Operation::Row(_, value) => value.iter().for_each(&mut observe),
+                Operation::Read(_, value) | Operation::Row(_, value) | Operation::Is(_, value, true) => {
+                    value.iter().for_each(&mut observe);
+                }
                 Operation::Range(_, _, rows) => rows.iter().for_each(|(_, number)| observe(number)),
                 _ => {}
             }
@@ -212,7 +224,9 @@ impl<'h> Own<'h> {
                     self.rows.entry(*key).or_default().written = Some(None);
                     true
                 }
-                Operation::Row(key, value) => self.read_row(*key, *value),
+                Operation::Row(key, value) | Operation::Is(key, value, true) => self.read_row(*key, *value),
+                Operation::Is(key, value, false) => self.deny_row(at, *key, *value, facts),
+                Operation::Count(first, last, count) => self.count_rows(at, (*first, *last), *count, facts),
                 Operation::Range(first, last, rows) => self.read_range(at, (*first, *last), rows, facts),
             };
             if !fits {
@@ -237,6 +251,31 @@ impl<'h> Own<'h> {
                 .iter()
                 .all(|(first, last, rows)| !(first..=last).contains(&&key) || found(rows, key) == value);
         row.read(value) && fits_ranges
+    }
+
+    fn deny_row(&mut self, transaction: u32, key: Key, value: Option<Number>, facts: &mut Facts<'h>) -> bool {
+        let known = self.rows.get(&key).and_then(|row| row.written.or(row.seen));
+        if known.is_none() {
+            facts.claims.push(Claim::IsNot { transaction, key, value });
+        }
+        known.is_none_or(|known| known != value)
+    }
+
+    fn count_rows(
+        &mut self,
+        transaction: u32,
+        (first, last): (Key, Key),
+        count: u64,
+        facts: &mut Facts<'h>,
+    ) -> bool {
+        let inside = self.rows.iter().filter(|(key, _)| (first..=last).contains(key));
+        let written: Vec<(Key, bool)> =
+            inside.filter_map(|(&key, row)| Some((key, row.written?.is_some()))).collect();
+        let own_count = written.iter().filter(|(_, present)| *present).count() as u64;
+        let Some(count) = count.checked_sub(own_count) else { return false };
+        let own = written.iter().map(|(key, _)| *key).collect();
+        facts.claims.push(Claim::Count { transaction, first, last, count, own });
+        true
     }
 
     fn read_range(

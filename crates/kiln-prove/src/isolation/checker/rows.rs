@@ -3,14 +3,17 @@
 //! The journal of a row has all its changes in order. A row that is there says by its number which change it is of. One
 //! that is not there may be so before its first change or after any deletion: those that ended before the read began, and
 //! those that began after it had ended, narrow that down, mostly to one.
+//!
+//! A transaction that reads the journal, too, must see the row as the journal says; whoever is only told something of rows reads it for that.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::Check;
-use super::facts::{RangeRead, ValueRead, found};
+use super::anomaly::Kind;
+use super::facts::{Claim, RangeRead, ValueRead, found};
 use super::graph::{About, Why};
 use super::lists::Orders;
-use crate::isolation::history::{Key, Level, Number, Transaction, journal_of};
+use crate::isolation::history::{Key, Level, Number, Operation, Transaction, journal_of};
 
 /// A change of a row.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +42,8 @@ impl Changes {
 struct Journals {
     changes: HashMap<u32, BTreeMap<Key, Changes>>,
     places: HashMap<(u32, Number), usize>,
+    /// What each transaction that has read the journal of a row knows of the row by it.
+    known: BTreeMap<(u32, Key), Option<Number>>,
 }
 
 impl Check<'_> {
@@ -48,6 +53,7 @@ impl Check<'_> {
         for read in std::mem::take(&mut self.facts.rows) {
             self.read_row(&journals, read, Why::ReadWrite);
         }
+        self.claims(&journals);
         let no_rows = BTreeMap::new();
         for range in std::mem::take(&mut self.facts.ranges) {
             let RangeRead { transaction, first, last, rows, own } = range;
@@ -91,11 +97,57 @@ impl Check<'_> {
             let changes = Changes { changes: known, began, ended };
             journals.changes.entry(generation).or_default().insert(row, changes);
         }
+        for used in &self.facts.lists {
+            let row = used.key & !(1 << 31);
+            let Some(seen) = used.seen.filter(|_| used.key == journal_of(row)) else { continue };
+            let last = seen.last().map(|number| (number, self.facts.row_writes.get(number)));
+            let state = match last {
+                None => None,
+                Some((number, Some(written))) => written.present.then_some(*number),
+                Some((_, None)) => continue,
+            };
+            journals.known.insert((used.transaction, row), state);
+        }
         journals
+    }
+
+    /// What was told of rows is what their journals say.
+    fn claims(&mut self, journals: &Journals) {
+        for claim in std::mem::take(&mut self.facts.claims) {
+            match claim {
+                Claim::IsNot { transaction, key, value } => {
+                    if journals.known.get(&(transaction, key)) == Some(&value) {
+                        let claim = Operation::Is(key, value, false);
+                        self.contradict(transaction, &claim);
+                    }
+                }
+                Claim::Count { transaction, first, last, count, own } => {
+                    let others = || (first..=last).filter(|key| !own.contains(key));
+                    let known = |key| journals.known.get(&(transaction, key));
+                    // Who fails before it has read all of the journals knows too little.
+                    if others().all(|key| known(key).is_some())
+                        && others().filter_map(|key| *known(key)?).count() as u64 != count
+                    {
+                        self.contradict(transaction, &Operation::Count(first, last, count));
+                    }
+                }
+            }
+        }
+    }
+
+    fn contradict(&mut self, transaction: u32, told: &Operation) {
+        let text = format!(
+            "{told}, and in the same transaction the journal says something else{}",
+            self.show(&[transaction])
+        );
+        self.anomalies.add(Kind::AgainstJournal, || text);
     }
 
     fn read_row(&mut self, journals: &Journals, read: ValueRead, why: Why) {
         let (reader, about) = (read.transaction, About::Row(read.key));
+        if journals.known.get(&(reader, read.key)).is_some_and(|known| *known != read.value) {
+            self.contradict(reader, &Operation::Row(read.key, read.value));
+        }
         let generation = self.history.transactions[reader as usize].generation;
         let of_row = journals.changes.get(&generation).and_then(|rows| rows.get(&read.key));
         let changes = of_row.map_or(&[][..], |of_row| &of_row.changes);

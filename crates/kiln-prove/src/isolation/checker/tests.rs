@@ -1,5 +1,7 @@
 //! The checker must flag each anomaly, and accept the legal history next to it.
 
+mod claims;
+
 use super::anomaly::Kind;
 use super::check;
 use crate::isolation::history::Operation::{Append, Delete, List, Put, Range, Read, Row, Write};
