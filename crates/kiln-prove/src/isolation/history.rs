@@ -3,6 +3,7 @@
 //! ```text
 //!  list       a key to which numbers are appended; a read returns all of them, in order
 //!  register   a key that is overwritten with numbers, blindly
+//!  tally      a key to which one is added again and again, mostly with the sum for an answer
 //!  row        a key of a table that comes and goes; its value is the number of the last write. Whoever inserts,
 //!             overwrites or deletes a row appends the number of that write to the row's journal, which is a list
 //!  range      a read of the rows between two keys
@@ -21,7 +22,7 @@ use serde::{Deserialize, Serialize};
 /// A number that is written once in a history.
 pub(crate) type Number = u32;
 
-/// The number of a list, register or row. Rows lie in their table in this order.
+/// The number of a list, register, tally or row. Rows lie in their table in this order.
 pub(crate) type Key = u32;
 
 /// What a read returns that makes no sense as a value: nobody ever writes it.
@@ -49,6 +50,10 @@ pub(crate) enum Operation {
     Is(Key, Option<Number>, bool),
     /// How many rows there are from the first key to the last, both included.
     Count(Key, Key, u64),
+    /// Adds one to a tally; with the sum, if it was answered.
+    Add(Key, Option<u64>),
+    /// What a tally is.
+    Tally(Key, u64),
     /// All rows from the first key to the last, both included.
     Range(Key, Key, Vec<(Key, Number)>),
 }
@@ -199,7 +204,7 @@ impl Operation {
     }
 
     pub(crate) fn writes(&self) -> bool {
-        self.written().is_some()
+        self.written().is_some() || matches!(self, Operation::Add(..))
     }
 }
 
@@ -235,6 +240,9 @@ impl std::fmt::Display for Operation {
             Operation::Count(first, last, count) => {
                 write!(out, "rows {first} to {last} are told to be {count}")
             }
+            Operation::Add(key, Some(sum)) => write!(out, "add to tally {key}, which is {sum} then"),
+            Operation::Add(key, None) => write!(out, "add to tally {key}"),
+            Operation::Tally(key, sum) => write!(out, "tally {key} is {sum}"),
             Operation::Range(first, last, rows) => {
                 let rows: Vec<_> = rows.iter().map(|(key, number)| format!("{key}: {number}")).collect();
                 write!(out, "rows {first} to {last} are [{}]", rows.join(", "))

@@ -5,7 +5,9 @@ use std::time::Duration;
 use kiln::{Commit, Error, ErrorKind, Isolation, Kiln, Session, Snapshot, Transaction};
 
 use super::history::{Key, Level, Operation, Outcome, journal_of};
-use super::operations::{Objects, Step, at_key, carry_out, read_register, read_step, reading_step, step};
+use super::operations::{
+    Objects, Step, at_key, carry_out, read_register, read_step, read_tally, reading_step, step,
+};
 use super::recorder::{Attempt, Recorder, Shared};
 use super::rows::{Way, read_range};
 use super::values::{decode_list, encode_key};
@@ -273,6 +275,7 @@ impl Worker<'_, '_> {
         self.recorder.began(&mut attempt, level);
         (0..shared.registers)
             .try_for_each(|key| read_register(&snapshot, self.objects, key, &mut attempt))?;
+        shared.all_tallies().try_for_each(|key| read_tally(&snapshot, self.objects, key, &mut attempt))?;
         read_range(&snapshot, self.objects, Way::ALL, &mut attempt)?;
         self.recorder.end(attempt, Outcome::Committed(None));
         Ok(())

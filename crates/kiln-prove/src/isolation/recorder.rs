@@ -9,6 +9,8 @@ use crate::support::Random;
 const NUMBERS_BITS: u32 = 26;
 /// A list of this length gets no more appends: long ones take long to read, and to check.
 pub(crate) const LENGTH_MAX: usize = 40;
+/// Tallies to which is added in batches, which give no sums.
+const UNANSWERED: Key = 4;
 /// Rows in one slot of the table, one after the other.
 const ROWS_BITS: u32 = 12;
 
@@ -63,6 +65,16 @@ impl Shared {
         skewed(random, self.registers as usize) as Key
     }
 
+    /// A tally to which is added with an answer.
+    pub(crate) fn tally(&self, random: &mut Random) -> Key {
+        self.register(random)
+    }
+
+    /// A tally to which is added in batches.
+    pub(crate) fn unanswered_tally(&self, random: &mut Random) -> Key {
+        self.registers + random.below(UNANSWERED as usize) as Key
+    }
+
     pub(crate) fn row(&self, random: &mut Random) -> Key {
         self.rows[skewed(random, self.rows.len())].load(Ordering::Relaxed)
     }
@@ -95,6 +107,11 @@ impl Shared {
     /// Every list that was ever in use.
     pub(crate) fn all_lists(&self) -> impl Iterator<Item = Key> {
         0..self.next_list.load(Ordering::Relaxed)
+    }
+
+    /// Every tally.
+    pub(crate) fn all_tallies(&self) -> impl Iterator<Item = Key> {
+        0..self.registers + UNANSWERED
     }
 
     /// Every row that was ever in use.

@@ -1,10 +1,10 @@
 //! The load through the library: operations that are transactions of their own, one by one and in batches.
 
-use kiln::Commit;
+use kiln::{Commit, Session, Version};
 
 use super::history::{Key, Level, Operation, Outcome};
 use super::library::{Worker, finish};
-use super::operations::{at_key, pause};
+use super::operations::{FOR_LONG, at_key, pause};
 use super::recorder::Attempt;
 use super::values::{decode, decode_list, encode, encode_key, encode_list};
 
@@ -27,13 +27,15 @@ macro_rules! by {
 impl Worker<'_, '_> {
     /// Operations that are transactions of their own.
     pub(super) fn single(&mut self) -> kiln::Result<()> {
-        match self.random.below(8) {
+        match self.random.below(10) {
             0 => self.write(),
             1 | 2 => self.read(),
             3 => self.append_by_itself(),
             4 => self.append_by_comparing(),
             5 => self.read_many(),
             6 => self.append_to_many(),
+            7 => self.add(),
+            8 => self.add_many(),
             _ => self.write_many(),
         }
     }
@@ -47,10 +49,12 @@ impl Worker<'_, '_> {
         let session = self.session.take();
         let by_session = session.as_ref().filter(|_| self.random.one_in(2));
         let (db, objects) = (self.db, self.objects);
-        let commit = at_key!(key, &objects.registers, &objects.ordered_registers, object => {
-            by!(by_session, db, who => who.put(object, name, value))
+        let expires = self.random.one_in(3);
+        let commit = at_key!(key, &objects.registers, &objects.ordered_registers, object => match expires {
+            true => by!(by_session, db, who => who.put_expiring(object, name, value, FOR_LONG)),
+            false => by!(by_session, db, who => who.put(object, name, value)),
         });
-        let serial = by_session.map(kiln::Session::serial);
+        let serial = by_session.map(Session::serial);
         let done = self.end_single(attempt, commit, serial);
         self.session = session;
         done
@@ -89,7 +93,8 @@ impl Worker<'_, '_> {
         let (recorder, random) = (&mut *self.recorder, &mut self.random);
         let mut attempt = recorder.invoke(Level::Serializable);
         let (number, mut length) = (recorder.number(), 0);
-        let append = |old: Option<&[u8]>| {
+        let into = random.one_in(2);
+        let mut append = |old: Option<&[u8]>| {
             let mut numbers = decode_list(old);
             // Of several runs the last one counts.
             attempt.operations = vec![Operation::List(key, numbers.clone())];
@@ -100,13 +105,20 @@ impl Worker<'_, '_> {
             Some(encode_list(&numbers))
         };
         let commit = at_key!(key, &objects.map, &objects.table, object => {
-            by!(by_session, db, who => who.update(object, encode_key(key), append))
+            if into {
+                let append = |old: Option<&[u8]>, new: &mut Vec<u8>| {
+                    append(old).inspect(|numbers| new.extend_from_slice(numbers)).is_some()
+                };
+                by!(by_session, db, who => who.update_into(object, encode_key(key), append))
+            } else {
+                by!(by_session, db, who => who.update(object, encode_key(key), append))
+            }
         });
         if commit.is_ok() {
             attempt.operations.push(Operation::Append(key, number));
             recorder.shared.note_length(key, length);
         }
-        let done = self.end_single(attempt, commit, by_session.map(kiln::Session::serial));
+        let done = self.end_single(attempt, commit, by_session.map(Session::serial));
         self.session = session;
         done
     }
@@ -146,7 +158,24 @@ impl Worker<'_, '_> {
             attempt.operations.push(Operation::Append(key, number));
             recorder.shared.note_length(key, numbers.len());
         }
-        let done = self.end_single(attempt, commit, by_session.map(kiln::Session::serial));
+        let done = self.end_single(attempt, commit, by_session.map(Session::serial));
+        self.session = session;
+        done
+    }
+
+    /// Adds to a tally.
+    fn add(&mut self) -> kiln::Result<()> {
+        let (db, objects, key) = (self.db, self.objects, self.recorder.shared.tally(&mut self.random));
+        let session = self.session.take();
+        let by_session = session.as_ref().filter(|_| self.random.one_in(2));
+        let mut attempt = self.recorder.invoke(Level::Serializable);
+        let commit = at_key!(key, &objects.tallies, &objects.ordered_tallies, object => {
+            by!(by_session, db, who => who.add(object, encode_key(key), 1))
+        });
+        if let Ok(commit) = &commit {
+            attempt.operations.push(Operation::Add(key, Some(*commit.value() as u64)));
+        }
+        let done = self.end_single(attempt, commit, by_session.map(Session::serial));
         self.session = session;
         done
     }
@@ -192,7 +221,9 @@ impl Worker<'_, '_> {
             self.recorder.end(read, Outcome::Committed(None));
             next = Some(self.recorder.invoke(Level::Serializable));
         };
-        at_key!(keys[0], &objects.registers, &objects.ordered_registers, object => db.get_many(object, &names, look))
+        at_key!(keys[0], &objects.registers, &objects.ordered_registers, object => {
+            by!(&self.session, db, who => who.get_many(object, &names, look))
+        })
     }
 
     /// Appends to some lists in a batch, in which each is read and written by itself. An element's version is known if the
@@ -201,6 +232,9 @@ impl Worker<'_, '_> {
         let (db, objects) = (self.db, self.objects);
         let keys = self.keys_for_batch(|worker| worker.recorder.shared.list(&mut worker.random));
         let names: Vec<_> = keys.iter().map(|&key| encode_key(key)).collect();
+        let session = self.session.take();
+        let by_session = session.as_ref().filter(|_| self.random.one_in(2));
+        let (from, serial) = (self.recorder.transactions.len(), by_session.map(Session::serial));
         let (recorder, random) = (&mut *self.recorder, &mut self.random);
         // Begun before the next element is read: its closure may run so much later that the read would seem to be out of date.
         let mut next = Some(recorder.invoke(Level::Serializable));
@@ -236,46 +270,101 @@ impl Worker<'_, '_> {
             current = Some((at, attempt, version, number, numbers.len()));
             true
         };
-        let commit =
-            at_key!(keys[0], &objects.map, &objects.table, object => db.update_many(object, &names, change));
-        let Some((last, mut attempt, _, number, length)) = current else {
-            return commit.map(|commit| commit.forget());
+        let commit = at_key!(keys[0], &objects.map, &objects.table, object => {
+            by!(by_session, db, who => who.update_many(object, &names, change))
+        });
+        let done = match (current, commit) {
+            (None, commit) => commit.map(|commit| commit.forget()),
+            (Some((last, mut attempt, _, number, length)), commit) => {
+                attempt.operations.push(Operation::Append(keys[last], number));
+                recorder.shared.note_length(keys[last], length);
+                match commit {
+                    // The newest version is that of the last element.
+                    Ok(commit) => self.end_single(attempt, Ok(commit), None),
+                    // It may be the next element that has failed, before its closure ran, and this one has committed.
+                    Err(error) => {
+                        recorder.end(attempt, Outcome::Unknown);
+                        Err(error)
+                    }
+                }
+            }
         };
-        attempt.operations.push(Operation::Append(keys[last], number));
-        recorder.shared.note_length(keys[last], length);
-        if let Err(error) = commit {
-            // It may be the next element that has failed, before its closure ran, and this one has committed.
-            recorder.end(attempt, Outcome::Unknown);
-            return Err(error);
-        }
-        // The newest version is that of the last element.
-        self.end_single(attempt, commit, None)
+        self.number(from, serial, by_session);
+        self.session = session;
+        done
     }
 
-    /// Overwrites some registers in a batch, in which each is written by itself. Their versions are known if the clock has stood
-    /// still.
+    /// Overwrites some registers in a batch, in which each is written by itself.
     fn write_many(&mut self) -> kiln::Result<()> {
         let (db, objects) = (self.db, self.objects);
         let keys = self.keys_for_batch(|worker| worker.recorder.shared.register(&mut worker.random));
-        let attempts: Vec<(Attempt, u32)> = keys
-            .iter()
-            .map(|_| (self.recorder.invoke(Level::Serializable), self.recorder.number()))
-            .collect();
-        let entries: Vec<_> = keys
-            .iter()
-            .zip(&attempts)
-            .map(|(&key, (_, number))| (encode_key(key), encode(key, *number)))
-            .collect();
-        let version = db.version().number();
-        let commit = at_key!(keys[0], &objects.registers, &objects.ordered_registers, object => db.put_many(object, &entries));
-        let outcome = match &commit {
-            Ok(commit) if commit.version().number() == version => Outcome::Committed(Some(version)),
+        let written: Vec<_> = keys.iter().map(|&key| (key, self.recorder.number())).collect();
+        let entries: Vec<_> =
+            written.iter().map(|&(key, number)| (encode_key(key), encode(key, number))).collect();
+        let operations = written.iter().map(|&(key, number)| Operation::Write(key, number));
+        self.change_many(operations.collect(), |by_session| {
+            at_key!(keys[0], &objects.registers, &objects.ordered_registers, object => {
+                by!(by_session, db, who => who.put_many(object, &entries).map(version_of))
+            })
+        })
+    }
+
+    /// Adds to some tallies in a batch, in which each is added to by itself.
+    fn add_many(&mut self) -> kiln::Result<()> {
+        let (db, objects) = (self.db, self.objects);
+        let keys = self.keys_for_batch(|worker| worker.recorder.shared.unanswered_tally(&mut worker.random));
+        let deltas: Vec<_> = keys.iter().map(|&key| (encode_key(key), 1)).collect();
+        let operations = keys.iter().map(|&key| Operation::Add(key, None));
+        self.change_many(operations.collect(), |by_session| {
+            at_key!(keys[0], &objects.tallies, &objects.ordered_tallies, object => {
+                by!(by_session, db, who => who.add_many(object, &deltas).map(version_of))
+            })
+        })
+    }
+
+    /// A batch of operations, each a transaction of its own. Their versions are known if the clock has stood still.
+    fn change_many(
+        &mut self,
+        operations: Vec<Operation>,
+        run: impl FnOnce(Option<&Session>) -> kiln::Result<Version>,
+    ) -> kiln::Result<()> {
+        let session = self.session.take();
+        let by_session = session.as_ref().filter(|_| self.random.one_in(2));
+        let (from, serial) = (self.recorder.transactions.len(), by_session.map(Session::serial));
+        let attempts: Vec<Attempt> =
+            operations.iter().map(|_| self.recorder.invoke(Level::Serializable)).collect();
+        let version = self.db.version().number();
+        let newest = run(by_session);
+        let outcome = match &newest {
+            Ok(newest) if newest.number() == version => Outcome::Committed(Some(version)),
             _ => Outcome::Unknown,
         };
-        for (&key, (mut attempt, number)) in keys.iter().zip(attempts) {
-            attempt.operations.push(Operation::Write(key, number));
+        for (operation, mut attempt) in operations.into_iter().zip(attempts) {
+            attempt.operations.push(operation);
             self.recorder.end(attempt, outcome);
         }
-        commit.map(|commit| commit.forget())
+        self.number(from, serial, by_session);
+        self.session = session;
+        newest.map(drop)
     }
+
+    /// Gives the transactions of a batch their serial numbers, which tell how many have committed, if a session has run it.
+    fn number(&mut self, from: usize, serial: Option<u64>, by_session: Option<&Session>) {
+        let Some((before, session)) = serial.zip(by_session) else { return };
+        let after = session.serial();
+        for (serial, transaction) in (before + 1..).zip(&mut self.recorder.transactions[from..]) {
+            if serial <= after {
+                transaction.serial = Some(serial);
+            } else {
+                transaction.outcome = Outcome::Aborted;
+            }
+        }
+    }
+}
+
+/// The newest version of a batch, for whose durability nobody waits.
+fn version_of(commit: Commit<'_, ()>) -> Version {
+    let version = commit.version();
+    commit.forget();
+    version
 }

@@ -26,6 +26,11 @@ pub(crate) fn decode(key: Key, bytes: Option<&[u8]>) -> Option<Number> {
     Some(if encode(key, number) == bytes { number } else { GARBAGE })
 }
 
+/// What a tally is.
+pub(crate) fn decode_tally(bytes: Option<&[u8]>) -> u64 {
+    bytes.map_or(0, |bytes| bytes.try_into().map_or(u64::from(GARBAGE), u64::from_le_bytes))
+}
+
 /// A key of the engine, in the order of its number.
 pub(crate) fn encode_key(key: Key) -> [u8; 4] {
     key.to_be_bytes()

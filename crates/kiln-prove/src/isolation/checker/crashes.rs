@@ -76,7 +76,7 @@ impl Check<'_> {
         let mut order: Vec<u32> = (0..self.history.transactions.len() as u32).collect();
         let with_serial = |at: &u32| {
             let transaction = &self.history.transactions[*at as usize];
-            transaction.serial.is_some() && matches!(transaction.outcome, Outcome::Committed(_))
+            transaction.serial.is_some() && !transaction.is_aborted()
         };
         order.retain(with_serial);
         let transaction = |at: u32| &self.history.transactions[at as usize];
@@ -87,26 +87,30 @@ impl Check<'_> {
             let mut at = of_process.iter().copied().peekable();
             let mut recovered = 0;
             for generation in 0..=self.history.crashes.len() as u32 {
-                let (mut last, mut survived) = (recovered, recovered);
+                let (mut last, mut survived, mut first_lost) = (recovered, recovered, None);
                 while let Some(next) = at.next_if(|&next| transaction(next).generation == generation) {
                     let serial = transaction(next).serial.unwrap_or_default();
                     if serial != last + 1 {
                         wrong.push((format!("its serial number follows on {last}"), Some(next)));
                     }
                     last = serial;
-                    if !is_lost(&self.history.crashes, transaction(next)) {
+                    if is_lost(&self.history.crashes, transaction(next)) {
+                        first_lost.get_or_insert(serial);
+                    } else if transaction(next).outcome != Outcome::Unknown {
                         survived = serial;
                     }
                 }
                 let Some(crash) = self.history.crashes.get(generation as usize) else { continue };
                 let told =
                     crash.serials.iter().find(|told| told.0 == process).map_or(survived, |told| told.1);
-                // Of what was never answered nobody knows whether it survived.
+                // Of what committed at an unknown version, or was never answered, nobody knows whether it survived.
+                let at_most = first_lost.map_or(last, |first| first - 1);
                 let unanswered = self.history.transactions.iter().any(|transaction| {
                     let of_session = (transaction.process, transaction.generation) == (process, generation);
-                    of_session && transaction.outcome == Outcome::Unknown
+                    of_session && transaction.outcome == Outcome::Unknown && transaction.serial.is_none()
                 });
-                if told != survived && !(unanswered && survived == last && told == survived + 1) {
+                let by_unanswered = unanswered && survived == last && told == survived + 1;
+                if !(survived..=at_most).contains(&told) && !by_unanswered {
                     let crash = generation + 1;
                     let text = format!(
                         "process {process}: {survived} survived crash {crash}, and it was told {told}"

@@ -23,6 +23,16 @@ pub(crate) struct ValueRead {
     pub(crate) value: Option<Number>,
 }
 
+/// The use of a tally by one transaction.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TallyUse {
+    pub(crate) transaction: u32,
+    pub(crate) key: Key,
+    /// What it was before its own additions.
+    pub(crate) seen: u64,
+    pub(crate) added: u64,
+}
+
 /// A read of a range of rows, those aside that the transaction itself had changed.
 #[derive(Debug)]
 pub(crate) struct RangeRead<'h> {
@@ -59,6 +69,9 @@ pub(crate) struct Facts<'h> {
     pub(crate) lists: Vec<ListUse<'h>>,
     pub(crate) registers: Vec<ValueRead>,
     pub(crate) rows: Vec<ValueRead>,
+    pub(crate) tallies: Vec<TallyUse>,
+    /// Additions without an answer.
+    pub(crate) unanswered: Vec<(u32, Key)>,
     pub(crate) ranges: Vec<RangeRead<'h>>,
     pub(crate) claims: Vec<Claim>,
     pub(crate) appends: HashMap<Number, Written>,
@@ -193,6 +206,8 @@ struct Own<'h> {
     lists: HashMap<Key, OwnList<'h>>,
     registers: HashMap<Key, OwnValue>,
     rows: HashMap<Key, OwnValue>,
+    /// What each tally was at first, and how often the transaction has added to it.
+    tallies: HashMap<Key, (u64, u64)>,
     ranges: Vec<Found<'h>>,
 }
 
@@ -224,6 +239,16 @@ impl<'h> Own<'h> {
                     self.rows.entry(*key).or_default().written = Some(None);
                     true
                 }
+                Operation::Add(key, None) => {
+                    facts.unanswered.push((at, *key));
+                    true
+                }
+                Operation::Add(key, Some(sum)) => {
+                    let fits = sum.checked_sub(1).is_some_and(|before| self.read_tally(*key, before));
+                    self.tallies.entry(*key).and_modify(|(_, added)| *added += 1);
+                    fits
+                }
+                Operation::Tally(key, sum) => self.read_tally(*key, *sum),
                 Operation::Row(key, value) | Operation::Is(key, value, true) => self.read_row(*key, *value),
                 Operation::Is(key, value, false) => self.deny_row(at, *key, *value, facts),
                 Operation::Count(first, last, count) => self.count_rows(at, (*first, *last), *count, facts),
@@ -241,6 +266,11 @@ impl<'h> Own<'h> {
         let Some(before) = numbers.len().checked_sub(list.appended.len()) else { return false };
         let (before, own) = numbers.split_at(before);
         own == list.appended && *list.seen.get_or_insert(before) == before
+    }
+
+    fn read_tally(&mut self, key: Key, sum: u64) -> bool {
+        let &mut (seen, added) = self.tallies.entry(key).or_insert((sum, 0));
+        seen + added == sum
     }
 
     fn read_row(&mut self, key: Key, value: Option<Number>) -> bool {
@@ -321,6 +351,8 @@ impl<'h> Own<'h> {
         let seen = |(key, own): (Key, OwnValue)| own.seen.map(|value| ValueRead { transaction, key, value });
         facts.registers.extend(self.registers.drain().filter_map(seen));
         facts.rows.extend(self.rows.drain().filter_map(seen));
+        let tallies = self.tallies.drain();
+        facts.tallies.extend(tallies.map(|(key, (seen, added))| TallyUse { transaction, key, seen, added }));
         self.ranges.clear();
     }
 }

@@ -50,6 +50,7 @@ pub(crate) enum About {
     List(u32),
     Register(u32),
     Row(u32),
+    Tally(u32),
     Nothing,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  facts      what each transaction saw of others                anomaly   what can be wrong
-//!  lists registers rows    the order of the writes of each key: who depends on whom
+//!  lists registers rows tallies    the order of the writes of each key: who depends on whom
 //!  crashes    what must have survived, and what must not      durable   what a durable snapshot must cover
 //!  graph      all dependencies, with real time                   cycles    the smallest cycle, and its name
 //! ```
@@ -19,6 +19,7 @@ mod graph;
 mod lists;
 mod registers;
 mod rows;
+mod tallies;
 #[cfg(test)]
 mod tests;
 
@@ -57,6 +58,7 @@ pub(crate) fn check(history: &History) -> Result<(), Anomalies> {
     };
     let orders = check.lists();
     check.registers();
+    check.tallies();
     check.rows(&orders);
     check.survivors(&orders);
     check.sessions();
@@ -215,6 +217,7 @@ fn name(about: About) -> String {
         About::List(key) => list_name(key),
         About::Register(key) => format!("register {key}"),
         About::Row(key) => format!("row {key}"),
+        About::Tally(key) => format!("tally {key}"),
         About::Nothing => String::new(),
     }
 }
