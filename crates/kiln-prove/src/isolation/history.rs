@@ -54,6 +54,10 @@ pub(crate) enum Operation {
     Add(Key, Option<u64>),
     /// What a tally is.
     Tally(Key, u64),
+    /// Gives the state that the transaction reads a name, as a snapshot of this version, if it was answered.
+    Name(Key, Option<u64>),
+    /// Drops the snapshot that has this name.
+    Unname(Key),
     /// All rows from the first key to the last, both included.
     Range(Key, Key, Vec<(Key, Number)>),
 }
@@ -70,6 +74,8 @@ pub(crate) enum Level {
     AsOf(u64),
     /// Only reads, as of this version, which may be an old one.
     Durable(u64),
+    /// Only reads, as of this version, which may be one from before a crash.
+    Named(u64),
 }
 
 /// How a transaction ended.
@@ -119,6 +125,9 @@ pub(crate) struct Crash {
     pub(crate) told: u64,
     /// Of each process with a session, the serial number recovered.
     pub(crate) serials: Vec<(u32, u64)>,
+    /// The names of snapshots that were found, and their versions.
+    #[serde(default)]
+    pub(crate) names: Vec<(Key, u64)>,
 }
 
 /// See the module's documentation.
@@ -185,6 +194,11 @@ impl Transaction {
         self.operations.iter().any(Operation::writes)
     }
 
+    /// It reads a state that others may have gone on from long before.
+    pub(crate) fn reads_old_state(&self) -> bool {
+        matches!(self.level, Level::Durable(_) | Level::Named(_))
+    }
+
     /// Its reads happen at another moment than its writes.
     pub(crate) fn is_split(&self) -> bool {
         self.level == Level::Snapshot && !self.is_aborted() && self.writes()
@@ -243,6 +257,9 @@ impl std::fmt::Display for Operation {
             Operation::Add(key, Some(sum)) => write!(out, "add to tally {key}, which is {sum} then"),
             Operation::Add(key, None) => write!(out, "add to tally {key}"),
             Operation::Tally(key, sum) => write!(out, "tally {key} is {sum}"),
+            Operation::Name(name, Some(version)) => write!(out, "give version {version} the name {name}"),
+            Operation::Name(name, None) => write!(out, "give the state the name {name}"),
+            Operation::Unname(name) => write!(out, "drop the name {name}"),
             Operation::Range(first, last, rows) => {
                 let rows: Vec<_> = rows.iter().map(|(key, number)| format!("{key}: {number}")).collect();
                 write!(out, "rows {first} to {last} are [{}]", rows.join(", "))
@@ -258,6 +275,7 @@ impl std::fmt::Display for Transaction {
             Level::Serializable => "serializable".to_owned(),
             Level::Snapshot => "snapshot isolation".to_owned(),
             Level::AsOf(version) => format!("snapshot at version {version}"),
+            Level::Named(version) => format!("named snapshot at version {version}"),
             Level::Durable(version) => format!("durable snapshot at version {version}"),
         };
         let outcome = match self.outcome {

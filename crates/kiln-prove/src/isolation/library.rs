@@ -5,6 +5,7 @@ use std::time::Duration;
 use kiln::{Commit, Error, ErrorKind, Isolation, Kiln, Session, Snapshot, Transaction};
 
 use super::history::{Key, Level, Operation, Outcome, journal_of};
+use super::keeper::read_named;
 use super::operations::{
     Objects, Step, at_key, carry_out, read_register, read_step, read_tally, reading_step, step,
 };
@@ -56,7 +57,8 @@ impl Worker<'_, '_> {
                 73..=76 => self.read_only(),
                 77..=79 => self.watched(),
                 80..=84 => self.snapshot(),
-                85..=87 => self.durable_snapshot(),
+                85..=86 => self.durable_snapshot(),
+                87 => read_named(self.db, self.objects, self.recorder, &mut self.random),
                 88..=93 => self.single(),
                 94..=95 => self.wide(),
                 100.. => self.look_and_put(),

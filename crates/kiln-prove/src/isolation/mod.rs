@@ -4,6 +4,7 @@
 //!  round      threads, crashes, recoveries: one history           library  singles  resp   the load of one thread
 //!  recorder   the clock and the keys of a run                     operations      what transactions consist of
 //!  values     numbers as bytes                               rows           what they do with rows
+//!  keeper     who gives states names
 //!  history    what every transaction did and saw                  checker/        whether that is what was promised
 //! ```
 //!
@@ -12,6 +13,7 @@
 
 mod checker;
 pub(crate) mod history;
+mod keeper;
 mod library;
 mod operations;
 mod recorder;

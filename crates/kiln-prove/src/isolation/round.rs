@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use kiln::device::SimulatedDevice;
 use kiln::{ErrorKind, Kiln, Level, Options};
 
-use super::history::{Crash, History};
+use super::history::{Crash, History, Key};
+use super::keeper::{Keeper, NAMES, name_of};
 use super::library::{Worker, session_of};
 use super::operations::Objects;
 use super::recorder::{LENGTH_MAX, Recorder, Shared};
@@ -70,6 +71,8 @@ pub(crate) struct Round {
     rows_mostly: bool,
     /// A thread settles the tables all the time.
     settles: bool,
+    /// A thread keeps named snapshots.
+    keeps: bool,
     /// Transactions before each crash, and before the end.
     transactions: u64,
     options: Options,
@@ -100,6 +103,7 @@ impl Round {
             calm: random.one_in(3),
             rows_mostly: random.one_in(3),
             settles: through == Through::Library && random.one_in(2),
+            keeps: through == Through::Library && random.one_in(2),
             transactions: 500 + random.below(if through == Through::Resp { 1_000 } else { 4_000 }) as u64,
             options,
         }
@@ -120,14 +124,22 @@ impl Round {
             let (is_closed, is_last) = (generation >= self.crashes, generation > self.crashes);
             let goal = if is_last { 0 } else { self.transactions };
             let mut surveyor = Recorder::new(&shared, self.threads, generation, 0);
+            let mut keeper = Recorder::new(&shared, self.threads + 1, generation, 0);
             let mut recorders: Vec<Recorder<'_>> = (0..)
                 .zip(&numbers)
                 .map(|(process, &numbers)| Recorder::new(&shared, process, generation, numbers))
                 .collect();
-            settled += self.work((&db, goal), &disk, &mut recorders, &mut surveyor, &mut random, is_closed);
+            settled += self.work(
+                (&db, goal),
+                &disk,
+                &mut recorders,
+                [&mut surveyor, &mut keeper],
+                &mut random,
+                is_closed,
+            );
             numbers = recorders.iter().map(Recorder::numbers).collect();
             told.fetch_max(db.horizon(Level::LOCAL).number(), Ordering::SeqCst);
-            for recorder in recorders.into_iter().chain([surveyor]) {
+            for recorder in recorders.into_iter().chain([surveyor, keeper]) {
                 history.transactions.extend(recorder.transactions);
             }
             if is_closed {
@@ -172,6 +184,11 @@ impl Round {
                 let session = db.session(id).unwrap_or_else(|error| panic!("opening a session: {error}"));
                 crash.serials.push((process, session.recovered_serial()));
             }
+            let version_of = |name: Key| {
+                let found = db.open_snapshot(&name_of(name)).ok()?;
+                Some((name, found.version().number()))
+            };
+            crash.names.extend((0..NAMES).filter_map(version_of));
         }
         db
     }
@@ -183,7 +200,7 @@ impl Round {
         (db, transactions): (&Kiln, u64),
         disk: &SimulatedDevice,
         recorders: &mut [Recorder<'_>],
-        surveyor: &mut Recorder<'_>,
+        [surveyor, keeper]: [&mut Recorder<'_>; 2],
         random: &mut Random,
         is_closed: bool,
     ) -> u64 {
@@ -221,6 +238,11 @@ impl Round {
                 let random = Random::new(random.next());
                 scope.spawn(move || settle_until_over(db, disk, shared, random))
             });
+            let keeper = (self.keeps && transactions > 0).then(|| {
+                let mut keeper =
+                    Keeper { db, objects: &objects, recorder: keeper, random: Random::new(random.next()) };
+                scope.spawn(move || unless_power_has_failed(keeper.work().map_err(Failure::from), disk))
+            });
             let workers: Vec<_> = recorders
                 .iter_mut()
                 .map(|recorder| {
@@ -237,7 +259,7 @@ impl Round {
                 switch_off(disk, random);
             }
             shared.stop.store(true, Ordering::Relaxed);
-            for worker in workers {
+            for worker in workers.into_iter().chain(keeper) {
                 worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             }
             let settled = settler.map(|settler| settler.join());

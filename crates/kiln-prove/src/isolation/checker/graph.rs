@@ -126,7 +126,7 @@ impl Graph {
             (transaction.process, transaction.times.invoked)
         };
         // What reads an old state on purpose may come after what does not.
-        order.retain(|&at| !matches!(history.transactions[at as usize].level, Level::Durable(_)));
+        order.retain(|&at| !history.transactions[at as usize].reads_old_state());
         order.sort_unstable_by_key(|&at| process(at));
         for pair in order.windows(2) {
             if process(pair[0]).0 == process(pair[1]).0 {
@@ -144,7 +144,7 @@ impl Graph {
                 Level::Serializable => times.completed,
                 _ => times.began,
             };
-            if !matches!(transaction.level, Level::Durable(_)) {
+            if !transaction.reads_old_state() {
                 moments.push((times.invoked, true, self.reads(at)));
             }
             moments.push((reads_until, false, self.reads(at)));

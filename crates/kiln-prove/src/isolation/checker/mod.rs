@@ -4,6 +4,7 @@
 //!  facts      what each transaction saw of others                anomaly   what can be wrong
 //!  lists registers rows tallies    the order of the writes of each key: who depends on whom
 //!  crashes    what must have survived, and what must not      durable   what a durable snapshot must cover
+//!  names      which snapshots have a name after a crash
 //!  graph      all dependencies, with real time                   cycles    the smallest cycle, and its name
 //! ```
 //!
@@ -17,6 +18,7 @@ mod durable;
 mod facts;
 mod graph;
 mod lists;
+mod names;
 mod registers;
 mod rows;
 mod tallies;
@@ -62,6 +64,7 @@ pub(crate) fn check(history: &History) -> Result<(), Anomalies> {
     check.rows(&orders);
     check.survivors(&orders);
     check.sessions();
+    check.names();
     check.versions_in_time();
     check.snapshots();
     check.durable_snapshots();
@@ -195,7 +198,7 @@ impl Check<'_> {
                 Level::Snapshot => {
                     version(newest).zip(version(oldest)).is_some_and(|(read, missed)| read >= missed)
                 }
-                Level::AsOf(boundary) | Level::Durable(boundary) => {
+                Level::AsOf(boundary) | Level::Durable(boundary) | Level::Named(boundary) => {
                     version(newest).is_some_and(|read| read > boundary)
                         || version(oldest).is_some_and(|missed| missed <= boundary)
                 }

@@ -180,12 +180,24 @@ impl Check<'_> {
         let history = &self.history.transactions;
         let (from, to) = reading_time(&history[reader as usize]);
         let writer = |change: &Change| &history[change.writer as usize];
-        let ended_before = |change: &Change| {
-            writer(change).times.completed < from
-                || writer(change).generation < history[reader as usize].generation
+        // What has a name may be older than the crash before, but how old it is, it says.
+        let named = match history[reader as usize].level {
+            Level::Named(version) => Some(version),
+            _ => None,
+        };
+        let ended_before = |change: &Change| match named {
+            Some(named) => writer(change).version().is_some_and(|version| version <= named),
+            None => {
+                writer(change).times.completed < from
+                    || writer(change).generation < history[reader as usize].generation
+            }
         };
         let lowest = changes.iter().rposition(ended_before).map_or(0, |at| at + 1);
-        let begins_after = |change: &Change| writer(change).times.invoked > to;
+        let begins_after = |change: &Change| {
+            let is_newer =
+                named.zip(writer(change).version()).is_some_and(|(named, version)| version > named);
+            is_newer || writer(change).times.invoked > to
+        };
         let highest = changes.iter().position(begins_after).unwrap_or(changes.len());
         let is_absent = |state: &usize| state.checked_sub(1).is_none_or(|last| !changes[last].present);
         let mut states = (lowest..=highest.max(lowest)).filter(is_absent);
@@ -206,6 +218,6 @@ fn reading_time(transaction: &Transaction) -> (u64, u64) {
     match transaction.level {
         Level::Serializable => (times.invoked, times.completed),
         Level::Snapshot | Level::AsOf(_) => (times.invoked, times.began),
-        Level::Durable(_) => (0, times.began),
+        Level::Durable(_) | Level::Named(_) => (0, times.began),
     }
 }

@@ -1,6 +1,7 @@
 //! The checker must flag each anomaly, and accept the legal history next to it.
 
 mod claims;
+mod names;
 mod tallies;
 
 use super::anomaly::Kind;
@@ -389,7 +390,7 @@ fn c6_a_durable_snapshot_covers_what_was_known_to_be_durable_before_it() {
 
 #[test]
 fn a_crash_leaves_exactly_what_the_horizon_covers() {
-    let crash = [Crash { horizon: 3, told: 0, serials: vec![] }];
+    let crash = [Crash { horizon: 3, told: 0, ..Crash::default() }];
     let kept = tx(1, 2, &append(1, &[], 7)).at(3);
     let lost = tx(3, 4, &append(1, &[7], 8)).at(4);
     let seen = tx(3, 5, &[List(1, vec![7, 8])]);
@@ -424,7 +425,7 @@ fn c5_what_was_committed_before_an_orderly_close_is_durable() {
 
 #[test]
 fn registers_and_rows_survive_a_crash_likewise() {
-    let crash = [Crash { horizon: 3, told: 0, serials: vec![] }];
+    let crash = [Crash { horizon: 3, told: 0, ..Crash::default() }];
     let writes = [tx(1, 2, &[Write(1, 7)]).at(3), tx(3, 4, &[Write(1, 8)]).at(4)];
     let after = |read| tx(6, 7, &[Read(1, read)]).after_crashes(1);
     let with = |read| crashed(&[&writes[..], &[after(read)]].concat(), &crash);
@@ -446,7 +447,7 @@ fn registers_and_rows_survive_a_crash_likewise() {
 
 #[test]
 fn c7_a_session_goes_on_from_the_last_serial_that_survived() {
-    let told = |serial| [Crash { horizon: 3, told: 0, serials: vec![(1, serial)] }];
+    let told = |serial| [Crash { horizon: 3, told: 0, serials: vec![(1, serial)], ..Crash::default() }];
     let (first, second) = (tx(1, 2, &append(1, &[], 7)).at(3), tx(3, 4, &append(1, &[7], 8)).at(4));
     let session = [first.process(1).serial(1), second.process(1).serial(2)];
     let next = |serial| tx(6, 7, &append(1, &[7], 9)).at(9).process(1).after_crashes(1).serial(serial);
@@ -561,7 +562,7 @@ fn a_history_is_the_same_after_saving_and_loading() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("history");
     let mut history = serial_history(50, 1);
-    history.crashes.push(Crash { horizon: 1, told: 1, serials: vec![(1, 2)] });
+    history.crashes.push(Crash { horizon: 1, told: 1, serials: vec![(1, 2)], names: vec![(1, 1)] });
     history.save(&path).unwrap();
     assert!(History::load(&path).unwrap() == history);
 }

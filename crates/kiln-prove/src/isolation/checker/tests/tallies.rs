@@ -69,7 +69,7 @@ fn additions_without_an_answer_are_as_many_as_the_sums_that_nobody_was_told() {
 
 #[test]
 fn a_tally_survives_a_crash_likewise() {
-    let crash = [Crash { horizon: 3, told: 0, serials: vec![] }];
+    let crash = [Crash { horizon: 3, told: 0, ..Crash::default() }];
     let additions = [add(1, 2, 1).at(3), add(3, 4, 2).at(4)];
     let after = |sum| tx(6, 7, &[Tally(1, sum)]).after_crashes(1);
     let with = |later: &[Transaction]| crashed(&[&additions[..], later].concat(), &crash);
@@ -94,7 +94,7 @@ fn c7_a_batch_of_a_session_survives_up_to_an_element() {
         |serial: u32| tx(u64::from(serial), 9, &[Write(1, serial)]).process(1).serial(u64::from(serial));
     let [first, second, third] = [element(1).at(3), element(2).outcome(Outcome::Unknown), element(3).at(4)];
     let run = |told| {
-        let crash = [Crash { horizon: 3, told: 0, serials: vec![(1, told)] }];
+        let crash = [Crash { horizon: 3, told: 0, serials: vec![(1, told)], ..Crash::default() }];
         crashed(&[first.clone(), second.clone(), third.clone()], &crash)
     };
     accepts(&run(1));
