@@ -56,6 +56,8 @@ pub(crate) enum Operation {
     Tally(Key, u64),
     /// Gives the state that the transaction reads a name, as a snapshot of this version, if it was answered.
     Name(Key, Option<u64>),
+    /// Drops the object that has the rows from the first key to the last.
+    Drop(Key, Key),
     /// Drops the snapshot that has this name.
     Unname(Key),
     /// All rows from the first key to the last, both included.
@@ -218,7 +220,7 @@ impl Operation {
     }
 
     pub(crate) fn writes(&self) -> bool {
-        self.written().is_some() || matches!(self, Operation::Add(..))
+        self.written().is_some() || matches!(self, Operation::Add(..) | Operation::Drop(..))
     }
 }
 
@@ -259,6 +261,7 @@ impl std::fmt::Display for Operation {
             Operation::Tally(key, sum) => write!(out, "tally {key} is {sum}"),
             Operation::Name(name, Some(version)) => write!(out, "give version {version} the name {name}"),
             Operation::Name(name, None) => write!(out, "give the state the name {name}"),
+            Operation::Drop(first, last) => write!(out, "drop the object of rows {first} to {last}"),
             Operation::Unname(name) => write!(out, "drop the name {name}"),
             Operation::Range(first, last, rows) => {
                 let rows: Vec<_> = rows.iter().map(|(key, number)| format!("{key}: {number}")).collect();

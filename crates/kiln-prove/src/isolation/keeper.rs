@@ -1,9 +1,11 @@
-//! Who keeps snapshots beside the load: gives the database's states names, reads them later, also after crashes, and drops the names.
+//! Who keeps the house beside the load: gives the database's states names, reads them later, also after crashes, and drops the names; and
+//! drops an object, and makes one of the same name.
 
 use kiln::{Error, ErrorKind, Kiln, Snapshot};
 
 use super::history::{Key, Level, Operation, Outcome};
 use super::operations::{Objects, pause, read_step, reading_step};
+use super::passing::pass;
 use super::recorder::{Attempt, Recorder};
 use crate::support::Random;
 
@@ -17,7 +19,7 @@ pub(crate) fn name_of(number: Key) -> String {
     format!("name {number}")
 }
 
-/// A thread that keeps snapshots, all of them by itself, and records it.
+/// A thread that keeps snapshots and objects, all of them by itself, and records it.
 pub(crate) struct Keeper<'w, 's> {
     pub(crate) db: &'w Kiln,
     pub(crate) objects: &'w Objects,
@@ -29,6 +31,11 @@ impl Keeper<'_, '_> {
     /// Works until it is told to stop, or the database cannot go on.
     pub(crate) fn work(&mut self) -> kiln::Result<()> {
         while !self.recorder.shared.is_over() {
+            if self.random.one_in(2) {
+                pass(self.db, self.objects, self.recorder, self.random.next())?;
+                self.pause();
+                continue;
+            }
             let number = self.random.below(NAMES as usize) as Key;
             let has_name = self.db.snapshots().iter().any(|snapshot| snapshot.name == name_of(number));
             if !has_name {
@@ -38,9 +45,13 @@ impl Keeper<'_, '_> {
             } else {
                 read_named(self.db, self.objects, self.recorder, &mut self.random)?;
             }
-            (0..self.random.below(20)).for_each(|_| pause(&mut self.random));
+            self.pause();
         }
         Ok(())
+    }
+
+    fn pause(&mut self) {
+        (0..self.random.below(20)).for_each(|_| pause(&mut self.random));
     }
 
     /// Gives the present state a name, and reads it: all that had been committed before, and all of that durable.

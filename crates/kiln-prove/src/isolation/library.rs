@@ -9,6 +9,7 @@ use super::keeper::read_named;
 use super::operations::{
     Objects, Step, at_key, carry_out, read_register, read_step, read_tally, reading_step, step,
 };
+use super::passing::{read_passing, rows_of_all};
 use super::recorder::{Attempt, Recorder, Shared};
 use super::rows::{Way, read_range};
 use super::values::{decode_list, encode_key};
@@ -68,10 +69,11 @@ impl Worker<'_, '_> {
             };
             match outcome {
                 // What is too large for a small memory is aborted.
-                Err(error) if !matches!(error.kind(), ErrorKind::Conflict | ErrorKind::Limit) => {
-                    return Err(error);
-                }
-                _ => {}
+                Err(error) if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::Limit) => {}
+                // Its object is gone.
+                Err(error) if error.kind() == ErrorKind::NotFound && self.recorder.shared.passed() > 0 => {}
+                Err(error) => return Err(error),
+                Ok(()) => {}
             }
         }
         Ok(())
@@ -264,7 +266,8 @@ impl Worker<'_, '_> {
     /// Reads everything, so that the history knows what has become of every write.
     pub(crate) fn survey(&mut self) -> kiln::Result<()> {
         let shared = self.recorder.shared;
-        let lists: Vec<Key> = shared.all_lists().chain(shared.all_rows().map(journal_of)).collect();
+        let rows = shared.all_rows().chain(rows_of_all(shared.passed()));
+        let lists: Vec<Key> = shared.all_lists().chain(rows.map(journal_of)).collect();
         for keys in lists.chunks(SURVEYED_AT_ONCE) {
             let steps: Vec<Step> = keys.iter().map(|&key| Step::List(key)).collect();
             let db = self.db;
@@ -279,6 +282,7 @@ impl Worker<'_, '_> {
             .try_for_each(|key| read_register(&snapshot, self.objects, key, &mut attempt))?;
         shared.all_tallies().try_for_each(|key| read_tally(&snapshot, self.objects, key, &mut attempt))?;
         read_range(&snapshot, self.objects, Way::ALL, &mut attempt)?;
+        read_passing(&snapshot, self.objects, 0, &mut attempt)?;
         self.recorder.end(attempt, Outcome::Committed(None));
         Ok(())
     }

@@ -4,7 +4,7 @@
 //!  round      threads, crashes, recoveries: one history           library  singles  resp   the load of one thread
 //!  recorder   the clock and the keys of a run                     operations      what transactions consist of
 //!  values     numbers as bytes                               rows           what they do with rows
-//!  keeper     who gives states names
+//!  keeper     who gives states names, and drops objects        passing        objects that are dropped
 //!  history    what every transaction did and saw                  checker/        whether that is what was promised
 //! ```
 //!
@@ -16,6 +16,7 @@ pub(crate) mod history;
 mod keeper;
 mod library;
 mod operations;
+mod passing;
 mod recorder;
 mod resp;
 mod round;

@@ -1,10 +1,12 @@
 //! What transactions consist of: reads and writes of lists and registers, each recorded, and the steps that they take.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use kiln::{Expiry, Kiln, Map, Snapshot, Table, Transaction};
 
 use super::history::{GARBAGE, Key, Number, Operation};
+use super::passing::{self, Passing, PassingView, change_passing, read_passing};
 use super::recorder::{Attempt, Recorder, Shared};
 use super::rows::{Change, RowView, Way, read_range, read_row, tell_of_row};
 use super::values::{decode, decode_list, decode_tally, encode, encode_key, encode_list};
@@ -23,11 +25,13 @@ pub(crate) struct Objects {
     pub(crate) tallies: Map,
     pub(crate) ordered_tallies: Table,
     pub(crate) rows: Table,
+    /// The one that comes and goes.
+    passing: Mutex<Option<Passing>>,
 }
 
 impl Objects {
     pub(crate) fn open(db: &Kiln) -> kiln::Result<Objects> {
-        Ok(Objects {
+        let objects = Objects {
             map: db.map("lists")?,
             table: db.table("ordered lists")?,
             registers: db.map("registers")?,
@@ -35,7 +39,18 @@ impl Objects {
             tallies: db.map("tallies")?,
             ordered_tallies: db.table("ordered tallies")?,
             rows: db.table("rows")?,
-        })
+            passing: Mutex::new(None),
+        };
+        objects.set_passing(passing::find(db, &objects)?);
+        Ok(objects)
+    }
+
+    pub(crate) fn passing(&self) -> Option<Passing> {
+        self.passing.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_passing(&self, passing: Option<Passing>) {
+        *self.passing.lock().unwrap_or_else(PoisonError::into_inner) = passing;
     }
 }
 
@@ -58,7 +73,7 @@ macro_rules! at_key {
 pub(crate) use at_key;
 
 /// What transactions and snapshots have in common.
-pub(crate) trait View: RowView {
+pub(crate) trait View: RowView + PassingView {
     fn list(&self, objects: &Objects, key: Key) -> kiln::Result<Option<Vec<u8>>>;
     fn register(&self, objects: &Objects, key: Key) -> kiln::Result<Option<Vec<u8>>>;
     fn tally(&self, objects: &Objects, key: Key) -> kiln::Result<Option<Vec<u8>>>;
@@ -166,11 +181,14 @@ pub(crate) enum Step {
     /// Deletes a row and some before it at once.
     DeleteRange(Key, u64),
     Range(Way),
+    /// Reads the object that comes and goes.
+    Passing(u64),
+    ChangePassing(u64),
     Pause,
 }
 
 pub(crate) fn reading_step(shared: &Shared, random: &mut Random) -> Step {
-    match random.below(12) {
+    match random.below(13) {
         0..=1 => Step::List(shared.list(random)),
         2 => {
             let [first, second] = [shared.list(random), shared.list(random)];
@@ -181,6 +199,7 @@ pub(crate) fn reading_step(shared: &Shared, random: &mut Random) -> Step {
         6 => Step::Row(shared.row(random)),
         7 => Step::Tell(shared.row(random), random.next()),
         8..=10 => Step::Range(Way::any(shared, random)),
+        11 => Step::Passing(random.next()),
         _ => Step::Pause,
     }
 }
@@ -193,6 +212,7 @@ pub(crate) fn step(shared: &Shared, random: &mut Random) -> Step {
         7 => Step::Add(shared.tally(random)),
         8..=11 => Step::Change(shared.row(random), random.next()),
         12 => Step::DeleteRange(shared.row(random), random.next()),
+        13 => Step::ChangePassing(random.next()),
         _ => reading_step(shared, random),
     }
 }
@@ -226,6 +246,7 @@ pub(crate) fn read_step(
         }
         Step::Tell(key, wish) => tell_of_row(view, objects, (key, wish), attempt),
         Step::Range(way) => read_range(view, objects, way, attempt),
+        Step::Passing(wish) | Step::ChangePassing(wish) => read_passing(view, objects, wish, attempt),
         Step::Pause => {
             pause(random);
             Ok(())
@@ -255,6 +276,7 @@ pub(crate) fn carry_out(
                 let sum = at_key!(key, &objects.tallies, &objects.ordered_tallies, object => tx.add(object, name, 1))?;
                 attempt.operations.push(Operation::Add(key, Some(sum as u64)));
             }
+            Step::ChangePassing(wish) => change_passing(tx, objects, wish, recorder, attempt)?,
             Step::Change(row, wish) => Change { tx, objects, recorder, attempt }.change(row, wish)?,
             Step::DeleteRange(row, wish) => {
                 Change { tx, objects, recorder, attempt }.delete_range(row, wish)?

@@ -29,6 +29,8 @@ pub(crate) struct Shared {
     rows: Vec<AtomicU32>,
     /// A row that is deleted after so many changes is replaced by another.
     changes_max: usize,
+    /// How many objects have come and gone.
+    passed: AtomicU32,
     pub(crate) registers: Key,
 }
 
@@ -44,6 +46,7 @@ impl Shared {
             next_list: AtomicU32::new(keys),
             rows: (0..keys).map(|slot| AtomicU32::new(slot << ROWS_BITS)).collect(),
             changes_max,
+            passed: AtomicU32::new(0),
             registers: keys,
         }
     }
@@ -107,6 +110,16 @@ impl Shared {
     /// Every list that was ever in use.
     pub(crate) fn all_lists(&self) -> impl Iterator<Item = Key> {
         0..self.next_list.load(Ordering::Relaxed)
+    }
+
+    /// The number of the next object that comes and goes.
+    pub(crate) fn next_passing(&self) -> u32 {
+        self.passed.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// How many objects have come.
+    pub(crate) fn passed(&self) -> u32 {
+        self.passed.load(Ordering::Relaxed)
     }
 
     /// Every tally.

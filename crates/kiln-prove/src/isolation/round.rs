@@ -116,7 +116,7 @@ impl Round {
         let mut disk = SimulatedDevice::new(self.seed);
         let mut history = History::default();
         let mut numbers = vec![0; self.threads as usize];
-        let mut settled = 0;
+        let (mut settled, mut kept) = (0, 0);
         // The last generation looks at what an orderly close has left.
         for generation in 0..=self.crashes + 1 {
             let told = Arc::new(AtomicU64::new(0));
@@ -124,7 +124,7 @@ impl Round {
             let (is_closed, is_last) = (generation >= self.crashes, generation > self.crashes);
             let goal = if is_last { 0 } else { self.transactions };
             let mut surveyor = Recorder::new(&shared, self.threads, generation, 0);
-            let mut keeper = Recorder::new(&shared, self.threads + 1, generation, 0);
+            let mut keeper = Recorder::new(&shared, self.threads + 1, generation, kept);
             let mut recorders: Vec<Recorder<'_>> = (0..)
                 .zip(&numbers)
                 .map(|(process, &numbers)| Recorder::new(&shared, process, generation, numbers))
@@ -138,6 +138,7 @@ impl Round {
                 is_closed,
             );
             numbers = recorders.iter().map(Recorder::numbers).collect();
+            kept = keeper.numbers();
             told.fetch_max(db.horizon(Level::LOCAL).number(), Ordering::SeqCst);
             for recorder in recorders.into_iter().chain([surveyor, keeper]) {
                 history.transactions.extend(recorder.transactions);

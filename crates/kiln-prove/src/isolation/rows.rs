@@ -6,6 +6,7 @@ use kiln::{Expiry, Snapshot, Transaction};
 
 use super::history::{GARBAGE, Key, Number, Operation, journal_of};
 use super::operations::{Objects, View, append, append_number, read_list};
+use super::passing::FIRST_PASSING_ROW;
 use super::recorder::{Attempt, Recorder, Shared, first_of_slot};
 use super::values::{decode, decode_key, encode, encode_key};
 use crate::support::Random;
@@ -39,7 +40,7 @@ pub(crate) enum By {
 
 impl Way {
     pub(crate) const ALL: Way =
-        Way { first: 0, last: Key::MAX, reverse: false, limit: usize::MAX, by: By::Bounds };
+        Way { first: 0, last: FIRST_PASSING_ROW - 1, reverse: false, limit: usize::MAX, by: By::Bounds };
 
     /// All rows of a range over a few slots.
     pub(crate) fn around(shared: &Shared, random: &mut Random) -> Way {
@@ -51,7 +52,7 @@ impl Way {
     pub(crate) fn any(shared: &Shared, random: &mut Random) -> Way {
         let way = Way::around(shared, random);
         match random.below(12) {
-            0 => Way { first: 0, last: Key::MAX, limit: 1, by: By::End, ..way },
+            0 => Way { reverse: way.reverse, limit: 1, by: By::End, ..Way::ALL },
             1 | 2 => {
                 let rest = (1 << (32 - 8 * PREFIX_BYTES)) - 1;
                 let first = shared.row(random) & !rest;

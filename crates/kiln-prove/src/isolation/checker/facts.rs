@@ -239,7 +239,7 @@ impl<'h> Own<'h> {
                     self.rows.entry(*key).or_default().written = Some(None);
                     true
                 }
-                Operation::Name(..) | Operation::Unname(_) => true,
+                Operation::Name(..) | Operation::Unname(_) | Operation::Drop(..) => true,
                 Operation::Add(key, None) => {
                     facts.unanswered.push((at, *key));
                     true

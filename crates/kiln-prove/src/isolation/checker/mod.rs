@@ -4,7 +4,7 @@
 //!  facts      what each transaction saw of others                anomaly   what can be wrong
 //!  lists registers rows tallies    the order of the writes of each key: who depends on whom
 //!  crashes    what must have survived, and what must not      durable   what a durable snapshot must cover
-//!  names      which snapshots have a name after a crash
+//!  names      which snapshots have a name after a crash          drops     that nobody uses what was dropped
 //!  graph      all dependencies, with real time                   cycles    the smallest cycle, and its name
 //! ```
 //!
@@ -14,6 +14,7 @@
 mod anomaly;
 mod crashes;
 mod cycles;
+mod drops;
 mod durable;
 mod facts;
 mod graph;
@@ -62,6 +63,7 @@ pub(crate) fn check(history: &History) -> Result<(), Anomalies> {
     check.registers();
     check.tallies();
     check.rows(&orders);
+    check.drops();
     check.survivors(&orders);
     check.sessions();
     check.names();

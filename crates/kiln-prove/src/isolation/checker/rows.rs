@@ -100,11 +100,19 @@ impl Check<'_> {
         for used in &self.facts.lists {
             let row = used.key & !(1 << 31);
             let Some(seen) = used.seen.filter(|_| used.key == journal_of(row)) else { continue };
-            let last = seen.last().map(|number| (number, self.facts.row_writes.get(number)));
-            let state = match last {
+            let state = match seen.last() {
                 None => None,
-                Some((number, Some(written))) => written.present.then_some(*number),
-                Some((_, None)) => continue,
+                Some(number) => {
+                    let (append, written) =
+                        (self.facts.appends.get(number), self.facts.row_writes.get(number));
+                    match append.zip(written) {
+                        Some((append, written)) if append.transaction == written.transaction => {
+                            written.present.then_some(*number)
+                        }
+                        // Who loads in bulk has journaled it before, and snapshots may lie between the two.
+                        _ => continue,
+                    }
+                }
             };
             journals.known.insert((used.transaction, row), state);
         }

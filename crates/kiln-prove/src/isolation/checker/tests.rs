@@ -1,6 +1,7 @@
 //! The checker must flag each anomaly, and accept the legal history next to it.
 
 mod claims;
+mod drops;
 mod names;
 mod tallies;
 

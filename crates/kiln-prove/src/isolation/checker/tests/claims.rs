@@ -77,3 +77,14 @@ fn as_many_rows_are_deleted_as_their_journals_say() {
     // Who fails before it has read all the journals is not asked.
     accepts(&history(&[tx(3, 4, &[Count(2, 4, 9), journal(2, &[])]).outcome(Outcome::Aborted)]));
 }
+
+#[test]
+fn a_row_that_is_loaded_after_it_was_journaled_may_be_absent_in_between() {
+    let load = [tx(1, 2, &[journal(3, &[]), Append(journal_of(3), 7)]).at(3), tx(4, 5, &[Put(3, 7)]).at(5)];
+    let with = |from, row| {
+        history(&[&load[..], &[tx(from, from + 1, &[Row(3, row), journal(3, &[7])]).snapshot()]].concat())
+    };
+    accepts(&with(3, None));
+    accepts(&with(6, Some(7)));
+    flags(&with(6, None), Kind::RealTime("G-single"));
+}
