@@ -60,6 +60,17 @@ impl<T> Shared<T> {
         ptr::eq(self.pointer.load(Ordering::Acquire), Arc::as_ptr(value))
     }
 
+    /// Takes what is there out of a place that nobody else knows. One that is empty is not written to.
+    pub(super) fn take(&mut self) -> Option<Arc<T>> {
+        let pointer = self.pointer.load(Ordering::Acquire).cast_const();
+        if pointer.is_null() {
+            return None;
+        }
+        self.pointer.store(ptr::null_mut(), Ordering::Relaxed);
+        // SAFETY: the count came from `Arc::into_raw` and is no longer in its place; nobody borrows from `self`, which is the caller's alone.
+        Some(unsafe { Arc::from_raw(pointer) })
+    }
+
     /// Puts something else there.
     #[must_use = "what was there leaks unless it is released"]
     pub(super) fn replace(&self, value: Option<Arc<T>>) -> Option<Retired<T>> {
@@ -73,11 +84,7 @@ unsafe impl Zeroed for Bucket {}
 
 impl<T> Drop for Shared<T> {
     fn drop(&mut self) {
-        let pointer = self.pointer.load(Ordering::Acquire);
-        if !pointer.is_null() {
-            // SAFETY: the count came from `Arc::into_raw`; nobody borrows from `self` any more.
-            drop(unsafe { Arc::from_raw(pointer.cast_const()) });
-        }
+        drop(self.take());
     }
 }
 
