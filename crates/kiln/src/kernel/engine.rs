@@ -240,7 +240,11 @@ impl Engine {
                 Err(_) if self.settle_for_room() || self.wait_for_settling(&mut settlings) => {
                     looks = 0..LOOKS
                 }
-                Err(_) if !self.log.has_disk_space(demand, purpose) => return prepared,
+                Err(_) if !self.log.has_disk_space(demand, purpose) => {
+                    // Who waited may have waited for the database to be closed.
+                    self.check_writable()?;
+                    return prepared;
+                }
                 _ => {}
             }
         }

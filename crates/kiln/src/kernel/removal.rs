@@ -458,15 +458,17 @@ impl Engine {
     fn clear_some_of(&self, object: &ObjectState) -> Result<bool> {
         let (from, to) = tree_bounds(object.id);
         // What was on its way when the object began to leave has come there.
-        let _settling = self.settled.settling.lock();
-        self.check_writable()?;
-        if self.hardening.is_stopping() {
-            return Err(Error::closed());
-        }
-        let end = self.tree_rows_end(&from, &to)?;
-        if let Some(end) = &end {
-            self.settled.tree.remove_all(&from, end, &|| self.check_writable())?;
-        }
+        let end = self.settled.alone(|| {
+            self.check_writable()?;
+            if self.hardening.is_stopping() {
+                return Err(Error::closed());
+            }
+            let end = self.tree_rows_end(&from, &to)?;
+            if let Some(end) = &end {
+                self.settled.tree.remove_all(&from, end, &|| self.check_writable())?;
+            }
+            Ok(end)
+        })?;
         if end.as_ref().is_none_or(|end| *end == to) {
             object.life.note_rows(Rows::Gone);
         }

@@ -207,8 +207,10 @@ fn a_tables_rows_have_gone_once_the_tree_was_looked_at_and_no_settling_is_under_
     db.engine().remove_dropped();
     assert_eq!((entries(&db), db.statistics().dropping), (0, 1));
     drop(settling);
+    let settlings = db.engine().settlings();
     db.engine().settle_if_due();
     assert_eq!(db.statistics().dropping, 0);
+    assert!(db.engine().settlings() > settlings, "who waits for space looks again");
 }
 
 /// Each left its length of padding in the log, and the walk waited for that to harden, which nobody had it do.

@@ -330,7 +330,7 @@ impl Engine {
         has_helped
     }
 
-    /// How often somebody has settled.
+    /// How often somebody has settled, or has changed the tree otherwise.
     pub(super) fn settlings(&self) -> u64 {
         self.settled.ended.load(Ordering::SeqCst)
     }
@@ -338,6 +338,9 @@ impl Engine {
     /// For who needs space on a full disk: what somebody is just sorting may fill it, and goes when that has settled. Waits for them, and says whether somebody has
     /// settled since there were `seen`. (Who settles waits for nobody who commits. Who loads settles nothing, and may wait for space with what it has locked.)
     pub(super) fn wait_for_settling(&self, seen: &mut u64) -> bool {
+        if !self.segments.disk_is_full() {
+            return false;
+        }
         drop(self.settled.settling.lock());
         let before = std::mem::replace(seen, self.settlings());
         *seen != before
@@ -372,9 +375,11 @@ impl Engine {
         loop {
             {
                 let _no_load = self.settled.loading.lock();
-                let _settling = self.settled.settling.lock();
-                self.check_writable()?;
-                match tree.rewrite(&from, &|| self.check_writable())? {
+                let rewrite = || {
+                    self.check_writable()?;
+                    tree.rewrite(&from, &|| self.check_writable())
+                };
+                match self.settled.alone(rewrite)? {
                     Some(next) => from = next,
                     None => return Ok(()),
                 }
@@ -387,10 +392,7 @@ impl Engine {
 
     /// Settles up to a place where the durable log could end. `moving` says from the merge on that settling goes on.
     fn settle_to<'a>(&'a self, end: Address, moving: &mut Option<Moving<'a>>) -> Result<Settling> {
-        let _settling = self.settled.settling.lock();
-        let settled = self.settle_alone(end, moving);
-        self.settled.ended.fetch_add(1, Ordering::SeqCst);
-        settled
+        self.settled.alone(|| self.settle_alone(end, moving))
     }
 
     /// The same, for who has settling locked.

@@ -167,6 +167,14 @@ impl Settled {
         self.is_begun.load(Ordering::Relaxed)
     }
 
+    /// Does what settles, or changes the tree otherwise, with nobody else beside it.
+    pub(super) fn alone<T>(&self, work: impl FnOnce() -> T) -> T {
+        let _settling = self.settling.lock();
+        let done = work();
+        self.ended.fetch_add(1, Ordering::SeqCst);
+        done
+    }
+
     /// Has nothing settle until dropped.
     pub(crate) fn pause(&self) -> impl Drop {
         self.settling.lock()
