@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use super::SystemRecord;
 use crate::device::Device;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::losses::Losses;
 use crate::kernel::named_snapshot::NamedSnapshot;
 use crate::kernel::object::Objects;
@@ -132,7 +132,9 @@ impl Base {
             // What has settled since is read from there on.
             let from = Cursor::at_seal(header.settled_to);
             let mut log = RecordReader::new(segments, superblock.database, from);
-            log.next_batch(tree.settled_to(), 1).map_err(|_| impossible())?;
+            // Any other error is the log's, and not the checkpoint's.
+            log.next_batch(tree.settled_to(), 1)
+                .map_err(|error| if error.kind() == ErrorKind::Corrupted { impossible() } else { error })?;
         }
         index.reserve(header.entries);
         let mut base = Base {
