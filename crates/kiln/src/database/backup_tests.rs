@@ -128,6 +128,10 @@ fn a_directory_with_anything_in_it_is_not_empty() {
         assert_eq!(error.kind(), ErrorKind::Input, "{error}");
         assert_eq!(directory.path().read_dir().unwrap().count(), 1);
     }
+    // A file system's own is nobody's.
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::create_dir(directory.path().join("lost+found")).unwrap();
+    db.backup(directory.path(), |_| {}).unwrap();
 }
 
 /// The tree was opened to be written, too.

@@ -219,7 +219,8 @@ impl Device for FileDevice {
             for entry in Dir::read_from(&self.directory)? {
                 let entry = entry?;
                 let name = entry.file_name().to_string_lossy();
-                if ![".", "..", LOCK_NAME].contains(&&*name) {
+                // The last is what a file system begins with.
+                if ![".", "..", LOCK_NAME, "lost+found"].contains(&&*name) {
                     return Ok(Some(name.into_owned()));
                 }
             }
