@@ -171,9 +171,10 @@ fn expect_the_end(error: &RedisError, is_to_end: &impl Fn() -> bool) -> Result<(
     }
 }
 
-/// The end of the server takes the connections with it. A reply that does not come is another matter.
+/// The end of the server takes the connections with it, and a walk over all keys is told of it. A reply that does not come is another matter.
 fn is_gone(error: &RedisError) -> bool {
-    (error.is_io_error() || error.is_connection_dropped()) && !error.is_timeout()
+    let is_told = error.to_string().ends_with("the server is ending");
+    is_told || (error.is_io_error() || error.is_connection_dropped()) && !error.is_timeout()
 }
 
 #[cfg(test)]
@@ -221,6 +222,14 @@ mod tests {
         clients.have_checked = true;
         clients.settle();
         assert_eq!(settled.load(Ordering::Relaxed), 1);
+    }
+
+    /// Who listed all keys when the server was asked to end took its answer for a refusal.
+    #[test]
+    fn what_says_that_the_server_is_ending_says_that_it_is_gone() {
+        let error = |detail: &str| redis::make_extension_error("ERR".to_owned(), Some(detail.to_owned()));
+        assert!(is_gone(&error("the server is ending")));
+        assert!(!is_gone(&error("unknown command")));
     }
 
     /// A server that closed connections while it lived was taken for one that had been killed.
