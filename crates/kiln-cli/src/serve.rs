@@ -81,6 +81,9 @@ async fn run(arguments: &Serve, db: Kiln) -> Result<(), Failure> {
         std::fs::create_dir_all(backups).map_err(|error| Failure::io("creating", backups, error))?;
         options = options.backups(backups);
     }
+    // Before anybody is told, or can connect.
+    let stop =
+        stop_signal().map_err(|error| Failure::Io { doing: "waiting for signals".to_owned(), error })?;
     let server = Server::bind(db, &arguments.listen, options).await.map_err(|error| {
         let listen = &arguments.listen;
         match error.kind() {
@@ -97,8 +100,6 @@ async fn run(arguments: &Serve, db: Kiln) -> Result<(), Failure> {
     ));
     say(format_args!("now type:  redis-cli -h {} -p {} set clay 1", address.ip(), address.port()));
     say("Ctrl-C persists everything and ends; a second one ends at once");
-    let stop =
-        stop_signal().map_err(|error| Failure::Io { doing: "waiting for signals".to_owned(), error })?;
     server.run(stop).await;
     Ok(())
 }
