@@ -451,8 +451,10 @@ fn a_server_outlives_its_terminal_and_a_second_signal_ends_it_at_once() {
     client.write_all(&b"GET k\r\n".repeat(10)).unwrap();
     client.read_exact(&mut [0]).unwrap();
     served.send(Signal::INT);
+    // It ends then: of two signals that are sent at once it need not know which was the first.
+    while std::net::TcpStream::connect(("127.0.0.1", served.port)).is_ok() {}
     let (code, last) = served.end(Signal::TERM);
-    assert!([Some(128 + 2), Some(128 + 15)].contains(&code), "{code:?}");
+    assert_eq!(code, Some(128 + 15));
     assert!(!last.starts_with("everything committed is persisted"), "{last}");
 }
 
