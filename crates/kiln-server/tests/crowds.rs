@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -13,6 +14,8 @@ use kiln_server::{Durability, Options};
 const THREADS_MAX: usize = 300;
 /// How many connections want to wait.
 const CROWD: usize = 400;
+/// How many keys there are of which most are on disk.
+const COLD_KEYS: usize = 100;
 /// How long the disk takes for what it is late with.
 const LATE: Duration = Duration::from_secs(4);
 
@@ -143,7 +146,7 @@ fn who_needs_no_keys_is_served_while_more_connections_read_from_disk_than_there_
 fn with_cold_keys() -> (MutexGuard<'static, ()>, SimulatedDevice, TestServer, Client) {
     let (alone, disk, server) = server();
     let mut client = server.client();
-    for key in 0..60 {
+    for key in 0..COLD_KEYS {
         client.send(&[b"SET", format!("key{key}").as_bytes(), &vec![b'v'; 200_000]]);
         assert_eq!(client.reply(), "OK");
     }
@@ -159,7 +162,29 @@ fn who_asks_for_all_keys_does_not_take_a_thread_for_longer_than_others() {
     disk.inject(Fault { operation: OperationKind::Read, nth: 1, kind, sticky: true });
     client.expect("KEYS *", "(error) LIMIT the command takes longer than 10 s; use SCAN");
     disk.clear_faults();
-    assert_eq!(client.run("KEYS *").matches("key").count(), 60);
+    assert_eq!(client.run("KEYS *").matches("key").count(), COLD_KEYS);
+}
+
+/// Whoever flushed waited until it had read all that it was asked to look at, and everybody for them.
+#[test]
+fn a_scan_of_what_is_on_disk_comes_back_early_and_misses_none() {
+    let (_alone, disk, _server, mut client) = with_cold_keys();
+    let kind = FaultKind::Delay(Duration::from_millis(10));
+    disk.inject(Fault { operation: OperationKind::Read, nth: 1, kind, sticky: true });
+    let (mut cursor, mut calls, mut found) = ("0".to_owned(), 0, BTreeSet::new());
+    loop {
+        let reply = client.run(&format!("SCAN {cursor} COUNT 1000"));
+        disk.clear_faults();
+        calls += 1;
+        let mut told = reply.split('"').skip(1).step_by(2).map(str::to_owned);
+        cursor = told.next().unwrap();
+        found.extend(told);
+        if cursor == "0" {
+            break;
+        }
+    }
+    assert_eq!(found.len(), COLD_KEYS);
+    assert!(calls > 1, "one call has read all");
 }
 
 /// The server's threads had to be waited for until it had seen all keys.

@@ -1,7 +1,7 @@
 //! Commands over all keys. They see the latest state, and cannot be part of a transaction: the engine
 //! validates ranges of tables, not whole maps, so a phantom could slip in. (That of a `SCAN` alone reads nothing itself.)
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use kiln::{Map, Snapshot};
 
@@ -23,8 +23,11 @@ const SCAN_COUNT_MAX: usize = 1024;
 /// When one `SCAN` may have compared so many bytes it ends, with a cursor to go on from: the longest pattern and key come to as many. For what patterns and keys usually are it is as
 /// many keys as it was asked for.
 const SCAN_COMPARED_BYTES: usize = 64 * 1024 * 1024;
-/// After so many keys it is looked at that at the latest, and after as many more as could come to four times that.
+/// When one `SCAN` has taken so long, such as for keys that are on disk, it ends likewise: whoever flushes waits for it, and everybody for them.
+const SCAN_TIME_MAX: Duration = Duration::from_millis(50);
+/// After how many keys it is looked at these: as many as could come to four times the bytes, but no fewer and no more than so many.
 const SCAN_GROUP_KEYS_MIN: usize = 16;
+const SCAN_GROUP_KEYS_MAX: usize = 64;
 
 /// `DBSIZE`, which like Redis' counts keys that have expired but are not deleted yet.
 pub(crate) fn dbsize(_: &Shared, space: &Space, _: Arguments<'_>, reply: &mut Reply) {
@@ -95,7 +98,7 @@ impl<'a> ScanOptions<'a> {
     /// How many keys are fetched at once.
     fn group_keys(&self) -> usize {
         let compared = self.pattern.map_or(1, |pattern| pattern.len().max(1)) * KEY_BYTES_MAX;
-        (4 * SCAN_COMPARED_BYTES / compared).max(SCAN_GROUP_KEYS_MIN)
+        (4 * SCAN_COMPARED_BYTES / compared).clamp(SCAN_GROUP_KEYS_MIN, SCAN_GROUP_KEYS_MAX)
     }
 
     fn wants(&self, key: &[u8]) -> bool {
@@ -111,6 +114,7 @@ pub(crate) fn scan(work: &mut Work<'_, '_>, args: Arguments<'_>) -> Result<(), F
         .ok_or(Failure::text("ERR invalid cursor"))?;
     let options = ScanOptions::parse(args)?;
     let (mut next, mut looked, mut compared, mut found) = (cursor, 0, 0, Vec::new());
+    let began = Instant::now();
     while looked < options.count && compared < SCAN_COMPARED_BYTES {
         let count = options.group_keys().min(options.count - looked);
         let (cursor, keys) = work.keyspace.scan(work.space, next, count)?;
@@ -124,7 +128,7 @@ pub(crate) fn scan(work: &mut Work<'_, '_>, args: Arguments<'_>) -> Result<(), F
                 found.push(key);
             }
         }
-        if ended {
+        if ended || began.elapsed() > SCAN_TIME_MAX {
             break;
         }
     }
