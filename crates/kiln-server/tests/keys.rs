@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::{TestServer, info_field};
-use kiln::device::SimulatedDevice;
+use kiln::device::{Fault, FaultKind, OperationKind, SimulatedDevice};
 use kiln_server::{Durability, Options};
 
 /// Waits until `condition` holds.
@@ -336,6 +336,22 @@ fn a_flush_makes_no_map_current_that_has_keys() {
     }
     flush(&mut client, 6);
     client.expect("KEYS *", "[]");
+}
+
+/// A spare map could not be made, which nobody needs but who flushes.
+#[test]
+fn a_server_begins_where_nothing_is_durable_any_more_and_shows_what_is_there() {
+    let (disk, db) = common::simulated(3);
+    drop(db.table("keyspace").unwrap());
+    let map = db.map("strings").unwrap();
+    db.put(&map, "key", "value").unwrap().safe().unwrap();
+    disk.inject(Fault { operation: OperationKind::Sync, nth: 1, kind: FaultKind::EIO, sticky: true });
+    assert!(db.put(&map, "lost", "value").unwrap().safe().is_err());
+    let server = TestServer::over(db, Options::new());
+    let mut client = server.client();
+    client.expect("GET key", "\"value\"");
+    let refusal = client.run("FLUSHALL");
+    assert!(refusal.starts_with("(error) LOST "), "{refusal}");
 }
 
 #[test]
