@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use crate::keyspace::Emptied;
+use crate::keyspace::{Emptied, Keyspace};
 use crate::shared::Shared;
 
 /// How long to leave the engine alone after it refused something in the background, or is to do its part first.
@@ -34,9 +34,18 @@ pub(crate) fn watch_pressure(shared: &Shared) {
     }
 }
 
-/// Empties objects that a flush left behind, until the server ends. What is not done then is done after the
-/// next start.
+/// Wakes another server of the database when this one no longer empties anything, however that comes about.
+struct Successor<'a>(&'a Keyspace);
+
+impl Drop for Successor<'_> {
+    fn drop(&mut self) {
+        self.0.flushed.notify_one();
+    }
+}
+
+/// Empties objects that a flush left behind, until the server ends. What is not done then another server of the database does, or the next that begins.
 pub(crate) async fn empty(shared: Arc<Shared>) {
+    let _successor = Successor(&shared.keyspace);
     while !shared.is_stopping() {
         let worker = Arc::clone(&shared);
         let emptied =
@@ -52,5 +61,32 @@ pub(crate) async fn empty(shared: Arc<Shared>) {
             // The runtime is ending.
             Err(_) => return,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+
+    use super::*;
+    use crate::options::Options;
+
+    /// What it had been woken for stayed as it was.
+    #[test]
+    fn a_server_that_ends_wakes_another_to_empty_in_its_place() {
+        let directory = tempfile::tempdir().unwrap();
+        let db = kiln::Kiln::open(directory.path()).unwrap();
+        let address = "127.0.0.1:0".parse().unwrap();
+        let shared = Arc::new(Shared::new(db, Options::new(), address).unwrap());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let emptying = tokio::spawn(empty(Arc::clone(&shared)));
+            tokio::task::yield_now().await;
+            emptying.abort();
+            assert!(emptying.await.unwrap_err().is_cancelled());
+        });
+        let woken = pin!(shared.keyspace.flushed.notified());
+        assert!(woken.poll(&mut Context::from_waker(Waker::noop())).is_ready());
     }
 }

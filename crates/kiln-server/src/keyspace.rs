@@ -287,9 +287,13 @@ impl Keyspace {
     /// nobody.
     pub(crate) fn empty_one(&self, go_on: impl Fn() -> bool) -> kiln::Result<Emptied> {
         let Some(space) = self.spares.lock().full.pop_front() else { return Ok(Emptied::NothingToDo) };
-        let result = self.empty(&space, go_on);
+        let result = self.empty(&space, &go_on);
         let emptied = if space.is_empty() { Emptied::One } else { Emptied::NotYet };
         self.spares.lock().add(space);
+        if !go_on() {
+            // Another server of the database does the rest.
+            self.flushed.notify_one();
+        }
         result.map(|()| emptied)
     }
 
@@ -339,7 +343,26 @@ pub(crate) enum Emptied {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+
     use super::*;
+
+    /// Its map stayed full until somebody flushed, or for as long as the database was open.
+    #[test]
+    fn who_is_to_end_leaves_what_he_was_emptying_to_another() {
+        let directory = tempfile::tempdir().unwrap();
+        let db = Kiln::open(directory.path()).unwrap();
+        db.put(&db.table(META).unwrap(), CURRENT, "0").unwrap().forget();
+        db.put(&db.map("strings.1").unwrap(), "key", "value").unwrap().forget();
+        let keyspace = Keyspace::of(&db).unwrap();
+        let mut woken = pin!(keyspace.flushed.notified());
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(woken.as_mut().poll(&mut context).is_pending());
+        assert_eq!(keyspace.empty_one(|| false).unwrap(), Emptied::NotYet);
+        assert!(woken.as_mut().poll(&mut context).is_ready());
+        assert_eq!(keyspace.empty_one(|| true).unwrap(), Emptied::One);
+    }
 
     #[test]
     fn only_what_holds_something_is_emptied_before_it_is_used_again() {
