@@ -20,7 +20,7 @@
 //! are being emptied. (Commands over all keys read a snapshot of a moment at which they were current.) Holders of the shared side never wait for a client while they hold it, and for the
 //! device only under the engine's backpressure.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::sync::{Arc, Weak};
 
@@ -133,8 +133,11 @@ fn refuse_maps_of_others(objects: &[ObjectInfo]) -> io::Result<()> {
     }
 }
 
-/// Those of all databases that have servers in this process.
-static OPEN: Mutex<Vec<Weak<Keyspace>>> = Mutex::new(Vec::new());
+/// Where a database's keyspace is while it has servers. Locked while it is opened.
+type Slot = Arc<Mutex<Weak<Keyspace>>>;
+
+/// Those of all databases that have servers in this process, by [`Kiln::identity`]. Nobody waits for a disk who has locked this.
+static SLOTS: Mutex<BTreeMap<usize, Slot>> = Mutex::new(BTreeMap::new());
 
 /// The keys of the server.
 pub(crate) struct Keyspace {
@@ -165,15 +168,21 @@ impl Keyspace {
     /// # Errors
     /// As [`Self::open`].
     pub(crate) fn of(db: &Kiln) -> io::Result<Arc<Self>> {
-        let mut open = OPEN.lock();
-        open.retain(|keyspace| keyspace.strong_count() > 0);
-        let mut served = open.iter().filter_map(Weak::upgrade);
-        if let Some(keyspace) = served.find(|keyspace| keyspace.db.is_same(db)) {
+        let slot = Self::slot(db);
+        let mut opened = slot.lock();
+        if let Some(keyspace) = opened.upgrade() {
             return Ok(keyspace);
         }
         let keyspace = Arc::new(Self::open(db)?);
-        open.push(Arc::downgrade(&keyspace));
+        *opened = Arc::downgrade(&keyspace);
         Ok(keyspace)
+    }
+
+    fn slot(db: &Kiln) -> Slot {
+        let mut slots = SLOTS.lock();
+        // Those of others are not upgraded: a keyspace owned here, be it for a moment, keeps its database open. Who opens one has its slot.
+        slots.retain(|_, slot| Arc::strong_count(slot) > 1 || slot.lock().strong_count() > 0);
+        Arc::clone(slots.entry(db.identity()).or_default())
     }
 
     /// Opens or creates the objects and finds those that a crash left to be emptied.
@@ -345,6 +354,9 @@ pub(crate) enum Emptied {
 mod tests {
     use std::pin::pin;
     use std::task::{Context, Waker};
+    use std::time::Duration;
+
+    use kiln::device::SimulatedDevice;
 
     use super::*;
 
@@ -362,6 +374,33 @@ mod tests {
         assert_eq!(keyspace.empty_one(|| false).unwrap(), Emptied::NotYet);
         assert!(woken.as_mut().poll(&mut context).is_ready());
         assert_eq!(keyspace.empty_one(|| true).unwrap(), Emptied::One);
+    }
+
+    /// No server of any database could begin until the disk of the first was back.
+    #[test]
+    fn a_keyspace_is_opened_while_that_of_another_database_waits_for_its_disk() {
+        const WINDOW: Duration = Duration::from_millis(20);
+        let (disk, directory) = (SimulatedDevice::new(1), tempfile::tempdir().unwrap());
+        let late = kiln::Options::new().window(WINDOW).open_on(Arc::new(disk.clone())).unwrap();
+        let other = Kiln::open(directory.path()).unwrap();
+        let map = late.map("map").unwrap();
+        late.persist().unwrap();
+        let (disk_is_late, is_back) = std::sync::mpsc::channel::<()>();
+        disk.watch_steps(move |_, _| assert!(is_back.recv().is_err()));
+        late.put(&map, "key", "value").unwrap().forget();
+        // Commits are held back then.
+        while late.pressure().oldest_unhardened.is_none_or(|oldest| oldest <= 10 * WINDOW) {
+            std::thread::yield_now();
+        }
+        let (slot, opened) = (Keyspace::slot(&late), late.clone());
+        let opening = std::thread::spawn(move || Keyspace::of(&opened).map(drop));
+        while slot.try_lock().is_some() && !opening.is_finished() {
+            std::thread::yield_now();
+        }
+        assert!(Keyspace::of(&other).is_ok());
+        assert!(!opening.is_finished(), "it did not wait");
+        drop(disk_is_late);
+        opening.join().unwrap().unwrap();
     }
 
     #[test]

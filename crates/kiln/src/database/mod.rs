@@ -531,17 +531,18 @@ impl Kiln {
         self.engine().hardening.horizon.on_lost(Box::new(callback));
     }
 
-    /// Whether the other is a handle of the same open database.
+    /// Which open database this is a handle of: handles have the same number if they are of one, and others if not. When none of its handles is left
+    /// another database may have the number.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
     /// # let db = kiln::Kiln::open(directory.path().join("one"))?;
     /// let other = kiln::Kiln::open(directory.path().join("other"))?;
-    /// assert!(db.is_same(&db.clone()) && !db.is_same(&other));
+    /// assert!(db.identity() == db.clone().identity() && db.identity() != other.identity());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn is_same(&self, other: &Kiln) -> bool {
-        Arc::ptr_eq(&self.inner, &other.inner)
+    pub fn identity(&self) -> usize {
+        Arc::as_ptr(&self.inner).addr()
     }
 
     /// What opening found.
