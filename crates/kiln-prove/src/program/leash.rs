@@ -20,11 +20,17 @@ pub(super) fn leash(command: &mut Command) {
 
 #[cfg(test)]
 mod tests {
+    use std::future::Future;
+    use std::pin::pin;
     use std::sync::{Arc, Mutex};
+    use std::task::{Context, Poll, Waker};
+    use std::time::Duration;
 
-    use kiln::{ErrorKind, Level, Options};
+    use kiln::device::SimulatedDevice;
+    use kiln::{ErrorKind, Kiln, Level, Options, Progress, Receipt};
 
     use super::*;
+    use crate::contract::gate::{OpenAtEnd, gated_device};
 
     /// Acts in a process that is forked off this one, and has a copy of its memory.
     fn in_fork(mut act: impl FnMut() + Send + Sync + 'static) {
@@ -53,7 +59,7 @@ mod tests {
         for has_background in [false, true] {
             let directory = tempfile::tempdir().unwrap();
             let options = Options::new().segment_bytes(64 << 10).memory(0).background(has_background);
-            let options = options.window(std::time::Duration::from_secs(3600));
+            let options = options.window(Duration::from_secs(3600));
             let db = options.open(directory.path()).unwrap();
             let map = db.map("map").unwrap();
             db.put(&map, "key", "durable").unwrap().safe().unwrap();
@@ -86,6 +92,51 @@ mod tests {
             assert!(db.recovery_report().clean);
             let map = db.map("map").unwrap();
             assert_eq!(db.get(&map, "key").unwrap().unwrap(), b"not yet durable");
+        }
+    }
+
+    fn durable(receipt: &Receipt) -> kiln::Result<()> {
+        match pin!(receipt.durable(Level::LOCAL)).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(outcome) => outcome,
+            Poll::Pending => Ok(()),
+        }
+    }
+
+    /// It was waited for without end: the hardener is not there, and who had the lead at the fork never lets go of it.
+    #[test]
+    fn c4_what_is_waited_for_in_a_process_that_was_forked_is_lost_there_also_beside_a_hardening() {
+        type Wait = fn(&Kiln, &Receipt) -> kiln::Result<()>;
+        let waits: [Wait; 4] = [
+            |_, receipt| durable(receipt),
+            |_, receipt| receipt.wait_timeout(Level::LOCAL, Duration::ZERO).map(drop),
+            |_, receipt| receipt.wait(Level::LOCAL),
+            |db, _| db.persist(),
+        ];
+        for (has_background, is_beside) in [(true, false), (true, true), (false, true)] {
+            let (device, gate) = gated_device(&SimulatedDevice::new(1));
+            let options = Options::new().segment_bytes(64 << 10).memory(0).background(has_background);
+            let db = options.window(Duration::from_secs(3600)).open_on(device).unwrap();
+            let map = db.map("map").unwrap();
+            db.put(&map, "key", "durable").unwrap().safe().unwrap();
+            let receipt = db.put(&map, "key", "not yet durable").unwrap().fast().1;
+            std::thread::scope(|scope| {
+                let _open = OpenAtEnd(gate.clone());
+                if is_beside {
+                    gate.shut();
+                    scope.spawn(|| db.persist().unwrap());
+                    gate.wait_until_stuck();
+                }
+                for wait in waits {
+                    let (db, receipt) = (db.clone(), receipt.clone());
+                    in_fork(move || {
+                        let error = wait(&db, &receipt).unwrap_err();
+                        assert!(error.kind() == ErrorKind::Lost && error.to_string().contains("fork"));
+                        assert_eq!(receipt.poll(Level::LOCAL), Progress::Lost);
+                    });
+                }
+            });
+            receipt.wait(Level::LOCAL).unwrap();
+            db.close().unwrap();
         }
     }
 }

@@ -174,7 +174,7 @@ impl Future for Durable {
             let before = registered.waker.lock().replace(context.waker().clone());
             drop(before);
         } else {
-            self.leads |= !engine.has_hardener();
+            self.leads = self.leads || !engine.has_hardener();
             if let Some(outcome) = self.lead() {
                 return Poll::Ready(outcome);
             }
@@ -188,7 +188,10 @@ impl Future for Durable {
         }
         // The waker may have been taken between the look and the registration. And whoever hardens looks for successors
         // after it has let go, so either it sees the registration or this finds nobody hardening.
-        self.lead().map_or(Poll::Pending, Poll::Ready)
+        if let Some(outcome) = self.lead() {
+            return Poll::Ready(outcome);
+        }
+        engine.lose_after_fork().map_or_else(|lost| Poll::Ready(Err(lost)), |()| Poll::Pending)
     }
 }
 

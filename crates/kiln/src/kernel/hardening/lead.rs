@@ -51,6 +51,7 @@ impl Engine {
         if planted(Bug::PersistDoesNothing) {
             return Ok(());
         }
+        self.lose_after_fork()?;
         self.lead(self.hardening.leader.lock(), let_go);
         self.check_not_lost()
     }
@@ -68,6 +69,18 @@ impl Engine {
             true => Ok(()),
             false => Err(Lost::new(self.hardening.horizon.local(), USED_AFTER_FORK).error()),
         }
+    }
+
+    /// Before waiting for who has the lead: in a process that was forked off meanwhile nobody ever lets go of it. Nothing hardens there, so that nobody
+    /// needs it to say what is lost.
+    ///
+    /// # Errors
+    /// As [`Self::check_process`].
+    pub(crate) fn lose_after_fork(&self) -> Result<()> {
+        self.check_process().inspect_err(|_| {
+            // Who waits may hold locks.
+            self.hardening.horizon.withhold(self.lose(USED_AFTER_FORK));
+        })
     }
 
     /// Whether somebody hardens at the moment.
@@ -89,6 +102,9 @@ impl Engine {
         let seen = hardening.leads_ended.read();
         if let Some(leader) = hardening.leader.try_lock() {
             return self.lead(leader, let_go);
+        }
+        if self.lose_after_fork().is_err() {
+            return;
         }
         while hardening.leads_ended.read() == seen {
             hardening.leads_ended.wait(seen);
@@ -113,7 +129,7 @@ impl Engine {
         let_go(self, leader, covered);
     }
 
-    /// What is not durable is lost, and nothing more is committed. For who has the lead.
+    /// What is not durable is lost, and nothing more is committed. For who has the lead, or [sees](Self::lose_after_fork) that nobody can.
     pub(super) fn lose(&self, reason: impl Into<Arc<str>>) -> Covered {
         let horizon = &self.hardening.horizon;
         horizon.fail(Lost::new(horizon.local(), reason))

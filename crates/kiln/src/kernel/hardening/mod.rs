@@ -310,6 +310,7 @@ impl Engine {
                 continue;
             }
             if !registered {
+                self.lose_after_fork()?;
                 if !horizon.register_thread(version) {
                     continue;
                 }
@@ -352,9 +353,9 @@ impl Engine {
         }
     }
 
-    /// Somebody hardens who is asked to.
+    /// Somebody hardens who is asked to. A system call.
     pub(super) fn has_hardener(&self) -> bool {
-        self.hardening.background && !self.closed.load(Ordering::SeqCst)
+        self.hardening.background && !self.closed.load(Ordering::SeqCst) && self.process.is_this()
     }
 
     fn check_is_given_out(&self, version: u64) -> Result<()> {
