@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Wake};
 
 use kiln::device::{Fault, FaultKind, OperationKind, SimulatedDevice};
-use kiln::{Kiln, Level};
+use kiln::{Kiln, Level, Version};
 
 use super::gate::{Gate, OpenAtEnd, gated_device};
 use crate::support::manual;
@@ -272,9 +272,12 @@ fn closing_lets_go_of_the_callbacks_and_of_what_they_own() {
                     let _owned = (&db, &owned);
                 }
             };
-            let (of_durable, of_lost) = (own(), own());
+            let (of_durable, of_lost, of_receipt) = (own(), own(), own());
             db.on_durable(move |_| of_durable());
             db.on_lost(move |_| of_lost());
+            // No commit ever has this version.
+            let never = db.receipt(Version::new(u64::MAX));
+            never.on_durable(Level::LOCAL, move |_| of_receipt());
             if by_callback {
                 // While they are called they are nowhere that they could be taken from.
                 let closing = db.clone();
@@ -284,10 +287,11 @@ fn closing_lets_go_of_the_callbacks_and_of_what_they_own() {
             } else {
                 db.close().unwrap();
             }
-            let (too_late, much_too_late) = (own(), own());
-            eventually("the callbacks have gone", || Arc::strong_count(&owned) == 3);
+            let (too_late, much_too_late, later_than_that) = (own(), own(), own());
+            eventually("the callbacks have gone", || Arc::strong_count(&owned) == 4);
             db.on_durable(move |_| too_late());
             db.on_lost(move |_| much_too_late());
+            never.on_durable(Level::LOCAL, move |_| later_than_that());
             assert_eq!(Arc::strong_count(&owned), 1, "nobody calls them any more");
         }
     });

@@ -129,6 +129,8 @@ struct Waiters {
     threads: Vec<(u64, usize)>,
     /// How many of them the leader would like to see before it begins; 0 if it is not waiting for them.
     expected: usize,
+    /// The database is closed: callbacks for versions without a fate will never be called.
+    are_over: bool,
 }
 
 impl Waiters {
@@ -240,11 +242,17 @@ impl Horizon {
     }
 
     /// Remembers a waiter for `version`, and gives the number with which it may [give up](Self::give_up); none if the version's fate is known already (a
-    /// callback is called).
+    /// callback is called), or never will be (it is dropped).
     pub(crate) fn register(&self, version: u64, waiter: Waiter) -> Option<u64> {
         let mut waiters = self.waiters.lock();
         // Checked under the lock that `publish` and `fail` take after they have moved.
         match self.outcome(version).filter(|_| !planted(Bug::RegistersUnseen)) {
+            None if waiters.are_over && matches!(waiter, Waiter::Callback(_)) => {
+                // Without the lock: what it owns is somebody else's.
+                drop(waiters);
+                drop(waiter);
+                None
+            }
             None => {
                 waiters.told_ever += 1;
                 let number = waiters.told_ever;
@@ -476,8 +484,16 @@ impl Horizon {
         }
     }
 
-    /// Tells those who are called back what is left to be told, and lets go of them. To be called without any lock, as [`Self::tell`].
+    /// Tells those who are called back what is left to be told, and lets go of them, and of those who wait for versions that nobody has.
+    /// To be called without any lock, as [`Self::tell`], once everything is durable or lost.
     pub(crate) fn end_callbacks(&self) {
+        let mut waiters = self.waiters.lock();
+        waiters.are_over = true;
+        // A future sees to itself: it hardens, or is dropped.
+        let callbacks = waiters.told.extract_if(.., |_, waiter| matches!(waiter, Waiter::Callback(_)));
+        let gone: Vec<_> = callbacks.collect();
+        drop(waiters);
+        drop(gone);
         self.callbacks.lock().are_over = true;
         self.call_back();
     }
