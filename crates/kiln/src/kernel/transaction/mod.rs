@@ -67,8 +67,10 @@ struct Buffers {
     begin: u64,
     /// The newest version among the records read.
     read_version: u64,
-    /// Reads when the set was last validated.
+    /// Reads when it was last ticked for the set.
     validated: usize,
+    /// How often it was validated since it was last ticked for it.
+    validations: usize,
     /// Among the reads is a watch, of which nobody knows whether it held together with those before it.
     has_watch: bool,
     /// As of which rows have expired, or not.
@@ -324,11 +326,16 @@ impl<'db> Transaction<'db> {
             return self.move_on(buffers);
         }
         // Validating the whole set at every read would be quadratic. A tick makes what is there now old: a writer
-        // of an older version had locked what it writes before the tick, so it shows in this validation.
+        // of an older version had locked what it writes before the tick, so it shows in this validation. Not every read adds to
+        // the set: a leaf that is read again does not.
         const TICK_EVERY: usize = 32;
-        if buffers.reads.len() >= buffers.validated + TICK_EVERY && !self.engine.is_far_ahead() {
+        buffers.validations += 1;
+        let is_due =
+            buffers.reads.len() >= buffers.validated + TICK_EVERY || buffers.validations >= TICK_EVERY;
+        if is_due && !self.engine.is_far_ahead() {
             buffers.begin = self.engine.clock.tick();
             buffers.validated = buffers.reads.len();
+            buffers.validations = 0;
         }
         self.move_on(buffers)?;
         match self.engine.reads_hold(&buffers.reads, &[]) {
@@ -529,6 +536,7 @@ impl Drop for Transaction<'_> {
         buffers.writes.clear();
         buffers.read_version = 0;
         buffers.validated = 0;
+        buffers.validations = 0;
         buffers.has_watch = false;
         buffers.moment.forget();
         buffers.first_to_expire = None;

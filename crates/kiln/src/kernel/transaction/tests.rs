@@ -52,6 +52,23 @@ fn a_leaf_that_is_read_again_and_again_is_remembered_once() {
     assert_eq!(keys, 2 * KEYS);
 }
 
+/// Nothing that was read again made what is there old, so each look validated all that was read before.
+#[test]
+fn what_is_read_again_and_again_is_not_validated_each_time() {
+    let db = Options::new().background(false).open_on(Arc::new(SimulatedDevice::new(1))).unwrap();
+    let (table, map) = (db.table("table").unwrap(), db.map("map").unwrap());
+    let tx = db.begin().unwrap();
+    assert_eq!((tx.get(&map, "one").unwrap(), tx.get(&map, "other").unwrap()), (None, None));
+    let begin = || tx.buffers.borrow().as_ref().unwrap().begin;
+    let began = begin();
+    db.engine().forgotten.fetch_max(began, Ordering::SeqCst);
+    for _ in 0..100 {
+        assert!(tx.range::<&[u8]>(&table, ..).next().is_none());
+    }
+    assert!(begin() > began);
+    assert_eq!(db.version().number(), began + 1, "a tick concerns everybody");
+}
+
 /// It ran, and what it wrote of the same key was overwritten, or stayed, without a word.
 #[test]
 fn c1_no_operation_runs_within_the_closure_of_another_one() {
