@@ -109,14 +109,9 @@ fn nap(engine: &Engine, wake: &Condvar, requests: &mut MutexGuard<'_, Requests>,
 }
 
 fn run_hardener(engine: &Arc<Engine>) {
-    /// How often it looks how fast the log grows, whatever the window is: a load that has just begun may fill what may be un-hardened
-    /// long before the window ends.
-    const LOOK_MIN: Duration = Duration::from_millis(1);
-    const LOOK_MAX: Duration = Duration::from_millis(16);
     // A hardening sleeps several times, for the disk and for who is pinned, and each time a short window has to wait for it.
     crate::sync::take_short_slices();
     let hardening = &engine.hardening;
-    let look_again = (hardening.window / 16).clamp(LOOK_MIN, LOOK_MAX).min(hardening.window / 4);
     let mut hardenings_seen = 0;
     loop {
         let mut requests = hardening.requests.lock();
@@ -124,7 +119,8 @@ fn run_hardener(engine: &Arc<Engine>) {
             if requests.stop {
                 return;
             }
-            let due = earliest(requests.by, engine.window_due());
+            let (window_due, look_again) = engine.window_due();
+            let due = earliest(requests.by, window_due);
             if requests.now || requests.tell || due.is_some_and(|due| due <= Instant::now()) {
                 break;
             }
@@ -319,17 +315,18 @@ fn wait_until_asked(
 }
 
 impl Engine {
-    /// When the hardener has to begin so that the window holds, as far as can be said now.
-    fn window_due(&self) -> Option<Instant> {
+    /// When the hardener has to begin so that the window holds, as far as can be said now, and after which time it looks again.
+    fn window_due(&self) -> (Option<Instant>, Duration) {
         let hardening = &self.hardening;
+        let (bytes, bytes_max) = (self.log.unhardened_bytes(), hardening.unhardened_bytes_max());
         let since = hardening.dirty_since.load(Ordering::SeqCst);
         if since == 0 {
-            return None;
+            return (None, hardening.pace.look_again(0, Duration::ZERO, bytes_max));
         }
         let first = hardening.started + Duration::from_micros(since);
         let age = Instant::now().saturating_duration_since(first);
-        let (bytes, bytes_max) = (self.log.unhardened_bytes(), hardening.unhardened_bytes_max());
-        Some(first + hardening.pace.patience(bytes, age, bytes_max))
+        let due = first + hardening.pace.patience(bytes, age, bytes_max);
+        (Some(due), hardening.pace.look_again(bytes, age, bytes_max))
     }
 
     fn is_idle(&self) -> bool {

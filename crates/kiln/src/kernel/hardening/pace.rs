@@ -29,6 +29,10 @@ const BYTES_MIN: u64 = 256 << 10;
 /// From such a part of the bound on, what has come in tells when the bound will be met. Less is a burst: one commit a moment ago would
 /// look like a load that fills any memory at once.
 const RATE_PART: u64 = 16;
+/// How often the hardener looks how fast the log grows, whatever the window is: a load that has just begun may fill what may be un-hardened
+/// long before the window ends.
+const LOOK_MIN: Duration = Duration::from_millis(1);
+const LOOK_MAX: Duration = Duration::from_millis(16);
 
 /// See the module's documentation.
 pub(super) struct Pace {
@@ -92,6 +96,18 @@ impl Pace {
         Duration::from_nanos((time * age / (age + cost)) as u64)
     }
 
+    /// After which time the hardener looks again, `patience` or not. Where too little has come in for that to see a rate, it looks before half of the time has
+    /// passed in which what may be a rate meets the bound.
+    pub(super) fn look_again(&self, bytes: u64, age: Duration, bytes_max: u64) -> Duration {
+        let usual = (self.window / 16).clamp(LOOK_MIN, LOOK_MAX).min(self.window / 4);
+        if bytes == 0 || bytes >= bytes_max / RATE_PART {
+            return usual;
+        }
+        let full = u128::from(bytes_max - bytes) * age.as_nanos() / u128::from(bytes);
+        let half = Duration::from_nanos(u64::try_from(full / 2).unwrap_or(u64::MAX));
+        usual.min(half.max(LOOK_MIN))
+    }
+
     /// How many bytes may be un-hardened at once.
     pub(super) fn bytes_max(&self) -> u64 {
         let latencies = 2 * self.latency();
@@ -125,7 +141,7 @@ mod tests {
         pace
     }
 
-    /// What a client meets that writes `load` MiB/s as long as it may, while the hardener begins when it has to.
+    /// What a client meets that writes `load` MiB/s as long as it may, while the hardener begins when it sees that it has to.
     struct Met {
         /// The longest that a commit waited until it was durable.
         longest_ms: f64,
@@ -141,6 +157,8 @@ mod tests {
         // Un-hardened bytes in MiB and when the first of them came; the same of the hardening under way, and its end.
         let (mut waiting, mut since) = (0.0, 0.0);
         let mut under_way: Option<(f64, f64, f64)> = None;
+        // When the hardener looks next. It does as a commit wakes it up, and as it has hardened.
+        let mut look_at = 0.0;
         while now < 2_000.0 {
             now += STEP_MS;
             if let Some((_, first, end)) = under_way
@@ -148,6 +166,7 @@ mod tests {
             {
                 longest = longest.max(now - first);
                 under_way = None;
+                look_at = now;
             }
             let in_all = waiting + under_way.map_or(0.0, |(bytes, ..)| bytes);
             if in_all < bytes_max as f64 / MIB as f64 {
@@ -156,12 +175,18 @@ mod tests {
             } else {
                 stalled_ms += STEP_MS;
             }
+            if under_way.is_some() || waiting == 0.0 || now < look_at {
+                continue;
+            }
             let age = Duration::from_secs_f64((now - since) / 1_000.0);
-            let due = || age >= pace.patience((waiting * MIB as f64) as u64, age, bytes_max);
-            if under_way.is_none() && waiting > 0.0 && due() {
+            let bytes = (waiting * MIB as f64) as u64;
+            let left = pace.patience(bytes, age, bytes_max).saturating_sub(age);
+            if left.is_zero() {
                 let end = now + latency_ms + waiting / disk * 1_000.0;
                 under_way = Some((waiting, since, end));
                 waiting = 0.0;
+            } else {
+                look_at = now + left.min(pace.look_again(bytes, age, bytes_max)).as_secs_f64() * 1_000.0;
             }
         }
         Met { longest_ms: longest, stalled_ms }
@@ -183,9 +208,13 @@ mod tests {
     fn nobody_waits_for_memory_that_a_hardening_in_time_would_have_freed() {
         const SECOND: Duration = Duration::from_secs(1);
         let latency = Duration::from_micros(300);
-        for (window, memory, load) in
-            [(SECOND, 64, 250.0), (SECOND, 64, 60.0), (5 * SECOND, 256, 500.0), (WINDOW, 8, 300.0)]
-        {
+        for (window, memory, load) in [
+            (SECOND, 64, 250.0),
+            (SECOND, 64, 60.0),
+            (5 * SECOND, 256, 500.0),
+            (WINDOW, 8, 300.0),
+            (SECOND, 3, 300.0),
+        ] {
             let pace = Pace { window, ..settled(latency, 1_000) };
             let stalled = client_of(&pace, 0.3, 1_000.0, load, memory).stalled_ms;
             assert!(stalled == 0.0, "{stalled} ms: window {window:?}, {memory} MiB, load {load}");
@@ -232,6 +261,9 @@ mod tests {
         let pace = Pace::new(24 * HOUR);
         pace.learn(4096, Duration::from_millis(50));
         assert!(pace.patience(75 << 10, Duration::from_micros(50), 32 * MIB) > HOUR);
+        // It is looked at again soon, and then less and less often.
+        let look = |age| pace.look_again(75 << 10, Duration::from_micros(age), 32 * MIB);
+        assert_eq!([1, 100_000].map(look), [LOOK_MIN, LOOK_MAX]);
         // So much at once may go on.
         assert_eq!(pace.patience(4 * MIB, Duration::from_micros(50), 32 * MIB), Duration::ZERO);
     }
