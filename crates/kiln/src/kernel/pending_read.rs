@@ -92,6 +92,15 @@ impl Requests {
         self.waiting.push_back((request, Teller { ticket: ticket.clone(), has_told: false }));
         ticket
     }
+
+    /// Takes as many as there is room for. Once nobody waits, how many once did tells nothing of those who will.
+    fn take(&mut self, room: usize, taken: &mut Vec<(Request, Teller)>) {
+        let count = self.waiting.len().min(room);
+        taken.extend(self.waiting.drain(..count));
+        if self.waiting.is_empty() {
+            self.look_at = 0;
+        }
+    }
 }
 
 impl std::fmt::Debug for PendingRead {
@@ -318,9 +327,7 @@ impl Engine {
                     reading.tell_closed(std::mem::take(&mut requests.waiting), requests);
                     return;
                 }
-                let room = reading.ahead.room();
-                let count = requests.waiting.len().min(room);
-                begun.extend(requests.waiting.drain(..count));
+                requests.take(reading.ahead.room(), &mut begun);
             }
             begun.drain(..).for_each(|(request, ticket)| reading.begin(request, ticket));
             reading.step();
@@ -421,5 +428,19 @@ mod tests {
                 .map(|(_, teller)| Arc::as_ptr(&teller.ticket))
                 .eq(tickets.iter().map(Arc::as_ptr))
         );
+    }
+
+    /// Once many had waited, as many had to wait again before anybody looked.
+    #[test]
+    fn reads_that_nobody_waits_for_do_not_pile_up_where_many_have_waited_before() {
+        let mut requests = Requests::default();
+        let add = |requests: &mut Requests| requests.add(Request { object: 1, hash: 0, key: [].into() });
+        let tickets: Vec<_> = (0..1_000).map(|_| add(&mut requests)).collect();
+        requests.take(tickets.len(), &mut Vec::new());
+        let mut add_one = |_| {
+            add(&mut requests);
+            requests.waiting.len()
+        };
+        assert_eq!((0..1_000).map(&mut add_one).max(), Some(64));
     }
 }
