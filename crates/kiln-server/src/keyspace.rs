@@ -42,7 +42,6 @@ const MAPS_MAX: u64 = 1_024;
 const BACKGROUND_BATCH_KEYS: usize = 128;
 
 /// What holds keys.
-#[derive(Clone)]
 pub(crate) struct Space {
     pub(crate) strings: Map,
     /// Which map this is; also what a `WATCH` compares to see that a flush came between.

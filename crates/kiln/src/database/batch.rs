@@ -71,10 +71,9 @@ impl Kiln {
     ) -> Result<Commit<'_, ()>> {
         let engine = self.engine();
         let time_to_live_ms = object.handle().time_to_live_ms;
-        let newest = engine.put_each(object, entries, |key, value| {
+        engine.put_each(object, entries, |key, value| {
             engine.put_single(key, value, default_expiry(time_to_live_ms, || engine.now_ms()))
-        })?;
-        Ok(Commit::new(engine, newest, ()))
+        })
     }
 
     /// Adds to the integers of several keys; see [`Self::add`].
@@ -97,13 +96,12 @@ impl Kiln {
     ) -> Result<Commit<'_, ()>> {
         let engine = self.engine();
         let time_to_live_ms = object.handle().time_to_live_ms;
-        let newest = engine.commit_each(
+        engine.commit_each(
             (object, Reads::Rows),
             deltas,
             |(key, _)| key.as_ref(),
             |number, key| Ok(engine.add_single(key, time_to_live_ms, deltas[number].1)?.0),
-        )?;
-        Ok(Commit::new(engine, newest, ()))
+        )
     }
 
     /// Replaces the values of several keys by what `change` makes of them. It is called with a key's number in the slice, its
@@ -133,12 +131,11 @@ impl Kiln {
         mut change: impl FnMut(usize, Option<&[u8]>, &mut Vec<u8>) -> bool,
     ) -> Result<Commit<'_, ()>> {
         let engine = self.engine();
-        let newest = engine.commit_each((object, Reads::Rows), keys, AsRef::as_ref, |number, key| {
+        engine.commit_each((object, Reads::Rows), keys, AsRef::as_ref, |number, key| {
             let updated = engine.update_single(key, object.handle().time_to_live_ms, |old, new| {
                 Ok(Decision::of(change(number, old, new)))
             })?;
             Ok(updated.version)
-        })?;
-        Ok(Commit::new(engine, newest, ()))
+        })
     }
 }

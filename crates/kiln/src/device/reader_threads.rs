@@ -91,9 +91,7 @@ impl Jobs {
 
 impl Drop for ReaderThreads {
     fn drop(&mut self) {
-        if !self.process.is_this() {
-            // They were not forked along, and cannot be awaited.
-            std::mem::forget(std::mem::take(&mut self.threads));
+        if self.process.leaves(&mut self.threads) {
             return;
         }
         self.jobs.state.lock().is_over = true;

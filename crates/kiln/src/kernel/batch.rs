@@ -13,6 +13,7 @@ use std::sync::Arc;
 use super::engine::Engine;
 use super::expiry::default_expiry;
 use super::read_ahead::ReadAhead;
+use super::receipt::Commit;
 use super::single::{SingleKey, with_scratch};
 use crate::error::Result;
 use crate::objects::Object;
@@ -146,13 +147,13 @@ impl Engine {
         })
     }
 
-    /// Commits a put of each entry, by `put`, which gives its version; returns the newest. Nothing is put if one of the keys or values is not acceptable.
-    pub(crate) fn put_each<'i, O: Object, K: AsRef<[u8]>, V: AsRef<[u8]>>(
-        self: &Arc<Self>,
+    /// Commits a put of each entry, by `put`, which gives its version. Nothing is put if one of the keys or values is not acceptable.
+    pub(crate) fn put_each<'e, 'i, O: Object, K: AsRef<[u8]>, V: AsRef<[u8]>>(
+        self: &'e Arc<Self>,
         object: &'i O,
         entries: &'i [(K, V)],
         put: impl Fn(SingleKey<'i>, &'i [u8]) -> Result<u64>,
-    ) -> Result<u64> {
+    ) -> Result<Commit<'e, ()>> {
         // When they expire is known only once they are put.
         let some_expiry = default_expiry(object.handle().time_to_live_ms, || 1);
         for (_, value) in entries {
@@ -170,20 +171,20 @@ impl Engine {
         )
     }
 
-    /// Commits an operation, which `reads` so much, for each item, by `commit`, which gives its version; returns the newest. As [`Self::for_each_in_groups`].
-    pub(crate) fn commit_each<'i, O: Object, T>(
-        self: &Arc<Self>,
+    /// Commits an operation, which `reads` so much, for each item, by `commit`, which gives its version; what is returned stands for all of them. As [`Self::for_each_in_groups`].
+    pub(crate) fn commit_each<'e, 'i, O: Object, T>(
+        self: &'e Arc<Self>,
         (object, reads): (&'i O, Reads),
         items: &'i [T],
         key_of: impl Fn(&T) -> &[u8],
         mut commit: impl FnMut(usize, SingleKey<'i>) -> Result<u64>,
-    ) -> Result<u64> {
+    ) -> Result<Commit<'e, ()>> {
         let mut newest = 0;
         self.for_each_in_groups((object, reads), items, key_of, |number, key| {
             newest = newest.max(commit(number, key)?);
             Ok(())
         })?;
-        Ok(newest)
+        Ok(Commit::new(self, newest, ()))
     }
 
     /// Runs an operation on each item's key, in order, after fetching a group of them: also from disk, what it `reads`. Nothing is run if one of the

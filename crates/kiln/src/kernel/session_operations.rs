@@ -156,10 +156,7 @@ impl Session {
         object: &O,
         entries: &[(K, V)],
     ) -> Result<Commit<'_, ()>> {
-        let newest = self
-            .engine
-            .put_each(object, entries, |key, value| Ok(version_of(self.put(object, key.key, value)?)))?;
-        Ok(Commit::new(&self.engine, newest, ()))
+        self.engine.put_each(object, entries, |key, value| Ok(version_of(self.put(object, key.key, value)?)))
     }
 
     /// As [`Kiln::add_many`](crate::Kiln::add_many): each entry is an operation, with a serial number of its own.
@@ -171,13 +168,12 @@ impl Session {
         object: &O,
         deltas: &[(K, i64)],
     ) -> Result<Commit<'_, ()>> {
-        let newest = self.engine.commit_each(
+        self.engine.commit_each(
             (object, Reads::Rows),
             deltas,
             |(key, _)| key.as_ref(),
             |number, key| Ok(version_of(self.add(object, key.key, deltas[number].1)?)),
-        )?;
-        Ok(Commit::new(&self.engine, newest, ()))
+        )
     }
 
     /// As [`Kiln::update_many`](crate::Kiln::update_many), with the exception of [`Self::update`]: each key is an operation, with a serial number of its own.
@@ -190,10 +186,9 @@ impl Session {
         keys: &[K],
         mut change: impl FnMut(usize, Option<&[u8]>, &mut Vec<u8>) -> bool,
     ) -> Result<Commit<'_, ()>> {
-        let newest = self.engine.commit_each((object, Reads::Rows), keys, AsRef::as_ref, |number, key| {
+        self.engine.commit_each((object, Reads::Rows), keys, AsRef::as_ref, |number, key| {
             Ok(version_of(self.update_into(object, key.key, |old, new| change(number, old, new))?))
-        })?;
-        Ok(Commit::new(&self.engine, newest, ()))
+        })
     }
 }
 

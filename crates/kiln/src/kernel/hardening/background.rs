@@ -52,9 +52,7 @@ impl Background {
 
 impl Drop for Background {
     fn drop(&mut self) {
-        if !self.process.is_this() {
-            // They were not forked along, and cannot be awaited.
-            std::mem::forget(std::mem::take(&mut self.threads));
+        if self.process.leaves(&mut self.threads) {
             return;
         }
         if let Some(engine) = self.engine.upgrade() {
