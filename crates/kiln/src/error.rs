@@ -19,7 +19,8 @@ pub enum ErrorKind {
     Conflict,
     /// The arguments are not acceptable (too long, wrong kind of object, bad option). Mend them.
     Input,
-    /// The transaction passed one of its limits and is aborted. Make it smaller or raise the limit.
+    /// A limit was passed: a transaction's (of entries, bytes or age; it is aborted, make it smaller or raise the limit), or a database's, of objects, names, open transactions, numbers
+    /// or addresses. The text says which.
     Limit,
     /// The transaction has already failed or the database is closed; begin again.
     Aborted,
@@ -27,7 +28,7 @@ pub enum ErrorKind {
     Caller,
     /// The disk is full. Nothing is lost; commits work again once space is free.
     NoSpace,
-    /// Another process (or this one) has the database open.
+    /// Another process (or this one) has the database open, or is making it; or the session is open already.
     Locked,
     /// There is no database there, or it is not one of Kiln's.
     NotFound,

@@ -132,8 +132,8 @@ impl Options {
     /// to is written anew at the log's end, so that no update meets it on disk. That costs up to three bytes of log for each of the
     /// application's, and mostly much less. [`space_amplification`](Self::space_amplification) of infinity turns it off.
     ///
-    /// The indexes come on top: about 20 bytes for each key, and about 70 more for each key of a table that has not
-    /// [settled](Self::settle_log_bytes), which goes back to the system a second after settling; a hundredth of the memory for the table of pages; and while rows settle
+    /// The indexes come on top: about 20 bytes for each key, and for each key of a table that has not [settled](Self::settle_log_bytes) about 40 more, another 12 where
+    /// ranges of snapshots go, and what the key has beyond 16 bytes, which goes back to the system a second after settling; a hundredth of the memory for the table of pages; and while rows settle
     /// what [`settle_memory`](Self::settle_memory) says.
     /// [`Statistics`](crate::Statistics) tells what each part takes. More memory means fewer reads from disk; durability does
     /// not depend on it.
@@ -215,7 +215,7 @@ impl Options {
 
     /// Live records of so many bytes may have left memory and not [settled](Self::settle_log_bytes) before commits that write tables are slowed. Default, and
     /// at the least, twice as many as make settling due. With more, tables larger than memory are written faster: as long as that goes on the more rows settle at once
-    /// the fewer bytes are written for each of them. The indexes in memory grow with it (by about 90 bytes for each row that has not settled), and so do the log on disk
+    /// the fewer bytes are written for each of them. The indexes in memory grow with it (by 60 to 75 bytes for each row that has not settled, and what its key has beyond 16 bytes), and so do the log on disk
     /// and the file that is there while rows settle. Durability does not depend on it.
     pub fn unsettled_bytes(mut self, bytes: u64) -> Options {
         self.unsettled_bytes = bytes;
@@ -266,7 +266,8 @@ impl Options {
         self
     }
 
-    /// The most bytes of log that one transaction may write: its keys, its values, and 24 to 38 bytes for each. Default, and at most, three eighths
+    /// The most bytes of log that one transaction may write: its keys, its values, and 24 to 38 bytes for each, 8 more for a row that expires. What writes one thing alone may always
+    /// write it (one in a session writes two: its serial number as well). Default, and at most, three eighths
     /// of the bound on un-hardened bytes, and a little less where that is below 49 KiB; at least 1,024.
     pub fn transaction_bytes(mut self, bytes: usize) -> Options {
         self.transaction_bytes = bytes;

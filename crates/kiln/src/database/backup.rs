@@ -81,7 +81,7 @@ impl Kiln {
     ///
     /// # Errors
     /// `Input` if there is something in the directory, `Corrupted` if the database is damaged, `Io` or `NoSpace` if either disk fails
-    /// or is full, `Lost` or `Aborted` if the database has failed or is closed. Nothing is left behind then, not even the directory if it was not there.
+    /// or is full, `Lost` or `Aborted` if the database has failed or is closed, `Locked` if somebody else makes a copy there. Nothing is left behind then, not even the directory if it was not there.
     pub fn backup(
         &self,
         directory: impl AsRef<Path>,

@@ -167,7 +167,8 @@ impl Kiln {
     /// database, who may use the files again: then what is no longer there to be read is `Aborted`.
     ///
     /// # Errors
-    /// `Lost` if the last commits could not be made durable; `Io` if they are, but the superblock cannot be written: then opening it again is as after a crash.
+    /// `Lost` if the last commits could not be made durable; `Io` or `NoSpace` if they are, but the superblock cannot be written: then opening it again is as after a crash. In a forked
+    /// child it does nothing, and is `Lost`.
     pub fn close(&self) -> Result<()> {
         self.inner.close()
     }
@@ -175,7 +176,7 @@ impl Kiln {
     /// Opens the map with this name, making it if there is none.
     ///
     /// # Errors
-    /// `Input` if the name is a table's, or not between 1 and 255 bytes.
+    /// `Input` if the name is a table's, or not between 1 and 255 bytes. To make it is a commit, and fails as [`Self::transact`] does; `Limit` if as many objects as there can be were made.
     pub fn map(&self, name: &str) -> Result<Map> {
         Ok(Map::new(objects::open_object(self.engine(), name, ObjectKind::Map, None)?, name))
     }
@@ -183,7 +184,7 @@ impl Kiln {
     /// Opens the table with this name, making it if there is none.
     ///
     /// # Errors
-    /// `Input` if the name is a map's, or not between 1 and 255 bytes.
+    /// `Input` if the name is a map's, or not between 1 and 255 bytes; else as [`Self::map`].
     pub fn table(&self, name: &str) -> Result<Table> {
         Ok(Table::new(objects::open_object(self.engine(), name, ObjectKind::Table, None)?, name))
     }
@@ -274,7 +275,7 @@ impl Kiln {
     /// Remembers a key's state, for [`Transaction::require`].
     ///
     /// # Errors
-    /// `Conflict` if somebody is writing the key for too long.
+    /// `Conflict` if somebody is writing the key for too long, `Input` if the key is too long or the object another database's, `NotFound` if it was dropped.
     pub fn watch<O: Object>(&self, object: &O, key: impl AsRef<[u8]>) -> Result<Watch> {
         let engine = self.engine();
         let id = engine.check_key(object.handle(), object.name(), key.as_ref())?;
@@ -454,7 +455,7 @@ impl Kiln {
     /// Makes everything committed so far durable, and waits for it.
     ///
     /// # Errors
-    /// `Lost` if the disk fails.
+    /// `Lost` if the disk fails, or has failed before.
     pub fn persist(&self) -> Result<()> {
         self.engine().persist()?;
         if self.inner.background.lock().is_none() {

@@ -35,7 +35,7 @@ impl Kiln {
     /// ```
     ///
     /// # Errors
-    /// `NotFound` if there is no database, `Locked` if somebody has it open, `Input` if there is something in the directory that is to be made,
+    /// `NotFound` if there is no database, `Version` if it is a newer Kiln's, `Locked` if somebody has it open, or makes another copy in the same directory, `Input` if there is something in the directory that is to be made,
     /// `Corrupted` if the backup is damaged, naming file and offset, `Io` or `NoSpace` if either disk fails or is full. Nothing is left behind then, not even the directory if it was not there.
     pub fn restore(
         from: impl AsRef<Path>,

@@ -24,7 +24,7 @@ pub struct Statistics {
     /// The most that may be now: as many as harden within the window, as far as the last hardenings tell, and never more than
     /// [`Options::unhardened_bytes`](crate::Options::unhardened_bytes).
     pub unhardened_bytes_max: u64,
-    /// Hardenings so far, the bytes they wrote, and how long one takes (smoothed).
+    /// Hardenings since the database was opened.
     pub hardenings: u64,
     /// Bytes that hardenings have written.
     pub hardened_bytes: u64,
@@ -47,7 +47,7 @@ pub struct Statistics {
     /// Records in them, about; those count, too, that newer ones of their keys have superseded.
     pub on_disk_only_records: u64,
     /// Writes, deletions included, that went into their key's record where it was, since the database was opened: it was of the current version, in the log's mutable part,
-    /// and of the same length.
+    /// and its value took as many words of 8 bytes.
     pub updates_in_place: u64,
     /// Writes that appended a record instead, linked to the one before it.
     pub updates_copied: u64,
@@ -98,7 +98,7 @@ pub struct Statistics {
     pub tree_bytes: u64,
     /// Of those bytes, the ones that are in use.
     pub tree_used_bytes: u64,
-    /// Memory of its pages that are in memory. With the shares of log, read cache and images of leaves no more than [the option](crate::Options::memory).
+    /// Memory of its pages that are in memory. With the shares of log, read cache and images of leaves no more than [the option](crate::Options::memory), unless that is less than the log needs.
     pub page_cache_bytes: u64,
     /// The share of copies of tables' leaves, with their rows side by side, for [ranges of snapshots](crate::Snapshot::range) that go over the same leaves again and again. It is
     /// 0 until there is a use for it, and takes its memory as it fills.

@@ -40,7 +40,7 @@ const NAME_BYTES_MAX: usize = 255;
 pub(crate) struct NamedSnapshot {
     pub(crate) name: String,
     pub(crate) version: u64,
-    /// Microseconds since 1970 when it got its name; for people.
+    /// Microseconds since 1970 when it got its name, as of which rows have expired in it.
     pub(crate) time_us: u64,
 }
 

@@ -1,8 +1,8 @@
 //! The superblock: what must be known before the log can be read.
 //!
 //! Two 4 KiB slots in one file, written alternately, so that a torn write leaves the older one. The layout is
-//! in `docs/format.md`. It is written when the database is created, opened, truncated and closed: never on
-//! the way of a commit.
+//! in `docs/format.md`, and so is when it is written: on the way of a commit only by the first one that needs a
+//! bit of the flags.
 
 use std::sync::Arc;
 

@@ -209,7 +209,7 @@ impl<'db> Transaction<'db> {
     ///
     /// # Errors
     /// `Conflict` if another transaction is in the way; `Limit`; `Corrupted` or `Io` if the record is on disk and
-    /// cannot be read.
+    /// cannot be read; `Input` if the key is too long, or the object another database's; `NotFound` if the object was dropped; `Aborted` if the transaction has failed.
     pub fn get<O: Object>(&self, object: &O, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
         let mut value = Vec::new();
         Ok(self.get_into(object, key, &mut value)?.then_some(value))
@@ -466,7 +466,8 @@ impl<'db> Transaction<'db> {
     /// only if the key stays so. A change of a key that shares the watched key's bucket counts too (it is rare).
     ///
     /// # Errors
-    /// `Input` if the watch is of another database, or of an earlier opening of this one; `Limit`, or `Aborted` if the transaction has failed.
+    /// `Input` if the watch is of another database, or of an earlier opening of this one; `Limit`, or `Aborted` if the transaction has failed; `Conflict` if the object is just
+    /// being dropped.
     pub fn require(&self, watch: &Watch) -> Result<bool> {
         let mut buffers = self.open_buffers()?;
         if watch.index != self.engine.index.number() {
@@ -495,7 +496,8 @@ impl<'db> Transaction<'db> {
     ///
     /// # Errors
     /// `Conflict` if what it read has changed or somebody else is writing the same keys: nothing was written.
-    /// `NoSpace` if the disk is full, `Lost` if the database has failed.
+    /// `NoSpace` if the disk is full, `Lost` if the database has failed, `Aborted` if the transaction has, or the database is closed, `Limit` if it is too old or the log has no addresses
+    /// left; `Corrupted` or `Io` if a record that it replaces is on disk and cannot be read.
     pub fn commit(self) -> Result<Commit<'db, ()>> {
         let version = self.commit_now()?;
         Ok(Commit::new(self.engine, version, ()))
