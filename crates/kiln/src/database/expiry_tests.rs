@@ -32,6 +32,24 @@ fn while_rows_are_counted_compaction_deletes_none_that_has_expired() -> Result<(
     Ok(())
 }
 
+/// After each walk it rested eight times as long, whatever had expired of what it had met: where rows came that expired faster than a tenth of one thread
+/// deletes them, more and more were stored.
+#[test]
+fn a_walk_that_has_met_nothing_but_what_had_expired_is_followed_by_no_rest() -> Result<()> {
+    let disk = SimulatedDevice::new(1);
+    disk.set_time_ms(1_000);
+    let db = Options::new().background(false).open_on(Arc::new(disk))?;
+    for (name, deleted) in [("one", 1_000), ("other", 2_000)] {
+        let table = db.table(name)?;
+        for number in 0..1_000_u32 {
+            db.put_expiring(&table, number.to_be_bytes(), "value", Expiry::At(1))?.forget();
+        }
+        while db.engine().delete_some_expired(false).is_some() {}
+        assert_eq!(db.statistics().expired_rows, deleted);
+    }
+    Ok(())
+}
+
 /// Of the two writes, the first had set what the next attempt went by.
 #[test]
 fn c9_both_slots_say_that_rows_expire_snapshots_have_names_or_objects_were_dropped_though_writing_one_of_them_has_failed()

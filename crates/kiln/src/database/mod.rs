@@ -459,7 +459,7 @@ impl Kiln {
     pub fn persist(&self) -> Result<()> {
         self.engine().persist()?;
         if self.inner.background.lock().is_none() {
-            while self.engine().delete_some_expired(true) {}
+            while self.engine().delete_some_expired(true).is_some() {}
             self.engine().remove_dropped();
             self.engine().sweep();
             self.engine().share_memory();

@@ -173,9 +173,9 @@ fn who_looks_for_rows_that_expire_does_not_read_all_that_is_others_first() {
     let (mut place, mut found) = (Some(Place::Map(0)), Vec::new());
     let mut pieces = 0;
     while let Some(at) = place {
-        let (next, rows) = engine.next_piece(&objects, &at, &mut |error| panic!("{error}")).unwrap();
-        found.extend(rows.into_iter().map(|row| row.key));
-        (place, pieces) = (next, pieces + 1);
+        let piece = engine.next_piece(&objects, &at, &mut |error| panic!("{error}")).unwrap();
+        found.extend(piece.rows.into_iter().map(|row| row.key));
+        (place, pieces) = (piece.next, pieces + 1);
     }
     assert!(found == [b"key"] && pieces > 2, "{found:?} in {pieces} pieces");
     drop(large);

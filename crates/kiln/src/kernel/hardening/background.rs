@@ -200,7 +200,7 @@ fn run_watcher(engine: &Arc<Engine>) {
 fn run_keeper(engine: &Arc<Engine>) {
     let usual_period = usual_period(engine);
     // Its first round comes soon: there may be something to settle though nobody commits.
-    let (mut hardenings_seen, mut is_deleting) = (u64::MAX, false);
+    let (mut hardenings_seen, mut expiry_pause) = (u64::MAX, None);
     loop {
         {
             let mut requests = engine.hardening.requests.lock();
@@ -214,14 +214,14 @@ fn run_keeper(engine: &Arc<Engine>) {
             let is_in_haste =
                 engine.compaction.is_in_haste() || engine.warm.is_in_haste() || is_asked || is_removing;
             let period = if is_in_haste { PERIOD_MIN } else { usual_period };
-            let next = match (engine.is_idle() && !was_active, is_deleting) {
-                (_, true) => Nap::Until(Instant::now() + PERIOD_MIN),
-                (true, false) if is_asked => Nap::Until(Instant::now() + PERIOD_MIN),
-                (true, false) => match engine.expiry_nap() {
+            let next = match (engine.is_idle() && !was_active, expiry_pause) {
+                (_, Some(pause)) => Nap::Until(Instant::now() + pause),
+                (true, None) if is_asked => Nap::Until(Instant::now() + PERIOD_MIN),
+                (true, None) => match engine.expiry_nap() {
                     Some(nap) => Nap::Until(Instant::now() + nap),
                     None => Nap::Idle,
                 },
-                (false, false) => Nap::Until(Instant::now() + period),
+                (false, None) => Nap::Until(Instant::now() + period),
             };
             nap(engine, &engine.hardening.wake_keeper, &mut requests, next);
             if requests.stop {
@@ -236,7 +236,7 @@ fn run_keeper(engine: &Arc<Engine>) {
         engine.copy_leaves();
         engine.keep_warm();
         engine.make_room(0);
-        is_deleting = engine.delete_some_expired(false);
+        expiry_pause = engine.delete_some_expired(false);
         engine.sweep();
         if engine.is_checkpoint_due() {
             engine.hardening.requests.lock().checkpoint = true;

@@ -24,26 +24,25 @@
 //! time.* It costs another record, or memory that opening has to fill again, for each such row.
 //!
 //! Each object knows the [soonest](Lifetimes) time at which one of its rows may expire. Once that has passed the keeper walks over the object's keys, or over those
-//! of all such maps at once, which have one index, and deletes what has expired, in pieces of [`PIECE_KEYS`]; the walk tells when the next one is due. It rests for [`REST_TIMES`] as long as it has worked, so
-//! what has expired is deleted by the end of the second walk from then on. Compaction, where it comes upon such a row first, deletes it instead of copying
+//! of all such maps at once, which have one index, and deletes what has expired, [piece by piece](walk); the walk tells when the next one is due, and
+//! what has expired is deleted by the end of the second walk from then on. It rests for eight times as long as it has looked at rows that are to stay. So it takes
+//! an eighth of one thread where little expires; the more of what is stored has expired, the more it takes, and the faster that goes, up to a whole
+//! thread. What expires faster than one thread deletes it is stored until that is over. Compaction, where it comes upon such a row first, deletes it instead of copying
 //! it, unless somebody walks, or counts rows, at that moment. What cannot be read is passed over, told, and looked at again by the next walk.
 
-use std::ops::Bound;
-use std::sync::Arc;
+mod walk;
+
 use std::time::Duration;
 
+pub(crate) use self::walk::Place;
+use self::walk::{MayExpire, REST_MIN, Walk, first_place};
 use super::engine::Engine;
 use super::object::ObjectState;
-use super::read::{FoundKey, Wanted};
-use super::settled::write_tree_key;
-use super::single::SingleKey;
-use crate::error::{Error, ErrorKind, Result};
-use crate::objects::{self, FIRST_OBJECT};
+use crate::error::Result;
 use crate::planted::{Bug, planted};
 use crate::storage::record::NEVER;
-use crate::storage::tree::{Cursor, Direction};
+use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::sync::{Instant, Mutex};
 
 /// When a row expires: from then on it reads as absent, everywhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -220,75 +219,6 @@ impl Lifetimes {
     }
 }
 
-/// So many keys are looked at before the keeper may go on with its other duties: each may be a read from disk.
-const PIECE_KEYS: usize = 64;
-/// Or so many places of the hash index: of records that are others', whose they are may have to be read from disk, too.
-const PIECE_PLACES: usize = 64;
-/// It does go on with them after so long: where the keys are in memory that is many pieces.
-const TURN: Duration = Duration::from_millis(1);
-/// A walk is followed by a rest so many times as long as it took, or
-const REST_TIMES: u32 = 8;
-/// so long at least.
-const REST_MIN: Duration = Duration::from_millis(250);
-
-/// A walk over the keys of the objects in which something may have expired: first of all maps, which have one index together, then of one table after the
-/// other.
-#[derive(Default)]
-struct Walk {
-    has_walked_maps: bool,
-    /// Tables with smaller numbers have been walked over, or need not be.
-    table: u32,
-    /// Over whose keys it walks now.
-    objects: Vec<u32>,
-    /// Where it is in them; nowhere where that has ended.
-    place: Option<Place>,
-    worked: Duration,
-    rests_until: Option<Instant>,
-    /// Something could not be looked at, of which nobody knows whose it is.
-    has_missed: bool,
-    /// The first that could not be read, or deleted.
-    failure: Option<Error>,
-}
-
-impl Walk {
-    /// Of what has not been looked at: objects of which it may be stay due, and are walked over again.
-    fn note(&mut self, failure: Error) {
-        self.failure.get_or_insert(failure);
-        self.has_missed = true;
-    }
-
-    /// Of a row, which cannot be read or deleted; its object alone stays due.
-    fn note_of(&mut self, object: &ObjectState, failure: Error) {
-        self.failure.get_or_insert(failure);
-        object.lifetimes.note(1);
-    }
-}
-
-/// Where in an object, or in all maps.
-#[derive(Clone, Debug)]
-pub(super) enum Place {
-    /// A cursor over the hash index.
-    Map(u64),
-    /// In the ordered index behind this key.
-    Unsettled(Vec<u8>),
-    /// In the tree behind this key.
-    Settled(Vec<u8>),
-}
-
-/// A row that expires, if it is the key's newest, or may do so: then not before this time.
-pub(super) struct MayExpire {
-    pub(super) object: u32,
-    pub(super) key: Vec<u8>,
-    pub(super) from: u64,
-}
-
-fn first_place(object: &ObjectState) -> Place {
-    match object.keys.ordered() {
-        None => Place::Map(0),
-        Some(_) => Place::Unsettled(Vec::new()),
-    }
-}
-
 impl Engine {
     /// The time now, in milliseconds since 1970; it never goes back as long as the database is open.
     #[cold]
@@ -344,182 +274,6 @@ impl Engine {
         Some(left.clamp(REST_MIN / 4, NAP_MAX))
     }
 
-    /// Deletes some of the rows that have expired, if it is time to. True if there may be more. Who does not wait for log space
-    /// leaves what finds none to a later walk.
-    pub(crate) fn delete_some_expired(self: &Arc<Self>, waits: bool) -> bool {
-        if !self.is_expiry_due() {
-            return false;
-        }
-        let Some(mut walk) = self.expiring.walk.try_lock() else { return false };
-        // Who waits has asked for it, and does the same whatever the time.
-        if !waits && walk.rests_until.is_some_and(|until| Instant::now() < until) {
-            return false;
-        }
-        let began = Instant::now();
-        let goes_on = loop {
-            let goes_on = self.walk_on(&mut walk, waits) && self.is_expiry_due();
-            if !goes_on || waits || began.elapsed() >= TURN {
-                break goes_on;
-            }
-        };
-        walk.worked += began.elapsed();
-        if !goes_on {
-            *self.expiring.failure.lock() = walk.failure.take().map(|failure| failure.to_string());
-            let rest = (walk.worked * REST_TIMES).max(REST_MIN);
-            *walk = Walk { rests_until: Some(Instant::now() + rest), ..Walk::default() };
-        }
-        goes_on
-    }
-
-    /// One piece of a walk over all objects; false once it has come to its end.
-    fn walk_on(self: &Arc<Self>, walk: &mut Walk, waits: bool) -> bool {
-        let place = match walk.place.take() {
-            Some(place) => place,
-            None => match self.begin_walk_over(walk) {
-                Some(place) => place,
-                None => return false,
-            },
-        };
-        walk.place = self.walk_piece(walk, &place, waits).unwrap_or_else(|failure| {
-            // What is behind it is not known, but other objects are not to wait for that.
-            walk.note(failure);
-            None
-        });
-        if walk.place.is_none() && !walk.has_missed {
-            walk.objects.iter().for_each(|&id| self.object(id).lifetimes.end_walk());
-        }
-        true
-    }
-
-    /// Goes on to the next objects in which something may have expired, if there are some: says where they begin.
-    fn begin_walk_over(&self, walk: &mut Walk) -> Option<Place> {
-        let is_due = |object: &&ObjectState| object.id >= FIRST_OBJECT && self.may_have_expired(object);
-        let is_map = |object: &ObjectState| object.keys.ordered().is_none();
-        walk.objects.clear();
-        if !std::mem::replace(&mut walk.has_walked_maps, true) {
-            let maps = self.objects.iter().filter(|object| is_map(object)).filter(is_due);
-            walk.objects.extend(maps.map(|map| map.id));
-        }
-        if walk.objects.is_empty() {
-            let mut tables = self.objects.iter().filter(|object| object.id >= walk.table && !is_map(object));
-            let table = tables.find(is_due)?;
-            walk.table = table.id + 1;
-            walk.objects.push(table.id);
-        }
-        walk.has_missed = false;
-        walk.objects.iter().for_each(|&id| self.object(id).lifetimes.begin_walk());
-        walk.objects.first().map(|&id| first_place(self.object(id)))
-    }
-
-    /// Deletes what has expired of one piece of the objects that are walked over, and gives the place behind it, if that is not the end.
-    fn walk_piece(self: &Arc<Self>, walk: &mut Walk, place: &Place, waits: bool) -> Result<Option<Place>> {
-        // Of what was dropped all goes.
-        if walk.objects.iter().all(|&id| self.object(id).is_dropped()) {
-            return Ok(None);
-        }
-        let mut unreadable = Vec::new();
-        let piece = self.next_piece(&walk.objects, place, &mut |error| unreadable.push(error));
-        unreadable.into_iter().for_each(|error| walk.note(error));
-        let (next, rows) = piece?;
-        for MayExpire { object, key, from } in &rows {
-            let object = self.object(*object);
-            if !self.is_expired_now(*from) {
-                object.lifetimes.note(*from);
-                continue;
-            }
-            match self.delete_expired(self.key_of(object, key), waits) {
-                Ok(expires_at) => object.lifetimes.note(expires_at),
-                // It stays absent.
-                Err(error) if matches!(error.kind(), ErrorKind::Corrupted | ErrorKind::Io) => {
-                    walk.note_of(object, error)
-                }
-                Err(_) if object.is_dropped() => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(next)
-    }
-
-    /// Some rows that may expire, of all maps with these numbers in order, or of the one table, from a place on; and the place behind them, if that is not the
-    /// end. `unreadable` is told of records that cannot be read, of which nobody knows whose they are.
-    pub(super) fn next_piece(
-        &self,
-        objects: &[u32],
-        place: &Place,
-        unreadable: &mut dyn FnMut(Error),
-    ) -> Result<(Option<Place>, Vec<MayExpire>)> {
-        let mut rows = Vec::new();
-        match place {
-            Place::Map(cursor) => {
-                let expires = |object: u32, at: u64| at != NEVER && objects.binary_search(&object).is_ok();
-                // Nobody is going to ask for them.
-                let wanted = Wanted { is: &expires, keeps: false };
-                let mut cursor = Some(*cursor);
-                for _ in 0..PIECE_PLACES {
-                    let Some(at) = cursor.filter(|_| rows.len() < PIECE_KEYS) else { break };
-                    cursor = objects::keys_at(self, at, &wanted, |found| match found {
-                        Ok(FoundKey { object, key, expires_at }) => {
-                            rows.push(MayExpire { object, key, from: expires_at })
-                        }
-                        Err(error) => unreadable(error),
-                    });
-                }
-                Ok((cursor.map(Place::Map), rows))
-            }
-            Place::Unsettled(after) => {
-                let (object, mut keys) = (self.object(objects[0]), Vec::new());
-                if let Some(ordered) = object.keys.ordered() {
-                    ordered.keys_behind(after, PIECE_KEYS, &mut keys);
-                }
-                let next = match keys.last() {
-                    Some(last) if keys.len() >= PIECE_KEYS => Place::Unsettled(last.clone()),
-                    _ => Place::Settled(Vec::new()),
-                };
-                // Nothing is known of them yet.
-                rows.extend(keys.into_iter().map(|key| MayExpire { object: object.id, key, from: 1 }));
-                Ok((Some(next), rows))
-            }
-            Place::Settled(after) => self.settled_piece(self.object(objects[0]), after, rows),
-        }
-    }
-
-    /// Of the settled rows only those that expire.
-    fn settled_piece(
-        &self,
-        object: &ObjectState,
-        after: &[u8],
-        mut rows: Vec<MayExpire>,
-    ) -> Result<(Option<Place>, Vec<MayExpire>)> {
-        let mut tree_key = Vec::new();
-        write_tree_key(object.id, after, &mut tree_key);
-        let mut cursor = Cursor::new(&self.settled.tree, self.settled.tree.root());
-        let from =
-            if after.is_empty() { Bound::Included(&tree_key[..]) } else { Bound::Excluded(&tree_key[..]) };
-        cursor.seek(from, Direction::Forwards)?;
-        let prefix = object.id.to_be_bytes();
-        for _ in 0..PIECE_KEYS {
-            let expires_at = cursor.expires_at();
-            let Some(key) = cursor.key().and_then(|key| key.strip_prefix(&prefix)) else {
-                return Ok((None, rows));
-            };
-            after_into(&mut tree_key, key);
-            if expires_at != NEVER {
-                rows.push(MayExpire { object: object.id, key: key.to_vec(), from: expires_at });
-            }
-            cursor.step()?;
-        }
-        Ok((Some(Place::Settled(tree_key)), rows))
-    }
-
-    /// Deletes a row if it has expired. Otherwise returns when it does, if it does.
-    fn delete_expired(self: &Arc<Self>, key: SingleKey<'_>, waits: bool) -> Result<u64> {
-        let deleted = self.expire_single(key, waits)?;
-        if deleted.is_none() {
-            self.expiring.deleted.fetch_add(1, Ordering::Relaxed);
-        }
-        Ok(deleted.unwrap_or(NEVER))
-    }
-
     /// How many rows an object has that have not expired: exact while nobody writes. Where some may have expired it takes a look at each; where
     /// something has settled, at each that has not, and waits for who settles.
     pub(crate) fn count_unexpired(&self, object: &ObjectState) -> u64 {
@@ -547,8 +301,8 @@ impl Engine {
         let (moment, mut value, mut count) = (Moment::default(), Vec::new(), 0);
         let mut place = Some(first_place(object));
         while let Some(here) = place {
-            let Ok((next, rows)) = self.next_piece(&[object.id], &here, &mut |_| {}) else { return count };
-            for MayExpire { key, from, .. } in &rows {
+            let Ok(piece) = self.next_piece(&[object.id], &here, &mut |_| {}) else { return count };
+            for MayExpire { key, from, .. } in &piece.rows {
                 if !moment.is_past(*from, self) {
                     continue;
                 }
@@ -558,7 +312,7 @@ impl Engine {
                 let is_here = reading.is_settled() == matches!(here, Place::Settled(_));
                 count += u64::from(reading.stored && !reading.found && is_here);
             }
-            place = next;
+            place = piece.next;
         }
         count
     }
@@ -567,9 +321,4 @@ impl Engine {
     pub(crate) fn is_expired_now(&self, expires_at: u64) -> bool {
         expires_at != NEVER && (expires_at <= self.now_ms() || planted(Bug::ExpiresEarly))
     }
-}
-
-fn after_into(buffer: &mut Vec<u8>, key: &[u8]) {
-    buffer.clear();
-    buffer.extend_from_slice(key);
 }
