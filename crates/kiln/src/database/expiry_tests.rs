@@ -50,6 +50,85 @@ fn a_walk_that_has_met_nothing_but_what_had_expired_is_followed_by_no_rest() -> 
     Ok(())
 }
 
+/// Each leaf came into the cache, in the place of what others look for, and counted as what somebody had asked for.
+#[test]
+fn a_walk_over_settled_rows_leaves_the_cache_to_others_and_does_not_count() -> Result<()> {
+    const ROWS: u32 = 30_000;
+    const HOT: u32 = 300;
+    let disk = SimulatedDevice::new(1);
+    disk.set_time_ms(1_000);
+    let options =
+        Options::new().background(false).segment_bytes(64 << 10).memory(2 << 20).settle_log_bytes(0);
+    let db = options.open_on(Arc::new(disk.clone()))?;
+    let table = db.table("table")?;
+    for number in 0..ROWS {
+        db.put(&table, number.to_be_bytes(), [0; 200])?.forget();
+    }
+    db.put_expiring(&table, ROWS.to_be_bytes(), "value", Expiry::At(2_000))?.forget();
+    db.persist()?;
+    assert_eq!(db.settle()?, u64::from(ROWS) + 1);
+    db.close()?;
+    // With memory for some of the tree, and a walk that is due.
+    let db = options.open_on(Arc::new(disk.clone()))?;
+    let table = db.table("table")?;
+    let get_hot = || -> Result<()> {
+        for number in 0..HOT {
+            assert!(db.get(&table, number.to_be_bytes())?.is_some());
+        }
+        Ok(())
+    };
+    (0..3).try_for_each(|_| get_hot())?;
+    let misses = || db.engine().settled.tree.cache_misses();
+    let before = misses();
+    disk.set_time_ms(3_000);
+    while db.engine().delete_some_expired(true).is_some() {}
+    assert_eq!(db.statistics().expired_rows, 1);
+    let by_walk = misses() - before;
+    get_hot()?;
+    let by_others = misses() - before - by_walk;
+    let statistics = db.statistics();
+    assert!(statistics.page_cache_bytes < statistics.tree_used_bytes / 2);
+    assert!(by_walk <= 3 && by_others <= 3, "{by_walk} nodes for the walk, and {by_others} for others");
+    Ok(())
+}
+
+/// What had not settled was read as if somebody had asked for it, and took the read cache.
+#[test]
+fn a_walk_over_rows_on_disk_that_have_not_settled_does_not_count() -> Result<()> {
+    const ROWS: u32 = 1_000;
+    let disk = SimulatedDevice::new(1);
+    disk.set_time_ms(1_000);
+    let options = Options::new()
+        .background(false)
+        .segment_bytes(64 << 10)
+        .memory(0)
+        .settle_log_bytes(0)
+        .space_amplification(f64::INFINITY);
+    let db = options.open_on(Arc::new(disk.clone()))?;
+    let (table, map) = (db.table("table")?, db.map("map")?);
+    for number in 0..ROWS {
+        db.put(&table, number.to_be_bytes(), [0; 200])?.forget();
+    }
+    db.put_expiring(&table, "soon", "value", Expiry::At(2_000))?.forget();
+    db.put_expiring(&table, "later", "value", Expiry::At(9_000))?.forget();
+    let end = db.statistics().log_tail;
+    while db.statistics().log_head <= end {
+        db.put(&map, "ballast", vec![0; 8_000])?.forget();
+        db.persist()?;
+    }
+    let before = db.statistics().cold_reads;
+    disk.set_time_ms(3_000);
+    while db.engine().delete_some_expired(true).is_some() {}
+    let statistics = db.statistics();
+    let counted = statistics.cold_reads - before;
+    assert_eq!(statistics.expired_rows, 1);
+    assert!(counted <= 2, "{counted} reads that count");
+    disk.set_time_ms(9_000);
+    while db.engine().delete_some_expired(true).is_some() {}
+    assert_eq!((db.statistics().expired_rows, table.len()), (2, ROWS.into()));
+    Ok(())
+}
+
 /// Of the two writes, the first had set what the next attempt went by.
 #[test]
 fn c9_both_slots_say_that_rows_expire_snapshots_have_names_or_objects_were_dropped_though_writing_one_of_them_has_failed()

@@ -8,16 +8,17 @@ use std::time::Duration;
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::engine::Engine;
 use crate::kernel::object::ObjectState;
-use crate::kernel::read::{FoundKey, Wanted};
+use crate::kernel::read::{FoundKey, KeyAt, Wanted};
 use crate::kernel::settled::write_tree_key;
 use crate::kernel::single::SingleKey;
 use crate::objects::{self, FIRST_OBJECT};
+use crate::storage::epoch;
 use crate::storage::record::NEVER;
 use crate::storage::tree::{Cursor, Direction};
 use crate::sync::Instant;
 use crate::sync::atomic::Ordering;
 
-/// So many keys are looked at before the keeper may go on with its other duties: each may be a read from disk.
+/// So many keys, or those of one leaf of the tree, are looked at before the keeper may go on with its other duties: each may be a read from disk.
 const PIECE_KEYS: usize = 64;
 /// Or so many places of the hash index: of records that are others', whose they are may have to be read from disk, too.
 const PIECE_PLACES: usize = 64;
@@ -91,7 +92,7 @@ pub(crate) enum Place {
     Map(u64),
     /// In the ordered index behind this key.
     Unsettled(Vec<u8>),
-    /// In the tree behind this key.
+    /// In the tree, from this key of it on.
     Settled(Vec<u8>),
 }
 
@@ -255,37 +256,67 @@ impl Engine {
                 }
                 let next = match keys.last() {
                     Some(last) if keys.len() >= PIECE_KEYS => Place::Unsettled(last.clone()),
-                    _ => Place::Settled(Vec::new()),
+                    _ => {
+                        let mut from = Vec::new();
+                        write_tree_key(object.id, b"", &mut from);
+                        Place::Settled(from)
+                    }
                 };
-                // Nothing is known of them yet.
-                rows.extend(keys.into_iter().map(|key| MayExpire { object: object.id, key, from: 1 }));
-                Ok(Piece { looked_at: rows.len(), rows, next: Some(next) })
+                let looked_at = keys.len();
+                for key in keys {
+                    // Somebody is changing it, or it cannot be read: whoever is to delete it finds out.
+                    let from = self.logged_expiry(object, &key).unwrap_or(1);
+                    if from != NEVER {
+                        rows.push(MayExpire { object: object.id, key, from });
+                    }
+                }
+                Ok(Piece { rows, next: Some(next), looked_at })
             }
-            Place::Settled(after) => self.settled_piece(self.object(objects[0]), after, rows),
+            Place::Settled(from) => self.settled_piece(self.object(objects[0]), from, rows),
         }
     }
 
-    /// Of the settled rows only those that expire.
-    fn settled_piece(&self, object: &ObjectState, after: &[u8], mut rows: Vec<MayExpire>) -> Result<Piece> {
-        let mut tree_key = Vec::new();
-        write_tree_key(object.id, after, &mut tree_key);
-        let mut cursor = Cursor::new(&self.settled.tree, self.settled.tree.root());
-        let from =
-            if after.is_empty() { Bound::Included(&tree_key[..]) } else { Bound::Excluded(&tree_key[..]) };
-        cursor.seek(from, Direction::Forwards)?;
+    /// When a key's row expires that is in the log, if it does. Nobody is going to ask for what is read for it. `None` if that does not say.
+    fn logged_expiry(&self, object: &ObjectState, key: &[u8]) -> Option<u64> {
+        let hash = self.hash(object.id, key);
+        let addresses: Vec<_> = {
+            let _pin = epoch::pin();
+            let (bucket, stamp) = self.index.stamp_at_once(hash)?;
+            let addresses = self.index.addresses_of(hash).collect();
+            self.index.unchanged(bucket, stamp).then_some(addresses)?
+        };
+        let expires = |found: u32, at: u64| found == object.id && at != NEVER;
+        let wanted = Wanted { is: &expires, keeps: false };
+        let mut expires_at = NEVER;
+        for address in addresses {
+            match self.key_at(address, &wanted).ok()? {
+                KeyAt::Key(found) if found.key == key => expires_at = found.expires_at,
+                KeyAt::Key(_) | KeyAt::Other => {}
+                KeyAt::Gone => return None,
+            }
+        }
+        Some(expires_at)
+    }
+
+    /// Of the settled rows of one leaf those that expire. Whole leaves: so each is read once, though it does not stay in memory.
+    fn settled_piece(&self, object: &ObjectState, from: &[u8], mut rows: Vec<MayExpire>) -> Result<Piece> {
+        let mut cursor = Cursor::unasked(&self.settled.tree, self.settled.tree.root());
+        cursor.seek(Bound::Included(from), Direction::Forwards)?;
         let prefix = object.id.to_be_bytes();
-        for looked_at in 0..PIECE_KEYS {
+        let of_leaf = cursor.count_within(Bound::Unbounded);
+        for looked_at in 0..of_leaf {
             let expires_at = cursor.expires_at();
             let Some(key) = cursor.key().and_then(|key| key.strip_prefix(&prefix)) else {
                 return Ok(Piece { rows, next: None, looked_at });
             };
-            after_into(&mut tree_key, key);
             if expires_at != NEVER {
                 rows.push(MayExpire { object: object.id, key: key.to_vec(), from: expires_at });
             }
-            cursor.step()?;
+            cursor.step_in_leaf();
         }
-        Ok(Piece { rows, next: Some(Place::Settled(tree_key)), looked_at: PIECE_KEYS })
+        let mut next = Vec::new();
+        let goes_on = cursor.next_leaf_into(&mut next) && next.starts_with(&prefix);
+        Ok(Piece { rows, next: goes_on.then_some(Place::Settled(next)), looked_at: of_leaf })
     }
 
     /// Deletes a row if it has expired. Otherwise returns when it does, if it does.
@@ -296,11 +327,6 @@ impl Engine {
         }
         Ok(expires_at)
     }
-}
-
-fn after_into(buffer: &mut Vec<u8>, key: &[u8]) {
-    buffer.clear();
-    buffer.extend_from_slice(key);
 }
 
 #[cfg(test)]

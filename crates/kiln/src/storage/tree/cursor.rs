@@ -64,6 +64,8 @@ pub(crate) struct Cursor {
     end: Vec<u8>,
     /// Leaves that have been read and are to come, the next one last.
     read: Vec<Arc<Node>>,
+    /// Nobody has asked for what it comes to.
+    is_unasked: bool,
 }
 
 impl Cursor {
@@ -80,7 +82,14 @@ impl Cursor {
             wanted: None,
             end: Vec::new(),
             read: Vec::new(),
+            is_unasked: false,
         }
+    }
+
+    /// A cursor on a way for which nobody has asked: what it reads does not count, and of leaves only those stay in memory for which there is room. It reads one
+    /// after the other.
+    pub(crate) fn unasked(tree: &Arc<Tree>, root: Arc<Root>) -> Cursor {
+        Cursor { is_unasked: true, ..Cursor::new(tree, root) }
     }
 
     /// Goes to the first key that is within the bound, which is where the walk begins: the least one forwards, the greatest one backwards.
@@ -145,6 +154,13 @@ impl Cursor {
             Direction::Forwards => (below + usize::from(is_there && is_included)).saturating_sub(*index),
             Direction::Backwards => (index + 1).saturating_sub(below + usize::from(is_there && !is_included)),
         }
+    }
+
+    /// Replaces `key` by that at which the leaf behind its own begins, forwards; false if there is none, or it is past the end.
+    pub(crate) fn next_leaf_into(&self, key: &mut Vec<u8>) -> bool {
+        let above = self.path.split_last().map_or(&[][..], |(_, above)| above);
+        let next = above.iter().rev().find(|(node, index)| index + 1 < node.count());
+        next.inspect(|(node, index)| node.key_into(index + 1, key)).is_some()
     }
 
     /// Goes to the next entry, which is known to be in the same leaf.
@@ -248,7 +264,7 @@ impl Cursor {
         };
         let (mut reference, mut level) = (reference, level);
         while level > 0 {
-            let node = self.tree.pages.node(&reference, level)?;
+            let node = self.node(&reference, level)?;
             node.prefetch_search();
             let index = node.child_index(key);
             reference = node.child(index);
@@ -274,8 +290,18 @@ impl Cursor {
         }
     }
 
+    fn node(&self, reference: &NodeReference, level: u16) -> Result<Arc<Node>> {
+        match self.is_unasked {
+            true => self.tree.pages.node_unasked(reference, level),
+            false => self.tree.pages.node(reference, level),
+        }
+    }
+
     /// The leaf that comes next, the cursor perhaps somewhere `within` it. If it is not in memory, it is read together with those behind it.
     fn leaf(&mut self, reference: &NodeReference, within: bool) -> Result<Arc<Node>> {
+        if self.is_unasked {
+            return self.node(reference, 0);
+        }
         let is_it =
             |node: &mut Arc<Node>| (node.block, node.checksum) == (reference.block, reference.checksum);
         if let Some(node) = self.read.pop_if(is_it) {
@@ -298,7 +324,7 @@ impl Cursor {
         loop {
             let node = match level {
                 0 => self.leaf(&reference, false)?,
-                _ => self.tree.pages.node(&reference, level)?,
+                _ => self.node(&reference, level)?,
             };
             let index = match self.direction {
                 Direction::Forwards => 0,

@@ -97,6 +97,20 @@ impl Pages {
         Some(self.check_level(node, level))
     }
 
+    /// The same on a way for which nobody has asked: it does not count, and a leaf stays in memory only if there is room for it. The caller is not pinned.
+    pub(super) fn node_unasked(&self, reference: &NodeReference, level: u16) -> Result<Arc<Node>> {
+        if let Some(node) = self.cache.get(reference) {
+            return self.check_level(node, level);
+        }
+        let bytes = self.read(reference.block, reference.blocks.into())?;
+        let node = self.check_level(self.decode(reference, &bytes)?, level)?;
+        // The nodes above are needed for the next leaf, too.
+        if level > 0 || self.cache.has_room(node.memory_bytes()) {
+            self.cache.insert(Arc::clone(&node));
+        }
+        Ok(node)
+    }
+
     /// Reads a node that is not in memory. The caller is not pinned.
     pub(super) fn read_node(&self, reference: &NodeReference, level: u16) -> Result<Arc<Node>> {
         let bytes = self.read(reference.block, reference.blocks.into())?;
