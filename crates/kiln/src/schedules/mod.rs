@@ -5,6 +5,7 @@
 //! [`begin`]; it panics if something is wrong, and never ends if a wake-up is lost, which shuttle notices.
 
 mod epoch;
+mod expiry;
 mod hash_index;
 mod leaf_images;
 mod log_tail;
@@ -32,6 +33,7 @@ pub const PROGRAMS: &[Program] = &[
     ("ordered-index", ordered_index::ranges_see_what_stays),
     ("leaves", ordered_index::nobody_misses_the_other),
     ("read-cache", record_cache::a_record_is_read_whole),
+    ("lifetimes", expiry::no_row_is_overlooked),
     ("leaf-images", leaf_images::an_image_is_copied_whole_or_not_at_all),
 ];
 

@@ -42,7 +42,7 @@ use crate::error::Result;
 use crate::planted::{Bug, planted};
 use crate::storage::record::NEVER;
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
 /// When a row expires: from then on it reads as absent, everywhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,7 +168,8 @@ impl Expiring {
     }
 }
 
-/// What an object knows of its rows that expire. Times are lower bounds: [`u64::MAX`] if none does.
+/// What an object knows of its rows that expire. Times are lower bounds: [`u64::MAX`] if none does. On a line of its own: whoever reads rows needs what is beside it.
+#[repr(align(128))]
 pub(crate) struct Lifetimes {
     /// No row expires before.
     soonest: AtomicU64,
@@ -183,12 +184,18 @@ impl Lifetimes {
     }
 
     /// To be called before a row that expires is there, so that whoever counts it knows; and once more afterwards: the walk may have
-    /// passed it in between.
+    /// passed it in between. Hardly any row is the soonest, and who only looks takes the line from nobody.
     pub(crate) fn note(&self, expires_at: u64) {
-        if expires_at != NEVER {
-            // In this order: see `end_walk`.
-            self.soonest_next.fetch_min(expires_at, Ordering::SeqCst);
-            self.soonest.fetch_min(expires_at, Ordering::SeqCst);
+        if expires_at == NEVER {
+            return;
+        }
+        // The row is there before the looks: a walk that begins behind the first of them meets it, and notes it anew.
+        fence(Ordering::SeqCst);
+        // In this order: see `end_walk`.
+        for soonest in [&self.soonest_next, &self.soonest] {
+            if soonest.load(Ordering::SeqCst) > expires_at {
+                soonest.fetch_min(expires_at, Ordering::SeqCst);
+            }
         }
     }
 
@@ -197,12 +204,17 @@ impl Lifetimes {
         self.soonest.store(0, Ordering::SeqCst);
     }
 
-    fn begin_walk(&self) {
+    pub(crate) fn begin_walk(&self) {
         self.soonest_next.store(u64::MAX, Ordering::SeqCst);
+        // Either who notes a row finds that it is to be noted for this walk, or the walk meets the row: in the one order that all of this has, their fence and
+        // then their look come before the store, and this fence behind it; so what the walk reads from now on is no older than what was there before theirs.
+        fence(Ordering::SeqCst);
     }
 
-    /// What was put meanwhile is noted in the next one first: either it shows here, or it comes after.
-    fn end_walk(&self) {
+    /// What was put meanwhile is noted in the next one first: either it shows here, or it comes after. Who has only looked has found a time as early in both, first
+    /// in the next one. If the load here came before that was there, and the store behind their look at the other, then the second load comes behind both, and
+    /// finds it.
+    pub(crate) fn end_walk(&self) {
         loop {
             let next = self.soonest_next.load(Ordering::SeqCst);
             self.soonest.store(next, Ordering::SeqCst);
@@ -213,7 +225,7 @@ impl Lifetimes {
     }
 
     /// Some row may have expired.
-    fn is_due(&self, now_ms: impl FnOnce() -> u64) -> bool {
+    pub(crate) fn is_due(&self, now_ms: impl FnOnce() -> u64) -> bool {
         let soonest = self.soonest.load(Ordering::SeqCst);
         soonest != u64::MAX && soonest <= now_ms()
     }
