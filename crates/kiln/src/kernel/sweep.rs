@@ -14,6 +14,7 @@ use super::recovery::Tombstone;
 use crate::error::Result;
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
+use crate::storage::ordered_index::OrderedIndex;
 use crate::storage::record::{Address, NEVER};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
@@ -266,11 +267,7 @@ impl Engine {
     fn sweep_with(&self, mark: MutexGuard<'_, TruncationMark>) -> bool {
         let mut mark = self.forget_deleted(mark);
         let removes = self.remove_some_dropped();
-        for object in self.objects.iter() {
-            if let Some(ordered) = object.keys.ordered() {
-                ordered.reclaim();
-            }
-        }
+        OrderedIndex::reclaim_all(self.objects.iter().filter_map(|object| object.keys.ordered()));
         let hardened = self.log.hardened();
         let oldest = self.oldest_needed();
         // On a full disk nothing more hardens until there is room, and a snapshot that has ended may have made some.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::expiry::Place;
 use crate::device::SimulatedDevice;
 use crate::objects::HasHandle as _;
+use crate::storage::epoch::tests::QUIESCED;
 use crate::{Expiry, Kiln, Options};
 
 const ROWS: u32 = 2_000;
@@ -116,6 +117,29 @@ fn deletions_keep_their_places_while_nothing_may_be_forgotten() {
     engine.graves.look_at_unsettled();
     engine.sweep();
     assert!(before.len() > ROWS as usize && places() == before);
+}
+
+/// Each table had all threads of the process interrupted, and waited for those that were pinned, for itself.
+#[test]
+fn the_keys_of_all_tables_are_freed_once_everybody_has_gone_on() {
+    let db = open(&SimulatedDevice::new(1));
+    let key = [7; 100];
+    for number in 0..20 {
+        let table = db.table(&number.to_string()).unwrap();
+        db.put(&table, key, "value").unwrap().forget();
+        db.delete(&table, key).unwrap().forget();
+    }
+    let engine = db.engine();
+    engine.harden_all().unwrap();
+    let tables = || engine.objects.iter().filter_map(|object| object.keys.ordered());
+    engine.forget_all_deleted();
+    assert_eq!((engine.graves.len(), tables().map(|table| table.len()).sum::<usize>()), (0, 0));
+    let waits = || QUIESCED.with(|quiesced| quiesced.get());
+    let before = waits();
+    engine.sweep();
+    assert_eq!(waits() - before, 1);
+    engine.sweep();
+    assert_eq!(waits() - before, 1, "there is nothing to free");
 }
 
 /// Who waited for the sweep's lock waited for all of them.

@@ -194,6 +194,8 @@ pub(crate) fn threads_max() -> usize {
 /// If the calling thread is pinned: it would wait for itself.
 pub(crate) fn quiesce() {
     assert_unpinned();
+    #[cfg(test)]
+    tests::QUIESCED.with(|quiesced| quiesced.set(quiesced.get() + 1));
     barrier::heavy();
     wait_for_pins(PINNED);
 }
@@ -235,8 +237,13 @@ fn wait_unpinned(slot: &Slot, kind: u64) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    std::thread_local! {
+        /// How often this thread has waited for all pins.
+        pub(crate) static QUIESCED: Cell<u64> = const { Cell::new(0) };
+    }
 
     #[test]
     fn quiesce_waits_for_a_pin_taken_before_it() {

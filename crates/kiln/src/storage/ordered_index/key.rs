@@ -308,18 +308,29 @@ impl Retired {
         self.bytes.load(Memory::Relaxed)
     }
 
-    /// Frees what had been retired when it was called; returns the bytes freed. The caller is not pinned.
-    pub(super) fn reclaim(&self) -> usize {
-        let keys = std::mem::take(&mut *self.keys.lock());
-        if keys.is_empty() {
-            return 0;
-        }
-        // Every key in the list had left the tree before this point. A reader pinned now may have found it
-        // earlier; `quiesce` waits for that reader, and a later one cannot reach the key.
-        epoch::quiesce();
-        let freed = free_all(keys);
-        self.bytes.fetch_sub(freed, Memory::Relaxed);
-        freed
+    /// Takes what has been retired so far.
+    fn take(&self) -> Vec<Key> {
+        std::mem::take(&mut *self.keys.lock())
+    }
+}
+
+/// Frees what had been retired when it was called, of all of these, and tells `freed` whose and how many bytes that was. It waits once. The caller is not pinned.
+pub(super) fn reclaim<'r, T>(
+    retired: impl Iterator<Item = (T, &'r Retired)>,
+    mut freed: impl FnMut(T, usize),
+) {
+    let taken = retired.map(|(whose, retired)| (whose, retired, retired.take()));
+    let taken: Vec<_> = taken.filter(|(.., keys)| !keys.is_empty()).collect();
+    if taken.is_empty() {
+        return;
+    }
+    // Every key in the lists had left its tree before this point. A reader pinned now may have found it
+    // earlier; `quiesce` waits for that reader, and a later one cannot reach the key.
+    epoch::quiesce();
+    for (whose, retired, keys) in taken {
+        let bytes = free_all(keys);
+        retired.bytes.fetch_sub(bytes, Memory::Relaxed);
+        freed(whose, bytes);
     }
 }
 

@@ -175,14 +175,21 @@ impl OrderedIndex {
         leaves + hints + self.inners.memory_bytes() + self.counters.key_bytes()
     }
 
-    /// Frees the memory of keys that were removed before the call. For a background thread: it waits until
-    /// every thread pinned now has unpinned.
+    /// Frees the memory of keys that were removed before the call.
+    ///
+    /// # Panics
+    /// As [`OrderedIndex::reclaim_all`].
+    pub(crate) fn reclaim(&self) {
+        OrderedIndex::reclaim_all(std::iter::once(self));
+    }
+
+    /// The same of all of these indexes. For a background thread: it waits until every thread pinned now has unpinned, once, if there is something to free.
     ///
     /// # Panics
     /// If the calling thread is pinned.
-    pub(crate) fn reclaim(&self) {
-        let freed = self.retired.reclaim();
-        self.counters.add_key_bytes(-(freed as isize));
+    pub(crate) fn reclaim_all<'i>(indexes: impl Iterator<Item = &'i OrderedIndex>) {
+        let retired = indexes.map(|index| (index, &index.retired));
+        key::reclaim(retired, |index, freed| index.counters.add_key_bytes(-(freed as isize)));
     }
 
     /// Gives memory that removals have left free back to the system, in blocks of many nodes; who has read a leaf that a quiet one has left empty, or nearly so, finds
