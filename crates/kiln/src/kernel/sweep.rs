@@ -5,6 +5,8 @@
 //! the deletion. The hardener finds the tombstones as it copies the log out, so that deleting costs a
 //! transaction nothing extra.
 
+use std::collections::BTreeMap;
+
 use super::change::Change;
 use super::cold::Question;
 use super::compaction::{Progress, Rest};
@@ -55,12 +57,46 @@ pub(super) const LOOKED_AT_ONCE: usize = 4096;
 /// So many are passed before who hardens may go on.
 const COPIED_AT_ONCE: usize = 512;
 
+/// Tombstones that wait until every snapshot sees them. When some may go, hardly more than these are looked at, however many wait.
+#[derive(Default)]
+struct ForSnapshots {
+    /// Each with the version that it waits for: none of those in it is older.
+    bundles: BTreeMap<u64, Vec<Grave>>,
+    len: usize,
+}
+
+/// A bundle gets no tombstones of later versions than it waits for once it has so many.
+const BUNDLE_LEN: usize = 512;
+
+impl ForSnapshots {
+    fn add(&mut self, grave: Grave) {
+        self.len += 1;
+        let version = grave.version;
+        match self.bundles.range_mut(..=version).next_back() {
+            Some((&waits_for, bundle)) if waits_for == version || bundle.len() < BUNDLE_LEN => {
+                bundle.push(grave);
+            }
+            _ => _ = self.bundles.insert(version, vec![grave]),
+        }
+    }
+
+    /// Takes out those for which it is worth it where every snapshot sees `oldest`.
+    fn take(&mut self, oldest: u64) -> impl Iterator<Item = Vec<Grave>> {
+        let later = self.bundles.split_off(&(oldest + 1));
+        let taken = std::mem::replace(&mut self.bundles, later);
+        self.len -= taken.values().map(Vec::len).sum::<usize>();
+        taken.into_values()
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Grave> {
+        self.bundles.values().flatten()
+    }
+}
+
 /// Tombstones to be swept. Those that wait are not looked at before it is worth it, however many.
 #[derive(Default)]
 struct Known {
-    /// They wait until every snapshot sees this version.
-    for_snapshots: Vec<Grave>,
-    waits_for: u64,
+    for_snapshots: ForSnapshots,
     /// They wait until more has settled.
     for_settling: Vec<Grave>,
     has_settled: bool,
@@ -76,7 +112,7 @@ impl Known {
     }
 
     fn len(&self) -> usize {
-        self.for_snapshots.len() + self.for_settling.len() + self.looked_at.len() + self.others.len()
+        self.for_snapshots.len + self.for_settling.len() + self.looked_at.len() + self.others.len()
     }
 }
 
@@ -128,7 +164,7 @@ impl Graves {
     pub(crate) fn are_idle(&self) -> bool {
         let known = self.graves.lock();
         let may_go = known.has_settled && !known.for_settling.is_empty();
-        known.others.is_empty() && known.looked_at.is_empty() && known.for_snapshots.is_empty() && !may_go
+        known.others.is_empty() && known.looked_at.is_empty() && known.for_snapshots.len == 0 && !may_go
     }
 
     /// Keeps sweeping from going on until dropped.
@@ -191,10 +227,14 @@ impl Graves {
     #[cfg(test)]
     pub(super) fn capacity(&self) -> usize {
         let known = self.graves.lock();
-        [&known.for_snapshots, &known.for_settling, &known.looked_at, &known.others]
-            .map(Vec::capacity)
-            .iter()
-            .sum()
+        let others = [&known.for_settling, &known.looked_at, &known.others];
+        known.for_snapshots.bundles.values().chain(others).map(Vec::capacity).sum()
+    }
+
+    /// How many are being looked at.
+    #[cfg(test)]
+    pub(super) fn looked_at(&self) -> usize {
+        self.graves.lock().looked_at.len()
     }
 
     /// Begins to look at those that are worth it where every snapshot sees `oldest`.
@@ -202,17 +242,15 @@ impl Graves {
         let mut guard = self.graves.lock();
         let known = &mut *guard;
         // Taken whole: none keeps memory for as many as there ever were.
-        let mut look_at = |graves: &mut Vec<Grave>| match known.looked_at.is_empty() {
-            true => known.looked_at = std::mem::take(graves),
-            false => known.looked_at.append(&mut std::mem::take(graves)),
+        let mut look_at = |mut graves: Vec<Grave>| match known.looked_at.is_empty() {
+            true => known.looked_at = graves,
+            false => known.looked_at.append(&mut graves),
         };
-        look_at(&mut known.others);
+        look_at(std::mem::take(&mut known.others));
         if std::mem::take(&mut known.has_settled) {
-            look_at(&mut known.for_settling);
+            look_at(std::mem::take(&mut known.for_settling));
         }
-        if oldest >= known.waits_for {
-            look_at(&mut known.for_snapshots);
-        }
+        known.for_snapshots.take(oldest).for_each(look_at);
     }
 
     /// Takes some of them out; none once all were looked at.
@@ -225,13 +263,9 @@ impl Graves {
     }
 
     /// Puts them back, for who has taken them out: those that wait for snapshots, for settling, and others.
-    fn put_back(&self, [mut for_snapshots, mut for_settling, mut others]: [Vec<Grave>; 3]) {
+    fn put_back(&self, [for_snapshots, mut for_settling, mut others]: [Vec<Grave>; 3]) {
         let mut known = self.graves.lock();
-        if let Some(oldest) = for_snapshots.iter().map(|grave| grave.version).min() {
-            let is_first = known.for_snapshots.is_empty();
-            known.waits_for = if is_first { oldest } else { oldest.min(known.waits_for) };
-        }
-        known.for_snapshots.append(&mut for_snapshots);
+        for_snapshots.into_iter().for_each(|grave| known.for_snapshots.add(grave));
         known.for_settling.append(&mut for_settling);
         known.others.append(&mut others);
     }
