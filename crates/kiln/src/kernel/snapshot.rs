@@ -17,8 +17,8 @@
 //! snapshot of what is durable, and whoever is done with one, only want the register, which nobody has for long. So whoever closes a version
 //! has the durable one held meanwhile: else a sweep could pass the new one, once it is durable, before it is in the register.
 //!
-//! **At the same time.** As long as one version will do, threads that open snapshots share nothing that they write: each thread counts them in a
-//! stripe of its own. A sweep reads the horizon first and the stripes then; whoever opens a snapshot counts it first and looks then whether the
+//! **At the same time.** As long as one version will do, threads that open snapshots share hardly anything that they write: each counts them in a
+//! stripe that it shares with few others. As long as an older one is open there, it takes one of the next. A sweep reads the horizon first and the stripes then; whoever opens a snapshot counts it first and looks then whether the
 //! version will still do. So if the sweep has overlooked it, nothing had been committed since the version when the sweep read the horizon, and what
 //! the sweep removes was superseded in that version at the latest.
 
@@ -42,7 +42,9 @@ pub(crate) struct Held {
     stripe: Option<usize>,
 }
 
-const STRIPES: usize = 16;
+const STRIPES: usize = 64;
+/// In so many stripes a thread tries to count a snapshot: in some of them older ones may be, and stay.
+const TRIES: usize = 8;
 const COUNT_BITS: u32 = u64::BITS - VERSION_BITS;
 const COUNT_MAX: u64 = (1 << COUNT_BITS) - 1;
 
@@ -54,13 +56,12 @@ struct Stripe(AtomicU64);
 impl Stripe {
     /// Counts one more, if those that are here are of the same version.
     fn add(&self, version: u64) -> bool {
-        let word = self.0.load(Ordering::Relaxed);
-        let more = match (word >> COUNT_BITS, word & COUNT_MAX) {
-            (_, 0) => version << COUNT_BITS | 1,
-            (held, count) if held == version && count < COUNT_MAX => word + 1,
-            _ => return false,
+        let more = |word: u64| match (word >> COUNT_BITS, word & COUNT_MAX) {
+            (_, 0) => Some(version << COUNT_BITS | 1),
+            (held, count) if held == version && count < COUNT_MAX => Some(word + 1),
+            _ => None,
         };
-        self.0.compare_exchange(word, more, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+        self.0.fetch_update(Ordering::SeqCst, Ordering::Relaxed, more).is_ok()
     }
 
     fn remove_one(&self) {
@@ -75,13 +76,22 @@ impl Stripe {
 }
 
 /// The version that will do for the next snapshot, where one does, and what is open of it or was.
-#[derive(Default)]
 pub(crate) struct Shared {
     /// 0 if there is none. Whoever closes stores these, the version last, after a 0 in its place.
     version: AtomicU64,
     /// It will do as long as the log ends here.
     tail: AtomicU64,
     stripes: [Stripe; STRIPES],
+}
+
+impl Default for Shared {
+    fn default() -> Shared {
+        Shared {
+            version: AtomicU64::new(0),
+            tail: AtomicU64::new(0),
+            stripes: std::array::from_fn(|_| Stripe::default()),
+        }
+    }
 }
 
 impl Shared {
@@ -102,15 +112,16 @@ impl Shared {
     /// And what the time is, as of which that is so.
     pub(crate) fn open<T>(&self, log: &Log, now: impl Fn() -> T) -> Option<(Held, T)> {
         let version = self.version_now(log);
-        let number = epoch::thread_index() % STRIPES;
-        let stripe = &self.stripes[number];
-        if version == 0 || !stripe.add(version) {
+        if version == 0 {
             return None;
         }
+        let first = epoch::thread_index();
+        let mut numbers = (first..first + TRIES).map(|number| number % STRIPES);
+        let number = numbers.find(|&number| self.stripes[number].add(version))?;
         let time = now();
         // Versions that are published are never the same again.
         if self.version_now(log) != version {
-            stripe.remove_one();
+            self.stripes[number].remove_one();
             return None;
         }
         Some((Held { version, stripe: Some(number) }, time))
@@ -391,6 +402,31 @@ mod tests {
         db.put(&map, b"key", b"3").unwrap().forget();
         db.persist().unwrap();
         assert_eq!(since(before), None, "what it has may have been superseded for good");
+    }
+
+    /// All threads of its stripe had to wait their turn for each snapshot, in a database at rest, as long as the old one was open.
+    #[test]
+    fn an_old_snapshot_that_stays_keeps_nobody_from_sharing_the_next_version() {
+        let db = Options::new().background(false).open_on(Arc::new(SimulatedDevice::new(1))).unwrap();
+        let (engine, map) = (db.engine(), db.map("map").unwrap());
+        let mut kept = Vec::new();
+        for round in 0..3_u8 {
+            db.put(&map, b"key", [round]).unwrap().forget();
+            // Two that close a version, between which nothing was committed; after them one will do for many.
+            for _ in 0..2 {
+                engine.release_snapshot(&engine.open_snapshot().0);
+            }
+            let held = engine.open_snapshot().0;
+            assert!(held.stripe.is_some(), "with {} that are open", kept.len());
+            kept.push(held);
+        }
+        let versions: Vec<_> = kept.iter().map(|held| held.version).collect();
+        assert!(versions.is_sorted_by(|one, next| one < next), "{versions:?}");
+        for held in kept {
+            assert!(engine.oldest_needed() <= held.version);
+            engine.release_snapshot(&held);
+        }
+        assert_eq!(engine.snapshot_counts(), (0, 0));
     }
 
     /// It was opened anew as long as the clock went on while commits in progress were waited for: where that took a millisecond each time, for ever.
