@@ -8,7 +8,7 @@ use crate::kernel::checkpoint::{CheckpointCounts, Checkpoints};
 use crate::kernel::clock::Clock;
 use crate::kernel::cold::Cold;
 use crate::kernel::compaction::Compaction;
-use crate::kernel::engine::Engine;
+use crate::kernel::engine::{Engine, OpenTransactions};
 use crate::kernel::expiry::Expiring;
 use crate::kernel::hardening::Hardening;
 use crate::kernel::ledger::Ledger;
@@ -140,7 +140,7 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
         removal: Removal::new(),
         forgotten: AtomicU64::new(recovered.report.horizon.number()),
         opened_end,
-        open_transactions: AtomicU64::new(0),
+        open_transactions: OpenTransactions::default(),
         behind: AtomicBool::new(false),
         closed: AtomicBool::new(false),
         process: Process::this(),

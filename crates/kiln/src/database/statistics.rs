@@ -259,7 +259,7 @@ pub(super) fn collect(engine: &Engine) -> Statistics {
         keys: live.map(|object| engine.estimate_unsettled_rows(object)).sum::<u64>() + tree.entries,
         snapshots: snapshots as u64,
         named_snapshots: named_snapshots as u64,
-        open_transactions: engine.open_transactions.load(Ordering::Relaxed),
+        open_transactions: engine.open_transactions.0.load(Ordering::Relaxed),
         failure: engine.hardening.horizon.failure().map(ToString::to_string),
     }
 }

@@ -66,8 +66,7 @@ pub(crate) struct Engine {
     pub(crate) forgotten: AtomicU64,
     /// Where the log went on when the database was opened.
     pub(crate) opened_end: Address,
-    /// Transactions begun by hand that are still open.
-    pub(crate) open_transactions: AtomicU64,
+    pub(crate) open_transactions: OpenTransactions,
     /// Set by the watcher while hardening is behind the window, or compaction or settling far behind its bound: commits wait.
     pub(crate) behind: AtomicBool,
     pub(crate) closed: AtomicBool,
@@ -76,6 +75,11 @@ pub(crate) struct Engine {
     /// Keeps everybody else out until the database is closed.
     pub(crate) lock: Mutex<Option<Box<dyn DeviceLock>>>,
 }
+
+/// How many transactions begun by hand are still open. On a line of its own: who begins or ends one writes it, and every operation reads what would be beside it.
+#[repr(align(128))]
+#[derive(Default)]
+pub(crate) struct OpenTransactions(pub(crate) AtomicU64);
 
 impl std::fmt::Debug for Engine {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -130,9 +130,9 @@ impl<'db> Transaction<'db> {
         let began = match by_hand {
             false => None,
             true => {
-                let open = engine.open_transactions.fetch_add(1, Ordering::Relaxed);
+                let open = engine.open_transactions.0.fetch_add(1, Ordering::Relaxed);
                 if open >= engine.limits.open_transactions as u64 {
-                    engine.open_transactions.fetch_sub(1, Ordering::Relaxed);
+                    engine.open_transactions.0.fetch_sub(1, Ordering::Relaxed);
                     return Err(Error::new(
                         ErrorKind::Limit,
                         format!(
@@ -528,7 +528,7 @@ impl Drop for Transaction<'_> {
     fn drop(&mut self) {
         self.release_snapshot();
         if self.began.is_some() {
-            self.engine.open_transactions.fetch_sub(1, Ordering::Relaxed);
+            self.engine.open_transactions.0.fetch_sub(1, Ordering::Relaxed);
         }
         let Some(mut buffers) = self.buffers.get_mut().take() else { return };
         if buffers.is_large() {
