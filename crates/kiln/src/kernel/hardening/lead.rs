@@ -30,11 +30,16 @@ impl Engine {
     /// Hardens, if nobody does and the version still needs it; false if somebody else is at it.
     pub(crate) fn try_lead_for(&self, version: u64) -> bool {
         let Some(leader) = self.hardening.leader.try_lock() else { return false };
-        match self.hardening.horizon.outcome(version) {
-            None => self.lead(leader, Self::let_go),
-            Some(_) => self.let_go(leader, Covered::default()),
-        }
+        self.lead_for(version, leader, Self::let_go);
         true
+    }
+
+    /// Hardens, unless the version's fate is known.
+    fn lead_for(&self, version: u64, leader: MutexGuard<'_, Leader>, let_go: LetGo) {
+        match self.hardening.horizon.outcome(version) {
+            None => self.lead(leader, let_go),
+            Some(_) => let_go(self, leader, Covered::default()),
+        }
     }
 
     /// As [`Self::harden_all`], for who holds no lock, and so can tell everybody.
@@ -42,7 +47,7 @@ impl Engine {
         self.harden_all_and(Self::let_go)
     }
 
-    /// Hardens everything committed so far; waits for a hardening under way first.
+    /// Hardens everything committed so far; waits for a hardening under way first. One that begins meanwhile does for all who wait.
     pub(crate) fn harden_all(&self) -> Result<()> {
         self.harden_all_and(Self::let_go_quietly)
     }
@@ -52,7 +57,9 @@ impl Engine {
             return Ok(());
         }
         self.lose_after_fork()?;
-        self.lead(self.hardening.leader.lock(), let_go);
+        // What is committed has this version at the most.
+        let version = self.clock.now();
+        self.lead_for(version, self.hardening.leader.lock(), let_go);
         self.check_not_lost()
     }
 

@@ -353,3 +353,27 @@ fn who_was_waited_for_is_forgotten_when_nobody_waits_though_nothing_hardens() {
     db.persist().expect("there is nothing to be made durable");
     assert_eq!(hardening.last_waiters.load(Ordering::Relaxed), 0);
 }
+
+/// Each of many that had waited for a hardening under way led one of its own, one after the other, though the first of these had made durable what they asked for.
+#[test]
+fn who_persists_hardens_nothing_that_was_hardened_while_it_waited() {
+    let db = &open_small(&SimulatedDevice::new(1), false);
+    let map = &db.map("map").expect("a map");
+    let engine = db.engine();
+    let is_spared = |patience: Duration| {
+        db.put(map, "key", "value").expect("there is room").forget();
+        let mut leader = engine.hardening.leader.lock();
+        thread::scope(|scope| {
+            let persisting = scope.spawn(|| db.persist());
+            // Time to ask for the lead.
+            thread::sleep(patience);
+            let mut covered = Covered::default();
+            engine.harden(&mut leader, &mut covered);
+            let version = db.version();
+            engine.let_go(leader, covered);
+            persisting.join().expect("it does not panic").expect("the disk works");
+            db.version() == version
+        })
+    };
+    assert!((0..12).any(|doubled| is_spared(Duration::from_millis(1 << doubled))));
+}
