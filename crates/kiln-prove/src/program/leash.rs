@@ -27,7 +27,7 @@ mod tests {
     use std::time::Duration;
 
     use kiln::device::SimulatedDevice;
-    use kiln::{ErrorKind, Kiln, Level, Options, Progress, Receipt};
+    use kiln::{ErrorKind, Kiln, Level, Map, Options, Progress, Receipt};
 
     use super::*;
     use crate::contract::gate::{OpenAtEnd, gated_device};
@@ -138,5 +138,52 @@ mod tests {
             receipt.wait(Level::LOCAL).unwrap();
             db.close().unwrap();
         }
+    }
+
+    /// It took its parent's queue, and what that had asked for, or waited for threads that are not there; both might wait without end.
+    #[test]
+    fn c4_a_process_that_was_forked_and_its_parent_read_from_the_disk_beside_each_other() {
+        const KEYS: u32 = 3_000;
+        const READS: usize = 32;
+        let directory = tempfile::tempdir().unwrap();
+        let options = Options::new().segment_bytes(64 << 10).memory(0).window(Duration::from_secs(3600));
+        let db = options.open(directory.path().join("database")).unwrap();
+        let map = db.map("map").unwrap();
+        let value = |key: u32| [key as u8; 1_000];
+        for key in 0..KEYS {
+            db.put(&map, key.to_be_bytes(), value(key)).unwrap().forget();
+        }
+        db.persist().unwrap();
+        let read = move |db: &Kiln, map: &Map| {
+            for from in (0..KEYS).step_by(READS) {
+                let keys: Vec<_> = (from..KEYS).take(READS).map(u32::to_be_bytes).collect();
+                let mut count = 0;
+                let look = |number: usize, found: Option<&[u8]>| {
+                    assert_eq!(found, Some(&value(from + number as u32)[..]));
+                    count += 1;
+                };
+                db.get_many(map, &keys, look).unwrap();
+                assert_eq!(count, keys.len());
+                let found = db.get_async(map, (KEYS - 1 - from).to_be_bytes()).wait().unwrap();
+                assert_eq!(found.as_deref(), Some(&value(KEYS - 1 - from)[..]));
+            }
+        };
+        // So that there is a queue, and a reader.
+        read(&db, &map);
+        let forked = directory.path().join("forked");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !forked.exists() {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                read(&db, &map);
+            });
+            let (db, map, forked) = (db.clone(), map.clone(), forked.clone());
+            in_fork(move || {
+                std::fs::write(&forked, "").unwrap();
+                read(&db, &map);
+            });
+        });
+        db.close().unwrap();
     }
 }

@@ -136,8 +136,8 @@ impl FileDevice {
             *threads = ReaderThreads::start().ok().map(Arc::new);
         }
         match &*threads {
-            Some(threads) => Box::new(threads.queue()),
-            None => Box::new(reads::ReadsInTurn::default()),
+            Some(threads) if threads.are_here() => Box::new(threads.queue()),
+            _ => Box::new(reads::ReadsInTurn::default()),
         }
     }
 

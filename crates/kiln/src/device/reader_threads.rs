@@ -63,6 +63,11 @@ impl ReaderThreads {
         Ok(threads)
     }
 
+    /// Whether they are threads of the process that asks, and not of one that has forked it off.
+    pub(super) fn are_here(&self) -> bool {
+        self.process.is_this()
+    }
+
     /// A queue whose reads they do.
     pub(super) fn queue(self: &Arc<Self>) -> ThreadedReads {
         ThreadedReads { threads: self.clone(), done: Arc::default(), in_flight: 0 }

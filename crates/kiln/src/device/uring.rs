@@ -30,7 +30,8 @@ impl UringReads {
     /// # Errors
     /// The operating system's, where it has no io_uring, or does not let this process use it.
     pub(super) fn new(refused: Arc<AtomicBool>) -> io::Result<UringReads> {
-        let ring = IoUring::new(READS_IN_FLIGHT_MAX as u32)?;
+        // A process that is forked off would share it, and take what is to be given back here.
+        let ring = IoUring::builder().dontfork().build(READS_IN_FLIGHT_MAX as u32)?;
         let reads = Vec::with_capacity(READS_IN_FLIGHT_MAX);
         Ok(UringReads { ring, reads, direct: Vec::new(), in_flight: 0, is_broken: false, refused })
     }

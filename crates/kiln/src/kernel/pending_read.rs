@@ -262,7 +262,8 @@ impl Engine {
     /// Begins to read a key that is not in memory.
     fn read_pending(self: &Arc<Self>, key: SingleKey<'_>) -> PendingRead {
         let request = Request { object: key.object, hash: key.hash, key: key.key.into() };
-        if !self.hardening.has_background() {
+        // The reader is not forked along.
+        if !self.hardening.has_background() || !self.process.is_this() {
             return PendingRead { state: State::Own(Box::new(request), self.clone()) };
         }
         let mut requests = self.reader.requests.lock();

@@ -374,9 +374,9 @@ impl Drop for ReadAhead<'_> {
 }
 
 impl Cold {
-    /// A queue with nothing in flight.
+    /// A queue with nothing in flight. In a process that was forked those that are kept are its parent's, too: what one of them asks for the other would be given.
     fn take_reads(&self, engine: &Engine) -> Reads {
-        let kept = self.queues.lock().pop();
+        let kept = if engine.process.is_this() { self.queues.lock().pop() } else { None };
         kept.unwrap_or_else(|| Reads {
             queue: engine.segments.read_queue(),
             buffers: Vec::new(),
