@@ -118,7 +118,7 @@ fn run_hardener(engine: &Arc<Engine>) {
                 return;
             }
             let (window_due, look_again) = engine.window_due();
-            let due = earliest(requests.by, window_due);
+            let due = earliest(hardening.requested_by(), window_due);
             if requests.now || requests.tell || due.is_some_and(|due| due <= Instant::now()) {
                 break;
             }
@@ -137,7 +137,7 @@ fn run_hardener(engine: &Arc<Engine>) {
             engine.tell_withheld();
             continue;
         }
-        let is_asked = std::mem::take(&mut requests.now) || requests.by.take().is_some();
+        let is_asked = std::mem::take(&mut requests.now) | hardening.take_request_by();
         drop(requests);
         match is_asked {
             // What somebody else is hardening may have begun before the commit that it is asked for.

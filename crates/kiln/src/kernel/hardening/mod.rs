@@ -48,8 +48,6 @@ pub(crate) struct Requests {
     now: bool,
     /// Tell those who were withheld.
     tell: bool,
-    /// Harden by then at the latest, besides the window.
-    by: Option<Instant>,
     stop: bool,
     /// Take a checkpoint.
     checkpoint: bool,
@@ -76,6 +74,8 @@ pub(crate) struct Hardening {
     /// `started`, 0 if nothing is.
     dirty_since: AtomicU64,
     hardening_since: AtomicU64,
+    /// By when somebody has asked for a hardening that is yet to begin, besides the window; as those. It is changed with `requests` locked.
+    by: AtomicU64,
     started: Instant,
     window: Duration,
     pace: Pace,
@@ -124,6 +124,7 @@ impl Hardening {
             asleep: AtomicUsize::new(0),
             dirty_since: AtomicU64::new(0),
             hardening_since: AtomicU64::new(0),
+            by: AtomicU64::new(0),
             started: Instant::now(),
             window,
             pace: Pace::new(window),
@@ -195,7 +196,11 @@ impl Hardening {
     }
 
     fn now_us(&self) -> u64 {
-        self.started.elapsed().as_micros() as u64 + 1
+        self.us_at(Instant::now())
+    }
+
+    fn us_at(&self, time: Instant) -> u64 {
+        time.saturating_duration_since(self.started).as_micros() as u64 + 1
     }
 
     /// How long the oldest commit that is not durable has waited.
@@ -271,13 +276,29 @@ impl Hardening {
         self.requests.lock().now
     }
 
-    /// Asks the background thread to have hardened by `deadline`.
+    /// Asks the background thread to have begun by `deadline` to harden what is committed. Costs one load if as much was asked for already: who finds it
+    /// has committed before the hardener [takes](Self::take_request_by) it, and hardens.
     pub(crate) fn request_by(&self, deadline: Instant) {
-        let mut requests = self.requests.lock();
-        if requests.by.is_none_or(|by| deadline < by) {
-            requests.by = Some(deadline);
-            self.wake_hardener.notify_one();
+        let deadline = self.us_at(deadline);
+        let is_kept = || (1..=deadline).contains(&self.by.load(Ordering::SeqCst));
+        if !is_kept() {
+            let _requests = self.requests.lock();
+            if !is_kept() {
+                self.by.store(deadline, Ordering::SeqCst);
+                self.wake_hardener.notify_one();
+            }
         }
+    }
+
+    /// By when somebody has asked for a hardening.
+    fn requested_by(&self) -> Option<Instant> {
+        let by = self.by.load(Ordering::SeqCst);
+        (by > 0).then(|| self.started + Duration::from_micros(by))
+    }
+
+    /// Whether somebody has asked for a hardening by some time. The caller has `requests` locked, and hardens.
+    fn take_request_by(&self) -> bool {
+        self.by.swap(0, Ordering::SeqCst) > 0
     }
 }
 

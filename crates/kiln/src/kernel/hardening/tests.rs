@@ -377,3 +377,26 @@ fn who_persists_hardens_nothing_that_was_hardened_while_it_waited() {
     };
     assert!((0..12).any(|doubled| is_spared(Duration::from_millis(1 << doubled))));
 }
+
+/// Each took the lock under which the background threads decide, also where an earlier one had asked for as much.
+#[test]
+fn c5b_a_bound_that_is_kept_already_takes_no_lock() {
+    let db = &open_small(&SimulatedDevice::new(1), false);
+    let map = &db.map("map").expect("a map");
+    let put = |bound: u64| {
+        let commit = db.put(map, "key", "value").expect("there is room");
+        drop(commit.fast_within(Duration::from_secs(bound)));
+    };
+    put(3_600);
+    thread::scope(|scope| {
+        let requests = db.engine().hardening.requests.lock();
+        let (told, done) = mpsc::channel();
+        scope.spawn(move || {
+            put(3_600);
+            let _ = told.send(());
+        });
+        let put = done.recv_timeout(Duration::from_secs(10));
+        drop(requests);
+        put.expect("it asks for nothing");
+    });
+}
