@@ -1,6 +1,6 @@
 //! The horizon: how far the database is durable, and who waits for it to move.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Weak};
 use std::task::Waker;
@@ -123,6 +123,8 @@ struct Callbacks {
 struct Waiters {
     /// Tasks and callbacks, by version and by number, since they may give up.
     told: BTreeMap<(u64, u64), Waiter>,
+    /// Which of them lead.
+    leading: BTreeSet<(u64, u64)>,
     told_ever: u64,
     listeners: Vec<(u64, Weak<dyn Listener>)>,
     /// How many threads sleep, version by version.
@@ -256,6 +258,9 @@ impl Horizon {
             None => {
                 waiters.told_ever += 1;
                 let number = waiters.told_ever;
+                if matches!(waiter, Waiter::Task { leads: true, .. }) {
+                    waiters.leading.insert((version, number));
+                }
                 waiters.told.insert((version, number), waiter);
                 self.note_arrival(&waiters);
                 Some(number)
@@ -272,7 +277,10 @@ impl Horizon {
 
     /// Forgets who was remembered under this number, unless it is being told.
     pub(crate) fn give_up(&self, version: u64, number: u64) {
-        let waiter = self.waiters.lock().told.remove(&(version, number));
+        let mut waiters = self.waiters.lock();
+        waiters.leading.remove(&(version, number));
+        let waiter = waiters.told.remove(&(version, number));
+        drop(waiters);
         // Without the lock: what it holds is somebody else's.
         drop(waiter);
     }
@@ -336,6 +344,7 @@ impl Horizon {
         let mut waiters = self.waiters.lock();
         let later = waiters.told.split_off(&(version + 1, 0));
         let told = by_version(std::mem::replace(&mut waiters.told, later));
+        waiters.leading = waiters.leading.split_off(&(version + 1, 0));
         let threads = waiters.threads.extract_if(.., |(wanted, _)| *wanted <= version).collect();
         let listeners = waiters.listeners.extract_if(.., |(wanted, _)| *wanted <= version);
         let listeners = listeners.map(|(_, listener)| listener).collect();
@@ -420,6 +429,7 @@ impl Horizon {
         }
         let mut waiters = self.waiters.lock();
         let told = by_version(std::mem::take(&mut waiters.told));
+        waiters.leading.clear();
         let threads = std::mem::take(&mut waiters.threads);
         let listeners = waiters.listeners.drain(..).map(|(_, listener)| listener).collect();
         Covered { waiters: told, threads, listeners }
@@ -434,14 +444,13 @@ impl Horizon {
         }
         let waiters = self.waiters.lock();
         let task = || {
-            waiters.told.values().find_map(|waiter| match waiter {
-                Waiter::Task { waker, leads: true } => waker.lock().take(),
+            waiters.leading.iter().find_map(|leading| match waiters.told.get(leading) {
+                Some(Waiter::Task { waker, .. }) => waker.lock().take(),
                 _ => None,
             })
         };
         let task = if which == Successor::Any { task() } else { None };
-        let leads = |waiter: &Waiter| matches!(waiter, Waiter::Task { leads: true, .. });
-        let left = task.is_none() && waiters.told.values().any(leads);
+        let left = task.is_none() && !waiters.leading.is_empty();
         drop(waiters);
         if let Some(task) = task {
             call(|| task.wake());

@@ -5,11 +5,12 @@ use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
-use super::horizon::{Covered, Horizon, Lost, Outcome};
+use super::horizon::{Covered, Horizon, Lost, Outcome, Successor, Waiter};
 use crate::device::{Fault, FaultKind, Keep, OperationKind, SimulatedDevice};
 use crate::kernel::recovery::VERSIONS_SKIPPED;
 use crate::storage::log::{Demand, Purpose};
-use crate::sync::atomic::Ordering;
+use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::{Instant, Mutex};
 use crate::{ErrorKind, Kiln, Level, Options, Progress, Table, Version};
 
 fn put_durably(db: &Kiln, table: &Table, number: u32) -> crate::Result<()> {
@@ -399,4 +400,56 @@ fn c5b_a_bound_that_is_kept_already_takes_no_lock() {
         drop(requests);
         put.expect("it asks for nothing");
     });
+}
+
+/// All of them were looked at, with the lock that each registration needs, whenever somebody let go of the lead.
+#[test]
+fn who_leads_is_not_looked_for_among_those_who_do_not() {
+    let horizon = Horizon::new(1);
+    let quickest_look = || {
+        let look = |_| {
+            let began = Instant::now();
+            assert!(!horizon.wake_successor(Successor::Any));
+            began.elapsed()
+        };
+        (0..20).map(look).min().expect("there are 20")
+    };
+    let alone = quickest_look();
+    for _ in 0..100_000 {
+        assert!(horizon.register(2, Waiter::Callback(Box::new(|_| {}))).is_some());
+    }
+    let among_many = quickest_look();
+    assert!(among_many < 100 * alone + Duration::from_micros(50), "{among_many:?} after {alone:?}");
+}
+
+#[test]
+fn c5_who_leads_is_woken_once_as_long_as_it_waits() {
+    #[derive(Default)]
+    struct Task(AtomicUsize);
+    impl Wake for Task {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+    let horizon = Horizon::new(1);
+    let tasks = [3, 5, 7, 9].map(|version| {
+        let task = Arc::new(Task::default());
+        let waker = Arc::new(Mutex::new(Some(Waker::from(task.clone()))));
+        let number = horizon.register(version, Waiter::Task { waker, leads: version != 3 });
+        (task, version, number.expect("nothing is durable yet"))
+    });
+    let woken = || tasks.each_ref().map(|(task, ..)| task.0.load(Ordering::SeqCst));
+    let (any, thread) = (Successor::Any, Successor::Thread);
+    assert!(horizon.wake_successor(thread), "a task is not to be woken here");
+    assert!(!horizon.wake_successor(any));
+    assert_eq!(woken(), [0, 1, 0, 0], "the first that leads");
+    horizon.give_up(7, tasks[2].2);
+    assert!(!horizon.wake_successor(any));
+    assert_eq!(woken(), [0, 1, 0, 1], "the next that still waits");
+    assert!(horizon.wake_successor(any), "both are woken already");
+    horizon.tell(horizon.cover(5));
+    assert_eq!(woken(), [1, 1, 0, 1]);
+    assert!(horizon.wake_successor(any), "one of them still waits");
+    horizon.tell(horizon.fail(Lost::new(5, "the disk")));
+    assert!(!horizon.wake_successor(any), "nobody waits");
 }
