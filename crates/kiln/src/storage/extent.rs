@@ -35,10 +35,12 @@ pub(crate) struct Hardened<'a> {
     pub(crate) value: &'a [u8],
 }
 
-/// Writes extents. Keeps its buffer, so that steady hardening allocates nothing.
+/// Writes extents. Keeps its buffer, so that steady hardening allocates nothing; a long one only as long as extents go on being long.
 pub(crate) struct ExtentWriter {
     database: u128,
     buffer: AlignedBuffer,
+    /// How many extents in a row had no use for most of it.
+    short_count: u32,
     pub(crate) chain: Chain,
     /// Checksum of what was copied out last, behind the seal, and how many sectors of it are zeros.
     data_checksum: u32,
@@ -51,7 +53,30 @@ pub(crate) struct ExtentWriter {
 impl ExtentWriter {
     pub(crate) fn new(database: u128, chain: Chain) -> ExtentWriter {
         let buffer = AlignedBuffer::new(4 * BLOCK_BYTES);
-        ExtentWriter { database, buffer, chain, data_checksum: 0, zero_sectors: 0, newest_version: 0 }
+        ExtentWriter {
+            database,
+            buffer,
+            short_count: 0,
+            chain,
+            data_checksum: 0,
+            zero_sectors: 0,
+            newest_version: 0,
+        }
+    }
+
+    /// Has the buffer be long enough for an extent, and not much longer than the last ones needed it.
+    fn fit_buffer(&mut self, length: usize) {
+        const KEPT_BYTES: usize = 1 << 20;
+        const SHORT_COUNT_MAX: u32 = 16;
+        let wanted = length.next_power_of_two();
+        let is_short = wanted.max(KEPT_BYTES) * 4 <= self.buffer.len();
+        self.short_count = if is_short { self.short_count + 1 } else { 0 };
+        if self.buffer.len() < length || self.short_count > SHORT_COUNT_MAX {
+            // Given back first: both together might be more than there is.
+            self.buffer = AlignedBuffer::default();
+            self.buffer = AlignedBuffer::new(if is_short { wanted.max(KEPT_BYTES) } else { wanted });
+            self.short_count = 0;
+        }
     }
 
     /// Writes the extent `start..end` that was copied out last, with its seal, and makes it durable. On an error nothing
@@ -106,9 +131,7 @@ impl ExtentWriter {
     ) {
         const PIECE_BYTES: usize = 64 << 10;
         let length = (end - start) as usize;
-        if self.buffer.len() < length {
-            self.buffer = AlignedBuffer::new(length.next_power_of_two());
-        }
+        self.fit_buffer(length);
         let extent = &mut self.buffer[..length];
         log.note_seal(start);
         let words = log.memory(start, end - start);
@@ -339,6 +362,26 @@ mod tests {
         let data = &writer.buffer[SEAL_BYTES as usize..EXTENT_BYTES as usize];
         assert_eq!(writer.data_checksum, crc32c::crc32c(data));
         assert_eq!(items(SEAL_BYTES, data).filter(Result::is_ok).count() as u64, count + 1);
+    }
+
+    /// It stayed as long as the longest extent ever was, in the database's memory beyond what it was given.
+    #[test]
+    fn the_buffer_of_a_long_extent_goes_back_once_extents_are_short() {
+        const LONG_BYTES: u64 = 8 << 20;
+        let log = Log::new(2 * LONG_BYTES, LONG_BYTES, 0).unwrap();
+        log.pad(SEAL_BYTES, BLOCK_BYTES as u64 - SEAL_BYTES);
+        log.pad(BLOCK_BYTES as u64, LONG_BYTES - BLOCK_BYTES as u64);
+        let mut writer = ExtentWriter::new(1, Chain::default());
+        let mut harden = |bytes: u64| {
+            writer.copy_out(&log, 0, bytes, &mut |_| {});
+            writer.buffer.len() as u64
+        };
+        for _ in 0..3 {
+            assert_eq!(harden(LONG_BYTES), LONG_BYTES);
+            assert_eq!(harden(BLOCK_BYTES as u64), LONG_BYTES, "the next may be long again");
+        }
+        assert!((0..50).map(|_| harden(BLOCK_BYTES as u64)).all(|bytes| bytes >= 1 << 20));
+        assert_eq!(harden(BLOCK_BYTES as u64), 1 << 20);
     }
 
     /// What is noted in memory for the keeper is not the disk's business.
