@@ -47,9 +47,16 @@ impl SegmentLiveness {
     fn live_bytes(&self) -> u64 {
         const RECORD_BYTES_MIN: u64 = 32;
         let live = self.live();
+        if live == 0 {
+            return 0;
+        }
         let rest = self.bytes.saturating_sub(self.superseded_bytes).max(live * RECORD_BYTES_MIN);
+        if self.unmeasured == 0 {
+            // Without the divisions, since there are many segments, and each record that is superseded asks.
+            return rest;
+        }
         let share = u128::from(rest) * u128::from(live);
-        share.checked_div(u128::from(live + self.unmeasured)).map_or(0, |bytes| bytes as u64)
+        (share / u128::from(live + self.unmeasured)) as u64
     }
 
     /// True if at most such a part of it is live.
@@ -99,6 +106,8 @@ pub(crate) struct Liveness {
     /// Number of the first one in `segments`.
     first: u64,
     segments: VecDeque<SegmentLiveness>,
+    /// The sum of their live bytes.
+    live_bytes: u64,
 }
 
 /// Bytes of a segment that are for records: one seal, and the padding of one extent, are always lost.
@@ -121,7 +130,7 @@ impl Liveness {
     /// For a log that begins at `begin`.
     pub(crate) fn new(begin: Address, segment_bytes: u64) -> Liveness {
         debug_assert!(segment_bytes.is_power_of_two());
-        Liveness { segment_bytes, first: begin / segment_bytes, segments: VecDeque::new() }
+        Liveness { segment_bytes, first: begin / segment_bytes, segments: VecDeque::new(), live_bytes: 0 }
     }
 
     /// Place of the segment at `address` in `segments`; `None` if it was dropped.
@@ -129,42 +138,45 @@ impl Liveness {
         (address >> self.segment_bytes.trailing_zeros()).checked_sub(self.first).map(|at| at as usize)
     }
 
-    /// The segment at `address`; `None` if it was dropped.
-    fn segment(&mut self, address: Address) -> Option<&mut SegmentLiveness> {
-        let at = self.position(address)?;
+    /// Changes what is known of the segment at `address`, unless that was dropped.
+    fn change(&mut self, address: Address, change: impl FnOnce(&mut SegmentLiveness)) {
+        let Some(at) = self.position(address) else { return };
         if at >= self.segments.len() {
             self.segments.resize(at + 1, SegmentLiveness::default());
         }
-        self.segments.get_mut(at)
+        if let Some(segment) = self.segments.get_mut(at) {
+            self.live_bytes -= segment.live_bytes();
+            change(segment);
+            self.live_bytes += segment.live_bytes();
+        }
     }
 
     /// So many records of the segment at `address` have hardened, with the sum of their [`counted_bytes`].
     pub(crate) fn add_records(&mut self, address: Address, count: u64, bytes: u64) {
-        if let Some(segment) = self.segment(address) {
+        self.change(address, |segment| {
             segment.records += count;
             segment.bytes += bytes;
-        }
+        });
     }
 
     /// Adds what another one has counted of the same log. Neither sums nor the newest version depend on who counted what.
     pub(crate) fn add_all(&mut self, other: &Liveness) {
         for (segment, counted) in (other.first..).zip(&other.segments) {
-            if let Some(own) = self.segment(segment * self.segment_bytes) {
+            self.change(segment * self.segment_bytes, |own| {
                 own.records += counted.records;
                 own.bytes += counted.bytes;
                 own.superseded += counted.superseded;
                 own.superseded_bytes += counted.superseded_bytes;
                 own.unmeasured += counted.unmeasured;
                 own.newest_successor = own.newest_successor.max(counted.newest_successor);
-            }
+            });
         }
     }
 
     /// About how many bytes of log the live records take where they lie close together.
     pub(crate) fn live_bytes(&self) -> u64 {
-        let bytes: u64 = self.segments.iter().map(SegmentLiveness::live_bytes).sum();
-        (u128::from(bytes) * u128::from(self.segment_bytes) / u128::from(usable_bytes(self.segment_bytes)))
-            as u64
+        (u128::from(self.live_bytes) * u128::from(self.segment_bytes)
+            / u128::from(usable_bytes(self.segment_bytes))) as u64
     }
 
     /// How long hardened records are on average; 0 if there are none.
@@ -197,7 +209,15 @@ impl Liveness {
     pub(crate) fn live_bytes_between(&self, from: Address, to: Address) -> u64 {
         let first = self.position(from).unwrap_or(0).min(self.segments.len());
         let last = self.position(to).unwrap_or(0).min(self.segments.len());
-        let bytes: u64 = self.segments.range(first..last.max(first)).map(SegmentLiveness::live_bytes).sum();
+        let sum = |segments: std::ops::Range<usize>| {
+            self.segments.range(segments).map(SegmentLiveness::live_bytes).sum::<u64>()
+        };
+        let (last, count) = (last.max(first), self.segments.len());
+        let bytes = match (last - first) * 2 <= count {
+            true => sum(first..last),
+            // What mostly lies before them has settled, and what lies behind is in memory.
+            false => self.live_bytes - sum(0..first) - sum(last..count),
+        };
         (bytes + self.live_bytes_in_segment_before(to))
             .saturating_sub(self.live_bytes_in_segment_before(from))
     }
@@ -232,21 +252,19 @@ impl Liveness {
     /// is known: as long as its successor.
     pub(crate) fn supersede(&mut self, address: Address, version: u64, bytes: Option<u64>) {
         let counted = bytes.map(|bytes| counted_bytes(bytes, self.segment_bytes));
-        if address != NO_ADDRESS
-            && let Some(segment) = self.segment(address)
-        {
-            segment.superseded += 1 + u64::from(planted(Bug::SupersededTwice));
-            segment.superseded_bytes += counted.unwrap_or(0);
-            segment.unmeasured += u64::from(counted.is_none());
-            segment.newest_successor = segment.newest_successor.max(version);
+        if address != NO_ADDRESS {
+            self.change(address, |segment| {
+                segment.superseded += 1 + u64::from(planted(Bug::SupersededTwice));
+                segment.superseded_bytes += counted.unwrap_or(0);
+                segment.unmeasured += u64::from(counted.is_none());
+                segment.newest_successor = segment.newest_successor.max(version);
+            });
         }
     }
 
     /// The newest extent of its segment is the one at `address`, and this its seal's checksum.
     pub(crate) fn set_end_checksum(&mut self, address: Address, checksum: u32) {
-        if let Some(segment) = self.segment(address) {
-            segment.end_checksum = checksum;
-        }
+        self.change(address, |segment| segment.end_checksum = checksum);
     }
 
     /// What is known of the segment at `address`.
@@ -263,13 +281,12 @@ impl Liveness {
     pub(crate) fn restore(&mut self, segment: u64, encoded: &[u8]) -> bool {
         let Some(known) = SegmentLiveness::decode(encoded) else { return false };
         let Some(at) = segment.checked_sub(self.first) else { return true };
-        if at > self.segments.len() as u64 {
+        // No segment has room for more, so no sum overflows.
+        let is_possible = known.records.max(known.bytes) <= 4 * self.segment_bytes;
+        if !is_possible || at > self.segments.len() as u64 {
             return false;
         }
-        match self.segments.get_mut(at as usize) {
-            Some(own) => *own = known,
-            None => self.segments.push_back(known),
-        }
+        self.change(segment * self.segment_bytes, |own| *own = known);
         true
     }
 
@@ -277,7 +294,8 @@ impl Liveness {
     pub(crate) fn drop_before(&mut self, begin: Address) {
         let first = begin / self.segment_bytes;
         let dropped = (first - self.first).min(self.segments.len() as u64);
-        self.segments.drain(..dropped as usize);
+        let dropped: u64 = self.segments.drain(..dropped as usize).map(|segment| segment.live_bytes()).sum();
+        self.live_bytes -= dropped;
         self.first = first;
     }
 }
@@ -349,6 +367,51 @@ mod tests {
             [between(1, 2), between(1, 3), between(2, 3), between(1, 4), between(3, 1)],
             [10_000, 10_000, 0, 20_000, 0]
         );
+    }
+
+    /// It is added up no more than for each change; it must be what adding up gives, whatever has changed.
+    #[test]
+    fn the_sum_of_live_bytes_is_that_of_all_segments() {
+        const SEGMENTS: u64 = 20;
+        let mut liveness = Liveness::new(0, SEGMENT_BYTES);
+        let mut state = 1_u64;
+        let mut random = move |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        };
+        for step in 0..20_000 {
+            let (address, bytes) = (random(SEGMENTS * SEGMENT_BYTES), 32 + random(400));
+            match random(100) {
+                0..50 => add(&mut liveness, address, bytes),
+                50..70 => liveness.supersede(address, step, Some(100 * bytes)),
+                70..97 => liveness.supersede(address, step, (step % 8 > 0).then_some(bytes)),
+                97 => {
+                    let mut others = Liveness::new(0, SEGMENT_BYTES);
+                    add(&mut others, address, bytes);
+                    others.supersede(random(SEGMENTS * SEGMENT_BYTES), step, None);
+                    liveness.add_all(&others);
+                }
+                98 => {
+                    let mut restored = Liveness::new(liveness.first * SEGMENT_BYTES, SEGMENT_BYTES);
+                    assert!(liveness.encoded().all(|(segment, known)| restored.restore(segment, &known)));
+                    assert!(liveness.encoded().all(|(segment, known)| restored.restore(segment, &known)));
+                    liveness = restored;
+                }
+                _ if random(20) == 0 => liveness.drop_before(address.max(liveness.first * SEGMENT_BYTES)),
+                _ => {}
+            }
+            let sum = |from: u64, to: u64| {
+                let numbers = from.max(liveness.first)..to;
+                numbers.map(|number| liveness.of_segment(number * SEGMENT_BYTES).live_bytes()).sum::<u64>()
+            };
+            assert_eq!(liveness.live_bytes, sum(0, SEGMENTS));
+            let (from, to) = (random(SEGMENTS + 1), random(SEGMENTS + 1));
+            let between = liveness.live_bytes_between(from * SEGMENT_BYTES, to * SEGMENT_BYTES);
+            assert_eq!(between, sum(from, to), "segments {from} to {to}");
+            if step % 5_000 == 4_999 {
+                liveness = Liveness::new(0, SEGMENT_BYTES);
+            }
+        }
     }
 
     #[test]

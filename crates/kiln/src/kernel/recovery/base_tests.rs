@@ -171,6 +171,12 @@ fn c9_a_checkpoint_that_makes_no_sense_is_told_and_not_used() {
             let address = parts.header.end;
             forge_tombstone(parts, b"deleted".to_vec(), address);
         }),
+        ("liveness of more than a segment has room for", |parts| {
+            let known = parts.system.iter().filter(|item| item.0 == kind::LIVENESS).map(|item| item.1).max();
+            let mut counts = vec![0; 52];
+            counts[5] = 1;
+            parts.system.push((kind::LIVENESS, known.unwrap_or(0), Vec::new(), counts));
+        }),
         ("liveness that is cut short", |parts| {
             parts.system.push((kind::LIVENESS, 0, Vec::new(), vec![0; 51]));
         }),
