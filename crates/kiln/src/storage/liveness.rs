@@ -15,6 +15,7 @@
 
 use std::collections::VecDeque;
 
+use super::extent::Hardened;
 use super::record::{ADDRESS_BITS, Address, NO_ADDRESS};
 use super::seal::SEAL_BYTES;
 use crate::device::BLOCK_BYTES;
@@ -126,6 +127,32 @@ pub(crate) fn counted_bytes(bytes: u64, segment_bytes: u64) -> u64 {
     }
 }
 
+/// What the records of an extent change. It is told in pieces: others want the counts, too, while a long extent is copied out.
+#[derive(Default)]
+pub(crate) struct Counted {
+    records: u64,
+    bytes: u64,
+    /// As [`Liveness::supersede`] has it.
+    superseded: Vec<(Address, u64, Option<u64>)>,
+}
+
+impl Counted {
+    /// One more record, which supersedes another one at `previous`.
+    pub(crate) fn note(&mut self, record: &Hardened<'_>, segment_bytes: u64) {
+        self.records += 1;
+        self.bytes += counted_bytes(record.bytes, segment_bytes);
+        // A value mostly replaces one that is as long; how much a deletion takes away is not known.
+        let bytes = record.kind.is_put().then_some(record.bytes);
+        self.superseded.push((record.previous, record.version, bytes));
+    }
+
+    /// Whether it is time to [tell](Liveness::add) it.
+    pub(crate) fn is_full(&self) -> bool {
+        const RECORDS_MAX: usize = 256;
+        self.superseded.len() >= RECORDS_MAX
+    }
+}
+
 impl Liveness {
     /// For a log that begins at `begin`.
     pub(crate) fn new(begin: Address, segment_bytes: u64) -> Liveness {
@@ -157,6 +184,16 @@ impl Liveness {
             segment.records += count;
             segment.bytes += bytes;
         });
+    }
+
+    /// Such records of the segment at `address` have hardened.
+    pub(crate) fn add(&mut self, address: Address, counted: &mut Counted) {
+        let (records, bytes) = (std::mem::take(&mut counted.records), std::mem::take(&mut counted.bytes));
+        // Before what they supersede, which may be others of them.
+        self.add_records(address, records, bytes);
+        for (superseded, version, bytes) in counted.superseded.drain(..) {
+            self.supersede(superseded, version, bytes);
+        }
     }
 
     /// Adds what another one has counted of the same log. Neither sums nor the newest version depend on who counted what.

@@ -27,7 +27,7 @@ use crate::device::BLOCK_BYTES;
 use crate::error::{Error, Result};
 use crate::planted::{Bug, planted};
 use crate::storage::extent::ExtentWriter;
-use crate::storage::liveness::counted_bytes;
+use crate::storage::liveness::Counted;
 use crate::storage::log::{Demand, Purpose};
 use crate::storage::record::{Address, Kind};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -39,6 +39,7 @@ pub(crate) struct Leader {
     /// Tombstones in the extents being written.
     graves: Vec<Grave>,
     ledger: Ledger,
+    counted: Counted,
 }
 
 /// Requests to the background thread.
@@ -113,7 +114,7 @@ impl Hardening {
     ) -> Hardening {
         let hardening = Hardening {
             horizon: Horizon::new(ledger.horizon),
-            leader: Mutex::new(Leader { writer, graves: Vec::new(), ledger }),
+            leader: Mutex::new(Leader { writer, graves: Vec::new(), ledger, counted: Counted::default() }),
             leads_ended: EventCount::default(),
             requests: Mutex::new(Requests::default()),
             wake_hardener: Condvar::new(),
@@ -476,16 +477,14 @@ impl Engine {
             let to = (from + 1).next_multiple_of(self.log.segment_bytes()).min(end);
             let last = to == end || planted(Bug::EarlySealNewVersion);
             let sealed = if last { version } else { self.hardening.horizon.local() };
-            let Leader { writer, graves, ledger } = &mut *leader;
-            let mut liveness = self.liveness.lock();
-            let (mut records, mut bytes) = (0, 0);
+            let Leader { writer, graves, ledger, counted } = &mut *leader;
             writer.copy_out(&self.log, from, to, &mut |record| {
                 ledger.note(&record);
-                records += 1;
-                bytes += counted_bytes(record.bytes, self.log.segment_bytes());
-                // A value mostly replaces one that is as long; how much a deletion takes away is not known.
-                let bytes = record.kind.is_put().then_some(record.bytes);
-                liveness.supersede(record.previous, record.version, bytes);
+                all_records += 1;
+                counted.note(&record, self.log.segment_bytes());
+                if counted.is_full() {
+                    self.liveness.lock().add(from, counted);
+                }
                 if record.kind == Kind::Tombstone {
                     let (address, object, version) = (record.address, record.object, record.version);
                     graves.push(Grave {
@@ -497,9 +496,7 @@ impl Engine {
                     });
                 }
             });
-            liveness.add_records(from, records, bytes);
-            all_records += records;
-            drop(liveness);
+            self.liveness.lock().add(from, counted);
             writer.write(&self.segments, (from, to), (sealed, 0))?;
             ledger.horizon = ledger.horizon.max(sealed);
             self.liveness.lock().set_end_checksum(from, writer.chain.checksum);

@@ -453,3 +453,27 @@ fn c5_who_leads_is_woken_once_as_long_as_it_waits() {
     horizon.tell(horizon.fail(Lost::new(5, "the disk")));
     assert!(!horizon.wake_successor(any), "nobody waits");
 }
+
+/// Whoever wanted the counts waited until all of it was: of a long window a second, with those behind him.
+#[test]
+fn what_is_live_is_to_be_learnt_while_an_extent_is_copied_out() {
+    let options = Options::new().background(false).segment_bytes(16 << 20).memory(64 << 20);
+    let db = &options.open_on(Arc::new(SimulatedDevice::new(1))).expect("the disk is empty");
+    let map = &db.map("map").expect("a map");
+    let engine = db.engine();
+    let is_learnt = |_| {
+        for number in 0..20_000_u32 {
+            db.put(map, number.to_be_bytes(), [1; 64]).expect("there is room").forget();
+        }
+        let start = engine.log.hardened();
+        let records = || engine.liveness.lock().of_segment(start).records;
+        let before = records();
+        let seen: Vec<_> = thread::scope(|scope| {
+            let hardening = scope.spawn(|| db.persist().expect("the disk works"));
+            std::iter::from_fn(|| (!hardening.is_finished()).then(records)).collect()
+        });
+        let after = records();
+        seen.into_iter().any(|count| before < count && count < after)
+    };
+    assert!((0..30).any(is_learnt));
+}
