@@ -158,37 +158,39 @@ impl Durable {
 impl Future for Durable {
     type Output = Result<()>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
-        if self.level == Level::MEMORY {
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        let this = self.get_mut();
+        if this.level == Level::MEMORY {
             return Poll::Ready(Ok(()));
         }
-        if let Some(outcome) = self.outcome() {
+        if let Some(outcome) = this.outcome() {
             return Poll::Ready(outcome);
         }
-        let (engine, version) = (self.receipt.engine.clone(), self.receipt.version);
+        // Not a handle of its own: these have one count, which all threads share.
+        let (engine, version) = (&this.receipt.engine, this.receipt.version);
         if version > engine.clock.now() {
             return Poll::Ready(Err(Error::input(format!("no commit has version {version} yet"))));
         }
-        if let Some(registered) = &self.registered {
+        if let Some(registered) = &this.registered {
             // The one before may be the last that holds a task, and the task the last handle: it is dropped without the lock.
             let before = registered.waker.lock().replace(context.waker().clone());
             drop(before);
         } else {
-            self.leads = self.leads || !engine.has_hardener();
-            if let Some(outcome) = self.lead() {
+            this.leads = this.leads || !engine.has_hardener();
+            if let Some(outcome) = this.lead() {
                 return Poll::Ready(outcome);
             }
             let waker = Arc::new(Mutex::new(Some(context.waker().clone())));
-            let waiter = Waiter::Task { waker: waker.clone(), leads: self.leads };
+            let waiter = Waiter::Task { waker: waker.clone(), leads: this.leads };
             let number = engine.hardening.horizon.register(version, waiter);
-            self.registered = Some(Registered { waker, number });
-            if !self.leads {
+            this.registered = Some(Registered { waker, number });
+            if !this.leads {
                 engine.hardening.request_now();
             }
         }
         // The waker may have been taken between the look and the registration. And whoever hardens looks for successors
         // after it has let go, so either it sees the registration or this finds nobody hardening.
-        if let Some(outcome) = self.lead() {
+        if let Some(outcome) = this.lead() {
             return Poll::Ready(outcome);
         }
         engine.lose_after_fork().map_or_else(|lost| Poll::Ready(Err(lost)), |()| Poll::Pending)

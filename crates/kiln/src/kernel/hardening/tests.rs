@@ -1,12 +1,13 @@
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Weak, mpsc};
 use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
 use super::horizon::{Covered, Horizon, Lost, Outcome, Successor, Waiter};
 use crate::device::{Fault, FaultKind, Keep, OperationKind, SimulatedDevice};
+use crate::kernel::engine::Engine;
 use crate::kernel::recovery::VERSIONS_SKIPPED;
 use crate::storage::log::{Demand, Purpose};
 use crate::sync::atomic::{AtomicUsize, Ordering};
@@ -452,6 +453,34 @@ fn c5_who_leads_is_woken_once_as_long_as_it_waits() {
     assert!(horizon.wake_successor(any), "one of them still waits");
     horizon.tell(horizon.fail(Lost::new(5, "the disk")));
     assert!(!horizon.wake_successor(any), "nobody waits");
+}
+
+/// Each poll wrote the one count of handles of the database, which all threads share.
+#[test]
+fn a_poll_of_a_future_clones_no_handle_of_the_database() {
+    /// Looks how many handles there are when it is dropped.
+    struct Task(Weak<Engine>, mpsc::Sender<usize>);
+    impl Wake for Task {
+        fn wake(self: Arc<Self>) {}
+    }
+    impl Drop for Task {
+        fn drop(&mut self) {
+            let _ = self.1.send(self.0.strong_count());
+        }
+    }
+    let db = open_small(&SimulatedDevice::new(1), false);
+    let map = db.map("map").expect("a map");
+    let (_, receipt) = db.put(&map, "key", "value").expect("there is room").fast();
+    let leader = db.engine().hardening.leader.lock();
+    let mut future = receipt.durable(Level::LOCAL);
+    let (told, hear) = mpsc::channel();
+    for _ in 0..2 {
+        // The one before is dropped in the poll.
+        let waker = Waker::from(Arc::new(Task(Arc::downgrade(db.engine()), told.clone())));
+        assert!(Pin::new(&mut future).poll(&mut Context::from_waker(&waker)).is_pending());
+    }
+    assert_eq!(hear.try_recv(), Ok(Arc::strong_count(db.engine())));
+    db.engine().let_go(leader, Covered::default());
 }
 
 /// Whoever wanted the counts waited until all of it was: of a long window a second, with those behind him.
