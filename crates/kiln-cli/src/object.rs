@@ -65,14 +65,23 @@ pub(crate) fn open_object_at(
     open_object(db, object)
 }
 
-/// Opens an object, which is created if it does not exist.
+/// Opens an object that is to be written, which is created if it does not exist.
 pub(crate) fn open_or_create_object(
     db: &Kiln,
     object: &Object,
     table: bool,
     time_to_live: Option<Duration>,
 ) -> Result<AnyObject, Failure> {
-    match find_object(db, &object.object)? {
+    let found = find_object(db, &object.object)?;
+    let is_map = found.as_ref().map_or(!table, |found| matches!(found, AnyObject::Map(_)));
+    if is_map && let Some(served) = kiln_server::served_instead_of(db, &object.object)? {
+        return Err(Failure::Other(format!(
+            "{}: the next server empties '{}', as what a flush has left behind; what it serves is '{served}'",
+            object.dir.display(),
+            object.object
+        )));
+    }
+    match found {
         Some(AnyObject::Map(_)) if table => Err(Failure::Other(format!(
             "{}: '{}' is a map already; leave out --table, or choose another name",
             object.dir.display(),

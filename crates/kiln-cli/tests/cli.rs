@@ -2,11 +2,11 @@
 
 mod common;
 
-use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 
-use common::{Sandbox, text};
+use common::{Sandbox, Served, text};
 
 /// An end of a pipe that nobody reads from any more.
 fn unread() -> Stdio {
@@ -370,52 +370,6 @@ fn leaves_are_compressed_by_who_is_told_to() {
     assert_eq!(sandbox.ok(&["get", "--object", "o", "1999"]).trim_end(), format!("{:0500}", 1999));
 }
 
-/// A server process, and what it has said so far.
-struct Served {
-    child: Child,
-    output: BufReader<std::process::ChildStdout>,
-    port: u16,
-}
-
-impl Served {
-    fn start(sandbox: &Sandbox, options: &[&str]) -> Self {
-        Self::start_on(sandbox, "127.0.0.1:0", options)
-    }
-
-    fn start_on(sandbox: &Sandbox, listen: &str, options: &[&str]) -> Self {
-        let mut arguments = vec!["serve", "--listen", listen, "--memory", "64MiB"];
-        arguments.extend(options);
-        let mut child = sandbox.command(&arguments).stdout(Stdio::piped()).spawn().unwrap();
-        let mut output = BufReader::new(child.stdout.take().unwrap());
-        let mut port = 0;
-        let mut line = String::new();
-        while !line.starts_with("Ctrl-C") {
-            line.clear();
-            assert!(output.read_line(&mut line).unwrap() > 0, "the server ended");
-            if let Some((_, rest)) = line.split_once(" -p ") {
-                port = rest.split_whitespace().next().unwrap().parse().unwrap();
-            }
-        }
-        Self { child, output, port }
-    }
-
-    fn connect(&self) -> redis::Connection {
-        redis::Client::open(format!("redis://127.0.0.1:{}/", self.port)).unwrap().get_connection().unwrap()
-    }
-
-    fn send(&self, signal: rustix::process::Signal) {
-        let pid = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(pid, signal).unwrap();
-    }
-
-    /// Sends a signal and returns the exit code and the last line.
-    fn end(mut self, signal: rustix::process::Signal) -> (Option<i32>, String) {
-        self.send(signal);
-        let last = self.output.by_ref().lines().map_while(Result::ok).last().unwrap_or_default();
-        (self.child.wait().unwrap().code(), last)
-    }
-}
-
 #[test]
 fn serve_says_what_to_type_and_persists_everything_at_the_end() {
     let sandbox = Sandbox::new();
@@ -436,6 +390,32 @@ fn serve_says_what_to_type_and_persists_everything_at_the_end() {
     redis::cmd("FLUSHALL").exec(&mut served.connect()).unwrap();
     served.end(rustix::process::Signal::TERM);
     assert!(sandbox.ok(&["stat"]).ends_with("\nserved        strings.1: what kiln serve shows\n"));
+}
+
+/// It was told to be stored, and durable, and the next server deleted it.
+#[test]
+fn nothing_is_put_or_imported_where_the_next_server_empties() {
+    use rustix::process::Signal;
+    let sandbox = Sandbox::new();
+    std::fs::write(sandbox.path("dump"), "{\"key\": \"k\", \"value\": \"v\"}\n").unwrap();
+    let import = |into| ["import", "--object", into, "dump"];
+    // Nobody empties anything before the first flush.
+    sandbox.ok(&import("strings"));
+    let served = Served::start(&sandbox, &[]);
+    redis::cmd("FLUSHALL").exec(&mut served.connect()).unwrap();
+    served.end(Signal::TERM);
+    for refused in [&import("strings")[..], &["put", "--object", "strings.2", "k", "v"]] {
+        let error = sandbox.fails(1, refused);
+        assert!(error.contains("'strings.1'"), "{error}");
+        assert!(error.contains(refused[2]), "{error}");
+    }
+    sandbox.ok(&import("strings.1"));
+    sandbox.ok(&["put", "--object", "strings.01", "k", "v"]);
+    let served = Served::start(&sandbox, &[]);
+    let value: String = redis::cmd("GET").arg("k").query(&mut served.connect()).unwrap();
+    assert_eq!(value, "v");
+    served.end(Signal::TERM);
+    assert_eq!(sandbox.ok(&["get", "--object", "strings.01", "k"]), "v\n");
 }
 
 /// It died of the hangup, and nothing was persisted; and no second signal ended one that waited for somebody.

@@ -105,6 +105,32 @@ pub fn served_map(db: &Kiln) -> kiln::Result<Option<String>> {
     Ok(map.map(|map| map.name().to_owned()))
 }
 
+/// If the next server of a database empties the map with this name, as what a flush has left behind: the name of the one that it shows.
+///
+/// ```
+/// # let directory = tempfile::tempdir()?;
+/// let db = kiln::Kiln::open(directory.path())?;
+/// assert_eq!(kiln_server::served_instead_of(&db, "strings")?, None);
+/// // As after the first flush.
+/// db.put(&db.table("keyspace")?, "current", "1")?.forget();
+/// assert_eq!(kiln_server::served_instead_of(&db, "strings")?.as_deref(), Some("strings.1"));
+/// assert_eq!(kiln_server::served_instead_of(&db, "strings.1")?, None);
+/// assert_eq!(kiln_server::served_instead_of(&db, "other")?, None);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// The engine's.
+pub fn served_instead_of(db: &Kiln, name: &str) -> kiln::Result<Option<String>> {
+    let Some(index) = index_of_name(name) else { return Ok(None) };
+    match Keyspace::current_at(&db.snapshot()?) {
+        Ok(current) => Ok(current.filter(|current| *current != index).map(map_name)),
+        // Nobody can serve it.
+        Err(error) if error.kind() == ErrorKind::Input => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// The first servers kept lifetimes in maps of their own, which nobody heeds any more: keys would never expire.
 fn refuse_old_lifetimes(db: &Kiln) -> io::Result<()> {
     let is_old = |name: &str| name == "lifetimes" || name.starts_with("lifetimes.");
@@ -239,11 +265,15 @@ impl Keyspace {
 
     /// What held the keys when a snapshot was made, be it dropped since; `None` if nothing did yet.
     pub(crate) fn at(snapshot: &Snapshot<'_>) -> kiln::Result<Option<Map>> {
-        let named = match if_there(snapshot.table(META))? {
-            Some(meta) => index_of(snapshot.get(&meta, CURRENT)?),
-            None => None,
-        };
-        if_there(snapshot.map(&map_name(named.unwrap_or(0))))
+        if_there(snapshot.map(&map_name(Self::current_at(snapshot)?.unwrap_or(0))))
+    }
+
+    /// Which map [`META`] named when a snapshot was made; `None` if there was no flush yet.
+    fn current_at(snapshot: &Snapshot<'_>) -> kiln::Result<Option<u64>> {
+        match if_there(snapshot.table(META))? {
+            Some(meta) => Ok(index_of(snapshot.get(&meta, CURRENT)?)),
+            None => Ok(None),
+        }
     }
 
     /// The next keys of a map, some at a time, and the cursor to go on from.

@@ -60,6 +60,6 @@ mod turns;
 mod work;
 
 pub use client::Durability;
-pub use keyspace::served_map;
+pub use keyspace::{served_instead_of, served_map};
 pub use listener::Server;
 pub use options::Options;

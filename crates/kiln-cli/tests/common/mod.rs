@@ -2,9 +2,9 @@
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
-use std::io::Write as _;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
 use tempfile::TempDir;
 
@@ -59,6 +59,52 @@ impl Sandbox {
         let output = child.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", text(&output.stderr));
         output
+    }
+}
+
+/// A server process, and what it has said so far.
+pub(crate) struct Served {
+    pub(crate) child: Child,
+    pub(crate) output: BufReader<ChildStdout>,
+    pub(crate) port: u16,
+}
+
+impl Served {
+    pub(crate) fn start(sandbox: &Sandbox, options: &[&str]) -> Self {
+        Self::start_on(sandbox, "127.0.0.1:0", options)
+    }
+
+    pub(crate) fn start_on(sandbox: &Sandbox, listen: &str, options: &[&str]) -> Self {
+        let mut arguments = vec!["serve", "--listen", listen, "--memory", "64MiB"];
+        arguments.extend(options);
+        let mut child = sandbox.command(&arguments).stdout(Stdio::piped()).spawn().unwrap();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        let mut port = 0;
+        let mut line = String::new();
+        while !line.starts_with("Ctrl-C") {
+            line.clear();
+            assert!(output.read_line(&mut line).unwrap() > 0, "the server ended");
+            if let Some((_, rest)) = line.split_once(" -p ") {
+                port = rest.split_whitespace().next().unwrap().parse().unwrap();
+            }
+        }
+        Self { child, output, port }
+    }
+
+    pub(crate) fn connect(&self) -> redis::Connection {
+        redis::Client::open(format!("redis://127.0.0.1:{}/", self.port)).unwrap().get_connection().unwrap()
+    }
+
+    pub(crate) fn send(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    /// Sends a signal and returns the exit code and the last line.
+    pub(crate) fn end(mut self, signal: rustix::process::Signal) -> (Option<i32>, String) {
+        self.send(signal);
+        let last = self.output.by_ref().lines().map_while(Result::ok).last().unwrap_or_default();
+        (self.child.wait().unwrap().code(), last)
     }
 }
 
