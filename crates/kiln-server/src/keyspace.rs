@@ -46,7 +46,7 @@ pub(crate) struct Space {
     pub(crate) strings: Map,
     /// Which map this is; also what a `WATCH` compares to see that a flush came between.
     pub(crate) index: u64,
-    /// The version of the flush that made it the current one, which may not be durable; 0 if it was current when the database was opened.
+    /// The version of the flush that made it the current one, which may not be durable; 0 if there was none.
     /// Whatever is absent here, that depends on it, too.
     pub(crate) since: Version,
 }
@@ -218,14 +218,22 @@ impl Keyspace {
         refuse_old_lifetimes(db)?;
         let objects = db.objects();
         let meta = db.table(META).map_err(io::Error::other)?;
-        let named = index_of(db.get(&meta, CURRENT).map_err(io::Error::other)?);
+        // The version, too: a server before this one may have flushed since the database was opened.
+        let named = db.transact(|tx| tx.get(&meta, CURRENT)).map_err(io::Error::other)?;
+        let since = named.version();
+        let named = index_of(named.forget());
         if named.is_none() {
             refuse_maps_of_others(&objects)?;
         }
-        Self::open_maps(db, meta, named.unwrap_or(0), &objects).map_err(io::Error::other)
+        Self::open_maps(db, meta, (named.unwrap_or(0), since), &objects).map_err(io::Error::other)
     }
 
-    fn open_maps(db: &Kiln, meta: Table, current_index: u64, objects: &[ObjectInfo]) -> kiln::Result<Self> {
+    fn open_maps(
+        db: &Kiln,
+        meta: Table,
+        (current_index, since): (u64, Version),
+        objects: &[ObjectInfo],
+    ) -> kiln::Result<Self> {
         let mut spares = Spares::default();
         spares.taken.insert(current_index);
         for object in objects {
@@ -241,7 +249,7 @@ impl Keyspace {
         Ok(Self {
             db: db.clone(),
             meta,
-            current: RwLock::new(Space::open(db, current_index)?),
+            current: RwLock::new(Space { since, ..Space::open(db, current_index)? }),
             spares: Mutex::new(spares),
             flushed: Notify::new(),
         })

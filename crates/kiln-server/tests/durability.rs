@@ -143,6 +143,24 @@ fn c6_a_safe_write_that_is_refused_for_what_it_saw_is_answered_when_that_is_dura
     assert!(is_durable(version));
 }
 
+/// What it had taken away came back with a power loss, after it was told that it was not there.
+#[test]
+fn c6_a_server_that_begins_later_knows_of_a_flush_that_is_not_durable() {
+    let directory = tempfile::tempdir().unwrap();
+    let first = lazy_server(directory.path(), Durability::Fast);
+    let (db, mut client) = (first.db.clone(), first.client());
+    client.expect("SET k v", "OK");
+    db.persist().unwrap();
+    client.expect("FLUSHALL", "OK");
+    let version = integer(&client.run("KILN RECEIPT"));
+    drop((client, first));
+    let second = TestServer::over(db.clone(), Options::new().durability(Durability::Safe));
+    let mut client = second.client();
+    assert!(db.horizon(Level::LOCAL).number() < version);
+    client.expect("DEL k", "(integer) 0");
+    assert!(db.horizon(Level::LOCAL).number() >= version);
+}
+
 /// Whoever asked wrongly was answered when all that anybody had written was durable.
 #[test]
 fn who_asks_wrongly_is_told_so_without_the_disk() {
