@@ -12,7 +12,7 @@ use kiln::Kiln;
 use kiln::planted::{Bug, planted};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, ToSocketAddrs, lookup_host};
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 
 use crate::options::Options;
 use crate::shared::Shared;
@@ -79,6 +79,8 @@ impl Server {
     /// connection finish what has arrived, for a few seconds at most, and returns. The database is left open:
     /// persist it with [`Kiln::close`].
     ///
+    /// The future may be dropped before: then the server ends, too, by itself, and cuts its connections off.
+    ///
     /// Must run on a multi-threaded runtime with time and I/O enabled: calls into the engine can wait for a
     /// disk. While the disk is late up to 256 connections, of all servers on the runtime, wait on threads of the runtime's, for which that starts others; the rest
     /// wait without. A runtime whose `max_blocking_threads` was set lower must leave room for these.
@@ -86,6 +88,7 @@ impl Server {
         let Self { listener, shared } = self;
         let accepting = tokio::spawn(accept(listener, Arc::clone(&shared)));
         let emptying = tokio::spawn(background::empty(Arc::clone(&shared)));
+        let stopping = Stopping { shared: &shared, emptying: emptying.abort_handle() };
         let mut tasks = JoinSet::new();
         let watched = Arc::clone(&shared);
         tasks.spawn_blocking(move || background::watch_pressure(&watched));
@@ -93,8 +96,7 @@ impl Server {
             () = stop => {}
             () = shared.stopped() => {}
         }
-        shared.stop();
-        emptying.abort();
+        drop(stopping);
         let ended = tokio::time::timeout(END_GRACE, async {
             // The connections are dropped, that is cut off, with the set that they are in.
             if let Ok(mut connections) = accepting.await {
@@ -106,6 +108,19 @@ impl Server {
             let connections = shared.clients.len();
             tracing::warn!(connections, "connections that did not read their replies were cut off");
         }
+    }
+}
+
+/// Has the server end when it is dropped. What it has begun does not end with the future that has begun it.
+struct Stopping<'s> {
+    shared: &'s Shared,
+    emptying: AbortHandle,
+}
+
+impl Drop for Stopping<'_> {
+    fn drop(&mut self) {
+        self.shared.stop();
+        self.emptying.abort();
     }
 }
 

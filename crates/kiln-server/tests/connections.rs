@@ -2,10 +2,11 @@
 
 mod common;
 
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use common::{Client, TestServer, encode, words};
-use kiln_server::{Durability, Options};
+use kiln_server::{Durability, Options, Server};
 
 #[test]
 fn pipelined_replies_come_in_the_order_of_the_requests() {
@@ -62,6 +63,39 @@ fn a_client_that_does_not_read_delays_nobody_and_is_cut_off_at_the_end() {
     client.expect("FLUSHALL", "OK");
     client.expect("DBSIZE", "(integer) 0");
     drop(server);
+}
+
+/// It served on, kept its database open, and its runtime waited for it without end.
+#[test]
+fn a_server_whose_run_is_given_up_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let open = || kiln::Kiln::open(directory.path());
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    // To drop it might never end.
+    let runtime = std::mem::ManuallyDrop::new(runtime.unwrap());
+    let (address, mut client) = runtime.block_on(async {
+        let server = Server::bind(open().unwrap(), "127.0.0.1:0", Options::new()).await.unwrap();
+        let address = server.address();
+        let connected = tokio::task::spawn_blocking(move || {
+            let mut client = Client::connect(address);
+            client.expect("SET k v", "OK");
+            client
+        });
+        tokio::select! {
+            () = server.run(std::future::pending()) => panic!("nobody has ended it"),
+            client = connected => (address, client.unwrap()),
+        }
+    });
+    assert!(client.frame().is_none());
+    while TcpStream::connect(address).is_ok() {}
+    let (dropped, is_dropped) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        drop(std::mem::ManuallyDrop::into_inner(runtime));
+        dropped.send(()).unwrap();
+    });
+    is_dropped.recv_timeout(Duration::from_secs(30)).expect("the runtime waits for the server");
+    let db = open().unwrap();
+    assert_eq!(db.get(&db.map("strings").unwrap(), "k").unwrap().as_deref(), Some(&b"v"[..]));
 }
 
 #[test]
