@@ -4,7 +4,7 @@ use std::io::{self, BufWriter, Write as _};
 use std::path::Path;
 
 use bytesize::ByteSize;
-use kiln::{Kiln, Level, ObjectInfo, ObjectKind, Options};
+use kiln::{Kiln, Level, ObjectInfo, ObjectKind, Options, Statistics};
 
 use crate::escape::escape;
 use crate::failure::Failure;
@@ -96,15 +96,7 @@ fn describe_sizes(db: &Kiln) -> Vec<String> {
             )
         }
     });
-    lines.push(match statistics.checkpoint_age {
-        None => "checkpoint    none".to_owned(),
-        Some(age) => format!(
-            "checkpoint    {}, {} s old, {} of log since",
-            ByteSize(statistics.checkpoint_bytes),
-            age.as_secs(),
-            ByteSize(statistics.log_since_checkpoint)
-        ),
-    });
+    lines.push(describe_checkpoint(&statistics));
     let failures = [
         ("settling", &statistics.settling_failure),
         ("expiry", &statistics.expiry_failure),
@@ -114,6 +106,24 @@ fn describe_sizes(db: &Kiln) -> Vec<String> {
         lines.extend(failure.as_ref().map(|failure| format!("{:<13} {what}: {failure}", "failed")));
     }
     lines
+}
+
+/// The newest checkpoint, and how far the next one is: where there is much log since, it begins with the opening.
+fn describe_checkpoint(statistics: &Statistics) -> String {
+    let newest = match statistics.checkpoint_age {
+        None => "none".to_owned(),
+        Some(age) => format!(
+            "{}, {} s old, {} of log since",
+            ByteSize(statistics.checkpoint_bytes),
+            age.as_secs(),
+            ByteSize(statistics.log_since_checkpoint)
+        ),
+    };
+    let next = match statistics.checkpoint_total_steps {
+        0 => String::new(),
+        total => format!("; the next: {} of about {total} steps", statistics.checkpoint_done_steps),
+    };
+    format!("checkpoint    {newest}{next}")
 }
 
 fn describe_object(object: &ObjectInfo) -> String {
@@ -133,4 +143,24 @@ pub(crate) fn dump_log(dir: &Path) -> Result<(), Failure> {
     let mut out = BufWriter::new(io::stdout().lock());
     kiln::dump_log(dir, &mut out).map_err(Failure::report_of_engine)?;
     out.flush().map_err(Failure::report)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_checkpoint_that_is_being_taken_is_told_beside_the_one_before() {
+        let mut statistics = Statistics::default();
+        assert_eq!(describe_checkpoint(&statistics), "checkpoint    none");
+        (statistics.checkpoint_done_steps, statistics.checkpoint_total_steps) = (3, 256);
+        assert_eq!(describe_checkpoint(&statistics), "checkpoint    none; the next: 3 of about 256 steps");
+        (statistics.checkpoint_age, statistics.checkpoint_bytes) = (Some(Duration::from_secs(7)), 512);
+        assert_eq!(
+            describe_checkpoint(&statistics),
+            "checkpoint    512 B, 7 s old, 0 B of log since; the next: 3 of about 256 steps"
+        );
+    }
 }
