@@ -17,7 +17,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use kiln::planted::{Bug, planted};
-use kiln::{Commit, ErrorKind, Session, Transaction, Version};
+use kiln::{Commit, ErrorKind, Expiry, Session, Transaction, Version};
 use parking_lot::RwLockReadGuard;
 
 use crate::ahead::GROUP_REQUESTS;
@@ -338,7 +338,8 @@ impl<'a> Dispatch<'a> {
     /// `SET key value`: a blind write, after which the key has no lifetime.
     fn set(&mut self, space: &Space, args: Arguments<'_>) -> Result<(), Failure> {
         let start = self.reply.len();
-        let commit = self.shared.db.put(&space.strings, args.at(1), args.at(2))?;
+        // The map may have a time to live.
+        let commit = self.shared.db.put_expiring(&space.strings, args.at(1), args.at(2), Expiry::Never)?;
         self.reply.ok();
         // No receipt for each write: `db.receipt(version)` stands for all writes of the batch.
         let version = commit.version();

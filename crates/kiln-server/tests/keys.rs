@@ -228,6 +228,26 @@ fn lifetimes_are_exact_and_one_time_holds_for_all_of_a_transaction() {
     }
 }
 
+/// It expired with the map's rows, unless it was written in a transaction, with an option, or for a session.
+#[test]
+fn a_key_that_is_set_has_no_lifetime_whatever_the_map_has() {
+    let directory = tempfile::tempdir().unwrap();
+    let db = common::database_options().open(directory.path()).unwrap();
+    db.map_with_time_to_live("strings", Duration::from_secs(3600)).unwrap();
+    let server = TestServer::over(db, Options::new().durability(Durability::Fast));
+    let mut client = server.client();
+    client.expect("SET plain v", "OK");
+    for command in ["MULTI", "SET queued v"] {
+        client.run(command);
+    }
+    client.expect("EXEC", "[OK]");
+    client.expect("KILN SESSION s", "(integer) 0");
+    client.expect("SET numbered v", "OK");
+    for key in ["plain", "queued", "numbered"] {
+        client.expect(&format!("TTL {key}"), "(integer) -1");
+    }
+}
+
 #[test]
 fn a_watch_holds_until_the_key_expires() {
     let (disk, server) = timed();
