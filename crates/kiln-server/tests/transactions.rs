@@ -146,6 +146,11 @@ fn a_transaction_that_flushes_sees_its_own_flush() {
     }
     client.expect("EXEC", "[OK, OK, (nil), OK, OK, (nil), OK]");
     client.expect("KEYS *", r#"["e"]"#);
+    for command in ["MULTI", "FLUSHALL", "INFO keyspace"] {
+        client.run(command);
+    }
+    let told = client.run("EXEC");
+    assert!(told.starts_with("[OK, ") && told.contains("# Keyspace") && !told.contains("db0:"), "{told}");
 }
 
 /// Two accounts whose sum never changes, moved between by `WATCH`/`MULTI`/`EXEC` and read by `MGET` and by

@@ -227,7 +227,7 @@ fn run_queue(
                 let context = Context { shared, client: dispatch.client, reply: work.reply };
                 in_place(context, before, |context| run(context, args));
             }
-            Run::State(run) => run(shared, space, args, work.reply),
+            Run::State(run) => run(shared, work.space, args, work.reply),
             Run::Flow(flow) => {
                 let before = work.reply.len();
                 let context = Context { shared, client: dispatch.client, reply: work.reply };
