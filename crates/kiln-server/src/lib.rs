@@ -16,7 +16,8 @@
 //!   vulnerability window.
 //! - If writes are lost (a disk failed), every reply that waited for them is a `-LOST` error, never `OK`.
 //! - `EXEC` is one transaction of the engine. Inside it, a command that fails leaves the others alone, as in
-//!   Redis.
+//!   Redis. It may answer nil though nobody has touched what was watched: for a key that had just expired, or been deleted,
+//!   since the engine deletes it, and forgets that, a little later.
 //! - With `KILN SESSION id` every write command takes the next serial number, and after a crash the same
 //!   command returns how many of them survived: all up to that one, none after it.
 //!
