@@ -3,12 +3,12 @@
 //! A client that sends many requests at once has them decoded some ahead of being run ([`ahead`](crate::ahead)), so that the cache
 //! misses of their keys overlap. They are run one after the other all the same, each as if it stood alone.
 
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::ahead::Ahead;
 use crate::client::Client;
 use crate::commands::durability::Wait;
+use crate::counters::Count;
 use crate::dispatch::{Dispatch, Hardening, Next};
 use crate::limits::VALUE_BYTES_MAX;
 use crate::protocol::decoder::{Decoder, Step, TooLarge};
@@ -91,7 +91,7 @@ pub(crate) fn run(
                 break Pause::NeedInput;
             }
             Some(Step::Broken(error)) => {
-                shared.counters.protocol_errors.fetch_add(1, Ordering::Relaxed);
+                shared.counters.add(Count::ProtocolErrors, 1);
                 dispatch.reply.error(format!("ERR Protocol error: {error}"));
                 break Pause::Close;
             }
@@ -103,7 +103,7 @@ pub(crate) fn run(
         input.drain(..std::mem::take(ran));
     }
     client.card.touch(client.protocol, client.durability);
-    shared.counters.commands.fetch_add(commands, Ordering::Relaxed);
+    shared.counters.add(Count::Commands, commands);
     pause
 }
 

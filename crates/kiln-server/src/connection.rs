@@ -34,6 +34,7 @@ use crate::batch::{self, Buffers, Pause};
 use crate::buffers;
 use crate::client::Client;
 use crate::commands::durability::Wait;
+use crate::counters::Count;
 use crate::dispatch::Hardening;
 use crate::failure::engine_error;
 use crate::limits::{READ_BYTES, REQUEST};
@@ -145,7 +146,7 @@ impl Connection<'_> {
             }
             Poll::Ready(Ok(0)) => Poll::Ready(Ok(None)),
             Poll::Ready(Ok(bytes)) => {
-                self.shared.counters.received_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+                self.shared.counters.add(Count::ReceivedBytes, bytes as u64);
                 Poll::Ready(Ok(Some(buffers)))
             }
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
@@ -237,7 +238,7 @@ impl Connection<'_> {
     async fn send(&mut self, reply: &mut Reply) -> io::Result<()> {
         if reply.len() > 0 {
             self.stream.write_all(reply.bytes()).await?;
-            self.shared.counters.sent_bytes.fetch_add(reply.len() as u64, Ordering::Relaxed);
+            self.shared.counters.add(Count::SentBytes, reply.len() as u64);
             reply.clear();
         }
         Ok(())

@@ -2,12 +2,12 @@
 
 use std::cell::OnceCell;
 use std::fmt::Write as _;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use kiln::planted::{Bug, planted};
 use kiln::{Level, Statistics};
 
+use crate::counters::Count;
 use crate::keyspace::Space;
 use crate::shared::Shared;
 
@@ -184,13 +184,13 @@ fn stats(source: &Source<'_>, text: &mut String) {
     let counters = &source.shared.counters;
     line(text, "total_connections_received", source.shared.clients.total());
     for (name, counter) in [
-        ("total_commands_processed", &counters.commands),
-        ("total_net_input_bytes", &counters.received_bytes),
-        ("total_net_output_bytes", &counters.sent_bytes),
-        ("rejected_connections", &counters.rejected_connections),
-        ("protocol_errors", &counters.protocol_errors),
+        ("total_commands_processed", Count::Commands),
+        ("total_net_input_bytes", Count::ReceivedBytes),
+        ("total_net_output_bytes", Count::SentBytes),
+        ("rejected_connections", Count::RejectedConnections),
+        ("protocol_errors", Count::ProtocolErrors),
     ] {
-        line(text, name, counter.load(Ordering::Relaxed));
+        line(text, name, counters.total(counter));
     }
     let statistics = source.statistics();
     line(text, "expired_keys", statistics.expired_rows);

@@ -33,7 +33,7 @@
 //! commands::*   what each command does                     info, glob, float
 //! work          a command's view of one transaction
 //! keyspace      where keys live in the engine
-//! protocol::*   RESP in and out                            client, shared, turns, options, limits, failure
+//! protocol::*   RESP in and out                            client, shared, counters, turns, options, limits, failure
 //! ```
 
 mod ahead;
@@ -43,6 +43,7 @@ mod buffers;
 mod client;
 mod commands;
 mod connection;
+mod counters;
 mod dispatch;
 mod failure;
 mod float;

@@ -5,7 +5,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use kiln::Kiln;
@@ -14,6 +13,7 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, ToSocketAddrs, lookup_host};
 use tokio::task::{AbortHandle, JoinSet};
 
+use crate::counters::Count;
 use crate::options::Options;
 use crate::shared::Shared;
 use crate::turns::{Waiting, leaving_thread};
@@ -141,7 +141,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) -> JoinSet<()> {
                 connections.spawn(run_connection(Arc::clone(&shared), stream));
             }
             Ok((stream, _)) => {
-                shared.counters.rejected_connections.fetch_add(1, Ordering::Relaxed);
+                shared.counters.add(Count::RejectedConnections, 1);
                 // To a socket that was just opened this is written at once, or never.
                 let _ = stream.try_write(b"-ERR max number of clients reached\r\n");
             }

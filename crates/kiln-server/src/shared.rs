@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use kiln::Kiln;
@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::client::Registry;
+use crate::counters::Counters;
 use crate::keyspace::Keyspace;
 use crate::options::Options;
 
@@ -33,18 +34,10 @@ pub(crate) struct Shared {
     pub(crate) disk_is_late: AtomicBool,
     /// Set while connections harden on their own threads what they wait for, because that is quick.
     pub(crate) tasks_harden: AtomicBool,
-    /// Becomes `true` once, when the server is to end.
+    /// Set once, when the server is to end: each batch asks, and to ask `stop` would be to lock it.
+    stopping: AtomicBool,
+    /// Becomes `true` then, for who waits for it.
     stop: watch::Sender<bool>,
-}
-
-/// Counts for `INFO`.
-#[derive(Debug, Default)]
-pub(crate) struct Counters {
-    pub(crate) commands: AtomicU64,
-    pub(crate) rejected_connections: AtomicU64,
-    pub(crate) protocol_errors: AtomicU64,
-    pub(crate) received_bytes: AtomicU64,
-    pub(crate) sent_bytes: AtomicU64,
 }
 
 impl Shared {
@@ -65,17 +58,20 @@ impl Shared {
             copying: Mutex::new(()),
             disk_is_late: AtomicBool::new(false),
             tasks_harden: AtomicBool::new(false),
+            stopping: AtomicBool::new(false),
             stop: watch::Sender::new(false),
         })
     }
 
     /// Asks the server to end.
     pub(crate) fn stop(&self) {
+        // First: who is woken sees it.
+        self.stopping.store(true, Ordering::Release);
         self.stop.send_replace(true);
     }
 
     pub(crate) fn is_stopping(&self) -> bool {
-        *self.stop.borrow()
+        self.stopping.load(Ordering::Acquire)
     }
 
     /// Ends when the server is to end. The future registers once, however often it is polled.
