@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Kiln;
 use crate::error::Result;
-use crate::kernel::expiry::{Expiry, Moment, millis};
+use crate::kernel::expiry::{Expiry, millis};
 use crate::kernel::receipt::Commit;
 use crate::objects::{self, Map, Object, Table};
 use crate::{ObjectKind, Transaction};
@@ -84,14 +84,7 @@ impl Kiln {
     /// # Errors
     /// As [`Self::get`].
     pub fn expiry<O: Object>(&self, object: &O, key: impl AsRef<[u8]>) -> Result<Option<Expiry>> {
-        let engine = self.engine();
-        let key = engine.single_key(object, key.as_ref())?;
-        let moment = Moment::default();
-        let reading = match engine.outline_at_once(key, &moment) {
-            Some((reading, _)) if key.life.lives() => reading,
-            _ => engine.read_newest_as_of(key, &moment, &mut Vec::new())?,
-        };
-        Ok(reading.found.then(|| Expiry::of_stored(reading.expires_at)))
+        self.engine().expiry_of(object, key.as_ref())
     }
 
     /// As [`Transaction::set_expiry`], in a transaction of its own.

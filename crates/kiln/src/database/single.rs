@@ -4,7 +4,7 @@ use super::Kiln;
 use crate::error::Result;
 use crate::kernel::pending_read::PendingRead;
 use crate::kernel::receipt::Commit;
-use crate::kernel::single::{Decision, with_scratch};
+use crate::kernel::single::Decision;
 use crate::objects::Object;
 
 impl Kiln {
@@ -29,12 +29,7 @@ impl Kiln {
         key: impl AsRef<[u8]>,
         look: impl FnOnce(Option<&[u8]>) -> T,
     ) -> Result<T> {
-        let engine = self.engine();
-        let key = engine.single_key(object, key.as_ref())?;
-        with_scratch(|scratch| {
-            let reading = engine.read_newest(key, &mut scratch.old)?;
-            Ok(look(reading.found.then_some(&scratch.old)))
-        })
+        self.engine().get_with(object, key.as_ref(), look)
     }
 
     /// Begins to read the newest value of a key, durable or not, without waiting for the disk. What is in memory is there at once, as with

@@ -321,7 +321,7 @@ mod tests {
 
     use super::*;
     use crate::device::SimulatedDevice;
-    use crate::{Kiln, Options};
+    use crate::{Expiry, Kiln, Options};
 
     #[test]
     fn a_session_opens_although_its_record_is_locked_for_a_while() -> Result<()> {
@@ -339,6 +339,36 @@ mod tests {
             assert_eq!(opening.join().expect("it does not panic")?, 0);
             Ok(())
         })
+    }
+
+    #[test]
+    fn c7_a_session_reads_without_a_number_and_takes_one_to_say_when_a_row_expires() -> Result<()> {
+        let disk = SimulatedDevice::new(1);
+        let open = || Options::new().background(false).open_on(Arc::new(disk.clone()));
+        let db = open()?;
+        let map = db.map("map")?;
+        let session = db.session("one")?;
+        session.put(&map, "key", "value")?.forget();
+        session.prefetch(&map, &["key", "none"]);
+        let mut value = b"before".to_vec();
+        assert!(session.get_into(&map, "key", &mut value)? && value == b"value");
+        assert!(!session.get_into(&map, "none", &mut value)? && value.is_empty());
+        // Whoever looks may use the session.
+        let bytes = session.get_with(&map, "key", |value| -> Result<u64> {
+            session.add(&map, "looks", 1)?.forget();
+            Ok(value.map_or(0, |value| value.len() as u64))
+        })??;
+        assert_eq!((bytes, session.serial()), (5, 2));
+        assert!(session.get_with(&map, "none", |value| value.is_none())?);
+        assert_eq!(session.expiry(&map, "key")?, Some(Expiry::Never));
+        assert_eq!((session.expiry(&map, "none")?, session.serial()), (None, 2));
+        assert!(session.set_expiry(&map, "key", Expiry::At(u64::MAX - 1))?.safe()?);
+        assert!(!session.set_expiry(&map, "none", Expiry::At(u64::MAX - 1))?.safe()?);
+        assert_eq!((session.serial(), session.durable_serial()?), (4, 4));
+        drop((session, map, db));
+        let db = open()?;
+        assert_eq!(db.session("one")?.expiry(&db.map("map")?, "key")?, Some(Expiry::At(u64::MAX - 1)));
+        Ok(())
     }
 
     /// Entries in the index for the sessions' ids, their keys, and those that a checkpoint would tell.

@@ -14,8 +14,8 @@ use crate::objects::Object;
 
 /// # Operations on one key
 ///
-/// Each takes the next serial number, whether it changes anything or not, except for those that only read: `get`, `get_many` and `get_async`. These see the newest
-/// values, durable or not, of this session and of others, and wait for none of its operations.
+/// Each takes the next serial number, whether it changes anything or not, except for those that only read: `get`, `get_into`, `get_with`, `get_many`, `get_async`,
+/// `expiry` and `prefetch`. These see the newest values, durable or not, of this session and of others, and wait for none of its operations.
 ///
 /// ```
 /// # let directory = tempfile::tempdir()?;
@@ -35,6 +35,37 @@ impl Session {
     pub fn get<O: Object>(&self, object: &O, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
         let mut value = Vec::new();
         Ok(self.engine.get_into(object, key.as_ref(), &mut value)?.then_some(value))
+    }
+
+    /// As [`Kiln::get_into`](crate::Kiln::get_into); takes no serial number.
+    ///
+    /// # Errors
+    /// As [`Kiln::get`](crate::Kiln::get).
+    pub fn get_into<O: Object>(
+        &self,
+        object: &O,
+        key: impl AsRef<[u8]>,
+        value: &mut Vec<u8>,
+    ) -> Result<bool> {
+        self.engine.get_into(object, key.as_ref(), value)
+    }
+
+    /// As [`Kiln::get_with`](crate::Kiln::get_with); takes no serial number. `look` may use this session, too.
+    ///
+    /// # Errors
+    /// As [`Kiln::get`](crate::Kiln::get).
+    pub fn get_with<O: Object, T>(
+        &self,
+        object: &O,
+        key: impl AsRef<[u8]>,
+        look: impl FnOnce(Option<&[u8]>) -> T,
+    ) -> Result<T> {
+        self.engine.get_with(object, key.as_ref(), look)
+    }
+
+    /// As [`Kiln::prefetch`](crate::Kiln::prefetch); takes no serial number.
+    pub fn prefetch<O: Object, K: AsRef<[u8]>>(&self, object: &O, keys: &[K]) {
+        self.engine.prefetch_keys(object.handle().id, keys);
     }
 
     /// As [`Kiln::get_many`](crate::Kiln::get_many); takes no serial number.
@@ -82,6 +113,28 @@ impl Session {
     ) -> Result<Commit<'_, ()>> {
         let (key, value) = (key.as_ref(), value.as_ref());
         self.transact(|tx| tx.put_expiring(object, key, value, expiry))
+    }
+
+    /// As [`Kiln::expiry`](crate::Kiln::expiry); takes no serial number.
+    ///
+    /// # Errors
+    /// As [`Kiln::get`](crate::Kiln::get).
+    pub fn expiry<O: Object>(&self, object: &O, key: impl AsRef<[u8]>) -> Result<Option<Expiry>> {
+        self.engine.expiry_of(object, key.as_ref())
+    }
+
+    /// As [`Kiln::set_expiry`](crate::Kiln::set_expiry).
+    ///
+    /// # Errors
+    /// As [`Transaction::set_expiry`](crate::Transaction::set_expiry) and [`Self::transact`].
+    pub fn set_expiry<O: Object>(
+        &self,
+        object: &O,
+        key: impl AsRef<[u8]>,
+        expiry: Expiry,
+    ) -> Result<Commit<'_, bool>> {
+        let key = key.as_ref();
+        self.transact(|tx| tx.set_expiry(object, key, expiry))
     }
 
     /// As [`Kiln::delete`](crate::Kiln::delete).

@@ -28,7 +28,7 @@ use super::backoff::Backoff;
 use super::change::{Change, Current, Learnt, Place};
 use super::commit::Setback;
 use super::engine::Engine;
-use super::expiry::{Moment, default_expiry};
+use super::expiry::{Expiry, Moment, default_expiry};
 use super::life::Life;
 use super::object::ObjectState;
 use super::read::Reading;
@@ -148,6 +148,31 @@ impl Engine {
             value.clear();
         }
         Ok(found)
+    }
+
+    /// Calls `look` with the newest value of a key, in a buffer that the thread keeps.
+    pub(crate) fn get_with<O: Object, T>(
+        self: &Arc<Self>,
+        object: &O,
+        key: &[u8],
+        look: impl FnOnce(Option<&[u8]>) -> T,
+    ) -> Result<T> {
+        let key = self.single_key(object, key)?;
+        with_scratch(|scratch| {
+            let reading = self.read_newest(key, &mut scratch.old)?;
+            Ok(look(reading.found.then_some(&scratch.old)))
+        })
+    }
+
+    /// When a row expires; `None` if there is none.
+    pub(crate) fn expiry_of<O: Object>(self: &Arc<Self>, object: &O, key: &[u8]) -> Result<Option<Expiry>> {
+        let key = self.single_key(object, key)?;
+        let moment = Moment::default();
+        let reading = match self.outline_at_once(key, &moment) {
+            Some((reading, _)) if key.life.lives() => reading,
+            _ => self.read_newest_as_of(key, &moment, &mut Vec::new())?,
+        };
+        Ok(reading.found.then(|| Expiry::of_stored(reading.expires_at)))
     }
 
     /// Puts one key; gives the version.
