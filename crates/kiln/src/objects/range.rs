@@ -10,6 +10,7 @@ use crate::error::Result;
 use crate::kernel::object::RangeRead;
 use crate::kernel::transaction::Transaction;
 use crate::storage::ordered_index::LeafRead;
+use crate::storage::record::{Kind, Shape};
 
 impl Reader for Transaction<'_> {
     fn check(&self, table: &Table) -> Result<u32> {
@@ -171,7 +172,7 @@ impl<'db> Transaction<'db> {
 
     /// Deletes the rows of a table whose keys lie within the bounds, and says how many there were. Each that has not settled is two
     /// [entries](crate::Options::transaction_entries) of the transaction, which reads it and writes it, and a settled one is one: what is longer than its limits allow is deleted
-    /// in several.
+    /// in several. The range is read before anything is deleted, but not much further, and no more of its keys are kept in memory, than these limits allow.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -188,15 +189,18 @@ impl<'db> Transaction<'db> {
     pub fn delete_range<K: AsRef<[u8]>>(&self, table: &Table, bounds: impl RangeBounds<K>) -> Result<u64> {
         // All are found before the first is deleted: from then on the walk would have to look for what the transaction itself
         // has written.
-        let (mut keys, mut ends) = (Vec::new(), Vec::new());
-        let mut range = self.range(table, bounds);
+        let (id, mut keys, mut ends) = (table.handle().id, Vec::new(), Vec::new());
+        let (mut range, mut log_bytes) = (self.range(table, bounds), 0);
         while let Some((key, _)) = range.next_row()? {
             keys.extend_from_slice(key);
             ends.push(keys.len());
+            let deletion = Shape { kind: Kind::Tombstone, object: id, key_bytes: key.len(), value_bytes: 0 };
+            log_bytes += deletion.bytes() as usize;
+            self.check_deletions(ends.len(), log_bytes)?;
         }
         let mut begin = 0;
         for &end in &ends {
-            self.delete_key(table.handle().id, &keys[begin..end])?;
+            self.delete_key(id, &keys[begin..end])?;
             begin = end;
         }
         Ok(ends.len() as u64)

@@ -19,6 +19,14 @@ impl Transaction<'_> {
         Ok(existed)
     }
 
+    /// To be called by who looks for all that it is going to delete, as often as another key is found: fails once the limits do not allow so many deletions, which
+    /// take so much log. Each of the keys may be one that the transaction has written already.
+    pub(crate) fn check_deletions(&self, count: usize, log_bytes: usize) -> Result<()> {
+        let buffers = self.borrow_buffers()?;
+        self.check_count(buffers.reads.len() + buffers.writes.len().max(count))?;
+        self.check_bytes(count, log_bytes)
+    }
+
     /// Replaces a key's value by what `change` makes of it; `None` stands for "no value" on both sides.
     /// Within `change` the transaction's operations are refused, with an error of the kind `Input`.
     ///

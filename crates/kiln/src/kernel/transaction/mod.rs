@@ -347,10 +347,26 @@ impl<'db> Transaction<'db> {
     /// To be called after each entry.
     #[inline]
     fn check_entries(&self, buffers: &Buffers) -> Result<()> {
+        self.check_count(buffers.reads.len() + buffers.writes.len())
+    }
+
+    #[inline]
+    fn check_count(&self, entries: usize) -> Result<()> {
         let most = self.engine.limits.transaction_entries;
-        match buffers.reads.len() + buffers.writes.len() <= most {
+        match entries <= most {
             true => Ok(()),
             false => Err(self.fail(too_many_entries(most))),
+        }
+    }
+
+    /// Whether so many writes may take so much log.
+    #[inline]
+    fn check_bytes(&self, writes: usize, bytes: usize) -> Result<()> {
+        let most = self.engine.limits.transaction_bytes;
+        // One write alone always fits, whatever the limit.
+        match bytes <= most || writes <= 1 {
+            true => Ok(()),
+            false => Err(self.fail(too_many_bytes(bytes, most))),
         }
     }
 
@@ -454,12 +470,7 @@ impl<'db> Transaction<'db> {
         self.engine.index.prefetch(hash);
         buffers.writes.set((object, hash, key), value, expires_at);
         self.check_entries(buffers)?;
-        let (bytes, most) = (buffers.writes.log_bytes(), self.engine.limits.transaction_bytes);
-        // One write alone always fits, whatever the limit.
-        if bytes > most && buffers.writes.len() > 1 {
-            return Err(self.fail(too_many_bytes(bytes, most)));
-        }
-        Ok(())
+        self.check_bytes(buffers.writes.len(), buffers.writes.log_bytes())
     }
 
     /// Whether a watched key is still as it was. If so, that becomes one of the transaction's reads: it commits

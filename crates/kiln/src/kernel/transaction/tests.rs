@@ -1,8 +1,27 @@
 //! What a transaction remembers, and what it leaves behind.
 
 use super::*;
-use crate::Options;
 use crate::device::SimulatedDevice;
+use crate::objects::HasHandle;
+use crate::{Kiln, Options, Table};
+
+/// A table of so many rows, all of which had settled when its database was opened.
+fn settled_table(options: &Options, rows: u32) -> (Kiln, Table) {
+    let options = options.clone().background(false).memory(8 << 20);
+    let device = SimulatedDevice::new(1);
+    let open = || {
+        let db = options.open_on(Arc::new(device.clone())).unwrap();
+        let table = db.table("table").unwrap();
+        (db, table)
+    };
+    let (db, table) = open();
+    (0..rows).for_each(|row| db.put(&table, row.to_be_bytes(), [7; 100]).unwrap().forget());
+    db.persist().unwrap();
+    assert_eq!(db.settle().unwrap(), u64::from(rows));
+    db.close().unwrap();
+    drop(table);
+    open()
+}
 
 #[test]
 fn what_a_large_transaction_took_does_not_stay_with_its_thread() {
@@ -95,4 +114,57 @@ fn c1_no_operation_runs_within_the_closure_of_another_one() {
     tx.commit().unwrap().forget();
     assert_eq!(db.get(&map, "there").unwrap().as_deref(), Some(&b"newer"[..]));
     assert_eq!((db.get(&map, "absent").unwrap(), map.len()), (None, 1));
+}
+
+/// Every key of the range was kept, and every leaf read, however many they were: the limits were looked at once the first was deleted.
+#[test]
+fn c1_a_range_that_is_too_long_to_be_deleted_is_refused_before_it_has_been_read() {
+    const ROWS: u32 = 20_000;
+    for options in [Options::new().transaction_entries(10), Options::new().transaction_bytes(1_024)] {
+        let (db, table) = settled_table(&options, ROWS);
+        let tree = &db.engine().settled.tree;
+        for isolation in [Isolation::Serializable, Isolation::Snapshot] {
+            tree.set_cache_bytes(0);
+            tree.set_cache_bytes(u64::MAX);
+            let (misses, tx) = (tree.cache_misses(), db.begin_with(isolation).unwrap());
+            let refused = tx.delete_range::<&[u8]>(&table, ..).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Limit, "{refused}");
+            let read = tree.cache_misses() - misses;
+            assert!(read < 20, "{read} pages were read");
+        }
+        assert_eq!(table.len(), u64::from(ROWS));
+    }
+}
+
+/// What is looked at beforehand refuses nothing that there is room for.
+#[test]
+fn c1_a_range_is_deleted_if_its_rows_can_be_deleted_one_after_the_other() {
+    const ROWS: u32 = 60;
+    for options in [Options::new().transaction_entries(10), Options::new().transaction_bytes(1_024)] {
+        let (db, table) = settled_table(&options, ROWS);
+        let id = table.handle().id;
+        let one_after_the_other = |tx: &Transaction<'_>, end: [u8; 4]| {
+            let rows = tx.range(&table, ..end).collect::<Result<Vec<_>>>()?;
+            rows.iter().try_for_each(|(key, _)| tx.delete_key(id, key)).map(|()| rows.len() as u64)
+        };
+        for isolation in [Isolation::Serializable, Isolation::Snapshot] {
+            for written in [0, 3, 7] {
+                let outcome = |delete: &dyn Fn(&Transaction<'_>) -> Result<u64>| {
+                    let tx = db.begin_with(isolation).unwrap();
+                    for row in 0..written {
+                        // Every second one is none of those that are deleted.
+                        tx.put(&table, [row % 2, 0, 0, row], "written").unwrap();
+                    }
+                    delete(&tx).map_err(|error| error.kind())
+                };
+                let outcomes = (0..ROWS).map(u32::to_be_bytes).map(|end| {
+                    let expected = outcome(&|tx| one_after_the_other(tx, end));
+                    assert_eq!(outcome(&|tx| tx.delete_range(&table, ..end)), expected, "{end:?}");
+                    expected.is_ok()
+                });
+                let accepted = outcomes.filter(|is_accepted| *is_accepted).count();
+                assert!(accepted > 2 && accepted < ROWS as usize, "{accepted}");
+            }
+        }
+    }
 }
