@@ -58,12 +58,11 @@ impl Transaction<'_> {
 
     /// The transaction begins to read, or write, of an object whose key need not be known, and whose rows it may find without a read of theirs.
     pub(crate) fn use_object(&self, object: u32) -> Result<()> {
+        // The age is looked at here, also of who sees a snapshot: of a range over settled rows nothing else does.
+        let mut buffers = self.open_buffers()?;
         match self.snapshot_version() {
             Some(snapshot) => self.check_seen(object, snapshot),
-            None => {
-                let mut buffers = self.open_buffers()?;
-                self.note_use(&mut buffers, object)
-            }
+            None => self.note_use(&mut buffers, object),
         }
     }
 

@@ -1,6 +1,8 @@
 //! What a transaction remembers, and what it leaves behind.
 
 use super::*;
+use std::time::Duration;
+
 use crate::device::SimulatedDevice;
 use crate::objects::HasHandle;
 use crate::{Kiln, Options, Table};
@@ -167,4 +169,28 @@ fn c1_a_range_is_deleted_if_its_rows_can_be_deleted_one_after_the_other() {
             }
         }
     }
+}
+
+/// Nobody looked at the age while settled rows were passed: what the snapshot saw, and the log behind it, stayed for as long as the range took.
+#[test]
+fn c1_a_range_under_snapshot_isolation_ends_with_its_transaction_s_age() {
+    const AGE: Duration = Duration::from_millis(50);
+    let (db, table) = settled_table(&Options::new().transaction_age(AGE), 5_000);
+    let walk = || {
+        let tx = db.begin_with(Isolation::Snapshot).unwrap();
+        let mut range = tx.range::<&[u8]>(&table, ..);
+        // Unless even that took too long.
+        range.next_row().ok()?;
+        std::thread::sleep(AGE);
+        let failed = loop {
+            match range.next_row() {
+                Ok(Some(_)) => {}
+                ended => break ended.map(|_| ()),
+            }
+        };
+        assert_eq!(db.statistics().snapshots, 0, "a transaction that has failed holds none");
+        Some(failed)
+    };
+    let failed = std::iter::repeat_with(walk).flatten().next().unwrap();
+    assert_eq!(failed.unwrap_err().kind(), ErrorKind::Limit);
 }
