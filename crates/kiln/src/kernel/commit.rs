@@ -68,6 +68,19 @@ fn in_pieces(records: Demand) -> Demand {
     Demand { longest: records.longest.max(records.bytes.min(PIECE_BYTES_MAX)), ..records }
 }
 
+/// Puts the writes into the order in which their buckets are locked, which is that of the lowest bit first.
+///
+/// A bucket is what the hashes in it have in common, their low bits, of which a split or a merge takes one more, or one less. So in this order the keys of a bucket
+/// follow one another, however often buckets are split and merged until they are locked, and the order of buckets is the same for everybody.
+/// *Rejected: that of the buckets' numbers.* A split puts keys out of it, and who locks a large number of buckets meets one: it would have to begin anew,
+/// and meet the next.
+fn order_locks(writes: &WriteSet, scratch: &mut CommitScratch) {
+    scratch.order.clear();
+    let hashes = writes.writes().iter().map(|write| write.hash.reverse_bits());
+    scratch.order.extend(hashes.zip(0..));
+    scratch.order.sort_unstable();
+}
+
 /// The key gets its first record since it settled, or ever.
 fn is_new_key(step: &Step, write: &Write) -> bool {
     !step.current.has_record() && (step.current.exists || !write.delete)
@@ -81,7 +94,8 @@ type LearntOf = (usize, Learnt);
 pub(crate) struct CommitScratch {
     steps: Vec<Step>,
     locks: Vec<Bucket>,
-    order: Vec<(Bucket, usize)>,
+    /// Of each write its hash, with the bits reversed, and its number.
+    order: Vec<(u64, usize)>,
     /// What was learnt about keys, in ascending order of their writes' numbers.
     learnt: Vec<LearntOf>,
     grow: bool,
@@ -249,10 +263,7 @@ impl Engine {
         Ok(version)
     }
 
-    /// Step 1. Buckets are locked in ascending order, each once.
-    ///
-    /// Before the first lock is taken the processor is told to fetch the records, if it is to: locked instructions wait for one another, and
-    /// for all loads before them, and so what is behind them would not be asked for before.
+    /// Step 1. False if somebody holds one of the buckets for too long.
     fn lock_all(&self, writes: &WriteSet, scratch: &mut CommitScratch, fetches_records: bool) -> bool {
         scratch.steps.clear();
         scratch.steps.resize(writes.len(), Step::default());
@@ -263,30 +274,31 @@ impl Engine {
             scratch.locks.push(bucket);
             return true;
         }
-        scratch.order.clear();
-        scratch.order.extend(
-            writes.writes().iter().enumerate().map(|(at, write)| (self.index.bucket_of(write.hash), at)),
-        );
         if fetches_records {
-            for (bucket, at) in scratch.order.iter().take(GROUP_KEYS) {
-                let write = &writes.writes()[*at];
-                self.fetch_candidate(*bucket, write.hash, identity_bytes(writes.key(write)));
+            // Before the first lock is taken: locked instructions wait for one another, and for all loads before them, and so what is behind them would
+            // not be asked for before.
+            for write in writes.writes().iter().take(GROUP_KEYS) {
+                let bucket = self.index.bucket_of(write.hash);
+                self.fetch_candidate(bucket, write.hash, identity_bytes(writes.key(write)));
             }
         }
-        scratch.order.sort_unstable();
-        for &(bucket, at) in &scratch.order {
-            if scratch.locks.last() != Some(&bucket) {
-                let hash = writes.writes()[at].hash;
+        order_locks(writes, scratch);
+        self.lock_in_order(scratch)
+    }
+
+    /// Locks the buckets of what [`order_locks`] has put in order, each once.
+    fn lock_in_order(&self, scratch: &mut CommitScratch) -> bool {
+        let CommitScratch { steps, locks, order, .. } = scratch;
+        for &(reversed, at) in order.iter() {
+            let hash = reversed.reverse_bits();
+            let mut bucket = self.index.bucket_of(hash);
+            // A bucket that is held is neither split nor merged: this key stays in it, and one that is not in it does not come.
+            if locks.last() != Some(&bucket) {
                 let Some(locked) = self.index.lock(hash) else { return false };
-                scratch.locks.push(locked);
-                if locked != bucket {
-                    // The bucket was split meanwhile; the order may be wrong now.
-                    return false;
-                }
-            } else if self.index.bucket_of(writes.writes()[at].hash) != bucket {
-                return false;
+                locks.push(locked);
+                bucket = locked;
             }
-            scratch.steps[at].bucket = bucket;
+            steps[at].bucket = bucket;
         }
         true
     }
@@ -385,13 +397,13 @@ impl Engine {
         }
     }
 
-    /// Step 4. `locks` are the buckets that the caller holds itself, in ascending order.
+    /// Step 4. `locks` are the buckets that the caller holds itself, in [the order of their locks](order_locks).
     #[inline]
     pub(crate) fn reads_hold(&self, reads: &ReadSet, locks: &[Bucket]) -> bool {
         reads.entries.iter().all(|read| {
             planted(Bug::ReadsNotValidated)
                 || self.index.unchanged(read.bucket, read.stamp)
-                || locks.binary_search(&read.bucket).is_ok()
+                || locks.binary_search_by_key(&read.bucket.reverse_bits(), |lock| lock.reverse_bits()).is_ok()
                     && self.index.unchanged_under_own_lock(read.bucket, read.stamp)
         }) && reads.ranges().iter().all(|read| planted(Bug::RangesNotValidated) || self.range_holds(read))
             && reads.objects.iter().all(|&object| self.object(object).life.lives())
