@@ -103,7 +103,7 @@ impl Engine {
 
     /// Reads what is on disk of a group that begins with the item `first`, and of groups that follow.
     #[inline]
-    fn read_group_ahead(
+    pub(super) fn read_group_ahead(
         &self,
         ahead: &mut ReadAhead<'_>,
         (first, hashes): (usize, &[u64]),

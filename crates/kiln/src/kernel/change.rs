@@ -53,8 +53,8 @@ pub(crate) type Resolved = Option<Current>;
 /// What was learnt on disk about the key of a write, between two attempts.
 #[derive(Default)]
 pub(crate) struct Learnt {
-    /// Candidates on disk that were, or are to be, read to learn whose they are.
-    resolved: Vec<(Address, Resolved)>,
+    /// Candidates on disk that were, or, where there is nothing yet, are to be, read to learn whose they are. What is at an address never changes.
+    resolved: Vec<(Address, Option<Resolved>)>,
     /// The settled value that was, or is to be, looked for.
     settled: Option<Lookup>,
 }
@@ -62,6 +62,12 @@ pub(crate) struct Learnt {
 impl Learnt {
     pub(crate) fn is_empty(&self) -> bool {
         self.resolved.is_empty() && self.settled.is_none()
+    }
+
+    /// Something is to be read.
+    pub(crate) fn is_open(&self) -> bool {
+        self.resolved.iter().any(|(_, known)| known.is_none())
+            || self.settled.as_ref().is_some_and(Lookup::is_open)
     }
 }
 
@@ -135,11 +141,12 @@ impl Engine {
     ) -> Option<Current> {
         let mut is_open = false;
         let known = &mut |address| {
-            let known = resolved.iter().find(|known| known.0 == address).map(|known| known.1);
-            if known.is_none() {
+            let asked = resolved.iter().find(|asked| asked.0 == address).map(|asked| asked.1);
+            if asked.is_none() {
                 resolved.push((address, None));
-                is_open = true;
             }
+            let known = asked.flatten();
+            is_open |= known.is_none();
             known.flatten()
         };
         let by_order = takes_any_version.then(|| self.look_for_by_order(bucket, &change)).flatten();
@@ -155,10 +162,10 @@ impl Engine {
     /// Reads from disk what [`Self::locate`] has asked for. The caller is not pinned.
     #[cold]
     pub(crate) fn learn(&self, change: &Change<'_>, learnt: &mut Learnt) -> Result<()> {
-        for (address, known) in &mut learnt.resolved {
-            *known = self.resolve(*address, change)?;
+        for (address, known) in learnt.resolved.iter_mut().filter(|(_, known)| known.is_none()) {
+            *known = Some(self.resolve(*address, change)?);
         }
-        match &mut learnt.settled {
+        match learnt.settled.as_mut().filter(|lookup| lookup.is_open()) {
             Some(lookup) => self.look_up_settled(change.object, change.key, lookup),
             None => Ok(()),
         }

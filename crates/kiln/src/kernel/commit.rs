@@ -362,11 +362,21 @@ impl Engine {
         current
     }
 
-    /// Reads from disk what `locate_all` has asked for.
+    /// Reads from disk what `locate_all` has asked for, many records at once.
     #[cold]
     fn learn_all(&self, writes: &WriteSet, scratch: &mut CommitScratch) -> Result<()> {
-        let mut all = scratch.learnt.iter_mut();
-        all.try_for_each(|(number, learnt)| self.learn(&writes.change(&writes.writes()[*number]), learnt))
+        let open = scratch.learnt.iter_mut().filter(|(_, learnt)| learnt.is_open());
+        let mut open: Vec<_> = open.map(|(number, learnt)| (&writes.writes()[*number], learnt)).collect();
+        let hashes: Vec<_> = open.iter().map(|(write, _)| write.hash).collect();
+        let mut ahead = self.read_ahead();
+        for (group, first) in open.chunks_mut(GROUP_KEYS).zip((0..).step_by(GROUP_KEYS)) {
+            let next = (first, &hashes[first..first + group.len()]);
+            self.read_group_ahead(&mut ahead, next, hashes.len(), |item| hashes[item]);
+            for (write, learnt) in group {
+                self.learn(&writes.change(write), learnt)?;
+            }
+        }
+        Ok(())
     }
 
     /// Step 2, second half: keys that get their first record enter their object's ordered index *before*

@@ -72,3 +72,33 @@ fn c2_a_transaction_conflicts_with_splits_of_what_it_has_read_and_not_of_what_it
     let count = u64::from(u32::from_be_bytes(others.next().unwrap()));
     assert_eq!(map.len(), count);
 }
+
+/// Each record was waited for by itself, and each that was known again in each attempt that followed.
+#[test]
+fn what_a_transaction_learns_of_many_records_on_disk_is_read_together_and_once() {
+    const KEYS: u32 = 200;
+    let options = Options::new().background(false).segment_bytes(64 << 10).memory(4 << 20);
+    let db = options.space_amplification(f64::INFINITY).open_on(Arc::new(SimulatedDevice::new(1))).unwrap();
+    let map = db.map("map").unwrap();
+    (0..KEYS).for_each(|key| db.put(&map, key.to_be_bytes(), [7; 200]).unwrap().forget());
+    let end = db.statistics().log_tail;
+    while db.statistics().log_head <= end {
+        (0..8).for_each(|_| db.put(&map, "ballast", [0; 8_000]).unwrap().forget());
+        db.persist().unwrap();
+    }
+    let (engine, writes) = (db.engine(), puts(&db, &map, KEYS));
+    let (mut reads, mut scratch) = (ReadSet::default(), CommitScratch::default());
+    let outcome = engine.attempt(&writes, &mut reads, &mut scratch, None);
+    assert!(matches!(outcome, Err(Setback::Cold)), "they are on disk");
+    let counts = || (db.statistics().cold_reads, db.statistics().cache_hits);
+    let before = counts();
+    engine.learn_all(&writes, &mut scratch).unwrap();
+    let after = counts();
+    assert_eq!(after.0 - before.0, u64::from(KEYS));
+    assert_eq!(after.1 - before.1, u64::from(KEYS), "each was read ahead, and found in the cache");
+    engine.learn_all(&writes, &mut scratch).unwrap();
+    assert_eq!(counts(), after, "what is known is not asked for again");
+    assert!(engine.attempt(&writes, &mut reads, &mut scratch, None).is_ok());
+    (0..KEYS).for_each(|key| assert_eq!(db.get(&map, key.to_be_bytes()).unwrap().unwrap(), b"new"));
+    assert_eq!(map.len(), u64::from(KEYS) + 1);
+}

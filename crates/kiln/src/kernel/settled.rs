@@ -114,6 +114,13 @@ pub(crate) struct Lookup {
     known: Option<(Weak<Root>, Option<u64>)>,
 }
 
+impl Lookup {
+    /// It is still to be looked up.
+    pub(super) fn is_open(&self) -> bool {
+        self.known.is_none()
+    }
+}
+
 impl Settled {
     /// Of a database whose log ends at `end`, and in which nobody may know any more of deletions before `forgotten_to`.
     pub(crate) fn new(
