@@ -25,7 +25,7 @@ pub(crate) struct ReadSet {
     ranges: Vec<RangeRead>,
     /// Where each of the ranges is, once they are many.
     places: HashMap<RangeRead, usize>,
-    /// The objects that it has used, which must still be there.
+    /// The objects that it has used, which must still be there, in ascending order.
     pub(crate) objects: Vec<u32>,
 }
 
@@ -40,8 +40,8 @@ impl ReadSet {
     /// The transaction uses an object.
     #[inline]
     pub(crate) fn note_object(&mut self, object: u32) {
-        if self.objects.last() != Some(&object) && !self.objects.contains(&object) {
-            self.objects.push(object);
+        if let Err(place) = self.objects.binary_search(&object) {
+            self.objects.insert(place, object);
         }
     }
 
@@ -103,5 +103,19 @@ impl ReadSet {
             _ => count - 1,
         };
         self.places.extend((first..count).map(|place| (self.ranges[place], place)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All objects were looked through in each operation on another one than the last.
+    #[test]
+    fn each_object_is_noted_once_and_where_it_is_found_without_a_look_at_all() {
+        let mut reads = ReadSet::default();
+        let objects = (0..4_000).map(|number| number * 7_919 % 1_009);
+        objects.for_each(|object| reads.note_object(object));
+        assert!(reads.objects.iter().copied().eq(0..1_009));
     }
 }
