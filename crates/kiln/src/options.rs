@@ -264,6 +264,10 @@ impl Options {
     /// each leaf of a table's index of rows in memory, with up to 31 of them, of which it has read a range; each watch that it
     /// [requires](crate::Transaction::require); and each key that it writes, however often. So a row that it reads and writes is two.
     /// Under [snapshot isolation](crate::Isolation::Snapshot) reads are none. Default 1,048,576, at least 8.
+    ///
+    /// While a transaction that has written is being committed no version is closed: hardenings, and with them safe commits of others, and snapshots that are opened
+    /// wait for it. That takes in the order of a microsecond for each entry, and the time in which its values are copied: up to a second or so at the default. Where nobody is to
+    /// wait for so long, a lower limit has long transactions refused.
     pub fn transaction_entries(mut self, entries: usize) -> Options {
         self.transaction_entries = entries;
         self

@@ -226,7 +226,7 @@ impl Register {
 
 impl Engine {
     /// Opens a snapshot of everything committed so far, as of now. Closes a version on demand, which waits for commits in
-    /// progress (microseconds), not for any device.
+    /// progress (in the order of a microsecond for each entry of the largest), not for any device.
     #[inline]
     pub(crate) fn open_snapshot(&self) -> (Held, Moment) {
         let shared = self.snapshots.shared.open(&self.log, || self.time_of_snapshot());
