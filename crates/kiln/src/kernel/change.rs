@@ -56,7 +56,7 @@ pub(crate) struct Learnt {
     /// Candidates on disk that were, or, where there is nothing yet, are to be, read to learn whose they are. What is at an address never changes.
     resolved: Vec<(Address, Option<Resolved>)>,
     /// The settled value that was, or is to be, looked for.
-    settled: Option<Lookup>,
+    pub(super) settled: Option<Lookup>,
 }
 
 impl Learnt {
@@ -68,6 +68,17 @@ impl Learnt {
     pub(crate) fn is_open(&self) -> bool {
         self.resolved.iter().any(|(_, known)| known.is_none())
             || self.settled.as_ref().is_some_and(Lookup::is_open)
+    }
+
+    /// What is known of an address on disk. What is not is to be learnt; then `is_open`.
+    pub(super) fn known(&mut self, address: Address, is_open: &mut bool) -> Resolved {
+        let asked = self.resolved.iter().find(|asked| asked.0 == address).map(|asked| asked.1);
+        if asked.is_none() {
+            self.resolved.push((address, None));
+        }
+        let known = asked.flatten();
+        *is_open |= known.is_none();
+        known.flatten()
     }
 }
 
@@ -137,23 +148,15 @@ impl Engine {
         &self,
         bucket: Bucket,
         (change, takes_any_version): (Change<'_>, bool),
-        Learnt { resolved, settled }: &mut Learnt,
+        learnt: &mut Learnt,
     ) -> Option<Current> {
         let mut is_open = false;
-        let known = &mut |address| {
-            let asked = resolved.iter().find(|asked| asked.0 == address).map(|asked| asked.1);
-            if asked.is_none() {
-                resolved.push((address, None));
-            }
-            let known = asked.flatten();
-            is_open |= known.is_none();
-            known.flatten()
-        };
+        let known = &mut |address| learnt.known(address, &mut is_open);
         let by_order = takes_any_version.then(|| self.look_for_by_order(bucket, &change)).flatten();
         let current = by_order.unwrap_or_else(|| self.look_for(bucket, &change, known));
         let is_asked = !is_open || planted(Bug::TreeAskedEarly);
         let current = match is_asked && !current.has_record() && self.may_be_settled(change.object) {
-            true => self.settled_current(&change, settled)?,
+            true => self.settled_current(&change, &mut learnt.settled)?,
             false => current,
         };
         (!is_open).then_some(current)
@@ -162,13 +165,20 @@ impl Engine {
     /// Reads from disk what [`Self::locate`] has asked for. The caller is not pinned.
     #[cold]
     pub(crate) fn learn(&self, change: &Change<'_>, learnt: &mut Learnt) -> Result<()> {
-        for (address, known) in learnt.resolved.iter_mut().filter(|(_, known)| known.is_none()) {
-            *known = Some(self.resolve(*address, change)?);
-        }
+        self.learn_whose(change, learnt)?;
         match learnt.settled.as_mut().filter(|lookup| lookup.is_open()) {
             Some(lookup) => self.look_up_settled(change.object, change.key, lookup),
             None => Ok(()),
         }
+    }
+
+    /// The same of records alone.
+    #[cold]
+    pub(super) fn learn_whose(&self, change: &Change<'_>, learnt: &mut Learnt) -> Result<()> {
+        for (address, known) in learnt.resolved.iter_mut().filter(|(_, known)| known.is_none()) {
+            *known = Some(self.resolve(*address, change)?);
+        }
+        Ok(())
     }
 
     /// The record in memory at an address, if it is a put of the key's, and one that does not expire.

@@ -24,7 +24,7 @@ use std::cell::Cell;
 use std::collections::HashSet;
 use std::sync::{Arc, Weak};
 
-use super::change::{Change, Current};
+use super::change::{Change, Current, Learnt};
 use super::engine::Engine;
 use super::frozen::FrozenWalks;
 use super::object::ObjectState;
@@ -34,6 +34,7 @@ use super::single::SingleKey;
 use super::sweep::Grave;
 use crate::error::Result;
 use crate::planted::{Bug, planted};
+use crate::storage::hash_index::Bucket;
 use crate::storage::ordered_index::OrderedIndex;
 use crate::storage::record::{Address, NEVER};
 use crate::storage::tree::{Cached, Cursor, Root, Tree};
@@ -115,9 +116,19 @@ pub(crate) struct Lookup {
 }
 
 impl Lookup {
+    /// Of a row that was read while this root was the newest.
+    pub(super) fn of_row(root: &Arc<Root>, expires_at: u64) -> Lookup {
+        Lookup { known: Some((Arc::downgrade(root), Some(expires_at))) }
+    }
+
     /// It is still to be looked up.
     pub(super) fn is_open(&self) -> bool {
         self.known.is_none()
+    }
+
+    /// The root that was asked still is the newest.
+    fn is_newest(root: &Weak<Root>, tree: &Tree) -> bool {
+        root.upgrade().is_some_and(|root| tree.is_newest(&root))
     }
 }
 
@@ -378,8 +389,7 @@ impl Engine {
         }
         let looked_up = lookup.as_ref().and_then(|lookup| lookup.known.as_ref());
         // Whatever else has become of the bucket: what the key's record would have settled as is in a newer root.
-        let is_newest =
-            |root: &Weak<Root>| root.upgrade().is_some_and(|root| self.settled.tree.is_newest(&root));
+        let is_newest = |root| Lookup::is_newest(root, &self.settled.tree);
         let looked_up = looked_up.filter(|(root, _)| is_newest(root) || planted(Bug::TreeAskedEarly));
         let known = looked_up.map(|(_, settled)| *settled).or_else(|| {
             let look = |tree_key: &[u8]| self.settled.tree.contains_cached(tree_key);
@@ -396,6 +406,17 @@ impl Engine {
             let (exists, expires_at) = (settled.is_some(), settled.unwrap_or(NEVER));
             Current { exists, expires_at, ..Current::default() }
         })
+    }
+
+    /// True if a row that has settled is as it was read, whatever has become of its bucket, which the caller holds: the root that it was read from is the
+    /// newest, and the key has no record. If there are some on disk that may be the key's it is to be [learnt](Self::learn_whose) whose they are.
+    #[cold]
+    pub(super) fn is_still_settled(&self, bucket: Bucket, change: &Change<'_>, learnt: &mut Learnt) -> bool {
+        let mut is_open = false;
+        let current = self.look_for(bucket, change, &mut |address| learnt.known(address, &mut is_open));
+        let looked_up = learnt.settled.as_ref().and_then(|lookup| lookup.known.as_ref());
+        let is_newest = |(root, _): &(Weak<Root>, _)| Lookup::is_newest(root, &self.settled.tree);
+        !is_open && !current.has_record() && looked_up.is_some_and(is_newest)
     }
 
     /// See [`Self::settled_current`].

@@ -32,6 +32,7 @@ use super::expiry::{Expiry, Moment, default_expiry};
 use super::life::Life;
 use super::object::ObjectState;
 use super::read::Reading;
+use super::settled::Lookup;
 use crate::error::Result;
 use crate::objects::Object;
 use crate::planted::{Bug, planted};
@@ -308,13 +309,9 @@ impl Engine {
         const CONFLICTS_MAX: u32 = 4;
         const LONG_BYTES: usize = 64 << 10;
         let (mut backoff, mut is_slowed) = (Backoff::default(), false);
-        let (mut conflicts, mut closed) = (0_u32, 0);
+        let (mut conflicts, mut closed, mut learnt) = (0_u32, 0, Learnt::default());
         loop {
-            let moment = Moment::default();
-            let mut reading = match conflicts {
-                0 => self.read_newest_as_of(key, &moment, again)?,
-                _ => self.read_newest_patiently(key, &moment, again)?,
-            };
+            let mut reading = self.read_to_change(key, conflicts > 0, again, &mut learnt)?;
             // What has settled has no record, and no version.
             reading.is_for_good |= reading.version > 0 && reading.version <= closed;
             let is_decided = |(read, _): &(Reading, Decision)| {
@@ -345,13 +342,14 @@ impl Engine {
             let change = key.change(value, expires_at);
             self.note_lifetime(&change);
             self.wait_while_behind(&mut is_slowed, || self.table_bytes(change));
-            match self.attempt_single(&change, key.life, Some(&reading), &mut Learnt::default()) {
+            match self.attempt_single(&change, key.life, Some(&reading), &mut learnt) {
                 Ok(committed) => {
                     self.note_lifetime(&change);
                     return Ok(self.note_single(committed));
                 }
                 Err(Setback::Conflict | Setback::NotWritable | Setback::Cold) => {
                     conflicts += 1;
+                    self.learn_whose(&change, &mut learnt)?;
                     let is_long_record = reading.found && reading.version > 0 && old.len() >= LONG_BYTES;
                     if conflicts >= CONFLICTS_MAX && is_long_record {
                         closed = self.hold_newest().0;
@@ -362,6 +360,26 @@ impl Engine {
                 Err(Setback::NoLogSpace) => self.wait_for_space(change.demand(), change.purpose())?,
             }
         }
+    }
+
+    /// Reads what is to be changed, and learns by what that stands if it has settled.
+    fn read_to_change(
+        &self,
+        key: SingleKey<'_>,
+        others_are_there: bool,
+        out: &mut Vec<u8>,
+        learnt: &mut Learnt,
+    ) -> Result<Reading> {
+        let (moment, tree) = (Moment::default(), &self.settled.tree);
+        // If it is the newest before and afterwards it was so throughout.
+        let root = self.may_be_settled(key.object).then(|| tree.root());
+        let reading = match others_are_there {
+            false => self.read_newest_as_of(key, &moment, out)?,
+            true => self.read_newest_patiently(key, &moment, out)?,
+        };
+        let root = root.filter(|root| reading.is_settled() && tree.is_newest(root));
+        learnt.settled = root.map(|root| Lookup::of_row(&root, reading.expires_at));
+        Ok(reading)
     }
 
     /// Deletes one key if its value, which is not looked at, has expired by now; else, or where there is no log space and it is not waited for, says when it does.
@@ -431,7 +449,7 @@ impl Engine {
         let bucket = self.index.lock(change.hash).ok_or(Setback::Conflict)?;
         let mut space = None;
         let current = match read {
-            Some(reading) if self.still_holds(bucket, change.hash, reading) => reading.current(),
+            Some(reading) if self.still_holds(bucket, change, reading, learnt) => reading.current(),
             Some(_) => {
                 self.index.unlock_unchanged(bucket);
                 return Err(Setback::Conflict);
@@ -520,15 +538,22 @@ impl Engine {
 
     /// True if a key is as it was read, and its record where it was. The caller holds its bucket.
     #[inline]
-    fn still_holds(&self, bucket: Bucket, hash: u64, reading: &Reading) -> bool {
+    fn still_holds(
+        &self,
+        bucket: Bucket,
+        change: &Change<'_>,
+        reading: &Reading,
+        learnt: &mut Learnt,
+    ) -> bool {
         let is_unchanged = bucket == reading.bucket
             && (planted(Bug::SingleNotValidated)
                 || self.index.unchanged_under_own_lock(bucket, reading.stamp));
-        let has_record = || self.index.refers_to(bucket, hash, reading.address);
+        let has_record = || self.index.refers_to(bucket, change.hash, reading.address);
         match is_unchanged {
             // What has settled meanwhile is unchanged, but has no record any more.
             true => !self.settled.may_have_removed() || reading.address == NO_ADDRESS || has_record(),
             // Others' keys have changed, and perhaps time and again before a long value is copied and something made of it.
+            false if reading.is_settled() => self.is_still_settled(bucket, change, learnt),
             false => reading.is_for_good && has_record(),
         }
     }

@@ -62,3 +62,40 @@ fn c3_what_was_made_of_a_hardened_value_is_written_though_another_key_of_its_buc
         assert_eq!(db.get(&map, "key").unwrap().unwrap(), expected.as_bytes());
     }
 }
+
+/// A settled row has no record that could be seen to be the same. An update of a long one beside a key of its bucket that was written all the time never came to its end.
+#[test]
+fn c3_what_was_made_of_a_settled_value_is_written_though_another_key_of_its_bucket_has_changed() {
+    let (db, table) = row_on_disk();
+    let (engine, object, life) = (db.engine(), table.handle().id, &table.handle().life);
+    let hash_of = |key: &[u8]| engine.hash(object, key);
+    let bucket_of = |key: &[u8]| engine.index.bucket_of(hash_of(key));
+    let mut keys = (0_u32..).map(u32::to_be_bytes);
+    let other = keys.find(|key| bucket_of(key) == bucket_of(ROW)).unwrap();
+    let single = SingleKey { object, hash: hash_of(ROW), key: ROW, life };
+    let settle = || {
+        db.persist().unwrap();
+        assert_ne!(db.settle().unwrap(), 0);
+    };
+    let put = |key: &[u8]| db.put(&table, key, "new").unwrap().forget();
+    let changes: [(&dyn Fn(), bool); 5] = [
+        (&|| put(&other), true),
+        (&|| put(ROW), false),
+        (&|| _ = db.delete(&table, ROW).unwrap().forget(), false),
+        (&|| (put(ROW), settle()).1, false),
+        // It cannot be told from the one before.
+        (&|| (put(&other), settle()).1, false),
+    ];
+    for (number, (change_something, holds)) in changes.into_iter().enumerate() {
+        db.put(&table, ROW, "old").unwrap().forget();
+        settle();
+        let (mut value, mut learnt) = (Vec::new(), Learnt::default());
+        let reading = engine.read_to_change(single, true, &mut value, &mut learnt).unwrap();
+        assert!(reading.is_settled() && value == b"old");
+        change_something();
+        let change = single.change(Some(b"made of it"), NEVER);
+        let outcome = engine.attempt_single(&change, life, Some(&reading), &mut learnt);
+        assert_eq!(outcome.is_ok(), holds, "{number}");
+        assert_eq!(db.get(&table, ROW).unwrap().as_deref() == Some(b"made of it"), holds, "{number}");
+    }
+}
