@@ -9,6 +9,7 @@
 //!  leaf_images     nor a row as it was when its leaf was copied
 //!  dropping        nobody uses what was dropped
 //!  settling        a row that settles is always in one place
+//!  sessions        what is told of one is never of two
 //!  kiln::schedules programs on the engine's parts: pins, log tail, indexes
 //! ```
 //!
@@ -21,6 +22,7 @@ mod dropping;
 mod leaf_images;
 mod lost_update;
 mod scheduler;
+mod sessions;
 mod settling;
 mod views;
 mod wake_ups;
@@ -70,6 +72,7 @@ const PROGRAMS: &[Program] = &[
     ("settled-row", settling::a_row_that_settles_loses_no_update),
     ("settled-walk", settling::a_walk_meets_a_row_that_moves_once),
     ("settled-deletion", settling::a_row_that_settles_is_deleted_once),
+    ("listed-session", sessions::a_list_tells_of_one_session),
 ];
 
 /// A schedule with more steps turns endlessly.

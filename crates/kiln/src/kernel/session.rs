@@ -151,7 +151,7 @@ impl Session {
     /// # Errors
     /// `Corrupted` or `Io` if its record must be read from disk and cannot be.
     pub fn durable_serial(&self) -> Result<u64> {
-        self.engine.durable_serial(self.record_key())
+        Ok(self.engine.durable_serial(self.record_key())?.1.unwrap_or(0))
     }
 
     /// Calls back with the session's commit point (CPR §2), each time that it advances: all operations of the session up to this serial number
@@ -241,29 +241,38 @@ impl Engine {
         self.key_of(self.object(SESSIONS_OBJECT), id)
     }
 
-    /// The serial number in a session's record that a power loss now would leave; 0 if that leaves none.
-    fn durable_serial(&self, key: SingleKey<'_>) -> Result<u64> {
+    /// The serial number in a session's record that a power loss now would leave, if that leaves one; and which version that would be.
+    fn durable_serial(&self, key: SingleKey<'_>) -> Result<(u64, Option<u64>)> {
         let (held, _) = self.open_durable_snapshot();
         let (moment, mut value) = (Moment::default(), Vec::new());
         let reading = self.read_as_of(key.object, key.key, key.hash, held.version, &moment, &mut value);
         self.release_snapshot(&held);
-        Ok(serial_in(reading?.found, &value))
+        Ok((held.version, reading?.found.then(|| serial_in(true, &value))))
     }
 
-    /// The newest and the durable serial number of a session; `None` if it has no record.
+    /// The newest and the durable serial number of a session, and not of two of one id; `None` if it has no record.
     pub(crate) fn serials_of(&self, id: &[u8]) -> Result<Option<(u64, u64)>> {
         let (key, mut value) = (self.session_key(id), Vec::new());
-        let newest = self.read_newest(key, &mut value)?;
-        if !newest.found {
-            return Ok(None);
+        loop {
+            let newest = self.read_newest(key, &mut value)?;
+            if !newest.found {
+                return Ok(None);
+            }
+            let serial = serial_in(true, &value);
+            if let Some(Ok(())) = self.hardening.horizon.outcome(newest.version) {
+                return Ok(Some((serial, serial)));
+            }
+            match self.durable_serial(key)? {
+                // If that is anybody's it is the same one's: who had the id before was durably forgotten before this one committed.
+                (version, durable) if version < newest.version => {
+                    return Ok(Some((serial, durable.unwrap_or(0))));
+                }
+                // More was committed in between, and has hardened, be it by another one.
+                (_, Some(durable)) => return Ok(Some((durable, durable))),
+                // It was forgotten in between.
+                (_, None) => {}
+            }
         }
-        let serial = serial_in(true, &value);
-        let durable = match self.hardening.horizon.outcome(newest.version) {
-            Some(Ok(())) => serial,
-            _ => self.durable_serial(key)?,
-        };
-        // More may have been committed in between, and have hardened.
-        Ok(Some((serial.max(durable), durable)))
     }
 
     /// The ids of the first sessions behind `after`, ascending: `count` of them, unless fewer are left. There may be some that are forgotten by now, and of those
