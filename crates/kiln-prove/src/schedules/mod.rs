@@ -9,6 +9,7 @@
 //!  leaf_images     nor a row as it was when its leaf was copied
 //!  dropping        nobody uses what was dropped
 //!  settling        a row that settles is always in one place
+//!  moving          what is written anew changes for nobody
 //!  sessions        what is told of one is never of two
 //!  kiln::schedules programs on the engine's parts: pins, log tail, indexes
 //! ```
@@ -21,6 +22,7 @@ mod database;
 mod dropping;
 mod leaf_images;
 mod lost_update;
+mod moving;
 mod scheduler;
 mod sessions;
 mod settling;
@@ -72,6 +74,7 @@ const PROGRAMS: &[Program] = &[
     ("settled-row", settling::a_row_that_settles_loses_no_update),
     ("settled-walk", settling::a_walk_meets_a_row_that_moves_once),
     ("settled-deletion", settling::a_row_that_settles_is_deleted_once),
+    ("moved-row", moving::a_row_that_moves_changes_for_nobody),
     ("listed-session", sessions::a_list_tells_of_one_session),
 ];
 

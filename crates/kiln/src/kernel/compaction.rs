@@ -19,6 +19,19 @@
 //! nothing, short logs are left alone, and while a snapshot holds the oldest segment nothing behind it is copied. What somebody has
 //! [asked for](Engine::compact_log) is done whatever it is worth, and in memory, too.
 //!
+//! **Quietly.** A record that moves is the same row in another place. So it changes nothing for who has read it, as where a row [settles](super::settled): the bucket is locked quietly, and its stamp stays. Otherwise a transaction
+//! that goes on for longer than the log takes to go around its memory, or its space, could never commit, though nobody writes what it has read. Why that is sound:
+//!
+//! - *Reads.* The record is the key's newest, since the index refers to it while the bucket is held, and has hardened, so nobody changes it. Whoever validates a stamp that was taken before the move has read the record or its
+//!   copy, and both say what a read now would say. Whoever changes the row later locks the bucket loudly, and then reads the clock, moved or not.
+//! - *Versions.* The copy is of the version that the move has read from the clock under the lock, and is there for others behind that: who reads it, or writes over it, has no older version. Who has read the record, and validates after the move,
+//!   may have a newer version than the copy. Where a crash leaves the copy and not them, it leaves the row as they have read it; and where it leaves neither, the record is still there: it stays until the copy has hardened.
+//! - *Snapshots* that are older than the copy find the record behind it, and keep its segment. Those that do not keep it were opened when the copy's version had closed, and the index had its address.
+//! - *Places.* It does not follow from an unchanged stamp that the index still refers to the record, nor, for who asks for the newest one, that it is still in the log. Who wants to write over what was read asks the index, under the lock
+//!   (`still_holds`). Who had the address from the index, and finds that the log begins behind it by now, looks again (`read_cold`, `keys_at`): the index had the copy's before the beginning moved.
+//!
+//! Under snapshot isolation the copy's version counts: whoever writes a row that was moved since their snapshot conflicts, as the record does not tell that it is a copy.
+//!
 //! **How fast.** A round looks at a quarter of what is too much, at least [`ROUND_BYTES_MIN`] and at most [`ROUND_BYTES_MAX`], so
 //! that the keeper gets back to its other duties. At the most it takes no nap in between; and when that is not enough either, or
 //! the keeper does not come to it, commits are slowed down, and help. Compaction itself waits for nobody: where there is no log space, or hardening is behind
@@ -469,7 +482,14 @@ impl Engine {
         if self.check_writable().is_err() {
             return Err(Setback::NotWritable);
         }
-        let bucket = self.index.lock(hash).ok_or(Setback::Conflict)?;
+        // Before the version: for who begins in a newer one, and does not find the row, it has expired as well.
+        let has_expired = self.is_expired_now(record.expires_at);
+        // What is perhaps deleted instead of being moved changes.
+        let bucket = match has_expired {
+            true => self.index.lock(hash),
+            false => self.index.lock_quietly(hash),
+        };
+        let bucket = bucket.ok_or(Setback::Conflict)?;
         let newest = match self.index.refers_to(bucket, hash, address) {
             true => address,
             false if planted(Bug::CompactsSuperseded) => self.newest_in_memory(bucket, hash, record),
@@ -479,8 +499,6 @@ impl Engine {
             self.index.unlock_unchanged(bucket);
             return Ok(false);
         }
-        // Before the version: for who begins in a newer one, and does not find the row, it has expired as well.
-        let has_expired = self.is_expired_now(record.expires_at);
         let version = self.clock.join();
         // Behind the lock and the clock, see `life`.
         if self.objects.get(record.shape.object).is_some_and(ObjectState::is_nobodys) {
@@ -503,8 +521,7 @@ impl Engine {
         }
         let replaced = self.index.replace(bucket, hash, Candidate::at(newest), target);
         assert!(replaced, "the entry of a live record is gone though its bucket is locked");
-        // Readers that have the old address may find its segment gone, and must see that something has changed.
-        self.index.unlock_changed(bucket);
+        self.index.unlock_unchanged(bucket);
         Ok(true)
     }
 
@@ -545,3 +562,7 @@ impl Engine {
         if newest.exists { newest.address } else { NO_ADDRESS }
     }
 }
+
+#[cfg(test)]
+#[path = "compaction_tests.rs"]
+mod tests;

@@ -13,8 +13,8 @@
 //! (`remove_settled_row`), so nobody conflicts with it. For what an entry that is removed refers to is the key's newest record, since it is the index
 //! that says so, and it lies before S; the newest record before S of every key is what the tree's newest root says of it, and only who
 //! settles makes another. So who has read the record has read what they would read now, be it a value or that there is none. What changes a
-//! settled row afterwards is a write, which adds an entry to the bucket, and the key to the leaf; both count. Two things do not follow any
-//! more from an unchanged bucket: that an address that was read in it is still in the log, and that the index still refers to it.
+//! settled row afterwards is a write, which adds an entry to the bucket, and the key to the leaf; both count. Two things do not follow
+//! from an unchanged bucket, as they do not where a record is [moved](super::compaction): that an address that was read in it is still in the log, and that the index still refers to it.
 //!
 //! Nothing settles that some snapshot must not see yet, and nothing that is not durable. So the tree has no versions, and every
 //! snapshot reads the newest root. To those who read in a transaction a settled row is of version 0, as an absent one: what
@@ -177,12 +177,6 @@ impl Settled {
     pub(super) fn forgotten_unsettled_to(&self) -> Address {
         let forgotten_to = self.forgotten_to.load(Ordering::SeqCst);
         if forgotten_to > self.removed_to.load(Ordering::SeqCst) { forgotten_to } else { 0 }
-    }
-
-    /// Entries may have left the indexes, to who holds a bucket in which that would matter.
-    #[inline]
-    pub(super) fn may_have_removed(&self) -> bool {
-        self.is_begun.load(Ordering::Relaxed)
     }
 
     /// Does what settles, or changes the tree otherwise, with nobody else beside it.

@@ -10,8 +10,8 @@
 //!   4 clock, reserve, install, unlock                                       as a put
 //! ```
 //!
-//! The stamp stands for everything in the bucket, so if it is unchanged under the lock then the record is where it was
-//! read, and is not looked for again, nor read from disk again.
+//! The stamp stands for everything in the bucket. So if it is unchanged under the lock, and the index still refers to the record, which may have
+//! [moved](super::compaction), then that is not looked for again, nor read from disk again.
 //!
 //! Where the decision is the engine's own the usual case takes the lock first, as a put does ([`held`]).
 //!
@@ -550,8 +550,8 @@ impl Engine {
                 || self.index.unchanged_under_own_lock(bucket, reading.stamp));
         let has_record = || self.index.refers_to(bucket, change.hash, reading.address);
         match is_unchanged {
-            // What has settled meanwhile is unchanged, but has no record any more.
-            true => !self.settled.may_have_removed() || reading.address == NO_ADDRESS || has_record(),
+            // What has settled meanwhile, or moved, is unchanged, but its record is not the newest any more.
+            true => reading.address == NO_ADDRESS || has_record(),
             // Others' keys have changed, and perhaps time and again before a long value is copied and something made of it.
             false if reading.is_settled() => self.is_still_settled(bucket, change, learnt),
             false => reading.is_for_good && has_record(),

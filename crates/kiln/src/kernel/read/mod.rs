@@ -565,7 +565,7 @@ enum Walk {
 
 impl Walk {
     /// The walk came to a place where there is no record. If it was the first, that was taken out of the index and the log meanwhile, and may
-    /// have been anybody's; who asked finds the bucket changed.
+    /// have been anybody's: what has settled is in the tree now, and what has moved since the version that who asked holds would still be there.
     fn ended(is_first: bool) -> Walk {
         if is_first { Walk::OtherKey } else { Walk::Ended }
     }

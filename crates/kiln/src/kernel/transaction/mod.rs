@@ -39,7 +39,8 @@ pub enum Isolation {
     #[default]
     Serializable,
     /// Reads see the state when the transaction began; of two that write the same key the first to commit
-    /// wins. Reads never conflict, but write skew is possible.
+    /// wins. Reads never conflict, but write skew is possible. A row that was moved since then, to make space or to
+    /// stay in memory, counts as written.
     Snapshot,
 }
 

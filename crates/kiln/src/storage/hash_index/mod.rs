@@ -12,8 +12,8 @@
 //! a reader remembers the control word (its [`Stamp`]) and what it read is current while the word is the
 //! same. Two keys of one bucket conflict falsely at times; a bucket holds about four keys.
 //!
-//! An entry that goes because its record is now found elsewhere, the very same, changes nothing for who has read it. Whoever removes it locks
-//! the bucket *quietly* and leaves the sequence as it is: who validates looks past such a lock, and everybody else waits for it. So an unchanged
+//! An entry that goes, or refers to another record, because its row is now found elsewhere, the very same, changes nothing for who has read it. Whoever removes or changes
+//! it locks the bucket *quietly* and leaves the sequence as it is: who validates looks past such a lock, and everybody else waits for it. So an unchanged
 //! stamp says that the key's row is unchanged, not that the index still [refers](HashIndex::refers_to) to its record.
 //!
 //! **Growth** is linear hashing: bucket `b` splits into `b` and `b + 2^level`, one after the other, under
@@ -235,7 +235,7 @@ impl HashIndex {
         self.lock_with(hash, LOCK)
     }
 
-    /// As [`Self::lock`], for who only removes an entry whose record is now found elsewhere, and unlocks the bucket as unchanged.
+    /// As [`Self::lock`], for who only removes, or changes, an entry whose row is now found elsewhere, and unlocks the bucket as unchanged.
     pub(crate) fn lock_quietly(&self, hash: u64) -> Option<Bucket> {
         self.lock_with(hash, LOCK | QUIET_LOCK)
     }
@@ -303,7 +303,7 @@ impl HashIndex {
             let slot = matching.trailing_zeros();
             matching &= matching - 1;
             let entry = line[slot as usize].load(Ordering::Acquire);
-            // It may have settled since, of which the bucket's sequence says nothing.
+            // It may have settled since, or moved, of which the bucket's sequence says nothing.
             if has_tag(entry, tag) {
                 return Some(Candidate { address: address_of(entry), slot: Slot::new(slot) });
             }
