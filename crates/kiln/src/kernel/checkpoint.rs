@@ -50,7 +50,7 @@ use crate::planted::{Bug, planted};
 use crate::storage::checkpoint::{self, Header, SystemItem, Writer, kind};
 use crate::storage::epoch;
 use crate::storage::extent::Chain;
-use crate::storage::hash_index::{self, Family};
+use crate::storage::hash_index;
 use crate::storage::liveness::Liveness;
 use crate::storage::record::{Address, HEADER_BYTES, NO_ADDRESS};
 use crate::storage::superblock::CheckpointName;
@@ -441,21 +441,21 @@ impl Taking<'_> {
         const FAMILIES: usize = 16;
         let index = &self.engine.index;
         let level = index.level();
-        let (mut families, mut count) = ([const { Family::new() }; FAMILIES], 0);
+        let (mut families, mut count) = ([const { Vec::new() }; FAMILIES], 0);
         let buckets = 1 << level;
         for first in (0..buckets).step_by(FAMILIES) {
             for (bucket, family) in (first..buckets).zip(&mut families) {
                 index.read_family(level, bucket, family);
-                self.fetch_those_behind_end(&family.entries);
+                self.fetch_those_behind_end(family);
             }
             // One step for all of them before the next one for any: their cache misses overlap.
             while self.step_back(&mut families)? {}
             for (bucket, family) in (first..buckets).zip(&mut families) {
-                family.entries.retain(|&entry| hash_index::address_of(entry) != NO_ADDRESS);
-                count += family.entries.len() as u64;
+                family.retain(|&entry| hash_index::address_of(entry) != NO_ADDRESS);
+                count += family.len() as u64;
                 let low_bits = bucket & ((1 << index.base_level()) - 1);
                 self.writer
-                    .add_entries(low_bits, &family.entries)
+                    .add_entries(low_bits, family)
                     .map_err(|error| Error::io("writing a checkpoint", error))?;
             }
             self.note_steps(FAMILIES as u64);
@@ -478,9 +478,9 @@ impl Taking<'_> {
 
     /// Has each entry that refers to a record behind the end refer to the one before that; to none if there is none. False once no entry does any more, or it
     /// cannot be finished: then what comes of it is of no use to anybody.
-    fn step_back(&mut self, families: &mut [Family]) -> Result<bool> {
+    fn step_back(&mut self, families: &mut [Vec<u64>]) -> Result<bool> {
         let mut goes_on = false;
-        for entry in families.iter_mut().flat_map(|family| &mut family.entries) {
+        for entry in families.iter_mut().flatten() {
             if !self.is_behind_end(*entry) || self.is_out_of_reach() {
                 continue;
             }

@@ -41,7 +41,6 @@ pub(crate) use self::entry::{Candidate, Slot, address_of, with_address};
 use self::entry::{TAG_BITS, TAG_MASK, has_tag};
 use self::growth::Growth;
 use self::overflow::Overflow;
-pub(crate) use self::walk::Family;
 use super::memory::{self, LINE_WORDS, Line, Lines};
 use super::record::Address;
 use crate::planted::{Bug, planted};

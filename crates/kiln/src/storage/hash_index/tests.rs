@@ -1,8 +1,10 @@
 //! The hash index under growth and concurrency.
 
 use std::collections::HashMap;
+use std::sync::mpsc;
+use std::time::Duration;
 
-use super::walk::{CURSOR_LEVEL, CURSOR_LEVEL_BITS};
+use super::walk::CURSOR_BITS;
 use super::*;
 use crate::storage::epoch;
 use crate::sync::atomic::{AtomicBool, AtomicUsize};
@@ -397,11 +399,72 @@ fn readers_miss_nothing_while_others_insert_and_remove_and_the_index_shrinks() {
 #[test]
 fn an_impossible_cursor_ends_the_walk() {
     let index = HashIndex::new(0).unwrap();
-    let far = 1 << 50 << CURSOR_LEVEL_BITS;
-    for cursor in [u64::MAX, 1, 63, far, far | BASE_LEVEL_MIN as u64, far | CURSOR_LEVEL as u64] {
-        let (_, next) = index.addresses_at(cursor);
-        assert!(cursor != u64::MAX || next.is_none());
+    (0..KEYS).for_each(|key| insert(&index, key));
+    for cursor in [u64::MAX, 1 << 53, 1 << CURSOR_BITS] {
+        assert_eq!(index.addresses_at(cursor), (Vec::new(), None));
     }
+    assert_eq!(index.addresses_at((1 << CURSOR_BITS) - 1).1, None);
+}
+
+/// One of a level from long ago, or made up, had all buckets read that had split off from one since, at once: of a large index thousands.
+#[test]
+#[cfg_attr(miri, ignore = "so few keys are in a bucket each")]
+fn whatever_a_cursor_is_a_step_of_the_walk_is_one_bucket() {
+    let index = HashIndex::new(0).unwrap();
+    (0..KEYS).for_each(|key| insert(&index, key));
+    for cursor in (0..64).chain((6..CURSOR_BITS).map(|bit| 3 << (bit - 1) | 1)) {
+        let (addresses, _) = index.addresses_at(cursor);
+        assert!(addresses.len() < 64, "{} keys at {cursor}", addresses.len());
+    }
+}
+
+/// All of them were read again and again until none of them had changed meanwhile.
+#[test]
+#[cfg_attr(miri, ignore = "so few keys are in a bucket each")]
+fn buckets_are_walked_over_though_there_is_always_somebody_who_writes_in_one_of_them() {
+    const PATIENCE: Duration = Duration::from_secs(60);
+    let (index, old) = (HashIndex::new(0).unwrap(), KEYS / 2);
+    (0..old).for_each(|key| insert(&index, key));
+    let (level, first) = (BASE_LEVEL_MIN, 1);
+    let mut ours: Vec<u64> = (0..old).filter(|key| hash(*key) & ((1 << level) - 1) == first).collect();
+    let bucket_of = |key: u64| index.bucket_of(hash(key));
+    let hot = [ours[0], *ours.iter().find(|key| bucket_of(**key) != bucket_of(ours[0])).unwrap()];
+    let (stop, (tell, told)) = (AtomicBool::new(false), mpsc::channel());
+    std::thread::scope(|scope| {
+        let stopper = Stop(&stop);
+        scope.spawn(|| {
+            let _pin = epoch::pin();
+            let mut held = lock(&index, hot[0]);
+            for turn in 1.. {
+                let next = lock(&index, hot[turn % 2]);
+                index.unlock_changed(held);
+                held = next;
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+            index.unlock_changed(held);
+        });
+        scope.spawn(|| {
+            let keys = (old..KEYS).take_while(|_| !stop.load(Ordering::Relaxed));
+            keys.for_each(|key| insert(&index, key));
+        });
+        let walker = scope.spawn(|| {
+            let mut entries = Vec::new();
+            index.read_family(level, first, &mut entries);
+            let _ = tell.send(());
+            entries
+        });
+        let has_ended = told.recv_timeout(PATIENCE).is_ok();
+        // Only now; nobody is in its way then, and it comes to an end in any case.
+        drop(stopper);
+        let keys = walker.join().unwrap().into_iter().map(|entry| address_of(entry) / 8 - 1);
+        let mut met: Vec<u64> = keys.filter(|key| *key < old).collect();
+        assert!(has_ended, "it goes on for ever");
+        ours.sort_unstable();
+        met.sort_unstable();
+        assert_eq!(met, ours, "a walk met some key twice, or not at all");
+    });
 }
 
 #[test]
@@ -440,7 +503,7 @@ fn a_cursor_is_a_small_number() {
     while let (_, Some(next)) = index.addresses_at(cursor) {
         (cursor, last) = (next, last.max(next));
     }
-    assert!(last > 0 && last < 128 * index.bucket_count(), "{last} of {} buckets", index.bucket_count());
+    assert!(last > 0 && last < 1 << 53, "{last}");
 }
 
 #[test]

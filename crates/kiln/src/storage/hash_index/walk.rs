@@ -1,49 +1,36 @@
 //! Walks over the whole index, in pieces, while it grows and shrinks: of cursors that clients have, and of checkpoints.
+//!
+//! A walk goes by *places*: a place is a hash whose bits are read in reverse, the lowest first. A bucket's hashes have their lowest bits in common, so it is an
+//! interval of places; a split cuts it in half, and a merger puts the halves together. So a place means the same at every level, a walk goes on from it through
+//! the buckets that there are now, each read by itself, and what of a merged bucket lies before it is known by the tag (Redis' `SCAN` goes in the same order).
+//!
+//! Rejected: buckets of the level at which a walk began, each read at one moment with all that have split off from it since. Of an old level, and a cursor may be
+//! of any, that is as much of the index as one likes, and beside a key that is written all the time there is no such moment.
 
 use super::entry::TAG_BITS;
-use super::{Bucket, HashIndex, LOCK, address_of, bucket_in, unpack};
+use super::{BASE_LEVEL_MAX, Bucket, HashIndex, address_of, unpack};
 use crate::storage::record::Address;
 use crate::sync::atomic::Ordering;
-use crate::sync::thread;
 
-/// A cursor has the level in its lowest bits: some clients keep it in a double, which has 53.
-pub(super) const CURSOR_LEVEL_BITS: u32 = 6;
-pub(super) const CURSOR_LEVEL: u32 = (1 << CURSOR_LEVEL_BITS) - 1;
-
-/// What [`HashIndex::read_family`] has read; keeps its memory from one to the next.
-pub(crate) struct Family {
-    pub(crate) entries: Vec<u64>,
-    /// The control words under which they were read.
-    controls: Vec<u64>,
-}
-
-impl Family {
-    pub(crate) const fn new() -> Family {
-        Family { entries: Vec::new(), controls: Vec::new() }
-    }
-}
+/// A cursor is a place, of which an index has no more bits than these: some clients keep it in a double, which has 53.
+pub(super) const CURSOR_BITS: u32 = BASE_LEVEL_MAX + TAG_BITS;
+const CURSOR_SHIFT: u32 = u64::BITS - CURSOR_BITS;
 
 impl HashIndex {
-    /// The addresses at a cursor, and the cursor that follows, if any. The walk begins with cursor 0. An entry
-    /// that is there throughout a walk is met exactly once, however the index grows and shrinks meanwhile: a cursor stands
-    /// for a bucket as of the level where the walk began, together with all that split off from it since, or for its part of the
-    /// bucket that it was merged into.
+    /// The addresses in the bucket at a cursor, from there on, and the cursor that follows, if any. The walk begins with cursor 0. An entry that is there
+    /// throughout a walk is met exactly once, however the index grows and shrinks meanwhile.
     pub(crate) fn addresses_at(&self, cursor: u64) -> (Vec<Address>, Option<u64>) {
-        let now = unpack(self.state.load(Ordering::SeqCst)).0;
-        let (level, first) = match (cursor as u32 & CURSOR_LEVEL, cursor >> CURSOR_LEVEL_BITS) {
-            (0, _) => (now, 0),
-            // A cursor comes back from clients, and may be anything.
-            (level, first) => (level.clamp(self.base_level, self.base_level + TAG_BITS), first),
-        };
-        let base = 1u64 << level;
-        if first >= base {
+        // A cursor comes back from clients, and may be anything.
+        if cursor >> CURSOR_BITS != 0 {
             return (Vec::new(), None);
         }
-        let next = (first + 1 < base).then_some((first + 1) << CURSOR_LEVEL_BITS | level as u64);
-        let mut family = Family::new();
-        self.read_family(level, first, &mut family);
-        family.entries.iter_mut().for_each(|entry| *entry = address_of(*entry));
-        (family.entries, next)
+        let mut entries = Vec::new();
+        let last = self.read_bucket(cursor << CURSOR_SHIFT, u64::MAX, &mut entries);
+        entries.iter_mut().for_each(|entry| *entry = address_of(*entry));
+        let next = last.checked_add(1);
+        // It is nowhere near this one in memory.
+        next.into_iter().for_each(|next| self.prefetch(next.reverse_bits()));
+        (entries, next.map(|next| next >> CURSOR_SHIFT))
     }
 
     /// The level now: a walk over [`Self::read_family`] of all buckets of one level meets an entry that is there throughout
@@ -59,31 +46,34 @@ impl HashIndex {
 
     /// The entries of a bucket of this level, and of all buckets that have split off from it; if it is not there any more, those of its entries
     /// that are in the bucket that it was merged into.
-    pub(crate) fn read_family(&self, level: u32, first: Bucket, family: &mut Family) {
-        let Family { entries, controls } = family;
-        // Its first bucket, and whether that has more entries than these.
-        let home = || {
-            let state = self.state.load(Ordering::SeqCst);
-            (bucket_in(state, first), unpack(state).0 < level)
-        };
+    pub(crate) fn read_family(&self, level: u32, first: Bucket, entries: &mut Vec<u64>) {
+        entries.clear();
+        let mut place = first.reverse_bits();
+        let end = place | u64::MAX >> level;
         loop {
-            entries.clear();
-            controls.clear();
-            let (begin, is_merged) = home();
-            let step = if is_merged { usize::MAX } else { 1 << level };
-            let members = || (begin..self.bucket_count()).step_by(step);
-            controls.extend(members().map(|bucket| self.control(bucket).load(Ordering::SeqCst)));
-            if controls.iter().all(|control| control & LOCK == 0) {
-                members().for_each(|bucket| entries.extend(self.entries(bucket)));
-                // A split, or a merger, changes both buckets, so an unchanged family was read whole.
-                let now = members().map(|bucket| self.control(bucket).load(Ordering::SeqCst));
-                if now.eq(controls.iter().copied()) && home() == (begin, is_merged) {
-                    let is_of_it = |entry| self.hash_of_entry(entry, begin) & ((1 << level) - 1) == first;
-                    entries.retain(|&entry| !is_merged || is_of_it(entry));
-                    return;
-                }
+            let last = self.read_bucket(place, end, entries);
+            if last == end {
+                return;
             }
-            thread::yield_now();
+            place = last + 1;
+        }
+    }
+
+    /// Adds the entries that the bucket at a place has from there to `end`, all of one moment. Returns the last place that they are of.
+    fn read_bucket(&self, place: u64, end: u64, entries: &mut Vec<u64>) -> u64 {
+        let before = entries.len();
+        loop {
+            // However long somebody holds it.
+            let Some((bucket, stamp)) = self.stamp(place.reverse_bits()) else { continue };
+            let place_of = |entry| self.hash_of_entry(entry, bucket).reverse_bits();
+            entries.extend(self.entries(bucket).filter(|&entry| (place..=end).contains(&place_of(entry))));
+            let (level, split) = unpack(self.state.load(Ordering::SeqCst));
+            // A split, or a merger, changes the bucket, so an unchanged one was of this level all the time.
+            if self.unchanged(bucket, stamp) {
+                let bits = level + u32::from(bucket < split || bucket >> level != 0);
+                return end.min(place | u64::MAX >> bits);
+            }
+            entries.truncate(before);
         }
     }
 
