@@ -18,6 +18,16 @@ pub(super) struct Growth {
     pub(super) reserved: u64,
 }
 
+/// What has become of the next bucket to be split.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Split {
+    Made,
+    /// Somebody holds it for too long.
+    Held,
+    /// There is no memory for more, or no bit left to tell two from each other.
+    NoRoom,
+}
+
 impl HashIndex {
     /// Splits as many buckets as the overflows so far are worth, if nobody else is at it: for who has `inserted` so many entries. What others insert
     /// meanwhile is left to them, and to the keeper: with enough of them nobody would ever come to an end.
@@ -40,29 +50,30 @@ impl HashIndex {
             if self.splits_due.load(Ordering::Relaxed) == 0 {
                 return;
             }
-            self.splits_due.fetch_sub(1, Ordering::Relaxed);
-            if !self.split_next(&mut growth) {
+            match self.split_next(&mut growth) {
+                Split::Made => drop(self.splits_due.fetch_sub(1, Ordering::Relaxed)),
+                // It stays due, and so do those behind it.
+                Split::Held => return,
                 // The next overflow tries again.
-                self.splits_due.store(0, Ordering::Relaxed);
-                return;
+                Split::NoRoom => return self.splits_due.store(0, Ordering::Relaxed),
             }
         }
     }
 
-    /// Splits the next bucket; false if it cannot be split now.
-    pub(super) fn split_next(&self, growth: &mut Growth) -> bool {
+    /// Splits the next bucket.
+    pub(super) fn split_next(&self, growth: &mut Growth) -> Split {
         let (level, split) = unpack(self.state.load(Ordering::SeqCst));
         if level == self.base_level + TAG_BITS {
-            return false;
+            return Split::NoRoom;
         }
         let new = split + (1 << level);
         // Without memory for more buckets the index stays as it is, only slower.
         if split == 0 && self.buckets.grow_to(2 << level).is_err() {
-            return false;
+            return Split::NoRoom;
         }
         // Who found the new one before it was merged may hold it, for as long as it takes him to see that it is no bucket any more.
         if !self.lock_both(split, new) {
-            return false;
+            return Split::Held;
         }
         // Whoever has seen the bucket before it was merged finds it changed.
         self.control(new).store(growth.sequence_max | LOCK, Ordering::SeqCst);
@@ -77,12 +88,12 @@ impl HashIndex {
             self.unlock_changed(new);
             self.unlock_changed(split);
             self.state.store(state, Ordering::SeqCst);
-            return true;
+            return Split::Made;
         }
         self.state.store(state, Ordering::SeqCst);
         self.unlock_changed(new);
         self.unlock_changed(split);
-        true
+        Split::Made
     }
 
     /// Locks two buckets, the lower one first, that stay what they are meanwhile; false, and neither is locked, if a holder takes too long.

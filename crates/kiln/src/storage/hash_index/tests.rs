@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::mpsc;
 use std::time::Duration;
 
+use super::growth::Split;
 use super::walk::CURSOR_BITS;
 use super::*;
 use crate::storage::epoch;
@@ -86,6 +87,22 @@ fn who_inserts_splits_for_a_few_others_and_leaves_the_rest_to_the_keeper() {
     index.catch_up();
     assert!(index.bucket_count() > keys / 8, "{} buckets for {keys} keys", index.bucket_count());
     assert!((0..keys).all(|key| finds(&index, key)));
+}
+
+/// All that were due were given up, and chains stayed long as long as nobody inserted.
+#[test]
+fn splits_stay_due_while_somebody_holds_the_bucket_that_is_next() {
+    let index = HashIndex::new(0).unwrap();
+    let before = index.bucket_count();
+    index.splits_due.store(3, Ordering::Relaxed);
+    assert!(index.try_lock(1, LOCK));
+    index.catch_up();
+    assert_eq!(index.bucket_count(), before + 1);
+    index.unlock_unchanged(1);
+    index.catch_up();
+    assert_eq!(index.bucket_count(), before + 3);
+    index.catch_up();
+    assert_eq!(index.bucket_count(), before + 3, "nothing is due");
 }
 
 /// A transaction of many inserts calls for growth once, at its end; so the index used to stay far too small.
@@ -267,15 +284,15 @@ impl Drop for Stop<'_> {
 fn a_split_waits_for_who_found_its_bucket_before_it_was_merged() {
     let index = HashIndex::new(0).unwrap();
     let split_next = || index.split_next(&mut index.growth.lock());
-    assert!(split_next());
+    assert_eq!(split_next(), Split::Made);
     let last = index.bucket_count() - 1;
     index.shrink_to(0);
     assert_eq!(index.bucket_count(), last);
     assert!(index.try_lock(last, LOCK));
-    assert!(!split_next(), "a bucket that somebody holds was taken");
+    assert_eq!(split_next(), Split::Held, "a bucket that somebody holds was taken");
     assert_eq!(index.bucket_count(), last);
     index.unlock_unchanged(last);
-    assert!(split_next());
+    assert_eq!(split_next(), Split::Made);
     assert_eq!(index.bucket_count(), last + 1);
     // Nothing is left locked.
     [0, last].into_iter().for_each(|bucket| {
@@ -290,7 +307,7 @@ fn a_bucket_that_somebody_else_merges_meanwhile_keeps_its_lock() {
     const YIELDS: usize = 2_000;
     let index = HashIndex::new(0).unwrap();
     let least = index.bucket_count();
-    (0..3 * least).for_each(|_| assert!(index.split_next(&mut index.growth.lock())));
+    (0..3 * least).for_each(|_| assert_eq!(index.split_next(&mut index.growth.lock()), Split::Made));
     // In the middle of what is merged behind the wait, where whole pages are.
     let (merged, held) = (3 * least, 5 * least / 2);
     let flag = || AtomicBool::new(false);
