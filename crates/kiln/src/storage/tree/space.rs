@@ -13,7 +13,7 @@
 //!
 //! Blocks are given out from the file's beginning on, so that its end falls free and can be cut off.
 
-use super::reference::{BLOCK_FIRST, FILE_BLOCKS_MAX};
+use super::reference::{BLOCK_FIRST, FILE_BLOCKS_MAX, NODE_BLOCKS_MAX};
 use crate::planted::{Bug, planted};
 
 /// Blocks of which a page of the map says whether they are used.
@@ -125,6 +125,15 @@ impl Bitmap {
     }
 }
 
+/// A node's length, and those of values, up to 16 MiB and more.
+const LENGTHS: usize = 7;
+
+/// Which of them so many blocks are.
+fn length(blocks: u64) -> usize {
+    let nodes = blocks.div_ceil(NODE_BLOCKS_MAX.into()).max(1);
+    (nodes.next_power_of_two().ilog2() as usize).min(LENGTHS - 1)
+}
+
 /// Gives out blocks, and takes them back.
 #[derive(Default)]
 pub(super) struct Space {
@@ -133,8 +142,9 @@ pub(super) struct Space {
     newest: Bitmap,
     busy: Bitmap,
     used_count: u64,
-    /// Everything before it has been given out, or was too short, in this change.
-    cursor: u64,
+    /// Everything before them has been given out, or was too short, in this change: for a node, and for each length beyond, up to twice the one before.
+    /// What is longer than a node is rare, and what it passes over shall serve the nodes.
+    cursors: [u64; LENGTHS],
     has_changed: bool,
 }
 
@@ -166,20 +176,22 @@ impl Space {
 
     /// Takes so many free blocks in a row; `None` where a file can have no more.
     pub(super) fn take(&mut self, blocks: u64) -> Option<u64> {
-        let block = self.busy.find_free(self.cursor.max(BLOCK_FIRST), blocks);
+        let block = self.busy.find_free(self.search_start(blocks), blocks);
         if block + blocks > FILE_BLOCKS_MAX {
             return None;
         }
-        // What is longer than a node is rare, and what it passes over shall serve the nodes.
-        if blocks <= super::reference::NODE_BLOCKS_MAX.into() {
-            self.cursor = block + blocks;
-        }
+        self.cursors[length(blocks)] = block + blocks;
         let run = Run { block, blocks };
         self.used.put(run, true);
         self.busy.put(run, true);
         self.used_count += blocks;
         self.has_changed = true;
         Some(block)
+    }
+
+    /// Where so many free blocks in a row are looked for first: what was too short for fewer is passed over.
+    pub(super) fn search_start(&self, blocks: u64) -> u64 {
+        self.cursors[..=length(blocks)].iter().fold(BLOCK_FIRST, |start, &cursor| start.max(cursor))
     }
 
     /// Notes that the new root does not need these blocks any more; false, and nothing, if they are not all in use.
@@ -210,7 +222,7 @@ impl Space {
         held: impl Iterator<Item = &'h Bitmap> + Clone,
         mut forget: impl FnMut(u64),
     ) {
-        self.cursor = 0;
+        self.cursors = [0; LENGTHS];
         for (index, busy) in self.busy.words.iter_mut().enumerate() {
             let needed = held.clone().fold(self.newest.word(index), |needed, held| needed | held.word(index));
             let mut free = *busy & !needed;

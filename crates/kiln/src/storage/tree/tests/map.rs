@@ -127,3 +127,26 @@ fn blocks_are_given_out_once_and_taken_back_once() {
         assert_eq!(space.take(FILE_BLOCKS_MAX), None, "no file has so many");
     }
 }
+
+/// For each value of more than a node's length all holes from the file's beginning on were looked at again, that are too short for it.
+#[test]
+fn a_place_for_a_long_value_is_looked_for_behind_what_is_too_short_for_one() {
+    const NODE: u64 = NODE_BLOCKS_MAX as u64;
+    let mut used = Bitmap::default();
+    (0..1_000).for_each(|number| used.put(Run { block: 2 * number, blocks: 1 }, true));
+    // Two holes of two values each, of which the first one has one block less.
+    let (first, second) = (1_999, 1_999 + 4 * NODE);
+    used.put(Run { block: second - 1, blocks: 1 }, true);
+    used.put(Run { block: second + 4 * NODE, blocks: 1 }, true);
+    let mut space = Space::new(used);
+    let start = space.search_start(2 * NODE);
+    assert_eq!(space.take(2 * NODE), Some(first));
+    assert_eq!(space.search_start(2 * NODE), first + 2 * NODE);
+    assert_eq!(space.take(2 * NODE), Some(second));
+    assert_eq!(space.search_start(2 * NODE), second + 2 * NODE);
+    assert_eq!(space.search_start(3 * NODE), second + 2 * NODE, "nor is there room for more");
+    assert_eq!(space.search_start(NODE), start, "nodes have what was passed over");
+    assert_eq!(space.take(NODE), Some(first + 2 * NODE));
+    space.begin(empty(), |_| ());
+    assert_eq!(space.search_start(2 * NODE), start);
+}
