@@ -256,3 +256,35 @@ fn c2_compaction_deletes_no_row_before_a_transaction_for_which_it_has_not_expire
         Arc::into_inner(ticker).unwrap().into_inner().unwrap().join().unwrap();
     });
 }
+
+/// A read that met a row that had expired, and had to look again, as the row had been put anew, did so as of the moment of its first look: so it gave what was put
+/// when that had expired, too.
+#[test]
+fn c2_a_read_that_looks_again_takes_the_time_again() {
+    type Read = fn(&World) -> bool;
+    let reads: [(&str, Read); 5] = [
+        ("get", |world| world.db.get(&world.map, "key").unwrap().is_some()),
+        ("get_into", |world| world.db.get_into(&world.map, "key", &mut Vec::new()).unwrap()),
+        ("get_async", |world| world.db.get_async(&world.map, "key").wait().unwrap().is_some()),
+        ("get_many", |world| {
+            let mut is_there = false;
+            world.db.get_many(&world.map, &["key"], |_, value| is_there = value.is_some()).unwrap();
+            is_there
+        }),
+        ("expiry", |world| world.db.expiry(&world.map, "key").unwrap().is_some()),
+    ];
+    for (name, read) in reads {
+        let world = World::new();
+        world.put("key", 10);
+        world.at(20);
+        let (disk, db, map) = (world.disk.clone(), world.db.clone(), world.map.clone());
+        let look = world.next_look.clone();
+        world.next_look.is(move || {
+            // It is put when it is 30, which the clock says from the next look on.
+            db.put_expiring(&map, "key", "late", Expiry::At(START_MS + 25)).unwrap().forget();
+            look.is(move || disk.set_time_ms(START_MS + 30));
+        });
+        assert!(!read(&world), "{name}");
+        assert!(world.next_look.has_come(), "{name} looked at the clock once");
+    }
+}

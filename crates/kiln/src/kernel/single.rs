@@ -140,10 +140,9 @@ impl Engine {
         value: &mut Vec<u8>,
     ) -> Result<bool> {
         let key = self.single_key(object, key)?;
-        let moment = Moment::default();
-        let found = match self.read_at_once(key.object, key.key, key.hash, &moment, value) {
+        let found = match self.read_at_once(key.object, key.key, key.hash, &Moment::default(), value) {
             Some(reading) if key.life.lives() => reading.found,
-            _ => self.read_newest_patiently(key, &moment, value)?.found,
+            _ => self.read_newest_patiently(key, value)?.found,
         };
         if !found {
             value.clear();
@@ -168,10 +167,9 @@ impl Engine {
     /// When a row expires; `None` if there is none.
     pub(crate) fn expiry_of<O: Object>(self: &Arc<Self>, object: &O, key: &[u8]) -> Result<Option<Expiry>> {
         let key = self.single_key(object, key)?;
-        let moment = Moment::default();
-        let reading = match self.outline_at_once(key, &moment) {
+        let reading = match self.outline_at_once(key, &Moment::default()) {
             Some((reading, _)) if key.life.lives() => reading,
-            _ => self.read_newest_as_of(key, &moment, &mut Vec::new())?,
+            _ => self.read_newest(key, &mut Vec::new())?,
         };
         Ok(reading.found.then(|| Expiry::of_stored(reading.expires_at)))
     }
@@ -370,12 +368,12 @@ impl Engine {
         out: &mut Vec<u8>,
         learnt: &mut Learnt,
     ) -> Result<Reading> {
-        let (moment, tree) = (Moment::default(), &self.settled.tree);
+        let tree = &self.settled.tree;
         // If it is the newest before and afterwards it was so throughout.
         let root = self.may_be_settled(key.object).then(|| tree.root());
         let reading = match others_are_there {
-            false => self.read_newest_as_of(key, &moment, out)?,
-            true => self.read_newest_patiently(key, &moment, out)?,
+            false => self.read_newest(key, out)?,
+            true => self.read_newest_patiently(key, out)?,
         };
         let root = root.filter(|root| reading.is_settled() && tree.is_newest(root));
         learnt.settled = root.map(|root| Lookup::of_row(&root, reading.expires_at));

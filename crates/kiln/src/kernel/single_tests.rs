@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Learnt, Moment, NEVER, Setback, SingleKey};
+use super::{Learnt, NEVER, Setback, SingleKey};
 use crate::Options;
 use crate::device::SimulatedDevice;
 use crate::kernel::settled::tests::{ROW, deletion, row_on_disk};
@@ -49,7 +49,7 @@ fn c3_what_was_made_of_a_hardened_value_is_written_though_another_key_of_its_buc
         if hardens {
             db.persist().unwrap();
         }
-        let reading = engine.read_newest_patiently(single, &Moment::default(), &mut Vec::new()).unwrap();
+        let reading = engine.read_newest_patiently(single, &mut Vec::new()).unwrap();
         db.put(&map, changed, "new").unwrap().forget();
         let change = single.change(Some(b"made of it"), NEVER);
         let outcome = engine.attempt_single(&change, life, Some(&reading), &mut Learnt::default());

@@ -319,10 +319,10 @@ impl Engine {
                     continue;
                 }
                 let single = self.key_of(object, key);
-                let Ok(reading) = self.read_newest_as_of(single, &moment, &mut value) else { continue };
+                let Ok(reading) = self.read_newest(single, &mut value) else { continue };
                 // What was written since it settled is met twice.
                 let is_here = reading.is_settled() == matches!(here, Place::Settled(_));
-                count += u64::from(reading.stored && !reading.found && is_here);
+                count += u64::from(reading.stored && moment.is_past(reading.expires_at, self) && is_here);
             }
             place = piece.next;
         }

@@ -275,41 +275,29 @@ impl Engine {
         }
     }
 
-    /// As [`Self::read_current`], however long others hold the key's bucket.
+    /// As [`Self::read_current`], of the row as it is now, however long others hold the key's bucket.
     #[inline]
     pub(crate) fn read_newest(&self, key: SingleKey<'_>, out: &mut Vec<u8>) -> Result<Reading> {
-        self.read_newest_as_of(key, &Moment::default(), out)
-    }
-
-    /// As [`Self::read_newest`], of rows as they are at a moment.
-    #[inline]
-    pub(crate) fn read_newest_as_of(
-        &self,
-        key: SingleKey<'_>,
-        moment: &Moment,
-        out: &mut Vec<u8>,
-    ) -> Result<Reading> {
-        match self.read_at_once(key.object, key.key, key.hash, moment, out) {
+        match self.read_at_once(key.object, key.key, key.hash, &Moment::default(), out) {
             // Looked at afterwards, see `life`.
             Some(reading) if key.life.lives() => Ok(reading),
-            _ => self.read_newest_patiently(key, moment, out),
+            _ => self.read_newest_patiently(key, out),
         }
     }
 
     /// The same, for who knows that others are in the bucket: a long value is not copied in vain.
     #[cold]
-    pub(crate) fn read_newest_patiently(
-        &self,
-        key: SingleKey<'_>,
-        moment: &Moment,
-        out: &mut Vec<u8>,
-    ) -> Result<Reading> {
+    pub(crate) fn read_newest_patiently(&self, key: SingleKey<'_>, out: &mut Vec<u8>) -> Result<Reading> {
         loop {
-            let reading = self.read_as_of_now(key.object, key.key, key.hash, moment, out);
+            let reading = self.read_patiently(key.object, key.key, key.hash, out);
             // Looked at afterwards, see `life`.
             key.life.check()?;
             if let Some(reading) = reading? {
-                return Ok(reading);
+                // Taken again each time: as of an earlier look a row would be there that was put since, when it had expired.
+                let reading = reading.as_of(&Moment::default(), self);
+                if self.is_still(&reading) {
+                    return Ok(reading);
+                }
             }
         }
     }
@@ -318,8 +306,7 @@ impl Engine {
     #[inline]
     pub(crate) fn read_without_disk(&self, key: SingleKey<'_>, out: &mut Vec<u8>) -> Option<Reading> {
         let SingleKey { object, hash, key, .. } = key;
-        let moment = Moment::default();
-        if let Some(reading) = self.read_at_once(object, key, hash, &moment, out) {
+        if let Some(reading) = self.read_at_once(object, key, hash, &Moment::default(), out) {
             return Some(reading);
         }
         let (question, mut kept) = (Question { object, key, version_max: u64::MAX }, Kept::default());
@@ -327,7 +314,7 @@ impl Engine {
             match self.look_in_memory(&question, hash, &mut kept, out) {
                 None | Some(Memory::Retry) => {}
                 Some(Memory::Done(reading)) => {
-                    let reading = reading.as_of(&moment, self);
+                    let reading = reading.as_of(&Moment::default(), self);
                     if self.is_still(&reading) {
                         return Some(reading);
                     }
