@@ -120,6 +120,9 @@ impl PastReading {
     }
 }
 
+/// So many records of a key are passed under one pin: each is a cache miss, and there may be one for every version of the clock.
+const RECORDS_PINNED_MAX: usize = 1024;
+
 /// Addresses of candidates that are only on disk; a bucket rarely has one whose tag matches by chance.
 type ColdCandidates = Vec<Address>;
 
@@ -347,7 +350,7 @@ impl Engine {
         let mut kept = Kept::default();
         loop {
             let before = self.index.stamp(hash);
-            let mut cold = ColdCandidates::new();
+            let mut rest = Vec::new();
             let seen = {
                 let _pin = epoch::pin();
                 self.index.find(self.index.bucket_of(hash), hash, |newest| {
@@ -355,7 +358,7 @@ impl Engine {
                         Walk::OtherKey => {}
                         Walk::Found(found) => return Some(Some(found)),
                         Walk::Ended => return Some(None),
-                        Walk::Cold(address) => cold.push(address),
+                        walk @ (Walk::Cold(_) | Walk::Far(_)) => rest.push(walk),
                     }
                     None
                 })
@@ -366,14 +369,23 @@ impl Engine {
                 Some(None) => return self.settled_as_of(question, out),
                 None => {}
             }
-            for address in cold {
-                if kept.others.contains(&address) {
-                    continue;
+            for mut walk in rest {
+                while let Walk::Far(address) = walk {
+                    let _pin = epoch::pin();
+                    // It is the key's, so there it ends.
+                    let further = self.walk_memory(question, address, out);
+                    walk = if let Walk::OtherKey = further { Walk::Ended } else { further };
                 }
-                match self.walk_disk(question, address, out)? {
+                if let Walk::Cold(address) = walk
+                    && !kept.others.contains(&address)
+                {
+                    walk = self.walk_disk(question, address, out)?;
+                    kept.others.push(address);
+                }
+                match walk {
                     Walk::Found(found) => return Ok(found),
                     Walk::Ended => return self.settled_as_of(question, out),
-                    Walk::OtherKey | Walk::Cold(_) => kept.others.push(address),
+                    Walk::OtherKey | Walk::Cold(_) | Walk::Far(_) => {}
                 }
             }
             let (settled, answer) = self.settled_kept(question, &mut kept, out)?;
@@ -441,11 +453,11 @@ impl Engine {
         }
     }
 
-    /// Goes back along a key's records as far as they are in memory, the cache included.
+    /// Goes back along a key's records as far as they are in memory, the cache included, but not very far at once: the caller is pinned.
     fn walk_memory(&self, question: &Question<'_>, newest: Address, out: &mut Vec<u8>) -> Walk {
         let Question { object, key, version_max } = *question;
         let mut address = newest;
-        loop {
+        for _ in 0..RECORDS_PINNED_MAX {
             if address == NO_ADDRESS || address < self.log.begin() {
                 return Walk::ended(address == newest);
             }
@@ -471,6 +483,7 @@ impl Engine {
             }
             address = view.previous();
         }
+        Walk::Far(address)
     }
 
     fn walk_disk(&self, question: &Question<'_>, from: Address, out: &mut Vec<u8>) -> Result<Walk> {
@@ -548,6 +561,8 @@ enum Walk {
     /// The log has no record of the key that is old enough.
     Ended,
     Cold(Address),
+    /// It is the key's, and goes on from there, but others wait for who is pinned.
+    Far(Address),
 }
 
 impl Walk {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::{Kept, LOOKS_MAX};
 use crate::device::SimulatedDevice;
 use crate::kernel::cold::Question;
-use crate::kernel::read::Memory;
+use crate::kernel::read::{Memory, RECORDS_PINNED_MAX, Walk};
 use crate::objects::HasHandle as _;
 use crate::storage::epoch;
 use crate::{Expiry, Kiln, Map, Options};
@@ -150,4 +150,36 @@ fn c3_a_walk_for_rows_that_expire_passes_a_long_value_though_others_change_its_b
     beside.db.put_expiring(&beside.map, "expires", "value", Expiry::At(disk_time)).unwrap().forget();
     beside.run(|db, _| while db.engine().delete_some_expired(true).is_some() {});
     assert_eq!(beside.db.statistics().expired_rows, 1);
+}
+
+/// All of them were passed under one pin, which whoever hardens, or evicts, waits for.
+#[test]
+fn a_snapshot_passes_many_newer_versions_of_a_key_under_more_than_one_pin() {
+    const VERSIONS: usize = 5 * RECORDS_PINNED_MAX / 2;
+    let options = Options::new().background(false).memory(64 << 20);
+    let db = options.open_on(Arc::new(SimulatedDevice::new(1))).unwrap();
+    let map = db.map("map").unwrap();
+    let put = |number: usize| db.put(&map, "key", number.to_le_bytes()).unwrap().forget();
+    let before = db.snapshot().unwrap();
+    let mut snapshots = Vec::new();
+    for number in 0..VERSIONS {
+        put(number);
+        match number % 256 {
+            0 => snapshots.push((number, db.snapshot().unwrap())),
+            _ => drop(db.engine().clock.close()),
+        }
+    }
+    let (engine, object) = (db.engine(), map.handle().id);
+    let hash = engine.hash(object, b"key");
+    let question = Question { object, key: b"key", version_max: before.version().number() };
+    let walk = {
+        let _pin = epoch::pin();
+        let newest = engine.index.first_candidate(engine.index.bucket_of(hash), hash).unwrap();
+        engine.walk_memory(&question, newest.address, &mut Vec::new())
+    };
+    assert!(matches!(walk, Walk::Far(_)));
+    assert_eq!(before.get(&map, "key").unwrap(), None);
+    for (number, snapshot) in snapshots {
+        assert_eq!(snapshot.get(&map, "key").unwrap().unwrap(), number.to_le_bytes());
+    }
 }
