@@ -187,10 +187,13 @@ impl Specimen {
         if is_tail { Tail::LastWrite } else { Tail::Nothing }
     }
 
-    /// What may go with a whole file: without a superblock that says so, nothing tells that the last segment was there.
+    /// What may go with a whole file: without a superblock that says so, and without one that was prepared behind it, nothing tells that the last segment was
+    /// there.
     fn tail_of(&self, name: &str) -> Tail {
         let is_last = self.tail.as_ref().is_some_and(|(last, _)| last == name);
-        if is_last { Tail::LastSegment } else { Tail::Nothing }
+        let is_followed =
+            files(&self.disk).iter().any(|(other, _)| other.starts_with("segment-") && other.as_str() > name);
+        if is_last && !is_followed { Tail::LastSegment } else { Tail::Nothing }
     }
 }
 

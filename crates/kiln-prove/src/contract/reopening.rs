@@ -4,11 +4,11 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use kiln::device::{CrashStates, Fault, FaultKind, Keep, LossUnit, OperationKind, SimulatedDevice};
-use kiln::{ErrorKind, Kiln, Level, Progress, Version};
+use kiln::device::{CrashStates, Device, Fault, FaultKind, Keep, LossUnit, OperationKind, SimulatedDevice};
+use kiln::{ErrorKind, Kiln, Level, Object, Progress, Version};
 
 use crate::crash::reopen;
-use crate::support::manual;
+use crate::support::{copy_of, manual};
 use crate::testing::seed;
 
 /// The database ends with a loss of power, before the disk has written anything that nobody waited for.
@@ -242,4 +242,32 @@ fn c5_c9_an_end_that_vanishes_while_it_is_read_is_not_taken_for_the_truth() {
         }
     }
     assert!(refused > 0, "the last extent was never read between two reads");
+}
+
+/// The log seemed to end where a whole segment of what was durable had been, and the one that was prepared behind it, the only witness, was removed.
+#[test]
+fn c9_a_lost_segment_is_noticed_by_the_one_behind_it() {
+    let disk = SimulatedDevice::new(seed());
+    let db = reopen(&disk).unwrap();
+    let map = db.map("map").unwrap();
+    for number in 0..46_u32 {
+        db.put(&map, number.to_be_bytes(), vec![1; 3_000]).unwrap().safe().unwrap();
+    }
+    drop(map);
+    let left = power_off(db, &disk);
+    let segments: Vec<_> =
+        left.list().unwrap().into_iter().filter(|name| name.starts_with("segment-")).collect();
+    let is_written = |name: &String| left.bytes(name).iter().any(|&byte| byte != 0);
+    let written = segments.iter().filter(|name| is_written(name)).count();
+    assert!(written > 2 && written < segments.len(), "{written} of {segments:?}");
+    for lost in &segments[..written] {
+        let damaged = copy_of(&left);
+        damaged.remove_file(lost);
+        let error = reopen(&damaged).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupted, "{lost}: {error}");
+        assert!(error.place().is_some_and(|(file, _)| file.ends_with(lost)), "{lost}: {error}");
+        let check = kiln::check_on(Arc::new(damaged)).unwrap();
+        assert!(!check.problems.is_empty(), "{lost}: {check}");
+    }
+    assert_eq!(reopen(&left).unwrap().map("map").unwrap().len(), 46);
 }

@@ -222,7 +222,14 @@ impl<'a> Scanner<'a> {
     fn advance(&mut self) -> Result<bool> {
         let start = self.position;
         if !self.segments.exists(start) {
-            return self.end_of_log(None, "a segment of the log is missing");
+            const MISSING: &str = "a segment of the log is missing";
+            // One is prepared only when the names of all before it are durable.
+            if self.segments.is_followed(start) {
+                return Err(self
+                    .segments
+                    .corrupted(start, format_args!("{MISSING}, and a later one is there")));
+            }
+            return self.end_of_log(None, MISSING);
         }
         if !self.holds_next() {
             self.require(FIRST_READ_BYTES.min(self.room() as usize))?;

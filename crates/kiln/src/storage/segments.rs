@@ -234,6 +234,11 @@ impl Segments {
         self.files.read().contains_key(&(address / self.segment_bytes))
     }
 
+    /// Whether there is a later segment than that at `address`.
+    pub(crate) fn is_followed(&self, address: Address) -> bool {
+        self.files.read().keys().next_back().is_some_and(|&last| last > address / self.segment_bytes)
+    }
+
     /// The file of the segment at `address`.
     pub(crate) fn file(&self, address: Address) -> io::Result<Arc<dyn DeviceFile>> {
         let number = address / self.segment_bytes;
@@ -339,12 +344,16 @@ impl Segments {
         self.write(start, &bytes).and_then(|()| self.sync(start)).map_err(failed)
     }
 
-    /// After recovery: the log ends at `end`. Drops segments that hold nothing.
+    /// After recovery: the log ends at `end`. Drops segments that hold nothing: the first of them once all others are gone for good, since whoever
+    /// finds a later one knows that it was there.
     pub(crate) fn cut_at(&self, end: Address) -> Result<()> {
         let keep = end.div_ceil(self.segment_bytes);
         let extra: Vec<u64> = self.numbers().into_iter().filter(|&number| number >= keep).collect();
         let cut = || -> io::Result<()> {
-            for &number in &extra {
+            for (index, &number) in extra.iter().enumerate().rev() {
+                if index == 0 && extra.len() > 1 {
+                    self.sync_names()?;
+                }
                 self.files.write().remove(&number);
                 self.device().remove(&name_of(number))?;
             }
@@ -446,6 +455,27 @@ mod tests {
         let outcomes = [segments.prepare_next(true), segments.drop_before(SEGMENT_BYTES as u64)];
         assert!(outcomes.iter().all(Result::is_err), "{outcomes:?}");
         assert_eq!(disk.list().unwrap(), before);
+    }
+
+    /// The first of those behind the log's end went first: a crash left a gap there, as if a segment had been lost.
+    #[test]
+    fn c9_what_is_cut_off_leaves_no_gap_behind_the_end_whenever_a_crash_comes() {
+        let whole = SimulatedDevice::new(1);
+        let prepare = |disk: &SimulatedDevice| {
+            Segments::open(Arc::new(disk.clone()), SEGMENT_BYTES as u64, OpenMode::ReadWrite).unwrap()
+        };
+        let segments = prepare(&whole);
+        (0..4).for_each(|_| segments.prepare_next(true).unwrap());
+        for steps in 0..8 {
+            for seed in 0..20 {
+                let disk = whole.after_crash_seeded(seed);
+                let segments = prepare(&disk);
+                disk.crash_after(disk.steps() + steps);
+                let _ = segments.cut_at(SEGMENT_BYTES as u64);
+                let left = prepare(&disk.after_crash_seeded(seed)).numbers();
+                assert!(left == [0] || left.starts_with(&[0, 1]), "{steps} steps: {left:?}");
+            }
+        }
     }
 
     #[test]
