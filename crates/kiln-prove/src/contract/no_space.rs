@@ -296,3 +296,37 @@ fn c5_what_makes_room_has_room_on_a_full_disk() {
     assert!(db.delete(&table, 0_u32.to_be_bytes()).unwrap().safe().unwrap());
     assert_eq!(move_first(false).unwrap_err().kind(), ErrorKind::NoSpace, "it holds for one transaction");
 }
+
+/// Closing, and opening, gave the segment away that was prepared, and in it what is kept for deletions; somebody else took the space.
+#[test]
+fn c5_deletions_work_after_a_restart_on_a_disk_that_others_have_filled() {
+    let restart = |rows: u32, is_closed: bool| {
+        let disk = SimulatedDevice::new(seed());
+        let db = reopen(&disk).unwrap();
+        let map = db.map("map").unwrap();
+        for number in 0..rows {
+            db.put(&map, number.to_be_bytes(), [1; 3_000]).unwrap().safe().unwrap();
+        }
+        let others_take_the_rest = |disk: &SimulatedDevice| disk.set_capacity(Some(disk.used_bytes()));
+        others_take_the_rest(&disk);
+        let disk = if is_closed {
+            db.close().unwrap();
+            disk
+        } else {
+            disk.crash_after(disk.steps());
+            disk.after_crash(&mut |_| Keep::Lost)
+        };
+        drop((map, db));
+        others_take_the_rest(&disk);
+        let db = reopen(&disk).unwrap();
+        others_take_the_rest(&disk);
+        let map = db.map("map").unwrap();
+        let deleted = db.delete(&map, 0_u32.to_be_bytes()).and_then(|deleted| deleted.safe());
+        assert!(deleted.unwrap_or_else(|error| panic!("{rows} rows, closed: {is_closed}: {error}")));
+    };
+    // The log ends anywhere in some segment.
+    for rows in 1..36 {
+        restart(rows, true);
+        restart(rows, false);
+    }
+}

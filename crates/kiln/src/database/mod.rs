@@ -167,8 +167,8 @@ impl Kiln {
     /// database, who may use the files again: then what is no longer there to be read is `Aborted`.
     ///
     /// # Errors
-    /// `Lost` if the last commits could not be made durable; `Io` or `NoSpace` if they are, but the superblock cannot be written: then opening it again is as after a crash. In a forked
-    /// child it does nothing, and is `Lost`.
+    /// `Lost` if the last commits could not be made durable; `Io` or `NoSpace` if they are, but the superblock cannot be written, or the names of the files may not be durable: then opening
+    /// it again is as after a crash. In a forked child it does nothing, and is `Lost`.
     pub fn close(&self) -> Result<()> {
         self.inner.close()
     }

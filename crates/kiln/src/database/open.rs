@@ -281,8 +281,12 @@ impl Opening {
         if let (false, Some(start)) = (recovered.report.clean, recovered.last_extent) {
             self.segments.rewrite(start, end, recovered.chain.checksum)?;
         }
-        self.segments.cut_at(end)?;
         let is_written = recovered.report.cut_bytes > 0;
+        // After a crash what is prepared behind the end may have a name that could not be made durable.
+        self.segments.cut_at(match recovered.report.clean && !is_written {
+            true => self.segments.prepared_behind(end),
+            false => end,
+        })?;
         if is_written || !recovered.report.clean {
             self.segments.clear_behind(end, is_written)?;
         }
@@ -306,6 +310,11 @@ impl Opening {
         // nothing else might ever be dropped.
         self.segments.drop_before(self.superblock.current().begin)?;
         self.segments.prepare_next_after(end)?;
+        // Else somebody else may take the space of what is kept for deletions. It is not filled with zeros, which would be waited for; and that the disk
+        // is full is told to whoever needs it.
+        while self.segments.prepared_end() < self.log.reserve_end(end)
+            && self.segments.prepare_next(false).is_ok()
+        {}
         if recovered.report.clean {
             return Ok(first_version);
         }
@@ -365,8 +374,8 @@ fn close_in_turn(engine: &Engine) -> Result<()> {
     engine.segments.close();
     let closed = hardened.and_then(|()| mark_closed(engine));
     if closed.is_ok() {
-        // Behind the segment in which the log goes on is what was prepared ahead, which the next opening would remove.
-        let _ = engine.segments.cut_at(engine.durable_end().address + 1);
+        // More was prepared ahead than the next opening needs at once: what is kept for deletions.
+        let _ = engine.segments.cut_at(engine.log.reserve_end(engine.durable_end().address));
     }
     engine.superblock.lock().close();
     drop(engine.lock.lock().take());
@@ -374,6 +383,8 @@ fn close_in_turn(engine: &Engine) -> Result<()> {
 }
 
 fn mark_closed(engine: &Engine) -> Result<()> {
+    // The next opening relies on them.
+    engine.segments.check_names().map_err(|error| Error::io("closing the database", error))?;
     let end = engine.durable_end();
     engine.superblock.lock().update(|superblock| {
         superblock.known_end = end.address;

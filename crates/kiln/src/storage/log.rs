@@ -304,7 +304,12 @@ impl Log {
 
     /// How much of the prepared segments ordinary writes do not get.
     pub(crate) fn reserve_bytes(&self) -> u64 {
-        (self.segment_bytes / 4).max(self.reserve_for_sweep() + BLOCK_BYTES as u64)
+        (self.segment_bytes / 4 + OPENING_BYTES).max(self.reserve_for_sweep() + BLOCK_BYTES as u64)
+    }
+
+    /// Up to where segments are prepared behind a log that ends at `end` if all of the reserve is there.
+    pub(crate) fn reserve_end(&self, end: Address) -> Address {
+        end + self.reserve_bytes() + SHIFT_BYTES
     }
 
     /// The part of the reserve that deletions do not get either: for an opening after a crash, too, at least the block in which it seals what the crash

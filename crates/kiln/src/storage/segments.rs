@@ -367,6 +367,15 @@ impl Segments {
         Ok(())
     }
 
+    /// Where the segments end that are prepared behind a log that ends at `end`.
+    pub(crate) fn prepared_behind(&self, end: Address) -> Address {
+        let mut prepared = end.next_multiple_of(self.segment_bytes);
+        while self.exists(prepared) {
+            prepared += self.segment_bytes;
+        }
+        prepared
+    }
+
     /// Makes every sector behind the log's end zero, durably, after the last process has not ended in order. `is_written`: some read as
     /// something else.
     ///
