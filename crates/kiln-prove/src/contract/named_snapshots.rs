@@ -292,6 +292,43 @@ fn c5_a_snapshot_can_be_dropped_on_a_full_disk_and_makes_room() {
     }
 }
 
+/// Each drop took one of the blocks that are kept, whether it could make room or not: none was left for that of the oldest, nor for the opening after a crash.
+#[test]
+fn c5_drops_of_snapshots_that_make_no_room_leave_it_to_others_on_a_full_disk() {
+    for (is_churned, is_newest_first) in [(true, true), (true, false), (false, true), (false, false)] {
+        let disk = SimulatedDevice::new(seed());
+        let db = reopen(&disk).unwrap();
+        let map = db.map("map").unwrap();
+        let churn = |number: u32| db.put(&map, key(number % 10), vec![number as u8; 8_000])?.safe();
+        let mut names: Vec<_> = (0..6).map(|number| format!("snapshot {number}")).collect();
+        for name in &names {
+            db.create_snapshot(name).unwrap();
+            (0..if is_churned { 30 } else { 1 }).for_each(|number| churn(number).unwrap());
+        }
+        disk.set_capacity(Some(disk.used_bytes() + (1 << 19)));
+        assert_eq!((0..1_000).find_map(|number| churn(number).err()).unwrap().kind(), ErrorKind::NoSpace);
+        let put = |number: u32| db.put(&map, key(number % 10), "").and_then(|commit| commit.safe());
+        assert_eq!((0..1_000).find_map(|number| put(number).err()).unwrap().kind(), ErrorKind::NoSpace);
+        let delete = |number| db.delete(&map, key(number)).and_then(|commit| commit.safe());
+        assert_eq!((0..10).find_map(|number| delete(number).err()).unwrap().kind(), ErrorKind::NoSpace);
+        if is_newest_first {
+            names.reverse();
+        }
+        let what = format!("churned: {is_churned}, newest first: {is_newest_first}");
+        let refused = names.iter().position(|name| db.drop_snapshot(name).is_err());
+        let left = disk.after_crash(&mut |_| Keep::Lost);
+        let opened = reopen(&left).unwrap_or_else(|error| panic!("{what}, refused {refused:?}: {error}"));
+        assert_eq!(opened.snapshots().len(), refused.map_or(0, |dropped| names.len() - dropped));
+        drop(opened);
+        if is_newest_first {
+            let oldest = &names[names.len() - 1];
+            db.drop_snapshot(oldest).unwrap_or_else(|error| panic!("{what}, {oldest}: {error}"));
+        } else {
+            assert!(refused.is_none_or(|dropped| dropped >= 2), "{what}: only {refused:?} were dropped");
+        }
+    }
+}
+
 #[test]
 fn c4_a_backup_keeps_the_snapshots_that_have_names() {
     let mut world = World::new(seed());

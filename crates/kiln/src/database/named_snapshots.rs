@@ -93,7 +93,8 @@ impl Kiln {
     ///
     /// # Errors
     /// `NotFound` if there is none; `NoSpace` or `Io` if the disk is full or fails, `Lost` if it cannot be made durable, `Aborted` if the
-    /// database is closed: it is still there then.
+    /// database is closed: it is still there then. On a full disk there is more space for the drop of the oldest one, as nothing that a newer one
+    /// holds is freed before.
     pub fn drop_snapshot(&self, name: &str) -> Result<()> {
         self.engine().telling(|| self.engine().drop_named_snapshot(name))
     }

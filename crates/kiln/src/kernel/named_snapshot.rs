@@ -27,6 +27,7 @@ use super::snapshot::Held;
 use super::transaction::{self, Isolation};
 use crate::error::{Error, ErrorKind, Result};
 use crate::planted::{Bug, planted};
+use crate::storage::log::Purpose;
 use crate::storage::superblock::Superblock;
 
 /// The object that holds the names: name → version, and when it was given.
@@ -128,7 +129,10 @@ impl Engine {
     pub(crate) fn drop_named_snapshot(self: &Arc<Self>, name: &str) -> Result<()> {
         let _changing = self.snapshots.change_names();
         let version = self.named_version(name)?;
+        // Others make no room as long as an older one is there: they would use it up for those that do.
+        let is_oldest = version <= self.oldest_needed();
         let commit = transaction::run(self, Isolation::Serializable, |tx| {
+            tx.makes_room_as(if is_oldest { Purpose::Sweep } else { Purpose::Deletion })?;
             tx.delete_key(SNAPSHOTS_OBJECT, name.as_bytes())
         })?;
         if planted(Bug::DroppedTooEarly) {

@@ -5,7 +5,6 @@ use std::ops::Bound;
 
 use super::change::Change;
 use super::losses::LOSSES_OBJECT;
-use super::named_snapshot::SNAPSHOTS_OBJECT;
 use super::session::SESSIONS_OBJECT;
 use crate::storage::log::Purpose;
 use crate::storage::record::NEVER;
@@ -43,8 +42,8 @@ pub(crate) struct WriteSet {
     has_expiring: bool,
     /// The object that the writes drop.
     drops: Option<u32>,
-    /// Whoever writes has said that this makes room.
-    makes_room: bool,
+    /// Whoever writes has said that this makes room, and which space is to be had for it.
+    makes_room_for: Option<Purpose>,
     by_hash: HashMap<u64, Vec<usize>>,
     /// Keys in order, once a range has asked for them.
     ordered: Option<BTreeSet<(u32, Vec<u8>)>>,
@@ -60,7 +59,7 @@ impl WriteSet {
         self.has_puts = false;
         self.has_expiring = false;
         self.drops = None;
-        self.makes_room = false;
+        self.makes_room_for = None;
         self.by_hash.clear();
         self.ordered = None;
         // One huge transaction must not keep its memory for ever.
@@ -83,15 +82,14 @@ impl WriteSet {
     /// What the log space is for.
     #[inline]
     pub(crate) fn purpose(&self) -> Purpose {
-        match self.writes.first() {
-            // Until this is written nothing can be dropped, so it is what makes segments free.
-            Some(first) if first.object == LOSSES_OBJECT => Purpose::Sweep,
-            // So is the end of a snapshot, after any deletions that have made no room because of it.
-            Some(first) if first.object == SNAPSHOTS_OBJECT && first.delete => Purpose::Sweep,
+        match self.makes_room_for {
+            // Until this is written nothing can be dropped.
+            _ if self.writes.first().is_some_and(|first| first.object == LOSSES_OBJECT) => Purpose::Opening,
+            Some(purpose) => purpose,
             // So it is on a full disk that objects can be dropped, too.
-            _ if self.drops.is_some() || self.makes_room => Purpose::Deletion,
-            _ if self.has_deletions && !self.has_puts => Purpose::Deletion,
-            _ => Purpose::Ordinary,
+            None if self.drops.is_some() => Purpose::Deletion,
+            None if self.has_deletions && !self.has_puts => Purpose::Deletion,
+            None => Purpose::Ordinary,
         }
     }
 
@@ -101,9 +99,9 @@ impl WriteSet {
         self.has_expiring
     }
 
-    /// Says that the writes make room, whatever they are.
-    pub(crate) fn set_makes_room(&mut self) {
-        self.makes_room = true;
+    /// Says that the writes make room, whatever they are, and take space that is kept for this.
+    pub(crate) fn set_makes_room(&mut self, purpose: Purpose) {
+        self.makes_room_for = Some(purpose);
     }
 
     /// Says that the writes drop this object.

@@ -67,9 +67,17 @@ const WARMTH_PART: u64 = 16;
 pub(crate) enum Purpose {
     Ordinary,
     Deletion,
+    /// What makes segments free.
     Sweep,
+    /// What an opening after a crash writes before anything can be dropped.
+    Opening,
     Warmth,
 }
+
+/// What an opening after a crash takes of the reserve: the block in which it seals what the crash has taken, and one for the record of that.
+const OPENING_BYTES: u64 = 2 * BLOCK_BYTES as u64;
+/// How much the sweep has of the reserve at the least.
+const SWEEP_BYTES_MIN: u64 = 2 * BLOCK_BYTES as u64;
 
 /// The most bytes of records that one transaction may have where so many may be un-hardened: wherever the tail is there is space for them once all else
 /// is durable, beside what is for [`Purpose::Warmth`].
@@ -287,7 +295,8 @@ impl Log {
         let held_back = match purpose {
             Purpose::Ordinary | Purpose::Warmth => self.reserve_bytes(),
             Purpose::Deletion => self.reserve_for_sweep(),
-            Purpose::Sweep => 0,
+            Purpose::Sweep => OPENING_BYTES,
+            Purpose::Opening => 0,
         };
         self.prepared_end.load(Ordering::SeqCst).saturating_sub(held_back)
     }
@@ -312,10 +321,9 @@ impl Log {
         end + self.reserve_bytes() + SHIFT_BYTES
     }
 
-    /// The part of the reserve that deletions do not get either: for an opening after a crash, too, at least the block in which it seals what the crash
-    /// has taken, and one for the record of that.
+    /// The part of the reserve that deletions do not get either.
     pub(crate) fn reserve_for_sweep(&self) -> u64 {
-        (self.segment_bytes / 8).max(2 * BLOCK_BYTES as u64)
+        (self.segment_bytes / 8).max(SWEEP_BYTES_MIN) + OPENING_BYTES
     }
 
     /// The most log that records of so many bytes together take, wherever the tail is.

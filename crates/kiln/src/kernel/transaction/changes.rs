@@ -3,6 +3,7 @@
 use super::Transaction;
 use crate::error::{Error, Result};
 use crate::objects::Object;
+use crate::storage::log::Purpose;
 use crate::storage::record::NEVER;
 
 impl Transaction<'_> {
@@ -103,7 +104,12 @@ impl Transaction<'_> {
     /// # Errors
     /// As [`Self::get`].
     pub fn makes_room(&self) -> Result<()> {
-        self.open_buffers()?.writes.set_makes_room();
+        self.makes_room_as(Purpose::Deletion)
+    }
+
+    /// The same, with space that is kept for this.
+    pub(crate) fn makes_room_as(&self, purpose: Purpose) -> Result<()> {
+        self.open_buffers()?.writes.set_makes_room(purpose);
         Ok(())
     }
 
