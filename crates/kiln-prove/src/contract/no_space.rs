@@ -259,6 +259,35 @@ fn c8_a_database_of_small_segments_opens_after_a_crash_though_deletions_have_fil
     }
 }
 
+/// What moves to make room, beside deletions that had used up theirs, took the blocks of the opening.
+#[test]
+fn c8_a_database_opens_after_a_crash_though_segments_were_emptied_on_a_full_disk() {
+    for live in 50..62_u32 {
+        let disk = SimulatedDevice::new(seed());
+        let db = reopen(&disk).unwrap();
+        let (map, table) = (db.map("map").unwrap(), db.table("table").unwrap());
+        for key in 0..live {
+            db.put(&map, key.to_be_bytes(), [1; 100]).unwrap().forget();
+        }
+        for _ in 0..15 {
+            db.put(&map, "overwritten", [1; 3_900]).unwrap().safe().unwrap();
+        }
+        (1_000..1_600_u32).for_each(|key| db.put(&map, key.to_be_bytes(), "row").unwrap().forget());
+        let snapshot = db.snapshot().unwrap();
+        db.put(&map, "overwritten", "").unwrap().safe().unwrap();
+        disk.set_capacity(Some(1 << 20));
+        fill_to_the_brim(&db, &table);
+        let delete = |key: u32| db.delete(&map, key.to_be_bytes()).and_then(|deleted| deleted.safe()).err();
+        (1_000..1_600).find_map(delete).expect("there is not room for so many");
+        drop(snapshot);
+        let _ = delete(1_599);
+        let left = disk.after_crash(&mut |_| Keep::Lost);
+        drop((map, table, db));
+        let db = reopen(&left).unwrap_or_else(|error| panic!("{live} live: {error}"));
+        assert!(db.recovery_report().lost_versions.is_some());
+    }
+}
+
 /// Nothing of it was written yet, and settling was given up until the database was opened again.
 #[test]
 fn settling_goes_on_though_the_trees_file_could_not_be_made_at_once() {

@@ -372,15 +372,16 @@ impl Engine {
         }
         let database = self.superblock.lock().current().database;
         let mut reader = RecordReader::new(&self.segments, database, Cursor::at_seal(begin));
-        let (mut count, mut bytes, bytes_max) = (0, 0, self.log.reserve_for_sweep());
-        while reader.cursor().position < end && bytes <= bytes_max {
+        let (mut count, mut demand, bytes_max) = (0, Demand::default(), self.log.reserve_for_sweep());
+        while reader.cursor().position < end && demand.bytes <= bytes_max {
             let batch = reader.next_batch(end, BATCH)?;
             for (_, _, record) in self.live_of(&batch) {
-                (count, bytes) = (count + 1, bytes + record.shape.bytes());
+                (count, demand) = (count + 1, demand.with(record.shape.bytes()));
             }
         }
+        let has_room = demand.bytes <= bytes_max && self.log.has_disk_space(demand, Purpose::Sweep);
         // Where there are deletions, too, that are yet to be forgotten, the segment stays.
-        if bytes == 0 || bytes > bytes_max || count < live {
+        if demand.bytes == 0 || !has_room || count < live {
             progress.in_vain = now;
             return Ok(Rest::Nothing);
         }
