@@ -235,11 +235,13 @@ impl Checker {
         if seal.version < self.report.horizon {
             self.problem(segments, seal.address, "a seal's version is older than the one before it");
         }
-        self.report.horizon = seal.version;
-        let horizon = self.report.horizon;
-        let ready: Vec<Link> = pending.extract_if(.., |link| link.newest.version <= horizon).collect();
-        for link in ready {
-            self.link(segments, superblock, link);
+        let (before, horizon) = (self.report.horizon, seal.version);
+        self.report.horizon = horizon;
+        // All extents of a hardening but the last have the seal of the one before, for which nothing waits.
+        if horizon > before {
+            for link in pending.extract_if(.., |link| link.newest.version <= horizon) {
+                self.link(segments, superblock, link);
+            }
         }
         for item in extent.items() {
             match item {

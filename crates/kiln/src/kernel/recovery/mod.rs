@@ -537,14 +537,26 @@ impl<'a> Recovery<'a> {
             self.told.losses.add(seal.version + 1, seal.first_version - 1);
             self.newest_version = self.newest_version.max(seal.first_version - 1);
         }
-        self.horizon = self.horizon.max(seal.version);
-        for (address, record) in std::mem::take(&mut self.pending) {
-            if record.version > self.horizon {
-                self.pending.push((address, record));
-                continue;
-            }
+        // All extents of a hardening but the last have the seal of the one before, which releases nothing.
+        if seal.version > self.horizon {
+            self.horizon = seal.version;
+            self.release_pending(seal.address, released)?;
+        }
+        Ok(())
+    }
+
+    /// Gives out the records that the horizon has come to, with the seal at `at`.
+    fn release_pending(
+        &mut self,
+        at: Address,
+        released: &mut Vec<(Address, Address, OwnedRecord)>,
+    ) -> Result<()> {
+        #[cfg(test)]
+        tests::LOOKS.set(tests::LOOKS.get() + self.pending.len() as u64);
+        let horizon = self.horizon;
+        for (address, record) in self.pending.extract_if(.., |(_, record)| record.version <= horizon) {
             self.told.hear(address, &record.as_disk_record())?;
-            released.push((seal.address, address, record));
+            released.push((at, address, record));
         }
         Ok(())
     }

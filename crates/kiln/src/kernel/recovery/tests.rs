@@ -1,5 +1,6 @@
 //! Recovery by several threads comes to the same as by one: the same state, the same report, the same error.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use crate::storage::record::Kind;
 use crate::storage::seal::Seal;
 use crate::storage::segments::{is_segment, name_of};
 use crate::storage::superblock::SuperblockFile;
-use crate::{Kiln, Options};
+use crate::{Kiln, Object, Options};
 
 /// Every log is long, every piece short, and a read brings one block or one extent.
 fn divided(workers: usize) -> Division {
@@ -26,6 +27,11 @@ fn divided(workers: usize) -> Division {
         arrived_bytes: 300,
         ..Division::default()
     }
+}
+
+thread_local! {
+    /// How often a record that waits for its seal was looked at.
+    pub(super) static LOOKS: Cell<u64> = const { Cell::new(0) };
 }
 
 const BLOCK: usize = crate::device::BLOCK_BYTES;
@@ -358,4 +364,28 @@ fn a_long_log_is_known_to_reach_its_last_segment_but_not_those_that_were_made_in
     let segments = Segments::open(Arc::new(disk), SEGMENT_BYTES, OpenMode::Read).unwrap();
     assert!(segments.numbers().len() as u64 > tail / SEGMENT_BYTES);
     assert_eq!(Survey::of(&segments, &superblock, 0).reaches, tail - tail % SEGMENT_BYTES);
+}
+
+/// Each extent of a hardening but the last has the seal of the one before: what waits for the last was looked at with each of them.
+#[test]
+fn what_waits_for_its_seal_is_looked_at_once_the_horizon_moves() {
+    const ROWS: u64 = 12_000;
+    let disk = SimulatedDevice::new(1);
+    let options = || Options::new().background(false).segment_bytes(16 << 10).memory(16 << 20);
+    let db = options().open_on(Arc::new(disk.clone())).unwrap();
+    let map = db.map("map").unwrap();
+    db.persist().unwrap();
+    // Else each row for which there is none has all hardened before it.
+    db.engine().prepare_ahead(200 * ROWS).unwrap();
+    (0..ROWS).for_each(|key| db.put(&map, key.to_be_bytes(), [7; 100]).unwrap().forget());
+    db.persist().unwrap();
+    drop((map, db));
+    let disk = disk.after_crash_seeded(1);
+    LOOKS.set(0);
+    let db = options().open_on(Arc::new(disk.clone())).unwrap();
+    assert_eq!(db.map("map").unwrap().len(), ROWS);
+    let extents = db.recovery_report().seals;
+    assert!(extents > 90, "the hardening had {extents} extents");
+    assert!((ROWS / 2..=2 * ROWS).contains(&LOOKS.get()), "{} looks", LOOKS.get());
+    assert!(db.check().unwrap().is_clean());
 }
