@@ -36,6 +36,7 @@ pub(crate) struct WriteSet {
     dead_bytes: usize,
     /// Bytes that the writes take in the log at the most.
     log_bytes: usize,
+    /// Deletions of what there was not included.
     has_deletions: bool,
     /// Besides the serial number of a session, which comes with whatever the session does.
     has_puts: bool,
@@ -91,6 +92,11 @@ impl WriteSet {
             None if self.has_deletions && !self.has_puts => Purpose::Deletion,
             None => Purpose::Ordinary,
         }
+    }
+
+    /// Says that it is a deletion, also if nothing was there: a session writes its serial number then, too.
+    pub(crate) fn note_deletion(&mut self) {
+        self.has_deletions = true;
     }
 
     /// Some of the rows expire.

@@ -198,6 +198,7 @@ impl<'db> Transaction<'db> {
             log_bytes += deletion.bytes() as usize;
             self.check_deletions(ends.len(), log_bytes)?;
         }
+        self.note_deletion()?;
         let mut begin = 0;
         for &end in &ends {
             self.delete_key(id, &keys[begin..end])?;

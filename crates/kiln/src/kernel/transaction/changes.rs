@@ -14,8 +14,9 @@ impl Transaction<'_> {
     pub fn delete<O: Object>(&self, object: &O, key: impl AsRef<[u8]>) -> Result<bool> {
         let key = key.as_ref();
         let existed = self.contains(object, key)?;
-        if existed {
-            self.delete_key(object.handle().id, key)?;
+        match existed {
+            true => self.delete_key(object.handle().id, key)?,
+            false => self.note_deletion()?,
         }
         Ok(existed)
     }
@@ -26,6 +27,12 @@ impl Transaction<'_> {
         let buffers = self.borrow_buffers()?;
         self.check_count(buffers.reads.len() + buffers.writes.len().max(count))?;
         self.check_bytes(count, log_bytes)
+    }
+
+    /// Says that it deletes, also if nothing is there to be deleted.
+    pub(crate) fn note_deletion(&self) -> Result<()> {
+        self.open_buffers()?.writes.note_deletion();
+        Ok(())
     }
 
     /// Replaces a key's value by what `change` makes of it; `None` stands for "no value" on both sides.
