@@ -219,7 +219,7 @@ impl Engine {
             progress(self.log.begin());
             if self.segments.disk_is_full() {
                 // There may be space by now.
-                let _ = self.prepare_ahead(0);
+                let _ = self.look_for_space();
             }
             let before = (self.log.begin(), self.compaction.records.load(Ordering::Relaxed));
             if self.compact_round()? != Rest::AtOnce {
@@ -229,7 +229,7 @@ impl Engine {
             rounds_in_vain = if is_in_vain { rounds_in_vain + 1 } else { 0 };
         }
         if self.log.begin() < end && self.segments.disk_is_full() {
-            self.prepare_ahead(0)?;
+            self.look_for_space()?;
         }
         self.segments.remove_spares()
     }

@@ -192,6 +192,20 @@ impl Engine {
         Ok(())
     }
 
+    /// As [`Self::prepare_ahead`] for nothing, also to find out whether a disk that was full has space by now: as long as enough is prepared nobody else
+    /// tries.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn look_for_space(&self) -> Result<()> {
+        self.prepare_ahead(0)?;
+        if self.segments.disk_is_full() {
+            self.segments.prepare_next(self.hardening.writes_are_small())?;
+            self.update_limit();
+        }
+        Ok(())
+    }
+
     /// Called by a committer for which the log had no space: makes some, or waits for it.
     ///
     /// # Errors

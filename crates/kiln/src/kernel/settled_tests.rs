@@ -249,3 +249,23 @@ fn c9_a_tree_is_missed_of_which_the_superblock_did_not_know_when_a_crash_came() 
     }
     assert!(found > 0, "no write failed behind the tree's root");
 }
+
+/// It was called full until the log came to the end of what had been prepared before: meanwhile nothing settled, and no checkpoint was taken.
+#[test]
+fn a_disk_is_no_longer_full_once_whoever_looks_finds_space() {
+    let disk = SimulatedDevice::new(1);
+    let options = Options::new().background(false).segment_bytes(64 << 10).memory(512 << 10);
+    let db = options.open_on(Arc::new(disk.clone())).unwrap();
+    let table = db.table("table").unwrap();
+    (0..20_u32).for_each(|key| db.put(&table, key.to_be_bytes(), [1; 8_000]).unwrap().forget());
+    db.persist().unwrap();
+    disk.set_capacity(Some(disk.used_bytes() + (128 << 10)));
+    // Much more is asked for than the next small commits need.
+    db.engine().prepare_ahead(1 << 20).unwrap_err();
+    assert!(db.engine().segments.disk_is_full());
+    db.engine().prepare_ahead(0).unwrap();
+    assert!(db.engine().segments.disk_is_full());
+    disk.set_capacity(None);
+    db.compact(|_| {}).unwrap();
+    assert!(!db.engine().segments.disk_is_full());
+}

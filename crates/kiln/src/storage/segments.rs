@@ -540,6 +540,9 @@ mod tests {
             assert_eq!(error.kind() == crate::ErrorKind::NoSpace, is_full);
             assert_eq!(segments.disk_is_full(), is_full);
             assert_eq!(disk.list().unwrap().contains(&UNFINISHED.to_owned()), !is_full);
+            segments.prepare_next(true).unwrap();
+            assert!(!segments.disk_is_full());
+            assert!(!disk.list().unwrap().contains(&UNFINISHED.to_owned()));
         }
     }
 

@@ -229,7 +229,7 @@ fn run_keeper(engine: &Arc<Engine>) {
             }
         }
         // A full disk shows to the commits that need the space; the next round tries again.
-        let _ = engine.prepare_ahead(0);
+        let _ = engine.look_for_space();
         engine.log.populate_ahead();
         engine.index.catch_up();
         engine.share_memory();
