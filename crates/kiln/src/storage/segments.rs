@@ -11,7 +11,7 @@
 
 mod preparing;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -47,9 +47,9 @@ fn spare_name_of(number: u64) -> String {
     format!("{SPARE_PREFIX}{number:08}")
 }
 
-fn is_spare(name: &str) -> bool {
-    let number = name.strip_prefix(SPARE_PREFIX).and_then(|number| number.parse().ok());
-    number.is_some_and(|number| spare_name_of(number) == name)
+/// The number in the name of a spare.
+fn spare_number_of(name: &str) -> Option<u64> {
+    name.strip_prefix(SPARE_PREFIX)?.parse().ok().filter(|&number| spare_name_of(number) == name)
 }
 
 /// True for the name of a file that holds part of the log.
@@ -59,7 +59,7 @@ pub(crate) fn is_segment(name: &str) -> bool {
 
 /// True for the name of a file that holds nothing yet.
 pub(crate) fn is_unfinished(name: &str) -> bool {
-    name == UNFINISHED || is_spare(name)
+    name == UNFINISHED || spare_number_of(name).is_some()
 }
 
 fn cutting_failed(error: io::Error) -> Error {
@@ -73,8 +73,10 @@ pub(crate) struct Segments {
     segment_bytes: u64,
     files: RwLock<BTreeMap<u64, Arc<dyn DeviceFile>>>,
     prepared_end: AtomicU64,
-    /// How many spares there are.
-    spares: AtomicU64,
+    /// The numbers in the names of the spares.
+    spares: Mutex<BTreeSet<u64>>,
+    /// A segment may have been left unfinished.
+    has_unfinished: AtomicBool,
     /// True once the directory may be somebody else's: no segment comes or goes any more.
     preparing: Mutex<bool>,
     /// The disk had no space for the last segment that was to be prepared.
@@ -123,22 +125,23 @@ impl Segments {
             }
             files.insert(number, file);
         }
-        let spares = names.iter().filter(|name| is_spare(name)).count() as u64;
-        Ok(Segments::of(Names::new(device), segment_bytes, files, spares))
+        let spares = names.iter().filter_map(|name| spare_number_of(name)).collect();
+        let has_unfinished = names.iter().any(|name| name == UNFINISHED);
+        Ok(Segments {
+            spares: Mutex::new(spares),
+            has_unfinished: AtomicBool::new(has_unfinished),
+            ..Segments::of(Names::new(device), segment_bytes, files)
+        })
     }
 
-    fn of(
-        names: Arc<Names>,
-        segment_bytes: u64,
-        files: BTreeMap<u64, Arc<dyn DeviceFile>>,
-        spares: u64,
-    ) -> Segments {
+    fn of(names: Arc<Names>, segment_bytes: u64, files: BTreeMap<u64, Arc<dyn DeviceFile>>) -> Segments {
         Segments {
             names,
             segment_bytes,
             files: RwLock::new(files),
             prepared_end: AtomicU64::new(0),
-            spares: AtomicU64::new(spares),
+            spares: Mutex::new(BTreeSet::new()),
+            has_unfinished: AtomicBool::new(false),
             preparing: Mutex::new(false),
             disk_full: AtomicBool::new(false),
             holds: AtomicU64::new(0),
@@ -160,7 +163,7 @@ impl Segments {
     fn hold_now(&self) -> Held<'_> {
         self.holds.fetch_add(1, Ordering::SeqCst);
         let files = self.files.read().clone();
-        Held { segments: Segments::of(Arc::clone(&self.names), self.segment_bytes, files, 0), held: self }
+        Held { segments: Segments::of(Arc::clone(&self.names), self.segment_bytes, files), held: self }
     }
 
     /// The names of all the database's files.
@@ -207,7 +210,7 @@ impl Segments {
 
     /// Bytes that the segments take on the device, spares included.
     pub(crate) fn disk_bytes(&self) -> u64 {
-        (self.files.read().len() as u64 + self.spares.load(Ordering::Relaxed)) * self.segment_bytes
+        (self.files.read().len() + self.spares.lock().len()) as u64 * self.segment_bytes
     }
 
     /// How errors call the file at `address`, and the offset in it.
@@ -520,7 +523,7 @@ mod tests {
                 // Where clearing takes new space, as on file systems that never write in place, to remove one makes it.
                 assert_eq!(segments.prepare_next(zero).is_ok(), kind != FaultKind::EIO);
                 let after = disk.list().unwrap();
-                let first = before.iter().find(|name| is_spare(name)).unwrap();
+                let first = before.iter().find(|name| spare_number_of(name).is_some()).unwrap();
                 assert!(!after.contains(first), "{first} is to be gone: {after:?}");
                 segments.prepare_next(zero).unwrap();
                 assert_eq!(segments.disk_bytes(), disk.used_bytes());
@@ -560,7 +563,7 @@ mod tests {
             }
             segments.drop_before(6 * SEGMENT_BYTES as u64).unwrap();
             let spares = |disk: &SimulatedDevice| {
-                disk.list().unwrap().iter().filter(|name| is_spare(name)).count() as u64
+                disk.list().unwrap().iter().filter(|name| spare_number_of(name).is_some()).count()
             };
             assert_eq!(spares(&disk), SPARES_MAX);
             segments.prepare_next(zero).unwrap();
@@ -574,5 +577,20 @@ mod tests {
                 assert!(bytes.iter().all(|&byte| byte == 0));
             }
         }
+    }
+
+    /// The names of a long log's files are many.
+    #[test]
+    fn to_prepare_a_segment_does_not_list_the_directory() {
+        let disk = SimulatedDevice::new(1);
+        let segments =
+            Segments::open(Arc::new(disk.clone()), SEGMENT_BYTES as u64, OpenMode::ReadWrite).unwrap();
+        disk.inject(Fault { operation: OperationKind::List, nth: 1, kind: FaultKind::EIO, sticky: true });
+        for number in 0..20 {
+            segments.prepare_next(true).unwrap();
+            segments.drop_before(number * SEGMENT_BYTES as u64 / 2).unwrap();
+        }
+        segments.remove_spares().unwrap();
+        assert_eq!(disk.faults_fired(), 0);
     }
 }

@@ -5,7 +5,7 @@
 use std::io;
 use std::sync::Arc;
 
-use super::{Segments, UNFINISHED, is_spare, name_of, spare_name_of};
+use super::{Segments, UNFINISHED, name_of, spare_name_of};
 use crate::device::{DeviceFile, OpenMode, write_zeros};
 use crate::error::{Error, Result, is_disk_full};
 use crate::planted::{Bug, planted};
@@ -14,7 +14,7 @@ use crate::sync::MutexGuard;
 use crate::sync::atomic::Ordering;
 
 /// More spares are given back to the file system.
-pub(super) const SPARES_MAX: u64 = 4;
+pub(super) const SPARES_MAX: usize = 4;
 
 impl Segments {
     /// Prepares the segment in which a log that ends at `end` goes on, if it is not there.
@@ -51,11 +51,10 @@ impl Segments {
 
     fn prepare(&self, name: &str, zero: bool) -> io::Result<Arc<dyn DeviceFile>> {
         self.check_names()?;
-        let names = self.device().list()?;
-        for spare in names.iter().filter(|name| is_spare(name)) {
-            let error = match self.prepare_from(spare, name, zero) {
+        while let Some(spare) = self.first_spare() {
+            let error = match self.prepare_from(&spare_name_of(spare), name, zero) {
                 Ok(file) => {
-                    self.spares.fetch_sub(1, Ordering::Relaxed);
+                    self.spares.lock().remove(&spare);
                     return Ok(file);
                 }
                 Err(error) => error,
@@ -63,21 +62,40 @@ impl Segments {
             self.check_names()?;
             // It may be the spare that is bad. And where clearing takes new space, as on a file system that never writes
             // in place, removing it makes some.
-            self.device().remove(spare)?;
-            self.spares.fetch_sub(1, Ordering::Relaxed);
+            self.remove_spare(spare)?;
             if !is_disk_full(&error) {
                 return Err(error);
             }
         }
-        if names.iter().any(|name| name == UNFINISHED) {
-            self.device().remove(UNFINISHED)?;
+        if self.has_unfinished.load(Ordering::Relaxed) {
+            self.remove_if_there(UNFINISHED)?;
         }
-        self.prepare_from(UNFINISHED, name, zero).inspect_err(|error| {
+        self.has_unfinished.store(true, Ordering::Relaxed);
+        let file = self.prepare_from(UNFINISHED, name, zero).inspect_err(|error| {
             if is_disk_full(error) {
                 // Give back what little was taken; the disk is full. A failure here changes nothing.
                 let _ = self.device().remove(UNFINISHED);
             }
-        })
+        })?;
+        self.has_unfinished.store(false, Ordering::Relaxed);
+        Ok(file)
+    }
+
+    fn first_spare(&self) -> Option<u64> {
+        self.spares.lock().first().copied()
+    }
+
+    fn remove_spare(&self, spare: u64) -> io::Result<()> {
+        self.remove_if_there(&spare_name_of(spare))?;
+        self.spares.lock().remove(&spare);
+        Ok(())
+    }
+
+    fn remove_if_there(&self, name: &str) -> io::Result<()> {
+        match self.device().remove(name) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// Makes the file called `from`, a spare or a new one, the segment called `name`.
@@ -104,9 +122,8 @@ impl Segments {
     pub(crate) fn remove_spares(&self) -> Result<()> {
         let _one_at_a_time = self.begin_preparing()?;
         let remove = || -> io::Result<()> {
-            for spare in self.device().list()?.iter().filter(|name| is_spare(name)) {
-                self.device().remove(spare)?;
-                self.spares.fetch_sub(1, Ordering::Relaxed);
+            while let Some(spare) = self.first_spare() {
+                self.remove_spare(spare)?;
             }
             self.sync_names()
         };
@@ -125,10 +142,10 @@ impl Segments {
             self.check_names()?;
             for &number in &numbers {
                 self.files.write().remove(&number);
-                if self.spares.load(Ordering::Relaxed) < SPARES_MAX && self.holds.load(Ordering::SeqCst) == 0
-                {
+                let is_wanted = self.spares.lock().len() < SPARES_MAX;
+                if is_wanted && self.holds.load(Ordering::SeqCst) == 0 {
                     self.device().rename(&name_of(number), &spare_name_of(number))?;
-                    self.spares.fetch_add(1, Ordering::Relaxed);
+                    self.spares.lock().insert(number);
                 } else {
                     self.device().remove(&name_of(number))?;
                 }
