@@ -22,7 +22,9 @@ use crate::storage::extent::Chain;
 use crate::storage::hash_index::{self, HashIndex};
 use crate::storage::liveness::Liveness;
 use crate::storage::ordered_index::Run;
-use crate::storage::record::{Address, DiskRecord, KEY_BYTES_MAX, Kind, NEVER, NO_ADDRESS, Shape};
+use crate::storage::record::{
+    ADDRESS_BITS, Address, DiskRecord, KEY_BYTES_MAX, Kind, NEVER, NO_ADDRESS, Shape,
+};
 use crate::storage::record_reader::{Cursor, RecordReader};
 use crate::storage::segments::Segments;
 use crate::storage::superblock::Superblock;
@@ -172,12 +174,12 @@ impl Base {
 
     /// Returns the tombstones.
     fn load_system(&mut self, reading: &Reading, superblock: &Superblock) -> Result<Vec<Tombstone>> {
-        let mut tombstones = Vec::new();
+        let (mut tombstones, mut key_count) = (Vec::new(), 0);
         let mut block = Block::default();
         while reading.reader.lock().read(Section::System, &mut block)? {
             block.apply(&reading.name, Section::System, |mut items| {
                 while let Some(item) = items.next_system()? {
-                    self.load_system_item(&item, superblock, &mut tombstones)?;
+                    self.load_system_item(&item, superblock, (&mut tombstones, &mut key_count))?;
                 }
                 Ok(())
             })?;
@@ -189,7 +191,7 @@ impl Base {
         &mut self,
         item: &SystemItem<'_>,
         superblock: &Superblock,
-        tombstones: &mut Vec<Tombstone>,
+        (tombstones, key_count): (&mut Vec<Tombstone>, &mut u64),
     ) -> Result<(), &'static str> {
         let object = || u32::try_from(item.number).map_err(|_| NO_ITEM);
         let value = || item.value.try_into().map(u64::from_le_bytes).map_err(|_| NO_ITEM);
@@ -197,7 +199,9 @@ impl Base {
             kind::RECORD => self.load_record(superblock, object()?, item.key, item.value)?,
             kind::KEY_COUNT => {
                 let object = self.objects.get(object()?).ok_or(NO_ITEM)?;
-                object.key_count.add(i64::try_from(value()?).map_err(|_| NO_ITEM)?);
+                let count = value()?;
+                *key_count = key_count.checked_add(count).filter(|&all| all < KEYS_END).ok_or(NO_ITEM)?;
+                object.key_count.add(count as i64);
             }
             kind::TOMBSTONE => {
                 tombstones.push(Tombstone { object: object()?, key: item.key.to_vec(), address: value()? });
@@ -381,6 +385,9 @@ impl Tombstone {
 
 /// So many items' cache misses overlap.
 const GROUP: usize = 128;
+
+/// No database has so many keys, so nothing that is counted with them overflows.
+const KEYS_END: u64 = 1 << ADDRESS_BITS;
 
 /// Nobody holds a bucket for long.
 pub(super) fn lock(index: &HashIndex, hash: u64) -> hash_index::Bucket {

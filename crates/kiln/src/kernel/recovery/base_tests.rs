@@ -125,6 +125,15 @@ fn c9_a_checkpoint_that_makes_no_sense_is_told_and_not_used() {
         ("a count that is cut short", |parts| {
             parts.system.push((kind::KEY_COUNT, 0, Vec::new(), vec![0; 7]));
         }),
+        ("a count that no database has", |parts| {
+            parts.system.push((kind::KEY_COUNT, 0, Vec::new(), i64::MAX.to_le_bytes().to_vec()));
+        }),
+        ("counts that are too much together", |parts| {
+            for object in 0..3 {
+                let count = (1_u64 << 48) - 10;
+                parts.system.push((kind::KEY_COUNT, object, Vec::new(), count.to_le_bytes().to_vec()));
+            }
+        }),
         ("a record that says nothing", |parts| {
             parts.system.push((kind::RECORD, 0, b"name".to_vec(), vec![3]));
         }),
