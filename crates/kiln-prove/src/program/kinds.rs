@@ -8,11 +8,16 @@ use tempfile::TempDir;
 use crate::arguments::Rounds;
 use crate::support::Random;
 
-/// Options of a server: mostly so little memory that the log goes round often.
+/// Options of a server: mostly so little memory that the log goes round often, and at times little space, so that it is compacted, or files that go
+/// through the system's page cache.
 pub(super) fn server_arguments(rounds: &Rounds, random: &mut Random) -> Vec<String> {
     let memory = random.pick(&["4MiB", "16MiB", "64MiB"]);
     let window = random.pick(&["2ms", "20ms", "100ms"]);
-    let mut arguments = vec!["--memory", memory, "--window", window];
+    let space = random.pick(&["1.1", "2"]);
+    let mut arguments = vec!["--memory", memory, "--window", window, "--space-amplification", space];
+    if random.one_in(3) {
+        arguments.push("--system-page-cache");
+    }
     arguments.extend(rounds.server_arguments());
     arguments.into_iter().map(str::to_owned).collect()
 }
