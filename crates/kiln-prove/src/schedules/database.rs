@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use kiln::device::SimulatedDevice;
 use kiln::schedules::quietly;
-use kiln::{ErrorKind, Kiln, Map, Options, Receipt, Table, Version};
+use kiln::{Kiln, Map, Options, Receipt, Table, Version};
 use shuttle::rand::Rng as _;
 
-use crate::support::manual;
+use crate::support::{is_of_power_loss, manual};
 
 /// An open database with a map and a table in it.
 #[derive(Clone)]
@@ -69,13 +69,18 @@ pub(super) fn failed<T>(error: kiln::Error) -> T {
     panic!("{:?}: {error}", error.kind())
 }
 
-/// `None` if the power is off by now.
-pub(super) fn unless_crashed<T>(outcome: kiln::Result<T>) -> Option<T> {
+/// `None` if it has failed with an error that may be.
+pub(super) fn unless<T>(outcome: kiln::Result<T>, may_be: impl FnOnce(&kiln::Error) -> bool) -> Option<T> {
     match outcome {
         Ok(value) => Some(value),
-        Err(error) if matches!(error.kind(), ErrorKind::Lost | ErrorKind::Io | ErrorKind::Aborted) => None,
+        Err(error) if may_be(&error) => None,
         Err(error) => failed(error),
     }
+}
+
+/// `None` if it has failed as it does once the power is off, which it must be then.
+pub(super) fn unless_crashed<T>(disk: &SimulatedDevice, outcome: kiln::Result<T>) -> Option<T> {
+    unless(outcome, |error| is_of_power_loss(error, disk))
 }
 
 /// A number below `bound` that the schedule's seed decides.
@@ -163,8 +168,8 @@ impl Ledger {
     }
 
     /// Waits for a receipt and notes what it says.
-    pub(super) fn wait(&self, receipt: &Receipt) {
-        if unless_crashed(receipt.wait(kiln::Level::LOCAL)).is_some() {
+    pub(super) fn wait(&self, disk: &SimulatedDevice, receipt: &Receipt) {
+        if unless_crashed(disk, receipt.wait(kiln::Level::LOCAL)).is_some() {
             self.durable(receipt.version());
         }
     }

@@ -59,7 +59,7 @@ pub(super) fn safe_commits_end() {
     begin(Time::StandsStill);
     let (database, ledger) = (Database::new(), Ledger::default());
     let committers = (0..3).map(|who| {
-        let (Database { db, map, .. }, ledger) = (database.clone(), ledger.clone());
+        let (Database { disk, db, map, .. }, ledger) = (database.clone(), ledger.clone());
         let ways = [choose(2), choose(2)];
         thread(move || {
             for (round, way) in ways.into_iter().enumerate() {
@@ -67,7 +67,7 @@ pub(super) fn safe_commits_end() {
                 let (_, receipt) = db.put(&map, &key, "value").unwrap_or_else(failed).fast();
                 ledger.committed(key.as_bytes(), receipt.version(), b"value");
                 match way {
-                    0 => ledger.wait(&receipt),
+                    0 => ledger.wait(&disk, &receipt),
                     _ => {
                         block_on(receipt.durable_leading(Level::LOCAL)).unwrap_or_else(failed);
                         ledger.durable(receipt.version());
