@@ -65,6 +65,7 @@ const PROGRAMS: &[Program] = &[
     ("leaving-memory", views::nothing_is_lost_as_it_leaves_memory),
     ("phantoms", views::two_do_not_miss_each_other),
     ("ranges-over-leaves", views::a_range_over_two_leaves_is_of_one_state),
+    ("ranges-beside-singles", views::a_range_and_what_changes_beside_it_have_their_versions),
     ("copied-leaves", leaf_images::nobody_sees_a_row_that_was_changed_since_it_was_copied),
     ("copied-positions", leaf_images::a_range_has_its_rows_whatever_comes_before_them_in_a_copied_leaf),
     ("copied-and-settled", leaf_images::a_range_has_its_rows_though_they_settle_out_of_a_copied_leaf),

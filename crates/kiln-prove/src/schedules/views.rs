@@ -1,10 +1,10 @@
 //! Views: nobody sees half of a commit, not even who will fail, and no snapshot cuts one in two.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use kiln::Isolation;
 use kiln::schedules::quietly;
+use kiln::{Commit, Isolation};
 
 use super::database::{Database, choose, failed, thread, together};
 
@@ -153,6 +153,64 @@ pub(super) fn two_do_not_miss_each_other() {
     });
     together(inserters.collect());
     assert_eq!(alone.load(Ordering::SeqCst), 1, "both of two that exclude each other have committed");
+}
+
+/// The version of a commit.
+fn end<T>(commit: kiln::Result<Commit<'_, T>>) -> u64 {
+    let commit = commit.unwrap_or_else(failed);
+    let version = commit.version().number();
+    commit.forget();
+    version
+}
+
+/// A transaction that reads a range, and an operation of its own that changes what is in it, one way or another: the versions of both say who has
+/// come first, as the transaction has seen it.
+pub(super) fn a_range_and_what_changes_beside_it_have_their_versions() {
+    let database = Database::new();
+    let before = vec![(b"there".to_vec(), b"old".to_vec())];
+    quietly(|| database.db.put(&database.table, "there", "old").unwrap_or_else(failed).forget());
+    let [seen_in, changed_in] = [(); 2].map(|()| Arc::new(AtomicU64::new(0)));
+    let has_missed = Arc::new(AtomicBool::new(false));
+    let reader = {
+        let (Database { db, map, table, .. }, seen_in) = (database.clone(), seen_in.clone());
+        let has_missed = has_missed.clone();
+        thread(move || {
+            let commit = db.transact(|tx| {
+                let rows = tx.range::<&str>(&table, ..).collect::<kiln::Result<Vec<_>>>()?;
+                tx.put(&map, "seen", [rows.len() as u8])?;
+                Ok(rows == before)
+            });
+            let commit = commit.unwrap_or_else(failed);
+            seen_in.store(commit.version().number(), Ordering::SeqCst);
+            has_missed.store(commit.forget(), Ordering::SeqCst);
+        })
+    };
+    let changer = {
+        let (Database { db, table, .. }, changed_in) = (database.clone(), changed_in.clone());
+        let way = choose(7);
+        thread(move || {
+            let version = match way {
+                0 => end(db.put(&table, "new", "new")),
+                1 => end(db.update(&table, "new", |_| Some(b"new".to_vec()))),
+                2 => end(db.compare_and_set(&table, "new", None, Some(b"new"))),
+                3 => end(db.put_many(&table, &[("new", "new")])),
+                4 => end(db.delete(&table, "there")),
+                5 => end(db.update(&table, "there", |_| None::<Vec<u8>>)),
+                _ => end(db.compare_and_set(&table, "there", Some(b"old"), None)),
+            };
+            changed_in.store(version, Ordering::SeqCst);
+        })
+    };
+    let closer = {
+        let db = database.db.clone();
+        thread(move || drop(db.snapshot().unwrap_or_else(failed)))
+    };
+    together(vec![reader, changer, closer]);
+    let [seen, changed] = [seen_in, changed_in].map(|version| version.load(Ordering::SeqCst));
+    match has_missed.load(Ordering::SeqCst) {
+        true => assert!(seen <= changed, "of version {seen}, a range misses what is of version {changed}"),
+        false => assert!(changed <= seen, "of version {seen}, a range has what is of version {changed}"),
+    }
 }
 
 /// What a transaction counts of a range over two leaves, and what it reads in the midst of that, is of one state, while rows
