@@ -10,7 +10,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, ExitStatus};
 use std::sync::Arc;
 
 use kiln::device::SimulatedDevice;
@@ -211,14 +211,17 @@ impl Place {
         let starved = Starved { nth, opens_only, ..self.template.clone() };
         let output = command(&starved).output().map_err(|error| format!("starting a process: {error}"))?;
         let status = output.status;
-        let has_starved = status.signal() == Some(rustix::process::Signal::ABORT.as_raw());
-        ensure!(
-            status.success() || status.code() == Some(REFUSED.into()) || has_starved,
-            "the process ended with {status}: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
+        let told = String::from_utf8_lossy(&output.stderr);
+        let is_due = status.success() || status.code() == Some(REFUSED.into()) || has_starved(status, &told);
+        ensure!(is_due, "the process ended with {status}: {told}");
         Ok(Noted::read(self.notes()))
     }
+}
+
+/// Whether a process has ended as it does that has no memory: whatever else aborts one, such as a panic while another goes on, does not say so.
+fn has_starved(status: ExitStatus, told: &str) -> bool {
+    let is_aborted = status.signal() == Some(rustix::process::Signal::ABORT.as_raw());
+    is_aborted && told.lines().any(|line| line.starts_with("memory allocation of "))
 }
 
 /// This program, as one that runs out of memory.
@@ -284,6 +287,16 @@ mod tests {
                 assert!(2 * ended >= runs, "{ended} of {runs} processes ran out of memory while they worked");
             }
         });
+    }
+
+    /// A panic while another one went on passed for memory that had run out.
+    #[test]
+    fn c5_who_aborts_for_another_reason_has_not_run_out_of_memory() {
+        let aborted = ExitStatus::from_raw(rustix::process::Signal::ABORT.as_raw());
+        let starved = "thread 'main' was busy\nmemory allocation of 24 bytes failed\n";
+        assert!(has_starved(aborted, starved));
+        assert!(!has_starved(aborted, "thread 'main' panicked in a destructor during cleanup"));
+        assert!(!has_starved(ExitStatus::from_raw(0), starved));
     }
 
     /// If it could not, nothing above would mean anything.
