@@ -54,6 +54,14 @@ const BALLAST: &str = "ballast";
 
 /// A table's number, and a key in it; loaded tables have the numbers behind the others, and the map has the last there is.
 type Row = (usize, Vec<u8>);
+/// What begins to fail, and how: what a sync has not made durable later syncs may, or never will, be it shown until then or not.
+const FAILURES: [(OperationKind, FaultKind); 4] = [
+    (OperationKind::Write, FaultKind::EIO),
+    (OperationKind::Sync, FaultKind::EIO),
+    (OperationKind::Sync, FaultKind::FailedSyncThenSuccess),
+    (OperationKind::Sync, FaultKind::FailedSyncReverted),
+];
+
 const MAP_NUMBER: usize = usize::MAX;
 /// Objects of which all keys are known.
 const SMALL: [usize; 3] = [0, 1, MAP_NUMBER];
@@ -152,8 +160,8 @@ fn live(seed: u64, progress: &mut Progress) -> Verdict {
     for opening in 0..if is_large { LARGE_OPENINGS } else { OPENINGS } {
         let fails = random.one_in(4);
         if fails {
-            let operation = *random.pick(&[OperationKind::Write, OperationKind::Sync]);
-            let (nth, kind) = (1 + random.below(40) as u64, FaultKind::EIO);
+            let (operation, kind) = *random.pick(&FAILURES);
+            let nth = 1 + random.below(40) as u64;
             disk.inject(Fault { operation, nth, kind, sticky: true });
         } else if random.one_in(3) {
             disk.crash_after(disk.steps() + random.below(120) as u64);
