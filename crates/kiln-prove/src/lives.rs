@@ -11,6 +11,7 @@
 mod deeds;
 #[cfg(test)]
 mod tests;
+mod told;
 mod values;
 
 use std::collections::BTreeMap;
@@ -24,6 +25,7 @@ use crate::jobs::Progress;
 use crate::oracle::{Verdict, ensure};
 use crate::support::{Random, Replay, is_of_power_loss, manual};
 use deeds::Deed;
+use told::Told;
 use values::Value;
 
 /// Openings of a database.
@@ -52,8 +54,6 @@ const NAMES: [&str; 2] = ["monday", "tuesday"];
 /// Its values, which nobody keeps, let the log grow.
 const BALLAST: &str = "ballast";
 
-/// A table's number, and a key in it; loaded tables have the numbers behind the others, and the map has the last there is.
-type Row = (usize, Vec<u8>);
 /// What begins to fail, and how: what a sync has not made durable later syncs may, or never will, be it shown until then or not.
 const FAILURES: [(OperationKind, FaultKind); 4] = [
     (OperationKind::Write, FaultKind::EIO),
@@ -62,57 +62,12 @@ const FAILURES: [(OperationKind, FaultKind); 4] = [
     (OperationKind::Sync, FaultKind::FailedSyncReverted),
 ];
 
+/// A table's number, and a key in it; loaded tables have the numbers behind the others, and the map has the last there is.
+type Row = (usize, Vec<u8>);
 const MAP_NUMBER: usize = usize::MAX;
 /// Objects of which all keys are known.
 const SMALL: [usize; 3] = [0, 1, MAP_NUMBER];
 type State = BTreeMap<Row, Value>;
-
-/// What was committed, and what was said to be durable.
-#[derive(Clone, Default)]
-struct Told {
-    /// The version of each commit, and what is there since.
-    states: Vec<(u64, State)>,
-    /// The versions of the session's commits, and their serial numbers.
-    serials: Vec<(u64, u64)>,
-    durable: u64,
-    /// Tables that were loaded, or may have been.
-    loads: usize,
-    /// The last of them may have been, and as what.
-    loading: Option<State>,
-    /// What the snapshots that have names show.
-    named: BTreeMap<&'static str, State>,
-    /// One may have been given this name, or lost it.
-    naming: Option<(&'static str, State)>,
-}
-
-impl Told {
-    fn now(&self) -> State {
-        self.states.last().map(|(_, state)| state.clone()).unwrap_or_default()
-    }
-
-    fn commit(&mut self, version: u64, state: State) {
-        self.states.push((version, state));
-    }
-
-    fn serial(&self) -> u64 {
-        self.serials.last().map_or(0, |(_, serial)| *serial)
-    }
-
-    /// A crash has taken what is behind this version.
-    fn cut_at(&mut self, horizon: u64) {
-        self.states.retain(|(version, _)| *version <= horizon);
-        self.serials.retain(|(version, _)| *version <= horizon);
-        self.everything_is_durable();
-    }
-
-    fn everything_is_durable(&mut self) {
-        let versions = [
-            self.states.last().map(|(version, _)| *version),
-            self.serials.last().map(|(version, _)| *version),
-        ];
-        self.durable = versions.into_iter().flatten().max().unwrap_or(0);
-    }
-}
 
 /// Calls a method with the object that has this number.
 macro_rules! at_object {
@@ -243,6 +198,9 @@ fn one_opening(
         let deed = *life.random.pick(&deeds);
         life.step(deed)?;
     }
+    if life.random.one_in(3) {
+        life.check_dropped()?;
+    }
     // Where there is much, that is left to the next opening.
     match is_large {
         true => life.check()?,
@@ -297,6 +255,7 @@ impl Life<'_> {
                 self.db.settle().map(drop)
             }
             Deed::Load => self.load(),
+            Deed::Drop => self.drop_loaded(),
             Deed::Thin => {
                 self.thin()?;
                 self.step(Deed::Settle)
@@ -451,6 +410,36 @@ impl Life<'_> {
         Ok(())
     }
 
+    /// Drops one of the loaded tables, if there are any.
+    fn drop_loaded(&mut self) -> Result<()> {
+        let names = self.db.objects();
+        let is_there = |number: &usize| names.iter().any(|object| object.name == loaded_name(*number));
+        let there: Vec<_> = (0..self.told.loads).filter(is_there).collect();
+        if there.is_empty() {
+            return Ok(());
+        }
+        let number = *self.random.pick(&there);
+        let mut state = self.told.now();
+        state.retain(|(table, _), _| *table != TABLES.len() + number);
+        let commit = self.db.drop_table(&loaded_name(number))?;
+        self.told.commit(commit.version().number(), state);
+        commit.forget();
+        Ok(())
+    }
+
+    /// What was dropped, in this life or another, goes, unless there is a snapshot to see it.
+    fn check_dropped(&mut self) -> std::result::Result<(), Ended> {
+        if !self.told.named.is_empty() {
+            return Ok(());
+        }
+        self.step(Deed::Settle)?;
+        self.harden()?;
+        match self.db.statistics().dropping {
+            0 => Ok(()),
+            count => Err(format!("C5: {count} of the objects that were dropped do not go").into()),
+        }
+    }
+
     /// Values to load where so much is there already.
     fn long_values(&mut self, state: &State) -> Vec<Value> {
         let present: usize = state.values().map(Value::len).sum();
@@ -527,13 +516,14 @@ impl Life<'_> {
 
     /// What a snapshot shows, by ranges and by keys.
     fn read(&self, snapshot: &Snapshot<'_>) -> std::result::Result<State, Ended> {
-        let (mut found, names) = (State::new(), self.db.objects());
+        let mut found = State::new();
         let loaded = (0..self.told.loads).map(loaded_name);
         for (number, name) in TABLES.map(str::to_owned).into_iter().chain(loaded).enumerate() {
-            if !names.iter().any(|object| object.name == name) {
-                continue;
-            }
-            let table = self.db.table(&name)?;
+            let table = match snapshot.table(&name) {
+                // It was dropped by then, or not loaded.
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                table => table?,
+            };
             for (index, row) in snapshot.range::<&[u8]>(&table, ..).enumerate() {
                 let (key, value) = row?;
                 let is_asked_for = !self.is_large || index.is_multiple_of(8);

@@ -199,6 +199,7 @@ bugs! {
     ExpiredInRanges "expired-in-ranges" "A settled row that has expired is met by ranges.",
     DropOverlooked "drop-overlooked" "Who has a handle of a dropped object reads and writes it as before.",
     DropLookedForEarly "drop-looked-for-early" "Who writes a row looks whether its object was dropped before they read the clock." in schedules,
+    DroppedForgotten "dropped-forgotten" "Rows of an object that was dropped stay for ever once the database is opened again.",
     DroppedRowsGoEarly "dropped-rows-go-early" "The rows of a dropped object go although a snapshot sees them.",
     ExpiresEarly "expires-early" "Rows are deleted, and not compacted, although they are yet to expire.",
     ExpirySettlesNot "expiry-settles-not" "A row that expires stays for ever once it has settled.",

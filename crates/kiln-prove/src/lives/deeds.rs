@@ -10,6 +10,8 @@ pub(super) enum Deed {
     Harden,
     Settle,
     Load,
+    /// Drops a loaded table.
+    Drop,
     /// Deletes rows of loaded tables, or has short ones in their place.
     Thin,
     Compact,
@@ -26,6 +28,7 @@ pub(super) const USUAL: &[(Deed, usize)] = &[
     (Deed::Harden, 4),
     (Deed::Settle, 3),
     (Deed::Load, 1),
+    (Deed::Drop, 1),
     (Deed::Compact, 1),
     (Deed::Checkpoint, 2),
     (Deed::Name, 1),
@@ -38,6 +41,7 @@ pub(super) const IN_LARGE: &[(Deed, usize)] = &[
     (Deed::Append, 1),
     (Deed::Settle, 3),
     (Deed::Load, 3),
+    (Deed::Drop, 1),
     (Deed::Thin, 5),
     (Deed::Checkpoint, 1),
 ];
