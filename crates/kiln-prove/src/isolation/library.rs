@@ -1,10 +1,13 @@
 //! The load through the library: transactions of every kind, from one thread.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
+use kiln::device::SimulatedDevice;
 use kiln::{Commit, Error, ErrorKind, Isolation, Kiln, Session, Snapshot, Transaction};
 
-use super::history::{Key, Level, Operation, Outcome, journal_of};
+use super::history::{Key, Level, Operation, Outcome, journal_of, list_name};
 use super::keeper::read_named;
 use super::operations::{
     Objects, Step, at_key, carry_out, read_register, read_step, read_tally, reading_step, step,
@@ -12,11 +15,15 @@ use super::operations::{
 use super::passing::{read_passing, rows_of_all};
 use super::recorder::{Attempt, Recorder, Shared};
 use super::rows::{Way, read_range};
-use super::values::{decode_list, encode_key};
-use crate::support::Random;
+use super::values::{decode_key, decode_list, encode_key};
+use crate::support::{Random, manual};
 
 /// One of so many processes has a session.
 const SESSION_ONE_IN: u32 = 4;
+/// Who finds the disk full looks again after this.
+const FULL_PAUSE: Duration = Duration::from_micros(200);
+/// One snapshot in so many is walked over.
+const WALK_ONE_IN: usize = 24;
 /// Keys that a survey reads in one transaction.
 const SURVEYED_AT_ONCE: usize = 64;
 
@@ -31,6 +38,10 @@ pub(crate) struct Worker<'w, 's> {
     pub(crate) calm: bool,
     /// Most transactions are about rows.
     pub(crate) rows_mostly: bool,
+    /// What it does now is about an object that may be dropped meanwhile.
+    pub(crate) meets_passing: bool,
+    /// The disk is full at times.
+    pub(crate) may_be_full: bool,
 }
 
 /// What a transaction does.
@@ -49,6 +60,7 @@ impl Worker<'_, '_> {
     pub(crate) fn work(&mut self) -> kiln::Result<()> {
         while !self.recorder.shared.is_over() {
             let way = self.random.below(if self.rows_mostly { 250 } else { 100 });
+            self.meets_passing = false;
             let outcome = match way {
                 0..=29 => self.by_hand(Isolation::Serializable),
                 58..=72 | 80..=87 if self.calm => self.by_hand(Isolation::Serializable),
@@ -65,13 +77,18 @@ impl Worker<'_, '_> {
                 100.. => self.look_and_put(),
                 96..=98 => self.safe_read(),
                 _ if self.random.one_in(8) => self.db.persist(),
+                _ if self.random.one_in(8) => self.copy(),
                 _ => Ok(()),
             };
             match outcome {
                 // What is too large for a small memory is aborted.
                 Err(error) if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::Limit) => {}
                 // Its object is gone.
-                Err(error) if error.kind() == ErrorKind::NotFound && self.recorder.shared.passed() > 0 => {}
+                Err(error) if error.kind() == ErrorKind::NotFound && self.meets_passing => {}
+                // There is room again in a moment.
+                Err(error) if error.kind() == ErrorKind::NoSpace && self.may_be_full => {
+                    std::thread::sleep(FULL_PAUSE);
+                }
                 Err(error) => return Err(error),
                 Ok(()) => {}
             }
@@ -81,7 +98,11 @@ impl Worker<'_, '_> {
 
     fn steps(&mut self, choose: fn(&Shared, &mut Random) -> Step, most: usize) -> Vec<Step> {
         let shared = self.recorder.shared;
-        (0..1 + self.random.below(most)).map(|_| choose(shared, &mut self.random)).collect()
+        let steps: Vec<Step> =
+            (0..1 + self.random.below(most)).map(|_| choose(shared, &mut self.random)).collect();
+        let is_about_passing = |step: &Step| matches!(step, Step::Passing(_) | Step::ChangePassing(_));
+        self.meets_passing |= shared.passed() > 0 && steps.iter().any(is_about_passing);
+        steps
     }
 
     /// Begins and commits, or aborts, by itself.
@@ -238,8 +259,29 @@ impl Worker<'_, '_> {
         for step in steps {
             read_step(snapshot, self.objects, step, &mut self.random, &mut attempt)?;
         }
+        if self.random.one_in(WALK_ONE_IN) {
+            walk_lists(snapshot, self.objects, self.recorder.shared, &mut attempt)?;
+        }
         let transaction = self.recorder.end(attempt, Outcome::Committed(None));
         transaction.durable = matches!(level, Level::Durable(_)).then_some(transaction.times.began);
+        Ok(())
+    }
+
+    /// Reads a copy of the database, which has everything that was committed before it was begun, and no part of what came later.
+    fn copy(&mut self) -> kiln::Result<()> {
+        let mut attempt = self.recorder.invoke(Level::AsOf(0));
+        let disk = SimulatedDevice::new(self.random.next());
+        let horizon = self.db.backup_on(Arc::new(disk.clone()), |_| {})?.horizon.number();
+        self.recorder.began(&mut attempt, Level::AsOf(horizon));
+        let steps = self.steps(reading_step, 20);
+        let random = &mut self.random;
+        let read = || -> kiln::Result<()> {
+            let copy = manual().open_on(Arc::new(disk))?;
+            let (objects, snapshot) = (Objects::open(&copy)?, copy.snapshot()?);
+            steps.iter().try_for_each(|&step| read_step(&snapshot, &objects, step, random, &mut attempt))
+        };
+        read().unwrap_or_else(|error| panic!("a copy of version {horizon}: {:?}: {error}", error.kind()));
+        self.recorder.end(attempt, Outcome::Committed(None));
         Ok(())
     }
 
@@ -286,6 +328,26 @@ impl Worker<'_, '_> {
         self.recorder.end(attempt, Outcome::Committed(None));
         Ok(())
     }
+}
+
+/// Walks over the map of lists, which are never deleted: those that it does not meet have nothing in them.
+fn walk_lists(
+    snapshot: &Snapshot<'_>,
+    objects: &Objects,
+    shared: &Shared,
+    attempt: &mut Attempt,
+) -> kiln::Result<()> {
+    let mut met = BTreeSet::new();
+    for row in snapshot.iter(&objects.map) {
+        let (name, value) = row?;
+        let key = decode_key(&name);
+        assert!(met.insert(key), "a walk meets {} twice", list_name(key));
+        attempt.operations.push(Operation::List(key, decode_list(Some(&value))));
+    }
+    let is_missed = |key: &Key| key.is_multiple_of(2) && !met.contains(key);
+    let missed = shared.all_lists().chain(shared.all_rows().map(journal_of)).filter(is_missed);
+    attempt.operations.extend(missed.map(|key| Operation::List(key, Vec::new())));
+    Ok(())
 }
 
 /// Ends a commit in one of all the ways, and records it.

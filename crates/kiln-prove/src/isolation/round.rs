@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use kiln::device::SimulatedDevice;
 use kiln::{ErrorKind, Kiln, Level, Options};
 
-use super::history::{Crash, History, Key};
+use super::history::{Crash, History, Key, Outcome, Transaction};
 use super::keeper::{Keeper, NAMES, name_of};
 use super::library::{Worker, session_of};
 use super::operations::Objects;
@@ -18,6 +18,10 @@ use crate::support::Random;
 
 /// The settler rests for so many microseconds, at most.
 const REST_MAX_US: usize = 2_000;
+/// A disk has room for so many microseconds, and is full for so many, at most. Then so many bytes have room.
+const EMPTY_MAX_US: usize = 20_000;
+const FULL_MAX_US: usize = 5_000;
+const ROOM_MAX: usize = 128 << 10;
 /// Steps of the device after which the power fails, at most.
 const STEPS_MAX: usize = 40;
 /// The longest that this is waited for.
@@ -73,6 +77,8 @@ pub(crate) struct Round {
     settles: bool,
     /// A thread keeps named snapshots.
     keeps: bool,
+    /// The disk is full at times.
+    fills: bool,
     /// Transactions before each crash, and before the end.
     transactions: u64,
     options: Options,
@@ -87,12 +93,17 @@ impl Round {
         let space_amplification = *random.pick(&[1.1, 1.3, 2.0]);
         // Or no checkpoint is taken by itself.
         let checkpoint_log_bytes = *random.pick(&[0, 64 << 10, 256 << 10]);
+        // What settles is sorted in one run or several, and merged in as many ranges of keys.
+        let settle_memory = *random.pick(&[0, 8 << 10, 16 << 20]);
         let options = Options::new()
+            .settle_memory(settle_memory)
+            .leaf_compression(random.one_in(2))
             .segment_bytes(segment_bytes)
             .space_amplification(space_amplification)
             .checkpoint_log_bytes(checkpoint_log_bytes)
             .memory(segment_bytes * (2 << random.below(4)))
             .window(Duration::from_millis(1 + random.below(8) as u64));
+        let keeps = through == Through::Library && random.one_in(2);
         Round {
             through,
             threads: threads.unwrap_or(2 + random.below(15) as u32),
@@ -103,7 +114,9 @@ impl Round {
             calm: random.one_in(3),
             rows_mostly: random.one_in(3),
             settles: through == Through::Library && random.one_in(2),
-            keeps: through == Through::Library && random.one_in(2),
+            keeps,
+            // Who keeps snapshots has nobody to tell that there was no room for one.
+            fills: through == Through::Library && !keeps && random.one_in(2),
             transactions: 500 + random.below(if through == Through::Resp { 1_000 } else { 4_000 }) as u64,
             options,
         }
@@ -140,6 +153,9 @@ impl Round {
             numbers = recorders.iter().map(Recorder::numbers).collect();
             kept = keeper.numbers();
             told.fetch_max(db.horizon(Level::LOCAL).number(), Ordering::SeqCst);
+            if !is_last {
+                check_not_refused(recorders.iter().flat_map(|recorder| &recorder.transactions));
+            }
             for recorder in recorders.into_iter().chain([surveyor, keeper]) {
                 history.transactions.extend(recorder.transactions);
             }
@@ -221,8 +237,18 @@ impl Round {
                     let session = id.map(|id| db.session(id)).transpose()?;
                     let calm = self.calm;
                     let rows_mostly = self.rows_mostly;
-                    let mut worker =
-                        Worker { db, objects: &objects, recorder, random, session, calm, rows_mostly };
+                    let objects = &objects;
+                    let mut worker = Worker {
+                        db,
+                        objects,
+                        recorder,
+                        random,
+                        session,
+                        calm,
+                        rows_mostly,
+                        meets_passing: false,
+                        may_be_full: self.fills,
+                    };
                     if survey { worker.survey() } else { worker.work() }.map_err(Failure::from)
                 }
             }
@@ -237,7 +263,11 @@ impl Round {
         let settled = std::thread::scope(|scope| {
             let settler = self.settles.then(|| {
                 let random = Random::new(random.next());
-                scope.spawn(move || settle_until_over(db, disk, shared, random))
+                scope.spawn(move || settle_until_over((db, disk), shared, random, self.fills))
+            });
+            let filler = (self.fills && transactions > 0).then(|| {
+                let random = Random::new(random.next());
+                scope.spawn(move || fill_until_over(disk, shared, random))
             });
             let keeper = (self.keeps && transactions > 0).then(|| {
                 let mut keeper =
@@ -263,6 +293,9 @@ impl Round {
             for worker in workers.into_iter().chain(keeper) {
                 worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             }
+            if let Some(filler) = filler {
+                filler.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            }
             let settled = settler.map(|settler| settler.join());
             settled.map_or(0, |settled| settled.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
         });
@@ -276,6 +309,23 @@ impl Round {
     }
 }
 
+/// One attempt in so many writes and commits, at the least: of each that conflicts, or passes a limit, it is said that it may, but not of all.
+const COMMITS_ONE_IN: usize = 50;
+
+/// That not nearly everything was refused: then nothing could be wrong.
+fn check_not_refused<'t>(transactions: impl Iterator<Item = &'t Transaction>) {
+    let (mut attempts, mut commits) = (0, 0);
+    for transaction in transactions {
+        attempts += 1;
+        let is_committed = matches!(transaction.outcome, Outcome::Committed(_));
+        commits += usize::from(is_committed && transaction.writes());
+    }
+    assert!(
+        commits * COMMITS_ONE_IN >= attempts,
+        "{commits} of {attempts} attempts have written and committed"
+    );
+}
+
 /// The end of who works until the power fails, which must not come before: asked at once, since the power fails a moment later.
 fn unless_power_has_failed(done: Result<(), Failure>, disk: &SimulatedDevice) {
     if let Err(Failure { of_disk, text }) = done {
@@ -284,7 +334,12 @@ fn unless_power_has_failed(done: Result<(), Failure>, disk: &SimulatedDevice) {
 }
 
 /// Settles the tables again and again, until the power fails or everybody stops. Returns how many rows have settled.
-fn settle_until_over(db: &Kiln, disk: &SimulatedDevice, shared: &Shared, mut random: Random) -> u64 {
+fn settle_until_over(
+    (db, disk): (&Kiln, &SimulatedDevice),
+    shared: &Shared,
+    mut random: Random,
+    may_be_full: bool,
+) -> u64 {
     let mut settled = 0;
     while !shared.is_over() {
         // Compacting settles, too, and has the indexes give memory back.
@@ -295,6 +350,7 @@ fn settle_until_over(db: &Kiln, disk: &SimulatedDevice, shared: &Shared, mut ran
         };
         match done {
             Ok(rows) => settled += rows,
+            Err(error) if may_be_full && error.kind() == ErrorKind::NoSpace => {}
             Err(error) => {
                 unless_power_has_failed(Err(error.into()), disk);
                 break;
@@ -303,6 +359,16 @@ fn settle_until_over(db: &Kiln, disk: &SimulatedDevice, shared: &Shared, mut ran
         std::thread::sleep(Duration::from_micros(random.below(REST_MAX_US) as u64));
     }
     settled
+}
+
+/// Leaves the disk next to no room for a moment, again and again.
+fn fill_until_over(disk: &SimulatedDevice, shared: &Shared, mut random: Random) {
+    while !shared.is_over() {
+        std::thread::sleep(Duration::from_micros(random.below(EMPTY_MAX_US) as u64));
+        disk.fail_after_bytes(random.below(ROOM_MAX) as u64);
+        std::thread::sleep(Duration::from_micros(random.below(FULL_MAX_US) as u64));
+        disk.set_capacity(None);
+    }
 }
 
 /// The power fails a few steps from now.
@@ -335,7 +401,7 @@ mod tests {
             let table = db.table("table").unwrap();
             db.put(&table, "key", "value").unwrap().safe().unwrap();
             prepare(&disk);
-            let settle = || settle_until_over(&db, &disk, &Shared::new(3, 2), Random::new(1));
+            let settle = || settle_until_over((&db, &disk), &Shared::new(3, 2), Random::new(1), false);
             catch_unwind(AssertUnwindSafe(settle)).is_ok()
         };
         assert!(ends_well(|disk| disk.crash_after(disk.steps())));
