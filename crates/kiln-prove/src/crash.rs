@@ -171,6 +171,9 @@ fn record(profile: Profile, seed: u64, wanted: impl Fn(u64) -> bool + Send + Clo
     }
     note(disk.steps(), &|| disk.crash_states());
     progressed.ask_no_more();
+    // If nearly everything were refused there would be nothing to lose.
+    let (commits, operations) = (history.commits.len(), profile.operations);
+    assert!(commits * 4 > operations, "{commits} commits came of {operations} operations");
     let moments = std::mem::take(&mut *moments.lock().unwrap_or_else(PoisonError::into_inner));
     Recorded { steps: disk.steps(), history, moments }
 }

@@ -40,6 +40,13 @@ pub(crate) struct Profile {
     pub(crate) memory: u64,
 }
 
+impl Profile {
+    /// Whether its values are so long that a transaction can be too large.
+    pub(crate) fn may_reach_limits(&self) -> bool {
+        self.filler_max > 2_000
+    }
+}
+
 /// The engine's default.
 const USUAL_AMPLIFICATION: f64 = 2.0;
 
