@@ -352,7 +352,7 @@ fn examine(
     check_recovered(&db, history)?;
     progress.count();
     if let Some(left) = left {
-        crash_in_recovery(left, history, horizon, random)?;
+        crash_in_recovery(left, (history, horizon), profile, random)?;
         progress.count();
     }
     match random.below(64) {
@@ -375,13 +375,21 @@ fn going_on(history: &History, db: &Kiln, horizon: u64) -> History {
     history
 }
 
+/// The most steps that opening takes what a crash has left.
+const OPENING_STEPS_MAX: usize = 40;
+
 /// A second power loss, while the database is being opened, changes nothing of what the first one left; nor does a third, while
 /// it is opened again.
-fn crash_in_recovery(disk: SimulatedDevice, history: &History, horizon: u64, random: &mut Random) -> Verdict {
+fn crash_in_recovery(
+    disk: SimulatedDevice,
+    (history, horizon): (&History, u64),
+    profile: Profile,
+    random: &mut Random,
+) -> Verdict {
     let mut left = disk;
     for _ in 0..=random.below(2) {
-        left.crash_after(random.below(14) as u64);
-        match reopen(&left) {
+        left.crash_after(random.below(OPENING_STEPS_MAX) as u64);
+        match reopen_in_turn(&left, profile, random.next()) {
             Ok(db) => {
                 // Closing would be another matter.
                 left.crash_after(left.steps());
