@@ -6,6 +6,9 @@
 //! acknowledged is there after a power loss, whether or not the database was reopened in between, and nothing
 //! is acknowledged that is not there. Memory that runs out is [`starve`]'s.
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -17,7 +20,7 @@ use crate::crash::{open, play, reopen, reopen_in_turn};
 use crate::jobs::Progress;
 use crate::oracle::{check_contents, check_recovered, read_all};
 use crate::starve;
-use crate::support::{Replay, copy_of, is_of_broken_disk};
+use crate::support::{Random, Replay, copy_of, is_of_broken_disk, is_of_power_loss};
 use crate::workload::history::History;
 use crate::workload::{Name, Profile, Shift};
 
@@ -121,7 +124,8 @@ impl Case {
         for nth in 1.. {
             let struck = self.run_once(nth);
             progress.count();
-            if !struck || progress.is_enough() {
+            // Of those that close the database the operations go on.
+            if !struck && closes(nth) || progress.is_enough() {
                 return nth;
             }
         }
@@ -137,16 +141,19 @@ impl Case {
         let context = || format!("number {nth} of {self:?}");
         let errors = match open(&disk, profile) {
             Ok(db) => {
-                let errors = play_on(&disk, &db, &mut history, profile, seed);
+                let mut errors = play_on(&disk, &db, &mut history, profile, seed);
                 // Once the names of files could not be made durable nothing is written any more.
                 let is_of_names = self.fault.operation == OperationKind::SyncDirectory;
                 let is_over = disk.faults_fired() > 0 && !self.fault.sticky && !is_of_names;
+                if self.reopen.is_none() && is_over && !errors.contains(&ErrorKind::Lost) {
+                    let settles = !STOP_SETTLING.contains(&self.fault.operation);
+                    let run = (profile, seed, settles);
+                    check_well_again((&disk, &db), &mut history, run, &errors, &context);
+                }
+                if closes(nth) {
+                    errors.extend(close(&db, &mut history, &context));
+                }
                 if self.reopen.is_none() {
-                    if is_over && !errors.contains(&ErrorKind::Lost) {
-                        let settles = !STOP_SETTLING.contains(&self.fault.operation);
-                        let run = (profile, seed, settles);
-                        check_well_again((&disk, &db), &mut history, run, &errors, &context);
-                    }
                     disk.crash_after(disk.steps());
                 }
                 errors
@@ -163,12 +170,32 @@ impl Case {
         assert!(struck || errors.is_empty(), "{}: nothing went wrong, and yet {errors:?}", context());
         disk.clear_faults();
         if let Some(memory) = self.reopen {
-            let read = 1 + nth % OPENING_READS;
-            go_on(&disk, &mut history, profile, seed, (memory, read), &context());
+            let mut random = Random::new(seed ^ nth << 32);
+            let reopened = Reopened {
+                memory,
+                read: 1 + nth % OPENING_READS,
+                cut: (!random.one_in(3)).then(|| random.below(OPENING_STEPS) as u64),
+            };
+            reopened.go_on(&disk, &mut history, (profile, seed), &context());
         }
         check_after_power_loss(&disk, (&history, profile), nth, &context);
         struck
     }
+}
+
+/// One run in two closes the database in order, or tries to.
+fn closes(nth: u64) -> bool {
+    nth % 2 == 1
+}
+
+/// Closes a database: then everything is durable, unless it says otherwise, and how.
+fn close(db: &Kiln, history: &mut History, context: &impl Fn() -> String) -> Option<ErrorKind> {
+    let Err(error) = db.close() else {
+        history.told_durable(history.commits.last().map_or(0, |commit| commit.version));
+        return None;
+    };
+    assert!(is_of_broken_disk(&error), "{}: closing: {:?}: {error}", context(), error.kind());
+    Some(error.kind())
 }
 
 /// Whatever was not synced may survive or not: the history must hold.
@@ -214,14 +241,22 @@ impl Left {
             let disk = copy_of(&self.disk);
             let context = || format!("opening a {} database, number {nth} of {fault:?}", self.state);
             disk.inject(Fault { nth, ..fault });
-            let opened = reopen_in_turn(&disk, self.profile, turn);
+            let opened = reopen_in_turn(&disk, self.profile, turn + nth);
             let struck = disk.faults_fired() > 0;
             disk.clear_faults();
+            let mut history = self.history.clone();
             match opened {
                 Ok(db) => {
                     // What could not be read was not taken for something that is not there: the power loss that follows would show only what was written because of that.
-                    let verdict = check_contents(&db, &self.history).map(drop);
+                    let verdict = check_contents(&db, &history).map(drop);
                     verdict.unwrap_or_else(|what| panic!("{}: {what}", context()));
+                    // What was passed over in opening must not be in the way of who goes on.
+                    if nth % 2 == 0 {
+                        history.cut_at(db.recovery_report().horizon.number(), &db);
+                        let profile = Profile { operations: 12, ..self.profile };
+                        let errors = play_on(&disk, &db, &mut history, profile, nth);
+                        assert!(errors.is_empty(), "{}: {errors:?} later", context());
+                    }
                     // Closing would be another matter.
                     disk.crash_after(disk.steps());
                 }
@@ -230,7 +265,7 @@ impl Left {
                     assert!(expected, "{}: {:?}: {error}", context(), error.kind());
                 }
             }
-            check_after_power_loss(&disk, (&self.history, self.profile), nth, &context);
+            check_after_power_loss(&disk, (&history, self.profile), nth, &context);
             progress.count();
             if !struck || progress.is_enough() {
                 return;
@@ -315,43 +350,64 @@ pub(crate) fn prove(effort: &Effort, replay: &Replay, progress: &mut Progress) {
     }
 }
 
-/// The database is opened again by the same machine, which may still show what a failed sync has forgotten, and goes
-/// on. What it now takes for durable must be durable. If what is shown vanishes after the `nth` read, an opening may fail, but not the next.
-fn go_on(
-    disk: &SimulatedDevice,
-    history: &mut History,
-    profile: Profile,
-    seed: u64,
-    (memory, nth): (Memory, u64),
-    context: &str,
-) {
-    let again =
-        || reopen(disk).unwrap_or_else(|error| panic!("{context}: reopening: {:?}: {error}", error.kind()));
-    let db = match memory {
-        Memory::Kept => again(),
-        Memory::Vanishing => {
-            disk.inject(Fault {
-                operation: OperationKind::Read,
-                nth,
-                kind: FaultKind::Evicted,
-                sticky: true,
-            });
-            let opened = reopen(disk);
-            disk.clear_faults();
-            opened.unwrap_or_else(|error| {
-                assert_eq!(error.kind(), ErrorKind::Io, "{context}: reopening: {error}");
-                again()
-            })
-        }
-    };
-    let horizon = db.recovery_report().horizon.number();
-    assert!(horizon >= history.durable, "{context}: reopening lost version {}", history.durable);
-    history.cut_at(horizon, &db);
-    assert!(read_all(&db, history).unwrap() == history.latest, "{context}: reopening changed the contents");
-    let errors = play_on(disk, &db, history, Profile { operations: 12, ..profile }, seed + 1);
-    assert!(errors.is_empty(), "{context}: {errors:?} after reopening, when nothing went wrong any more");
-    disk.crash_after(disk.steps());
+/// How the same machine opens the database again, which may still show what a failed sync has forgotten.
+struct Reopened {
+    memory: Memory,
+    /// After this read what is shown vanishes, if it does: then the opening may fail, but not the next.
+    read: u64,
+    /// The power fails after so many steps, be the database open by then or not.
+    cut: Option<u64>,
 }
+
+impl Reopened {
+    /// What is taken for durable now must be durable. Unless the power fails the database goes on.
+    fn go_on(
+        &self,
+        disk: &SimulatedDevice,
+        history: &mut History,
+        (profile, seed): (Profile, u64),
+        context: &str,
+    ) {
+        if let Some(steps) = self.cut {
+            disk.crash_after(disk.steps() + steps);
+        }
+        if self.memory == Memory::Vanishing {
+            let (operation, kind) = (OperationKind::Read, FaultKind::Evicted);
+            disk.inject(Fault { operation, nth: self.read, kind, sticky: true });
+        }
+        let mut opened = reopen(disk);
+        disk.clear_faults();
+        if let (Memory::Vanishing, Err(error), false) = (self.memory, &opened, disk.crashed()) {
+            assert_eq!(error.kind(), ErrorKind::Io, "{context}: reopening: {error}");
+            opened = reopen(disk);
+        }
+        let db = match opened {
+            Err(error) if is_of_power_loss(&error, disk) => return,
+            opened => {
+                opened.unwrap_or_else(|error| panic!("{context}: reopening: {:?}: {error}", error.kind()))
+            }
+        };
+        if self.cut.is_some() {
+            disk.crash_after(disk.steps());
+        }
+        let horizon = db.recovery_report().horizon.number();
+        assert!(horizon >= history.durable, "{context}: reopening lost version {}", history.durable);
+        history.cut_at(horizon, &db);
+        if self.cut.is_some() {
+            return;
+        }
+        assert!(
+            read_all(&db, history).unwrap() == history.latest,
+            "{context}: reopening changed the contents"
+        );
+        let errors = play_on(disk, &db, history, Profile { operations: 12, ..profile }, seed + 1);
+        assert!(errors.is_empty(), "{context}: {errors:?} after reopening, when nothing went wrong any more");
+        disk.crash_after(disk.steps());
+    }
+}
+
+/// About so many steps it takes.
+const OPENING_STEPS: usize = 32;
 
 /// What went wrong once while something settled keeps everything from settling until the database is opened again: it is not known what
 /// the tree has on disk.
@@ -377,188 +433,3 @@ const OPERATIONS: [OperationKind; 12] = [
     OperationKind::Size,
     OperationKind::List,
 ];
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::arguments::Limit;
-    use crate::support::Random;
-    use crate::testing::{at_test, budget, seed, watched};
-    use crate::workload::SMALL;
-
-    const MINUTES: Duration = Duration::from_secs(600);
-
-    /// All cases of a workload that `wanted` picks.
-    fn try_cases(name: &'static str, workload: Name, wanted: impl Fn(&Case) -> bool) {
-        watched(name, MINUTES, |replay| {
-            at_test(replay, name, seed());
-            let mut progress = Progress::silent(name, Limit::Pass);
-            for case in cases(seed(), workload).filter(wanted) {
-                let runs = case.run(&mut progress);
-                let often = matches!(case.fault.operation, OperationKind::Write | OperationKind::Sync);
-                assert!(!often || runs > 10, "the workload has too few operations for this test");
-            }
-        });
-    }
-
-    #[test]
-    fn c8_a_failure_of_any_operation_is_told_and_nothing_lost_is_acknowledged() {
-        try_cases("c8_a_failure_of_any_operation_is_told", Name::Small, |case| {
-            case.reopen.is_none() && !matches!(case.fault.kind, SLOW | FaultKind::EINTR)
-        });
-    }
-
-    #[test]
-    fn c8_failures_while_segments_are_prepared_and_dropped() {
-        let wanted = [FaultKind::EIO, FaultKind::FailedSyncThenSuccess, FaultKind::FailedSyncReverted];
-        try_cases("c8_failures_while_segments", Name::Large, |case| {
-            case.reopen.is_none() && !case.fault.sticky && wanted.contains(&case.fault.kind)
-        });
-    }
-
-    #[test]
-    fn c8_failures_while_the_log_is_compacted() {
-        let disk = SimulatedDevice::new(seed());
-        let (db, mut history) = (open(&disk, profile_of(Name::Skewed)).unwrap(), History::default());
-        assert_eq!(play_on(&disk, &db, &mut history, profile_of(Name::Skewed), seed()), []);
-        let statistics = db.statistics();
-        assert!(statistics.segments_compacted > 1, "the workload is not compacted: {statistics:?}");
-        let wanted = [
-            FaultKind::EIO,
-            FaultKind::ENOSPC,
-            FaultKind::FailedSyncThenSuccess,
-            FaultKind::FailedSyncReverted,
-        ];
-        try_cases("c8_failures_while_the_log_is_compacted", Name::Skewed, |case| {
-            case.reopen.is_none() && !case.fault.sticky && wanted.contains(&case.fault.kind)
-        });
-    }
-
-    #[test]
-    fn c8_failures_while_tables_settle() {
-        let wanted = [
-            FaultKind::EIO,
-            FaultKind::ENOSPC,
-            FaultKind::FailedSyncThenSuccess,
-            FaultKind::FailedSyncReverted,
-        ];
-        try_cases("c8_failures_while_tables_settle", Name::Settling, |case| {
-            !case.fault.sticky && wanted.contains(&case.fault.kind)
-        });
-    }
-
-    /// A root that had been written, and not synced, was taken for durable when the database was opened again.
-    #[test]
-    fn c4_what_has_settled_when_a_database_is_opened_is_durable_then() {
-        let name = "c4_what_has_settled_when_a_database_is_opened";
-        watched(name, MINUTES, |_| {
-            // Of a short write of a root slot at this seed the root was stored, and a checkpoint relied on it.
-            let wanted = |case: &Case| {
-                case.reopen.is_some()
-                    && case.fault.operation == OperationKind::Write
-                    && case.fault.kind != SLOW
-            };
-            for case in cases(880_010, Name::Runs).filter(wanted) {
-                assert!(case.run(&mut Progress::silent(name, Limit::Pass)) > 10);
-            }
-        });
-    }
-
-    /// Whoever wants space on a disk that stays full is refused in the end: this case looked for some for ever.
-    #[test]
-    fn c5_who_wants_space_on_a_full_disk_comes_to_an_end() {
-        let name = "c5_who_wants_space_on_a_full_disk";
-        watched(name, MINUTES, |replay| {
-            at_test(replay, name, 880_025);
-            for case in cases(880_025, Name::Runs).filter(|case| case.fault.kind == FaultKind::ENOSPC) {
-                assert!(case.run(&mut Progress::silent(name, Limit::Pass)) > 0);
-            }
-        });
-    }
-
-    #[test]
-    fn c8_a_failed_sync_is_not_made_good_by_reopening() {
-        for workload in [Name::Small, Name::Large] {
-            try_cases("c8_a_failed_sync_is_not_made_good", workload, |case| {
-                case.reopen.is_some()
-                    && case.fault.kind != FaultKind::ShortWrite
-                    && case.fault.kind != FaultKind::ENOSPC
-            });
-        }
-    }
-
-    /// What cannot be read must not be mistaken for the end of the log, and nothing that fails while opening may destroy
-    /// what is there.
-    #[test]
-    fn c9_failures_while_opening_destroy_nothing() {
-        for workload in [Name::Small, Name::Large] {
-            let mut progress = Progress::silent("c9_failures_while_opening", Limit::Pass);
-            for left in Left::all(seed(), workload) {
-                let wanted = (0..).zip(faults()).filter(|(_, fault)| fault.kind != SLOW && !fault.sticky);
-                wanted.for_each(|turn| left.run(turn, &mut progress));
-            }
-        }
-    }
-
-    #[test]
-    fn c9_failed_and_short_reads_while_working_are_errors_and_pass() {
-        let mut runs = Random::new(seed());
-        for _ in 0..budget(40) {
-            let seed = runs.next();
-            let disk = SimulatedDevice::new(seed);
-            let mut history = History::default();
-            let db = reopen(&disk).unwrap();
-            let large = db.table("large").unwrap();
-            let value = |number: u32| vec![number as u8; 9_000];
-            (0..60_u32)
-                .for_each(|number| db.put(&large, number.to_be_bytes(), value(number)).unwrap().forget());
-            db.persist().unwrap();
-            let kind = *runs.pick(&[FaultKind::EIO, FaultKind::ShortWrite]);
-            let nth = 1 + runs.below(40) as u64;
-            disk.inject(Fault { operation: OperationKind::Read, nth, kind, sticky: false });
-            let mut failed = 0;
-            for number in 0..60_u32 {
-                match db.get(&large, number.to_be_bytes()) {
-                    Ok(found) => assert_eq!(found.unwrap(), value(number)),
-                    Err(error) => {
-                        assert!(matches!(error.kind(), ErrorKind::Io | ErrorKind::Corrupted), "{error}");
-                        failed += 1;
-                    }
-                }
-            }
-            assert!(failed <= 1 && disk.faults_fired() == 1, "{kind:?} on read {nth}: {failed} reads failed");
-            assert_eq!(db.snapshot().unwrap().range::<&[u8]>(&large, ..).filter(Result::is_ok).count(), 60);
-            play_on(&disk, &db, &mut history, SMALL, seed);
-            assert_eq!(db.horizon(kiln::Level::MEMORY), db.version());
-            drop(large);
-            drop(db);
-            check_recovered(&reopen(&disk).unwrap(), &history).unwrap();
-        }
-    }
-
-    #[test]
-    fn c8_a_database_that_has_lost_commits_reads_on_and_closes_with_an_error() {
-        let disk = SimulatedDevice::new(seed());
-        let db = reopen(&disk).unwrap();
-        let (table, map) = (db.table("table").unwrap(), db.map("map").unwrap());
-        db.put(&table, "kept", "1").unwrap().safe().unwrap();
-        disk.inject(Fault { operation: OperationKind::Write, nth: 1, kind: FaultKind::EIO, sticky: false });
-        db.put(&table, "lost", "2").unwrap().forget();
-        assert_eq!(db.persist().unwrap_err().kind(), ErrorKind::Lost);
-        let error = db.put(&map, "more", "3").map(|commit| commit.forget()).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Lost);
-        assert!(error.to_string().contains("open the database again"), "it says what to do: {error}");
-        let rows = db.transact(|tx| tx.range::<&[u8]>(&table, ..).collect::<kiln::Result<Vec<_>>>());
-        assert_eq!(rows.unwrap().forget().len(), 2, "a transaction that only reads commits");
-        assert_eq!(db.snapshot().unwrap().get(&table, "lost").unwrap().unwrap(), b"2");
-        assert_eq!(db.read_durable(|durable| durable.get(&table, "lost")).unwrap(), None);
-        assert_eq!(db.read_safe(|tx| tx.get(&table, "kept")).unwrap().unwrap(), b"1");
-        assert_eq!(db.read_safe(|tx| tx.get(&table, "lost")).unwrap_err().kind(), ErrorKind::Lost);
-        assert_eq!(db.close().unwrap_err().kind(), ErrorKind::Lost);
-        drop((table, map, db));
-        let db = reopen(&disk).unwrap();
-        let table = db.table("table").unwrap();
-        assert_eq!(db.get(&table, "kept").unwrap().unwrap(), b"1");
-        assert_eq!(db.get(&table, "lost").unwrap(), None);
-    }
-}

@@ -100,6 +100,7 @@ bugs! {
     RootNotOfLeaf "root-not-of-leaf" "A walk does not look whether the tree has changed while it read a leaf." in schedules,
     StaleTreeAccepted "stale-tree-accepted" "A tree is accepted that is older than the superblock says.",
     FoundRootBelieved "found-root-believed" "The tree's root that is found at opening passes for durable.",
+    SettledToBeforeRoot "settled-to-before-root" "The superblock says what the tree's root that is found at opening has before that is durable.",
     LeavingMissed "leaving-missed" "What leaves memory just while a snapshot looks for it passes for another key's." in schedules,
     RemovedBeforeSuperblock "removed-before-superblock" "The superblock does not say how far the tables have settled.",
     SettlesQuietly "settles-quietly" "Nobody who reads is told that rows settle.",

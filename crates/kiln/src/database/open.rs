@@ -83,6 +83,9 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
     let mut opening = Opening { segments, superblock, log, liveness, writer: None };
     let clock = opening.make_writable(&mut recovered)?;
     if tree.settled_to() > current.settled_to && !planted(Bug::FoundRootBelieved) {
+        if planted(Bug::SettledToBeforeRoot) {
+            opening.superblock.update(|superblock| superblock.settled_to = tree.settled_to())?;
+        }
         // Else the next checkpoint would leave out, and the log drop, what only this root has, and the power could fail.
         tree.make_certain()?;
         // Nor must an older one be taken for it then.
