@@ -86,6 +86,8 @@ struct Sweep {
     exhaustive_units: usize,
     /// Only so many steps are looked at, of the last ones: those before only make the log long.
     last_steps: Option<usize>,
+    /// Of so many steps one is looked at.
+    stride: u64,
 }
 
 impl Sweep {
@@ -106,7 +108,7 @@ impl Sweep {
             Name::Long => (12, 2),
         };
         let last_steps = (workload == Name::Long).then_some(2);
-        Sweep { workload, profile: workload.profile(), samples, exhaustive_units, last_steps }
+        Sweep { workload, profile: workload.profile(), samples, exhaustive_units, last_steps, stride: 1 }
     }
 }
 
@@ -238,7 +240,8 @@ impl Sweep {
         if let Some(count) = self.last_steps {
             return self.last_steps_of_one_run(seed, only, count, replay_at, progress);
         }
-        let wanted = move |step| only.is_none_or(|only| only == step);
+        let stride = self.stride;
+        let wanted = move |step| only.map_or(step % stride == seed % stride, |only| only == step);
         let Recorded { steps, history, moments } = record(self.profile, seed, wanted);
         let mut known = History::default();
         let mut seen = HashSet::new();

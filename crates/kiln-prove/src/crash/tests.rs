@@ -11,13 +11,24 @@ use crate::workload::history::{Anew, Place};
 use crate::workload::loads::ROWS;
 use crate::workload::{LARGE, LAZY, LONG, NAMED, SKEWED, SMALL, WARM};
 
-/// Run after run of a workload, until so many states were looked at.
+/// Run after run of a workload, until so many states were looked at. Of each run so few steps are looked at, all over it, that the first one comes to its
+/// end: that of its beginning alone often has nothing of what the workload is for.
 fn sweep(name: &'static str, workload: Name, states: u64) {
     watched(name, Duration::from_secs(600), |replay| {
-        let mut progress = Progress::silent(name, Limit::States(budget(states)));
-        let mut seeds = seed()..;
-        while progress.goes_on() {
-            Sweep::of(workload).one_run(seeds.next().unwrap_or_default(), None, replay, &mut progress);
+        let states = budget(states);
+        let mut progress = Progress::silent(name, Limit::States(states));
+        let steps = record(workload.profile(), seed(), |_| false).steps;
+        let sweep = Sweep::of(workload);
+        // More than a step leaves as a rule, with those that others have come to.
+        let states_per_step = 3 * sweep.samples.max(1 << sweep.exhaustive_units) / 2;
+        // Odd, so that it is not always, or never, those that have a run of their own.
+        let sweep = Sweep { stride: (steps * states_per_step / states) | 1, ..sweep };
+        for (run, seed) in (0..).zip(seed()..) {
+            sweep.one_run(seed, None, replay, &mut progress);
+            if !progress.goes_on() {
+                assert!(run > 0 || sweep.last_steps.is_some(), "the first run was broken off");
+                break;
+            }
         }
         progress.finish();
     });
