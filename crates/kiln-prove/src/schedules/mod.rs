@@ -10,7 +10,7 @@
 //!  dropping        nobody uses what was dropped
 //!  settling        a row that settles is always in one place
 //!  moving          what is written anew changes for nobody
-//!  sessions        what is told of one is never of two
+//!  sessions        what is forgotten is so for who opens it then; what is told of one is never of two
 //!  kiln::schedules programs on the engine's parts: pins, log tail, indexes
 //! ```
 //!
