@@ -214,13 +214,17 @@ impl Specimen {
         if is_tail { Tail::LastWrite } else { Tail::Nothing }
     }
 
-    /// What may go with a whole file: without a superblock that says so, and without one that was prepared behind it, nothing tells that the last segment was
-    /// there.
+    /// What may go with what a whole file has: without a superblock that says so, nothing tells that the last segment had anything.
     fn tail_of(&self, name: &str) -> Tail {
         let is_last = self.tail.as_ref().is_some_and(|(last, _)| last == name);
-        let is_followed =
-            files(&self.disk).iter().any(|(other, _)| other.starts_with("segment-") && other.as_str() > name);
-        if is_last && !is_followed { Tail::LastSegment } else { Tail::Nothing }
+        if is_last { Tail::LastSegment } else { Tail::Nothing }
+    }
+
+    /// What may go with a whole file: one that was prepared behind the last segment tells that it was there.
+    fn tail_without(&self, name: &str) -> Tail {
+        let is_behind = |other: &String| other.starts_with("segment-") && other.as_str() > name;
+        let is_followed = files(&self.disk).iter().any(|(other, _)| is_behind(other));
+        if is_followed { Tail::Nothing } else { self.tail_of(name) }
     }
 }
 
@@ -302,7 +306,8 @@ fn change_lengths(specimen: &Specimen, seed: u64, most: usize, progress: &mut Pr
 
 fn remove_files(specimen: &Specimen, _seed: u64, _most: usize, progress: &mut Progress) {
     for (file, _) in files(&specimen.disk) {
-        specimen.damaged(&(&file, "is missing"), specimen.tail_of(&file), |disk| disk.remove_file(&file));
+        specimen
+            .damaged(&(&file, "is missing"), specimen.tail_without(&file), |disk| disk.remove_file(&file));
         progress.count();
     }
 }

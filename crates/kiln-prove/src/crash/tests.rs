@@ -132,13 +132,15 @@ fn c4_the_skewed_workload_is_compacted_again_and_again() {
 #[test]
 fn c1_other_loss_patterns_are_tried_at_each_step() {
     let sweep = Sweep { samples: 6, exhaustive_units: 0, ..Sweep::of(Name::Large) };
-    let steps = (20..120).step_by(10);
+    let steps = (20..400).step_by(5);
     let states = steps.map(|step| run_until(sweep.profile, seed(), step).disk.crash_states());
-    let states = states.max_by_key(CrashStates::unit_count).unwrap();
-    let tried = |step| {
-        let disks = disks_after(&states, (seed(), step), &sweep);
+    let tried_of = |states: &CrashStates, step| {
+        let disks = disks_after(states, (seed(), step), &sweep);
         disks.map(|(_, disk)| disk.fingerprint()).collect::<HashSet<_>>()
     };
+    // Whichever zeros a crash takes of a segment that is being prepared makes no difference.
+    let states = states.max_by_key(|states| tried_of(states, 60).len()).unwrap();
+    let tried = |step| tried_of(&states, step);
     assert_eq!(tried(60), tried(60));
     let all: HashSet<_> = (60..90).flat_map(tried).collect();
     assert!(all.len() > 2 * tried(60).len(), "{} disks", all.len());
