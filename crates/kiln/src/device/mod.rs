@@ -38,6 +38,8 @@ mod aligned;
 mod conformance;
 mod error;
 mod file;
+#[cfg(all(test, not(miri)))]
+mod forked;
 mod process;
 mod reader_threads;
 mod reads;

@@ -3,18 +3,22 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
 use io_uring::{IoUring, opcode, types};
 
+use super::process::Process;
 use super::reads::{FinishedRead, QueuedRead, ReadQueue};
 use super::{READS_IN_FLIGHT_MAX, check_aligned};
 use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// See the module's documentation.
 pub(super) struct UringReads {
-    ring: IoUring,
+    ring: ManuallyDrop<IoUring>,
+    /// Has the ring's memory.
+    process: Process,
     /// Reads that the kernel has, or is about to get, by their number; they stay where they are until it gives them back.
     reads: Vec<Option<QueuedRead>>,
     /// Reads that need not go to the kernel, or not again.
@@ -32,8 +36,15 @@ impl UringReads {
     pub(super) fn new(refused: Arc<AtomicBool>) -> io::Result<UringReads> {
         // A process that is forked off would share it, and take what is to be given back here.
         let ring = IoUring::builder().dontfork().build(READS_IN_FLIGHT_MAX as u32)?;
-        let reads = Vec::with_capacity(READS_IN_FLIGHT_MAX);
-        Ok(UringReads { ring, reads, direct: Vec::new(), in_flight: 0, is_broken: false, refused })
+        Ok(UringReads {
+            ring: ManuallyDrop::new(ring),
+            process: Process::this(),
+            reads: Vec::with_capacity(READS_IN_FLIGHT_MAX),
+            direct: Vec::new(),
+            in_flight: 0,
+            is_broken: false,
+            refused,
+        })
     }
 
     /// Keeps a read until the kernel gives it back, and gives its number.
@@ -134,6 +145,12 @@ fn finish(read: QueuedRead, result: i32) -> FinishedRead {
 
 impl Drop for UringReads {
     fn drop(&mut self) {
+        if !self.process.is_this() {
+            // The ring's memory was not forked along: what is there now is something else's. The descriptor was.
+            // SAFETY: it is the ring's, which is neither used any more nor dropped.
+            drop(unsafe { OwnedFd::from_raw_fd(self.ring.as_raw_fd()) });
+            return;
+        }
         while self.in_flight > 0 && !self.is_broken {
             if self.take_finished().is_none() {
                 self.enter();
@@ -143,6 +160,8 @@ impl Drop for UringReads {
             // The kernel may still write there.
             std::mem::forget(std::mem::take(&mut self.reads));
         }
+        // SAFETY: it is not used after this, and dropped nowhere else.
+        unsafe { ManuallyDrop::drop(&mut self.ring) };
     }
 }
 
@@ -154,11 +173,14 @@ impl fmt::Debug for UringReads {
 
 #[cfg(all(test, not(miri)))]
 mod tests {
-    use std::mem::ManuallyDrop;
-    use std::os::fd::{FromRawFd, OwnedFd};
+    use std::ptr;
+
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
     use super::*;
+    use crate::device::forked::in_fork;
     use crate::device::{AlignedBuffer, Device, FileDevice, OpenMode};
+    use crate::sync::Mutex;
 
     /// A filter of system calls may let a process set a queue up, and not use it.
     #[test]
@@ -176,5 +198,41 @@ mod tests {
         queue.submit(QueuedRead { file, offset: 0, buffer: AlignedBuffer::new(4096), token: 1 });
         assert!(queue.wait().is_none());
         assert!(refused.load(Ordering::Relaxed));
+    }
+
+    /// Where all such queues of the process have their memory.
+    fn memory_of_queues() -> Vec<[usize; 2]> {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let range_of = |line: &str| {
+            let (start, end) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
+            [start, end].map(|address| usize::from_str_radix(address, 16).unwrap())
+        };
+        maps.lines().filter(|line| line.contains("[io_uring]")).map(range_of).collect()
+    }
+
+    /// It took away whatever the process had there by then.
+    #[test]
+    fn a_queue_that_ends_in_a_process_that_was_forked_leaves_what_is_where_its_memory_was() {
+        let Ok(queue) = UringReads::new(Arc::default()) else { return };
+        let descriptor = queue.ring.as_raw_fd();
+        let memory = memory_of_queues();
+        let queue = Mutex::new(Some(queue));
+        in_fork(move || {
+            let map = |&[start, end]: &[usize; 2]| {
+                let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
+                let start = ptr::without_provenance_mut(start);
+                // SAFETY: nothing else is replaced: it fails where there is something.
+                unsafe {
+                    mmap_anonymous(start, end - start.addr(), ProtFlags::READ | ProtFlags::WRITE, flags)
+                }
+            };
+            let mapped: Vec<_> = memory.iter().filter_map(|range| map(range).ok()).collect();
+            assert!(!mapped.is_empty());
+            drop(queue.lock().take());
+            // SAFETY: it has just been mapped, and is nobody else's.
+            mapped.iter().for_each(|start| unsafe { start.cast::<u8>().write_volatile(1) });
+            let open = std::fs::read_link(format!("/proc/self/fd/{descriptor}"));
+            assert!(!open.is_ok_and(|open| open.to_string_lossy().contains("[io_uring]")));
+        });
     }
 }
