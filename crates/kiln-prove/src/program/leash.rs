@@ -27,7 +27,7 @@ mod tests {
     use std::time::Duration;
 
     use kiln::device::SimulatedDevice;
-    use kiln::{ErrorKind, Kiln, Level, Map, Options, Progress, Receipt};
+    use kiln::{ErrorKind, Kiln, Level, Map, Options, Progress, Receipt, Table};
 
     use super::*;
     use crate::contract::gate::{OpenAtEnd, gated_device};
@@ -184,6 +184,57 @@ mod tests {
                 read(&db, &map);
             });
         });
+        db.close().unwrap();
+    }
+
+    /// It read the leaves of settled rows by its parent's queue, whose memory is not there, or whose threads are not.
+    #[test]
+    fn c4_a_process_that_was_forked_reads_settled_rows_beside_its_parent() {
+        const KEYS: u32 = 3_000;
+        const READS: usize = 32;
+        let directory = tempfile::tempdir().unwrap();
+        let options = Options::new().segment_bytes(64 << 10).memory(2 << 20).background(false);
+        let options = options.settle_log_bytes(0);
+        let db = options.open(directory.path()).unwrap();
+        let table = db.table("table").unwrap();
+        let value = |key: u32| [key as u8; 1_000];
+        for key in 0..KEYS {
+            db.put(&table, key.to_be_bytes(), value(key)).unwrap().forget();
+            if key % 256 == 0 {
+                db.persist().unwrap();
+            }
+        }
+        db.persist().unwrap();
+        db.settle().unwrap();
+        db.close().unwrap();
+        // No leaf is in memory now.
+        let db = options.open(directory.path()).unwrap();
+        let table = db.table("table").unwrap();
+        let read = move |db: &Kiln, table: &Table| {
+            for from in (0..KEYS).step_by(READS) {
+                let keys: Vec<_> = (from..KEYS).take(READS).map(u32::to_be_bytes).collect();
+                let mut count = 0;
+                let look = |number: usize, found: Option<&[u8]>| {
+                    assert_eq!(found, Some(&value(from + number as u32)[..]));
+                    count += 1;
+                };
+                db.get_many(table, &keys, look).unwrap();
+                assert_eq!(count, keys.len());
+            }
+            let snapshot = db.snapshot().unwrap();
+            let rows = snapshot.range::<&[u8]>(table, ..).map(Result::unwrap);
+            let expected = (0..KEYS).map(|key| (key.to_be_bytes().to_vec(), value(key).to_vec()));
+            assert!(rows.eq(expected));
+        };
+        // So that there are queues.
+        read(&db, &table);
+        let (forked_db, forked_table) = (db.clone(), table.clone());
+        in_fork(move || {
+            read(&forked_db, &forked_table);
+            // By the queues that it has made itself.
+            read(&forked_db, &forked_table);
+        });
+        read(&db, &table);
         db.close().unwrap();
     }
 }

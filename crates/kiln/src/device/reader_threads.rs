@@ -149,6 +149,10 @@ impl ReadQueue for ThreadedReads {
         self.in_flight -= 1;
         Some(read)
     }
+
+    fn is_here(&self) -> bool {
+        self.threads.are_here()
+    }
 }
 
 impl Drop for ThreadedReads {

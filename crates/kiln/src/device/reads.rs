@@ -46,6 +46,11 @@ pub trait ReadQueue: Send + Debug {
     fn take_done(&mut self) -> Option<FinishedRead> {
         None
     }
+
+    /// Whether it serves the process that asks. One that was forked off the process that has made a queue may only be able to drop it.
+    fn is_here(&self) -> bool {
+        true
+    }
 }
 
 /// The queue of a device that has no better one: each read is done when it is waited for, the oldest first.

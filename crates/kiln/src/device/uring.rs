@@ -131,6 +131,10 @@ impl ReadQueue for UringReads {
         }
         self.take_finished().map(|(read, result)| finish(read, result))
     }
+
+    fn is_here(&self) -> bool {
+        self.process.is_this()
+    }
 }
 
 /// Whatever is not simply right, such as a file system without direct I/O, is up to the ordinary read.
@@ -145,7 +149,7 @@ fn finish(read: QueuedRead, result: i32) -> FinishedRead {
 
 impl Drop for UringReads {
     fn drop(&mut self) {
-        if !self.process.is_this() {
+        if !self.is_here() {
             // The ring's memory was not forked along: what is there now is something else's. The descriptor was.
             // SAFETY: it is the ring's, which is neither used any more nor dropped.
             drop(unsafe { OwnedFd::from_raw_fd(self.ring.as_raw_fd()) });

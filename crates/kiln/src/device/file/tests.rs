@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::device::ZEROS_BYTES;
+#[cfg(not(miri))]
+use crate::device::forked::in_fork;
 use crate::device::somebody::as_somebody;
 use crate::sync::atomic::AtomicU64;
 
@@ -42,6 +44,24 @@ fn where_an_io_uring_cannot_be_made_just_now_it_is_asked_again() {
         device.uring_refused.store(false, Ordering::Relaxed);
         assert!(queue_after(lasting).starts_with("ThreadedReads"));
         assert!(device.uring_refused.load(Ordering::Relaxed), "{lasting}");
+    }
+}
+
+/// Who keeps queues for the next reader would give it one whose memory is not there, or whose threads are not.
+#[test]
+#[cfg(not(miri))]
+fn a_process_that_was_forked_knows_its_parents_queues_from_its_own() {
+    for is_refused in [false, true] {
+        let (_directory, device) = temporary();
+        device.uring_refused.store(is_refused, Ordering::Relaxed);
+        let queue = device.read_queue();
+        assert!(queue.is_here());
+        let queue = Mutex::new(queue);
+        in_fork(move || {
+            assert!(!queue.lock().is_here());
+            assert!(device.read_queue().is_here());
+            crate::device::conformance::check_reads_in_flight(&device);
+        });
     }
 }
 

@@ -181,9 +181,11 @@ impl Tree {
         self.pages.cache.bytes() < bytes - bytes / ON_DISK_PART
     }
 
-    /// Lends a queue, which is kept for the next who reads: it costs as much as a read to make one.
+    /// Lends a queue, which is kept for the next who reads: it costs as much as a read to make one. In a process that was forked
+    /// its parent's are given up.
     fn with_queue<T>(&self, read: impl FnOnce(&mut Queue) -> T) -> T {
-        let mut queue = self.queues.lock().pop().unwrap_or_default();
+        let kept = self.queues.lock().pop();
+        let mut queue = kept.filter(Queue::is_here).unwrap_or_default();
         let result = read(&mut queue);
         let mut queues = self.queues.lock();
         if queues.len() < READ_QUEUES_KEPT_MAX {

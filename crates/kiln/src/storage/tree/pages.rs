@@ -260,4 +260,9 @@ impl Queue {
     fn get(&mut self, device: &dyn Device) -> &mut dyn ReadQueue {
         &mut **self.0.get_or_insert_with(|| device.read_queue())
     }
+
+    /// Whether this process may use it.
+    pub(super) fn is_here(&self) -> bool {
+        self.0.as_ref().is_none_or(|queue| queue.is_here())
+    }
 }
