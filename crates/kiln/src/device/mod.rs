@@ -39,7 +39,7 @@ mod conformance;
 mod error;
 mod file;
 #[cfg(all(test, not(miri)))]
-mod forked;
+pub(crate) mod forked;
 mod process;
 mod reader_threads;
 mod reads;

@@ -374,10 +374,10 @@ impl Drop for ReadAhead<'_> {
 }
 
 impl Cold {
-    /// A queue with nothing in flight. In a process that was forked those that are kept are its parent's, too: what one of them asks for the other would be given.
+    /// A queue with nothing in flight. In a process that was forked its parent's are given up: what one of them asks for the other would be given.
     fn take_reads(&self, engine: &Engine) -> Reads {
-        let kept = if engine.process.is_this() { self.queues.lock().pop() } else { None };
-        kept.unwrap_or_else(|| Reads {
+        let kept = self.queues.lock().pop();
+        kept.filter(|reads| reads.queue.is_here()).unwrap_or_else(|| Reads {
             queue: engine.segments.read_queue(),
             buffers: Vec::new(),
             in_flight: Vec::new(),
@@ -416,6 +416,8 @@ mod tests {
     use std::sync::Arc;
 
     use crate::Options;
+    #[cfg(not(miri))]
+    use crate::device::forked::in_fork;
     use crate::device::{Device, OpenMode, READ_QUEUES_KEPT_MAX, SimulatedDevice};
     use crate::error::ErrorKind;
 
@@ -435,6 +437,25 @@ mod tests {
             "the next batch takes one of them"
         );
         engine.cold.give_back(again);
+    }
+
+    /// Each batch made one, and gave it to the next, which did not take it.
+    #[test]
+    #[cfg(not(miri))]
+    fn the_queue_of_a_batch_is_the_next_ones_also_in_a_process_that_was_forked() {
+        let directory = tempfile::tempdir().unwrap();
+        let db = Options::new().background(false).open(directory.path()).unwrap();
+        let at_once = [(); 2].map(|()| db.engine().cold.take_reads(db.engine()));
+        at_once.into_iter().for_each(|reads| db.engine().cold.give_back(reads));
+        in_fork(move || {
+            let engine = db.engine();
+            let own = engine.cold.take_reads(engine);
+            assert!(own.queue.is_here());
+            engine.cold.give_back(own);
+            let kept = engine.cold.queues.lock().len();
+            assert!(engine.cold.take_reads(engine).queue.is_here());
+            assert_eq!(engine.cold.queues.lock().len(), kept - 1);
+        });
     }
 
     #[test]
