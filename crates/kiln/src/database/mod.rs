@@ -78,7 +78,9 @@ pub struct ObjectInfo {
 /// An open database. Clones are the same database; when the last is dropped it is closed in order.
 ///
 /// It belongs to the process that has opened it. A child that is forked off has no use for it: to drop or close it there does nothing, and nothing hardens there,
-/// so that receipts end *lost*. It must not write there; it may read, if no thread was using the database at the fork.
+/// so that receipts end *lost*. It must not write there; it may read, if no thread was using the database at the fork, and none of its own
+/// [background threads](Options::background) was at work: what such a thread held stays held there, and a read that needs it waits without end. Nothing tells when they
+/// are at rest, so who wants to be sure opens the database without them.
 ///
 /// ```
 /// # let directory = tempfile::tempdir()?;
