@@ -1,11 +1,15 @@
 //! What who counts rows that have expired can rely on, and who opens a database in which there are such.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::device::{Fault, FaultKind, Keep, OperationKind, SimulatedDevice};
 use crate::error::Result;
 use crate::storage::superblock::Superblock;
 use crate::{Expiry, Kiln, Object, Options};
+
+/// Within it nothing hardens that nobody asks for.
+const HOUR: Duration = Duration::from_secs(3_600);
 
 /// A count was too low by what compaction deleted between its look at what had expired and its look at what is stored.
 #[test]
@@ -38,7 +42,7 @@ fn while_rows_are_counted_compaction_deletes_none_that_has_expired() -> Result<(
 fn a_walk_that_has_met_nothing_but_what_had_expired_is_followed_by_no_rest() -> Result<()> {
     let disk = SimulatedDevice::new(1);
     disk.set_time_ms(1_000);
-    let db = Options::new().background(false).open_on(Arc::new(disk))?;
+    let db = Options::new().background(false).window(HOUR).open_on(Arc::new(disk))?;
     for (name, deleted) in [("one", 1_000), ("other", 2_000)] {
         let table = db.table(name)?;
         for number in 0..1_000_u32 {
@@ -47,6 +51,60 @@ fn a_walk_that_has_met_nothing_but_what_had_expired_is_followed_by_no_rest() -> 
         while db.engine().delete_some_expired(false).is_some() {}
         assert_eq!(db.statistics().expired_rows, deleted);
     }
+    Ok(())
+}
+
+/// It went on over all the rest in vain, and then rested for that, while there was space again and nothing was deleted.
+#[test]
+fn a_walk_that_finds_no_log_space_goes_on_from_there_once_there_is_some() -> Result<()> {
+    const ROWS: u32 = 10_000;
+    let disk = SimulatedDevice::new(1);
+    disk.set_time_ms(1_000);
+    let options =
+        Options::new().background(false).window(HOUR).segment_bytes(16 << 10).unhardened_bytes(32 << 10);
+    let db = options.open_on(Arc::new(disk.clone()))?;
+    let map = db.map("map")?;
+    for number in 0..ROWS {
+        db.put_expiring(&map, number.to_be_bytes(), "value", Expiry::At(2_000))?.forget();
+    }
+    db.persist()?;
+    disk.set_time_ms(2_000);
+    let expired = || db.statistics().expired_rows;
+    let (mut before, mut hardenings) = (0, 0);
+    while db.engine().delete_some_expired(false).is_some() {
+        if expired() == before {
+            db.persist()?;
+            hardenings += 1;
+        }
+        before = expired();
+    }
+    assert_eq!((expired(), map.len_estimate()), (u64::from(ROWS), 0));
+    assert!(hardenings > 0, "there was space for all");
+    Ok(())
+}
+
+/// Commits waited until hardening had caught up, and what it had to catch up with became more: the log filled with deletions.
+#[test]
+fn c5b_nothing_that_has_expired_is_deleted_while_hardening_is_behind_the_window() -> Result<()> {
+    const ROWS: u32 = 1_000;
+    const WINDOW: Duration = Duration::from_millis(1);
+    let disk = SimulatedDevice::new(1);
+    disk.set_time_ms(1_000);
+    let db = Options::new().background(false).window(WINDOW).open_on(Arc::new(disk))?;
+    let map = db.map("map")?;
+    for number in 0..ROWS {
+        db.put_expiring(&map, number.to_be_bytes(), "value", Expiry::At(1))?.forget();
+    }
+    std::thread::sleep(2 * WINDOW);
+    for _ in 0..3 {
+        assert!(db.engine().delete_some_expired(false).is_some(), "there is something to delete");
+        assert_eq!(db.statistics().expired_rows, 0);
+    }
+    db.persist()?;
+    while db.engine().delete_some_expired(false).is_some() {
+        db.persist()?;
+    }
+    assert_eq!(db.statistics().expired_rows, u64::from(ROWS));
     Ok(())
 }
 

@@ -28,7 +28,7 @@ use super::backoff::Backoff;
 use super::change::{Change, Current, Learnt, Place};
 use super::commit::Setback;
 use super::engine::Engine;
-use super::expiry::{Expiry, Moment, default_expiry};
+use super::expiry::{Expired, Expiry, Moment, default_expiry};
 use super::life::Life;
 use super::object::ObjectState;
 use super::read::Reading;
@@ -380,8 +380,8 @@ impl Engine {
         Ok(reading)
     }
 
-    /// Deletes one key if its value, which is not looked at, has expired by now; else, or where there is no log space and it is not waited for, says when it does.
-    pub(crate) fn expire_single(self: &Arc<Self>, key: SingleKey<'_>, waits: bool) -> Result<Option<u64>> {
+    /// Deletes one key if its value, which is not looked at, has expired by now, and there is log space, or it is waited for.
+    pub(crate) fn expire_single(self: &Arc<Self>, key: SingleKey<'_>, waits: bool) -> Result<Expired> {
         with_scratch(|Scratch { old, .. }| {
             loop {
                 let reading = match self.outline_at_once(key, &Moment::default()) {
@@ -389,19 +389,19 @@ impl Engine {
                     None => self.read_newest(key, old)?,
                 };
                 if !reading.stored || !self.is_expired_now(reading.expires_at) {
-                    return Ok(Some(reading.expires_at));
+                    return Ok(Expired::Stays(reading.expires_at));
                 }
                 self.check_writable()?;
                 let change = key.change(None, NEVER);
                 match self.attempt_single(&change, key.life, Some(&reading), &mut Learnt::default()) {
                     Ok(committed) => {
                         self.note_single(committed);
-                        return Ok(None);
+                        return Ok(Expired::Deleted);
                     }
                     Err(Setback::NoLogSpace) if waits => {
                         self.wait_for_space(change.demand(), change.purpose())?;
                     }
-                    Err(Setback::NoLogSpace) => return Ok(Some(reading.expires_at)),
+                    Err(Setback::NoLogSpace) => return Ok(Expired::NoLogSpace),
                     Err(_) => {
                         key.life.check()?;
                         crate::sync::thread::yield_now();

@@ -27,14 +27,15 @@
 //! of all such maps at once, which have one index, and deletes what has expired, [piece by piece](walk); the walk tells when the next one is due, and
 //! what has expired is deleted by the end of the second walk from then on. It rests for eight times as long as it has looked at rows that are to stay. So it takes
 //! an eighth of one thread where little expires; the more of what is stored has expired, the more it takes, and the faster that goes, up to a whole
-//! thread. What expires faster than one thread deletes it is stored until that is over. Compaction, where it comes upon such a row first, deletes it instead of copying
+//! thread. What expires faster than one thread deletes it, or than hardening makes log space for deletions, is stored until that is over: where there is none, or hardening is behind the window, a walk
+//! waits, and goes on where it was. Compaction, where it comes upon such a row first, deletes it instead of copying
 //! it, unless somebody walks, or counts rows, at that moment. What cannot be read is passed over, told, and looked at again by the next walk.
 
 mod walk;
 
 use std::time::Duration;
 
-pub(crate) use self::walk::Place;
+pub(crate) use self::walk::{Expired, Place};
 use self::walk::{MayExpire, REST_MIN, Walk, first_place};
 use super::engine::Engine;
 use super::object::ObjectState;

@@ -24,6 +24,8 @@ const PIECE_KEYS: usize = 64;
 const PIECE_PLACES: usize = 64;
 /// It does go on with them after so long: where the keys are in memory that is many pieces.
 const TURN: Duration = Duration::from_millis(1);
+/// So long it leaves the log to others where it has no space, or hardening is behind.
+const OBSTRUCTED: Duration = Duration::from_millis(8);
 /// A walk is followed by a rest so many times as long as it looked at what had not expired, and
 const REST_TIMES: u32 = 8;
 /// so long at least,
@@ -48,6 +50,8 @@ pub(super) struct Walk {
     /// and so many rows it has deleted.
     deleted: u64,
     rests_until: Option<Instant>,
+    /// What it is to delete next must wait for a hardening.
+    is_obstructed: bool,
     /// Something could not be looked at, of which nobody knows whose it is.
     has_missed: bool,
     /// The first that could not be read, or deleted.
@@ -62,7 +66,11 @@ impl Walk {
 
     /// Until it goes on.
     fn pause(&self) -> Duration {
-        if self.is_worth_it() { Duration::ZERO } else { TURN }
+        match self.is_obstructed {
+            true => OBSTRUCTED,
+            false if self.is_worth_it() => Duration::ZERO,
+            false => TURN,
+        }
     }
 
     /// Until the next one.
@@ -103,6 +111,15 @@ pub(crate) struct MayExpire {
     pub(crate) from: u64,
 }
 
+/// What became of a row that was to be deleted if it has expired.
+pub(crate) enum Expired {
+    Deleted,
+    /// It is another one, or none, and expires then, if it does.
+    Stays(u64),
+    /// It has expired, and its deletion finds no log space.
+    NoLogSpace,
+}
+
 /// What a walk meets at once.
 pub(crate) struct Piece {
     pub(crate) rows: Vec<MayExpire>,
@@ -121,7 +138,7 @@ pub(super) fn first_place(object: &ObjectState) -> Place {
 
 impl Engine {
     /// Deletes some of the rows that have expired, if it is time to. If there may be more it says after which pause to go on. Who does not wait for log space
-    /// leaves what finds none to a later walk.
+    /// goes on where there was none; nor does it fill the log while others wait until hardening has caught up.
     pub(crate) fn delete_some_expired(self: &Arc<Self>, waits: bool) -> Option<Duration> {
         if !self.is_expiry_due() {
             return None;
@@ -133,8 +150,9 @@ impl Engine {
         }
         let began = Instant::now();
         let goes_on = loop {
-            let goes_on = self.walk_on(&mut walk, waits) && self.is_expiry_due();
-            if !goes_on || waits || began.elapsed() >= TURN {
+            walk.is_obstructed = !waits && self.hardening.is_behind_window();
+            let goes_on = walk.is_obstructed || (self.walk_on(&mut walk, waits) && self.is_expiry_due());
+            if !goes_on || waits || walk.is_obstructed || began.elapsed() >= TURN {
                 break goes_on;
             }
         };
@@ -187,7 +205,8 @@ impl Engine {
         walk.objects.first().map(|&id| first_place(self.object(id)))
     }
 
-    /// Deletes what has expired of one piece of the objects that are walked over, and gives the place behind it, if that is not the end.
+    /// Deletes what has expired of one piece of the objects that are walked over, and gives the place behind it, if that is not the end. Where there is no
+    /// log space it is the same place.
     fn walk_piece(self: &Arc<Self>, walk: &mut Walk, place: &Place, waits: bool) -> Result<Option<Place>> {
         // Of what was dropped all goes.
         if walk.objects.iter().all(|&id| self.object(id).is_dropped()) {
@@ -197,6 +216,7 @@ impl Engine {
         let piece = self.next_piece(&walk.objects, place, &mut |error| unreadable.push(error));
         unreadable.into_iter().for_each(|error| walk.note(error));
         let Piece { rows, next, looked_at } = piece?;
+        let before = (walk.looked_at, walk.deleted);
         walk.looked_at += looked_at as u64;
         for MayExpire { object, key, from } in &rows {
             let object = self.object(*object);
@@ -205,8 +225,14 @@ impl Engine {
                 continue;
             }
             match self.delete_expired(self.key_of(object, key), waits) {
-                Ok(None) => walk.deleted += 1,
-                Ok(Some(expires_at)) => object.lifetimes.note(expires_at),
+                Ok(Expired::Deleted) => walk.deleted += 1,
+                Ok(Expired::Stays(expires_at)) => object.lifetimes.note(expires_at),
+                Ok(Expired::NoLogSpace) => {
+                    walk.is_obstructed = true;
+                    // The others are looked at again.
+                    walk.looked_at = before.0 + (walk.deleted - before.1);
+                    return Ok(Some(place.clone()));
+                }
                 // It stays absent.
                 Err(error) if matches!(error.kind(), ErrorKind::Corrupted | ErrorKind::Io) => {
                     walk.note_of(object, error)
@@ -319,13 +345,13 @@ impl Engine {
         Ok(Piece { rows, next: goes_on.then_some(Place::Settled(next)), looked_at: of_leaf })
     }
 
-    /// Deletes a row if it has expired. Otherwise returns when it does, if it does.
-    fn delete_expired(self: &Arc<Self>, key: SingleKey<'_>, waits: bool) -> Result<Option<u64>> {
-        let expires_at = self.expire_single(key, waits)?;
-        if expires_at.is_none() {
+    /// Deletes a row if it has expired.
+    fn delete_expired(self: &Arc<Self>, key: SingleKey<'_>, waits: bool) -> Result<Expired> {
+        let expired = self.expire_single(key, waits)?;
+        if matches!(expired, Expired::Deleted) {
             self.expiring.deleted.fetch_add(1, Ordering::Relaxed);
         }
-        Ok(expires_at)
+        Ok(expired)
     }
 }
 

@@ -215,7 +215,7 @@ fn run_keeper(engine: &Arc<Engine>) {
                 engine.compaction.is_in_haste() || engine.warm.is_in_haste() || is_asked || is_removing;
             let period = if is_in_haste { PERIOD_MIN } else { usual_period };
             let next = match (engine.is_idle() && !was_active, expiry_pause) {
-                (_, Some(pause)) => Nap::Until(Instant::now() + pause),
+                (_, Some(pause)) => Nap::Until(Instant::now() + period.min(pause)),
                 (true, None) if is_asked => Nap::Until(Instant::now() + PERIOD_MIN),
                 (true, None) => match engine.expiry_nap() {
                     Some(nap) => Nap::Until(Instant::now() + nap),
