@@ -134,6 +134,9 @@ pub(crate) struct Counted {
     bytes: u64,
     /// As [`Liveness::supersede`] has it.
     superseded: Vec<(Address, u64, Option<u64>)>,
+    /// What happens beside a long extent, wherever it is time to tell.
+    #[cfg(test)]
+    pub(crate) when_full: Option<Box<dyn Fn() + Send>>,
 }
 
 impl Counted {
@@ -149,7 +152,12 @@ impl Counted {
     /// Whether it is time to [tell](Liveness::add) it.
     pub(crate) fn is_full(&self) -> bool {
         const RECORDS_MAX: usize = 256;
-        self.superseded.len() >= RECORDS_MAX
+        let is_full = self.superseded.len() >= RECORDS_MAX;
+        #[cfg(test)]
+        if let Some(when_full) = self.when_full.as_ref().filter(|_| is_full) {
+            when_full();
+        }
+        is_full
     }
 }
 

@@ -490,19 +490,23 @@ fn what_is_live_is_to_be_learnt_while_an_extent_is_copied_out() {
     let db = &options.open_on(Arc::new(SimulatedDevice::new(1))).expect("the disk is empty");
     let map = &db.map("map").expect("a map");
     let engine = db.engine();
-    let is_learnt = |_| {
-        for number in 0..20_000_u32 {
-            db.put(map, number.to_be_bytes(), [1; 64]).expect("there is room").forget();
-        }
-        let start = engine.log.hardened();
-        let records = || engine.liveness.lock().of_segment(start).records;
-        let before = records();
-        let seen: Vec<_> = thread::scope(|scope| {
-            let hardening = scope.spawn(|| db.persist().expect("the disk works"));
-            std::iter::from_fn(|| (!hardening.is_finished()).then(records)).collect()
-        });
-        let after = records();
-        seen.into_iter().any(|count| before < count && count < after)
+    for number in 0..20_000_u32 {
+        db.put(map, number.to_be_bytes(), [1; 64]).expect("there is room").forget();
+    }
+    let start = engine.log.hardened();
+    let before = engine.liveness.lock().of_segment(start).records;
+    let (tell, hear) = mpsc::channel();
+    let beside = Arc::downgrade(engine);
+    let when_full = move || {
+        let engine = beside.upgrade().expect("it is open");
+        let records = engine.liveness.try_lock().map(|liveness| liveness.of_segment(start).records);
+        tell.send(records).expect("the test hears it");
     };
-    assert!((0..30).any(is_learnt));
+    engine.hardening.leader.lock().counted.when_full = Some(Box::new(when_full));
+    db.persist().expect("the disk works");
+    engine.hardening.leader.lock().counted.when_full = None;
+    let learnt: Vec<_> = hear.iter().map(|records| records.expect("nobody holds the counts")).collect();
+    let after = engine.liveness.lock().of_segment(start).records;
+    assert!(learnt.first() == Some(&before) && learnt.iter().all(|&count| count < after));
+    assert!(learnt.len() > 50 && learnt.is_sorted_by(|one, next| one < next), "{learnt:?}");
 }
