@@ -136,8 +136,8 @@ impl Options {
     /// ranges of snapshots go, and what the key has beyond 16 bytes, which goes back to the system a second after settling; a hundredth of the memory for the table of pages; and while rows settle
     /// what [`settle_memory`](Self::settle_memory) says.
     /// [`Statistics`](crate::Statistics) tells what each of these takes. It does not tell of the buffers for what is written to the log at once, which is a
-    /// [segment](Self::segment_bytes) at the most, or as much as may be [un-hardened](Self::unhardened_bytes) if that is less, rounded up to a power of two: one of them, until 17
-    /// hardenings in a row have had a use for no more than a quarter of it, and while a database is opened three.
+    /// [segment](Self::segment_bytes) at the most, or as much as may be [un-hardened](Self::unhardened_bytes) if that is less, rounded up to a power of two: one of them, and while a
+    /// database is opened three. One of 4 MiB or more goes back once 17 times in a row no more than a quarter of it was needed for what went into one segment.
     ///
     /// More memory means fewer reads from disk; durability does not depend on it.
     pub fn memory(mut self, bytes: u64) -> Options {

@@ -39,8 +39,9 @@ pub(crate) struct Hardened<'a> {
 pub(crate) struct ExtentWriter {
     database: u128,
     buffer: AlignedBuffer,
-    /// How many extents in a row had no use for most of it.
+    /// How many extents in a row had no use for most of it, and for how much of it they had.
     short_count: u32,
+    short_bytes: usize,
     pub(crate) chain: Chain,
     /// Checksum of what was copied out last, behind the seal, and how many sectors of it are zeros.
     data_checksum: u32,
@@ -57,6 +58,7 @@ impl ExtentWriter {
             database,
             buffer,
             short_count: 0,
+            short_bytes: 0,
             chain,
             data_checksum: 0,
             zero_sectors: 0,
@@ -69,13 +71,19 @@ impl ExtentWriter {
         const KEPT_BYTES: usize = 1 << 20;
         const SHORT_COUNT_MAX: u32 = 16;
         let wanted = length.next_power_of_two();
-        let is_short = wanted.max(KEPT_BYTES) * 4 <= self.buffer.len();
-        self.short_count = if is_short { self.short_count + 1 } else { 0 };
-        if self.buffer.len() < length || self.short_count > SHORT_COUNT_MAX {
+        if wanted.max(KEPT_BYTES) * 4 <= self.buffer.len() {
+            self.short_count += 1;
+            self.short_bytes = self.short_bytes.max(wanted);
+        } else {
+            (self.short_count, self.short_bytes) = (0, 0);
+        }
+        let is_too_long = self.short_count > SHORT_COUNT_MAX;
+        if self.buffer.len() < length || is_too_long {
             // Given back first: both together might be more than there is.
             self.buffer = AlignedBuffer::default();
-            self.buffer = AlignedBuffer::new(if is_short { wanted.max(KEPT_BYTES) } else { wanted });
-            self.short_count = 0;
+            self.buffer =
+                AlignedBuffer::new(if is_too_long { self.short_bytes.max(KEPT_BYTES) } else { wanted });
+            (self.short_count, self.short_bytes) = (0, 0);
         }
     }
 
@@ -368,9 +376,11 @@ mod tests {
     #[test]
     fn the_buffer_of_a_long_extent_goes_back_once_extents_are_short() {
         const LONG_BYTES: u64 = 8 << 20;
+        const QUARTER_BYTES: u64 = LONG_BYTES / 4;
         let log = Log::new(2 * LONG_BYTES, LONG_BYTES, 0).unwrap();
         log.pad(SEAL_BYTES, BLOCK_BYTES as u64 - SEAL_BYTES);
-        log.pad(BLOCK_BYTES as u64, LONG_BYTES - BLOCK_BYTES as u64);
+        log.pad(BLOCK_BYTES as u64, QUARTER_BYTES - BLOCK_BYTES as u64);
+        log.pad(QUARTER_BYTES, LONG_BYTES - QUARTER_BYTES);
         let mut writer = ExtentWriter::new(1, Chain::default());
         let mut harden = |bytes: u64| {
             writer.copy_out(&log, 0, bytes, &mut |_| {});
@@ -382,6 +392,9 @@ mod tests {
         }
         assert!((0..50).map(|_| harden(BLOCK_BYTES as u64)).all(|bytes| bytes >= 1 << 20));
         assert_eq!(harden(BLOCK_BYTES as u64), 1 << 20);
+        assert_eq!(harden(LONG_BYTES), LONG_BYTES);
+        assert!((0..16).all(|_| harden(QUARTER_BYTES) == LONG_BYTES));
+        assert_eq!(harden(BLOCK_BYTES as u64), QUARTER_BYTES, "the next may be as long as those before");
     }
 
     /// What is noted in memory for the keeper is not the disk's business.
