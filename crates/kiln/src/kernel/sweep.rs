@@ -57,7 +57,7 @@ pub(super) const LOOKED_AT_ONCE: usize = 4096;
 /// So many are passed before who hardens may go on.
 const COPIED_AT_ONCE: usize = 512;
 
-/// Tombstones that wait until every snapshot sees them. When some may go, hardly more than these are looked at, however many wait.
+/// Tombstones that wait until every snapshot sees them. When some may go, only these are looked at, however many wait.
 #[derive(Default)]
 struct ForSnapshots {
     /// Each with the version that it waits for: none of those in it is older.
@@ -83,8 +83,11 @@ impl ForSnapshots {
     /// Takes out those for which it is worth it where every snapshot sees `oldest`.
     fn take(&mut self, oldest: u64) -> impl Iterator<Item = Vec<Grave>> {
         let later = self.bundles.split_off(&(oldest + 1));
-        let taken = std::mem::replace(&mut self.bundles, later);
+        let mut taken = std::mem::replace(&mut self.bundles, later);
         self.len -= taken.values().map(Vec::len).sum::<usize>();
+        let bundles = taken.values_mut();
+        let waiting = bundles.flat_map(|bundle| bundle.extract_if(.., |grave| grave.version > oldest));
+        waiting.for_each(|grave| self.add(grave));
         taken.into_values()
     }
 

@@ -122,30 +122,32 @@ fn deletions_keep_their_places_while_nothing_may_be_forgotten() {
 /// All of them were looked at whenever the oldest of many snapshots ended, to find those few that waited for no other.
 #[test]
 fn deletions_that_wait_for_a_snapshot_are_not_looked_at_when_an_older_one_ends() {
-    const COUNT: u32 = 600;
-    let db = open(&SimulatedDevice::new(1));
-    let (engine, map) = (db.engine(), db.map("map").unwrap());
-    for number in 0..3 * COUNT {
-        db.put(&map, number.to_be_bytes(), "value").unwrap().forget();
-    }
-    db.persist().unwrap();
-    let mut snapshots = Vec::new();
-    for part in 0..3 {
-        snapshots.push(db.snapshot().unwrap());
-        for number in part * COUNT..(part + 1) * COUNT {
-            assert!(db.delete(&map, number.to_be_bytes()).unwrap().forget());
+    // Of 600 each has bundles of its own, of 100 all are in one.
+    for count in [600, 100_u32] {
+        let db = open(&SimulatedDevice::new(1));
+        let (engine, map) = (db.engine(), db.map("map").unwrap());
+        for number in 0..3 * count {
+            db.put(&map, number.to_be_bytes(), "value").unwrap().forget();
         }
         db.persist().unwrap();
+        let mut snapshots = Vec::new();
+        for part in 0..3 {
+            snapshots.push(db.snapshot().unwrap());
+            for number in part * count..(part + 1) * count {
+                assert!(db.delete(&map, number.to_be_bytes()).unwrap().forget());
+            }
+            db.persist().unwrap();
+        }
+        engine.sweep();
+        for left in [2, 1, 0] {
+            assert_eq!(engine.graves.len(), (left + 1) * count as usize);
+            drop(snapshots.remove(0));
+            engine.graves.begin_to_look(engine.oldest_needed());
+            assert_eq!(engine.graves.looked_at(), count as usize, "with {left} snapshots");
+            engine.forget_all_deleted();
+        }
+        assert_eq!(engine.graves.len(), 0);
     }
-    engine.sweep();
-    for left in [2, 1, 0] {
-        assert_eq!(engine.graves.len(), (left + 1) * COUNT as usize);
-        drop(snapshots.remove(0));
-        engine.graves.begin_to_look(engine.oldest_needed());
-        assert_eq!(engine.graves.looked_at(), COUNT as usize, "with {left} snapshots");
-        engine.forget_all_deleted();
-    }
-    assert_eq!(engine.graves.len(), 0);
 }
 
 /// Each table had all threads of the process interrupted, and waited for those that were pinned, for itself.
