@@ -197,7 +197,7 @@ impl Engine {
         }
     }
 
-    /// Where the segment at an address ends, if all of it has hardened and none of its records is live. Unknown while somebody hardens and counts.
+    /// Where the segment at an address ends, if all of it has hardened and none of its records is live. Unknown while somebody else looks at the counts, or changes them.
     fn end_of_dead(&self, address: Address) -> Option<Address> {
         let end = (address + 1).next_multiple_of(self.log.segment_bytes());
         // None are counted of one that was dropped.
