@@ -56,8 +56,12 @@ impl SegmentLiveness {
             // Without the divisions, since there are many segments, and each record that is superseded asks.
             return rest;
         }
-        let share = u128::from(rest) * u128::from(live);
-        (share / u128::from(live + self.unmeasured)) as u64
+        let all = live + self.unmeasured;
+        match rest.checked_mul(live) {
+            Some(share) => share / all,
+            // Of no segment, but a checkpoint may say so.
+            None => (u128::from(rest) * u128::from(live) / u128::from(all)) as u64,
+        }
     }
 
     /// True if at most such a part of it is live.
