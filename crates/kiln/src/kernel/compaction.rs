@@ -99,9 +99,9 @@ pub(super) struct Progress {
     cursor: Cursor,
     /// Where the cursor was when there came to be something to do.
     began_at: Address,
-    /// On a full disk: where the oldest segment begins, and how many of its records were live. Nothing could be
+    /// On a full disk: where the oldest segment begins, how many of its records were live, and where what is prepared ends. Nothing could be
     /// done, and until one of them changes nothing can.
-    in_vain: Option<(Address, u64)>,
+    in_vain: Option<(Address, u64, Address)>,
 }
 
 /// What is left to be done.
@@ -366,7 +366,7 @@ impl Engine {
     fn compact_on_full_disk(&self, begin: Address, progress: &mut Progress) -> Result<Rest> {
         let end = begin + self.log.segment_bytes();
         let live = self.liveness.lock().of_segment(begin).live();
-        let now = Some((begin, live));
+        let now = Some((begin, live, self.segments.prepared_end()));
         if end > self.log.hardened() || progress.in_vain == now {
             return Ok(Rest::Nothing);
         }
