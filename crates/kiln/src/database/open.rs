@@ -320,6 +320,7 @@ impl Opening {
         while self.segments.prepared_end() < self.log.reserve_end(end)
             && self.segments.prepare_next(false).is_ok()
         {}
+        self.segments.check_names().map_err(|error| Error::io("preparing the log's next segment", error))?;
         if recovered.report.clean {
             return Ok(first_version);
         }
