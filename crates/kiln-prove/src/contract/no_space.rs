@@ -176,9 +176,11 @@ fn c5_a_session_can_delete_on_a_full_disk() {
     assert_eq!(session.durable_serial().unwrap(), 2);
     // Nothing is written of it but the serial number.
     assert!(!session.delete(&table, 0_u32.to_be_bytes()).unwrap().fast().0);
+    session.update(&table, 0_u32.to_be_bytes(), |_| None::<&[u8]>).unwrap().forget();
+    assert!(session.compare_and_set(&table, 0_u32.to_be_bytes(), None, None).unwrap().fast().0);
     let of_none = session.transact(|tx| tx.delete_range(&table, ..0_u32.to_be_bytes()));
     assert_eq!(of_none.unwrap().safe().unwrap(), 0);
-    assert_eq!(session.durable_serial().unwrap(), 4);
+    assert_eq!(session.durable_serial().unwrap(), 6);
     assert_eq!(session.put(&table, "another", "value").unwrap_err().kind(), ErrorKind::NoSpace);
 }
 

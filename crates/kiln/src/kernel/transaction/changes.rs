@@ -82,7 +82,7 @@ impl Transaction<'_> {
         new: Option<&[u8]>,
     ) -> Result<()> {
         if before.is_none() && new.is_none() {
-            return Ok(());
+            return self.note_deletion();
         }
         let mut buffers = self.open_buffers()?;
         let expires_at = match new {
