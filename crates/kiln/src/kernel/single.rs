@@ -369,8 +369,8 @@ impl Engine {
         learnt: &mut Learnt,
     ) -> Result<Reading> {
         let tree = &self.settled.tree;
-        // If it is the newest before and afterwards it was so throughout.
-        let root = self.may_be_settled(key.object).then(|| tree.root());
+        // If it is the newest before and afterwards it was so throughout. Who holds it writes a count that all share: not before others turn out to be in the way.
+        let root = (others_are_there && self.may_be_settled(key.object)).then(|| tree.root());
         let reading = match others_are_there {
             false => self.read_newest(key, out)?,
             true => self.read_newest_patiently(key, out)?,
