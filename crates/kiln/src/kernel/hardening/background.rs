@@ -334,6 +334,7 @@ impl Engine {
             && !self.checkpoints.is_to_be_retried()
             && !self.settling_waits_for_snapshot()
             && !self.removal.is_pending()
+            && !self.index.is_growth_due()
     }
 
     /// Makes commits wait while the oldest un-hardened one is older than the window.

@@ -43,11 +43,16 @@ impl HashIndex {
         self.split_due_buckets(SPLITS);
     }
 
+    /// Splits are due that nobody has made yet.
+    pub(crate) fn is_growth_due(&self) -> bool {
+        self.splits_due.load(Ordering::Relaxed) != 0
+    }
+
     fn split_due_buckets(&self, most: u64) {
         let Some(mut growth) = self.growth.try_lock() else { return };
         for _ in 0..most {
             // Others only add to it.
-            if self.splits_due.load(Ordering::Relaxed) == 0 {
+            if !self.is_growth_due() {
                 return;
             }
             match self.split_next(&mut growth) {
