@@ -274,8 +274,8 @@ impl Kiln {
         Transaction::begin(self.engine(), isolation, true)
     }
 
-    /// Remembers a key's state, for [`Transaction::require`]. What the database does by itself counts as a change, too: it deletes a row that has expired, forgets a
-    /// deletion once that is durable, and moves old records.
+    /// Remembers a key's state, for [`Transaction::require`]. What the database does by itself counts as a change, too: it deletes a row that has expired, and forgets
+    /// a deletion once that is durable.
     ///
     /// # Errors
     /// `Conflict` if somebody is writing the key for too long, `Input` if the key is too long or the object another database's, `NotFound` if it was dropped.
