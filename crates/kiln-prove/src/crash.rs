@@ -173,9 +173,12 @@ fn record(profile: Profile, seed: u64, wanted: impl Fn(u64) -> bool + Send + Clo
     }
     note(disk.steps(), &|| disk.crash_states());
     progressed.ask_no_more();
-    // If nearly everything were refused there would be nothing to lose.
+    // If nearly everything were refused there would be nothing to lose. Of few operations it may be so by chance.
     let (commits, operations) = (history.commits.len(), profile.operations);
-    assert!(commits * 4 > operations, "{commits} commits came of {operations} operations");
+    assert!(
+        commits * 4 > operations || operations < 60 && commits > 0,
+        "{commits} commits came of {operations} operations"
+    );
     let moments = std::mem::take(&mut *moments.lock().unwrap_or_else(PoisonError::into_inner));
     Recorded { steps: disk.steps(), history, moments }
 }

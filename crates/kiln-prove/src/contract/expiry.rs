@@ -554,6 +554,8 @@ fn c4_a_crash_at_any_step_of_the_deletion_leaves_every_row_that_has_not_expired_
         at(&disk, 20);
         disk.crash_after(disk.steps() + step);
         let outcome = reopen(&disk).and_then(|db| {
+            // What it deletes is durable with the next one.
+            db.persist()?;
             db.persist()?;
             db.settle()?;
             db.checkpoint()?;

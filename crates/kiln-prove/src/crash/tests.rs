@@ -22,11 +22,13 @@ fn sweep(name: &'static str, workload: Name, states: u64) {
         // More than a step leaves as a rule, with those that others have come to.
         let states_per_step = 3 * sweep.samples.max(1 << sweep.exhaustive_units) / 2;
         // Odd, so that it is not always, or never, those that have a run of their own.
-        let sweep = Sweep { stride: (steps * states_per_step / states) | 1, ..sweep };
+        let sweep = Sweep { stride: (steps * states_per_step).div_ceil(states) | 1, ..sweep };
         for (run, seed) in (0..).zip(seed()..) {
             sweep.one_run(seed, None, replay, &mut progress);
             if !progress.goes_on() {
-                assert!(run > 0 || sweep.last_steps.is_some(), "the first run was broken off");
+                let is_whole = run > 0 || sweep.last_steps.is_some();
+                // Of few states it is a matter of luck.
+                assert!(is_whole || states < 16 * states_per_step, "the first run was broken off");
                 break;
             }
         }
