@@ -67,8 +67,8 @@ Examples:
   kiln put --object tokens --ttl 10m ann f00      it expires after 10 minutes
   kiln put --object events --table 2026-01-01 x   --table: if the object is new, make it ordered
 
-The server's keys are in the map that kiln stat names as served. After a FLUSHALL its other maps ('strings',
-'strings.1' and so on) are emptied, and nothing is put into them.")]
+The server's keys are in the map that kiln stat names as served, in 'strings' before its first FLUSHALL. Nothing
+is put into its other maps ('strings', 'strings.1' and so on), which are emptied.")]
     Put(Put),
     /// Delete keys; returns when that is durable
     Del(Del),
@@ -101,8 +101,8 @@ Bytes that are not UTF-8 are written as {\"base64\": \"...\"} in place of a stri
 A third field, \"expires_at_ms\": N, is when the key expires, in milliseconds since 1970. If that has passed, the
 line is imported as a key that has expired: it is not there, nor is what it had before. With \"never\" in place of
 N it stays. A key without the field has the object's time to live, if there is one. With --bulk none may expire.
-The server's keys are in the map that kiln stat names as served. After a FLUSHALL its other maps ('strings',
-'strings.1' and so on) are emptied, and nothing is imported into them.
+The server's keys are in the map that kiln stat names as served, in 'strings' before its first FLUSHALL. Nothing
+is imported into its other maps ('strings', 'strings.1' and so on), which are emptied.
 Everything is durable when the command ends; if it fails, the lines before the one it names may be in, and with --bulk none is.")]
     Import(Import),
     /// Write an object as JSON lines {"key": ..., "value": ...}

@@ -76,7 +76,8 @@ pub(crate) fn open_or_create_object(
     let is_map = found.as_ref().map_or(!table, |found| matches!(found, AnyObject::Map(_)));
     if is_map && let Some(served) = kiln_server::served_instead_of(db, &object.object)? {
         return Err(Failure::Other(format!(
-            "{}: the next server empties '{}', as what a flush has left behind; what it serves is '{served}'",
+            "{}: '{}' is one of the server's maps that are emptied after a flush, and must be empty before the first; \
+             what the next server serves is '{served}'",
             object.dir.display(),
             object.object
         )));

@@ -392,14 +392,16 @@ fn serve_says_what_to_type_and_persists_everything_at_the_end() {
     assert!(sandbox.ok(&["stat"]).ends_with("\nserved        strings.1: what kiln serve shows\n"));
 }
 
-/// It was told to be stored, and durable, and the next server deleted it.
+/// It was told to be stored, and durable, and the next server deleted it, or did not start.
 #[test]
 fn nothing_is_put_or_imported_where_the_next_server_empties() {
     use rustix::process::Signal;
     let sandbox = Sandbox::new();
     std::fs::write(sandbox.path("dump"), "{\"key\": \"k\", \"value\": \"v\"}\n").unwrap();
     let import = |into| ["import", "--object", into, "dump"];
-    // Nobody empties anything before the first flush.
+    // Nobody empties anything before the first flush, nor serves what has something to be emptied.
+    let error = sandbox.fails(1, &["put", "--object", "strings.1", "k", "v"]);
+    assert!(error.contains("'strings'"), "{error}");
     sandbox.ok(&import("strings"));
     let served = Served::start(&sandbox, &[]);
     redis::cmd("FLUSHALL").exec(&mut served.connect()).unwrap();

@@ -105,12 +105,14 @@ pub fn served_map(db: &Kiln) -> kiln::Result<Option<String>> {
     Ok(map.map(|map| map.name().to_owned()))
 }
 
-/// If the next server of a database empties the map with this name, as what a flush has left behind: the name of the one that it shows.
+/// If the map with this name is one of a server's that is not shown: the name of the one that the next server shows. It empties the others, as what a
+/// flush has left behind, and before the first flush does not start while there is something in one of them.
 ///
 /// ```
 /// # let directory = tempfile::tempdir()?;
 /// let db = kiln::Kiln::open(directory.path())?;
 /// assert_eq!(kiln_server::served_instead_of(&db, "strings")?, None);
+/// assert_eq!(kiln_server::served_instead_of(&db, "strings.1")?.as_deref(), Some("strings"));
 /// // As after the first flush.
 /// db.put(&db.table("keyspace")?, "current", "1")?.forget();
 /// assert_eq!(kiln_server::served_instead_of(&db, "strings")?.as_deref(), Some("strings.1"));
@@ -124,7 +126,10 @@ pub fn served_map(db: &Kiln) -> kiln::Result<Option<String>> {
 pub fn served_instead_of(db: &Kiln, name: &str) -> kiln::Result<Option<String>> {
     let Some(index) = index_of_name(name) else { return Ok(None) };
     match Keyspace::current_at(&db.snapshot()?) {
-        Ok(current) => Ok(current.filter(|current| *current != index).map(map_name)),
+        Ok(current) => {
+            let current = current.unwrap_or(0);
+            Ok((current != index).then(|| map_name(current)))
+        }
         // Nobody can serve it.
         Err(error) if error.kind() == ErrorKind::Input => Ok(None),
         Err(error) => Err(error),
