@@ -77,10 +77,9 @@ pub struct ObjectInfo {
 
 /// An open database. Clones are the same database; when the last is dropped it is closed in order.
 ///
-/// It belongs to the process that has opened it. A child that is forked off has no use for it: to drop or close it there does nothing, and nothing hardens there,
-/// so that receipts end *lost*. It must not write there; it may read, if no thread was using the database at the fork, and none of its own
-/// [background threads](Options::background) was at work: what such a thread held stays held there, and a read that needs it waits without end. Nothing tells when they
-/// are at rest, so who wants to be sure opens the database without them.
+/// It belongs to the process that has opened it. A child that is forked off has no use for it: to drop or close it there does nothing, and nothing hardens there, so that receipts
+/// end *lost*. It must not write there; it may read, if no thread was using the database at the fork, none of its own [background threads](Options::background) included: what such a
+/// thread held stays held there, and a read that needs it waits without end. Nothing tells when they are at rest, so who wants to be sure opens the database without them.
 ///
 /// ```
 /// # let directory = tempfile::tempdir()?;
@@ -274,8 +273,7 @@ impl Kiln {
         Transaction::begin(self.engine(), isolation, true)
     }
 
-    /// Remembers a key's state, for [`Transaction::require`]. What the database does by itself counts as a change, too: it deletes a row that has expired, and forgets
-    /// a deletion once that is durable.
+    /// Remembers a key's state, for [`Transaction::require`]. That the database deletes a row that has expired, or forgets a deletion that is durable, is a change, too.
     ///
     /// # Errors
     /// `Conflict` if somebody is writing the key for too long, `Input` if the key is too long or the object another database's, `NotFound` if it was dropped.
