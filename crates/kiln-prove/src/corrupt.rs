@@ -126,12 +126,15 @@ impl Specimen {
                     let finds =
                         || kiln::check_on(Arc::new(as_damaged)).is_ok_and(|report| !report.is_clean());
                     let is_noticed = told || finds();
-                    let goes_on = tail == Tail::Nothing && disk.fingerprint().is_multiple_of(GOING_ON_ONE_IN);
-                    match goes_on.then(|| self.go_on(disk, db)) {
-                        Some(Err(error)) => error,
-                        Some(Ok(verdict)) => return verdict.map(|()| is_noticed),
-                        None => return Ok(is_noticed),
+                    // What only the check finds somebody may need yet, be it who writes, and be told of it.
+                    let goes_on = tail == Tail::Nothing
+                        && (told || !is_noticed)
+                        && disk.fingerprint().is_multiple_of(GOING_ON_ONE_IN);
+                    if goes_on {
+                        self.go_on(disk, db)
+                            .map_err(|error| format!("it opens, and cannot go on: {error}"))??;
                     }
+                    return Ok(is_noticed);
                 }
                 Err(error) => error,
             },
