@@ -315,10 +315,12 @@ impl Opening {
         // nothing else might ever be dropped.
         self.segments.drop_before(self.superblock.current().begin)?;
         self.segments.prepare_next_after(end)?;
-        // Else somebody else may take the space of what is kept for deletions. It is not filled with zeros, which would be waited for; and that the disk
-        // is full is told to whoever needs it.
+        // Else somebody else may take the space of what is kept for deletions. Short ones are filled with zeros, for which long ones would have everybody wait; and that
+        // the disk is full is told to whoever needs it.
+        const ZEROED_BYTES_MAX: u64 = 64 << 20;
+        let zero = self.log.segment_bytes() <= ZEROED_BYTES_MAX;
         while self.segments.prepared_end() < self.log.reserve_end(end)
-            && self.segments.prepare_next(false).is_ok()
+            && self.segments.prepare_next(zero).is_ok()
         {}
         self.segments.check_names().map_err(|error| Error::io("preparing the log's next segment", error))?;
         if recovered.report.clean {
