@@ -27,7 +27,7 @@ mod tests {
     use std::time::Duration;
 
     use kiln::device::SimulatedDevice;
-    use kiln::{ErrorKind, Kiln, Level, Map, Options, Progress, Receipt, Table};
+    use kiln::{ErrorKind, Kiln, Level, Map, Object, Options, Progress, Receipt, Table};
 
     use super::*;
     use crate::contract::gate::{OpenAtEnd, gated_device};
@@ -140,32 +140,42 @@ mod tests {
         }
     }
 
+    /// More than the memory that such a database is given.
+    const KEYS: u32 = 3_000;
+    /// So many are read in a batch.
+    const READS: usize = 32;
+
+    fn value_of(key: u32) -> [u8; 1_000] {
+        [key as u8; 1_000]
+    }
+
+    fn read_batch<O: Object>(db: &Kiln, object: &O, from: u32) {
+        let keys: Vec<_> = (from..KEYS).take(READS).map(u32::to_be_bytes).collect();
+        let mut count = 0;
+        let look = |number: usize, found: Option<&[u8]>| {
+            assert_eq!(found, Some(&value_of(from + number as u32)[..]));
+            count += 1;
+        };
+        db.get_many(object, &keys, look).unwrap();
+        assert_eq!(count, keys.len());
+    }
+
     /// It took its parent's queue, and what that had asked for, or waited for threads that are not there; both might wait without end.
     #[test]
     fn c4_a_process_that_was_forked_and_its_parent_read_from_the_disk_beside_each_other() {
-        const KEYS: u32 = 3_000;
-        const READS: usize = 32;
         let directory = tempfile::tempdir().unwrap();
         let options = Options::new().segment_bytes(64 << 10).memory(0).window(Duration::from_secs(3600));
         let db = options.open(directory.path().join("database")).unwrap();
         let map = db.map("map").unwrap();
-        let value = |key: u32| [key as u8; 1_000];
         for key in 0..KEYS {
-            db.put(&map, key.to_be_bytes(), value(key)).unwrap().forget();
+            db.put(&map, key.to_be_bytes(), value_of(key)).unwrap().forget();
         }
         db.persist().unwrap();
         let read = move |db: &Kiln, map: &Map| {
             for from in (0..KEYS).step_by(READS) {
-                let keys: Vec<_> = (from..KEYS).take(READS).map(u32::to_be_bytes).collect();
-                let mut count = 0;
-                let look = |number: usize, found: Option<&[u8]>| {
-                    assert_eq!(found, Some(&value(from + number as u32)[..]));
-                    count += 1;
-                };
-                db.get_many(map, &keys, look).unwrap();
-                assert_eq!(count, keys.len());
+                read_batch(db, map, from);
                 let found = db.get_async(map, (KEYS - 1 - from).to_be_bytes()).wait().unwrap();
-                assert_eq!(found.as_deref(), Some(&value(KEYS - 1 - from)[..]));
+                assert_eq!(found.as_deref(), Some(&value_of(KEYS - 1 - from)[..]));
             }
         };
         // So that there is a queue, and a reader.
@@ -190,16 +200,13 @@ mod tests {
     /// It read the leaves of settled rows by its parent's queue, whose memory is not there, or whose threads are not.
     #[test]
     fn c4_a_process_that_was_forked_reads_settled_rows_beside_its_parent() {
-        const KEYS: u32 = 3_000;
-        const READS: usize = 32;
         let directory = tempfile::tempdir().unwrap();
         let options = Options::new().segment_bytes(64 << 10).memory(2 << 20).background(false);
         let options = options.settle_log_bytes(0);
         let db = options.open(directory.path()).unwrap();
         let table = db.table("table").unwrap();
-        let value = |key: u32| [key as u8; 1_000];
         for key in 0..KEYS {
-            db.put(&table, key.to_be_bytes(), value(key)).unwrap().forget();
+            db.put(&table, key.to_be_bytes(), value_of(key)).unwrap().forget();
             if key % 256 == 0 {
                 db.persist().unwrap();
             }
@@ -211,19 +218,10 @@ mod tests {
         let db = options.open(directory.path()).unwrap();
         let table = db.table("table").unwrap();
         let read = move |db: &Kiln, table: &Table| {
-            for from in (0..KEYS).step_by(READS) {
-                let keys: Vec<_> = (from..KEYS).take(READS).map(u32::to_be_bytes).collect();
-                let mut count = 0;
-                let look = |number: usize, found: Option<&[u8]>| {
-                    assert_eq!(found, Some(&value(from + number as u32)[..]));
-                    count += 1;
-                };
-                db.get_many(table, &keys, look).unwrap();
-                assert_eq!(count, keys.len());
-            }
+            (0..KEYS).step_by(READS).for_each(|from| read_batch(db, table, from));
             let snapshot = db.snapshot().unwrap();
             let rows = snapshot.range::<&[u8]>(table, ..).map(Result::unwrap);
-            let expected = (0..KEYS).map(|key| (key.to_be_bytes().to_vec(), value(key).to_vec()));
+            let expected = (0..KEYS).map(|key| (key.to_be_bytes().to_vec(), value_of(key).to_vec()));
             assert!(rows.eq(expected));
         };
         // So that there are queues.
