@@ -109,6 +109,7 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
         limits,
         waiting: OnceLock::new(),
         hash_seed: current.hash_seed,
+        database: current.database,
         log,
         index,
         cold,

@@ -49,7 +49,7 @@ use crate::storage::epoch;
 use crate::storage::hash_index::{Bucket, Candidate};
 use crate::storage::log::{Demand, Purpose};
 use crate::storage::record::{self, Address, DiskRecord, NEVER, NO_ADDRESS};
-use crate::storage::record_reader::{Batch, Cursor, RecordReader};
+use crate::storage::record_reader::{Batch, Cursor};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::thread;
 
@@ -191,8 +191,7 @@ impl Engine {
         if end != self.opened_end {
             return Ok(());
         }
-        let database = self.superblock.lock().current().database;
-        let mut reader = RecordReader::new(&self.segments, database, Cursor::at_seal(self.log.begin()));
+        let mut reader = self.log_reader(&self.segments, Cursor::at_seal(self.log.begin()));
         while reader.cursor().position < end && self.log.unhardened_bytes() == 0 {
             let batch = reader.next_batch(end, BATCH)?;
             if let Some((address, hash, record)) = self.live_of(&batch).next() {
@@ -312,8 +311,7 @@ impl Engine {
         let note_passed = |position: Address, segment_end: Address| {
             self.compaction.passed_bytes.set(position - began_at, wanted_end.max(segment_end) - began_at);
         };
-        let database = self.superblock.lock().current().database;
-        let mut reader = RecordReader::new(&self.segments, database, progress.cursor);
+        let mut reader = self.log_reader(&self.segments, progress.cursor);
         loop {
             let position = reader.cursor().position;
             let end = (position + 1).next_multiple_of(segment_bytes);
@@ -370,8 +368,7 @@ impl Engine {
         if end > self.log.hardened() || progress.in_vain == now {
             return Ok(Rest::Nothing);
         }
-        let database = self.superblock.lock().current().database;
-        let mut reader = RecordReader::new(&self.segments, database, Cursor::at_seal(begin));
+        let mut reader = self.log_reader(&self.segments, Cursor::at_seal(begin));
         let (mut count, mut demand, bytes_max) = (0, Demand::default(), self.log.reserve_for_sweep());
         while reader.cursor().position < end && demand.bytes <= bytes_max {
             let batch = reader.next_batch(end, BATCH)?;

@@ -28,6 +28,7 @@ use crate::storage::leaf_images::LeafImages;
 use crate::storage::liveness::Liveness;
 use crate::storage::log::{Demand, Log, Purpose};
 use crate::storage::record::{Address, COMMITS_END, EXPIRY_BYTES, NEVER};
+use crate::storage::record_reader::{Cursor, RecordReader};
 use crate::storage::segments::Segments;
 use crate::storage::superblock::SuperblockFile;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -40,6 +41,8 @@ pub(crate) struct Engine {
     /// How committers wait, if somebody has said.
     pub(crate) waiting: OnceLock<Waiting>,
     pub(crate) hash_seed: u64,
+    /// What tells the database's files from another one's.
+    pub(crate) database: u128,
     pub(crate) log: Log,
     pub(crate) index: HashIndex,
     pub(crate) cold: Cold,
@@ -94,6 +97,11 @@ impl Engine {
     #[inline]
     pub(crate) fn hash(&self, object: u32, key: &[u8]) -> u64 {
         hash_index::hash_of(self.hash_seed, object, key)
+    }
+
+    /// A reader of what is durable of the log, from `cursor` on.
+    pub(crate) fn log_reader<'a>(&self, segments: &'a Segments, cursor: Cursor) -> RecordReader<'a> {
+        RecordReader::new(segments, self.database, cursor)
     }
 
     /// No record of a newer version has vanished from the indexes, be it a tombstone that was forgotten or a row that has settled. A

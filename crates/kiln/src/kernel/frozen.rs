@@ -23,7 +23,7 @@ use crate::error::Result;
 use crate::planted::{Bug, planted};
 use crate::storage::prefix::head_of;
 use crate::storage::record::{Address, DiskRecord, NEVER};
-use crate::storage::record_reader::{Cursor, RecordReader};
+use crate::storage::record_reader::Cursor;
 use crate::storage::tree::{Direction, Root};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -265,10 +265,6 @@ impl Engine {
         }
         // Dropped segments stay readable meanwhile.
         let Some(segments) = self.segments.try_hold() else { return Ok(None) };
-        let Some(database) = self.superblock.try_lock().map(|superblock| superblock.current().database)
-        else {
-            return Ok(None);
-        };
         let (root, begin) = loop {
             let root = self.settled.tree.root();
             let begin = root.settled_to().max(self.log.begin());
@@ -278,7 +274,7 @@ impl Engine {
             }
         };
         let mut frozen = Frozen::new(wanted.direction, bytes_max, permit);
-        let mut reader = RecordReader::new(&segments, database, Cursor::at_seal(begin));
+        let mut reader = self.log_reader(&segments, Cursor::at_seal(begin));
         while reader.cursor().position < end {
             // Whoever closes the database waits.
             if self.hardening.is_stopping() {

@@ -39,7 +39,7 @@ use crate::planted::{Bug, planted};
 use crate::storage::epoch::{self, Pin};
 use crate::storage::hash_index::Bucket;
 use crate::storage::record::{Address, DiskRecord};
-use crate::storage::record_reader::{Batch, Cursor, RecordReader};
+use crate::storage::record_reader::{Batch, Cursor};
 use crate::storage::tree::{self, Direction};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -282,8 +282,7 @@ impl Engine {
             walk.cursor = Cursor::at_seal(begin);
         }
         let started = walk.cursor.position;
-        let database = self.superblock.lock().current().database;
-        let mut reader = RecordReader::new(&self.segments, database, walk.cursor);
+        let mut reader = self.log_reader(&self.segments, walk.cursor);
         let mut read_bytes = 0;
         while walk.cursor.position < walk.end && read_bytes < ROUND_BYTES {
             let (position, hardened) = (walk.cursor.position, self.log.hardened());

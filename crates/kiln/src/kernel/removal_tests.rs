@@ -82,8 +82,7 @@ fn what_leaves_is_neither_written_anew_nor_settled() {
     assert_eq!(engine.settle_durable().unwrap().puts, 0);
     let end = engine.log.records_end();
     engine.compact_log(|_| {}).unwrap();
-    let database = engine.superblock.lock().current().database;
-    let mut reader = RecordReader::new(&engine.segments, database, Cursor::at_seal(engine.log.begin()));
+    let mut reader = engine.log_reader(&engine.segments, Cursor::at_seal(engine.log.begin()));
     while reader.cursor().position < engine.log.hardened() {
         for (address, record) in reader.next_batch(engine.log.hardened(), BATCH).unwrap().records {
             assert!(address < end || record.shape.object < FIRST_OBJECT, "a row was written anew");

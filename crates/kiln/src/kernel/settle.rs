@@ -44,7 +44,7 @@ use crate::planted::{Bug, planted};
 use crate::storage::extent;
 use crate::storage::ordered_index::OrderedIndex;
 use crate::storage::record::{Address, NEVER};
-use crate::storage::record_reader::{Cursor, RecordReader};
+use crate::storage::record_reader::Cursor;
 use crate::storage::segments::Segments;
 use crate::storage::tree::{ChangedRow, Merged, Rows};
 use crate::sync::atomic::Ordering;
@@ -492,8 +492,7 @@ impl Engine {
         oldest: u64,
     ) -> Result<Collected> {
         let mut newest_version = 0;
-        let database = self.superblock.lock().current().database;
-        let mut reader = RecordReader::new(segments, database, Cursor::at_seal(part.0));
+        let mut reader = self.log_reader(segments, Cursor::at_seal(part.0));
         let part_bytes = part.1 - part.0;
         let mut grants = self.settled.pace.begin(Stage::Reading, self.counted_bytes(part.0, part.1));
         while reader.cursor().position < part.1 {
