@@ -275,7 +275,7 @@ fn is_written(root: &Root) -> bool {
 }
 
 fn tree_bytes(tree: &Tree, root: &Root) -> u64 {
-    if is_written(root) { tree.statistics().used_bytes } else { 0 }
+    if is_written(root) { tree.used_bytes() } else { 0 }
 }
 
 /// The end of the log that was copied.

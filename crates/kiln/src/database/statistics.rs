@@ -173,16 +173,14 @@ pub(super) fn pressure(engine: &Engine) -> Pressure {
 
 /// Bytes of the files of the log, of the tree and of the newest checkpoint.
 pub(super) fn file_bytes(engine: &Engine) -> u64 {
-    engine.segments.disk_bytes()
-        + engine.settled.tree.statistics().file_bytes
-        + engine.checkpoints.counts().bytes
+    engine.segments.disk_bytes() + engine.settled.tree.file_bytes() + engine.checkpoints.counts().bytes
 }
 
 pub(super) fn collect(engine: &Engine) -> Statistics {
     let counts = engine.hardening.counts();
     // Behind what has hardened, which is never more then.
     let written = engine.write_counts.sums();
-    let compaction = engine.compaction.counts();
+    let (compaction, compaction_bytes) = (&engine.compaction, engine.compaction.passed_bytes.read());
     let checkpoint = engine.checkpoints.counts();
     let tree = engine.settled.tree.statistics();
     let ordered = engine.objects.iter().filter_map(|object| object.keys.ordered());
@@ -227,11 +225,11 @@ pub(super) fn collect(engine: &Engine) -> Statistics {
         cache_hits: engine.cold.cache.hits(),
         disk_bytes: engine.segments.disk_bytes(),
         live_bytes,
-        compaction_done_bytes: compaction.passed_bytes.0,
-        compaction_total_bytes: compaction.passed_bytes.1,
-        segments_compacted: compaction.segments,
-        records_rewritten: compaction.records,
-        bytes_rewritten: compaction.bytes,
+        compaction_done_bytes: compaction_bytes.0,
+        compaction_total_bytes: compaction_bytes.1,
+        segments_compacted: compaction.segments.load(Ordering::Relaxed),
+        records_rewritten: compaction.records.load(Ordering::Relaxed),
+        bytes_rewritten: compaction.bytes.load(Ordering::Relaxed),
         expired_rows: engine.expiring.deleted.load(Ordering::Relaxed),
         expiry_failure: engine.expiring.failure(),
         settled_rows: tree.entries,

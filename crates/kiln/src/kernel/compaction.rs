@@ -76,20 +76,11 @@ pub(crate) struct Compaction {
     is_in_haste: AtomicBool,
     is_pressing: AtomicBool,
     /// Bytes of log that it has passed, of those it is to pass, since it last had nothing to do.
-    passed_bytes: Gauge,
-    segments: AtomicU64,
-    records: AtomicU64,
-    bytes: AtomicU64,
-}
-
-/// Numbers for statistics.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct CompactionCounts {
-    pub(crate) segments: u64,
-    pub(crate) records: u64,
-    pub(crate) bytes: u64,
-    /// Bytes of log that it has passed, and of those it is to pass; 0 while it has nothing to do.
-    pub(crate) passed_bytes: (u64, u64),
+    pub(crate) passed_bytes: Gauge,
+    /// Written anew since the database was opened.
+    pub(crate) segments: AtomicU64,
+    pub(crate) records: AtomicU64,
+    pub(crate) bytes: AtomicU64,
 }
 
 /// How far compaction has come; under the sweep's lock.
@@ -129,15 +120,6 @@ impl Compaction {
             segments: AtomicU64::new(0),
             records: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
-        }
-    }
-
-    pub(crate) fn counts(&self) -> CompactionCounts {
-        CompactionCounts {
-            segments: self.segments.load(Ordering::Relaxed),
-            records: self.records.load(Ordering::Relaxed),
-            bytes: self.bytes.load(Ordering::Relaxed),
-            passed_bytes: self.passed_bytes.read(),
         }
     }
 

@@ -13,16 +13,10 @@ use crate::storage::record::NEVER;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TreeCheck {
     pub(crate) entries: u64,
-    pub(crate) leaves: u64,
-    pub(crate) inner_nodes: u64,
     /// Bytes of the leaves' blocks.
     pub(crate) leaf_bytes: u64,
     /// The block of a leaf in which values expire, if there is one.
     pub(crate) expiring_leaf: Option<u64>,
-    /// Values with blocks of their own.
-    pub(crate) large_values: u64,
-    /// Blocks of nodes, values, map and slots.
-    pub(crate) used_blocks: u64,
     /// The block of a root slot that is damaged, if one of the two is.
     pub(crate) damaged_slot: Option<u64>,
 }
@@ -55,7 +49,6 @@ pub(super) fn check(pages: &Pages, root: &Root) -> Result<TreeCheck> {
     if let Some((reference, level)) = root.top() {
         walk.node(&reference, level, &[], None)?;
     }
-    walk.found.used_blocks = walk.seen.count();
     if !walk.seen.is_same(&used) {
         return Err(pages.corrupted(root.directory.block, "blocks are called used that nothing uses"));
     }
@@ -92,7 +85,6 @@ impl Walk<'_> {
     }
 
     fn leaf(&mut self, leaf: &Node, low: &[u8], high: Option<&[u8]>) -> Result<()> {
-        self.found.leaves += 1;
         self.found.entries += leaf.count() as u64;
         let mut key = Vec::new();
         for index in 0..leaf.count() {
@@ -104,7 +96,6 @@ impl Walk<'_> {
                 self.found.expiring_leaf.get_or_insert(leaf.block);
             }
             if let ValueIn::There(reference) = leaf.value(index) {
-                self.found.large_values += 1;
                 self.pages.read_value(&reference, &mut self.value)?;
                 self.use_run(Run { block: reference.block, blocks: reference.blocks() })?;
             }
@@ -113,7 +104,6 @@ impl Walk<'_> {
     }
 
     fn children(&mut self, node: &Node, low: &[u8], high: Option<&[u8]>) -> Result<()> {
-        self.found.inner_nodes += 1;
         let (mut child_low, mut child_high) = (low.to_vec(), Vec::new());
         for index in 0..node.count() {
             let is_last = index + 1 == node.count();

@@ -109,23 +109,15 @@ pub(crate) enum Cached {
 pub(crate) struct TreeStatistics {
     /// Keys.
     pub(crate) entries: u64,
-    /// Levels of nodes.
-    pub(crate) height: u64,
     /// Length of the file.
     pub(crate) file_bytes: u64,
     /// Of that, what the newest root needs, or one that is held.
     pub(crate) used_bytes: u64,
-    /// Of that, what can be written.
-    pub(crate) free_bytes: u64,
     /// Memory of the nodes in the cache.
     pub(crate) cache_bytes: u64,
     /// About how often a leaf was in memory.
     pub(crate) cache_hits: u64,
-    /// How often a node had to be read for who asked for it.
-    pub(crate) cache_misses: u64,
-    /// Roots that merges have made since it was opened.
-    pub(crate) merges: u64,
-    /// Bytes that they wrote.
+    /// Bytes that merges have written since it was opened.
     pub(crate) written_bytes: u64,
 }
 
@@ -138,7 +130,6 @@ pub(crate) struct Tree {
     writer: Mutex<Writer>,
     /// Of those who read many leaves at once, from one of them to the next.
     queues: Mutex<Vec<Queue>>,
-    merges: AtomicU64,
     written_bytes: AtomicU64,
     file_bytes: AtomicU64,
     used_bytes: AtomicU64,
@@ -183,7 +174,6 @@ impl Tree {
             pages,
             entries: AtomicU64::new(root.entries()),
             newest: Shared::new(Some(Arc::new(root))),
-            merges: AtomicU64::new(0),
             written_bytes: AtomicU64::new(0),
             file_bytes: AtomicU64::new(0),
             used_bytes: AtomicU64::new(0),
@@ -488,18 +478,12 @@ impl Tree {
     pub(crate) fn statistics(&self) -> TreeStatistics {
         let root = self.root();
         let cache: &Cache = &self.pages.cache;
-        let file_bytes = self.file_bytes.load(Ordering::Relaxed);
-        let used_bytes = self.used_bytes();
         TreeStatistics {
             entries: root.entries(),
-            height: root.height.into(),
-            file_bytes,
-            used_bytes,
-            free_bytes: file_bytes.saturating_sub(used_bytes),
+            file_bytes: self.file_bytes(),
+            used_bytes: self.used_bytes(),
             cache_bytes: cache.bytes(),
             cache_hits: cache.hits(),
-            cache_misses: cache.misses(),
-            merges: self.merges.load(Ordering::Relaxed),
             written_bytes: self.written_bytes.load(Ordering::Relaxed),
         }
     }

@@ -150,7 +150,6 @@ impl Tree {
         let under_way = UnderWay { tree: self, writer };
         let merged = under_way.writer.merge(&self.pages, &self.newest, changes, marks, room)?;
         drop(under_way);
-        self.merges.fetch_add(1, Ordering::Relaxed);
         self.written_bytes.fetch_add(merged.bytes, Ordering::Relaxed);
         Ok(merged)
     }

@@ -16,7 +16,7 @@ fn small_tree() -> (Vec<u8>, Vec<u8>, Map) {
     let third: Batch = (200..210).map(|number| (key(number), Some(vec![2; 45]))).collect();
     let mut older = Vec::new();
     for batch in [first, second, third] {
-        older = tree.statistics().merges.checked_sub(1).map_or(Vec::new(), |_| device.bytes("tree"));
+        older = tree.root().generation.checked_sub(1).map_or(Vec::new(), |_| device.bytes("tree"));
         tree.merge(&mut changes(&batch), None).unwrap();
         apply(&batch, &mut map);
     }

@@ -33,11 +33,11 @@ fn removing_all_keys_gives_their_blocks_back_at_once() {
         tree.set_replaced_bytes_min(bytes_min);
         let tree = Arc::new(tree);
         tree.merge(&mut changes(&rows(10_000)), None).unwrap();
-        let full = tree.statistics();
+        let full = tree.root().generation;
         tree.remove_all(&key(0), &key(10_000), &|| Ok(())).unwrap();
         assert_nothing_left(&tree, &device);
         // Nor has it grown much meanwhile where it was done in parts.
-        let parts = tree.statistics().merges - full.merges;
+        let parts = tree.root().generation - full;
         assert!(bytes_min > 1 || parts > 10, "{parts} parts");
     }
 }
@@ -74,9 +74,9 @@ fn what_a_root_has_kept_is_reclaimed_when_it_is_given_up() {
     assert!(cut_bytes > full.used_bytes / 2, "{cut_bytes} of {}", full.used_bytes);
     assert_eq!(tree.statistics().file_bytes + cut_bytes, before.file_bytes);
     assert_nothing_left(&tree, &device);
-    let merges = tree.statistics().merges;
+    let generation = tree.root().generation;
     assert_eq!(tree.reclaim().unwrap(), 0);
-    assert_eq!(tree.statistics().merges, merges, "nothing was to be done");
+    assert_eq!(tree.root().generation, generation, "nothing was to be done");
     assert_eq!(open(&device, CACHE_BYTES).settled_to(), 9);
 }
 
