@@ -169,10 +169,10 @@ impl Engine {
     /// As of [`Self::compact_log`].
     pub(crate) fn harden_something(&self) -> Result<()> {
         self.persist()?;
-        let end = self.log.hardened();
-        if end != self.opened_end {
+        if self.has_hardened() {
             return Ok(());
         }
+        let end = self.opened_end;
         let mut reader = self.log_reader(&self.segments, Cursor::at_seal(self.log.begin()));
         while reader.cursor().position < end && self.log.unhardened_bytes() == 0 {
             let batch = reader.next_batch(end, BATCH)?;
@@ -265,7 +265,7 @@ impl Engine {
         if progress.cursor.position < begin {
             progress.cursor = Cursor::at_seal(begin);
         }
-        if self.hardening.oldest_unhardened().is_some_and(|age| age > self.hardening.window()) {
+        if self.hardening.is_behind_window() {
             return Ok(Rest::Obstructed);
         }
         match self.compact_cold(progress)? {

@@ -103,7 +103,7 @@ impl Warm {
 impl Engine {
     /// Does a round, unless somebody else is at it, or commits wait for hardening anyway. The caller is not pinned.
     pub(crate) fn keep_warm(&self) {
-        if self.hardening.oldest_unhardened().is_some_and(|age| age > self.hardening.window()) {
+        if self.hardening.is_behind_window() {
             return;
         }
         let Some(mut walk) = self.warm.walk.try_lock() else { return };
