@@ -35,7 +35,6 @@ use crate::storage::scanner::{Batch, Scanner};
 use crate::storage::segments::{self, Held, Segments};
 use crate::storage::superblock::{self, Superblock, SuperblockFile};
 use crate::storage::tree::{self, Root, Tree};
-use crate::sync::atomic::Ordering;
 
 /// How far a backup, or a restore, has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,9 +86,7 @@ impl Kiln {
         directory: impl AsRef<Path>,
         progress: impl FnMut(BackupProgress),
     ) -> Result<Backup> {
-        if self.engine().closed.load(Ordering::SeqCst) {
-            return Err(Error::closed());
-        }
+        self.engine().check_open()?;
         let directory = directory.as_ref();
         let device = FileDevice::open(directory, true)
             .map_err(|error| Error::io(format_args!("opening {}", directory.display()), error))?;
@@ -102,13 +99,10 @@ impl Kiln {
     /// As [`Self::backup`].
     pub fn backup_on(&self, device: Arc<dyn Device>, progress: impl FnMut(BackupProgress)) -> Result<Backup> {
         let engine = self.engine();
-        let is_closed = || engine.closed.load(Ordering::SeqCst);
-        if is_closed() {
-            return Err(Error::closed());
-        }
+        engine.check_open()?;
         let copied = into_empty(&device, || Copying::new(&Source::of(engine)?, &device, progress).run());
         // Who opens the database then knows of no backup, and may use its files again.
-        copied.map_err(|error| if is_closed() { Error::closed() } else { error })
+        copied.map_err(|error| engine.check_open().err().unwrap_or(error))
     }
 
     /// As [`Self::backup`], but as one stream of bytes, from which [`Kiln::restore_stream`] makes the copy elsewhere. It takes no space on

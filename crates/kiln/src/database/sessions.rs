@@ -4,11 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::Kiln;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::kernel::engine::Engine;
 use crate::kernel::receipt::Commit;
 use crate::kernel::session::Session;
-use crate::sync::atomic::Ordering;
 
 /// So many ids are taken at a time by who lists sessions.
 const PIECE: usize = 512;
@@ -87,9 +86,7 @@ impl Kiln {
     /// `Locked` if it is open, or just being forgotten; `Input` if the id does not have 1 to 1,024 bytes; `Aborted` if the database is closed;
     /// `Corrupted` or `Io` if its record must be read from disk and cannot be; `Lost` if it was forgotten, and that cannot be made durable.
     pub fn session(&self, id: impl AsRef<[u8]>) -> Result<Session> {
-        if self.engine().closed.load(Ordering::Relaxed) {
-            return Err(Error::closed());
-        }
+        self.engine().check_open()?;
         Session::open(self.engine(), id.as_ref())
     }
 

@@ -125,12 +125,16 @@ impl Engine {
         self.clock.versions_since(self.hardening.horizon.local()) > VERSIONS_SKIPPED / 2
     }
 
+    /// Fails if the database was closed.
+    #[inline]
+    pub(crate) fn check_open(&self) -> Result<()> {
+        if self.closed.load(Ordering::SeqCst) { Err(Error::closed()) } else { Ok(()) }
+    }
+
     /// Fails if the database was closed or has lost commits.
     #[inline]
     pub(crate) fn check_writable(&self) -> Result<()> {
-        if self.closed.load(Ordering::Relaxed) {
-            return Err(Error::closed());
-        }
+        self.check_open()?;
         match self.hardening.horizon.failure() {
             None => Ok(()),
             Some(lost) => Err(lost.error()),

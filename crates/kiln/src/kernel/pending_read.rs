@@ -300,13 +300,6 @@ impl Engine {
         }
     }
 
-    fn check_open(&self) -> Result<()> {
-        match self.closed.load(crate::sync::atomic::Ordering::SeqCst) {
-            true => Err(Error::closed()),
-            false => Ok(()),
-        }
-    }
-
     fn read_requested(&self, request: &Request) -> Outcome {
         let Request { object, hash, key } = request;
         let mut value = Vec::new();
