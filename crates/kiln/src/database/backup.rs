@@ -263,13 +263,8 @@ fn open_checkpoint(segments: &Segments, current: &Superblock) -> (Option<Reader>
     (reader, bytes.unwrap_or(0))
 }
 
-/// True if there is a file of the root's tree.
-fn is_written(root: &Root) -> bool {
-    root.settled_to() > 0 || root.loaded() > 0
-}
-
 fn tree_bytes(tree: &Tree, root: &Root) -> u64 {
-    if is_written(root) { tree.used_bytes() } else { 0 }
+    if root.is_written() { tree.used_bytes() } else { 0 }
 }
 
 /// The end of the log that was copied.
@@ -362,7 +357,7 @@ impl<'a, P: FnMut(BackupProgress)> Copying<'a, P> {
 
     fn copy_tree(&mut self) -> Result<()> {
         let Source { tree, root, tree_bytes, .. } = self.source;
-        if !is_written(root) {
+        if !root.is_written() {
             return Ok(());
         }
         let mut done = 0;

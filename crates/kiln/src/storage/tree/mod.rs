@@ -226,11 +226,7 @@ impl Tree {
     /// True if something has settled, or was loaded, though nothing may be left of it: a load that fails at its end takes its rows back, and
     /// meanwhile others have relied on it that rows are not counted any more.
     pub(crate) fn has_settled(&self) -> bool {
-        if !self.is_empty() {
-            return true;
-        }
-        let root = self.root();
-        root.settled_to > 0 || root.loaded() > 0
+        !self.is_empty() || self.root().is_written()
     }
 
     /// The last object that was loaded in bulk; 0: none.

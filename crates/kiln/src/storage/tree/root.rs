@@ -101,6 +101,11 @@ impl Root {
         self.settled_to
     }
 
+    /// True if something has settled, or was loaded, though nothing may be left of it: there is a file.
+    pub(crate) fn is_written(&self) -> bool {
+        self.settled_to > 0 || self.loaded > 0
+    }
+
     pub(super) fn encode(&self, out: &mut [u8]) {
         let mut put = |offset: usize, field: &[u8]| out[offset..offset + field.len()].copy_from_slice(field);
         put(0, &MAGIC);
