@@ -80,8 +80,8 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
     if current.has_expiring {
         objects.iter().for_each(|object| object.lifetimes.expect_some());
     }
-    let mut opening = Opening { segments, superblock, log, liveness, writer: None };
-    let clock = opening.make_writable(&mut recovered)?;
+    let mut opening = Opening { segments, superblock, log, liveness };
+    let (clock, writer) = opening.make_writable(&mut recovered)?;
     if tree.settled_to() > current.settled_to && !planted(Bug::FoundRootBelieved) {
         if planted(Bug::SettledToBeforeRoot) {
             opening.superblock.update(|superblock| superblock.settled_to = tree.settled_to())?;
@@ -91,8 +91,7 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
         // Nor must an older one be taken for it then.
         opening.superblock.update(|superblock| superblock.settled_to = tree.settled_to())?;
     }
-    let Opening { segments, superblock, log, liveness, writer } = opening;
-    let writer = writer.unwrap_or_else(|| ExtentWriter::new(current.database, recovered.chain));
+    let Opening { segments, superblock, log, liveness } = opening;
     let versions = (recovered.report.horizon.number(), clock - 1);
     let (sessions, losses) = (&recovered.report.sessions, recovered.losses.ranges());
     let ledger = Ledger::new(&objects, sessions, &losses, &recovered.snapshots, versions);
@@ -254,7 +253,6 @@ struct Opening {
     superblock: SuperblockFile,
     log: Log,
     liveness: Liveness,
-    writer: Option<ExtentWriter>,
 }
 
 impl Opening {
@@ -271,8 +269,8 @@ impl Opening {
     }
 
     /// Cuts an unfinished tail off, notes on disk how far the log is known to be whole, and, after a crash, seals
-    /// that what was not durable is lost. Returns the first version to be given out.
-    fn make_writable(&mut self, recovered: &mut Recovered) -> Result<u64> {
+    /// that what was not durable is lost. Returns the first version to be given out, and who writes on from there.
+    fn make_writable(&mut self, recovered: &mut Recovered) -> Result<(u64, ExtentWriter)> {
         let end = recovered.end;
         let skipped =
             if recovered.report.clean || planted(Bug::VersionsReused) { 1 } else { VERSIONS_SKIPPED };
@@ -324,11 +322,11 @@ impl Opening {
             && self.segments.prepare_next(zero).is_ok()
         {}
         self.segments.check_names().map_err(|error| Error::io("preparing the log's next segment", error))?;
+        let mut writer = ExtentWriter::new(self.superblock.current().database, recovered.chain);
         if recovered.report.clean {
-            return Ok(first_version);
+            return Ok((first_version, writer));
         }
         let horizon = recovered.report.horizon.number();
-        let mut writer = ExtentWriter::new(self.superblock.current().database, recovered.chain);
         let sealed_end = self.log.finish_tail();
         writer.copy_out(&self.log, end, sealed_end, &mut |_| {});
         writer
@@ -336,11 +334,10 @@ impl Opening {
             .map_err(|error| Error::io("sealing what a crash has taken", error))?;
         self.liveness.set_end_checksum(end, writer.chain.checksum);
         self.log.set_hardened(sealed_end);
-        self.writer = Some(writer);
         recovered.losses.add(horizon + 1, first_version - 1);
         let version = crate::Version::new;
         recovered.report.lost_versions = Some((version(horizon + 1), version(first_version - 1)));
-        Ok(first_version)
+        Ok((first_version, writer))
     }
 }
 
