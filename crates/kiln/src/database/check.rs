@@ -9,7 +9,7 @@ use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::check_checkpoint::{self, Expected};
+use super::check_checkpoint::{self, Expected, LiveKeys};
 pub use super::check_report::CheckReport;
 use super::open::open_tree;
 use crate::device::{Device, DeviceLock, FileDevice, OpenMode};
@@ -148,7 +148,7 @@ struct Checker {
     /// The first record of each object; its catalog entry may stand behind it.
     first_records: BTreeMap<u32, Address>,
     /// What the log says where the checkpoint ends, if the walk came there.
-    at_checkpoint: Option<Expected>,
+    at_checkpoint: Option<LiveKeys>,
     /// What has settled, if that is sound.
     tree: Option<Arc<Tree>>,
     /// Rows of each object that are only in the tree.
@@ -169,7 +169,7 @@ impl Checker {
         let checkpoint_end = superblock.usable_checkpoint().map(|named| named.end);
         loop {
             if checkpoint_end == Some(scanner.position()) {
-                self.at_checkpoint = Some(self.expected(superblock, &pending));
+                self.at_checkpoint = Some(self.live_keys(superblock, &pending));
             }
             if scanner.position() >= end {
                 break;
@@ -344,7 +344,7 @@ impl Checker {
     }
 
     /// What a checkpoint must say that ends where the walk is. It counts as sealed what waits for a seal.
-    fn expected(&self, superblock: &Superblock, pending: &[Link]) -> Expected {
+    fn live_keys(&self, superblock: &Superblock, pending: &[Link]) -> LiveKeys {
         let waiting: HashMap<_, _> = pending.iter().map(|link| (&link.key, link.newest)).collect();
         let sealed = self
             .newest
@@ -355,17 +355,14 @@ impl Checker {
             (newest.address, (key.0, hash_index::hash_of(superblock.hash_seed, key.0, &key.1)))
         };
         let all = sealed.chain(waiting.iter().map(|(key, newest)| (*key, *newest)));
-        Expected {
-            live: all.filter(|(_, newest)| newest.live).map(of_key).collect(),
-            dropped: HashSet::new(),
-        }
+        all.filter(|(_, newest)| newest.live).map(of_key).collect()
     }
 
     fn check_checkpoint(&mut self, segments: &Segments, superblock: &Superblock) {
         // Without the tree nobody knows which keys have left the log's indexes.
-        let expected = self.at_checkpoint.take().filter(|_| self.tree.is_some());
+        let live = self.at_checkpoint.take().filter(|_| self.tree.is_some());
         // Of those that were dropped since, too, it may lack some.
-        let expected = expected.map(|expected| Expected { dropped: self.dropped.clone(), ..expected });
+        let expected = live.map(|live| Expected { live, dropped: &self.dropped });
         let settled_to = self.settled_to();
         let problems = &mut self.report.problems;
         let problems_before = problems.len();

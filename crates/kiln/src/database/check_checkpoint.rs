@@ -15,13 +15,14 @@ use crate::storage::segments::Segments;
 use crate::storage::superblock::Superblock;
 
 /// What the log says at the checkpoint's end.
-#[derive(Default)]
-pub(super) struct Expected {
-    /// For the newest record of each key that has a value its object and its key's hash.
-    pub(super) live: HashMap<Address, (u32, u64)>,
+pub(super) struct Expected<'a> {
+    pub(super) live: LiveKeys,
     /// Objects that were dropped: some of what there was of them may have gone.
-    pub(super) dropped: HashSet<u32>,
+    pub(super) dropped: &'a HashSet<u32>,
 }
+
+/// For the newest record of each key that has a value its object and its key's hash.
+pub(super) type LiveKeys = HashMap<Address, (u32, u64)>;
 
 /// What a checkpoint says.
 #[derive(Default)]
@@ -36,7 +37,7 @@ struct Contents {
 pub(super) fn check(
     segments: &Segments,
     superblock: &Superblock,
-    expected: Option<&Expected>,
+    expected: Option<&Expected<'_>>,
     (kinds, settled_to): (&HashMap<u32, (String, ObjectKind)>, Address),
     problems: &mut Vec<String>,
 ) {
@@ -106,7 +107,7 @@ fn read_items(
 
 fn compare(
     contents: &Contents,
-    expected: &Expected,
+    expected: &Expected<'_>,
     index: &HashIndex,
     (superblock, kinds, settled_to): (&Superblock, &HashMap<u32, (String, ObjectKind)>, Address),
     mut problem: impl FnMut(String),
