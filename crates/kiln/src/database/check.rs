@@ -16,10 +16,7 @@ use crate::device::{Device, DeviceLock, FileDevice, OpenMode};
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::engine::Engine;
 use crate::kernel::object::ObjectKind;
-use crate::kernel::recovery::{
-    DROP_UNEXPECTED, EXPIRY_UNEXPECTED, FORGETTING_UNEXPECTED, NAME_UNEXPECTED, NUMBER_TAKEN,
-    SETTLED_BEYOND_LOG, SystemRecord,
-};
+use crate::kernel::recovery::{EXPIRY_UNEXPECTED, NUMBER_TAKEN, SETTLED_BEYOND_LOG, SystemRecord};
 use crate::kernel::settled::OBJECT_BYTES;
 use crate::objects::{Entry, FIRST_OBJECT};
 use crate::storage::epoch;
@@ -280,19 +277,14 @@ impl Checker {
         }
         match SystemRecord::decode(record) {
             Err(what) => self.problem(segments, address, what),
-            Ok(Some(SystemRecord::Entry(Entry::Vacant | Entry::Dropped(..)))) if !superblock.has_dropped => {
-                self.problem(segments, address, DROP_UNEXPECTED);
-            }
-            Ok(Some(SystemRecord::Entry(entry @ (Entry::Object(..) | Entry::Dropped(..))))) => {
-                return Some(entry);
-            }
-            Ok(Some(SystemRecord::Snapshot(_))) if !superblock.has_snapshots => {
-                self.problem(segments, address, NAME_UNEXPECTED);
-            }
-            Ok(Some(SystemRecord::SessionForgotten)) if !superblock.has_forgotten => {
-                self.problem(segments, address, FORGETTING_UNEXPECTED);
-            }
-            Ok(_) => {}
+            Ok(None) => {}
+            Ok(Some(told)) => match (told.unexpected(superblock), told) {
+                (Some(what), _) => self.problem(segments, address, what),
+                (None, SystemRecord::Entry(entry @ (Entry::Object(..) | Entry::Dropped(..)))) => {
+                    return Some(entry);
+                }
+                (None, _) => {}
+            },
         }
         None
     }

@@ -7,15 +7,12 @@
 //! A checkpoint that cannot be read, or in which something is wrong, is put aside with all that it has filled: the log has
 //! everything that it says. That is told in the report, and `check` finds it.
 
-use std::collections::BTreeMap;
-
 use super::SystemRecord;
+use super::system::Heard;
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
-use crate::kernel::losses::Losses;
-use crate::kernel::named_snapshot::NamedSnapshot;
 use crate::kernel::object::Objects;
-use crate::objects::{self, Entry};
+use crate::objects;
 use crate::storage::checkpoint::{Block, Items, NO_ITEM, Reader, Section, SystemItem, kind};
 use crate::storage::epoch;
 use crate::storage::extent::Chain;
@@ -49,9 +46,7 @@ pub(crate) struct Base {
     /// The version that is durable there, and the newest one seen.
     pub(super) horizon: u64,
     pub(super) newest_version: u64,
-    pub(super) sessions: BTreeMap<Vec<u8>, u64>,
-    pub(super) losses: Losses,
-    pub(super) snapshots: BTreeMap<Vec<u8>, NamedSnapshot>,
+    pub(super) heard: Heard,
     /// Bytes of the checkpoint, and when it was taken; 0 without one.
     pub(crate) checkpoint_bytes: u64,
     pub(crate) checkpoint_time_us: u64,
@@ -80,9 +75,7 @@ impl Base {
             chain: None,
             horizon: 0,
             newest_version: 0,
-            sessions: BTreeMap::new(),
-            losses: Losses::default(),
-            snapshots: BTreeMap::new(),
+            heard: Heard::default(),
             checkpoint_bytes: 0,
             checkpoint_time_us: 0,
             settled_to: 0,
@@ -224,40 +217,14 @@ impl Base {
         key: &[u8],
         value: &[u8],
     ) -> Result<(), &'static str> {
+        if !SystemRecord::is_object(object) {
+            return Err(NO_ITEM);
+        }
         let shape = Shape { kind: Kind::Put, object, key_bytes: key.len(), value_bytes: value.len() };
-        // Its own is not known, and is no newer.
+        // Its own is not known, and is no newer. What lies before the end may be of newer ones than the seal there makes durable.
         let version = self.newest_version;
         let record = DiskRecord { shape, version, previous: NO_ADDRESS, key, value, expires_at: NEVER };
-        match SystemRecord::decode(&record)?.ok_or(NO_ITEM)? {
-            SystemRecord::Entry(Entry::NextNumber(_)) => {}
-            SystemRecord::Entry(Entry::Vacant) if superblock.has_dropped => {}
-            SystemRecord::Entry(Entry::Dropped(name, kind, id)) if superblock.has_dropped => {
-                let added = objects::add(&self.objects, id, &name, kind).map_err(|_| NO_ITEM)?;
-                if added.name() != name || added.kind != kind {
-                    return Err(super::NUMBER_TAKEN);
-                }
-                // In which version is not known. What lies before the end may be of newer ones than the seal there makes durable.
-                added.life.note_dropped(self.newest_version);
-            }
-            SystemRecord::Entry(Entry::Vacant | Entry::Dropped(..)) => return Err(NO_ITEM),
-            SystemRecord::Entry(Entry::Object(name, kind, id, time_to_live_ms)) => {
-                let added = objects::add(&self.objects, id, &name, kind).map_err(|_| NO_ITEM)?;
-                added.time_to_live_ms.store(time_to_live_ms, Ordering::Relaxed);
-                if added.name() != name || added.kind != kind {
-                    return Err(super::NUMBER_TAKEN);
-                }
-            }
-            SystemRecord::Serial(serial) => drop(self.sessions.insert(key.to_vec(), serial)),
-            SystemRecord::Loss(first, last) => self.losses.add_recorded(first, last),
-            SystemRecord::Snapshot(snapshot) if superblock.has_snapshots => {
-                self.snapshots.insert(key.to_vec(), snapshot);
-            }
-            // A checkpoint has none of what was deleted.
-            SystemRecord::Snapshot(_) | SystemRecord::SnapshotDropped | SystemRecord::SessionForgotten => {
-                return Err(NO_ITEM);
-            }
-        }
-        Ok(())
+        self.heard.learn(&self.objects, superblock, &record)
     }
 
     /// Returns how many there are, and how many of them before the log's beginning.

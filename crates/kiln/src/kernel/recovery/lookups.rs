@@ -16,7 +16,7 @@ impl Recovery<'_> {
     /// Hides the rows of tables that were loaded in bulk from the snapshots that have names and are older than the tables. Of all other rows none has settled
     /// that one of these must not see.
     pub(super) fn hide_loaded(&self) -> Result<()> {
-        let oldest = self.told.snapshots.values().map(|named| named.version).min();
+        let oldest = self.told.heard.snapshots.values().map(|named| named.version).min();
         let Some(oldest) = oldest.filter(|_| !self.tree.is_empty()) else { return Ok(()) };
         let loaded = self.tree.loaded();
         let may_be_loaded = |object: &&ObjectState| object.id <= loaded && object.keys.ordered().is_some();

@@ -85,10 +85,10 @@ pub use report::RecoveryReport;
 pub(crate) use settled::SETTLED_BEYOND_LOG;
 use source::{End, Source};
 use survey::Survey;
+#[cfg(test)]
+pub(crate) use system::DROP_UNEXPECTED;
 use system::Told;
-pub(crate) use system::{
-    DROP_UNEXPECTED, EXPIRY_UNEXPECTED, FORGETTING_UNEXPECTED, NAME_UNEXPECTED, NUMBER_TAKEN, SystemRecord,
-};
+pub(crate) use system::{EXPIRY_UNEXPECTED, NUMBER_TAKEN, SystemRecord};
 use team::{Leading, Step};
 use work::{Event, PARTS_MAX, Work};
 
@@ -300,8 +300,7 @@ impl<'a> Recovery<'a> {
         let has_settled = tree.has_settled() && !(tree.is_empty() && planted(Bug::TombstonesOfEmptiedTree));
         let keeps_deleted = has_settled || superblock.has_snapshots;
         let deleted = keeps_deleted.then(|| std::mem::take(&mut base.deleted));
-        let snapshots = std::mem::take(&mut base.snapshots);
-        let told = (std::mem::take(&mut base.sessions), std::mem::take(&mut base.losses));
+        let heard = std::mem::take(&mut base.heard);
         let report = RecoveryReport {
             checkpoint: base.chain.map(|_| base.replay_from),
             checkpoint_damage: base.damage.take(),
@@ -318,7 +317,7 @@ impl<'a> Recovery<'a> {
             replay_from: base.replay_from,
             chain: base.chain,
             report,
-            told: Told::new(segments, superblock, &base.objects, told, snapshots),
+            told: Told::new(segments, superblock, &base.objects, heard),
             pending: Vec::new(),
             horizon: base.horizon,
             newest_version: base.newest_version,
@@ -371,11 +370,11 @@ impl<'a> Recovery<'a> {
         report.cut_bytes = end.cut_bytes;
         report.lost_records = self.pending.len() as u64;
         self.give_up();
-        report.sessions = std::mem::take(&mut self.told.sessions).into_iter().collect();
+        report.sessions = std::mem::take(&mut self.told.heard.sessions).into_iter().collect();
         let orders_are_exact = self.orders_are_exact(&tombstones);
         // The first version that a crash took follows the horizon.
         let lost_now = (!report.clean).then_some(self.horizon + 1);
-        self.look_at_losses(self.told.losses.unrecorded().chain(lost_now))?;
+        self.look_at_losses(self.told.heard.losses.unrecorded().chain(lost_now))?;
         Ok(Recovered {
             report,
             end: position,
@@ -383,8 +382,8 @@ impl<'a> Recovery<'a> {
             last_extent: self.last_extent,
             loaded_from: self.loaded_from.unwrap_or(position),
             newest_version: self.newest_version.max(self.horizon).max(superblock.clock),
-            losses: self.told.losses,
-            snapshots: self.told.snapshots.into_values().collect(),
+            losses: self.told.heard.losses,
+            snapshots: self.told.heard.snapshots.into_values().collect(),
             orders_are_exact,
             tombstones,
         })
@@ -534,7 +533,7 @@ impl<'a> Recovery<'a> {
             if !planted(Bug::PendingKept) {
                 self.give_up();
             }
-            self.told.losses.add(seal.version + 1, seal.first_version - 1);
+            self.told.heard.losses.add(seal.version + 1, seal.first_version - 1);
             self.newest_version = self.newest_version.max(seal.first_version - 1);
         }
         // All extents of a hardening but the last have the seal of the one before, which releases nothing.

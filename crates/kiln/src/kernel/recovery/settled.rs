@@ -65,7 +65,7 @@ impl Recovery<'_> {
         let has_settled = is_table && tombstone.address < self.tree.settled_to();
         // A checkpoint may have some that were forgotten since.
         let is_in_log = tombstone.address >= self.superblock.begin;
-        let may_be_seen = !self.told.snapshots.is_empty() && !planted(Bug::SnapshotsForgetDeleted);
+        let may_be_seen = !self.told.heard.snapshots.is_empty() && !planted(Bug::SnapshotsForgetDeleted);
         !has_settled && is_in_log && (may_be_seen || is_table && self.tree.has_settled())
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::error::Result;
 use crate::kernel::losses::{LOSSES_OBJECT, Losses, decode_loss};
 use crate::kernel::named_snapshot::{self, NamedSnapshot, SNAPSHOTS_OBJECT};
-use crate::kernel::object::{ObjectKind, Objects};
+use crate::kernel::object::{ObjectKind, ObjectState, Objects};
 use crate::kernel::session::{SESSIONS_OBJECT, decode_serial};
 use crate::objects::{self, CATALOG_OBJECT, Entry};
 use crate::storage::extent::Item;
@@ -31,10 +31,9 @@ pub(crate) enum SystemRecord {
 /// What is wrong where the catalog gives one number to two objects.
 pub(crate) const NUMBER_TAKEN: &str = "the catalog gives an object the number of another one";
 /// What is wrong where a snapshot has a name that the superblock does not know of: it is older than the record.
-pub(crate) const NAME_UNEXPECTED: &str = "a snapshot has a name, and the superblock says that none has";
+const NAME_UNEXPECTED: &str = "a snapshot has a name, and the superblock says that none has";
 /// What is wrong where a session was forgotten that the superblock does not know of: it is older than the record.
-pub(crate) const FORGETTING_UNEXPECTED: &str =
-    "a session was forgotten, and the superblock says that none was";
+const FORGETTING_UNEXPECTED: &str = "a session was forgotten, and the superblock says that none was";
 /// What is wrong where an object was dropped, and the superblock says that none was: it is older than the record.
 pub(crate) const DROP_UNEXPECTED: &str = "an object was dropped, and the superblock says that none was";
 /// What is wrong where a row expires, and the superblock says that none does: it is older than the record.
@@ -76,6 +75,73 @@ impl SystemRecord {
         // Nothing else is ever deleted.
         decoded.filter(|_| record.shape.kind == Kind::Put).map(Some).ok_or(what)
     }
+
+    /// What is wrong where the superblock says that there is no such record.
+    pub(crate) fn unexpected(&self, superblock: &Superblock) -> Option<&'static str> {
+        match self {
+            SystemRecord::Entry(Entry::Vacant | Entry::Dropped(..)) if !superblock.has_dropped => {
+                Some(DROP_UNEXPECTED)
+            }
+            SystemRecord::Snapshot(_) if !superblock.has_snapshots => Some(NAME_UNEXPECTED),
+            SystemRecord::SessionForgotten if !superblock.has_forgotten => Some(FORGETTING_UNEXPECTED),
+            _ => None,
+        }
+    }
+}
+
+/// What records of the system's objects have told so far, be it a checkpoint's or the log's.
+#[derive(Default)]
+pub(super) struct Heard {
+    /// Serial numbers.
+    pub(super) sessions: BTreeMap<Vec<u8>, u64>,
+    pub(super) losses: Losses,
+    /// Those that have a name, by it.
+    pub(super) snapshots: BTreeMap<Vec<u8>, NamedSnapshot>,
+}
+
+impl Heard {
+    /// What one more record tells, which is nothing if it is no such record. `Err` says what is wrong with it.
+    pub(super) fn learn(
+        &mut self,
+        objects: &Objects,
+        superblock: &Superblock,
+        record: &DiskRecord<'_>,
+    ) -> Result<(), &'static str> {
+        let Some(told) = SystemRecord::decode(record)? else { return Ok(()) };
+        if let Some(what) = told.unexpected(superblock) {
+            return Err(what);
+        }
+        match told {
+            SystemRecord::Entry(Entry::NextNumber(_) | Entry::Vacant) => {}
+            SystemRecord::Entry(Entry::Dropped(name, kind, id)) => {
+                object_of(objects, id, &name, kind)?.life.note_dropped(record.version);
+            }
+            SystemRecord::Entry(Entry::Object(name, kind, id, time_to_live_ms)) => {
+                let object = object_of(objects, id, &name, kind)?;
+                object.time_to_live_ms.store(time_to_live_ms, Ordering::Relaxed);
+            }
+            SystemRecord::Serial(serial) => match self.sessions.get_mut(record.key) {
+                Some(last) => *last = serial,
+                None => drop(self.sessions.insert(record.key.to_vec(), serial)),
+            },
+            SystemRecord::SessionForgotten => drop(self.sessions.remove(record.key)),
+            SystemRecord::Loss(first, last) => self.losses.add_recorded(first, last),
+            SystemRecord::Snapshot(snapshot) => drop(self.snapshots.insert(record.key.to_vec(), snapshot)),
+            SystemRecord::SnapshotDropped => drop(self.snapshots.remove(record.key)),
+        }
+        Ok(())
+    }
+}
+
+/// The object that an entry of the catalog is about.
+fn object_of<'a>(
+    objects: &'a Objects,
+    id: u32,
+    name: &str,
+    kind: ObjectKind,
+) -> Result<&'a ObjectState, &'static str> {
+    let object = objects::add(objects, id, name, kind).ok();
+    object.filter(|object| object.name() == name && object.kind == kind).ok_or(NUMBER_TAKEN)
 }
 
 /// What the log has told so far. Records must be shown to it in the order of the log.
@@ -83,11 +149,7 @@ pub(super) struct Told<'a> {
     segments: &'a Segments,
     superblock: &'a Superblock,
     objects: &'a Objects,
-    /// Serial numbers.
-    pub(super) sessions: BTreeMap<Vec<u8>, u64>,
-    pub(super) losses: Losses,
-    /// Those that have a name, by it.
-    pub(super) snapshots: BTreeMap<Vec<u8>, NamedSnapshot>,
+    pub(super) heard: Heard,
     /// The catalog's entries in the whole log, once they had to be looked for.
     later_entries: Option<BTreeMap<u32, (String, ObjectKind)>>,
 }
@@ -98,10 +160,9 @@ impl<'a> Told<'a> {
         segments: &'a Segments,
         superblock: &'a Superblock,
         objects: &'a Objects,
-        (sessions, losses): (BTreeMap<Vec<u8>, u64>, Losses),
-        snapshots: BTreeMap<Vec<u8>, NamedSnapshot>,
+        heard: Heard,
     ) -> Told<'a> {
-        Told { segments, superblock, objects, sessions, losses, snapshots, later_entries: None }
+        Told { segments, superblock, objects, heard, later_entries: None }
     }
 
     /// Sees to it that everything is known which must be before the record is applied.
@@ -110,7 +171,9 @@ impl<'a> Told<'a> {
         if record.shape.kind == Kind::Expiring && !self.superblock.has_expiring {
             return Err(self.segments.corrupted(address, EXPIRY_UNEXPECTED));
         }
-        self.learn(address, record)?;
+        self.heard
+            .learn(self.objects, self.superblock, record)
+            .map_err(|what| self.segments.corrupted(address, what))?;
         if self.objects.get(id).is_none() {
             self.add_from_later_entry(id)?;
         }
@@ -121,48 +184,6 @@ impl<'a> Told<'a> {
                 format_args!("a record belongs to object {id}, which is not in the catalog"),
             )),
         }
-    }
-
-    /// What a record of the system's objects tells.
-    fn learn(&mut self, address: Address, record: &DiskRecord<'_>) -> Result<()> {
-        match SystemRecord::decode(record).map_err(|what| self.segments.corrupted(address, what))? {
-            None | Some(SystemRecord::Entry(Entry::NextNumber(_))) => {}
-            Some(SystemRecord::Entry(Entry::Vacant | Entry::Dropped(..))) if !self.superblock.has_dropped => {
-                return Err(self.segments.corrupted(address, DROP_UNEXPECTED));
-            }
-            Some(SystemRecord::Entry(Entry::Vacant)) => {}
-            Some(SystemRecord::Entry(Entry::Dropped(name, kind, id))) => {
-                let object = objects::add(self.objects, id, &name, kind)?;
-                if object.name() != name || object.kind != kind {
-                    return Err(self.segments.corrupted(address, NUMBER_TAKEN));
-                }
-                object.life.note_dropped(record.version);
-            }
-            Some(SystemRecord::Entry(Entry::Object(name, kind, id, time_to_live_ms))) => {
-                let object = objects::add(self.objects, id, &name, kind)?;
-                object.time_to_live_ms.store(time_to_live_ms, Ordering::Relaxed);
-                if object.name() != name || object.kind != kind {
-                    return Err(self.segments.corrupted(address, NUMBER_TAKEN));
-                }
-            }
-            Some(SystemRecord::Serial(serial)) => match self.sessions.get_mut(record.key) {
-                Some(last) => *last = serial,
-                None => drop(self.sessions.insert(record.key.to_vec(), serial)),
-            },
-            Some(SystemRecord::SessionForgotten) if !self.superblock.has_forgotten => {
-                return Err(self.segments.corrupted(address, FORGETTING_UNEXPECTED));
-            }
-            Some(SystemRecord::SessionForgotten) => drop(self.sessions.remove(record.key)),
-            Some(SystemRecord::Loss(first, last)) => self.losses.add_recorded(first, last),
-            Some(SystemRecord::Snapshot(_)) if !self.superblock.has_snapshots => {
-                return Err(self.segments.corrupted(address, NAME_UNEXPECTED));
-            }
-            Some(SystemRecord::Snapshot(snapshot)) => {
-                self.snapshots.insert(record.key.to_vec(), snapshot);
-            }
-            Some(SystemRecord::SnapshotDropped) => drop(self.snapshots.remove(record.key)),
-        }
-        Ok(())
     }
 
     /// When the log's beginning was dropped, an object's catalog entry may have been written anew behind records of
