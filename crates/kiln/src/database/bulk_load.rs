@@ -67,7 +67,7 @@ impl Kiln {
     ) -> Result<BulkLoad, E> {
         let (handle, version, rows) = self.engine().telling(|| self.load(name, rows, progress))?;
         self.engine().wait_local(version)?;
-        Ok(BulkLoad { table: Table::new(handle, name), rows, version: Version::new(version) })
+        Ok(BulkLoad { table: Table::new(handle), rows, version: Version::new(version) })
     }
 
     /// Loads, and returns the table, the version that has it, and its rows.

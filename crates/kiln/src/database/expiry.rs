@@ -44,7 +44,7 @@ impl Kiln {
     /// As [`Self::map`]; `Input` if there is such a map, and its time to live is another one.
     pub fn map_with_time_to_live(&self, name: &str, time_to_live: Duration) -> Result<Map> {
         let time_to_live_ms = Some(millis(time_to_live).max(1));
-        Ok(Map::new(objects::open_object(self.engine(), name, ObjectKind::Map, time_to_live_ms)?, name))
+        Ok(Map::new(objects::open_object(self.engine(), name, ObjectKind::Map, time_to_live_ms)?))
     }
 
     /// As [`Self::table`], and as [`Self::map_with_time_to_live`].
@@ -53,7 +53,7 @@ impl Kiln {
     /// As [`Self::map_with_time_to_live`].
     pub fn table_with_time_to_live(&self, name: &str, time_to_live: Duration) -> Result<Table> {
         let time_to_live_ms = Some(millis(time_to_live).max(1));
-        Ok(Table::new(objects::open_object(self.engine(), name, ObjectKind::Table, time_to_live_ms)?, name))
+        Ok(Table::new(objects::open_object(self.engine(), name, ObjectKind::Table, time_to_live_ms)?))
     }
 
     /// The time by which rows expire, in milliseconds since 1970. It never goes back.

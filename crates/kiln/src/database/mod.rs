@@ -179,7 +179,7 @@ impl Kiln {
     /// # Errors
     /// `Input` if the name is a table's, or not between 1 and 255 bytes. To make it is a commit, and fails as [`Self::transact`] does; `Limit` if as many objects as there can be were made.
     pub fn map(&self, name: &str) -> Result<Map> {
-        Ok(Map::new(objects::open_object(self.engine(), name, ObjectKind::Map, None)?, name))
+        Ok(Map::new(objects::open_object(self.engine(), name, ObjectKind::Map, None)?))
     }
 
     /// Opens the table with this name, making it if there is none.
@@ -187,7 +187,7 @@ impl Kiln {
     /// # Errors
     /// `Input` if the name is a map's, or not between 1 and 255 bytes; else as [`Self::map`].
     pub fn table(&self, name: &str) -> Result<Table> {
-        Ok(Table::new(objects::open_object(self.engine(), name, ObjectKind::Table, None)?, name))
+        Ok(Table::new(objects::open_object(self.engine(), name, ObjectKind::Table, None)?))
     }
 
     /// Drops the map with this name, with all that is in it: one transaction, which is lost, durable and ordered among others like any other. From then on the map
@@ -279,7 +279,7 @@ impl Kiln {
     /// `Conflict` if somebody is writing the key for too long, `Input` if the key is too long or the object another database's, `NotFound` if it was dropped.
     pub fn watch<O: Object>(&self, object: &O, key: impl AsRef<[u8]>) -> Result<Watch> {
         let engine = self.engine();
-        let id = engine.check_key(object.handle(), object.name(), key.as_ref())?;
+        let id = engine.check_key(object.handle(), key.as_ref())?;
         let hash = engine.hash(id, key.as_ref());
         let (bucket, stamp) = engine.index.stamp(hash).ok_or_else(Error::conflict)?;
         object.handle().life.check()?;
@@ -410,7 +410,7 @@ impl Kiln {
         const PLACES_MIN: usize = 1 << 14;
         const PLACES_PER_KEY: usize = 16;
         // Also where no key is met that would be refused.
-        let object = self.engine().check_key(map.handle(), map.name(), &[])?;
+        let object = self.engine().check_key(map.handle(), &[])?;
         let life = &map.handle().life;
         life.check()?;
         let mut found = Vec::new();

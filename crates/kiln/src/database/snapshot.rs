@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::kernel::clock::Version;
 use crate::kernel::engine::Engine;
 use crate::kernel::expiry::{Expiry, Moment};
@@ -73,11 +73,9 @@ impl<'db> Snapshot<'db> {
     /// The number of an object, if it is this database's, and was there as of the snapshot.
     pub(crate) fn check<O: Object>(&self, object: &O) -> Result<u32> {
         let handle = object.handle();
-        if !Arc::ptr_eq(&handle.engine, self.engine) {
-            return Err(Error::input(format!("{:?} belongs to another database", object.name())));
-        }
-        objects::check_seen(self.engine, handle.id, &handle.life, self.held.version)?;
-        Ok(handle.id)
+        let id = self.engine.check_key(handle, &[])?;
+        objects::check_seen(self.engine, id, &handle.life, self.held.version)?;
+        Ok(id)
     }
 
     /// The map that had this name as of the snapshot, be it dropped since: it can be read as of this and other snapshots from before.
@@ -97,7 +95,7 @@ impl<'db> Snapshot<'db> {
     /// `NotFound` if there was none, `Input` if it was a table; `Corrupted` or `Io` if the catalog cannot be read as of then.
     pub fn map(&self, name: &str) -> Result<Map> {
         let handle = objects::object_as_of(self.engine, name, ObjectKind::Map, self.held.version)?;
-        Ok(Map::new(handle, name))
+        Ok(Map::new(handle))
     }
 
     /// The table that had this name as of the snapshot, as [`Self::map`].
@@ -106,7 +104,7 @@ impl<'db> Snapshot<'db> {
     /// As [`Self::map`].
     pub fn table(&self, name: &str) -> Result<Table> {
         let handle = objects::object_as_of(self.engine, name, ObjectKind::Table, self.held.version)?;
-        Ok(Table::new(handle, name))
+        Ok(Table::new(handle))
     }
 
     /// True if the key has a value.

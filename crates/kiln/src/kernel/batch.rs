@@ -199,7 +199,7 @@ impl Engine {
     ) -> Result<()> {
         let id = object.handle().id;
         for item in items {
-            self.check_key(object.handle(), object.name(), key_of(item))?;
+            self.check_key(object.handle(), key_of(item))?;
         }
         let mut ahead = self.read_ahead();
         for (number, group) in items.chunks(GROUP_KEYS).enumerate() {

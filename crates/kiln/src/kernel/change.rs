@@ -375,6 +375,6 @@ impl Engine {
 
     #[inline]
     pub(crate) fn object(&self, id: u32) -> &ObjectState {
-        self.objects.get(id).unwrap_or_else(|| unreachable!("a write is only made for an open object"))
+        self.objects.get(id).unwrap_or_else(|| unreachable!("handles and writes are of open objects"))
     }
 }

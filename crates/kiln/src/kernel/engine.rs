@@ -143,9 +143,9 @@ impl Engine {
 
     /// Checks that a handle is this database's and that a key is not too long; gives the object's number.
     #[inline(always)]
-    pub(crate) fn check_key(self: &Arc<Self>, handle: &Handle, name: &str, key: &[u8]) -> Result<u32> {
+    pub(crate) fn check_key(self: &Arc<Self>, handle: &Handle, key: &[u8]) -> Result<u32> {
         if !Arc::ptr_eq(&handle.engine, self) {
-            return Err(foreign(name));
+            return Err(foreign(handle.life.name()));
         }
         self.check_key_bytes(key)?;
         Ok(handle.id)

@@ -121,7 +121,7 @@ impl Engine {
         object: &'k O,
         key: &'k [u8],
     ) -> Result<SingleKey<'k>> {
-        let id = self.check_key(object.handle(), object.name(), key)?;
+        let id = self.check_key(object.handle(), key)?;
         Ok(SingleKey { object: id, hash: self.hash(id, key), key, life: &object.handle().life })
     }
 

@@ -19,10 +19,7 @@ pub struct Handle {
 
 impl Handle {
     pub(crate) fn state(&self) -> &ObjectState {
-        self.engine
-            .objects
-            .get(self.id)
-            .unwrap_or_else(|| unreachable!("a handle is made for an open object"))
+        self.engine.object(self.id)
     }
 }
 

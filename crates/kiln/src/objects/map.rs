@@ -1,12 +1,10 @@
 //! Maps: keys in no order, found by hash.
 
-use std::sync::Arc;
-
 use super::{Handle, HasHandle, Object};
 use crate::database::Snapshot;
 use crate::error::{Error, Result};
 use crate::kernel::engine::Engine;
-use crate::kernel::object::{ObjectKeys, ObjectKind};
+use crate::kernel::object::ObjectKeys;
 use crate::kernel::read::{FoundKey, KeyAt, Wanted};
 use crate::storage::epoch::Pin;
 use crate::storage::ordered_index::{Insertion, OrderedIndex};
@@ -26,12 +24,11 @@ use crate::storage::record::Address;
 #[derive(Clone, Debug)]
 pub struct Map {
     handle: Handle,
-    name: Arc<str>,
 }
 
 impl Map {
-    pub(crate) fn new(handle: Handle, name: &str) -> Map {
-        Map { handle, name: name.into() }
+    pub(crate) fn new(handle: Handle) -> Map {
+        Map { handle }
     }
 
     /// As [`Object::len`], but at once, whatever may have expired: keys that have, and are yet to be deleted, count too.
@@ -50,19 +47,7 @@ impl Map {
     }
 }
 
-impl Object for Map {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn kind(&self) -> ObjectKind {
-        ObjectKind::Map
-    }
-
-    fn len(&self) -> u64 {
-        self.handle.engine.count_unexpired(self.handle.state())
-    }
-}
+impl Object for Map {}
 
 impl HasHandle for Map {
     fn handle(&self) -> &Handle {

@@ -31,14 +31,20 @@ use crate::kernel::object::{ObjectKeys, ObjectKind};
 /// A named object of a database: a [`Map`] or a [`Table`].
 pub trait Object: HasHandle {
     /// The name under which it was opened.
-    fn name(&self) -> &str;
+    fn name(&self) -> &str {
+        self.handle().life.name()
+    }
     /// What kind of object it is.
-    fn kind(&self) -> ObjectKind;
+    fn kind(&self) -> ObjectKind {
+        self.handle().state().kind
+    }
     /// Number of keys that have a value; exact while nobody writes, and 0 of an object that was [dropped](crate::Kiln::drop_map). Where rows may have expired that are still stored
     /// it takes a look at every key, which [`Map::len_estimate`] does not. Of a table of which something has
     /// [settled](crate::Options::settle_log_bytes) it takes a look at every row that has not, and waits for who settles, which
     /// [`Table::len_estimate`] does not.
-    fn len(&self) -> u64;
+    fn len(&self) -> u64 {
+        self.handle().engine.count_unexpired(self.handle().state())
+    }
     /// True if no key has a value.
     fn is_empty(&self) -> bool {
         self.len() == 0

@@ -1,11 +1,10 @@
 //! Tables: ordered keys, with ranges.
 
 use std::ops::RangeBounds;
-use std::sync::Arc;
 
 use super::walk::Walk;
 use super::{Handle, HasHandle, Object};
-use crate::kernel::object::{ObjectKeys, ObjectKind};
+use crate::kernel::object::ObjectKeys;
 use crate::storage::epoch::Pin;
 use crate::storage::ordered_index::{Insertion, OrderedIndex};
 
@@ -28,12 +27,11 @@ use crate::storage::ordered_index::{Insertion, OrderedIndex};
 #[derive(Clone, Debug)]
 pub struct Table {
     handle: Handle,
-    name: Arc<str>,
 }
 
 impl Table {
-    pub(crate) fn new(handle: Handle, name: &str) -> Table {
-        Table { handle, name: name.into() }
+    pub(crate) fn new(handle: Handle) -> Table {
+        Table { handle }
     }
 
     /// About how many rows have keys within the bounds: their number, if they are a few hundred at the most, and otherwise a
@@ -61,19 +59,7 @@ impl Table {
     }
 }
 
-impl Object for Table {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn kind(&self) -> ObjectKind {
-        ObjectKind::Table
-    }
-
-    fn len(&self) -> u64 {
-        self.handle.engine.count_unexpired(self.handle.state())
-    }
-}
+impl Object for Table {}
 
 impl HasHandle for Table {
     fn handle(&self) -> &Handle {

@@ -203,7 +203,7 @@ impl<'db> Transaction<'db> {
 
     #[inline]
     pub(crate) fn check<O: Object>(&self, object: &O, key: &[u8]) -> Result<u32> {
-        self.engine.check_key(object.handle(), object.name(), key)
+        self.engine.check_key(object.handle(), key)
     }
 
     /// The value of a key, or `None` if there is none.
