@@ -495,7 +495,7 @@ impl Checker {
             *live.entry(*object).or_default() += u64::from(newest.live);
             let hash = engine.hash(*object, key);
             let found = engine.index.addresses_of(hash).any(|address| address == newest.address);
-            let ordered = engine.objects.get(*object).and_then(|object| object.keys.ordered());
+            let ordered = engine.objects.ordered(*object);
             if ordered.is_some() && newest.address < self.settled_to() {
                 if found {
                     let address = newest.address;
@@ -517,7 +517,7 @@ impl Checker {
         }
         for object in engine.objects.iter().filter(|object| !self.dropped.contains(&object.id)) {
             let entered = entered.get(&object.id).copied().unwrap_or(0);
-            if let Some(ordered) = object.keys.ordered().filter(|_| engine.settled.orders_are_exact)
+            if let Some(ordered) = object.ordered().filter(|_| engine.settled.orders_are_exact)
                 && ordered.len() != entered
             {
                 let (name, keys) = (object.name(), ordered.len());
@@ -526,7 +526,7 @@ impl Checker {
             }
             let (counted, known) = (object.key_count.sum(), live.get(&object.id).copied().unwrap_or(0));
             // Of what has settled there is no running count.
-            let is_counted = object.keys.ordered().is_none() || !engine.settled.tree.has_settled();
+            let is_counted = object.ordered().is_none() || !engine.settled.tree.has_settled();
             if is_counted && counted != known {
                 problems.push(format!("object {:?} counts {counted} keys and has {known}", object.name()));
             }

@@ -97,7 +97,7 @@ fn an_entry_of_what_has_settled_is_found() -> Result<()> {
 fn a_key_that_is_not_in_the_ordered_index_is_found() -> Result<()> {
     let (_disk, db) = database()?;
     let object = db.engine().objects.get(OBJECT).expect("the table");
-    object.keys.retract(&epoch::pin(), KEY);
+    object.retract(&epoch::pin(), KEY);
     finds(&db, &["is not in the ordered index", "keys in its order"])
 }
 

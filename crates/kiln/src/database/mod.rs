@@ -229,7 +229,7 @@ impl Kiln {
         users
             .map(|object| ObjectInfo {
                 name: object.name().to_owned(),
-                kind: object.kind,
+                kind: object.kind(),
                 keys: self.engine().estimate_rows(object),
                 time_to_live: objects::time_to_live(object.time_to_live_ms.load(Ordering::Relaxed)),
             })

@@ -183,7 +183,7 @@ pub(super) fn collect(engine: &Engine) -> Statistics {
     let (compaction, compaction_bytes) = (&engine.compaction, engine.compaction.passed_bytes.read());
     let checkpoint = engine.checkpoints.counts();
     let tree = engine.settled.tree.statistics();
-    let ordered = engine.objects.iter().filter_map(|object| object.keys.ordered());
+    let ordered = engine.objects.orders();
     let live = engine.objects.iter().filter(|object| !object.is_dropped());
     let (begin, head) = (engine.log.begin(), engine.log.head());
     let hardened = engine.log.hardened().max(head);

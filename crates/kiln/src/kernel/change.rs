@@ -231,7 +231,7 @@ impl Engine {
         if change.value.is_none() || !self.puts_blindly(change.object) {
             return None;
         }
-        let ordered = self.object(change.object).keys.ordered()?;
+        let ordered = self.object(change.object).ordered()?;
         let (mut on_disk, mut count) = (NO_ADDRESS, 0);
         let in_memory = self.index.find(bucket, change.hash, |address| {
             let current = self.current_at(address, change);
@@ -344,7 +344,7 @@ impl Engine {
         target: Option<Address>,
     ) {
         if let Some(target) = target {
-            self.object(change.object).keys.retract(pin, change.key);
+            self.object(change.object).retract(pin, change.key);
             self.log.pad(target, change.log_bytes());
         }
         self.index.unlock_unchanged(bucket);

@@ -393,7 +393,7 @@ impl Engine {
                 continue;
             }
             step.admitted = true;
-            let insertion = self.object(write.object).keys.admit(pin, writes.key(write));
+            let insertion = self.object(write.object).admit(pin, writes.key(write));
             reads.note_own_insertion(write.object, insertion);
         }
         Ok(())
@@ -402,7 +402,7 @@ impl Engine {
     fn retract_all(&self, pin: &Pin, writes: &WriteSet, scratch: &mut CommitScratch) {
         for (step, write) in scratch.steps.iter_mut().zip(writes.writes()) {
             if std::mem::take(&mut step.admitted) {
-                self.object(write.object).keys.retract(pin, writes.key(write));
+                self.object(write.object).retract(pin, writes.key(write));
             }
         }
     }
@@ -421,8 +421,7 @@ impl Engine {
 
     /// True if a leaf is as it was read.
     pub(crate) fn range_holds(&self, read: &RangeRead) -> bool {
-        let object = self.objects.get(read.object);
-        object.and_then(|object| object.keys.ordered()).is_some_and(|ordered| ordered.validate(&read.leaf))
+        self.objects.ordered(read.object).is_some_and(|ordered| ordered.validate(&read.leaf))
     }
 
     /// Step 2: places for the keys that need a new record whatever the version is. If the others then find no space, the

@@ -22,7 +22,7 @@ use super::settled::{OBJECT_BYTES, tree_interval};
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
 use crate::storage::leaf_images::{Asked, NEVER_WHOLE, RowEnds, Validity};
-use crate::storage::ordered_index::{BATCH_KEYS_MAX, ImageWord, ImagesAsOf, LeafBatch, OrderedIndex};
+use crate::storage::ordered_index::{BATCH_KEYS_MAX, ImageWord, ImagesAsOf, LeafBatch};
 use crate::storage::record::{Address, NEVER, NO_ADDRESS, RECORD_BYTES_USUAL};
 use crate::storage::tree::{Cursor, Direction};
 
@@ -89,14 +89,10 @@ impl Engine {
             for (asked, begun) in begun {
                 let made = begun.and_then(|begun| self.make_image(asked, &begun, &mut batch, &mut rows));
                 if made.is_none() {
-                    self.ordered(asked.object).inspect(|ordered| ordered.refuse_image(asked.leaf));
+                    self.objects.ordered(asked.object).inspect(|ordered| ordered.refuse_image(asked.leaf));
                 }
             }
         }
-    }
-
-    fn ordered(&self, object: u32) -> Option<&OrderedIndex> {
-        self.objects.get(object)?.keys.ordered()
     }
 
     /// Notes in the records of a leaf that they may be copied, if all of them can be.
@@ -106,7 +102,7 @@ impl Engine {
             return None;
         }
         let pin = epoch::pin();
-        let ordered = self.ordered(asked.object)?;
+        let ordered = self.objects.ordered(asked.object)?;
         let word = ordered.begin_image(asked.leaf)?;
         ordered.read_whole(&pin, asked.leaf, batch)?;
         let hints = ordered.hints(batch);
@@ -137,7 +133,7 @@ impl Engine {
         rows: &mut Vec<u8>,
     ) -> Option<()> {
         let Begun { word, leaf_version, addresses } = begun;
-        let ordered = self.ordered(asked.object)?;
+        let ordered = self.objects.ordered(asked.object)?;
         ordered
             .read_whole(&epoch::pin(), asked.leaf, batch)
             .filter(|()| batch.read().version() == *leaf_version)?;
@@ -177,7 +173,7 @@ impl Engine {
 
     /// What has settled in the interval of the leaf whose keys these are; nothing if it is more than goes into an image, or is not known. The caller is not pinned.
     fn settled_beside(&self, object: u32, batch: &LeafBatch) -> Option<Beside> {
-        let (ordered, tree) = (self.ordered(object)?, &self.settled.tree);
+        let (ordered, tree) = (self.objects.ordered(object)?, &self.settled.tree);
         let whole_at = ordered.unlinkings();
         let (low, high) = ordered.interval(&epoch::pin(), batch.get(0)?);
         if ordered.unlinkings() != whole_at {
@@ -216,7 +212,7 @@ impl Engine {
             return;
         }
         let Some(view) = self.log.view(address) else { return };
-        let Some(ordered) = self.ordered(view.shape().object) else { return };
+        let Some(ordered) = self.objects.ordered(view.shape().object) else { return };
         let mut key = Vec::new();
         view.key_into(&mut key);
         if ordered.forget_image(&epoch::pin(), &key) {

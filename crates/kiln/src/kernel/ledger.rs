@@ -125,14 +125,14 @@ impl Ledger {
         for object in objects.iter() {
             ledger.key_counts.insert(object.id, object.key_count.sum() as i64);
             if object.is_dropped() {
-                let dropped = encode_dropped(object.name(), object.kind);
+                let dropped = encode_dropped(object.name(), object.kind());
                 ledger.note_system(CATALOG_OBJECT, &dropped_key(object.id), Some(&dropped));
             } else if object.id >= FIRST_OBJECT {
                 ledger.note_system(
                     CATALOG_OBJECT,
                     object.name().as_bytes(),
                     Some(&encode_entry(
-                        object.kind,
+                        object.kind(),
                         object.id,
                         object.time_to_live_ms.load(Ordering::Relaxed),
                     )),

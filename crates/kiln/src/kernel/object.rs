@@ -1,8 +1,7 @@
 //! What the kernel asks of an object, and the registry of objects.
 //!
-//! Every object's records are found by the one hash index; an object adds what it needs besides. The kernel
-//! calls it at the moments when a key comes to exist and when it ceases to. A new kind of object implements
-//! [`ObjectKeys`] and is registered in `objects::keys_of`.
+//! Every object's records are found by the one hash index; a table has its keys in an ordered index besides, where a commit
+//! enters a key when it comes to exist, and from which it goes when it has no record any more.
 
 use std::sync::Arc;
 
@@ -23,17 +22,6 @@ pub enum ObjectKind {
     Map,
     /// Ordered keys with ranges.
     Table,
-}
-
-/// An object's own view of which keys exist. All calls for one key are made under its bucket's lock. (Recovery, beside which there is nobody else, needs none,
-/// and changes the order itself.)
-pub(crate) trait ObjectKeys: Send + Sync {
-    /// A transaction is about to commit the first record of `key`. It may still fail and retract it.
-    fn admit(&self, pin: &Pin, key: &[u8]) -> Insertion;
-    /// The key has no record any more.
-    fn retract(&self, pin: &Pin, key: &[u8]);
-    /// The ordered index, if the object has ranges.
-    fn ordered(&self) -> Option<&OrderedIndex>;
 }
 
 /// A number that many threads change and few read.
@@ -67,8 +55,8 @@ pub(crate) struct ObjectState {
     pub(crate) id: u32,
     /// Whether it is there, and its name.
     pub(crate) life: Arc<Life>,
-    pub(crate) kind: ObjectKind,
-    pub(crate) keys: Box<dyn ObjectKeys>,
+    /// A table's keys.
+    pub(crate) order: Option<Box<OrderedIndex>>,
     pub(crate) key_count: StripedCounter,
     /// The version that brought rows with the object, which were not written one by one: no older snapshot sees what is only in the tree.
     /// 0 for all others. Where the database was opened since, a version at which the object was not there yet, but is for all snapshots
@@ -88,6 +76,30 @@ impl ObjectState {
         self.life.name()
     }
 
+    pub(crate) fn kind(&self) -> ObjectKind {
+        if self.order.is_some() { ObjectKind::Table } else { ObjectKind::Map }
+    }
+
+    /// The ordered index, if the object has ranges.
+    #[inline]
+    pub(crate) fn ordered(&self) -> Option<&OrderedIndex> {
+        self.order.as_deref()
+    }
+
+    /// A transaction is about to commit the first record of `key`, whose bucket is locked. It may still fail and retract it.
+    #[inline]
+    pub(crate) fn admit(&self, pin: &Pin, key: &[u8]) -> Insertion {
+        self.ordered().map_or(Insertion::Present, |order| order.insert(pin, key))
+    }
+
+    /// The key, whose bucket is locked, has no record any more.
+    #[inline]
+    pub(crate) fn retract(&self, pin: &Pin, key: &[u8]) {
+        if let Some(order) = self.ordered() {
+            order.remove(pin, key);
+        }
+    }
+
     /// The object was dropped.
     pub(crate) fn is_dropped(&self) -> bool {
         matches!(self.life.standing(), Standing::Dropped(_))
@@ -101,7 +113,7 @@ impl ObjectState {
 
     /// The indexes of the log may have something of it, but for deleted keys of a map.
     pub(crate) fn has_entries(&self) -> bool {
-        match self.keys.ordered() {
+        match self.ordered() {
             None => self.key_count.sum() > 0,
             Some(ordered) => ordered.len() > 0,
         }
@@ -109,7 +121,7 @@ impl ObjectState {
 
     /// Its rows settle: it is a table, and somebody may see them.
     pub(crate) fn settles(&self) -> bool {
-        self.keys.ordered().is_some() && !self.is_nobodys()
+        self.ordered().is_some() && !self.is_nobodys()
     }
 }
 
@@ -144,6 +156,17 @@ impl Objects {
     pub(crate) fn get(&self, id: u32) -> Option<&ObjectState> {
         let (group, place) = Self::place(id);
         self.groups.get(group)?.get()?.get(place)?.get()
+    }
+
+    /// The ordered index of the object with this number, if there is one.
+    #[inline]
+    pub(crate) fn ordered(&self, id: u32) -> Option<&OrderedIndex> {
+        self.get(id)?.ordered()
+    }
+
+    /// All ordered indexes.
+    pub(crate) fn orders(&self) -> impl Iterator<Item = &OrderedIndex> {
+        self.iter().filter_map(ObjectState::ordered)
     }
 
     /// Adds an object; an object that is there already stays.

@@ -167,7 +167,7 @@ impl Engine {
     /// The tree may have rows of the object.
     fn is_in_tree(&self, object: &ObjectState) -> bool {
         let (from, to) = tree_bounds(object.id);
-        object.keys.ordered().is_some()
+        object.ordered().is_some()
             && self.settled.tree.count_estimate(&from, Some(&to)).map_or(true, |rows| rows > 0)
     }
 
@@ -343,7 +343,7 @@ impl Engine {
         }
         self.note_superseded(address);
         let was_there = self.index.remove(bucket, hash, address);
-        object.keys.retract(&pin, record.key);
+        object.retract(&pin, record.key);
         if record.shape.kind.is_put() {
             object.key_count.add(-1);
             object.removed.fetch_add(1, Ordering::SeqCst);
@@ -366,7 +366,7 @@ impl Engine {
             // After recovery it may have been more than there were.
             object.key_count.add(-(object.key_count.sum() as i64));
             // What the tree has is looked at by who clears it: until then some may be on the way there.
-            let rows = if object.keys.ordered().is_some() { Rows::LeftLog } else { Rows::Gone };
+            let rows = if object.ordered().is_some() { Rows::LeftLog } else { Rows::Gone };
             object.life.note_rows(rows);
         }
         // What was deleted of them waits for nothing any more.
@@ -401,7 +401,7 @@ impl Engine {
     /// Takes those keys off a table's order that recovery has left there without an entry, and gives its memory back.
     fn clear_order(&self, object: &ObjectState) {
         const KEYS: usize = 256;
-        let Some(ordered) = object.keys.ordered() else { return };
+        let Some(ordered) = object.ordered() else { return };
         let mut keys = Vec::new();
         loop {
             keys.clear();
@@ -409,7 +409,7 @@ impl Engine {
             for key in &keys {
                 let hash = self.hash(object.id, key);
                 let (pin, bucket) = self.pin_and_lock(hash);
-                object.keys.retract(&pin, key);
+                object.retract(&pin, key);
                 self.index.unlock_changed(bucket);
             }
             if keys.len() < KEYS {

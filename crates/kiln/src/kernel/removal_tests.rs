@@ -174,7 +174,7 @@ fn c9_what_could_not_be_read_is_read_again_once_more_has_hardened_and_after_open
     assert_eq!(db.statistics().dropping, 2, "both may have rows there");
     assert!(db.statistics().drop_failure.is_some());
     let state = |name: &str| db.engine().objects.iter().find(|object| object.name() == name).unwrap();
-    let counted = state("map").key_count.sum() + state("table").keys.ordered().unwrap().len() as u64;
+    let counted = state("map").key_count.sum() + state("table").ordered().unwrap().len() as u64;
     assert_eq!(counted, left);
     db.engine().remove_dropped();
     assert_eq!(entries(&db), left, "not again and again");

@@ -141,7 +141,7 @@ impl Engine {
             return false;
         }
         let has_tables =
-            || self.objects.iter().any(|object| object.keys.ordered().is_some_and(|keys| keys.len() > 0));
+            || self.objects.iter().any(|object| object.ordered().is_some_and(|keys| keys.len() > 0));
         if !has_tables() {
             return false;
         }
@@ -226,10 +226,7 @@ impl Engine {
     /// Gives memory of the indexes that rows which have settled have left free back to the system. Who has read from a leaf without keys, and is not done,
     /// has to begin again, as after a later settling; so it is for when that is long ago.
     pub(crate) fn give_index_memory_back(&self) {
-        self.objects
-            .iter()
-            .filter_map(|object| object.keys.ordered())
-            .for_each(OrderedIndex::give_back_memory);
+        self.objects.orders().for_each(OrderedIndex::give_back_memory);
         self.index.shrink();
     }
 
@@ -434,7 +431,7 @@ impl Engine {
         // What checkpoints say of the index and of the counts of live records is of one moment.
         let _no_checkpoint = self.checkpoints.pause();
         // What removals before this one have left empty, once it is much: whoever has read it, and is not done, has to begin again.
-        self.objects.iter().filter_map(|object| object.keys.ordered()).for_each(OrderedIndex::unlink_empty);
+        self.objects.orders().for_each(OrderedIndex::unlink_empty);
         self.remove_settled(&newest, part_bytes)?;
         self.settled.removed_to.store(end, Ordering::SeqCst);
         self.settled.failures.end();
@@ -442,7 +439,7 @@ impl Engine {
         self.graves.note_settled();
         // There may be tombstones to be forgotten, for which it does not stay awake.
         self.hardening.wake_keeper();
-        self.objects.iter().filter_map(|object| object.keys.ordered()).for_each(OrderedIndex::note_vacancy);
+        self.objects.orders().for_each(OrderedIndex::note_vacancy);
         Ok(Settling { puts: merged.put, deletes: merged.deleted, bytes: merged.bytes + newest.disk_bytes() })
     }
 

@@ -249,7 +249,7 @@ impl Engine {
     /// True for tables.
     #[inline]
     pub(super) fn is_ordered(&self, object: u32) -> bool {
-        self.objects.get(object).is_some_and(|object| object.keys.ordered().is_some())
+        self.objects.ordered(object).is_some()
     }
 
     /// Looks for a settled value where nothing has to be read for it. To be called after a miss in the hash index.
@@ -295,7 +295,7 @@ impl Engine {
 
     /// About how many rows an object has. Pages of the tree may be read for it.
     pub(crate) fn estimate_rows(&self, object: &ObjectState) -> u64 {
-        let settled = match object.keys.ordered().is_some() && self.settled.tree.has_settled() {
+        let settled = match object.ordered().is_some() && self.settled.tree.has_settled() {
             true => self.count_settled(&self.settled.tree.root(), object.id).unwrap_or(0),
             false => 0,
         };
@@ -304,7 +304,7 @@ impl Engine {
 
     /// About how many rows it has beside those in the tree.
     pub(crate) fn estimate_unsettled_rows(&self, object: &ObjectState) -> u64 {
-        match object.keys.ordered().filter(|_| self.settled.tree.has_settled()) {
+        match object.ordered().filter(|_| self.settled.tree.has_settled()) {
             None => object.key_count.sum(),
             Some(ordered) => ordered.len() as u64,
         }
@@ -316,7 +316,7 @@ impl Engine {
     /// # Errors
     /// `Io` and `Corrupted`, naming file and offset.
     pub(crate) fn count_rows(&self, object: &ObjectState) -> Result<u64> {
-        let Some(ordered) = object.keys.ordered() else { return Ok(object.key_count.sum()) };
+        let Some(ordered) = object.ordered() else { return Ok(object.key_count.sum()) };
         match self.settled.tree.has_settled() {
             true => self.count_with(&self.settled.tree.root(), object.id, ordered),
             false => Ok(object.key_count.sum()),

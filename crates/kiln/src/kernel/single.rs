@@ -499,7 +499,7 @@ impl Engine {
             }
             target = self.log.reserve(change.log_bytes(), change.purpose(), NO_ADDRESS);
             if target.is_some() {
-                self.object(change.object).keys.admit(pin, change.key);
+                self.object(change.object).admit(pin, change.key);
             }
             version = early.unwrap_or_else(|| self.clock.join());
             // Behind the clock, see `life`.

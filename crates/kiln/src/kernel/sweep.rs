@@ -304,7 +304,7 @@ impl Engine {
     fn sweep_with(&self, mark: MutexGuard<'_, TruncationMark>) -> bool {
         let mut mark = self.forget_deleted(mark);
         let removes = self.remove_some_dropped();
-        OrderedIndex::reclaim_all(self.objects.iter().filter_map(|object| object.keys.ordered()));
+        OrderedIndex::reclaim_all(self.objects.orders());
         let hardened = self.log.hardened();
         let oldest = self.oldest_needed();
         // On a full disk nothing more hardens until there is room, and a snapshot that has ended may have made some.
@@ -451,7 +451,7 @@ impl Engine {
             return Fate::Replaced;
         }
         if let Some(object) = self.objects.get(grave.object) {
-            object.keys.retract(&pin, &grave.key);
+            object.retract(&pin, &grave.key);
         }
         self.index.unlock_changed(bucket);
         // No lock is waited for under a pin.

@@ -162,7 +162,7 @@ fn the_keys_of_all_tables_are_freed_once_everybody_has_gone_on() {
     }
     let engine = db.engine();
     engine.harden_all().unwrap();
-    let tables = || engine.objects.iter().filter_map(|object| object.keys.ordered());
+    let tables = || engine.objects.orders();
     engine.forget_all_deleted();
     assert_eq!((engine.graves.len(), tables().map(|table| table.len()).sum::<usize>()), (0, 0));
     let waits = || QUIESCED.with(|quiesced| quiesced.get());

@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 
-use super::{Handle, keys_of};
+use super::Handle;
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::engine::Engine;
 use crate::kernel::expiry::{Lifetimes, Moment};
@@ -21,6 +21,7 @@ use crate::kernel::object::{ObjectKind, ObjectState, Objects, StripedCounter};
 use crate::kernel::receipt::Commit;
 use crate::kernel::session::SESSIONS_OBJECT;
 use crate::kernel::transaction::{self, Isolation, Transaction};
+use crate::storage::ordered_index::OrderedIndex;
 use crate::storage::record::{Address, OBJECTS_MAX};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -155,8 +156,7 @@ fn add_with<'a>(
         time_to_live_ms: AtomicU64::new(0),
         id,
         life: Arc::new(Life::new(name)),
-        kind,
-        keys: keys_of(kind),
+        order: (kind == ObjectKind::Table).then(|| Box::new(OrderedIndex::new())),
         key_count: StripedCounter::new(),
         loaded_at: AtomicU64::new(loaded_at),
         removed: AtomicU64::new(0),

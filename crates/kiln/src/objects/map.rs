@@ -4,10 +4,7 @@ use super::{Handle, HasHandle, Object};
 use crate::database::Snapshot;
 use crate::error::{Error, Result};
 use crate::kernel::engine::Engine;
-use crate::kernel::object::ObjectKeys;
 use crate::kernel::read::{FoundKey, KeyAt, Wanted};
-use crate::storage::epoch::Pin;
-use crate::storage::ordered_index::{Insertion, OrderedIndex};
 use crate::storage::record::Address;
 
 /// A named map from keys to values, in no order: point reads and writes, at the least cost.
@@ -52,21 +49,6 @@ impl Object for Map {}
 impl HasHandle for Map {
     fn handle(&self) -> &Handle {
         &self.handle
-    }
-}
-
-/// A map needs nothing besides the hash index.
-pub(crate) struct HashedKeys;
-
-impl ObjectKeys for HashedKeys {
-    fn admit(&self, _pin: &Pin, _key: &[u8]) -> Insertion {
-        Insertion::Present
-    }
-
-    fn retract(&self, _pin: &Pin, _key: &[u8]) {}
-
-    fn ordered(&self) -> Option<&OrderedIndex> {
-        None
     }
 }
 

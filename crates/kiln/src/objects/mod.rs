@@ -1,7 +1,7 @@
 //! Objects: the kinds of named data that a database holds, and how a program gets at them.
 //!
 //! An object is an entry in the catalog, the records of its keys in the one log, and what its kind adds to the
-//! indexes ([`ObjectKeys`]). A new kind is a module here and a line in [`keys_of`].
+//! indexes: a table's is an ordered index.
 
 mod catalog;
 mod handle;
@@ -26,7 +26,7 @@ pub use table::Table;
 
 use std::time::Duration;
 
-use crate::kernel::object::{ObjectKeys, ObjectKind};
+use crate::kernel::object::ObjectKind;
 
 /// A named object of a database: a [`Map`] or a [`Table`].
 pub trait Object: HasHandle {
@@ -36,7 +36,7 @@ pub trait Object: HasHandle {
     }
     /// What kind of object it is.
     fn kind(&self) -> ObjectKind {
-        self.handle().state().kind
+        self.handle().state().kind()
     }
     /// Number of keys that have a value; exact while nobody writes, and 0 of an object that was [dropped](crate::Kiln::drop_map). Where rows may have expired that are still stored
     /// it takes a look at every key, which [`Map::len_estimate`] does not. Of a table of which something has
@@ -58,12 +58,4 @@ pub trait Object: HasHandle {
 /// So many milliseconds, or none for 0.
 pub(crate) fn time_to_live(ms: u64) -> Option<Duration> {
     (ms > 0).then(|| Duration::from_millis(ms))
-}
-
-/// What the kind of object keeps besides the records.
-pub(crate) fn keys_of(kind: ObjectKind) -> Box<dyn ObjectKeys> {
-    match kind {
-        ObjectKind::Map => Box::new(map::HashedKeys),
-        ObjectKind::Table => Box::new(table::OrderedKeys::new()),
-    }
 }

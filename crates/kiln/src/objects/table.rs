@@ -4,9 +4,7 @@ use std::ops::RangeBounds;
 
 use super::walk::Walk;
 use super::{Handle, HasHandle, Object};
-use crate::kernel::object::ObjectKeys;
-use crate::storage::epoch::Pin;
-use crate::storage::ordered_index::{Insertion, OrderedIndex};
+use crate::storage::ordered_index::OrderedIndex;
 
 /// A named table: keys in the order of their bytes, with ranges in both directions.
 ///
@@ -54,7 +52,7 @@ impl Table {
     }
 
     pub(crate) fn ordered(&self) -> &OrderedIndex {
-        let ordered = self.handle.state().keys.ordered();
+        let ordered = self.handle.state().ordered();
         ordered.unwrap_or_else(|| unreachable!("a table is opened with an ordered index"))
     }
 }
@@ -64,28 +62,5 @@ impl Object for Table {}
 impl HasHandle for Table {
     fn handle(&self) -> &Handle {
         &self.handle
-    }
-}
-
-/// A table keeps its keys in an ordered index too.
-pub(crate) struct OrderedKeys(OrderedIndex);
-
-impl OrderedKeys {
-    pub(crate) fn new() -> OrderedKeys {
-        OrderedKeys(OrderedIndex::new())
-    }
-}
-
-impl ObjectKeys for OrderedKeys {
-    fn admit(&self, pin: &Pin, key: &[u8]) -> Insertion {
-        self.0.insert(pin, key)
-    }
-
-    fn retract(&self, pin: &Pin, key: &[u8]) {
-        self.0.remove(pin, key);
-    }
-
-    fn ordered(&self) -> Option<&OrderedIndex> {
-        Some(&self.0)
     }
 }

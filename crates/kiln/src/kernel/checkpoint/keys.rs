@@ -15,7 +15,7 @@ impl Taking<'_> {
         let engine = self.engine;
         let (mut batch, mut next, mut count) = (LeafBatch::new(), LeafBatch::new(), 0);
         for id in self.tables() {
-            let Some(ordered) = engine.objects.get(id).and_then(|object| object.keys.ordered()) else {
+            let Some(ordered) = engine.objects.ordered(id) else {
                 continue;
             };
             ordered.read_forward(&epoch::pin(), Bound::Unbounded, &mut batch);
@@ -40,7 +40,7 @@ impl Taking<'_> {
 
     /// About how many keys of a table are in its order.
     pub(super) fn key_count(&self, table: u32) -> u64 {
-        let ordered = self.engine.objects.get(table).and_then(|object| object.keys.ordered());
+        let ordered = self.engine.objects.ordered(table);
         ordered.map_or(0, |ordered| ordered.len() as u64)
     }
 

@@ -294,13 +294,13 @@ impl Engine {
             return 0;
         }
         if !self.may_have_expired(object) {
-            let _unsettled = object.keys.ordered().map(|_| self.settled.pause());
+            let _unsettled = object.ordered().map(|_| self.settled.pause());
             return self.count_stored(object);
         }
         // The engine deletes none meanwhile.
         let _walk = self.expiring.walk.lock();
         // Nor are some met on both sides. In this order: who deletes may have to wait for who settles.
-        let _unsettled = object.keys.ordered().map(|_| self.settled.pause());
+        let _unsettled = object.ordered().map(|_| self.settled.pause());
         let expired = self.count_expired(object);
         self.count_stored(object).saturating_sub(expired)
     }

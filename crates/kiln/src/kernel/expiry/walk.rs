@@ -130,7 +130,7 @@ pub(crate) struct Piece {
 }
 
 pub(super) fn first_place(object: &ObjectState) -> Place {
-    match object.keys.ordered() {
+    match object.ordered() {
         None => Place::Map(0),
         Some(_) => Place::Unsettled(Vec::new()),
     }
@@ -188,7 +188,7 @@ impl Engine {
     /// Goes on to the next objects in which something may have expired, if there are some: says where they begin.
     fn begin_walk_over(&self, walk: &mut Walk) -> Option<Place> {
         let is_due = |object: &&ObjectState| object.id >= FIRST_OBJECT && self.may_have_expired(object);
-        let is_map = |object: &ObjectState| object.keys.ordered().is_none();
+        let is_map = |object: &ObjectState| object.ordered().is_none();
         walk.objects.clear();
         if !std::mem::replace(&mut walk.has_walked_maps, true) {
             let maps = self.objects.iter().filter(|object| is_map(object)).filter(is_due);
@@ -277,7 +277,7 @@ impl Engine {
             }
             Place::Unsettled(after) => {
                 let (object, mut keys) = (self.object(objects[0]), Vec::new());
-                if let Some(ordered) = object.keys.ordered() {
+                if let Some(ordered) = object.ordered() {
                     ordered.keys_behind(after, PIECE_KEYS, &mut keys);
                 }
                 let next = match keys.last() {

@@ -285,8 +285,7 @@ impl Base {
             // The tombstones of keys that were written again are no keys' newest records.
             let was_newest = self.index.remove(bucket, hash, *address);
             self.index.unlock_changed(bucket);
-            let is_ordered =
-                || self.objects.get(*object).is_some_and(|object| object.keys.ordered().is_some());
+            let is_ordered = || self.objects.ordered(*object).is_some();
             if was_newest && (superblock.has_snapshots || has_settled && is_ordered()) {
                 self.deleted.push(tombstone);
             } else if was_newest {
@@ -322,7 +321,7 @@ impl Base {
                 let pin = epoch::pin();
                 for of_object in group.chunk_by(|left, right| left.0 == right.0) {
                     let object = self.objects.get(of_object[0].0).ok_or(NO_ITEM)?;
-                    let ordered = object.keys.ordered().ok_or(NO_ITEM)?;
+                    let ordered = object.ordered().ok_or(NO_ITEM)?;
                     let is_there = |hash| self.index.addresses_of(hash).any(|address| address >= begin);
                     let there = of_object.iter().filter(|(_, hash, _)| is_there(*hash));
                     let keys: Vec<&[u8]> = there.map(|(.., key)| &bytes[key.clone()]).collect();

@@ -19,7 +19,7 @@ impl Recovery<'_> {
         let oldest = self.told.heard.snapshots.values().map(|named| named.version).min();
         let Some(oldest) = oldest.filter(|_| !self.tree.is_empty()) else { return Ok(()) };
         let loaded = self.tree.loaded();
-        let may_be_loaded = |object: &&ObjectState| object.id <= loaded && object.keys.ordered().is_some();
+        let may_be_loaded = |object: &&ObjectState| object.id <= loaded && object.ordered().is_some();
         for object in self.objects.iter().filter(may_be_loaded) {
             // All snapshots are older than the newest record.
             let since = self.known_since(object, oldest)?.unwrap_or(self.newest_version);

@@ -393,9 +393,9 @@ impl<'a> Recovery<'a> {
     /// that could be its own, and each entry has but one key: so it is enough to count.
     fn orders_are_exact(&self, tombstones: &[Tombstone]) -> bool {
         let (ordered, others): (Vec<_>, Vec<_>) =
-            self.objects.iter().partition(|object| object.keys.ordered().is_some());
+            self.objects.iter().partition(|object| object.ordered().is_some());
         let in_order: u64 =
-            ordered.iter().filter_map(|object| object.keys.ordered()).map(|keys| keys.len() as u64).sum();
+            ordered.iter().filter_map(|object| object.ordered()).map(|keys| keys.len() as u64).sum();
         if in_order == 0 {
             // Nothing to count, and there may be many maps' entries.
             return true;

@@ -40,7 +40,7 @@ impl Recovery<'_> {
         if self.chain.is_some() && self.settled_to < begin {
             self.remove_departed(begin);
         }
-        self.objects.iter().filter_map(|object| object.keys.ordered()).for_each(OrderedIndex::note_vacancy);
+        self.objects.orders().for_each(OrderedIndex::note_vacancy);
         Ok(())
     }
 
@@ -61,7 +61,7 @@ impl Recovery<'_> {
     /// True if the tree may have what was deleted, or get it before the deletion settles; or a snapshot that has a name may see it. Which of them one sees, and
     /// which not, the sweep finds out.
     fn is_needed(&self, tombstone: &Tombstone) -> bool {
-        let is_table = self.ordered(tombstone.object).is_some();
+        let is_table = self.objects.ordered(tombstone.object).is_some();
         let has_settled = is_table && tombstone.address < self.tree.settled_to();
         // A checkpoint may have some that were forgotten since.
         let is_in_log = tombstone.address >= self.superblock.begin;
@@ -81,7 +81,7 @@ impl Recovery<'_> {
 
     fn remove_settled_row(&mut self, address: Address, record: &DiskRecord<'_>) {
         let object = record.shape.object;
-        let Some(ordered) = self.ordered(object) else { return };
+        let Some(ordered) = self.objects.ordered(object) else { return };
         let hash = hash_index::hash_of(self.superblock.hash_seed, object, record.key);
         let bucket = lock(self.index, hash);
         let was_newest = self.index.remove(bucket, hash, address);
@@ -107,16 +107,12 @@ impl Recovery<'_> {
         let hash = hash_index::hash_of(self.superblock.hash_seed, tombstone.object, &tombstone.key);
         let bucket = lock(self.index, hash);
         let overflowed = self.index.insert(bucket, hash, tombstone.address);
-        if let Some(ordered) = self.ordered(tombstone.object) {
+        if let Some(ordered) = self.objects.ordered(tombstone.object) {
             ordered.insert(&epoch::pin(), &tombstone.key);
         }
         self.index.unlock_changed(bucket);
         if overflowed {
             self.index.catch_up();
         }
-    }
-
-    fn ordered(&self, object: u32) -> Option<&OrderedIndex> {
-        self.objects.get(object)?.keys.ordered()
     }
 }

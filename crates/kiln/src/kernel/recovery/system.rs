@@ -141,7 +141,7 @@ fn object_of<'a>(
     kind: ObjectKind,
 ) -> Result<&'a ObjectState, &'static str> {
     let object = objects::add(objects, id, name, kind).ok();
-    object.filter(|object| object.name() == name && object.kind == kind).ok_or(NUMBER_TAKEN)
+    object.filter(|object| object.name() == name && object.kind() == kind).ok_or(NUMBER_TAKEN)
 }
 
 /// What the log has told so far. Records must be shown to it in the order of the log.

@@ -183,7 +183,7 @@ fn state(db: &Kiln) -> String {
         .iter()
         .map(|object| {
             let mut keys = Vec::new();
-            if let Some(ordered) = object.keys.ordered() {
+            if let Some(ordered) = object.ordered() {
                 let [mut batch, mut next] = std::array::from_fn(|_| LeafBatch::new());
                 ordered.read_forward(&pin, std::ops::Bound::Unbounded, &mut batch);
                 loop {
@@ -194,7 +194,7 @@ fn state(db: &Kiln) -> String {
                     std::mem::swap(&mut batch, &mut next);
                 }
             }
-            (object.id, object.name().to_owned(), object.kind, object.key_count.sum(), keys)
+            (object.id, object.name().to_owned(), object.kind(), object.key_count.sum(), keys)
         })
         .collect();
     let liveness = engine.liveness.lock();

@@ -350,7 +350,7 @@ impl<'a> Work<'a> {
     /// Has all keys of one part come into their tables' orders, or leave them.
     fn order(&self, part: usize) {
         for (object, arrivals) in std::mem::take(&mut *self.arrivals[part].lock()) {
-            if let Some(ordered) = self.objects.get(object).and_then(|object| object.keys.ordered()) {
+            if let Some(ordered) = self.objects.ordered(object) {
                 arrivals.carry_out(ordered, (part, self.arrivals.len()));
             }
         }
@@ -410,9 +410,7 @@ impl<'a> Applier<'a> {
                 }
                 match &mut self.deleted {
                     // What follows it looks like a new key; if nothing does it must be in the index in the end.
-                    Some(deleted)
-                        if self.work.superblock.has_snapshots || object.keys.ordered().is_some() =>
-                    {
+                    Some(deleted) if self.work.superblock.has_snapshots || object.ordered().is_some() => {
                         let of_object = deleted.entry(change.object).or_default();
                         // A new value that a tombstone has replaced where it lay, in the same version, was behind an older one.
                         if let Some(older) = of_object.insert(key.to_vec(), change.address) {
@@ -429,7 +427,7 @@ impl<'a> Applier<'a> {
 
     /// A key came into the object's order, if it has one, or left it.
     fn arrive(&mut self, object: &ObjectState, key: &[u8], is_there: bool) {
-        if object.keys.ordered().is_some() {
+        if object.ordered().is_some() {
             self.arrivals.entry(object.id).or_default().push(key, is_there);
             self.arrived_bytes += Arrivals::bytes_of(key);
         }

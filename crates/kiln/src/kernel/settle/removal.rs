@@ -82,7 +82,7 @@ impl Engine {
             }
             let was_newest = self.index.remove(bucket, row.hash, row.address);
             let object = self.objects.get(row.shape.object).filter(|_| was_newest);
-            let ordered = object.and_then(|object| object.keys.ordered());
+            let ordered = object.and_then(|object| object.ordered());
             let emptied = ordered.filter(|ordered| ordered.remove_quietly(&pin, key));
             self.index.unlock_unchanged(bucket);
             // The tree may have to be read.
