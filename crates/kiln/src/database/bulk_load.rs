@@ -4,11 +4,10 @@ use super::Kiln;
 use crate::error::{Error, Result};
 use crate::kernel::clock::Version;
 use crate::kernel::engine::Engine;
-use crate::kernel::settled::{OBJECT_BYTES, write_tree_key};
 use crate::objects::{Handle, Table, enter_table, reserve_table};
 use crate::planted::{Bug, planted};
 use crate::storage::record::NEVER;
-use crate::storage::tree::{ChangedRow, Rows};
+use crate::storage::tree::{ChangedRow, OBJECT_BYTES, Rows, write_tree_key};
 
 /// Bytes after which progress is reported.
 const PROGRESS_BYTES: u64 = 1 << 20;

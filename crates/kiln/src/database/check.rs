@@ -17,7 +17,6 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::engine::Engine;
 use crate::kernel::object::ObjectKind;
 use crate::kernel::recovery::{EXPIRY_UNEXPECTED, NUMBER_TAKEN, SETTLED_BEYOND_LOG, SystemRecord};
-use crate::kernel::settled::OBJECT_BYTES;
 use crate::objects::{Entry, FIRST_OBJECT};
 use crate::storage::epoch;
 use crate::storage::extent::{Extent, Item};
@@ -27,7 +26,7 @@ use crate::storage::record::{Address, DiskRecord, Kind, NO_ADDRESS};
 use crate::storage::scanner::Scanner;
 use crate::storage::segments::{self, Segments};
 use crate::storage::superblock::{self, Superblock, SuperblockFile};
-use crate::storage::tree::{Cursor, Direction, Tree};
+use crate::storage::tree::{Cursor, Direction, OBJECT_BYTES, Tree};
 
 const SLOT_DAMAGED: &str = "one of its two slots; the other one holds, and opening goes on with it";
 

@@ -18,13 +18,12 @@
 use std::ops::Bound;
 
 use super::engine::Engine;
-use super::settled::{OBJECT_BYTES, tree_interval};
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
 use crate::storage::leaf_images::{Asked, NEVER_WHOLE, RowEnds, Validity};
 use crate::storage::ordered_index::{BATCH_KEYS_MAX, ImageWord, ImagesAsOf, LeafBatch};
 use crate::storage::record::{Address, NEVER, NO_ADDRESS, RECORD_BYTES_USUAL};
-use crate::storage::tree::{Cursor, Direction};
+use crate::storage::tree::{Cursor, Direction, OBJECT_BYTES, tree_interval};
 
 /// Longer values are read where they are, which takes no longer than copying them.
 const VALUE_BYTES_MAX: usize = 1 << 10;

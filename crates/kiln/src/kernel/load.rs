@@ -21,13 +21,12 @@
 //! would have to be locked together while the root is switched, for a reader who found nothing is validated by these.
 
 use super::engine::Engine;
-use super::settled::tree_bounds;
 use crate::error::Result;
 use crate::planted::{Bug, planted};
-use crate::storage::tree::{Merged, Rows};
+use crate::storage::tree::{Merged, Rows, tree_bounds};
 
 impl Engine {
-    /// Steps 2 and 3: the rows of the object with this number, whose [tree keys](super::settled::write_tree_key) they have. The caller has loads [paused](super::settled::Settled::pause_loads).
+    /// Steps 2 and 3: the rows of the object with this number, whose [tree keys](crate::storage::tree::write_tree_key) they have. The caller has loads [paused](super::settled::Settled::pause_loads).
     ///
     /// # Errors
     /// What the rows' source says, and as of [`Tree::merge`](crate::storage::tree::Tree::merge); then there is nothing of them. An error of the superblock leaves them to

@@ -14,13 +14,13 @@ use std::cmp::Ordering as Order;
 use std::io;
 use std::sync::Arc;
 
-use super::settled::{OBJECT_BYTES, write_tree_key};
 use crate::device::{BLOCK_BYTES, Device};
 use crate::error::{Error, Result};
 use crate::planted::{Bug, planted};
 use crate::storage::prefix::head_of;
 use crate::storage::record::{Address, DiskRecord, Shape, split_expiry};
 use crate::storage::runs::{RunReaders, Runs};
+use crate::storage::tree::{OBJECT_BYTES, write_tree_key};
 
 /// The newest records of keys.
 pub(super) struct Newest {

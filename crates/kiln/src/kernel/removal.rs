@@ -32,7 +32,6 @@ use std::ops::Bound;
 use super::engine::Engine;
 use super::life::{Rows, Standing};
 use super::object::ObjectState;
-use super::settled::tree_bounds;
 use crate::error::{Error, ErrorKind, Result};
 use crate::objects::FIRST_OBJECT;
 use crate::planted::{Bug, planted};
@@ -40,7 +39,7 @@ use crate::storage::epoch::{self, Pin};
 use crate::storage::hash_index::Bucket;
 use crate::storage::record::{Address, DiskRecord};
 use crate::storage::record_reader::{Batch, Cursor};
-use crate::storage::tree::{self, Direction};
+use crate::storage::tree::{self, Direction, tree_bounds};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

@@ -13,10 +13,9 @@ use std::sync::Arc;
 use super::Table;
 use super::handle::HasHandle;
 use crate::error::Result;
-use crate::kernel::settled::{OBJECT_BYTES, write_tree_key};
 use crate::planted::{Bug, planted};
 use crate::storage::record::NEVER;
-use crate::storage::tree::{Cursor, Direction, Root};
+use crate::storage::tree::{Cursor, Direction, OBJECT_BYTES, Root, write_tree_key};
 
 /// The bounds of a walk, and which way it goes.
 #[derive(Clone, Copy)]

@@ -9,12 +9,11 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::engine::Engine;
 use crate::kernel::object::ObjectState;
 use crate::kernel::read::{FoundKey, KeyAt, Wanted};
-use crate::kernel::settled::write_tree_key;
 use crate::kernel::single::SingleKey;
 use crate::objects::{self, FIRST_OBJECT};
 use crate::storage::epoch;
 use crate::storage::record::NEVER;
-use crate::storage::tree::{Cursor, Direction};
+use crate::storage::tree::{Cursor, Direction, write_tree_key};
 use crate::sync::Instant;
 use crate::sync::atomic::Ordering;
 

@@ -3,12 +3,12 @@
 use crate::error::Result;
 use crate::kernel::engine::Engine;
 use crate::kernel::newest::{Entry, Newest};
-use crate::kernel::settled::tree_interval;
 use crate::kernel::settling_pace::Stage;
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
 use crate::storage::ordered_index::OrderedIndex;
 use crate::storage::record::{Address, Kind, Shape};
+use crate::storage::tree::tree_interval;
 use crate::sync::atomic::Ordering;
 
 /// So many rows are removed at once.

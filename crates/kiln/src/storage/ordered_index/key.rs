@@ -31,13 +31,12 @@ use std::marker::PhantomData;
 use std::ptr;
 
 use crate::storage::epoch;
+pub(super) use crate::storage::record::KEY_BYTES_MAX;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicUsize, Ordering as Memory};
 
 /// The bytes of a key that its head holds.
 pub(super) const HEAD_BYTES: usize = 16;
-/// The longest key that the engine accepts.
-pub(super) const KEY_BYTES_MAX: usize = 65_536;
 
 const COUNT_BYTES: usize = size_of::<u32>();
 

@@ -13,11 +13,12 @@
 
 use std::ops::Range;
 
+use super::key::OBJECT_BYTES;
 use super::packed;
 use super::reference::{NODE_BLOCKS_MAX, NodeReference, VALUE_BYTES_MAX, ValueReference};
 use crate::device::BLOCK_BYTES;
 use crate::storage::memory;
-use crate::storage::record::{EXPIRY_BYTES, NEVER};
+use crate::storage::record::{self, EXPIRY_BYTES, NEVER};
 use crate::sync::atomic::{AtomicU32, Ordering};
 
 /// Bytes before the heads.
@@ -31,7 +32,7 @@ pub(super) const EXPIRES: u16 = 4;
 /// What a search of one node has fetched at once, at most.
 const PREFETCH_BYTES_MAX: usize = 1 << 10;
 /// The longest key.
-pub(super) const KEY_BYTES_MAX: usize = (64 << 10) + 4;
+pub(super) const KEY_BYTES_MAX: usize = OBJECT_BYTES + record::KEY_BYTES_MAX;
 /// What a node's prefix comes to at most, once for each of its keys.
 pub(super) const PREFIXES_BYTES_MAX: usize = 4 << 20;
 // So a value that is here is short enough.
