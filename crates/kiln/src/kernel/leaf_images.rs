@@ -26,7 +26,7 @@ use crate::storage::record::{Address, NEVER, NO_ADDRESS, RECORD_BYTES_USUAL};
 use crate::storage::tree::{Cursor, Direction, OBJECT_BYTES, tree_interval};
 
 /// Longer values are read where they are, which takes no longer than copying them.
-const VALUE_BYTES_MAX: usize = 1 << 10;
+pub(crate) const VALUE_BYTES_MAX: usize = 1 << 10;
 /// So many leaves share a quiescence.
 const LEAVES_AT_ONCE: usize = 256;
 

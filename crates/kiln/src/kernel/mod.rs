@@ -39,7 +39,7 @@ pub(crate) mod frozen;
 mod gauge;
 mod hand_over;
 pub(crate) mod hardening;
-mod leaf_images;
+pub(crate) mod leaf_images;
 pub(crate) mod ledger;
 pub(crate) mod life;
 pub(crate) mod load;

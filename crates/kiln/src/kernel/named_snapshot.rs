@@ -23,6 +23,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::engine::Engine;
+use super::object::NAME_BYTES_MAX;
 use super::snapshot::Held;
 use super::transaction::{self, Isolation};
 use crate::error::{Error, ErrorKind, Result};
@@ -34,7 +35,6 @@ use crate::storage::superblock::Superblock;
 pub(crate) const SNAPSHOTS_OBJECT: u32 = 3;
 /// So many may have names at once: every one of them holds memory and log.
 const SNAPSHOTS_MAX: usize = 256;
-const NAME_BYTES_MAX: usize = 255;
 
 /// A snapshot that has a name.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -14,6 +14,9 @@ use crate::storage::record::{Address, OBJECTS_MAX};
 use crate::sync::OnceLock;
 use crate::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
+/// The longest name of an object, or of a snapshot.
+pub(crate) const NAME_BYTES_MAX: usize = 255;
+
 /// The kinds of object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

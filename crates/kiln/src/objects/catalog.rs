@@ -17,7 +17,7 @@ use crate::kernel::expiry::{Lifetimes, Moment};
 use crate::kernel::life::{Life, Standing};
 use crate::kernel::losses::LOSSES_OBJECT;
 use crate::kernel::named_snapshot::SNAPSHOTS_OBJECT;
-use crate::kernel::object::{ObjectKind, ObjectState, Objects, StripedCounter};
+use crate::kernel::object::{NAME_BYTES_MAX, ObjectKind, ObjectState, Objects, StripedCounter};
 use crate::kernel::receipt::Commit;
 use crate::kernel::session::SESSIONS_OBJECT;
 use crate::kernel::transaction::{self, Isolation, Transaction};
@@ -35,7 +35,6 @@ const NAMES: [(u32, &str); 4] = [
 ];
 /// The first number of an object that users make.
 pub(crate) const FIRST_OBJECT: u32 = 16;
-const NAME_BYTES_MAX: usize = 255;
 /// The catalog's key under which the next free number is kept; no object has the empty name.
 const NEXT_NUMBER: &[u8] = b"";
 /// The first byte of the key that says of a number that its object was dropped; no UTF-8 has it.

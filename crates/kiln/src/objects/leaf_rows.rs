@@ -13,12 +13,10 @@
 
 use super::leaf_keys::LeafKeys;
 use super::{HasHandle, Table};
+use crate::kernel::leaf_images::VALUE_BYTES_MAX;
 use crate::storage::epoch;
 use crate::storage::ordered_index::BATCH_KEYS_MAX;
 use crate::storage::record::{Address, RECORD_BYTES_USUAL, RecordView};
-
-/// Longer values are read one by one: copying them takes longer than waiting for them.
-const VALUE_BYTES_MAX: usize = 1 << 10;
 
 const _: () = assert!(BATCH_KEYS_MAX <= u32::BITS as usize);
 
