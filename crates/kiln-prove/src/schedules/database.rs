@@ -69,6 +69,12 @@ pub(super) fn failed<T>(error: kiln::Error) -> T {
     panic!("{:?}: {error}", error.kind())
 }
 
+/// What a counter's row says.
+pub(super) fn number(value: Option<Vec<u8>>) -> i64 {
+    let bytes = value.unwrap_or_else(|| panic!("the row is gone"));
+    bytes.as_slice().try_into().map_or_else(|_| panic!("no counter"), i64::from_le_bytes)
+}
+
 /// `None` if it has failed with an error that may be.
 pub(super) fn unless<T>(outcome: kiln::Result<T>, may_be: impl FnOnce(&kiln::Error) -> bool) -> Option<T> {
     match outcome {

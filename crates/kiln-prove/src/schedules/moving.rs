@@ -5,12 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use kiln::Version;
 use kiln::schedules::quietly;
 
-use super::database::{Database, choose, failed, thread, together};
-
-fn number(value: Option<Vec<u8>>) -> i64 {
-    let bytes = value.unwrap_or_else(|| panic!("the row is gone"));
-    bytes.as_slice().try_into().map_or_else(|_| panic!("no counter"), i64::from_le_bytes)
-}
+use super::database::{Database, choose, failed, number, thread, together};
 
 /// A database with a row in a segment that can go once the row has moved. It is on disk alone, or in memory, too.
 fn new_database(is_cold: bool) -> Database {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use kiln::Isolation;
 use kiln::schedules::quietly;
 
-use super::database::{Database, choose, failed, thread, together};
+use super::database::{Database, choose, failed, number, thread, together};
 
 /// Rows of which one has the token.
 const PLACES: [&str; 3] = ["first", "second", "third"];
@@ -51,11 +51,6 @@ fn settler(database: &Database, rounds: usize) -> Box<dyn FnOnce() + Send> {
             db.settle().unwrap_or_else(failed);
         }
     })
-}
-
-fn number(value: Option<Vec<u8>>) -> i64 {
-    let bytes = value.unwrap_or_else(|| panic!("the row is gone"));
-    bytes.as_slice().try_into().map_or_else(|_| panic!("no counter"), i64::from_le_bytes)
 }
 
 /// A row that is counted up, in a transaction or outside of one, and settles again and again, is always there, and counts on.

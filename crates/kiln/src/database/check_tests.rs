@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use super::check::check_on;
 use super::dump::dump_log;
+use super::forged_tests::options;
+use crate::Kiln;
 use crate::device::{Fault, FaultKind, OperationKind, SimulatedDevice};
 use crate::error::{ErrorKind, Result};
 use crate::kernel::recovery::{DROP_UNEXPECTED, EXPIRY_UNEXPECTED};
@@ -12,14 +14,9 @@ use crate::objects::FIRST_OBJECT;
 use crate::storage::epoch;
 use crate::storage::record::{Address, NEVER};
 use crate::storage::tree::Change;
-use crate::{Kiln, Options};
 
 const OBJECT: u32 = FIRST_OBJECT;
 const KEY: &[u8] = b"key";
-
-fn options() -> Options {
-    Options::new().background(false).segment_bytes(64 << 10).memory(128 << 10)
-}
 
 /// A database with one key in a table.
 fn database() -> Result<(SimulatedDevice, Kiln)> {

@@ -22,7 +22,7 @@ use crate::{Kiln, Options};
 const SEGMENT: &str = "segment-00000000";
 const HEAD: usize = SEAL_BYTES as usize;
 
-fn options() -> Options {
+pub(super) fn options() -> Options {
     Options::new().background(false).segment_bytes(64 << 10).memory(128 << 10)
 }
 

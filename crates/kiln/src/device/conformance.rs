@@ -13,7 +13,7 @@ fn on_each_device(test: impl Fn(&dyn Device)) {
     test(&SimulatedDevice::new(1));
 }
 
-fn blocks(byte: u8, count: usize) -> AlignedBuffer {
+pub(super) fn blocks(byte: u8, count: usize) -> AlignedBuffer {
     let mut buffer = AlignedBuffer::new(count * BLOCK_BYTES);
     buffer.fill(byte);
     buffer

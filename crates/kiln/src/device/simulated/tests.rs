@@ -10,16 +10,11 @@ use proptest::prelude::*;
 
 use super::random::Random;
 use super::*;
-use crate::device::{AlignedBuffer, BLOCK_BYTES, SECTOR_BYTES};
+use crate::device::conformance::blocks;
+use crate::device::{BLOCK_BYTES, SECTOR_BYTES};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 const SECTORS: usize = BLOCK_BYTES / SECTOR_BYTES;
-
-fn blocks(byte: u8, count: usize) -> AlignedBuffer {
-    let mut buffer = AlignedBuffer::new(count * BLOCK_BYTES);
-    buffer.fill(byte);
-    buffer
-}
 
 /// A disk with the durable file "a" of so many blocks, all filled with `byte`.
 fn disk_with(byte: u8, count: usize) -> (SimulatedDevice, Arc<dyn DeviceFile>) {

@@ -1,6 +1,7 @@
 //! What a sync that fails leaves on the disk, and what reads see of the rest.
 
 use super::*;
+use crate::device::AlignedBuffer;
 
 fn durable_sectors(disk: &SimulatedDevice) -> Vec<u8> {
     sectors(&lose_all(disk).bytes("a"))
