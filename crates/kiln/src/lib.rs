@@ -15,7 +15,7 @@
 //!  device     files, real and simulated
 //! ```
 //!
-//! Each layer uses only those below it. Atomics, locks, threads and the clock of all of them come from `sync`.
+//! Each layer uses those below it; what it knows of others is in `ARCHITECTURE.md`. Atomics, locks, threads and the clock of all of them come from `sync`.
 
 mod database;
 pub mod device;

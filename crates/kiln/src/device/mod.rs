@@ -3,9 +3,9 @@
 //! # Purpose
 //!
 //! Everything above this module reads and writes through two small traits, [`Device`] (a flat directory of
-//! named files) and [`DeviceFile`] (one of them). Two implementations exist: [`FileDevice`], a directory of
+//! named files) and [`DeviceFile`] (one of them). Two implementations are here: [`FileDevice`], a directory of
 //! the file system, and [`SimulatedDevice`], a disk in memory that can lose, tear, corrupt and refuse, and
-//! that replays exactly from its seed. The same conformance tests run over both.
+//! that replays exactly from its seed. The same conformance tests run over both. (A backup that is a stream has a third one, which is only written.)
 //!
 //! # Invariants
 //!

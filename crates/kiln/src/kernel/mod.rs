@@ -1,13 +1,17 @@
-//! The kernel: transactions, the clock, hardening, sessions. It knows objects only by what they add to the
-//! indexes ([`object`]).
+//! The kernel: transactions, the clock, hardening, sessions. What it knows of an object is in [`object`], and what it asks
+//! `objects` for besides in `ARCHITECTURE.md`.
 //!
 //! ```text
+//!   engine, object                       what all of it works on, and what there is to know of each object
 //!   transaction ── read ── commit        what a transaction does
 //!   read_set, write_set                  what it has read, and what it buffers
 //!   change                               one write of it: locating, placing, installing
 //!   single, batch                        transactions on one key, and many of them
+//!   backoff                              pauses where two are in each other's way
 //!   cold, read_ahead                     reading records that are on disk, many of them at once
+//!   pending_read                         reading for who does not want to wait
 //!   snapshot, session, receipt           what it gives out
+//!   session_operations                   a session's transactions on one key
 //!   commit_points                        who hears how far a session's operations are durable
 //!   named_snapshot                       snapshots that outlive the process
 //!   clock                                versions: tick and close
@@ -16,6 +20,7 @@
 //!   checkpoint, ledger                   what opening need not replay
 //!   settled, settle, newest, settling_pace
 //!                                        what has left the log for the tree: reading it, moving it there, and how fast
+//!   frozen, leaf_images                  for long scans what has not settled, in order; for those again and again a leaf's rows, side by side
 //!   load                                 what was never in the log
 //!   sweep, compaction                    forgetting what nobody needs, and moving what somebody does
 //!   life, removal                        whether an object is there, and how the rows of one go that was dropped

@@ -2,6 +2,15 @@
 //!
 //! An object is an entry in the catalog, the records of its keys in the one log, and what its kind adds to the
 //! indexes: a table's is an ordered index.
+//!
+//! ```text
+//!   catalog, handle              which objects there are, and what a program holds of one
+//!   map     table                keys by hash, and keys in order
+//!   range = rows + walk          a table's rows in order: who reads them, and which key comes next
+//!           leaf_keys, leaf_rows    in memory
+//!           settled_rows            in the tree
+//!           walk/frozen             in the log, for long scans
+//! ```
 
 mod catalog;
 mod handle;

@@ -8,12 +8,13 @@
 //!   extent       copies the tail out, sealed            scanner      walks it back in
 //!   record_reader  reads a part of it once more, in pieces
 //!   segments     the log's files            superblock   what must be known before reading them
-//!   checkpoint   the file that says what the log comes to up to a place
 //!   liveness     which of them are still needed
+//!   names        when the names of all files are durable
+//!   checkpoint   the file that says what the log comes to up to a place
 //!   tree         what was settled: a B+-tree in a file of its own
 //!   runs         what is sorted on its way there
 //!   record, seal the formats                epoch, memory   pins and mapped words
-//!   prefix       what keys have in common
+//!   prefix       what keys have in common   leaf_images  a leaf's rows, side by side
 //! ```
 
 pub(crate) mod checkpoint;
