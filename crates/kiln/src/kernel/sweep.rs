@@ -545,12 +545,14 @@ impl Engine {
         // In both slots: of a beginning that only one says nothing is left once that one is damaged. It costs another sync for each beginning, by who
         // sweeps. (Rejected: to drop only what lies before the older slot's beginning, one beginning later, which costs none: who asks for the space, or
         // waits for it on a full disk, wants it now.)
+        // What has superseded it, or was written anew, has hardened, and must not pass for an unfinished write.
+        let hardened = self.log.hardened();
         self.superblock.lock().say_for_good(
             |said| said.begin >= end,
             |saying| {
                 saying.begin = end;
                 saying.begin_checksum = end_checksum;
-                saying.known_end = saying.known_end.max(end);
+                saying.known_end = saying.known_end.max(hardened);
             },
         )?;
         self.log.set_begin(end);
