@@ -391,12 +391,14 @@ fn c4_a_checkpoint_beside_a_settling_counts_what_is_live() {
 #[test]
 fn c4_a_settling_that_was_cut_short_is_made_up_for() {
     let disk = SimulatedDevice::new(seed());
-    let is_failing = Arc::new(AtomicBool::new(false));
-    let (faulty, fails) = (disk.clone(), is_failing.clone());
+    // So many writes of the superblock are to come until one fails.
+    let left = Arc::new(AtomicU64::new(0));
+    let (faulty, fails) = (disk.clone(), left.clone());
     let hook = move |operation, name: &str| {
         if matches!(operation, Operation::Write(_))
             && name == "superblock"
-            && fails.swap(false, Ordering::SeqCst)
+            && fails.load(Ordering::SeqCst) > 0
+            && fails.fetch_sub(1, Ordering::SeqCst) == 1
         {
             faulty.inject(kiln::device::Fault {
                 operation: kiln::device::OperationKind::Write,
@@ -408,7 +410,8 @@ fn c4_a_settling_that_was_cut_short_is_made_up_for() {
     };
     let db = manual().open_on(HookedDevice::on(&disk, hook)).unwrap();
     let table = fill(&db, 300);
-    is_failing.store(true, Ordering::SeqCst);
+    // The first one says how far the log is needed, before anything is merged.
+    left.store(2, Ordering::SeqCst);
     assert_eq!(db.settle().unwrap_err().kind(), ErrorKind::Io);
     assert_eq!(db.get(&table, 7_u32.to_be_bytes()).unwrap(), Some(vec![7; 100]));
     db.delete(&table, 7_u32.to_be_bytes()).unwrap().forget();

@@ -17,8 +17,6 @@ mod expiry;
 mod expiry_tests;
 #[cfg(test)]
 mod forged_tests;
-#[cfg(test)]
-mod known_end_tests;
 mod named_snapshots;
 mod open;
 mod restore;

@@ -44,6 +44,8 @@ pub(crate) mod frozen;
 mod gauge;
 mod hand_over;
 pub(crate) mod hardening;
+#[cfg(test)]
+mod known_end_tests;
 pub(crate) mod leaf_images;
 pub(crate) mod ledger;
 pub(crate) mod life;

@@ -463,6 +463,7 @@ impl Engine {
             }
             let end = self.tree_rows_end(&from, &to)?;
             if let Some(end) = &end {
+                self.say_log_is_needed()?;
                 self.settled.tree.remove_all(&from, end, &|| self.check_writable())?;
             }
             Ok(end)

@@ -10,7 +10,7 @@
 //! 1. *Choose S*, a place where the durable log could end, such that no snapshot, open or yet to come, lacks a version before it: where
 //!    one does, the beginning of the segment in which what it lacks begins.
 //! 2. *Collect* for every key of a table its newest record before S, put or tombstone, in the order of the keys; what does not fit into the memory for it
-//!    in [runs](crate::storage::runs) on disk. *Merge* them into the tree, range after range, each with a new root, so that the old tree and the
+//!    in [runs](crate::storage::runs) on disk. Have the superblock say how far the log goes, so that no root ever has what the log may seem never to have had. *Merge* them into the tree, range after range, each with a new root, so that the old tree and the
 //!    new one need not both have room. So the tree is, in the end, exactly what all records
 //!    before S come to, also where the log has something newer, which a crash might yet take.
 //! 3. *Publish* S with the last merge's root, and then in the superblock, so that an older tree is never taken for this one. From now on
@@ -409,6 +409,7 @@ impl Engine {
         let collected = self.collect_most(&segments, (begin, end), settled_to)?;
         let Some((newest, newest_version, end)) = collected else { return Ok(Settling::default()) };
         self.check_writable()?;
+        self.say_log_is_needed()?;
         // Before the first leaf is written: those for which there is room stay in memory.
         let part_bytes = self.counted_bytes(begin, end);
         self.settled.moving_bytes.store(part_bytes, Ordering::SeqCst);
@@ -441,6 +442,18 @@ impl Engine {
         self.hardening.wake_keeper();
         self.objects.orders().for_each(OrderedIndex::note_vacancy);
         Ok(Settling { puts: merged.put, deletes: merged.deleted, bytes: merged.bytes + newest.disk_bytes() })
+    }
+
+    /// Said before the tree is changed by what the log says: from then on the log's end must not pass for an unfinished write. A root cannot say so: that of a range is from before
+    /// its merge as far as it tells.
+    pub(super) fn say_log_is_needed(&self) -> Result<()> {
+        // The seals that make durable what is taken may lie behind it.
+        let hardened = self.log.hardened();
+        let mut superblock = self.superblock.lock();
+        match superblock.current().known_end < hardened {
+            true => superblock.update(|superblock| superblock.known_end = hardened),
+            false => Ok(()),
+        }
     }
 
     fn can_settle_to(&self, end: Address, settled_to: Address) -> bool {

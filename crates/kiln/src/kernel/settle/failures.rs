@@ -75,7 +75,8 @@ mod tests {
         let db = open(&disk);
         fill(&db);
         assert_eq!(db.statistics().settling_failure, None);
-        disk.inject(Fault { operation: OperationKind::Sync, nth: 1, kind: FaultKind::EIO, sticky: false });
+        // The first one is of the superblock.
+        disk.inject(Fault { operation: OperationKind::Sync, nth: 2, kind: FaultKind::EIO, sticky: false });
         assert!(!db.engine().settle_if_due());
         assert_eq!(disk.faults_fired(), 1);
         let failure = db.statistics().settling_failure.unwrap();
