@@ -198,12 +198,11 @@ impl Checker {
         }
         self.report.cut_bytes = scanner.cut_bytes();
         self.report.lost_records += pending.len() as u64;
-        if superblock.clean && end == Address::MAX && scanner.position() != superblock.known_end {
-            self.problem(
-                segments,
-                scanner.position(),
-                "the log does not end where the orderly close left it",
-            );
+        let position = scanner.position();
+        // Which the damaged slot has said, if the database was opened since.
+        let goes_on = superblock.damaged_slot.is_some() && position > superblock.known_end;
+        if superblock.clean && end == Address::MAX && position != superblock.known_end && !goes_on {
+            self.problem(segments, position, "the log does not end where the orderly close left it");
         }
         self.report.keys =
             self.newest.iter().filter(|((object, _), newest)| newest.live && self.is_users(*object)).count()

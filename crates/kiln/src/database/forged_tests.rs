@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::check::check_on;
-use crate::device::{BLOCK_BYTES, SECTOR_BYTES, SimulatedDevice};
+use crate::device::{BLOCK_BYTES, Keep, OpenMode, SECTOR_BYTES, SimulatedDevice};
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::losses::LOSSES_OBJECT;
 use crate::kernel::named_snapshot::SNAPSHOTS_OBJECT;
@@ -14,7 +14,7 @@ use crate::objects::{CATALOG_OBJECT, FIRST_OBJECT};
 use crate::storage::record::{self, EXPIRY_BYTES, Kind, NEVER, OBJECTS_MAX, Shape};
 use crate::storage::seal::{SEAL_BYTES, Seal, zero_sectors};
 use crate::storage::segments::name_of;
-use crate::storage::superblock::{FILE, SLOT_BYTES};
+use crate::storage::superblock::{FILE, SLOT_BYTES, SuperblockFile};
 use crate::storage::tree;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::{Kiln, Options};
@@ -451,6 +451,23 @@ fn a_log_that_goes_on_behind_an_orderly_close_is_found_by_the_check() {
         slot[64..72].copy_from_slice(&(at as u64).to_le_bytes());
     });
     suspicious(&disk, "does not end where the orderly close left it");
+}
+
+/// It was told to restore a backup, though all commits were there: the damaged slot had said that the database was opened again.
+#[test]
+fn a_log_that_goes_on_behind_an_orderly_close_is_no_wonder_where_a_newer_slot_is_damaged() -> Result<()> {
+    let disk = SimulatedDevice::new(1);
+    open(&disk)?.close()?;
+    let db = open(&disk)?;
+    db.put(&db.table("table")?, "key", "value")?.safe()?;
+    let disk = disk.after_crash(&mut |_| Keep::Kept);
+    let newer = SuperblockFile::open(&disk, OpenMode::Read)?.current().generation % 2;
+    disk.flip_bit(FILE, 8 * (newer * BLOCK_BYTES as u64 + 16));
+    let report = check_on(Arc::new(disk.clone()))?;
+    assert!(report.is_mendable() && report.problems.len() == 1, "{report}");
+    let db = open(&disk)?;
+    assert_eq!(db.get(&db.table("table")?, "key")?, Some(b"value".to_vec()));
+    Ok(())
 }
 
 /// Its number, times the size of a segment, is no address: the multiplication overflowed.
