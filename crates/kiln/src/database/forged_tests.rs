@@ -409,6 +409,30 @@ fn a_load_of_an_object_that_no_database_has_is_damage() -> Result<()> {
     Ok(())
 }
 
+/// One slot alone said that something was loaded. Without it the database went on as if nothing had been, and without the tree the table was there, and empty.
+#[test]
+fn c9_a_tree_is_missed_that_has_what_only_a_damaged_slot_has_said_was_loaded() -> Result<()> {
+    let loaded = || -> Result<SimulatedDevice> {
+        let disk = SimulatedDevice::new(1);
+        let db = open(&disk)?;
+        db.bulk_load("table", [Ok::<_, Error>(("key", "value"))], |_| {})?;
+        Ok(disk.after_crash(&mut |_| Keep::Kept))
+    };
+    for slot in 0..2 {
+        let disk = loaded()?;
+        disk.flip_bit(FILE, 8 * (slot * BLOCK_BYTES as u64 + 16));
+        disk.remove_file(tree::FILE);
+        refused(&disk, "it is missing, or older than the superblock says");
+    }
+    // What both slots have lost the opening finds in the tree.
+    let disk = loaded()?;
+    sign_slots(&disk, FILE, |slot| slot[120..124].fill(0));
+    drop(open(&disk)?);
+    disk.remove_file(tree::FILE);
+    refused(&disk, "it is missing, or older than the superblock says");
+    Ok(())
+}
+
 /// The number after it overflowed, and the slot that had it was the newer one for ever.
 #[test]
 fn a_generation_behind_which_there_is_no_other_is_damage() -> Result<()> {

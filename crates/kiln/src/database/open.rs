@@ -82,14 +82,20 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
     }
     let mut opening = Opening { segments, superblock, log, liveness };
     let (clock, writer) = opening.make_writable(&mut recovered)?;
-    if tree.settled_to() > current.settled_to && !planted(Bug::FoundRootBelieved) {
+    // What the catalog does not have was not loaded to its end.
+    let loaded = if objects.get(tree.loaded()).is_some() { tree.loaded() } else { 0 };
+    let is_newer = tree.settled_to() > current.settled_to || loaded > current.loaded;
+    if is_newer && !planted(Bug::FoundRootBelieved) {
         if planted(Bug::SettledToBeforeRoot) {
             opening.superblock.update(|superblock| superblock.settled_to = tree.settled_to())?;
         }
         // Else the next checkpoint would leave out, and the log drop, what only this root has, and the power could fail.
         tree.make_certain()?;
         // Nor must an older one be taken for it then.
-        opening.superblock.update(|superblock| superblock.settled_to = tree.settled_to())?;
+        opening.superblock.update(|superblock| {
+            superblock.settled_to = tree.settled_to();
+            superblock.loaded = superblock.loaded.max(loaded);
+        })?;
     }
     let Opening { segments, superblock, log, liveness } = opening;
     let versions = (recovered.report.horizon.number(), clock - 1);

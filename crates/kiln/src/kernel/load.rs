@@ -36,7 +36,9 @@ impl Engine {
         self.begin_settling();
         let merged = self.settled.tree.load(rows, object)?;
         self.share_for_good();
-        self.superblock.lock().update(|superblock| superblock.loaded = object)?;
+        self.superblock
+            .lock()
+            .say_for_good(|said| said.loaded >= object, |superblock| superblock.loaded = object)?;
         Ok(merged)
     }
 
