@@ -19,9 +19,14 @@ pub(crate) fn check(dir: &Path) -> Result<(), Failure> {
         // It is damaged whether or not somebody reads how.
         count => {
             let problems = if count == 1 { "1 problem".to_owned() } else { format!("{count} problems") };
-            let advice = match report.is_mendable() {
-                true => "nothing is lost by it: opening does without, and `kiln compact` writes it anew",
-                false => "restore the database from a backup",
+            let advice = match &report.wrong_checkpoint {
+                Some(file) => &format!(
+                    "before you do anything else remove {file}, which opening would believe, and check again: the log may have everything"
+                ),
+                None if report.is_mendable() => {
+                    "nothing is lost by it: opening does without, and `kiln compact` writes it anew"
+                }
+                None => "restore the database from a backup",
             };
             Err(Failure::Other(format!("{}: {problems}; {advice}", dir.display())))
         }

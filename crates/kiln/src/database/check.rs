@@ -354,16 +354,8 @@ impl Checker {
         // Of those that were dropped since, too, it may lack some.
         let expected = live.map(|live| Expected { live, dropped: &self.dropped });
         let settled_to = self.settled_to();
-        let problems = &mut self.report.problems;
-        let problems_before = problems.len();
-        check_checkpoint::check(
-            segments,
-            superblock,
-            expected.as_ref(),
-            (&self.objects, settled_to),
-            problems,
-        );
-        self.report.mendable_problems += problems.len() - problems_before;
+        let known = (&self.objects, settled_to);
+        check_checkpoint::check(segments, superblock, expected.as_ref(), known, &mut self.report);
     }
 
     fn note_mendable(&mut self, damage: &Error) {

@@ -6,6 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use super::check_report::CheckReport;
 use crate::error::{Error, Result};
 use crate::kernel::object::ObjectKind;
 use crate::storage::checkpoint::{Block, Items, Reader, Section, kind};
@@ -33,13 +34,13 @@ struct Contents {
     keys: HashSet<(u32, u64)>,
 }
 
-/// Reads the checkpoint that the superblock names, if the log continues it, and adds what does not hold to `problems`.
+/// Reads the checkpoint that the superblock names, if the log continues it, and reports what does not hold.
 pub(super) fn check(
     segments: &Segments,
     superblock: &Superblock,
     expected: Option<&Expected<'_>>,
     (kinds, settled_to): (&HashMap<u32, (String, ObjectKind)>, Address),
-    problems: &mut Vec<String>,
+    report: &mut CheckReport,
 ) {
     let Some(named) = superblock.usable_checkpoint() else { return };
     let compared = Reader::open(segments.device(), superblock.database, named).and_then(|mut reader| {
@@ -49,13 +50,16 @@ pub(super) fn check(
         let contents = read(&mut reader, &index, superblock.hash_seed)?;
         if let Some(expected) = expected {
             compare(&contents, expected, &index, (superblock, kinds, settled_to), |what| {
-                problems.push(format!("{name}: {what}"));
+                report.problems.push(format!("{name}: {what}"));
+                // Opening believes it, so it does not do without.
+                report.wrong_checkpoint.get_or_insert_with(|| name.clone());
             });
         }
         Ok(())
     });
     if let Err(error) = compared {
-        problems.push(format!(
+        report.mendable_problems += 1;
+        report.problems.push(format!(
             "{}; it is not needed: opening reads the whole log instead",
             error.without_advice()
         ));

@@ -26,8 +26,11 @@ pub struct CheckReport {
     pub horizon: u64,
     /// What does not hold. Empty for a sound database.
     pub problems: Vec<String>,
-    /// How many of these are of what opening the database does without, and what is written next mends: a checkpoint, or one of two slots that say the same.
+    /// How many of these are of what opening the database does without, and what is written next mends: a checkpoint that cannot be read, or one of two slots that say the same.
     pub mendable_problems: usize,
+    /// The file of the checkpoint, if it says something else than the log: opening believes it, and what is written next may make it true. Once the file is removed, while the database is closed, the log
+    /// is read whole instead, which may have everything: check it again then.
+    pub wrong_checkpoint: Option<String>,
 }
 
 impl CheckReport {

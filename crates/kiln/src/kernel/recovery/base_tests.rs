@@ -9,7 +9,7 @@ use crate::error::ErrorKind;
 use crate::kernel::named_snapshot::SNAPSHOTS_OBJECT;
 use crate::kernel::recovery::Division;
 use crate::kernel::session::SESSIONS_OBJECT;
-use crate::storage::checkpoint::{Block, Header, Reader, Section, SystemItem, Writer, kind};
+use crate::storage::checkpoint::{self, Block, Header, Reader, Section, SystemItem, Writer, kind};
 use crate::storage::hash_index::{self, HashIndex};
 use crate::storage::superblock::SuperblockFile;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -348,6 +348,24 @@ fn c9_a_checkpoint_that_says_something_else_than_the_log_is_found_by_the_check()
         let found = problems(&forged);
         assert!(found.iter().any(|problem| problem.contains(what)), "{what:?} is not in {found:?}");
     }
+}
+
+/// It was told that nothing is lost by it, and to compact the database, which takes away what the log still has.
+#[test]
+fn c9_who_has_a_checkpoint_that_says_something_else_than_the_log_is_told_to_remove_it() {
+    let disk = lived();
+    let mut parts = take_apart(&disk);
+    let lost = parts.buckets.iter().map(|(_, entries)| entries.len() as u64).sum::<u64>();
+    parts.buckets.clear();
+    parts.header.entries -= lost;
+    let disk = with(&disk, &parts);
+    let report = check_on(Arc::new(disk.clone())).unwrap();
+    assert!(!report.is_mendable(), "{report}");
+    let name = checkpoint::name_of(parts.header.number);
+    assert!(report.wrong_checkpoint.as_ref().is_some_and(|file| file.contains(&name)), "{report}");
+    disk.remove_file(&name);
+    let db = open(&disk);
+    assert_eq!((db.map("map").unwrap().len(), db.table("table").unwrap().len()), (52, 49));
 }
 
 /// Nobody can tell which of the two is right.
