@@ -41,10 +41,12 @@ pub fn superblock(file: &[u8]) -> Result<Vec<u8>> {
 /// As reading it.
 pub fn checkpoint(file: &[u8]) -> Result<Vec<u8>> {
     let disk = SimulatedDevice::new(0);
-    let (header, checksum) = Header::decode(file).map_err(|what| Error::corrupted("checkpoint", 0, what))?;
+    let corrupted = |what: &str| Error::corrupted("checkpoint", 0, what);
+    let unknown = || corrupted("it has another format");
+    let (header, checksum) = Header::decode(file).map_err(corrupted)?.ok_or_else(unknown)?;
     let named = CheckpointName { number: header.number, end: header.end, checksum };
     disk.set_bytes(&checkpoint::name_of(header.number), file);
-    let mut reader = checkpoint::Reader::open(&disk, header.database, named)?;
+    let mut reader = checkpoint::Reader::open(&disk, header.database, named)?.ok_or_else(unknown)?;
     let failed = |error| Error::io("writing a checkpoint", error);
     let mut writer = checkpoint::Writer::create(&disk, header.database, header.number).map_err(failed)?;
     for section in Section::ALL {

@@ -257,7 +257,7 @@ fn copied(current: &Superblock) -> Superblock {
 
 /// The checkpoint, and how long it is; none if it cannot be opened, as for who opens the database.
 fn open_checkpoint(segments: &Segments, current: &Superblock) -> (Option<Reader>, u64) {
-    let open = |named| Reader::open(segments.device(), current.database, named).ok();
+    let open = |named| Reader::open(segments.device(), current.database, named).ok().flatten();
     let reader = current.usable_checkpoint().and_then(open);
     let bytes = reader.as_ref().and_then(|reader| reader.size().ok());
     (reader, bytes.unwrap_or(0))

@@ -43,7 +43,9 @@ pub(super) fn check(
     report: &mut CheckReport,
 ) {
     let Some(named) = superblock.usable_checkpoint() else { return };
-    let compared = Reader::open(segments.device(), superblock.database, named).and_then(|mut reader| {
+    let compared = Reader::open(segments.device(), superblock.database, named).and_then(|reader| {
+        // Of another format it is not used.
+        let Some(mut reader) = reader else { return Ok(()) };
         let (name, base_level) = (reader.name.clone(), reader.header.base_level);
         let index = HashIndex::with_base_level(base_level)
             .map_err(|error| Error::io("checking a checkpoint", error))?;

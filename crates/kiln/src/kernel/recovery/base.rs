@@ -29,8 +29,8 @@ use crate::storage::tree::Tree;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, spawn_scoped, thread};
 
-/// The superblock's checkpoint, of which only the header has been read yet.
-pub(super) fn checkpoint_of(device: &dyn Device, superblock: &Superblock) -> Option<Result<Reader>> {
+/// The superblock's checkpoint, of which only the header has been read yet; `Ok(None)` if that is of a format that this engine does not know.
+pub(super) fn checkpoint_of(device: &dyn Device, superblock: &Superblock) -> Option<Result<Option<Reader>>> {
     let named = superblock.usable_checkpoint()?;
     Some(Reader::open(device, superblock.database, named))
 }
@@ -60,6 +60,8 @@ pub(crate) struct Base {
     pub(super) has_departed: bool,
     /// What is wrong with a checkpoint that could not be used.
     pub(super) damage: Option<String>,
+    /// It could not since it has another format.
+    pub(super) is_foreign: bool,
 }
 
 impl Base {
@@ -83,26 +85,29 @@ impl Base {
             deleted: Vec::new(),
             has_departed: false,
             damage: None,
+            is_foreign: false,
         })
     }
 
     /// What the checkpoint tells, if there is one and it is whole. The log has so much memory.
     pub(super) fn of(
-        found: Option<Result<Reader>>,
+        found: Option<Result<Option<Reader>>>,
         (segments, superblock): (&Segments, &Superblock),
         log_memory_bytes: u64,
         workers: usize,
         tree: &Tree,
     ) -> Result<Base> {
         let load = |reader| Base::load(reader, (segments, superblock), workers, tree);
-        let damage = match found.map(|reader| reader.and_then(load)) {
-            None => None,
-            Some(Ok(base)) => return Ok(base),
-            Some(Err(error)) => Some(error.without_advice().to_owned()),
-        };
+        let (mut damage, mut is_foreign) = (None, false);
+        match found.map(|found| found.and_then(|reader| reader.map(load).transpose())) {
+            None => {}
+            Some(Ok(Some(base))) => return Ok(base),
+            Some(Ok(None)) => is_foreign = true,
+            Some(Err(error)) => damage = Some(error.without_advice().to_owned()),
+        }
         let index = HashIndex::new(log_memory_bytes)
             .map_err(|error| Error::io("allocating the database's memory", error))?;
-        Ok(Base { damage, ..Base::empty(superblock, index)? })
+        Ok(Base { damage, is_foreign, ..Base::empty(superblock, index)? })
     }
 
     fn load(

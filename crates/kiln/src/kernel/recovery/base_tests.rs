@@ -59,7 +59,7 @@ pub(crate) struct Parts {
 
 pub(crate) fn take_apart(disk: &SimulatedDevice) -> Parts {
     let superblock = SuperblockFile::open(disk, OpenMode::Read).unwrap().current().clone();
-    let mut reader = Reader::open(disk, superblock.database, superblock.checkpoint).unwrap();
+    let mut reader = Reader::open(disk, superblock.database, superblock.checkpoint).unwrap().unwrap();
     let header = reader.header.clone();
     let mut parts =
         Parts { header, system: Vec::new(), buckets: Vec::new(), keys: Vec::new(), late: Vec::new() };
@@ -365,6 +365,28 @@ fn c9_who_has_a_checkpoint_that_says_something_else_than_the_log_is_told_to_remo
     assert!(report.wrong_checkpoint.as_ref().is_some_and(|file| file.contains(&name)), "{report}");
     disk.remove_file(&name);
     let db = open(&disk);
+    assert_eq!((db.map("map").unwrap().len(), db.table("table").unwrap().len()), (52, 49));
+}
+
+/// It was called damaged, and scripts that looked at what `kiln check` ends with restored a backup.
+#[test]
+fn a_checkpoint_of_another_format_is_not_used_and_no_damage() {
+    let disk = lived();
+    let mut superblock = SuperblockFile::open(&disk, OpenMode::ReadWrite).unwrap();
+    let name = checkpoint::name_of(superblock.current().checkpoint.number);
+    let mut file = disk.bytes(&name);
+    file[8] = 1;
+    let checksum = crc32c::crc32c(&file[..124]);
+    file[124..128].copy_from_slice(&checksum.to_le_bytes());
+    disk.set_bytes(&name, file);
+    superblock.update(|superblock| superblock.checkpoint.checksum = checksum).unwrap();
+    drop(superblock);
+    let problems = check_on(Arc::new(disk.clone())).unwrap().problems;
+    assert_eq!(problems, Vec::<String>::new());
+    let db = open(&disk);
+    let report = db.recovery_report();
+    assert_eq!((report.checkpoint, &report.checkpoint_damage), (None, &None));
+    assert!(report.to_string().contains("another Kiln's format"), "{report}");
     assert_eq!((db.map("map").unwrap().len(), db.table("table").unwrap().len()), (52, 49));
 }
 

@@ -192,8 +192,8 @@ pub(crate) fn recover(
             };
             Ok((source, route.load_from))
         };
-        let header = checkpoint.as_ref().and_then(|reader| reader.as_ref().ok()).map(|reader| &reader.header);
-        let known = header.map(|header| (header.end, header.chain));
+        let reader = checkpoint.as_ref().and_then(|found| found.as_ref().ok()?.as_ref());
+        let known = reader.map(|reader| (reader.header.end, reader.header.chain));
         // Read while the checkpoint is loaded.
         let mut begun: (Source<'_>, Address) = begin(known)?;
         let mut base =
@@ -304,6 +304,7 @@ impl<'a> Recovery<'a> {
         let report = RecoveryReport {
             checkpoint: base.chain.map(|_| base.replay_from),
             checkpoint_damage: base.damage.take(),
+            checkpoint_is_foreign: base.is_foreign,
             ..RecoveryReport::default()
         };
         Recovery {

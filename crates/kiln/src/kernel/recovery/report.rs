@@ -27,6 +27,8 @@ pub struct RecoveryReport {
     /// What is wrong with the checkpoint, if one should be there and could not be used. Nothing is lost for it: the log
     /// has all that it says.
     pub checkpoint_damage: Option<String>,
+    /// The checkpoint could not be used since it has a format that this Kiln does not know: an older or a newer one has written it. Nothing is damaged, or lost for it.
+    pub checkpoint_is_foreign: bool,
     /// Records read.
     pub records: u64,
     /// Extents read.
@@ -78,6 +80,9 @@ impl fmt::Display for RecoveryReport {
         }
         if let Some(damage) = &self.checkpoint_damage {
             write!(out, "\n  the whole log was read, since the checkpoint is damaged: {damage}")?;
+        }
+        if self.checkpoint_is_foreign {
+            out.write_str("\n  the whole log was read, since the checkpoint is of another Kiln's format")?;
         }
         for (id, serial) in self.sessions.iter().take(SESSIONS_TOLD_MAX) {
             write!(out, "\n  session {:?}: durable through serial {serial}", String::from_utf8_lossy(id))?;

@@ -37,11 +37,11 @@ pub(crate) struct Block {
 }
 
 impl Reader {
-    /// Opens the checkpoint that the superblock names.
+    /// Opens the checkpoint that the superblock names; `None` if another engine has written it, in a format that this one does not know.
     ///
     /// # Errors
     /// `Corrupted` if it is not that one or its header is damaged, `Io` if it cannot be read.
-    pub(crate) fn open(device: &dyn Device, database: u128, named: CheckpointName) -> Result<Reader> {
+    pub(crate) fn open(device: &dyn Device, database: u128, named: CheckpointName) -> Result<Option<Reader>> {
         let name = name_of(named.number);
         let described = device.describe(&name);
         let failed = |error| Error::io(format_args!("reading {described}"), error);
@@ -49,7 +49,9 @@ impl Reader {
         let mut block = AlignedBuffer::new(BLOCK_BYTES);
         let read = file.read_at(&mut block, 0).map_err(failed)?;
         let corrupted = |what: &'static str| Error::corrupted(&described, 0, what);
-        let (header, checksum) = Header::decode(&block[..read]).map_err(corrupted)?;
+        let Some((header, checksum)) = Header::decode(&block[..read]).map_err(corrupted)? else {
+            return Ok(None);
+        };
         let is_named = header.number == named.number && header.end == named.end && checksum == named.checksum;
         if !is_named || header.database != database {
             return Err(corrupted("this is not the checkpoint that the superblock names"));
@@ -58,7 +60,8 @@ impl Reader {
             return Err(corrupted("a checkpoint's header is not filled up with zeros"));
         }
         let identity = identity_of(database, header.number);
-        Ok(Reader { file, name: described, header, identity, offset: BLOCK_BYTES as u64, sequence: 0 })
+        let offset = BLOCK_BYTES as u64;
+        Ok(Some(Reader { file, name: described, header, identity, offset, sequence: 0 }))
     }
 
     /// Bytes of the file.
