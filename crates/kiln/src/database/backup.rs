@@ -158,11 +158,11 @@ pub(super) fn is_of_database(name: &str) -> bool {
 }
 
 fn check_empty(device: &dyn Device) -> Result<()> {
-    let found = device.anything().map_err(|error| Error::io("listing the directory for a copy", error))?;
-    match found {
+    let found = device.everything().map_err(|error| Error::io("listing the directory for a copy", error))?;
+    match found.first() {
         None => Ok(()),
         Some(name) => {
-            let place = device.describe(&name);
+            let place = device.describe(name);
             Err(Error::input(format!("{place} is there already; name an empty directory for a copy")))
         }
     }

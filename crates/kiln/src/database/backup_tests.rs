@@ -134,6 +134,23 @@ fn a_directory_with_anything_in_it_is_not_empty() {
     db.backup(directory.path(), |_| {}).unwrap();
 }
 
+/// Their names were renamed over: an empty database was served where one had been whose files were links.
+#[test]
+fn no_database_is_made_over_names_of_one_that_are_no_files() {
+    for name in ["superblock", "segment-00000000", "tree"] {
+        let directory = tempfile::tempdir().unwrap();
+        let link = directory.path().join(name);
+        std::fs::create_dir(directory.path().join("backups")).unwrap();
+        std::os::unix::fs::symlink("elsewhere", &link).unwrap();
+        let opened = Options::new().background(false).open(directory.path());
+        let error = opened.map(drop).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Input, "{error}");
+        assert!(error.to_string().contains("is no regular file"), "{error}");
+        assert_eq!(directory.path().read_dir().unwrap().count(), 2);
+        assert!(link.is_symlink());
+    }
+}
+
 /// The tree was opened to be written, too.
 #[test]
 fn what_may_only_be_read_is_checked_and_restored_from_once_rows_have_settled() {

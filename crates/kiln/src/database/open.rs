@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::backup::is_of_database;
 use crate::device::{Device, DeviceLock, OpenMode, Process};
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::checkpoint::{CheckpointCounts, Checkpoints};
@@ -49,6 +50,10 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
     is_new(&*device, options.create)?;
     let lock = lock(&*device)?;
     let is_new = is_new(&*device, options.create)?;
+    if is_new && let Err(error) = check_names_free(&*device) {
+        lock.give_up();
+        return Err(error);
+    }
     let superblock = match is_new {
         true => SuperblockFile::create(&*device, first_superblock(options, &*device)?)?,
         false => SuperblockFile::open(&*device, OpenMode::ReadWrite)?,
@@ -198,7 +203,7 @@ pub(super) fn lock(device: &dyn Device) -> Result<Box<dyn DeviceLock>> {
     })
 }
 
-/// Whether there is no database yet. Refuses a directory that holds something else.
+/// Whether there is no database yet. Refuses a directory that holds other files.
 fn is_new(device: &dyn Device, create: bool) -> Result<bool> {
     let names = device.list().map_err(|error| Error::io("listing the database's files", error))?;
     if names.iter().any(|name| name == superblock::FILE) {
@@ -227,6 +232,19 @@ fn is_new(device: &dyn Device, create: bool) -> Result<bool> {
         return Err(Error::new(ErrorKind::NotFound, format!("there is no database in {directory}")));
     }
     Ok(true)
+}
+
+/// Refuses a directory in which something has the name of a database's file and is none, such as a link: the new file would take its place.
+fn check_names_free(device: &dyn Device) -> Result<()> {
+    let failed = |error| Error::io("listing the database's files", error);
+    let (files, everything) = (device.list().map_err(failed)?, device.everything().map_err(failed)?);
+    match everything.iter().find(|name| is_of_database(name) && !files.contains(name)) {
+        None => Ok(()),
+        Some(name) => Err(Error::input(format!(
+            "{} is no regular file, as each file of a database must be: put the file itself there",
+            device.describe(name)
+        ))),
+    }
 }
 
 fn first_superblock(options: &Options, device: &dyn Device) -> Result<Superblock> {

@@ -214,17 +214,18 @@ impl Device for FileDevice {
         retry_on_intr(listing).map_err(self.directory_failed("list"))
     }
 
-    fn anything(&self) -> io::Result<Option<String>> {
-        let look = || -> Result<Option<String>, Errno> {
+    fn everything(&self) -> io::Result<Vec<String>> {
+        let look = || -> Result<Vec<String>, Errno> {
+            let mut names = Vec::new();
             for entry in Dir::read_from(&self.directory)? {
                 let entry = entry?;
                 let name = entry.file_name().to_string_lossy();
                 // The last is what a file system begins with.
                 if ![".", "..", LOCK_NAME, "lost+found"].contains(&&*name) {
-                    return Ok(Some(name.into_owned()));
+                    names.push(name.into_owned());
                 }
             }
-            Ok(None)
+            Ok(names)
         };
         retry_on_intr(look).map_err(self.directory_failed("list"))
     }

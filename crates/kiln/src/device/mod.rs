@@ -116,9 +116,9 @@ pub trait Device: Send + Sync + Debug {
     /// Names of all files, sorted; the lock file is not among them.
     fn list(&self) -> io::Result<Vec<String>>;
 
-    /// The name of something that is there, and be it no file that could be one of a database; `None` if there is nothing but the lock file.
-    fn anything(&self) -> io::Result<Option<String>> {
-        Ok(self.list()?.into_iter().next())
+    /// Names of all that is there, and be it no file that could be one of a database; the lock file is not among them.
+    fn everything(&self) -> io::Result<Vec<String>> {
+        self.list()
     }
 
     /// Removes the name of a file; durable after [`sync_directory`](Device::sync_directory).
