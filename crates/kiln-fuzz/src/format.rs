@@ -11,8 +11,10 @@ pub(crate) const HEAD: usize = 128;
 const RECORD_HEAD: usize = 24;
 const LOW_48: u64 = (1 << 48) - 1;
 /// What a superblock says of the database with a bit each.
-pub(crate) const SUPERBLOCK_FLAGS: u8 = 7;
+pub(crate) const SUPERBLOCK_FLAGS: u8 = 31;
 const OBJECTS_MAX: u32 = 1 << 18;
+/// Generations and numbers of checkpoints are below it.
+const COUNT_END: u64 = 1 << 63;
 
 /// The files of a database.
 pub(crate) type Files = BTreeMap<String, Vec<u8>>;
@@ -100,6 +102,8 @@ fn is_sane(slot: &[u8]) -> bool {
         && u64_at(slot, 80) <= LOW_48
         && u64_at(slot, 112) <= LOW_48
         && u32_at(slot, 120) < OBJECTS_MAX
+        && u64_at(slot, 16) < COUNT_END
+        && u64_at(slot, 88) < COUNT_END
 }
 
 pub(crate) fn superblock(file: &[u8]) -> Option<Superblock> {

@@ -21,6 +21,9 @@ pub fn write(directory: &Path) -> io::Result<()> {
         seeds.add("image", &image::encode(&disk))?;
         let superblock = disk.bytes("superblock");
         seeds.add("superblock", &[&[3], superblock.as_slice()].concat())?;
+        let mut flagged = superblock;
+        flagged.chunks_mut(BLOCK).for_each(|slot| format::put(slot, 12, &[format::SUPERBLOCK_FLAGS]));
+        seeds.add("superblock", &[&[0], flagged.as_slice()].concat())?;
         for name in disk.list()?.iter().filter(|name| name.starts_with("checkpoint-")) {
             seeds.add("checkpoint", &[&[3], disk.bytes(name).as_slice()].concat())?;
         }
