@@ -1,5 +1,6 @@
 //! Holds `docs/format.md` against the code: every field's name and offset.
 
+use super::hash_index::hash_of;
 use super::record::NEVER;
 use super::{checkpoint, record, seal, superblock, tree};
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -34,6 +35,25 @@ fn the_superblock_is_laid_out_as_documented() {
 fn a_checkpoint_is_laid_out_as_documented() {
     assert_eq!(documented("Checkpoint"), in_code(&checkpoint::OFFSETS));
     assert_eq!(documented("Block"), in_code(&checkpoint::BLOCK_OFFSETS));
+}
+
+/// It is in every checkpoint: with another one their checksums would hold, and their entries be of no key.
+#[test]
+fn a_key_has_the_hash_that_is_documented() {
+    assert!(DOCUMENT.contains("XXH3_64bits_withSeed"));
+    assert_eq!(hash_of(7, 16, b"key"), 0x655E_6892_491D_BCA4);
+    let long: Vec<u8> = (0..=255).cycle().take(1_000).collect();
+    let of_lengths = [
+        (0, 0xFEFD_5D8B_128E_ABD0),
+        (8, 0xF19B_7920_DD89_D569),
+        (16, 0xDE8D_77AE_FF48_C825),
+        (100, 0x1A88_CA70_9D61_48CE),
+        (200, 0xED7F_39B3_61E8_AB9B),
+        (1_000, 0x2BC2_A3D9_C03A_7458),
+    ];
+    for (length, hash) in of_lengths {
+        assert_eq!(hash_of(7, 16, &long[..length]), hash, "{length} bytes");
+    }
 }
 
 #[test]
