@@ -63,8 +63,8 @@ impl Kiln {
     /// read. `progress` does not know how much there is to come: the total is what has come.
     ///
     /// # Errors
-    /// `Input` if there is something in the directory; `Corrupted` if the stream ends early, or is not what was written, with the offset of the frame; `Version` if a newer
-    /// Kiln has written it; `Io` or `NoSpace` if reading fails, or the disk. Nothing is left behind then, not even the directory if it was not there.
+    /// `Input` if there is something in the directory; `Corrupted` if the stream ends early, or is not what was written, with the offset of the frame; `Version` if it has
+    /// a newer format than this Kiln knows (whether the database in it has, opening tells); `Io` or `NoSpace` if reading fails, or the disk. Nothing is left behind then, not even the directory if it was not there.
     pub fn restore_stream(
         from: impl Read,
         to: impl AsRef<Path>,
