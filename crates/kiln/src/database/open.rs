@@ -185,11 +185,7 @@ pub(super) fn open_tree(
     let is_newest = tree.settled_to() >= superblock.settled_to && tree.loaded() >= superblock.loaded;
     match is_newest || planted(Bug::StaleTreeAccepted) {
         true => Ok(tree),
-        false => Err(Error::corrupted(
-            &name,
-            0,
-            "it is missing, or older than the superblock says; put the newest one back, or restore a backup",
-        )),
+        false => Err(Error::corrupted(&name, 0, "it is missing, or older than the superblock says")),
     }
 }
 
