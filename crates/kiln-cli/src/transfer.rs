@@ -34,9 +34,11 @@ pub(crate) fn import(arguments: &Import) -> Result<(), Failure> {
             (Box::new(file), Some(bytes))
         }
     };
-    let db = open_with(arguments.space.options(), &arguments.object.dir)?;
     let progress = progress(bytes, Unit::Bytes);
     let mut lines = Lines::new(BufReader::new(progress.wrap_read(input)));
+    // Before anything is made for what is no export.
+    lines.look_ahead().inspect_err(|_| progress.finish_and_clear())?;
+    let db = open_with(arguments.space.options(), &arguments.object.dir)?;
     let result = match arguments.bulk {
         true => import_in_bulk(&db, arguments, lines),
         false => open_or_create_object(&db, &arguments.object, arguments.table, arguments.object_ttl)
@@ -139,6 +141,8 @@ pub(crate) struct Lines<R> {
     /// Of the line that was read last, from 1.
     number: u64,
     line: Vec<u8>,
+    /// It was read, and not taken yet.
+    ahead: Option<Row>,
 }
 
 /// What a line says.
@@ -154,11 +158,20 @@ type Pair = (Vec<u8>, Vec<u8>);
 
 impl<R: BufRead> Lines<R> {
     pub(crate) fn new(input: R) -> Self {
-        Self { input, number: 0, line: Vec::new() }
+        Self { input, number: 0, line: Vec::new(), ahead: None }
+    }
+
+    /// Reads the first row, which is still the next one.
+    fn look_ahead(&mut self) -> Result<(), Failure> {
+        self.ahead = self.next_row()?;
+        Ok(())
     }
 
     /// The next row; lines without text are passed over.
     pub(crate) fn next_row(&mut self) -> Result<Option<Row>, Failure> {
+        if let Some(row) = self.ahead.take() {
+            return Ok(Some(row));
+        }
         loop {
             self.line.clear();
             let read = (&mut self.input).take(LINE_BYTES_MAX).read_until(b'\n', &mut self.line);

@@ -260,6 +260,19 @@ fn a_line_that_cannot_be_imported_is_named() {
     assert!(said.starts_with("kiln: opening none.jsonl: "), "{said}");
 }
 
+/// A database was made, and an empty map in it, which nobody could import as a table afterwards.
+#[test]
+fn nothing_is_made_for_what_is_no_export() {
+    let sandbox = Sandbox::new();
+    std::fs::create_dir(sandbox.path("directory")).unwrap();
+    std::fs::write(sandbox.path("bad.jsonl"), "not json\n").unwrap();
+    for (file, options) in [("directory", [].as_slice()), ("bad.jsonl", &[]), ("bad.jsonl", &["--bulk"])] {
+        let said = sandbox.fails(1, &[&["import", "--object", "notes", file], options].concat());
+        assert!(said.starts_with("kiln: line 1: "), "{said}");
+        assert!(!sandbox.path("kiln-data").exists(), "{said}");
+    }
+}
+
 /// It was the last one of those that were imported together, or the one behind the end; or none, with --bulk.
 #[test]
 fn a_row_that_is_too_long_is_named() {
