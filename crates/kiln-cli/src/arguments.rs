@@ -394,7 +394,7 @@ pub(crate) struct Export {
     pub(crate) object: Object,
     #[command(flatten)]
     pub(crate) at: At,
-    /// The file; standard output if absent. It must not exist
+    /// The file; standard output if absent. It must not exist. Until all is written it is `.kiln-export-` and some letters beside it; one that a killed export has left there can be removed
     pub(crate) file: Option<PathBuf>,
 }
 

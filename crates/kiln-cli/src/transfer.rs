@@ -278,7 +278,10 @@ impl NewFile {
     /// Never over an existing file: it may be the only other copy.
     fn create(path: &Path) -> io::Result<NewFile> {
         match path.symlink_metadata() {
-            Ok(_) => return Err(io::ErrorKind::AlreadyExists.into()),
+            Ok(_) => {
+                let what = "it is there already; name another file";
+                return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
