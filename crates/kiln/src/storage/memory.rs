@@ -63,7 +63,7 @@ impl<T: Zeroed> Array<T> {
                 MapFlags::PRIVATE | MapFlags::NORESERVE,
             )
         }?;
-        const { assert!(align_of::<T>() <= PAGE_BYTES) };
+        const { assert!(align_of::<T>() <= PAGE_BYTES_MIN) };
         if layout.size() >= HUGE_PAGE_BYTES {
             // SAFETY: the range is the mapping made above. Refusal is harmless: small pages work too.
             let _ = unsafe { madvise(start, layout.size(), Advice::LinuxHugepage) };
@@ -83,7 +83,7 @@ impl<T: Zeroed> Array<T> {
         let (start, bytes) = (elements.as_ptr(), size_of_val(elements));
         if !is_mapped(self.bytes())
             || bytes == 0
-            || [start.addr(), bytes].iter().any(|it| it % PAGE_BYTES != 0)
+            || whole_pages(start.addr(), bytes, page_bytes()) != (0, bytes)
         {
             return false;
         }
@@ -98,11 +98,11 @@ impl Words {
     /// Has the kernel provide the memory of `count` words from `first` on, so that the first to write there need
     /// not wait for it. Without effect where the kernel does not know how.
     pub(crate) fn populate(&self, first: usize, count: usize) {
-        const PAGE_WORDS: usize = PAGE_BYTES / 8;
         if !is_mapped(self.bytes()) {
             return;
         }
-        let first = first / PAGE_WORDS * PAGE_WORDS;
+        let page_words = page_bytes() / 8;
+        let first = first / page_words * page_words;
         let words = &self[first..(first + count).min(self.count)];
         // SAFETY: the range lies in the mapping that `new` made, and populating changes no contents.
         let _ = unsafe {
@@ -118,9 +118,9 @@ impl Words {
     /// the same time sees any of both; nobody else may write there.
     pub(crate) fn clear(&self, first: usize, count: usize) {
         let words = &self[first..first + count];
-        let skip = words.as_ptr().addr().next_multiple_of(PAGE_BYTES) - words.as_ptr().addr();
-        let (head, rest) = words.split_at((skip / 8).min(count));
-        let (pages, tail) = rest.split_at(rest.len() / (PAGE_BYTES / 8) * (PAGE_BYTES / 8));
+        let (before, bytes) = whole_pages(words.as_ptr().addr(), count * 8, page_bytes());
+        let (head, rest) = words.split_at(before / 8);
+        let (pages, tail) = rest.split_at(bytes / 8);
         let is_given_back = self.give_back(first + head.len(), pages.len());
         let rest = if is_given_back { &[] } else { pages };
         for word in head.iter().chain(rest).chain(tail) {
@@ -136,7 +136,8 @@ const LINE_BYTES: usize = LINE_WORDS * 8;
 /// A cache line.
 pub(crate) type Line = [AtomicU64; LINE_WORDS];
 
-const PAGE_BYTES: usize = 4096;
+/// No system has smaller pages.
+const PAGE_BYTES_MIN: usize = 4096;
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// Miri has no address space to spare: there an array never has more lines.
 const MIRI_LINES: usize = 1 << 12;
@@ -264,15 +265,15 @@ impl Lines {
     /// Gives the memory of lines whose contents nobody needs back to the system, where they are whole pages: they are zeros then, and stay
     /// usable. Who reads there at the same time sees any of both, and nobody else may write there.
     pub(crate) fn give_back(&self, first: u64, count: u64) {
-        const PAGE_LINES: usize = PAGE_BYTES / LINE_BYTES;
-        let end = ((first + count) as usize).min(self.usable()) / PAGE_LINES * PAGE_LINES;
-        let first = (first as usize).next_multiple_of(PAGE_LINES);
-        if first < end && !cfg!(miri) {
-            // SAFETY: whole pages of the mapping, for it begins with one, that `grow_to` gave access to; they read as zeros afterwards, and
+        let end = ((first + count) as usize).min(self.usable()) * LINE_BYTES;
+        let first = (first as usize * LINE_BYTES).min(end);
+        let (before, bytes) = whole_pages(self.start.addr() + first, end - first, page_bytes());
+        if bytes > 0 && !cfg!(miri) {
+            // SAFETY: whole pages of the mapping that `grow_to` gave access to; they read as zeros afterwards, and
             // everybody reads and writes there through atomics, for which zero is a valid value.
             let _ = unsafe {
-                let start = self.start.add(first).cast_mut().cast();
-                rustix::mm::madvise(start, (end - first) * LINE_BYTES, rustix::mm::Advice::LinuxDontNeed)
+                let start = self.start.byte_add(first + before).cast_mut().cast();
+                rustix::mm::madvise(start, bytes, rustix::mm::Advice::LinuxDontNeed)
             };
         }
     }
@@ -306,6 +307,18 @@ impl Drop for Lines {
         // A thread that ends keeps nothing.
         let _ = KEPT.try_with(|kept| kept.set(self.space.take()));
     }
+}
+
+/// The system's pages: 4, 16 or 64 KiB.
+fn page_bytes() -> usize {
+    if cfg!(miri) { PAGE_BYTES_MIN } else { rustix::param::page_size() }
+}
+
+/// The whole pages among the `bytes` at the address `start`: how many bytes lie before them, and how many they are. What is given back has to be
+/// rounded inwards here: the system takes the whole of a page of which a range has the beginning.
+fn whole_pages(start: usize, bytes: usize, page_bytes: usize) -> (usize, usize) {
+    let before = (start.next_multiple_of(page_bytes) - start).min(bytes);
+    (before, (bytes - before) / page_bytes * page_bytes)
 }
 
 /// Whether an array of this size is a mapping. Miri knows no mappings.
@@ -367,4 +380,44 @@ pub(crate) fn prefetch_address(address: usize) {
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     let _ = address;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Pages were taken to have 4 KiB: on systems with larger ones what lay behind the memory that was given back became zeros, too.
+    #[test]
+    fn only_whole_pages_of_a_range_are_given_back_whatever_their_size() {
+        const STEP: usize = 4 << 10;
+        for page in [4 << 10, 16 << 10, 64 << 10] {
+            for (start, bytes) in (0..40).flat_map(|start| (0..40).map(move |end| (start * STEP, end * STEP)))
+            {
+                let (before, whole) = whole_pages((1 << 30) + start, bytes, page);
+                assert!(before + whole <= bytes, "beyond the range");
+                assert!(
+                    [start + before, whole].iter().all(|it| whole == 0 || it % page == 0),
+                    "not whole pages"
+                );
+                assert!(bytes < before + whole + page && (before < page || whole == 0), "less than there is");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_cleared_is_zeros_and_nothing_beside_it_is() {
+        const COUNT: usize = if cfg!(miri) { 2_000 } else { 1 << 17 };
+        for (first, count) in
+            [(0, COUNT / 2), (COUNT / 2, COUNT / 256), (COUNT / 2 + 3, COUNT / 4), (COUNT - 1, 1)]
+        {
+            let words = Words::new(COUNT).unwrap();
+            words.iter().for_each(|word| word.store(1, Ordering::Relaxed));
+            words.clear(first, count);
+            let is_right = |(at, word): (usize, &AtomicU64)| {
+                let is_cleared = (first..first + count).contains(&at);
+                word.load(Ordering::Relaxed) == u64::from(!is_cleared)
+            };
+            assert!(words.iter().enumerate().all(is_right), "{count} from {first} on");
+        }
+    }
 }

@@ -23,7 +23,7 @@ use crate::sync::{Mutex, OnceLock};
 
 const FIRST_LEVEL_NODES: usize = 8;
 const LEVELS: usize = 27;
-/// Whole pages, whatever the node.
+/// Whole pages of 4 and 16 KiB, whatever the node; of larger ones what lies side by side may be, and stays where it is not.
 const BLOCK_NODES: u32 = 256;
 
 /// What an arena gives out. As zeros it is free.
