@@ -19,7 +19,8 @@ use crate::{ObjectKind, Transaction};
 /// What replaces a value by another one that depends on it (`update`, `add`, `compare_and_set`) leaves the row its expiry. A put does not: the new row has
 /// the one that is said with it, or the object's time to live, or none.
 ///
-/// The clock is the system's, in milliseconds, and never goes back as long as the database is open. If it is set back while the
+/// The clock is the system's, in milliseconds, and never goes back as long as the database is open. If it is set back meanwhile, time goes on from where it was: what is put
+/// expires after its time to live, and only times since 1970 are ahead, by as much, until the database is opened anew, or the clock has been set to them. If it is set back while the
 /// database is closed, what has expired and is not deleted yet is there again until then.
 ///
 /// ```

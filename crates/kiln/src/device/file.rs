@@ -8,6 +8,7 @@
 //! All names are looked up relative to the directory's own descriptor: renaming the directory, or changing
 //! the working directory, cannot make an open database write elsewhere.
 
+mod clock;
 #[cfg(test)]
 mod tests;
 mod write_back;
@@ -20,6 +21,7 @@ use std::sync::Arc;
 use rustix::fs::{Advice, AtFlags, Dir, FallocateFlags, FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::{Errno, retry_on_intr};
 
+use self::clock::Clock;
 use super::reader_threads::ReaderThreads;
 use super::uring::UringReads;
 use super::{
@@ -43,6 +45,7 @@ pub struct FileDevice {
     reader_threads: Mutex<Option<Arc<ReaderThreads>>>,
     /// Whether a file of this name goes through the page cache.
     is_through_page_cache: fn(&str) -> bool,
+    clock: Clock,
 }
 
 impl FileDevice {
@@ -74,6 +77,7 @@ impl FileDevice {
             uring_refused: Arc::new(AtomicBool::new(cfg!(miri))),
             reader_threads: Mutex::new(None),
             is_through_page_cache: |_| false,
+            clock: Clock::new(),
         })
     }
 
@@ -276,8 +280,7 @@ impl Device for FileDevice {
     }
 
     fn time_us(&self) -> u64 {
-        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        since.map_or(0, |since| since.as_micros() as u64)
+        self.clock.now_us()
     }
 
     fn describe(&self, name: &str) -> String {

@@ -152,8 +152,8 @@ pub trait Device: Send + Sync + Debug {
     /// Random bytes, for a new database's identity. A simulated device draws them from its seed.
     fn random(&self) -> io::Result<[u8; 32]>;
 
-    /// Microseconds since 1970. Rows [expire](crate::Expiry) by it, and as of it a snapshot that has a name is read; so it has to go on as the clock on the wall does. A simulated
-    /// device counts its steps instead.
+    /// Microseconds since 1970. Rows [expire](crate::Expiry) by it, and as of it a snapshot that has a name is read; so it has to go on as the clock on the wall does, at the
+    /// rate of that also where it is set back. A simulated device counts its steps instead.
     fn time_us(&self) -> u64;
 
     /// How error messages should call the file `name`: its path, or `simulated:` and its name.
