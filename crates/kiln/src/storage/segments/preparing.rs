@@ -5,13 +5,21 @@
 use std::io;
 use std::sync::Arc;
 
+use rustix::io::Errno;
+
 use super::{Segments, UNFINISHED, name_of, spare_name_of};
-use crate::device::{DeviceFile, OpenMode, write_zeros};
+use crate::device::{DeviceError, DeviceFile, OpenMode, write_zeros};
 use crate::error::{Error, Result, is_disk_full};
 use crate::planted::{Bug, planted};
 use crate::storage::record::Address;
 use crate::sync::MutexGuard;
 use crate::sync::atomic::Ordering;
+
+/// The process, or the system, had no descriptor or memory left just then, which says nothing of the file.
+fn lacks_resources(error: &io::Error) -> bool {
+    let passing = [Errno::MFILE, Errno::NFILE, Errno::NOMEM].map(Errno::raw_os_error);
+    DeviceError::of(error).and_then(DeviceError::raw_os_error).is_some_and(|errno| passing.contains(&errno))
+}
 
 /// More spares are given back to the file system.
 pub(super) const SPARES_MAX: usize = 4;
@@ -60,6 +68,9 @@ impl Segments {
                 Err(error) => error,
             };
             self.check_names()?;
+            if lacks_resources(&error) {
+                return Err(error);
+            }
             // It may be the spare that is bad. And where clearing takes new space, as on a file system that never writes
             // in place, removing it makes some.
             self.remove_spare(spare)?;
@@ -153,5 +164,34 @@ impl Segments {
             self.sync_names()
         };
         drop().map_err(|error| Error::io("dropping the oldest segments of the log", error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::{BLOCK_BYTES, Device, Fault, FaultKind, OperationKind, SimulatedDevice};
+    use crate::storage::segments::spare_number_of;
+
+    /// Each try, of which there are many in a second, gave one of the spares away.
+    #[test]
+    fn a_spare_stays_where_the_process_lacked_a_descriptor_or_memory_to_use_it() {
+        for errno in [Errno::MFILE, Errno::NFILE, Errno::NOMEM] {
+            let disk = SimulatedDevice::new(1);
+            let bytes = 4 * BLOCK_BYTES as u64;
+            let segments = Segments::open(Arc::new(disk.clone()), bytes, OpenMode::ReadWrite).unwrap();
+            (0..3).for_each(|_| segments.prepare_next(true).unwrap());
+            segments.drop_before(2 * bytes).unwrap();
+            let spares =
+                || disk.list().unwrap().iter().filter(|name| spare_number_of(name).is_some()).count();
+            let kind = FaultKind::Error(errno.raw_os_error());
+            for _ in 0..3 {
+                disk.inject(Fault { operation: OperationKind::Open, nth: 1, kind, sticky: false });
+                let error = segments.prepare_next(true).unwrap_err();
+                assert_eq!((error.kind(), spares()), (crate::ErrorKind::Io, 2), "{error}");
+            }
+            segments.prepare_next(true).unwrap();
+            assert_eq!(spares(), 1);
+        }
     }
 }
