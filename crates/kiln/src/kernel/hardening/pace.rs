@@ -34,6 +34,9 @@ const RATE_PART: u64 = 16;
 const LOOK_MIN: Duration = Duration::from_millis(1);
 const LOOK_MAX: Duration = Duration::from_millis(16);
 
+/// What is never reached need not be reckoned with exactly: 136 years.
+const WINDOW_MAX: Duration = Duration::from_secs(1 << 32);
+
 /// See the module's documentation.
 pub(super) struct Pace {
     window: Duration,
@@ -44,7 +47,7 @@ pub(super) struct Pace {
 impl Pace {
     pub(super) fn new(window: Duration) -> Pace {
         Pace {
-            window,
+            window: window.min(WINDOW_MAX),
             latency_ns: AtomicU64::new(FIRST_LATENCY_NS),
             ns_per_kib: AtomicU64::new(FIRST_NS_PER_KIB),
         }
@@ -266,6 +269,15 @@ mod tests {
         assert_eq!([1, 100_000].map(look), [LOOK_MIN, LOOK_MAX]);
         // So much at once may go on.
         assert_eq!(pace.patience(4 * MIB, Duration::from_micros(50), 32 * MIB), Duration::ZERO);
+    }
+
+    /// After 23 s the hardener found that it could not multiply, and the database had failed.
+    #[test]
+    fn a_window_that_never_ends_is_waited_for() {
+        const HOUR: Duration = Duration::from_secs(3600);
+        let pace = Pace::new(Duration::MAX);
+        assert!(pace.patience(100, HOUR, 32 * MIB) > HOUR);
+        assert!(pace.bytes_max() > 1 << 40, "{}", pace.bytes_max());
     }
 
     #[test]
