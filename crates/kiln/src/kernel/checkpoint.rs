@@ -36,7 +36,7 @@
 //! background thread takes them in pieces, with a nap after each that is as long as the piece took. But what is written meanwhile must be followed
 //! back to before the end, and once it has left memory each step is a read from disk. So where so much is written that this is near there are no
 //! naps, and none once the next checkpoint is due, since all that is written meanwhile is for the next opening to replay. If it comes to more reads than
-//! [`COLD_READS_MAX`] all the same, the checkpoint is given up, for settling would have to wait for it. The next one is tried after [`REST_TIMES`] as long: perhaps less is written then.
+//! [`COLD_READS_MAX`] all the same, the checkpoint is given up, for settling would have to wait for it. The next one is tried after [`REST_TIMES`] as long, and ten minutes at most: perhaps less is written then.
 
 mod keys;
 
@@ -64,6 +64,8 @@ const BUCKETS_PER_COLD_READ: u64 = 256;
 const LOG_TIMES: u64 = 2;
 /// So many times as long as a checkpoint took that writers have overtaken none is tried.
 const REST_TIMES: u32 = 7;
+/// No longer, for the disk may have stalled, or the process been stopped.
+const REST_MAX: Duration = Duration::from_secs(600);
 /// On an orderly close such a part of the log that makes one due is enough, and where rows of dropped objects were removed.
 const SMALL_PART: u64 = 4;
 
@@ -289,7 +291,7 @@ impl Engine {
             None => Ok(None),
         });
         drop(held);
-        let rest = taking.is_overtaken.then(|| Instant::now() + began.elapsed() * REST_TIMES);
+        let rest = taking.is_overtaken.then(|| Instant::now() + (began.elapsed() * REST_TIMES).min(REST_MAX));
         *self.checkpoints.rests_until.lock() = rest;
         if rest.is_some() {
             // Nothing may have been written for a while, and then it sleeps.

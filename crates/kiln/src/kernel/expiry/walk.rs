@@ -25,6 +25,8 @@ const PIECE_PLACES: usize = 64;
 const TURN: Duration = Duration::from_millis(1);
 /// So long it leaves the log to others where it has no space, or hardening is behind.
 const OBSTRUCTED: Duration = Duration::from_millis(8);
+/// No turn counts as longer. One that was is that of a process that was stopped, or of a disk.
+const TURN_COUNTED_MAX: Duration = Duration::from_secs(1);
 /// A walk is followed by a rest so many times as long as it looked at what had not expired, and
 const REST_TIMES: u32 = 8;
 /// so long at least,
@@ -58,6 +60,10 @@ pub(super) struct Walk {
 }
 
 impl Walk {
+    fn note_turn(&mut self, took: Duration) {
+        self.worked += took.min(TURN_COUNTED_MAX);
+    }
+
     /// Much of what it has met had expired.
     fn is_worth_it(&self) -> bool {
         self.deleted > 0 && self.deleted.saturating_mul(WORTH_ONE_IN) >= self.looked_at
@@ -155,7 +161,7 @@ impl Engine {
                 break goes_on;
             }
         };
-        walk.worked += began.elapsed();
+        walk.note_turn(began.elapsed());
         if goes_on {
             return Some(walk.pause());
         }
@@ -379,5 +385,13 @@ mod tests {
             let walk = walk(worked, looked_at, deleted);
             assert_eq!((walk.pause(), walk.rest()), (pause, rest), "{deleted} of {looked_at}");
         }
+    }
+
+    /// What had expired while a container had been stopped for an hour stayed for another eight.
+    #[test]
+    fn a_walk_in_which_the_process_was_stopped_rests_no_longer_than_any_other() {
+        let mut walk = Walk { looked_at: 1_000, ..Walk::default() };
+        walk.note_turn(Duration::from_secs(3_600));
+        assert!(walk.rest() <= REST_TIMES * TURN_COUNTED_MAX, "{:?}", walk.rest());
     }
 }
