@@ -7,7 +7,8 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
-use io_uring::{IoUring, opcode, types};
+use io_uring::{IoUring, Probe, opcode, types};
+use rustix::io::Errno;
 
 use super::process::Process;
 use super::reads::{FinishedRead, QueuedRead, ReadQueue};
@@ -36,6 +37,9 @@ impl UringReads {
     pub(super) fn new(refused: Arc<AtomicBool>) -> io::Result<UringReads> {
         // A process that is forked off would share it, and take what is to be given back here.
         let ring = IoUring::builder().dontfork().build(READS_IN_FLIGHT_MAX as u32)?;
+        let mut probe = Probe::new();
+        ring.submitter().register_probe(&mut probe)?;
+        check_reads(&probe)?;
         Ok(UringReads {
             ring: ManuallyDrop::new(ring),
             process: Process::this(),
@@ -137,6 +141,14 @@ impl ReadQueue for UringReads {
     }
 }
 
+/// Kernels before 5.6 have queues, and not this order: they refuse each read, which is then done alone.
+///
+/// # Errors
+/// As of a system without queues.
+fn check_reads(probe: &Probe) -> io::Result<()> {
+    if probe.is_supported(opcode::Read::CODE) { Ok(()) } else { Err(Errno::NOSYS.into()) }
+}
+
 /// Whatever is not simply right, such as a file system without direct I/O, is up to the ordinary read.
 fn finish(read: QueuedRead, result: i32) -> FinishedRead {
     match usize::try_from(result) {
@@ -202,6 +214,13 @@ mod tests {
         queue.submit(QueuedRead { file, offset: 0, buffer: AlignedBuffer::new(4096), token: 1 });
         assert!(queue.wait().is_none());
         assert!(refused.load(Ordering::Relaxed));
+    }
+
+    /// Each read ahead was refused, and done alone, though threads could have done many at once.
+    #[test]
+    fn a_queue_that_knows_no_reads_is_none() {
+        let error = check_reads(&Probe::new()).unwrap_err();
+        assert_eq!(Errno::from_io_error(&error), Some(Errno::NOSYS));
     }
 
     /// Where all such queues of the process have their memory.
