@@ -14,6 +14,7 @@ use super::process::Process;
 use super::reads::{FinishedRead, QueuedRead, ReadQueue};
 use super::{READS_IN_FLIGHT_MAX, check_aligned};
 use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::thread;
 
 /// See the module's documentation.
 pub(super) struct UringReads {
@@ -66,7 +67,9 @@ impl UringReads {
     fn enter(&mut self) {
         while let Err(error) = self.ring.submit_and_wait(1) {
             match error.kind() {
-                io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock | io::ErrorKind::ResourceBusy => {}
+                io::ErrorKind::Interrupted => {}
+                // The kernel has no memory for it just now, and others make some.
+                io::ErrorKind::WouldBlock | io::ErrorKind::ResourceBusy => thread::yield_now(),
                 _ => {
                     self.is_broken = true;
                     self.refused.store(true, Ordering::Relaxed);
