@@ -150,13 +150,12 @@ impl Kiln {
 
     pub(crate) fn open_with(options: &Options, device: Arc<dyn Device>) -> Result<Kiln> {
         let (engine, report) = open::open(options, device)?;
-        let background = match options.background {
-            true => Some(Background::start(&engine)?),
-            false => None,
-        };
-        Ok(Kiln {
-            inner: Arc::new(Inner { engine, report, background: crate::sync::Mutex::new(background) }),
-        })
+        // Without its threads it is closed again, in order.
+        let inner = Inner { engine, report, background: crate::sync::Mutex::new(None) };
+        if options.background {
+            *inner.background.lock() = Some(Background::start(&inner.engine)?);
+        }
+        Ok(Kiln { inner: Arc::new(inner) })
     }
 
     #[inline]

@@ -354,3 +354,37 @@ fn earliest(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
         (one, other) => one.or(other),
     }
 }
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use rustix::fs::Uid;
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+    use crate::device::forked::in_fork;
+    use crate::{ErrorKind, Options};
+
+    /// The next opening reported a crash, a loss that was none among others, though nothing had been written.
+    #[test]
+    fn a_database_whose_threads_cannot_be_started_is_left_as_it_was_closed() {
+        let parent = tempfile::tempdir().unwrap();
+        let path = parent.path().join("database");
+        // Where that fails it need not be somebody else's.
+        let _ = std::os::unix::fs::chown(parent.path(), Some(65_534), None);
+        in_fork(move || {
+            let nobody = Some(Uid::from_raw(65_534));
+            // Root may have as many threads as there can be. In some containers there is nobody else.
+            let is_root = rustix::process::geteuid().is_root();
+            if is_root && rustix::thread::set_thread_res_uid(nobody, nobody, nobody).is_err() {
+                return;
+            }
+            Options::new().background(false).open(&path).unwrap().close().unwrap();
+            let before = getrlimit(Resource::Nproc);
+            setrlimit(Resource::Nproc, Rlimit { current: Some(0), ..before }).unwrap();
+            let error = Options::new().open(&path).unwrap_err();
+            assert!(error.kind() == ErrorKind::Io && error.to_string().contains("thread"), "{error}");
+            setrlimit(Resource::Nproc, before).unwrap();
+            let report = Options::new().background(false).open(&path).unwrap().recovery_report().clone();
+            assert!(report.clean, "{report}");
+        });
+    }
+}
