@@ -17,6 +17,9 @@
 //!
 //! Each layer uses those below it; what it knows of others is in `ARCHITECTURE.md`. Atomics, locks, threads and the clock of all of them come from `sync`.
 
+#[cfg(not(all(target_os = "linux", target_endian = "little", target_pointer_width = "64")))]
+compile_error!("Kiln runs on Linux, on little-endian machines of 64 bits");
+
 mod database;
 pub mod device;
 mod error;
