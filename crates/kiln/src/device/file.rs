@@ -18,7 +18,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{Advice, AtFlags, Dir, FallocateFlags, FileType, FlockOperation, Mode, OFlags, Stat};
+use rustix::fs::{
+    Advice, AtFlags, Dir, FallocateFlags, FileType, FlockOperation, IFlags, Mode, OFlags, Stat,
+};
 use rustix::io::{Errno, retry_on_intr};
 
 use self::clock::Clock;
@@ -103,6 +105,9 @@ impl FileDevice {
         let descriptor =
             retry_on_intr(|| rustix::fs::openat(&self.directory, name, flags, Mode::from_raw_mode(0o644)))
                 .map_err(self.failed(operation, name))?;
+        if mode == OpenMode::Create {
+            write_in_place(&descriptor);
+        }
         let is_through_page_cache = (self.is_through_page_cache)(name);
         if is_through_page_cache {
             // Who reads on asks for what follows; for who does not, the system would read up to megabytes that nobody wants.
@@ -296,6 +301,14 @@ impl Device for FileDevice {
 fn is_refusal(error: &io::Error) -> bool {
     let refusals = [Errno::NOSYS, Errno::PERM, Errno::ACCESS, Errno::INVAL, Errno::OPNOTSUPP];
     Errno::from_io_error(error).is_some_and(|errno| refusals.contains(&errno))
+}
+
+/// Has a file system that writes elsewhere each time, as btrfs does, write a new file in place, if it knows how: space that is reserved then
+/// is there for all later writes, too. What it would copy and checksum for is done in the file itself.
+fn write_in_place(descriptor: &OwnedFd) {
+    if let Ok(flags) = rustix::fs::ioctl_getflags(descriptor) {
+        let _ = rustix::fs::ioctl_setflags(descriptor, flags | IFlags::NOCOW);
+    }
 }
 
 /// Switches an open file to direct I/O; whether the file system agreed.
