@@ -47,6 +47,9 @@ use crate::turns::{self, Turns, Waiting, leaving_thread};
 /// is copied.
 const LEFTOVER_BYTES_MAX: usize = 4 * 1024;
 
+/// How long what a client still sends is read at its end.
+const LINGER_MAX: Duration = Duration::from_secs(1);
+
 /// Serves a connection until either side ends it.
 pub(crate) async fn serve(shared: Arc<Shared>, stream: TcpStream) -> io::Result<()> {
     let durability = shared.options.durability;
@@ -108,15 +111,37 @@ struct Connection<'s> {
 impl Connection<'_> {
     async fn serve(&mut self) -> io::Result<()> {
         let mut stopped = pin!(self.shared.stopped());
+        let mut may_have_sent_more = false;
         while let Some(mut buffers) = self.fill(stopped.as_mut()).await? {
+            may_have_sent_more = !self.answer(&mut buffers).await?;
             // A client that never stops sending must not keep the server from ending.
-            if !self.answer(&mut buffers).await? || self.shared.is_stopping() {
+            if may_have_sent_more || self.shared.is_stopping() {
                 break;
             }
             self.hold(buffers);
         }
-        // An orderly end also towards a client that is still sending.
-        self.stream.shutdown().await
+        self.end(may_have_sent_more).await
+    }
+
+    /// An orderly end also towards a client that is still sending: a socket that is closed with something unread in it, or to which more comes, takes the replies with it that the
+    /// client has not read yet. So what comes is read until the client ends, too, for a moment.
+    async fn end(&mut self, mut may_have_sent_more: bool) -> io::Result<()> {
+        self.stream.shutdown().await?;
+        // Who comes back meanwhile finds it free.
+        self.client.session = None;
+        let rest = async {
+            let mut rest = Vec::with_capacity(READ_BYTES);
+            if !may_have_sent_more {
+                may_have_sent_more = self.stream.try_read_buf(&mut rest).is_ok_and(|bytes| bytes > 0);
+            }
+            while may_have_sent_more {
+                rest.clear();
+                may_have_sent_more = self.stream.read_buf(&mut rest).await.is_ok_and(|bytes| bytes > 0);
+            }
+        };
+        // Who goes on sending after that does not want the replies.
+        let _ = tokio::time::timeout(LINGER_MAX, rest).await;
+        Ok(())
     }
 
     /// Waits for bytes. `None`: the client is gone or the server is to end. While nothing arrives no buffer

@@ -552,3 +552,25 @@ fn only_shutdown_shuts_down() {
     client.expect("SHUTDOWN nonsense", "(error) ERR syntax error");
     client.expect("PING", "PONG");
 }
+
+/// The socket was closed with something unread in it, and the system threw away what the client had not read yet.
+#[test]
+fn who_sends_on_behind_the_end_gets_all_replies_before_it() {
+    const COUNT: usize = 16;
+    let server = TestServer::start();
+    let mut client = server.client();
+    client.send(&[b"SET", b"k", &vec![b'v'; 1 << 20]]);
+    assert_eq!(client.reply(), "OK");
+    let mut writer = client.try_clone();
+    let sender = std::thread::spawn(move || {
+        writer.send_bytes(&encode(&[b"GET", b"k"]).repeat(COUNT));
+        writer.send_bytes(&encode(&[b"QUIT"]));
+        writer.send_bytes(&encode(&[b"PING"]).repeat(10_000));
+    });
+    std::thread::sleep(Duration::from_millis(100));
+    for number in 0..COUNT {
+        assert_eq!(client.frame().map(|_| ()), Some(()), "reply {number} is lost");
+    }
+    assert_eq!(client.reply(), "OK");
+    sender.join().unwrap();
+}
