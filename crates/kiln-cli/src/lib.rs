@@ -22,6 +22,7 @@ mod snapshot;
 mod transfer;
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::Parser as _;
 
@@ -36,9 +37,16 @@ fn raise_file_limit() {
     let _ = setrlimit(Resource::Nofile, rustix::process::Rlimit { current: limit.maximum, ..limit });
 }
 
+/// Has a write beyond the limit of a file's size (`ulimit -f`) fail, as on a full disk, and not end the process without a word.
+fn survive_file_size_limit() {
+    // Nobody looks whether it came.
+    let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
+}
+
 /// Runs the command that the process was started with.
 pub fn run() -> ExitCode {
     raise_file_limit();
+    survive_file_size_limit();
     let result = match Arguments::parse().command {
         Command::Serve(arguments) => serve::serve(&arguments),
         Command::Check(arguments) => inspect::check(&arguments.dir),

@@ -26,7 +26,7 @@ pub enum ErrorKind {
     Aborted,
     /// The closure of a transaction gave up with [`Error::caller`]. Nothing was written; its reason is the caller's own.
     Caller,
-    /// The disk is full. Nothing is lost; commits work again once space is free.
+    /// The disk is full, or whoever runs this may have no more of it, or no longer files. Nothing is lost; commits work again once space is free.
     NoSpace,
     /// Another process (or this one) has the database open, or is making it; or the session is open already.
     Locked,
@@ -139,7 +139,8 @@ impl Error {
 
 /// Whether there was no space for what was to be written, or the user may have no more of it.
 pub(crate) fn is_disk_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
 }
 
 impl fmt::Display for Error {

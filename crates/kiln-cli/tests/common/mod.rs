@@ -28,6 +28,15 @@ impl Sandbox {
         command
     }
 
+    /// The same under a limit of the shell's, such as `-n 200`.
+    pub(crate) fn limited(&self, limit: &str, arguments: &[&str]) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("ulimit {limit}; exec \"$@\""), "sh"]);
+        command.arg(assert_cmd::cargo::cargo_bin!("kiln")).args(arguments);
+        command.current_dir(self.directory.path()).stdin(Stdio::null());
+        command
+    }
+
     #[track_caller]
     pub(crate) fn run(&self, arguments: &[&str]) -> Output {
         self.command(arguments).output().unwrap()
@@ -77,7 +86,11 @@ impl Served {
     pub(crate) fn start_on(sandbox: &Sandbox, listen: &str, options: &[&str]) -> Self {
         let mut arguments = vec!["serve", "--listen", listen, "--memory", "64MiB"];
         arguments.extend(options);
-        let mut child = sandbox.command(&arguments).stdout(Stdio::piped()).spawn().unwrap();
+        Self::of(sandbox.command(&arguments))
+    }
+
+    pub(crate) fn of(mut serve: Command) -> Self {
+        let mut child = serve.stdout(Stdio::piped()).spawn().unwrap();
         let mut output = BufReader::new(child.stdout.take().unwrap());
         let mut port = 0;
         let mut line = String::new();

@@ -534,7 +534,8 @@ mod tests {
     /// Whoever has used up what he may have was told so, and nothing was done to make room.
     #[test]
     fn a_disk_is_full_for_who_may_have_no_more_of_it() {
-        for (errno, is_full) in [(Errno::NOSPC, true), (Errno::DQUOT, true), (Errno::IO, false)] {
+        for errno in [Errno::NOSPC, Errno::DQUOT, Errno::FBIG, Errno::IO] {
+            let is_full = errno != Errno::IO;
             let disk = SimulatedDevice::new(1);
             let segments = one_segment(&disk);
             let kind = FaultKind::Error(errno.raw_os_error());
