@@ -32,9 +32,9 @@ pub(crate) fn serve(arguments: &Serve) -> Result<(), Failure> {
     let db = open(arguments)?;
     say(format_args!("kiln {} on {}", env!("CARGO_PKG_VERSION"), arguments.dir.display()));
     say(db.recovery_report().to_string().trim_end());
-    tell_file_limit(arguments.connections);
+    let connections = connections_allowed(arguments.connections);
     let runtime = runtime()?;
-    runtime.block_on(run(arguments, db.clone()))?;
+    runtime.block_on(run(arguments, connections, db.clone()))?;
     // Connections that did not end in time end here.
     runtime.shutdown_timeout(Duration::from_secs(1));
 
@@ -70,13 +70,12 @@ fn runtime() -> Result<Runtime, Failure> {
         .map_err(|error| Failure::Io { doing: "starting threads".to_owned(), error })
 }
 
-async fn run(arguments: &Serve, db: Kiln) -> Result<(), Failure> {
+async fn run(arguments: &Serve, connections: usize, db: Kiln) -> Result<(), Failure> {
     let (durability, answered) = match arguments.durability {
         Durability::Fast => (kiln_server::Durability::Fast, "when committed"),
         Durability::Safe => (kiln_server::Durability::Safe, "when durable"),
     };
-    let mut options =
-        kiln_server::Options::new().durability(durability).connections_max(arguments.connections);
+    let mut options = kiln_server::Options::new().durability(durability).connections_max(connections);
     if let Some(backups) = &arguments.backups {
         std::fs::create_dir_all(backups).map_err(|error| Failure::io("creating", backups, error))?;
         options = options.backups(backups);
@@ -125,15 +124,18 @@ fn stop_signal() -> std::io::Result<impl Future<Output = ()>> {
     })
 }
 
-/// Says if the process may not open one file for each connection beside those that it has.
-fn tell_file_limit(connections: usize) {
+/// As many connections as are wanted, or as the process may open files for beside those that it has and is going to need: clients must not take the last ones from the database. Says if
+/// they are fewer.
+fn connections_allowed(wanted: usize) -> usize {
     use rustix::process::{Resource, getrlimit};
-    let Some(limit) = getrlimit(Resource::Nofile).current else { return };
+    let Some(limit) = getrlimit(Resource::Nofile).current else { return wanted };
     let opened = std::fs::read_dir("/proc/self/fd").map_or(0, |files| files.count() as u64);
-    let allowed = limit.saturating_sub(opened.saturating_add(OTHER_FILES));
-    if allowed < connections as u64 {
+    let left = limit.saturating_sub(opened);
+    let allowed = usize::try_from(left - OTHER_FILES.min(left / 2)).unwrap_or(usize::MAX).max(1);
+    if allowed < wanted {
         say_aside(format_args!(
-            "kiln: the limit of open files allows about {allowed} connections; raise it with 'ulimit -n'"
+            "kiln: the limit of open files allows {allowed} connections; raise it with 'ulimit -n'"
         ));
     }
+    wanted.min(allowed)
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kiln::Kiln;
 use kiln::planted::{Bug, planted};
@@ -29,6 +29,8 @@ const BETWEEN_PROBES: Duration = Duration::from_secs(100);
 const BACKLOG: u32 = 4096;
 /// How long to wait after the system had no file descriptor or memory for a connection.
 const ACCEPT_RETRY_AFTER: Duration = Duration::from_millis(50);
+/// So often it is said.
+const WARNS_AFTER: Duration = Duration::from_secs(10);
 
 /// A server that listens but does not yet serve.
 ///
@@ -126,7 +128,7 @@ impl Drop for Stopping<'_> {
 
 /// Accepts connections until the server is to end, and returns the tasks of those that are open.
 async fn accept(listener: TcpListener, shared: Arc<Shared>) -> JoinSet<()> {
-    let mut connections = JoinSet::new();
+    let (mut connections, mut warned) = (JoinSet::new(), None);
     let mut stopped = pin!(shared.stopped());
     loop {
         let accepted = tokio::select! {
@@ -146,7 +148,11 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) -> JoinSet<()> {
                 let _ = stream.try_write(b"-ERR max number of clients reached\r\n");
             }
             Err(error) => {
-                tracing::warn!(%error, "a connection could not be accepted");
+                // It is tried again many times in a second.
+                if warned.is_none_or(|warned: Instant| warned.elapsed() >= WARNS_AFTER) {
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    warned = Some(Instant::now());
+                }
                 tokio::time::sleep(ACCEPT_RETRY_AFTER).await;
             }
         }
