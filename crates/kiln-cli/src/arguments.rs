@@ -247,6 +247,9 @@ pub(crate) struct Serve {
     /// The most connections at once
     #[arg(long, default_value_t = 10_000, value_name = "COUNT")]
     pub(crate) connections: usize,
+    /// Memory for requests that have begun, queued commands and unread replies of all connections together; what would take more is refused
+    #[arg(long, default_value = "1GiB", value_name = "SIZE")]
+    pub(crate) client_memory: ByteSize,
     /// Let clients make backups with KILN BACKUP <name>, each a directory in this one
     #[arg(long, value_name = "DIRECTORY")]
     pub(crate) backups: Option<PathBuf>,

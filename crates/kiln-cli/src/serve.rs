@@ -75,7 +75,11 @@ async fn run(arguments: &Serve, connections: usize, db: Kiln) -> Result<(), Fail
         Durability::Fast => (kiln_server::Durability::Fast, "when committed"),
         Durability::Safe => (kiln_server::Durability::Safe, "when durable"),
     };
-    let mut options = kiln_server::Options::new().durability(durability).connections_max(connections);
+    let client_memory = usize::try_from(arguments.client_memory.as_u64()).unwrap_or(usize::MAX);
+    let mut options = kiln_server::Options::new()
+        .durability(durability)
+        .connections_max(connections)
+        .client_memory_max(client_memory);
     if let Some(backups) = &arguments.backups {
         std::fs::create_dir_all(backups).map_err(|error| Failure::io("creating", backups, error))?;
         options = options.backups(backups);

@@ -10,6 +10,7 @@ use crate::client::Client;
 use crate::commands::durability::Wait;
 use crate::counters::Count;
 use crate::dispatch::{Dispatch, Hardening, Next};
+use crate::failure::CLIENTS_HOLD_TOO_MUCH;
 use crate::limits::VALUE_BYTES_MAX;
 use crate::protocol::decoder::{Decoder, Step, TooLarge};
 use crate::protocol::reply::Reply;
@@ -62,6 +63,7 @@ pub(crate) fn run(
 ) -> Pause {
     let Buffers { input, ran, reply, ahead, scratch, hardening } = buffers;
     reply.set_protocol(client.protocol);
+    reply.count_in(&shared.client_memory);
     scratch.loaded_bytes = 0;
     let mut dispatch = Dispatch::new(shared, client, reply, scratch, hardening);
     let (mut at, mut commands, began) = (*ran, 0, Instant::now());
@@ -102,6 +104,9 @@ pub(crate) fn run(
     if pause == Pause::NeedInput {
         input.drain(..std::mem::take(ran));
     }
+    // It cannot be more than when that was last asked.
+    let _ = client.has_room();
+    scratch.shrink();
     client.card.touch(client.protocol, client.durability);
     shared.counters.add(Count::Commands, commands);
     pause
@@ -146,6 +151,7 @@ fn too_large(reason: TooLarge) -> String {
             format!("ERR an argument of {bytes} bytes is longer than the limit of {VALUE_BYTES_MAX} bytes")
         }
         TooLarge::Request => "ERR a request must not be longer than 64 MiB".to_owned(),
+        TooLarge::ForNow => CLIENTS_HOLD_TOO_MUCH.to_owned(),
     }
 }
 
@@ -157,6 +163,7 @@ mod tests {
     use super::*;
     use crate::client::Durability;
     use crate::limits::REQUEST;
+    use crate::memory::Share;
     use crate::options::Options;
 
     /// All that had arrived moved each time, so that many commands that pause, sent at once, took a time that grows with their square.
@@ -167,7 +174,7 @@ mod tests {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let shared = Shared::new(db, Options::new(), address).unwrap();
         let registered = shared.clients.register(address, address, Durability::Fast);
-        let mut client = Client::new(Arc::clone(&registered.card), Durability::Fast);
+        let mut client = Client::new(Arc::clone(&registered.card), Durability::Fast, Share::default());
         let (mut decoder, mut buffers) = (Decoder::new(REQUEST), Buffers::default());
         let (waits, unfinished) = (b"WAITAOF 1 0 0\r\n".repeat(40), b"*2\r\n$4\r\nECHO");
         buffers.input = [&waits[..], unfinished].concat();

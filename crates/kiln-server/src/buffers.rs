@@ -10,7 +10,7 @@ use crate::limits::READ_BYTES;
 /// How many sets of buffers a thread keeps.
 const KEPT_PER_THREAD: usize = 64;
 /// A buffer that grew beyond this is given back to the allocator.
-const KEPT_BYTES_MAX: usize = 4 * READ_BYTES;
+pub(crate) const KEPT_BYTES_MAX: usize = 4 * READ_BYTES;
 
 thread_local! {
     #[expect(clippy::vec_box, reason = "connections hold them boxed, so that their tasks stay small")]

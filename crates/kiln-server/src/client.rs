@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 
 use crate::commands::{Access, Command};
 use crate::limits::REQUEST_BYTES_MAX;
+use crate::memory::Share;
 use crate::protocol::decoder::{Arguments, Span};
 use crate::protocol::reply::Protocol;
 
@@ -58,10 +59,12 @@ pub(crate) struct Client {
     pub(crate) kills: BTreeMap<u64, Arc<Card>>,
     /// Set when the connection is to end once its replies are sent.
     pub(crate) ends: bool,
+    /// What is queued and watched, as it is counted with what all clients hold.
+    share: Share,
 }
 
 impl Client {
-    pub(crate) fn new(card: Arc<Card>, durability: Durability) -> Self {
+    pub(crate) fn new(card: Arc<Card>, durability: Durability, share: Share) -> Self {
         Self {
             card,
             protocol: Protocol::default(),
@@ -72,7 +75,18 @@ impl Client {
             watches: Watches::default(),
             kills: BTreeMap::new(),
             ends: false,
+            share,
         }
+    }
+
+    /// Whether what is queued and watched is so much that it counts.
+    pub(crate) fn holds_much(&self) -> bool {
+        self.share.counts()
+    }
+
+    /// Whether all clients together may hold what is queued and watched here.
+    pub(crate) fn has_room(&mut self) -> bool {
+        self.share.set(self.queue.as_ref().map_or(0, Queue::held_bytes) + self.watches.held_bytes())
     }
 
     /// Ends the connections that `CLIENT KILL` is to end.
@@ -89,7 +103,8 @@ impl Client {
     pub(crate) fn reset(&mut self, durability: Durability) {
         // What it has written is no less at risk, and `WAITAOF` is asked about it.
         let last_version = self.last_version.filter(|_| !planted(Bug::ResetForgetsWrites));
-        *self = Self { last_version, ..Self::new(Arc::clone(&self.card), durability) };
+        let share = std::mem::take(&mut self.share);
+        *self = Self { last_version, ..Self::new(Arc::clone(&self.card), durability, share) };
         *self.card.names.lock() = Names::default();
     }
 }
@@ -114,13 +129,17 @@ pub(crate) struct Watches {
 impl Watches {
     /// Watches a key; `expiring` is the key itself, if it is there and expires. `false`: all of them together have become too large.
     pub(crate) fn push(&mut self, watch: Watch, space_index: u64, expiring: Option<&[u8]>) -> bool {
-        let key_bytes = self.key_bytes + expiring.map_or(0, <[u8]>::len);
-        if (self.watched.len() + 1) * size_of::<Watched>() + key_bytes > REQUEST_BYTES_MAX {
+        let key_bytes = expiring.map_or(0, <[u8]>::len);
+        if self.held_bytes() + size_of::<Watched>() + key_bytes > REQUEST_BYTES_MAX {
             return false;
         }
-        self.key_bytes = key_bytes;
+        self.key_bytes += key_bytes;
         self.watched.push(Watched { watch, space_index, expiring: expiring.map(Box::from) });
         true
+    }
+
+    fn held_bytes(&self) -> usize {
+        self.watched.len() * size_of::<Watched>() + self.key_bytes
     }
 
     /// Forgets all but the first `len`.
@@ -166,7 +185,7 @@ impl Queue {
             false => size_of::<Queued>() + args.len() * size_of::<Span>(),
         };
         let argument_bytes: usize = args.from(0).map(<[u8]>::len).sum();
-        if start + self.places + taken + argument_bytes > REQUEST_BYTES_MAX {
+        if self.held_bytes() + taken + argument_bytes > REQUEST_BYTES_MAX {
             return false;
         }
         self.places += taken;
@@ -178,6 +197,15 @@ impl Queue {
         }
         self.commands.push(Queued { command, bytes: start..self.bytes.len(), spans });
         true
+    }
+
+    /// Forgets all commands: there is to be no `EXEC` of them.
+    pub(crate) fn fail(&mut self) {
+        *self = Self { failed: true, ..Self::default() };
+    }
+
+    fn held_bytes(&self) -> usize {
+        self.bytes.len() + self.places
     }
 
     pub(crate) fn len(&self) -> usize {

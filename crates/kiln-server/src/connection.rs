@@ -38,6 +38,7 @@ use crate::counters::Count;
 use crate::dispatch::Hardening;
 use crate::failure::engine_error;
 use crate::limits::{READ_BYTES, REQUEST};
+use crate::memory::{STALLED_AFTER, Share, unless_stalled, write_unless_stalled};
 use crate::protocol::decoder::Decoder;
 use crate::protocol::reply::Reply;
 use crate::shared::Shared;
@@ -54,7 +55,7 @@ const LINGER_MAX: Duration = Duration::from_secs(1);
 pub(crate) async fn serve(shared: Arc<Shared>, stream: TcpStream) -> io::Result<()> {
     let durability = shared.options.durability;
     let registered = shared.clients.register(stream.peer_addr()?, stream.local_addr()?, durability);
-    let client = Client::new(Arc::clone(&registered.card), durability);
+    let client = Client::new(Arc::clone(&registered.card), durability, Share::of(&shared.client_memory));
     let mut connection = Connection {
         shared: &shared,
         turns: Turns::of_runtime(),
@@ -62,6 +63,7 @@ pub(crate) async fn serve(shared: Arc<Shared>, stream: TcpStream) -> io::Result<
         client,
         decoder: Decoder::new(REQUEST),
         held: Held::default(),
+        share: Share::of(&shared.client_memory),
     };
     tokio::select! {
         biased;
@@ -106,13 +108,15 @@ struct Connection<'s> {
     client: Client,
     decoder: Decoder,
     held: Held,
+    /// What is held, and the input of the batch that is being run, as it is counted with what all clients hold.
+    share: Share,
 }
 
 impl Connection<'_> {
     async fn serve(&mut self) -> io::Result<()> {
         let mut stopped = pin!(self.shared.stopped());
         let mut may_have_sent_more = false;
-        while let Some(mut buffers) = self.fill(stopped.as_mut()).await? {
+        while let Some(mut buffers) = self.fill_unless_stalled(stopped.as_mut()).await? {
             may_have_sent_more = !self.answer(&mut buffers).await?;
             // A client that never stops sending must not keep the server from ending.
             if may_have_sent_more || self.shared.is_stopping() {
@@ -142,6 +146,18 @@ impl Connection<'_> {
         // Who goes on sending after that does not want the replies.
         let _ = tokio::time::timeout(LINGER_MAX, rest).await;
         Ok(())
+    }
+
+    /// As [`Self::fill`]; fails if the client holds much, and does not go on.
+    async fn fill_unless_stalled(
+        &mut self,
+        stopped: Pin<&mut impl Future<Output = ()>>,
+    ) -> io::Result<Option<Box<Buffers>>> {
+        if !self.share.counts() && !self.client.holds_much() {
+            return self.fill(stopped).await;
+        }
+        let memory = &self.shared.client_memory;
+        unless_stalled(memory, STALLED_AFTER, self.fill(stopped)).await
     }
 
     /// Waits for bytes. `None`: the client is gone or the server is to end. While nothing arrives no buffer
@@ -194,8 +210,13 @@ impl Connection<'_> {
         }
     }
 
-    /// Keeps what is left of the input, as small as it can be.
+    /// Keeps what is left of the input, as small as it can be. Where all clients together would hold too much it is the rest of the request that has begun that goes.
     fn hold(&mut self, mut buffers: Box<Buffers>) {
+        if !self.share.set(buffers.input.len()) {
+            let skipped = self.decoder.give_up(&buffers.input);
+            buffers.input.drain(..skipped);
+            self.share.clear();
+        }
         self.held = Held::of(&mut buffers.input);
         if planted(Bug::RepliesHeld) && matches!(self.held, Held::Input(_)) {
             return std::mem::forget(buffers);
@@ -262,7 +283,13 @@ impl Connection<'_> {
 
     async fn send(&mut self, reply: &mut Reply) -> io::Result<()> {
         if reply.len() > 0 {
-            self.stream.write_all(reply.bytes()).await?;
+            match reply.counts() {
+                false => self.stream.write_all(reply.bytes()).await?,
+                true => {
+                    let memory = &self.shared.client_memory;
+                    write_unless_stalled(memory, STALLED_AFTER, &mut self.stream, reply.bytes()).await?;
+                }
+            }
             self.shared.counters.add(Count::SentBytes, reply.len() as u64);
             reply.clear();
         }

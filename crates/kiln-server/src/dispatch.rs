@@ -26,7 +26,7 @@ use crate::commands::durability::{self, Wait};
 use crate::commands::{
     self, Access, All, Command, Context, Flow, Hot, InMulti, Run, RunAll, RunKeys, transactions,
 };
-use crate::failure::{Failure, engine_error};
+use crate::failure::{CLIENTS_HOLD_TOO_MUCH, Failure, engine_error};
 use crate::keyspace::Space;
 use crate::limits::{BATCH_LOADED_BYTES, BATCH_REPLY_BYTES, KEY_BYTES_MAX};
 use crate::protocol::decoder::Arguments;
@@ -220,29 +220,36 @@ impl<'a> Dispatch<'a> {
         if command.in_multi == InMulti::Refuse {
             return self.refuse("ERR Command not allowed inside a transaction");
         }
-        let queue = self.client.queue.get_or_insert_default();
-        if queue.push(command, args) {
-            self.reply.simple("QUEUED");
-        } else {
+        if !self.client.queue.get_or_insert_default().push(command, args) {
             self.refuse("ERR the queued commands together are longer than 64 MiB");
+        } else if !self.client.has_room() {
+            self.client.queue.iter_mut().for_each(Queue::fail);
+            self.refuse(CLIENTS_HOLD_TOO_MUCH);
+        } else {
+            self.reply.simple("QUEUED");
         }
     }
 
     fn run_now(&mut self, command: &'static Command, args: Arguments<'_>) -> Result<Next, Failure> {
         match command.run {
             Run::Keys(run) => self.run_keys(command, run, args).map(|()| Next::Continue),
-            Run::All(run) => self.run_all(run, args).map(|()| Next::Continue),
+            Run::All(run) => self.run_all(run, args).and_then(|()| self.go_on()),
             Run::Connection(run) => {
                 run(&mut self.context(), args)?;
                 self.client.kill();
-                Ok(Next::Continue)
+                self.go_on()
             }
             Run::State(run) => {
                 self.inside(|dispatch, space| run(dispatch.shared, space, args, dispatch.reply));
-                Ok(Next::Continue)
+                self.go_on()
             }
             Run::Flow(flow) => self.flow(flow, args),
         }
+    }
+
+    /// Behind a command that has written nothing, if there is room for its reply.
+    fn go_on(&mut self) -> Result<Next, Failure> {
+        if self.reply.has_room() { Ok(Next::Continue) } else { Err(Failure::NO_ROOM) }
     }
 
     /// Some take long, and flushes wait for who is in the keyspace, and everybody for flushes.
@@ -266,7 +273,10 @@ impl<'a> Dispatch<'a> {
             return self.outside(|dispatch| transactions::flush(dispatch, command, run, args));
         }
         match command.hot {
-            Some(Hot::Get) => self.inside(|dispatch, space| dispatch.get(space, args)),
+            Some(Hot::Get) => {
+                self.inside(|dispatch, space| dispatch.get(space, args))?;
+                self.go_on().map(drop)
+            }
             Some(Hot::Set) if args.len() == 3 && self.client.session.is_none() => {
                 self.inside(|dispatch, space| dispatch.set(space, args))
             }

@@ -4,6 +4,10 @@ use std::borrow::Cow;
 
 use kiln::ErrorKind;
 
+/// The whole error reply where there is no memory for a request, or for its reply, beside those of all other clients.
+pub(crate) const CLIENTS_HOLD_TOO_MUCH: &str =
+    "LIMIT the requests and unread replies of all clients together take as much memory as they may; retry";
+
 /// Why a command did not do what it was asked to.
 #[derive(Debug)]
 pub(crate) enum Failure {
@@ -22,6 +26,7 @@ pub(crate) enum Failure {
 impl Failure {
     pub(crate) const SYNTAX: Self = Self::text("ERR syntax error");
     pub(crate) const NOT_AN_INTEGER: Self = Self::text("ERR value is not an integer or out of range");
+    pub(crate) const NO_ROOM: Self = Self::Limit(CLIENTS_HOLD_TOO_MUCH);
     pub(crate) const NOT_A_FLOAT: Self = Self::text("ERR value is not a valid float");
 
     /// A fixed error reply.

@@ -62,6 +62,7 @@ mod for_fuzzers {
     use crate::batch::{self, Buffers, Pause};
     use crate::client::Client;
     use crate::limits::REQUEST;
+    use crate::memory::Share;
     use crate::options::Options;
     use crate::protocol::decoder::{Decoder, INLINE_BYTES_MAX, Limits};
     use crate::shared::Shared;
@@ -111,7 +112,8 @@ mod for_fuzzers {
         let options = Options::new();
         let shared = Shared::new(db.clone(), options.clone(), address)?;
         let registered = shared.clients.register(address, address, options.durability);
-        let mut client = Client::new(Arc::clone(&registered.card), options.durability);
+        let share = Share::of(&shared.client_memory);
+        let mut client = Client::new(Arc::clone(&registered.card), options.durability, share);
         let (mut decoder, mut buffers) = (Decoder::new(REQUEST), Buffers::default());
         let (seen, _) = feed(REQUEST, pieces.iter().copied());
         let mut served = Served { replies: Vec::new(), requests: seen.len(), closed: false };

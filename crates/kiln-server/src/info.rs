@@ -103,6 +103,8 @@ fn memory(source: &Source<'_>, text: &mut String) {
     let record_bytes = statistics.ring_bytes + statistics.read_cache_bytes;
     let copy_bytes = statistics.page_cache_bytes + statistics.leaf_images_bytes;
     line(text, "used_memory", record_bytes + copy_bytes + index_bytes);
+    line(text, "client_memory_bytes", source.shared.client_memory.bytes());
+    line(text, "client_memory_bytes_max", source.shared.options.client_memory_max);
     line(text, "log_memory_bytes", statistics.ring_bytes);
     line(text, "read_cache_bytes", statistics.read_cache_bytes);
     line(text, "page_cache_bytes", statistics.page_cache_bytes);

@@ -55,6 +55,7 @@ mod info;
 mod keyspace;
 mod limits;
 mod listener;
+mod memory;
 mod options;
 mod protocol;
 mod shared;

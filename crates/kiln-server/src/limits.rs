@@ -1,4 +1,4 @@
-//! What one client can make the server hold, in one place.
+//! What one client can make the server hold, in one place; what all together can is an [option](crate::Options::client_memory_max).
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ pub(crate) const VALUE_BYTES_MAX: usize = kiln::VALUE_BYTES_MAX;
 pub(crate) const KEY_BYTES_MAX: usize = 64 * 1024;
 /// The most bytes of one request, of all commands that wait for one `EXEC`, and of all that is watched for it.
 pub(crate) const REQUEST_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// The longest reply of one command. Beyond it the command fails, so that `MGET big big big ...` cannot
+/// The longest reply of one command. Beyond it the command fails, so that one `MGET big big big ...` cannot
 /// exhaust memory.
 pub(crate) const REPLY_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// When the replies of a batch reach this size they are sent before the next command runs.

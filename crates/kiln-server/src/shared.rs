@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use crate::client::Registry;
 use crate::counters::Counters;
 use crate::keyspace::Keyspace;
+use crate::memory::ClientMemory;
 use crate::options::Options;
 
 /// The server behind its connections.
@@ -24,6 +25,7 @@ pub(crate) struct Shared {
     pub(crate) started: Instant,
     pub(crate) clients: Registry,
     pub(crate) counters: Counters,
+    pub(crate) client_memory: Arc<ClientMemory>,
     /// The error with which a command that refuses ends its transaction. The engine offers no way to make
     /// one, so it is taken from a call that cannot succeed.
     pub(crate) refusal: kiln::Error,
@@ -49,6 +51,7 @@ impl Shared {
             refusal,
             keyspace,
             db,
+            client_memory: Arc::new(ClientMemory::new(options.client_memory_max)),
             options,
             address,
             started: Instant::now(),

@@ -9,6 +9,7 @@ use std::time::Instant;
 use kiln::{Expiry, Transaction};
 
 use crate::ahead::GROUP_REQUESTS;
+use crate::buffers::KEPT_BYTES_MAX;
 use crate::failure::Failure;
 use crate::keyspace::{Keyspace, Space};
 use crate::limits::{COMMAND_TIME_MAX, VALUE_BYTES_MAX};
@@ -23,6 +24,15 @@ pub(crate) struct Scratch {
     pub(crate) loaded_bytes: usize,
     /// Whether the command has looked at a key, and its reply may depend on what it saw.
     pub(crate) has_looked: bool,
+}
+
+impl Scratch {
+    /// Gives back what a long value has taken: the next one may be long in coming.
+    pub(crate) fn shrink(&mut self) {
+        if self.value.capacity() > KEPT_BYTES_MAX {
+            self.value = Vec::new();
+        }
+    }
 }
 
 /// Milliseconds since 1970, the unit of expiry times.

@@ -69,6 +69,7 @@ fn settings(context: &Context<'_>) -> Vec<(&'static str, String)> {
         ("durability", shared.options.durability.name().to_owned()),
         ("maxclients", shared.options.connections_max.to_string()),
         ("maxmemory", "0".to_owned()),
+        ("maxmemory-clients", shared.options.client_memory_max.to_string()),
         ("maxmemory-policy", "noeviction".to_owned()),
         ("port", shared.address.port().to_string()),
         ("proto-max-bulk-len", VALUE_BYTES_MAX.to_string()),

@@ -46,7 +46,7 @@ pub(super) fn matching_keys(
     pattern: &[u8],
     reply: &mut Reply,
 ) -> Result<(), Failure> {
-    let (mut found, mut count, began) = (Reply::default(), 0, Instant::now());
+    let (mut found, mut count, began) = (reply.beside(), 0, Instant::now());
     for entry in strings.iter().flat_map(|strings| snapshot.iter(strings)) {
         let (key, _) = entry?;
         if began.elapsed() > COMMAND_TIME_MAX {
@@ -60,6 +60,9 @@ pub(super) fn matching_keys(
             count += 1;
             if found.len() > REPLY_BYTES_MAX {
                 return Err(Failure::text("ERR the reply would be longer than 256 MiB; use SCAN"));
+            }
+            if !found.has_room() {
+                return Err(Failure::NO_ROOM);
             }
         }
     }

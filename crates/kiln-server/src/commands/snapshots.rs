@@ -102,6 +102,9 @@ fn get(context: &mut Context<'_>, args: Arguments<'_>) -> Result<(), Failure> {
         if reply.len() - start > REPLY_BYTES_MAX {
             return Err(Failure::text("ERR the reply would be longer than 256 MiB; ask for fewer keys"));
         }
+        if !reply.has_room() {
+            return Err(Failure::NO_ROOM);
+        }
         if began.elapsed() > COMMAND_TIME_MAX {
             return Err(Failure::Limit("LIMIT the command takes longer than 10 s; give it fewer keys"));
         }

@@ -21,10 +21,10 @@ pub(crate) fn mget(work: &mut Work<'_, '_>, args: Arguments<'_>) -> Result<(), F
     work.for_each_key(args.from(1), |work, key| {
         let entry = work.load(key)?;
         work.reply_string(&entry);
-        match work.reply.len() - start > REPLY_BYTES_MAX {
-            true => Err(Failure::text("ERR the reply would be longer than 256 MiB; ask for fewer keys")),
-            false => Ok(()),
+        if work.reply.len() - start > REPLY_BYTES_MAX {
+            return Err(Failure::text("ERR the reply would be longer than 256 MiB; ask for fewer keys"));
         }
+        if work.reply.has_room() { Ok(()) } else { Err(Failure::NO_ROOM) }
     })
 }
 

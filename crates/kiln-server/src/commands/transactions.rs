@@ -60,7 +60,9 @@ pub(crate) fn single(
             scratch,
             changed: false,
         };
-        run(&mut work, args).map(|()| work.changed)
+        run(&mut work, args)?;
+        // Before it has written anything for others.
+        if work.reply.has_room() { Ok(work.changed) } else { Err(Failure::NO_ROOM) }
     })?;
     let version = commit.version();
     let changed = commit.forget();
@@ -83,6 +85,7 @@ pub(crate) fn watch(dispatch: &mut Dispatch<'_>, args: Arguments<'_>) -> Result<
     let before = dispatch.client.watches.len();
     let watched =
         dispatch.inside(|dispatch, space| args.from(1).try_for_each(|key| watch_key(dispatch, space, key)));
+    let watched = watched.and_then(|()| dispatch.client.has_room().then_some(()).ok_or(Failure::NO_ROOM));
     match &watched {
         Ok(()) => dispatch.reply.ok(),
         // What answers with an error has watched nothing.
@@ -239,6 +242,9 @@ fn run_queue(
             return Err(Failure::Limit(
                 "LIMIT the reply of the transaction is longer than 256 MiB; split it",
             ));
+        }
+        if !work.reply.has_room() {
+            return Err(Failure::NO_ROOM);
         }
         if work.scratch.loaded_bytes - loaded_before > EXEC_LOADED_BYTES_MAX {
             return Err(Failure::Limit("LIMIT the transaction loads more than 1 GiB of values; split it"));

@@ -70,6 +70,8 @@ pub(crate) enum TooLarge {
     Argument(u64),
     /// All arguments together.
     Request,
+    /// What has arrived of it, with what all other clients hold.
+    ForNow,
 }
 
 /// Why the stream can no longer be understood. The connection must end.
@@ -189,6 +191,16 @@ impl Decoder {
         // Twice as many as there are is how they grow.
         self.spans.shrink_to(16.max(4 * self.spans.len()));
         self.unquoted = Vec::new();
+    }
+
+    /// Skips the rest of the request that has begun, and says how many bytes of what has arrived of it, which is `input`, are not needed any more.
+    pub(crate) fn give_up(&mut self, input: &[u8]) -> usize {
+        self.skip(TooLarge::ForNow);
+        match self.decode(input) {
+            Step::Incomplete(bytes) => bytes,
+            // It is found again.
+            _ => 0,
+        }
     }
 
     /// Looks for the next request. `input` begins where the last one ended.

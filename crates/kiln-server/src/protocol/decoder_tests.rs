@@ -101,6 +101,25 @@ fn an_oversize_argument_must_end_as_any_other() {
 }
 
 #[test]
+fn a_request_that_is_given_up_is_skipped_wherever_it_was_and_the_next_one_is_read() {
+    let (bytes, next) = (encode(&["SET", "key", "value"].map(Into::into)), encode(&["PING".into()]));
+    // With its first byte alone, or its count, it has hardly begun.
+    for length in 4..bytes.len() {
+        let (mut decoder, mut input) = (Decoder::new(LIMITS), bytes[..length].to_vec());
+        assert_eq!(decoder.decode(&input), Step::Incomplete(0));
+        let skipped = decoder.give_up(&input);
+        input.drain(..skipped);
+        assert!(input.len() <= 4, "{} bytes are held", input.len());
+        input.extend_from_slice(&bytes[length..]);
+        input.extend_from_slice(&next);
+        let Step::TooLarge(end, TooLarge::ForNow) = decoder.decode(&input) else {
+            panic!("it is not skipped")
+        };
+        assert_eq!(decoder.decode(&input[end..]), Step::Request(next.len()));
+    }
+}
+
+#[test]
 fn shrinking_in_the_middle_of_a_request_forgets_nothing() {
     let bytes = b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n";
     let mut decoder = Decoder::new(LIMITS);
@@ -141,6 +160,7 @@ proptest! {
                     prop_assert!(words.iter().any(|word| word.len() as u64 == *bytes && *bytes > 64));
                 }
                 Seen::TooLarge(TooLarge::Request) => prop_assert!(encode(words).len() > LIMITS.request_bytes),
+                Seen::TooLarge(TooLarge::ForNow) => prop_assert!(false, "nobody has given up"),
                 Seen::Broken(error) => prop_assert!(false, "{}", error),
             }
         }

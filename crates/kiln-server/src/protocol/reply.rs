@@ -1,5 +1,9 @@
 //! The outbound half of RESP: replies are written one after the other into one buffer.
 
+use std::sync::Arc;
+
+use crate::memory::{ClientMemory, Share};
+
 /// Which version of the protocol a connection speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Protocol {
@@ -25,9 +29,30 @@ impl Protocol {
 pub(crate) struct Reply {
     buffer: Vec<u8>,
     protocol: Protocol,
+    share: Share,
 }
 
 impl Reply {
+    /// Counts what it holds from now on with what all clients do.
+    pub(crate) fn count_in(&mut self, memory: &Arc<ClientMemory>) {
+        self.share.move_to(memory);
+    }
+
+    /// Whether all clients together may hold what is written here. Asked after each command, and during long ones; if they may not it is taken back.
+    pub(crate) fn has_room(&mut self) -> bool {
+        self.share.set(self.buffer.len())
+    }
+
+    /// Whether it holds so much that it counts.
+    pub(crate) fn counts(&self) -> bool {
+        self.share.counts()
+    }
+
+    /// Another one, in the same protocol.
+    pub(crate) fn beside(&self) -> Self {
+        Self { buffer: Vec::new(), protocol: self.protocol, share: self.share.beside() }
+    }
+
     pub(crate) fn set_protocol(&mut self, protocol: Protocol) {
         self.protocol = protocol;
     }
@@ -46,6 +71,7 @@ impl Reply {
 
     pub(crate) fn clear(&mut self) {
         self.buffer.clear();
+        self.share.clear();
     }
 
     /// Writes replies that were written elsewhere, in the same protocol.
