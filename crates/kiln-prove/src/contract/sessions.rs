@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use kiln::device::{Keep, SimulatedDevice};
+use kiln::device::{Fault, FaultKind, Keep, OperationKind, SimulatedDevice};
 use kiln::{ErrorKind, Kiln, Level, Object as _, Progress, Version};
 
 use crate::crash::reopen;
@@ -65,6 +65,29 @@ fn c7_a_session_is_open_once_and_its_id_is_checked() {
     drop(other);
     // Sessions share the log with everything else, not a name space.
     assert_eq!(kiln::Object::len(&db.map("client").unwrap()), 0);
+}
+
+/// Who is told a number forgets what it stands for. It was that of the newest operation, be it one that a crash could take back, or one that was lost.
+#[test]
+fn c7_the_serial_number_that_an_opening_tells_is_durable() {
+    let disk = SimulatedDevice::new(seed());
+    let db = reopen(&disk).unwrap();
+    db.session("client").unwrap().put(&db.map("map").unwrap(), "key", "value").unwrap().forget();
+    assert_eq!(db.session("client").unwrap().recovered_serial(), 1);
+    disk.crash_after(disk.steps());
+    drop(db);
+    let disk = disk.after_crash(&mut |_| Keep::Lost);
+    let db = reopen(&disk).unwrap();
+    assert_eq!(db.session("client").unwrap().recovered_serial(), 1, "what was told, and is there");
+
+    let map = db.map("map").unwrap();
+    db.session("idle").unwrap().put(&map, "key", "value").unwrap().safe().unwrap();
+    db.session("client").unwrap().put(&map, "key", "value").unwrap().forget();
+    disk.inject(Fault { operation: OperationKind::Sync, nth: 1, kind: FaultKind::EIO, sticky: true });
+    for _ in 0..2 {
+        assert_eq!(db.session("client").unwrap_err().kind(), ErrorKind::Lost);
+    }
+    assert_eq!(db.session("idle").unwrap().recovered_serial(), 1);
 }
 
 /// What one thread did through its session: the version of each serial, and the last that was acknowledged.

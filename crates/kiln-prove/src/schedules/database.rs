@@ -46,12 +46,19 @@ impl Database {
 
     /// Cuts the power, if it is not off already, and opens what is left.
     pub(super) fn after_crash(self) -> Database {
-        let Database { disk, db, map, table } = self;
+        let left = self.left_by_crash();
+        quietly(|| {
+            self.disk.crash_after(self.disk.steps());
+            drop(self);
+        });
+        left
+    }
+
+    /// What a crash would leave now.
+    pub(super) fn left_by_crash(&self) -> Database {
         let seed = shuttle::rand::thread_rng().r#gen();
         quietly(|| {
-            disk.crash_after(disk.steps());
-            drop((map, table, db));
-            let disk = disk.after_crash_seeded(seed);
+            let disk = self.disk.after_crash_seeded(seed);
             let db = open(&manual(), &disk);
             let (map, table) = (db.map("map"), db.table("table"));
             let (map, table) = (map.unwrap_or_else(failed), table.unwrap_or_else(failed));

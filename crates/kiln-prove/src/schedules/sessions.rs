@@ -93,6 +93,8 @@ pub(super) fn a_session_goes_on_or_begins_anew() {
     };
     together(vec![client, forgetter, hardener]);
     let came = *came.lock().unwrap_or_else(PoisonError::into_inner);
+    // Before the opening that waits for all of it.
+    let left = database.left_by_crash();
     let expected = came.serial_at(u64::MAX);
     // Of a session whose first commit is not durable the list says nothing.
     let told = quietly(|| {
@@ -100,7 +102,6 @@ pub(super) fn a_session_goes_on_or_begins_anew() {
         (session.recovered_serial(), listed(&database.db))
     });
     assert_eq!(told, (expected, expected), "what a session, and the list, say of its serial number");
-    let left = database.after_crash();
     let expected = came.serial_at(left.db.recovery_report().horizon.number());
     assert_eq!(listed(&left.db), expected, "the serial number that a crash has left");
 }

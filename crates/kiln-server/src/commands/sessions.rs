@@ -24,8 +24,8 @@ pub(super) fn waits(args: Arguments<'_>) -> Option<Waiting> {
     }
 }
 
-/// `KILN SESSION id`. Whoever is told a serial number forgets what it stands for, so it is durable first: somebody else may have written, or
-/// this client before its connection broke, what is not.
+/// `KILN SESSION id`. Whoever is told a serial number forgets what it stands for, so it is durable first: the opening sees to that, but of a session that
+/// the connection has already the last writes may not be.
 pub(super) fn session(context: &mut Context<'_>, id: &[u8]) -> Result<Option<Wait>, Failure> {
     let id = std::str::from_utf8(id).map_err(|_| Failure::text("ERR a session's id must be UTF-8 text"))?;
     if id.is_empty() {
@@ -38,7 +38,7 @@ pub(super) fn session(context: &mut Context<'_>, id: &[u8]) -> Result<Option<Wai
     // A connection may name the session that it already has; and one that cannot have another keeps its own.
     let session = match context.client.session.take_if(|session| session.id() == id.as_bytes()) {
         Some(session) => session,
-        // One that has just been forgotten begins anew when that is durable.
+        // It waits for what is not durable of it.
         None => leaving_thread(Waiting::Commit, || db.session(id))?,
     };
     let (serial, durable) = (session.serial(), session.durable_serial());

@@ -80,11 +80,12 @@ impl Iterator for SessionList<'_> {
 }
 
 impl Kiln {
-    /// Opens the session with this id. If it has just been [forgotten](Self::forget_session) this returns once that is durable.
+    /// Opens the session with this id. If its last commit, or that it was [forgotten](Self::forget_session), is not durable yet, this returns once it is: for
+    /// the time of one hardening, as [`Commit::safe`].
     ///
     /// # Errors
     /// `Locked` if it is open, or just being forgotten; `Input` if the id does not have 1 to 1,024 bytes; `Aborted` if the database is closed;
-    /// `Corrupted` or `Io` if its record must be read from disk and cannot be; `Lost` if it was forgotten, and that cannot be made durable.
+    /// `Corrupted` or `Io` if its record must be read from disk and cannot be; `Lost` if its last commit, or that it was forgotten, was not made durable.
     pub fn session(&self, id: impl AsRef<[u8]>) -> Result<Session> {
         self.engine().check_open()?;
         Session::open(self.engine(), id.as_ref())

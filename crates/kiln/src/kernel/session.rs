@@ -4,8 +4,11 @@
 //! numbers. So the session's commit point after a crash is exact by atomicity alone (C7), an idle session
 //! costs nothing, and sessions need no place in the seals.
 //!
+//! Whoever opens a session is told a serial number, and forgets what it stands for; so the opening waits until that is durable, which it is not if the session was in use
+//! a moment ago.
+//!
 //! A session is forgotten by deleting its record. As long as a crash may bring that back, what comes next under its id must not count from
-//! 1: whoever opens it waits until the deletion is durable. Else a client could be told a number that is of the time before, and take it for one of its own.
+//! 1, so the opening waits for the deletion, too. Else a client could be told a number that is of the time before, and take it for one of its own.
 //!
 //! Whoever opens a session, or forgets one, takes its id first, and nobody else gets that meanwhile.
 
@@ -116,8 +119,9 @@ impl Session {
         let id = TakenId::take(engine, id, Purpose::ToBeOpen)?;
         let mut value = Vec::new();
         let reading = engine.read_newest(engine.session_key(&id.id), &mut value)?;
-        // Before it is durable that the session was forgotten none begins anew. There is nothing to wait for if there never was one.
-        if !reading.found && reading.version > 0 && !planted(Bug::BeginsAnewEarly) {
+        let is_early = planted(if reading.found { Bug::SessionToldEarly } else { Bug::BeginsAnewEarly });
+        // Be it the number, or that the session was forgotten. There is nothing to wait for if there never was one.
+        if reading.version > 0 && !is_early {
             engine.wait_local(reading.version)?;
         }
         let recovered = serial_in(reading.found, &value);
@@ -136,7 +140,7 @@ impl Session {
         &self.id.id
     }
 
-    /// The last serial number that was there when the session was opened; 0 for a new session.
+    /// The last serial number that was there when the session was opened, and durable then: a power loss does not take it back. 0 for a new session.
     pub fn recovered_serial(&self) -> u64 {
         self.recovered
     }
