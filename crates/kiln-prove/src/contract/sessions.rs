@@ -2,6 +2,7 @@
 //! tests with threads.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -88,6 +89,53 @@ fn c7_the_serial_number_that_an_opening_tells_is_durable() {
         assert_eq!(db.session("client").unwrap_err().kind(), ErrorKind::Lost);
     }
     assert_eq!(db.session("idle").unwrap().recovered_serial(), 1);
+}
+
+/// It waited for the end of the one that it is within.
+#[test]
+fn c7_a_sessions_operation_within_another_one_of_its_own_is_refused() {
+    watched("c7_a_sessions_operation_within", PATIENCE, |_| {
+        let db = manual().open_on(Arc::new(SimulatedDevice::new(seed()))).unwrap();
+        let map = db.map("map").unwrap();
+        let (session, other) = (db.session("one").unwrap(), db.session("other").unwrap());
+        let refused = |outcome: kiln::Result<kiln::Commit<'_, ()>>| {
+            assert_eq!(outcome.map(|commit| commit.forget()).unwrap_err().kind(), ErrorKind::Input);
+        };
+        let (told, commit_points) = std::sync::mpsc::channel();
+        let transact = session.transact(|tx| {
+            tx.put(&map, "a", "1")?;
+            refused(session.put(&map, "b", "2"));
+            refused(session.put_many(&map, &[("b", "2")]));
+            let through_other = other.transact(|_| {
+                refused(session.transact(|_| Ok(())));
+                Ok(())
+            });
+            through_other?.forget();
+            // What takes no turn is none of its operations.
+            assert_eq!((session.get(&map, "b")?, session.serial(), session.durable_serial()?), (None, 0, 0));
+            let told = told.clone();
+            session.on_durable(move |serial| told.send(serial).unwrap());
+            tx.put(&map, "c", "3")
+        });
+        transact.unwrap().safe().unwrap();
+        assert_eq!((session.serial(), other.serial(), map.len()), (1, 1, 2));
+        assert_eq!(commit_points.try_iter().collect::<Vec<_>>(), [1]);
+        // Whatever ends it, and on whatever thread, the next one is not within it.
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            session
+                .transact(|_| -> kiln::Result<()> { panic!("it is the closure's") })
+                .map(|commit| commit.forget())
+        }));
+        assert!(panicked.is_err());
+        let update = session.update(&map, "a", |_| {
+            refused(session.put(&map, "b", "2"));
+            Some("4")
+        });
+        update.unwrap().forget();
+        thread::scope(|scope| _ = scope.spawn(|| session.put(&map, "b", "5").unwrap().forget()));
+        session.put(&map, "b", "6").unwrap().safe().unwrap();
+        assert_eq!((session.serial(), commit_points.try_iter().last()), (4, Some(4)));
+    });
 }
 
 /// What one thread did through its session: the version of each serial, and the last that was acknowledged.

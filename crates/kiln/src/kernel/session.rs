@@ -11,6 +11,9 @@
 //! 1, so the opening waits for the deletion, too. Else a client could be told a number that is of the time before, and take it for one of its own.
 //!
 //! Whoever opens a session, or forgets one, takes its id first, and nobody else gets that meanwhile.
+//!
+//! Operations of one session take turns. One that is called within another one's closure would wait for the end of that, which waits for it; so whose turn it is
+//! is known, and that thread is refused.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,7 +32,7 @@ use crate::planted::{Bug, planted};
 use crate::storage::record::NEVER;
 use crate::storage::superblock::Superblock;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Mutex, OnceLock};
+use crate::sync::{Mutex, MutexGuard, OnceLock, thread_local};
 
 /// The object that holds the sessions' serial numbers.
 pub(crate) const SESSIONS_OBJECT: u32 = 1;
@@ -106,8 +109,11 @@ pub struct Session {
     pub(super) engine: Arc<Engine>,
     id: TakenId,
     recovered: u64,
-    /// The version of the last commit, for who has the turn.
-    turn: Mutex<u64>,
+    turn: Mutex<()>,
+    /// The [thread](this_thread) that has the turn; 0 if none has.
+    turn_of: AtomicU64,
+    /// The version of the last commit; for who has the turn.
+    version: AtomicU64,
     /// Stored by who has the turn; read without it, as callbacks may.
     serial: AtomicU64,
     /// There once somebody is to be called back.
@@ -129,7 +135,9 @@ impl Session {
             engine: engine.clone(),
             id,
             recovered,
-            turn: Mutex::new(reading.version),
+            turn: Mutex::new(()),
+            turn_of: AtomicU64::new(0),
+            version: AtomicU64::new(reading.version),
             serial: AtomicU64::new(recovered),
             commit_points: OnceLock::new(),
         })
@@ -182,35 +190,51 @@ impl Session {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn on_durable(&self, callback: impl FnMut(u64) + Send + 'static) {
-        self.in_turn(|version| {
-            let last = (*version, self.serial());
+        let add = || {
+            let last = (self.version.load(Ordering::Relaxed), self.serial());
             let points = self.commit_points.get_or_init(|| Arc::new(CommitPoints::new(&self.engine, last)));
             points.add(Box::new(callback));
-        });
+        };
+        match self.is_in_turn() {
+            true => add(),
+            false => self.in_turn(add),
+        }
     }
 
-    /// Acts while no other operation of the session does. `act` is given the version of the last commit.
-    fn in_turn<T>(&self, act: impl FnOnce(&mut u64) -> T) -> T {
-        let result = act(&mut self.turn.lock());
+    /// Acts while no other operation of the session does.
+    fn in_turn<T>(&self, act: impl FnOnce() -> T) -> T {
+        let turn = self.turn.lock();
+        self.turn_of.store(this_thread(), Ordering::Relaxed);
+        let ending = EndingTurn { turn_of: &self.turn_of, _turn: turn };
+        let result = act();
+        drop(ending);
         if let Some(points) = self.commit_points.get() {
             points.tell_if_due();
         }
         result
     }
 
+    /// True within one of the session's operations, on the same thread.
+    fn is_in_turn(&self) -> bool {
+        // What this thread has stored it sees, unless another one has come behind it.
+        self.turn_of.load(Ordering::Relaxed) == this_thread()
+    }
+
     /// Runs a transaction as the session's next operation, again and again until it does not conflict. Calls
-    /// from several threads take their turns.
+    /// from several threads take their turns: `body` must not wait for a thread that calls another one. It may use the database, and what of this session takes no serial number.
     ///
     /// # Errors
-    /// As [`Kiln::transact`](crate::Kiln::transact). A transaction that fails takes no serial number.
+    /// As [`Kiln::transact`](crate::Kiln::transact); `Input` within another one of the session's operations. A transaction that fails takes no serial number.
     pub fn transact<T>(&self, body: impl FnMut(&Transaction<'_>) -> Result<T>) -> Result<Commit<'_, T>> {
-        self.in_turn(|version| self.transact_in_turn(body, version))
+        if self.is_in_turn() {
+            return Err(is_nested());
+        }
+        self.in_turn(|| self.transact_in_turn(body))
     }
 
     fn transact_in_turn<T>(
         &self,
         mut body: impl FnMut(&Transaction<'_>) -> Result<T>,
-        version: &mut u64,
     ) -> Result<Commit<'_, T>> {
         let next = self.serial().checked_add(1).ok_or_else(|| {
             Error::new(ErrorKind::Limit, "the session has used up its serial numbers; take a new one")
@@ -228,9 +252,10 @@ impl Session {
             self.engine.put_single(self.record_key(), &next.to_le_bytes(), NEVER)?;
         }
         self.serial.store(next, Ordering::SeqCst);
-        *version = commit.version().number();
+        let version = commit.version().number();
+        self.version.store(version, Ordering::Relaxed);
         if let Some(points) = self.commit_points.get() {
-            points.note(*version, next);
+            points.note(version, next);
         }
         Ok(commit)
     }
@@ -238,6 +263,33 @@ impl Session {
     fn record_key(&self) -> SingleKey<'_> {
         self.engine.session_key(self.id())
     }
+}
+
+/// Ends the turn of a thread, also if its closure panics.
+struct EndingTurn<'s> {
+    turn_of: &'s AtomicU64,
+    _turn: MutexGuard<'s, ()>,
+}
+
+impl Drop for EndingTurn<'_> {
+    fn drop(&mut self) {
+        self.turn_of.store(0, Ordering::Relaxed);
+    }
+}
+
+/// A number that is not 0, and no other thread's as long as this one runs.
+fn this_thread() -> u64 {
+    thread_local! {
+        static PLACE: u8 = const { 0 };
+    }
+    PLACE.with(|place| std::ptr::from_ref(place).addr() as u64)
+}
+
+#[cold]
+fn is_nested() -> Error {
+    Error::input(
+        "a session's operation was called from within the closure of another one of its operations; use the transaction, or call it before or afterwards",
+    )
 }
 
 impl Engine {

@@ -155,8 +155,8 @@ impl Session {
         self.transact(|tx| tx.add(object, key, delta))
     }
 
-    /// As [`Kiln::update`](crate::Kiln::update), except that `change` runs while the session's other operations wait: it may use
-    /// the database, but not this session, which would wait for itself.
+    /// As [`Kiln::update`](crate::Kiln::update), except that `change` runs while the session's other operations wait: those of this thread
+    /// are refused, as within [`Self::transact`].
     ///
     /// # Errors
     /// As [`Self::transact`].
