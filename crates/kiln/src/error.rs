@@ -17,7 +17,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum ErrorKind {
     /// Another transaction got in the way. Nothing was written; run the transaction again.
     Conflict,
-    /// The arguments are not acceptable (too long, wrong kind of object, bad option). Mend them.
+    /// The arguments are not acceptable (too long, wrong kind of object, bad option). Mend them. Of a batch some operations may be done; see [`Error::done_count`].
     Input,
     /// A limit was passed: a transaction's (of entries, bytes or age; it is aborted, make it smaller or raise the limit), or a database's, of objects, names, open transactions, numbers
     /// or addresses. The text says which.
@@ -48,13 +48,14 @@ pub enum ErrorKind {
 pub struct Error {
     kind: ErrorKind,
     message: Arc<str>,
-    place: Option<(Arc<str>, u64)>,
+    place: Option<Arc<(Box<str>, u64)>>,
     source: Option<Arc<io::Error>>,
+    done_count: Option<usize>,
 }
 
 impl Error {
     pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
-        Error { kind, message: message.into().into(), place: None, source: None }
+        Error { kind, message: message.into().into(), place: None, source: None, done_count: None }
     }
 
     pub(crate) fn input(message: impl Into<String>) -> Error {
@@ -81,8 +82,9 @@ impl Error {
         Error {
             kind: ErrorKind::Corrupted,
             message: format!("{file} is damaged at offset {offset}: {what}{DAMAGE_ADVICE}").into(),
-            place: Some((file.into(), offset)),
+            place: Some(Arc::new((file.into(), offset))),
             source: None,
+            done_count: None,
         }
     }
 
@@ -93,6 +95,7 @@ impl Error {
             message: format!("{doing}: {error}").into(),
             place: None,
             source: Some(Arc::new(error)),
+            done_count: None,
         }
     }
 
@@ -116,6 +119,12 @@ impl Error {
         Error::new(ErrorKind::Caller, message)
     }
 
+    /// The error of a batch, of which so many operations are done.
+    #[cold]
+    pub(crate) fn after(self, done_count: usize) -> Error {
+        Error { done_count: Some(done_count), ..self }
+    }
+
     /// What it says, without the advice that goes with damage: for damage that nobody need do anything about.
     pub(crate) fn without_advice(&self) -> &str {
         self.message.strip_suffix(DAMAGE_ADVICE).unwrap_or(&self.message)
@@ -128,7 +137,27 @@ impl Error {
 
     /// File and offset of the damage, for [`ErrorKind::Corrupted`].
     pub fn place(&self) -> Option<(&str, u64)> {
-        self.place.as_ref().map(|(file, offset)| (&**file, *offset))
+        self.place.as_deref().map(|(file, offset)| (&**file, *offset))
+    }
+
+    /// How many operations of a batch (`put_many`, `add_many`, `update_many`) are committed: all before the one that failed, which is the slice's element
+    /// of this number, and neither that one nor any after it. `None` for the error of anything else.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let db = kiln::Kiln::open(directory.path())?;
+    /// let hits = db.map("hits")?;
+    /// db.put(&hits, "b", "no integer")?.forget();
+    /// let deltas = [("a", 1), ("b", 1), ("c", 1)];
+    /// let error = db.add_many(&hits, &deltas).unwrap_err();
+    /// assert_eq!(error.done_count(), Some(1));
+    /// // Goes on behind what cannot be added to; from the beginning "a" would be counted twice.
+    /// db.add_many(&hits, &deltas[2..])?.safe()?;
+    /// assert_eq!(db.add(&hits, "a", 0)?.forget(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn done_count(&self) -> Option<usize> {
+        self.done_count
     }
 
     /// True if running the same transaction again may succeed.

@@ -1,6 +1,7 @@
 //! C1, C2, C5: batches of operations outside of transactions. Each element is a transaction of its own.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -163,4 +164,38 @@ fn c5_a_receipt_covers_all_of_a_batch() {
         })
         .unwrap();
     }
+}
+
+/// `Input` was the same whether it came before all else, or in the middle: who began again added twice.
+#[test]
+fn c1_a_batch_that_fails_says_how_many_of_its_operations_are_committed() {
+    let db = manual().open_on(Arc::new(SimulatedDevice::new(seed()))).unwrap();
+    let (map, session) = (db.map("map").unwrap(), db.session("client").unwrap());
+    let failed = |outcome: Result<Commit<'_, ()>>| {
+        let error = outcome.map(|commit| commit.forget()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Input);
+        error.done_count()
+    };
+    let count = 100;
+    let deltas: Vec<_> = (0..count).map(|key| ([key], 1)).collect();
+    db.put(&map, [70], "no number").unwrap().forget();
+    assert_eq!(failed(db.add_many(&map, &deltas)), Some(70));
+    db.put(&map, [70], 0_i64.to_le_bytes()).unwrap().forget();
+    db.add_many(&map, &deltas[70..]).unwrap().forget();
+    assert!((0..count).all(|key| number(&db.get(&map, [key]).unwrap().unwrap()) == 1));
+
+    db.put(&map, [1], "no number").unwrap().forget();
+    assert_eq!((failed(session.add_many(&map, &deltas)), session.serial()), (Some(1), 1));
+    let (long_key, long_value) = (vec![0; 1 << 20], vec![0; 64 << 20]);
+    for failed in [
+        failed(db.put_many(&map, &[("a", &b"1"[..]), ("b", &long_value)])),
+        failed(db.put_many(&map, &[(&b"a"[..], "1"), (&long_key, "2")])),
+        failed(db.add_many(&map, &[(&b"a"[..], 1), (&long_key, 2)])),
+        failed(session.update_many(&map, &[&b"a"[..], &long_key], |_, _, _| true)),
+    ] {
+        assert_eq!(failed, Some(0));
+    }
+    assert_eq!(map.len(), u64::from(count));
+    // Nothing else does several things.
+    assert_eq!(failed(db.put(&map, &long_key, "1")), None);
 }

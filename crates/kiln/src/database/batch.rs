@@ -15,6 +15,7 @@ use crate::objects::Object;
 /// others may see and change keys in between; [`Kiln::transact`] is for what must be seen at once. What the [`Commit`] says of
 /// durability holds for all elements: its version is that of the newest. An `Input` error for a key or a value that is
 /// too long comes before anything is done; after any other error the elements before the one that failed stay committed.
+/// [`Error::done_count`](crate::Error::done_count) says how many they are; they have no receipt, but are durable within the window as all commits, or by [`Kiln::persist`].
 impl Kiln {
     /// Says that these keys will be read or written soon, each by an operation of its own: their cache misses overlap then.
     /// What is on disk is read, many records at once, into the read cache, and leaves of settled rows into the page cache, and waited for. It has no effect but

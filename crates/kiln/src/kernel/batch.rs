@@ -157,7 +157,7 @@ impl Engine {
         // When they expire is known only once they are put.
         let some_expiry = default_expiry(object.handle().time_to_live_ms, || 1);
         for (_, value) in entries {
-            self.check_expiring(value.as_ref(), some_expiry)?;
+            self.check_expiring(value.as_ref(), some_expiry).map_err(|error| error.after(0))?;
         }
         let reads = match self.puts_blindly(object.handle().id) {
             true => Reads::Nothing,
@@ -171,7 +171,7 @@ impl Engine {
         )
     }
 
-    /// Commits an operation, which `reads` so much, for each item, by `commit`, which gives its version; what is returned stands for all of them. As [`Self::for_each_in_groups`].
+    /// Commits an operation, which `reads` so much, for each item, by `commit`, which gives its version; what is returned stands for all of them. As [`Self::for_each_in_groups`]; the error says how many were committed.
     pub(crate) fn commit_each<'e, 'i, O: Object, T>(
         self: &'e Arc<Self>,
         (object, reads): (&'i O, Reads),
@@ -179,12 +179,16 @@ impl Engine {
         key_of: impl Fn(&T) -> &[u8],
         mut commit: impl FnMut(usize, SingleKey<'i>) -> Result<u64>,
     ) -> Result<Commit<'e, ()>> {
-        let mut newest = 0;
-        self.for_each_in_groups((object, reads), items, key_of, |number, key| {
+        let (mut newest, mut done_count) = (0, 0);
+        let outcome = self.for_each_in_groups((object, reads), items, key_of, |number, key| {
             newest = newest.max(commit(number, key)?);
+            done_count = number + 1;
             Ok(())
-        })?;
-        Ok(Commit::new(self, newest, ()))
+        });
+        match outcome {
+            Ok(()) => Ok(Commit::new(self, newest, ())),
+            Err(error) => Err(error.after(done_count)),
+        }
     }
 
     /// Runs an operation on each item's key, in order, after fetching a group of them: also from disk, what it `reads`. Nothing is run if one of the

@@ -203,7 +203,7 @@ impl Session {
     ///
     /// # Errors
     /// As [`Self::transact`]. `Input` for a key or a value that is too long comes before anything is done. After any other error the entries before
-    /// the one that failed stay committed, and have their numbers.
+    /// the one that failed stay committed, and have their numbers; [`Error::done_count`](crate::Error::done_count) says how many they are.
     pub fn put_many<O: Object, K: AsRef<[u8]>, V: AsRef<[u8]>>(
         &self,
         object: &O,
