@@ -555,3 +555,26 @@ fn c2_a_transaction_whose_closure_swallows_a_conflict_runs_again() {
     });
     assert_eq!((failed.unwrap_err().kind(), runs), (ErrorKind::Input, 1));
 }
+
+/// It was `Aborted`, as of a database that is closed, which nobody need begin again for.
+#[test]
+fn c2_a_transaction_by_hand_that_swallows_a_conflict_ends_with_it() {
+    let db = manual_database();
+    let (map, table) = (db.map("map").unwrap(), db.table("table").unwrap());
+    let swallow: [&dyn Fn(&Transaction<'_>); 2] =
+        [&|tx| _ = tx.get(&map, "b"), &|tx| _ = tx.range::<&str>(&table, ..).flatten().count()];
+    for swallow in swallow {
+        let tx = db.begin().unwrap();
+        tx.get(&map, "a").unwrap();
+        db.put(&map, "a", "changed").unwrap().forget();
+        db.put(&map, "b", "changed").unwrap().forget();
+        db.put(&table, "row", "changed").unwrap().forget();
+        swallow(&tx);
+        assert_eq!(tx.put(&map, "c", "1").unwrap_err().kind(), ErrorKind::Aborted);
+        assert!(tx.commit().unwrap_err().is_conflict());
+    }
+    let tx = db.begin().unwrap();
+    tx.put(&map, "c", "1").unwrap();
+    db.close().unwrap();
+    assert_eq!(tx.commit().unwrap_err().kind(), ErrorKind::Aborted);
+}

@@ -100,7 +100,7 @@ const POOL_MAX: usize = 4;
 /// A transaction. Its writes are seen by nobody else until it commits, and dropping it aborts it.
 ///
 /// An operation that fails with [`ErrorKind::Conflict`] or [`ErrorKind::Limit`] ends the transaction: all later
-/// operations fail too. No transaction, not even one that will fail, sees an inconsistent state.
+/// operations fail too, with [`ErrorKind::Aborted`], and [`Self::commit`] after a conflict with that. No transaction, not even one that will fail, sees an inconsistent state.
 pub struct Transaction<'db> {
     engine: &'db Arc<Engine>,
     /// There until the transaction is dropped.
@@ -507,10 +507,14 @@ impl<'db> Transaction<'db> {
     /// Commits: from here on everybody sees all of its writes. Waits for no device.
     ///
     /// # Errors
-    /// `Conflict` if what it read has changed or somebody else is writing the same keys: nothing was written.
-    /// `NoSpace` if the disk is full, `Lost` if the database has failed, `Aborted` if the transaction has, or the database is closed, `Limit` if it is too old or the log has no addresses
+    /// `Conflict` if what it read has changed or somebody else is writing the same keys, or if one of its operations has failed with that, whoever looked: nothing was written.
+    /// `NoSpace` if the disk is full, `Lost` if the database has failed, `Aborted` if the transaction has for another reason, or the database is closed, `Limit` if it is too old or the log has no addresses
     /// left; `Corrupted` or `Io` if a record that it replaces is on disk and cannot be read.
     pub fn commit(self) -> Result<Commit<'db, ()>> {
+        // A range's items may have been passed over that were errors: run it again is what is to be done then, too.
+        if self.has_conflicted.get() {
+            return Err(Error::conflict());
+        }
         let version = self.commit_now()?;
         Ok(Commit::new(self.engine, version, ()))
     }
