@@ -55,13 +55,14 @@ fn walk(tx: &Transaction<'_>, (table, rows): &mut (Table, Rows), random: &mut Ra
         false => tx.range(table, from.clone()..),
         true => tx.range(table, ..=from.clone()).reverse(),
     };
-    let (mut at, mut is_at_included) = (from, true);
+    let (mut at, mut is_at_included) = (from.clone(), true);
     for _ in 0..random.below(300) {
         if random.one_in(20) {
-            at = key(random);
+            let to = key(random);
+            range.seek(&to);
+            // The bounds stay; there is no far one.
+            at = if reverse { to.min(from.clone()) } else { to.max(from.clone()) };
             is_at_included = true;
-            // The far bound stays, and there is none.
-            range.seek(&at);
         }
         if writes && random.one_in(15) {
             let (key, value) = (key(random), value(random));

@@ -101,7 +101,7 @@ impl<'tx, 'db> Range<'tx, 'db> {
         Range { transaction, rows: Rows::new(table, walk) }
     }
 
-    /// Walks from the upper bound down. To be called before the first step.
+    /// Walks from the upper bound down. To be called before the first step, and before [`Self::seek`].
     pub fn reverse(mut self) -> Self {
         self.rows.walk.set_reverse();
         self
@@ -113,7 +113,8 @@ impl<'tx, 'db> Range<'tx, 'db> {
         self
     }
 
-    /// Goes on from `key` (included), in the walk's direction, forward or back; the far bound stays.
+    /// Goes on from `key` (included), in the walk's direction, whether the walk has passed it, is yet to come there, or has ended. The bounds stay: from a key before them it begins anew, and behind
+    /// them it ends.
     pub fn seek(&mut self, key: impl AsRef<[u8]>) {
         self.rows.walk.seek(key.as_ref());
     }
@@ -237,7 +238,7 @@ impl<'s> SnapshotRange<'s> {
         SnapshotRange { snapshot, rows: Rows::new(table, walk) }
     }
 
-    /// Walks from the upper bound down. To be called before the first step.
+    /// Walks from the upper bound down. To be called before the first step, and before [`Self::seek`].
     pub fn reverse(mut self) -> Self {
         self.rows.walk.set_reverse();
         self
@@ -249,7 +250,8 @@ impl<'s> SnapshotRange<'s> {
         self
     }
 
-    /// Goes on from `key` (included), in the walk's direction, forward or back; the far bound stays.
+    /// Goes on from `key` (included), in the walk's direction, whether the walk has passed it, is yet to come there, or has ended. The bounds stay: from a key before them it begins anew, and behind
+    /// them it ends.
     pub fn seek(&mut self, key: impl AsRef<[u8]>) {
         self.rows.walk.seek(key.as_ref());
     }

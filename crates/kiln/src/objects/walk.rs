@@ -48,6 +48,8 @@ pub(super) struct Walk {
     /// The bound where the walk is comes nearer with every step: it holds the last key.
     lower: Bound<Vec<u8>>,
     upper: Bound<Vec<u8>>,
+    /// The bound where the walk began, which no seek leaves.
+    begin: Bound<Vec<u8>>,
     reverse: bool,
     rows_left: usize,
     leaf: Kept,
@@ -144,6 +146,7 @@ impl Walk {
         Walk {
             lower: own(bounds.start_bound()),
             upper: own(bounds.end_bound()),
+            begin: own(bounds.start_bound()),
             reverse: false,
             rows_left: usize::MAX,
             leaf: Kept::take(),
@@ -180,8 +183,10 @@ impl Walk {
         Walk { upper, ..Walk::new::<&[u8]>((Bound::Included(prefix), Bound::Unbounded)) }
     }
 
+    /// To be called before the first step, and before a seek.
     pub(super) fn set_reverse(&mut self) {
         self.reverse = true;
+        self.begin.clone_from(&self.upper);
     }
 
     /// To be called before the first step.
@@ -235,10 +240,12 @@ impl Walk {
         (as_slice(&self.lower), as_slice(&self.upper))
     }
 
+    /// Goes on from the key, or from where the walk began if the key lies before that.
     pub(super) fn seek(&mut self, key: &[u8]) {
         self.catch_up();
-        let is_frozen = self.frozen.is_some() && self.seek_frozen(key);
-        *self.near_mut() = Bound::Included(key.to_vec());
+        let is_outside = is_beyond(!self.reverse, (&self.begin, &self.begin), key);
+        let is_frozen = !is_outside && self.frozen.is_some() && self.seek_frozen(key);
+        *self.near_mut() = if is_outside { self.begin.clone() } else { Bound::Included(key.to_vec()) };
         self.ended = false;
         if !is_frozen {
             self.read_anew();
