@@ -36,8 +36,9 @@ pub struct BulkLoad {
 
 impl Kiln {
     /// Makes a new table of rows whose keys ascend, straight in the B+-tree on disk that [settled](crate::Options::settle_log_bytes) rows
-    /// are in: full leaves, written once and in order, none of them in the log. The load is one commit, which is durable when this returns; until then nobody sees
-    /// anything of it, and after an error, or a crash, nothing is left. Snapshots and transactions under snapshot isolation from before do not see
+    /// are in: full leaves, written once and in order, none of them in the log. The load is one commit, which is durable when this returns. Until the commit nobody sees
+    /// anything of it; after an error other than `Lost`, or a crash that takes the commit back, nothing is left. Like any commit it is visible before it is durable: who sees the table before this returns sees
+    /// what may still be lost. Snapshots and transactions under snapshot isolation from before do not see
     /// the rows.
     ///
     /// Memory does not depend on how many rows there are. Others go on reading and writing, but nothing settles meanwhile, so that the
@@ -57,7 +58,8 @@ impl Kiln {
     /// # Errors
     /// What `rows` says. `Input` if there is an object with this name, a key does not follow the one before, or a key or value is too
     /// long; `Limit` if no object can be added; `Io` or `NoSpace` if the disk fails or is full: once a write to the tree has failed, nothing is loaded, or settles, until the database is
-    /// opened again; `Corrupted` if the tree is damaged; `Lost` or `Aborted` if the database has failed or is closed.
+    /// opened again; `Corrupted` if the tree is damaged; `Lost` or `Aborted` if the database has failed or is closed. If the commit itself is lost (`Lost`), the table is there as long as
+    /// the database stays open, and whether the next opening finds it is as for any commit; see [`Lost`](crate::Lost).
     pub fn bulk_load<K: AsRef<[u8]>, V: AsRef<[u8]>, E: From<Error>>(
         &self,
         name: &str,
