@@ -22,15 +22,16 @@ pub enum ErrorKind {
     /// A limit was passed: a transaction's (of entries, bytes or age; it is aborted, make it smaller or raise the limit), or a database's, of objects, names, open transactions, numbers
     /// or addresses. The text says which.
     Limit,
-    /// The transaction has already failed or the database is closed; begin again.
+    /// The transaction has already failed: begin again. Or the database is closed: open it again, or end.
     Aborted,
     /// The closure of a transaction gave up with [`Error::caller`]. Nothing was written; its reason is the caller's own.
     Caller,
     /// The disk is full, or whoever runs this may have no more of it, or no longer files. Nothing is lost; commits work again once space is free.
     NoSpace,
-    /// Another process (or this one) has the database open, or is making it; or the session is open already.
+    /// Another process (or this one) has the database open, or is making it: close it there. Or the session is open already: drop it there; or it is just being forgotten: try again.
     Locked,
-    /// There is no database there, or it is not one of Kiln's.
+    /// There is no database there, or it is not one of Kiln's. Of an open database: there is no object, or snapshot, of this name, or the object was dropped, and its handles are of no use
+    /// any more.
     NotFound,
     /// A write or a sync failed: what was not durable is lost, and nothing can become durable until the
     /// database is opened again, which may find some of it on the disk all the same; see [`Lost`](crate::Lost). Reads still work. Or, of what was committed before a crash: it did not survive that.
