@@ -75,7 +75,8 @@ pub struct ObjectInfo {
     pub time_to_live: Option<Duration>,
 }
 
-/// An open database. Clones are the same database; when the last is dropped it is closed in order.
+/// An open database. Clones are the same database; when the last is dropped it is closed in order. Nothing else keeps it open: with what is left of it then, a [`Session`](crate::Session), [`Map`] or
+/// [`Table`], nothing can be committed (`Aborted`). But these, and a [`Receipt`] or [`PendingRead`](crate::PendingRead), keep its memory, of the size that [`Options::memory`] says, until they are dropped, too.
 ///
 /// It belongs to the process that has opened it. A child that is forked off has no use for it: to drop or close it there does nothing, and nothing hardens there, so that receipts
 /// end *lost*. It must not write there; it may read, if no thread was using the database at the fork, none of its own [background threads](Options::background) included: what such a

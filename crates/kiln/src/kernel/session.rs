@@ -105,6 +105,8 @@ impl Drop for TakenId {
 
 /// A resumable client identity. Each of its transactions takes the next serial number; after a crash
 /// [`recovered_serial`](Self::recovered_serial) says up to which one they survived: all up to it, none after.
+///
+/// It does not keep the database open: that is for who has a [`Kiln`](crate::Kiln).
 pub struct Session {
     pub(super) engine: Arc<Engine>,
     id: TakenId,
