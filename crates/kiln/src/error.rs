@@ -100,7 +100,7 @@ impl Error {
         }
     }
 
-    /// An error of the caller's own. The closure of a transaction that returns it has the transaction aborted, and not
+    /// An error of the caller's own, who has no type for that ([`Kiln::try_transact`](crate::Kiln::try_transact) is for who has). The closure of a transaction that returns it has the transaction aborted, and not
     /// tried again; whoever ran the transaction gets it back with its message.
     ///
     /// ```

@@ -25,6 +25,7 @@ mod single;
 mod snapshot;
 mod statistics;
 mod stream;
+mod transactions;
 #[cfg(test)]
 mod used_up_tests;
 
@@ -55,7 +56,7 @@ use crate::kernel::hardening::horizon::Lost;
 use crate::kernel::object::ObjectKind;
 use crate::kernel::receipt::{Commit, Level, Receipt};
 use crate::kernel::recovery::RecoveryReport;
-use crate::kernel::transaction::{self, Isolation, Transaction, Watch};
+use crate::kernel::transaction::Watch;
 use crate::objects::{self, FIRST_OBJECT, HasHandle, Map, Object, Table};
 use crate::options::Options;
 use crate::planted::{Bug, planted};
@@ -236,44 +237,7 @@ impl Kiln {
             .collect()
     }
 
-    /// Runs a strictly serializable transaction and commits it; if it conflicts with others, it is run again, whatever the
-    /// closure made of that. The closure must therefore have no effects besides those on the transaction.
-    ///
-    /// # Errors
-    /// The closure's own, and those of [`Transaction::commit`] other than `Conflict`.
-    pub fn transact<T>(&self, body: impl FnMut(&Transaction<'_>) -> Result<T>) -> Result<Commit<'_, T>> {
-        self.transact_with(Isolation::Serializable, body)
-    }
-
-    /// As [`Self::transact`], with the isolation given.
-    ///
-    /// # Errors
-    /// As [`Self::transact`].
-    pub fn transact_with<T>(
-        &self,
-        isolation: Isolation,
-        body: impl FnMut(&Transaction<'_>) -> Result<T>,
-    ) -> Result<Commit<'_, T>> {
-        transaction::run(self.engine(), isolation, body)
-    }
-
-    /// Begins a strictly serializable transaction, to be committed by hand.
-    ///
-    /// # Errors
-    /// `Limit` if too many are open.
-    pub fn begin(&self) -> Result<Transaction<'_>> {
-        self.begin_with(Isolation::Serializable)
-    }
-
-    /// Begins a transaction with the isolation given, to be committed by hand.
-    ///
-    /// # Errors
-    /// `Limit` if too many are open.
-    pub fn begin_with(&self, isolation: Isolation) -> Result<Transaction<'_>> {
-        Transaction::begin(self.engine(), isolation, true)
-    }
-
-    /// Remembers a key's state, for [`Transaction::require`]. That the database deletes a row that has expired, or forgets a deletion that is durable, is a change, too.
+    /// Remembers a key's state, for [`Transaction::require`](crate::Transaction::require). That the database deletes a row that has expired, or forgets a deletion that is durable, is a change, too.
     ///
     /// # Errors
     /// `Conflict` if somebody is writing the key for too long, `Input` if the key is too long or the object another database's, `NotFound` if it was dropped.
@@ -289,7 +253,7 @@ impl Kiln {
     /// The newest value of a key, durable or not.
     ///
     /// # Errors
-    /// As [`Transaction::get`], but for `Conflict`.
+    /// As [`Transaction::get`](crate::Transaction::get), but for `Conflict`.
     pub fn get<O: Object>(&self, object: &O, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
         let mut value = Vec::new();
         Ok(self.get_into(object, key, &mut value)?.then_some(value))
@@ -311,7 +275,7 @@ impl Kiln {
     /// Sets the value of a key, in a transaction of its own.
     ///
     /// # Errors
-    /// As [`Transaction::put`] and [`Self::transact`].
+    /// As [`Transaction::put`](crate::Transaction::put) and [`Self::transact`].
     pub fn put<O: Object>(
         &self,
         object: &O,
@@ -328,7 +292,7 @@ impl Kiln {
     /// Deletes a key, in a transaction of its own; true if it had a value.
     ///
     /// # Errors
-    /// As [`Transaction::delete`] and [`Self::transact`].
+    /// As [`Transaction::delete`](crate::Transaction::delete) and [`Self::transact`].
     pub fn delete<O: Object>(&self, object: &O, key: impl AsRef<[u8]>) -> Result<Commit<'_, bool>> {
         let engine = self.engine();
         let (version, existed) = engine.delete_single(engine.single_key(object, key.as_ref())?)?;
@@ -359,22 +323,6 @@ impl Kiln {
     /// The closure's own.
     pub fn read_durable<T>(&self, body: impl FnOnce(&Snapshot<'_>) -> Result<T>) -> Result<T> {
         body(&self.durable_snapshot()?)
-    }
-
-    /// Reads the latest state, and returns once all that was read is durable (a *safe* read). Writes made by the
-    /// closure are an error.
-    ///
-    /// # Errors
-    /// The closure's own; `Lost` if what was read does not become durable.
-    pub fn read_safe<T>(&self, mut body: impl FnMut(&Transaction<'_>) -> Result<T>) -> Result<T> {
-        let commit = self.transact(|tx| {
-            let value = body(tx)?;
-            match tx.is_read_only()? {
-                true => Ok(value),
-                false => Err(Error::input("read_safe is for reading; use transact to write")),
-            }
-        })?;
-        if planted(Bug::SafeReadDoesNotWait) { Ok(commit.forget()) } else { commit.safe() }
     }
 
     /// About `count` keys and values of a map, from a cursor on, and the cursor to go on with; 0 begins, and 0

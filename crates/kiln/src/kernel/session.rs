@@ -228,27 +228,48 @@ impl Session {
     /// # Errors
     /// As [`Kiln::transact`](crate::Kiln::transact); `Input` within another one of the session's operations. A transaction that fails takes no serial number.
     pub fn transact<T>(&self, body: impl FnMut(&Transaction<'_>) -> Result<T>) -> Result<Commit<'_, T>> {
-        if self.is_in_turn() {
-            return Err(is_nested());
-        }
-        self.in_turn(|| self.transact_in_turn(body))
+        self.transact_or(body, Error::is_conflict)
     }
 
-    fn transact_in_turn<T>(
+    /// As [`Self::transact`], of a closure with errors of its own: what [`Kiln::try_transact`](crate::Kiln::try_transact) is to [`Kiln::transact`](crate::Kiln::transact).
+    ///
+    /// # Errors
+    /// As [`Kiln::try_transact`](crate::Kiln::try_transact) and [`Self::transact`].
+    pub fn try_transact<T, E: From<Error>>(
         &self,
-        mut body: impl FnMut(&Transaction<'_>) -> Result<T>,
-    ) -> Result<Commit<'_, T>> {
+        body: impl FnMut(&Transaction<'_>) -> Result<T, E>,
+    ) -> Result<Commit<'_, T>, E> {
+        self.transact_or(body, |_| false)
+    }
+
+    fn transact_or<T, E: From<Error>>(
+        &self,
+        body: impl FnMut(&Transaction<'_>) -> Result<T, E>,
+        is_conflict: impl Fn(&E) -> bool,
+    ) -> Result<Commit<'_, T>, E> {
+        if self.is_in_turn() {
+            return Err(is_nested().into());
+        }
+        self.in_turn(|| self.transact_in_turn(body, is_conflict))
+    }
+
+    fn transact_in_turn<T, E: From<Error>>(
+        &self,
+        mut body: impl FnMut(&Transaction<'_>) -> Result<T, E>,
+        is_conflict: impl Fn(&E) -> bool,
+    ) -> Result<Commit<'_, T>, E> {
         let next = self.serial().checked_add(1).ok_or_else(|| {
             Error::new(ErrorKind::Limit, "the session has used up its serial numbers; take a new one")
         })?;
-        let commit = transaction::run(&self.engine, Isolation::Serializable, |tx| {
+        let numbered = |tx: &Transaction<'_>| {
             let value = body(tx)?;
             if !planted(Bug::SerialInNextTransaction) {
                 let stored = next - u64::from(planted(Bug::SerialOffByOne));
                 tx.put_key(SESSIONS_OBJECT, self.id(), &stored.to_le_bytes())?;
             }
             Ok(value)
-        })?;
+        };
+        let commit = transaction::try_run(&self.engine, Isolation::Serializable, numbered, is_conflict)?;
         if planted(Bug::SerialInNextTransaction) {
             self.engine.clock.tick();
             self.engine.put_single(self.record_key(), &next.to_le_bytes(), NEVER)?;

@@ -5,6 +5,7 @@ mod dropping;
 mod expiring;
 mod outline;
 mod refusals;
+mod run;
 #[cfg(test)]
 mod tests;
 
@@ -12,8 +13,8 @@ use std::cell::{Cell, RefCell, RefMut};
 use std::sync::Arc;
 
 use self::refusals::{has_failed, is_foreign_watch, is_nested, is_too_old, too_many_bytes, too_many_entries};
+pub(crate) use self::run::{run, try_run};
 use crate::error::{Error, ErrorKind, Result};
-use crate::kernel::backoff::Backoff;
 use crate::kernel::batch::GROUP_KEYS;
 use crate::kernel::commit::CommitScratch;
 use crate::kernel::engine::Engine;
@@ -567,27 +568,5 @@ impl Drop for Transaction<'_> {
                 pool.push(buffers);
             }
         });
-    }
-}
-
-/// Runs a transaction until it does not conflict, pausing longer and longer, and by chance, in between.
-pub(crate) fn run<'db, T>(
-    engine: &'db Arc<Engine>,
-    isolation: Isolation,
-    mut body: impl FnMut(&Transaction<'_>) -> Result<T>,
-) -> Result<Commit<'db, T>> {
-    let mut backoff = Backoff::default();
-    loop {
-        let transaction = Transaction::begin(engine, isolation, false)?;
-        let outcome = body(&transaction).and_then(|value| Ok((transaction.commit_now()?, value)));
-        match outcome {
-            Ok((version, value)) => return Ok(Commit::new(engine, version, value)),
-            // A body that does not look at an operation's error goes by what it has not read: what it makes of that counts for nothing.
-            Err(error) if error.is_conflict() || transaction.has_conflicted.get() => {
-                drop(transaction);
-                backoff.pause();
-            }
-            Err(error) => return Err(error),
-        }
     }
 }

@@ -194,3 +194,59 @@ fn c1_a_range_under_snapshot_isolation_ends_with_its_transaction_s_age() {
     let failed = std::iter::repeat_with(walk).flatten().next().unwrap();
     assert_eq!(failed.unwrap_err().kind(), ErrorKind::Limit);
 }
+
+/// What an operation has said it cannot be asked for.
+#[derive(Debug, PartialEq)]
+enum Own {
+    Reason(u32),
+    Database(crate::ErrorKind),
+}
+
+impl From<Error> for Own {
+    fn from(error: Error) -> Own {
+        Own::Database(error.kind())
+    }
+}
+
+#[test]
+fn c1_a_closure_with_errors_of_its_own_gives_up_with_them_and_runs_again_on_conflict() {
+    let db = Options::new().background(false).open_on(Arc::new(SimulatedDevice::new(1))).unwrap();
+    let (map, session) = (db.map("map").unwrap(), db.session("client").unwrap());
+    let in_session = std::cell::Cell::new(false);
+    let run = |body: &mut dyn FnMut(&Transaction<'_>) -> Result<(), Own>| match in_session.get() {
+        false => db.try_transact(body).map(Commit::forget),
+        true => session.try_transact(body).map(Commit::forget),
+    };
+    for is_through_session in [false, true] {
+        in_session.set(is_through_session);
+        let gave_up = run(&mut |tx| {
+            tx.put(&map, "given up", "")?;
+            Err(Own::Reason(7))
+        });
+        assert_eq!((gave_up, db.get(&map, "given up").unwrap()), (Err(Own::Reason(7)), None));
+        let failed = run(&mut |tx| Ok(tx.put(&map, vec![0; 1 << 20], "")?));
+        assert_eq!(failed, Err(Own::Database(ErrorKind::Input)));
+        // Told by an operation, and kept or not; or by the commit.
+        for told in ["kept", "not kept", "by the commit"] {
+            let mut runs = 0;
+            let ran = run(&mut |tx| {
+                runs += 1;
+                tx.get(&map, "a")?;
+                if runs == 1 {
+                    ["a", "b"].into_iter().for_each(|key| db.put(&map, key, told).unwrap().forget());
+                }
+                match told {
+                    "kept" => _ = tx.get(&map, "b")?,
+                    "not kept" => _ = tx.get(&map, "b").map_err(|_| Own::Reason(1))?,
+                    _ => {}
+                }
+                Ok(tx.put(&map, "c", told)?)
+            });
+            assert_eq!((ran, runs), (Ok(()), 2), "{told}");
+            assert_eq!(db.get(&map, "c").unwrap().as_deref(), Some(told.as_bytes()));
+        }
+    }
+    assert_eq!(session.serial(), 3);
+    db.close().unwrap();
+    assert_eq!(run(&mut |tx| Ok(tx.put(&map, "c", "")?)), Err(Own::Database(ErrorKind::Aborted)));
+}
