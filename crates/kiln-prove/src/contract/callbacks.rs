@@ -296,3 +296,25 @@ fn closing_lets_go_of_the_callbacks_and_of_what_they_own() {
         }
     });
 }
+
+#[test]
+fn c5_a_commit_that_is_awaited_ends_when_it_is_durable_or_lost() {
+    watched("c5_a_commit_that_is_awaited", PATIENCE, |_| {
+        for has_background in [false, true] {
+            let (disk, db) = opened(has_background);
+            let (map, session) = (db.map("map").unwrap(), db.session("client").unwrap());
+            let sum = db.add(&map, "key", 2).unwrap().safe_async();
+            assert_eq!(block_on(sum).unwrap(), 2);
+            let commit = session.transact(|tx| tx.add(&map, "key", 3)).unwrap();
+            let version = commit.version();
+            assert_eq!(block_on(commit.safe_async()).unwrap(), 5);
+            assert!(db.horizon(Level::LOCAL) >= version);
+            // Nobody need ask for it.
+            drop(db.put(&map, "other", "value").unwrap().safe_async());
+            assert!(db.get(&map, "other").unwrap().is_some());
+            fail_next_sync(&disk);
+            let lost = db.add(&map, "key", 1).unwrap().safe_async();
+            assert_eq!(block_on(lost).unwrap_err().kind(), kiln::ErrorKind::Lost);
+        }
+    });
+}

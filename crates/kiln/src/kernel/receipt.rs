@@ -217,8 +217,8 @@ impl Drop for Durable {
 /// A transaction that has committed: visible to everybody, and not yet said to be durable.
 ///
 /// Say which it is to be: [`safe`](Self::safe) waits until it survives power loss, [`fast`](Self::fast) does
-/// not wait and gives the receipt.
-#[must_use = "say safe() to wait until it is durable, or fast() not to"]
+/// not wait and gives the receipt. In an asynchronous function [`safe_async`](Self::safe_async) waits, which has the thread do something else meanwhile.
+#[must_use = "say safe() (or safe_async()) to wait until it is durable, or fast() not to"]
 #[derive(Debug)]
 pub struct Commit<'db, T> {
     engine: &'db Arc<Engine>,
@@ -248,6 +248,23 @@ impl<'db, T> Commit<'db, T> {
     pub fn safe(self) -> Result<T> {
         self.engine.wait_local(self.version)?;
         Ok(self.value)
+    }
+
+    /// As [`Self::safe`], for who is not to block the thread: a future that ends when the commit survives power loss, with what the transaction returned. It works with any executor, asks for a hardening when it
+    /// is polled first, as [`Receipt::durable`] does, and keeps no borrow of the database. Dropped before, the commit stays, as [`fast`](Self::fast) as any.
+    ///
+    /// ```
+    /// async fn bid(db: &kiln::Kiln, bids: &kiln::Map) -> kiln::Result<i64> {
+    ///     db.add(bids, "a17", 1)?.safe_async().await
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Self::safe`].
+    pub fn safe_async(self) -> impl Future<Output = Result<T>> + use<T> {
+        let (value, receipt) = self.fast();
+        let durable = receipt.durable(Level::LOCAL);
+        async move { durable.await.map(|()| value) }
     }
 
     /// As [`Self::safe`], for who holds a lock that a callback may ask for, and [tells](Engine::tell_withheld) when it no longer does.
