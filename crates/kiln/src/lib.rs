@@ -55,3 +55,43 @@ pub use objects::{Map, MapIter, Object, Range, SnapshotRange, Table};
 pub use options::Options;
 pub use storage::hash_index::IndexChains;
 pub use storage::record::VALUE_BYTES_MAX;
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+
+    use super::*;
+
+    fn is_send<T: Send>() {}
+    fn is_shared<T: Send + Sync>() {}
+
+    /// What a program may give to another thread, or use from several: a field could take it away, and who uses the engine would learn of it.
+    #[test]
+    fn what_may_go_to_other_threads_may() {
+        is_shared::<(Kiln, Map, Table, Session, Watch)>();
+        is_shared::<(Receipt, Durable, Commit<'_, ()>, Snapshot<'_>)>();
+        is_shared::<(Options, Error, Lost, RecoveryReport, Statistics, BulkLoad)>();
+        is_send::<(Transaction<'_>, SnapshotRange<'_>, MapIter<'_>, SessionList<'_>, PendingRead)>();
+    }
+
+    /// And what is awaited.
+    #[test]
+    fn an_asynchronous_function_that_commits_may_go_on_on_another_thread() {
+        fn sent(future: impl Future<Output = Result<Option<Vec<u8>>>> + Send) {
+            drop(future);
+        }
+        let db =
+            Options::new().background(false).open_on(std::sync::Arc::new(device::SimulatedDevice::new(1)));
+        let db = db.unwrap();
+        let map = db.map("map").unwrap();
+        sent(async {
+            let transaction = db.begin()?;
+            transaction.put(&map, "key", "value")?;
+            transaction.commit()?.safe_async().await?;
+            let snapshot = db.snapshot()?;
+            db.put(&map, "key", "newer")?.safe_async().await?;
+            db.get_async(&map, "key").await?;
+            snapshot.get(&map, "key")
+        });
+    }
+}

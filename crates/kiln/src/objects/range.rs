@@ -89,6 +89,8 @@ impl Reader for Snapshot<'_> {
 ///
 /// The transaction may go on reading and writing while it runs; what it writes ahead of the walk is met. What
 /// the walk has passed is protected against phantoms.
+///
+/// Both stay on one thread as long as there is the walk: no future that may go to another one holds it across an `await`.
 #[derive(Debug)]
 pub struct Range<'tx, 'db> {
     transaction: &'tx Transaction<'db>,
