@@ -20,6 +20,11 @@
 #[cfg(not(all(target_os = "linux", target_endian = "little", target_pointer_width = "64")))]
 compile_error!("Kiln runs on Linux, on little-endian machines of 64 bits");
 
+/// Its examples are compiled with those of the items.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
+
 mod database;
 pub mod device;
 mod error;
