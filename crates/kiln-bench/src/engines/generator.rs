@@ -74,6 +74,8 @@ pub(super) fn index_of(key: &[u8]) -> u64 {
 impl Engine for Generator {
     type Worker<'a> = GeneratorWorker;
 
+    const MAKES_ROWS_UP: bool = true;
+
     fn worker(&self) -> Result<GeneratorWorker> {
         Ok(GeneratorWorker { blank: self.sizes.blank_value(), scanned: Vec::new() })
     }

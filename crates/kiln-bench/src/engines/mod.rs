@@ -29,6 +29,8 @@ mod rocksdb;
 mod sled;
 mod sqlite;
 mod versions;
+#[cfg(test)]
+pub(crate) mod wrong;
 
 use anyhow::Result;
 
@@ -44,6 +46,9 @@ pub(crate) trait Engine: Sync {
     type Worker<'a>: Worker
     where
         Self: 'a;
+
+    /// Whether it makes rows up, and so cannot have them in order.
+    const MAKES_ROWS_UP: bool = false;
 
     /// Access for one thread; called on that thread.
     fn worker(&self) -> Result<Self::Worker<'_>>;

@@ -43,6 +43,8 @@ pub(crate) struct Data<'e, E> {
     clients: AtomicU64,
     /// What those of the last measurement have written.
     written: Mutex<Vec<Written>>,
+    /// What clients have counted up since somebody asked.
+    added: AtomicU64,
 }
 
 impl<'e, E: Engine> Data<'e, E> {
@@ -59,6 +61,7 @@ impl<'e, E: Engine> Data<'e, E> {
             asked: AtomicUsize::new(0),
             clients: AtomicU64::new(0),
             written: Mutex::default(),
+            added: AtomicU64::new(0),
         }
     }
 
@@ -71,6 +74,15 @@ impl<'e, E: Engine> Data<'e, E> {
         if written.count() > 0 {
             self.written().push(written);
         }
+    }
+
+    pub(super) fn note_added(&self, added: u64) {
+        self.added.fetch_add(added, Ordering::Relaxed);
+    }
+
+    /// What clients have counted up since this was called before.
+    pub(crate) fn take_added(&self) -> u64 {
+        self.added.swap(0, Ordering::Relaxed)
     }
 
     pub(super) fn written(&self) -> MutexGuard<'_, Vec<Written>> {
@@ -219,14 +231,25 @@ impl<'e, E: Engine> Data<'e, E> {
 
     /// Reads all rows in order, or as many as can be read in [`PATIENCE`], and checks that they are in order and how many they are.
     pub(crate) fn check_order(&self) -> Result<()> {
+        self.read_in_order(PATIENCE).map(drop)
+    }
+
+    /// The same of all rows, however long it takes. Returns the sum of their counters.
+    pub(crate) fn check_all_in_order(&self) -> Result<u64> {
+        self.read_in_order(Duration::MAX)
+    }
+
+    /// The sum is that of the rows that were read.
+    fn read_in_order(&self, patience: Duration) -> Result<u64> {
         let began = Instant::now();
         let mut worker = self.engine.worker()?;
-        let (mut from, mut total): (Vec<u8>, u64) = (Vec::new(), 0);
+        let (mut from, mut total, mut sum): (Vec<u8>, u64, u64) = (Vec::new(), 0, 0);
         loop {
+            interrupt::check()?;
             let mut rows = 0;
             worker.scan(&from.clone(), SCAN_ROWS, &mut |key, value| {
                 ensure!(*key >= *from, "rows are not in order");
-                self.sizes.check_row(key, value)?;
+                sum += self.sizes.check_row(key, value)?;
                 from.clear();
                 from.extend_from_slice(key);
                 // The next key that can be.
@@ -238,12 +261,12 @@ impl<'e, E: Engine> Data<'e, E> {
             if rows == 0 {
                 break;
             }
-            if began.elapsed() > PATIENCE {
-                return Ok(());
+            if began.elapsed() > patience {
+                return Ok(sum);
             }
         }
         let expected = self.expected_count();
         ensure!(total == expected, "{expected} rows should be there and a scan finds {total}");
-        Ok(())
+        Ok(sum)
     }
 }

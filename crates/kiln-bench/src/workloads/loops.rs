@@ -147,6 +147,8 @@ struct Client<'d, 'e, E: Engine> {
     /// Which of the keys are read.
     turns: Vec<bool>,
     unhardened: Unhardened,
+    /// How much it has counted up.
+    added: u64,
     /// Where the next scan in order begins.
     place: Vec<u8>,
 }
@@ -155,6 +157,7 @@ impl<E: Engine> Drop for Client<'_, '_, E> {
     fn drop(&mut self) {
         let written = std::mem::replace(&mut self.written, Written::new(0));
         self.data.note_written(written);
+        self.data.note_added(self.added);
     }
 }
 
@@ -173,6 +176,7 @@ impl<'d, 'e, E: Engine> Client<'d, 'e, E> {
             entries: Vec::new(),
             turns: Vec::new(),
             unhardened: Unhardened::default(),
+            added: 0,
             place: Vec::new(),
         })
     }
@@ -246,6 +250,7 @@ impl<'d, 'e, E: Engine> Client<'d, 'e, E> {
             return self.get_index(index);
         }
         self.worker.add(&self.data.sizes.key(index), 1)?;
+        self.added += 1;
         Ok(1)
     }
 
@@ -296,6 +301,7 @@ impl<'d, 'e, E: Engine> Client<'d, 'e, E> {
             }
             Ok(())
         })?;
+        self.added += self.keys.len() as u64;
         Ok(1)
     }
 
@@ -379,6 +385,7 @@ impl<'d, 'e, E: Engine> Client<'d, 'e, E> {
         let (mut rows, place) = (0, &mut self.place);
         self.worker.scan(&from, count as usize, &mut |key, value| {
             ensure!(rows > 0 || *key == *from, "the first row of a scan is not the key that it begins with");
+            ensure!(rows == 0 || E::MAKES_ROWS_UP || *key > **place, "a row is out of order");
             sizes.check_row(key, value)?;
             rows += 1;
             if rows < count {
@@ -406,7 +413,8 @@ impl<'d, 'e, E: Engine> Client<'d, 'e, E> {
     fn read_in_order(&mut self) -> Result<u64> {
         let (mut rows, place, sizes) = (0, &mut self.place, self.data.sizes);
         self.worker.scan(&place.clone(), ROWS_IN_ORDER, &mut |key, value| {
-            ensure!(*key >= **place, "a row is out of order");
+            // Where it begins may be a key.
+            ensure!(*key > **place || rows == 0 && *key == **place, "a row is out of order");
             sizes.check_row(key, value)?;
             place.clear();
             place.extend_from_slice(key);

@@ -335,7 +335,7 @@ impl Workload {
     pub(crate) fn order(&self) -> u32 {
         match self.kind {
             Kind::Keys(operation) if !operation.writes() => 0,
-            Kind::Keys(Operation::ModifyMany(_) | Operation::GetOrAdd { reads: 0 }) => 1,
+            Kind::Keys(Operation::ModifyMany(_) | Operation::GetOrAdd { .. }) => 1,
             Kind::Keys(
                 Operation::GetOrInsert { .. } | Operation::ScanOrInsert { .. } | Operation::FillInOrder,
             ) => 3,

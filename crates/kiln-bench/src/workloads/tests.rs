@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use super::*;
-use crate::engines::{Access, Engine, Generator, MemoryMap, MemoryTable, Worker};
+use crate::engines::wrong::Wrong;
+use crate::engines::{Engine, Generator, MemoryMap, MemoryTable, Worker};
+use crate::generate::Sizes;
 use crate::generate::draws::Distribution;
-use crate::generate::{Entry, Sizes};
 
 const SIZES: Sizes = Sizes { key_bytes: 16, value_bytes: 100 };
 const RECORDS: u64 = 1234;
@@ -59,86 +60,6 @@ fn a_right_engine_passes_everything_and_its_counters_add_up() {
     data.check_order().unwrap();
 }
 
-/// A table that can be told to be wrong.
-#[derive(Default)]
-struct Wrong {
-    table: MemoryTable,
-    /// Drop the second write of each transaction.
-    half: bool,
-    /// Drop writes of single keys.
-    loses: bool,
-    /// Leave the last row of each scan out.
-    short: bool,
-}
-
-struct WrongWorker<'a>(<MemoryTable as Engine>::Worker<'a>, &'a Wrong);
-
-struct HalfAccess<'a>(&'a mut dyn Access, u32);
-
-impl Access for HalfAccess<'_> {
-    fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> anyhow::Result<bool> {
-        self.0.get(key, value)
-    }
-
-    fn put(&mut self, key: &[u8], value: &[u8]) -> anyhow::Result<()> {
-        self.1 += 1;
-        if self.1 == 2 { Ok(()) } else { self.0.put(key, value) }
-    }
-}
-
-impl Engine for Wrong {
-    type Worker<'a> = WrongWorker<'a>;
-
-    fn worker(&self) -> anyhow::Result<WrongWorker<'_>> {
-        Ok(WrongWorker(self.table.worker()?, self))
-    }
-
-    fn key_count(&self) -> anyhow::Result<u64> {
-        self.table.key_count()
-    }
-
-    fn persist(&self) -> anyhow::Result<()> {
-        Ok(())
-    }
-}
-
-impl Worker for WrongWorker<'_> {
-    fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> anyhow::Result<bool> {
-        self.0.get(key, value)
-    }
-
-    fn put(&mut self, key: &[u8], value: &[u8]) -> anyhow::Result<()> {
-        if self.1.loses { Ok(()) } else { self.0.put(key, value) }
-    }
-
-    fn put_durably(&mut self, key: &[u8], value: &[u8]) -> anyhow::Result<()> {
-        self.0.put(key, value)
-    }
-
-    fn put_all(&mut self, entries: &[Entry]) -> anyhow::Result<()> {
-        self.0.put_all(entries)
-    }
-
-    fn scan(
-        &mut self,
-        from: &[u8],
-        count: usize,
-        row: &mut impl FnMut(&[u8], &[u8]) -> anyhow::Result<()>,
-    ) -> anyhow::Result<()> {
-        self.0.scan(from, count - usize::from(self.1.short && count > 1), row)
-    }
-
-    fn transact(
-        &mut self,
-        body: &mut dyn FnMut(&mut dyn Access) -> anyhow::Result<()>,
-    ) -> anyhow::Result<()> {
-        let half = self.1.half;
-        self.0.transact(&mut |access| {
-            if half { body(&mut HalfAccess(access, 0)) } else { body(access) }
-        })
-    }
-}
-
 #[test]
 fn half_a_transaction_does_not_add_up() {
     for half in [false, true] {
@@ -170,6 +91,17 @@ fn an_overwrite_that_is_lost_and_a_row_that_a_scan_leaves_out_are_found() {
         data.load().unwrap();
         let scanned = run_uniform(&data, Operation::ScanOrInsert { scans: 100, rows: 100 });
         assert_eq!(scanned.is_err(), short, "{scanned:?}");
+    }
+}
+
+#[test]
+fn a_row_that_a_scan_shows_twice_is_found() {
+    let engine = Wrong { stutters: true, ..Wrong::default() };
+    let data = Data::new(&engine, SIZES, RECORDS);
+    data.load().unwrap();
+    for operation in [Operation::ScanOrInsert { scans: 95, rows: 100 }, Operation::ReadInOrder] {
+        let error = run_uniform(&data, operation).unwrap_err();
+        assert!(format!("{error:#}").contains("out of order"), "{error:#}");
     }
 }
 

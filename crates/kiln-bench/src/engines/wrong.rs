@@ -1,0 +1,100 @@
+//! A table that can be told to be wrong, so that tests see whether it is found out.
+
+use anyhow::Result;
+
+use super::{Access, Engine, MemoryTable, Worker};
+use crate::generate::Entry;
+
+/// A table that does what it has to, but for what it is told to do wrong.
+#[derive(Default)]
+pub(crate) struct Wrong {
+    pub(crate) table: MemoryTable,
+    /// Drop the second write of each transaction.
+    pub(crate) half: bool,
+    /// Drop writes of single keys.
+    pub(crate) loses: bool,
+    /// Leave the last row of each scan out.
+    pub(crate) short: bool,
+    /// Drop what is added to single keys.
+    pub(crate) loses_adds: bool,
+    /// Show each row of a scan twice.
+    pub(crate) stutters: bool,
+}
+
+/// One thread's access to a [`Wrong`].
+pub(crate) struct WrongWorker<'a>(<MemoryTable as Engine>::Worker<'a>, &'a Wrong);
+
+struct HalfAccess<'a>(&'a mut dyn Access, u32);
+
+impl Access for HalfAccess<'_> {
+    fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+        self.0.get(key, value)
+    }
+
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.1 += 1;
+        if self.1 == 2 { Ok(()) } else { self.0.put(key, value) }
+    }
+}
+
+impl Engine for Wrong {
+    type Worker<'a> = WrongWorker<'a>;
+
+    fn worker(&self) -> Result<WrongWorker<'_>> {
+        Ok(WrongWorker(self.table.worker()?, self))
+    }
+
+    fn key_count(&self) -> Result<u64> {
+        self.table.key_count()
+    }
+
+    fn persist(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl Worker for WrongWorker<'_> {
+    fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+        self.0.get(key, value)
+    }
+
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        if self.1.loses { Ok(()) } else { self.0.put(key, value) }
+    }
+
+    fn add(&mut self, key: &[u8], delta: u64) -> Result<()> {
+        if self.1.loses_adds { Ok(()) } else { self.0.add(key, delta) }
+    }
+
+    fn put_durably(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.0.put(key, value)
+    }
+
+    fn put_all(&mut self, entries: &[Entry]) -> Result<()> {
+        self.0.put_all(entries)
+    }
+
+    fn scan(
+        &mut self,
+        from: &[u8],
+        count: usize,
+        row: &mut impl FnMut(&[u8], &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let (count, stutters) = (count - usize::from(self.1.short && count > 1), self.1.stutters);
+        let (mut left, mut shown) = (count, |key: &[u8], value: &[u8]| row(key, value));
+        self.0.scan(from, if stutters { count.div_ceil(2) } else { count }, &mut |key, value| {
+            for _ in 0..left.min(if stutters { 2 } else { 1 }) {
+                left -= 1;
+                shown(key, value)?;
+            }
+            Ok(())
+        })
+    }
+
+    fn transact(&mut self, body: &mut dyn FnMut(&mut dyn Access) -> Result<()>) -> Result<()> {
+        let half = self.1.half;
+        self.0.transact(&mut |access| {
+            if half { body(&mut HalfAccess(access, 0)) } else { body(access) }
+        })
+    }
+}
