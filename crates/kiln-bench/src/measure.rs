@@ -50,6 +50,8 @@ pub(crate) struct Measured {
     pub(crate) hardening: Option<Hardened>,
     /// What this process used meanwhile.
     pub(crate) usage: Usage,
+    /// How long it took afterwards to make all of it durable. See [`make_durable`].
+    pub(crate) persist: Duration,
     /// The same writers without the scan that was beside them, and the scan, if there was one.
     pub(crate) scan: Option<BesideScan>,
 }
@@ -76,7 +78,7 @@ pub(crate) struct Hardened {
 
 impl Hardened {
     /// Everything has just been made durable. Those that waited longest would be missing else.
-    pub(crate) fn note_all_durable(&mut self) {
+    fn note_all_durable(&mut self) {
         let now = Instant::now();
         for when in self.pending.drain(..) {
             self.lag_ns.saturating_record(nanoseconds(now - when));
@@ -105,9 +107,27 @@ impl Measured {
             bins: Vec::new(),
             hardening: None,
             usage,
+            persist: Duration::ZERO,
             scan: None,
         })
     }
+}
+
+/// Makes durable, by `persist`, what has just been measured at once, and adds what that took. To be called before anything else is done: engines
+/// that harden by themselves would go on with it meanwhile, in nobody's time, and what is not durable would be so later.
+pub(crate) fn make_durable(measured: &mut [Measured], persist: impl FnOnce() -> Result<()>) -> Result<()> {
+    let (before, began) = (Usage::own(), Instant::now());
+    persist()?;
+    let persist = began.elapsed();
+    let usage = Usage::own().since(before);
+    for one in measured {
+        one.persist = persist;
+        one.usage = one.usage.and(usage);
+        if let Some(hardened) = &mut one.hardening {
+            hardened.note_all_durable();
+        }
+    }
+    Ok(())
 }
 
 /// What goes on while operations are repeated.

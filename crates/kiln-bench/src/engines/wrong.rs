@@ -1,9 +1,15 @@
 //! A table that can be told to be wrong, so that tests see whether it is found out.
 
+use std::sync::Mutex;
+use std::time::Duration;
+
 use anyhow::Result;
 
-use super::{Access, Engine, MemoryTable, Worker};
+use super::{Access, Engine, Hardening, MemoryTable, Worker};
 use crate::generate::Entry;
+
+/// How long it takes to persist.
+pub(crate) const PERSISTING: Duration = Duration::from_millis(20);
 
 /// A table that does what it has to, but for what it is told to do wrong.
 #[derive(Default)]
@@ -19,6 +25,19 @@ pub(crate) struct Wrong {
     pub(crate) loses_adds: bool,
     /// Show each row of a scan twice.
     pub(crate) stutters: bool,
+    /// What was asked of it, in order.
+    pub(crate) journal: Mutex<Journal>,
+}
+
+/// What a [`Wrong`] was asked to do.
+#[derive(Default)]
+pub(crate) struct Journal {
+    /// Transactions since it was last asked to persist.
+    transactions: u64,
+    /// How many of them each time that it was asked to persist something made durable.
+    pub(crate) persisted: Vec<u64>,
+    /// How often it had persisted when it was last asked for all rows.
+    pub(crate) persisted_before_last_scan: usize,
 }
 
 /// One thread's access to a [`Wrong`].
@@ -48,8 +67,19 @@ impl Engine for Wrong {
         self.table.key_count()
     }
 
+    /// Takes [`PERSISTING`].
     fn persist(&self) -> Result<()> {
+        let mut journal = self.journal.lock().unwrap();
+        let transactions = std::mem::take(&mut journal.transactions);
+        journal.persisted.push(transactions);
+        drop(journal);
+        std::thread::sleep(PERSISTING);
         Ok(())
+    }
+
+    fn progress(&self) -> Option<Hardening> {
+        let durable = self.journal.lock().unwrap().persisted.len() as u64;
+        Some(Hardening { current: durable + 1, durable })
     }
 }
 
@@ -80,6 +110,10 @@ impl Worker for WrongWorker<'_> {
         count: usize,
         row: &mut impl FnMut(&[u8], &[u8]) -> Result<()>,
     ) -> Result<()> {
+        if count == usize::MAX {
+            let mut journal = self.1.journal.lock().unwrap();
+            journal.persisted_before_last_scan = journal.persisted.len();
+        }
         let (count, stutters) = (count - usize::from(self.1.short && count > 1), self.1.stutters);
         let (mut left, mut shown) = (count, |key: &[u8], value: &[u8]| row(key, value));
         self.0.scan(from, if stutters { count.div_ceil(2) } else { count }, &mut |key, value| {
@@ -95,6 +129,8 @@ impl Worker for WrongWorker<'_> {
         let half = self.1.half;
         self.0.transact(&mut |access| {
             if half { body(&mut HalfAccess(access, 0)) } else { body(access) }
-        })
+        })?;
+        self.1.journal.lock().unwrap().transactions += 1;
+        Ok(())
     }
 }

@@ -15,7 +15,7 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use super::protocol::{Cell, Command, Content, Contestant, Reply};
 use crate::engines::catalog::{self, Mode, Name, Settings, Shape, Visitor};
 use crate::engines::{Engine, Worker};
-use crate::measure::{Hardened, Measured};
+use crate::measure::{Measured, make_durable};
 use crate::results::Row;
 use crate::scratch::disk_bytes;
 use crate::usage::Usage;
@@ -222,26 +222,18 @@ impl<'e, E: Engine> Served<'e, E> {
         let kind = workload.in_batches(cell.batch);
         self.before(kind)?;
         let mut measured = self.measure(kind, cell)?;
-        let (before, persisting) = (Usage::own(), Instant::now());
-        if kind.writes() && matches!(self.contestant.mode, Mode::Weak | Mode::Fast) {
-            self.engine.persist()?;
-            measured.iter_mut().filter_map(|one| one.hardening.as_mut()).for_each(Hardened::note_all_durable);
+        // Of halves each has been by itself.
+        if self.persists(kind) && kind != Kind::BesideScan {
+            make_durable(&mut measured, || self.engine.persist())?;
         }
-        let persist = persisting.elapsed();
-        let usage = Usage::own().since(before);
         self.after(kind)?;
-        let rows = self.contestant.modes(kind).iter().zip(measured).map(|(&mode, mut measured)| {
-            measured.usage = measured.usage.and(usage);
-            // What was durable when it was acknowledged owes nothing for that of the others.
-            self.row(
-                &workload,
-                cell,
-                mode,
-                &measured,
-                if mode.is_durable() { Duration::ZERO } else { persist },
-            )
-        });
-        Ok(rows.collect())
+        let rows = self.contestant.modes(kind).iter().zip(measured);
+        Ok(rows.map(|(&mode, measured)| self.row(&workload, cell, mode, &measured)).collect())
+    }
+
+    /// Whether what was written is made durable in the end.
+    fn persists(&self, kind: Kind) -> bool {
+        kind.writes() && matches!(self.contestant.mode, Mode::Weak | Mode::Fast)
     }
 
     fn measure(&self, kind: Kind, cell: &Cell) -> Result<Vec<Measured>> {
@@ -266,7 +258,15 @@ impl<'e, E: Engine> Served<'e, E> {
             }
             (Loaded::Keys(data), Kind::BesideScan) => {
                 let alone = if cell.round.is_multiple_of(2) { Alone::First } else { Alone::Last };
-                vec![workloads::run_beside_scan(data, cell.distribution, cell.threads, duration, alone)?]
+                let persists = self.persists(kind);
+                vec![workloads::run_beside_scan(
+                    data,
+                    cell.distribution,
+                    cell.threads,
+                    duration,
+                    alone,
+                    persists,
+                )?]
             }
             (Loaded::Tpcc(tables), Kind::Tpcc(mix)) => vec![tables.run(mix, cell.threads, duration)?],
             _ => anyhow::bail!("{} is not for what was loaded", cell.workload),
@@ -349,15 +349,10 @@ impl<'e, E: Engine> Served<'e, E> {
         }
     }
 
-    fn row(
-        &self,
-        workload: &Workload,
-        cell: &Cell,
-        mode: Mode,
-        measured: &Measured,
-        persist: Duration,
-    ) -> Row {
+    fn row(&self, workload: &Workload, cell: &Cell, mode: Mode, measured: &Measured) -> Row {
         let (contestant, batch) = (self.contestant, cell.batch);
+        // What was durable when it was acknowledged owes nothing for that of the others.
+        let persist = if mode.is_durable() { Duration::ZERO } else { measured.persist };
         let ops = measured.ops * batch as u64;
         let seconds = measured.seconds;
         // The rate is that of the threads, stretched by the time that making everything durable took.

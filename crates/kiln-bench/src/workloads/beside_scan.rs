@@ -12,7 +12,7 @@ use super::{Data, Operation, run};
 use crate::engines::{Engine, Worker};
 use crate::generate::draws::Distribution;
 use crate::generate::{COUNTER_BITS, Key};
-use crate::measure::{BesideScan, Measured};
+use crate::measure::{BesideScan, Measured, make_durable};
 
 /// Which half of the time writers are alone.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -21,16 +21,24 @@ pub(crate) enum Alone {
     Last,
 }
 
-/// Measures `threads` writers for half of the time alone and for half beside a scan: what they did beside it, and what they did alone.
+/// Measures `threads` writers for half of the time alone and for half beside a scan: what they did beside it, and what they did alone. Each half is made
+/// durable by itself, if it is to be, before anything else is done.
 pub(crate) fn run_beside_scan<E: Engine>(
     data: &Data<'_, E>,
     distribution: Distribution,
     threads: usize,
     duration: Duration,
     alone: Alone,
+    persists: bool,
 ) -> Result<Measured> {
     let sum = scan(data, &mut data.engine.worker()?)?;
-    let writers = || run(data, Operation::Transfer, distribution, threads, duration / 2);
+    let writers = || {
+        let mut measured = run(data, Operation::Transfer, distribution, threads, duration / 2)?;
+        if persists {
+            make_durable(std::slice::from_mut(&mut measured), || data.engine.persist())?;
+        }
+        anyhow::Ok(measured)
+    };
     let alone_before = (alone == Alone::First).then(writers).transpose()?;
     let stop = AtomicBool::new(false);
     let (measured, rows_per_s) = std::thread::scope(|scope| {
