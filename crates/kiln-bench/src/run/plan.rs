@@ -1,5 +1,6 @@
 //! What a run measures: from a profile and the command line to groups of contestants and cells.
 
+mod room;
 #[cfg(test)]
 mod tests;
 
@@ -24,12 +25,6 @@ use crate::summary::numbers;
 use crate::workloads::data::PATIENCE;
 use crate::workloads::spec::{self, Dataset, Workload};
 use crate::workloads::tpcc;
-
-/// What an engine may have on the disk for each byte of data, and besides.
-const DISK_FACTOR: u64 = 4;
-const DISK_BYTES_BESIDES: u64 = 256 << 20;
-/// What Kiln's log grows by in a second, at most, while nothing is truncated.
-const LOG_BYTES_PER_SECOND: u64 = 400 << 20;
 
 /// About how many bytes of keys and values a peer loads in a second: the mean of all of them; and checks in the end.
 const LOADED_BYTES_PER_SECOND: f64 = 40e6;
@@ -285,29 +280,6 @@ impl Plan {
         }
         groups.retain(|group| !group.cells.is_empty());
         self.groups = groups;
-    }
-
-    /// The most that one group has on the disk at a time.
-    pub(super) fn disk_bytes(&self) -> u64 {
-        let of_group = |group: &Group| {
-            let seconds =
-                f64::from(group.rounds.most) * group.cells.iter().map(|cell| cell.seconds).sum::<f64>();
-            let of_contestant = |contestant: &Contestant| {
-                let log = match contestant.engine {
-                    // With a checkpoint for each gigabyte.
-                    Name::KilnWal => 5 << 28,
-                    Name::Kiln => {
-                        // What is live is kept, and truncation keeps the rest within the memory of the log, about.
-                        let written = (seconds * LOG_BYTES_PER_SECOND as f64) as u64;
-                        written.min(2 * contestant.cache_bytes)
-                    }
-                    _ => 0,
-                };
-                contestant.content.bytes() * DISK_FACTOR + DISK_BYTES_BESIDES + log
-            };
-            group.contestants.iter().map(of_contestant).sum()
-        };
-        self.groups.iter().map(of_group).max().unwrap_or(0)
     }
 
     /// A warning if the contestants of a group will hardly fit into memory together.

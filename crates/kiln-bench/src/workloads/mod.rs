@@ -76,6 +76,16 @@ pub(crate) enum Operation {
 }
 
 impl Operation {
+    /// How many of a hundred write a key that was not there before.
+    pub(crate) fn inserts(self) -> u32 {
+        match self {
+            Operation::GetOrInsert { reads } => 100 - reads,
+            Operation::ScanOrInsert { scans, .. } => 100 - scans,
+            Operation::FillInOrder => 100,
+            _ => 0,
+        }
+    }
+
     /// Whether it writes.
     pub(crate) fn writes(self) -> bool {
         !matches!(

@@ -83,3 +83,19 @@ fn what_is_planned_adds_up() {
     // Kiln and a floor at each of three workloads, with one thread and with two.
     assert_eq!(plan.measurements(), 3 * 2 * 2 * u64::from(parts(Profile::Quick)[0].rounds.least));
 }
+
+#[test]
+fn the_room_that_is_needed_has_what_is_inserted_until_the_last_round() {
+    let room = |arguments: &str| plan(&format!("--engines {arguments}")).disk_bytes();
+    // As many as 0.8 million rows of 116 bytes a second were seen.
+    assert!(room("kiln --workloads insert --seconds 10 --rounds 5") > 9_000_000_000);
+    let two = |workload| room(&format!("kiln,redb --workloads {workload} --seconds 10 --rounds 5"));
+    for workload in ["insert", "fill-seq", "ycsb-d", "ycsb-e"] {
+        assert!(two(workload) > two("update"), "{workload}");
+    }
+    let rounds = |count| room(&format!("kiln,redb --workloads tpcc --rounds {count}"));
+    assert!(rounds(5) > rounds(1));
+    // What is in memory takes no room on the disk.
+    let of_kiln = room("kiln --workloads insert");
+    assert_eq!(room("kiln,memory --workloads insert"), of_kiln);
+}
