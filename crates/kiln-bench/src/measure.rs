@@ -4,10 +4,10 @@
 //! is the sum of the threads' rates. So neither starting nor stopping threads is part of any figure. Clients can also be tasks,
 //! which share a few threads.
 
+mod hardening;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 use hdrhistogram::Histogram;
 
+use self::hardening::{Hardened, watch};
 use crate::engines::Hardening;
 use crate::interrupt;
 use crate::usage::Usage;
@@ -28,8 +29,6 @@ const STRIDE: u64 = 61;
 const STALLED: Duration = TIMED_EACH.saturating_mul(2 * STRIDE as u32);
 /// The width of the bins in which operations are counted over time.
 pub(crate) const BIN: Duration = Duration::from_millis(50);
-/// How often hardening is looked at.
-const WATCHED_EACH: Duration = Duration::from_millis(2);
 
 /// The longest latency that is told apart: a minute.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
@@ -63,27 +62,6 @@ pub(crate) struct BesideScan {
     pub(crate) alone_ops_per_s: f64,
     /// Rows that it read.
     pub(crate) rows_per_s: f64,
-}
-
-/// What was seen of an engine's hardening.
-#[derive(Clone)]
-pub(crate) struct Hardened {
-    /// When commits became durable, in milliseconds since the beginning.
-    pub(crate) marks_ms: Vec<f64>,
-    /// How long a commit was not durable, in nanoseconds, for commits at evenly spaced times.
-    pub(crate) lag_ns: Histogram<u64>,
-    /// When those of them were made that were not durable in the end.
-    pending: Vec<Instant>,
-}
-
-impl Hardened {
-    /// Everything has just been made durable. Those that waited longest would be missing else.
-    fn note_all_durable(&mut self) {
-        let now = Instant::now();
-        for when in self.pending.drain(..) {
-            self.lag_ns.saturating_record(nanoseconds(now - when));
-        }
-    }
 }
 
 impl Measured {
@@ -136,6 +114,8 @@ pub(crate) struct Meanwhile<'a> {
     pub(crate) duration: Duration,
     /// Tells how far hardening is, if anybody knows.
     pub(crate) progress: &'a dyn Fn() -> Option<Hardening>,
+    /// Tells how many hardenings there have been, if anybody counts them.
+    pub(crate) hardenings: &'a dyn Fn() -> Option<u64>,
     /// Makes everything durable, so often.
     pub(crate) persist: Option<(Duration, &'a (dyn Fn() -> Result<()> + Sync))>,
 }
@@ -143,7 +123,7 @@ pub(crate) struct Meanwhile<'a> {
 impl Meanwhile<'_> {
     /// Nothing but time passes.
     pub(crate) fn nothing(duration: Duration) -> Meanwhile<'static> {
-        Meanwhile { duration, progress: &|| None, persist: None }
+        Meanwhile { duration, progress: &|| None, hardenings: &|| None, persist: None }
     }
 }
 
@@ -201,7 +181,7 @@ where
             let stop = &stop;
             scope.spawn(move || persist_each(each, persist, stop))
         });
-        let hardening = watch(meanwhile.duration, &stop, meanwhile.progress);
+        let hardening = watch(meanwhile, &stop);
         stop.store(true, Ordering::Relaxed);
         let persisted =
             persisting.map(|thread| thread.join().map_err(|_| anyhow!("a persisting thread panicked"))?);
@@ -210,7 +190,7 @@ where
             .map(|worker| worker.join().map_err(|_| anyhow!("a measuring thread panicked"))?)
             .collect::<Result<Vec<ThreadCount>>>()?;
         let hardening = match persisted.transpose()? {
-            Some(marks_ms) => Some(Hardened { marks_ms, lag_ns: histogram()?, pending: Vec::new() }),
+            Some(marks_ms) => Some(Hardened::by_marks(marks_ms)?),
             None => hardening?,
         };
         anyhow::Ok((counts, Usage::own().since(before), hardening))
@@ -330,43 +310,6 @@ fn persist_each(
         }
         marks_ms.push(start.elapsed().as_secs_f64() * 1000.0);
     }
-}
-
-/// Waits until the time is over, and looks at hardening meanwhile.
-fn watch(
-    duration: Duration,
-    stop: &AtomicBool,
-    progress: &dyn Fn() -> Option<Hardening>,
-) -> Result<Option<Hardened>> {
-    let start = Instant::now();
-    let Some(first) = progress() else {
-        sleep(duration, stop);
-        return Ok(None);
-    };
-    let mut hardened = Hardened { marks_ms: Vec::new(), lag_ns: histogram()?, pending: Vec::new() };
-    // Commits that were made when this was looked at, and are not durable.
-    let mut pending = VecDeque::new();
-    let mut durable = first.durable;
-    while !interrupt::asked() && !stop.load(Ordering::Relaxed) {
-        let now = Instant::now();
-        let Some(seen) = progress() else { break };
-        if seen.durable > durable {
-            durable = seen.durable;
-            hardened.marks_ms.push((now - start).as_secs_f64() * 1000.0);
-        }
-        while let Some((version, when)) = pending.pop_front_if(|(version, _)| *version <= durable) {
-            let _: u64 = version;
-            hardened.lag_ns.saturating_record(nanoseconds(now - when));
-        }
-        let left = (start + duration).saturating_duration_since(now);
-        if left.is_zero() {
-            break;
-        }
-        pending.push_back((seen.current, now));
-        std::thread::sleep(left.min(WATCHED_EACH));
-    }
-    hardened.pending = pending.into_iter().map(|(_, when)| when).collect();
-    Ok(Some(hardened))
 }
 
 /// The same for tasks on as many threads as there are processors. `client` makes one task, which repeats its operation while

@@ -217,6 +217,10 @@ impl<O: KilnObject> Engine for KilnEngine<O> {
         Some(Hardening { current: self.db.version().number(), durable })
     }
 
+    fn hardenings(&self) -> Option<u64> {
+        Some(self.db.statistics().hardenings)
+    }
+
     fn close(self) -> Result<()> {
         drop(self.object);
         self.db.close().context("cannot close the database")

@@ -74,6 +74,11 @@ pub(crate) trait Engine: Sync {
         None
     }
 
+    /// How many hardenings there have been, if the engine counts them.
+    fn hardenings(&self) -> Option<u64> {
+        None
+    }
+
     /// Closes the database, and says whether that went well.
     fn close(self) -> Result<()>
     where

@@ -6,6 +6,7 @@ use anyhow::bail;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
+use super::hardening::{LOOKS, Looks};
 use super::*;
 
 #[test]
@@ -109,11 +110,43 @@ fn hardening_is_seen_with_its_lag() {
     let looks = calls.into_inner();
     assert!(looks > 12, "{looks}");
     assert_eq!(hardened.marks_ms.len() as u64, (looks - 1) / 5 - 1);
-    assert!(hardened.lag_ns.min() >= 5 * nanoseconds(WATCHED_EACH) * 3 / 4);
-    // Each look but the last was at a commit, and all became durable in the end.
-    let mut hardened = hardened;
+    assert!(hardened.lag_ns.min() >= 5 * nanoseconds(*LOOKS.start()) * 3 / 4);
+    // Of looks at commits none is forgotten, and all became durable in the end.
+    let (mut hardened, before) = (hardened.clone(), hardened.lag_ns.len());
     hardened.note_all_durable();
-    assert_eq!(hardened.lag_ns.len(), looks - 2);
+    assert!((before + 1..looks).contains(&hardened.lag_ns.len()), "{before} of {looks}");
+}
+
+#[test]
+fn hardenings_between_two_looks_are_counted_and_looked_at_more_often() {
+    let calls = AtomicU64::new(0);
+    // Each look finds that there were three since the last one.
+    let progress = || {
+        let call = calls.fetch_add(1, Ordering::Relaxed);
+        Some(Hardening { current: call + 1, durable: call })
+    };
+    let hardenings = || Some(3 * calls.load(Ordering::Relaxed));
+    let meanwhile = Meanwhile {
+        progress: &progress,
+        hardenings: &hardenings,
+        ..Meanwhile::nothing(Duration::from_millis(50))
+    };
+    let hardened = repeat(1, &meanwhile, |_| Ok(|| Ok(1))).unwrap().hardening.unwrap();
+    let looks = calls.into_inner();
+    assert_eq!(hardened.count, Some(3 * (looks - 1)));
+    let mut looks = Looks::new();
+    let mut each_of = |between: u32| {
+        for look in 0..20 * between {
+            looks.note((look + 1).is_multiple_of(between));
+        }
+        looks.each
+    };
+    assert_eq!(each_of(1), *LOOKS.start());
+    let settled = each_of(8);
+    assert_eq!(settled, *LOOKS.start());
+    assert_eq!(each_of(1000), *LOOKS.end());
+    assert_eq!(each_of(8), *LOOKS.end());
+    assert!(each_of(4) < *LOOKS.end());
 }
 
 #[test]

@@ -39,10 +39,10 @@ pub(crate) fn run<E: Engine>(
     span: impl Into<Span>,
 ) -> Result<Measured> {
     let Span { duration, persist_each } = span.into();
-    let (progress, persist) = (|| data.engine.progress(), || data.engine.persist());
-    let persist: &(dyn Fn() -> Result<()> + Sync) = &persist;
-    let meanwhile =
-        Meanwhile { duration, progress: &progress, persist: persist_each.map(|each| (each, persist)) };
+    let (progress, hardenings) = (|| data.engine.progress(), || data.engine.hardenings());
+    let persist: &(dyn Fn() -> Result<()> + Sync) = &|| data.engine.persist();
+    let persist = persist_each.map(|each| (each, persist));
+    let meanwhile = Meanwhile { duration, progress: &progress, hardenings: &hardenings, persist };
     macro_rules! repeat {
         (|$client:ident| $call:expr) => {
             measure::repeat(threads, &meanwhile, |thread| {
@@ -81,8 +81,9 @@ pub(crate) fn run_in_both_ways<E: Engine>(
     threads: usize,
     duration: Duration,
 ) -> Result<[Measured; 2]> {
-    let progress = || data.engine.progress();
-    let meanwhile = Meanwhile { progress: &progress, ..Meanwhile::nothing(duration) };
+    let (progress, hardenings) = (|| data.engine.progress(), || data.engine.hardenings());
+    let meanwhile =
+        Meanwhile { progress: &progress, hardenings: &hardenings, ..Meanwhile::nothing(duration) };
     measure::repeat_in_groups(threads, &meanwhile, |thread| {
         let (mut client, waits) = (Client::new(data, distribution, thread)?, thread % 2 == 1);
         Ok(move || if waits { client.put_durably() } else { client.put() })

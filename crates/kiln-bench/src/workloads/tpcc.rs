@@ -160,8 +160,9 @@ impl<'e, E: Engine> Tpcc<'e, E> {
 
     /// Repeats transactions on `threads` threads for `duration`.
     pub(crate) fn run(&self, mix: Mix, threads: usize, duration: Duration) -> Result<Measured> {
-        let progress = || self.engine.progress();
-        let meanwhile = Meanwhile { progress: &progress, ..Meanwhile::nothing(duration) };
+        let (progress, hardenings) = (|| self.engine.progress(), || self.engine.hardenings());
+        let meanwhile =
+            Meanwhile { progress: &progress, hardenings: &hardenings, ..Meanwhile::nothing(duration) };
         measure::repeat(threads, &meanwhile, |thread| {
             let mut terminal = Terminal {
                 worker: self.engine.worker()?,
