@@ -27,6 +27,8 @@ const TIMED_EACH: Duration = Duration::from_micros(4);
 const STRIDE: u64 = 61;
 /// When those that are not timed take longer, by far, than those before them, one of them has stalled.
 const STALLED: Duration = TIMED_EACH.saturating_mul(2 * STRIDE as u32);
+/// All those that are not timed do not take less than so many times what one of them takes: else the one was a stall itself, and another one is among them.
+const FEW: u32 = 8;
 /// The width of the bins in which operations are counted over time.
 pub(crate) const BIN: Duration = Duration::from_millis(50);
 
@@ -276,17 +278,25 @@ impl Sampling {
 }
 
 /// Notes how long an operation took that stands for so many, and how long the others took together. A stall is one operation's, and is
-/// noted wherever it is: it is seldom, and would either be missed, or count for all.
+/// noted wherever it is: it is seldom, and would either be missed, or count for all. Where the others took long, it may also be that all operations
+/// do now: that is so if one of them took about as long as this one.
 fn record(latency_ns: &mut Histogram<u64>, timed: Duration, stride: u64, others: Duration) {
+    let others_count = stride - 1;
+    let are_both_stalls = others > STALLED && others < timed * FEW;
+    let usual = if are_both_stalls { latency_ns.value_at_quantile(0.5) } else { 0 };
     let mut note = |took: Duration, count: u64| latency_ns.saturating_record_n(nanoseconds(took), count);
     if stride == 1 {
         note(timed, 1);
-    } else if others > STALLED {
-        note(others, 1);
-        note(timed, stride - 1);
-    } else if timed > STALLED {
+    } else if are_both_stalls {
         note(timed, 1);
-        note(others / (stride as u32 - 1), stride - 1);
+        note(others, 1);
+        note(Duration::from_nanos(usual), others_count - 1);
+    } else if others > STALLED && others > timed * (2 * stride as u32) {
+        note(others, 1);
+        note(timed, others_count);
+    } else if others.max(timed) > STALLED {
+        note(timed, 1);
+        note(others / others_count as u32, others_count);
     } else {
         note(timed, stride);
     }

@@ -31,7 +31,8 @@ Each line of a result file is one measurement:
   ops, seconds  what was done, and in which time
   persist_s     the time after it for making everything durable; zero where it was, or where nothing was written
   ops_per_s     ops over seconds and persist_s together
-  p50_us, p99_us, p999_us, max_us   latency; of operations faster than 4 us in the mean, one in 61 is timed
+  p50_us, p99_us, p999_us, max_us   latency; of operations faster than 4 us in the mean, one in 61 is timed, and what others between two
+                of these took together, if it is more than 0.5 ms and they are not all as slow, counts as one: max_us is an upper bound there
   lag_p50_us, lag_p99_us, lag_max_us  from commit to durable, null where the engine does not tell
   alone_ops_per_s, scanned_rows_per_s  of write-beside-scan, whose other fields are about its writers beside the scan: their rate without the scan and
                 without persist_s, and the scan's; elsewhere not there

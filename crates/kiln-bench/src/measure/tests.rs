@@ -150,6 +150,31 @@ fn hardenings_between_two_looks_are_counted_and_looked_at_more_often() {
 }
 
 #[test]
+fn two_stalls_are_two_and_a_load_that_has_become_slow_is_none() {
+    let us = Duration::from_micros;
+    let noted = |timed, others| {
+        let mut latency_ns = histogram().unwrap();
+        latency_ns.record_n(1000, 10_000).unwrap();
+        record(&mut latency_ns, timed, STRIDE, others);
+        assert_eq!(latency_ns.len(), 10_000 + STRIDE);
+        latency_ns
+    };
+    let above = |latency_ns: &Histogram<u64>, least: Duration| {
+        latency_ns.count_between(nanoseconds(least), LATENCY_NS_MAX)
+    };
+    let two = noted(us(2000), us(3000));
+    assert_eq!((above(&two, us(1000)), above(&two, us(10))), (2, 2));
+    for timed in [us(10), us(100), us(2000)] {
+        let slow = noted(timed, timed * (STRIDE as u32 - 1));
+        assert_eq!((above(&slow, timed * 2), above(&slow, timed / 2)), (0, STRIDE), "{timed:?}");
+    }
+    let one = noted(us(1), us(10_000));
+    assert_eq!((above(&one, us(9_900)), above(&one, us(2))), (1, 1));
+    let one = noted(us(10_000), us(60));
+    assert_eq!((above(&one, us(9_900)), above(&one, us(2))), (1, 1));
+}
+
+#[test]
 fn who_hardens_nothing_by_itself_is_asked_to_so_often() {
     let calls = AtomicU64::new(0);
     let persist = || {
