@@ -182,6 +182,8 @@ impl<'e, E: Engine> Served<'e, E> {
             }
             Loaded::Tpcc(tables) => tables.load()?,
         }
+        // What loading and checking took is not the engine's: to count keys may take a set of all of them.
+        Usage::forget_peak();
         Ok(())
     }
 
