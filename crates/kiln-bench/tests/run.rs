@@ -318,6 +318,47 @@ fn an_interrupted_run_keeps_what_it_has_and_goes_on_where_it_was() {
     assert!(all >= 2 && rounds.len() == all, "{rounds:?}");
 }
 
+/// The run waited for its answer, whatever signals came.
+#[test]
+fn a_run_ends_tidily_though_a_contestant_does_not_answer() {
+    for signal in [rustix::process::Signal::INT, rustix::process::Signal::HUP] {
+        let directory = directory();
+        let mut run = Command::new(env!("CARGO_BIN_EXE_kiln-bench"))
+            .args(["run", "--engines", "memory", "--workloads", "read", "--threads", "1", "--records", "1000"])
+            .args(["--seconds", "1000", "--rounds", "1", "--dir", "data", "--time-limit", "1h"])
+            .current_dir(directory.path())
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let pid = rustix::process::Pid::from_raw(run.id() as i32).unwrap();
+        let children = format!("/proc/{0}/task/{0}/children", run.id());
+        let contestant = loop {
+            let found = std::fs::read_to_string(&children).unwrap();
+            // Until it is a program of its own the run waits for it in the system.
+            let is_contestant = |number: &&str| {
+                std::fs::read_to_string(format!("/proc/{number}/cmdline"))
+                    .is_ok_and(|line| line.contains("contestant"))
+            };
+            if let Some(number) = found.split_whitespace().find(is_contestant) {
+                break rustix::process::Pid::from_raw(number.parse().unwrap()).unwrap();
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        };
+        rustix::process::kill_process(contestant, rustix::process::Signal::STOP).unwrap();
+        rustix::process::kill_process(pid, signal).unwrap();
+        let ended = (0..600).find_map(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            run.try_wait().unwrap()
+        });
+        run.kill().unwrap();
+        let output = run.wait_with_output().unwrap();
+        assert!(ended.is_some_and(|status| !status.success()), "it waits for who does not answer");
+        assert!(text(&output.stderr).contains("interrupted"), "{}", text(&output.stderr));
+        assert!(!directory.path().join("data").exists());
+    }
+}
+
 /// They were removed with it at the end.
 #[test]
 fn results_are_not_put_where_the_data_is() {

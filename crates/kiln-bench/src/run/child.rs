@@ -3,24 +3,34 @@
 //! Stopping (SIGSTOP) is what lets engines alternate fairly: what one does in the background, compaction or write-back, it does
 //! in its own time only. What it has not done when it is stopped waits for its next turn.
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child as Process, ChildStdin, ChildStdout, Command as Program, Stdio};
+use std::io::{self, BufRead, BufReader, Write};
+use std::process::{Child as Process, ChildStdin, Command as Program, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::memory_group::MemoryGroup;
+use super::plan::{check_seconds, load_seconds};
 use super::protocol::{Cell, Command, Contestant, Reply};
 use crate::interrupt;
 use crate::machine::Watch;
 use crate::results::Row;
+
+/// A contestant that has not answered for so long hangs; and for so many times as long as what it does was planned to take.
+const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE_FACTOR: f64 = 20.0;
+/// How often it is looked whether the run is to end meanwhile.
+const LOOKED_EACH: Duration = Duration::from_millis(100);
 
 /// A running contestant. Dropping it kills it.
 pub(super) struct Child {
     contestant: Contestant,
     process: Process,
     input: ChildStdin,
-    output: BufReader<ChildStdout>,
+    /// What it says, line by line, until it has ended.
+    lines: Receiver<io::Result<String>>,
     /// Removed last, when the process has ended.
     group: Option<MemoryGroup>,
 }
@@ -41,7 +51,8 @@ impl Child {
         let mut child = Child::spawn(Contestant { reopened: true, ..contestant })?;
         child.limit()?;
         let watch = Watch::start(Some(child.process.id()));
-        let reply = child.ask(&Command::Opened { round, generation })?;
+        let planned_s = load_seconds(&child.contestant);
+        let reply = child.ask(&Command::Opened { round, generation }, planned_s)?;
         let rows = child.rows(reply, &watch)?;
         Ok((child, rows))
     }
@@ -60,8 +71,10 @@ impl Child {
         let (Some(input), Some(output)) = (process.stdin.take(), process.stdout.take()) else {
             bail!("a contestant has no pipes");
         };
-        let output = BufReader::new(output);
-        let mut child = Child { contestant, process, input, output, group };
+        let (said, lines) = channel();
+        // It ends with the process, or when nobody listens any more.
+        std::thread::spawn(move || BufReader::new(output).lines().try_for_each(|line| said.send(line)));
+        let mut child = Child { contestant, process, input, lines, group };
         let first = serde_json::to_string(&child.contestant)?;
         writeln!(child.input, "{first}").context("a contestant does not listen")?;
         Ok(child)
@@ -69,7 +82,8 @@ impl Child {
 
     /// Loads the database, which was loaded so often before.
     pub(super) fn load(&mut self, generation: u64) -> Result<()> {
-        self.ask(&Command::Load { generation }).map(drop)
+        let planned_s = load_seconds(&self.contestant);
+        self.ask(&Command::Load { generation }, planned_s).map(drop)
     }
 
     /// Has it do with what it may have. Loading in no order would take some engines many minutes with so little.
@@ -88,7 +102,9 @@ impl Child {
     pub(super) fn measure(&mut self, cell: Cell) -> Result<Vec<Row>> {
         self.signal(Signal::CONT)?;
         let watch = Watch::start(Some(self.process.id()));
-        let reply = self.ask(&Command::Cell(cell))?;
+        // Before it, or behind it, everything may be checked.
+        let planned_s = cell.seconds + check_seconds(&self.contestant);
+        let reply = self.ask(&Command::Cell(cell), planned_s)?;
         let rows = self.rows(reply, &watch);
         self.stop()?;
         rows
@@ -107,30 +123,30 @@ impl Child {
     /// Checks the database and closes it.
     pub(super) fn finish(mut self) -> Result<()> {
         self.signal(Signal::CONT)?;
-        self.ask(&Command::Finish)?;
+        self.ask(&Command::Finish, check_seconds(&self.contestant))?;
+        // It has closed its database, and may hang in what a library does last.
+        while hear(&self.lines, PATIENCE).with_context(|| self.contestant.label())?.is_some() {}
         self.process.wait().context("cannot wait for a contestant")?;
         Ok(())
     }
 
-    fn ask(&mut self, command: &Command) -> Result<Reply> {
+    /// Has it do something that was planned to take so many seconds.
+    fn ask(&mut self, command: &Command, planned_s: f64) -> Result<Reply> {
         let label = self.contestant.label();
         let line = serde_json::to_string(command)?;
         // A contestant that has died cannot be written to; why it died is in what it said last.
         let _ = writeln!(self.input, "{line}");
+        let patience = PATIENCE + Duration::from_secs_f64(planned_s * PATIENCE_FACTOR);
         loop {
-            let mut reply = String::new();
-            let count =
-                self.output.read_line(&mut reply).with_context(|| format!("{label}: cannot be heard"))?;
-            interrupt::check()?;
-            if count == 0 {
+            let Some(reply) = hear(&self.lines, patience).with_context(|| label.clone())? else {
                 let status = self.process.wait().context("cannot wait for a contestant")?;
                 bail!("{label}: ended without an answer ({status})");
-            }
+            };
             match serde_json::from_str(&reply) {
                 Ok(Reply::Failed(reason)) => bail!("{label}: {reason}"),
                 Ok(reply) => return Ok(reply),
                 // Libraries may print, too.
-                Err(_) => eprint!("{label}: {reply}"),
+                Err(_) => eprintln!("{label}: {reply}"),
             }
         }
     }
@@ -153,5 +169,38 @@ impl Drop for Child {
         // Errors: it has ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
+    }
+}
+
+/// The next line of a contestant, none once it has ended. An error if it says nothing for so long, or the run is to end.
+fn hear(lines: &Receiver<io::Result<String>>, patience: Duration) -> Result<Option<String>> {
+    let began = Instant::now();
+    loop {
+        let heard = lines.recv_timeout(LOOKED_EACH);
+        interrupt::check()?;
+        match heard {
+            Ok(line) => return line.map(Some).context("cannot be heard"),
+            Err(RecvTimeoutError::Disconnected) => return Ok(None),
+            Err(RecvTimeoutError::Timeout) if began.elapsed() < patience => {}
+            Err(RecvTimeoutError::Timeout) => {
+                bail!("has not answered for {} s, and is given up", began.elapsed().as_secs())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_does_not_answer_is_given_up_and_who_has_ended_is_known_to_have() {
+        let (said, lines) = channel();
+        said.send(Ok("done".to_owned())).unwrap();
+        assert_eq!(hear(&lines, PATIENCE).unwrap(), Some("done".to_owned()));
+        let error = hear(&lines, Duration::ZERO).unwrap_err().to_string();
+        assert!(error.contains("has not answered"), "{error}");
+        drop(said);
+        assert_eq!(hear(&lines, PATIENCE).unwrap(), None);
     }
 }
