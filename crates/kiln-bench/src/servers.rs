@@ -1,5 +1,6 @@
 //! Servers and the load generator of the RESP section, as child processes.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -186,11 +187,8 @@ pub(crate) fn find_kiln(asked: Option<&Path>) -> Result<PathBuf> {
     }
     let beside = std::env::current_exe()?.with_file_name("kiln");
     if let Some(cargo) = std::env::var_os("CARGO") {
-        let mut build = Command::new(cargo);
-        build.args(["build", "--quiet", "--package", "kiln-cli", "--bin", "kiln"]).stdin(Stdio::null());
-        if !cfg!(debug_assertions) {
-            build.arg("--release");
-        }
+        let here = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| ".".into());
+        let mut build = build_kiln(&cargo, Path::new(&here), &beside);
         ensure!(build.status()?.success(), "the kiln program cannot be built");
     }
     ensure!(
@@ -199,6 +197,21 @@ pub(crate) fn find_kiln(asked: Option<&Path>) -> Result<PathBuf> {
         beside.display()
     );
     Ok(beside)
+}
+
+/// What builds the `kiln` program at a place like `target/release/kiln`, with cargo, from a directory in the repository: not from where the user
+/// is, which may be anywhere.
+fn build_kiln(cargo: &OsStr, directory: &Path, program: &Path) -> Command {
+    let mut build = Command::new(cargo);
+    build.current_dir(directory).stdin(Stdio::null());
+    build.args(["build", "--quiet", "--locked", "--package", "kiln-cli", "--bin", "kiln"]);
+    if let Some(target) = program.parent().and_then(Path::parent) {
+        build.arg("--target-dir").arg(target);
+    }
+    if !cfg!(debug_assertions) {
+        build.arg("--release");
+    }
+    build
 }
 
 /// What `redis-benchmark` is asked to do.
@@ -293,6 +306,16 @@ mod tests {
         assert_eq!(parse(&format!("WARNING: something\n{text}")), Some(seen));
         assert_eq!(parse(""), None);
         assert_eq!(parse("Error from server: ERR\n"), None);
+    }
+
+    #[test]
+    fn the_program_is_built_in_the_repository_and_where_it_is_looked_for_wherever_the_user_is() {
+        let program = Path::new("/somewhere/target/release/kiln");
+        let build = build_kiln(OsStr::new("cargo"), Path::new("/somewhere/crate"), program);
+        assert_eq!(build.get_current_dir(), Some(Path::new("/somewhere/crate")));
+        let words: Vec<&OsStr> = build.get_args().collect();
+        assert!(words.contains(&OsStr::new("--locked")), "{words:?}");
+        assert!(words.windows(2).any(|pair| pair == ["--target-dir", "/somewhere/target"]), "{words:?}");
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod safe_commits;
 mod single_key;
 mod transactions;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -20,6 +21,7 @@ use crate::progress::Progress;
 use crate::report::{Goal, Samples, Table, Wanted, goals_table};
 use crate::results::{Row, RowWriter};
 use crate::scratch::Scratch;
+use crate::servers;
 
 /// What the log grows by in a second of writing with one thread, at most: to see beforehand whether the disk has room.
 const LOG_BYTES_PER_SECOND: u64 = 400 << 20;
@@ -30,6 +32,8 @@ const SIZES: Sizes = Sizes { key_bytes: 16, value_bytes: 100 };
 /// What all sections share.
 struct Run<'a> {
     settings: &'a Settings,
+    /// The program to serve with, where a section serves.
+    kiln: Option<PathBuf>,
     scratch: Scratch,
     progress: Progress,
     rows: RowWriter,
@@ -97,6 +101,9 @@ impl Run<'_> {
 
 /// Measures everything that was asked for.
 pub(crate) fn run(settings: &Settings) -> Result<()> {
+    // First: who waits for the other sections would else learn in the end that it cannot be built.
+    let serves = settings.sections.contains(&Section::Resp);
+    let kiln = serves.then(|| servers::find_kiln(settings.kiln.as_deref())).transpose()?;
     let watch = Watch::start(None);
     let scratch = Scratch::for_measuring(&settings.dir, settings.json.as_deref(), space_needed(settings))?;
     let awake = Awake::hold();
@@ -114,6 +121,7 @@ pub(crate) fn run(settings: &Settings) -> Result<()> {
     let rows = RowWriter::create(settings.json.as_deref())?;
     let mut run = Run {
         settings,
+        kiln,
         scratch,
         progress,
         rows,

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
 use super::{Run, SIZES};
 use crate::engines::catalog::Mode;
@@ -105,8 +105,7 @@ const PAIRINGS: [Pairing; 2] = [
 ];
 
 pub(super) fn run(run: &mut Run<'_>) -> Result<()> {
-    run.progress.now("RESP: building the server");
-    let kiln = servers::find_kiln(run.settings.kiln.as_deref())?;
+    let kiln = run.kiln.clone().context("there is no program to serve with")?;
     let title =
         format!("Over RESP, {CONNECTIONS} connections: thousand requests per second ({})", run.method());
     let columns =
