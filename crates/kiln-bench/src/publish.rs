@@ -21,10 +21,18 @@ pub(crate) fn run(settings: &TablesSettings) -> Result<()> {
             let document =
                 std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
             let document = replaced(&document, &tables, path)?;
-            std::fs::write(path, document).with_context(|| format!("cannot write {}", path.display()))?;
+            write(path, &document).with_context(|| format!("cannot write {}", path.display()))?;
         }
     }
     Ok(())
+}
+
+/// Writes a document beside the one that is there, and then in its place: one that cannot be written, or is not to the end, leaves the old one.
+fn write(path: &Path, document: &str) -> std::io::Result<()> {
+    // One that is a link stays one.
+    let path = std::fs::canonicalize(path)?;
+    let anew = path.with_added_extension("new");
+    std::fs::write(&anew, document).and_then(|()| std::fs::rename(&anew, &path))
 }
 
 /// A document with other tables.

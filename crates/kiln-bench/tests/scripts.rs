@@ -65,6 +65,33 @@ impl Repository {
 }
 
 #[test]
+fn only_a_whole_profile_is_published_and_only_where_its_tables_are() {
+    let repository = Repository::new();
+    for arguments in [
+        "--publish --profile full",
+        "--profile=small-cache --publish",
+        "--publish --engines kiln,lmdb",
+        "--publish --profile papers --workloads update",
+    ] {
+        let output = repository.bench(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments}");
+        assert_eq!(repository.calls(), "", "{arguments}");
+    }
+    for (arguments, document) in [
+        ("--publish", "docs/benchmarks.md"),
+        ("--publish --profile quick", "docs/benchmarks.md"),
+        ("--profile=papers --publish", "docs/papers.md"),
+    ] {
+        assert!(repository.bench(arguments).status.success());
+        let calls = repository.calls();
+        let into = format!(".json --into {}\n", repository.path(document).display());
+        assert!(calls.contains(&into), "{arguments}: {calls}");
+    }
+    assert!(repository.bench("--profile full --engines kiln").status.success());
+    assert!(!repository.calls().contains("--into"));
+}
+
+#[test]
 fn files_are_looked_for_where_the_user_is_and_what_is_not_named_is_in_the_repository() {
     let repository = Repository::new();
     let here = |path: &Path| format!("{}: run ", path.display());
