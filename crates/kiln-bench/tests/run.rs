@@ -324,7 +324,17 @@ fn a_run_ends_tidily_though_a_contestant_does_not_answer() {
     for signal in [rustix::process::Signal::INT, rustix::process::Signal::HUP] {
         let directory = directory();
         let mut run = Command::new(env!("CARGO_BIN_EXE_kiln-bench"))
-            .args(["run", "--engines", "memory", "--workloads", "read", "--threads", "1", "--records", "1000"])
+            .args([
+                "run",
+                "--engines",
+                "memory",
+                "--workloads",
+                "read",
+                "--threads",
+                "1",
+                "--records",
+                "1000",
+            ])
             .args(["--seconds", "1000", "--rounds", "1", "--dir", "data", "--time-limit", "1h"])
             .current_dir(directory.path())
             .stdout(std::process::Stdio::null())

@@ -1,7 +1,8 @@
 //! A table that can be told to be wrong, so that tests see whether it is found out.
 
-use std::sync::Mutex;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
@@ -10,6 +11,9 @@ use crate::generate::Entry;
 
 /// How long it takes to persist.
 pub(crate) const PERSISTING: Duration = Duration::from_millis(20);
+
+/// How long it goes on in the background.
+const BUSY: Duration = Duration::from_millis(700);
 
 /// A table that does what it has to, but for what it is told to do wrong.
 #[derive(Default)]
@@ -25,6 +29,10 @@ pub(crate) struct Wrong {
     pub(crate) loses_adds: bool,
     /// Show each row of a scan twice.
     pub(crate) stutters: bool,
+    /// Go on for [`BUSY`] after each time that it was asked to persist, in the background.
+    pub(crate) lingers: bool,
+    /// Whether it does.
+    pub(crate) is_busy: Arc<AtomicBool>,
     /// What was asked of it, in order.
     pub(crate) journal: Mutex<Journal>,
 }
@@ -74,6 +82,16 @@ impl Engine for Wrong {
         journal.persisted.push(transactions);
         drop(journal);
         std::thread::sleep(PERSISTING);
+        if self.lingers && !self.is_busy.swap(true, Ordering::Relaxed) {
+            let is_busy = self.is_busy.clone();
+            std::thread::spawn(move || {
+                let end = Instant::now() + BUSY;
+                while Instant::now() < end {
+                    std::hint::spin_loop();
+                }
+                is_busy.store(false, Ordering::Relaxed);
+            });
+        }
         Ok(())
     }
 

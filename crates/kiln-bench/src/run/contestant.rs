@@ -110,17 +110,26 @@ fn first_read<E: Engine>(engine: &E, contestant: &Contestant, started: Instant) 
     Ok(seconds)
 }
 
+/// How long an engine has to do nothing to be at rest, and how long that is waited for: where most of its data is on the disk, and else.
+const REST_ON_DISK: Rest = Rest { quiet: Duration::from_secs(2), longest: Duration::from_secs(60) };
+const REST: Rest = Rest { quiet: Duration::from_millis(100), longest: Duration::from_secs(3) };
+
+/// When what an engine does in the background is waited for no longer.
+struct Rest {
+    quiet: Duration,
+    longest: Duration,
+}
+
 /// Waits until the engine does nothing in the background any more: whatever it puts off, compacting or settling, would otherwise be a part of
-/// the first measurements, of which each lasts a second. Some engines never rest.
-fn come_to_rest() {
-    const REST: Duration = Duration::from_secs(2);
-    const REST_CPU_S: f64 = 0.1;
-    const LONGEST: Duration = Duration::from_secs(60);
+/// the first measurements, of which each lasts a second or less. Some engines never rest.
+fn come_to_rest(rest: Rest) {
+    /// What may be used meanwhile, of a processor.
+    const CPU_MAX: f64 = 0.05;
     let (started, mut before) = (Instant::now(), Usage::own());
-    while started.elapsed() < LONGEST {
-        std::thread::sleep(REST);
+    while started.elapsed() < rest.longest {
+        std::thread::sleep(rest.quiet);
         let used = Usage::own().since(before);
-        if used.device_bytes == 0 && used.cpu_s < REST_CPU_S {
+        if used.device_bytes == 0 && used.cpu_s < CPU_MAX * rest.quiet.as_secs_f64() {
             return;
         }
         before = before.and(used);
@@ -168,10 +177,11 @@ impl<'e, E: Engine> Served<'e, E> {
                     // Most of it is on the disk: it is read where something has been counted up.
                     _ if self.contestant.limit_bytes.is_some() => {
                         self.sum = self.keeps_data().then_some(0);
-                        come_to_rest();
+                        come_to_rest(REST_ON_DISK);
                     }
                     _ if self.keeps_data() => {
                         data.warm_up()?;
+                        come_to_rest(REST);
                         // Reading everything once also fills the caches of those whose loading has not.
                         let sum = data.check_all()?;
                         ensure!(sum == 0, "what was loaded counts nothing, and the values add up to {sum}");
@@ -180,7 +190,10 @@ impl<'e, E: Engine> Served<'e, E> {
                     _ => {}
                 }
             }
-            Loaded::Tpcc(tables) => tables.load()?,
+            Loaded::Tpcc(tables) => {
+                tables.load()?;
+                come_to_rest(REST);
+            }
         }
         // What loading and checking took is not the engine's: to count keys may take a set of all of them.
         Usage::forget_peak();

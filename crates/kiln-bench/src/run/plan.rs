@@ -33,8 +33,8 @@ const CHECKED_BYTES_PER_SECOND: f64 = 80e6;
 const LOADED_DURABLY_BYTES_PER_SECOND: f64 = 12e6;
 /// And of Kiln, which is loaded until its log has gone round its memory.
 const KILN_LOADED_BYTES_PER_SECOND: f64 = 250e6;
-/// What starting a contestant takes besides.
-const STARTING_S: f64 = 0.3;
+/// What starting a contestant takes besides, and waiting for it to come to rest.
+const STARTING_S: f64 = 0.4;
 /// How many times as long as its seconds a measurement takes with making durable, in the mean of all engines, and what any measurement
 /// takes besides.
 const MAKING_DURABLE: f64 = 1.5;

@@ -58,3 +58,13 @@ fn additions_that_are_lost_are_found_also_beside_reads_and_with_little_memory() 
         }
     }
 }
+
+#[test]
+fn who_goes_on_in_the_background_after_loading_has_come_to_rest_before_anything_is_measured() {
+    let engine = Wrong { lingers: true, ..Wrong::default() };
+    let contestant = contestant();
+    let mut served = Served::new(&contestant, &engine).unwrap();
+    served.load(0).unwrap();
+    assert!(!engine.is_busy.load(std::sync::atomic::Ordering::Relaxed));
+    assert_eq!(served.sum, Some(0));
+}
