@@ -64,8 +64,8 @@ pub(crate) struct CompareSettings {
 }
 
 const COMPARE_HELP: &str = "\
-A cell is faster or slower when the ranges of its rounds (minimum to maximum) in both files do not overlap and the medians of its
-operations per second differ by more than the threshold. Without --fail-on-slower the exit code is 0 whatever changed.";
+A cell is faster or slower when the medians of its operations per second differ by more than the threshold, and by more than three of their
+standard errors; where one of the files has fewer than five rounds of it, when the ranges of its rounds (minimum to maximum) in both do not overlap. Without --fail-on-slower the exit code is 0 whatever changed.";
 
 /// What is drawn, and where it goes.
 #[derive(Args, Clone, Debug)]
@@ -161,7 +161,7 @@ impl Settings {
 pub(crate) enum Profile {
     /// A few workloads on little data, in less than 5 minutes.
     Quick,
-    /// All workloads on more data, in some hours.
+    /// Most workloads on more data, in some hours.
     Full,
     /// Some workloads on tables larger than the memory that the engines' processes may have, in less than 15 minutes.
     SmallCache,
@@ -190,15 +190,16 @@ pub(crate) struct RunSettings {
     /// Numbers of client threads [default: 1,2, or as the figures of --profile papers want].
     #[arg(long, value_delimiter = ',', value_parser = threads)]
     pub(crate) threads: Vec<usize>,
-    /// Seconds of one measurement [default: 0.1, or 1 with --profile full and small-cache].
+    /// Seconds of one measurement [default: 0.1, or 1 with --profile full and small-cache, or 0.5 to 10 with
+    /// --profile papers].
     #[arg(long, value_parser = seconds)]
     pub(crate) seconds: Option<Duration>,
-    /// Rounds of alternating measurements: neither fewer nor more [default: 5 to 30, or 5 to 9 with --profile full: those whose ratio to
-    /// Kiln is unsure are measured more often].
+    /// Rounds of alternating measurements: neither fewer nor more [default: 5 to 30, or 5 to 9 with --profile full, or 3 to 9 with
+    /// --profile small-cache: those whose ratio to Kiln is unsure are measured more often; 2 or 3 with --profile papers].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: Option<u32>,
-    /// How long the run may take in all: rounds are left out where it would be more, and in the end cells, too [default: 4m30s, or more if
-    /// more was asked for; none with --rounds or --profile full].
+    /// How long the run may take in all: rounds are left out where it would be more, and in the end cells, too [default: 4m30s, or 15m with
+    /// --profile small-cache and papers, or more if more was asked for; none with --rounds or --profile full].
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     pub(crate) time_limit: Option<Duration>,
     /// Kiln's vulnerability windows: how long a fast commit may stay undurable. "never" is Kiln without hardening, for comparison

@@ -19,7 +19,8 @@ Each line of a result file is one measurement:
   version       the engine's version
   mode          safe or strong (acknowledged when durable), fast or weak (when committed), floor (of Kiln: nothing hardens)
   workload      see kiln-bench list; also resp-set and resp-get (a server under redis-benchmark), resp-set-two-threads (of the client),
-                overwrite (update, where figures look at amplification)
+                overwrite (update, where figures look at amplification), txn-put-3 (txn-3 without reading) and safe-commit-tasks (clients that are
+                tasks); the txn-3 and safe-commit of figures are of a map, and all threads of its device write to one file, one after the other
   distribution  of the keys: uniform, zipf (with the exponent 0.99), zipf-0.1 (with another one) or latest
   threads       client threads, or connections for resp-*
   pipeline      requests in flight on each connection
@@ -38,7 +39,7 @@ Each line of a result file is one measurement:
                 without persist_s, and the scan's; elsewhere not there
   cpu_s         processor time of the engine's process (for an embedded engine, its load included)
   rss_bytes     the most memory that the process has had since it was loaded and checked
-  device_bytes  bytes that it caused to be written to the device meanwhile
+  device_bytes  bytes that it caused to be written to the device meanwhile; cpu_s and device_bytes of mixed-durability are those of both its halves
   disk_bytes    size of its files at the end
   bin_ms, bins  operations over time: so many in each bin of so many milliseconds
   hardenings    how many times commits became durable; not there where the engine does not count, and in files from before there was this field

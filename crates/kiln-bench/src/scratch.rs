@@ -14,6 +14,18 @@ const MARKER: &str = ".kiln-bench-data";
 /// With less room than this an engine's next file or segment does not fit.
 const FULL_BYTES: u64 = 64 << 20;
 
+/// Where a path leads, whatever links are on its way, and though its end is not there yet.
+fn resolved(path: &Path) -> PathBuf {
+    if let Ok(found) = fs::canonicalize(path) {
+        return found;
+    }
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    match (absolute.parent(), absolute.file_name()) {
+        (Some(parent), Some(name)) => resolved(parent).join(name),
+        _ => absolute,
+    }
+}
+
 /// The directory of a run. Dropping it removes the directory.
 pub(crate) struct Scratch {
     path: PathBuf,
@@ -27,9 +39,9 @@ impl Scratch {
     /// The directory for measurements that need so much room, and whose results are to be in the file. Says what makes their figures worthless.
     pub(crate) fn for_measuring(path: &Path, results: Option<&Path>, bytes: u64) -> Result<Scratch> {
         // It is removed in the end, with all that is in it; and cleared before.
-        if let (Some(results), Ok(within)) = (results, std::path::absolute(path)) {
+        if let Some(results) = results {
             ensure!(
-                !std::path::absolute(results)?.starts_with(&within),
+                !resolved(results).starts_with(resolved(path)),
                 "{} would be removed with {} at the end; name a result file elsewhere",
                 results.display(),
                 path.display()

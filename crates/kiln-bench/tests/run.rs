@@ -373,7 +373,14 @@ fn a_run_ends_tidily_though_a_contestant_does_not_answer() {
 #[test]
 fn results_are_not_put_where_the_data_is() {
     let directory = directory();
-    for json in ["data/results.json", "./data/results.json"] {
+    std::fs::create_dir(directory.path().join("other")).unwrap();
+    std::os::unix::fs::symlink(directory.path(), directory.path().join("other/link")).unwrap();
+    for json in [
+        "data/results.json",
+        "./data/results.json",
+        "other/../data/results.json",
+        "other/link/data/results.json",
+    ] {
         let output = Command::new(env!("CARGO_BIN_EXE_kiln-bench"))
             .args(["run", "--engines", "memory", "--dir", "data", "--json", json])
             .current_dir(directory.path())

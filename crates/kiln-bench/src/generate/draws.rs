@@ -143,7 +143,12 @@ pub(crate) struct Draws {
     /// Added to each index, and another one each time round: where all keys are alike, any of them is as good.
     shift: u64,
     is_uniform: bool,
+    /// The indexes that were drawn for one operation, each near a place of its own.
+    taken: Vec<u64>,
 }
+
+/// So many indexes are compared with each other.
+const FEW: usize = 64;
 
 impl Draws {
     /// Draws among so many keys. Two numbers give unrelated sequences.
@@ -170,7 +175,14 @@ impl Draws {
             true => COUNT_MIN,
             false => count.saturating_mul(4).clamp(COUNT_MIN, COUNT_MAX).next_power_of_two(),
         };
-        Ok(Draws { drawn: (0..drawn_count).map(draw).collect(), at: 0, count, shift: 0, is_uniform })
+        Ok(Draws {
+            drawn: (0..drawn_count).map(draw).collect(),
+            at: 0,
+            count,
+            shift: 0,
+            is_uniform,
+            taken: Vec::new(),
+        })
     }
 
     /// The same sequence from another place on: two numbers give places far from each other.
@@ -201,13 +213,39 @@ impl Draws {
         Draw(draw.0 & !(INDEX_END - 1) | index)
     }
 
-    /// The next `count` indexes, all different, in place of what `indexes` had. There must be so many keys.
+    /// The next `count` indexes, all different, in place of what `indexes` had. There must be so many keys that are
+    /// drawn at all: of those of a distribution up to a half is not.
     #[inline]
     pub(crate) fn next_distinct(&mut self, count: usize, indexes: &mut Vec<u64>) {
         indexes.clear();
+        if count > FEW {
+            self.next_many_distinct(count, indexes);
+            return;
+        }
         while indexes.len() < count {
             let index = self.next().index();
             if !indexes.contains(&index) {
+                indexes.push(index);
+            }
+        }
+    }
+}
+
+impl Draws {
+    /// The same of many, which would take a comparison with each of those before.
+    fn next_many_distinct(&mut self, count: usize, indexes: &mut Vec<u64>) {
+        // Half of the places stay empty.
+        let places = (2 * count).next_power_of_two();
+        self.taken.clear();
+        self.taken.resize(places, u64::MAX);
+        while indexes.len() < count {
+            let index = self.next().index();
+            let mut place = (index.wrapping_mul(TURN_STEP) >> (64 - places.ilog2())) as usize;
+            while self.taken[place] != index && self.taken[place] != u64::MAX {
+                place = (place + 1) & (places - 1);
+            }
+            if self.taken[place] != index {
+                self.taken[place] = index;
                 indexes.push(index);
             }
         }
@@ -321,6 +359,28 @@ mod tests {
             // Of a line that is cut at two places, n steps in a row see 2 n orders at most; chance would show thousands.
             let orders: HashSet<&[bool]> = turns.windows(20).collect();
             assert!(orders.len() <= 40, "{}", orders.len());
+        }
+    }
+
+    #[test]
+    fn many_distinct_indexes_are_those_that_few_would_be_after_another() {
+        for distribution in [Distribution::Uniform, Distribution::ZIPF] {
+            let draws = Draws::new(distribution, 7, 5000).unwrap();
+            for count in [FEW + 1, 1000, 1024] {
+                let (mut many, mut one_by_one) = (draws.clone(), draws.clone());
+                let (mut indexes, mut expected) = (Vec::new(), Vec::new());
+                for _ in 0..3 {
+                    many.next_distinct(count, &mut indexes);
+                    expected.clear();
+                    while expected.len() < count {
+                        let index = one_by_one.next().index();
+                        if !expected.contains(&index) {
+                            expected.push(index);
+                        }
+                    }
+                    assert_eq!(indexes, expected);
+                }
+            }
         }
     }
 

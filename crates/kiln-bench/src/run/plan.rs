@@ -23,7 +23,7 @@ use crate::machine;
 use crate::results::Row;
 use crate::summary::numbers;
 use crate::workloads::data::PATIENCE;
-use crate::workloads::spec::{self, Dataset, Workload};
+use crate::workloads::spec::{self, Dataset, Kind, Workload};
 use crate::workloads::tpcc;
 
 /// About how many bytes of keys and values a peer loads in a second: the mean of all of them; and checks in the end.
@@ -163,6 +163,16 @@ impl Plan {
             defaults.distributions.iter().map(|text| text.parse()).collect::<Result<_>>()?;
         let mut cells = Vec::new();
         for workload in workloads {
+            let kind = workload.in_batches(workload.batch(settings.batch));
+            let keys = if let Kind::Keys(operation) = kind { operation.keys() as u64 } else { 1 };
+            let records = contestants.first().map_or(u64::MAX, |contestant| contestant.content.records());
+            // Of a distribution up to a half are never drawn.
+            ensure!(
+                2 * keys <= records,
+                "{keys} different keys for each operation of {} take {} --records at least",
+                workload.name,
+                2 * keys
+            );
             let threads = if workload.dataset.is_recovery() { &[1][..] } else { threads(settings, defaults) };
             let distributions = match (&settings.distribution[..], &profiles[..]) {
                 ([], []) => vec![workload.distribution],

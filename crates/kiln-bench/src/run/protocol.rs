@@ -94,7 +94,7 @@ impl Content {
             | Content::Map { records, .. }
             | Content::Cold { records, .. }
             | Content::Recovery { records, .. } => records,
-            Content::Tpcc { warehouses } => u64::from(warehouses) * tpcc::WAREHOUSE_ROWS,
+            Content::Tpcc { warehouses } => tpcc::rows(warehouses),
         }
     }
 

@@ -27,6 +27,7 @@ mod write_paths;
 use self::cells::{Cell, Field, Group, THROUGHPUT};
 use crate::report::Table;
 use crate::results::Row;
+use crate::workloads::spec::{self, Kind};
 
 /// The columns of a table. A group without Kiln has none of ratios.
 const COLUMNS: [&str; 13] = [
@@ -70,6 +71,9 @@ pub(crate) fn table(group: &Group<'_>) -> (Vec<&'static str>, Vec<Vec<String>>) 
 fn row(group: &Group<'_>, cell: &Cell<'_>) -> [String; 13] {
     let throughput = cell.samples(THROUGHPUT);
     let median = |field: Field| cell.samples(field).median();
+    // What the process used, one operation at a time: of two kinds of them beside each other nobody knows whose it is.
+    let is_shared = spec::find(&cell.task.workload).is_ok_and(|workload| workload.kind == Kind::BothWays);
+    let used = |field: Field| if is_shared { "-".to_owned() } else { numbers::significant(median(field)) };
     [
         cell.contestant.engine.clone(),
         cell.contestant.mode(),
@@ -80,8 +84,8 @@ fn row(group: &Group<'_>, cell: &Cell<'_>) -> [String; 13] {
         numbers::significant(median(|row| row.p50_us)),
         numbers::significant(median(|row| row.p99_us)),
         numbers::significant(median(|row| row.p999_us)),
-        numbers::significant(median(|row| Some(row.cpu_s * 1e6 / row.ops as f64))),
-        numbers::significant(median(|row| Some(row.device_bytes as f64 / row.ops as f64))),
+        used(|row| Some(row.cpu_s * 1e6 / row.ops as f64)),
+        used(|row| Some(row.device_bytes as f64 / row.ops as f64)),
         numbers::bytes(cell.samples(|row| Some(row.rss_bytes as f64)).max()),
         numbers::bytes(cell.samples(|row| Some(row.disk_bytes as f64)).max()),
     ]

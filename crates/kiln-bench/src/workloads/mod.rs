@@ -86,6 +86,16 @@ impl Operation {
         }
     }
 
+    /// How many different keys it is about.
+    pub(crate) fn keys(self) -> usize {
+        match self {
+            Operation::GetMany(count) | Operation::PutMany(count) | Operation::ModifyMany(count) => count,
+            Operation::GetOrPutMany { count, .. } | Operation::GetOrPutEach { count, .. } => count,
+            Operation::Transfer => 2,
+            _ => 1,
+        }
+    }
+
     /// Whether it writes.
     pub(crate) fn writes(self) -> bool {
         !matches!(

@@ -30,8 +30,13 @@ const FIRST_ORDER: u64 = 3001;
 const LOAD_ROWS: usize = 500;
 /// Bytes of one warehouse's rows, about.
 pub(crate) const WAREHOUSE_BYTES: u64 = 52 << 20;
-/// Rows of one warehouse, and the items, which all share.
-pub(crate) const WAREHOUSE_ROWS: u64 = 1 + DISTRICTS as u64 * (1 + CUSTOMERS as u64) + ITEMS as u64;
+/// Rows of one warehouse, its stock of each item among them.
+const WAREHOUSE_ROWS: u64 = 1 + DISTRICTS as u64 * (1 + CUSTOMERS as u64) + ITEMS as u64;
+
+/// Rows that are loaded for so many warehouses.
+pub(crate) fn rows(warehouses: u16) -> u64 {
+    u64::from(ITEMS) + u64::from(warehouses) * WAREHOUSE_ROWS
+}
 
 /// Which transactions are run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -214,7 +219,7 @@ impl<'e, E: Engine> Tpcc<'e, E> {
     /// Checks that there are as many rows as were written, none more and none less: conditions 2 to 4 of all orders together.
     pub(crate) fn check_count(&self) -> Result<()> {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let loaded = u64::from(ITEMS) + u64::from(self.warehouses) * WAREHOUSE_ROWS;
+        let loaded = rows(self.warehouses);
         let expected = loaded + of(&self.payments) + 2 * of(&self.orders) + of(&self.lines);
         let count = self.engine.key_count()?;
         ensure!(count == expected, "{expected} rows of TPC-C should be there and {count} are");
@@ -386,7 +391,7 @@ mod tests {
         let engine = MemoryTable::default();
         let tables = Tpcc::new(&engine, 2);
         tables.load().unwrap();
-        assert_eq!(engine.key_count().unwrap(), 2 * WAREHOUSE_ROWS + u64::from(ITEMS));
+        assert_eq!(engine.key_count().unwrap(), super::rows(2));
         for mix in [Mix::Both, Mix::Payment, Mix::NewOrder] {
             assert!(tables.run(mix, 2, Duration::from_millis(10)).unwrap().ops > 0);
             tables.check().unwrap();

@@ -99,3 +99,19 @@ fn the_room_that_is_needed_has_what_is_inserted_until_the_last_round() {
     let of_kiln = room("kiln --workloads insert");
     assert_eq!(room("kiln,memory --workloads insert"), of_kiln);
 }
+
+#[test]
+fn an_operation_with_more_keys_than_come_is_refused() {
+    let make = |arguments: &str| {
+        let words = ["kiln-bench", "run", "--engines", "kiln", "--records", "1000"].into_iter();
+        match Arguments::parse_from(words.chain(arguments.split_whitespace())).command {
+            Command::Run(settings) => Plan::make(&settings).map(drop),
+            _ => unreachable!(),
+        }
+    };
+    make("--workloads map-rmw --batch 500").unwrap();
+    for arguments in ["--workloads map-rmw --batch 501", "--workloads txn-1000"] {
+        let error = make(arguments).unwrap_err().to_string();
+        assert!(error.contains("--records"), "{error}");
+    }
+}
