@@ -79,6 +79,7 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
         end: recovered.report.checkpoint.unwrap_or(0),
         bytes: base.checkpoint_bytes,
         time_us: base.checkpoint_time_us,
+        settled_to: base.settled_to,
         steps: (0, 0),
     };
     let Base { index, objects, liveness, forgotten_to, .. } = base;

@@ -22,7 +22,8 @@
 //! - *Keys of tables* that came to be since the end, or that are only being inserted, have no entry in the checkpoint, and
 //!   recovery leaves them out for that.
 //! - *Settled rows* leave the index by and by. The header says up to where they had all left it before the walk began, or from where on
-//!   a chain has led to one again; of what is met behind that recovery finds out by the log what has settled.
+//!   a chain has led to one again; of what is met behind that recovery finds out by the log what has settled. Where rows had a newer record when they were to leave,
+//!   chains from behind the end would lead to them: so where some have left since the last checkpoint something hardens before the end is chosen, and those records lie before it.
 //! - *Versions.* Records before the end may be of a version that was not sealed there. The superblock names the checkpoint only
 //!   when a seal has made the newest of them durable; so recovery takes all of them for durable.
 //!
@@ -80,10 +81,11 @@ pub(crate) struct Checkpoints {
     due_at: AtomicU64,
     /// Writers have overtaken the last one, and none is tried before this moment.
     rests_until: Mutex<Option<Instant>>,
-    /// Of the one that the superblock names: its end, its bytes, and when it was begun.
+    /// Of the one that the superblock names: its end, its bytes, when it was begun, and [up to where](Header::settled_to) nothing of it has settled.
     end: AtomicU64,
     bytes: AtomicU64,
     time_us: AtomicU64,
+    settled_to: AtomicU64,
     count: AtomicU64,
     /// Of the one that is being taken: buckets of the index and keys of tables that are written, and how many there are.
     steps: Gauge,
@@ -101,6 +103,7 @@ pub(crate) struct CheckpointCounts {
     pub(crate) end: Address,
     pub(crate) bytes: u64,
     pub(crate) time_us: u64,
+    pub(crate) settled_to: Address,
     /// Of the one that is being taken: steps done, and how many there are; 0 while none is.
     pub(crate) steps: (u64, u64),
 }
@@ -135,6 +138,7 @@ impl Checkpoints {
             end: AtomicU64::new(found.end),
             bytes: AtomicU64::new(found.bytes),
             time_us: AtomicU64::new(found.time_us),
+            settled_to: AtomicU64::new(found.settled_to),
             count: AtomicU64::new(0),
             steps: Gauge::default(),
             tried: AtomicU64::new(0),
@@ -149,6 +153,7 @@ impl Checkpoints {
             end: self.end.load(Ordering::Relaxed),
             bytes: self.bytes.load(Ordering::Relaxed),
             time_us: self.time_us.load(Ordering::Relaxed),
+            settled_to: self.settled_to.load(Ordering::Relaxed),
             steps: self.steps.read(),
         }
     }
@@ -258,14 +263,20 @@ impl Engine {
         if !self.has_hardened() {
             return Ok(false);
         }
+        let settled_to = self.settled.removed_to.load(Ordering::SeqCst);
+        let has_settled = settled_to > self.checkpoints.settled_to.load(Ordering::SeqCst);
+        if has_settled {
+            // What kept the entries of settled rows from being removed was not durable, and is before the cut then.
+            self.harden_all()?;
+        }
         let held = self.graves.hold();
         let forgotten_to =
             if planted(Bug::CheckpointForgets) { 0 } else { self.settled.forgotten_unsettled_to() };
         self.fold_ledger();
-        let settled_to = self.settled.removed_to.load(Ordering::SeqCst);
         let cut = self.cut();
         let before = self.superblock.lock().current().clone();
-        let (removed_rows, tells_more) = (self.removal.removed_rows(), self.removal.is_untold());
+        let (removed_rows, tells_more) =
+            (self.removal.removed_rows(), has_settled || self.removal.is_untold());
         if cut.end < before.checkpoint.end || cut.end == before.checkpoint.end && !tells_more {
             return Ok(false);
         }
@@ -328,7 +339,7 @@ impl Engine {
             .inspect_err(|_| self.remove_checkpoint(checkpoint::UNFINISHED))
             .map_err(failed)?;
         self.name_checkpoint(named, before.checkpoint)?;
-        self.note_checkpoint(named, bytes, time_us);
+        self.note_checkpoint(named, bytes, (time_us, settled_to));
         self.removal.note_told(removed_rows);
         Ok(true)
     }
@@ -355,11 +366,12 @@ impl Engine {
         Ok(())
     }
 
-    fn note_checkpoint(&self, named: CheckpointName, bytes: u64, time_us: u64) {
+    fn note_checkpoint(&self, named: CheckpointName, bytes: u64, (time_us, settled_to): (u64, Address)) {
         let checkpoints = &self.checkpoints;
         checkpoints.end.store(named.end, Ordering::SeqCst);
         checkpoints.bytes.store(bytes, Ordering::SeqCst);
         checkpoints.time_us.store(time_us, Ordering::SeqCst);
+        checkpoints.settled_to.store(settled_to, Ordering::SeqCst);
         checkpoints.count.fetch_add(1, Ordering::SeqCst);
         checkpoints.set_due_after(named.end);
     }

@@ -6,8 +6,10 @@ use std::thread;
 use std::time::Duration;
 
 use super::Haste;
-use crate::device::{Fault, FaultKind, Keep, OperationKind, SimulatedDevice};
+use crate::device::{Fault, FaultKind, Keep, OpenMode, OperationKind, SimulatedDevice};
 use crate::error::ErrorKind;
+use crate::storage::checkpoint::Reader;
+use crate::storage::superblock::SuperblockFile;
 use crate::{Kiln, Level, Object, Options};
 
 fn open(disk: &SimulatedDevice) -> Kiln {
@@ -196,6 +198,39 @@ fn a_checkpoint_that_is_due_when_a_database_is_opened_is_taken_as_soon_as_it_can
     db.put(&map, "key", "1").unwrap().safe().unwrap();
     db.engine().take_due_checkpoint(Haste::Background);
     assert_eq!(db.engine().checkpoints.counts().count, 1);
+}
+
+/// Rows that were put once more before they had settled kept their entries, and chains from behind the checkpoint's end led to those: opening read all of the log that
+/// had settled with them.
+#[test]
+fn a_checkpoint_says_that_all_has_settled_that_has_whatever_was_put_meanwhile() {
+    const WINDOW: Duration = Duration::from_secs(3600);
+    let disk = SimulatedDevice::new(1);
+    let options = Options::new().background(false).segment_bytes(64 << 10).memory(0).window(WINDOW);
+    let db = options.open_on(Arc::new(disk.clone())).unwrap();
+    let table = db.table("table").unwrap();
+    let put = || (0..40_u32).for_each(|key| db.put(&table, key.to_be_bytes(), [7; 100]).unwrap().forget());
+    put();
+    db.persist().unwrap();
+    put();
+    let settle_and_tell = || {
+        let before = db.engine().settled.tree.settled_to();
+        db.settle().unwrap();
+        assert!(db.checkpoint().unwrap());
+        let superblock = SuperblockFile::open(&disk, OpenMode::Read).unwrap().current().clone();
+        let header = Reader::open(&disk, superblock.database, superblock.checkpoint).unwrap().header;
+        assert_eq!(header.settled_to, db.engine().settled.tree.settled_to());
+        assert!(header.settled_to > before);
+        header.end
+    };
+    let end = settle_and_tell();
+    // Also of what had hardened before the last one, which is nothing new in the log.
+    assert_eq!(settle_and_tell(), end);
+    assert!(!db.checkpoint().unwrap());
+    drop((table, db));
+    let again = open(&disk.after_crash(&mut |_| Keep::Kept));
+    assert!(again.recovery_report().checkpoint.is_some());
+    assert_eq!(counts(&again), (0, 40));
 }
 
 /// What opening replays follows the memory that the database is opened with, and is what the option says if it says something.

@@ -51,7 +51,7 @@ pub(crate) struct Base {
     pub(crate) checkpoint_bytes: u64,
     pub(crate) checkpoint_time_us: u64,
     /// Up to here the checkpoint has nothing of tables that has settled.
-    pub(super) settled_to: Address,
+    pub(crate) settled_to: Address,
     /// Of deletions before here the checkpoint may not tell.
     pub(crate) forgotten_to: Address,
     /// Durable deletions of keys that may have settled, or that a snapshot may see.
