@@ -303,7 +303,9 @@ impl Opening {
             ));
         }
         let head = end.saturating_sub(self.log.ring_bytes() / 2).max(recovered.loaded_from);
-        if let (false, Some(start)) = (recovered.report.clean, recovered.last_extent) {
+        // What a superblock knows was durable before it was written, and however the process has ended.
+        let is_known = end <= self.superblock.current().known_end;
+        if let (false, Some(start)) = (recovered.report.clean || is_known, recovered.last_extent) {
             self.segments.rewrite(start, end, recovered.chain.checksum)?;
         }
         let is_written = recovered.report.cut_bytes > 0;

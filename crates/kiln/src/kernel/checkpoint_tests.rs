@@ -200,6 +200,31 @@ fn a_checkpoint_that_is_due_when_a_database_is_opened_is_taken_as_soon_as_it_can
     assert_eq!(db.engine().checkpoints.counts().count, 1);
 }
 
+/// It was written, and synced, once more at each opening but those after an orderly close: up to a segment, of which the checkpoint had said that it was durable.
+#[test]
+fn c5_an_opening_writes_the_last_extent_once_more_unless_a_superblock_knows_that_it_is_durable() {
+    for (is_known, doing) in
+        [(true, "cutting the unfinished end off"), (false, "making the end of the log durable")]
+    {
+        let disk = SimulatedDevice::new(1);
+        let db = open(&disk);
+        let map = db.map("map").unwrap();
+        db.put(&map, "key", [7; 10_000]).unwrap().safe().unwrap();
+        assert!(db.checkpoint().unwrap());
+        if !is_known {
+            db.put(&map, "key", [8; 10_000]).unwrap().safe().unwrap();
+        }
+        let disk = disk.after_crash(&mut |_| Keep::Lost);
+        disk.inject(Fault { operation: OperationKind::Write, nth: 1, kind: FaultKind::EIO, sticky: false });
+        let options = Options::new().background(false).segment_bytes(64 << 10).memory(0);
+        let error = options.open_on(Arc::new(disk.clone())).map(drop).unwrap_err().to_string();
+        assert!(error.contains(doing), "{is_known}: {error}");
+        let db = open(&disk);
+        let value = db.get(&db.map("map").unwrap(), "key").unwrap();
+        assert_eq!(value, Some(vec![if is_known { 7 } else { 8 }; 10_000]));
+    }
+}
+
 /// Rows that were put once more before they had settled kept their entries, and chains from behind the checkpoint's end led to those: opening read all of the log that
 /// had settled with them.
 #[test]
