@@ -259,17 +259,15 @@ impl Base {
                 count.fetch_add(group.len() as u64, Ordering::Relaxed);
                 let gone = group.iter().filter(|(_, address)| *address < begin).count();
                 departed.fetch_add(gone as u64, Ordering::Relaxed);
-                let mut overflowed = false;
                 for &(hash, address) in &group {
                     let bucket = lock(index, hash);
-                    overflowed |= index.insert(bucket, hash, address);
+                    // It has as many buckets as are worth it, however many of them overflow.
+                    let _ = index.insert(bucket, hash, address);
                     index.unlock_changed(bucket);
-                }
-                if overflowed {
-                    index.catch_up();
                 }
             }
         })?;
+        index.forgo_splits();
         Ok((count.load(Ordering::Relaxed), departed.load(Ordering::Relaxed)))
     }
 

@@ -108,6 +108,25 @@ pub(crate) fn with(disk: &SimulatedDevice, parts: &Parts) -> SimulatedDevice {
     disk
 }
 
+/// Half of the buckets of a level were split while the other half was filled, and all of these were split, too, by one thread while opening waited.
+#[test]
+fn the_index_of_a_checkpoint_has_its_size_from_the_beginning() {
+    let disk = SimulatedDevice::new(1);
+    let db = open(&disk);
+    let map = db.map("map").unwrap();
+    for number in 0..2_700_u32 {
+        db.put(&map, number.to_be_bytes(), "").unwrap().forget();
+    }
+    db.persist().unwrap();
+    assert!(db.checkpoint().unwrap());
+    let db = open(&disk.after_crash(&mut |_| crate::device::Keep::Kept));
+    let index = &db.engine().index;
+    // In the middle between two levels, where most buckets overflow.
+    assert_eq!((index.entry_count() / 7 * 2, index.level()), (index.bucket_count(), 9));
+    assert!(!index.is_growth_due());
+    assert!(db.check().unwrap().is_clean());
+}
+
 /// A deletion that is believed to be the key's newest record, if it is.
 fn forge_tombstone(parts: &mut Parts, key: Vec<u8>, address: u64) {
     let object = parts.keys[0].0;

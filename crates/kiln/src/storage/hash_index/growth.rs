@@ -43,6 +43,13 @@ impl HashIndex {
         self.split_due_buckets(SPLITS);
     }
 
+    /// Has no split be due for the overflows so far, of whose entries it [has had room](Self::reserve) for all from the beginning. In the middle of a level the buckets that
+    /// are yet to be split have twice as many as the others, and one entry in fifty is in an overflow; eight splits for each would have made all of the rest of the
+    /// level while opening waits. They go as it grows.
+    pub(crate) fn forgo_splits(&self) {
+        self.splits_due.store(0, Ordering::Relaxed);
+    }
+
     /// Splits are due that nobody has made yet.
     pub(crate) fn is_growth_due(&self) -> bool {
         self.splits_due.load(Ordering::Relaxed) != 0
