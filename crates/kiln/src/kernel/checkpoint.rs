@@ -20,7 +20,7 @@
 //!   use for tombstones, takes those away again, and counts them as superseded, just as it does with those in the log.
 //!   On a full disk some were forgotten though what they delete has not settled ([`merge_newest`](super::settle)): the header says before which place, and all before that settles at once.
 //! - *Keys of tables* that came to be since the end, or that are only being inserted, have no entry in the checkpoint, and
-//!   recovery leaves them out for that.
+//!   recovery leaves those out that get none from the log either.
 //! - *Settled rows* leave the index by and by. The header says up to where they had all left it before the walk began, or from where on
 //!   a chain has led to one again; of what is met behind that recovery finds out by the log what has settled. Where rows had a newer record when they were to leave,
 //!   chains from behind the end would lead to them: so where some have left since the last checkpoint something hardens before the end is chosen, and those records lie before it.

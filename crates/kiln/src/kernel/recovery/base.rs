@@ -1,8 +1,8 @@
 //! What recovery begins with: nothing, or what a checkpoint tells up to its end.
 //!
 //! Blocks are read one after the other, and checked and applied by as many threads as there are processors: entries in any
-//! order, since each key has one; then the deleted keys go; then the keys of tables, of which only those are taken that have an
-//! entry.
+//! order, since each key has one; then the keys of tables, all of them, and the deleted ones go; or, where entries have left the log or rows of dropped objects may
+//! have gone, the deleted keys go first, and of the keys only those are taken that have an entry ([`orders`](super::orders) says why both will do).
 //!
 //! A checkpoint that cannot be read, or in which something is wrong, is put aside with all that it has filled: the log has
 //! everything that it says. That is told in the report, and `check` finds it.
@@ -58,6 +58,8 @@ pub(crate) struct Base {
     pub(super) deleted: Vec<Tombstone>,
     /// Objects were dropped, and the checkpoint has entries of segments that have left the log since.
     pub(super) has_departed: bool,
+    /// Keys of tables came into their orders, and nobody knows whether they have entries.
+    pub(super) has_unasked_keys: bool,
     /// What is wrong with a checkpoint that could not be used.
     pub(super) damage: Option<String>,
     /// It could not since it has another format.
@@ -84,6 +86,7 @@ impl Base {
             forgotten_to: 0,
             deleted: Vec::new(),
             has_departed: false,
+            has_unasked_keys: false,
             damage: None,
             is_foreign: false,
         })
@@ -159,11 +162,20 @@ impl Base {
             return Err(impossible());
         }
         base.has_departed = superblock.has_dropped && departed > 0;
-        base.remove_tombstones(tombstones, superblock, tree.has_settled());
-        // Keys whose records are gone from the log have settled, or were removed, or moved, which the log tells.
-        let has_left = tree.has_settled() || superblock.has_dropped;
-        let begin = if has_left { superblock.begin } else { 0 };
-        if base.load_keys(&reading, superblock.hash_seed, begin)? != header.keys {
+        // Of what has left the log, or was dropped, there may be more keys than entries, and nobody may tell.
+        base.has_unasked_keys = departed == 0 && !superblock.has_dropped;
+        let keys = if base.has_unasked_keys {
+            let keys = base.load_keys(&reading, superblock.hash_seed, None)?;
+            base.remove_tombstones(tombstones, superblock, tree.has_settled());
+            keys
+        } else {
+            base.remove_tombstones(tombstones, superblock, tree.has_settled());
+            // Keys whose records are gone from the log have settled, or were removed, or moved, which the log tells.
+            let has_left = tree.has_settled() || superblock.has_dropped;
+            let begin = if has_left { superblock.begin } else { 0 };
+            base.load_keys(&reading, superblock.hash_seed, Some(begin))?
+        };
+        if keys != header.keys {
             return Err(impossible());
         }
         reading.reader.lock().end()?;
@@ -288,8 +300,11 @@ impl Base {
             // The tombstones of keys that were written again are no keys' newest records.
             let was_newest = self.index.remove(bucket, hash, *address);
             self.index.unlock_changed(bucket);
-            let is_ordered = || self.objects.ordered(*object).is_some();
-            if was_newest && (superblock.has_snapshots || has_settled && is_ordered()) {
+            let ordered = self.objects.ordered(*object);
+            if let Some(ordered) = ordered.filter(|_| self.index.addresses_of(hash).next().is_none()) {
+                ordered.remove(&epoch::pin(), key);
+            }
+            if was_newest && (superblock.has_snapshots || has_settled && ordered.is_some()) {
                 self.deleted.push(tombstone);
             } else if was_newest {
                 self.liveness.supersede(*address, 0, Some(tombstone.bytes()));
@@ -297,8 +312,8 @@ impl Base {
         }
     }
 
-    /// Returns how many there are, those included that have no entry.
-    fn load_keys(&self, reading: &Reading, hash_seed: u64, begin: Address) -> Result<u64> {
+    /// Takes all keys, or those alone that may have an entry from an address on. Returns how many there are, those included that were not taken.
+    fn load_keys(&self, reading: &Reading, hash_seed: u64, entry_from: Option<Address>) -> Result<u64> {
         let count = AtomicU64::new(0);
         reading.each_block(Section::Keys, |mut items| {
             let (mut group, mut bytes) = (Vec::with_capacity(GROUP), Vec::new());
@@ -311,8 +326,12 @@ impl Base {
                     if key.len() > KEY_BYTES_MAX {
                         return Err(NO_ITEM);
                     }
-                    let hash = hash_index::hash_of(hash_seed, object, key);
-                    self.index.prefetch(hash);
+                    let hash = entry_from.map(|_| hash_index::hash_of(hash_seed, object, key));
+                    if let Some(hash) = hash {
+                        #[cfg(test)]
+                        tests::ASKED.set(tests::ASKED.get() + 1);
+                        self.index.prefetch(hash);
+                    }
                     let from = bytes.len();
                     bytes.extend_from_slice(key);
                     group.push((object, hash, from..bytes.len()));
@@ -325,8 +344,8 @@ impl Base {
                 for of_object in group.chunk_by(|left, right| left.0 == right.0) {
                     let object = self.objects.get(of_object[0].0).ok_or(NO_ITEM)?;
                     let ordered = object.ordered().ok_or(NO_ITEM)?;
-                    let is_there = |hash| self.index.addresses_of(hash).any(|address| address >= begin);
-                    let there = of_object.iter().filter(|(_, hash, _)| is_there(*hash));
+                    let may_have = |hash| self.index.addresses_of(hash).any(|at| Some(at) >= entry_from);
+                    let there = of_object.iter().filter(|(_, hash, _)| hash.is_none_or(may_have));
                     let keys: Vec<&[u8]> = there.map(|(.., key)| &bytes[key.clone()]).collect();
                     ordered.insert_ascending(&pin, &keys, Run::Dense);
                 }

@@ -1,10 +1,12 @@
 //! Checkpoints whose checksums hold and whose contents make no sense: they are put aside, told, and the log is read.
 
+use std::cell::Cell;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::lock;
 use crate::database::check_on;
-use crate::device::{BLOCK_BYTES, OpenMode, SimulatedDevice};
+use crate::device::{BLOCK_BYTES, Keep, OpenMode, SimulatedDevice};
 use crate::error::ErrorKind;
 use crate::kernel::named_snapshot::SNAPSHOTS_OBJECT;
 use crate::kernel::recovery::Division;
@@ -15,6 +17,11 @@ use crate::storage::superblock::SuperblockFile;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::thread;
 use crate::{Kiln, Object, Options, Result};
+
+thread_local! {
+    /// How many keys of checkpoints were asked for an entry.
+    pub(super) static ASKED: Cell<u64> = const { Cell::new(0) };
+}
 
 fn try_open(disk: &SimulatedDevice) -> Result<Kiln> {
     let mut options = Options::new().background(false).segment_bytes(64 << 10).memory(0);
@@ -91,7 +98,7 @@ pub(crate) fn take_apart(disk: &SimulatedDevice) -> Parts {
 
 /// The same disk with this checkpoint instead.
 pub(crate) fn with(disk: &SimulatedDevice, parts: &Parts) -> SimulatedDevice {
-    let disk = disk.after_crash(&mut |_| crate::device::Keep::Kept);
+    let disk = disk.after_crash(&mut |_| Keep::Kept);
     let mut superblock = SuperblockFile::open(&disk, OpenMode::ReadWrite).unwrap();
     let mut writer = Writer::create(&disk, parts.header.database, parts.header.number).unwrap();
     let add_system = |writer: &mut Writer<'_>, items: &[(u32, u64, Vec<u8>, Vec<u8>)]| {
@@ -119,7 +126,7 @@ fn the_index_of_a_checkpoint_has_its_size_from_the_beginning() {
     }
     db.persist().unwrap();
     assert!(db.checkpoint().unwrap());
-    let db = open(&disk.after_crash(&mut |_| crate::device::Keep::Kept));
+    let db = open(&disk.after_crash(&mut |_| Keep::Kept));
     let index = &db.engine().index;
     // In the middle between two levels, where most buckets overflow.
     assert_eq!((index.entry_count() / 7 * 2, index.level()), (index.bucket_count(), 9));
@@ -296,6 +303,53 @@ fn c4_what_a_checkpoint_says_was_dropped_stays_for_snapshots_up_to_the_newest_ve
     db.engine().remove_dropped();
     let monday = db.open_snapshot("monday")?;
     assert_eq!(monday.get(&monday.map("map")?, "key")?.as_deref(), Some(&b"value"[..]));
+    Ok(())
+}
+
+/// For each key there was a miss of the index, which nearly each has in it.
+#[test]
+fn keys_of_a_checkpoint_are_asked_for_an_entry_only_where_it_may_have_gone_and_orders_have_no_others()
+-> Result<()> {
+    for (keep, has_dropped) in
+        [(Keep::Kept, false), (Keep::Lost, false), (Keep::Kept, true), (Keep::Lost, true)]
+    {
+        let disk = SimulatedDevice::new(1);
+        let options = Options::new().background(false).segment_bytes(64 << 10).memory(0);
+        // Nothing hardens by itself.
+        let db = options.window(Duration::from_secs(3600)).open_on(Arc::new(disk.clone()))?;
+        let table = db.table("table")?;
+        if has_dropped {
+            drop(db.map("map")?);
+            db.drop_map("map")?.forget();
+        }
+        let put = |key: u32| db.put(&table, key.to_be_bytes(), "value").map(|commit| commit.forget());
+        (0..50).try_for_each(put)?;
+        db.persist()?;
+        db.delete(&table, 7_u32.to_be_bytes())?.safe()?;
+        // These have no entry in the checkpoint.
+        (50..80).try_for_each(put)?;
+        db.delete(&table, 55_u32.to_be_bytes())?.forget();
+        assert!(db.checkpoint()?);
+        assert_eq!(take_apart(&disk).keys.len(), 80);
+        if keep == Keep::Kept {
+            db.persist()?;
+        }
+        let disk = disk.after_crash(&mut |_| keep);
+        ASKED.set(0);
+        let db = open(&disk);
+        assert!(db.recovery_report().checkpoint.is_some());
+        assert_eq!(ASKED.get(), if has_dropped { 80 } else { 0 });
+        let in_order: usize = db
+            .engine()
+            .objects
+            .iter()
+            .filter_map(|object| object.ordered())
+            .map(|keys| keys.len())
+            .sum();
+        assert_eq!(in_order, if keep == Keep::Kept { 78 } else { 49 }, "{keep:?}");
+        assert!(db.engine().settled.orders_are_exact, "{keep:?}");
+        assert!(db.check()?.is_clean());
+    }
     Ok(())
 }
 
@@ -490,7 +544,7 @@ fn c8_of_what_a_checkpoint_tells_a_bounded_part_is_read_and_the_rest_is_found_on
     let mut heads = Vec::new();
     // The log is longer than what fits into memory.
     for segments in [(0, 64), (2, 64), (64, 64), (64, 2)] {
-        let db = open(&disk.after_crash(&mut |_| crate::device::Keep::Kept), segments)?;
+        let db = open(&disk.after_crash(&mut |_| Keep::Kept), segments)?;
         assert!(db.recovery_report().checkpoint.is_some());
         heads.push((db.engine().log.tail() - db.engine().log.head()) / SEGMENT_BYTES);
         let table = db.table("table")?;

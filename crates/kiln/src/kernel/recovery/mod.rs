@@ -51,6 +51,7 @@
 mod arrivals;
 mod base;
 mod lookups;
+mod orders;
 mod report;
 mod settled;
 mod source;
@@ -279,6 +280,8 @@ struct Recovery<'a> {
     settled_to: Address,
     /// As [`Base::has_departed`].
     has_departed: bool,
+    /// As [`Base::has_unasked_keys`].
+    has_unasked_keys: bool,
     /// The tombstones of keys that may have settled, or that a snapshot may see, and are deleted as far as the log was replayed; none is
     /// kept where there is neither.
     deleted: Option<Vec<Tombstone>>,
@@ -325,6 +328,7 @@ impl<'a> Recovery<'a> {
             tree,
             settled_to: base.settled_to,
             has_departed: base.has_departed,
+            has_unasked_keys: base.has_unasked_keys,
             deleted,
             last_segment: None,
             last_extent: None,
@@ -372,7 +376,7 @@ impl<'a> Recovery<'a> {
         report.lost_records = self.pending.len() as u64;
         self.give_up();
         report.sessions = std::mem::take(&mut self.told.heard.sessions).into_iter().collect();
-        let orders_are_exact = self.orders_are_exact(&tombstones);
+        let orders_are_exact = self.make_orders_exact(&tombstones);
         // The first version that a crash took follows the horizon.
         let lost_now = (!report.clean).then_some(self.horizon + 1);
         self.look_at_losses(self.told.heard.losses.unrecorded().chain(lost_now))?;
@@ -388,23 +392,6 @@ impl<'a> Recovery<'a> {
             orders_are_exact,
             tombstones,
         })
-    }
-
-    /// Whether all keys of tables have entries. A key of a checkpoint of which nobody knows is taken for one that has if there is an entry
-    /// that could be its own, and each entry has but one key: so it is enough to count.
-    fn orders_are_exact(&self, tombstones: &[Tombstone]) -> bool {
-        let (ordered, others): (Vec<_>, Vec<_>) =
-            self.objects.iter().partition(|object| object.ordered().is_some());
-        let in_order: u64 =
-            ordered.iter().filter_map(|object| object.ordered()).map(|keys| keys.len() as u64).sum();
-        if in_order == 0 {
-            // Nothing to count, and there may be many maps' entries.
-            return true;
-        }
-        let is_of_others = |tombstone: &&Tombstone| others.iter().any(|object| object.id == tombstone.object);
-        let of_others = others.iter().map(|object| object.key_count.sum()).sum::<u64>()
-            + tombstones.iter().filter(is_of_others).count() as u64;
-        in_order + of_others == self.index.entry_count()
     }
 
     fn work(&mut self, workers: usize, pieces: usize) -> Work<'a> {
