@@ -339,13 +339,8 @@ fn keys_of_a_checkpoint_are_asked_for_an_entry_only_where_it_may_have_gone_and_o
         let db = open(&disk);
         assert!(db.recovery_report().checkpoint.is_some());
         assert_eq!(ASKED.get(), if has_dropped { 80 } else { 0 });
-        let in_order: usize = db
-            .engine()
-            .objects
-            .iter()
-            .filter_map(|object| object.ordered())
-            .map(|keys| keys.len())
-            .sum();
+        let in_order: usize =
+            db.engine().objects.iter().filter_map(|object| object.ordered()).map(|keys| keys.len()).sum();
         assert_eq!(in_order, if keep == Keep::Kept { 78 } else { 49 }, "{keep:?}");
         assert!(db.engine().settled.orders_are_exact, "{keep:?}");
         assert!(db.check()?.is_clean());

@@ -7,15 +7,23 @@
 //! Deletions are the other way round: recovery keeps no tombstone in the index, but where the tree may have the key, or a snapshot that
 //! has a name may see what it had before, there must be one.
 
+use std::ops::Range;
+
 use super::Recovery;
 use super::base::{Tombstone, lock};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::kernel::object::Objects;
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
-use crate::storage::hash_index;
+use crate::storage::hash_index::{self, HashIndex};
+use crate::storage::liveness::Liveness;
 use crate::storage::ordered_index::OrderedIndex;
 use crate::storage::record::{Address, DiskRecord};
 use crate::storage::record_reader::{Cursor, RecordReader};
+use crate::storage::segments::Segments;
+use crate::storage::superblock::Superblock;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Mutex, spawn_scoped, thread};
 
 pub(crate) const SETTLED_BEYOND_LOG: &str =
     "the log ends before the place up to where the tree says that it has settled";
@@ -70,30 +78,29 @@ impl Recovery<'_> {
     }
 
     fn remove_settled(&mut self, begin: Address, end: Address) -> Result<()> {
-        let mut reader = RecordReader::new(self.segments, self.superblock.database, Cursor::at_seal(begin));
-        while reader.cursor().position < end {
-            for (address, record) in &reader.next_batch(end, 64)?.records {
-                self.remove_settled_row(*address, record);
+        let liveness = || Liveness::new(self.superblock.begin, self.superblock.segment_bytes);
+        let removal = Removal {
+            segments: self.segments,
+            superblock: self.superblock,
+            index: self.index,
+            objects: self.objects,
+            span: begin..end,
+            next: AtomicU64::new(begin / self.superblock.segment_bytes),
+            counted: Mutex::new(liveness()),
+            failure: Mutex::new(None),
+        };
+        let is_long = end.saturating_sub(begin) >= self.division.threads_from_bytes;
+        let workers = if is_long { self.division.workers() } else { 1 };
+        thread::scope(|scope| {
+            for _ in 1..workers {
+                // Where there can be no more threads, there are fewer.
+                let _ = spawn_scoped(scope, "kiln-recovery", || removal.take_part(liveness()));
             }
-        }
-        Ok(())
-    }
-
-    fn remove_settled_row(&mut self, address: Address, record: &DiskRecord<'_>) {
-        let object = record.shape.object;
-        let Some(ordered) = self.objects.ordered(object) else { return };
-        let hash = hash_index::hash_of(self.superblock.hash_seed, object, record.key);
-        let bucket = lock(self.index, hash);
-        let was_newest = self.index.remove(bucket, hash, address);
-        // Another record of the same tag may be the key's, written since it settled. A key that has none stays in the order until
-        // it is written once more, which costs a little memory.
-        if was_newest && self.index.addresses_of(hash).next().is_none() {
-            ordered.remove(&epoch::pin(), record.key);
-        }
-        self.index.unlock_changed(bucket);
-        if was_newest {
-            self.liveness.supersede(address, record.version, Some(record.shape.bytes()));
-        }
+            removal.take_part(liveness());
+        });
+        self.liveness.add_all(&removal.counted.lock());
+        let failure = removal.failure.lock().take();
+        failure.map_or(Ok(()), |(_, error)| Err(error))
     }
 
     /// Removes the entries of a checkpoint whose records are gone from the log, and were not moved: they have settled, or were removed.
@@ -113,6 +120,78 @@ impl Recovery<'_> {
         self.index.unlock_changed(bucket);
         if overflowed {
             self.index.catch_up();
+        }
+    }
+}
+
+/// What has settled and is taken off the index, by several who each read another segment: an entry is of one address, so it does not matter which goes first.
+struct Removal<'a> {
+    segments: &'a Segments,
+    superblock: &'a Superblock,
+    index: &'a HashIndex,
+    objects: &'a Objects,
+    span: Range<Address>,
+    /// The number of the next segment that nobody has taken.
+    next: AtomicU64,
+    counted: Mutex<Liveness>,
+    /// What went wrong in the first of the segments in which something did, and where that begins.
+    failure: Mutex<Option<(Address, Error)>>,
+}
+
+impl Removal<'_> {
+    /// Takes segment after segment, in their order, until there are none, or something was wrong in one: none before that is left to be taken.
+    fn take_part(&self, mut liveness: Liveness) {
+        let segment_bytes = self.superblock.segment_bytes;
+        while self.failure.lock().is_none() {
+            let start = self.next.fetch_add(1, Ordering::Relaxed) * segment_bytes;
+            if start >= self.span.end {
+                break;
+            }
+            let part = start.max(self.span.start)..(start + segment_bytes).min(self.span.end);
+            if let Err(error) = self.remove(part, &mut liveness) {
+                let mut failure = self.failure.lock();
+                if failure.as_ref().is_none_or(|(first, _)| start < *first) {
+                    *failure = Some((start, error));
+                }
+            }
+        }
+        self.counted.lock().add_all(&liveness);
+    }
+
+    /// Removes what lies in a part of the log that is of one segment, and begins with an extent.
+    fn remove(&self, part: Range<Address>, liveness: &mut Liveness) -> Result<()> {
+        /// So many cache misses overlap.
+        const BATCH: usize = 64;
+        let mut hashes = Vec::with_capacity(BATCH);
+        let mut reader =
+            RecordReader::new(self.segments, self.superblock.database, Cursor::at_seal(part.start));
+        while reader.cursor().position < part.end {
+            let records = reader.next_batch(part.end, BATCH)?.records;
+            hashes.clear();
+            for (_, record) in &records {
+                let hash = hash_index::hash_of(self.superblock.hash_seed, record.shape.object, record.key);
+                self.index.prefetch(hash);
+                hashes.push(hash);
+            }
+            for ((address, record), &hash) in records.iter().zip(&hashes) {
+                self.remove_row((*address, record), hash, liveness);
+            }
+        }
+        Ok(())
+    }
+
+    fn remove_row(&self, (address, record): (Address, &DiskRecord<'_>), hash: u64, liveness: &mut Liveness) {
+        let Some(ordered) = self.objects.ordered(record.shape.object) else { return };
+        let bucket = lock(self.index, hash);
+        let was_newest = self.index.remove(bucket, hash, address);
+        // Another record of the same tag may be the key's, written since it settled. A key that has none stays in the order until
+        // it is written once more, which costs a little memory.
+        if was_newest && self.index.addresses_of(hash).next().is_none() {
+            ordered.remove(&epoch::pin(), record.key);
+        }
+        self.index.unlock_changed(bucket);
+        if was_newest {
+            liveness.supersede(address, record.version, Some(record.shape.bytes()));
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::storage::epoch;
 use crate::storage::extent::Item;
 use crate::storage::ordered_index::LeafBatch;
 use crate::storage::record::Kind;
-use crate::storage::seal::Seal;
+use crate::storage::seal::{SEAL_BYTES, Seal};
 use crate::storage::segments::{is_segment, name_of};
 use crate::storage::superblock::SuperblockFile;
 use crate::{Kiln, Object, Options};
@@ -279,6 +279,72 @@ fn c4_several_threads_recover_the_same_for_snapshots_that_have_names() {
             let rows: BTreeSet<_> = held.range::<&[u8]>(&table, ..).map(Result::unwrap).collect();
             let pairs: BTreeSet<_> = held.iter(&map).map(Result::unwrap).collect();
             assert!((rows, pairs) == expected, "seed {seed}, {workers} workers: the snapshot has changed");
+        }
+    }
+}
+
+/// A log of several segments, of which the tables have settled up to the address, and a checkpoint of before, if that is to be.
+fn settled(seed: u64, checkpoint: Option<u32>) -> (SimulatedDevice, Address) {
+    let (disk, mut random) = (SimulatedDevice::new(seed), Random(seed));
+    // So short that nothing is compacted.
+    let db = open(&disk, Division::default()).unwrap();
+    let map = db.map("map").unwrap();
+    for round in 0..50_u32 {
+        if checkpoint == Some(round) {
+            db.persist().unwrap();
+            assert!(db.checkpoint().unwrap());
+        }
+        db.put(&map, round.to_be_bytes(), [7; 100]).unwrap().forget();
+        work(&db, &mut random).unwrap();
+    }
+    (0..10).for_each(|_| change(&db, &mut random).unwrap());
+    db.settle().unwrap();
+    let settled_to = db.engine().settled.tree.settled_to();
+    // Without the sweep that would follow.
+    db.engine().persist().unwrap();
+    assert_eq!(db.engine().log.begin(), 0);
+    assert!(settled_to > 2 * SEGMENT_BYTES && settled_to < db.engine().log.hardened());
+    let disk = disk.after_crash_seeded(seed);
+    (disk, settled_to)
+}
+
+#[test]
+fn c4_several_threads_take_off_what_has_settled_as_one_does() {
+    for seed in 0..SEEDS / 4 {
+        let (disk, settled_to) = settled(seed, (seed % 2 == 0).then_some(20));
+        let alone = open(&disk.after_crash_seeded(seed), Division::default()).unwrap();
+        assert_eq!(alone.recovery_report().checkpoint.is_some(), seed % 2 == 0);
+        let left = entries_of(&alone).into_iter().filter(|&address| address < settled_to).count();
+        let others = alone.engine().objects.iter().filter(|object| object.ordered().is_none());
+        let of_others: u64 = others.map(|object| object.key_count.sum()).sum();
+        assert!(left > 0 && left as u64 <= of_others, "seed {seed}: {left} of {of_others}");
+        let expected = state(&alone);
+        for workers in [1, 2, 3, 7] {
+            let db = open(&disk.after_crash_seeded(seed), divided(workers)).unwrap();
+            assert_eq!(state(&db), expected, "seed {seed}, {workers} workers");
+            let check = db.check().unwrap();
+            assert!(check.is_clean(), "seed {seed}, {workers} workers: {check}");
+        }
+    }
+}
+
+/// Of two places the first is told.
+#[test]
+fn c9_damage_in_what_has_settled_is_found_at_the_same_place_by_several_threads() {
+    let (disk, _) = settled(1, Some(45));
+    for numbers in [&[1][..], &[0, 1], &[1, 0]] {
+        let damaged = disk.after_crash_seeded(1);
+        // The length of a record behind the first seal.
+        numbers.iter().for_each(|number| damaged.flip_bit(&name_of(*number), 8 * SEAL_BYTES + 5));
+        let error_of = |division: Division| {
+            let division = Division { warm_bytes: 0, ..division };
+            open(&damaged.after_crash_seeded(1), division).err().map(|error| error.to_string())
+        };
+        let alone = error_of(Division::default());
+        let first = name_of(*numbers.iter().min().unwrap_or(&0));
+        assert!(alone.as_ref().is_some_and(|error| error.contains(&first)), "{numbers:?}: {alone:?}");
+        for workers in [2, 3] {
+            assert_eq!(error_of(divided(workers)), alone, "{numbers:?}");
         }
     }
 }
