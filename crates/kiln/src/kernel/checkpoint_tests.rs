@@ -243,7 +243,7 @@ fn a_checkpoint_says_that_all_has_settled_that_has_whatever_was_put_meanwhile() 
         db.settle().unwrap();
         assert!(db.checkpoint().unwrap());
         let superblock = SuperblockFile::open(&disk, OpenMode::Read).unwrap().current().clone();
-        let header = Reader::open(&disk, superblock.database, superblock.checkpoint).unwrap().header;
+        let header = Reader::open(&disk, superblock.database, superblock.checkpoint).unwrap().unwrap().header;
         assert_eq!(header.settled_to, db.engine().settled.tree.settled_to());
         assert!(header.settled_to > before);
         header.end
