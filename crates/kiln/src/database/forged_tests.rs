@@ -424,12 +424,16 @@ fn c9_a_tree_is_missed_that_has_what_only_a_damaged_slot_has_said_was_loaded() -
         disk.remove_file(tree::FILE);
         refused(&disk, "it is missing, or older than the superblock says");
     }
-    // What both slots have lost the opening finds in the tree.
-    let disk = loaded()?;
-    sign_slots(&disk, FILE, |slot| slot[120..124].fill(0));
-    drop(open(&disk)?);
-    disk.remove_file(tree::FILE);
-    refused(&disk, "it is missing, or older than the superblock says");
+    // What both slots have lost the opening finds in the tree, and says in both.
+    for slot in 0..2 {
+        let disk = loaded()?;
+        sign_slots(&disk, FILE, |slot| slot[120..124].fill(0));
+        let _db = open(&disk)?;
+        let disk = disk.after_crash(&mut |_| Keep::Kept);
+        disk.flip_bit(FILE, 8 * (slot * BLOCK_BYTES as u64 + 16));
+        disk.remove_file(tree::FILE);
+        refused(&disk, "it is missing, or older than the superblock says");
+    }
     Ok(())
 }
 

@@ -420,7 +420,8 @@ impl Kiln {
     }
 
     /// Takes a checkpoint now: writes the index to disk, so that opening the database replays only what comes after. It goes on
-    /// beside everything else. False if nothing has become durable since the last one, or since opening. There is seldom a
+    /// beside everything else. False if nothing has become durable or settled since the last one, or since opening. Where rows have settled
+    /// it makes everything committed so far durable first. There is seldom a
     /// need for it; see [`Options::checkpoint_log_bytes`](crate::Options::checkpoint_log_bytes).
     ///
     /// # Errors

@@ -97,11 +97,14 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
         }
         // Else the next checkpoint would leave out, and the log drop, what only this root has, and the power could fail.
         tree.make_certain()?;
-        // Nor must an older one be taken for it then.
-        opening.superblock.update(|superblock| {
-            superblock.settled_to = tree.settled_to();
-            superblock.loaded = superblock.loaded.max(loaded);
-        })?;
+        // Nor must an older one, or none, be taken for it then, whichever slot is damaged.
+        opening.superblock.say_for_good(
+            |said| said.settled_to >= tree.settled_to() && said.loaded >= loaded,
+            |superblock| {
+                superblock.settled_to = tree.settled_to();
+                superblock.loaded = superblock.loaded.max(loaded);
+            },
+        )?;
     }
     let Opening { segments, superblock, log, liveness } = opening;
     let versions = (recovered.report.horizon.number(), clock - 1);

@@ -33,7 +33,7 @@
 //!
 //! **When.** Once the log since the last one is as long as [`checkpoint_log_bytes`](crate::Options::checkpoint_log_bytes), and
 //! twice as long as the last checkpoint: so they write half as much as the log itself at the most. When rows have settled, since it is shorter then. On an orderly close from a quarter of that on,
-//! and from then on where rows of dropped objects were removed since: opening would count them (`recovery::orders_are_exact`). Then an orderly close takes one however little the log is. A
+//! and from then on where rows of dropped objects were removed since: opening would count them (`recovery::orders`). Then an orderly close takes one however little the log is. A
 //! background thread takes them in pieces, with a nap after each that is as long as the piece took. But what is written meanwhile must be followed
 //! back to before the end, and once it has left memory each step is a read from disk. So where so much is written that this is near there are no
 //! naps, and none once the next checkpoint is due, since all that is written meanwhile is for the next opening to replay. If it comes to more reads than

@@ -124,7 +124,8 @@ impl Recovery<'_> {
     }
 }
 
-/// What has settled and is taken off the index, by several who each read another segment: an entry is of one address, so it does not matter which goes first.
+/// What has settled and is taken off the index, by several who each read another segment: an entry is of one address, so any may go first. (Of two keys with
+/// the same known bits of their hash the one that goes last takes the order's key with it; the count finds that.)
 struct Removal<'a> {
     segments: &'a Segments,
     superblock: &'a Superblock,
