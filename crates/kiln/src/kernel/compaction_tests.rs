@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::device::SimulatedDevice;
+use crate::device::{Fault, FaultKind, OperationKind, SimulatedDevice};
+use crate::kernel::session::SESSIONS_OBJECT;
 use crate::objects::HasHandle;
 use crate::storage::log::Purpose;
 use crate::storage::record::Address;
@@ -31,6 +32,16 @@ fn move_key(db: &Kiln, map: &Map) {
     }
     db.compact(|_| {}).unwrap();
     assert!(before < engine.log.begin() && address_of_key(db, map) > before);
+}
+
+/// As compaction does, and without hardening.
+fn write_anew(db: &Kiln, object: u32, key: &[u8]) {
+    let (engine, hash) = (db.engine(), db.engine().hash(object, key));
+    let address = || engine.index.addresses_of(hash).next().unwrap();
+    let (before, mut key, mut value) = (address(), Vec::new(), Vec::new());
+    let record = engine.copy_of(before, &mut key, &mut value).unwrap();
+    assert!(engine.write_anew(before, hash, &record, Purpose::Ordinary).unwrap());
+    assert!(address() > before);
 }
 
 /// Whoever had read for longer than it takes until the log is written anew never committed, though nobody wrote what they had read.
@@ -73,11 +84,7 @@ fn c2_under_snapshot_isolation_what_was_moved_is_seen_and_not_written_over() {
     let (db, map) = new_database();
     db.persist().unwrap();
     let transaction = db.begin_with(Isolation::Snapshot).unwrap();
-    let (engine, before) = (db.engine(), address_of_key(&db, &map));
-    let (mut key, mut value, hash) = (Vec::new(), Vec::new(), engine.hash(map.handle().id, b"key"));
-    let record = engine.copy_of(before, &mut key, &mut value).unwrap();
-    assert!(engine.write_anew(before, hash, &record, Purpose::Ordinary).unwrap());
-    assert!(address_of_key(&db, &map) > before);
+    write_anew(&db, map.handle().id, b"key");
     assert_eq!(transaction.get(&map, "key").unwrap().unwrap(), b"value");
     transaction.put(&map, "key", "newer").unwrap();
     assert_eq!(transaction.commit().map(drop).unwrap_err().kind(), ErrorKind::Conflict);
@@ -104,5 +111,26 @@ fn c3_a_row_that_moves_while_an_update_decides_is_updated() {
         });
         updated.unwrap().forget();
         assert_eq!((db.get(&map, "key").unwrap().unwrap(), decisions), (b"newer".to_vec(), 1));
+    }
+}
+
+/// The session was lost with a copy of its record, though what it says was durable.
+#[test]
+fn c7_a_session_whose_record_moved_is_lost_only_with_a_commit_of_its_own() {
+    let disk = SimulatedDevice::new(1);
+    let db = Options::new().background(false).open_on(Arc::new(disk.clone())).unwrap();
+    let map = db.map("map").unwrap();
+    let use_once = |id: &str| db.session(id).unwrap().add(&map, "key", 1).unwrap().forget();
+    ["moved", "used", "forgotten"].into_iter().for_each(|id| _ = use_once(id));
+    db.persist().unwrap();
+    ["used", "new"].into_iter().for_each(|id| _ = use_once(id));
+    assert!(db.forget_session("forgotten").unwrap().forget());
+    write_anew(&db, SESSIONS_OBJECT, b"moved");
+    disk.inject(Fault { operation: OperationKind::Sync, nth: 1, kind: FaultKind::EIO, sticky: true });
+    assert_eq!(db.persist().unwrap_err().kind(), ErrorKind::Lost);
+    let moved = db.session("moved").unwrap();
+    assert_eq!((moved.recovered_serial(), moved.durable_serial().unwrap()), (1, 1));
+    for id in ["used", "forgotten", "new"] {
+        assert_eq!(db.session(id).unwrap_err().kind(), ErrorKind::Lost, "{id}");
     }
 }

@@ -5,7 +5,7 @@
 //! costs nothing, and sessions need no place in the seals.
 //!
 //! Whoever opens a session is told a serial number, and forgets what it stands for; so the opening waits until that is durable, which it is not if the session was in use
-//! a moment ago.
+//! a moment ago. What is lost of a session is told by its serial number, and not by the version of its record, of which compaction makes copies.
 //!
 //! A session is forgotten by deleting its record. As long as a crash may bring that back, what comes next under its id must not count from
 //! 1, so the opening waits for the deletion, too. Else a client could be told a number that is of the time before, and take it for one of its own.
@@ -125,21 +125,29 @@ pub struct Session {
 impl Session {
     pub(crate) fn open(engine: &Arc<Engine>, id: &[u8]) -> Result<Session> {
         let id = TakenId::take(engine, id, Purpose::ToBeOpen)?;
-        let mut value = Vec::new();
-        let reading = engine.read_newest(engine.session_key(&id.id), &mut value)?;
+        let (key, mut value) = (engine.session_key(&id.id), Vec::new());
+        let reading = engine.read_newest(key, &mut value)?;
+        let (recovered, mut version) = (serial_in(reading.found, &value), reading.version);
         let is_early = planted(if reading.found { Bug::SessionToldEarly } else { Bug::BeginsAnewEarly });
         // Be it the number, or that the session was forgotten. There is nothing to wait for if there never was one.
-        if reading.version > 0 && !is_early {
-            engine.wait_local(reading.version)?;
+        if version > 0
+            && !is_early
+            && let Err(lost) = engine.wait_local(version)
+        {
+            // Perhaps of the record's copy alone, which compaction makes. A durable number that equals this one is this session's: the deletion of
+            // the one before, if there was one, was durable before this one began.
+            match engine.durable_serial(key)? {
+                (durable, Some(serial)) if reading.found && serial == recovered => version = durable,
+                _ => return Err(lost),
+            }
         }
-        let recovered = serial_in(reading.found, &value);
         Ok(Session {
             engine: engine.clone(),
             id,
             recovered,
             turn: Mutex::new(()),
             turn_of: AtomicU64::new(0),
-            version: AtomicU64::new(reading.version),
+            version: AtomicU64::new(version),
             serial: AtomicU64::new(recovered),
             commit_points: OnceLock::new(),
         })
