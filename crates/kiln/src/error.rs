@@ -28,7 +28,7 @@ pub enum ErrorKind {
     Caller,
     /// The disk is full, or whoever runs this may have no more of it, or no longer files. Nothing is lost; commits work again once space is free.
     NoSpace,
-    /// Another process (or this one) has the database open, or is making it: close it there. Or the session is open already: drop it there; or it is just being forgotten: try again.
+    /// Another process (or this one) has the database open, or is making it: close it there. Or the session is open already, or just being opened: drop it there; or it is just being forgotten: try again.
     Locked,
     /// There is no database there, or it is not one of Kiln's. Of an open database: there is no object, or snapshot, of this name, or the object was dropped, and its handles are of no use
     /// any more.

@@ -84,7 +84,7 @@ impl Kiln {
     /// the time of one hardening, as [`Commit::safe`].
     ///
     /// # Errors
-    /// `Locked` if it is open, or just being forgotten; `Input` if the id does not have 1 to 1,024 bytes; `Aborted` if the database is closed;
+    /// `Locked` if it is open, or just being opened or forgotten; `Input` if the id does not have 1 to 1,024 bytes; `Aborted` if the database is closed;
     /// `Corrupted` or `Io` if its record must be read from disk and cannot be; `Lost` if its last commit, or that it was forgotten, was not made durable.
     pub fn session(&self, id: impl AsRef<[u8]>) -> Result<Session> {
         self.engine().check_open()?;

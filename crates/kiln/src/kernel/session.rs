@@ -86,7 +86,7 @@ impl TakenId {
             }
             Entry::Occupied(taken) => {
                 let what = match taken.get() {
-                    Purpose::ToBeOpen => "is open already; close it there first",
+                    Purpose::ToBeOpen => "is open already, or just being opened; close it there first",
                     Purpose::ToForget => "is just being forgotten; try again",
                 };
                 let text = format!("session {:?} {what}", String::from_utf8_lossy(id));
