@@ -40,7 +40,7 @@ macro_rules! bugs {
             }
 
             /// Where alone it shows, if that is not the usual build of the engine: in that for `schedules` (a feature), if it takes a
-            /// certain interleaving; in `loom` (a program), if it takes weakly ordered memory; in the `server`.
+            /// certain interleaving; in `loom` (a program), if it takes weakly ordered memory; in the `server`, if only who looks at that is to notice it, though the engine may make it, too.
             pub fn place(self) -> Option<&'static str> {
                 match self { $(Bug::$bug => bugs!(@in $($place)?),)* }
             }

@@ -218,6 +218,7 @@ impl Drop for Durable {
 ///
 /// Say which it is to be: [`safe`](Self::safe) waits until it survives power loss, [`fast`](Self::fast) does
 /// not wait and gives the receipt. In an asynchronous function [`safe_async`](Self::safe_async) waits, which has the thread do something else meanwhile.
+/// Without background threads, or once the database is closed, a poll of that hardens on its thread, as [`Receipt::durable_leading`].
 #[must_use = "say safe() (or safe_async()) to wait until it is durable, or fast() not to"]
 #[derive(Debug)]
 pub struct Commit<'db, T> {
@@ -251,7 +252,8 @@ impl<'db, T> Commit<'db, T> {
     }
 
     /// As [`Self::safe`], for who is not to block the thread: a future that ends when the commit survives power loss, with what the transaction returned. It works with any executor, asks for a hardening when it
-    /// is polled first, as [`Receipt::durable`] does, and keeps no borrow of the database. Dropped before, the commit stays, as [`fast`](Self::fast) as any.
+    /// is polled first, as [`Receipt::durable`] does, and keeps no borrow of the database. Dropped before, the commit stays, as [`fast`](Self::fast) as any. Without background
+    /// threads, or once the database is closed, a poll hardens on its thread, as [`Receipt::durable_leading`].
     ///
     /// ```
     /// async fn bid(db: &kiln::Kiln, bids: &kiln::Map) -> kiln::Result<i64> {

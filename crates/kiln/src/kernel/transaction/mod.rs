@@ -441,7 +441,7 @@ impl<'db> Transaction<'db> {
     /// # Errors
     /// `Input` if key or value is too long, or the object another database's; `Limit` if the transaction becomes too large, or is too old; `Conflict` if the object is just being dropped, or was since
     /// the transaction read; `NotFound` if it was dropped; `Aborted` if the transaction has failed; `Io` or `NoSpace` if the row is the database's first that expires, and the superblock, which has to say so,
-    /// cannot be written.
+    /// cannot be written, and `Aborted` then if the database is closed; under snapshot isolation, of an object that was dropped, `Io` or `Corrupted` if the catalog cannot be read.
     pub fn put<O: Object>(&self, object: &O, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         let (key, value) = (key.as_ref(), value.as_ref());
         let id = self.check(object, key)?;
