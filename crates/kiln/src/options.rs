@@ -28,6 +28,9 @@ const PAGES_PART: u64 = 2;
 const SETTLE_PART: u64 = 4;
 const SETTLE_BYTES_MIN: u64 = 32 << 20;
 
+/// So many settle side by side at the most.
+const SETTLE_THREADS_MAX: usize = 64;
+
 /// Between two checkpoints is log of such a part of the log's memory, within bounds: what is opened with more memory may take longer for it, but
 /// what more of it would save is little then.
 const CHECKPOINT_PART: u64 = 8;
@@ -62,6 +65,7 @@ pub struct Options {
     pub(crate) settle_log_bytes: u64,
     pub(crate) unsettled_bytes: u64,
     settle_memory: Option<u64>,
+    settle_threads: usize,
     pub(crate) leaf_compression: bool,
     system_page_cache: bool,
     pub(crate) create: bool,
@@ -85,6 +89,7 @@ impl Default for Options {
             settle_log_bytes: 64 << 20,
             unsettled_bytes: 0,
             settle_memory: None,
+            settle_threads: 1,
             leaf_compression: false,
             system_page_cache: false,
             create: true,
@@ -236,6 +241,16 @@ impl Options {
         self
     }
 
+    /// How many threads read and sort what [settles](Self::settle_log_bytes), and then take it off the indexes, at the most. Default 1; 64 at the most. What is sorted is merged
+    /// into the tree by one. With more of them rows settle in less time, as far as processors and the disk have nothing else to do; what writers and readers have of these meanwhile is less: half as many as there
+    /// are processors is much. They divide [`settle_memory`](Self::settle_memory), of which each should have 16 MiB; with less than a MiB for each and 64 MiB of log, or 4 MiB for a GiB, that is what they
+    /// take. Beside that each takes some 3 MiB, or as much as the longest record. Each takes a segment of the log at the least. Durability does not depend on it.
+    /// Without background threads it is the calling thread alone.
+    pub fn settle_threads(mut self, count: usize) -> Options {
+        self.settle_threads = count;
+        self
+    }
+
     /// Whether leaves of the B+-tree of [settled](Self::settle_log_bytes), or [loaded](crate::Kiln::bulk_load), rows are compressed (LZ4) when they
     /// are written, where that saves a block of 4 KiB. Default false. Leaves get twice as long then, so that more is saved; a row that is read from disk
     /// costs the time of unpacking its leaf, and one whose leaf is in memory nothing. May be changed each time the database is opened; leaves stay
@@ -374,6 +389,15 @@ impl Options {
     pub(crate) fn settle_memory_bytes(&self, segment_bytes: u64) -> u64 {
         let usual = || (self.ring_bytes(segment_bytes) / SETTLE_PART).max(SETTLE_BYTES_MIN);
         self.settle_memory.unwrap_or_else(usual)
+    }
+
+    /// How many settle side by side.
+    pub(crate) fn settle_threads_count(&self) -> usize {
+        // Tests and schedules have no background threads, and may want these all the same.
+        match self.background || cfg!(any(test, feature = "schedules")) {
+            true => self.settle_threads.clamp(1, SETTLE_THREADS_MAX),
+            false => 1,
+        }
     }
 
     /// The part of the memory that holds what was read from disk.

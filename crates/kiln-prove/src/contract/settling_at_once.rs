@@ -253,9 +253,10 @@ fn small(checkpoint_log_bytes: u64) -> Options {
 #[test]
 fn c2_c4_settling_changes_nothing_for_anybody_and_nothing_after_a_crash() {
     watched("c2_c4_settling_changes_nothing_for_anybody", PATIENCE, |_| {
-        for checkpoint_log_bytes in [0, 96 << 10] {
+        // With three threads a bucket, or a leaf, has rows that two of them remove.
+        let on_three_threads = small(96 << 10).settle_threads(3).settle_memory(16 << 10);
+        for options in [small(0).settle_threads(1), small(96 << 10).settle_threads(1), on_three_threads] {
             let disk = SimulatedDevice::new(seed());
-            let options = small(checkpoint_log_bytes);
             let rows =
                 settle_beside_all(&options, &(Arc::new(disk.clone()) as Arc<dyn Device>), budget(1_500));
             let crashed = disk.after_crash(&mut |_| Keep::Lost);

@@ -118,7 +118,7 @@ impl Round {
             // Who keeps snapshots has nobody to tell that there was no room for one.
             fills: through == Through::Library && !keeps && random.one_in(2),
             transactions: 500 + random.below(if through == Through::Resp { 1_000 } else { 4_000 }) as u64,
-            options,
+            options: options.settle_threads(*random.pick(&[1, 4])),
         }
     }
 

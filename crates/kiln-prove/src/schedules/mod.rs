@@ -76,6 +76,7 @@ const PROGRAMS: &[Program] = &[
     ("settled-row", settling::a_row_that_settles_loses_no_update),
     ("settled-walk", settling::a_walk_meets_a_row_that_moves_once),
     ("settled-deletion", settling::a_row_that_settles_is_deleted_once),
+    ("settled-by-two", settling::rows_that_two_remove_lose_no_update),
     ("moved-row", moving::a_row_that_moves_changes_for_nobody),
     ("listed-session", sessions::a_list_tells_of_one_session),
 ];

@@ -7,6 +7,7 @@ use kiln::Isolation;
 use kiln::schedules::quietly;
 
 use super::database::{Database, choose, failed, number, thread, together};
+use crate::support::manual;
 
 /// Rows of which one has the token.
 const PLACES: [&str; 3] = ["first", "second", "third"];
@@ -88,6 +89,46 @@ pub(super) fn a_row_that_settles_loses_no_update() {
     together(vec![writer(), writer(), reader, settler(&database, 2)]);
     let last = quietly(|| database.db.get(&database.table, "row").unwrap_or_else(failed));
     assert_eq!(number(last), 4, "an update is lost");
+}
+
+/// Two rows that settle out of one leaf by two threads, one of them counted up, the other one deleted and put again, are as they were written last.
+pub(super) fn rows_that_two_remove_lose_no_update() {
+    let database = Database::with(manual().settle_threads(2));
+    let Database { db, map, table, .. } = &database;
+    let put = |key: &str| db.put(table, key, 0_i64.to_le_bytes()).unwrap_or_else(failed).forget();
+    quietly(|| {
+        put("counted");
+        // Each of the two threads has a segment of the log, and then one of the rows.
+        let segment = |address: u64| address / (64 << 10);
+        let first = segment(db.statistics().log_tail);
+        while segment(db.statistics().log_tail) == first {
+            db.put(map, "ballast", vec![0; 20 << 10]).unwrap_or_else(failed).forget();
+            db.persist().unwrap_or_else(failed);
+        }
+        put("deleted");
+        db.persist().unwrap_or_else(failed);
+    });
+    let counter = {
+        let Database { db, table, .. } = database.clone();
+        thread(move || {
+            for _ in 0..2 {
+                db.add(&table, "counted", 1).unwrap_or_else(failed).forget();
+            }
+        })
+    };
+    let deleter = {
+        let Database { db, table, .. } = database.clone();
+        thread(move || {
+            assert!(db.delete(&table, "deleted").unwrap_or_else(failed).forget(), "the row is gone");
+            assert_eq!(db.get(&table, "deleted").unwrap_or_else(failed), None, "the deletion is lost");
+            db.put(&table, "deleted", 7_i64.to_le_bytes()).unwrap_or_else(failed).forget();
+        })
+    };
+    together(vec![counter, deleter, settler(&database, 1)]);
+    for (key, expected) in [("counted", 2), ("deleted", 7)] {
+        let last = quietly(|| db.get(table, key).unwrap_or_else(failed));
+        assert_eq!(number(last), expected, "an update of {key} is lost");
+    }
 }
 
 /// A token goes from row to row, each time with a deletion and a put; whoever walks meets it once, also who will fail.

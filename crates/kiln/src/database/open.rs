@@ -136,6 +136,7 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
                 due_bytes: options.settle_log_bytes,
                 unsettled_bytes: options.unsettled_bytes,
                 memory_bytes: settle_memory,
+                threads: options.settle_threads_count(),
             },
             opened_end,
             forgotten_to,

@@ -1,38 +1,62 @@
 //! The newest records of keys, in the order of the keys: what settling collects from a part of the log.
 //!
 //! ```text
-//!  records, in the order of the log
+//!  records of a stretch of the log, in its order
 //!     └▶ memory, until it is full ──▶ sorted, the newest of each key kept ──▶ a run on disk ┐
-//!                                                                           more runs ──────┤
+//!                                            more runs, and those of other stretches ───────┤
 //!     the next row: the least key, and of several records of it the newest ◀── side by side ┘
 //! ```
+//!
+//! Several threads may collect, each of a stretch of its own, and in the end walk, each in an [interval of the keys](Newest::separators).
 //!
 //! What fits into memory never sees the disk. Values that are [long](LONG_VALUE_BYTES) are neither sorted nor written here: they stay in the log until
 //! somebody asks for them.
 
+mod walk;
+
 use std::cmp::Ordering as Order;
-use std::io;
 use std::sync::Arc;
 
 use crate::device::{BLOCK_BYTES, Device};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::planted::{Bug, planted};
 use crate::storage::prefix::head_of;
 use crate::storage::record::{Address, DiskRecord, Shape, split_expiry};
-use crate::storage::runs::{RunReaders, Runs};
+use crate::storage::runs::{Run, RunEntry, Runs};
 use crate::storage::tree::{OBJECT_BYTES, write_tree_key};
+
+pub(super) use walk::NewestWalk;
 
 /// The newest records of keys.
 pub(super) struct Newest {
+    /// Memory of each who collects.
     bytes_max: usize,
+    /// So many collect side by side, and then walk.
+    threads: usize,
+    runs: Runs,
+    /// A key is known of about so many bytes each.
+    sample_bytes: u64,
+    parts: Vec<Part>,
+}
+
+/// What one has collected: in memory, or in runs.
+#[derive(Default)]
+pub(super) struct Part {
     /// [Entries](Entry), one after the other.
     arena: Vec<u8>,
     /// Those in the arena, in the order of the keys once they are sorted.
     sorted: Vec<Sorted>,
-    runs: Runs,
+    runs: Vec<Run>,
     /// Of what is in the runs, and sorted in memory.
     count: u64,
     has_deletions: bool,
+}
+
+/// Collects the newest records of a stretch of the log.
+pub(super) struct Collector<'n> {
+    bytes_max: usize,
+    runs: &'n Runs,
+    part: Part,
     key: Vec<u8>,
 }
 
@@ -92,29 +116,76 @@ impl<'a> Entry<'a> {
 const ENTRY_TIMES: u64 = 2;
 /// A run takes so much memory at the least while it is read.
 const RUN_BYTES: u64 = 2 * BLOCK_BYTES as u64;
+/// So many keys of each run are known where several walk, so that they can divide them.
+const SAMPLES: usize = 64;
 
 impl Newest {
-    /// The least memory that is of use for a part of the log that is so long: with less of it there are more runs, which take more than that to be read side by
-    /// side.
-    pub(super) fn bytes_min(part_bytes: u64) -> usize {
-        RUN_BYTES.saturating_mul(ENTRY_TIMES).saturating_mul(part_bytes).isqrt() as usize
+    /// The least memory that is of use for a part of the log that is so long, with so many threads: with less of it there are more runs, which take more
+    /// than that to be read side by side.
+    pub(super) fn bytes_min(part_bytes: u64, threads: usize) -> usize {
+        RUN_BYTES.saturating_mul(ENTRY_TIMES).saturating_mul(part_bytes).isqrt() as usize * threads
     }
 
-    /// Of none. Takes so much memory, about, for records of a part of the log that is so long.
-    pub(super) fn new(device: Arc<dyn Device>, bytes_max: usize, part_bytes: u64) -> Newest {
+    /// Of none. Takes so much memory, about, for records of a part of the log that is so long, while as many collect, or walk, side by side as there are
+    /// threads.
+    pub(super) fn new(device: Arc<dyn Device>, bytes_max: usize, part_bytes: u64, threads: usize) -> Newest {
         let expected = (ENTRY_TIMES * part_bytes) as usize / bytes_max.max(1) + 1;
-        let runs = Runs::new(device, bytes_max, expected);
-        Newest {
-            bytes_max,
-            arena: Vec::new(),
-            sorted: Vec::new(),
-            runs,
-            count: 0,
-            has_deletions: false,
-            key: Vec::new(),
-        }
+        let bytes_of_one = bytes_max / threads;
+        let sample_bytes = if threads == 1 { u64::MAX } else { (bytes_of_one / SAMPLES).max(1) as u64 };
+        // Each who collects makes so many, and each who walks reads those of all.
+        let read_at_once = expected * threads * threads;
+        let runs = Runs::new(device, bytes_max, read_at_once, sample_bytes);
+        Newest { bytes_max: bytes_of_one, threads, runs, sample_bytes, parts: Vec::new() }
     }
 
+    /// Who collects what there is in a stretch of the log.
+    pub(super) fn collector(&self) -> Collector<'_> {
+        let Newest { bytes_max, ref runs, .. } = *self;
+        Collector { bytes_max, runs, part: Part::default(), key: Vec::new() }
+    }
+
+    /// Takes what somebody has collected.
+    pub(super) fn take(&mut self, part: Part) {
+        self.parts.push(part);
+    }
+
+    /// How many there are, some perhaps of the same key.
+    pub(super) fn count(&self) -> u64 {
+        self.parts.iter().map(|part| part.count).sum()
+    }
+
+    /// True if one of the records that were added deletes its key.
+    pub(super) fn has_deletions(&self) -> bool {
+        self.parts.iter().any(|part| part.has_deletions)
+    }
+
+    /// Bytes on disk.
+    pub(super) fn disk_bytes(&self) -> u64 {
+        self.runs.bytes()
+    }
+
+    /// Keys in the tree, in ascending order, that divide what there is into as many intervals of about as many bytes each as there are threads; fewer if it is little,
+    /// or if keys are long.
+    pub(super) fn separators(&self) -> Vec<Vec<u8>> {
+        let mut samples: Vec<&[u8]> =
+            self.parts.iter().flat_map(|part| part.samples(self.sample_bytes)).collect();
+        samples.sort_unstable();
+        let at = |number| samples.get(samples.len() * number / self.threads);
+        let mut separators: Vec<_> = (1..self.threads).filter_map(at).map(|key| key.to_vec()).collect();
+        separators.dedup();
+        separators
+    }
+
+    /// Walks over the newest records, in the order of the keys.
+    ///
+    /// # Errors
+    /// `Io`, if what was written cannot be read.
+    pub(super) fn walk(&self) -> Result<NewestWalk<'_>> {
+        self.walk_between(&[], None)
+    }
+}
+
+impl Part {
     fn entry(&self, sorted: &Sorted) -> Option<(Entry<'_>, usize)> {
         Entry::decode(self.arena.get(sorted.start..)?)
     }
@@ -129,28 +200,13 @@ impl Newest {
         one.head.cmp(&other.head).then_with(|| self.key_of(one).cmp(self.key_of(other)))
     }
 
-    /// Adds a record that comes behind all that were added before.
-    ///
-    /// # Errors
-    /// `Io` or `NoSpace`, if what does not fit into memory cannot be written.
-    pub(super) fn add(&mut self, address: Address, record: &DiskRecord<'_>) -> Result<()> {
-        self.has_deletions |= !record.shape.kind.is_put();
-        write_tree_key(record.shape.object, record.key, &mut self.key);
-        let start = self.arena.len();
-        for word in [record.shape.word(), address, record.version] {
-            self.arena.extend_from_slice(&word.to_le_bytes());
-        }
-        self.arena.extend_from_slice(&self.key);
-        if record.shape.value_bytes <= LONG_VALUE_BYTES {
-            let expiry = record.expires_at.to_le_bytes();
-            self.arena.extend_from_slice(&expiry[..record.shape.expiry_bytes()]);
-            self.arena.extend_from_slice(record.value);
-        }
-        self.sorted.push(Sorted { head: head_of(&self.key), start });
-        if self.arena.len() + self.sorted.len() * size_of::<Sorted>() > self.bytes_max {
-            self.write_run()?;
-        }
-        Ok(())
+    /// Keys, one for about so many bytes each.
+    fn samples(&self, bytes: u64) -> impl Iterator<Item = &[u8]> {
+        let count = (self.arena.len() as u64).div_ceil(bytes) as usize;
+        // In the middle of each.
+        let in_memory = (0..count)
+            .filter_map(move |number| self.sorted.get((2 * number + 1) * self.sorted.len() / (2 * count)));
+        self.runs.iter().flat_map(Run::entrances).chain(in_memory.map(|sorted| self.key_of(sorted)))
     }
 
     /// Brings what is in memory in the order of the keys, and leaves only the newest of each.
@@ -170,233 +226,64 @@ impl Newest {
         self.count += sorted.len() as u64;
         self.sorted = sorted;
     }
+}
+
+impl Collector<'_> {
+    /// Adds a record that comes behind all that were added before.
+    ///
+    /// # Errors
+    /// `Io` or `NoSpace`, if what does not fit into memory cannot be written.
+    pub(super) fn add(&mut self, address: Address, record: &DiskRecord<'_>) -> Result<()> {
+        let part = &mut self.part;
+        part.has_deletions |= !record.shape.kind.is_put();
+        write_tree_key(record.shape.object, record.key, &mut self.key);
+        let start = part.arena.len();
+        for word in [record.shape.word(), address, record.version] {
+            part.arena.extend_from_slice(&word.to_le_bytes());
+        }
+        part.arena.extend_from_slice(&self.key);
+        if record.shape.value_bytes <= LONG_VALUE_BYTES {
+            let expiry = record.expires_at.to_le_bytes();
+            part.arena.extend_from_slice(&expiry[..record.shape.expiry_bytes()]);
+            part.arena.extend_from_slice(record.value);
+        }
+        part.sorted.push(Sorted { head: head_of(&self.key), start });
+        if part.arena.len() + part.sorted.len() * size_of::<Sorted>() > self.bytes_max {
+            self.write_run()?;
+        }
+        Ok(())
+    }
 
     /// Has a run of what is in memory.
     fn write_run(&mut self) -> Result<()> {
-        self.sort();
-        let (arena, sorted) = (&self.arena, &self.sorted);
-        let entries = sorted.iter().filter_map(|sorted| {
-            let bytes = arena.get(sorted.start..)?;
-            bytes.get(..Entry::decode(bytes)?.1)
+        let part = &mut self.part;
+        part.sort();
+        let entries = part.sorted.iter().filter_map(|sorted| {
+            let (entry, bytes) = part.entry(sorted)?;
+            Some(RunEntry { key: entry.tree_key, bytes: part.arena.get(sorted.start..)?.get(..bytes)? })
         });
-        self.runs.write(entries)?;
-        self.arena.clear();
-        self.sorted.clear();
+        let run = self.runs.write(entries)?;
+        part.runs.push(run);
+        part.arena.clear();
+        part.sorted.clear();
         Ok(())
     }
 
-    /// Makes [`Self::walk`] possible: all have been added.
+    /// What was collected: all have been added.
     ///
     /// # Errors
     /// As of [`Self::add`].
-    pub(super) fn finish(&mut self) -> Result<()> {
-        if self.runs.count() == 0 {
-            self.sort();
-            return Ok(());
+    pub(super) fn finish(mut self) -> Result<Part> {
+        if self.part.runs.is_empty() {
+            self.part.sort();
+            return Ok(self.part);
         }
-        if !self.sorted.is_empty() && !planted(Bug::SettlesNotTheLastRun) {
+        if !self.part.sorted.is_empty() && !planted(Bug::SettlesNotTheLastRun) {
             self.write_run()?;
         }
         // The memory is for the runs.
-        (self.arena, self.sorted) = (Vec::new(), Vec::new());
-        Ok(())
-    }
-
-    /// How many there are, some perhaps of the same key; once [finished](Self::finish).
-    pub(super) fn count(&self) -> u64 {
-        self.count
-    }
-
-    /// True if one of the records that were added deletes its key.
-    pub(super) fn has_deletions(&self) -> bool {
-        self.has_deletions
-    }
-
-    /// Bytes on disk.
-    pub(super) fn disk_bytes(&self) -> u64 {
-        self.runs.bytes()
-    }
-
-    /// Walks over the newest records, in the order of the keys.
-    ///
-    /// # Errors
-    /// `Io`, if what was written cannot be read.
-    pub(super) fn walk(&self) -> Result<NewestWalk<'_>> {
-        let mut readers = self.runs.readers();
-        let on_disk = |run| Source::new(Entries::OnDisk { run, start: 0, end: 0 });
-        let mut sources: Vec<_> = (0..self.runs.count()).map(on_disk).collect();
-        sources.push(Source::new(Entries::InMemory {
-            arena: &self.arena,
-            rest: self.sorted.iter(),
-            start: 0,
-        }));
-        let mut order = Vec::new();
-        for (index, source) in sources.iter_mut().enumerate() {
-            if source.advance(&mut readers)? {
-                order.push(index);
-            }
-        }
-        let mut walk = NewestWalk { readers, sources, order, last: Vec::new(), is_begun: false, passed: 0 };
-        (0..walk.order.len()).rev().for_each(|place| walk.sift_down(place));
-        Ok(walk)
-    }
-}
-
-/// The entries of a run, or of what is in memory, one after the other.
-struct Source<'n> {
-    entries: Entries<'n>,
-    /// Of the current entry.
-    head: u128,
-    address: Address,
-}
-
-enum Entries<'n> {
-    InMemory {
-        arena: &'n [u8],
-        rest: std::slice::Iter<'n, Sorted>,
-        start: usize,
-    },
-    /// The current entry is from `start` to `end` in the chunk of its run.
-    OnDisk {
-        run: usize,
-        start: usize,
-        end: usize,
-    },
-}
-
-impl<'n> Source<'n> {
-    fn new(entries: Entries<'n>) -> Source<'n> {
-        Source { entries, head: 0, address: 0 }
-    }
-
-    /// Goes on to the next entry, the first one at first; false at the end.
-    fn advance(&mut self, readers: &mut RunReaders<'n>) -> Result<bool> {
-        match &mut self.entries {
-            Entries::InMemory { rest, start, .. } => match rest.next() {
-                Some(next) => *start = next.start,
-                None => return Ok(false),
-            },
-            Entries::OnDisk { run, start, end } => {
-                *start = *end;
-                if *start == readers.chunk(*run).len() {
-                    if !readers.next(*run)? {
-                        return Ok(false);
-                    }
-                    (*start, *end) = (0, 0);
-                }
-            }
-        }
-        let (entry, bytes) = Entry::decode(self.bytes(readers)).ok_or_else(damaged)?;
-        (self.head, self.address) = (head_of(entry.tree_key), entry.address);
-        if let Entries::OnDisk { start, end, .. } = &mut self.entries {
-            *end = *start + bytes;
-        }
-        Ok(true)
-    }
-
-    /// What begins with the current entry.
-    fn bytes<'s>(&self, readers: &'s RunReaders<'n>) -> &'s [u8] {
-        match &self.entries {
-            Entries::InMemory { arena, start, .. } => &arena[*start..],
-            Entries::OnDisk { run, start, .. } => &readers.chunk(*run)[*start..],
-        }
-    }
-
-    fn entry<'s>(&self, readers: &'s RunReaders<'n>) -> Option<Entry<'s>> {
-        Entry::decode(self.bytes(readers)).map(|(entry, _)| entry)
-    }
-
-    fn tree_key<'s>(&self, readers: &'s RunReaders<'n>) -> &'s [u8] {
-        self.entry(readers).map_or(&[], |entry| entry.tree_key)
-    }
-}
-
-#[cold]
-fn damaged() -> Error {
-    let what = "what was read is not in order; the disk, or memory, is faulty";
-    Error::io("reading sorted runs of what is to settle", io::Error::new(io::ErrorKind::InvalidData, what))
-}
-
-/// See [`Newest::walk`].
-pub(super) struct NewestWalk<'n> {
-    readers: RunReaders<'n>,
-    sources: Vec<Source<'n>>,
-    /// A heap of those that are not at their end: the one whose entry comes first is the first.
-    order: Vec<usize>,
-    /// The key of the entry that was given last.
-    last: Vec<u8>,
-    is_begun: bool,
-    passed: u64,
-}
-
-impl NewestWalk<'_> {
-    /// The next key's newest record; `None` at the end.
-    ///
-    /// # Errors
-    /// `Io`, if what was written cannot be read.
-    pub(super) fn next(&mut self) -> Result<Option<Entry<'_>>> {
-        if std::mem::replace(&mut self.is_begun, true) {
-            loop {
-                self.advance_first()?;
-                let Some(&first) = self.order.first() else { break };
-                match self.sources[first].tree_key(&self.readers).cmp(&self.last) {
-                    Order::Greater => break,
-                    // An older record of the same key.
-                    Order::Equal => {}
-                    Order::Less => return Err(damaged()),
-                }
-            }
-        }
-        let Some(&first) = self.order.first() else { return Ok(None) };
-        let NewestWalk { readers, sources, last, .. } = self;
-        let entry = sources[first].entry(readers).ok_or_else(damaged)?;
-        last.clear();
-        last.extend_from_slice(entry.tree_key);
-        Ok(Some(entry))
-    }
-
-    /// Behind how many of [all](Newest::count) it is.
-    pub(super) fn passed(&self) -> u64 {
-        self.passed
-    }
-
-    fn advance_first(&mut self) -> Result<()> {
-        let Some(&first) = self.order.first() else { return Ok(()) };
-        self.passed += 1;
-        if !self.sources[first].advance(&mut self.readers)? {
-            self.order.swap_remove(0);
-        }
-        self.sift_down(0);
-        Ok(())
-    }
-
-    /// True if one source's entry comes before another's: that of the lesser key, and of one key's the newest.
-    fn comes_before(&self, one: usize, other: usize) -> bool {
-        let (one, other) = (&self.sources[one], &self.sources[other]);
-        let newest_first = || match planted(Bug::SettlesOldest) {
-            true => one.address.cmp(&other.address),
-            false => other.address.cmp(&one.address),
-        };
-        let by_key = || one.tree_key(&self.readers).cmp(other.tree_key(&self.readers));
-        one.head.cmp(&other.head).then_with(by_key).then_with(newest_first) == Order::Less
-    }
-
-    /// Makes a heap of what is from `place` on, where all but `place` is one.
-    fn sift_down(&mut self, mut place: usize) {
-        loop {
-            let mut least = place;
-            for child in [2 * place + 1, 2 * place + 2] {
-                let is_less = |&child: &usize| self.comes_before(child, self.order[least]);
-                if self.order.get(child).is_some_and(is_less) {
-                    least = child;
-                }
-            }
-            if least == place {
-                return;
-            }
-            self.order.swap(place, least);
-            place = least;
-        }
+        (self.part.arena, self.part.sorted) = (Vec::new(), Vec::new());
+        Ok(self.part)
     }
 }
 
@@ -413,9 +300,9 @@ mod tests {
     /// Address, and value if there is one, by the key in the tree.
     type Told = BTreeMap<Vec<u8>, (Address, Option<Vec<u8>>)>;
 
-    /// What a walk tells, whose keys ascend. Long values are told by their length.
-    fn told(newest: &Newest) -> Told {
-        let mut walk = newest.walk().unwrap();
+    /// What a walk tells of the keys from one on, and before another, which ascend; and how many records it passes. Long values are told by their length.
+    fn told_between(newest: &Newest, low: &[u8], high: Option<&[u8]>) -> (Told, u64) {
+        let mut walk = newest.walk_between(low, high).unwrap();
         let (mut told, mut last) = (Told::new(), Vec::new());
         while let Some(entry) = walk.next().unwrap() {
             assert!(entry.tree_key > &last[..], "in order, and each once");
@@ -424,75 +311,176 @@ mod tests {
                 || entry.value().map_or(vec![0; entry.shape.value_bytes], |(_, value)| value.to_vec());
             told.insert(last.clone(), (entry.address, entry.shape.kind.is_put().then(value)));
         }
-        assert_eq!(walk.passed(), newest.count());
+        assert!(walk.next().unwrap().is_none(), "there is an end");
+        (told, walk.passed())
+    }
+
+    fn told(newest: &Newest) -> Told {
+        let (told, passed) = told_between(newest, &[], None);
+        assert_eq!(passed, newest.count());
         told
     }
 
-    fn add(newest: &mut Newest, address: Address, key: &[u8], value: Option<&[u8]>) {
+    fn add(collector: &mut Collector<'_>, address: Address, key: &[u8], value: Option<&[u8]>) {
         let kind = if value.is_some() { Kind::Put } else { Kind::Tombstone };
         let value = value.unwrap_or_default();
         let shape = Shape { kind, object: 16, key_bytes: key.len(), value_bytes: value.len() };
         let record = DiskRecord { shape, version: 1, previous: NO_ADDRESS, key, value, expires_at: NEVER };
-        newest.add(address, &record).unwrap();
+        collector.add(address, &record).unwrap();
+    }
+
+    fn tree_key(key: &[u8]) -> Vec<u8> {
+        let mut tree_key = Vec::new();
+        write_tree_key(16, key, &mut tree_key);
+        tree_key
+    }
+
+    /// A number below `end`.
+    fn random(state: &mut u64, end: u64) -> u64 {
+        *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (*state >> 33) % end
+    }
+
+    type Row = (Vec<u8>, Option<Vec<u8>>);
+
+    /// Rows of some hundred keys of all lengths, and with values of all lengths.
+    fn rows() -> Vec<Row> {
+        let mut state = 7_u64;
+        let mut random = |end| random(&mut state, end);
+        let row = |number| {
+            let key = format!("{:0width$}", random(700), width = 1 + random(20) as usize);
+            let length = if random(100) == 0 { LONG_VALUE_BYTES + 1 } else { random(60) as usize };
+            let byte = if length > LONG_VALUE_BYTES { 0 } else { number as u8 };
+            (key.into_bytes(), (random(5) > 0).then(|| vec![byte; length]))
+        };
+        (0..3_000_u32).map(row).collect()
+    }
+
+    /// What so many collect, each with so much memory, of a stretch of the rows: the last ones first.
+    fn collected(device: &Arc<SimulatedDevice>, rows: &[Row], bytes_max: usize, threads: usize) -> Newest {
+        let mut newest = Newest::new(device.clone(), bytes_max * threads, 1 << 20, threads);
+        let mut parts = Vec::new();
+        let addressed: Vec<_> = (8..).step_by(8).zip(rows).collect();
+        for stretch in addressed.chunks(rows.len().div_ceil(threads)) {
+            let mut collector = newest.collector();
+            for (address, (key, value)) in stretch {
+                add(&mut collector, *address, key, value.as_deref());
+            }
+            parts.push(collector.finish().unwrap());
+        }
+        parts.into_iter().rev().for_each(|part| newest.take(part));
+        newest
+    }
+
+    fn run_count(newest: &Newest) -> usize {
+        newest.parts.iter().map(|part| part.runs.len()).sum()
     }
 
     #[test]
     fn c4_the_newest_record_of_each_key_is_told_once_and_in_order() {
-        let mut state = 7_u64;
-        let mut random = |end: u64| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) % end
-        };
-        let records: Vec<(Vec<u8>, Option<Vec<u8>>)> = (0..3_000_u32)
-            .map(|number| {
-                let key = format!("{:0width$}", random(700), width = 1 + random(20) as usize);
-                let length = if random(100) == 0 { LONG_VALUE_BYTES + 1 } else { random(60) as usize };
-                let byte = if length > LONG_VALUE_BYTES { 0 } else { number as u8 };
-                (key.into_bytes(), (random(5) > 0).then(|| vec![byte; length]))
-            })
-            .collect();
-        let mut expected = Told::new();
-        for (address, (key, value)) in (8..).step_by(8).zip(&records) {
-            let mut tree_key = Vec::new();
-            write_tree_key(16, key, &mut tree_key);
-            expected.insert(tree_key, (address, value.clone()));
-        }
+        let rows = rows();
+        let addressed = (8..).step_by(8).zip(&rows);
+        let expected: Told =
+            addressed.map(|(address, (key, value))| (tree_key(key), (address, value.clone()))).collect();
         // Each record is a run; many runs; all in memory.
         for (bytes_max, runs) in [(1, 3_000..=3_000), (20_000, 5..=50), (1 << 20, 0..=0)] {
-            let device = Arc::new(SimulatedDevice::new(1));
-            let mut newest = Newest::new(device.clone(), bytes_max, 1 << 20);
-            for (address, (key, value)) in (8..).step_by(8).zip(&records) {
-                add(&mut newest, address, key, value.as_deref());
+            for threads in [1, 2, 5] {
+                let device = Arc::new(SimulatedDevice::new(1));
+                let newest = collected(&device, &rows, bytes_max, threads);
+                let count = run_count(&newest);
+                assert!(runs.contains(&count), "{count} runs with {bytes_max}");
+                assert!(told(&newest) == expected, "with {bytes_max} bytes, {threads} threads");
+                assert!(told(&newest) == expected, "once more, with {bytes_max} bytes, {threads} threads");
+                assert!(device.list().unwrap().is_empty(), "the file has no name");
             }
-            newest.finish().unwrap();
-            assert!(runs.contains(&newest.runs.count()), "{} runs with {bytes_max}", newest.runs.count());
-            assert!(told(&newest) == expected, "with {bytes_max} bytes");
-            assert!(told(&newest) == expected, "once more, with {bytes_max} bytes");
-            assert!(device.list().unwrap().is_empty(), "the file has no name");
+        }
+    }
+
+    #[test]
+    fn c4_intervals_have_all_records_between_them() {
+        let rows = rows();
+        for bytes_max in [1, 20_000, 1 << 20] {
+            for threads in [1, 2, 5] {
+                let newest = collected(&Arc::new(SimulatedDevice::new(1)), &rows, bytes_max, threads);
+                let expected = told(&newest);
+                // Also at keys that nobody has, and where there is nothing.
+                let others = ["", "3", "3\0", "4444444", "~"].map(|key| tree_key(key.as_bytes()));
+                for separators in [newest.separators(), others.to_vec()] {
+                    let (mut all, mut all_passed) = (Told::new(), 0);
+                    for number in 0..=separators.len() {
+                        let low = number.checked_sub(1).map_or(&[][..], |before| &separators[before]);
+                        let high = separators.get(number).map(Vec::as_slice);
+                        let (told, passed) = told_between(&newest, low, high);
+                        let is_inside = |key: &[u8]| key >= low && high.is_none_or(|high| key < high);
+                        assert!(told.keys().all(|key| is_inside(key)));
+                        all.extend(told);
+                        all_passed += passed;
+                    }
+                    assert!(all == expected, "with {bytes_max} bytes, {threads} threads");
+                    assert_eq!(all_passed, newest.count());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn each_interval_has_about_as_many_records() {
+        const ROWS: u64 = 40_000;
+        let mut state = 7;
+        let key = |_| random(&mut state, 1 << 31).pow(2).to_be_bytes().to_vec();
+        let rows: Vec<_> = (0..ROWS).map(key).map(|key| (key, Some(vec![7; 20]))).collect();
+        for (bytes_max, runs) in [(150_000, 12..=50), (8 << 20, 0..=0)] {
+            for threads in 2..5 {
+                let newest = collected(&Arc::new(SimulatedDevice::new(1)), &rows, bytes_max, threads);
+                assert!(runs.contains(&run_count(&newest)), "{} runs", run_count(&newest));
+                let separators = newest.separators();
+                assert_eq!(separators.len(), threads - 1);
+                let is_before = |separator: &Vec<u8>, key: &Vec<u8>| tree_key(key) < *separator;
+                let before =
+                    |separator| rows.iter().filter(|(key, _)| is_before(separator, key)).count() as u64;
+                let even = ROWS / threads as u64;
+                for (number, separator) in (1..).zip(&separators) {
+                    let (before, wanted) = (before(separator), even * number);
+                    assert!(
+                        before.abs_diff(wanted) < even / 2,
+                        "{before} of {wanted} with {bytes_max} bytes"
+                    );
+                }
+            }
         }
     }
 
     #[test]
     fn runs_take_no_more_to_be_read_than_what_is_sorted_at_once() {
-        for part_bytes in [1 << 16, 1 << 24] {
-            let bytes_max = Newest::bytes_min(part_bytes);
-            let mut newest = Newest::new(Arc::new(SimulatedDevice::new(1)), bytes_max, part_bytes);
-            for number in 0..part_bytes / 40 {
-                add(&mut newest, 8 + number * 8, &number.to_be_bytes(), Some(b""));
-            }
-            newest.finish().unwrap();
-            let runs = newest.runs.count() as u64;
+        for (part_bytes, threads) in [(1 << 16, 1), (1 << 24, 1), (1 << 24, 3)] {
+            let bytes_max = Newest::bytes_min(part_bytes, threads);
+            let device = Arc::new(SimulatedDevice::new(1));
+            let mut newest = Newest::new(device, bytes_max, part_bytes, threads);
+            let parts: Vec<_> = (0..threads as u64)
+                .map(|thread| {
+                    let mut collector = newest.collector();
+                    for number in 0..part_bytes / threads as u64 / 40 {
+                        add(&mut collector, 8 + number * 8, &(number * 3 + thread).to_be_bytes(), Some(b""));
+                    }
+                    collector.finish().unwrap()
+                })
+                .collect();
+            parts.into_iter().for_each(|part| newest.take(part));
+            // Each reads all of them.
+            let runs = (run_count(&newest) * threads) as u64;
             assert!(runs > 1 && runs * RUN_BYTES <= bytes_max as u64, "{runs} runs of {bytes_max} bytes");
         }
     }
 
     #[test]
     fn long_values_stay_in_the_log() {
-        let mut newest = Newest::new(Arc::new(SimulatedDevice::new(1)), 1 << 20, 1 << 30);
+        let mut newest = Newest::new(Arc::new(SimulatedDevice::new(1)), 1 << 20, 1 << 30, 1);
+        let mut collector = newest.collector();
         for number in 0..1_000_u64 {
-            add(&mut newest, 8 + number * 8, &number.to_be_bytes(), Some(&[1; LONG_VALUE_BYTES + 1]));
+            add(&mut collector, 8 + number * 8, &number.to_be_bytes(), Some(&[1; LONG_VALUE_BYTES + 1]));
         }
-        newest.finish().unwrap();
+        let part = collector.finish().unwrap();
+        newest.take(part);
         assert_eq!(newest.disk_bytes(), 0);
         assert!(newest.walk().unwrap().next().unwrap().unwrap().value().is_none());
     }

@@ -27,16 +27,23 @@
 //! cold part, one by one, as would have paid for settling it: so what is loaded, and then only read, settles, and whatever is read
 //! and written, twice as much is done as if it had been known before what is better (rent or buy: Karlin et al., Algorithmica 1988). Who
 //! reads single rows does not count: to them a row costs a read in the log as in the tree. Nobody who reads or
-//! writes waits for it, unless it is [far behind](super::settling_pace), and it holds no lock of theirs but, one after the other, the buckets in step 4.
+//! writes waits for it, unless it is [far behind](super::settling_pace), and each thread of it holds no lock of theirs but, one after the other, the buckets in step 4.
+//!
+//! **On several threads**, if [there are to be](crate::Options::settle_threads), are steps 2, but for the merge, and 4: each thread has a stretch of the log to read and to sort, and an interval of the keys to
+//! remove. Each step begins once all have ended the one before.
 
+mod collection;
 pub(crate) mod failures;
 mod removal;
+#[cfg(test)]
+mod tests;
+mod together;
 
+use self::collection::COLLECT_BATCH;
 use super::checkpoint::Haste;
 use super::engine::Engine;
 use super::frozen::BYTES_PER_READ;
 use super::newest::{Newest, NewestWalk};
-use super::object::ObjectState;
 use super::settled::InVain;
 use super::settling_pace::{Grants, Moving, Stage};
 use crate::error::{Error, ErrorKind, Result};
@@ -44,7 +51,6 @@ use crate::planted::{Bug, planted};
 use crate::storage::extent;
 use crate::storage::ordered_index::OrderedIndex;
 use crate::storage::record::{Address, NEVER};
-use crate::storage::record_reader::Cursor;
 use crate::storage::segments::Segments;
 use crate::storage::tree::{ChangedRow, Merged, Rows};
 use crate::sync::atomic::Ordering;
@@ -53,8 +59,6 @@ use crate::sync::atomic::Ordering;
 const TREE_PART: u64 = 3;
 /// unless it is so many times as long as the log's memory: its keys are in memory, too.
 const RING_TIMES: u64 = 4;
-/// So many records are read at once.
-const COLLECT_BATCH: usize = 256;
 
 /// What settling has done, once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -105,18 +109,6 @@ impl Rows for SettlingRows<'_> {
         }
         Ok(true)
     }
-}
-
-/// What lies in a part of the log.
-enum Collected {
-    Whole {
-        newest_version: u64,
-    },
-    /// There is a record that some snapshot must not see yet.
-    TooNew {
-        address: Address,
-        version: u64,
-    },
 }
 
 impl Engine {
@@ -458,74 +450,6 @@ impl Engine {
 
     fn can_settle_to(&self, end: Address, settled_to: Address) -> bool {
         end > settled_to && end >= self.settled.forgotten_to.load(Ordering::SeqCst)
-    }
-
-    /// The newest records of a part of the log, the newest version among them, and the part's end: nearer than asked for where a snapshot must not see all of it
-    /// yet, or the disk has no room for what is sorted. `None` if nothing can settle.
-    fn collect_most(
-        &self,
-        segments: &Segments,
-        (begin, mut end): (Address, Address),
-        settled_to: Address,
-    ) -> Result<Option<(Newest, u64, Address)>> {
-        let oldest = self.oldest_needed();
-        let memory_bytes = usize::try_from(self.settled.bounds.memory_bytes).unwrap_or(usize::MAX);
-        let segment_bytes = self.log.segment_bytes();
-        while self.can_settle_to(end, settled_to) {
-            let memory_bytes = memory_bytes.max(Newest::bytes_min(end - begin));
-            let mut newest = Newest::new(segments.device_handle(), memory_bytes, end - begin);
-            match self.collect(segments, (begin, end), &mut newest, oldest) {
-                Ok(Collected::Whole { newest_version }) => return Ok(Some((newest, newest_version, end))),
-                Ok(Collected::TooNew { address, version }) => {
-                    self.settled.waits_for_version.store(version, Ordering::SeqCst);
-                    // What lies before its segment can settle all the same.
-                    end = address - address % segment_bytes;
-                }
-                Err(error) => {
-                    let nearer = settled_to.midpoint(end) / segment_bytes * segment_bytes;
-                    if error.kind() != ErrorKind::NoSpace || !self.can_settle_to(nearer, settled_to) {
-                        return Err(error);
-                    }
-                    end = nearer;
-                }
-            }
-        }
-        Ok(None)
-    }
-
-    /// Collects the newest records of a part of the log, up to the first one that is newer than `oldest`.
-    fn collect(
-        &self,
-        segments: &Segments,
-        part: (Address, Address),
-        newest: &mut Newest,
-        oldest: u64,
-    ) -> Result<Collected> {
-        let mut newest_version = 0;
-        let mut reader = self.log_reader(segments, Cursor::at_seal(part.0));
-        let part_bytes = part.1 - part.0;
-        let mut grants = self.settled.pace.begin(Stage::Reading, self.counted_bytes(part.0, part.1));
-        while reader.cursor().position < part.1 {
-            // Whoever closes the database waits.
-            if self.hardening.is_stopping() {
-                return Err(Error::closed());
-            }
-            grants.reach(reader.cursor().position - part.0, part_bytes);
-            for (address, record) in reader.next_batch(part.1, COLLECT_BATCH)?.records {
-                let was_lost = self.hardening.horizon.was_lost(record.version) && !planted(Bug::SettlesLost);
-                let settles = self.objects.get(record.shape.object).is_some_and(ObjectState::settles);
-                if was_lost || !settles {
-                    continue;
-                }
-                if record.version > oldest && !planted(Bug::SettlesTooNew) {
-                    return Ok(Collected::TooNew { address, version: record.version });
-                }
-                newest_version = newest_version.max(record.version);
-                newest.add(address, &record)?;
-            }
-        }
-        newest.finish()?;
-        Ok(Collected::Whole { newest_version })
     }
 
     /// Merges what was collected of a part of the log, which ends at `end` and counts for so many bytes, into the tree.

@@ -50,6 +50,8 @@ pub(crate) struct SettlingBounds {
     pub(crate) unsettled_bytes: u64,
     /// For what is sorted.
     pub(crate) memory_bytes: u64,
+    /// So many settle side by side.
+    pub(crate) threads: usize,
 }
 
 /// How it was when nothing could settle on a full disk.

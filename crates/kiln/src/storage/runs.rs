@@ -5,7 +5,8 @@
 //!  run 0: | chunk | chunk | chunk |  run 1: | chunk | ...      entries lie in chunks, and none in two
 //! ```
 //!
-//! A run is written once, and read from its beginning, a chunk at a time, the next one while the last one is looked at. Where the chunks are, and their checksums, is known in memory only. The
+//! A run is written once, several of them side by side into the one file, and read a chunk at a time, the next one while the last one is looked at: from its beginning, or from an
+//! [entrance](Entrance) on. Where the chunks are, their checksums, and the entrances are known in memory only. The
 //! file has its name for a moment: as long as it is open the operating system keeps it, and after a crash nobody has to remove it,
 //! unless the crash came between its making and that.
 
@@ -16,6 +17,8 @@ use crate::device::{
     AlignedBuffer, BLOCK_BYTES, Device, DeviceFile, FinishedRead, OpenMode, QueuedRead, ReadQueue,
 };
 use crate::error::{Error, Result};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// The file's name, while it has one.
 pub(crate) const FILE: &str = "runs.new";
@@ -24,15 +27,53 @@ const WRITE_BYTES: usize = 1 << 20;
 /// Bounds of a chunk that has more than one entry.
 const CHUNK_BYTES_MAX: usize = 1 << 20;
 
-/// Runs in a file.
+/// An entrance's key is no longer than that, so that all of them take little memory.
+const ENTRANCE_KEY_BYTES_MAX: usize = 256;
+
+/// The file of runs.
 pub(crate) struct Runs {
     device: Arc<dyn Device>,
     /// Made with the first run.
-    file: Option<Arc<dyn DeviceFile>>,
-    runs: Vec<Vec<Chunk>>,
+    file: Mutex<Option<Arc<dyn DeviceFile>>>,
     /// The file's length.
-    bytes: u64,
+    bytes: AtomicU64,
     chunk_bytes: usize,
+    entrance_bytes: u64,
+}
+
+/// An entry as it is written, and its key. They come in ascending order of distinct keys.
+pub(crate) struct RunEntry<'e> {
+    pub(crate) key: &'e [u8],
+    pub(crate) bytes: &'e [u8],
+}
+
+/// A run.
+#[derive(Default)]
+pub(crate) struct Run {
+    chunks: Vec<Chunk>,
+    entrances: Vec<Entrance>,
+}
+
+/// Where reading may begin.
+struct Entrance {
+    /// The number of a chunk.
+    chunk: usize,
+    /// The key of its first entry.
+    first: Box<[u8]>,
+}
+
+impl Run {
+    /// Keys that it has, in ascending order, one for about as many bytes each.
+    pub(crate) fn entrances(&self) -> impl Iterator<Item = &[u8]> {
+        self.entrances.iter().map(|entrance| &*entrance.first)
+    }
+
+    /// Those chunks from which on there are all entries from `low` on.
+    fn chunks_from(&self, low: &[u8]) -> &[Chunk] {
+        let behind = self.entrances.partition_point(|entrance| *entrance.first <= *low);
+        let first = behind.checked_sub(1).and_then(|last| self.entrances.get(last));
+        &self.chunks[first.map_or(0, |entrance| entrance.chunk)..]
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -44,76 +85,87 @@ struct Chunk {
 }
 
 impl Runs {
-    /// No runs. All that there will be can be read side by side in about so much memory, if they are as many as expected.
-    pub(crate) fn new(device: Arc<dyn Device>, memory_bytes: usize, expected: usize) -> Runs {
+    /// No runs. As many as expected can be read side by side in about so much memory. There is an entrance into each about every `entrance_bytes`.
+    pub(crate) fn new(
+        device: Arc<dyn Device>,
+        memory_bytes: usize,
+        expected: usize,
+        entrance_bytes: u64,
+    ) -> Runs {
         // Of each run two chunks are in memory.
         let chunk_bytes = (memory_bytes / 2 / expected.max(1)).clamp(BLOCK_BYTES, CHUNK_BYTES_MAX);
         let chunk_bytes = chunk_bytes - chunk_bytes % BLOCK_BYTES;
-        Runs { device, file: None, runs: Vec::new(), bytes: 0, chunk_bytes }
-    }
-
-    pub(crate) fn count(&self) -> usize {
-        self.runs.len()
+        Runs { device, file: Mutex::new(None), bytes: AtomicU64::new(0), chunk_bytes, entrance_bytes }
     }
 
     /// Bytes that they take on disk.
     pub(crate) fn bytes(&self) -> u64 {
-        self.bytes
+        self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Writes a further run.
+    /// Writes a run; others may be written at the same time.
     ///
     /// # Errors
-    /// `Io` or `NoSpace`, if the file cannot be made or written. Then there is no further run.
-    pub(crate) fn write<'e>(&mut self, entries: impl Iterator<Item = &'e [u8]>) -> Result<()> {
-        let written = self.write_run(entries);
-        let chunks = written.map_err(|error| Error::io("writing sorted runs of what is to settle", error))?;
-        self.runs.push(chunks);
-        Ok(())
+    /// `Io` or `NoSpace`, if the file cannot be made or written.
+    pub(crate) fn write<'e>(&self, entries: impl Iterator<Item = RunEntry<'e>>) -> Result<Run> {
+        self.write_run(entries).map_err(|error| Error::io("writing sorted runs of what is to settle", error))
     }
 
-    fn write_run<'e>(&mut self, entries: impl Iterator<Item = &'e [u8]>) -> io::Result<Vec<Chunk>> {
-        let file = match &self.file {
-            Some(file) => Arc::clone(file),
-            None => Arc::clone(self.file.insert(create(&*self.device)?)),
-        };
-        let mut chunks = Vec::new();
+    fn write_run<'e>(&self, entries: impl Iterator<Item = RunEntry<'e>>) -> io::Result<Run> {
+        let file = self.file()?;
+        let mut run = Run::default();
         let mut buffer = AlignedBuffer::default();
-        // Where the chunk begins that is being filled, and its end.
-        let (mut start, mut end) = (0, 0);
+        // Where the chunk begins that is being filled, and its end; how many have their place in the file.
+        let (mut start, mut end, mut placed) = (0, 0, 0);
+        let mut since_entrance = u64::MAX;
         let mut entries = entries.peekable();
-        while let Some(entry) = entries.next() {
-            buffer.grow((end + entry.len()).next_multiple_of(BLOCK_BYTES));
-            buffer[end..end + entry.len()].copy_from_slice(entry);
-            end += entry.len();
-            let next_bytes = entries.peek().map(|next| next.len());
+        while let Some(RunEntry { key, bytes }) = entries.next() {
+            if start == end && since_entrance >= self.entrance_bytes && key.len() <= ENTRANCE_KEY_BYTES_MAX {
+                run.entrances.push(Entrance { chunk: run.chunks.len(), first: key.into() });
+                since_entrance = 0;
+            }
+            buffer.grow((end + bytes.len()).next_multiple_of(BLOCK_BYTES));
+            buffer[end..end + bytes.len()].copy_from_slice(bytes);
+            end += bytes.len();
+            let next_bytes = entries.peek().map(|next| next.bytes.len());
             if next_bytes.is_some_and(|bytes| end - start + bytes <= self.chunk_bytes) {
                 continue;
             }
             let filled = end.next_multiple_of(BLOCK_BYTES);
             buffer[end..filled].fill(0);
             let checksum = crc32c::crc32c(&buffer[start..filled]);
-            chunks.push(Chunk { offset: self.bytes + start as u64, bytes: end - start, checksum });
+            run.chunks.push(Chunk { offset: start as u64, bytes: end - start, checksum });
+            since_entrance = since_entrance.saturating_add((filled - start) as u64);
             (start, end) = (filled, filled);
             if filled >= WRITE_BYTES || next_bytes.is_none() {
-                file.write_at(&buffer[..filled], self.bytes)?;
-                self.bytes += filled as u64;
-                (start, end) = (0, 0);
+                let offset = self.bytes.fetch_add(filled as u64, Ordering::Relaxed);
+                file.write_at(&buffer[..filled], offset)?;
+                run.chunks[placed..].iter_mut().for_each(|chunk| chunk.offset += offset);
+                (start, end, placed) = (0, 0, run.chunks.len());
             }
         }
-        Ok(chunks)
+        Ok(run)
     }
 
-    /// What reads all runs side by side.
-    pub(crate) fn readers(&self) -> RunReaders<'_> {
-        let all = self.runs.iter().map(|chunks| Reading {
-            chunks: chunks.iter(),
+    fn file(&self) -> io::Result<Arc<dyn DeviceFile>> {
+        let mut file = self.file.lock();
+        match &*file {
+            Some(file) => Ok(Arc::clone(file)),
+            None => Ok(Arc::clone(file.insert(create(&*self.device)?))),
+        }
+    }
+
+    /// What reads some of its runs side by side: all entries from `low` on, and perhaps some before.
+    pub(crate) fn readers<'r>(&'r self, runs: impl Iterator<Item = &'r Run>, low: &[u8]) -> RunReaders<'r> {
+        let all = runs.map(|run| Reading {
+            chunks: run.chunks_from(low).iter(),
             buffer: AlignedBuffer::default(),
             bytes: 0,
             ahead: Ahead::Nothing,
         });
-        let mut readers = RunReaders { runs: self, queue: None, reading: all.collect() };
-        (0..self.count()).for_each(|run| readers.begin(run, AlignedBuffer::default()));
+        let file = self.file.lock().clone();
+        let mut readers = RunReaders { runs: self, file, queue: None, reading: all.collect() };
+        (0..readers.reading.len()).for_each(|run| readers.begin(run, AlignedBuffer::default()));
         readers
     }
 }
@@ -134,9 +186,10 @@ pub(crate) fn remove_left(device: &dyn Device) -> io::Result<()> {
     }
 }
 
-/// Reads runs side by side, each from its beginning.
+/// Reads runs side by side. They are numbered in the order in which they were given.
 pub(crate) struct RunReaders<'r> {
     runs: &'r Runs,
+    file: Option<Arc<dyn DeviceFile>>,
     /// Made with the first read.
     queue: Option<Box<dyn ReadQueue>>,
     reading: Vec<Reading<'r>>,
@@ -195,7 +248,7 @@ impl RunReaders<'_> {
     /// Begins to read the next chunk of a run, into a buffer that is free.
     fn begin(&mut self, run: usize, mut buffer: AlignedBuffer) {
         let (reading, runs) = (&mut self.reading[run], self.runs);
-        let (Some(&chunk), Some(file)) = (reading.chunks.next(), &runs.file) else { return };
+        let (Some(&chunk), Some(file)) = (reading.chunks.next(), &self.file) else { return };
         let whole = chunk.bytes.next_multiple_of(BLOCK_BYTES);
         if buffer.len() != whole {
             buffer = AlignedBuffer::for_reading(whole);
@@ -244,19 +297,22 @@ mod tests {
         lengths.map(|length| vec![(run * 31 + length) as u8; length]).collect()
     }
 
-    fn runs(device: &SimulatedDevice, count: usize) -> Runs {
-        let mut runs = Runs::new(Arc::new(device.clone()), 64 << 10, 8);
-        for run in 0..count {
-            runs.write(entries(run).iter().map(Vec::as_slice)).unwrap();
-        }
-        runs
+    /// Each entry's key is its number.
+    fn write(runs: &Runs, entries: &[Vec<u8>]) -> Run {
+        let keys: Vec<_> = (0..entries.len() as u32).map(u32::to_be_bytes).collect();
+        let entries = entries.iter().zip(&keys).map(|(bytes, key)| RunEntry { key, bytes });
+        runs.write(entries).unwrap()
     }
 
-    #[test]
-    fn runs_are_read_side_by_side_as_they_were_written() {
-        let device = SimulatedDevice::new(1);
-        let runs = runs(&device, 8);
-        let (mut readers, mut read) = (runs.readers(), vec![Vec::new(); 8]);
+    fn runs(device: &SimulatedDevice, count: usize) -> (Runs, Vec<Run>) {
+        let runs = Runs::new(Arc::new(device.clone()), 64 << 10, 8, 16 << 10);
+        let written = (0..count).map(|run| write(&runs, &entries(run))).collect();
+        (runs, written)
+    }
+
+    /// What is read of each run by who enters at `low`.
+    fn read(runs: &Runs, written: &[Run], low: &[u8]) -> Vec<Vec<u8>> {
+        let (mut readers, mut read) = (runs.readers(written.iter(), low), vec![Vec::new(); written.len()]);
         let mut are_at_end = false;
         while !std::mem::replace(&mut are_at_end, true) {
             for (run, read) in read.iter_mut().enumerate() {
@@ -268,9 +324,64 @@ mod tests {
                 }
             }
         }
-        for (run, read) in read.iter().enumerate() {
+        read
+    }
+
+    #[test]
+    fn runs_are_read_side_by_side_as_they_were_written() {
+        let device = SimulatedDevice::new(1);
+        let (runs, written) = runs(&device, 8);
+        for (run, read) in read(&runs, &written, &[]).iter().enumerate() {
             assert!(*read == entries(run).concat(), "run {run}");
         }
+    }
+
+    #[test]
+    fn runs_that_are_written_side_by_side_are_each_whole() {
+        let device = SimulatedDevice::new(1);
+        let runs = Runs::new(Arc::new(device), 64 << 10, 8, 16 << 10);
+        // More than is written at once.
+        let long = |run| entries(run).into_iter().cycle().take(4_000).collect::<Vec<_>>();
+        let written: Vec<_> = std::thread::scope(|scope| {
+            let runs = &runs;
+            let spawn = |entries: Vec<_>| scope.spawn(move || write(runs, &entries));
+            let all: Vec<_> = (0..4).flat_map(|run| [spawn(long(run)), spawn(entries(run))]).collect();
+            all.into_iter().map(|run| run.join().unwrap()).collect()
+        });
+        for (run, read) in read(&runs, &written, &[]).iter().enumerate() {
+            let whole = if run % 2 == 0 { long(run / 2) } else { entries(run / 2) };
+            assert!(*read == whole.concat(), "run {run}");
+        }
+    }
+
+    #[test]
+    fn who_enters_a_run_at_a_key_reads_all_from_there_on_and_little_before() {
+        let device = SimulatedDevice::new(1);
+        let (runs, written) = runs(&device, 2);
+        for run in 0..2 {
+            let entries = entries(run);
+            for low in (0..=entries.len()).step_by(3) {
+                let read = &read(&runs, &written, &(low as u32).to_be_bytes())[run];
+                let (before, wanted) = (entries[..low].concat(), entries[low..].concat());
+                assert!(read.ends_with(&wanted), "from entry {low} on");
+                let more = read.len() - wanted.len();
+                assert!(
+                    before[before.len() - more..] == read[..more] && more <= 64 << 10,
+                    "{more} bytes more"
+                );
+            }
+        }
+        let entrances: Vec<_> = written[0].entrances().collect();
+        assert!(entrances.len() > 8 && entrances.is_sorted() && entrances[0] == [0; 4], "{entrances:?}");
+    }
+
+    #[test]
+    fn a_long_key_is_no_entrance() {
+        let runs = Runs::new(Arc::new(SimulatedDevice::new(1)), 64 << 10, 8, 0);
+        let keys: Vec<_> = (0..100_u8).map(|byte| vec![byte; usize::from(byte) * 10]).collect();
+        let run = runs.write(keys.iter().map(|key| RunEntry { key, bytes: &[7; 9_000] })).unwrap();
+        assert!(run.entrances().eq(keys.iter().take_while(|key| key.len() <= ENTRANCE_KEY_BYTES_MAX)));
+        assert_eq!(read(&runs, &[run], &[99])[0].len(), 9_000 * (100 - ENTRANCE_KEY_BYTES_MAX / 10));
     }
 
     #[test]
@@ -278,7 +389,7 @@ mod tests {
         let device = SimulatedDevice::new(1);
         device.open(FILE, OpenMode::Create).unwrap();
         let kept = runs(&device, 1);
-        assert_eq!((device.list().unwrap(), kept.count()), (vec![], 1));
+        assert_eq!((device.list().unwrap(), kept.1.len()), (vec![], 1));
         device.open(FILE, OpenMode::Create).unwrap();
         remove_left(&device).unwrap();
         assert!(device.list().unwrap().is_empty());
@@ -287,8 +398,8 @@ mod tests {
     #[test]
     fn damage_is_an_error_wherever_it_is() {
         let device = SimulatedDevice::new(1);
-        let runs = runs(&device, 2);
-        let file = Arc::clone(runs.file.as_ref().unwrap());
+        let (runs, written) = runs(&device, 2);
+        let file = runs.file().unwrap();
         for block in 0..runs.bytes() / BLOCK_BYTES as u64 {
             let mut kept = AlignedBuffer::new(BLOCK_BYTES);
             file.read_at(&mut kept, block * BLOCK_BYTES as u64).unwrap();
@@ -296,7 +407,7 @@ mod tests {
             damaged[7] ^= 1;
             file.write_at(&damaged, block * BLOCK_BYTES as u64).unwrap();
             let read_run = |run| {
-                let mut readers = runs.readers();
+                let mut readers = runs.readers(written.iter(), &[]);
                 while readers.next(run)? {}
                 Ok(())
             };
@@ -306,6 +417,6 @@ mod tests {
             file.write_at(&kept, block * BLOCK_BYTES as u64).unwrap();
         }
         file.truncate(0).unwrap();
-        assert!(runs.readers().next(0).is_err());
+        assert!(runs.readers(written.iter(), &[]).next(0).is_err());
     }
 }

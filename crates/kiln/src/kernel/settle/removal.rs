@@ -1,15 +1,16 @@
 //! The last step of settling: the entries of rows that the tree has now leave the indexes, which changes nothing for who reads them.
 
+use super::together::side_by_side;
 use crate::error::Result;
 use crate::kernel::engine::Engine;
-use crate::kernel::newest::{Entry, Newest};
-use crate::kernel::settling_pace::Stage;
+use crate::kernel::newest::{Entry, Newest, NewestWalk};
+use crate::kernel::settling_pace::{Grants, Stage};
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
 use crate::storage::ordered_index::OrderedIndex;
 use crate::storage::record::{Address, Kind, Shape};
 use crate::storage::tree::tree_interval;
-use crate::sync::atomic::Ordering;
+use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// So many rows are removed at once.
 const REMOVE_BATCH: usize = 64;
@@ -24,13 +25,47 @@ struct SettledRow {
     key_start: usize,
 }
 
+/// Has the others stop when it is dropped: an error, or a panic, is on its way.
+struct Fails<'a>(&'a AtomicBool);
+
+impl Drop for Fails<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 impl Engine {
-    /// Takes the entries of what has settled, of a part of the log that counts for so many bytes, off the indexes.
+    /// Takes the entries of what has settled, of a part of the log that counts for so many bytes, off the indexes. Where that fails some are gone, and others not.
     pub(super) fn remove_settled(&self, newest: &Newest, part_bytes: u64) -> Result<()> {
-        let mut walk = newest.walk()?;
-        let mut grants = self.settled.pace.begin(Stage::Removing, part_bytes);
+        let separators = newest.separators();
+        let intervals = separators.len() + 1;
+        let (bytes, count) = (part_bytes / intervals as u64, newest.count() / intervals as u64);
+        let has_failed = AtomicBool::new(false);
+        let removed = side_by_side(intervals, |number| {
+            let low = number.checked_sub(1).map_or(&[][..], |before| &separators[before]);
+            let high = separators.get(number).map(Vec::as_slice);
+            let grants = self.settled.pace.begin(Stage::Removing, bytes);
+            let goes_on = || !has_failed.load(Ordering::Relaxed);
+            let fails = Fails(&has_failed);
+            let walk = newest.walk_between(low, high);
+            let removed = walk.and_then(|walk| self.remove_interval(walk, (grants, count), goes_on));
+            if removed.is_ok() {
+                std::mem::forget(fails);
+            }
+            removed
+        });
+        removed.into_iter().collect()
+    }
+
+    /// The same of an interval of the keys, which has about so many rows, as long as it `goes_on`.
+    fn remove_interval(
+        &self,
+        mut walk: NewestWalk<'_>,
+        (mut grants, count): (Grants<'_>, u64),
+        goes_on: impl Fn() -> bool,
+    ) -> Result<()> {
         let (mut keys, mut rows) = (Vec::new(), Vec::<SettledRow>::new());
-        loop {
+        while goes_on() {
             let mut has_more = false;
             while rows.len() < REMOVE_BATCH
                 && let Some(entry) = walk.next()?
@@ -43,12 +78,12 @@ impl Engine {
                 has_more = true;
             }
             if !has_more {
-                return Ok(());
+                break;
             }
-            grants.reach(walk.passed(), newest.count());
+            grants.reach(walk.passed(), count);
             let mut removed = Vec::with_capacity(rows.len());
             let outcome = rows.iter().try_for_each(|row| {
-                if self.remove_settled_row(row, &keys[row.key_start..][..row.shape.key_bytes])? {
+                if self.remove_settled_row(row, &keys[row.key_start..][..row.shape.key_bytes], &goes_on)? {
                     removed.push(row);
                 }
                 Ok(())
@@ -64,16 +99,21 @@ impl Engine {
             keys.clear();
             rows.clear();
         }
+        Ok(())
     }
 
-    /// True if the index referred to the record.
-    fn remove_settled_row(&self, row: &SettledRow, key: &[u8]) -> Result<bool> {
+    /// True if the index referred to the record. Waits for its bucket as long as it `goes_on`.
+    fn remove_settled_row(&self, row: &SettledRow, key: &[u8], goes_on: &impl Fn() -> bool) -> Result<bool> {
         loop {
             // Closing waits for the pins, so nothing is changed behind its back.
             let pin = epoch::pin();
             self.check_writable()?;
             let Some(bucket) = self.index.lock_quietly(row.hash) else {
                 drop(pin);
+                // Who holds it may be another one of these, and have panicked.
+                if !goes_on() {
+                    return Ok(false);
+                }
                 crate::sync::thread::yield_now();
                 continue;
             };

@@ -1,0 +1,172 @@
+//! Settling on several threads: the same settles as on one, and what fails in the middle loses nothing.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::device::{Fault, FaultKind, Keep, OperationKind, SimulatedDevice};
+use crate::{Kiln, Object, Options, Table};
+
+const SEGMENT_BYTES: u64 = 16 << 10;
+
+type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// So many settle, with so much memory.
+fn options(threads: usize, memory_bytes: u64) -> Options {
+    let options = Options::new().background(false).segment_bytes(SEGMENT_BYTES).memory(0).settle_log_bytes(0);
+    options.settle_threads(threads).settle_memory(memory_bytes)
+}
+
+fn open(disk: &SimulatedDevice, threads: usize) -> (Kiln, Table) {
+    let db = options(threads, 0).open_on(Arc::new(disk.clone())).unwrap();
+    let table = db.table("table").unwrap();
+    (db, table)
+}
+
+/// Puts and deletes rows all over the keys, in many segments.
+fn change(db: &Kiln, table: &Table, rows: &mut Rows, round: u32) {
+    for number in 0..300_u32 {
+        let key = (number * 7_919 % (200 + round)).to_be_bytes().to_vec();
+        if number % 5 == round % 5 {
+            db.delete(table, &key).unwrap().forget();
+            rows.remove(&key);
+        } else {
+            let value = [&round.to_be_bytes()[..], &vec![number as u8; number as usize % 700]].concat();
+            db.put(table, &key, &value).unwrap().forget();
+            rows.insert(key, value);
+        }
+        if number % 20 == 0 {
+            db.persist().unwrap();
+        }
+    }
+    db.persist().unwrap();
+}
+
+#[track_caller]
+fn assert_rows(db: &Kiln, table: &Table, rows: &Rows) {
+    let found: Rows = db.snapshot().unwrap().range::<&[u8]>(table, ..).map(Result::unwrap).collect();
+    assert!(found == *rows, "{} rows for {}", found.len(), rows.len());
+    assert!(rows.iter().all(|(key, value)| db.get(table, key).unwrap().as_ref() == Some(value)));
+    let check = db.check().unwrap();
+    assert!(check.is_clean(), "{check}");
+}
+
+#[test]
+fn c4_as_much_settles_on_several_threads_as_on_one() {
+    let settled = [1, 2, 3, 7].map(|threads| {
+        let (db, table) = open(&SimulatedDevice::new(1), threads);
+        let mut rows = Rows::new();
+        let mut settled = Vec::new();
+        for round in 0..4 {
+            change(&db, &table, &mut rows, round);
+            let count = db.settle().unwrap();
+            let statistics = db.statistics();
+            assert!(count > 100, "{count} rows");
+            let orders = db.engine().objects.iter().filter_map(|object| object.ordered());
+            let left = orders.map(|keys| keys.len()).sum::<usize>();
+            let settled_to = db.engine().settled.tree.settled_to();
+            settled.push((count, statistics.rows_settled, settled_to, left));
+        }
+        assert_rows(&db, &table, &rows);
+        settled
+    });
+    assert!(settled.iter().all(|of_threads| *of_threads == settled[0]), "{settled:?}");
+}
+
+/// Whichever thread comes to it: a record that a snapshot must not see yet ends what settles at its segment, and what others have read behind it is not asked for.
+#[test]
+fn c2_what_a_snapshot_must_not_see_yet_settles_on_no_thread() {
+    for part in 1..8 {
+        let settled = [1, 3, 5].map(|threads| {
+            let (db, table) = open(&SimulatedDevice::new(1), threads);
+            let put = |number: u32| {
+                db.put(&table, number.to_be_bytes(), [number as u8; 1_000]).unwrap().forget();
+                db.persist().unwrap();
+            };
+            (0..10 * part).for_each(put);
+            let snapshot = db.snapshot().unwrap();
+            (5..90).for_each(put);
+            let count = db.settle().unwrap();
+            let settled_to = db.engine().settled.tree.settled_to();
+            assert!(settled_to.is_multiple_of(SEGMENT_BYTES) && settled_to < db.statistics().log_tail);
+            let seen: Vec<_> = snapshot.range::<&[u8]>(&table, ..).map(Result::unwrap).collect();
+            assert_eq!(seen.len() as u32, 10 * part);
+            drop(snapshot);
+            db.settle().unwrap();
+            assert_eq!(table.len(), 90);
+            assert!(db.check().unwrap().is_clean());
+            (settled_to, count)
+        });
+        assert!(settled.iter().all(|of_threads| *of_threads == settled[0]), "{settled:?}");
+        assert!(part < 3 || settled[0].0 > 0, "{settled:?}");
+    }
+}
+
+/// A read or a write fails, on whichever thread: in the log, in what is sorted, in the tree, in the superblock.
+#[test]
+fn c4_c8_a_settling_on_several_threads_that_fails_loses_nothing_and_is_made_up_for() {
+    let (mut failures, mut round) = (0, 0);
+    for (operation, kind) in
+        [(OperationKind::Read, FaultKind::EIO), (OperationKind::Write, FaultKind::ENOSPC)]
+    {
+        for nth in (1..).step_by(7) {
+            let disk = SimulatedDevice::new(1);
+            let (db, table) = open(&disk, 3);
+            let mut rows = Rows::new();
+            change(&db, &table, &mut rows, 0);
+            db.settle().unwrap();
+            change(&db, &table, &mut rows, 1);
+            disk.inject(Fault { operation, nth, kind, sticky: false });
+            let settled = db.settle();
+            let has_fired = disk.faults_fired() > 0;
+            disk.clear_faults();
+            failures += u32::from(settled.is_err());
+            round += 1;
+            assert_rows(&db, &table, &rows);
+            if settled.is_ok() || db.engine().settled.tree.check_not_failed().is_ok() {
+                change(&db, &table, &mut rows, 2);
+                db.settle().unwrap();
+                assert_rows(&db, &table, &rows);
+            }
+            drop((table, db));
+            let (db, table) = open(&disk.after_crash(&mut |_| Keep::Lost), 3);
+            assert_rows(&db, &table, &rows);
+            if !has_fired {
+                break;
+            }
+        }
+    }
+    assert!(failures > 5, "{failures} of {round} have failed");
+}
+
+#[test]
+fn c4_a_crash_while_several_threads_settle_loses_nothing() {
+    let mut crashes = 0;
+    for step in (0..).step_by(7) {
+        let disk = SimulatedDevice::new(1);
+        let (db, table) = open(&disk, 3);
+        let mut rows = Rows::new();
+        change(&db, &table, &mut rows, 0);
+        db.settle().unwrap();
+        change(&db, &table, &mut rows, 1);
+        disk.crash_after(disk.steps() + step);
+        let settled = db.settle();
+        drop((table, db));
+        let (db, table) = open(&disk.after_crash_seeded(step), 3);
+        assert_rows(&db, &table, &rows);
+        change(&db, &table, &mut rows, 2);
+        db.settle().unwrap();
+        assert_rows(&db, &table, &rows);
+        if settled.is_ok() {
+            break;
+        }
+        crashes += 1;
+    }
+    assert!(crashes > 3, "{crashes} crashes");
+}
+
+#[test]
+fn one_thread_settles_unless_the_options_say_more() {
+    let count = |options: Options| options.settle_threads_count();
+    assert_eq!(count(Options::new()), 1);
+    assert_eq!([0, 3, usize::MAX].map(|threads| count(Options::new().settle_threads(threads))), [1, 3, 64]);
+}
