@@ -27,6 +27,7 @@ use crate::storage::scanner::Scanner;
 use crate::storage::segments::{self, Segments};
 use crate::storage::superblock::{self, Superblock, SuperblockFile};
 use crate::storage::tree::{Cursor, Direction, OBJECT_BYTES, Tree};
+use crate::sync::atomic::Ordering;
 
 const SLOT_DAMAGED: &str = "one of its two slots; the other one holds, and opening goes on with it";
 
@@ -486,7 +487,9 @@ impl Checker {
             let hash = engine.hash(*object, key);
             let found = engine.index.addresses_of(hash).any(|address| address == newest.address);
             let ordered = engine.objects.ordered(*object);
-            if ordered.is_some() && newest.address < self.settled_to() {
+            // Where taking it off the index has failed it is there until something settles again.
+            let is_left = found && newest.address >= engine.settled.removed_to.load(Ordering::SeqCst);
+            if ordered.is_some() && newest.address < self.settled_to() && !is_left {
                 if found {
                     let address = newest.address;
                     problems.push(format!(

@@ -88,7 +88,7 @@ pub(crate) struct Settled {
     /// settled. All before it has to settle at once: of a deleted key the log would tell only that it was once there.
     pub(super) forgotten_to: AtomicU64,
     /// No record of a table before this address is in the indexes.
-    pub(super) removed_to: AtomicU64,
+    pub(crate) removed_to: AtomicU64,
     /// Of what was deleted before this address the tree has nothing, though the rest before it has not settled: the disk was full.
     pub(super) deleted_to: AtomicU64,
     /// Nothing settles by itself before every snapshot may see this version: the last time one was in the way.
