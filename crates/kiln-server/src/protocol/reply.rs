@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::limits::BATCH_REPLY_BYTES;
 use crate::memory::{ClientMemory, Share};
 
 /// Which version of the protocol a connection speaks.
@@ -71,6 +72,7 @@ impl Reply {
 
     pub(crate) fn clear(&mut self) {
         self.buffer.clear();
+        self.fit();
         self.share.clear();
     }
 
@@ -82,6 +84,14 @@ impl Reply {
     /// Takes back everything written after the buffer had `len` bytes.
     pub(crate) fn truncate(&mut self, len: usize) {
         self.buffer.truncate(len);
+        self.fit();
+    }
+
+    /// Gives back what a long reply has taken, as it is counted no longer. What batches usually need is kept.
+    fn fit(&mut self) {
+        if self.buffer.capacity() / 2 > self.buffer.len().max(BATCH_REPLY_BYTES) {
+            self.buffer.shrink_to_fit();
+        }
     }
 
     /// Replaces what was written in each of some ranges, which are in order, by an error.
@@ -191,4 +201,28 @@ impl Reply {
 fn error_line(text: &[u8]) -> impl Iterator<Item = u8> + '_ {
     let safe = text.iter().map(|byte| if matches!(*byte, b'\r' | b'\n') { b' ' } else { *byte });
     std::iter::once(b'-').chain(safe).chain(*b"\r\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A connection that waited for durability behind a reply of 256 MiB kept its buffer, and nobody counted that.
+    #[test]
+    fn what_was_sent_or_taken_back_leaves_no_large_buffer() {
+        let mut reply = Reply::default();
+        reply.bulk(&vec![b'v'; 16 << 20]);
+        reply.clear();
+        assert!(reply.capacity() <= 2 * BATCH_REPLY_BYTES, "{} bytes", reply.capacity());
+        reply.ok();
+        reply.bulk(&vec![b'v'; 16 << 20]);
+        reply.truncate(5);
+        assert!(reply.capacity() <= 2 * BATCH_REPLY_BYTES, "{} bytes", reply.capacity());
+        assert_eq!(reply.bytes(), b"+OK\r\n");
+        // What batches usually need is not asked for anew each time.
+        reply.bulk(&[b'v'; BATCH_REPLY_BYTES]);
+        let before = reply.capacity();
+        reply.clear();
+        assert_eq!(reply.capacity(), before);
+    }
 }
