@@ -4,7 +4,7 @@ mod common;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{Client, TestServer, encode, info_field, integer};
 use kiln_server::{Durability, Options};
@@ -22,8 +22,15 @@ fn held(client: &mut Client) -> usize {
     info_field(&client.run("INFO memory"), "client_memory_bytes").parse().unwrap()
 }
 
+#[track_caller]
 fn wait_until(client: &mut Client, is_right: impl Fn(usize) -> bool) {
-    while !is_right(held(client)) {
+    let began = Instant::now();
+    loop {
+        let bytes = held(client);
+        if is_right(bytes) {
+            return;
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "{bytes} bytes are held");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -124,4 +131,24 @@ fn what_is_queued_counts_with_what_all_clients_hold() {
     assert_eq!(client.reply(), "OK");
     client.expect("EXISTS a b", "(integer) 1");
     assert_eq!(held(&mut client), 0);
+}
+
+/// It was not counted at all.
+#[test]
+fn the_keys_of_a_snapshot_count_as_long_as_they_are_not_read() {
+    let server = server(64 * MIB);
+    let strings = server.db.map("strings").unwrap();
+    for number in 0..300_u32 {
+        let key = [&number.to_be_bytes()[..], &[b'k'; 60_000]].concat();
+        server.db.put(&strings, key, "").unwrap().forget();
+    }
+    let mut client = server.client();
+    client.run("KILN SNAPSHOT CREATE s");
+    let mut stuck = connect(&server);
+    stuck.write_all(&encode(&[b"KILN", b"SNAPSHOT", b"KEYS", b"s", b"*"])).unwrap();
+    assert_eq!(&beginning(&mut stuck), b"*300\r\n");
+    let bytes = held(&mut client);
+    assert!((17 * MIB..=18 * MIB).contains(&bytes), "{bytes} bytes");
+    drop(stuck);
+    wait_until(&mut client, |bytes| bytes == 0);
 }

@@ -68,7 +68,8 @@ pub(super) fn matching_keys(
     }
     reply.array(count);
     reply.append(&found);
-    Ok(())
+    drop(found);
+    if reply.has_room() { Ok(()) } else { Err(Failure::NO_ROOM) }
 }
 
 /// What `SCAN` was asked for.
