@@ -295,7 +295,7 @@ impl Decoder {
     /// From here on the request is consumed and forgotten. The first reason stands.
     fn skip(&mut self, reason: TooLarge) {
         self.skipping.get_or_insert(reason);
-        self.spans.clear();
+        self.spans = Vec::new();
     }
 
     /// Consumes what has arrived of a bulk string and its CRLF; `bulk` keeps how much of it is still to come.

@@ -119,6 +119,18 @@ fn a_request_that_is_given_up_is_skipped_wherever_it_was_and_the_next_one_is_rea
     }
 }
 
+/// They stayed until more of the request came, 8 MiB of them, where there was no memory for what they were of.
+#[test]
+fn what_is_given_up_leaves_no_places_of_its_arguments() {
+    let input = [b"*65\r\n", &b"$0\r\n\r\n".repeat(64)[..]].concat();
+    let mut decoder = Decoder::new(Limits { arguments: 65, argument_bytes: 1_000, request_bytes: 1_000 });
+    assert_eq!(decoder.decode(&input), Step::Incomplete(0));
+    decoder.shrink();
+    assert!(decoder.spans.capacity() >= 64);
+    assert_eq!(decoder.give_up(&input), input.len());
+    assert_eq!(decoder.spans.capacity(), 0);
+}
+
 #[test]
 fn shrinking_in_the_middle_of_a_request_forgets_nothing() {
     let bytes = b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n";
