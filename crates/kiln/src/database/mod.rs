@@ -152,11 +152,14 @@ impl Kiln {
 
     pub(crate) fn open_with(options: &Options, device: Arc<dyn Device>) -> Result<Kiln> {
         let (engine, report) = open::open(options, device)?;
-        // Without its threads it is closed again, in order.
+        let background = match options.background.then(|| Background::start(&engine)).transpose() {
+            // Of what a crash has taken nobody has been told yet: it is left as after one, and the next opening tells it.
+            Err(error) if !report.clean => return Err(error),
+            background => background,
+        };
         let inner = Inner { engine, report, background: crate::sync::Mutex::new(None) };
-        if options.background {
-            *inner.background.lock() = Some(Background::start(&inner.engine)?);
-        }
+        // Without its threads it is closed again, in order.
+        *inner.background.lock() = background?;
         Ok(Kiln { inner: Arc::new(inner) })
     }
 

@@ -357,34 +357,66 @@ fn earliest(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
 
 #[cfg(all(test, not(miri)))]
 mod tests {
+    use std::path::Path;
+
     use rustix::fs::Uid;
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
     use crate::device::forked::in_fork;
     use crate::{ErrorKind, Options};
 
+    const PATH: &str = "database";
+
     /// The next opening reported a crash, a loss that was none among others, though nothing had been written.
     #[test]
     fn a_database_whose_threads_cannot_be_started_is_left_as_it_was_closed() {
         let parent = tempfile::tempdir().unwrap();
-        let path = parent.path().join("database");
-        // Where that fails it need not be somebody else's.
-        let _ = std::os::unix::fs::chown(parent.path(), Some(65_534), None);
-        in_fork(move || {
-            let nobody = Some(Uid::from_raw(65_534));
-            // Root may have as many threads as there can be. In some containers there is nobody else.
-            let is_root = rustix::process::geteuid().is_root();
-            if is_root && rustix::thread::set_thread_res_uid(nobody, nobody, nobody).is_err() {
-                return;
-            }
-            Options::new().background(false).open(&path).unwrap().close().unwrap();
-            let before = getrlimit(Resource::Nproc);
-            setrlimit(Resource::Nproc, Rlimit { current: Some(0), ..before }).unwrap();
-            let error = Options::new().open(&path).unwrap_err();
-            assert!(error.kind() == ErrorKind::Io && error.to_string().contains("thread"), "{error}");
-            setrlimit(Resource::Nproc, before).unwrap();
-            let report = Options::new().background(false).open(&path).unwrap().recovery_report().clone();
+        as_somebody(parent.path(), || {
+            Options::new().background(false).open(PATH).unwrap().close().unwrap();
+            fail_to_start();
+            let report = Options::new().background(false).open(PATH).unwrap().recovery_report().clone();
             assert!(report.clean, "{report}");
         });
+    }
+
+    /// It was closed in order then, too, by an opening that told nobody.
+    #[test]
+    fn c8_what_a_crash_has_taken_is_told_by_the_first_opening_that_succeeds() {
+        let parent = tempfile::tempdir().unwrap();
+        as_somebody(parent.path(), || {
+            let db = Options::new().background(false).open(PATH).unwrap();
+            db.put(&db.map("m").unwrap(), "k", "v").unwrap().forget();
+            std::mem::forget(db);
+        });
+        as_somebody(parent.path(), || {
+            fail_to_start();
+            let report = Options::new().background(false).open(PATH).unwrap().recovery_report().clone();
+            assert!(!report.clean && report.lost_versions.is_some(), "{report}");
+        });
+    }
+
+    /// Acts in a directory, in a process whose threads can be limited: root may have as many as there can be.
+    fn as_somebody(directory: &Path, act: impl Fn() + Send + Sync + 'static) {
+        // Where that fails it need not be somebody else's.
+        let _ = std::os::unix::fs::chown(directory, Some(65_534), None);
+        let directory = directory.to_owned();
+        in_fork(move || {
+            // Somebody else may have no way there.
+            std::env::set_current_dir(&directory).unwrap();
+            let nobody = Some(Uid::from_raw(65_534));
+            // In some containers there is nobody else.
+            let is_root = rustix::process::geteuid().is_root();
+            if !is_root || rustix::thread::set_thread_res_uid(nobody, nobody, nobody).is_ok() {
+                act();
+            }
+        });
+    }
+
+    fn fail_to_start() {
+        let before = getrlimit(Resource::Nproc);
+        setrlimit(Resource::Nproc, Rlimit { current: Some(0), ..before }).unwrap();
+        let error = Options::new().open(PATH).unwrap_err();
+        assert!(error.kind() == ErrorKind::Io && error.to_string().contains("thread"), "{error}");
+        setrlimit(Resource::Nproc, before).unwrap();
     }
 }
