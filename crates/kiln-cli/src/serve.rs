@@ -16,8 +16,8 @@ use crate::arguments::{Durability, Serve};
 use crate::failure::Failure;
 use crate::output::{say, say_aside};
 
-/// The files that are opened later, beside one for each connection: of a log that grows, and for copies of it.
-const OTHER_FILES: u64 = 128;
+/// The files that are opened later, beside one for each connection: of a log that grows, and for copies of it. That of a segment stays open, so these are for about 32 GiB more of it.
+const OTHER_FILES: u64 = 1024;
 
 /// `kiln serve`
 pub(crate) fn serve(arguments: &Serve) -> Result<(), Failure> {
