@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 
-use crate::limits::BATCH_REPLY_BYTES;
+use crate::limits::{BATCH_REPLY_BYTES, READ_BYTES};
 
-/// So much of each is not counted: nobody writes what all share for requests and replies as most are.
-const FREE_BYTES: usize = BATCH_REPLY_BYTES;
+/// So much of each is not counted: nobody writes what all share for requests and replies as most are. A small reply behind as many as a batch has is one of them.
+const FREE_BYTES: usize = BATCH_REPLY_BYTES + READ_BYTES;
 /// It is taken in pieces of so much.
 const PIECE_BYTES: usize = 256 * 1024;
 

@@ -14,8 +14,8 @@ pub struct Options {
     /// How many connections may be open at once. Default: 10,000. One more is told so and closed. An idle
     /// connection costs about 2 KiB, so the operating system's limit of open files is usually lower.
     pub connections_max: usize,
-    /// How many bytes of memory requests that have begun, queued commands, watched keys and unread replies of all connections may take together, beside up to 256 KiB of
-    /// each that every connection may have. Default: 1 GiB. A request that would take more, itself or by its reply, gets a `LIMIT` error, and the connection lives on. While more
+    /// How many bytes of memory requests that have begun, queued commands, watched keys and unread replies of all connections may take together, beside up to 320 KiB of
+    /// each that every connection may have. Buffers can be a few times as large as what is in them, which is what counts. Default: 1 GiB. A request that would take more, itself or by its reply, gets a `LIMIT` error, and the connection lives on. While more
     /// than half is taken a connection that holds some of it, and neither reads nor sends anything for a minute, is cut off.
     pub client_memory_max: usize,
     /// Where `KILN BACKUP name` makes directories with backups. Default: nowhere, and it is refused: clients must not choose
