@@ -3,13 +3,21 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A program cannot be started while it is open for writing, be it in a process that another test has just begun to start.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// A repository with the script, and nothing else that is real.
-struct Repository(tempfile::TempDir);
+struct Repository {
+    directory: tempfile::TempDir,
+    _alone: MutexGuard<'static, ()>,
+}
 
 impl Repository {
     fn new() -> Repository {
-        let repository = Repository(tempfile::tempdir().unwrap());
+        let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let repository = Repository { directory: tempfile::tempdir().unwrap(), _alone: alone };
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/bench");
         repository.program("scripts/bench", &std::fs::read_to_string(script).unwrap());
         repository.program("scripts/peers", "#!/bin/sh\n");
@@ -32,7 +40,7 @@ impl Repository {
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.0.path().canonicalize().unwrap().join(name)
+        self.directory.path().canonicalize().unwrap().join(name)
     }
 
     fn program(&self, name: &str, text: &str) {
