@@ -28,13 +28,15 @@ impl Repository {
             target.display()
         );
         repository.program("path/cargo", &cargo);
-        // It notes where it was called, with what, and makes the result file.
+        // It notes where it was called, with what, and makes the result file; and says what it is to say.
         let log = repository.path("log");
         let program = format!(
-            "#!/bin/bash\necho \"$PWD: $*\" >>'{}'\nif [ \"$1\" = run ]; then echo '{{}}' >\"${{@: -1}}\"; fi\n",
-            log.display()
+            "#!/bin/bash\necho \"$PWD: $*\" >>'{}'\nif [ \"$1\" = run ]; then echo '{{}}' >\"${{@: -1}}\"; cat '{}'; fi\n",
+            log.display(),
+            repository.path("told").display()
         );
         repository.program("a target/release/kiln-bench", &program);
+        std::fs::write(repository.path("told"), "Tables\n").unwrap();
         std::fs::create_dir(repository.path("elsewhere")).unwrap();
         repository
     }
@@ -75,11 +77,14 @@ impl Repository {
 #[test]
 fn only_a_whole_profile_is_published_and_only_where_its_tables_are() {
     let repository = Repository::new();
+    // What was measured with other options may be in it, too.
+    std::fs::write(repository.path("elsewhere/mine.json"), "").unwrap();
     for arguments in [
         "--publish --profile full",
         "--profile=small-cache --publish",
         "--publish --engines kiln,lmdb",
         "--publish --profile papers --workloads update",
+        "--publish --resume mine.json",
     ] {
         let output = repository.bench(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments}");
@@ -96,6 +101,12 @@ fn only_a_whole_profile_is_published_and_only_where_its_tables_are() {
         assert!(calls.contains(&into), "{arguments}: {calls}");
     }
     assert!(repository.bench("--profile full --engines kiln").status.success());
+    assert!(!repository.calls().contains("--into"));
+    std::fs::write(repository.path("told"), "Tables\nThere was no time for these, give\n  update\n").unwrap();
+    let output = repository.bench("--publish");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stdout).starts_with("building ...\nTables\n"), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("not published"), "{output:?}");
     assert!(!repository.calls().contains("--into"));
 }
 
