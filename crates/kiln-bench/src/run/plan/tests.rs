@@ -95,6 +95,15 @@ fn the_room_that_is_needed_has_what_is_inserted_until_the_last_round() {
     }
     let rounds = |count| room(&format!("kiln,redb --workloads tpcc --rounds {count}"));
     assert!(rounds(5) > rounds(1));
+    // In the order of their keys some insert more slowly than others, and TPC-C's transactions.
+    for workload in ["fill-seq", "tpcc"] {
+        let of = |engine| room(&format!("{engine} --workloads {workload} --seconds 10 --rounds 9"));
+        assert!(of("redb") < of("lmdb") / 2, "{workload}");
+    }
+    // As many rounds as the time does not allow insert nothing.
+    let long = "redb --workloads insert --threads 1 --seconds 100";
+    let (allowed, certain) = (room(long), room(&format!("{long} --rounds 5")));
+    assert!(certain < allowed && allowed < 2 * certain, "{certain} {allowed}");
     // What is in memory takes no room on the disk.
     let of_kiln = room("kiln --workloads insert");
     assert_eq!(room("kiln,memory --workloads insert"), of_kiln);
