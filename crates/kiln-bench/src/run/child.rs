@@ -6,7 +6,7 @@
 use std::io::{self, BufRead, BufReader, Write};
 use std::process::{Child as Process, ChildStdin, Command as Program, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
@@ -33,6 +33,8 @@ pub(super) struct Child {
     lines: Receiver<io::Result<String>>,
     /// Removed last, when the process has ended.
     group: Option<MemoryGroup>,
+    /// How long it has run workloads in all, which may have inserted much.
+    measured_s: f64,
 }
 
 impl Child {
@@ -74,7 +76,7 @@ impl Child {
         let (said, lines) = channel();
         // It ends with the process, or when nobody listens any more.
         std::thread::spawn(move || BufReader::new(output).lines().try_for_each(|line| said.send(line)));
-        let mut child = Child { contestant, process, input, lines, group };
+        let mut child = Child { contestant, process, input, lines, group, measured_s: 0.0 };
         let first = serde_json::to_string(&child.contestant)?;
         writeln!(child.input, "{first}").context("a contestant does not listen")?;
         Ok(child)
@@ -103,7 +105,8 @@ impl Child {
         self.signal(Signal::CONT)?;
         let watch = Watch::start(Some(self.process.id()));
         // Before it, or behind it, everything may be checked.
-        let planned_s = cell.seconds + check_seconds(&self.contestant);
+        let planned_s = cell.seconds + self.check_seconds();
+        self.measured_s += cell.seconds;
         let reply = self.ask(&Command::Cell(cell), planned_s)?;
         let rows = self.rows(reply, &watch);
         self.stop()?;
@@ -123,9 +126,9 @@ impl Child {
     /// Checks the database and closes it.
     pub(super) fn finish(mut self) -> Result<()> {
         self.signal(Signal::CONT)?;
-        self.ask(&Command::Finish, check_seconds(&self.contestant))?;
+        self.ask(&Command::Finish, self.check_seconds())?;
         // It has closed its database, and may hang in what a library does last.
-        while hear(&self.lines, PATIENCE).with_context(|| self.contestant.label())?.is_some() {}
+        while self.hear(PATIENCE).with_context(|| self.contestant.label())?.is_some() {}
         self.process.wait().context("cannot wait for a contestant")?;
         Ok(())
     }
@@ -138,7 +141,7 @@ impl Child {
         let _ = writeln!(self.input, "{line}");
         let patience = PATIENCE + Duration::from_secs_f64(planned_s * PATIENCE_FACTOR);
         loop {
-            let Some(reply) = hear(&self.lines, patience).with_context(|| label.clone())? else {
+            let Some(reply) = self.hear(patience).with_context(|| label.clone())? else {
                 let status = self.process.wait().context("cannot wait for a contestant")?;
                 bail!("{label}: ended without an answer ({status})");
             };
@@ -149,6 +152,16 @@ impl Child {
                 Err(_) => eprintln!("{label}: {reply}"),
             }
         }
+    }
+
+    /// How long checking may be planned to take: all that it has inserted is read, too.
+    fn check_seconds(&self) -> f64 {
+        check_seconds(&self.contestant) + self.measured_s
+    }
+
+    /// The next line that it says. See [`hear`].
+    fn hear(&self, patience: Duration) -> Result<Option<String>> {
+        hear(|| self.lines.recv_timeout(LOOKED_EACH), patience)
     }
 
     fn stop(&self) -> Result<()> {
@@ -173,17 +186,21 @@ impl Drop for Child {
 }
 
 /// The next line of a contestant, none once it has ended. An error if it says nothing for so long, or the run is to end.
-fn hear(lines: &Receiver<io::Result<String>>, patience: Duration) -> Result<Option<String>> {
-    let began = Instant::now();
+fn hear(
+    mut look: impl FnMut() -> Result<io::Result<String>, RecvTimeoutError>,
+    patience: Duration,
+) -> Result<Option<String>> {
+    // Looks, and not the time: while the run itself is stopped, as with Ctrl-Z, nobody can answer.
+    let mut looks = patience.as_millis() / LOOKED_EACH.as_millis();
     loop {
-        let heard = lines.recv_timeout(LOOKED_EACH);
+        let heard = look();
         interrupt::check()?;
         match heard {
             Ok(line) => return line.map(Some).context("cannot be heard"),
             Err(RecvTimeoutError::Disconnected) => return Ok(None),
-            Err(RecvTimeoutError::Timeout) if began.elapsed() < patience => {}
+            Err(RecvTimeoutError::Timeout) if looks > 0 => looks -= 1,
             Err(RecvTimeoutError::Timeout) => {
-                bail!("has not answered for {} s, and is given up", began.elapsed().as_secs())
+                bail!("has not answered for {} s, and is given up", patience.as_secs())
             }
         }
     }
@@ -191,16 +208,79 @@ fn hear(lines: &Receiver<io::Result<String>>, patience: Duration) -> Result<Opti
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
+    use super::super::protocol::Content;
     use super::*;
+    use crate::engines::catalog::{Mode, Name};
+    use crate::generate::Sizes;
+    use crate::generate::draws::Distribution;
 
     #[test]
     fn who_does_not_answer_is_given_up_and_who_has_ended_is_known_to_have() {
         let (said, lines) = channel();
+        let look = || lines.recv_timeout(LOOKED_EACH);
         said.send(Ok("done".to_owned())).unwrap();
-        assert_eq!(hear(&lines, PATIENCE).unwrap(), Some("done".to_owned()));
-        let error = hear(&lines, Duration::ZERO).unwrap_err().to_string();
+        assert_eq!(hear(look, PATIENCE).unwrap(), Some("done".to_owned()));
+        let error = hear(look, 2 * LOOKED_EACH).unwrap_err().to_string();
         assert!(error.contains("has not answered"), "{error}");
         drop(said);
-        assert_eq!(hear(&lines, PATIENCE).unwrap(), None);
+        assert_eq!(hear(look, PATIENCE).unwrap(), None);
+    }
+
+    /// Ctrl-Z stops both; one look takes as long then as the run was stopped.
+    #[test]
+    fn while_the_run_itself_is_stopped_its_patience_does_not_pass() {
+        let patience = 2 * LOOKED_EACH;
+        let mut looks = 0;
+        let look = || {
+            looks += 1;
+            if looks > 1 {
+                return Ok(Ok("done".to_owned()));
+            }
+            std::thread::sleep(patience);
+            Err(RecvTimeoutError::Timeout)
+        };
+        assert_eq!(hear(look, patience).unwrap(), Some("done".to_owned()));
+    }
+
+    #[test]
+    fn who_has_inserted_for_long_may_check_for_long() {
+        let contestant = Contestant {
+            engine: Name::Redb,
+            mode: Mode::Weak,
+            window_ms: None,
+            content: Content::Table { sizes: Sizes { key_bytes: 16, value_bytes: 100 }, records: 1000 },
+            cache_bytes: 0,
+            limit_bytes: None,
+            path: PathBuf::new(),
+            reopened: false,
+        };
+        let cell = Cell {
+            workload: "insert".to_owned(),
+            distribution: Distribution::Uniform,
+            threads: 1,
+            batch: 1,
+            seconds: 100.0,
+            warm_up_s: 0.0,
+            persist_each_s: None,
+            round: 0,
+        };
+        // It says that it has measured nothing, whatever it is asked.
+        let mut process = Program::new("sed")
+            .args(["-u", r#"s/.*/{"Rows":[]}/"#])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (input, output) = (process.stdin.take().unwrap(), process.stdout.take().unwrap());
+        let (said, lines) = channel();
+        std::thread::spawn(move || BufReader::new(output).lines().try_for_each(|line| said.send(line)));
+        let mut child = Child { contestant, process, input, lines, group: None, measured_s: 0.0 };
+        let before_s = child.check_seconds();
+        for measured in 1..=3 {
+            assert!(child.measure(cell.clone()).unwrap().is_empty());
+            assert_eq!(child.check_seconds(), before_s + f64::from(measured) * cell.seconds);
+        }
     }
 }
