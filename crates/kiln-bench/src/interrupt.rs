@@ -1,4 +1,5 @@
-//! Ctrl-C, SIGTERM and the end of its terminal end a run early but tidily: servers are stopped and data is removed. A second one ends it at once.
+//! Ctrl-C, SIGTERM and the end of its terminal end a run early but tidily: servers are stopped and data is removed. A second Ctrl-C or
+//! SIGTERM ends it at once; the end of a terminal is told more than once, by the shell and by the system.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -13,11 +14,13 @@ pub(crate) fn install() -> Result<()> {
     let asked = ASKED.get_or_init(Default::default);
     // Under nohup a run goes on without its terminal.
     let hangup = (!is_ignored(SIGHUP)).then_some(SIGHUP);
-    for signal in [SIGINT, SIGTERM].into_iter().chain(hangup) {
-        // In this order: the first signal finds the flag still down, so only a second one ends the process.
+    // In this order: the first signal finds the flag still down, so only a second one ends the process.
+    for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(asked))
-            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(asked)))
             .context("cannot watch for signals")?;
+    }
+    for signal in [SIGINT, SIGTERM].into_iter().chain(hangup) {
+        signal_hook::flag::register(signal, Arc::clone(asked)).context("cannot watch for signals")?;
     }
     Ok(())
 }

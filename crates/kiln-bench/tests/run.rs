@@ -327,7 +327,7 @@ fn a_run_ends_tidily_though_a_contestant_does_not_answer() {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
     let ignores_hangup = u64::from_str_radix(ignored.trim(), 16).unwrap() & 1 != 0;
-    let signals = [(Signal::INT, 1), (Signal::HUP, 1)];
+    let signals = [(Signal::INT, 1), (Signal::HUP, 10)];
     for (signal, times) in signals.into_iter().filter(|&(signal, _)| signal != Signal::HUP || !ignores_hangup)
     {
         let directory = directory();
