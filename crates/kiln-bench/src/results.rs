@@ -38,7 +38,7 @@ Each line of a result file is one measurement:
   alone_ops_per_s, scanned_rows_per_s  of write-beside-scan, whose other fields are about its writers beside the scan: their rate without the scan and
                 without persist_s, and the scan's; elsewhere not there
   cpu_s         processor time of the engine's process (for an embedded engine, its load included)
-  rss_bytes     the most memory that the process has had since it was loaded and checked
+  rss_bytes     the most memory that the process has had since it was loaded and checked; since it began where the system does not let that be forgotten
   device_bytes  bytes that it caused to be written to the device meanwhile; cpu_s and device_bytes of mixed-durability are those of both its halves
   disk_bytes    size of its files at the end
   bin_ms, bins  operations over time: so many in each bin of so many milliseconds
