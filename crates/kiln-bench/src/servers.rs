@@ -187,6 +187,7 @@ pub(crate) fn find_kiln(asked: Option<&Path>) -> Result<PathBuf> {
     }
     let beside = std::env::current_exe()?.with_file_name("kiln");
     if let Some(cargo) = std::env::var_os("CARGO") {
+        eprintln!("kiln-bench: building the kiln program");
         let here = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| ".".into());
         let mut build = build_kiln(&cargo, Path::new(&here), &beside);
         ensure!(build.status()?.success(), "the kiln program cannot be built");
