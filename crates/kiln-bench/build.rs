@@ -1,7 +1,9 @@
-//! Compiles the peer FASTER, if it is wanted; its sources and libraries come from `scripts/faster`.
+//! Tells the program which target it is built for, and compiles the peer FASTER, if it is wanted; its sources and libraries come from
+//! `scripts/faster`.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rustc-env=KILN_BENCH_TARGET={}", std::env::var("TARGET").unwrap_or_default());
     #[cfg(feature = "faster")]
     faster();
 }

@@ -189,7 +189,7 @@ pub(crate) fn find_kiln(asked: Option<&Path>) -> Result<PathBuf> {
     if let Some(cargo) = std::env::var_os("CARGO") {
         eprintln!("kiln-bench: building the kiln program");
         let here = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| ".".into());
-        let mut build = build_kiln(&cargo, Path::new(&here), &beside);
+        let mut build = build_kiln(&cargo, Path::new(&here), &beside, env!("KILN_BENCH_TARGET"));
         ensure!(build.status()?.success(), "the kiln program cannot be built");
     }
     ensure!(
@@ -201,13 +201,17 @@ pub(crate) fn find_kiln(asked: Option<&Path>) -> Result<PathBuf> {
 }
 
 /// What builds the `kiln` program at a place like `target/release/kiln`, with cargo, from a directory in the repository: not from where the user
-/// is, which may be anywhere.
-fn build_kiln(cargo: &OsStr, directory: &Path, program: &Path) -> Command {
+/// is, which may be anywhere. The triple is that which this program was built for.
+fn build_kiln(cargo: &OsStr, directory: &Path, program: &Path, triple: &str) -> Command {
     let mut build = Command::new(cargo);
     build.current_dir(directory).stdin(Stdio::null());
     build.args(["build", "--quiet", "--locked", "--package", "kiln-cli", "--bin", "kiln"]);
     if let Some(target) = program.parent().and_then(Path::parent) {
-        build.arg("--target-dir").arg(target);
+        // Where a target is named, be it in the environment or in cargo's configuration, its programs are in a directory of its own.
+        match target.parent().filter(|_| target.ends_with(triple)) {
+            Some(above) => build.arg("--target-dir").arg(above).args(["--target", triple]),
+            None => build.arg("--target-dir").arg(target),
+        };
     }
     if !cfg!(debug_assertions) {
         build.arg("--release");
@@ -312,11 +316,19 @@ mod tests {
     #[test]
     fn the_program_is_built_in_the_repository_and_where_it_is_looked_for_wherever_the_user_is() {
         let program = Path::new("/somewhere/target/release/kiln");
-        let build = build_kiln(OsStr::new("cargo"), Path::new("/somewhere/crate"), program);
+        let build =
+            |program: &Path| build_kiln(OsStr::new("cargo"), Path::new("/somewhere/crate"), program, "a-b-c");
+        let for_a_target = build(Path::new("/somewhere/target/a-b-c/release/kiln"));
+        let build = build(program);
         assert_eq!(build.get_current_dir(), Some(Path::new("/somewhere/crate")));
         let words: Vec<&OsStr> = build.get_args().collect();
         assert!(words.contains(&OsStr::new("--locked")), "{words:?}");
         assert!(words.windows(2).any(|pair| pair == ["--target-dir", "/somewhere/target"]), "{words:?}");
+        assert!(!words.contains(&OsStr::new("--target")), "{words:?}");
+        // Where cargo is told to build for a target, it puts that one's programs a directory further down.
+        let words: Vec<&OsStr> = for_a_target.get_args().collect();
+        let pairs = [["--target-dir", "/somewhere/target"], ["--target", "a-b-c"]];
+        assert!(pairs.iter().all(|pair| words.windows(2).any(|words| words == pair)), "{words:?}");
     }
 
     #[test]
