@@ -16,13 +16,19 @@ const FULL_BYTES: u64 = 64 << 20;
 
 /// Where a path leads, whatever links are on its way, and though its end is not there yet.
 fn resolved(path: &Path) -> PathBuf {
+    // As many links as the system follows.
+    resolved_within(path, 40)
+}
+
+fn resolved_within(path: &Path, links: u32) -> PathBuf {
     if let Ok(found) = fs::canonicalize(path) {
         return found;
     }
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    match (absolute.parent(), absolute.file_name()) {
-        (Some(parent), Some(name)) => resolved(parent).join(name),
-        _ => absolute,
+    let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else { return absolute };
+    match fs::read_link(&absolute) {
+        Ok(to) if links > 0 => resolved_within(&parent.join(to), links - 1),
+        _ => resolved_within(parent, links).join(name),
     }
 }
 
@@ -267,6 +273,21 @@ mod tests {
         fs::write(path.join("left"), "x").unwrap();
         let scratch = Scratch::create(&path).unwrap();
         assert!(!scratch.join("left").exists());
+    }
+
+    #[test]
+    fn a_link_is_followed_though_nothing_is_there_yet_and_one_that_goes_round_is_not_for_ever() {
+        let parent = tempfile::tempdir().unwrap();
+        let here = fs::canonicalize(parent.path()).unwrap();
+        let link = |to: &str, name: &str| std::os::unix::fs::symlink(to, here.join(name)).unwrap();
+        link("data/results.json", "link");
+        link("link", "link to it");
+        link("round", "round");
+        assert_eq!(resolved(&here.join("link to it")), here.join("data/results.json"));
+        assert_eq!(resolved(&here.join("round")), here.join("round"));
+        let error =
+            Scratch::for_measuring(&here.join("data"), Some(&here.join("link")), 0).map(drop).unwrap_err();
+        assert!(error.to_string().contains("name a result file elsewhere"), "{error}");
     }
 
     #[test]
