@@ -94,9 +94,15 @@ mod tests {
     #[test]
     fn a_peak_that_was_forgotten_is_not_told() {
         const HELD_BYTES: u64 = 256 << 20;
-        drop(std::hint::black_box(vec![1_u8; HELD_BYTES as usize]));
-        let before = Usage::own().rss_bytes;
-        assert!(before >= HELD_BYTES);
+        if fs::write("/proc/self/clear_refs", "5").is_err() {
+            return;
+        }
+        // Other tests may have it forgotten just then.
+        let told = (0..100).find_map(|_| {
+            drop(std::hint::black_box(vec![1_u8; HELD_BYTES as usize]));
+            Some(Usage::own().rss_bytes).filter(|&told| told >= HELD_BYTES)
+        });
+        let before = told.expect("a peak is told");
         Usage::forget_peak();
         // Other tests hold some meanwhile.
         assert!(Usage::own().rss_bytes < before - HELD_BYTES / 2);
