@@ -37,7 +37,6 @@ pub(crate) mod failures;
 mod removal;
 #[cfg(test)]
 mod tests;
-mod together;
 
 use self::collection::COLLECT_BATCH;
 use super::checkpoint::Haste;
@@ -55,6 +54,8 @@ use crate::storage::segments::Segments;
 use crate::storage::tree::{ChangedRow, Merged, Rows};
 use crate::sync::atomic::Ordering;
 
+/// Of threads that settle side by side.
+const THREAD_NAME: &str = "kiln-settling";
 /// Less cold log than such a part of the tree is not worth settling,
 const TREE_PART: u64 = 3;
 /// unless it is so many times as long as the log's memory: its keys are in memory, too.

@@ -7,11 +7,12 @@
 //! A checkpoint that cannot be read, or in which something is wrong, is put aside with all that it has filled: the log has
 //! everything that it says. That is told in the report, and `check` finds it.
 
-use super::SystemRecord;
 use super::system::Heard;
+use super::{SystemRecord, THREAD_NAME};
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::object::Objects;
+use crate::kernel::together::together;
 use crate::objects;
 use crate::storage::checkpoint::{Block, Items, NO_ITEM, Reader, Section, SystemItem, kind};
 use crate::storage::epoch;
@@ -27,7 +28,7 @@ use crate::storage::segments::Segments;
 use crate::storage::superblock::Superblock;
 use crate::storage::tree::Tree;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::sync::{Mutex, spawn_scoped, thread};
+use crate::sync::{Mutex, thread};
 
 /// The superblock's checkpoint, of which only the header has been read yet; `Ok(None)` if that is of a format that this engine does not know.
 pub(super) fn checkpoint_of(device: &dyn Device, superblock: &Superblock) -> Option<Result<Option<Reader>>> {
@@ -415,13 +416,7 @@ impl Reading {
                 }
             }
         };
-        thread::scope(|scope| {
-            for _ in 1..self.workers {
-                // Where there can be no more threads, there are fewer.
-                let _ = spawn_scoped(scope, "kiln-recovery", work);
-            }
-            work();
-        });
+        together(self.workers, THREAD_NAME, work);
         let failure = failure.lock().take();
         failure.map_or(Ok(()), Err)
     }

@@ -93,6 +93,9 @@ pub(crate) use system::{EXPIRY_UNEXPECTED, NUMBER_TAKEN, SystemRecord};
 use team::{Leading, Step};
 use work::{Event, PARTS_MAX, Work};
 
+/// Of threads that recover together.
+const THREAD_NAME: &str = "kiln-recovery";
+
 /// What the walk leaves behind besides the indexes.
 pub(crate) struct Recovered {
     pub(crate) report: RecoveryReport,
@@ -405,7 +408,7 @@ impl<'a> Recovery<'a> {
         thread::scope(|scope| {
             let _leading = Leading(&work.team);
             // Where there can be no more threads, there are fewer.
-            let begins = |_: &usize| spawn_scoped(scope, "kiln-recovery", || work.follow()).is_ok();
+            let begins = |_: &usize| spawn_scoped(scope, THREAD_NAME, || work.follow()).is_ok();
             work.team.add_members((1..workers).filter(begins).count());
             self.replay(&mut source, work, Address::MAX)
         })

@@ -9,10 +9,11 @@
 
 use std::ops::Range;
 
-use super::Recovery;
 use super::base::{Tombstone, lock};
+use super::{Recovery, THREAD_NAME};
 use crate::error::{Error, Result};
 use crate::kernel::object::Objects;
+use crate::kernel::together::together;
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
 use crate::storage::hash_index::{self, HashIndex};
@@ -22,8 +23,8 @@ use crate::storage::record::{Address, DiskRecord};
 use crate::storage::record_reader::{Cursor, RecordReader};
 use crate::storage::segments::Segments;
 use crate::storage::superblock::Superblock;
+use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Mutex, spawn_scoped, thread};
 
 pub(crate) const SETTLED_BEYOND_LOG: &str =
     "the log ends before the place up to where the tree says that it has settled";
@@ -91,13 +92,7 @@ impl Recovery<'_> {
         };
         let is_long = end.saturating_sub(begin) >= self.division.threads_from_bytes;
         let workers = if is_long { self.division.workers() } else { 1 };
-        thread::scope(|scope| {
-            for _ in 1..workers {
-                // Where there can be no more threads, there are fewer.
-                let _ = spawn_scoped(scope, "kiln-recovery", || removal.take_part(liveness()));
-            }
-            removal.take_part(liveness());
-        });
+        together(workers, THREAD_NAME, || removal.take_part(liveness()));
         self.liveness.add_all(&removal.counted.lock());
         let failure = removal.failure.lock().take();
         failure.map_or(Ok(()), |(_, error)| Err(error))

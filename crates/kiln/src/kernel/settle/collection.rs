@@ -7,12 +7,13 @@
 
 use std::ops::Range;
 
-use super::together::side_by_side;
+use super::THREAD_NAME;
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::engine::Engine;
 use crate::kernel::newest::{Collector, Newest, Part};
 use crate::kernel::object::ObjectState;
 use crate::kernel::settling_pace::Stage;
+use crate::kernel::together::side_by_side;
 use crate::planted::{Bug, planted};
 use crate::storage::record::Address;
 use crate::storage::record_reader::Cursor;
@@ -76,7 +77,7 @@ impl Engine {
         let memory_bytes = memory_bytes.max(Newest::bytes_min(part_bytes, threads));
         let mut newest = Newest::new(segments.device_handle(), memory_bytes, part_bytes, threads);
         let first_ended = AtomicUsize::new(usize::MAX);
-        let collected = side_by_side(threads, |number| {
+        let collected = side_by_side(threads, THREAD_NAME, |number| {
             // What comes behind a stretch that cannot settle is not asked for.
             let goes_on = || first_ended.load(Ordering::Relaxed) > number;
             let collector = newest.collector();

@@ -1,10 +1,11 @@
 //! The last step of settling: the entries of rows that the tree has now leave the indexes, which changes nothing for who reads them.
 
-use super::together::side_by_side;
+use super::THREAD_NAME;
 use crate::error::Result;
 use crate::kernel::engine::Engine;
 use crate::kernel::newest::{Entry, Newest, NewestWalk};
 use crate::kernel::settling_pace::{Grants, Stage};
+use crate::kernel::together::side_by_side;
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
 use crate::storage::ordered_index::OrderedIndex;
@@ -41,7 +42,7 @@ impl Engine {
         let intervals = separators.len() + 1;
         let (bytes, count) = (part_bytes / intervals as u64, newest.count() / intervals as u64);
         let has_failed = AtomicBool::new(false);
-        let removed = side_by_side(intervals, |number| {
+        let removed = side_by_side(intervals, THREAD_NAME, |number| {
             let low = number.checked_sub(1).map_or(&[][..], |before| &separators[before]);
             let high = separators.get(number).map(Vec::as_slice);
             let grants = self.settled.pace.begin(Stage::Removing, bytes);

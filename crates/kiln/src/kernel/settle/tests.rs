@@ -101,6 +101,17 @@ fn c2_what_a_snapshot_must_not_see_yet_settles_on_no_thread() {
     }
 }
 
+/// A database of which three threads have settled some, and are to settle more.
+fn settled_once() -> (SimulatedDevice, Kiln, Table, Rows) {
+    let disk = SimulatedDevice::new(1);
+    let (db, table) = open(&disk, 3);
+    let mut rows = Rows::new();
+    change(&db, &table, &mut rows, 0);
+    db.settle().unwrap();
+    change(&db, &table, &mut rows, 1);
+    (disk, db, table, rows)
+}
+
 /// A read or a write fails, on whichever thread: in the log, in what is sorted, in the tree, in the superblock.
 #[test]
 fn c4_c8_a_settling_on_several_threads_that_fails_loses_nothing_and_is_made_up_for() {
@@ -109,12 +120,7 @@ fn c4_c8_a_settling_on_several_threads_that_fails_loses_nothing_and_is_made_up_f
         [(OperationKind::Read, FaultKind::EIO), (OperationKind::Write, FaultKind::ENOSPC)]
     {
         for nth in (1..).step_by(7) {
-            let disk = SimulatedDevice::new(1);
-            let (db, table) = open(&disk, 3);
-            let mut rows = Rows::new();
-            change(&db, &table, &mut rows, 0);
-            db.settle().unwrap();
-            change(&db, &table, &mut rows, 1);
+            let (disk, db, table, mut rows) = settled_once();
             disk.inject(Fault { operation, nth, kind, sticky: false });
             let settled = db.settle();
             let has_fired = disk.faults_fired() > 0;
@@ -142,12 +148,7 @@ fn c4_c8_a_settling_on_several_threads_that_fails_loses_nothing_and_is_made_up_f
 fn c4_a_crash_while_several_threads_settle_loses_nothing() {
     let mut crashes = 0;
     for step in (0..).step_by(7) {
-        let disk = SimulatedDevice::new(1);
-        let (db, table) = open(&disk, 3);
-        let mut rows = Rows::new();
-        change(&db, &table, &mut rows, 0);
-        db.settle().unwrap();
-        change(&db, &table, &mut rows, 1);
+        let (disk, db, table, mut rows) = settled_once();
         disk.crash_after(disk.steps() + step);
         let settled = db.settle();
         drop((table, db));
