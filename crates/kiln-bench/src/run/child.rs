@@ -4,7 +4,7 @@
 //! in its own time only. What it has not done when it is stopped waits for its next turn.
 
 use std::io::{self, BufRead, BufReader, Write};
-use std::process::{Child as Process, ChildStdin, Command as Program, Stdio};
+use std::process::{Child as Process, ChildStdin, ChildStdout, Command as Program, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
@@ -73,9 +73,7 @@ impl Child {
         let (Some(input), Some(output)) = (process.stdin.take(), process.stdout.take()) else {
             bail!("a contestant has no pipes");
         };
-        let (said, lines) = channel();
-        // It ends with the process, or when nobody listens any more.
-        std::thread::spawn(move || BufReader::new(output).lines().try_for_each(|line| said.send(line)));
+        let lines = listen(output);
         let mut child = Child { contestant, process, input, lines, group, measured_s: 0.0 };
         let first = serde_json::to_string(&child.contestant)?;
         writeln!(child.input, "{first}").context("a contestant does not listen")?;
@@ -185,6 +183,14 @@ impl Drop for Child {
     }
 }
 
+/// What a process says, line by line, until it has ended.
+fn listen(output: ChildStdout) -> Receiver<io::Result<String>> {
+    let (said, lines) = channel();
+    // It ends with the process, or when nobody listens any more.
+    std::thread::spawn(move || BufReader::new(output).lines().try_for_each(|line| said.send(line)));
+    lines
+}
+
 /// The next line of a contestant, none once it has ended. An error if it says nothing for so long, or the run is to end.
 fn hear(
     mut look: impl FnMut() -> Result<io::Result<String>, RecvTimeoutError>,
@@ -274,8 +280,7 @@ mod tests {
             .spawn()
             .unwrap();
         let (input, output) = (process.stdin.take().unwrap(), process.stdout.take().unwrap());
-        let (said, lines) = channel();
-        std::thread::spawn(move || BufReader::new(output).lines().try_for_each(|line| said.send(line)));
+        let lines = listen(output);
         let mut child = Child { contestant, process, input, lines, group: None, measured_s: 0.0 };
         let before_s = child.check_seconds();
         for measured in 1..=3 {
