@@ -38,8 +38,8 @@ pub(crate) struct Worker<'w, 's> {
     pub(crate) calm: bool,
     /// Most transactions are about rows.
     pub(crate) rows_mostly: bool,
-    /// What it does now is about an object that may be dropped meanwhile.
-    pub(crate) meets_passing: bool,
+    /// What it does now is about the object that comes and goes, if there is one.
+    pub(crate) is_about_passing: bool,
     /// The disk is full at times.
     pub(crate) may_be_full: bool,
 }
@@ -60,7 +60,7 @@ impl Worker<'_, '_> {
     pub(crate) fn work(&mut self) -> kiln::Result<()> {
         while !self.recorder.shared.is_over() {
             let way = self.random.below(if self.rows_mostly { 250 } else { 100 });
-            self.meets_passing = false;
+            self.is_about_passing = false;
             let outcome = match way {
                 0..=29 => self.by_hand(Isolation::Serializable),
                 58..=72 | 80..=87 if self.calm => self.by_hand(Isolation::Serializable),
@@ -84,7 +84,7 @@ impl Worker<'_, '_> {
                 // What is too large for a small memory is aborted.
                 Err(error) if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::Limit) => {}
                 // Its object is gone.
-                Err(error) if error.kind() == ErrorKind::NotFound && self.meets_passing => {}
+                Err(error) if error.kind() == ErrorKind::NotFound && self.may_have_met_passing() => {}
                 // There is room again in a moment.
                 Err(error) if error.kind() == ErrorKind::NoSpace && self.may_be_full => {
                     std::thread::sleep(FULL_PAUSE);
@@ -101,8 +101,13 @@ impl Worker<'_, '_> {
         let steps: Vec<Step> =
             (0..1 + self.random.below(most)).map(|_| choose(shared, &mut self.random)).collect();
         let is_about_passing = |step: &Step| matches!(step, Step::Passing(_) | Step::ChangePassing(_));
-        self.meets_passing |= shared.passed() > 0 && steps.iter().any(is_about_passing);
+        self.is_about_passing |= steps.iter().any(is_about_passing);
         steps
+    }
+
+    /// Asked when it is over: the first of those objects may have come since it began.
+    fn may_have_met_passing(&self) -> bool {
+        self.is_about_passing && self.recorder.shared.passed() > 0
     }
 
     /// Begins and commits, or aborts, by itself.

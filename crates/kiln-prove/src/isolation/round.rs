@@ -246,7 +246,7 @@ impl Round {
                         session,
                         calm,
                         rows_mostly,
-                        meets_passing: false,
+                        is_about_passing: false,
                         may_be_full: self.fills,
                     };
                     if survey { worker.survey() } else { worker.work() }.map_err(Failure::from)
