@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::device::{OpenMode, SimulatedDevice};
 use crate::error::{Error, Result};
+use crate::kernel::catalog::{self, Entry};
 use crate::kernel::losses;
 use crate::kernel::object::ObjectKind;
 use crate::kernel::session;
-use crate::objects::{self, Entry};
 use crate::storage::checkpoint::{self, Header, Section};
 use crate::storage::extent::{Extent, Item};
 use crate::storage::names::Names;
@@ -160,7 +160,7 @@ fn encode_record(address: record::Address, record: &DiskRecord<'_>) -> Vec<u8> {
 
 /// The name, kind and number in an object's entry in the catalog.
 pub fn catalog_entry(name: &[u8], value: &[u8]) -> Option<(String, ObjectKind, u32)> {
-    match objects::decode_entry(name, value) {
+    match catalog::decode_entry(name, value) {
         Some(Entry::Object(name, kind, id, _)) => Some((name, kind, id)),
         _ => None,
     }

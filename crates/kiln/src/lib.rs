@@ -8,14 +8,14 @@
 //! Begin with [`Kiln`]; [`Options`] has what can be set. What is promised is in `docs/durability.md`.
 //!
 //! ```text
-//!  database   what a program holds: Kiln, Snapshot, check
-//!  objects    tables and maps, ranges, the catalog
-//!  kernel     transactions, the clock, hardening, receipts, sessions, recovery
+//!  database   what a program holds: Kiln, its statistics, check, backup
+//!  objects    tables and maps, ranges, snapshots
+//!  kernel     transactions, the clock, hardening, receipts, sessions, the catalog, recovery
 //!  storage    the record log, its files and formats, the indexes over it, epochs
 //!  device     files, real and simulated
 //! ```
 //!
-//! Each layer uses those below it; what it knows of others is in `ARCHITECTURE.md`. Atomics, locks, threads and the clock of all of them come from `sync`.
+//! Each layer uses those below it, and none above. Atomics, locks, threads and the clock of all of them come from `sync`.
 
 #[cfg(not(all(target_os = "linux", target_endian = "little", target_pointer_width = "64")))]
 compile_error!("Kiln runs on Linux, on little-endian machines of 64 bits");
@@ -43,12 +43,12 @@ mod sync;
 
 pub use database::{
     Backup, BackupProgress, BulkLoad, BulkLoadProgress, CheckReport, CompactProgress, Compacted, Kiln,
-    ObjectInfo, Pressure, SessionInfo, SessionList, Snapshot, SnapshotInfo, Statistics, check, check_on,
-    dump_log,
+    ObjectInfo, Pressure, SessionInfo, SessionList, SnapshotInfo, Statistics, check, check_on, dump_log,
 };
 pub use error::{Error, ErrorKind, Result};
 pub use kernel::clock::Version;
 pub use kernel::expiry::Expiry;
+pub use kernel::handle::Object;
 pub use kernel::hardening::horizon::{Lost, Outcome};
 pub use kernel::object::ObjectKind;
 pub use kernel::pending_read::PendingRead;
@@ -56,7 +56,7 @@ pub use kernel::receipt::{Commit, Durable, Level, Progress, Receipt};
 pub use kernel::recovery::RecoveryReport;
 pub use kernel::session::Session;
 pub use kernel::transaction::{Isolation, Transaction, Watch};
-pub use objects::{Map, MapIter, Object, Range, SnapshotRange, Table};
+pub use objects::{Map, MapIter, Range, Snapshot, SnapshotRange, Table};
 pub use options::Options;
 pub use storage::hash_index::IndexChains;
 pub use storage::record::VALUE_BYTES_MAX;

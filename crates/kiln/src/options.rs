@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::database::Kiln;
 use crate::device::{Device, FileDevice};
 use crate::error::{Error, ErrorKind, Result};
+use crate::kernel::engine::Limits;
 use crate::kernel::recovery::Division;
 use crate::kernel::shares::CacheBytes;
 use crate::storage::record::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
@@ -100,18 +101,6 @@ impl Default for Options {
             transaction_age: Duration::from_secs(60),
         }
     }
-}
-
-/// What one transaction, and all of them together, may take.
-#[derive(Clone, Debug)]
-pub(crate) struct Limits {
-    pub(crate) key_bytes: usize,
-    pub(crate) value_bytes: usize,
-    pub(crate) unhardened_bytes: u64,
-    pub(crate) transaction_entries: usize,
-    pub(crate) transaction_bytes: usize,
-    pub(crate) open_transactions: usize,
-    pub(crate) transaction_age: Duration,
 }
 
 impl Options {

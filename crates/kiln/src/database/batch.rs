@@ -4,9 +4,9 @@ use super::Kiln;
 use crate::error::Result;
 use crate::kernel::batch::Reads;
 use crate::kernel::expiry::default_expiry;
+use crate::kernel::handle::Object;
 use crate::kernel::receipt::Commit;
 use crate::kernel::single::Decision;
-use crate::objects::Object;
 
 /// # Batches
 ///

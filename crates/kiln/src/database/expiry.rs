@@ -5,8 +5,9 @@ use std::time::Duration;
 use super::Kiln;
 use crate::error::Result;
 use crate::kernel::expiry::{Expiry, millis};
+use crate::kernel::handle::Object;
 use crate::kernel::receipt::Commit;
-use crate::objects::{self, Map, Object, Table};
+use crate::objects::{self, Map, Table};
 use crate::{ObjectKind, Transaction};
 
 /// # Rows that expire

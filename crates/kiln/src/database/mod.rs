@@ -22,7 +22,6 @@ mod open;
 mod restore;
 mod sessions;
 mod single;
-mod snapshot;
 mod statistics;
 mod stream;
 mod transactions;
@@ -40,24 +39,26 @@ pub use compact::{CompactProgress, Compacted};
 pub use dump::dump_log;
 pub use named_snapshots::SnapshotInfo;
 pub use sessions::{SessionInfo, SessionList};
-pub use snapshot::Snapshot;
 pub use statistics::{Pressure, Statistics};
 #[cfg(test)]
 pub(crate) use stream::OFFSETS as STREAM_OFFSETS;
 
 use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::kernel::catalog::FIRST_OBJECT;
 use crate::kernel::checkpoint::Haste;
 use crate::kernel::clock::Version;
 use crate::kernel::engine::Engine;
 use crate::kernel::expiry::default_expiry;
+use crate::kernel::handle::{self, HasHandle, Object};
 use crate::kernel::hardening::background::Background;
 use crate::kernel::hardening::horizon::Lost;
 use crate::kernel::object::ObjectKind;
+use crate::kernel::read::keys;
 use crate::kernel::receipt::{Commit, Level, Receipt};
 use crate::kernel::recovery::RecoveryReport;
 use crate::kernel::transaction::Watch;
-use crate::objects::{self, FIRST_OBJECT, HasHandle, Map, Object, Table};
+use crate::objects::{self, Map, Snapshot, Table};
 use crate::options::Options;
 use crate::planted::{Bug, planted};
 use crate::storage::hash_index::IndexChains;
@@ -235,7 +236,7 @@ impl Kiln {
                 name: object.name().to_owned(),
                 kind: object.kind(),
                 keys: self.engine().estimate_rows(object),
-                time_to_live: objects::time_to_live(object.time_to_live_ms.load(Ordering::Relaxed)),
+                time_to_live: handle::time_to_live(object.time_to_live_ms.load(Ordering::Relaxed)),
             })
             .collect()
     }
@@ -371,7 +372,7 @@ impl Kiln {
             false => count.saturating_mul(PLACES_PER_KEY).max(PLACES_MIN),
         };
         for _ in 0..places_max {
-            let (next, keys) = objects::next_keys(self.engine(), object, cursor)?;
+            let (next, keys) = keys::next_keys(self.engine(), object, cursor)?;
             for key in keys {
                 if self.get_with(map, &key, |value| value.is_some())? {
                     found.push(key);

@@ -2,10 +2,11 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::{Kiln, Snapshot};
+use super::Kiln;
 use crate::error::Result;
 use crate::kernel::clock::Version;
 use crate::kernel::expiry::Moment;
+use crate::objects::Snapshot;
 
 /// A snapshot that has a name, in a list.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,10 +2,10 @@
 
 use super::Kiln;
 use crate::error::Result;
+use crate::kernel::handle::Object;
 use crate::kernel::pending_read::PendingRead;
 use crate::kernel::receipt::Commit;
 use crate::kernel::single::Decision;
-use crate::objects::Object;
 
 impl Kiln {
     /// Calls `look` with the newest value of a key, durable or not, and gives what it returns. Allocates nothing: the value

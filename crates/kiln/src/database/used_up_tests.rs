@@ -4,9 +4,9 @@ use super::forged_tests::{Forged, append, forged, open, refused, stopped};
 use crate::Kiln;
 use crate::device::{OpenMode, SimulatedDevice};
 use crate::error::{Error, ErrorKind, Result};
+use crate::kernel::catalog::CATALOG_OBJECT;
 use crate::kernel::session::SESSIONS_OBJECT;
 use crate::kernel::transaction::{self, Isolation, Transaction};
-use crate::objects::CATALOG_OBJECT;
 use crate::storage::record::{COMMITS_END, OBJECTS_MAX};
 use crate::storage::superblock::{Superblock, SuperblockFile};
 

@@ -12,11 +12,11 @@ use std::sync::Arc;
 
 use super::engine::Engine;
 use super::expiry::default_expiry;
+use super::handle::Object;
 use super::read_ahead::ReadAhead;
 use super::receipt::Commit;
 use super::single::{SingleKey, with_scratch};
 use crate::error::Result;
-use crate::objects::Object;
 use crate::storage::epoch;
 use crate::storage::record::RECORD_BYTES_USUAL;
 use crate::sync::atomic::Ordering;

@@ -6,7 +6,7 @@
 use std::io;
 
 use super::engine::Engine;
-use super::read::{FoundKey, Wanted};
+use super::read::keys::{FoundKey, Wanted};
 use super::read_ahead::Reads;
 use super::shares::CacheBytes;
 use crate::device::BLOCK_BYTES;

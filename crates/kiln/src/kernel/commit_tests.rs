@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::device::SimulatedDevice;
+use crate::kernel::handle::HasHandle;
 use crate::kernel::settled::tests::{ROW, deletion, row_on_disk};
-use crate::objects::HasHandle;
 use crate::storage::record::NEVER;
 use crate::{ErrorKind, Kiln, Map, Object, Options};
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::device::{Fault, FaultKind, OperationKind, SimulatedDevice};
+use crate::kernel::handle::HasHandle;
 use crate::kernel::session::SESSIONS_OBJECT;
-use crate::objects::HasHandle;
 use crate::storage::log::Purpose;
 use crate::storage::record::Address;
 use crate::{ErrorKind, Isolation, Kiln, Map, Options};

@@ -1,12 +1,14 @@
 //! The engine: what all transactions of one database share.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::checkpoint::Checkpoints;
 use super::clock::Clock;
 use super::cold::Cold;
 use super::compaction::Compaction;
 use super::expiry::Expiring;
+use super::handle::Handle;
 use super::hardening::Hardening;
 use super::object::Objects;
 use super::pending_read::Reader;
@@ -21,8 +23,6 @@ use super::warm::Warm;
 use super::write_counts::WriteCounts;
 use crate::device::{DeviceLock, Process};
 use crate::error::{Error, ErrorKind, Result};
-use crate::objects::Handle;
-use crate::options::Limits;
 use crate::storage::hash_index::{self, HashIndex};
 use crate::storage::leaf_images::LeafImages;
 use crate::storage::liveness::Liveness;
@@ -33,6 +33,18 @@ use crate::storage::segments::Segments;
 use crate::storage::superblock::SuperblockFile;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, OnceLock};
+
+/// What one transaction, and all of them together, may take.
+#[derive(Clone, Debug)]
+pub(crate) struct Limits {
+    pub(crate) key_bytes: usize,
+    pub(crate) value_bytes: usize,
+    pub(crate) unhardened_bytes: u64,
+    pub(crate) transaction_entries: usize,
+    pub(crate) transaction_bytes: usize,
+    pub(crate) open_transactions: usize,
+    pub(crate) transaction_age: Duration,
+}
 
 /// See the module's documentation. The kernel's modules add to it what they are about: reading, committing,
 /// hardening, sweeping.

@@ -14,11 +14,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
+use super::catalog::{CATALOG_OBJECT, FIRST_OBJECT, dropped_key, encode_dropped, encode_entry};
 use super::losses::LOSSES_OBJECT;
 use super::named_snapshot::{self, NamedSnapshot, SNAPSHOTS_OBJECT};
 use super::object::Objects;
 use super::session::SESSIONS_OBJECT;
-use crate::objects::{CATALOG_OBJECT, FIRST_OBJECT, dropped_key, encode_dropped, encode_entry};
 use crate::planted::{Bug, planted};
 use crate::storage::extent::Hardened;
 use crate::storage::record::Kind;

@@ -1,8 +1,8 @@
-//! The kernel: transactions, the clock, hardening, sessions. What it knows of an object is in [`object`], and what it asks
-//! `objects` for besides in `ARCHITECTURE.md`.
+//! The kernel: transactions, the clock, hardening, sessions. What it knows of an object is in [`object`].
 //!
 //! ```text
 //!   engine, object                       what all of it works on, and what there is to know of each object
+//!   catalog, handle                      which objects there are, as records say, and what a program holds of one
 //!   transaction ── read ── commit        what a transaction does
 //!   read_set, write_set                  what it has read, and what it buffers
 //!   change                               one write of it: locating, placing, installing
@@ -32,6 +32,7 @@
 
 mod backoff;
 pub(crate) mod batch;
+pub(crate) mod catalog;
 pub(crate) mod change;
 pub(crate) mod checkpoint;
 pub(crate) mod clock;
@@ -44,6 +45,7 @@ pub(crate) mod expiry;
 pub(crate) mod frozen;
 mod gauge;
 mod hand_over;
+pub(crate) mod handle;
 pub(crate) mod hardening;
 #[cfg(test)]
 mod known_end_tests;

@@ -17,10 +17,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::engine::Engine;
+use super::handle::Object;
 use super::read_ahead::{ReadAhead, Step};
 use super::single::SingleKey;
 use crate::error::{Error, Result};
-use crate::objects::Object;
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Condvar, Mutex, contain};
 

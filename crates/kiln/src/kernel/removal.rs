@@ -29,11 +29,11 @@
 
 use std::ops::Bound;
 
+use super::catalog::FIRST_OBJECT;
 use super::engine::Engine;
 use super::life::{Rows, Standing};
 use super::object::ObjectState;
 use crate::error::{Error, ErrorKind, Result};
-use crate::objects::FIRST_OBJECT;
 use crate::planted::{Bug, planted};
 use crate::storage::epoch::{self, Pin};
 use crate::storage::hash_index::Bucket;

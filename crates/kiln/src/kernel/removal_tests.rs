@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::device::{Fault, FaultKind, OperationKind, SimulatedDevice};
-use crate::objects::HasHandle as _;
+use crate::kernel::handle::HasHandle as _;
 use crate::{Kiln, Options};
 
 const SEGMENT_BYTES: u64 = 64 << 10;
@@ -313,8 +313,9 @@ fn c9_a_name_of_what_was_dropped_is_damage_for_who_drops_it() {
     let db = filled(&SimulatedDevice::new(1), &["map"], 10);
     let id = db.map("map").unwrap().handle().id;
     db.drop_map("map").unwrap().forget();
-    let entry = crate::objects::encode_entry(crate::ObjectKind::Map, id, 0);
-    let forge = |tx: &crate::Transaction<'_>| tx.put_key(crate::objects::CATALOG_OBJECT, b"map", &entry);
+    let entry = crate::kernel::catalog::encode_entry(crate::ObjectKind::Map, id, 0);
+    let forge =
+        |tx: &crate::Transaction<'_>| tx.put_key(crate::kernel::catalog::CATALOG_OBJECT, b"map", &entry);
     db.transact(forge).unwrap().forget();
     assert_eq!(db.drop_map("map").map(drop).unwrap_err().kind(), ErrorKind::Corrupted);
 }

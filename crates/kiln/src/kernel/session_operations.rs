@@ -6,11 +6,11 @@
 
 use super::batch::Reads;
 use super::expiry::Expiry;
+use super::handle::Object;
 use super::pending_read::PendingRead;
 use super::receipt::Commit;
 use super::session::Session;
 use crate::error::Result;
-use crate::objects::Object;
 
 /// # Operations on one key
 ///

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::device::{Fault, FaultKind, Keep, OperationKind, SimulatedDevice};
 use crate::error::ErrorKind;
+use crate::kernel::handle::HasHandle;
 use crate::kernel::write_set::WriteSet;
-use crate::objects::HasHandle;
 use crate::storage::record::NEVER;
 use crate::sync::atomic::Ordering;
 use crate::{Kiln, Options, Table};

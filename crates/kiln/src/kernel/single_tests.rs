@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::{Learnt, NEVER, Setback, SingleKey};
 use crate::Options;
 use crate::device::SimulatedDevice;
+use crate::kernel::handle::HasHandle;
 use crate::kernel::settled::tests::{ROW, deletion, row_on_disk};
-use crate::objects::HasHandle;
 
 /// The first attempt found the row's entry in the index, did not know whether it was the row's, and asked the tree all the same, which did not
 /// have it yet. The row's way from one to the other changes nothing for who has seen the bucket: so the next attempt believed that there was none.

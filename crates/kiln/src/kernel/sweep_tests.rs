@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::expiry::Place;
 use crate::device::SimulatedDevice;
-use crate::objects::HasHandle as _;
+use crate::kernel::handle::HasHandle as _;
 use crate::storage::epoch::tests::QUIESCED;
 use crate::{Expiry, Kiln, Options};
 

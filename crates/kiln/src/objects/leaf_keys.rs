@@ -3,8 +3,9 @@
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
 
+use super::Table;
 use super::leaf_rows::LeafRows;
-use super::{HasHandle, Table};
+use crate::kernel::handle::HasHandle;
 use crate::storage::ordered_index::{BATCH_KEYS_MAX, LeafBatch};
 use crate::sync::thread_local;
 

@@ -11,8 +11,9 @@
 //!
 //! What neither way tells (what is on disk, deleted, settled or newer than the snapshot) is left to who asks for the row.
 
+use super::Table;
 use super::leaf_keys::LeafKeys;
-use super::{HasHandle, Table};
+use crate::kernel::handle::HasHandle;
 use crate::kernel::leaf_images::VALUE_BYTES_MAX;
 use crate::storage::epoch;
 use crate::storage::ordered_index::BATCH_KEYS_MAX;

@@ -1,11 +1,9 @@
 //! Maps: keys in no order, found by hash.
 
-use super::{Handle, HasHandle, Object};
-use crate::database::Snapshot;
+use super::Snapshot;
 use crate::error::{Error, Result};
-use crate::kernel::engine::Engine;
-use crate::kernel::read::{FoundKey, KeyAt, Wanted};
-use crate::storage::record::Address;
+use crate::kernel::handle::{Handle, HasHandle, Object};
+use crate::kernel::read::keys::next_keys;
 
 /// A named map from keys to values, in no order: point reads and writes, at the least cost.
 ///
@@ -102,54 +100,4 @@ impl Iterator for MapIter<'_> {
             }
         }
     }
-}
-
-/// The keys of `object` (with or without a value now) at a cursor, and the cursor that follows, if any. A key
-/// that is there throughout a walk from cursor 0 on is met exactly once, however the index grows meanwhile.
-pub(crate) fn next_keys(engine: &Engine, object: u32, cursor: u64) -> Result<(Option<u64>, Vec<Vec<u8>>)> {
-    let (mut keys, mut failure) = (Vec::new(), None);
-    let wanted = Wanted { is: &|found, _| found == object, keeps: true };
-    let next = keys_at(engine, cursor, &wanted, |found| match found {
-        Ok(found) => keys.push(found.key),
-        Err(error) => drop(failure.get_or_insert(error)),
-    });
-    failure.map_or(Ok((next, keys)), Err)
-}
-
-/// As [`next_keys`], of all maps at once, for who goes on where a record cannot be read, whose key it may be or not.
-pub(crate) fn keys_at(
-    engine: &Engine,
-    cursor: u64,
-    wanted: &Wanted<'_>,
-    each: impl FnMut(Result<FoundKey>),
-) -> Option<u64> {
-    loop {
-        let begin = engine.log.begin();
-        let (addresses, next) = engine.index.addresses_at(cursor);
-        // A record may leave the log before it is read, and its key be at an address that is not among these: none of them counts then.
-        if let Some(keys) = keys_of_records(engine, wanted, &addresses, begin) {
-            keys.into_iter().for_each(each);
-            return next;
-        }
-    }
-}
-
-/// Those keys of records at these addresses that are wanted; `None` if one of the records has left the log since that began at `begin`. What
-/// had left it before, and is in the index all the same, is nobody's.
-fn keys_of_records(
-    engine: &Engine,
-    wanted: &Wanted<'_>,
-    addresses: &[Address],
-    begin: Address,
-) -> Option<Vec<Result<FoundKey>>> {
-    let mut keys = Vec::new();
-    for &address in addresses {
-        match engine.key_at(address, wanted) {
-            Ok(KeyAt::Key(key)) => keys.push(Ok(key)),
-            Ok(KeyAt::Gone) if address >= begin => return None,
-            Ok(KeyAt::Gone | KeyAt::Other) => {}
-            Err(error) => keys.push(Err(error)),
-        }
-    }
-    Some(keys)
 }

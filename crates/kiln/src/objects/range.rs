@@ -4,9 +4,9 @@ use std::ops::RangeBounds;
 
 use super::rows::{LentRow, Reader, Row, Rows};
 use super::walk::{Bounds, Walk};
-use super::{HasHandle, Table};
-use crate::database::Snapshot;
+use super::{Snapshot, Table};
 use crate::error::Result;
+use crate::kernel::handle::HasHandle;
 use crate::kernel::object::RangeRead;
 use crate::kernel::transaction::Transaction;
 use crate::storage::ordered_index::LeafRead;

@@ -1,8 +1,9 @@
 //! What the ranges of transactions and of snapshots have in common: a walk, and whoever reads the rows that it comes to.
 
+use super::Table;
 use super::walk::{Bounds, Found, Walk};
-use super::{HasHandle, Table};
 use crate::error::Result;
+use crate::kernel::handle::HasHandle;
 use crate::storage::ordered_index::LeafRead;
 
 /// A key and its value.

@@ -11,8 +11,8 @@ use std::ops::{Bound, Range};
 use std::sync::Arc;
 
 use super::Table;
-use super::handle::HasHandle;
 use crate::error::Result;
+use crate::kernel::handle::HasHandle;
 use crate::planted::{Bug, planted};
 use crate::storage::record::NEVER;
 use crate::storage::tree::{Cursor, Direction, OBJECT_BYTES, Root, write_tree_key};

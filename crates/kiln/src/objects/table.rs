@@ -3,7 +3,7 @@
 use std::ops::RangeBounds;
 
 use super::walk::Walk;
-use super::{Handle, HasHandle, Object};
+use crate::kernel::handle::{Handle, HasHandle, Object};
 use crate::storage::ordered_index::OrderedIndex;
 
 /// A named table: keys in the order of their bytes, with ranges in both directions.

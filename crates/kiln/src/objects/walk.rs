@@ -26,11 +26,12 @@ use std::cmp::Ordering;
 use std::ops::{Bound, RangeBounds};
 
 use self::frozen::Paid;
+use super::Table;
 use super::leaf_keys::Kept;
 use super::settled_rows::{self, SettledRows, SettledShare, Way};
-use super::{HasHandle, Table};
 use crate::error::Result;
 use crate::kernel::frozen::Frozen;
+use crate::kernel::handle::HasHandle;
 use crate::kernel::write_set::is_empty_range;
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;

@@ -4,8 +4,8 @@ use std::ops::Bound;
 
 use super::Taking;
 use crate::error::{Error, Result};
+use crate::kernel::catalog::{CATALOG_OBJECT, Entry, decode_entry};
 use crate::kernel::object::ObjectKind;
-use crate::objects::{CATALOG_OBJECT, Entry, decode_entry};
 use crate::storage::epoch;
 use crate::storage::ordered_index::LeafBatch;
 

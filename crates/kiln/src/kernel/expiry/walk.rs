@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::kernel::catalog::FIRST_OBJECT;
 use crate::kernel::engine::Engine;
 use crate::kernel::object::ObjectState;
-use crate::kernel::read::{FoundKey, KeyAt, Wanted};
+use crate::kernel::read::keys::{self, FoundKey, KeyAt, Wanted};
 use crate::kernel::single::SingleKey;
-use crate::objects::{self, FIRST_OBJECT};
 use crate::storage::epoch;
 use crate::storage::record::NEVER;
 use crate::storage::tree::{Cursor, Direction, write_tree_key};
@@ -271,7 +271,7 @@ impl Engine {
                     && let Some(at) = cursor.filter(|_| rows.len() < PIECE_KEYS)
                 {
                     places += 1;
-                    cursor = objects::keys_at(self, at, &wanted, |found| match found {
+                    cursor = keys::keys_at(self, at, &wanted, |found| match found {
                         Ok(FoundKey { object, key, expires_at }) => {
                             rows.push(MayExpire { object, key, from: expires_at })
                         }

@@ -4,6 +4,7 @@
 //! validated afterwards.
 
 mod kept;
+pub(crate) mod keys;
 
 use self::kept::Kept;
 use super::cold::{Question, Sighting};
@@ -14,7 +15,7 @@ use crate::error::Result;
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
 use crate::storage::hash_index::{Bucket, Candidate, Slot, Stamp};
-use crate::storage::record::{Address, NEVER, NO_ADDRESS, OwnedRecord, RECORD_BYTES_USUAL, RecordView};
+use crate::storage::record::{Address, NEVER, NO_ADDRESS, RECORD_BYTES_USUAL, RecordView};
 use crate::storage::tree::Cached;
 use crate::sync::atomic::{Ordering, fence};
 
@@ -435,24 +436,6 @@ impl Engine {
         Ok(PastReading::of(settled, 0))
     }
 
-    /// The key whose record is at `address`, if it is wanted.
-    ///
-    /// # Errors
-    /// `Io` and `Corrupted`, naming file and offset.
-    pub(crate) fn key_at(&self, address: Address, wanted: &Wanted<'_>) -> Result<KeyAt> {
-        {
-            let _pin = epoch::pin();
-            if let Some(view) = self.log.view(address) {
-                return Ok(KeyAt::of(wanted.of_view(&view)));
-            }
-        }
-        match self.cold_key(address, wanted) {
-            Ok(key) => Ok(KeyAt::of(key)),
-            Err(_) if address < self.log.begin() => Ok(KeyAt::Gone),
-            Err(error) => Err(error),
-        }
-    }
-
     /// Goes back along a key's records as far as they are in memory, the cache included, but not very far at once: the caller is pinned.
     fn walk_memory(&self, question: &Question<'_>, newest: Address, out: &mut Vec<u8>) -> Walk {
         let Question { object, key, version_max } = *question;
@@ -503,55 +486,6 @@ impl Engine {
                 None => address = sighting.previous,
             }
         }
-    }
-}
-
-/// Keys that somebody looks for at addresses that the index has.
-pub(crate) struct Wanted<'a> {
-    /// Whether they are of this object, with a record whose row expires then, if it does.
-    pub(crate) is: &'a dyn Fn(u32, u64) -> bool,
-    /// They, and what is met on the way to them, are read for somebody who is going to ask for their values: what comes from disk is kept, and counts as
-    /// read.
-    pub(crate) keeps: bool,
-}
-
-/// One of them.
-pub(crate) struct FoundKey {
-    pub(crate) object: u32,
-    pub(crate) key: Vec<u8>,
-    pub(crate) expires_at: u64,
-}
-
-impl Wanted<'_> {
-    /// The key of a record. What is written in place at the same time tells any time for its expiry: whoever writes tells it anew afterwards.
-    pub(crate) fn of_view(&self, view: &RecordView<'_>) -> Option<FoundKey> {
-        let (object, expires_at) = (view.shape().object, view.expires_at());
-        (self.is)(object, expires_at).then(|| {
-            let mut key = Vec::new();
-            view.key_into(&mut key);
-            FoundKey { object, key, expires_at }
-        })
-    }
-
-    pub(crate) fn of_record(&self, record: &OwnedRecord) -> Option<FoundKey> {
-        let (object, expires_at) = (record.shape.object, record.expires_at());
-        (self.is)(object, expires_at).then(|| FoundKey { object, key: record.key().to_vec(), expires_at })
-    }
-}
-
-/// What there is at an address that the index had.
-pub(crate) enum KeyAt {
-    /// A record of this key, which is wanted.
-    Key(FoundKey),
-    /// A record of another one.
-    Other,
-    /// Nothing any more: the log begins behind it. Whatever was live there the index has at another address.
-    Gone,
-}
-
-impl KeyAt {
-    fn of(key: Option<FoundKey>) -> KeyAt {
-        key.map_or(KeyAt::Other, KeyAt::Key)
     }
 }
 

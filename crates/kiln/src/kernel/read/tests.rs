@@ -9,8 +9,8 @@ use std::time::Duration;
 use super::{Kept, LOOKS_MAX};
 use crate::device::SimulatedDevice;
 use crate::kernel::cold::Question;
+use crate::kernel::handle::HasHandle as _;
 use crate::kernel::read::{Memory, RECORDS_PINNED_MAX, Walk};
-use crate::objects::HasHandle as _;
 use crate::storage::epoch;
 use crate::{Expiry, Kiln, Map, Options};
 

@@ -11,9 +11,9 @@ use super::system::Heard;
 use super::{SystemRecord, THREAD_NAME};
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
+use crate::kernel::catalog;
 use crate::kernel::object::Objects;
 use crate::kernel::together::together;
-use crate::objects;
 use crate::storage::checkpoint::{Block, Items, NO_ITEM, Reader, Section, SystemItem, kind};
 use crate::storage::epoch;
 use crate::storage::extent::Chain;
@@ -71,7 +71,7 @@ impl Base {
     /// What is known without a checkpoint.
     pub(crate) fn empty(superblock: &Superblock, index: HashIndex) -> Result<Base> {
         let objects = Objects::new();
-        objects::add_system_objects(&objects)?;
+        catalog::add_system_objects(&objects)?;
         Ok(Base {
             index,
             objects,

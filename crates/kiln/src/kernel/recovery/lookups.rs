@@ -4,9 +4,9 @@
 
 use super::Recovery;
 use crate::error::Result;
+use crate::kernel::catalog::{self, CATALOG_OBJECT, Entry};
 use crate::kernel::losses::{LOSSES_OBJECT, loss_key};
 use crate::kernel::object::ObjectState;
-use crate::objects::{self, CATALOG_OBJECT, Entry};
 use crate::storage::extent;
 use crate::storage::hash_index;
 use crate::storage::record::{HEADER_BYTES, NO_ADDRESS, OwnedRecord};
@@ -31,9 +31,9 @@ impl Recovery<'_> {
     /// The version since which the catalog says that there is this object, or was; of one that is older than `oldest`, a version that is not newer than that.
     fn known_since(&self, object: &ObjectState, oldest: u64) -> Result<Option<u64>> {
         let mut since = None;
-        for key in [object.name().as_bytes(), &objects::dropped_key(object.id)] {
+        for key in [object.name().as_bytes(), &catalog::dropped_key(object.id)] {
             let is_of_object = |record: &&OwnedRecord| {
-                let entry = objects::decode_entry(key, record.value());
+                let entry = catalog::decode_entry(key, record.value());
                 matches!(entry, Some(Entry::Object(_, _, id, _) | Entry::Dropped(_, _, id)) if id == object.id)
             };
             let records = self.records_of(CATALOG_OBJECT, key, oldest)?;

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use crate::error::Result;
+use crate::kernel::catalog::{self, CATALOG_OBJECT, Entry};
 use crate::kernel::losses::{LOSSES_OBJECT, Losses, decode_loss};
 use crate::kernel::named_snapshot::{self, NamedSnapshot, SNAPSHOTS_OBJECT};
 use crate::kernel::object::{ObjectKind, ObjectState, Objects};
 use crate::kernel::session::{SESSIONS_OBJECT, decode_serial};
-use crate::objects::{self, CATALOG_OBJECT, Entry};
 use crate::storage::extent::Item;
 use crate::storage::record::{Address, DiskRecord, Kind};
 use crate::storage::scanner::Scanner;
@@ -50,7 +50,7 @@ impl SystemRecord {
         let is_tombstone = record.shape.kind == Kind::Tombstone;
         let (decoded, what) = match record.shape.object {
             CATALOG_OBJECT => (
-                objects::decode_entry(record.key, record.value).map(SystemRecord::Entry),
+                catalog::decode_entry(record.key, record.value).map(SystemRecord::Entry),
                 "an entry of the catalog names no object",
             ),
             SESSIONS_OBJECT if is_tombstone => return Ok(Some(SystemRecord::SessionForgotten)),
@@ -140,7 +140,7 @@ fn object_of<'a>(
     name: &str,
     kind: ObjectKind,
 ) -> Result<&'a ObjectState, &'static str> {
-    let object = objects::add(objects, id, name, kind).ok();
+    let object = catalog::add(objects, id, name, kind).ok();
     object.filter(|object| object.name() == name && object.kind() == kind).ok_or(NUMBER_TAKEN)
 }
 
@@ -207,7 +207,7 @@ impl<'a> Told<'a> {
             self.later_entries = Some(entries);
         }
         if let Some((name, kind)) = self.later_entries.as_ref().and_then(|entries| entries.get(&id)) {
-            objects::add(self.objects, id, name, *kind)?;
+            catalog::add(self.objects, id, name, *kind)?;
         }
         Ok(())
     }

@@ -10,8 +10,8 @@ use super::base::Tombstone;
 use super::source::Stretch;
 use super::team::{Step, Team};
 use crate::error::Result;
+use crate::kernel::catalog::FIRST_OBJECT;
 use crate::kernel::object::{ObjectState, Objects};
-use crate::objects::FIRST_OBJECT;
 use crate::planted::{Bug, planted};
 use crate::storage::extent::{Item, items};
 use crate::storage::hash_index::{self, Bucket, Candidate, HashIndex};
@@ -485,8 +485,8 @@ mod tests {
     use super::*;
     use crate::Options;
     use crate::device::{OpenMode, SimulatedDevice};
+    use crate::kernel::catalog::FIRST_OBJECT;
     use crate::kernel::object::ObjectKind;
-    use crate::objects::FIRST_OBJECT;
     use crate::storage::record::{NEVER, Shape};
     use crate::storage::superblock::SuperblockFile;
     use crate::sync::atomic::AtomicBool;
@@ -500,7 +500,7 @@ mod tests {
         let superblock = SuperblockFile::open(&disk, OpenMode::Read).unwrap().current().clone();
         let log = Log::new(128 << 10, 64 << 10, 0).unwrap();
         let (index, objects) = (HashIndex::new(1 << 20).unwrap(), Objects::new());
-        crate::objects::add(&objects, FIRST_OBJECT, "map", ObjectKind::Map).unwrap();
+        crate::kernel::catalog::add(&objects, FIRST_OBJECT, "map", ObjectKind::Map).unwrap();
         let work = Work::new((&superblock, &log, &index, &objects), (1, 1), (0, 0), None);
         let shape = Shape { kind: Kind::Put, object: FIRST_OBJECT, key_bytes: KEY.len(), value_bytes: 0 };
         let record =

@@ -2,7 +2,7 @@
 
 use super::Transaction;
 use crate::error::{Error, Result};
-use crate::objects::Object;
+use crate::kernel::handle::Object;
 use crate::storage::log::Purpose;
 use crate::storage::record::NEVER;
 

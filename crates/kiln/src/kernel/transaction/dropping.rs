@@ -2,8 +2,8 @@
 
 use super::{Buffers, Transaction};
 use crate::error::{Error, Result};
+use crate::kernel::catalog;
 use crate::kernel::life::Standing;
-use crate::objects;
 
 impl Transaction<'_> {
     /// The transaction uses an object: has read of it just before, or writes to it.
@@ -53,7 +53,7 @@ impl Transaction<'_> {
     /// Fails if an object was dropped as of the snapshot.
     #[inline]
     pub(super) fn check_seen(&self, object: u32, snapshot: u64) -> Result<()> {
-        objects::check_seen(self.engine, object, &self.engine.object(object).life, snapshot)
+        catalog::check_seen(self.engine, object, &self.engine.object(object).life, snapshot)
     }
 
     /// The transaction begins to read, or write, of an object whose key need not be known, and whose rows it may find without a read of theirs.

@@ -3,8 +3,8 @@
 use super::{Buffers, Transaction};
 use crate::error::{Error, Result};
 use crate::kernel::expiry::{Expiry, default_expiry};
+use crate::kernel::handle::Object;
 use crate::kernel::object::RangeRead;
-use crate::objects::Object;
 use crate::storage::record::NEVER;
 
 impl Buffers {

@@ -2,8 +2,8 @@
 
 use super::Transaction;
 use crate::error::Result;
+use crate::kernel::handle::Object;
 use crate::kernel::single::SingleKey;
-use crate::objects::Object;
 
 /// A row, as it is told of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

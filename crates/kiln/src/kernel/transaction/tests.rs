@@ -4,7 +4,7 @@ use super::*;
 use std::time::Duration;
 
 use crate::device::SimulatedDevice;
-use crate::objects::HasHandle;
+use crate::kernel::handle::HasHandle;
 use crate::{Kiln, Options, Table};
 
 /// A table of so many rows, all of which had settled when its database was opened.

@@ -1,7 +1,8 @@
 //! What a walk does about the rows that come next.
 
 use super::{ROWS_AHEAD_MAX, Walk};
-use crate::objects::{HasHandle, Table};
+use crate::kernel::handle::HasHandle;
+use crate::objects::Table;
 use crate::storage::leaf_images::Asked;
 use crate::storage::ordered_index::BATCH_KEYS_MAX;
 

@@ -6,9 +6,10 @@ use std::ops::Bound;
 use super::{Stored, Walk, exclude, is_beyond, way_of};
 use crate::error::Result;
 use crate::kernel::frozen::Wanted;
+use crate::kernel::handle::HasHandle;
 use crate::kernel::write_set::is_empty_range;
+use crate::objects::Table;
 use crate::objects::settled_rows::SettledRows;
-use crate::objects::{HasHandle, Table};
 use crate::storage::record::NEVER;
 
 /// Records that were read from disk at random places, and since the first of them so many rows.

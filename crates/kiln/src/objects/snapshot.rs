@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
+use super::{Map, MapIter, Table, catalog};
 use crate::error::Result;
+use crate::kernel::catalog::check_seen;
 use crate::kernel::clock::Version;
 use crate::kernel::engine::Engine;
 use crate::kernel::expiry::{Expiry, Moment};
+use crate::kernel::handle::Object;
 use crate::kernel::object::ObjectKind;
 use crate::kernel::snapshot::Held;
-use crate::objects::{self, Map, MapIter, Object, Table};
 use crate::storage::record::Address;
 
 /// The database as it was at one version. Reading it never waits for a writer, never fails for one, and never
@@ -29,7 +31,7 @@ impl std::fmt::Debug for Snapshot<'_> {
 }
 
 impl<'db> Snapshot<'db> {
-    pub(super) fn new(engine: &'db Arc<Engine>, held: Held, moment: Moment) -> Snapshot<'db> {
+    pub(crate) fn new(engine: &'db Arc<Engine>, held: Held, moment: Moment) -> Snapshot<'db> {
         // Its version is closed.
         let log_end = engine.log.records_end();
         Snapshot { engine, held, moment, log_end }
@@ -74,7 +76,7 @@ impl<'db> Snapshot<'db> {
     pub(crate) fn check<O: Object>(&self, object: &O) -> Result<u32> {
         let handle = object.handle();
         let id = self.engine.check_key(handle, &[])?;
-        objects::check_seen(self.engine, id, &handle.life, self.held.version)?;
+        check_seen(self.engine, id, &handle.life, self.held.version)?;
         Ok(id)
     }
 
@@ -94,7 +96,7 @@ impl<'db> Snapshot<'db> {
     /// # Errors
     /// `NotFound` if there was none, `Input` if it was a table; `Corrupted` or `Io` if the catalog cannot be read as of then.
     pub fn map(&self, name: &str) -> Result<Map> {
-        let handle = objects::object_as_of(self.engine, name, ObjectKind::Map, self.held.version)?;
+        let handle = catalog::object_as_of(self.engine, name, ObjectKind::Map, self.held.version)?;
         Ok(Map::new(handle))
     }
 
@@ -103,7 +105,7 @@ impl<'db> Snapshot<'db> {
     /// # Errors
     /// As [`Self::map`].
     pub fn table(&self, name: &str) -> Result<Table> {
-        let handle = objects::object_as_of(self.engine, name, ObjectKind::Table, self.held.version)?;
+        let handle = catalog::object_as_of(self.engine, name, ObjectKind::Table, self.held.version)?;
         Ok(Table::new(handle))
     }
 
