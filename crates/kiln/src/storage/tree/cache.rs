@@ -3,7 +3,8 @@
 //! A table of buckets, each two cache lines with four nodes; a lookup takes these, and the node. Readers are pinned, count nothing and
 //! lock nothing: what is evicted stays in memory until all have gone on who might look at it ([`super::shared`]). The clock's hand goes
 //! round the buckets; a node that was looked at gets another round, an inner node several. Whoever evicts, evicts a batch, because
-//! waiting for readers costs the same for one node as for many.
+//! waiting for readers costs the same for one node as for many; and what a node finds in its place, in a bucket that is full, waits until there is a
+//! batch of that.
 //!
 //! A node's contents are known by its block and its checksum together, so that a block's old contents never pass for its new ones.
 
@@ -23,7 +24,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 const WAYS: usize = 4;
 /// Memory for which there is a bucket: with nodes of 4 to 8 KiB a third of the places are taken when the budget is.
 const BYTES_PER_BUCKET: usize = 8 << 10;
-/// What goes at once when there is no room: this part of the budget, and not less than that.
+/// What goes at once: this part of the budget, and not less than that.
 const BATCH_PART: u64 = 64;
 const BATCH_BYTES_MIN: u64 = 64 << 10;
 /// So often the hand goes round before it takes whatever comes.
@@ -59,16 +60,27 @@ impl Bucket {
 #[derive(Default)]
 struct Counter(AtomicU64);
 
+/// What whoever changes anything has to himself.
+#[derive(Default)]
+struct Hand {
+    /// The bucket to which the clock's hand comes next.
+    bucket: usize,
+    /// What nobody finds any more, though who has found it before may still look at it.
+    retired: Vec<Retired<Node>>,
+    /// The memory of that, less than a batch.
+    retired_bytes: u64,
+}
+
 /// The cache.
 pub(super) struct Cache {
     buckets: Array<Bucket>,
     /// Of which nodes may take what the buckets leave.
     budget: AtomicU64,
+    /// Of the nodes that it has, and of those that are retired.
     bytes: AtomicU64,
     hits: Box<[Counter]>,
     misses: AtomicU64,
-    /// Where the clock's hand is. Whoever changes anything holds it.
-    hand: Mutex<usize>,
+    hand: Mutex<Hand>,
 }
 
 impl Cache {
@@ -84,7 +96,7 @@ impl Cache {
             bytes: AtomicU64::new(0),
             hits: (0..COUNTERS).map(|_| Counter::default()).collect(),
             misses: AtomicU64::new(0),
-            hand: Mutex::new(0),
+            hand: Mutex::default(),
         })
     }
 
@@ -106,14 +118,15 @@ impl Cache {
     /// Has nodes and buckets together take so many bytes at most. The caller is not pinned.
     pub(super) fn set_bytes(&self, bytes: u64) {
         let budget = bytes.saturating_sub(self.table_bytes());
-        let mut retired = Vec::new();
-        {
+        let retired = {
             let mut hand = self.hand.lock();
             self.budget.store(budget, Ordering::Relaxed);
-            if !self.has_room(0) {
-                self.evict(&mut hand, 0, &mut retired);
+            if self.has_room(0) {
+                return;
             }
-        }
+            self.evict(&mut hand, 0);
+            self.take_retired(&mut hand)
+        };
         release(retired);
     }
 
@@ -205,29 +218,30 @@ impl Cache {
         if bytes > self.budget() {
             return;
         }
-        let mut retired = Vec::new();
-        {
+        let retired = {
             let mut hand = self.hand.lock();
-            if !self.has_room(bytes) {
-                self.evict(&mut hand, bytes, &mut retired);
+            let has_room = self.has_room(bytes);
+            if !has_room {
+                self.evict(&mut hand, bytes);
             }
             let bucket = self.bucket(node.block);
             let way = self.way_for(bucket, node.block);
             bucket.blocks[way].store(node.block, Ordering::Relaxed);
             bucket.places[way].store(node.address(), Ordering::Relaxed);
-            self.put(bucket, way, Some(node), &mut retired);
-        }
+            self.put(bucket, way, Some(node), &mut hand);
+            if has_room { self.take_batch(&mut hand) } else { self.take_retired(&mut hand) }
+        };
         release(retired);
     }
 
-    /// Forgets what a block held. The caller gives what was there to [`release`].
-    pub(super) fn remove(&self, block: u64) -> Option<Retired<Node>> {
-        let _hand = self.hand.lock();
+    /// Forgets what a block held. The caller gives what comes out to [`release`].
+    pub(super) fn remove(&self, block: u64) -> Vec<Retired<Node>> {
+        let mut hand = self.hand.lock();
         let bucket = self.bucket(block);
-        let way = (0..WAYS).find(|&way| bucket.blocks[way].load(Ordering::Relaxed) == block)?;
-        let mut retired = Vec::new();
-        self.put(bucket, way, None, &mut retired);
-        retired.pop()
+        if let Some(way) = (0..WAYS).find(|&way| bucket.blocks[way].load(Ordering::Relaxed) == block) {
+            self.put(bucket, way, None, &mut hand);
+        }
+        self.take_batch(&mut hand)
     }
 
     /// The place of the same block, or an empty one, or that of a node that has not been looked at.
@@ -243,15 +257,17 @@ impl Cache {
         same.or_else(empty).or_else(unused).unwrap_or(block as usize % WAYS)
     }
 
-    /// Has nodes go until `bytes` have room, and a batch more. The caller has the hand.
-    fn evict(&self, hand: &mut usize, bytes: u64, retired: &mut Vec<Retired<Node>>) {
-        let budget = self.budget();
-        let aim = budget.saturating_sub(bytes);
-        let aim = aim.saturating_sub((budget / BATCH_PART).max(BATCH_BYTES_MIN));
+    fn batch_bytes(&self) -> u64 {
+        (self.budget() / BATCH_PART).max(BATCH_BYTES_MIN)
+    }
+
+    /// Has nodes go until `bytes` have room, and a batch more, once what is retired is [taken](Self::take_retired).
+    fn evict(&self, hand: &mut Hand, bytes: u64) {
+        let aim = self.budget().saturating_sub(bytes).saturating_sub(self.batch_bytes());
         let mut steps = 0;
-        while self.bytes() > aim {
-            let bucket = &self.buckets[*hand];
-            *hand = (*hand + 1) % self.buckets.len();
+        while self.bytes() - hand.retired_bytes > aim {
+            let bucket = &self.buckets[hand.bucket];
+            hand.bucket = (hand.bucket + 1) % self.buckets.len();
             steps += 1;
             // Readers can give chances as fast as the hand takes them.
             let is_patient = steps <= ROUNDS * self.buckets.len();
@@ -260,27 +276,97 @@ impl Cache {
                 let stays = |node: &Node| node.take_chance() && is_patient;
                 let goes = bucket.nodes[way].get(&pin).is_some_and(|node| !stays(node));
                 if goes {
-                    self.put(bucket, way, None, retired);
+                    self.put(bucket, way, None, hand);
                 }
             }
         }
     }
 
-    /// Puts something in a place, or nothing. The caller has the hand.
-    fn put(&self, bucket: &Bucket, way: usize, node: Option<Arc<Node>>, retired: &mut Vec<Retired<Node>>) {
+    /// Puts something in a place, or nothing; what was there is retired.
+    fn put(&self, bucket: &Bucket, way: usize, node: Option<Arc<Node>>, hand: &mut Hand) {
         let pin = epoch::pin();
-        let old = bucket.nodes[way].get(&pin).map_or(0, Node::memory_bytes);
-        let new = node.as_ref().map_or(0, |node| node.memory_bytes());
-        self.bytes.fetch_add(new.wrapping_sub(old), Ordering::Relaxed);
-        retired.extend(bucket.nodes[way].replace(node));
+        hand.retired_bytes += bucket.nodes[way].get(&pin).map_or(0, Node::memory_bytes);
+        let bytes = node.as_ref().map_or(0, |node| node.memory_bytes());
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        hand.retired.extend(bucket.nodes[way].replace(node));
+    }
+
+    /// What is retired, if that is a batch. The caller gives it to [`release`], without the hand.
+    fn take_batch(&self, hand: &mut Hand) -> Vec<Retired<Node>> {
+        if hand.retired_bytes < self.batch_bytes() { Vec::new() } else { self.take_retired(hand) }
+    }
+
+    /// All that is retired, as [`Self::take_batch`].
+    fn take_retired(&self, hand: &mut Hand) -> Vec<Retired<Node>> {
+        self.bytes.fetch_sub(std::mem::take(&mut hand.retired_bytes), Ordering::Relaxed);
+        std::mem::take(&mut hand.retired)
     }
 }
 
 impl Drop for Cache {
     fn drop(&mut self) {
+        release(std::mem::take(&mut self.hand.lock().retired));
         // Of a large one most was never touched, and is only read.
         for node in self.buckets.iter_mut().flat_map(|bucket| &mut bucket.nodes) {
             drop(node.take());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::pending::Pending;
+    use super::*;
+    use crate::device::BLOCK_BYTES;
+    use crate::storage::epoch::tests::QUIESCED;
+    use crate::storage::record::NEVER;
+
+    fn leaf(block: u64) -> Arc<Node> {
+        let mut pending = Pending::new(0);
+        pending.push_entry(b"key", b"value", false, NEVER);
+        let mut bytes = vec![0; BLOCK_BYTES];
+        pending.node(1).encode(&mut bytes);
+        Arc::new(Node::decode(block, 0, &bytes).unwrap())
+    }
+
+    /// For each of them all processors were interrupted, and all who were pinned waited for, though there was room: one place in three is taken then, and of a hundred
+    /// nodes that come four find their bucket full.
+    #[test]
+    fn nodes_that_others_find_in_their_place_are_given_back_together() {
+        const COUNT: u64 = 32;
+        let cache = Cache::new(1 << 20).unwrap();
+        let waits = || QUIESCED.with(|quiesced| quiesced.get());
+        let is_of_one_bucket = |&block: &u64| std::ptr::eq(cache.bucket(block), cache.bucket(1));
+        let (before, mut nodes) = (waits(), Vec::new());
+        for block in (1..).filter(is_of_one_bucket).take(COUNT as usize) {
+            let node = leaf(block);
+            nodes.push(Arc::downgrade(&node));
+            cache.insert(node);
+        }
+        assert_eq!(waits(), before, "readers were waited for because of one node");
+        assert_eq!(cache.bytes(), COUNT * leaf(1).memory_bytes(), "what is kept for readers does not count");
+        cache.remove(1);
+        cache.set_bytes(cache.table_bytes());
+        assert_eq!((waits() - before, cache.bytes()), (1, 0));
+        assert!(nodes.iter().all(|node| node.upgrade().is_none()), "a node is left that nobody finds");
+    }
+
+    #[test]
+    fn what_is_to_be_given_back_never_comes_to_more_than_a_batch_and_goes_with_the_cache() {
+        let cache = Cache::new(1 << 20).unwrap();
+        let is_of_one_bucket = |&block: &u64| std::ptr::eq(cache.bucket(block), cache.bucket(1));
+        let mut nodes = Vec::new();
+        for block in (1..).filter(is_of_one_bucket).take(2_000) {
+            let node = leaf(block);
+            nodes.push(Arc::downgrade(&node));
+            cache.insert(node);
+            assert!(cache.bytes() < BATCH_BYTES_MIN + WAYS as u64 * leaf(1).memory_bytes());
+        }
+        let kept =
+            |nodes: &[std::sync::Weak<Node>]| nodes.iter().filter(|node| node.strong_count() > 0).count();
+        assert_eq!(cache.bytes(), kept(&nodes) as u64 * leaf(1).memory_bytes());
+        assert!(kept(&nodes) > WAYS);
+        drop(cache);
+        assert_eq!(kept(&nodes), 0, "a node has outlived its cache");
     }
 }
