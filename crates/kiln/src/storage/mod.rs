@@ -15,9 +15,11 @@
 //!   runs         what is sorted on its way there
 //!   record, seal the formats                epoch, memory   pins and mapped words
 //!   prefix       what keys have in common   leaf_images  a leaf's rows, side by side
+//!   counts       how often what happens often has happened
 //! ```
 
 pub(crate) mod checkpoint;
+pub(crate) mod counts;
 pub(crate) mod epoch;
 pub(crate) mod extent;
 #[cfg(test)]

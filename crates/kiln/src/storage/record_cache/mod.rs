@@ -40,6 +40,7 @@ mod shard;
 
 use std::io;
 
+use super::counts::Counts;
 use super::memory::Words;
 use super::record::{self, Address, DiskRecord, RecordView};
 use crate::planted::{Bug, planted};
@@ -69,6 +70,7 @@ pub(crate) struct RecordCache {
     /// Words of each shard, used or not.
     shard_words: usize,
     shards: Box<[Shard]>,
+    hits: Counts<1>,
     dividing: Mutex<Dividing>,
     /// Memory that may be in use.
     bytes: AtomicU64,
@@ -77,6 +79,7 @@ pub(crate) struct RecordCache {
 }
 
 #[repr(align(128))]
+#[cfg_attr(test, derive(Debug))]
 struct Shard {
     /// How often its division has changed, twice.
     divided: AtomicU64,
@@ -86,11 +89,11 @@ struct Shard {
     protected_start: AtomicU64,
     opened_end: AtomicU64,
     begins: [AtomicU64; 2],
-    hits: AtomicU64,
     writer: Mutex<Ends>,
 }
 
 /// Where the rings end.
+#[cfg_attr(test, derive(Debug))]
 struct Ends {
     rings: [u64; 2],
     /// What was taken over from the log lies before this position of the protected ring.
@@ -113,7 +116,6 @@ impl RecordCache {
             protected_start: AtomicU64::new(POSITION_FIRST),
             opened_end: AtomicU64::new(u64::MAX),
             begins: [POSITION_FIRST; 2].map(AtomicU64::new),
-            hits: AtomicU64::new(0),
             writer: Mutex::new(Ends { rings: [POSITION_FIRST; 2], taken_over: 0 }),
         };
         let words = shard_count as usize * division.words();
@@ -121,6 +123,7 @@ impl RecordCache {
             words: Words::new(words)?,
             shard_words: division.words(),
             shards: (0..shard_count).map(shard).collect(),
+            hits: Counts::new(),
             dividing: Mutex::new(Dividing::done(division, shard_count as usize)),
             bytes: AtomicU64::new(words as u64 * 8),
             probation_words: AtomicU64::new(division.probation as u64),
@@ -134,7 +137,7 @@ impl RecordCache {
 
     /// How often a record was found.
     pub(crate) fn hits(&self) -> u64 {
-        self.shards.iter().map(|shard| shard.hits.load(Ordering::Relaxed)).sum()
+        self.hits.sums()[0]
     }
 
     /// Shows the record at `address` to `look`, if it is here; `None` if it is not, or was given up meanwhile: then `look` may
@@ -162,7 +165,7 @@ impl RecordCache {
                 let marked = entry.referenced().0;
                 let _ = slot.compare_exchange(entry.0, marked, Ordering::Relaxed, Ordering::Relaxed);
             }
-            place.shard.hits.fetch_add(1, Ordering::Relaxed);
+            self.hits.note(0);
             return Some(seen);
         }
         None
@@ -308,4 +311,30 @@ fn hash_of(address: Address) -> u64 {
     hash = (hash ^ (hash >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     hash = (hash ^ (hash >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     hash ^ (hash >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::{Kind, NEVER, Shape};
+    use super::*;
+
+    /// Each of them was counted in the line by which all who look into its shard find their way.
+    #[test]
+    fn who_finds_a_record_that_was_found_before_writes_nothing_that_others_read() {
+        const ADDRESS: Address = 64;
+        let cache = RecordCache::new(64 << 10, 64 << 10).unwrap();
+        let shape = Shape { kind: Kind::Put, object: 7, key_bytes: 3, value_bytes: 5 };
+        let (key, value, expires_at) = (b"key", b"value", NEVER);
+        cache.admit(ADDRESS, &DiskRecord { shape, version: 1, previous: 0, key, value, expires_at });
+        let is_found = || cache.look(ADDRESS, |_| ()).is_some();
+        let state = || {
+            let words = cache.words.iter().map(|word| word.load(Ordering::Relaxed)).collect::<Vec<_>>();
+            (format!("{:?}", cache.shards), words)
+        };
+        // The first one marks its entry.
+        assert!(is_found());
+        let before = state();
+        assert!(is_found() && before == state());
+        assert_eq!(cache.hits(), 2);
+    }
 }

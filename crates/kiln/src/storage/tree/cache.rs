@@ -15,6 +15,7 @@ use std::sync::Arc;
 use super::node::Node;
 use super::reference::NodeReference;
 use super::shared::{Retired, Shared, release};
+use crate::storage::counts::Counts;
 use crate::storage::epoch::{self, Pin};
 use crate::storage::memory::{self, Array};
 use crate::sync::Mutex;
@@ -29,8 +30,9 @@ const BATCH_PART: u64 = 64;
 const BATCH_BYTES_MIN: u64 = 64 << 10;
 /// So often the hand goes round before it takes whatever comes.
 const ROUNDS: usize = 8;
-/// Counters, so that threads that read at the same time hardly share one.
-const COUNTERS: usize = 64;
+/// Kinds of what is counted: a leaf was found, a node was not.
+const HIT: usize = 0;
+const MISS: usize = 1;
 
 /// So much of a node is fetched as soon as it is known where it is: the header, and what is searched first.
 const PREFETCH_BYTES: u64 = 512;
@@ -56,10 +58,6 @@ impl Bucket {
     }
 }
 
-#[repr(align(128))]
-#[derive(Default)]
-struct Counter(AtomicU64);
-
 /// What whoever changes anything has to himself.
 #[derive(Default)]
 struct Hand {
@@ -78,8 +76,7 @@ pub(super) struct Cache {
     budget: AtomicU64,
     /// Of the nodes that it has, and of those that are retired.
     bytes: AtomicU64,
-    hits: Box<[Counter]>,
-    misses: AtomicU64,
+    counts: Counts<2>,
     hand: Mutex<Hand>,
 }
 
@@ -94,8 +91,7 @@ impl Cache {
             buckets: Array::new(count)?,
             budget: AtomicU64::new(bytes.saturating_sub(count * size_of::<Bucket>()) as u64),
             bytes: AtomicU64::new(0),
-            hits: (0..COUNTERS).map(|_| Counter::default()).collect(),
-            misses: AtomicU64::new(0),
+            counts: Counts::new(),
             hand: Mutex::default(),
         })
     }
@@ -135,25 +131,24 @@ impl Cache {
         self.bytes() + bytes <= self.budget()
     }
 
-    /// About how often a leaf was found.
+    /// How often a leaf was found.
     pub(super) fn hits(&self) -> u64 {
-        self.hits.iter().map(|counter| counter.0.load(Ordering::Relaxed)).sum()
+        self.counts.sums()[HIT]
     }
 
     /// How often a node was not found.
     pub(super) fn misses(&self) -> u64 {
-        self.misses.load(Ordering::Relaxed)
+        self.counts.sums()[MISS]
     }
 
-    /// Counts a leaf that was found. Two threads with one counter may count one of two.
+    /// Counts a leaf that was found.
     #[inline]
     pub(super) fn note_hit(&self) {
-        let counter = &self.hits[epoch::thread_index() % COUNTERS].0;
-        counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        self.counts.note(HIT);
     }
 
     pub(super) fn note_miss(&self) {
-        self.misses.fetch_add(1, Ordering::Relaxed);
+        self.counts.note(MISS);
     }
 
     #[inline]
