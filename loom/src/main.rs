@@ -3,8 +3,8 @@
 //! ```text
 //!  models     short concurrent programs on the pieces, each with what must hold
 //!  sync       loom's primitives in the shape that the engine takes from `crate::sync`
-//!  storage    epoch, log, record, seal      the engine's own files
-//!  kernel     clock, horizon                the engine's own files
+//!  storage    epoch, log, record, seal, hash_index      the engine's own files
+//!  kernel     clock, horizon                            the engine's own files
 //! ```
 //!
 //! `kiln-prove schedules` runs far more of the engine, but under it memory is sequentially consistent. Loom lets a load return
@@ -13,7 +13,7 @@
 //! rest on fences, so nothing that it reports is false. The two halves of the engine's asymmetric barrier are the
 //! fences that they are where the kernel has no `membarrier`, which is what `membarrier` itself promises.
 //!
-//! Whoever maps memory or makes a system call cannot come along: so neither the indexes nor the device do.
+//! Whoever makes a system call cannot come along, nor who keeps more than words in mapped memory: so neither the ordered index nor the device do.
 #![allow(dead_code, reason = "of the engine's files the models use a part")]
 
 #[path = "../../crates/kiln/src/error.rs"]
@@ -36,7 +36,8 @@ use std::process::{Command, ExitCode, Stdio};
 use planted::Bug;
 
 /// Mistakes that a model must notice.
-const BUGS: [Bug; 10] = [
+const BUGS: [Bug; 11] = [
+    Bug::ValidationOrdersNothing,
     Bug::UnpinOrdersNothing,
     Bug::PinOrdersNothing,
     Bug::ClosesWithoutWaiting,

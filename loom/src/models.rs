@@ -10,6 +10,7 @@ use loom::model::Builder;
 use crate::kernel::clock::Clock;
 use crate::kernel::horizon::{Horizon, Lost};
 use crate::storage::epoch;
+use crate::storage::hash_index::HashIndex;
 use crate::storage::log::{Log, Purpose};
 use crate::storage::record::{self, Address, Kind, NO_ADDRESS, RecordView, Shape};
 use crate::storage::seal::SEAL_BYTES;
@@ -19,12 +20,13 @@ use crate::sync::thread;
 /// A model, its name, and how many times a thread may be interrupted; none: as often as there are places for it.
 type Model = (&'static str, fn(), Option<usize>);
 
-const MODELS: [Model; 9] = [
+const MODELS: [Model; 10] = [
     ("what was done under a pin is seen after it", pins_are_seen_whole, None),
     ("and behind a later pin of another kind", commits_are_seen_behind_a_later_pin, Some(3)),
     ("pins hold actions up", pins_hold_actions_up, Some(3)),
     ("nothing joins a closed version", nothing_joins_a_closed_version, Some(3)),
     ("readers keep their memory", readers_keep_their_memory, Some(3)),
+    ("what a bucket covers is read whole", what_a_bucket_covers_is_read_whole, Some(3)),
     ("no wake-up is missed", no_wake_up_is_missed, Some(3)),
     ("what became durable is not called lost", durable_is_not_lost, Some(3)),
     ("what is taken ahead is used or padded", what_is_taken_ahead_is_used_or_padded, Some(3)),
@@ -237,6 +239,26 @@ fn readers_keep_their_memory() {
     // One turn of the ring later.
     fill(&log, at + RING_BYTES, OLD + 1);
     join(reader);
+}
+
+/// A record that is written in place under its bucket's lock is seen as it was before or after, by who finds the bucket as it was.
+fn what_a_bucket_covers_is_read_whole() {
+    const HASH: u64 = 1;
+    let index = Arc::new(HashIndex::new(0).unwrap_or_else(|_| panic!("there is memory")));
+    let words = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+    let writer = {
+        let (index, words) = (index.clone(), words.clone());
+        thread::spawn(move || {
+            let bucket = index.lock(HASH).unwrap_or_else(|| panic!("nobody else locks it"));
+            words.iter().for_each(|word| word.store(1, Ordering::Relaxed));
+            index.unlock_changed(bucket);
+        })
+    };
+    if let Some((bucket, stamp)) = index.stamp_at_once(HASH) {
+        let seen = [&words[0], &words[1]].map(|word| word.load(Ordering::Relaxed));
+        assert!(!index.is_as_read(bucket, stamp) || seen[0] == seen[1], "torn: {seen:?}");
+    }
+    join(writer);
 }
 
 /// Whoever waits for a version hears of it, whether it becomes durable or is lost meanwhile.

@@ -2,6 +2,9 @@
 
 #[path = "../../crates/kiln/src/storage/epoch.rs"]
 pub(crate) mod epoch;
+#[allow(unused_imports, reason = "nobody asks how long its chains are")]
+#[path = "../../crates/kiln/src/storage/hash_index/mod.rs"]
+pub(crate) mod hash_index;
 #[path = "../../crates/kiln/src/storage/log.rs"]
 pub(crate) mod log;
 pub(crate) mod memory;

@@ -186,6 +186,7 @@ bugs! {
     VacancyKept "vacancy-kept" "An index in memory out of which all has settled passes for empty although keys have come.",
     LeafAheadBelieved "leaf-ahead-believed" "What a range has read ahead of the index is believed although it has changed." in schedules,
     UnpinOrdersNothing "unpin-orders-nothing" "What was done under a pin may show only after its end." in loom,
+    ValidationOrdersNothing "validation-orders-nothing" "What was read of a record in memory may be newer than the look that finds its bucket unchanged." in loom,
     PinOrdersNothing "pin-orders-nothing" "What is done under a pin may happen before it." in loom,
     CheckpointNotSynced "checkpoint-not-synced" "The superblock names a checkpoint whose bytes are not durable.",
     CheckpointTooNew "checkpoint-too-new" "A checkpoint has entries of records behind its end.",

@@ -7,7 +7,7 @@ use super::{quietly, together};
 use crate::storage::epoch;
 use crate::storage::hash_index::{HashIndex, address_of};
 use crate::storage::record::Address;
-use crate::sync::atomic::{AtomicU64, Ordering, fence};
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// All belong to bucket 0 at first, which is the first to be split, and to two buckets after that.
 fn hash(key: u64) -> u64 {
@@ -169,8 +169,7 @@ pub(super) fn a_bucket_is_read_whole() {
             for _ in 0..3 {
                 let Some((bucket, stamp)) = index.stamp(hash(1)) else { continue };
                 let seen = [words[0].load(Ordering::Relaxed), words[1].load(Ordering::Relaxed)];
-                fence(Ordering::Acquire);
-                if index.unchanged(bucket, stamp) {
+                if index.is_as_read(bucket, stamp) {
                     assert_eq!(seen[0], seen[1], "a stamp holds, and yet what was read is torn");
                 }
             }

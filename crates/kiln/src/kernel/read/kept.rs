@@ -10,12 +10,10 @@ use super::{ColdCandidates, Memory, PastReading, Reading, copy_put};
 use crate::error::Result;
 use crate::kernel::cold::Question;
 use crate::kernel::engine::Engine;
-use crate::planted::{Bug, planted};
 use crate::storage::epoch;
 use crate::storage::hash_index::{Bucket, Stamp};
 use crate::storage::record::{Address, NO_ADDRESS, RECORD_BYTES_USUAL};
 use crate::storage::tree::{Cached, Root};
-use crate::sync::atomic::{Ordering, fence};
 
 /// After so many looks at memory in vain the bucket is held for the next.
 const LOOKS_MAX: u32 = 8;
@@ -117,11 +115,10 @@ impl Engine {
             Some(Some((address, copy_put(&view, key, out))))
         });
         // The bucket's sequence covers the record too: unchanged means that nothing was torn.
-        fence(Ordering::Acquire);
         if let Some(seen) = seen {
             let Some((address, seen)) = seen else { return Memory::Retry };
             let (is_for_good, reading) = (address < hardened, seen.reading(address, bucket, stamp));
-            if planted(Bug::ReadNotRepeated) || self.index.unchanged(bucket, stamp) {
+            if self.index.is_as_read(bucket, stamp) {
                 return Memory::Done(if is_for_good { reading.for_good() } else { reading });
             }
             if is_for_good {
@@ -140,7 +137,7 @@ impl Engine {
             },
             false => None,
         };
-        match self.index.unchanged(bucket, stamp) {
+        match self.index.is_as_read(bucket, stamp) {
             true => Memory::Done(Reading::without_record(settled, bucket, stamp)),
             false => Memory::Retry,
         }

@@ -17,7 +17,6 @@ use crate::storage::epoch;
 use crate::storage::hash_index::{Bucket, Candidate, Slot, Stamp};
 use crate::storage::record::{Address, NEVER, NO_ADDRESS, RECORD_BYTES_USUAL, RecordView};
 use crate::storage::tree::Cached;
-use crate::sync::atomic::{Ordering, fence};
 
 /// What a read found, and by what it can be validated later.
 #[derive(Clone, Copy, Debug)]
@@ -222,9 +221,7 @@ impl Engine {
         let reading = Reading { address, slot, version, ..Reading::without_record(settled, bucket, stamp) };
         let reading = reading.as_of(moment, self);
         // The bucket's sequence covers the record too: unchanged means that nothing was torn. And the time, see `is_still`.
-        fence(Ordering::Acquire);
-        let holds = planted(Bug::ReadNotRepeated) || self.index.unchanged(bucket, stamp);
-        holds.then_some(reading)
+        self.index.is_as_read(bucket, stamp).then_some(reading)
     }
 
     /// What the newest record of a key says, and how long its value is, which is not copied. `None` if it is not in memory, not even in the
@@ -246,9 +243,7 @@ impl Engine {
                 seen.map(|(past, value_bytes)| (past.reading(address, bucket, stamp), value_bytes))
             });
             // As for `read_at_once`.
-            fence(Ordering::Acquire);
-            let holds = planted(Bug::ReadNotRepeated) || self.index.unchanged(bucket, stamp);
-            seen.filter(|_| holds)?
+            seen.filter(|_| self.index.is_as_read(bucket, stamp))?
         };
         let (reading, value_bytes) = (seen.0.as_of(moment, self), seen.1);
         self.is_still(&reading).then_some((reading, value_bytes))

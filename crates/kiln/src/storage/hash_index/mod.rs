@@ -208,7 +208,18 @@ impl HashIndex {
         holds.then_some((bucket, Stamp(control)))
     }
 
-    /// True while nothing in the bucket has changed since the stamp and nobody holds it, unless quietly.
+    /// True if all that was read since the stamp, of what the bucket's sequence covers, is of one state, which still holds. Says it of what was read before
+    /// the call, also without any order, as records' values are.
+    #[inline(always)]
+    pub(crate) fn is_as_read(&self, bucket: Bucket, stamp: Stamp) -> bool {
+        if !planted(Bug::ValidationOrdersNothing) {
+            fence(Ordering::Acquire);
+        }
+        planted(Bug::ReadNotRepeated) || self.unchanged(bucket, stamp)
+    }
+
+    /// True while nothing in the bucket has changed since the stamp and nobody holds it, unless quietly. Of values that were read of records without any order
+    /// it says nothing: [`Self::is_as_read`] does.
     #[inline]
     pub(crate) fn unchanged(&self, bucket: Bucket, stamp: Stamp) -> bool {
         let mask = if planted(Bug::LocksOverlooked) { !LOCK } else { !0 };
