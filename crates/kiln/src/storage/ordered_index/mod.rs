@@ -48,6 +48,11 @@
 //! leaf and [`OrderedIndex::validate`] are therefore sequentially consistent operations: one of two threads
 //! that insert first and validate then sees the other's lock.
 //!
+//! A look at a leaf's version is one, too. A transaction whose beginning is later than a commit's version trusts what it then reads of that commit without another look
+//! at what it has read before. It has read the clock after the commit did, and the commit did so under its locks; both are operations of the same order. So it finds the
+//! commit's leaves locked, or as the commit left them. To acquire would say that only of who has synchronized with the commit, which a reader of the clock has not; it
+//! is enough where a store is there for all others at once, as on x86-64 and ARMv8.
+//!
 //! # Memory
 //! Nodes live in arenas (arena.rs) until the index is dropped and are reused only as nodes of the same type; memory of many that are
 //! free goes back to the system when [`OrderedIndex::give_back_memory`] is called, which merges leaves before (packing.rs), and their numbers stay.

@@ -82,11 +82,12 @@ unsafe impl Zeroed for Inner {}
 unsafe impl Zeroed for Hints {}
 
 impl Slots {
-    /// The version, unless a writer keeps the node locked for long (or it is not in the tree).
+    /// The version, unless a writer keeps the node locked for long (or it is not in the tree); in one total order with every lock (see the module
+    /// documentation of the index about who begins later than a commit).
     #[inline]
     pub(super) fn version(&self) -> Option<Version> {
         for _ in 0..LOCKED_SPINS {
-            let version = self.version.load(Memory::Acquire);
+            let version = self.version.load(Memory::SeqCst);
             if version & UNLOCKED != 0 {
                 return Some(Version(version));
             }
