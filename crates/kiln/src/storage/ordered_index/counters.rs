@@ -21,8 +21,9 @@ pub(super) struct Counters {
 }
 
 impl Counters {
+    /// Who acquires what this releases, by [`Self::keys`] and a fence, has seen what was done before it.
     pub(super) fn add_keys(&self, change: isize) {
-        self.shard().keys.fetch_add(change, Ordering::Relaxed);
+        self.shard().keys.fetch_add(change, Ordering::Release);
     }
 
     pub(super) fn add_key_bytes(&self, change: isize) {

@@ -11,7 +11,7 @@
 
 use super::OrderedIndex;
 use crate::storage::epoch;
-use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::atomic::{AtomicU32, Ordering, fence};
 
 const VACANT: u32 = 0;
 const DOUBTED: u32 = 1;
@@ -47,6 +47,8 @@ impl OrderedIndex {
         self.vacancy.0.store(DOUBTED, Ordering::SeqCst);
         epoch::quiesce();
         if self.counters.keys() == 0 {
+            // The sum may have a key's removal and lack its insertion, if that began behind the doubt: whoever sees the removal sees that the index was taken.
+            fence(Ordering::Acquire);
             // It may have been taken meanwhile.
             let _ = self.vacancy.0.compare_exchange(DOUBTED, VACANT, Ordering::SeqCst, Ordering::Relaxed);
         }
