@@ -118,8 +118,10 @@ struct Callbacks {
     withheld_listeners: Vec<Weak<dyn Listener>>,
 }
 
-/// Those whose version's fate is not known.
+/// Those whose version's fate is not known. Alone on its cache lines, with its lock: each safe commit takes that twice, and each commit, and who reads safely, looks at what is beside
+/// it.
 #[derive(Default)]
+#[repr(align(128))]
 struct Waiters {
     /// Tasks and callbacks, by version and by number, since they may give up.
     told: BTreeMap<(u64, u64), Waiter>,

@@ -64,7 +64,8 @@ const GAP: u64 = 0;
 /// No entry is zero, not even a ghost's from before anything has left.
 const POSITION_FIRST: u64 = 8;
 
-/// See the module's documentation.
+/// See the module's documentation. Alone on its cache lines: what is beside it is written whenever a record is read from disk.
+#[repr(align(128))]
 pub(crate) struct RecordCache {
     words: Words,
     /// Words of each shard, used or not.
@@ -322,7 +323,7 @@ mod tests {
     #[test]
     fn who_finds_a_record_that_was_found_before_writes_nothing_that_others_read() {
         const ADDRESS: Address = 64;
-        let cache = RecordCache::new(64 << 10, 64 << 10).unwrap();
+        let cache = RecordCache::new(16 << 10, 16 << 10).unwrap();
         let shape = Shape { kind: Kind::Put, object: 7, key_bytes: 3, value_bytes: 5 };
         let (key, value, expires_at) = (b"key", b"value", NEVER);
         cache.admit(ADDRESS, &DiskRecord { shape, version: 1, previous: 0, key, value, expires_at });

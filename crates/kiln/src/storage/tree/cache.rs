@@ -69,15 +69,22 @@ struct Hand {
     retired_bytes: u64,
 }
 
+/// What each node that comes changes; alone on its cache lines.
+#[derive(Default)]
+#[repr(align(128))]
+struct Taken {
+    /// Of the nodes that there are, and of those that are retired.
+    bytes: AtomicU64,
+    hand: Mutex<Hand>,
+}
+
 /// The cache.
 pub(super) struct Cache {
     buckets: Array<Bucket>,
     /// Of which nodes may take what the buckets leave.
     budget: AtomicU64,
-    /// Of the nodes that it has, and of those that are retired.
-    bytes: AtomicU64,
     counts: Counts<2>,
-    hand: Mutex<Hand>,
+    taken: Taken,
 }
 
 impl Cache {
@@ -90,15 +97,14 @@ impl Cache {
         Ok(Cache {
             buckets: Array::new(count)?,
             budget: AtomicU64::new(bytes.saturating_sub(count * size_of::<Bucket>()) as u64),
-            bytes: AtomicU64::new(0),
             counts: Counts::new(),
-            hand: Mutex::default(),
+            taken: Taken::default(),
         })
     }
 
     /// The memory that nodes take.
     pub(super) fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
+        self.taken.bytes.load(Ordering::Relaxed)
     }
 
     /// The memory that the buckets take.
@@ -115,7 +121,7 @@ impl Cache {
     pub(super) fn set_bytes(&self, bytes: u64) {
         let budget = bytes.saturating_sub(self.table_bytes());
         let retired = {
-            let mut hand = self.hand.lock();
+            let mut hand = self.taken.hand.lock();
             self.budget.store(budget, Ordering::Relaxed);
             if self.has_room(0) {
                 return;
@@ -214,7 +220,7 @@ impl Cache {
             return;
         }
         let retired = {
-            let mut hand = self.hand.lock();
+            let mut hand = self.taken.hand.lock();
             let has_room = self.has_room(bytes);
             if !has_room {
                 self.evict(&mut hand, bytes);
@@ -231,7 +237,7 @@ impl Cache {
 
     /// Forgets what a block held. The caller gives what comes out to [`release`].
     pub(super) fn remove(&self, block: u64) -> Vec<Retired<Node>> {
-        let mut hand = self.hand.lock();
+        let mut hand = self.taken.hand.lock();
         let bucket = self.bucket(block);
         if let Some(way) = (0..WAYS).find(|&way| bucket.blocks[way].load(Ordering::Relaxed) == block) {
             self.put(bucket, way, None, &mut hand);
@@ -282,7 +288,7 @@ impl Cache {
         let pin = epoch::pin();
         hand.retired_bytes += bucket.nodes[way].get(&pin).map_or(0, Node::memory_bytes);
         let bytes = node.as_ref().map_or(0, |node| node.memory_bytes());
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.taken.bytes.fetch_add(bytes, Ordering::Relaxed);
         hand.retired.extend(bucket.nodes[way].replace(node));
     }
 
@@ -293,14 +299,14 @@ impl Cache {
 
     /// All that is retired, as [`Self::take_batch`].
     fn take_retired(&self, hand: &mut Hand) -> Vec<Retired<Node>> {
-        self.bytes.fetch_sub(std::mem::take(&mut hand.retired_bytes), Ordering::Relaxed);
+        self.taken.bytes.fetch_sub(std::mem::take(&mut hand.retired_bytes), Ordering::Relaxed);
         std::mem::take(&mut hand.retired)
     }
 }
 
 impl Drop for Cache {
     fn drop(&mut self) {
-        release(std::mem::take(&mut self.hand.lock().retired));
+        release(std::mem::take(&mut self.taken.hand.lock().retired));
         // Of a large one most was never touched, and is only read.
         for node in self.buckets.iter_mut().flat_map(|bucket| &mut bucket.nodes) {
             drop(node.take());
