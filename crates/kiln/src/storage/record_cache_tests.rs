@@ -1,6 +1,6 @@
 //! Tests of the read cache: what comes out is what went in, in the memory that it was given.
 
-use super::record::{Address, DiskRecord, Kind, NEVER, OwnedRecord, RecordView, Shape};
+use super::record::{Address, DiskRecord, Kind, NEVER, OwnedRecord, Shape};
 use super::record_cache::RecordCache;
 
 /// The bytes of the record at an address, which say where they belong.
@@ -26,17 +26,19 @@ fn admit(cache: &RecordCache, address: Address, value_bytes: usize) {
     cache.admit(address, &record(address, value_bytes).as_disk_record());
 }
 
-fn check(address: Address, view: &RecordView<'_>) {
-    let (mut key, mut value) = (Vec::new(), Vec::new());
-    view.key_into(&mut key);
-    view.value_into(key.len(), &mut value);
-    assert_eq!(key, bytes_of(address, 8));
-    assert_eq!(value, bytes_of(address, view.shape().value_bytes));
-    assert_eq!((view.version(), view.previous(), view.shape().object), (address / 8, address - 8, 7));
-}
-
+/// Whether it is there, and then as it was put in. What it is shown before it has been looked whether it was there may be anything.
 fn is_found(cache: &RecordCache, address: Address) -> bool {
-    cache.look(address, |view| check(address, view)).is_some()
+    let seen = cache.look(address, |view| {
+        let (mut key, mut value) = (Vec::new(), Vec::new());
+        view.key_into(&mut key);
+        view.value_into(key.len(), &mut value);
+        (key, value, view.shape(), view.version(), view.previous())
+    });
+    let Some((key, value, shape, version, previous)) = seen else { return false };
+    assert_eq!(key, bytes_of(address, 8));
+    assert_eq!(value, bytes_of(address, shape.value_bytes));
+    assert_eq!((version, previous, shape.object), (address / 8, address - 8, 7));
+    true
 }
 
 /// Addresses in no order: a generator that repeats.
@@ -63,6 +65,28 @@ fn c9_whatever_is_found_is_what_was_put_in_whatever_has_made_room_for_it() {
         assert!(bytes < 16 << 10 || cfg!(miri) || found > 1_000, "{found} hits in {bytes} bytes");
         assert!(cache.bytes() <= bytes.max(1 << 10), "{} bytes instead of {bytes}", cache.bytes());
     }
+}
+
+#[test]
+fn c9_whatever_is_found_is_what_was_put_in_while_others_make_room_and_divide_the_memory() {
+    const BYTES: u64 = 16 << 10;
+    let cache = RecordCache::new(BYTES, BYTES).unwrap();
+    let rounds = if cfg!(miri) { 20 } else { 20_000 };
+    std::thread::scope(|scope| {
+        for seed in 1..=2 {
+            let cache = &cache;
+            scope.spawn(move || {
+                let mut state = seed;
+                for _ in 0..rounds {
+                    let number = random(&mut state, 20);
+                    if !is_found(cache, 64 + 8 * number) {
+                        admit(cache, 64 + 8 * number, 100 + number as usize * 37);
+                    }
+                }
+            });
+        }
+        (1..=4).for_each(|part| cache.divide(BYTES / part, 100));
+    });
 }
 
 #[test]
