@@ -240,6 +240,44 @@ fn c9_a_backup_is_restored_from_a_directory_a_file_and_a_pipe_and_never_over_any
     assert!(sandbox.fails(1, &["restore", "nowhere", "fifth"]).contains("nowhere"));
 }
 
+/// The first that was heard of a fresh backup was that something is lost, though the database had been closed in order.
+#[test]
+fn c8_a_backup_that_is_opened_first_says_what_it_is_and_a_crash_still_says_loss() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["put", "--dir", "db", "--object", "o", "k", "v"]);
+    sandbox.ok(&["backup", "--dir", "db", "copy"]);
+    let stream = sandbox.run(&["backup", "--dir", "db", "-"]).stdout;
+    sandbox.ok_with_input(&["restore", "-", "of-stream"], &stream);
+    sandbox.ok(&["restore", "copy", "of-copy"]);
+    sandbox.ok(&["restore", "db", "of-closed"]);
+    // Of one that is open, what a crash leaves.
+    let db = kiln::Kiln::open(sandbox.path("db")).unwrap();
+    db.put(&db.map("o").unwrap(), "k", "v").unwrap().safe().unwrap();
+    db.backup(sandbox.path("of-open"), |_| {}).unwrap();
+    std::fs::create_dir(sandbox.path("crashed")).unwrap();
+    for file in std::fs::read_dir(sandbox.path("db")).unwrap() {
+        let file = file.unwrap();
+        std::fs::copy(file.path(), sandbox.path("crashed").join(file.file_name())).unwrap();
+    }
+    db.close().unwrap();
+    sandbox.ok(&["restore", "crashed", "of-crashed"]);
+
+    let said = |directory: &str| sandbox.ok(&["stat", directory]).lines().next().unwrap().to_owned();
+    for backup in ["copy", "of-copy", "of-stream", "of-open"] {
+        let first = said(backup);
+        assert!(first.contains("; it is a backup that is opened for the first time: "), "{backup}: {first}");
+        assert!(first.ends_with(" on is not in it"), "{backup}: {first}");
+    }
+    for crashed in ["crashed", "of-crashed"] {
+        let first = said(crashed);
+        assert!(first.contains("it had not been closed in order: ") && first.contains("is lost"), "{first}");
+    }
+    for closed in ["db", "of-closed", "copy", "of-copy", "of-stream", "of-open", "crashed"] {
+        let then = said(closed);
+        assert!(then.ends_with("; it had been closed in order, nothing is lost"), "{closed}: {then}");
+    }
+}
+
 #[test]
 fn a_line_that_cannot_be_imported_is_named() {
     let sandbox = Sandbox::new();

@@ -11,7 +11,7 @@ pub(crate) const HEAD: usize = 128;
 const RECORD_HEAD: usize = 24;
 const LOW_48: u64 = (1 << 48) - 1;
 /// What a superblock says of the database with a bit each.
-pub(crate) const SUPERBLOCK_FLAGS: u8 = 31;
+pub(crate) const SUPERBLOCK_FLAGS: u8 = 63;
 const OBJECTS_MAX: u32 = 1 << 18;
 /// Generations and numbers of checkpoints are below it.
 const COUNT_END: u64 = 1 << 63;

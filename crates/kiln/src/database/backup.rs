@@ -12,8 +12,8 @@
 //! What is durable never changes where it lies, so nobody stands still for a copy. Segments that the log no longer needs may be
 //! dropped meanwhile: a file that is open stays readable without a name, and while it is held it does not become a spare.
 //!
-//! A copy is the database as a power failure right after step 2 would leave it: opening it is an ordinary recovery. Until its
-//! superblock is there, a directory holds no database.
+//! A copy is the database as a power failure right after step 2 would leave it: opening it is an ordinary recovery, which is told that it is a
+//! backup. Until its superblock is there, a directory holds no database.
 //!
 //! Rejected: a copy of all files as they are, for which the log would have to stand still, or its end be looked for; a copy of
 //! keys and values out of a snapshot, which loses sessions and versions and takes a transaction for each.
@@ -232,8 +232,12 @@ impl<'a> Source<'a> {
         }
         let segments = engine.segments.hold();
         let (checkpoint, checkpoint_bytes) = open_checkpoint(&segments, current);
-        let superblock =
-            Superblock { known_end: end.address, known_end_checksum: end.chain_checksum, ..copied(current) };
+        let superblock = Superblock {
+            known_end: end.address,
+            known_end_checksum: end.chain_checksum,
+            is_backup: true,
+            ..copied(current)
+        };
         let tree = &engine.settled.tree;
         Ok(Some(Source {
             checkpoint,

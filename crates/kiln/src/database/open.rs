@@ -268,6 +268,7 @@ fn first_superblock(options: &Options, device: &dyn Device) -> Result<Superblock
         has_expiring: false,
         has_forgotten: false,
         has_dropped: false,
+        is_backup: false,
         loaded: 0,
         damaged_slot: None,
     })
@@ -326,6 +327,7 @@ impl Opening {
             superblock.known_end = end;
             superblock.known_end_checksum = recovered.chain.checksum;
             superblock.clean &= planted(Bug::CleanNotCleared);
+            superblock.is_backup = false;
             if recovered.report.checkpoint.is_none() {
                 // Numbers are not used again.
                 superblock.checkpoint = CheckpointName { end: 0, ..superblock.checkpoint };

@@ -53,6 +53,7 @@ const HAS_SNAPSHOTS: u32 = 2;
 const HAS_EXPIRING: u32 = 4;
 const HAS_FORGOTTEN: u32 = 8;
 const HAS_DROPPED: u32 = 16;
+const IS_BACKUP: u32 = 32;
 
 /// The newest index checkpoint. Its end is 0 where there is none; before there were any, all of it was.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -97,6 +98,8 @@ pub(crate) struct Superblock {
     pub(crate) has_forgotten: bool,
     /// Objects may have been dropped; once set it stays.
     pub(crate) has_dropped: bool,
+    /// A copy of an open database, which nobody has opened yet.
+    pub(crate) is_backup: bool,
     /// The tree has the rows of the last object that was loaded in bulk, which is this one; 0: none was.
     pub(crate) loaded: u32,
     /// Not stored: where the other slot is, if it is damaged, and may have been the newer one. A torn write does not do that, since a slot's
@@ -123,7 +126,8 @@ impl Superblock {
                 | flag(self.has_snapshots, HAS_SNAPSHOTS)
                 | flag(self.has_expiring, HAS_EXPIRING)
                 | flag(self.has_forgotten, HAS_FORGOTTEN)
-                | flag(self.has_dropped, HAS_DROPPED))
+                | flag(self.has_dropped, HAS_DROPPED)
+                | flag(self.is_backup, IS_BACKUP))
             .to_le_bytes(),
         );
         put(16, &self.generation.to_le_bytes());
@@ -171,6 +175,7 @@ impl Superblock {
             has_expiring: u32_at(12) & HAS_EXPIRING != 0,
             has_forgotten: u32_at(12) & HAS_FORGOTTEN != 0,
             has_dropped: u32_at(12) & HAS_DROPPED != 0,
+            is_backup: u32_at(12) & IS_BACKUP != 0,
             loaded: u32_at(120),
             damaged_slot: None,
         };

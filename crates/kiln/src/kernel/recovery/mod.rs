@@ -374,6 +374,7 @@ impl<'a> Recovery<'a> {
             && position == superblock.known_end
             && self.pending.is_empty();
         report.damaged_slot = superblock.damaged_slot;
+        report.is_backup = superblock.is_backup;
         report.horizon = Version::new(self.horizon);
         report.cut_bytes = end.cut_bytes;
         report.lost_records = self.pending.len() as u64;
