@@ -1,6 +1,6 @@
 //! `check`, `stat` and `dump-log`: what is in a database.
 
-use std::io::{self, BufWriter, Write as _};
+use std::io::{BufWriter, Write as _};
 use std::path::Path;
 
 use bytesize::ByteSize;
@@ -9,6 +9,7 @@ use kiln::{Kiln, Level, ObjectInfo, ObjectKind, Options, Statistics};
 use crate::escape::escape;
 use crate::failure::Failure;
 use crate::output;
+use crate::standard_output::standard_output;
 
 /// `kiln check`
 pub(crate) fn check(dir: &Path) -> Result<(), Failure> {
@@ -145,7 +146,7 @@ fn describe_object(object: &ObjectInfo) -> String {
 
 /// `kiln dump-log`
 pub(crate) fn dump_log(dir: &Path) -> Result<(), Failure> {
-    let mut out = BufWriter::new(io::stdout().lock());
+    let mut out = BufWriter::new(standard_output()?.lock());
     kiln::dump_log(dir, &mut out).map_err(Failure::report_of_engine)?;
     out.flush().map_err(Failure::report)
 }

@@ -19,6 +19,7 @@ mod output;
 mod serve;
 mod session;
 mod snapshot;
+mod standard_output;
 mod transfer;
 
 use std::process::ExitCode;

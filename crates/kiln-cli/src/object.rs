@@ -13,6 +13,7 @@ use crate::escape::escape;
 use crate::failure::Failure;
 use crate::output::{report, say_aside};
 use crate::snapshot::open_at;
+use crate::standard_output::standard_output;
 
 /// An object that exists, of either kind.
 pub(crate) enum AnyObject {
@@ -125,7 +126,7 @@ pub(crate) fn get(arguments: &Get) -> Result<(), Failure> {
     let value = value.ok_or_else(|| {
         Failure::Other(format!("'{}' has no key '{}'", arguments.object.object, escape(key)))
     })?;
-    let mut out = io::stdout().lock();
+    let mut out = standard_output()?.lock();
     let written = if arguments.raw { out.write_all(&value) } else { writeln!(out, "{}", escape(&value)) };
     written.and_then(|()| out.flush()).map_err(Failure::report)
 }
@@ -224,7 +225,7 @@ pub(crate) fn scan(arguments: &Scan) -> Result<(), Failure> {
     let db = open_database(&arguments.object.dir)?;
     let snapshot = open_at(&db, &arguments.at)?;
     let object = open_object_at(&db, &arguments.object, (&snapshot, &arguments.at))?;
-    let mut out = BufWriter::new(io::stdout().lock());
+    let mut out = BufWriter::new(standard_output()?.lock());
     let mut print = |key: &[u8], value: &[u8]| print_entry(&mut out, arguments, key, value);
     let limit = arguments.limit.unwrap_or(usize::MAX);
     match &object {

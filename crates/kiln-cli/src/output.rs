@@ -7,6 +7,7 @@ use std::fmt::Display;
 use std::io::{self, Write as _};
 
 use crate::failure::Failure;
+use crate::standard_output::standard_output;
 
 /// Says on stdout how it goes. Nobody need hear it, and nothing depends on it.
 pub(crate) fn say(line: impl Display) {
@@ -23,6 +24,6 @@ pub(crate) fn say_aside(line: impl Display) {
 /// # Errors
 /// That of stdout; [`Failure::Enough`] if nobody reads it any more.
 pub(crate) fn report(lines: &str) -> Result<(), Failure> {
-    let mut out = io::stdout().lock();
+    let mut out = standard_output()?.lock();
     writeln!(out, "{}", lines.trim_end()).and_then(|()| out.flush()).map_err(Failure::report)
 }

@@ -1,7 +1,7 @@
 //! `session`: listing sessions, and forgetting some.
 
 use std::ffi::OsString;
-use std::io::{self, BufWriter, Write as _};
+use std::io::{BufWriter, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
 
 use kiln::Kiln;
@@ -11,6 +11,7 @@ use crate::escape::escape;
 use crate::failure::Failure;
 use crate::object::open_database;
 use crate::output::report;
+use crate::standard_output::standard_output;
 
 /// `kiln session`
 pub(crate) fn session(arguments: &Session) -> Result<(), Failure> {
@@ -18,7 +19,7 @@ pub(crate) fn session(arguments: &Session) -> Result<(), Failure> {
         Session::List { dir } => {
             let db = open_database(dir)?;
             // There may be millions.
-            let mut out = BufWriter::new(io::stdout().lock());
+            let mut out = BufWriter::new(standard_output()?.lock());
             for info in db.sessions() {
                 let info = info?;
                 writeln!(out, "{}\t{}", escape(&info.id), info.serial).map_err(Failure::report)?;

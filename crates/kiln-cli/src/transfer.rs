@@ -17,6 +17,7 @@ use crate::failure::Failure;
 use crate::object::{AnyObject, open_database, open_object_at, open_or_create_object, open_with};
 use crate::output::say_aside;
 use crate::snapshot::open_at;
+use crate::standard_output::standard_output;
 
 /// How much one transaction of an import holds. Larger ones gain nothing: hardening is shared anyway.
 const BATCH_ENTRIES: usize = 512;
@@ -220,7 +221,7 @@ pub(crate) fn export(arguments: &Export) -> Result<(), Failure> {
     let snapshot = open_at(&db, &arguments.at)?;
     let object = open_object_at(&db, &arguments.object, (&snapshot, &arguments.at))?;
     let destination: Box<dyn Destination> = match &arguments.file {
-        None => Box::new(io::stdout().lock()),
+        None => Box::new(standard_output()?.lock()),
         Some(path) => Box::new(NewFile::create(path).map_err(|error| Failure::io("creating", path, error))?),
     };
     let mut out = BufWriter::new(destination);
@@ -365,7 +366,7 @@ pub(crate) fn backup(arguments: &Backup) -> Result<(), Failure> {
         true if io::stdout().is_terminal() => {
             return Err(Failure::Other("a backup is not for a terminal: pipe it somewhere".to_owned()));
         }
-        true => db.backup_stream(BufWriter::new(io::stdout()), |progress| show(&bar, progress)),
+        true => db.backup_stream(BufWriter::new(standard_output()?), |progress| show(&bar, progress)),
         false => db.backup(&arguments.to, |progress| show(&bar, progress)),
     };
     bar.finish_and_clear();

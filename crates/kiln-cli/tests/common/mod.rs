@@ -30,8 +30,13 @@ impl Sandbox {
 
     /// The same under a limit of the shell's, such as `-n 200`.
     pub(crate) fn limited(&self, limit: &str, arguments: &[&str]) -> Command {
+        self.through(&format!("ulimit {limit}; exec \"$@\""), arguments)
+    }
+
+    /// The same by a line of the shell's, for which the command is `"$@"`.
+    pub(crate) fn through(&self, line: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new("sh");
-        command.args(["-c", &format!("ulimit {limit}; exec \"$@\""), "sh"]);
+        command.args(["-c", line, "sh"]);
         command.arg(assert_cmd::cargo::cargo_bin!("kiln")).args(arguments);
         command.current_dir(self.directory.path()).stdin(Stdio::null());
         command
