@@ -166,7 +166,8 @@ Examples:
   kiln restore monday.kiln /srv/ads          a stream in a file, as kiln backup - writes it
   zstdcat monday.zst | kiln restore - /srv/ads
 
-Nothing is ever replaced; if it fails, no database is left there.")]
+Nothing is ever replaced; if it fails, no database is left there. If something follows a stream, such as a second
+one, what came first is restored all the same, and the exit code is 1.")]
     Restore(Restore),
     /// Print the log in readable form
     DumpLog(Dir),

@@ -380,28 +380,40 @@ pub(crate) fn backup(arguments: &Backup) -> Result<(), Failure> {
 /// `kiln restore`
 pub(crate) fn restore(arguments: &Restore) -> Result<(), Failure> {
     let Restore { from, to } = arguments;
-    let restored = if is_standard(from) {
-        let bar = progress(None, Unit::Bytes);
-        Kiln::restore_stream(bar.wrap_read(io::stdin().lock()), to, |_| {})
+    let mut stream: Option<Box<dyn Read>> = if is_standard(from) {
+        Some(Box::new(progress(None, Unit::Bytes).wrap_read(io::stdin().lock())))
     } else if from.is_dir() {
-        let bar = progress(Some(0), Unit::Bytes);
-        Kiln::restore(from, to, |progress| show(&bar, progress))
+        None
     } else {
         let file = File::open(from).map_err(|error| Failure::io("opening", from, error))?;
         let bytes = file.metadata().map_err(|error| Failure::io("reading", from, error))?.len();
-        let bar = progress(Some(bytes), Unit::Bytes);
-        Kiln::restore_stream(bar.wrap_read(BufReader::new(file)), to, |_| {})
+        Some(Box::new(progress(Some(bytes), Unit::Bytes).wrap_read(BufReader::new(file))))
+    };
+    let restored = match &mut stream {
+        Some(stream) => Kiln::restore_stream(stream, to, |_| {}),
+        None => {
+            let bar = progress(Some(0), Unit::Bytes);
+            Kiln::restore(from, to, |progress| show(&bar, progress))
+        }
     };
     let restored = restored.map_err(|error| match error.kind() {
         // The engine does not know where a stream comes from.
-        ErrorKind::Corrupted | ErrorKind::Version if !from.is_dir() => {
+        ErrorKind::Corrupted | ErrorKind::Version if stream.is_some() => {
             Failure::Other(format!("{}: {error}", from.display()))
         }
         _ => error.into(),
     })?;
-    let (size, to) = (ByteSize(restored.bytes), to.display());
-    say_aside(format_args!("restored {size} into {to}: everything up to version {}", restored.horizon));
-    Ok(())
+    let (size, shown) = (ByteSize(restored.bytes), to.display());
+    say_aside(format_args!("restored {size} into {shown}: everything up to version {}", restored.horizon));
+    // By now it is there, and durable; but it need not be all that was meant.
+    let follows = stream.map_or(Ok(0), |mut stream| stream.read(&mut [0]));
+    match follows.map_err(|error| Failure::io("reading what follows the backup in", from, error))? {
+        0 => Ok(()),
+        _ => Err(Failure::Other(format!(
+            "{}: something follows the backup, and was not restored; each stream is restored by itself",
+            from.display()
+        ))),
+    }
 }
 
 /// `kiln compact`

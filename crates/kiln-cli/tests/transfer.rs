@@ -231,6 +231,15 @@ fn c9_a_backup_is_restored_from_a_directory_a_file_and_a_pipe_and_never_over_any
         assert!(sandbox.fails(1, &["restore", "copy", restored]).contains("empty directory"));
         assert!(sandbox.fails(1, &["restore", "stream", restored]).contains("empty directory"));
     }
+    // Of two that were joined only the first was restored, without a word.
+    std::fs::write(sandbox.path("joined"), output.stdout.repeat(2)).unwrap();
+    let error = sandbox.fails(1, &["restore", "joined", "joined-restored"]);
+    assert!(error.contains("into joined-restored: ") && error.contains("something follows"), "{error}");
+    assert_eq!(sandbox.ok(&["get", "--dir", "joined-restored", "--object", "o", "k"]), "v\n");
+    let mut command = sandbox.through("(cat stream; echo) | \"$@\"", &["restore", "-", "piped"]);
+    let piped = command.output().unwrap();
+    assert_eq!(piped.status.code(), Some(1));
+    assert!(text(&piped.stderr).contains("kiln: -: something follows the backup"), "{}", text(&piped.stderr));
     for stream in ["damaged", "short"] {
         let error = sandbox.fails(1, &["restore", stream, "fourth"]);
         let named = format!("kiln: {stream}: a backup's stream is damaged at offset");
