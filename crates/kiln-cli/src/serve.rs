@@ -15,6 +15,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::arguments::{Durability, Serve};
 use crate::failure::Failure;
 use crate::output::{say, say_aside};
+use crate::transfer::check_outside;
 
 /// The files that are opened later, beside one for each connection: of a log that grows, and for copies of it. That of a segment stays open, so these are for about 32 GiB more of it.
 const OTHER_FILES: u64 = 1024;
@@ -29,6 +30,9 @@ pub(crate) fn serve(arguments: &Serve) -> Result<(), Failure> {
 
     #[cfg(feature = "planted-bugs")]
     arguments.plant.into_iter().for_each(kiln::planted::plant);
+    if let Some(backups) = &arguments.backups {
+        check_outside(backups, &arguments.dir)?;
+    }
     let db = open(arguments)?;
     say(format_args!("kiln {} on {}", env!("CARGO_PKG_VERSION"), arguments.dir.display()));
     say(db.recovery_report().to_string().trim_end());

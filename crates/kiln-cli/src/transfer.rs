@@ -360,6 +360,9 @@ fn with_expiry(
 
 /// `kiln backup`
 pub(crate) fn backup(arguments: &Backup) -> Result<(), Failure> {
+    if !is_standard(&arguments.to) {
+        check_outside(&arguments.to, &arguments.dir)?;
+    }
     let db = open_database(&arguments.dir)?;
     let bar = progress(Some(0), Unit::Bytes);
     let backup = match is_standard(&arguments.to) {
@@ -392,6 +395,7 @@ pub(crate) fn restore(arguments: &Restore) -> Result<(), Failure> {
     let restored = match &mut stream {
         Some(stream) => Kiln::restore_stream(stream, to, |_| {}),
         None => {
+            check_outside(to, from)?;
             let bar = progress(Some(0), Unit::Bytes);
             Kiln::restore(from, to, |progress| show(&bar, progress))
         }
@@ -437,6 +441,21 @@ pub(crate) fn compact(arguments: &Compact) -> Result<(), Failure> {
 fn bytes_in(dir: &Path) -> Result<u64, Failure> {
     let sum = || fs::read_dir(dir)?.map(|file| Ok(file?.metadata()?.len())).sum::<io::Result<u64>>();
     sum().map_err(|error| Failure::Other(format!("{}: {error}", dir.display())))
+}
+
+/// Refuses to make a copy of a database within its own directory: who removes the one would remove the other.
+pub(crate) fn check_outside(copy: &Path, dir: &Path) -> Result<(), Failure> {
+    let there = |path: &Path| path.canonicalize().ok();
+    // Of what is not there yet the directory in which it is going to be.
+    let around = std::path::absolute(copy).ok().and_then(|copy| copy.ancestors().find_map(there));
+    match (around, there(dir)) {
+        (Some(around), Some(own)) if around.starts_with(&own) => Err(Failure::Other(format!(
+            "{} is within {}, and would be lost with it; name a directory elsewhere",
+            copy.display(),
+            dir.display()
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// True for standard input or output.

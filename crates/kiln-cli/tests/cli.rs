@@ -262,44 +262,6 @@ fn an_export_that_is_cut_off_fails_with_1() {
     assert_eq!(code(&["dump-log"]), Some(0));
 }
 
-/// Rust's runtime opens `/dev/null` in its place: a backup that went there was told to have been made.
-#[test]
-fn what_is_asked_for_of_a_closed_standard_output_fails_with_1() {
-    let sandbox = Sandbox::new();
-    sandbox.ok(&["put", "--object", "notes", "k", "v"]);
-    sandbox.ok(&["snapshot", "create", "monday"]);
-    let run = |to: &str, arguments: &[&str]| {
-        let mut command = sandbox.through(&format!("exec \"$@\" {to}"), arguments);
-        let output = command.output().unwrap();
-        (output.status.code(), text(&output.stderr))
-    };
-    for arguments in [
-        ["get", "--object", "notes", "k"].as_slice(),
-        &["scan", "--object", "notes"],
-        &["export", "--object", "notes"],
-        &["backup", "-"],
-        &["stat"],
-        &["check"],
-        &["dump-log"],
-        &["snapshot", "list"],
-        &["session", "list"],
-    ] {
-        let (code, error) = run(">&-", arguments);
-        assert_eq!(code, Some(1), "{arguments:?}: {error}");
-        assert!(error.starts_with("kiln: standard output is closed"), "{arguments:?}: {error}");
-        // Who does not want it says so.
-        assert_eq!(run(">/dev/null", arguments).0, Some(0), "{arguments:?}");
-    }
-    // These have nothing to write there.
-    for arguments in [
-        ["put", "--object", "notes", "k", "v"].as_slice(),
-        &["export", "--object", "notes", "f"],
-        &["backup", "b"],
-    ] {
-        assert_eq!(run(">&-", arguments).0, Some(0), "{arguments:?}");
-    }
-}
-
 #[test]
 fn errors_are_one_line_that_says_what_is_wrong() {
     let sandbox = Sandbox::new();

@@ -249,6 +249,66 @@ fn c9_a_backup_is_restored_from_a_directory_a_file_and_a_pipe_and_never_over_any
     assert!(sandbox.fails(1, &["restore", "nowhere", "fifth"]).contains("nowhere"));
 }
 
+/// Rust's runtime opens `/dev/null` in its place: a backup that went there was told to have been made.
+#[test]
+fn what_is_asked_for_of_a_closed_standard_output_fails_with_1() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["put", "--object", "notes", "k", "v"]);
+    sandbox.ok(&["snapshot", "create", "monday"]);
+    let run = |to: &str, arguments: &[&str]| {
+        let mut command = sandbox.through(&format!("exec \"$@\" {to}"), arguments);
+        let output = command.output().unwrap();
+        (output.status.code(), text(&output.stderr))
+    };
+    for arguments in [
+        ["get", "--object", "notes", "k"].as_slice(),
+        &["scan", "--object", "notes"],
+        &["export", "--object", "notes"],
+        &["backup", "-"],
+        &["stat"],
+        &["check"],
+        &["dump-log"],
+        &["snapshot", "list"],
+        &["session", "list"],
+    ] {
+        let (code, error) = run(">&-", arguments);
+        assert_eq!(code, Some(1), "{arguments:?}: {error}");
+        assert!(error.starts_with("kiln: standard output is closed"), "{arguments:?}: {error}");
+        // Who does not want it says so.
+        assert_eq!(run(">/dev/null", arguments).0, Some(0), "{arguments:?}");
+    }
+    // These have nothing to write there.
+    for arguments in [
+        ["put", "--object", "notes", "k", "v"].as_slice(),
+        &["export", "--object", "notes", "f"],
+        &["backup", "b"],
+    ] {
+        assert_eq!(run(">&-", arguments).0, Some(0), "{arguments:?}");
+    }
+}
+
+/// It was gone with the database, which is what it is for.
+#[test]
+fn no_copy_of_a_database_is_made_within_its_directory() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["put", "--dir", "db", "--object", "o", "k", "v"]);
+    std::os::unix::fs::symlink("db", sandbox.path("link")).unwrap();
+    for arguments in [
+        ["backup", "--dir", "db", "db/sub/copy"].as_slice(),
+        &["backup", "--dir", "db", "elsewhere/../link/copy"],
+        &["backup", "--dir", "link", "db"],
+        &["restore", "db", "db/copy"],
+        &["restore", "db/", "link/copy"],
+        &["serve", "--dir", "db", "--backups", "db/backups", "--listen", "127.0.0.1:0"],
+    ] {
+        std::fs::create_dir_all(sandbox.path("elsewhere")).unwrap();
+        let error = sandbox.fails(1, arguments);
+        assert!(error.contains(" is within "), "{arguments:?}: {error}");
+    }
+    assert!(std::fs::read_dir(sandbox.path("db")).unwrap().all(|file| file.unwrap().path().is_file()));
+    sandbox.ok(&["backup", "--dir", "db", "db-copy"]);
+}
+
 /// The first that was heard of a fresh backup was that something is lost, though the database had been closed in order.
 #[test]
 fn c8_a_backup_that_is_opened_first_says_what_it_is_and_a_crash_still_says_loss() {
