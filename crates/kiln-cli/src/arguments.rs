@@ -1,6 +1,7 @@
 //! The command line.
 
 use std::ffi::OsString;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -246,8 +247,8 @@ pub(crate) struct Serve {
     #[command(flatten)]
     pub(crate) space: Space,
     /// The most connections at once
-    #[arg(long, default_value_t = 10_000, value_name = "COUNT")]
-    pub(crate) connections: usize,
+    #[arg(long, default_value = "10000", value_name = "COUNT")]
+    pub(crate) connections: NonZeroUsize,
     /// Memory for requests that have begun, queued commands and unread replies of all connections together; what would take more is refused
     #[arg(long, default_value = "1GiB", value_name = "SIZE")]
     pub(crate) client_memory: ByteSize,

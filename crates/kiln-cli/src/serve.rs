@@ -1,6 +1,7 @@
 //! `serve`: the database behind a Redis-compatible server.
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -23,7 +24,7 @@ const OTHER_FILES: u64 = 1024;
 /// `kiln serve`
 pub(crate) fn serve(arguments: &Serve) -> Result<(), Failure> {
     // Warnings, such as connections that had to be cut off, go to stderr.
-    let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false);
+    let log = tracing_subscriber::fmt().with_writer(io::stderr).with_target(false);
     // By default one that cannot be written panics, if that cannot be said there either.
     let log = log.log_internal_errors(false);
     log.with_max_level(tracing_subscriber::filter::LevelFilter::WARN).init();
@@ -33,10 +34,12 @@ pub(crate) fn serve(arguments: &Serve) -> Result<(), Failure> {
     if let Some(backups) = &arguments.backups {
         check_outside(backups, &arguments.dir)?;
     }
+    // Else a database might be made that nobody can be served, or a long log be read in vain.
+    TcpListener::bind(&arguments.listen).map_err(|error| cannot_listen(&arguments.listen, error))?;
     let db = open(arguments)?;
     say(format_args!("kiln {} on {}", env!("CARGO_PKG_VERSION"), arguments.dir.display()));
     say(db.recovery_report().to_string().trim_end());
-    let connections = connections_allowed(arguments.connections);
+    let connections = connections_allowed(arguments.connections.get());
     let runtime = runtime()?;
     runtime.block_on(run(arguments, connections, db.clone()))?;
     // Connections that did not end in time end here.
@@ -91,15 +94,8 @@ async fn run(arguments: &Serve, connections: usize, db: Kiln) -> Result<(), Fail
     // Before anybody is told, or can connect.
     let stop =
         stop_signal().map_err(|error| Failure::Io { doing: "waiting for signals".to_owned(), error })?;
-    let server = Server::bind(db, &arguments.listen, options).await.map_err(|error| {
-        let listen = &arguments.listen;
-        match error.kind() {
-            ErrorKind::AddrInUse => Failure::Other(format!(
-                "{listen} is in use; is a server running already? --listen takes another address"
-            )),
-            _ => Failure::Io { doing: format!("listening on {listen}"), error },
-        }
-    })?;
+    let server = Server::bind(db, &arguments.listen, options).await;
+    let server = server.map_err(|error| cannot_listen(&arguments.listen, error))?;
     let address = server.address();
     let window = humantime::format_duration(arguments.window);
     say(format_args!(
@@ -111,9 +107,18 @@ async fn run(arguments: &Serve, connections: usize, db: Kiln) -> Result<(), Fail
     Ok(())
 }
 
+fn cannot_listen(listen: &str, error: io::Error) -> Failure {
+    match error.kind() {
+        ErrorKind::AddrInUse => Failure::Other(format!(
+            "{listen} is in use; is a server running already? --listen takes another address"
+        )),
+        _ => Failure::Io { doing: format!("listening on {listen}"), error },
+    }
+}
+
 /// Ends at Ctrl-C or SIGTERM. Another one ends the process at once, whatever it still waits for, such as a disk that does not come back. SIGHUP does nothing, as in Redis:
 /// the server outlives its terminal.
-fn stop_signal() -> std::io::Result<impl Future<Output = ()>> {
+fn stop_signal() -> io::Result<impl Future<Output = ()>> {
     let asked = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         // In this order: the first signal finds that nobody has asked.

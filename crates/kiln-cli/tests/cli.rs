@@ -474,13 +474,21 @@ fn a_server_that_nobody_listens_to_any_more_persists_everything_at_the_end() {
 fn a_limit_of_open_files_that_is_too_low_is_said() {
     let sandbox = Sandbox::new();
     let most = u64::MAX.to_string();
+    std::fs::write(sandbox.path("file"), "").unwrap();
     // The database's own files count, too, and it has as many again, or 1,024.
     for (files, connections, expected) in
         [(200, "100", 72..100), (200, &most, 72..100), (4_000, &most, 2_900..2_976)]
     {
-        // It ends there: this is nobody's address.
-        let served =
-            sandbox.command(&["serve", "--listen", "203.0.113.1:6380", "--connections", connections]);
+        // It ends there: its backups cannot be in a file.
+        let served = sandbox.command(&[
+            "serve",
+            "--listen",
+            "127.0.0.1:0",
+            "--backups",
+            "file",
+            "--connections",
+            connections,
+        ]);
         let limited = format!("ulimit -n {files} && exec \"$0\" \"$@\"");
         let mut command = std::process::Command::new("sh");
         command.arg("-c").arg(limited).arg(served.get_program()).args(served.get_args());
@@ -552,6 +560,11 @@ fn a_database_that_is_served_is_locked_and_the_error_says_so() {
     let error =
         sandbox.fails(1, &["serve", "--dir", "other", "--listen", &format!("127.0.0.1:{}", served.port)]);
     assert!(error.contains("is in use"), "{error}");
+    // A database was there by then that nobody was served.
+    let error = sandbox.fails(1, &["serve", "--dir", "other", "--listen", "no-such-host.invalid:1"]);
+    assert!(error.contains("listening on no-such-host.invalid:1"), "{error}");
+    sandbox.fails(2, &["serve", "--dir", "other", "--listen", "127.0.0.1:0", "--connections", "0"]);
+    assert!(!sandbox.path("other").exists());
     served.end(rustix::process::Signal::TERM);
 }
 
