@@ -269,6 +269,16 @@ fn host_and_port(text: &str) -> Result<String, &'static str> {
     }
 }
 
+/// A time after which somebody may want a key to expire, as for Redis: with none the key would be gone at once, for whatever was a slip of the finger.
+fn time_to_live(text: &str) -> Result<Duration, String> {
+    let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    match time.as_millis() {
+        0 => Err("expected at least 1ms: a key would expire at once".to_owned()),
+        millis if i64::try_from(millis).is_err() => Err("it is too long a time".to_owned()),
+        _ => Ok(time),
+    }
+}
+
 /// An object of a database.
 #[derive(Debug, Args)]
 pub(crate) struct Object {
@@ -315,7 +325,7 @@ pub(crate) struct Put {
     #[arg(long)]
     pub(crate) table: bool,
     /// After how long the key expires, as in 10m or 1h30m [default: the object's time to live, if it has one]
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = time_to_live)]
     pub(crate) ttl: Option<Duration>,
 }
 
@@ -380,7 +390,7 @@ pub(crate) struct Import {
     #[arg(long)]
     pub(crate) table: bool,
     /// If the object is new: after how long a row expires that is put later without a word on that, as in 10m. Lines say it for themselves
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, conflicts_with = "bulk")]
+    #[arg(long, value_name = "TIME", value_parser = time_to_live, conflicts_with = "bulk")]
     pub(crate) object_ttl: Option<Duration>,
     /// Make a new table at once of lines in ascending order of their keys' bytes
     #[arg(long)]
