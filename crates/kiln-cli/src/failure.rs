@@ -46,9 +46,19 @@ impl Failure {
 
     /// As [`Self::report`], of what the engine writes: an error whose cause is the output's, or its own.
     pub(crate) fn report_of_engine(error: kiln::Error) -> Self {
-        let cause = error.source().and_then(|cause| cause.downcast_ref::<io::Error>());
-        match cause.map(io::Error::kind) {
+        match cause_of(&error) {
             Some(io::ErrorKind::BrokenPipe) => Self::Enough,
+            _ => Self::Engine(error),
+        }
+    }
+
+    /// A database that cannot be opened.
+    pub(crate) fn opening(error: kiln::Error) -> Self {
+        match cause_of(&error) {
+            Some(io::ErrorKind::ReadOnlyFilesystem) => Self::Other(format!(
+                "{}; to open it is to write to it: kiln restore makes a copy elsewhere, and kiln check and kiln dump-log only read",
+                one_line(&error.to_string())
+            )),
             _ => Self::Engine(error),
         }
     }
@@ -77,6 +87,11 @@ impl fmt::Display for Failure {
             Self::Enough => f.write_str("nobody reads the output any more"),
         }
     }
+}
+
+/// What the system said.
+fn cause_of(error: &kiln::Error) -> Option<io::ErrorKind> {
+    error.source()?.downcast_ref().map(io::Error::kind)
 }
 
 fn one_line(text: &str) -> String {

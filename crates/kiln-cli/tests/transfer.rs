@@ -312,6 +312,37 @@ fn no_copy_of_a_database_is_made_within_its_directory() {
     sandbox.ok(&["backup", "--dir", "db", "db-copy"]);
 }
 
+/// A snapshot of a whole file system is one way of a backup, and nobody was told how to read it.
+#[test]
+fn of_a_file_system_that_is_read_only_the_way_out_is_said_and_is_one() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["put", "--dir", "db", "--object", "o", "k", "v"]);
+    let read_only = |arguments: &[&str]| {
+        let line = "mount --bind db db && mount -o remount,bind,ro db && exec \"$@\"";
+        let output = sandbox
+            .through(&format!("exec unshare -rm sh -c '{line}' sh \"$@\""), arguments)
+            .output()
+            .unwrap();
+        (output.status.code(), text(&output.stderr))
+    };
+    // Not everybody may mount.
+    if !sandbox.through("unshare -rm mount --bind db db", &[]).status().unwrap().success() {
+        return;
+    }
+    for arguments in [
+        ["get", "--dir", "db", "--object", "o", "k"].as_slice(),
+        &["stat", "db"],
+        &["backup", "--dir", "db", "b"],
+    ] {
+        let (code, error) = read_only(arguments);
+        assert_eq!(code, Some(1), "{error}");
+        assert!(error.contains("kiln restore makes a copy elsewhere"), "{arguments:?}: {error}");
+    }
+    assert_eq!(read_only(&["check", "db"]).0, Some(0));
+    assert_eq!(read_only(&["restore", "db", "copy"]).0, Some(0));
+    assert_eq!(sandbox.ok(&["get", "--dir", "copy", "--object", "o", "k"]), "v\n");
+}
+
 /// The first that was heard of a fresh backup was that something is lost, though the database had been closed in order.
 #[test]
 fn c8_a_backup_that_is_opened_first_says_what_it_is_and_a_crash_still_says_loss() {
