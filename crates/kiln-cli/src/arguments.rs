@@ -133,7 +133,7 @@ Examples:
   redis-cli -p 6380 KILN COMPACT       of a database that is being served
 
 There is seldom a need for it: free space is used again, and too much of it is given back by itself. It is for when most
-of the data was deleted. What snapshots need stays.")]
+of the data was deleted. What snapshots need stays, and the files may even become longer; the one that holds the most is named.")]
     Compact(Compact),
     /// Snapshots that have names: the database as it was when one was made, until it is dropped
     #[command(

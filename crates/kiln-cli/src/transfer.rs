@@ -13,6 +13,7 @@ use tempfile::NamedTempFile;
 
 use crate::arguments::{Backup, Compact, Export, Import, Restore};
 use crate::entry::{Entry, Text, When};
+use crate::escape::escape;
 use crate::failure::Failure;
 use crate::object::{AnyObject, open_database, open_object_at, open_or_create_object, open_with};
 use crate::output::say_aside;
@@ -431,9 +432,20 @@ pub(crate) fn compact(arguments: &Compact) -> Result<(), Failure> {
     });
     bar.finish_and_clear();
     let compacted = compacted?;
+    let snapshots = db.snapshots();
     db.close()?;
     let (after, before) = (ByteSize(bytes_in(&arguments.dir)?), ByteSize(compacted.bytes_before));
-    say_aside(format_args!("compacted to {after}, from {before}"));
+    let holding = match snapshots.iter().max_by_key(|snapshot| snapshot.held_bytes) {
+        Some(most) if most.held_bytes > 0 => {
+            format!(
+                "; the snapshot '{}' holds about {}",
+                escape(most.name.as_bytes()),
+                ByteSize(most.held_bytes)
+            )
+        }
+        _ => String::new(),
+    };
+    say_aside(format_args!("compacted to {after}, from {before}{holding}"));
     Ok(())
 }
 

@@ -103,6 +103,11 @@ fn a_database_is_compacted_and_keeps_what_is_in_it() {
     sandbox.ok(&["check"]);
     assert_eq!(sandbox.ok(&["get", "--object", "o", "1999"]).trim_end(), format!("{:0500}", 1999));
     assert!(sandbox.fails(1, &["compact", "nowhere"]).contains("no database"));
+    // The files became longer, and nothing said why.
+    sandbox.ok(&["snapshot", "create", "monday"]);
+    sandbox.ok(&["drop", "--object", "o", "--yes"]);
+    let held = text(&sandbox.run(&["compact"]).stderr);
+    assert!(held.contains("; the snapshot 'monday' holds about "), "{held}");
     // It said that a small one had become twice as large, which it had.
     let small = Sandbox::new();
     small.ok(&["put", "--object", "o", "key", "value"]);

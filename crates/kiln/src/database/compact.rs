@@ -32,7 +32,7 @@ impl Kiln {
     ///
     /// What is left has no room to spare but in the log, which has a segment that is begun, and one to go on in.
     /// It reads and writes everything that is live, once. Meanwhile the log takes as much more as is live in it, the tree up to a 16th more. What open
-    /// snapshots and named ones need stays, and with it the log behind it. Nothing is committed or lost by it; if it fails, or the
+    /// snapshots and named ones need stays, and with it the log behind it, so that the files may even become longer. Nothing is committed or lost by it; if it fails, or the
     /// process ends, what it has done so far holds.
     ///
     /// ```
