@@ -48,6 +48,10 @@ fn a_command_that_cannot_be_queued_dooms_the_transaction() {
         ("FOO a b", "(error) ERR unknown command 'FOO', with args beginning with: 'a' 'b' "),
         ("KEYS *", "(error) ERR Command not allowed inside a transaction"),
         ("KILN RECEIPT", "(error) ERR Command not allowed inside a transaction"),
+        ("DBSIZE", "(error) ERR Command not allowed inside a transaction"),
+        ("HELLO 3", "(error) ERR Command not allowed inside a transaction"),
+        ("SCAN 0", "(error) ERR Command not allowed inside a transaction"),
+        ("SHUTDOWN", "(error) ERR Command not allowed inside a transaction"),
     ] {
         client.expect("MULTI", "OK");
         client.expect("SET a 1", "QUEUED");
@@ -55,6 +59,18 @@ fn a_command_that_cannot_be_queued_dooms_the_transaction() {
         client.expect("EXEC", "(error) EXECABORT Transaction discarded because of previous errors.");
         client.expect("GET a", "(nil)");
     }
+}
+
+/// Redis runs it; here it is another map that the key would be written to.
+#[test]
+fn a_flush_counts_as_a_change_of_whatever_is_watched() {
+    let server = TestServer::start();
+    let mut client = server.client();
+    client.expect("WATCH absent", "OK");
+    server.client().expect("FLUSHALL", "OK");
+    client.expect("MULTI", "OK");
+    client.expect("SET absent 1", "QUEUED");
+    client.expect("EXEC", "(nil)");
 }
 
 #[test]
