@@ -85,7 +85,7 @@ One line for each key: key, tab, value, both escaped (\\xHH) unless --raw is giv
     /// Drop an object with all that is in it; returns when that is durable
     #[command(after_help = "\
 Examples:
-  kiln drop --object notes          asks first
+  kiln drop --object notes          asks first, on a terminal
   kiln drop --object notes --yes
 
 Its name is free at once, for a map or a table. Snapshots from before still have it: kiln scan --object notes --snapshot monday.
@@ -356,7 +356,7 @@ pub(crate) struct Scan {
     pub(crate) object: Object,
     #[command(flatten)]
     pub(crate) at: At,
-    /// Only keys that begin so
+    /// Only keys that begin so; without --from and --to
     #[arg(long, conflicts_with_all = ["from", "to"])]
     pub(crate) prefix: Option<OsString>,
     /// The first key (tables only)

@@ -76,9 +76,7 @@ impl fmt::Display for Failure {
             Self::Engine(error) => {
                 f.write_str(&one_line(&error.to_string()))?;
                 match error.kind() {
-                    ErrorKind::Locked => {
-                        f.write_str("; stop that process, or ask its server with redis-cli instead")
-                    }
+                    ErrorKind::Locked => f.write_str(", or ask its server with redis-cli instead"),
                     _ => Ok(()),
                 }
             }

@@ -42,7 +42,8 @@ pub(crate) fn open_object(db: &Kiln, object: &Object) -> Result<AnyObject, Failu
         let names: Vec<String> = db.objects().iter().map(|object| escape(object.name.as_bytes())).collect();
         let known =
             if names.is_empty() { "it has none".to_owned() } else { format!("it has: {}", names.join(", ")) };
-        Failure::Other(format!("{}: no object named '{}'; {known}", object.dir.display(), object.object))
+        let name = escape(object.object.as_bytes());
+        Failure::Other(format!("{}: no object named '{name}'; {known}", object.dir.display()))
     })
 }
 
@@ -87,7 +88,7 @@ pub(crate) fn open_or_create_object(
         Some(AnyObject::Map(_)) if table => Err(Failure::Other(format!(
             "{}: '{}' is a map already; leave out --table, or choose another name",
             object.dir.display(),
-            object.object
+            escape(object.object.as_bytes())
         ))),
         Some(found) => Ok(found),
         None => Ok(match (table, time_to_live) {
@@ -124,7 +125,8 @@ pub(crate) fn get(arguments: &Get) -> Result<(), Failure> {
     drop(snapshot);
     db.close()?;
     let value = value.ok_or_else(|| {
-        Failure::Other(format!("'{}' has no key '{}'", arguments.object.object, escape(key)))
+        let name = escape(arguments.object.object.as_bytes());
+        Failure::Other(format!("'{name}' has no key '{}'", escape(key)))
     })?;
     let mut out = standard_output()?.lock();
     let written = if arguments.raw { out.write_all(&value) } else { writeln!(out, "{}", escape(&value)) };
@@ -193,9 +195,10 @@ pub(crate) fn drop_object(arguments: &DropObject) -> Result<(), Failure> {
         AnyObject::Map(map) => map.len(),
         AnyObject::Table(table) => table.len(),
     };
-    if !arguments.yes && !confirm(&format!("drop '{name}' with its {keys} keys?"))? {
+    let shown = escape(name.as_bytes());
+    if !arguments.yes && !confirm(&format!("drop '{shown}' with its {keys} keys?"))? {
         db.close()?;
-        return Err(Failure::Other(format!("'{name}' stays")));
+        return Err(Failure::Other(format!("'{shown}' stays")));
     }
     let commit = match &object {
         AnyObject::Map(_) => db.drop_map(name)?,
@@ -203,7 +206,7 @@ pub(crate) fn drop_object(arguments: &DropObject) -> Result<(), Failure> {
     };
     commit.safe()?;
     db.close()?;
-    say_aside(format_args!("dropped '{name}'"));
+    say_aside(format_args!("dropped '{shown}'"));
     Ok(())
 }
 
@@ -245,7 +248,7 @@ fn scan_map(
     print: &mut impl FnMut(&[u8], &[u8]) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     if arguments.from.is_some() || arguments.to.is_some() || arguments.reverse {
-        let name = &arguments.object.object;
+        let name = escape(arguments.object.object.as_bytes());
         return Err(Failure::Other(format!(
             "'{name}' is a map, which has no order; --from, --to and --reverse are for tables"
         )));

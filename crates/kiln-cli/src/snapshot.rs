@@ -17,7 +17,7 @@ pub(crate) fn snapshot(arguments: &Snapshot) -> Result<(), Failure> {
             let db = open_database(dir)?;
             let version = db.create_snapshot(name)?.version;
             db.close()?;
-            say_aside(format_args!("made '{name}': everything up to version {version}"));
+            say_aside(format_args!("made '{}': everything up to version {version}", escape(name.as_bytes())));
         }
         Snapshot::List { dir } => {
             let db = open_database(dir)?;
@@ -31,7 +31,7 @@ pub(crate) fn snapshot(arguments: &Snapshot) -> Result<(), Failure> {
             let db = open_database(dir)?;
             db.drop_snapshot(name)?;
             db.close()?;
-            say_aside(format_args!("dropped '{name}'"));
+            say_aside(format_args!("dropped '{}'", escape(name.as_bytes())));
         }
     }
     Ok(())

@@ -32,8 +32,11 @@ pub(crate) fn import(arguments: &Import) -> Result<(), Failure> {
         None => (Box::new(io::stdin()), None),
         Some(path) => {
             let file = File::open(path).map_err(|error| Failure::io("opening", path, error))?;
-            let bytes = file.metadata().map_err(|error| Failure::io("reading", path, error))?.len();
-            (Box::new(file), Some(bytes))
+            let found = file.metadata().map_err(|error| Failure::io("reading", path, error))?;
+            if found.is_dir() {
+                return Err(Failure::io("reading", path, io::ErrorKind::IsADirectory.into()));
+            }
+            (Box::new(file), Some(found.len()))
         }
     };
     let progress = progress(bytes, Unit::Bytes);
@@ -51,7 +54,7 @@ pub(crate) fn import(arguments: &Import) -> Result<(), Failure> {
     db.persist()?;
     let count = result?;
     db.close()?;
-    say_aside(format_args!("imported {count} keys into '{}'", arguments.object.object));
+    say_aside(format_args!("imported {count} keys into '{}'", escape(arguments.object.object.as_bytes())));
     Ok(())
 }
 
@@ -251,7 +254,7 @@ pub(crate) fn export(arguments: &Export) -> Result<(), Failure> {
     }
     finish(out)?;
     progress.finish_and_clear();
-    say_aside(format_args!("exported {count} keys of '{name}'"));
+    say_aside(format_args!("exported {count} keys of '{}'", escape(name.as_bytes())));
     drop(snapshot);
     Ok(db.close()?)
 }

@@ -297,7 +297,10 @@ fn names_are_shown_escaped() {
     let name = "\x1b]0;owned\x07\nforged\t1\t2026";
     let shown = r"\x1b]0;owned\x07\nforged\t1\t2026";
     sandbox.ok(&["put", "--object", name, "k", "v"]);
-    sandbox.ok(&["snapshot", "create", name]);
+    let made = sandbox.run(&["snapshot", "create", name]);
+    assert!(text(&made.stderr).starts_with(&format!("made '{shown}'")), "{made:?}");
+    let error = sandbox.fails(1, &["get", "--object", name, "absent"]);
+    assert_eq!(error, format!("kiln: '{shown}' has no key 'absent'\n"));
     let listed = sandbox.ok(&["snapshot", "list"]);
     assert!(listed.starts_with(&format!("{shown}\t")) && listed.lines().count() == 1, "{listed}");
     let stat = sandbox.ok(&["stat"]);
@@ -561,6 +564,7 @@ fn a_database_that_is_served_is_locked_and_the_error_says_so() {
     let served = Served::start(&sandbox, &[]);
     let error = sandbox.fails(1, &["get", "--object", "strings", "k"]);
     assert!(error.contains(&served.child.id().to_string()), "the holder's pid: {error}");
+    assert!(error.ends_with("; close it there first, or ask its server with redis-cli instead\n"), "{error}");
     assert_eq!(error.lines().count(), 1);
     let error =
         sandbox.fails(1, &["serve", "--dir", "other", "--listen", &format!("127.0.0.1:{}", served.port)]);

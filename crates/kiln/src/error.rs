@@ -80,9 +80,18 @@ impl Error {
     }
 
     pub(crate) fn corrupted(file: &str, offset: u64, what: impl fmt::Display) -> Error {
+        Error::damaged(file, offset, format_args!("{what}{DAMAGE_ADVICE}"))
+    }
+
+    /// Of a copy, of which a database was to be made.
+    pub(crate) fn corrupted_copy(file: &str, offset: u64, what: impl fmt::Display) -> Error {
+        Error::damaged(file, offset, format_args!("{what}. No database was made of it; use another copy"))
+    }
+
+    fn damaged(file: &str, offset: u64, what: fmt::Arguments<'_>) -> Error {
         Error {
             kind: ErrorKind::Corrupted,
-            message: format!("{file} is damaged at offset {offset}: {what}{DAMAGE_ADVICE}").into(),
+            message: format!("{file} is damaged at offset {offset}: {what}").into(),
             place: Some(Arc::new((file.into(), offset))),
             source: None,
             done_count: None,

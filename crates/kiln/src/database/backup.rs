@@ -163,7 +163,9 @@ fn check_empty(device: &dyn Device) -> Result<()> {
         None => Ok(()),
         Some(name) => {
             let place = device.describe(name);
-            Err(Error::input(format!("{place} is there already; name an empty directory for a copy")))
+            Err(Error::input(format!(
+                "{place} is there already, perhaps of a copy that was not finished; name an empty directory for a copy"
+            )))
         }
     }
 }

@@ -216,7 +216,7 @@ fn is_new(device: &dyn Device, create: bool) -> Result<bool> {
         return Err(Error::corrupted(
             &device.describe(superblock::FILE),
             0,
-            format_args!("it is missing, although there is {segment}"),
+            format_args!("it is missing, although there is {segment}, as of a copy that was not finished"),
         ));
     }
     if let Some(stranger) =

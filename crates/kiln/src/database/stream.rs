@@ -295,11 +295,14 @@ struct Incoming<R> {
 
 impl<R: Read> Incoming<R> {
     fn corrupted(&self, what: &str) -> Error {
-        Error::corrupted("a backup's stream", self.frame_offset, what)
+        Error::corrupted_copy("a backup's stream", self.frame_offset, what)
     }
 
     fn fill(&mut self, bytes: &mut [u8]) -> Result<()> {
         self.input.read_exact(bytes).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof if self.offset == 0 => {
+                self.corrupted("it is empty, or as good as that")
+            }
             io::ErrorKind::UnexpectedEof => self.corrupted("it ends in what begins here"),
             _ => Error::io("reading a backup's stream", error),
         })?;
