@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::device::{Fault, FaultKind, OperationKind};
-use crate::error::ErrorKind;
+use crate::error::{Error, ErrorKind, Result};
+use crate::storage::tree::{ChangedRow, Rows};
 
 /// Batches that make a tree of a few dozen blocks, with long values, and empty it again.
 fn batches() -> Vec<Batch> {
@@ -131,6 +132,52 @@ fn c8_after_a_failed_write_or_sync_no_merge_succeeds_and_reads_go_on() {
                 assert_old_or_new(&open(&after, CACHE_BYTES), &maps, now);
             }
         }
+    }
+}
+
+/// Changes of which only so many can be read.
+struct Unreadable<R>(R, usize);
+
+impl<R: Rows> Rows for Unreadable<R> {
+    fn next(&mut self, row: &mut ChangedRow) -> Result<bool> {
+        self.1 = self.1.checked_sub(1).ok_or_else(|| Error::caller("the disk fails"))?;
+        self.0.next(row)
+    }
+}
+
+/// What had been read would have passed for all there is.
+#[test]
+fn c4_c8_a_merge_of_changes_that_cannot_all_be_read_is_none() {
+    let batches = batches();
+    let maps = maps(&batches);
+    let tree = open(&SimulatedDevice::new(1), CACHE_BYTES);
+    tree.merge(&mut changes(&batches[0]), Some(1)).unwrap();
+    let last = batches[1].len();
+    for readable in (0..last).step_by(last / 8 + 1).chain([last]) {
+        tree.merge(&mut Unreadable(changes(&batches[1]), readable), Some(2)).unwrap_err();
+        assert_eq!(tree.settled_to(), 1);
+        assert_same(&tree, &maps[1]);
+    }
+    tree.merge(&mut changes(&batches[1]), Some(2)).unwrap();
+    assert_same(&tree, &maps[2]);
+}
+
+/// It was in a node whose keys are no rows.
+#[test]
+fn c8_a_cursor_that_cannot_read_on_is_past_the_end() {
+    let device = SimulatedDevice::new(1);
+    let tree = open(&device, 0);
+    tree.merge(&mut changes(&batches()[0]), Some(1)).unwrap();
+    for direction in [Direction::Forwards, Direction::Backwards] {
+        let mut cursor = Cursor::new(&tree, tree.root());
+        cursor.seek(Bound::Unbounded, direction).unwrap();
+        device.inject(Fault { operation: OperationKind::Read, nth: 1, kind: FaultKind::EIO, sticky: true });
+        let mut has_failed = false;
+        while !has_failed && cursor.key().is_some() {
+            has_failed = cursor.step().is_err();
+        }
+        device.clear_faults();
+        assert!(has_failed && cursor.key().is_none());
     }
 }
 

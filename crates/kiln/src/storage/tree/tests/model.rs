@@ -258,10 +258,12 @@ fn c4_one_child_that_is_left_is_not_taken_in_where_it_makes_a_node_too_long() {
     let mut map = Map::new();
     let mut batch: Batch = (0..124).map(|number| (shared(number), Some(vec![0; 2048]))).collect();
     batch.extend([(long(1), Some(Vec::new())), (long(2), Some(Vec::new()))]);
-    for batch in [batch, [(long(1), None)].into()] {
+    // In the end the one that was left is all there is, and its own node is none.
+    let rest = (0..124).map(|number| (shared(number), None)).collect();
+    for batch in [batch, [(long(1), None)].into(), rest] {
         tree.merge(&mut changes(&batch), None).unwrap();
         apply(&batch, &mut map);
         assert_same(&tree, &map);
+        tree.check().unwrap();
     }
-    tree.check().unwrap();
 }
