@@ -496,4 +496,21 @@ mod tests {
             );
         }
     }
+
+    /// What an older snapshot sees in a segment must stay, whatever is superseded there later, or is counted by others.
+    #[test]
+    fn c2_the_newest_version_that_supersedes_something_in_a_segment_is_known_in_whatever_order_it_was_told() {
+        let newest_of = |versions: &[u64]| {
+            let mut liveness = Liveness::new(0, SEGMENT_BYTES);
+            versions.iter().for_each(|&version| liveness.supersede(8, version, Some(96)));
+            liveness
+        };
+        let newest = |liveness: &Liveness| liveness.of_segment(0).newest_successor;
+        assert_eq!((newest(&newest_of(&[3, 7])), newest(&newest_of(&[7, 3]))), (7, 7));
+        for (own, others) in [(3, 7), (7, 3)] {
+            let mut all = newest_of(&[own]);
+            all.add_all(&newest_of(&[others]));
+            assert_eq!(newest(&all), 7);
+        }
+    }
 }
