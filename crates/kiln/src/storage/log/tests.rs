@@ -114,3 +114,37 @@ fn c9_who_wakes_up_leaves_alone_what_it_took_ahead_long_ago() {
     assert!(take(&log, NO_ADDRESS) > end, "what is read-only is written");
     assert_eq!(words[0].load(Ordering::SeqCst), u64::MAX);
 }
+
+/// Who comes late with less than others have freed would have readers look for what was there.
+#[test]
+fn c9_memory_that_was_freed_stays_free_whoever_comes_late() {
+    let log = log();
+    let ends = [(); 2].map(|()| {
+        take(&log, NO_ADDRESS);
+        let end = log.finish_tail();
+        log.set_hardened(end);
+        end
+    });
+    log.evict(ends[1]);
+    log.evict(ends[0]);
+    assert_eq!(log.head(), ends[1]);
+    assert!(log.item_at(ends[0] + SEAL_BYTES).is_none());
+}
+
+/// An opening after a crash could not write what the crash had taken, on a disk that those before it had filled.
+#[test]
+fn c5_on_a_full_disk_each_leaves_some_space_to_those_that_make_room_for_it() {
+    const PREPARED_BYTES: u64 = 1 << 20;
+    let log = log();
+    log.set_limit(PREPARED_BYTES, 4 << 20);
+    let left = |purpose| {
+        let _pin = epoch::pin();
+        while log.reserve(RECORD_BYTES, purpose, NO_ADDRESS).is_some() {}
+        PREPARED_BYTES - SHIFT_BYTES - log.tail()
+    };
+    let [ordinary, deletion, sweep, opening] =
+        [Purpose::Ordinary, Purpose::Deletion, Purpose::Sweep, Purpose::Opening].map(left);
+    assert!(ordinary >= deletion + BLOCK_BYTES as u64, "{ordinary} and {deletion} bytes");
+    assert!(deletion >= sweep + SWEEP_BYTES_MIN, "{deletion} and {sweep} bytes");
+    assert!(sweep >= OPENING_BYTES && opening < RECORD_BYTES, "{sweep} and {opening} bytes");
+}
