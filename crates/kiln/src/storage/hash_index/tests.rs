@@ -270,6 +270,16 @@ fn no_stamp_holds_any_more_when_its_bucket_has_been_merged() {
     }
 }
 
+/// The half that moves is another bucket's from then on: whoever had read the whole would not see what is written there.
+#[test]
+fn no_stamp_holds_any_more_when_its_bucket_has_been_split() {
+    let index = HashIndex::new(0).unwrap();
+    let before = index.bucket_count();
+    let stamps: Vec<_> = (0..before).map(|key| index.stamp(hash(key)).unwrap()).collect();
+    (0..before).for_each(|_| assert_eq!(index.split_next(&mut index.growth.lock()), Split::Made));
+    assert!(!stamps.iter().any(|(bucket, stamp)| index.unchanged(*bucket, *stamp)));
+}
+
 /// Stops another thread when it is dropped, also by a panic.
 struct Stop<'a>(&'a AtomicBool);
 
