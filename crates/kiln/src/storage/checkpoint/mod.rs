@@ -287,6 +287,27 @@ mod tests {
         assert_eq!(taken(2, 0), Err(NO_ITEM));
     }
 
+    /// What a file had before is of an older checkpoint of the same database.
+    #[test]
+    fn c9_a_block_of_another_checkpoint_is_refused() {
+        for (database, number, is_its_own) in [(7, 3, true), (7, 2, false), (6, 3, false)] {
+            let (mut file, checksum) = file_with(&Header { blocks: 1, ..sound() });
+            let mut block = vec![0; BLOCK_BYTES];
+            let (section, length) = (Section::System as u32, BLOCK_BYTES as u32);
+            let head = BlockHead { section, length, sequence: 0, items: 0 };
+            head.encode(identity_of(database, number), &mut block);
+            file.extend(block);
+            let disk = SimulatedDevice::new(1);
+            disk.set_bytes(&name_of(3), file);
+            let named = CheckpointName { number: 3, end: 8 << 12, checksum };
+            let mut reader = Reader::open(&disk, 7, named).unwrap().unwrap();
+            let mut block = Block::default();
+            let read = reader.read(Section::System, &mut block);
+            let taken = read.and_then(|_| block.check(&reader.name, Section::System).map(drop));
+            assert_eq!(taken.is_ok(), is_its_own, "number {number} of {database}: {taken:?}");
+        }
+    }
+
     #[test]
     fn keys_come_back_in_their_order_whatever_they_have_in_common() {
         let long = |bytes: usize, last: u8| [vec![7; bytes], vec![last]].concat();
