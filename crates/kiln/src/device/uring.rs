@@ -226,6 +226,20 @@ mod tests {
         assert_eq!(Errno::from_io_error(&error), Some(Errno::NOSYS));
     }
 
+    /// What lies behind it in the buffer is whatever was there before.
+    #[test]
+    fn what_was_read_in_part_is_read_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let device = FileDevice::open(directory.path(), false).unwrap();
+        let file = device.open("a", OpenMode::Create).unwrap();
+        let written = AlignedBuffer::from(&[7; 8192][..]);
+        file.write_at(&written, 0).unwrap();
+        let read = QueuedRead { file, offset: 0, buffer: AlignedBuffer::new(8192), token: 1 };
+        let FinishedRead { buffer, outcome, .. } = finish(read, 4096);
+        assert_eq!(outcome.unwrap(), 8192);
+        assert_eq!(*buffer, *written);
+    }
+
     /// Where all such queues of the process have their memory.
     fn memory_of_queues() -> Vec<[usize; 2]> {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
