@@ -349,7 +349,11 @@ mod tests {
         let mut random = |end| random(&mut state, end);
         let row = |number| {
             let key = format!("{:0width$}", random(700), width = 1 + random(20) as usize);
-            let length = if random(100) == 0 { LONG_VALUE_BYTES + 1 } else { random(60) as usize };
+            // Of those that are long, and not, by one byte.
+            let length = match random(100) {
+                0 => LONG_VALUE_BYTES + random(2) as usize,
+                _ => random(60) as usize,
+            };
             let byte = if length > LONG_VALUE_BYTES { 0 } else { number as u8 };
             (key.into_bytes(), (random(5) > 0).then(|| vec![byte; length]))
         };
