@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::device::{Fault, FaultKind, Keep, OperationKind, SimulatedDevice};
+use crate::sync::atomic::Ordering;
 use crate::{Kiln, Object, Options, Table};
 
 const SEGMENT_BYTES: u64 = 16 << 10;
@@ -99,6 +100,19 @@ fn c2_what_a_snapshot_must_not_see_yet_settles_on_no_thread() {
         assert!(settled.iter().all(|of_threads| *of_threads == settled[0]), "{settled:?}");
         assert!(part < 3 || settled[0].0 > 0, "{settled:?}");
     }
+}
+
+/// Who had looked for such a row, and not found it in memory any more, believed that there was none.
+#[test]
+fn c2_that_rows_settle_is_told_whichever_thread_has_come_to_them() {
+    let (db, table) = open(&SimulatedDevice::new(1), 3);
+    let map = db.map("map").unwrap();
+    (0..50_u32).for_each(|key| db.put(&table, key.to_be_bytes(), [1; 1_000]).unwrap().forget());
+    let newest = db.put(&table, "last", "row").unwrap().fast().1.version();
+    (0..200_u32).for_each(|key| db.put(&map, key.to_be_bytes(), [1; 1_000]).unwrap().forget());
+    db.persist().unwrap();
+    assert_eq!(db.settle().unwrap(), 51);
+    assert!(db.engine().forgotten.load(Ordering::SeqCst) >= newest.number());
 }
 
 /// A database of which three threads have settled some, and are to settle more.
