@@ -137,3 +137,28 @@ impl Listener for CommitPoints {
         self.move_on(state);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::Options;
+    use crate::device::SimulatedDevice;
+
+    /// It was gone once the others had been called, and heard of nothing.
+    #[test]
+    fn c7_a_callback_that_another_one_has_added_is_called_from_then_on() {
+        let db = Options::new().background(false).open_on(Arc::new(SimulatedDevice::new(1))).unwrap();
+        let (map, session) = (db.map("map").unwrap(), Arc::new(db.session("client").unwrap()));
+        let (told, hear) = mpsc::channel();
+        let (adding, mut told) = (Arc::downgrade(&session), Some(told));
+        session.on_durable(move |_| {
+            if let (Some(session), Some(told)) = (adding.upgrade(), told.take()) {
+                session.on_durable(move |serial| told.send(serial).unwrap());
+            }
+        });
+        (0..2).for_each(|_| session.put(&map, "key", "value").unwrap().safe().unwrap());
+        assert_eq!(hear.try_iter().collect::<Vec<_>>(), [2]);
+    }
+}

@@ -149,6 +149,21 @@ fn c8_no_version_is_given_out_again_however_far_the_clock_has_gone_since_the_las
     }
 }
 
+/// It was gone once the others had been called, and heard of nothing.
+#[test]
+fn c8_a_callback_that_another_one_has_added_is_called_from_then_on() {
+    let horizon = Arc::new(Horizon::new(1));
+    let (told, hear) = mpsc::channel();
+    let (adding, mut told) = (Arc::downgrade(&horizon), Some(told));
+    horizon.on_durable(Box::new(move |_| {
+        if let (Some(horizon), Some(told)) = (adding.upgrade(), told.take()) {
+            horizon.on_durable(Box::new(move |version| told.send(version.number()).expect("it is heard")));
+        }
+    }));
+    [5, 6].into_iter().for_each(|version| horizon.tell(horizon.publish(version)));
+    assert_eq!(hear.try_iter().collect::<Vec<_>>(), [6]);
+}
+
 /// Two leads in a row tell in either order.
 #[test]
 fn c5_what_has_hardened_is_told_before_what_is_lost() {
