@@ -175,6 +175,8 @@ fn no_such_name(name: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Options;
+    use crate::device::SimulatedDevice;
 
     #[test]
     fn c9_a_record_says_a_version_and_a_time_or_is_refused() {
@@ -191,5 +193,24 @@ mod tests {
         ] {
             assert_eq!(decode(name, value), None, "{name:?} {value:?}");
         }
+    }
+
+    /// What it would have shown was kept as long as the database was open: nothing was forgotten any more, and no segment dropped.
+    #[test]
+    fn c5_a_snapshot_that_could_not_get_its_name_holds_nothing() {
+        let disk = SimulatedDevice::new(1);
+        let options = Options::new().background(false).segment_bytes(64 << 10).memory(0);
+        let db = options.open_on(Arc::new(disk.clone())).unwrap();
+        let map = db.map("map").unwrap();
+        db.create_snapshot("first").unwrap();
+        disk.set_capacity(Some(disk.used_bytes()));
+        let mut keys = 0_u32..;
+        while let Some(key) = keys.next()
+            && db.put(&map, key.to_be_bytes(), "").map(|commit| commit.forget()).is_ok()
+        {}
+        let error = db.create_snapshot(&"a".repeat(NAME_BYTES_MAX)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+        let statistics = db.statistics();
+        assert_eq!((statistics.snapshots, statistics.named_snapshots), (0, 1));
     }
 }
