@@ -343,6 +343,7 @@ mod tests {
                 assert_eq!(writes.change(write).value, expected[looked_at as usize].as_deref());
             }
         }
+        assert_eq!(writes.len() as u64, KEYS, "each has one place");
         for (key, value) in (0..KEYS).zip(&expected) {
             let write = writes.find(20, key, &name(key)).expect("it was written");
             assert_eq!(writes.change(write).value, value.as_deref(), "key {key}");
