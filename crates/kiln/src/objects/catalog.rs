@@ -202,3 +202,21 @@ pub(crate) fn enter_table(engine: &Arc<Engine>, name: &str, id: u32) -> Result<(
     add_with(&engine.objects, id, name, kind, (version, engine.log.hardened()))?;
     Ok((handle(engine, id), version))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Options;
+    use crate::device::SimulatedDevice;
+    use crate::kernel::handle::HasHandle;
+
+    /// Two would have been one, each with the other's rows.
+    #[test]
+    fn c1_a_number_that_an_object_has_is_not_given_out_where_no_next_one_is_recorded() {
+        let db = Options::new().background(false).open_on(Arc::new(SimulatedDevice::new(1))).unwrap();
+        let first = db.map("first").unwrap();
+        let forget = |tx: &Transaction<'_>| tx.delete_key(CATALOG_OBJECT, NEXT_NUMBER);
+        transaction::run(db.engine(), Isolation::Serializable, forget).unwrap().forget();
+        assert_ne!(db.map("second").unwrap().handle().id, first.handle().id);
+    }
+}
