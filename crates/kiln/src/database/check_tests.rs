@@ -237,16 +237,16 @@ fn c9_damage_to_one_of_two_slots_is_found_and_mended() -> Result<()> {
     Ok(())
 }
 
-/// Zeros passed for a slot that was never written, which there is in no tree.
+/// Zeros passed for a slot that was never written, which there is in no tree, and in no superblock after its first change.
 #[test]
-fn c9_a_slot_of_the_tree_that_has_become_zeros_is_found() -> Result<()> {
-    for slot in [0, 4_096] {
-        let disk = with_tree(None, None)?;
-        let mut bytes = disk.bytes("tree");
-        bytes[slot..slot + 4_096].fill(0);
-        disk.set_bytes("tree", bytes);
-        finds_offline(&disk, &format!("tree is damaged at offset {slot}: one of its two slots"))?;
-        assert!(check_on(Arc::new(disk))?.is_mendable());
+fn c9_a_slot_that_has_become_zeros_is_found() -> Result<()> {
+    for file in ["superblock", "tree"] {
+        for slot in [0, 4_096] {
+            let disk = with_tree(None, None)?;
+            disk.zero(file, slot, 4_096);
+            finds_offline(&disk, &format!("{file} is damaged at offset {slot}: one of its two slots"))?;
+            assert!(check_on(Arc::new(disk))?.is_mendable());
+        }
     }
     Ok(())
 }
