@@ -7,6 +7,7 @@ use super::check::check_on;
 use crate::device::somebody::as_somebody;
 use crate::device::{Device, Fault, FaultKind, FileDevice, OpenMode, OperationKind, SimulatedDevice};
 use crate::error::ErrorKind;
+use crate::kernel::checkpoint::Haste;
 use crate::{Kiln, Level, Object as _, Options};
 
 /// Enough for several segments.
@@ -84,6 +85,24 @@ fn c4_a_backup_takes_no_tree_whose_deletions_have_left_the_log() {
     assert_eq!(newest.settled_to(), root.settled_to(), "deletions alone have settled");
     assert!(Source::unless_settled_since(engine, root).unwrap().is_none());
     assert!(Source::unless_settled_since(engine, newest).unwrap().is_some());
+}
+
+/// Its superblock named a file that it has not, which was damage for who opened it.
+#[test]
+fn c9_a_copy_names_no_checkpoint_where_the_one_that_was_to_be_copied_is_damaged() {
+    let disk = SimulatedDevice::new(1);
+    let options = Options::new().background(false).segment_bytes(64 << 10);
+    let db = options.open_on(Arc::new(disk.clone())).unwrap();
+    put(&db, 0..ROWS, 1);
+    assert!(db.engine().take_checkpoint(Haste::Waited).unwrap());
+    let names = disk.list().unwrap();
+    let checkpoint = names.iter().find(|name| name.starts_with("checkpoint-")).unwrap();
+    disk.flip_bit(checkpoint, 0);
+    let target = SimulatedDevice::new(2);
+    db.backup_on(Arc::new(target.clone()), |_| {}).unwrap();
+    let copy = options.open_on(Arc::new(target)).unwrap();
+    assert_eq!(copy.recovery_report().checkpoint_damage, None);
+    assert_eq!(copy.map("map").unwrap().len(), u64::from(ROWS));
 }
 
 /// Who had put something there meanwhile lost it.
