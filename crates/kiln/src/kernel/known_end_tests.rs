@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::device::{Keep, OpenMode, SimulatedDevice};
+use crate::device::{BLOCK_BYTES, Fault, FaultKind, Keep, OpenMode, OperationKind, SimulatedDevice};
 use crate::error::{ErrorKind, Result};
 use crate::storage::scanner::Scanner;
 use crate::storage::segments::{Segments, name_of};
@@ -111,4 +111,24 @@ fn c1_c4_c9_what_settles_in_parts_is_of_no_unfinished_write() {
         }
     }
     assert!(was_refused > 2 && !has_settled);
+}
+
+/// Zeros whose sync has failed are shown, and not on disk: whoever opened the database next would not have known that there is something to be cleared.
+#[test]
+fn c9_what_lies_behind_the_log_is_told_of_until_it_is_durably_cleared() {
+    const SEGMENT_BYTES: usize = 16 << 10;
+    let disk = SimulatedDevice::new(1);
+    let mut written = vec![0; SEGMENT_BYTES];
+    written[2 * BLOCK_BYTES..].fill(7);
+    disk.set_bytes(&name_of(0), written);
+    let device = Arc::new(disk.clone());
+    let segments = Segments::open(device, SEGMENT_BYTES as u64, OpenMode::ReadWrite).unwrap();
+    let kind = FaultKind::FailedSyncThenSuccess;
+    disk.inject(Fault { operation: OperationKind::Sync, nth: 2, kind, sticky: false });
+    segments.clear_behind(BLOCK_BYTES as u64, true).unwrap_err();
+    let shown = disk.bytes(&name_of(0));
+    assert!(shown[2 * BLOCK_BYTES..].iter().all(|&byte| byte == 0));
+    assert!(shown[BLOCK_BYTES..].iter().any(|&byte| byte != 0));
+    segments.clear_behind(BLOCK_BYTES as u64, true).unwrap();
+    assert!(disk.bytes(&name_of(0)).iter().all(|&byte| byte == 0));
 }
