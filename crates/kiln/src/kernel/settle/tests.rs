@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::device::{Fault, FaultKind, Keep, OperationKind, SimulatedDevice};
+use crate::kernel::handle::HasHandle as _;
 use crate::sync::atomic::Ordering;
 use crate::{Kiln, Object, Options, Table};
 
@@ -156,6 +157,36 @@ fn c4_c8_a_settling_on_several_threads_that_fails_loses_nothing_and_is_made_up_f
         }
     }
     assert!(failures > 5, "{failures} of {round} have failed");
+}
+
+/// It stayed in memory, and its log on disk, until the database was opened again.
+#[test]
+fn c5_what_a_removal_has_left_where_it_failed_leaves_the_index_with_what_settles_next() {
+    let mut failures = 0;
+    for nth in 1.. {
+        let (disk, db, table, _) = settled_once();
+        let (engine, settlement) = (db.engine(), &db.engine().settled);
+        disk.inject(Fault { operation: OperationKind::Write, nth, kind: FaultKind::ENOSPC, sticky: false });
+        let settled = db.settle();
+        if disk.faults_fired() == 0 {
+            break;
+        }
+        if settled.is_err() && settlement.tree.settled_to() > settlement.removed_to.load(Ordering::SeqCst) {
+            failures += 1;
+            db.put(&table, "one more", "row").unwrap().forget();
+            db.persist().unwrap();
+            db.settle().unwrap();
+            let removed_to = settlement.removed_to.load(Ordering::SeqCst);
+            assert_eq!(removed_to, settlement.tree.settled_to());
+            // Compaction may have written some anew meanwhile.
+            let lies_behind = |key: &[u8]| {
+                let hash = engine.hash(table.handle().id, key);
+                engine.index.addresses_of(hash).all(|address| address >= removed_to).then_some(()).ok_or(())
+            };
+            assert!(engine.objects.orders().all(|keys| keys.each_key(lies_behind).is_ok()));
+        }
+    }
+    assert!(failures > 0, "no removal has failed");
 }
 
 #[test]
