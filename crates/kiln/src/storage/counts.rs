@@ -28,7 +28,7 @@ impl<const KINDS: usize> Counts<KINDS> {
         Counts { own: stripes(THREADS_MAX), shared: stripes(STRIPES) }
     }
 
-    /// Counts one of this kind.
+    /// Counts one of this kind; exact if the calling thread is pinned, or at least not just ending.
     #[inline]
     pub(crate) fn note(&self, kind: usize) {
         let thread = epoch::thread_index();
@@ -41,7 +41,7 @@ impl<const KINDS: usize> Counts<KINDS> {
         }
     }
 
-    /// How many there were of each; exact while nobody counts.
+    /// How many there were of each; exact while nobody counts. Takes a lock of the process and reads a cache line for each thread: for statistics.
     pub(crate) fn sums(&self) -> [u64; KINDS] {
         let threads = epoch::threads_max();
         let own = &self.own[..threads.min(THREADS_MAX)];

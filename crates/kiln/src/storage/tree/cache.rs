@@ -30,9 +30,6 @@ const BATCH_PART: u64 = 64;
 const BATCH_BYTES_MIN: u64 = 64 << 10;
 /// So often the hand goes round before it takes whatever comes.
 const ROUNDS: usize = 8;
-/// Kinds of what is counted: a leaf was found, a node was not.
-const HIT: usize = 0;
-const MISS: usize = 1;
 
 /// So much of a node is fetched as soon as it is known where it is: the header, and what is searched first.
 const PREFETCH_BYTES: u64 = 512;
@@ -75,6 +72,8 @@ struct Hand {
 struct Taken {
     /// Of the nodes that there are, and of those that are retired.
     bytes: AtomicU64,
+    /// How often a node was not found.
+    misses: AtomicU64,
     hand: Mutex<Hand>,
 }
 
@@ -83,7 +82,8 @@ pub(super) struct Cache {
     buckets: Array<Bucket>,
     /// Of which nodes may take what the buckets leave.
     budget: AtomicU64,
-    counts: Counts<2>,
+    /// How often a leaf was found.
+    hits: Counts<1>,
     taken: Taken,
 }
 
@@ -97,7 +97,7 @@ impl Cache {
         Ok(Cache {
             buckets: Array::new(count)?,
             budget: AtomicU64::new(bytes.saturating_sub(count * size_of::<Bucket>()) as u64),
-            counts: Counts::new(),
+            hits: Counts::new(),
             taken: Taken::default(),
         })
     }
@@ -139,22 +139,22 @@ impl Cache {
 
     /// How often a leaf was found.
     pub(super) fn hits(&self) -> u64 {
-        self.counts.sums()[HIT]
+        self.hits.sums()[0]
     }
 
-    /// How often a node was not found.
+    /// How often a node was not found. Asked after each read from disk.
     pub(super) fn misses(&self) -> u64 {
-        self.counts.sums()[MISS]
+        self.taken.misses.load(Ordering::Relaxed)
     }
 
     /// Counts a leaf that was found.
     #[inline]
     pub(super) fn note_hit(&self) {
-        self.counts.note(HIT);
+        self.hits.note(0);
     }
 
     pub(super) fn note_miss(&self) {
-        self.counts.note(MISS);
+        self.taken.misses.fetch_add(1, Ordering::Relaxed);
     }
 
     #[inline]
