@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use super::node::Node;
 use super::reference::NodeReference;
-use super::shared::{Retired, Shared, release};
+use super::shared::{Retired, Shared, release, release_with_owner};
 use crate::storage::counts::Counts;
 use crate::storage::epoch::{self, Pin};
 use crate::storage::memory::{self, Array};
@@ -306,7 +306,7 @@ impl Cache {
 
 impl Drop for Cache {
     fn drop(&mut self) {
-        release(std::mem::take(&mut self.taken.hand.lock().retired));
+        release_with_owner(std::mem::take(&mut self.taken.hand.get_mut().retired));
         // Of a large one most was never touched, and is only read.
         for node in self.buckets.iter_mut().flat_map(|bucket| &mut bucket.nodes) {
             drop(node.take());
@@ -367,7 +367,10 @@ mod tests {
             |nodes: &[std::sync::Weak<Node>]| nodes.iter().filter(|node| node.strong_count() > 0).count();
         assert_eq!(cache.bytes(), kept(&nodes) as u64 * leaf(1).memory_bytes());
         assert!(kept(&nodes) > WAYS);
+        let waits = || QUIESCED.with(|quiesced| quiesced.get());
+        let before = waits();
         drop(cache);
         assert_eq!(kept(&nodes), 0, "a node has outlived its cache");
+        assert_eq!(waits(), before, "in a forked process who was pinned at the fork is waited for in vain");
     }
 }

@@ -36,7 +36,7 @@ impl<T> Shared<T> {
     pub(super) fn get<'a>(&'a self, _pin: &'a Pin) -> Option<&'a T> {
         let pointer = self.pointer.load(Ordering::Acquire);
         // SAFETY: `pointer` is null or holds a count of an `Arc`. That count is given up by `release`, which waits for all pins that
-        // began before the pointer was replaced, of which the caller's is one; and by `drop`, which needs `self` alone.
+        // began before the pointer was replaced, of which the caller's is one; and by `drop` and `release_with_owner`, which need `self` alone.
         unsafe { pointer.as_ref() }
     }
 
@@ -101,5 +101,13 @@ pub(super) fn release<T>(retired: impl IntoIterator<Item = Retired<T>>) {
             // SAFETY: `replace` took the count out of its place, and all who might have borrowed it there have been waited for.
             drop(unsafe { Arc::from_raw(pointer) });
         }
+    }
+}
+
+/// Gives up at once what was in places that are being dropped with their owner: nobody borrows from there any more.
+pub(super) fn release_with_owner<T>(retired: Vec<Retired<T>>) {
+    for Retired(pointer) in retired {
+        // SAFETY: `replace` took the count out of its place, and as for `take` nobody borrows it: who drops the places has them alone.
+        drop(unsafe { Arc::from_raw(pointer) });
     }
 }
