@@ -417,7 +417,7 @@ mod tests {
 
     use crate::Options;
     #[cfg(not(miri))]
-    use crate::device::forked::in_fork;
+    use crate::device::forked::{in_fork, is_alone};
     use crate::device::{Device, OpenMode, READ_QUEUES_KEPT_MAX, SimulatedDevice};
     use crate::error::ErrorKind;
 
@@ -443,6 +443,9 @@ mod tests {
     #[test]
     #[cfg(not(miri))]
     fn the_queue_of_a_batch_is_the_next_ones_also_in_a_process_that_was_forked() {
+        if !is_alone() {
+            return;
+        }
         let directory = tempfile::tempdir().unwrap();
         let db = Options::new().background(false).open(directory.path()).unwrap();
         let at_once = [(); 2].map(|()| db.engine().cold.take_reads(db.engine()));

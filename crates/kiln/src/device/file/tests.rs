@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::*;
 use crate::device::ZEROS_BYTES;
 #[cfg(not(miri))]
-use crate::device::forked::in_fork;
+use crate::device::forked::{in_fork, is_alone};
 use crate::device::somebody::as_somebody;
 use crate::sync::atomic::AtomicU64;
 
@@ -51,6 +51,9 @@ fn where_an_io_uring_cannot_be_made_just_now_it_is_asked_again() {
 #[test]
 #[cfg(not(miri))]
 fn a_process_that_was_forked_knows_its_parents_queues_from_its_own() {
+    if !is_alone() {
+        return;
+    }
     for is_refused in [false, true] {
         let (_directory, device) = temporary();
         device.uring_refused.store(is_refused, Ordering::Relaxed);
