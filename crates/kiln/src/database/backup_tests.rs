@@ -5,7 +5,9 @@ use std::sync::Arc;
 use super::backup::Source;
 use super::check::check_on;
 use crate::device::somebody::as_somebody;
-use crate::device::{Device, Fault, FaultKind, FileDevice, OpenMode, OperationKind, SimulatedDevice};
+use crate::device::{
+    BLOCK_BYTES, Device, Fault, FaultKind, FileDevice, OpenMode, OperationKind, SimulatedDevice,
+};
 use crate::error::ErrorKind;
 use crate::kernel::checkpoint::Haste;
 use crate::{Kiln, Level, Object as _, Options};
@@ -222,4 +224,37 @@ fn what_cannot_be_restored_leaves_no_directory() {
     let restored = Options::new().background(false).open(&to).unwrap();
     let map = restored.map("map").unwrap();
     assert_eq!(restored.get(&map, "key").unwrap().as_deref(), Some(&b"value"[..]));
+}
+
+/// An opening says in one slot that it is a backup no longer: damage to that one brought the other back, and what was committed and lost since was no loss, but what
+/// the backup does not have.
+#[test]
+fn c8_a_backup_that_was_opened_is_none_again_when_the_slot_that_says_so_is_damaged() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    let options = Options::new().background(false);
+    let db = options.open(path("db")).unwrap();
+    put(&db, 0..1, 1);
+    db.backup(path("backup"), |_| {}).unwrap();
+    let backup = options.open(path("backup")).unwrap();
+    assert!(backup.recovery_report().is_backup);
+    put(&backup, 0..1, 2);
+    // What a crash leaves.
+    std::fs::create_dir(path("crashed")).unwrap();
+    for file in std::fs::read_dir(path("backup")).unwrap() {
+        let file = file.unwrap();
+        std::fs::copy(file.path(), path("crashed").join(file.file_name())).unwrap();
+    }
+    let mut slots = std::fs::read(path("crashed").join("superblock")).unwrap();
+    let generation = |slots: &[u8], slot: usize| slots[slot * BLOCK_BYTES + 16];
+    let newest = (0..2).max_by_key(|&slot| generation(&slots, slot)).unwrap();
+    slots[newest * BLOCK_BYTES] ^= 1;
+    std::fs::write(path("crashed").join("superblock"), slots).unwrap();
+
+    Kiln::restore(path("crashed"), path("restored"), |_| {}).unwrap();
+    for name in ["restored", "crashed"] {
+        let opened = options.open(path(name)).unwrap();
+        let report = opened.recovery_report();
+        assert!(!report.is_backup && report.to_string().contains(" is lost ("), "{name}: {report}");
+    }
 }

@@ -284,9 +284,11 @@ impl SuperblockFile {
         let current = valid
             .next()
             // A slot that was never written is zeros, but not after the second write, which goes to it.
-            .map(|current| Superblock {
-                damaged_slot: damaged.or(zero.filter(|_| current.generation > 1)),
-                ..current
+            .map(|current| {
+                let damaged_slot = damaged.or(zero.filter(|_| current.generation > 1));
+                // The damaged one may be of an opening since, after which it is a backup no longer.
+                let is_backup = current.is_backup && damaged_slot.is_none();
+                Superblock { is_backup, damaged_slot, ..current }
             })
             .ok_or_else(|| Error::corrupted(&device.describe(FILE), 0, "neither of its slots is valid"))?;
         Ok(SuperblockFile { file, current, previous: valid.next(), is_closed: false })

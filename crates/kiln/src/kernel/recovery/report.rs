@@ -37,7 +37,8 @@ pub struct RecoveryReport {
     pub segments: u64,
     /// The database had been closed in order, or is new.
     pub clean: bool,
-    /// It is a backup that is opened for the first time, or was restored from such a one: `lost_versions` are those that it does not have, of commits since it was begun.
+    /// It is a backup that is opened for the first time, or was restored from such a one: `lost_versions` are those that it does not have, of commits since it was begun. Not where a slot of the superblock is damaged:
+    /// that may be the one of an opening since.
     pub is_backup: bool,
     /// Where in the file `superblock` one of its two slots is damaged. The other one may be the older of the two, so that nothing tells whether the
     /// database had been closed in order. What is written next mends it.
@@ -61,12 +62,10 @@ impl fmt::Display for RecoveryReport {
         )?;
         match &self.lost_versions {
             None => out.write_str("it had been closed in order, nothing is lost")?,
-            Some((first, _)) if self.is_backup && self.damaged_slot.is_none() && self.cut_bytes == 0 => {
-                write!(
-                    out,
-                    "it is a backup that is opened for the first time: whatever was committed from version {first} on is not in it"
-                )?
-            }
+            Some((first, _)) if self.is_backup && self.cut_bytes == 0 => write!(
+                out,
+                "it is a backup that is opened for the first time: whatever was committed from version {first} on is not in it"
+            )?,
             Some((first, _)) => {
                 match self.damaged_slot {
                     None => out.write_str("it had not been closed in order")?,
