@@ -16,6 +16,7 @@ pub mod fuzzing;
 mod inspect;
 mod object;
 mod output;
+mod outside;
 mod serve;
 mod session;
 mod snapshot;

@@ -16,7 +16,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::arguments::{Durability, Serve};
 use crate::failure::Failure;
 use crate::output::{say, say_aside};
-use crate::transfer::check_outside;
+use crate::outside::check_outside;
 
 /// The files that are opened later, beside one for each connection: of a log that grows, and for copies of it. That of a segment stays open, so these are for about 32 GiB more of it.
 const OTHER_FILES: u64 = 1024;

@@ -17,6 +17,7 @@ use crate::escape::escape;
 use crate::failure::Failure;
 use crate::object::{AnyObject, open_database, open_object_at, open_or_create_object, open_with};
 use crate::output::say_aside;
+use crate::outside::check_outside;
 use crate::snapshot::open_at;
 use crate::standard_output::standard_output;
 
@@ -456,21 +457,6 @@ pub(crate) fn compact(arguments: &Compact) -> Result<(), Failure> {
 fn bytes_in(dir: &Path) -> Result<u64, Failure> {
     let sum = || fs::read_dir(dir)?.map(|file| Ok(file?.metadata()?.len())).sum::<io::Result<u64>>();
     sum().map_err(|error| Failure::Other(format!("{}: {error}", dir.display())))
-}
-
-/// Refuses to make a copy of a database within its own directory: who removes the one would remove the other.
-pub(crate) fn check_outside(copy: &Path, dir: &Path) -> Result<(), Failure> {
-    let there = |path: &Path| path.canonicalize().ok();
-    // Of what is not there yet the directory in which it is going to be.
-    let around = std::path::absolute(copy).ok().and_then(|copy| copy.ancestors().find_map(there));
-    match (around, there(dir)) {
-        (Some(around), Some(own)) if around.starts_with(&own) => Err(Failure::Other(format!(
-            "{} is within {}, and would be lost with it; name a directory elsewhere",
-            copy.display(),
-            dir.display()
-        ))),
-        _ => Ok(()),
-    }
 }
 
 /// True for standard input or output.

@@ -303,11 +303,15 @@ fn no_copy_of_a_database_is_made_within_its_directory() {
         &["restore", "db", "db/copy"],
         &["restore", "db/", "link/copy"],
         &["serve", "--dir", "db", "--backups", "db/backups", "--listen", "127.0.0.1:0"],
+        // It was served where there was no database yet, and refused the next time.
+        &["serve", "--dir", "new", "--backups", "new/backups", "--listen", "127.0.0.1:0"],
+        &["serve", "--dir", "x/new", "--backups", "y/../x/new/", "--listen", "127.0.0.1:0"],
     ] {
         std::fs::create_dir_all(sandbox.path("elsewhere")).unwrap();
         let error = sandbox.fails(1, arguments);
         assert!(error.contains(" is within "), "{arguments:?}: {error}");
     }
+    assert!(!sandbox.path("new").exists() && !sandbox.path("x").exists());
     assert!(std::fs::read_dir(sandbox.path("db")).unwrap().all(|file| file.unwrap().path().is_file()));
     sandbox.ok(&["backup", "--dir", "db", "db-copy"]);
 }
