@@ -36,7 +36,8 @@ pub(crate) fn check(dir: &Path) -> Result<(), Failure> {
 
 /// `kiln stat`
 pub(crate) fn stat(dir: &Path) -> Result<(), Failure> {
-    // What it has found is a part of what is asked for.
+    // What opening finds is a part of what is asked for, and the next one finds nothing of that.
+    standard_output()?;
     let db = Options::new().create(false).open(dir).map_err(Failure::opening)?;
     let mut lines = vec![db.recovery_report().to_string().trim_end().to_owned()];
     lines.extend(describe_sizes(&db));

@@ -114,6 +114,7 @@ fn find_object(db: &Kiln, name: &str) -> Result<Option<AnyObject>, Failure> {
 
 /// `kiln get`
 pub(crate) fn get(arguments: &Get) -> Result<(), Failure> {
+    let out = standard_output()?;
     let db = open_database(&arguments.object.dir)?;
     let key = arguments.key.as_bytes();
     let snapshot = open_at(&db, &arguments.at)?;
@@ -128,7 +129,7 @@ pub(crate) fn get(arguments: &Get) -> Result<(), Failure> {
         let name = escape(arguments.object.object.as_bytes());
         Failure::Other(format!("'{name}' has no key '{}'", escape(key)))
     })?;
-    let mut out = standard_output()?.lock();
+    let mut out = out.lock();
     let written = if arguments.raw { out.write_all(&value) } else { writeln!(out, "{}", escape(&value)) };
     written.and_then(|()| out.flush()).map_err(Failure::report)
 }
@@ -170,6 +171,8 @@ fn read_standard_input() -> Result<Vec<u8>, Failure> {
 
 /// `kiln del`
 pub(crate) fn del(arguments: &Del) -> Result<(), Failure> {
+    // Who is told of a failure believes that nothing was deleted.
+    standard_output()?;
     let db = open_database(&arguments.object.dir)?;
     let object = open_object(&db, &arguments.object)?;
     let deleted = db.transact(|tx| {
@@ -225,10 +228,11 @@ fn confirm(question: &str) -> Result<bool, Failure> {
 
 /// `kiln scan`
 pub(crate) fn scan(arguments: &Scan) -> Result<(), Failure> {
+    let out = standard_output()?;
     let db = open_database(&arguments.object.dir)?;
     let snapshot = open_at(&db, &arguments.at)?;
     let object = open_object_at(&db, &arguments.object, (&snapshot, &arguments.at))?;
-    let mut out = BufWriter::new(standard_output()?.lock());
+    let mut out = BufWriter::new(out.lock());
     let mut print = |key: &[u8], value: &[u8]| print_entry(&mut out, arguments, key, value);
     let limit = arguments.limit.unwrap_or(usize::MAX);
     match &object {

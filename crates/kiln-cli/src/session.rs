@@ -15,11 +15,12 @@ use crate::standard_output::standard_output;
 
 /// `kiln session`
 pub(crate) fn session(arguments: &Session) -> Result<(), Failure> {
+    let out = standard_output()?;
     match arguments {
         Session::List { dir } => {
             let db = open_database(dir)?;
             // There may be millions.
-            let mut out = BufWriter::new(standard_output()?.lock());
+            let mut out = BufWriter::new(out.lock());
             for info in db.sessions() {
                 let info = info?;
                 writeln!(out, "{}\t{}", escape(&info.id), info.serial).map_err(Failure::report)?;

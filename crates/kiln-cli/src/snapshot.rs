@@ -9,6 +9,7 @@ use crate::escape::escape;
 use crate::failure::Failure;
 use crate::object::open_database;
 use crate::output::{report, say_aside};
+use crate::standard_output::standard_output;
 
 /// `kiln snapshot`
 pub(crate) fn snapshot(arguments: &Snapshot) -> Result<(), Failure> {
@@ -20,6 +21,7 @@ pub(crate) fn snapshot(arguments: &Snapshot) -> Result<(), Failure> {
             say_aside(format_args!("made '{}': everything up to version {version}", escape(name.as_bytes())));
         }
         Snapshot::List { dir } => {
+            standard_output()?;
             let db = open_database(dir)?;
             let lines: Vec<String> = db.snapshots().iter().map(describe).collect();
             db.close()?;

@@ -222,6 +222,9 @@ fn in_line(number: u64, what: impl std::fmt::Display) -> Failure {
 
 /// `kiln export`
 pub(crate) fn export(arguments: &Export) -> Result<(), Failure> {
+    if arguments.file.is_none() {
+        standard_output()?;
+    }
     let db = open_database(&arguments.object.dir)?;
     let snapshot = open_at(&db, &arguments.at)?;
     let object = open_object_at(&db, &arguments.object, (&snapshot, &arguments.at))?;
@@ -365,17 +368,21 @@ fn with_expiry(
 
 /// `kiln backup`
 pub(crate) fn backup(arguments: &Backup) -> Result<(), Failure> {
-    if !is_standard(&arguments.to) {
-        check_outside(&arguments.to, &arguments.dir)?;
-    }
-    let db = open_database(&arguments.dir)?;
-    let bar = progress(Some(0), Unit::Bytes);
-    let backup = match is_standard(&arguments.to) {
+    let stream = match is_standard(&arguments.to) {
         true if io::stdout().is_terminal() => {
             return Err(Failure::Other("a backup is not for a terminal: pipe it somewhere".to_owned()));
         }
-        true => db.backup_stream(BufWriter::new(standard_output()?), |progress| show(&bar, progress)),
-        false => db.backup(&arguments.to, |progress| show(&bar, progress)),
+        true => Some(BufWriter::new(standard_output()?)),
+        false => {
+            check_outside(&arguments.to, &arguments.dir)?;
+            None
+        }
+    };
+    let db = open_database(&arguments.dir)?;
+    let bar = progress(Some(0), Unit::Bytes);
+    let backup = match stream {
+        Some(stream) => db.backup_stream(stream, |progress| show(&bar, progress)),
+        None => db.backup(&arguments.to, |progress| show(&bar, progress)),
     };
     bar.finish_and_clear();
     let backup = backup?;

@@ -273,10 +273,14 @@ fn what_is_asked_for_of_a_closed_standard_output_fails_with_1() {
         &["dump-log"],
         &["snapshot", "list"],
         &["session", "list"],
+        &["session", "forget", "s"],
+        &["del", "--object", "notes", "k"],
     ] {
         let (code, error) = run(">&-", arguments);
         assert_eq!(code, Some(1), "{arguments:?}: {error}");
         assert!(error.starts_with("kiln: standard output is closed"), "{arguments:?}: {error}");
+        // It was deleted, though the command had failed.
+        assert_eq!(sandbox.ok(&["get", "--object", "notes", "k"]), "v\n", "{arguments:?}");
         // Who does not want it says so.
         assert_eq!(run(">/dev/null", arguments).0, Some(0), "{arguments:?}");
     }
