@@ -168,7 +168,8 @@ Examples:
   zstdcat monday.zst | kiln restore - /srv/ads
 
 Nothing is ever replaced; if it fails, no database is left there. If something follows a stream, such as a second
-one, what came first is restored all the same, and the exit code is 1.")]
+one, what came first is restored all the same, and the exit code is 1; so a stream is read to the end of its file
+or pipe, and whoever keeps a pipe open is waited for, once it was said what is restored.")]
     Restore(Restore),
     /// Print the log in readable form
     DumpLog(Dir),

@@ -1,5 +1,6 @@
 //! `import` and `export`: objects as JSON lines; `backup`, `restore` and `compact`: a whole database.
 
+use std::cmp::Reverse;
 use std::fs::{self, File, Permissions};
 use std::io::{self, BufRead, BufReader, BufWriter, IsTerminal as _, Read, Write};
 use std::os::unix::ffi::OsStrExt as _;
@@ -395,23 +396,22 @@ pub(crate) fn backup(arguments: &Backup) -> Result<(), Failure> {
 /// `kiln restore`
 pub(crate) fn restore(arguments: &Restore) -> Result<(), Failure> {
     let Restore { from, to } = arguments;
-    let mut stream: Option<Box<dyn Read>> = if is_standard(from) {
-        Some(Box::new(progress(None, Unit::Bytes).wrap_read(io::stdin().lock())))
+    let (mut stream, bytes): (Option<Box<dyn Read>>, _) = if is_standard(from) {
+        (Some(Box::new(io::stdin().lock())), None)
     } else if from.is_dir() {
-        None
+        check_outside(to, from)?;
+        (None, Some(0))
     } else {
         let file = File::open(from).map_err(|error| Failure::io("opening", from, error))?;
         let bytes = file.metadata().map_err(|error| Failure::io("reading", from, error))?.len();
-        Some(Box::new(progress(Some(bytes), Unit::Bytes).wrap_read(BufReader::new(file))))
+        (Some(Box::new(BufReader::new(file))), Some(bytes))
     };
+    let bar = progress(bytes, Unit::Bytes);
     let restored = match &mut stream {
-        Some(stream) => Kiln::restore_stream(stream, to, |_| {}),
-        None => {
-            check_outside(to, from)?;
-            let bar = progress(Some(0), Unit::Bytes);
-            Kiln::restore(from, to, |progress| show(&bar, progress))
-        }
+        Some(stream) => Kiln::restore_stream(bar.wrap_read(stream), to, |_| {}),
+        None => Kiln::restore(from, to, |progress| show(&bar, progress)),
     };
+    bar.finish_and_clear();
     let restored = restored.map_err(|error| match error.kind() {
         // The engine does not know where a stream comes from.
         ErrorKind::Corrupted | ErrorKind::Version if stream.is_some() => {
@@ -446,7 +446,9 @@ pub(crate) fn compact(arguments: &Compact) -> Result<(), Failure> {
     let snapshots = db.snapshots();
     db.close()?;
     let (after, before) = (ByteSize(bytes_in(&arguments.dir)?), ByteSize(compacted.bytes_before));
-    let holding = match snapshots.iter().max_by_key(|snapshot| snapshot.held_bytes) {
+    // Of those that hold the same the oldest, and not whichever is listed last.
+    let most = snapshots.iter().max_by_key(|snapshot| (snapshot.held_bytes, Reverse(snapshot.version)));
+    let holding = match most {
         Some(most) if most.held_bytes > 0 => {
             format!(
                 "; the snapshot '{}' holds about {}",

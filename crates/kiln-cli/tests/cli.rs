@@ -104,7 +104,9 @@ fn a_database_is_compacted_and_keeps_what_is_in_it() {
     assert_eq!(sandbox.ok(&["get", "--object", "o", "1999"]).trim_end(), format!("{:0500}", 1999));
     assert!(sandbox.fails(1, &["compact", "nowhere"]).contains("no database"));
     // The files became longer, and nothing said why.
-    sandbox.ok(&["snapshot", "create", "monday"]);
+    for name in ["monday", "tuesday"] {
+        sandbox.ok(&["snapshot", "create", name]);
+    }
     sandbox.ok(&["drop", "--object", "o", "--yes"]);
     let held = text(&sandbox.run(&["compact"]).stderr);
     assert!(held.contains("; the snapshot 'monday' holds about "), "{held}");
