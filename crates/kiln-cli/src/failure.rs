@@ -52,13 +52,16 @@ impl Failure {
         }
     }
 
-    /// A database that cannot be opened.
-    pub(crate) fn opening(error: kiln::Error) -> Self {
+    /// A database that cannot be opened, or made.
+    pub(crate) fn opening(dir: &Path, error: kiln::Error) -> Self {
         match cause_of(&error) {
-            Some(io::ErrorKind::ReadOnlyFilesystem) => Self::Other(format!(
-                "{}; to open it is to write to it: kiln restore makes a copy elsewhere, and kiln check and kiln dump-log only read",
-                one_line(&error.to_string())
-            )),
+            // Without this file there is none.
+            Some(io::ErrorKind::ReadOnlyFilesystem) if dir.join("superblock").exists() => {
+                Self::Other(format!(
+                    "{}; to open it is to write to it: kiln restore makes a copy elsewhere, and kiln check and kiln dump-log only read",
+                    one_line(&error.to_string())
+                ))
+            }
             _ => Self::Engine(error),
         }
     }

@@ -38,7 +38,7 @@ pub(crate) fn check(dir: &Path) -> Result<(), Failure> {
 pub(crate) fn stat(dir: &Path) -> Result<(), Failure> {
     // What opening finds is a part of what is asked for, and the next one finds nothing of that.
     standard_output()?;
-    let db = Options::new().create(false).open(dir).map_err(Failure::opening)?;
+    let db = Options::new().create(false).open(dir).map_err(|error| Failure::opening(dir, error))?;
     let mut lines = vec![db.recovery_report().to_string().trim_end().to_owned()];
     lines.extend(describe_sizes(&db));
     let mut objects = db.objects();

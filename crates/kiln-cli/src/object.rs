@@ -28,7 +28,7 @@ pub(crate) fn open_database(dir: &Path) -> Result<Kiln, Failure> {
 
 /// Opens a database, and says what that has found to be lost or damaged: it is closed in order at the end, and whoever opens it next finds nothing of that.
 pub(crate) fn open_with(options: Options, dir: &Path) -> Result<Kiln, Failure> {
-    let db = options.open(dir).map_err(Failure::opening)?;
+    let db = options.open(dir).map_err(|error| Failure::opening(dir, error))?;
     let report = db.recovery_report();
     if report.lost_versions.is_some() || report.damaged_slot.is_some() || report.checkpoint_damage.is_some() {
         say_aside(format_args!("kiln: {}", report.to_string().trim_end()));

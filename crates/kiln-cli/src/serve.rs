@@ -64,7 +64,7 @@ fn open(arguments: &Serve) -> Result<Kiln, Failure> {
     if let Some(bytes) = arguments.unhardened {
         options = options.unhardened_bytes(bytes.as_u64());
     }
-    Ok(options.open(&arguments.dir)?)
+    options.open(&arguments.dir).map_err(|error| Failure::opening(&arguments.dir, error))
 }
 
 /// As many threads as processors: more of them take the processor from each other and from the hardener. A call that

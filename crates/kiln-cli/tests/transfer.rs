@@ -4,7 +4,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Sandbox, text};
+use common::{Sandbox, Served, text};
 use kiln::Expiry;
 
 #[test]
@@ -341,11 +341,16 @@ fn of_a_file_system_that_is_read_only_the_way_out_is_said_and_is_one() {
         ["get", "--dir", "db", "--object", "o", "k"].as_slice(),
         &["stat", "db"],
         &["backup", "--dir", "db", "b"],
+        &["serve", "--dir", "db", "--listen", "127.0.0.1:0"],
     ] {
         let (code, error) = read_only(arguments);
         assert_eq!(code, Some(1), "{error}");
         assert!(error.contains("kiln restore makes a copy elsewhere"), "{arguments:?}: {error}");
     }
+    // There is nothing to be copied.
+    let (code, error) = read_only(&["put", "--dir", "db/new", "--object", "o", "k", "v"]);
+    assert_eq!(code, Some(1), "{error}");
+    assert!(error.contains("db/new") && !error.contains("kiln restore"), "{error}");
     assert_eq!(read_only(&["check", "db"]).0, Some(0));
     assert_eq!(read_only(&["restore", "db", "copy"]).0, Some(0));
     assert_eq!(sandbox.ok(&["get", "--dir", "copy", "--object", "o", "k"]), "v\n");
@@ -361,10 +366,11 @@ fn c8_a_backup_that_is_opened_first_says_what_it_is_and_a_crash_still_says_loss(
     sandbox.ok_with_input(&["restore", "-", "of-stream"], &stream);
     sandbox.ok(&["restore", "copy", "of-copy"]);
     sandbox.ok(&["restore", "db", "of-closed"]);
-    // Of one that is open, what a crash leaves.
-    let db = kiln::Kiln::open(sandbox.path("db")).unwrap();
+    // Of one that is open, what a crash leaves; nobody changes its files meanwhile.
+    let db = kiln::Options::new().background(false).open(sandbox.path("db")).unwrap();
     db.put(&db.map("o").unwrap(), "k", "v").unwrap().safe().unwrap();
     db.backup(sandbox.path("of-open"), |_| {}).unwrap();
+    db.backup(sandbox.path("served"), |_| {}).unwrap();
     std::fs::create_dir(sandbox.path("crashed")).unwrap();
     for file in std::fs::read_dir(sandbox.path("db")).unwrap() {
         let file = file.unwrap();
@@ -382,6 +388,12 @@ fn c8_a_backup_that_is_opened_first_says_what_it_is_and_a_crash_still_says_loss(
     for crashed in ["crashed", "of-crashed"] {
         let first = said(crashed);
         assert!(first.contains("it had not been closed in order: ") && first.contains("is lost"), "{first}");
+    }
+    for is_backup in ["1", "0"] {
+        let served = Served::start(&sandbox, &["--dir", "served"]);
+        let info: String = redis::cmd("INFO").arg("durability").query(&mut served.connect()).unwrap();
+        assert!(info.contains(&format!("recovered_is_backup:{is_backup}\r\n")), "{info}");
+        served.end(rustix::process::Signal::TERM);
     }
     for closed in ["db", "of-closed", "copy", "of-copy", "of-stream", "of-open", "crashed"] {
         let then = said(closed);

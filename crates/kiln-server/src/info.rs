@@ -175,6 +175,7 @@ fn durability(source: &Source<'_>, text: &mut String) {
     failure_line(text, "failure", statistics.failure.as_deref());
     line(text, "recovered_horizon", report.horizon);
     line(text, "recovered_clean", u8::from(report.clean));
+    line(text, "recovered_is_backup", u8::from(report.is_backup));
     match report.lost_versions {
         None => line(text, "recovered_lost_versions", "none"),
         Some((first, last)) => line(text, "recovered_lost_versions", format_args!("{first}-{last}")),
