@@ -7,6 +7,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use super::ahead::NodesAhead;
+use super::blocks::FileBlocks;
 use super::changes::{Change, Changes};
 use super::cursor::{Cursor, Direction};
 use super::output::Output;
@@ -84,10 +85,11 @@ pub(super) fn copy(
     let pages = Pages::of_copy(Arc::clone(&tree.pages.names), name.clone(), Arc::clone(&file))?;
     // It is written once, so nothing needs room before it is: the file is as long as what is written.
     let (mut space, mut file_bytes) = (Space::new(Bitmap::default()), u64::MAX);
-    let mut output = Output::new(Arc::clone(&file), &name, &mut space, (&mut file_bytes, 0));
+    let mut blocks = FileBlocks::new(Arc::clone(&file), &name, &mut space, (&mut file_bytes, 0));
+    let mut output = Output::new(Arc::clone(&file), &name);
     let written = writer::write(
         &pages,
-        (&mut output, &mut NodesAhead::default()),
+        (&mut output, &mut blocks, &mut NodesAhead::default()),
         (&Root::default(), &[]),
         &mut walked,
         u64::MAX,

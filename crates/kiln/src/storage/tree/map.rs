@@ -1,5 +1,6 @@
 //! The map of free space on disk: pages of bits, and a directory of the pages. `docs/format.md` has its layout.
 
+use super::blocks::{Blocks, FileBlocks};
 use super::output::Output;
 use super::pages::Pages;
 use super::reference::{BLOCK_FIRST, NodeReference};
@@ -149,23 +150,24 @@ fn directory_blocks(pages: usize) -> usize {
 /// only once), and then it is written.
 pub(super) fn write(
     output: &mut Output<'_>,
+    blocks: &mut FileBlocks<'_>,
     old: (&DirectoryReference, &[PageEntry]),
 ) -> Result<(DirectoryReference, Vec<PageEntry>)> {
     let mut entries = old.1.to_vec();
     if old.0.blocks > 0 {
         // It was read, or written, as part of the map.
-        let _ = output.space.free(Run { block: old.0.block, blocks: old.0.blocks.into() });
+        let _ = blocks.free(Run { block: old.0.block, blocks: old.0.blocks.into() });
     }
-    let blocks = directory_blocks(pages_max(output.space.end()));
-    let directory = output.take(blocks)?;
+    let directory_blocks_max = directory_blocks(pages_max(blocks.space.end()));
+    let directory = blocks.take(directory_blocks_max)?;
     let mut is_placed = Vec::new();
-    place_pages(output, &mut entries, &mut is_placed)?;
-    assert!(directory_blocks(entries.len()) <= blocks, "{} pages of the map", entries.len());
-    let mapped_blocks = output.space.used().end();
+    place_pages(blocks, &mut entries, &mut is_placed)?;
+    assert!(directory_blocks(entries.len()) <= directory_blocks_max, "{} pages of the map", entries.len());
+    let mapped_blocks = blocks.space.used().end();
     entries.truncate(mapped_blocks.div_ceil(PAGE_BLOCKS) as usize);
     for (page, entry) in entries.iter_mut().enumerate() {
         if is_placed[page] {
-            let words = output.space.used().page(page).to_vec();
+            let words = blocks.space.used().page(page).to_vec();
             entry.used = words.iter().map(|word| word.count_ones()).sum();
             entry.checksum = output.put(entry.block, 1, |out| {
                 for (word, out) in words.iter().zip(out.as_chunks_mut::<8>().0) {
@@ -174,38 +176,38 @@ pub(super) fn write(
             })?;
         }
     }
-    let checksum = output.put(directory, blocks, |out| {
+    let checksum = output.put(directory, directory_blocks_max, |out| {
         for (entry, out) in entries.iter().zip(out.as_chunks_mut::<ENTRY_BYTES>().0) {
             *out = entry.encode();
         }
     })?;
-    let used_blocks = output.space.used_count();
-    let blocks = blocks as u32;
+    let used_blocks = blocks.space.used_count();
+    let blocks = directory_blocks_max as u32;
     Ok((DirectoryReference { block: directory, blocks, checksum, used_blocks, mapped_blocks }, entries))
 }
 
 /// Gives every page in which something has changed a new place, or none if nothing in it is used.
 fn place_pages(
-    output: &mut Output<'_>,
+    blocks: &mut FileBlocks<'_>,
     entries: &mut Vec<PageEntry>,
     is_placed: &mut Vec<bool>,
 ) -> Result<()> {
     loop {
-        let count = output.space.used().end().div_ceil(PAGE_BLOCKS) as usize;
+        let count = blocks.space.used().end().div_ceil(PAGE_BLOCKS) as usize;
         entries.resize(count.max(entries.len()), PageEntry::default());
         is_placed.resize(entries.len(), false);
         let mut is_done = true;
         for page in 0..entries.len() {
-            if is_placed[page] || !output.space.is_changed(page) {
+            if is_placed[page] || !blocks.space.is_changed(page) {
                 continue;
             }
             if let Some(run) = entries[page].run() {
-                let _ = output.space.free(run);
+                let _ = blocks.free(run);
                 entries[page] = PageEntry::default();
                 is_done = false;
             }
-            if output.space.used().page(page).iter().any(|&word| word != 0) {
-                entries[page].block = output.take(1)?;
+            if blocks.space.used().page(page).iter().any(|&word| word != 0) {
+                entries[page].block = blocks.take(1)?;
                 is_placed[page] = true;
                 is_done = false;
             }
@@ -218,8 +220,8 @@ fn place_pages(
     let is_empty = |space: &Space, page: usize| {
         !planted(Bug::EmptyMapPageKept) && space.used().page(page).iter().all(|&word| word == 0)
     };
-    while let Some(page) = (0..entries.len()).find(|&page| is_placed[page] && is_empty(output.space, page)) {
-        let _ = entries[page].run().map(|run| output.space.free(run));
+    while let Some(page) = (0..entries.len()).find(|&page| is_placed[page] && is_empty(blocks.space, page)) {
+        let _ = entries[page].run().map(|run| blocks.free(run));
         entries[page] = PageEntry::default();
         is_placed[page] = false;
     }
@@ -251,9 +253,10 @@ mod tests {
         let device: Arc<dyn Device> = Arc::new(SimulatedDevice::new(1));
         let file = device.open("tree", OpenMode::Create).unwrap();
         let mut file_bytes = 1 << 40;
-        let mut output = Output::new(file, "tree", &mut space, (&mut file_bytes, 0));
-        assert!(nodes.into_iter().all(|run| output.space.free(run)));
-        let (directory, entries) = write(&mut output, (&directory, &entries)).unwrap();
+        let mut blocks = FileBlocks::new(Arc::clone(&file), "tree", &mut space, (&mut file_bytes, 0));
+        assert!(nodes.into_iter().all(|run| blocks.free(run)));
+        let mut output = Output::new(file, "tree");
+        let (directory, entries) = write(&mut output, &mut blocks, (&directory, &entries)).unwrap();
         let reached: u64 = runs(&directory, &entries).map(|run| run.blocks).sum();
         assert_eq!(space.used_count(), BLOCK_FIRST + reached);
         assert_eq!((entries.len(), directory.used_blocks), (1, space.used_count()));

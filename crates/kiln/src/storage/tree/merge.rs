@@ -18,6 +18,7 @@
 use std::sync::Arc;
 
 use super::ahead::NodesAhead;
+use super::blocks::Blocks;
 use super::changes::{Change, Changes};
 use super::node::{HEIGHT_MAX, KEY_BYTES_MAX, Node, ValueIn};
 use super::output::Output;
@@ -63,8 +64,9 @@ impl Merged {
 
 /// A merge under way.
 pub(super) struct Merger<'a, 'o> {
-    pub(super) pages: &'a Pages,
-    pub(super) output: &'a mut Output<'o>,
+    pages: &'a Pages,
+    output: &'a mut Output<'o>,
+    blocks: &'a mut dyn Blocks,
     levels: Vec<Pending>,
     /// The block of the old root's node.
     root_block: u64,
@@ -85,13 +87,14 @@ pub(super) struct Merger<'a, 'o> {
 impl<'a, 'o> Merger<'a, 'o> {
     pub(super) fn new(
         pages: &'a Pages,
-        (output, ahead): (&'a mut Output<'o>, &'a mut NodesAhead),
+        (output, blocks, ahead): (&'a mut Output<'o>, &'a mut dyn Blocks, &'a mut NodesAhead),
         replaced_blocks_max: u64,
         packs: bool,
     ) -> Self {
         Merger {
             pages,
             output,
+            blocks,
             levels: Vec::new(),
             root_block: 0,
             ahead,
@@ -131,7 +134,7 @@ impl<'a, 'o> Merger<'a, 'o> {
 
     /// Gives up blocks of the old tree.
     fn free(&mut self, block: u64, blocks: u64) -> Result<()> {
-        if self.output.space.free(Run { block, blocks }) {
+        if self.blocks.free(Run { block, blocks }) {
             Ok(())
         } else {
             Err(self.pages.corrupted(block, "blocks are in use that the map of free space calls free"))
@@ -291,7 +294,7 @@ impl<'a, 'o> Merger<'a, 'o> {
             Some(value) => {
                 self.merged.put += 1;
                 let blocks = value.len().div_ceil(BLOCK_BYTES);
-                let block = self.output.take(blocks)?;
+                let block = self.blocks.take(blocks)?;
                 self.output.put(block, blocks, |out| out[..value.len()].copy_from_slice(value))?;
                 let (bytes, checksum) = (value.len() as u32, crc32c::crc32c(value));
                 let reference = ValueReference { block, bytes, checksum };
@@ -346,7 +349,7 @@ impl<'a, 'o> Merger<'a, 'o> {
         let packed = self.packer.as_mut().filter(|_| level == 0).and_then(|packer| packer.pack(&made));
         self.has_packed |= packed.is_some();
         let blocks = packed.map_or(made.blocks(), |packed| packed.len().div_ceil(BLOCK_BYTES));
-        let block = self.output.take(blocks)?;
+        let block = self.blocks.take(blocks)?;
         let checksum = self.output.put(block, blocks, |out| match packed {
             Some(packed) => out[..packed.len()].copy_from_slice(packed),
             None => made.encode(out),

@@ -20,12 +20,14 @@
 //! | `update` | what changes it, or its file |
 //! | `changes`, `renewed`, `removed`, `rewrite` | where changes come from |
 //! | `merge`, `pending`, `output` | makes the nodes of the next root, and writes them |
-//! | `writer`, `root`, `space`, `map` | makes it durable, and the newest; which blocks are free |
+//! | `writer`, `root` | makes it durable, and the newest |
+//! | `blocks`, `space`, `map` | where blocks come from, and which are free |
 //!
 //! Every reference holds the checksum of what it refers to, so a node that is stale, or elsewhere, is noticed; a node's structure is checked
 //! completely when it is read. Nothing that a file says can make the engine panic, or take memory without bound.
 
 mod ahead;
+mod blocks;
 mod cache;
 mod changes;
 mod check;
@@ -459,7 +461,7 @@ impl Tree {
     /// How much longer the file is than what is used of it, what a merge writes anew, and what is kept for deletions.
     pub(crate) fn room_bytes(&self) -> u64 {
         let (used_bytes, file_bytes) = (self.used_bytes(), self.file_bytes());
-        file_bytes.saturating_sub(used_bytes + used_bytes / REPLACED_PART + output::reserve_bytes(file_bytes))
+        file_bytes.saturating_sub(used_bytes + used_bytes / REPLACED_PART + blocks::reserve_bytes(file_bytes))
     }
 
     /// How often a node had to be read for who asked for it.

@@ -3,10 +3,11 @@
 use std::sync::{Arc, Weak};
 
 use super::ahead::NodesAhead;
+use super::blocks::{FileBlocks, reserve_bytes, step_bytes};
 use super::changes::Changes;
 use super::map::{self, PageEntry};
 use super::merge::{Merged, Merger};
-use super::output::{Output, reserve_bytes, step_bytes};
+use super::output::Output;
 use super::pages::{FILE, Pages, UNFINISHED, remove_unfinished};
 use super::reference::NodeReference;
 use super::root::{DirectoryReference, Root, Slots};
@@ -234,10 +235,11 @@ impl Writer {
         };
         let end = self.space.end() * BLOCK_BYTES as u64;
         let sizes = (&mut self.file_bytes, reserve_bytes);
-        let mut output = Output::new(Arc::clone(file), &pages.name, &mut self.space, sizes);
+        let mut blocks = FileBlocks::new(Arc::clone(file), &pages.name, &mut self.space, sizes);
         // Deletions may have taken what is kept for them. It is needed again, but not now.
-        let _ = output.grow_to(end);
-        let write_to = (&mut output, &mut self.ahead);
+        let _ = blocks.grow_to(end);
+        let mut output = Output::new(Arc::clone(file), &pages.name);
+        let write_to = (&mut output, &mut blocks, &mut self.ahead);
         let written =
             write(pages, write_to, (old, &self.map), changes, replaced_blocks_max.max(1), self.packs);
         self.failed |= output.failed;
@@ -340,16 +342,16 @@ pub(super) struct Written {
 /// Writes the nodes, values and map of the next root, and syncs them.
 pub(super) fn write(
     pages: &Pages,
-    (output, ahead): (&mut Output<'_>, &mut NodesAhead),
+    (output, blocks, ahead): (&mut Output<'_>, &mut FileBlocks<'_>, &mut NodesAhead),
     (old, map): (&Root, &[PageEntry]),
     changes: &mut dyn Changes,
     replaced_blocks_max: u64,
     packs: bool,
 ) -> Result<Written> {
-    let mut merger = Merger::new(pages, (output, ahead), replaced_blocks_max, packs);
+    let mut merger = Merger::new(pages, (output, blocks, ahead), replaced_blocks_max, packs);
     let (node, height) = merger.run(old, changes)?;
     let (mut merged, has_packed) = (merger.merged, merger.has_packed);
-    let (directory, map) = map::write(output, (&old.directory, map))?;
+    let (directory, map) = map::write(output, blocks, (&old.directory, map))?;
     if planted(Bug::TreeNotSynced) {
         output.flush()?
     } else {

@@ -3,6 +3,7 @@
 use std::iter::empty;
 use std::sync::Arc;
 
+use super::super::blocks::{Blocks, FileBlocks};
 use super::super::map;
 use super::super::output::Output;
 use super::super::pages::Pages;
@@ -31,12 +32,13 @@ fn c9_a_map_of_many_pages_is_read_as_it_was_written() {
         // Nobody holds an older root.
         space.begin(empty(), |_| ());
         let mut file_bytes = 1 << 40;
-        let mut output = Output::new(Arc::clone(&file), "tree", &mut space, (&mut file_bytes, 0));
+        let mut blocks = FileBlocks::new(Arc::clone(&file), "tree", &mut space, (&mut file_bytes, 0));
+        let mut output = Output::new(Arc::clone(&file), "tree");
         for _ in 0..takes {
-            output.take(RUN as usize).unwrap();
+            blocks.take(RUN as usize).unwrap();
         }
-        assert!(frees.iter().all(|&number| output.space.free(quarter(number))));
-        (directory, entries) = map::write(&mut output, (&directory, &entries)).unwrap();
+        assert!(frees.iter().all(|&number| blocks.free(quarter(number))));
+        (directory, entries) = map::write(&mut output, &mut blocks, (&directory, &entries)).unwrap();
         output.sync().unwrap();
         written.push(output.bytes);
         space.commit();
