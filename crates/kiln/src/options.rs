@@ -230,10 +230,11 @@ impl Options {
         self
     }
 
-    /// How many threads read and sort what [settles](Self::settle_log_bytes), and then take it off the indexes, at the most. Default 1; 64 at the most. What is sorted is merged
-    /// into the tree by one. With more of them rows settle in less time, as far as processors and the disk have nothing else to do; what writers and readers have of these meanwhile is less: half as many as there
+    /// How many threads read and sort what [settles](Self::settle_log_bytes), merge it into the tree, and then take it off the indexes, at the most. Default 1; 64 at the most.
+    /// With more of them rows settle in less time, as far as processors and the disk have nothing else to do; what writers and readers have of these meanwhile is less: half as many as there
     /// are processors is much. They divide [`settle_memory`](Self::settle_memory), of which each should have 16 MiB; with less than a MiB for each and 64 MiB of log, or 4 MiB for a GiB, that is what they
-    /// take. Beside that each takes some 3 MiB, or as much as the longest record. Each takes a segment of the log at the least. Durability does not depend on it.
+    /// take. Beside that each takes some 3 MiB, or as much as the longest record, and while it merges some 10 MiB, up to 20 MiB where keys are long: only as many merge as have 16 MiB each of `settle_memory`, and one where the disk
+    /// is full. Each takes a segment of the log at the least. Durability does not depend on it.
     /// Without background threads it is the calling thread alone.
     pub fn settle_threads(mut self, count: usize) -> Options {
         self.settle_threads = count;

@@ -255,7 +255,11 @@ fn c2_c4_settling_changes_nothing_for_anybody_and_nothing_after_a_crash() {
     watched("c2_c4_settling_changes_nothing_for_anybody", PATIENCE, |_| {
         // With three threads a bucket, or a leaf, has rows that two of them remove.
         let on_three_threads = small(96 << 10).settle_threads(3).settle_memory(16 << 10);
-        for options in [small(0).settle_threads(1), small(96 << 10).settle_threads(1), on_three_threads] {
+        // With more memory three of them merge as well, and a leaf of the tree has rows of two.
+        let with_memory = small(96 << 10).settle_threads(3).settle_memory(48 << 20);
+        for options in
+            [small(0).settle_threads(1), small(96 << 10).settle_threads(1), on_three_threads, with_memory]
+        {
             let disk = SimulatedDevice::new(seed());
             let rows =
                 settle_beside_all(&options, &(Arc::new(disk.clone()) as Arc<dyn Device>), budget(1_500));

@@ -26,7 +26,6 @@
 //!   life, removal                        whether an object is there, and how the rows of one go that was dropped
 //!   expiry                               rows that are absent from some time on, and go
 //!   shares, hand_over, warm              what memory is for, and keeping there what fits
-//!   together                             threads that last as long as a step of an opening, or of settling
 //!   write_counts, gauge                  what statistics tell of commits, and of work in the background
 //! ```
 
@@ -75,7 +74,6 @@ pub(crate) mod snapshot;
 pub(crate) mod sweep;
 #[cfg(test)]
 mod sweep_tests;
-mod together;
 pub(crate) mod transaction;
 pub(crate) mod warm;
 pub(crate) mod write_counts;

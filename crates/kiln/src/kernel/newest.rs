@@ -31,8 +31,6 @@ pub(super) use walk::NewestWalk;
 pub(super) struct Newest {
     /// Memory of each who collects.
     bytes_max: usize,
-    /// So many collect side by side, and then walk.
-    threads: usize,
     runs: Runs,
     /// A key is known of about so many bytes each.
     sample_bytes: u64,
@@ -135,7 +133,7 @@ impl Newest {
         // Each who collects makes so many, and each who walks reads those of all.
         let read_at_once = expected * threads * threads;
         let runs = Runs::new(device, bytes_max, read_at_once, sample_bytes);
-        Newest { bytes_max: bytes_of_one, threads, runs, sample_bytes, parts: Vec::new() }
+        Newest { bytes_max: bytes_of_one, runs, sample_bytes, parts: Vec::new() }
     }
 
     /// Who collects what there is in a stretch of the log.
@@ -164,14 +162,14 @@ impl Newest {
         self.runs.bytes()
     }
 
-    /// Keys in the tree, in ascending order, that divide what there is into as many intervals of about as many bytes each as there are threads; fewer if it is little,
+    /// Keys in the tree, in ascending order, that divide what there is into so many intervals of about as many bytes each, one for each thread at the most; fewer if it is little,
     /// or if keys are long.
-    pub(super) fn separators(&self) -> Vec<Vec<u8>> {
+    pub(super) fn separators(&self, intervals: usize) -> Vec<Vec<u8>> {
         let mut samples: Vec<&[u8]> =
             self.parts.iter().flat_map(|part| part.samples(self.sample_bytes)).collect();
         samples.sort_unstable();
-        let at = |number| samples.get(samples.len() * number / self.threads);
-        let mut separators: Vec<_> = (1..self.threads).filter_map(at).map(|key| key.to_vec()).collect();
+        let at = |number| samples.get(samples.len() * number / intervals);
+        let mut separators: Vec<_> = (1..intervals).filter_map(at).map(|key| key.to_vec()).collect();
         separators.dedup();
         separators
     }
@@ -183,6 +181,12 @@ impl Newest {
     pub(super) fn walk(&self) -> Result<NewestWalk<'_>> {
         self.walk_between(&[], None)
     }
+}
+
+/// The interval of this number of those between separators, which ascend: keys from one on, and before the other.
+pub(super) fn interval(separators: &[Vec<u8>], number: usize) -> (&[u8], Option<&[u8]>) {
+    let low = number.checked_sub(1).map_or(&[][..], |before| &separators[before]);
+    (low, separators.get(number).map(Vec::as_slice))
 }
 
 impl Part {
@@ -409,11 +413,10 @@ mod tests {
                 let expected = told(&newest);
                 // Also at keys that nobody has, and where there is nothing.
                 let others = ["", "3", "3\0", "4444444", "~"].map(|key| tree_key(key.as_bytes()));
-                for separators in [newest.separators(), others.to_vec()] {
+                for separators in [newest.separators(threads), others.to_vec()] {
                     let (mut all, mut all_passed) = (Told::new(), 0);
                     for number in 0..=separators.len() {
-                        let low = number.checked_sub(1).map_or(&[][..], |before| &separators[before]);
-                        let high = separators.get(number).map(Vec::as_slice);
+                        let (low, high) = interval(&separators, number);
                         let (told, passed) = told_between(&newest, low, high);
                         let is_inside = |key: &[u8]| key >= low && high.is_none_or(|high| key < high);
                         assert!(told.keys().all(|key| is_inside(key)));
@@ -437,7 +440,7 @@ mod tests {
             for threads in 2..5 {
                 let newest = collected(&Arc::new(SimulatedDevice::new(1)), &rows, bytes_max, threads);
                 assert!(runs.contains(&run_count(&newest)), "{} runs", run_count(&newest));
-                let separators = newest.separators();
+                let separators = newest.separators(threads);
                 assert_eq!(separators.len(), threads - 1);
                 let is_before = |separator: &Vec<u8>, key: &Vec<u8>| tree_key(key) < *separator;
                 let before =

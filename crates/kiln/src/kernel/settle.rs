@@ -29,29 +29,25 @@
 //! reads single rows does not count: to them a row costs a read in the log as in the tree. Nobody who reads or
 //! writes waits for it, unless it is [far behind](super::settling_pace), and each thread of it holds no lock of theirs but, one after the other, the buckets in step 4.
 //!
-//! **On several threads**, if [there are to be](crate::Options::settle_threads), are steps 2, but for the merge, and 4: each thread has a stretch of the log to read and to sort, and an interval of the keys to
-//! remove. Each step begins once all have ended the one before.
+//! **On several threads**, if [there are to be](crate::Options::settle_threads), are steps 2 and 4: each thread has a stretch of the log to read and to sort, an interval of the keys to
+//! merge, and one to remove. Each step begins once all have ended the one before.
 
 mod collection;
 pub(crate) mod failures;
+mod merging;
 mod removal;
 #[cfg(test)]
 mod tests;
 
-use self::collection::COLLECT_BATCH;
 use super::checkpoint::Haste;
 use super::engine::Engine;
 use super::frozen::BYTES_PER_READ;
-use super::newest::{Newest, NewestWalk};
 use super::settled::InVain;
-use super::settling_pace::{Grants, Moving, Stage};
-use crate::error::{Error, ErrorKind, Result};
+use super::settling_pace::Moving;
+use crate::error::Result;
 use crate::planted::{Bug, planted};
-use crate::storage::extent;
 use crate::storage::ordered_index::OrderedIndex;
-use crate::storage::record::{Address, NEVER};
-use crate::storage::segments::Segments;
-use crate::storage::tree::{ChangedRow, Merged, Rows};
+use crate::storage::record::Address;
 use crate::sync::atomic::Ordering;
 
 /// Of threads that settle side by side.
@@ -69,47 +65,6 @@ pub(crate) struct Settling {
     pub(crate) deletes: u64,
     /// Bytes written for it.
     pub(crate) bytes: u64,
-}
-
-/// What was collected, or what of it was deleted, as the tree takes it.
-struct SettlingRows<'a> {
-    engine: &'a Engine,
-    segments: &'a Segments,
-    walk: NewestWalk<'a>,
-    only_deletions: bool,
-    of: u64,
-    count: u64,
-    grants: Grants<'a>,
-}
-
-impl Rows for SettlingRows<'_> {
-    fn next(&mut self, row: &mut ChangedRow) -> Result<bool> {
-        let entry = loop {
-            if self.count.is_multiple_of(COLLECT_BATCH as u64) {
-                if self.engine.hardening.is_stopping() {
-                    return Err(Error::closed());
-                }
-                self.grants.reach(self.walk.passed(), self.of);
-            }
-            self.count += 1;
-            match self.walk.next()? {
-                None => return Ok(false),
-                Some(entry) if entry.shape.kind.is_put() && self.only_deletions => {}
-                Some(entry) => break entry,
-            }
-        };
-        let expiry = |expires_at| if planted(Bug::ExpirySettlesNot) { NEVER } else { expires_at };
-        match entry.value() {
-            _ if !entry.shape.kind.is_put() => row.set(entry.tree_key, None, NEVER),
-            Some((expires_at, value)) => row.set(entry.tree_key, Some(value), expiry(expires_at)),
-            None => {
-                let bytes = entry.shape.bytes() as usize;
-                let (record, _) = extent::read_record(self.segments, entry.address, bytes)?;
-                row.set(entry.tree_key, Some(record.value()), expiry(record.expires_at()));
-            }
-        }
-        Ok(true)
-    }
 }
 
 impl Engine {
@@ -451,36 +406,5 @@ impl Engine {
 
     fn can_settle_to(&self, end: Address, settled_to: Address) -> bool {
         end > settled_to && end >= self.settled.forgotten_to.load(Ordering::SeqCst)
-    }
-
-    /// Merges what was collected of a part of the log, which ends at `end` and counts for so many bytes, into the tree.
-    fn merge_newest(
-        &self,
-        segments: &Segments,
-        newest: &Newest,
-        end: Address,
-        part_bytes: u64,
-    ) -> Result<Merged> {
-        let rows = |only_deletions| {
-            let (walk, of) = (newest.walk()?, newest.count());
-            let grants = self.settled.pace.begin(Stage::Merging, part_bytes);
-            Ok(SettlingRows { engine: self, segments, walk, only_deletions, of, count: 0, grants })
-        };
-        let tree = &self.settled.tree;
-        let merged = tree.merge(&mut rows(false)?, Some(end));
-        let is_full = merged.as_ref().is_err_and(|error| error.kind() == ErrorKind::NoSpace);
-        if !is_full || !newest.has_deletions() {
-            return merged;
-        }
-        let makes_room = !tree.is_empty();
-        if makes_room {
-            tree.merge_deletions(&mut rows(true)?)?;
-        }
-        // What those keys had is still in the log, and settles no more but with what deleted it.
-        self.settled.forgotten_to.fetch_max(end, Ordering::SeqCst);
-        self.settled.deleted_to.store(end, Ordering::SeqCst);
-        self.graves.look_at_unsettled();
-        self.hardening.wake_keeper();
-        if makes_room { tree.merge(&mut rows(false)?, Some(end)) } else { merged }
     }
 }

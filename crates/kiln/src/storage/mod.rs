@@ -16,6 +16,7 @@
 //!   record, seal the formats                epoch, memory   pins and mapped words
 //!   prefix       what keys have in common   leaf_images  a leaf's rows, side by side
 //!   counts       how often what happens often has happened
+//!   together     threads that last as long as a step of an opening, or of settling
 //! ```
 
 pub(crate) mod checkpoint;
@@ -42,4 +43,5 @@ pub(crate) mod scanner;
 pub(crate) mod seal;
 pub(crate) mod segments;
 pub(crate) mod superblock;
+pub(crate) mod together;
 pub(crate) mod tree;

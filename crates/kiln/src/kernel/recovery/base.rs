@@ -13,7 +13,6 @@ use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::catalog;
 use crate::kernel::object::Objects;
-use crate::kernel::together::together;
 use crate::storage::checkpoint::{Block, Items, NO_ITEM, Reader, Section, SystemItem, kind};
 use crate::storage::epoch;
 use crate::storage::extent::Chain;
@@ -26,6 +25,7 @@ use crate::storage::record::{
 use crate::storage::record_reader::{Cursor, RecordReader};
 use crate::storage::segments::Segments;
 use crate::storage::superblock::Superblock;
+use crate::storage::together::together;
 use crate::storage::tree::Tree;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, thread};

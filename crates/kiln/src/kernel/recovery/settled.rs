@@ -13,7 +13,6 @@ use super::base::{Tombstone, lock};
 use super::{Recovery, THREAD_NAME};
 use crate::error::{Error, Result};
 use crate::kernel::object::Objects;
-use crate::kernel::together::together;
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
 use crate::storage::hash_index::{self, HashIndex};
@@ -23,6 +22,7 @@ use crate::storage::record::{Address, DiskRecord};
 use crate::storage::record_reader::{Cursor, RecordReader};
 use crate::storage::segments::Segments;
 use crate::storage::superblock::Superblock;
+use crate::storage::together::together;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 

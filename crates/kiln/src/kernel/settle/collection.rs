@@ -13,11 +13,11 @@ use crate::kernel::engine::Engine;
 use crate::kernel::newest::{Collector, Newest, Part};
 use crate::kernel::object::ObjectState;
 use crate::kernel::settling_pace::Stage;
-use crate::kernel::together::side_by_side;
 use crate::planted::{Bug, planted};
 use crate::storage::record::Address;
 use crate::storage::record_reader::Cursor;
 use crate::storage::segments::Segments;
+use crate::storage::together::side_by_side;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 
 /// So many records are read at once.

@@ -3,13 +3,13 @@
 use super::THREAD_NAME;
 use crate::error::Result;
 use crate::kernel::engine::Engine;
-use crate::kernel::newest::{Entry, Newest, NewestWalk};
+use crate::kernel::newest::{Entry, Newest, NewestWalk, interval};
 use crate::kernel::settling_pace::{Grants, Stage};
-use crate::kernel::together::side_by_side;
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
 use crate::storage::ordered_index::OrderedIndex;
 use crate::storage::record::{Address, Kind, Shape};
+use crate::storage::together::{Fails, side_by_side};
 use crate::storage::tree::tree_interval;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
@@ -26,28 +26,18 @@ struct SettledRow {
     key_start: usize,
 }
 
-/// Has the others stop when it is dropped: an error, or a panic, is on its way.
-struct Fails<'a>(&'a AtomicBool);
-
-impl Drop for Fails<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 impl Engine {
     /// Takes the entries of what has settled, of a part of the log that counts for so many bytes, off the indexes. Where that fails some are gone, and others not.
     pub(super) fn remove_settled(&self, newest: &Newest, part_bytes: u64) -> Result<()> {
-        let separators = newest.separators();
+        let separators = newest.separators(self.settled.bounds.threads);
         let intervals = separators.len() + 1;
         let (bytes, count) = (part_bytes / intervals as u64, newest.count() / intervals as u64);
         let has_failed = AtomicBool::new(false);
         let removed = side_by_side(intervals, THREAD_NAME, |number| {
-            let low = number.checked_sub(1).map_or(&[][..], |before| &separators[before]);
-            let high = separators.get(number).map(Vec::as_slice);
+            let (low, high) = interval(&separators, number);
             let grants = self.settled.pace.begin(Stage::Removing, bytes);
             let goes_on = || !has_failed.load(Ordering::Relaxed);
-            let fails = Fails(&has_failed);
+            let fails = Fails::new(&has_failed);
             let walk = newest.walk_between(low, high);
             let removed = walk.and_then(|walk| self.remove_interval(walk, (grants, count), goes_on));
             if removed.is_ok() {

@@ -18,8 +18,11 @@ fn options(threads: usize, memory_bytes: u64) -> Options {
     options.settle_threads(threads).settle_memory(memory_bytes)
 }
 
-fn open(disk: &SimulatedDevice, threads: usize) -> (Kiln, Table) {
-    let db = options(threads, 0).open_on(Arc::new(disk.clone())).unwrap();
+/// With the one what is sorted is in runs, and one thread merges; with the other there is enough for all to merge.
+const MEMORIES: [u64; 2] = [0, 1 << 30];
+
+fn open(disk: &SimulatedDevice, threads: usize, memory_bytes: u64) -> (Kiln, Table) {
+    let db = options(threads, memory_bytes).open_on(Arc::new(disk.clone())).unwrap();
     let table = db.table("table").unwrap();
     (db, table)
 }
@@ -54,8 +57,9 @@ fn assert_rows(db: &Kiln, table: &Table, rows: &Rows) {
 
 #[test]
 fn c4_as_much_settles_on_several_threads_as_on_one() {
-    let settled = [1, 2, 3, 7].map(|threads| {
-        let (db, table) = open(&SimulatedDevice::new(1), threads);
+    let all = [1, 2, 3, 7].into_iter().flat_map(|threads| MEMORIES.map(|bytes| (threads, bytes)));
+    let settle = |(threads, memory_bytes)| {
+        let (db, table) = open(&SimulatedDevice::new(1), threads, memory_bytes);
         let mut rows = Rows::new();
         let mut settled = Vec::new();
         for round in 0..4 {
@@ -70,7 +74,8 @@ fn c4_as_much_settles_on_several_threads_as_on_one() {
         }
         assert_rows(&db, &table, &rows);
         settled
-    });
+    };
+    let settled: Vec<_> = all.map(settle).collect();
     assert!(settled.iter().all(|of_threads| *of_threads == settled[0]), "{settled:?}");
 }
 
@@ -78,8 +83,8 @@ fn c4_as_much_settles_on_several_threads_as_on_one() {
 #[test]
 fn c2_what_a_snapshot_must_not_see_yet_settles_on_no_thread() {
     for part in 1..8 {
-        let settled = [1, 3, 5].map(|threads| {
-            let (db, table) = open(&SimulatedDevice::new(1), threads);
+        let settled = [(1, 0), (3, 0), (3, 1 << 30), (5, 0)].map(|(threads, memory_bytes)| {
+            let (db, table) = open(&SimulatedDevice::new(1), threads, memory_bytes);
             let put = |number: u32| {
                 db.put(&table, number.to_be_bytes(), [number as u8; 1_000]).unwrap().forget();
                 db.persist().unwrap();
@@ -106,20 +111,22 @@ fn c2_what_a_snapshot_must_not_see_yet_settles_on_no_thread() {
 /// Who had looked for such a row, and not found it in memory any more, believed that there was none.
 #[test]
 fn c2_that_rows_settle_is_told_whichever_thread_has_come_to_them() {
-    let (db, table) = open(&SimulatedDevice::new(1), 3);
-    let map = db.map("map").unwrap();
-    (0..50_u32).for_each(|key| db.put(&table, key.to_be_bytes(), [1; 1_000]).unwrap().forget());
-    let newest = db.put(&table, "last", "row").unwrap().fast().1.version();
-    (0..200_u32).for_each(|key| db.put(&map, key.to_be_bytes(), [1; 1_000]).unwrap().forget());
-    db.persist().unwrap();
-    assert_eq!(db.settle().unwrap(), 51);
-    assert!(db.engine().forgotten.load(Ordering::SeqCst) >= newest.number());
+    for memory_bytes in MEMORIES {
+        let (db, table) = open(&SimulatedDevice::new(1), 3, memory_bytes);
+        let map = db.map("map").unwrap();
+        (0..50_u32).for_each(|key| db.put(&table, key.to_be_bytes(), [1; 1_000]).unwrap().forget());
+        let newest = db.put(&table, "last", "row").unwrap().fast().1.version();
+        (0..200_u32).for_each(|key| db.put(&map, key.to_be_bytes(), [1; 1_000]).unwrap().forget());
+        db.persist().unwrap();
+        assert_eq!(db.settle().unwrap(), 51);
+        assert!(db.engine().forgotten.load(Ordering::SeqCst) >= newest.number());
+    }
 }
 
 /// A database of which three threads have settled some, and are to settle more.
-fn settled_once() -> (SimulatedDevice, Kiln, Table, Rows) {
+fn settled_once(memory_bytes: u64) -> (SimulatedDevice, Kiln, Table, Rows) {
     let disk = SimulatedDevice::new(1);
-    let (db, table) = open(&disk, 3);
+    let (db, table) = open(&disk, 3, memory_bytes);
     let mut rows = Rows::new();
     change(&db, &table, &mut rows, 0);
     db.settle().unwrap();
@@ -131,11 +138,11 @@ fn settled_once() -> (SimulatedDevice, Kiln, Table, Rows) {
 #[test]
 fn c4_c8_a_settling_on_several_threads_that_fails_loses_nothing_and_is_made_up_for() {
     let (mut failures, mut round) = (0, 0);
-    for (operation, kind) in
-        [(OperationKind::Read, FaultKind::EIO), (OperationKind::Write, FaultKind::ENOSPC)]
-    {
+    let faults = [(OperationKind::Read, FaultKind::EIO), (OperationKind::Write, FaultKind::ENOSPC)];
+    for (fault, memory_bytes) in faults.into_iter().flat_map(|fault| MEMORIES.map(|bytes| (fault, bytes))) {
+        let (operation, kind) = fault;
         for nth in (1..).step_by(7) {
-            let (disk, db, table, mut rows) = settled_once();
+            let (disk, db, table, mut rows) = settled_once(memory_bytes);
             disk.inject(Fault { operation, nth, kind, sticky: false });
             let settled = db.settle();
             let has_fired = disk.faults_fired() > 0;
@@ -149,7 +156,7 @@ fn c4_c8_a_settling_on_several_threads_that_fails_loses_nothing_and_is_made_up_f
                 assert_rows(&db, &table, &rows);
             }
             drop((table, db));
-            let (db, table) = open(&disk.after_crash(&mut |_| Keep::Lost), 3);
+            let (db, table) = open(&disk.after_crash(&mut |_| Keep::Lost), 3, memory_bytes);
             assert_rows(&db, &table, &rows);
             if !has_fired {
                 break;
@@ -164,7 +171,7 @@ fn c4_c8_a_settling_on_several_threads_that_fails_loses_nothing_and_is_made_up_f
 fn c5_what_a_removal_has_left_where_it_failed_leaves_the_index_with_what_settles_next() {
     let mut failures = 0;
     for nth in 1.. {
-        let (disk, db, table, _) = settled_once();
+        let (disk, db, table, _) = settled_once(1 << 30);
         let (engine, settlement) = (db.engine(), &db.engine().settled);
         disk.inject(Fault { operation: OperationKind::Write, nth, kind: FaultKind::ENOSPC, sticky: false });
         let settled = db.settle();
@@ -191,23 +198,25 @@ fn c5_what_a_removal_has_left_where_it_failed_leaves_the_index_with_what_settles
 
 #[test]
 fn c4_a_crash_while_several_threads_settle_loses_nothing() {
-    let mut crashes = 0;
-    for step in (0..).step_by(7) {
-        let (disk, db, table, mut rows) = settled_once();
-        disk.crash_after(disk.steps() + step);
-        let settled = db.settle();
-        drop((table, db));
-        let (db, table) = open(&disk.after_crash_seeded(step), 3);
-        assert_rows(&db, &table, &rows);
-        change(&db, &table, &mut rows, 2);
-        db.settle().unwrap();
-        assert_rows(&db, &table, &rows);
-        if settled.is_ok() {
-            break;
+    for memory_bytes in MEMORIES {
+        let mut crashes = 0;
+        for step in (0..).step_by(3) {
+            let (disk, db, table, mut rows) = settled_once(memory_bytes);
+            disk.crash_after(disk.steps() + step);
+            let settled = db.settle();
+            drop((table, db));
+            let (db, table) = open(&disk.after_crash_seeded(step), 3, memory_bytes);
+            assert_rows(&db, &table, &rows);
+            change(&db, &table, &mut rows, 2);
+            db.settle().unwrap();
+            assert_rows(&db, &table, &rows);
+            if settled.is_ok() {
+                break;
+            }
+            crashes += 1;
         }
-        crashes += 1;
+        assert!(crashes > 3, "{crashes} crashes");
     }
-    assert!(crashes > 3, "{crashes} crashes");
 }
 
 #[test]
@@ -215,4 +224,21 @@ fn one_thread_settles_unless_the_options_say_more() {
     let count = |options: Options| options.settle_threads_count();
     assert_eq!(count(Options::new()), 1);
     assert_eq!([0, 3, usize::MAX].map(|threads| count(Options::new().settle_threads(threads))), [1, 3, 64]);
+}
+
+/// Each of those that merge takes memory, and on a full disk room as well.
+#[test]
+fn several_threads_merge_where_there_is_memory_for_them_and_room() {
+    let merging = |threads, memory_bytes| {
+        let disk = SimulatedDevice::new(1);
+        let (db, _table) = open(&disk, threads, memory_bytes);
+        let before = db.engine().merging_threads();
+        disk.set_capacity(Some(disk.used_bytes()));
+        db.engine().prepare_ahead(1 << 20).unwrap_err();
+        (before, db.engine().merging_threads())
+    };
+    assert_eq!(merging(1, u64::MAX), (1, 1));
+    assert_eq!(merging(3, u64::MAX), (3, 1));
+    assert_eq!(merging(3, 32 << 20), (2, 1));
+    assert_eq!(merging(3, 0), (1, 1));
 }

@@ -27,6 +27,21 @@ pub(super) trait Changes {
     fn look_ahead(&mut self, visit: &mut dyn FnMut(&[u8]) -> bool);
 }
 
+/// No changes.
+pub(super) struct NoChanges;
+
+impl Changes for NoChanges {
+    fn peek(&mut self) -> Result<Option<Change<'_>>> {
+        Ok(None)
+    }
+
+    fn advance(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn look_ahead(&mut self, _: &mut dyn FnMut(&[u8]) -> bool) {}
+}
+
 /// A change in memory of its own.
 #[derive(Debug, Default)]
 pub(crate) struct ChangedRow {
@@ -64,8 +79,8 @@ const AHEAD_COUNT_MAX: usize = 1 << 14;
 const AHEAD_BYTES_MAX: usize = 4 << 20;
 
 /// The changes of a source, of which those are in memory that somebody has looked ahead to.
-pub(super) struct Streamed<'r> {
-    rows: &'r mut dyn Rows,
+pub(super) struct Streamed<'r, R: ?Sized> {
+    rows: &'r mut R,
     ahead: VecDeque<ChangedRow>,
     ahead_bytes: usize,
     /// Memory for further ones.
@@ -75,8 +90,8 @@ pub(super) struct Streamed<'r> {
     is_at_end: bool,
 }
 
-impl<'r> Streamed<'r> {
-    pub(super) fn new(rows: &'r mut dyn Rows) -> Self {
+impl<'r, R: Rows + ?Sized> Streamed<'r, R> {
+    pub(super) fn new(rows: &'r mut R) -> Self {
         let (ahead, spare) = (VecDeque::new(), Vec::new());
         Streamed { rows, ahead, ahead_bytes: 0, spare, failure: None, is_at_end: false }
     }
@@ -102,7 +117,7 @@ impl<'r> Streamed<'r> {
     }
 }
 
-impl Changes for Streamed<'_> {
+impl<R: Rows + ?Sized> Changes for Streamed<'_, R> {
     fn peek(&mut self) -> Result<Option<Change<'_>>> {
         if self.ahead.is_empty() {
             self.take();

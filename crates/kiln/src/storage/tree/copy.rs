@@ -14,6 +14,7 @@ use super::output::Output;
 use super::pages::{FILE, Pages};
 use super::root::{Root, Slots};
 use super::space::{Bitmap, Space};
+use super::writer::Given;
 use super::{Tree, writer};
 use crate::device::{Device, OpenMode};
 use crate::error::{Error, Result};
@@ -84,18 +85,18 @@ pub(super) fn copy(
     walked.load()?;
     let pages = Pages::of_copy(Arc::clone(&tree.pages.names), name.clone(), Arc::clone(&file))?;
     // It is written once, so nothing needs room before it is: the file is as long as what is written.
-    let (mut space, mut file_bytes) = (Space::new(Bitmap::default()), u64::MAX);
+    let (mut space, mut file_bytes, mut has_failed) = (Space::new(Bitmap::default()), u64::MAX, false);
     let mut blocks = FileBlocks::new(Arc::clone(&file), &name, &mut space, (&mut file_bytes, 0));
-    let mut output = Output::new(Arc::clone(&file), &name);
+    let mut output = Output::new(Arc::clone(&file), &name, &mut has_failed);
     let written = writer::write(
         &pages,
         (&mut output, &mut blocks, &mut NodesAhead::default()),
         (&Root::default(), &[]),
-        &mut walked,
+        &mut Given::Changes(&mut walked),
         u64::MAX,
         root.has_packed,
     )?;
-    if written.node.entries != root.entries() {
+    if written.nodes.node.entries != root.entries() {
         return Err(tree.pages.corrupted(root.node.block, "a tree has not as many entries as its root says"));
     }
     let copied = Root {
@@ -103,9 +104,9 @@ pub(super) fn copy(
         generation: 1,
         settled_to: root.settled_to,
         loaded: root.loaded,
-        has_packed: written.has_packed,
-        height: written.height,
-        node: written.node,
+        has_packed: written.nodes.has_packed,
+        height: written.nodes.height,
+        node: written.nodes.node,
         directory: written.directory,
     };
     Slots::new(file).publish(&copied).map_err(failed)?;

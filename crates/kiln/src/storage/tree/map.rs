@@ -255,7 +255,8 @@ mod tests {
         let mut file_bytes = 1 << 40;
         let mut blocks = FileBlocks::new(Arc::clone(&file), "tree", &mut space, (&mut file_bytes, 0));
         assert!(nodes.into_iter().all(|run| blocks.free(run)));
-        let mut output = Output::new(file, "tree");
+        let mut has_failed = false;
+        let mut output = Output::new(file, "tree", &mut has_failed);
         let (directory, entries) = write(&mut output, &mut blocks, (&directory, &entries)).unwrap();
         let reached: u64 = runs(&directory, &entries).map(|run| run.blocks).sum();
         assert_eq!(space.used_count(), BLOCK_FIRST + reached);

@@ -19,11 +19,13 @@ use std::sync::Arc;
 
 use super::ahead::NodesAhead;
 use super::blocks::Blocks;
-use super::changes::{Change, Changes};
+use super::changes::{Change, Changes, NoChanges};
+use super::interval::{EVERYTHING, Interval};
 use super::node::{HEIGHT_MAX, KEY_BYTES_MAX, Node, ValueIn};
 use super::output::Output;
 use super::packed::Packer;
 use super::pages::Pages;
+use super::part_nodes::{MadePart, PART_LEVEL, PartNode, PartNodes};
 use super::pending::Pending;
 use super::reference::{NODE_BLOCKS_MAX, NodeReference, VALUE_BYTES_MAX, ValueReference};
 use super::root::Root;
@@ -62,32 +64,56 @@ impl Merged {
     }
 }
 
-/// A merge under way.
+/// The nodes of the next root, and how they came about.
+pub(super) struct NewNodes {
+    pub(super) node: NodeReference,
+    pub(super) height: u16,
+    pub(super) merged: Merged,
+    /// A leaf was packed.
+    pub(super) has_packed: bool,
+}
+
+impl NewNodes {
+    /// Those of the root before.
+    pub(super) fn of(root: &Root) -> NewNodes {
+        NewNodes { node: root.node, height: root.height, merged: Merged::default(), has_packed: false }
+    }
+}
+
+/// A merge under way, or a [part](super::parts) of one.
 pub(super) struct Merger<'a, 'o> {
     pages: &'a Pages,
     output: &'a mut Output<'o>,
     blocks: &'a mut dyn Blocks,
     levels: Vec<Pending>,
-    /// The block of the old root's node.
-    root_block: u64,
+    /// What it begins with.
+    root: &'a Root,
     /// Leaves that were not in the cache, and will be needed soon.
     ahead: &'a mut NodesAhead,
-    pub(super) merged: Merged,
+    merged: Merged,
     /// Packs leaves, if that is wanted.
     packer: Option<Packer>,
     /// A leaf was packed.
-    pub(super) has_packed: bool,
+    has_packed: bool,
     /// The node of the old tree that is being merged was in the cache: what replaces it goes there, too.
     is_warm: bool,
     /// Blocks of leaves and values that are replaced; how many there may be before it stops.
     replaced_blocks: u64,
     replaced_blocks_max: u64,
+    /// The keys that it merges: all of them, or a part's.
+    interval: &'a Interval,
+    /// Of a part: its nodes of [`PART_LEVEL`] and above.
+    part: Option<PartNodes>,
+    /// A change has been merged.
+    has_begun: bool,
 }
 
 impl<'a, 'o> Merger<'a, 'o> {
     pub(super) fn new(
         pages: &'a Pages,
         (output, blocks, ahead): (&'a mut Output<'o>, &'a mut dyn Blocks, &'a mut NodesAhead),
+        root: &'a Root,
+        interval: Option<&'a Interval>,
         replaced_blocks_max: u64,
         packs: bool,
     ) -> Self {
@@ -96,7 +122,7 @@ impl<'a, 'o> Merger<'a, 'o> {
             output,
             blocks,
             levels: Vec::new(),
-            root_block: 0,
+            root,
             ahead,
             merged: Merged::default(),
             packer: packs.then(Packer::default),
@@ -104,6 +130,9 @@ impl<'a, 'o> Merger<'a, 'o> {
             is_warm: false,
             replaced_blocks: 0,
             replaced_blocks_max,
+            interval: interval.unwrap_or(&EVERYTHING),
+            part: interval.map(|_| PartNodes::default()),
+            has_begun: false,
         }
     }
 
@@ -112,17 +141,53 @@ impl<'a, 'o> Merger<'a, 'o> {
         if level == 0 && self.packer.is_some() { PACKED_LEAF_BYTES } else { NODE_BYTES }
     }
 
-    /// Writes the nodes of the new tree; returns its root node and height. Changes are left if it has replaced as much as it may.
-    pub(super) fn run(&mut self, root: &Root, changes: &mut dyn Changes) -> Result<(NodeReference, u16)> {
+    /// Writes the nodes of the new tree. Changes are left if it has replaced as much as it may.
+    pub(super) fn run(mut self, changes: &mut dyn Changes) -> Result<NewNodes> {
         if changes.peek()?.is_none() {
-            return Ok((root.node, root.height));
+            return Ok(NewNodes::of(self.root));
         }
-        self.root_block = root.node.block;
-        match root.top() {
-            Some((node, level)) => self.merge_node(&node, level, &[], None, changes)?,
-            None => self.merge_leaf(None, None, changes)?,
-        }
+        self.merge_root(changes)?;
         self.finish()
+    }
+
+    /// Writes the nodes of a part, up to [`PART_LEVEL`].
+    ///
+    /// # Panics
+    /// If there are changes of keys that are not the part's.
+    pub(super) fn run_part(mut self, changes: &mut dyn Changes) -> Result<MadePart> {
+        let is_first_here = changes.peek()?.is_none_or(|first| self.interval.begins_before(first.key));
+        self.level(0).low = self.interval.low.clone();
+        self.merge_root(changes)?;
+        let is_last_here = self.is_at_end() || changes.peek()?.is_none();
+        assert!(is_first_here && is_last_here, "changes are of the interval in which they are merged");
+        if self.level(0).count() > 0 {
+            self.join_before(0)?;
+            self.write_all(0, true)?;
+        }
+        // Whoever puts the parts together may read it.
+        self.output.flush()?;
+        let rest = std::mem::replace(self.level(PART_LEVEL), Pending::new(PART_LEVEL));
+        let nodes = self.part.unwrap_or_default();
+        Ok(MadePart { nodes, rest, merged: self.merged, has_packed: self.has_packed })
+    }
+
+    /// Takes over what has come of a part, behind that of those before.
+    pub(super) fn join(&mut self, part: MadePart) -> Result<()> {
+        for PartNode { level, low, high, reference, is_fresh } in part.nodes {
+            self.keep(level, (&low, high.as_deref()), reference, is_fresh)?;
+        }
+        self.level(PART_LEVEL).append(&part.rest);
+        self.write_full(PART_LEVEL)?;
+        self.merged.add(part.merged);
+        self.has_packed |= part.has_packed;
+        Ok(())
+    }
+
+    fn merge_root(&mut self, changes: &mut dyn Changes) -> Result<()> {
+        match self.root.top() {
+            Some((node, level)) => self.merge_node(&node, level, &[], None, changes),
+            None => self.merge_leaf(None, None, changes),
+        }
     }
 
     fn level(&mut self, level: u16) -> &mut Pending {
@@ -157,12 +222,17 @@ impl<'a, 'o> Merger<'a, 'o> {
             None => self.pages.node(reference, level)?,
         };
         self.check_keys(&node, low, high)?;
-        self.free(reference.block, reference.blocks.into())?;
+        // What lies in two parts is merged in both.
+        let is_own = self.interval.begins_before(low);
+        if is_own {
+            self.free(reference.block, reference.blocks.into())?;
+        }
         if level == 0 {
-            self.replaced_blocks += u64::from(reference.blocks);
-            let leaves = self.level(0);
-            if leaves.count() == 0 {
-                leaves.low = low.to_vec();
+            if is_own {
+                self.replaced_blocks += u64::from(reference.blocks);
+            }
+            if self.level(0).count() == 0 {
+                self.level(0).low = if is_own { low.to_vec() } else { self.interval.low.clone() };
             }
             return self.merge_leaf(Some(&node), high, changes);
         }
@@ -177,14 +247,31 @@ impl<'a, 'o> Merger<'a, 'o> {
             }
             let end = if is_last { high } else { Some(&child_high[..]) };
             let child = node.child(index);
-            if !self.is_at_end() && is_before(changes.peek()?, end) {
-                self.merge_node(&child, level - 1, &child_low, end, changes)?;
-            } else {
-                self.keep(level - 1, (&child_low, end), child)?;
+            if self.interval.meets(&child_low, end) {
+                self.merge_child(&child, level - 1, &child_low, end, changes)?;
             }
             std::mem::swap(&mut child_low, &mut child_high);
         }
         Ok(())
+    }
+
+    /// Merges changes into what is below a node, if there are some for it, or else takes it over.
+    fn merge_child(
+        &mut self,
+        child: &NodeReference,
+        level: u16,
+        low: &[u8],
+        high: Option<&[u8]>,
+        changes: &mut dyn Changes,
+    ) -> Result<()> {
+        if !self.is_at_end() && is_before(changes.peek()?, high) {
+            self.merge_node(child, level, low, high, changes)
+        } else if self.interval.has_all(low, high) {
+            self.keep(level, (low, high), *child, false)
+        } else {
+            // What lies in two parts is taken over by neither.
+            self.merge_node(child, level, low, high, &mut NoChanges)
+        }
     }
 
     /// Whether a node has the keys that its parent says it has. Else what is written next would not be in order.
@@ -206,7 +293,13 @@ impl<'a, 'o> Merger<'a, 'o> {
 
     /// True once as much is replaced as may be.
     fn is_at_end(&self) -> bool {
-        self.replaced_blocks >= self.replaced_blocks_max
+        self.replaced_blocks >= self.replaced_blocks_max || self.is_full()
+    }
+
+    /// True if there are as many nodes of the part as there may be.
+    fn is_full(&self) -> bool {
+        // Else one root after the other would come to nothing.
+        self.has_begun && self.part.as_ref().is_some_and(PartNodes::is_full)
     }
 
     /// Begins to read the leaves that the changes will touch.
@@ -230,26 +323,29 @@ impl<'a, 'o> Merger<'a, 'o> {
         self.ahead.begin(self.pages, cold, 0)
     }
 
-    /// Merges changes of keys less than `high` into a leaf, or into nothing.
+    /// Merges changes of keys less than `high` into a leaf, as far as it is in the interval, or into nothing.
     fn merge_leaf(
         &mut self,
         leaf: Option<&Arc<Node>>,
         high: Option<&[u8]>,
         changes: &mut dyn Changes,
     ) -> Result<()> {
-        let count = leaf.map_or(0, |leaf| leaf.count());
+        let (entries, high) =
+            (leaf.map_or(0..0, |leaf| self.interval.entries_of(leaf)), self.interval.end_of(high));
         let mut key = Vec::new();
-        for index in 0..count {
+        for index in entries {
             let Some(leaf) = leaf else { break };
             leaf.key_into(index, &mut key);
             let mut is_replaced = false;
-            while let Some(change) = changes.peek()?
+            while !self.is_full()
+                && let Some(change) = changes.peek()?
                 && change.key <= &key[..]
             {
                 is_replaced = change.key == key;
                 self.merged.deleted += u64::from(is_replaced && change.value.is_none());
                 self.put(change)?;
                 changes.advance()?;
+                self.has_begun = true;
                 self.write_full(0)?;
             }
             let expires_at = leaf.expires_at(index);
@@ -268,11 +364,13 @@ impl<'a, 'o> Merger<'a, 'o> {
             }
             self.write_full(0)?;
         }
-        while let Some(change) = changes.peek()?
+        while !self.is_full()
+            && let Some(change) = changes.peek()?
             && is_before(Some(change), high)
         {
             self.put(change)?;
             changes.advance()?;
+            self.has_begun = true;
             self.write_full(0)?;
         }
         Ok(())
@@ -343,7 +441,7 @@ impl<'a, 'o> Merger<'a, 'o> {
     fn write(&mut self, level: u16, count: usize) -> Result<()> {
         if level + 1 >= HEIGHT_MAX {
             // One with that many nodes does not fit any disk.
-            return Err(self.pages.corrupted(self.root_block, "a tree that is higher than any can be"));
+            return Err(self.pages.corrupted(self.root.node.block, "a tree that is higher than any can be"));
         }
         let made = self.levels[usize::from(level)].node(count);
         let packed = self.packer.as_mut().filter(|_| level == 0).and_then(|packer| packer.pack(&made));
@@ -361,12 +459,34 @@ impl<'a, 'o> Merger<'a, 'o> {
         }
         let (low, entries) = self.levels[usize::from(level)].take(count);
         let child = NodeReference { block, entries, blocks: blocks as u32, checksum };
-        self.level(level + 1).push_child(&low, child, true);
+        self.tell(level, (&low, None), child, true)
+    }
+
+    /// Tells the level above of a node, or of a part's uppermost ones whoever puts the parts together.
+    fn tell(
+        &mut self,
+        level: u16,
+        (low, high): (&[u8], Option<&[u8]>),
+        reference: NodeReference,
+        is_fresh: bool,
+    ) -> Result<()> {
+        if let Some(part) = self.part.as_mut().filter(|_| level >= PART_LEVEL) {
+            let (low, high) = (low.to_vec(), high.map(<[u8]>::to_vec));
+            part.push(PartNode { level, low, high, reference, is_fresh });
+            return Ok(());
+        }
+        self.level(level + 1).push_child(low, reference, is_fresh);
         self.write_full(level + 1)
     }
 
-    /// Takes an untouched node over, whose keys are from `low` on and before `high`.
-    fn keep(&mut self, level: u16, (low, high): (&[u8], Option<&[u8]>), child: NodeReference) -> Result<()> {
+    /// Takes a node over, whose keys are from `low` on and before `high`: an untouched one, or a part's.
+    fn keep(
+        &mut self,
+        level: u16,
+        (low, high): (&[u8], Option<&[u8]>),
+        child: NodeReference,
+        is_fresh: bool,
+    ) -> Result<()> {
         for below in 0..=level {
             let bytes = self.level(below).node_bytes();
             if self.level(below).count() == 0 {
@@ -382,8 +502,17 @@ impl<'a, 'o> Merger<'a, 'o> {
             self.join_before(below)?;
             self.write_all(below, false)?;
         }
-        self.level(level + 1).push_child(low, child, false);
-        self.write_full(level + 1)
+        self.tell(level, (low, high), child, is_fresh)
+    }
+
+    /// Takes back what the level above was told last, unless this merge has written it.
+    fn take_back(&mut self, level: u16) -> Option<(Vec<u8>, NodeReference)> {
+        match &mut self.part {
+            Some(part) if level >= PART_LEVEL => {
+                part.pop_kept(level).map(|PartNode { low, reference, .. }| (low, reference))
+            }
+            _ => self.level(level + 1).pop_child(),
+        }
     }
 
     /// If little is pending on a level, opens the node before it.
@@ -391,7 +520,7 @@ impl<'a, 'o> Merger<'a, 'o> {
         if self.level(level).node_bytes() >= self.node_bytes(level) / NODE_BYTES_MIN_PART {
             return Ok(());
         }
-        let Some((low, child)) = self.level(level + 1).pop_child() else { return Ok(()) };
+        let Some((low, child)) = self.take_back(level) else { return Ok(()) };
         let node = self.pages.node(&child, level)?;
         self.check_keys(&node, &low, self.levels[usize::from(level)].first_key())?;
         self.free(child.block, child.blocks.into())?;
@@ -405,7 +534,12 @@ impl<'a, 'o> Merger<'a, 'o> {
     }
 
     /// Writes what is left, up to the root.
-    fn finish(&mut self) -> Result<(NodeReference, u16)> {
+    pub(super) fn finish(mut self) -> Result<NewNodes> {
+        let (node, height) = self.write_rest()?;
+        Ok(NewNodes { node, height, merged: self.merged, has_packed: self.has_packed })
+    }
+
+    fn write_rest(&mut self) -> Result<(NodeReference, u16)> {
         let mut level = 0;
         while usize::from(level) < self.levels.len() {
             let is_top = self.levels[usize::from(level) + 1..].iter().all(|above| above.count() == 0);

@@ -20,6 +20,7 @@
 //! | `update` | what changes it, or its file |
 //! | `changes`, `renewed`, `removed`, `rewrite` | where changes come from |
 //! | `merge`, `pending`, `output` | makes the nodes of the next root, and writes them |
+//! | `parts`, `interval`, `part_nodes` | the same on several threads |
 //! | `writer`, `root` | makes it durable, and the newest |
 //! | `blocks`, `space`, `map` | where blocks come from, and which are free |
 //!
@@ -35,6 +36,7 @@ mod copy;
 mod cursor;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzed;
+mod interval;
 mod key;
 mod map;
 mod merge;
@@ -42,6 +44,8 @@ mod node;
 mod output;
 mod packed;
 mod pages;
+mod part_nodes;
+mod parts;
 mod pending;
 mod reference;
 mod removed;

@@ -10,7 +10,7 @@ use crate::error::Error;
 const BUFFER_BYTES: usize = 1 << 20;
 /// Where a merge writes.
 pub(super) struct Output<'a> {
-    file: Arc<dyn DeviceFile>,
+    pub(super) file: Arc<dyn DeviceFile>,
     name: &'a str,
     buffer: AlignedBuffer,
     /// The block at the buffer's beginning.
@@ -18,14 +18,14 @@ pub(super) struct Output<'a> {
     filled: usize,
     /// What was written.
     pub(super) bytes: u64,
-    /// A write failed: nothing after it may count as durable.
-    pub(super) failed: bool,
+    /// A write failed: nothing after it may count as durable. Its owner knows however this ends.
+    pub(super) failed: &'a mut bool,
 }
 
 impl<'a> Output<'a> {
-    pub(super) fn new(file: Arc<dyn DeviceFile>, name: &'a str) -> Self {
+    pub(super) fn new(file: Arc<dyn DeviceFile>, name: &'a str, failed: &'a mut bool) -> Self {
         let buffer = AlignedBuffer::default();
-        Output { file, name, buffer, block: 0, filled: 0, bytes: 0, failed: false }
+        Output { file, name, buffer, block: 0, filled: 0, bytes: 0, failed }
     }
 
     /// Fills zeroed blocks that have been taken; returns the checksum of all of them.
@@ -79,7 +79,7 @@ impl<'a> Output<'a> {
     /// Takes note of a failure, which is final.
     pub(super) fn check(&mut self, outcome: io::Result<()>) -> Result<(), Error> {
         outcome.map_err(|error| {
-            self.failed = true;
+            *self.failed = true;
             Error::io(format_args!("writing {}", self.name), error)
         })
     }

@@ -176,7 +176,7 @@ impl Space {
 
     /// Takes so many free blocks in a row; `None` where a file can have no more.
     pub(super) fn take(&mut self, blocks: u64) -> Option<u64> {
-        let block = self.busy.find_free(self.search_start(blocks), blocks);
+        let block = self.next_free(blocks);
         if block + blocks > FILE_BLOCKS_MAX {
             return None;
         }
@@ -187,6 +187,11 @@ impl Space {
         self.used_count += blocks;
         self.has_changed = true;
         Some(block)
+    }
+
+    /// Where so many free blocks in a row are that are taken next.
+    pub(super) fn next_free(&self, blocks: u64) -> u64 {
+        self.busy.find_free(self.search_start(blocks), blocks)
     }
 
     /// Where so many free blocks in a row are looked for first: what was too short for fewer is passed over.
@@ -208,6 +213,13 @@ impl Space {
             self.has_changed = true;
         }
         is_used
+    }
+
+    /// Takes back what was taken in this change, and is not needed: it is looked at first again.
+    pub(super) fn give_back(&mut self, run: Run) {
+        let was_taken = self.free(run);
+        assert!(was_taken, "what is given back was taken");
+        self.cursors.iter_mut().for_each(|cursor| *cursor = run.block.min(*cursor));
     }
 
     /// Whether the map says something else of a page's blocks since the change began.

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use super::Tree;
-use super::changes::{Changes, Rows, Streamed};
+use super::changes::{Changes, NoChanges, Rows, Streamed};
+use super::interval::Interval;
 use super::merge::Merged;
+use super::parts::Part;
 use super::removed::Removed;
 use super::renewed::GoesOn;
 use super::rewrite::Rewritten;
-use super::writer::{Marks, Room, Writer};
+use super::writer::{Given, Marks, Room, Writer};
 use crate::error::{ErrorKind, Result};
 use crate::sync::atomic::Ordering;
 
@@ -49,6 +51,32 @@ impl Tree {
     pub(crate) fn merge(&self, rows: &mut dyn Rows, settled_to: Option<u64>) -> Result<Merged> {
         let room = self.ordinary_room(REPLACED_PART);
         self.merge_changes(&mut Streamed::new(rows), Marks { settled_to, ..Marks::default() }, room)
+    }
+
+    /// The same on as many threads as there are rows given, each of which merges those that come in its interval of the keys: intervals end, and begin, with the separators. Each of
+    /// the roots but the last has the changes of each interval up to a key.
+    ///
+    /// # Errors
+    /// As of [`Tree::merge`], but that the tree has then, if not what it had before, the changes of each interval up to a certain key.
+    ///
+    /// # Panics
+    /// As [`Tree::merge`], or if a row is not in its interval. The separators ascend, none is empty, and there is one less than there are rows.
+    pub(crate) fn merge_in_parts<R: Rows + Send>(
+        &self,
+        rows: &mut [R],
+        separators: &[Vec<u8>],
+        settled_to: Option<u64>,
+    ) -> Result<Merged> {
+        let ascend = separators.is_sorted_by(|one, next| one < next);
+        assert!(ascend && rows.len() == separators.len() + 1, "separators ascend, between the rows");
+        assert!(separators.first().is_none_or(|first| !first.is_empty()), "no key is before the first one");
+        if let [rows] = rows {
+            return self.merge(rows, settled_to);
+        }
+        let parts = Interval::between(separators).zip(rows);
+        let mut parts: Vec<_> = parts.map(|(interval, rows)| Part::new(interval, rows)).collect();
+        let marks = Marks { settled_to, ..Marks::default() };
+        self.merge_given(&mut Given::Parts(&mut parts), marks, self.ordinary_room(REPLACED_PART))
     }
 
     /// # Errors
@@ -119,21 +147,19 @@ impl Tree {
 
     /// Makes a root that is the same as the newest one. That one's map may be all that is at the file's end; its own finds room before that.
     fn move_map(&self, writer: &mut Writer, room: Room) -> Result<Merged> {
-        struct Nothing;
-        impl Rows for Nothing {
-            fn next(&mut self, _: &mut super::ChangedRow) -> Result<bool> {
-                Ok(false)
-            }
-        }
-        self.merge_range(writer, &mut Streamed::new(&mut Nothing), Marks::default(), room)
+        self.merge_range(writer, &mut Given::Changes(&mut NoChanges), Marks::default(), room)
     }
 
     fn merge_changes(&self, changes: &mut dyn Changes, marks: Marks, room: Room) -> Result<Merged> {
+        self.merge_given(&mut Given::Changes(changes), marks, room)
+    }
+
+    fn merge_given(&self, given: &mut Given<'_, '_>, marks: Marks, room: Room) -> Result<Merged> {
         let mut writer = self.writer.lock();
         let mut all = Merged::default();
         loop {
-            all.add(self.merge_range(&mut writer, changes, marks, room)?);
-            if changes.peek()?.is_none() {
+            all.add(self.merge_range(&mut writer, given, marks, room)?);
+            if given.is_at_end()? {
                 return Ok(all);
             }
         }
@@ -143,12 +169,12 @@ impl Tree {
     fn merge_range(
         &self,
         writer: &mut Writer,
-        changes: &mut dyn Changes,
+        given: &mut Given<'_, '_>,
         marks: Marks,
         room: Room,
     ) -> Result<Merged> {
         let under_way = UnderWay { tree: self, writer };
-        let merged = under_way.writer.merge(&self.pages, &self.newest, changes, marks, room)?;
+        let merged = under_way.writer.merge(&self.pages, &self.newest, given, marks, room)?;
         drop(under_way);
         self.written_bytes.fetch_add(merged.bytes, Ordering::Relaxed);
         Ok(merged)
@@ -166,7 +192,7 @@ impl Tree {
         if changes.peek()?.is_some() {
             let room = self.ordinary_room(REWRITTEN_PART);
             let marks = Marks { unpacks: follows, ..Marks::default() };
-            self.merge_range(&mut writer, &mut changes, marks, room)?;
+            self.merge_range(&mut writer, &mut Given::Changes(&mut changes), marks, room)?;
         }
         let next = changes.peek()?.map(|next| next.key.to_vec());
         if follows {

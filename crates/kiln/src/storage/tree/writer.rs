@@ -3,13 +3,13 @@
 use std::sync::{Arc, Weak};
 
 use super::ahead::NodesAhead;
-use super::blocks::{FileBlocks, reserve_bytes, step_bytes};
+use super::blocks::{Blocks, FileBlocks, reserve_bytes, step_bytes};
 use super::changes::Changes;
 use super::map::{self, PageEntry};
-use super::merge::{Merged, Merger};
+use super::merge::{Merged, Merger, NewNodes};
 use super::output::Output;
 use super::pages::{FILE, Pages, UNFINISHED, remove_unfinished};
-use super::reference::NodeReference;
+use super::parts::{self, Part};
 use super::root::{DirectoryReference, Root, Slots};
 use super::shared::{Shared, release};
 use super::space::{Bitmap, Space};
@@ -68,6 +68,23 @@ pub(super) enum Room {
     Reserve,
 }
 
+/// What a merge is given.
+pub(super) enum Given<'c, 'r> {
+    Changes(&'c mut dyn Changes),
+    /// Changes of several parts, each of which a thread of its own merges.
+    Parts(&'c mut [Part<'r>]),
+}
+
+impl Given<'_, '_> {
+    /// True if everything has been merged.
+    pub(super) fn is_at_end(&mut self) -> Result<bool> {
+        match self {
+            Given::Changes(changes) => Ok(changes.peek()?.is_none()),
+            Given::Parts(parts) => parts::all_at_end(parts),
+        }
+    }
+}
+
 /// What a merge has made, durable and not yet published.
 struct Made {
     root: Root,
@@ -105,12 +122,12 @@ impl Writer {
     }
 
     /// Merges changes up to a place where it has replaced as much of the old root as it may, and makes what comes out the newest root. What
-    /// has not been merged is left in `changes`; `settled_to` holds once nothing is.
+    /// has not been merged is left in what was given; `settled_to` holds once nothing is.
     pub(super) fn merge(
         &mut self,
         pages: &Pages,
         newest: &Shared<Root>,
-        changes: &mut dyn Changes,
+        given: &mut Given<'_, '_>,
         marks: Marks,
         room: Room,
     ) -> Result<Merged> {
@@ -119,7 +136,7 @@ impl Writer {
         self.ahead.forget();
         let old = newest.get_owned().unwrap_or_default();
         self.reclaim(pages);
-        let made = self.make(pages, &old, changes, marks, room)?;
+        let made = self.make(pages, &old, given, marks, room)?;
         self.map = made.map;
         let used_before = self.space.commit();
         let replaced = newest.replace(Some(Arc::new(made.root)));
@@ -213,7 +230,7 @@ impl Writer {
         &mut self,
         pages: &Pages,
         old: &Root,
-        changes: &mut dyn Changes,
+        given: &mut Given<'_, '_>,
         marks: Marks,
         room: Room,
     ) -> Result<Made> {
@@ -238,13 +255,12 @@ impl Writer {
         let mut blocks = FileBlocks::new(Arc::clone(file), &pages.name, &mut self.space, sizes);
         // Deletions may have taken what is kept for them. It is needed again, but not now.
         let _ = blocks.grow_to(end);
-        let mut output = Output::new(Arc::clone(file), &pages.name);
+        let mut output = Output::new(Arc::clone(file), &pages.name, &mut self.failed);
         let write_to = (&mut output, &mut blocks, &mut self.ahead);
-        let written =
-            write(pages, write_to, (old, &self.map), changes, replaced_blocks_max.max(1), self.packs);
-        self.failed |= output.failed;
-        let Written { node, height, directory, map, mut merged, has_packed } = written?;
-        let is_at_end = changes.peek()?.is_none();
+        let written = write(pages, write_to, (old, &self.map), given, replaced_blocks_max.max(1), self.packs);
+        let Written { nodes, directory, map } = written?;
+        let NewNodes { node, height, mut merged, has_packed } = nodes;
+        let is_at_end = given.is_at_end()?;
         let is_last = is_at_end || planted(Bug::SettledBeforeTheLastRange);
         let settled_to = marks.settled_to.filter(|_| is_last).unwrap_or(old.settled_to);
         // With the first of it already: a crash must not leave rows that nobody knows of.
@@ -330,13 +346,9 @@ fn create(device: &dyn Device) -> std::io::Result<Arc<dyn DeviceFile>> {
 
 /// What a root refers to, written and synced.
 pub(super) struct Written {
-    pub(super) node: NodeReference,
-    pub(super) height: u16,
+    pub(super) nodes: NewNodes,
     pub(super) directory: DirectoryReference,
     map: Vec<PageEntry>,
-    merged: Merged,
-    /// A leaf was packed.
-    pub(super) has_packed: bool,
 }
 
 /// Writes the nodes, values and map of the next root, and syncs them.
@@ -344,19 +356,23 @@ pub(super) fn write(
     pages: &Pages,
     (output, blocks, ahead): (&mut Output<'_>, &mut FileBlocks<'_>, &mut NodesAhead),
     (old, map): (&Root, &[PageEntry]),
-    changes: &mut dyn Changes,
+    given: &mut Given<'_, '_>,
     replaced_blocks_max: u64,
     packs: bool,
 ) -> Result<Written> {
-    let mut merger = Merger::new(pages, (output, blocks, ahead), replaced_blocks_max, packs);
-    let (node, height) = merger.run(old, changes)?;
-    let (mut merged, has_packed) = (merger.merged, merger.has_packed);
+    let mut nodes = match given {
+        Given::Changes(changes) => {
+            let write_to = (&mut *output, &mut *blocks as &mut dyn Blocks, ahead);
+            Merger::new(pages, write_to, old, None, replaced_blocks_max, packs).run(*changes)?
+        }
+        Given::Parts(parts) => parts::merge(pages, (output, blocks), old, parts, replaced_blocks_max, packs)?,
+    };
     let (directory, map) = map::write(output, blocks, (&old.directory, map))?;
     if planted(Bug::TreeNotSynced) {
         output.flush()?
     } else {
         output.sync()?
     }
-    merged.bytes = output.bytes;
-    Ok(Written { node, height, directory, map, merged, has_packed })
+    nodes.merged.bytes = output.bytes;
+    Ok(Written { nodes, directory, map })
 }

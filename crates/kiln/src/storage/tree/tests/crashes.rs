@@ -6,7 +6,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::storage::tree::{ChangedRow, Rows};
 
 /// Batches that make a tree of a few dozen blocks, with long values, and empty it again.
-fn batches() -> Vec<Batch> {
+pub(super) fn batches() -> Vec<Batch> {
     let random = &mut Random(3);
     let mut batches = Vec::new();
     let first = (0..400).map(|number| (key(number), Some(vec![number as u8; 60]))).collect();
@@ -24,7 +24,7 @@ fn batches() -> Vec<Batch> {
 }
 
 /// The map before each of the batches, and after all.
-fn maps(batches: &[Batch]) -> Vec<Map> {
+pub(super) fn maps(batches: &[Batch]) -> Vec<Map> {
     let mut maps = vec![Map::new()];
     for batch in batches {
         let mut next = maps[maps.len() - 1].clone();
@@ -182,7 +182,7 @@ fn c8_a_cursor_that_cannot_read_on_is_past_the_end() {
 }
 
 /// As [`open`], of a tree whose merges replace a leaf or two at a time.
-fn open_dividing(device: &SimulatedDevice) -> Arc<Tree> {
+pub(super) fn open_dividing(device: &SimulatedDevice) -> Arc<Tree> {
     let mut tree = try_open(device, CACHE_BYTES).unwrap();
     tree.set_replaced_bytes_min(1);
     Arc::new(tree)

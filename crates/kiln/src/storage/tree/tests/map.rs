@@ -31,9 +31,9 @@ fn c9_a_map_of_many_pages_is_read_as_it_was_written() {
     for (takes, frees) in changes {
         // Nobody holds an older root.
         space.begin(empty(), |_| ());
-        let mut file_bytes = 1 << 40;
+        let (mut file_bytes, mut has_failed) = (1 << 40, false);
         let mut blocks = FileBlocks::new(Arc::clone(&file), "tree", &mut space, (&mut file_bytes, 0));
-        let mut output = Output::new(Arc::clone(&file), "tree");
+        let mut output = Output::new(Arc::clone(&file), "tree", &mut has_failed);
         for _ in 0..takes {
             blocks.take(RUN as usize).unwrap();
         }

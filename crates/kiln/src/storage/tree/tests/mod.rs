@@ -7,6 +7,7 @@ mod forged;
 mod map;
 mod model;
 mod packed;
+mod parts;
 mod reclaim;
 mod threads;
 
@@ -14,7 +15,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use super::{Cached, Change, Cursor, Direction, Root, Tree};
+use super::{Cached, Change, Cursor, Direction, Merged, Root, Tree};
 use crate::device::{Device, OpenMode, SimulatedDevice};
 use crate::storage::names::Names;
 use crate::storage::record::NEVER;
@@ -65,12 +66,28 @@ fn expiry_of(value: Option<&[u8]>) -> u64 {
     }
 }
 
+fn change<'b>((key, value): (&'b Vec<u8>, &'b Option<Vec<u8>>)) -> Change<'b> {
+    Change { key, value: value.as_deref(), expires_at: expiry_of(value.as_deref()) }
+}
+
 fn changes(batch: &Batch) -> impl Iterator<Item = Change<'_>> {
-    batch.iter().map(|(key, value)| Change {
-        key,
-        value: value.as_deref(),
-        expires_at: expiry_of(value.as_deref()),
-    })
+    batch.iter().map(change)
+}
+
+/// Merges a batch on several threads, between whose keys these are.
+fn merge_in_parts(
+    tree: &Tree,
+    batch: &Batch,
+    separators: &[Vec<u8>],
+    settled_to: Option<u64>,
+) -> crate::error::Result<Merged> {
+    let low =
+        |number: usize| number.checked_sub(1).map_or(Bound::Unbounded, |at| Bound::Included(&separators[at]));
+    let high = |number: usize| separators.get(number).map_or(Bound::Unbounded, Bound::Excluded);
+    let mut parts: Vec<_> = (0..=separators.len())
+        .map(|number| batch.range::<Vec<u8>, _>((low(number), high(number))).map(change))
+        .collect();
+    tree.merge_in_parts(&mut parts, separators, settled_to)
 }
 
 fn apply(batch: &Batch, map: &mut Map) {

@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use super::*;
 use crate::error::ErrorKind;
 
@@ -101,16 +103,45 @@ fn check_seeks_on(tree: &Arc<Tree>, map: &Map, random: &mut Random, numbers: u64
     }
 }
 
-fn model_run(seed: u64, cache_bytes: usize, numbers: u64, rounds: u64) {
+/// Keys between which parts of a merge may lie: such as the batch has, or the tree may have, and others before, between and behind them.
+fn some_separators(random: &mut Random, batch: &Batch, numbers: u64, count: u64) -> Vec<Vec<u8>> {
+    let mut separators: BTreeSet<Vec<u8>> = (0..count)
+        .map(|_| match random.below(6) {
+            0 => batch.keys().next().cloned().unwrap_or_default(),
+            1 => batch.keys().next_back().cloned().unwrap_or_default(),
+            2 => batch.keys().nth(random.below(batch.len() as u64 + 1) as usize).cloned().unwrap_or_default(),
+            3 => [some_key(random, numbers), vec![0]].concat(),
+            4 => vec![random.below(256) as u8],
+            _ => some_key(random, numbers),
+        })
+        .collect();
+    separators.remove(&Vec::new());
+    separators.into_iter().collect()
+}
+
+/// Merges go on on so many threads. A merge is divided where it replaces so much.
+fn model_run(
+    seed: u64,
+    cache_bytes: usize,
+    (numbers, rounds): (u64, u64),
+    threads: u64,
+    replaced_bytes_min: Option<u64>,
+) {
     let random = &mut Random(seed);
     let device = SimulatedDevice::new(seed);
-    let (mut tree, mut map) = (open(&device, cache_bytes), Map::new());
+    let open = || {
+        let mut tree = try_open(&device, cache_bytes).unwrap();
+        replaced_bytes_min.into_iter().for_each(|bytes| tree.set_replaced_bytes_min(bytes));
+        Arc::new(tree)
+    };
+    let (mut tree, mut map) = (open(), Map::new());
     let mut held = Vec::new();
     for round in 1..=rounds {
         let batch = some_batch(random, numbers);
         let before = map.len();
         apply(&batch, &mut map);
-        let merged = tree.merge(&mut changes(&batch), Some(round)).unwrap();
+        let separators = some_separators(random, &batch, numbers, threads - 1);
+        let merged = merge_in_parts(&tree, &batch, &separators, Some(round)).unwrap();
         let put = batch.values().filter(|value| value.is_some()).count() as u64;
         assert_eq!(merged.put, put);
         assert!(map.len() as u64 <= before as u64 + put - merged.deleted);
@@ -125,7 +156,7 @@ fn model_run(seed: u64, cache_bytes: usize, numbers: u64, rounds: u64) {
             1 => held.clear(),
             2 if held.is_empty() => {
                 drop(tree);
-                tree = open(&device, cache_bytes);
+                tree = open();
                 assert_same(&tree, &map);
                 tree.check().unwrap();
             }
@@ -144,14 +175,26 @@ fn model_run(seed: u64, cache_bytes: usize, numbers: u64, rounds: u64) {
 #[test]
 fn the_tree_is_what_a_map_is() {
     for seed in 0..6 {
-        model_run(seed, CACHE_BYTES, 3000, 12);
+        model_run(seed, CACHE_BYTES, (3000, 12), 1, None);
     }
 }
 
 #[test]
 fn the_tree_is_what_a_map_is_when_hardly_anything_fits_the_cache() {
     for seed in 10..13 {
-        model_run(seed, 1 << 16, 3000, 12);
+        model_run(seed, 1 << 16, (3000, 12), 1, None);
+    }
+}
+
+#[test]
+fn the_tree_is_what_a_map_is_when_several_threads_merge() {
+    for threads in [2, 3, 7] {
+        for seed in 20..24 {
+            let cache_bytes = if seed % 2 == 0 { CACHE_BYTES } else { 1 << 16 };
+            model_run(seed * threads, cache_bytes, (3000, 8), threads, None);
+            // Range after range, of a leaf or a few each.
+            model_run(seed * threads, cache_bytes, (3000, 5), threads, Some(1));
+        }
     }
 }
 

@@ -58,7 +58,10 @@ fn c2_readers_and_walks_see_whole_merges_only() {
             scope.spawn(|| walk_until(&tree, is_done));
             let merging = scope.spawn(|| {
                 for round in 1..60 {
-                    tree.merge(&mut changes(&round_batch(round)), None).unwrap();
+                    // By one thread, and by three.
+                    let separators = [key(KEYS / 3), key(KEYS / 2)];
+                    let separators = &separators[..if round % 2 == 0 { 0 } else { 2 }];
+                    merge_in_parts(&tree, &round_batch(round), separators, None).unwrap();
                 }
             });
             let merged = merging.join();
