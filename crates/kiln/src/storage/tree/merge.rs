@@ -104,8 +104,6 @@ pub(super) struct Merger<'a, 'o> {
     interval: &'a Interval,
     /// Of a part: its nodes of [`PART_LEVEL`] and above.
     part: Option<PartNodes>,
-    /// A change has been merged.
-    has_begun: bool,
 }
 
 impl<'a, 'o> Merger<'a, 'o> {
@@ -132,7 +130,6 @@ impl<'a, 'o> Merger<'a, 'o> {
             replaced_blocks_max,
             interval: interval.unwrap_or(&EVERYTHING),
             part: interval.map(|_| PartNodes::default()),
-            has_begun: false,
         }
     }
 
@@ -162,7 +159,7 @@ impl<'a, 'o> Merger<'a, 'o> {
         assert!(is_first_here && is_last_here, "changes are of the interval in which they are merged");
         if self.level(0).count() > 0 {
             self.join_before(0)?;
-            self.write_all(0, true)?;
+            self.write_all(0, self.interval.high.is_none())?;
         }
         // Whoever puts the parts together may read it.
         self.output.flush()?;
@@ -298,8 +295,14 @@ impl<'a, 'o> Merger<'a, 'o> {
 
     /// True if there are as many nodes of the part as there may be.
     fn is_full(&self) -> bool {
-        // Else one root after the other would come to nothing.
-        self.has_begun && self.part.as_ref().is_some_and(PartNodes::is_full)
+        self.part.as_ref().is_some_and(PartNodes::is_full)
+    }
+
+    /// Takes note that a change has been merged.
+    fn begin(&mut self) {
+        if let Some(part) = &mut self.part {
+            part.begin();
+        }
     }
 
     /// Begins to read the leaves that the changes will touch.
@@ -345,7 +348,7 @@ impl<'a, 'o> Merger<'a, 'o> {
                 self.merged.deleted += u64::from(is_replaced && change.value.is_none());
                 self.put(change)?;
                 changes.advance()?;
-                self.has_begun = true;
+                self.begin();
                 self.write_full(0)?;
             }
             let expires_at = leaf.expires_at(index);
@@ -370,7 +373,7 @@ impl<'a, 'o> Merger<'a, 'o> {
         {
             self.put(change)?;
             changes.advance()?;
-            self.has_begun = true;
+            self.begin();
             self.write_full(0)?;
         }
         Ok(())

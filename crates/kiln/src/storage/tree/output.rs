@@ -8,6 +8,7 @@ use crate::error::Error;
 
 /// What is written at once.
 const BUFFER_BYTES: usize = 1 << 20;
+
 /// Where a merge writes.
 pub(super) struct Output<'a> {
     pub(super) file: Arc<dyn DeviceFile>,

@@ -6,7 +6,7 @@ use super::reference::NodeReference;
 
 /// A part writes nodes up to this level.
 pub(super) const PART_LEVEL: u16 = 1;
-/// What is known of its nodes takes so much memory at most, or a little more: then it ends for this root.
+/// What is known of its nodes from its first change on takes so much memory at most, or a little more: then it ends for this root.
 const NODES_BYTES_MAX: usize = if cfg!(test) { 8 << 10 } else { 8 << 20 };
 
 /// A node that a part has written, or leaves as it is, with all below.
@@ -24,7 +24,9 @@ pub(super) struct PartNode {
 #[derive(Default)]
 pub(super) struct PartNodes {
     nodes: Vec<PartNode>,
+    /// Of all that have come since it began, also of those that were taken away.
     bytes: usize,
+    has_begun: bool,
 }
 
 impl PartNodes {
@@ -35,14 +37,19 @@ impl PartNodes {
 
     /// Takes the last one away, if it is of this level and not written by this merge.
     pub(super) fn pop_kept(&mut self, level: u16) -> Option<PartNode> {
-        let node = self.nodes.pop_if(|node| node.level == level && !node.is_fresh)?;
-        self.bytes -= node.bytes();
-        Some(node)
+        self.nodes.pop_if(|node| node.level == level && !node.is_fresh)
     }
 
-    /// True if there can be no more for one root.
+    /// A change has been merged. What was kept before it is as much for each root: if that counted, one root after the other could come to nothing.
+    pub(super) fn begin(&mut self) {
+        if !std::mem::replace(&mut self.has_begun, true) {
+            self.bytes = 0;
+        }
+    }
+
+    /// True if there can be no more for one root. It stays so: a change that was passed over must not come behind what follows.
     pub(super) fn is_full(&self) -> bool {
-        self.bytes >= NODES_BYTES_MAX
+        self.has_begun && self.bytes >= NODES_BYTES_MAX
     }
 }
 
@@ -67,5 +74,33 @@ impl IntoIterator for PartNodes {
 
     fn into_iter(self) -> Self::IntoIter {
         self.nodes.into_iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A node that was kept before the first change was taken away, and there was room again, behind changes that had been passed over.
+    #[test]
+    fn a_part_that_is_full_stays_full() {
+        let mut nodes = PartNodes::default();
+        let kept = || PartNode {
+            level: PART_LEVEL,
+            low: Vec::new(),
+            high: Some(vec![b'k'; NODES_BYTES_MAX]),
+            reference: NodeReference::default(),
+            is_fresh: false,
+        };
+        nodes.push(kept());
+        assert!(!nodes.is_full(), "it comes to a change");
+        nodes.begin();
+        assert!(!nodes.is_full(), "what came before does not count");
+        nodes.push(kept());
+        nodes.begin();
+        assert!(nodes.is_full());
+        while nodes.pop_kept(PART_LEVEL).is_some() {
+            assert!(nodes.is_full());
+        }
     }
 }
