@@ -78,9 +78,15 @@ impl Engine {
             let mut parts = (0..intervals).map(rows).collect::<Result<Vec<_>>>()?;
             tree.merge_in_parts(&mut parts, &separators, Some(end))
         };
-        let merged = merge(self.merging_threads());
-        let is_full = merged.as_ref().is_err_and(|error| error.kind() == ErrorKind::NoSpace);
-        if !is_full || !newest.has_deletions() {
+        let is_full =
+            |merged: &Result<_>| merged.as_ref().is_err_and(|error| error.kind() == ErrorKind::NoSpace);
+        let threads = self.merging_threads();
+        let mut merged = merge(threads);
+        if threads > 1 && is_full(&merged) {
+            // Several take more room than one before they give any back.
+            merged = merge(1);
+        }
+        if !is_full(&merged) || !newest.has_deletions() {
             return merged;
         }
         let makes_room = !tree.is_empty();
@@ -111,7 +117,6 @@ impl Engine {
     /// How many merge side by side.
     pub(super) fn merging_threads(&self) -> usize {
         let bounds = &self.settled.bounds;
-        // Several take more room than one before they give any back.
         let most = if self.segments.disk_is_full() { 1 } else { bounds.memory_bytes / BYTES_OF_ONE };
         usize::try_from(most).unwrap_or(usize::MAX).clamp(1, bounds.threads)
     }

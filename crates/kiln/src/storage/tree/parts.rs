@@ -33,6 +33,7 @@ use crate::sync::atomic::AtomicBool;
 
 /// Of threads that merge side by side.
 const THREAD_NAME: &str = "kiln-merging";
+
 /// An interval of the keys, and what changes there.
 pub(super) struct Part<'r> {
     interval: Interval,
@@ -58,10 +59,14 @@ pub(super) fn merge(
     replaced_blocks_max: u64,
     packs: bool,
 ) -> Result<NewNodes> {
-    if all_at_end(parts)? {
+    let mut going_on = 0;
+    for part in &mut *parts {
+        going_on += u64::from(part.changes.peek()?.is_some());
+    }
+    if going_on == 0 {
         return Ok(NewNodes::of(root));
     }
-    let share = (replaced_blocks_max / parts.len() as u64).max(1);
+    let share = (replaced_blocks_max / going_on).max(1);
     let made = merge_side_by_side(pages, (output, blocks), root, parts, share, packs)?;
     let mut ahead = NodesAhead::default();
     let mut merger = Merger::new(pages, (output, blocks, &mut ahead), root, None, u64::MAX, packs);
