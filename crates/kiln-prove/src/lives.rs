@@ -2,12 +2,13 @@
 //!
 //! The other parts look at one workload and at what a failure leaves of it. Here a database lives on for some openings with options that change, over
 //! tables and a map so small that they are emptied again and again, in part through a session: rows are put and deleted, settle, and the log goes on under them; tables are loaded in bulk,
-//! checkpoints taken, snapshots given names, the files compacted. An opening ends in order, or by a power loss at some step, or at once; or the disk fails, and the
+//! checkpoints taken, snapshots given names, the files compacted, and backed up. Some rows are to expire, though not yet. An opening ends in order, or by a power loss at some step, or at once; or the disk fails, and the
 //! next one finds what nobody knows to be durable. Behind each opening everything is compared with what was committed up to the version that was recovered.
 //!
 //! Few databases are *large*: what is loaded there are long values, so that the tree of what has settled has hundreds of mebibytes, grows and shrinks by many of them,
 //! and knows of its free space on several pages.
 
+mod backups;
 mod deeds;
 #[cfg(test)]
 mod tests;
@@ -18,7 +19,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kiln::device::{Fault, FaultKind, OperationKind, SimulatedDevice};
-use kiln::{ErrorKind, Kiln, Map, Object as _, Result, Session, Snapshot, Table, Transaction};
+use kiln::{ErrorKind, Expiry, Kiln, Map, Object as _, Result, Session, Snapshot, Table, Transaction};
 
 use crate::arguments::Effort;
 use crate::jobs::Progress;
@@ -175,6 +176,7 @@ fn one_opening(
         .settle_log_bytes(*random.pick(&[0, 16 << 10, 64 << 10]))
         .checkpoint_log_bytes(*random.pick(&[0, 0, 96 << 10]))
         .space_amplification(*random.pick(&[1.1, 2.0]));
+    let options = if !is_large && random.one_in(2) { options.settle_memory(0) } else { options };
     let db = options.open_on(Arc::new(disk.clone()))?;
     let horizon = db.recovery_report().horizon.number();
     if told.durable > horizon {
@@ -263,6 +265,7 @@ impl Life<'_> {
             Deed::Compact => self.db.compact(|_| {}).map(drop),
             Deed::Checkpoint => self.db.checkpoint().map(drop),
             Deed::Name => self.name(),
+            Deed::BackUp => self.back_up(),
         }
     }
 
@@ -278,8 +281,8 @@ impl Life<'_> {
         let (length, mut state) = (self.random.below(length), self.told.now());
         let (value, by_session) = (self.random.bytes(length), self.random.one_in(2));
         let commit = at_object!(self, object, object => match by_session {
-            true => self.session.put(object, key(number), &value),
-            false => self.db.put(object, key(number), &value),
+            true => self.session.put_expiring(object, key(number), &value, values::expiry_of(&value)),
+            false => self.db.put_expiring(object, key(number), &value, values::expiry_of(&value)),
         })?;
         state.insert((object, key(number)), value.into());
         let version = commit.version().number();
@@ -476,7 +479,7 @@ impl Life<'_> {
 
     /// C1, C4: everything is as it was committed, whichever way it is read, and the check finds nothing.
     fn compare(&self) -> std::result::Result<(), Ended> {
-        let found = self.read(&self.db.snapshot()?)?;
+        let found = self.read(&self.db.snapshot()?, &self.map)?;
         difference(&self.told.now(), &found)?;
         for number in 0..SMALL.len() * ROWS {
             let row = (SMALL[number % SMALL.len()], key(number / SMALL.len()));
@@ -498,11 +501,17 @@ impl Life<'_> {
         if !names.iter().eq(self.told.named.keys()) {
             return Err(format!("C5: {names:?} have names, of {:?}", self.told.named.keys()).into());
         }
+        self.compare_named(self.db, &self.map)?;
+        self.check()
+    }
+
+    /// C4: the snapshots that have names show what they showed, in the database or a copy of it, whose map this is.
+    fn compare_named(&self, db: &Kiln, map: &Map) -> std::result::Result<(), Ended> {
         for (name, state) in &self.told.named {
-            let found = self.read(&self.db.open_snapshot(name)?)?;
+            let found = self.read(&db.open_snapshot(name)?, map)?;
             difference(state, &found).map_err(|what| format!("{name:?}: {what}"))?;
         }
-        self.check()
+        Ok(())
     }
 
     /// C9: the check finds nothing.
@@ -515,7 +524,7 @@ impl Life<'_> {
     }
 
     /// What a snapshot shows, by ranges and by keys.
-    fn read(&self, snapshot: &Snapshot<'_>) -> std::result::Result<State, Ended> {
+    fn read(&self, snapshot: &Snapshot<'_>, map: &Map) -> std::result::Result<State, Ended> {
         let mut found = State::new();
         let loaded = (0..self.told.loads).map(loaded_name);
         for (number, name) in TABLES.map(str::to_owned).into_iter().chain(loaded).enumerate() {
@@ -530,12 +539,16 @@ impl Life<'_> {
                 if is_asked_for && snapshot.get(&table, &key)?.as_ref() != Some(&value) {
                     return Err(format!("C1: {name:?} has {key:?} in a range, and not by itself").into());
                 }
+                if number < TABLES.len() {
+                    compare_expiry(snapshot.expiry(&table, &key)?, &value)?;
+                }
                 found.insert((number, key), value.into());
             }
         }
-        for row in snapshot.iter(&self.map) {
+        for row in snapshot.iter(map) {
             let (key, value) = row?;
-            if snapshot.get(&self.map, &key)?.as_ref() != Some(&value) {
+            compare_expiry(snapshot.expiry(map, &key)?, &value)?;
+            if snapshot.get(map, &key)?.as_ref() != Some(&value) {
                 return Err(format!("C1: the map has {key:?} in a walk, and not by itself").into());
             }
             if found.insert((MAP_NUMBER, key), value.into()).is_some() {
@@ -553,6 +566,13 @@ fn compare_serials(session: &Session, expected: u64) -> std::result::Result<(), 
         true => Ok(()),
         false => Err(format!("C7: the session was at {expected}, and is told {told:?}").into()),
     }
+}
+
+/// C1: a row expires when it was to.
+fn compare_expiry(found: Option<Expiry>, value: &[u8]) -> Verdict {
+    let expected = values::expiry_of(value);
+    ensure!(found == Some(expected), "C1: a row is to expire at {found:?}, and not at {expected:?}");
+    Ok(())
 }
 
 fn difference(expected: &State, found: &State) -> Verdict {

@@ -17,6 +17,7 @@ pub(super) enum Deed {
     Compact,
     Checkpoint,
     Name,
+    BackUp,
 }
 
 /// How often each is done as a rule.
@@ -32,6 +33,7 @@ pub(super) const USUAL: &[(Deed, usize)] = &[
     (Deed::Compact, 1),
     (Deed::Checkpoint, 2),
     (Deed::Name, 1),
+    (Deed::BackUp, 1),
 ];
 
 /// The same, where the database is large: what makes its tree grow and shrink.
