@@ -264,19 +264,10 @@ mod tests {
     #[test]
     fn c9_what_follows_the_last_item_of_a_block_must_be_less_than_a_block_of_zeros() {
         let taken = |blocks: usize, byte: u8| {
-            let (mut file, checksum) = file_with(&Header { blocks: 1, ..sound() });
             // Without items; one byte behind the head is something else.
             let mut block = vec![0; blocks * BLOCK_BYTES];
             block[100] = byte;
-            let length = block.len() as u32;
-            let head = BlockHead { section: Section::System as u32, length, sequence: 0, items: 0 };
-            head.encode(identity_of(7, 3), &mut block);
-            file.extend(block);
-            let disk = SimulatedDevice::new(1);
-            disk.set_bytes(&name_of(3), file);
-            let mut reader = Reader::open(&disk, 7, CheckpointName { number: 3, end: 8 << 12, checksum })
-                .unwrap()
-                .unwrap();
+            let mut reader = reader_of(block, (Section::System, 0), identity_of(7, 3));
             let mut block = Block::default();
             assert!(reader.read(Section::System, &mut block).unwrap());
             let mut items = block.check(&reader.name, Section::System).unwrap();
@@ -291,16 +282,8 @@ mod tests {
     #[test]
     fn c9_a_block_of_another_checkpoint_is_refused() {
         for (database, number, is_its_own) in [(7, 3, true), (7, 2, false), (6, 3, false)] {
-            let (mut file, checksum) = file_with(&Header { blocks: 1, ..sound() });
-            let mut block = vec![0; BLOCK_BYTES];
-            let (section, length) = (Section::System as u32, BLOCK_BYTES as u32);
-            let head = BlockHead { section, length, sequence: 0, items: 0 };
-            head.encode(identity_of(database, number), &mut block);
-            file.extend(block);
-            let disk = SimulatedDevice::new(1);
-            disk.set_bytes(&name_of(3), file);
-            let named = CheckpointName { number: 3, end: 8 << 12, checksum };
-            let mut reader = Reader::open(&disk, 7, named).unwrap().unwrap();
+            let block = vec![0; BLOCK_BYTES];
+            let mut reader = reader_of(block, (Section::System, 0), identity_of(database, number));
             let mut block = Block::default();
             let read = reader.read(Section::System, &mut block);
             let taken = read.and_then(|_| block.check(&reader.name, Section::System).map(drop));
@@ -347,16 +330,9 @@ mod tests {
     #[test]
     fn c9_a_key_that_has_more_in_common_with_the_one_before_than_that_has_is_refused() {
         let taken = |items: &[u8], count: u32| {
-            let (mut file, checksum) = file_with(&Header { blocks: 1, ..sound() });
             let mut block = vec![0; BLOCK_BYTES];
             block[HEAD_BYTES..HEAD_BYTES + items.len()].copy_from_slice(items);
-            let (section, length) = (Section::Keys as u32, block.len() as u32);
-            BlockHead { section, length, sequence: 0, items: count }.encode(identity_of(7, 3), &mut block);
-            file.extend(block);
-            let disk = SimulatedDevice::new(1);
-            disk.set_bytes(&name_of(3), file);
-            let named = CheckpointName { number: 3, end: 8 << 12, checksum };
-            let mut reader = Reader::open(&disk, 7, named).unwrap().unwrap();
+            let mut reader = reader_of(block, (Section::Keys, count), identity_of(7, 3));
             let mut block = Block::default();
             assert!(reader.read(Section::Keys, &mut block).unwrap());
             let mut items = block.check(&reader.name, Section::Keys).unwrap();
@@ -381,6 +357,18 @@ mod tests {
         let mut bytes = vec![0; BLOCK_BYTES];
         let checksum = header.encode(&mut bytes);
         (bytes, checksum)
+    }
+
+    /// Reads checkpoint 3 of database 7, whose one block this is, once it has a head: with so many items of a section, and this identity in its checksum.
+    fn reader_of(mut block: Vec<u8>, (section, items): (Section, u32), identity: u32) -> Reader {
+        let (mut file, checksum) = file_with(&Header { blocks: 1, ..sound() });
+        let (section, length) = (section as u32, block.len() as u32);
+        BlockHead { section, length, sequence: 0, items }.encode(identity, &mut block);
+        file.extend(block);
+        let disk = SimulatedDevice::new(1);
+        disk.set_bytes(&name_of(3), file);
+        let named = CheckpointName { number: 3, end: 8 << 12, checksum };
+        Reader::open(&disk, 7, named).unwrap().unwrap()
     }
 
     #[test]
