@@ -183,12 +183,6 @@ impl Newest {
     }
 }
 
-/// The interval of this number of those between separators, which ascend: keys from one on, and before the other.
-pub(super) fn interval(separators: &[Vec<u8>], number: usize) -> (&[u8], Option<&[u8]>) {
-    let low = number.checked_sub(1).map_or(&[][..], |before| &separators[before]);
-    (low, separators.get(number).map(Vec::as_slice))
-}
-
 impl Part {
     fn entry(&self, sorted: &Sorted) -> Option<(Entry<'_>, usize)> {
         Entry::decode(self.arena.get(sorted.start..)?)
@@ -300,6 +294,7 @@ mod tests {
     use super::*;
     use crate::device::SimulatedDevice;
     use crate::storage::record::{Kind, NEVER, NO_ADDRESS};
+    use crate::storage::tree::interval;
 
     /// Address, and value if there is one, by the key in the tree.
     type Told = BTreeMap<Vec<u8>, (Address, Option<Vec<u8>>)>;

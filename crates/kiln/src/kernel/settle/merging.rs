@@ -3,13 +3,13 @@
 use super::collection::COLLECT_BATCH;
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::engine::Engine;
-use crate::kernel::newest::{Newest, NewestWalk, interval};
+use crate::kernel::newest::{Newest, NewestWalk};
 use crate::kernel::settling_pace::{Grants, Stage};
 use crate::planted::{Bug, planted};
 use crate::storage::extent;
 use crate::storage::record::{Address, NEVER};
 use crate::storage::segments::Segments;
-use crate::storage::tree::{ChangedRow, Merged, Rows};
+use crate::storage::tree::{ChangedRow, Merged, Rows, interval};
 use crate::sync::atomic::Ordering;
 
 /// A thread that merges takes some 10 MiB, for rows and leaves that are read ahead and for what it writes: it is not to be much beside its part of what is sorted.

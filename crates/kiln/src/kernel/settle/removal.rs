@@ -3,14 +3,14 @@
 use super::THREAD_NAME;
 use crate::error::Result;
 use crate::kernel::engine::Engine;
-use crate::kernel::newest::{Entry, Newest, NewestWalk, interval};
+use crate::kernel::newest::{Entry, Newest, NewestWalk};
 use crate::kernel::settling_pace::{Grants, Stage};
 use crate::planted::{Bug, planted};
 use crate::storage::epoch;
 use crate::storage::ordered_index::OrderedIndex;
 use crate::storage::record::{Address, Kind, Shape};
 use crate::storage::together::{Fails, side_by_side};
-use crate::storage::tree::tree_interval;
+use crate::storage::tree::{interval, tree_interval};
 use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// So many rows are removed at once.

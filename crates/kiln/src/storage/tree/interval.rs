@@ -1,4 +1,4 @@
-//! Intervals of the keys: a part of a merge has one.
+//! Intervals of the keys between separators: a part of a merge has one, and so has who walks over a part of what settles.
 
 use std::ops::Range;
 
@@ -10,15 +10,21 @@ pub(super) struct Interval {
     pub(super) high: Option<Vec<u8>>,
 }
 
+/// The interval of this number of those between separators, which ascend: keys from one on, and before the other.
+pub(crate) fn interval(separators: &[Vec<u8>], number: usize) -> (&[u8], Option<&[u8]>) {
+    let low = number.checked_sub(1).map_or(&[][..], |before| &separators[before]);
+    (low, separators.get(number).map(Vec::as_slice))
+}
+
 /// All keys.
 pub(super) static EVERYTHING: Interval = Interval { low: Vec::new(), high: None };
 
 impl Interval {
     /// The intervals between keys, which ascend.
     pub(super) fn between(separators: &[Vec<u8>]) -> impl Iterator<Item = Interval> {
-        (0..=separators.len()).map(|number| Interval {
-            low: number.checked_sub(1).map_or(Vec::new(), |before| separators[before].clone()),
-            high: separators.get(number).cloned(),
+        (0..=separators.len()).map(|number| {
+            let (low, high) = interval(separators, number);
+            Interval { low: low.to_vec(), high: high.map(<[u8]>::to_vec) }
         })
     }
 

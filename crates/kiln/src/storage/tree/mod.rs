@@ -75,6 +75,7 @@ pub(crate) use changes::Change;
 pub(crate) use changes::{ChangedRow, Rows};
 pub(crate) use check::TreeCheck;
 pub(crate) use cursor::{Cursor, Direction};
+pub(crate) use interval::interval;
 pub(crate) use key::{OBJECT_BYTES, tree_bounds, tree_interval, write_tree_key};
 pub(crate) use merge::Merged;
 pub(crate) use pages::{FILE, is_tree, remove_unfinished};
