@@ -186,15 +186,16 @@ fn what_is_dropped_gives_its_space_back() {
     assert_eq!(stays.len(), u64::from(ROWS));
 }
 
-/// Who finds the disk full can drop something, and then there is room.
+/// Who finds the disk full can drop something, and then there is room. (Where the database was closed before the rows had gone there was none, and nothing that
+/// one could do about it: nothing was given back before something had hardened since the opening, for which there was no room.)
 #[test]
 fn c5_a_full_disk_has_room_again_once_an_object_is_dropped() {
     const NAME: &str = "c5_a_full_disk_has_room_again_once_an_object_is_dropped";
     watched(NAME, PATIENCE, |_| {
-        for kind in ["map", "table"] {
+        for (kind, closes) in [("map", false), ("table", false), ("map", true), ("table", true)] {
             let disk = SimulatedDevice::new(seed());
-            let db = manual().open_on(Arc::new(disk.clone())).unwrap();
-            let stays = db.map("stays").unwrap();
+            let mut db = manual().open_on(Arc::new(disk.clone())).unwrap();
+            drop(db.map("stays").unwrap());
             disk.set_capacity(Some(2 << 20));
             let put = |number: u32| match kind {
                 "map" => db.put(&db.map(kind)?, key(number), [7; 1_000]).map(|commit| commit.forget()),
@@ -204,6 +205,13 @@ fn c5_a_full_disk_has_room_again_once_an_object_is_dropped() {
             assert_eq!(full.kind(), ErrorKind::NoSpace, "{full}");
             let dropped = if kind == "map" { db.drop_map(kind) } else { db.drop_table(kind) };
             dropped.unwrap().safe().unwrap();
+            if closes {
+                db.close().unwrap();
+                drop(db);
+                db = reopen(&disk).unwrap();
+                assert_eq!(db.statistics().dropping, 1, "{kind}");
+            }
+            let stays = db.map("stays").unwrap();
             for number in 0..500_u32 {
                 db.put(&stays, key(number), [8; 1_000]).unwrap().forget();
             }
@@ -212,6 +220,39 @@ fn c5_a_full_disk_has_room_again_once_an_object_is_dropped() {
             assert!(db.check().unwrap().is_clean(), "{:?}", db.check().unwrap().problems);
         }
     });
+}
+
+/// Each opening walked through the log for them, and what it found to be free came back once somebody committed: so it did also where an opening before it had taken a
+/// checkpoint and nothing had hardened in it, which told of the drop as if it were not durable yet.
+#[test]
+fn what_was_dropped_before_the_database_was_closed_gives_its_space_back_though_nobody_commits() {
+    for (takes_checkpoint, compacts) in [(false, false), (true, false), (true, true)] {
+        let (disk, db) = open(seed());
+        drop(db.map("stays").unwrap());
+        let map = db.map("map").unwrap();
+        (0..2_000_u32).for_each(|number| db.put(&map, key(number), [7; 1_000]).unwrap().forget());
+        db.persist().unwrap();
+        assert!(!takes_checkpoint || db.checkpoint().unwrap());
+        db.drop_map("map").unwrap().safe().unwrap();
+        db.close().unwrap();
+        drop((map, db));
+        if takes_checkpoint {
+            let db = reopen(&disk).unwrap();
+            assert!(db.checkpoint().unwrap());
+            assert_eq!(db.statistics().dropping, 1);
+            db.close().unwrap();
+        }
+        let before = disk.used_bytes();
+        let db = reopen(&disk).unwrap();
+        if compacts {
+            db.compact(|_| {}).unwrap();
+        }
+        // What is written anew of the segments that are all but dead has to harden.
+        (0..3).for_each(|_| db.persist().unwrap());
+        db.close().unwrap();
+        let after = disk.used_bytes();
+        assert!(after < before / 2, "{after} bytes, before {before}: {takes_checkpoint}, {compacts}");
+    }
 }
 
 #[test]

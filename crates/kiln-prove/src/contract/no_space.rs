@@ -366,3 +366,25 @@ fn c5_deletions_work_after_a_restart_on_a_disk_that_others_have_filled() {
         restart(rows, false);
     }
 }
+
+/// What was deleted from a table of which something has settled has to settle before its space is free: nothing did before something had hardened since the opening,
+/// for which there was no room.
+#[test]
+fn c5_what_was_deleted_before_a_restart_makes_room_on_a_full_disk() {
+    let disk = SimulatedDevice::new(seed());
+    let open = || manual().settle_log_bytes(0).open_on(Arc::new(disk.clone())).unwrap();
+    let db = open();
+    let table = db.table("table").unwrap();
+    db.put(&table, "first", "row").unwrap().safe().unwrap();
+    assert_eq!(db.settle().unwrap(), 1);
+    disk.set_capacity(Some(2 << 20));
+    let rows = fill(&db, &table, 0);
+    (0..rows).for_each(|row| assert!(db.delete(&table, row.to_be_bytes()).unwrap().forget()));
+    drop(table);
+    db.close().unwrap();
+    drop(db);
+    let db = open();
+    let rows = fill(&db, &db.table("table").unwrap(), 0);
+    assert!(rows > 150, "there was room for {rows} rows");
+    assert!(db.check().unwrap().is_clean(), "{:?}", db.check().unwrap().problems);
+}

@@ -89,7 +89,7 @@ pub(super) fn assert_rows_after_crash(disk: &SimulatedDevice, rows: &Rows) {
     assert_rows(&db, &db.table("table").unwrap(), rows);
 }
 
-/// Nothing settles before something has hardened, and it said that there was nothing to settle.
+/// Nothing settled before something had hardened since, and it said that there was nothing to settle.
 #[test]
 fn c4_what_had_not_settled_when_the_database_was_opened_settles_when_asked() {
     let (rows, disk) = (some_rows(200), SimulatedDevice::new(seed()));

@@ -52,7 +52,7 @@ impl Kiln {
     pub fn compact(&self, mut progress: impl FnMut(CompactProgress)) -> Result<Compacted> {
         let engine = self.engine();
         let bytes_before = statistics::file_bytes(engine);
-        engine.harden_something()?;
+        engine.persist()?;
         {
             // While one is taken nothing is removed, and what is not would be written anew.
             let _no_checkpoint = engine.checkpoints.pause();

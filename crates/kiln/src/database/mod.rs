@@ -424,9 +424,8 @@ impl Kiln {
     }
 
     /// Takes a checkpoint now: writes the index to disk, so that opening the database replays only what comes after. It goes on
-    /// beside everything else. False if nothing has become durable or settled since the last one, or since opening. Where rows have settled
-    /// it makes everything committed so far durable first. There is seldom a
-    /// need for it; see [`Options::checkpoint_log_bytes`](crate::Options::checkpoint_log_bytes).
+    /// beside everything else. False if nothing has become durable or settled since the last one, or, after a crash, since opening. Where rows have
+    /// settled it makes everything committed so far durable first. There is seldom a need for it; see [`Options::checkpoint_log_bytes`](crate::Options::checkpoint_log_bytes).
     ///
     /// # Errors
     /// `Io`, `NoSpace` or `Lost` if the disk fails or is full, `Aborted` if the database is closed; the last checkpoint stays, and

@@ -107,7 +107,10 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
         )?;
     }
     let Opening { segments, superblock, log, liveness } = opening;
-    let versions = (recovered.report.horizon.number(), clock - 1);
+    // Closed in order, the log has no record that is newer than the horizon, whatever was given out besides: a checkpoint before anything has hardened
+    // would have what it tells of drops pass for newer than what is durable.
+    let horizon = recovered.report.horizon.number();
+    let versions = (horizon, if recovered.report.clean { horizon } else { clock - 1 });
     let (sessions, losses) = (&recovered.report.sessions, recovered.losses.ranges());
     let ledger = Ledger::new(&objects, sessions, &losses, &recovered.snapshots, versions);
     let limits = options.limits(current.segment_bytes);
@@ -119,6 +122,7 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
         drop(hardening.horizon.cover(clock - 1));
     }
     let opened_end = log.hardened();
+    let had_unrecorded_losses = recovered.losses.unrecorded().next().is_some();
     let engine = Arc::new(Engine {
         limits,
         waiting: OnceLock::new(),
@@ -159,6 +163,7 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
         removal: Removal::new(),
         forgotten: AtomicU64::new(recovered.report.horizon.number()),
         opened_end,
+        had_unrecorded_losses,
         open_transactions: OpenTransactions::default(),
         behind: AtomicBool::new(false),
         closed: AtomicBool::new(false),

@@ -197,7 +197,7 @@ impl Engine {
     pub(crate) fn is_checkpoint_due(&self) -> bool {
         let (hardened, checkpoints) = (self.log.hardened(), &self.checkpoints);
         checkpoints.log_bytes != 0
-            && self.has_hardened()
+            && self.losses_are_recorded()
             && hardened >= checkpoints.due_at.load(Ordering::SeqCst)
             && !checkpoints.is_resting()
             && !self.segments.disk_is_full()
@@ -260,7 +260,7 @@ impl Engine {
     }
 
     fn write_checkpoint(&self, haste: Haste) -> Result<bool> {
-        if !self.has_hardened() {
+        if !self.losses_are_recorded() {
             return Ok(false);
         }
         let settled_to = self.settled.removed_to.load(Ordering::SeqCst);

@@ -162,27 +162,6 @@ fn is_far_beyond(bytes: u64, allowed: u64, segment_bytes: u64) -> bool {
 }
 
 impl Engine {
-    /// Hardens everything; and something, if nothing has hardened since the database was opened: before that nothing settles, and nothing is
-    /// dropped, because only seals may tell what earlier crashes took.
-    ///
-    /// # Errors
-    /// As of [`Self::compact_log`].
-    pub(crate) fn harden_something(&self) -> Result<()> {
-        self.persist()?;
-        if self.has_hardened() {
-            return Ok(());
-        }
-        let end = self.opened_end;
-        let mut reader = self.log_reader(&self.segments, Cursor::at_seal(self.log.begin()));
-        while reader.cursor().position < end && self.log.unhardened_bytes() == 0 {
-            let batch = reader.next_batch(end, BATCH)?;
-            if let Some((address, hash, record)) = self.live_of(&batch).next() {
-                self.write_anew(address, hash, &record, Purpose::Ordinary)?;
-            }
-        }
-        self.persist()
-    }
-
     /// Writes everything anew that is live and durable in the log, and drops what was there, as far as no snapshot needs it. `progress` is told where the log
     /// begins, time and again.
     ///

@@ -81,6 +81,8 @@ pub(crate) struct Engine {
     pub(crate) forgotten: AtomicU64,
     /// Where the log went on when the database was opened.
     pub(crate) opened_end: Address,
+    /// Of some of what earlier crashes had taken only seals told then.
+    pub(crate) had_unrecorded_losses: bool,
     pub(crate) open_transactions: OpenTransactions,
     /// Set by the watcher while hardening is behind the window, or compaction or settling far behind its bound: commits wait.
     pub(crate) behind: AtomicBool,
@@ -123,11 +125,11 @@ impl Engine {
         self.forgotten.load(Ordering::SeqCst)
     }
 
-    /// Something has hardened since the database was opened. Until then only seals may tell what earlier crashes took: nothing settles, nothing
-    /// is dropped, and there is no checkpoint.
+    /// Durable records tell all that earlier crashes took: where an opening wrote some of them, what hardens first has them. Until then only seals may tell
+    /// it: nothing settles, nothing is dropped, and there is no checkpoint.
     #[inline]
-    pub(crate) fn has_hardened(&self) -> bool {
-        self.log.hardened() != self.opened_end
+    pub(crate) fn losses_are_recorded(&self) -> bool {
+        !self.had_unrecorded_losses || self.log.hardened() != self.opened_end
     }
 
     /// So many versions were given out since the last seal that the clock is not to go much further without one: what it jumps by after a crash

@@ -132,9 +132,9 @@ impl Engine {
     /// Settles what is out of memory, as long as it is worth it. That it cannot be done now harms nobody: it is tried again later.
     /// Says whether anything has settled.
     pub(crate) fn settle_if_due(&self) -> bool {
-        if !self.has_hardened() && self.hardening.has_background() && self.is_settling_due() {
+        if !self.losses_are_recorded() && self.hardening.has_background() && self.is_settling_due() {
             // Who only reads commits nothing, and ranges would go on reading the log row by row. Before anything is locked: it tells who waits.
-            let _ = self.harden_something();
+            let _ = self.persist();
         }
         // Whoever is slowed meanwhile stays so: what is committed between two parts would be the more the faster it goes.
         let (mut moving, mut has_settled) = (None, false);
@@ -193,15 +193,14 @@ impl Engine {
         part.max(forgotten_to).min(cold_end).next_multiple_of(segment_bytes)
     }
 
-    /// Settles everything that is durable and that every snapshot may see. Where nothing has hardened since the database was opened something does
-    /// first, as nothing settles before that.
+    /// Settles everything that is durable and that every snapshot may see.
     ///
     /// # Errors
     /// `Io` or `NoSpace` if the disk fails or is full, `Corrupted` if the log or the tree is damaged; `Lost` or `Aborted` if the
     /// database has failed or is closed. What was committed stays as it is.
     pub(crate) fn settle_durable(&self) -> Result<Settling> {
-        if !self.has_hardened() && self.settled.tree.settled_to() < self.log.hardened() {
-            self.harden_something()?;
+        if !self.losses_are_recorded() {
+            self.persist()?;
         }
         self.begin_settling();
         let _no_load = self.settled.loading.lock();
@@ -244,7 +243,7 @@ impl Engine {
         if settled.tree.reclaim().is_ok_and(|cut_bytes| cut_bytes > 0) {
             return true;
         }
-        if !self.has_hardened() {
+        if !self.losses_are_recorded() {
             return false;
         }
         let mut in_vain = settled.in_vain.lock();
@@ -347,7 +346,7 @@ impl Engine {
         let segments = self.segments.hold();
         let log_begin = self.log.begin();
         let settled_to = self.settled.tree.settled_to().max(log_begin);
-        if !self.can_settle_to(end, settled_to) || !self.has_hardened() {
+        if !self.can_settle_to(end, settled_to) || !self.losses_are_recorded() {
             return Ok(Settling::default());
         }
         // Else the whole part would be read first.

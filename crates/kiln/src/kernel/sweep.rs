@@ -509,7 +509,7 @@ impl Engine {
     /// Drops the oldest segments as far as nothing in them is needed, and then compacts, as far as that is worth it, what is
     /// the oldest now.
     fn truncate(&self, compaction: &mut Progress) -> Result<Rest> {
-        if self.hardening.is_stopping() || !self.has_hardened() {
+        if self.hardening.is_stopping() || !self.losses_are_recorded() {
             return Ok(Rest::Nothing);
         }
         // The directory may be somebody else's by now. Closing lets go of it while nobody sweeps.
