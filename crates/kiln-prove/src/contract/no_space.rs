@@ -388,3 +388,22 @@ fn c5_what_was_deleted_before_a_restart_makes_room_on_a_full_disk() {
     assert!(rows > 150, "there was room for {rows} rows");
     assert!(db.check().unwrap().is_clean(), "{:?}", db.check().unwrap().problems);
 }
+
+/// Each put found that settling had been in vain, for want of room for what is sorted, and did not try it again once there was less to sort.
+#[test]
+fn c5_a_full_disk_has_room_again_once_a_table_is_dropped_of_which_nothing_could_settle() {
+    let disk = SimulatedDevice::new(seed());
+    let options = manual().settle_log_bytes(0).settle_memory(0);
+    let db = options.open_on(Arc::new(disk.clone())).unwrap();
+    let (table, dropped) = (db.table("table").unwrap(), db.table("dropped").unwrap());
+    db.put(&table, "first", "row").unwrap().safe().unwrap();
+    assert_eq!(db.settle().unwrap(), 1);
+    assert!(db.delete(&table, "first").unwrap().safe().unwrap());
+    disk.fail_after_bytes(512 << 10);
+    fill(&db, &dropped, 0);
+    assert_eq!(db.settle().unwrap_err().kind(), ErrorKind::NoSpace);
+    db.drop_table("dropped").unwrap().safe().unwrap();
+    let rows = fill(&db, &table, 0);
+    assert!(rows > 20, "there was room for {rows} rows");
+    assert!(db.check().unwrap().is_clean(), "{:?}", db.check().unwrap().problems);
+}

@@ -248,9 +248,11 @@ impl Engine {
         }
         let mut in_vain = settled.in_vain.lock();
         let (graves, hardened) = (self.graves.len() as u64, self.log.hardened());
+        let dropped_rows = self.removal.removed_rows();
         // All of it is read anew each time, so until it is tried again it takes a few more deletions, a segment more, of the log or of room in the tree's file,
-        // or that no snapshot is in the way any more.
-        let is_free = self.oldest_needed() >= in_vain.waits_for_version;
+        // that no snapshot is in the way any more, or that rows of dropped objects, which settle no more, have gone.
+        let is_free =
+            self.oldest_needed() >= in_vain.waits_for_version || dropped_rows != in_vain.dropped_rows;
         let has_deletions = graves > 0 && (is_free || graves > in_vain.graves + in_vain.graves / 4);
         let is_longer = hardened >= in_vain.hardened.saturating_add(self.log.segment_bytes());
         let room_bytes = settled.tree.room_bytes();
@@ -266,6 +268,7 @@ impl Engine {
         *in_vain = InVain::NOTHING;
         if !has_helped {
             (in_vain.graves, in_vain.hardened, in_vain.room_bytes) = (graves, hardened, room_bytes);
+            in_vain.dropped_rows = dropped_rows;
             let version = settled.waits_for_version.load(Ordering::SeqCst);
             if version > self.oldest_needed() {
                 in_vain.waits_for_version = version;
