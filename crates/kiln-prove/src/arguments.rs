@@ -34,7 +34,7 @@ pub(crate) enum Part {
     Faults(Effort),
     /// Damage every byte, sector and file of a small database.
     Corrupt(Effort),
-    /// Open databases again and again, with options that change, and crash now and then.
+    /// Open databases again and again, with options that change, and crash, or have the disk be full, now and then.
     Lives(Effort),
     /// Run transactions on many threads, crash now and then, and check everything that anybody saw for anomalies.
     Isolation(Concurrency),

@@ -5,27 +5,32 @@
 //! checkpoints taken, snapshots given names, the files compacted, and backed up. Some rows are to expire, though not yet. An opening ends in order, or by a power loss at some step, or at once; or the disk fails, and the
 //! next one finds what nobody knows to be durable. Behind each opening everything is compared with what was committed up to the version that was recovered.
 //!
+//! Some live on a disk that is *full* at times, as `space` says.
+//!
 //! Few databases are *large*: what is loaded there are long values, so that the tree of what has settled has hundreds of mebibytes, grows and shrinks by many of them,
 //! and knows of its free space on several pages.
 
 mod backups;
+mod compared;
 mod deeds;
+mod space;
 #[cfg(test)]
 mod tests;
 mod told;
 mod values;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use kiln::device::{Fault, FaultKind, OperationKind, SimulatedDevice};
-use kiln::{ErrorKind, Expiry, Kiln, Map, Object as _, Result, Session, Snapshot, Table, Transaction};
+use kiln::{ErrorKind, Kiln, Map, Result, Session, Table, Transaction};
 
 use crate::arguments::Effort;
 use crate::jobs::Progress;
 use crate::oracle::{Verdict, ensure};
 use crate::support::{Random, Replay, is_of_power_loss, manual};
-use deeds::Deed;
+use compared::{compare_serials, difference};
+use deeds::{Deed, Kind};
 use told::Told;
 use values::Value;
 
@@ -37,12 +42,12 @@ const ROWS: usize = 5;
 const LOADED_ROWS: usize = 40;
 /// No more rows are loaded where there are so many, all of which one transaction can delete.
 const ROWS_MAX: usize = 600;
-/// One database in so many is large.
-const LARGE_ONE_IN: usize = 60;
+/// Openings of a large one.
 const LARGE_OPENINGS: usize = 4;
 /// What is loaded into it at once, and how much is there at the most.
 const LARGE_LOAD_BYTES: usize = 240 << 20;
 const LARGE_BYTES_MAX: usize = 340 << 20;
+const SEGMENT_BYTES: u64 = 64 << 10;
 /// Values have room in half of a segment of the log, although none of these goes there.
 const LARGE_SEGMENT_BYTES: u64 = 2 * values::BYTES_MAX as u64;
 const TABLES: [&str; 2] = ["first", "second"];
@@ -54,6 +59,7 @@ const SESSION: &str = "client";
 const NAMES: [&str; 2] = ["monday", "tuesday"];
 /// Its values, which nobody keeps, let the log grow.
 const BALLAST: &str = "ballast";
+const BALLAST_KEYS: u8 = 3;
 
 /// What begins to fail, and how: what a sync has not made durable later syncs may, or never will, be it shown until then or not.
 const FAILURES: [(OperationKind, FaultKind); 4] = [
@@ -63,9 +69,11 @@ const FAILURES: [(OperationKind, FaultKind); 4] = [
     (OperationKind::Sync, FaultKind::FailedSyncReverted),
 ];
 
-/// A table's number, and a key in it; loaded tables have the numbers behind the others, and the map has the last there is.
+/// A table's number, and a key in it; loaded tables have the numbers behind the others, the map has the last there is, and what fills a disk those before.
 type Row = (usize, Vec<u8>);
 const MAP_NUMBER: usize = usize::MAX;
+const FILLED_MAP_NUMBER: usize = usize::MAX - 1;
+const FILLED_TABLE_NUMBER: usize = usize::MAX - 2;
 /// Objects of which all keys are known.
 const SMALL: [usize; 3] = [0, 1, MAP_NUMBER];
 type State = BTreeMap<Row, Value>;
@@ -78,17 +86,27 @@ macro_rules! at_object {
                 let $object = &$life.map;
                 $call
             }
-            table => {
+            FILLED_MAP_NUMBER => {
+                let $object = &$life.db.map(&name_of(FILLED_MAP_NUMBER))?;
+                $call
+            }
+            table if table < TABLES.len() => {
                 let $object = &$life.tables[table];
+                $call
+            }
+            table => {
+                let $object = &$life.db.table(&name_of(table))?;
                 $call
             }
         }
     };
 }
+use at_object;
 
 /// A database while it is open.
 struct Life<'a> {
     db: &'a Kiln,
+    disk: &'a SimulatedDevice,
     tables: [Table; 2],
     map: Map,
     session: Session,
@@ -96,6 +114,10 @@ struct Life<'a> {
     told: &'a mut Told,
     random: &'a mut Random,
     is_large: bool,
+    /// Nothing has used what is kept for deletions on a full disk: a put has found room before it, and nothing else was done since.
+    has_reserve: bool,
+    /// What settles is sorted on disk, where a full one has no room.
+    sorts_on_disk: bool,
 }
 
 /// Lives one database after the other.
@@ -111,19 +133,19 @@ pub(crate) fn prove(effort: &Effort, replay: &Replay, progress: &mut Progress) {
 
 fn live(seed: u64, progress: &mut Progress) -> Verdict {
     let mut random = Random::new(seed);
-    let is_large = random.one_in(LARGE_ONE_IN);
+    let kind = Kind::random(&mut random);
     let (mut disk, mut told) = (SimulatedDevice::new(seed), Told::default());
-    for opening in 0..if is_large { LARGE_OPENINGS } else { OPENINGS } {
+    for opening in 0..if kind == Kind::Large { LARGE_OPENINGS } else { OPENINGS } {
         let fails = random.one_in(4);
         if fails {
-            let (operation, kind) = *random.pick(&FAILURES);
+            let (operation, failure) = *random.pick(&FAILURES);
             let nth = 1 + random.below(40) as u64;
-            disk.inject(Fault { operation, nth, kind, sticky: true });
+            disk.inject(Fault { operation, nth, kind: failure, sticky: true });
         } else if random.one_in(3) {
             disk.crash_after(disk.steps() + random.below(120) as u64);
         }
         let fired = disk.faults_fired();
-        match one_opening(&disk, &mut told, &mut random, is_large) {
+        match one_opening(&disk, &mut told, &mut random, kind) {
             Ok(()) => {}
             Err(Ended::Wrong(what)) => return Err(format!("opening {opening}: {what}")),
             Err(Ended::Failed(error)) => {
@@ -168,37 +190,69 @@ fn one_opening(
     disk: &SimulatedDevice,
     told: &mut Told,
     random: &mut Random,
-    is_large: bool,
+    kind: Kind,
 ) -> std::result::Result<(), Ended> {
-    let segment_bytes = if is_large { LARGE_SEGMENT_BYTES } else { 64 << 10 };
+    let is_large = kind == Kind::Large;
+    let segment_bytes = if is_large { LARGE_SEGMENT_BYTES } else { SEGMENT_BYTES };
     let options = manual()
         .segment_bytes(segment_bytes)
         .settle_log_bytes(*random.pick(&[0, 16 << 10, 64 << 10]))
         .checkpoint_log_bytes(*random.pick(&[0, 0, 96 << 10]))
         .space_amplification(*random.pick(&[1.1, 2.0]));
-    let options = if !is_large && random.one_in(2) { options.settle_memory(0) } else { options };
-    let db = options.open_on(Arc::new(disk.clone()))?;
+    let sorts_on_disk = !is_large && random.one_in(2);
+    let options = if sorts_on_disk { options.settle_memory(0) } else { options };
+    told.room.begin_opening();
+    let db = match options.open_on(Arc::new(disk.clone())) {
+        Err(error) if told.room.may_refuse_opening(&error) => {
+            told.room.lift(disk);
+            return Ok(());
+        }
+        db => db?,
+    };
     let horizon = db.recovery_report().horizon.number();
     if told.durable > horizon {
         return Err(format!("C5: {} was called durable, and {horizon} is recovered", told.durable).into());
     }
     told.cut_at(horizon);
+    if told.room.is_limited && told.states.is_empty() {
+        // What was there may be lost, for which there is no room then.
+        told.room.lift(disk);
+    }
     let tables = [db.table(TABLES[0])?, db.table(TABLES[1])?];
     let (map, ballast, session) = (db.map(MAP)?, db.map(BALLAST)?, db.session(SESSION)?);
     compare_serials(&session, told.serial())?;
-    let mut life = Life { tables, map, session, ballast, db: &db, told, random, is_large };
+    let mut life = Life {
+        db: &db,
+        disk,
+        tables,
+        map,
+        session,
+        ballast,
+        told,
+        random,
+        is_large,
+        has_reserve: false,
+        sorts_on_disk,
+    };
     life.take_in_what_was_loading();
     life.take_in_what_was_named();
     life.compare()?;
+    life.find_room()?;
     // No two lives are alike: of most things much is done in some, and nothing in others.
-    let (deeds, count) = if is_large { (deeds::IN_LARGE, 60) } else { (deeds::USUAL, 70) };
+    let (deeds, count) = kind.deeds();
     let deeds: Vec<_> = deeds
         .iter()
         .flat_map(|&(deed, often)| vec![deed; often * *life.random.pick(&[0, 1, 1, 5])])
         .collect();
     for _ in 0..life.random.below(count).min(10 * deeds.len()) {
         let deed = *life.random.pick(&deeds);
-        life.step(deed)?;
+        life.try_step(deed)?;
+        if life.told.room.is_cleared {
+            if life.random.one_in(2) {
+                break;
+            }
+            life.find_room()?;
+        }
     }
     if life.random.one_in(3) {
         life.check_dropped()?;
@@ -212,6 +266,7 @@ fn one_opening(
         drop(life);
         db.close()?;
         told.everything_is_durable();
+        told.room.was_closed = true;
     }
     Ok(())
 }
@@ -222,6 +277,16 @@ fn key(number: usize) -> Vec<u8> {
 
 fn loaded_name(number: usize) -> String {
     format!("loaded {number}")
+}
+
+fn name_of(object: usize) -> String {
+    match object {
+        MAP_NUMBER => MAP.to_owned(),
+        FILLED_MAP_NUMBER => "filled map".to_owned(),
+        FILLED_TABLE_NUMBER => "filled table".to_owned(),
+        table if table < TABLES.len() => TABLES[table].to_owned(),
+        table => loaded_name(table - TABLES.len()),
+    }
 }
 
 impl Life<'_> {
@@ -266,11 +331,17 @@ impl Life<'_> {
             Deed::Checkpoint => self.db.checkpoint().map(drop),
             Deed::Name => self.name(),
             Deed::BackUp => self.back_up(),
+            Deed::Limit => self.limit(),
+            Deed::Lift => self.lift(),
+            Deed::Fill => self.fill(),
+            Deed::Clear => self.clear(),
         }
     }
 
     fn harden(&mut self) -> Result<()> {
-        self.db.persist()?;
+        let hardened = self.db.persist();
+        assert!(!is_full(&hardened), "C5: what was committed does not harden on a full disk");
+        hardened?;
         self.told.everything_is_durable();
         Ok(())
     }
@@ -289,19 +360,24 @@ impl Life<'_> {
         commit.forget();
         self.told.commit(version, state);
         self.take_serial(by_session, version);
+        self.note_room();
         Ok(())
     }
 
     fn delete(&mut self) -> Result<()> {
         let (object, number) = (*self.random.pick(&SMALL), self.random.below(ROWS));
+        self.delete_row(&(object, key(number)))
+    }
+
+    fn delete_row(&mut self, row: &Row) -> Result<()> {
         let (mut state, by_session) = (self.told.now(), self.random.one_in(2));
-        let commit = at_object!(self, object, object => match by_session {
-            true => self.session.delete(object, key(number)),
-            false => self.db.delete(object, key(number)),
+        let commit = at_object!(self, row.0, object => match by_session {
+            true => self.session.delete(object, &row.1),
+            false => self.db.delete(object, &row.1),
         })?;
-        let was_there = state.remove(&(object, key(number))).is_some();
+        let was_there = state.remove(row).is_some();
         let (version, found) = (commit.version().number(), commit.forget());
-        assert_eq!(found, was_there, "C1: a deletion of {object} {number}");
+        assert_eq!(found, was_there, "C1: a deletion of {row:?}");
         if was_there {
             self.told.commit(version, state);
         }
@@ -345,21 +421,16 @@ impl Life<'_> {
     /// Puts and deletes rows that are there in one transaction.
     fn change(&mut self, changes: BTreeMap<Row, Option<Vec<u8>>>) -> Result<()> {
         let (mut state, names) = (self.told.now(), self.db.objects());
-        let is_there = |name: &String| names.iter().any(|object| object.name == *name);
-        let mut tables: Vec<_> = self.tables.iter().cloned().map(Some).collect();
-        for number in 0..self.told.loads {
-            let name = Some(loaded_name(number)).filter(is_there);
-            tables.push(name.map(|name| self.db.table(&name)).transpose()?);
+        for number in changes.keys().map(|(object, _)| *object).collect::<BTreeSet<_>>() {
+            let is_there = names.iter().any(|object| object.name == name_of(number));
+            assert!(is_there, "C4: {:?} is gone, and had rows", name_of(number));
         }
-        let table_of = |number: usize| {
-            tables[number].as_ref().unwrap_or_else(|| panic!("C4: table {number} is gone, and had rows"))
-        };
         let body = |tx: &Transaction<'_>| {
-            changes.iter().try_for_each(|((object, key), value)| match (*object, value) {
-                (MAP_NUMBER, Some(value)) => tx.put(&self.map, key, value),
-                (MAP_NUMBER, None) => tx.delete(&self.map, key).map(drop),
-                (table, Some(value)) => tx.put(table_of(table), key, value),
-                (table, None) => tx.delete(table_of(table), key).map(drop),
+            changes.iter().try_for_each(|((object, key), value)| {
+                at_object!(self, *object, object => match value {
+                    Some(value) => tx.put(object, key, value),
+                    None => tx.delete(object, key).map(drop),
+                })
             })
         };
         let by_session = self.random.one_in(2);
@@ -384,7 +455,7 @@ impl Life<'_> {
         for _ in 0..self.random.below(12) {
             let length = 500 + self.random.below(4_000);
             let value = self.random.bytes(length);
-            self.db.put(&self.ballast, [self.random.below(3) as u8], value)?.forget();
+            self.db.put(&self.ballast, [self.random.below(BALLAST_KEYS.into()) as u8], value)?.forget();
         }
         Ok(())
     }
@@ -404,8 +475,9 @@ impl Life<'_> {
         self.told.loading = Some(state);
         let rows = rows.into_iter().map(|(key, value)| Ok::<_, kiln::Error>((key, value.to_bytes())));
         let loaded = self.db.bulk_load(&loaded_name(number), rows, |_| {});
-        let full = loaded.as_ref().is_err_and(|error| error.kind() == ErrorKind::NoSpace);
-        assert!(!full, "the disk has room for everything");
+        if is_full(&loaded) {
+            self.told.loading = None;
+        }
         let version = loaded?.version.number();
         let state = self.told.loading.take().unwrap_or_default();
         self.told.commit(version, state);
@@ -415,16 +487,28 @@ impl Life<'_> {
 
     /// Drops one of the loaded tables, if there are any.
     fn drop_loaded(&mut self) -> Result<()> {
-        let names = self.db.objects();
-        let is_there = |number: &usize| names.iter().any(|object| object.name == loaded_name(*number));
-        let there: Vec<_> = (0..self.told.loads).filter(is_there).collect();
-        if there.is_empty() {
-            return Ok(());
+        match self.loaded_tables()[..] {
+            [] => Ok(()),
+            ref there => {
+                let number = *self.random.pick(there);
+                self.drop_object(number)
+            }
         }
-        let number = *self.random.pick(&there);
+    }
+
+    fn loaded_tables(&self) -> Vec<usize> {
+        let names = self.db.objects();
+        let is_there = |number: &usize| names.iter().any(|object| object.name == name_of(*number));
+        (TABLES.len()..TABLES.len() + self.told.loads).filter(is_there).collect()
+    }
+
+    fn drop_object(&mut self, number: usize) -> Result<()> {
         let mut state = self.told.now();
-        state.retain(|(table, _), _| *table != TABLES.len() + number);
-        let commit = self.db.drop_table(&loaded_name(number))?;
+        state.retain(|(object, _), _| *object != number);
+        let commit = match number {
+            FILLED_MAP_NUMBER => self.db.drop_map(&name_of(number)),
+            _ => self.db.drop_table(&name_of(number)),
+        }?;
         self.told.commit(commit.version().number(), state);
         commit.forget();
         Ok(())
@@ -435,7 +519,7 @@ impl Life<'_> {
         if !self.told.named.is_empty() {
             return Ok(());
         }
-        self.step(Deed::Settle)?;
+        self.try_step(Deed::Settle)?;
         self.harden()?;
         match self.db.statistics().dropping {
             0 => Ok(()),
@@ -461,125 +545,26 @@ impl Life<'_> {
         let name = *self.random.pick(&NAMES);
         let old = self.told.named.get(name).cloned();
         self.told.naming = Some((name, old.clone().unwrap_or_else(|| self.told.now())));
-        match old {
-            Some(_) => {
-                self.db.drop_snapshot(name)?;
-                self.told.named.remove(name);
-            }
-            None => {
-                self.db.create_snapshot(name)?;
-                // What it shows is durable.
-                self.told.everything_is_durable();
-                self.told.named.insert(name, self.told.now());
-            }
+        let done = match old {
+            Some(_) => self.db.drop_snapshot(name),
+            None => self.db.create_snapshot(name).map(drop),
+        };
+        if is_full(&done) {
+            self.told.naming = None;
         }
+        done?;
         self.told.naming = None;
-        Ok(())
-    }
-
-    /// C1, C4: everything is as it was committed, whichever way it is read, and the check finds nothing.
-    fn compare(&self) -> std::result::Result<(), Ended> {
-        let found = self.read(&self.db.snapshot()?, &self.map)?;
-        difference(&self.told.now(), &found)?;
-        for number in 0..SMALL.len() * ROWS {
-            let row = (SMALL[number % SMALL.len()], key(number / SMALL.len()));
-            let alone = at_object!(self, row.0, object => self.db.get(object, &row.1))?;
-            if alone.map(Value::from).as_ref() != found.get(&row) {
-                return Err(
-                    format!("C1: {row:?} is there by itself, or in a range, and not in the other").into()
-                );
-            }
-        }
-        for number in SMALL {
-            let count = found.keys().filter(|(of, _)| *of == number).count() as u64;
-            let counted = at_object!(self, number, object => object.len());
-            if counted != count {
-                return Err(format!("C1: object {number} counts {counted} rows of {count}").into());
-            }
-        }
-        let names: Vec<String> = self.db.snapshots().into_iter().map(|info| info.name).collect();
-        if !names.iter().eq(self.told.named.keys()) {
-            return Err(format!("C5: {names:?} have names, of {:?}", self.told.named.keys()).into());
-        }
-        self.compare_named(self.db, &self.map)?;
-        self.check()
-    }
-
-    /// C4: the snapshots that have names show what they showed, in the database or a copy of it, whose map this is.
-    fn compare_named(&self, db: &Kiln, map: &Map) -> std::result::Result<(), Ended> {
-        for (name, state) in &self.told.named {
-            let found = self.read(&db.open_snapshot(name)?, map)?;
-            difference(state, &found).map_err(|what| format!("{name:?}: {what}"))?;
+        if old.is_some() {
+            self.told.named.remove(name);
+        } else {
+            // What it shows is durable.
+            self.told.everything_is_durable();
+            self.told.named.insert(name, self.told.now());
         }
         Ok(())
     }
-
-    /// C9: the check finds nothing.
-    fn check(&self) -> std::result::Result<(), Ended> {
-        let report = self.db.check()?;
-        match report.problems.is_empty() {
-            true => Ok(()),
-            false => Err(format!("C9: the check finds: {report}").into()),
-        }
-    }
-
-    /// What a snapshot shows, by ranges and by keys.
-    fn read(&self, snapshot: &Snapshot<'_>, map: &Map) -> std::result::Result<State, Ended> {
-        let mut found = State::new();
-        let loaded = (0..self.told.loads).map(loaded_name);
-        for (number, name) in TABLES.map(str::to_owned).into_iter().chain(loaded).enumerate() {
-            let table = match snapshot.table(&name) {
-                // It was dropped by then, or not loaded.
-                Err(error) if error.kind() == ErrorKind::NotFound => continue,
-                table => table?,
-            };
-            for (index, row) in snapshot.range::<&[u8]>(&table, ..).enumerate() {
-                let (key, value) = row?;
-                let is_asked_for = !self.is_large || index.is_multiple_of(8);
-                if is_asked_for && snapshot.get(&table, &key)?.as_ref() != Some(&value) {
-                    return Err(format!("C1: {name:?} has {key:?} in a range, and not by itself").into());
-                }
-                if number < TABLES.len() {
-                    compare_expiry(snapshot.expiry(&table, &key)?, &value)?;
-                }
-                found.insert((number, key), value.into());
-            }
-        }
-        for row in snapshot.iter(map) {
-            let (key, value) = row?;
-            compare_expiry(snapshot.expiry(map, &key)?, &value)?;
-            if snapshot.get(map, &key)?.as_ref() != Some(&value) {
-                return Err(format!("C1: the map has {key:?} in a walk, and not by itself").into());
-            }
-            if found.insert((MAP_NUMBER, key), value.into()).is_some() {
-                return Err("C1: a walk over the map meets a key twice".to_owned().into());
-            }
-        }
-        Ok(found)
-    }
 }
 
-/// C7: a session that is opened again goes on from the last of its commits that is there, and says so in every way.
-fn compare_serials(session: &Session, expected: u64) -> std::result::Result<(), Ended> {
-    let told = [session.recovered_serial(), session.durable_serial()?, session.serial()];
-    match told == [expected; 3] {
-        true => Ok(()),
-        false => Err(format!("C7: the session was at {expected}, and is told {told:?}").into()),
-    }
-}
-
-/// C1: a row expires when it was to.
-fn compare_expiry(found: Option<Expiry>, value: &[u8]) -> Verdict {
-    let expected = values::expiry_of(value);
-    ensure!(found == Some(expected), "C1: a row is to expire at {found:?}, and not at {expected:?}");
-    Ok(())
-}
-
-fn difference(expected: &State, found: &State) -> Verdict {
-    let only_in = |one: &State, other: &State| {
-        one.iter().find(|(row, value)| other.get(*row) != Some(*value)).map(|(row, _)| row.clone())
-    };
-    let (missing, extra) = (only_in(expected, found), only_in(found, expected));
-    ensure!(found == expected, "C4: {missing:?} should be there, {extra:?} should not, or as it was");
-    Ok(())
+fn is_full<T>(done: &Result<T>) -> bool {
+    done.as_ref().is_err_and(|error| error.kind() == ErrorKind::NoSpace)
 }

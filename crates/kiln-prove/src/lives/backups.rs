@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kiln::Result;
 use kiln::device::SimulatedDevice;
 
-use super::{Ended, Life, MAP, difference};
+use super::{Ended, Life, difference};
 use crate::support::manual;
 
 impl Life<'_> {
@@ -23,9 +23,8 @@ impl Life<'_> {
 
     fn compare_copy(&self, disk: &SimulatedDevice) -> std::result::Result<(), Ended> {
         let copy = manual().open_on(Arc::new(disk.clone()))?;
-        let map = copy.map(MAP)?;
-        difference(&self.told.now(), &self.read(&copy.snapshot()?, &map)?)?;
-        self.compare_named(&copy, &map)?;
+        difference(&self.told.now(), &self.read(&copy.snapshot()?)?)?;
+        self.compare_named(&copy)?;
         let report = copy.check()?;
         match report.problems.is_empty() {
             true => Ok(()),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::State;
+use super::space::Room;
 
 /// What was committed, and what was said to be durable.
 #[derive(Clone, Default)]
@@ -20,6 +21,7 @@ pub(super) struct Told {
     pub(super) named: BTreeMap<&'static str, State>,
     /// One may have been given this name, or lost it.
     pub(super) naming: Option<(&'static str, State)>,
+    pub(super) room: Room,
 }
 
 impl Told {

@@ -7,7 +7,7 @@ use crate::support::Random;
 /// The longest there are.
 pub(super) const BYTES_MAX: usize = 4 << 20;
 /// From so many bytes on a value is long.
-const LONG_BYTES: usize = 64 << 10;
+pub(super) const LONG_BYTES: usize = 512;
 /// In so many bytes of a long value one word tells which they are; the others are zeros, which the simulated disk need not store.
 const PIECE_BYTES: usize = 16 << 10;
 const WORD_BYTES: usize = 8;
