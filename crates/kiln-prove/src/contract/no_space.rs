@@ -407,3 +407,20 @@ fn c5_a_full_disk_has_room_again_once_a_table_is_dropped_of_which_nothing_could_
     assert!(rows > 20, "there was room for {rows} rows");
     assert!(db.check().unwrap().is_clean(), "{:?}", db.check().unwrap().problems);
 }
+
+/// What is live in the oldest segment moved into the space that is kept for deletions, though a snapshot kept the segment all the same.
+#[test]
+fn c5_deletions_work_on_a_full_disk_while_a_snapshot_holds_the_oldest_segment() {
+    for live in (0..60_u32).step_by(4) {
+        let disk = SimulatedDevice::new(seed());
+        let db = reopen(&disk).unwrap();
+        let (map, table) = (db.map("map").unwrap(), db.table("table").unwrap());
+        (0..live).for_each(|number| db.put(&map, number.to_be_bytes(), [1; 100]).unwrap().forget());
+        (0..20).for_each(|_| db.put(&map, "overwritten", [1; 3_900]).unwrap().safe().unwrap());
+        db.create_snapshot("monday").unwrap();
+        disk.set_capacity(Some(1 << 20));
+        fill_to_the_brim(&db, &table);
+        let deleted = db.delete(&table, 0_u32.to_be_bytes()).and_then(|deleted| deleted.safe());
+        assert!(deleted.unwrap_or_else(|error| panic!("{live} live: {error}")));
+    }
+}

@@ -2,7 +2,7 @@
 //!
 //! Now and then such a disk gets a capacity, of little more than it holds then, or loses it; it stays over closes and power losses. While it has one any deed
 //! may find that there is no space, but for those that durability.md promises: what was committed hardens, the database closes, and opens after
-//! that, deletions find what is kept for them, and puts have room once everything was deleted, be the database closed and opened meanwhile or not.
+//! that (after a power loss it may not), deletions find what is kept for them, and puts have room once everything was deleted, be the database closed and opened meanwhile or not.
 
 use kiln::device::SimulatedDevice;
 use kiln::{Error, ErrorKind, Result};
@@ -39,9 +39,9 @@ impl Room {
         self.uncleanly_opened += usize::from(!std::mem::take(&mut self.was_closed));
     }
 
-    /// C5, C8: there is space for an opening behind an orderly end, and for one behind another.
+    /// C5, C8: there is space for an opening behind an orderly end. (For one behind another space is kept, of which a load that failed, and the hardenings behind it, may have taken some.)
     pub(super) fn may_refuse_opening(&self, error: &Error) -> bool {
-        error.kind() == ErrorKind::NoSpace && self.is_limited && self.uncleanly_opened > 1
+        error.kind() == ErrorKind::NoSpace && self.is_limited && self.uncleanly_opened > 0
     }
 
     pub(super) fn lift(&mut self, disk: &SimulatedDevice) {
@@ -76,8 +76,7 @@ impl Life<'_> {
         is_little: bool,
     ) -> std::result::Result<(), String> {
         let promised = match deed {
-            // Beside a snapshot what moves to make room may have taken it.
-            Deed::Delete | Deed::Drop => had_reserve && self.told.named.is_empty(),
+            Deed::Delete | Deed::Drop => had_reserve,
             Deed::Clear => had_reserve && is_little,
             Deed::BackUp => true,
             _ => false,
@@ -155,7 +154,8 @@ impl Life<'_> {
             self.db.delete(&self.ballast, [key])?.forget();
         }
         self.harden()?;
-        self.told.room.is_cleared = has_segment;
+        // Each opening behind a power loss has taken of what is kept for them.
+        self.told.room.is_cleared = has_segment && self.told.room.uncleanly_opened == 0;
         Ok(())
     }
 

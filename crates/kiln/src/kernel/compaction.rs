@@ -235,10 +235,11 @@ impl Engine {
         // A hardening has counted its records and is yet to publish its horizon: the segment may go in a moment.
         let is_in_flux = newest_successor > horizon;
         if self.segments.disk_is_full() {
-            return if is_in_flux {
-                Ok(Rest::Obstructed)
-            } else {
-                self.compact_on_full_disk(begin, progress)
+            return match is_in_flux {
+                true => Ok(Rest::Obstructed),
+                // It would find what moves in its old place, and keep that: the space that is kept would be used up for nothing.
+                false if oldest < horizon => Ok(Rest::Held),
+                false => self.compact_on_full_disk(begin, progress),
             };
         }
         if progress.cursor.position < begin {
