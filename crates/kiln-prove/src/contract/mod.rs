@@ -10,7 +10,7 @@
 //! - [`durability`], [`window`]: receipts, early visibility, the vulnerability window; [`callbacks`]: what is called back, and what that may do; [`commit_points`]: the same of sessions; [`closing`]: the end; [`reopening`]: what is told of what crashes took.
 //! - [`isolation`], [`interleaving`]: what concurrent transactions may see of each other.
 //! - [`singles`], [`singles_at_once`], [`batches`]: operations on one key that are transactions of their own.
-//! - [`settling`], [`settling_at_once`], [`settled_runs`], [`settling_pace`], [`bulk_load`]: rows that have left the log, and those that never were in it.
+//! - [`settling`], [`settling_at_once`], [`settled_runs`], [`settling_pace`], [`settling_reopened`], [`bulk_load`]: rows that have left the log, and those that never were in it.
 //! - [`cold`], [`blind_puts`], [`warm`]: records on disk and the read cache, puts that do not read what they replace, and records that are kept from getting there.
 //! - [`expiry`], [`expiry_at_once`], [`expired`]: rows that expire, also just while somebody looks at them, and what becomes of those that have.
 //! - [`named_snapshots`]: snapshots that outlive the process; [`snapshots_and_loads`]: beside everything else that moves rows, in a [`world`] of tables, loads and names.
@@ -59,6 +59,7 @@ mod settling;
 mod settling_at_once;
 mod settling_pace;
 mod settling_parts;
+mod settling_reopened;
 mod shares;
 mod singles;
 mod singles_at_once;

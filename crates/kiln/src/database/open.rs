@@ -142,7 +142,6 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
                 memory_bytes: settle_memory,
                 threads: options.settle_threads_count(),
             },
-            opened_end,
             forgotten_to,
             recovered.orders_are_exact,
         ),

@@ -186,7 +186,7 @@ impl Engine {
         let forgotten_to = self.settled.forgotten_to.load(Ordering::SeqCst);
         if forgotten_to > cold_end {
             // What is in memory, too: where each opening writes less than there is room for, it would never come so far.
-            return self.log.hardened();
+            return forgotten_to.next_multiple_of(segment_bytes).min(self.log.hardened());
         }
         let part = self.unsettled_end(self.settling_bound_bytes());
         // The bound may be as large as a number can be.

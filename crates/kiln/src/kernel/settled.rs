@@ -87,7 +87,7 @@ pub(crate) struct Settled {
     /// From now on tombstones of tables go only by settling: the tree may have what they delete.
     pub(super) is_begun: AtomicBool,
     /// Tombstones of tables before this address may have been forgotten while nothing had settled, or [without](Self::deleted_to) having
-    /// settled. All before it has to settle at once: of a deleted key the log would tell only that it was once there.
+    /// settled. All before it has to settle at once: of a deleted key the log would tell only that it was once there. How that is known after an opening: `recovery::settled`.
     pub(super) forgotten_to: AtomicU64,
     /// No record of a table before this address is in the indexes.
     pub(crate) removed_to: AtomicU64,
@@ -137,20 +137,16 @@ impl Lookup {
 }
 
 impl Settled {
-    /// Of a database whose log ends at `end`, and in which nobody may know any more of deletions before `forgotten_to`.
+    /// Of a database in which nobody may know any more of deletions before `forgotten_to`.
     pub(crate) fn new(
         tree: Arc<Tree>,
         bounds: SettlingBounds,
-        end: Address,
         forgotten_to: Address,
         orders_are_exact: bool,
     ) -> Settled {
-        // Where nothing has ever settled recovery keeps no tombstones. (Nor did it once where nothing was left of it, and then took
-        // checkpoints without them.)
-        let is_forgetful = tree.is_empty() || tree.settled_to() == 0;
         Settled {
             is_begun: AtomicBool::new(tree.has_settled()),
-            forgotten_to: AtomicU64::new(if is_forgetful { end } else { forgotten_to }),
+            forgotten_to: AtomicU64::new(forgotten_to),
             removed_to: AtomicU64::new(tree.settled_to()),
             deleted_to: AtomicU64::new(0),
             tree,

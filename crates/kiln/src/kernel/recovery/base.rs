@@ -53,7 +53,7 @@ pub(crate) struct Base {
     pub(crate) checkpoint_time_us: u64,
     /// Up to here the checkpoint has nothing of tables that has settled.
     pub(crate) settled_to: Address,
-    /// Of deletions before here the checkpoint may not tell.
+    /// Behind the last [deletion of which nobody knows any more](super::settled), of the checkpoint's and, in the end, of all that was replayed; 0 if there is none.
     pub(crate) forgotten_to: Address,
     /// Durable deletions of keys that may have settled, or that a snapshot may see.
     pub(super) deleted: Vec<Tombstone>,
@@ -141,6 +141,9 @@ impl Base {
                 .map_err(|error| if error.kind() == ErrorKind::Corrupted { impossible() } else { error })?;
         }
         index.reserve(header.entries);
+        // While something was left of what has settled, engines of before overlooked deletions that a newer record does not lead to, and may have said so little; once nothing was, they
+        // had all of the log settle at once.
+        let is_emptied = tree.is_empty() && tree.settled_to() > 0;
         let mut base = Base {
             replay_from: header.end,
             chain: Some(header.chain),
@@ -149,7 +152,7 @@ impl Base {
             checkpoint_bytes: bytes,
             checkpoint_time_us: header.time_us,
             settled_to: header.settled_to,
-            forgotten_to: header.forgotten_to,
+            forgotten_to: if is_emptied { header.end } else { header.forgotten_to },
             ..Base::empty(superblock, index)?
         };
         let workers = if bytes < (1 << 20) { 1 } else { workers };
@@ -309,6 +312,9 @@ impl Base {
                 self.deleted.push(tombstone);
             } else if was_newest {
                 self.liveness.supersede(*address, 0, Some(tombstone.bytes()));
+                if ordered.is_some() {
+                    self.forgotten_to = self.forgotten_to.max(address + 1);
+                }
             }
         }
     }

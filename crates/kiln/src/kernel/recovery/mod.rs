@@ -288,6 +288,8 @@ struct Recovery<'a> {
     /// The tombstones of keys that may have settled, or that a snapshot may see, and are deleted as far as the log was replayed; none is
     /// kept where there is neither.
     deleted: Option<Vec<Tombstone>>,
+    /// As [`Base::forgotten_to`].
+    forgotten_to: &'a mut Address,
     last_segment: Option<u64>,
     last_extent: Option<Address>,
     /// Extents that end before `load_from` are not left in memory; the first that is begins at `loaded_from`.
@@ -333,6 +335,7 @@ impl<'a> Recovery<'a> {
             has_departed: base.has_departed,
             has_unasked_keys: base.has_unasked_keys,
             deleted,
+            forgotten_to: &mut base.forgotten_to,
             last_segment: None,
             last_extent: None,
             load_from,
@@ -448,6 +451,7 @@ impl<'a> Recovery<'a> {
         work.lead(Step::Order)?;
         work.counts.iter().for_each(|counts| self.liveness.add_all(&counts.lock()));
         self.deleted = work.take_deleted();
+        *self.forgotten_to = work.forgotten_to().max(*self.forgotten_to);
         Ok(end)
     }
 

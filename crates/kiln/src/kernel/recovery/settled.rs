@@ -6,6 +6,24 @@
 //!
 //! Deletions are the other way round: recovery keeps no tombstone in the index, but where the tree may have the key, or a snapshot that
 //! has a name may see what it had before, there must be one.
+//!
+//! # Which deletions nobody knows of any more
+//!
+//! A deletion is known as long as the index refers to a record of its key that is it, or leads to it by previous addresses. Whoever looks for the row meets one of these records, and does not ask the tree. One that is not
+//! known, and has not settled, must settle at once with all before it: else the tree gets the row that it deleted, and nothing hides it. [`Base::forgotten_to`](super::Base::forgotten_to) lies behind each of these, in every opening:
+//!
+//! - What is written for a key that has an entry leads to what that refers to. So a deletion ceases to be known only where an entry leaves the index.
+//! - While the database is open, entries leave it as those of rows that have settled, deletions among them; as those of a dropped table, which settle no more; and as those that the sweep forgets, which notes them as long as nothing has begun to settle (`must_settle`), and then
+//!   forgets only what has settled, or was deleted from the tree ahead of the rest, which who settles notes (`merge_newest`).
+//! - A checkpoint has the entries of its moment, and says in its [header](crate::storage::checkpoint::Header::forgotten_to) what was noted up to then; nothing is forgotten while it is taken. What its entries do not lead to was noted before.
+//! - Recovery takes off the index the deletions of the checkpoint's list that are their keys' newest records, and leaves out those that it replays. In the end it puts them into the index, or gives them up, which it notes; or the key has got another record. If that leads to the deletion, it is known as it was.
+//!   If not, the deletion had been forgotten, or given up, before that record was written, perhaps some openings ago. To who sees that record this is all one. But a snapshot that has a name may be from in between, and finds no record of the
+//!   key: so it is noted as well.
+//!
+//! An engine of before has overlooked some of those that only a snapshot with a name can tell of, and its checkpoints say nothing of them: so it stays where something has settled, until all before such a checkpoint's end has.
+//!
+//! What is noted too much, as that of a dropped table, or where a row was put again and there is no name, only has more settle at once. In one case it is known less well: where something had settled,
+//! nothing is left of that, and there is a checkpoint, an engine of before may have taken that, and the place is the checkpoint's end.
 
 use std::ops::Range;
 
@@ -60,6 +78,9 @@ impl Recovery<'_> {
             deleted.into_iter().partition(|tombstone| self.is_needed(tombstone));
         for tombstone in done {
             self.liveness.supersede(tombstone.address, 0, Some(tombstone.bytes()));
+            if self.objects.ordered(tombstone.object).is_some() {
+                *self.forgotten_to = (tombstone.address + 1).max(*self.forgotten_to);
+            }
         }
         if !planted(Bug::TombstonesNotRecovered) {
             kept.iter().for_each(|tombstone| self.keep_tombstone(tombstone));

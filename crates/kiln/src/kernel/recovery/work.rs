@@ -20,7 +20,7 @@ use crate::storage::log::Log;
 use crate::storage::record::{Address, DiskRecord, HEADER_BYTES, Kind, NO_ADDRESS, OwnedRecord};
 use crate::storage::seal::SEAL_BYTES;
 use crate::storage::superblock::Superblock;
-use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, RwLock, thread};
 
 /// Parts are told apart by this many bits of the hash, which every bucket's number ends with: so a bucket's keys are all of
@@ -120,6 +120,8 @@ pub(super) struct Work<'a> {
     pub(super) counts: Vec<Mutex<Liveness>>,
     /// For each part the durable deletions of keys that may have settled, or that a snapshot may see; nothing where there is neither.
     deleted: Option<Vec<Mutex<Deleted>>>,
+    /// Behind the last deletion of a table's row, of those that were replayed, of which [nobody knows any more](super::settled); 0 if there is none.
+    forgotten_to: AtomicU64,
     /// For each part what has happened to keys of tables, by object, and is yet to be carried out; and how much memory all of it takes.
     arrivals: Vec<Mutex<HashMap<u32, Arrivals>>>,
     arrived_bytes: AtomicUsize,
@@ -149,6 +151,7 @@ impl<'a> Work<'a> {
             pieces: (0..pieces).map(|_| piece()).collect(),
             counts: (0..parts).map(|_| liveness()).collect(),
             deleted: None,
+            forgotten_to: AtomicU64::new(0),
             arrivals: (0..parts).map(|_| Mutex::default()).collect(),
             arrived_bytes: AtomicUsize::new(0),
             next: AtomicUsize::new(0),
@@ -174,6 +177,11 @@ impl<'a> Work<'a> {
             }
         }
         Some(tombstones)
+    }
+
+    /// See the field.
+    pub(super) fn forgotten_to(&self) -> Address {
+        self.forgotten_to.load(Ordering::Relaxed)
     }
 
     /// Has the team take a step.
@@ -317,6 +325,7 @@ impl<'a> Work<'a> {
             arrived_bytes: 0,
             object: None,
             keys: 0,
+            forgotten_to: 0,
             overflowed: false,
         };
         let mut released = round.released[part].iter().peekable();
@@ -344,6 +353,7 @@ impl<'a> Work<'a> {
             applier.grow();
         }
         applier.count_keys();
+        self.forgotten_to.fetch_max(applier.forgotten_to, Ordering::Relaxed);
         self.arrived_bytes.fetch_add(applier.arrived_bytes, Ordering::Relaxed);
     }
 
@@ -369,6 +379,8 @@ struct Applier<'a> {
     /// The object of the last change, and by how much its keys have become more.
     object: Option<&'a ObjectState>,
     keys: i64,
+    /// As [`Work::forgotten_to`].
+    forgotten_to: Address,
     overflowed: bool,
 }
 
@@ -400,6 +412,7 @@ impl<'a> Applier<'a> {
                 self.keys += 1;
                 if let Some(tombstone) = self.take_deleted(change.object, key) {
                     self.liveness.supersede(tombstone, change.version, None);
+                    self.note_successor(object, tombstone, change);
                 }
             }
             _ => {
@@ -415,14 +428,31 @@ impl<'a> Applier<'a> {
                         // A new value that a tombstone has replaced where it lay, in the same version, was behind an older one.
                         if let Some(older) = of_object.insert(key.to_vec(), change.address) {
                             self.liveness.supersede(older, change.version, Some(change.bytes.into()));
+                            self.note_successor(object, older, change);
                         }
                     }
                     // It does not enter the index; what follows it looks like a new key.
-                    _ => self.liveness.supersede(change.address, change.version, Some(change.bytes.into())),
+                    _ => {
+                        self.liveness.supersede(change.address, change.version, Some(change.bytes.into()));
+                        self.note_forgotten(object, change.address);
+                    }
                 }
             }
         }
         index.unlock_changed(bucket);
+    }
+
+    /// A key has a newer record than its tombstone. If that does not lead to it the tombstone was forgotten before that was written.
+    fn note_successor(&mut self, object: &ObjectState, tombstone: Address, successor: &Change) {
+        if successor.previous != tombstone {
+            self.note_forgotten(object, tombstone);
+        }
+    }
+
+    fn note_forgotten(&mut self, object: &ObjectState, tombstone: Address) {
+        if object.ordered().is_some() {
+            self.forgotten_to = self.forgotten_to.max(tombstone + 1);
+        }
     }
 
     /// A key came into the object's order, if it has one, or left it.
@@ -519,6 +549,7 @@ mod tests {
                     arrived_bytes: 0,
                     object: None,
                     keys: 0,
+                    forgotten_to: 0,
                     overflowed: false,
                 };
                 begun.store(true, Ordering::SeqCst);
