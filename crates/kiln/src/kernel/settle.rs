@@ -18,7 +18,8 @@
 //! 4. *Remove* from the indexes the entries that still refer to records before S. Who finds none then finds the row in the tree.
 //!
 //! A crash before 3 leaves rows in the tree whose entries recovery makes again: they say the same, and so do entries, to everybody, while some ranges
-//! are merged and others are not: a key's entry goes before its row. (How many rows there are is counted when it is asked, so no count goes wrong.) Between 3 and 4 it is recovery
+//! are merged and others are not: a key's entry goes before its row. What has merged need not be merged again: each root says [how far](crate::storage::tree::Tree::begun) it is, so
+//! that a part settles in the end, if each opening lasts for collecting it and merging a range. (How many rows there are is counted when it is asked, so no count goes wrong.) Between 3 and 4 it is recovery
 //! that does 4. The segments are dropped, or compacted for the sake of other objects, by `sweep` as ever.
 //!
 //! **When.** When so much of the log is out of memory, not settled, and [live](Engine::counted_bytes), that it is worth it:
@@ -183,12 +184,17 @@ impl Engine {
     fn due_settling_end(&self, head: Address) -> Address {
         let segment_bytes = self.log.segment_bytes();
         let cold_end = head - head % segment_bytes;
+        // Who asks for all to settle begins longer parts than what is due is divided into.
+        let bound_bytes = self.settling_bound_bytes();
+        if let Some(begun_to) = self.begun_end(cold_end).filter(|&end| self.is_part_of(bound_bytes, end)) {
+            return begun_to;
+        }
         let forgotten_to = self.settled.forgotten_to.load(Ordering::SeqCst);
         if forgotten_to > cold_end {
             // What is in memory, too: where each opening writes less than there is room for, it would never come so far.
             return forgotten_to.next_multiple_of(segment_bytes).min(self.log.hardened());
         }
-        let part = self.unsettled_end(self.settling_bound_bytes());
+        let part = self.unsettled_end(bound_bytes);
         // The bound may be as large as a number can be.
         part.max(forgotten_to).min(cold_end).next_multiple_of(segment_bytes)
     }
@@ -208,10 +214,16 @@ impl Engine {
         self.settle_parts_to(self.log.hardened())
     }
 
+    /// The end of the part whose merge has begun, and was cut short, if that can settle, and lies before `end`: of another part less would be done already.
+    fn begun_end(&self, end: Address) -> Option<Address> {
+        let begun_to = self.settled.tree.root().begun_to();
+        (begun_to <= end && self.can_settle_to(begun_to, self.unsettled_from())).then_some(begun_to)
+    }
+
     fn settle_parts_to(&self, end: Address) -> Result<Settling> {
         let mut all = Settling::default();
         loop {
-            let part = self.settle_to(end, &mut None)?;
+            let part = self.settle_to(self.begun_end(end).unwrap_or(end), &mut None)?;
             all.puts += part.puts;
             all.deletes += part.deletes;
             all.bytes += part.bytes;
@@ -394,8 +406,7 @@ impl Engine {
         Ok(Settling { puts: merged.put, deletes: merged.deleted, bytes: merged.bytes + newest.disk_bytes() })
     }
 
-    /// Said before the tree is changed by what the log says: from then on the log's end must not pass for an unfinished write. A root cannot say so: that of a range is from before
-    /// its merge as far as it tells.
+    /// Said before the tree is changed by what the log says: from then on the log's end must not pass for an unfinished write. A root cannot say so: it is read once the log is.
     pub(super) fn say_log_is_needed(&self) -> Result<()> {
         // The seals that make durable what is taken may lie behind it.
         let hardened = self.log.hardened();

@@ -195,6 +195,12 @@ impl Engine {
         self.liveness.lock().end_of_live(from, bytes).min(most)
     }
 
+    /// Up to where to settle at once so that so many count, and a segment: nobody's part is longer who settles what is due.
+    pub(super) fn is_part_of(&self, bytes: u64, end: Address) -> bool {
+        let most = bytes.saturating_mul(DEAD_TIMES).saturating_add(self.log.segment_bytes());
+        end.saturating_sub(self.unsettled_from()) <= most
+    }
+
     /// How many there may be before commits of tables are slowed; 0 if they never are.
     pub(crate) fn unsettled_bytes_max(&self) -> u64 {
         match self.settled.bounds.due_bytes > 0 && self.hardening.has_background() {

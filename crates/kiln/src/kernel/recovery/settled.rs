@@ -59,7 +59,8 @@ impl Recovery<'_> {
         if !tree.has_settled() {
             return Ok(());
         }
-        if settled_to > end {
+        // Behind its end the log will have other records than those that were merged.
+        if settled_to.max(tree.root().begun_to()) > end {
             return Err(self.segments.corrupted(end, SETTLED_BEYOND_LOG));
         }
         let begin = self.superblock.begin;

@@ -9,7 +9,7 @@ use crate::planted::{Bug, planted};
 use crate::storage::extent;
 use crate::storage::record::{Address, NEVER};
 use crate::storage::segments::Segments;
-use crate::storage::tree::{ChangedRow, Merged, Rows, interval};
+use crate::storage::tree::{BegunMerge, ChangedRow, Merged, Rows, interval};
 use crate::sync::atomic::Ordering;
 
 /// A thread that merges takes some 10 MiB, for rows and leaves that are read ahead and for what it writes: it is not to be much beside its part of what is sorted.
@@ -21,6 +21,8 @@ struct SettlingRows<'a> {
     segments: &'a Segments,
     walk: NewestWalk<'a>,
     only_deletions: bool,
+    /// What an earlier merge has done already.
+    begun: Option<&'a BegunMerge>,
     of: u64,
     count: u64,
     grants: Grants<'a>,
@@ -39,6 +41,7 @@ impl Rows for SettlingRows<'_> {
             match self.walk.next()? {
                 None => return Ok(false),
                 Some(entry) if entry.shape.kind.is_put() && self.only_deletions => {}
+                Some(entry) if self.begun.is_some_and(|begun| begun.has(entry.tree_key, entry.address)) => {}
                 Some(entry) => break entry,
             }
         };
@@ -67,13 +70,14 @@ impl Engine {
     ) -> Result<Merged> {
         let tree = &self.settled.tree;
         let merge = |threads| {
+            let begun = tree.begun()?;
             let separators = newest.separators(threads);
             let intervals = separators.len() + 1;
             let share = (newest.count() / intervals as u64, part_bytes / intervals as u64);
             let rows = |number| {
                 let (low, high) = interval(&separators, number);
                 let walk = newest.walk_between(low, high)?;
-                Ok(self.settling_rows(segments, walk, share, false))
+                Ok(SettlingRows { begun: begun.as_ref(), ..self.settling_rows(segments, walk, share) })
             };
             let mut parts = (0..intervals).map(rows).collect::<Result<Vec<_>>>()?;
             tree.merge_in_parts(&mut parts, &separators, Some(end))
@@ -91,8 +95,8 @@ impl Engine {
         }
         let makes_room = !tree.is_empty();
         if makes_room {
-            let share = (newest.count(), part_bytes);
-            tree.merge_deletions(&mut self.settling_rows(segments, newest.walk()?, share, true))?;
+            let rows = self.settling_rows(segments, newest.walk()?, (newest.count(), part_bytes));
+            tree.merge_deletions(&mut SettlingRows { only_deletions: true, ..rows })?;
         }
         // What those keys had is still in the log, and settles no more but with what deleted it.
         self.settled.forgotten_to.fetch_max(end, Ordering::SeqCst);
@@ -108,10 +112,10 @@ impl Engine {
         segments: &'a Segments,
         walk: NewestWalk<'a>,
         (of, bytes): (u64, u64),
-        only_deletions: bool,
     ) -> SettlingRows<'a> {
         let grants = self.settled.pace.begin(Stage::Merging, bytes);
-        SettlingRows { engine: self, segments, walk, only_deletions, of, count: 0, grants }
+        let (only_deletions, begun, count) = (false, None, 0);
+        SettlingRows { engine: self, segments, walk, only_deletions, begun, of, count, grants }
     }
 
     /// How many merge side by side.

@@ -219,6 +219,40 @@ fn c4_a_crash_while_several_threads_settle_loses_nothing() {
     }
 }
 
+/// Where each opening ends before a part of the log has settled none ever did: all of it was merged anew each time, and the log grew.
+#[test]
+fn c4_what_was_merged_before_a_crash_is_not_merged_again() {
+    for (threads, changes) in [(1, false), (3, false), (1, true)] {
+        let mut counts = Vec::new();
+        for step in 0.. {
+            let disk = SimulatedDevice::new(1);
+            let (db, table) = open(&disk, threads, 0);
+            let mut rows = Rows::new();
+            change(&db, &table, &mut rows, 0);
+            db.settle().unwrap();
+            change(&db, &table, &mut rows, 1);
+            disk.crash_after(disk.steps() + step);
+            let settled = db.settle();
+            drop((table, db));
+            let (db, table) = open(&disk.after_crash_seeded(step), threads, 0);
+            if changes {
+                change(&db, &table, &mut rows, 2);
+            }
+            let begun_to = db.engine().settled.tree.root().begun_to();
+            let count = db.settle().unwrap();
+            assert_rows(&db, &table, &rows);
+            assert_eq!(db.engine().settled.tree.root().begun_to(), 0);
+            if settled.is_ok() {
+                break;
+            }
+            counts.push((begun_to > 0, count));
+        }
+        let all = counts.iter().filter(|(has_begun, _)| !has_begun).map(|&(_, count)| count).max().unwrap();
+        let least = counts.iter().filter(|(has_begun, _)| *has_begun).map(|&(_, count)| count).min().unwrap();
+        assert!(changes || least < all / 3, "{least} rows of {all}: {counts:?}");
+    }
+}
+
 #[test]
 fn one_thread_settles_unless_the_options_say_more() {
     let count = |options: Options| options.settle_threads_count();

@@ -12,7 +12,7 @@ use super::changes::{Change, Changes};
 use super::cursor::{Cursor, Direction};
 use super::output::Output;
 use super::pages::{FILE, Pages};
-use super::root::{Root, Slots};
+use super::root::{Begun, Root, Slots};
 use super::space::{Bitmap, Space};
 use super::writer::Given;
 use super::{Tree, writer};
@@ -103,6 +103,7 @@ pub(super) fn copy(
         database: root.database,
         generation: 1,
         settled_to: root.settled_to,
+        begun: Begun::default(),
         loaded: root.loaded,
         has_packed: written.nodes.has_packed,
         height: written.nodes.height,

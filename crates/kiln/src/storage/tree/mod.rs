@@ -16,6 +16,7 @@
 //! | `node`, `reference`, `packed` | a node in memory; how nodes and values are referred to; leaves that are compressed |
 //! | `pages`, `ahead`, `cache`, `shared` | reading nodes; many at once; those in memory; memory that is read without counting |
 //! | `cursor` | walks, both ways |
+//! | `ranks` | which place a key has among all, and which key a place |
 //! | `check`, `copy` | look at everything; copy it |
 //! | `update` | what changes it, or its file |
 //! | `changes`, `renewed`, `removed`, `rewrite` | where changes come from |
@@ -47,6 +48,7 @@ mod pages;
 mod part_nodes;
 mod parts;
 mod pending;
+mod ranks;
 mod reference;
 mod removed;
 mod renewed;
@@ -96,6 +98,7 @@ pub(crate) use root::FORMAT;
 
 use crate::device::{Device, OpenMode};
 use crate::error::{Error, Result};
+use crate::planted::{Bug, planted};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -111,6 +114,19 @@ pub(crate) enum Cached {
     Absent,
     /// [`Tree::get`] knows.
     Unknown,
+}
+
+/// What a merge has done that has not come to its end.
+pub(crate) struct BegunMerge {
+    to: u64,
+    last_key: Vec<u8>,
+}
+
+impl BegunMerge {
+    /// The tree has what the log says of a key at this address, where nothing else before the end of what was to settle says more.
+    pub(crate) fn has(&self, key: &[u8], address: u64) -> bool {
+        key <= &self.last_key[..] && (address < self.to || planted(Bug::BegunMergeHasNewer))
+    }
 }
 
 /// What there is to know about a tree.
@@ -368,7 +384,7 @@ impl Tree {
     pub(crate) fn count_at(&self, root: &Root, from: &[u8], to: Option<&[u8]>) -> Result<u64> {
         let Some((mut reference, mut level)) = root.top() else { return Ok(0) };
         let Some(to) = to else {
-            return Ok(root.entries().saturating_sub(self.rank(reference, level, from)?));
+            return Ok(root.entries().saturating_sub(self.pages.rank(reference, level, from)?));
         };
         // What is above both is read once.
         while level > 0 {
@@ -376,8 +392,10 @@ impl Tree {
             let (first, last) = (node.child_index(from), node.child_index(to));
             level -= 1;
             if first != last {
-                let (below, above) =
-                    (self.rank(node.child(first), level, from)?, self.rank(node.child(last), level, to)?);
+                let (below, above) = (
+                    self.pages.rank(node.child(first), level, from)?,
+                    self.pages.rank(node.child(last), level, to)?,
+                );
                 let between = node.children(first).take(last.saturating_sub(first));
                 let between = between.fold(0u64, |sum, child| sum.saturating_add(child.entries));
                 return Ok(between.saturating_add(above).saturating_sub(below));
@@ -388,20 +406,16 @@ impl Tree {
         Ok(leaf.search(to).0.saturating_sub(leaf.search(from).0) as u64)
     }
 
-    /// How many keys below a node on this level are less than `key`.
-    fn rank(&self, mut reference: NodeReference, mut level: u16, key: &[u8]) -> Result<u64> {
-        let mut rank = 0u64;
-        while level > 0 {
-            let node = self.pages.node(&reference, level)?;
-            let index = node.child_index(key);
-            let before =
-                node.children(0).take(index).fold(0u64, |sum, child| sum.saturating_add(child.entries));
-            rank = rank.saturating_add(before);
-            reference = node.child(index);
-            level -= 1;
-        }
-        let leaf = self.pages.node(&reference, 0)?;
-        Ok(rank.saturating_add(leaf.search(key).0 as u64))
+    /// How far a merge has come that was to settle something, and has not come to its end, if the last one has not: as far as it goes it need not be done again.
+    ///
+    /// # Errors
+    /// As of [`Tree::get`].
+    pub(crate) fn begun(&self) -> Result<Option<BegunMerge>> {
+        let root = self.root();
+        let (Some((node, level)), Some(last)) = (root.top(), root.begun.entries.checked_sub(1)) else {
+            return Ok(None);
+        };
+        Ok(Some(BegunMerge { to: root.begun.to, last_key: self.pages.key_at(node, level, last)? }))
     }
 
     /// Reads the newest root's whole tree from disk, and accounts for every block.

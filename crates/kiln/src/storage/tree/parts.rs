@@ -74,14 +74,14 @@ pub(super) fn merge(
     merger.finish()
 }
 
-/// True if nothing is left of any.
-pub(super) fn all_at_end(parts: &mut [Part<'_>]) -> Result<bool> {
+/// The first key of what is left; `None` if nothing is left of any.
+pub(super) fn next_key(parts: &mut [Part<'_>]) -> Result<Option<Vec<u8>>> {
     for part in parts {
-        if part.changes.peek()?.is_some() {
-            return Ok(false);
+        if let Some(next) = part.changes.peek()? {
+            return Ok(Some(next.key.to_vec()));
         }
     }
-    Ok(true)
+    Ok(None)
 }
 
 /// How a thread has ended.

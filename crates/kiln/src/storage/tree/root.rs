@@ -25,7 +25,7 @@ pub(crate) const FORMAT: u32 = 2;
 const FORMAT_PLAIN: u32 = 1;
 pub(crate) const SLOT_BYTES: usize = 128;
 #[cfg(test)]
-pub(super) const OFFSETS: [(&str, usize); 17] = [
+pub(super) const OFFSETS: [(&str, usize); 19] = [
     ("magic", 0),
     ("tree format", 8),
     ("height", 12),
@@ -42,6 +42,8 @@ pub(super) const OFFSETS: [(&str, usize); 17] = [
     ("mapped blocks", 80),
     ("tree database", 88),
     ("tree loaded", 104),
+    ("begun to", 108),
+    ("begun entries", 116),
     ("slot checksum", 124),
 ];
 
@@ -57,6 +59,14 @@ pub(super) struct DirectoryReference {
     pub(super) mapped_blocks: u64,
 }
 
+/// How far a merge has come that has not come to its end: of what it is to have settled, up to the address `to`, the tree has all changes of its first `entries` keys, and of
+/// those between them. Zeros, where the last one has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Begun {
+    pub(super) to: u64,
+    pub(super) entries: u64,
+}
+
 /// A state of the tree. As long as somebody holds it, none of its blocks is used for something else.
 #[derive(Debug, Default)]
 pub(crate) struct Root {
@@ -65,6 +75,7 @@ pub(crate) struct Root {
     /// Counts the roots.
     pub(super) generation: u64,
     pub(super) settled_to: u64,
+    pub(super) begun: Begun,
     /// The number of the last object whose rows were loaded in bulk; 0: none.
     pub(super) loaded: u32,
     /// There may be leaves that are packed.
@@ -101,6 +112,11 @@ impl Root {
         self.settled_to
     }
 
+    /// The log address up to which a merge was to settle that has not come to its end; 0: there is none.
+    pub(crate) fn begun_to(&self) -> u64 {
+        self.begun.to
+    }
+
     /// True if something has settled, or was loaded, though nothing may be left of it: there is a file.
     pub(crate) fn is_written(&self) -> bool {
         self.settled_to > 0 || self.loaded > 0
@@ -121,6 +137,8 @@ impl Root {
         put(80, &self.directory.mapped_blocks.to_le_bytes());
         put(88, &self.database.to_le_bytes());
         put(104, &self.loaded.to_le_bytes());
+        put(108, &self.begun.to.to_le_bytes());
+        put(116, &self.begun.entries.to_le_bytes());
         let checksum = crc32c::crc32c(&out[..124]);
         out[124..SLOT_BYTES].copy_from_slice(&checksum.to_le_bytes());
     }
@@ -151,6 +169,7 @@ impl Root {
             database,
             generation: u64_at(16),
             settled_to: u64_at(24),
+            begun: Begun { to: u64_at(108), entries: u64_at(116) },
             loaded: u32_at(104),
             has_packed: u32_at(8) == FORMAT,
             height,
@@ -167,6 +186,7 @@ impl Root {
         };
         let directory = &self.directory;
         node_is_sane
+            && self.begun.entries <= self.node.entries
             && self.loaded < OBJECTS_MAX
             && self.generation < COUNT_END
             && directory.mapped_blocks <= FILE_BLOCKS_MAX

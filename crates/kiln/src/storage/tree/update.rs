@@ -40,7 +40,7 @@ impl Tree {
     /// `None` keeps the one before. A few nodes of them are in memory at a time. One merge at a time; others wait.
     ///
     /// So that the old and the new tree need not both have room, it is done in ranges of keys, one after the other, each with a root of its own:
-    /// of what the one before last needed the next one can write over. `settled_to` goes with the last of these roots.
+    /// of what the one before last needed the next one can write over. `settled_to` goes with the last of these roots; those before it say [how far](Tree::begun) it has come.
     ///
     /// # Errors
     /// Whatever fails, and what the rows' source says: the tree is then as it was, or has all the changes up to a certain key. If a write or a sync has failed, no later merge succeeds; it is not known which
@@ -159,7 +159,7 @@ impl Tree {
         let mut all = Merged::default();
         loop {
             all.add(self.merge_range(&mut writer, given, marks, room)?);
-            if given.is_at_end()? {
+            if given.next_key()?.is_none() {
                 return Ok(all);
             }
         }

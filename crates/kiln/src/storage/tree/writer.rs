@@ -10,7 +10,7 @@ use super::merge::{Merged, Merger, NewNodes};
 use super::output::Output;
 use super::pages::{FILE, Pages, UNFINISHED, remove_unfinished};
 use super::parts::{self, Part};
-use super::root::{DirectoryReference, Root, Slots};
+use super::root::{Begun, DirectoryReference, Root, Slots};
 use super::shared::{Shared, release};
 use super::space::{Bitmap, Space};
 use crate::device::{BLOCK_BYTES, Device, DeviceFile, OpenMode};
@@ -19,6 +19,9 @@ use crate::planted::{Bug, planted};
 
 /// What is written for a leaf that is replaced takes so many times its room at most: with it its neighbour, a page of the map, and its part of the path to the root.
 const RESERVE_TIMES: u64 = 4;
+
+/// A merge replaces no more than that before it makes a root, however large the tree is: what is done behind the last root before the database is closed, or dies, is done again.
+const REPLACED_BYTES_MAX: u64 = 2 << 30;
 
 /// What only merges use.
 pub(super) struct Writer {
@@ -62,7 +65,7 @@ pub(super) struct Marks {
 /// What room a merge takes beside the tree, before what it replaces is free.
 #[derive(Clone, Copy)]
 pub(super) enum Room {
-    /// It may replace such a part of the tree, or so many bytes if that is more; the file grows as it needs to.
+    /// It may replace such a part of the tree, if that is not [too much](REPLACED_BYTES_MAX), or so many bytes if that is more; the file grows as it needs to.
     Ordinary { part: u64, bytes_min: u64 },
     /// For deletions on a full disk: it takes what is kept for them, and replaces no more than that has room for.
     Reserve,
@@ -76,11 +79,11 @@ pub(super) enum Given<'c, 'r> {
 }
 
 impl Given<'_, '_> {
-    /// True if everything has been merged.
-    pub(super) fn is_at_end(&mut self) -> Result<bool> {
+    /// The first key of what has not been merged; `None` if everything has.
+    pub(super) fn next_key(&mut self) -> Result<Option<Vec<u8>>> {
         match self {
-            Given::Changes(changes) => Ok(changes.peek()?.is_none()),
-            Given::Parts(parts) => parts::all_at_end(parts),
+            Given::Changes(changes) => Ok(changes.peek()?.map(|next| next.key.to_vec())),
+            Given::Parts(parts) => parts::next_key(parts),
         }
     }
 }
@@ -245,8 +248,9 @@ impl Writer {
         self.make_certain(pages, old)?;
         let (replaced_blocks_max, reserve_bytes) = match room {
             Room::Ordinary { part, bytes_min } => {
-                let blocks = (self.space.used_count() / part).max(bytes_min / BLOCK_BYTES as u64);
-                (blocks, reserve_bytes(self.file_bytes))
+                let part_bytes = self.space.used_count() / part * BLOCK_BYTES as u64;
+                let bytes = part_bytes.min(REPLACED_BYTES_MAX).max(bytes_min);
+                (bytes / BLOCK_BYTES as u64, reserve_bytes(self.file_bytes))
             }
             Room::Reserve => (self.free_blocks() / RESERVE_TIMES, 0),
         };
@@ -260,15 +264,23 @@ impl Writer {
         let written = write(pages, write_to, (old, &self.map), given, replaced_blocks_max.max(1), self.packs);
         let Written { nodes, directory, map } = written?;
         let NewNodes { node, height, mut merged, has_packed } = nodes;
-        let is_at_end = given.is_at_end()?;
+        let next_key = given.next_key()?;
+        let is_at_end = next_key.is_none();
         let is_last = is_at_end || planted(Bug::SettledBeforeTheLastRange);
         let settled_to = marks.settled_to.filter(|_| is_last).unwrap_or(old.settled_to);
+        let begun = match (marks.settled_to, next_key.zip(height.checked_sub(1))) {
+            (Some(to), Some((key, level))) => {
+                Begun { to, entries: pages.rank(node, level, &key)?.min(node.entries) }
+            }
+            _ => Begun::default(),
+        };
         // With the first of it already: a crash must not leave rows that nobody knows of.
         let loaded = marks.loaded.unwrap_or(old.loaded);
         let (database, generation) = (old.database, old.generation + 1);
         let is_unpacked = marks.unpacks && is_at_end && !self.packs;
         let has_packed = has_packed || old.has_packed && !is_unpacked;
-        let root = Root { database, generation, settled_to, loaded, has_packed, height, node, directory };
+        let root =
+            Root { database, generation, settled_to, begun, loaded, has_packed, height, node, directory };
         if let Some(slots) = &mut self.slots {
             slots.publish(&root).map_err(|error| fail(&mut self.failed, pages, error))?;
         }

@@ -193,6 +193,7 @@ fn c4_c9_a_crash_between_the_ranges_of_a_merge_leaves_the_changes_up_to_a_key() 
     let batches = batches();
     let maps = maps(&batches);
     let (mut step, mut parts_count) = (1, 0);
+    let (mut merged, mut said) = (0, 0);
     loop {
         let device = SimulatedDevice::new(step);
         let tree = open_dividing(&device);
@@ -211,7 +212,7 @@ fn c4_c9_a_crash_between_the_ranges_of_a_merge_leaves_the_changes_up_to_a_key() 
             if rows != maps[found] {
                 parts_count += 1;
                 let keys = batches[found].iter();
-                let is_part = (0..batches[found].len()).any(|count| {
+                let part = (0..batches[found].len()).find(|&count| {
                     let mut map = maps[found].clone();
                     apply(
                         &keys.clone().take(count).map(|(key, value)| (key.clone(), value.clone())).collect(),
@@ -219,7 +220,15 @@ fn c4_c9_a_crash_between_the_ranges_of_a_merge_leaves_the_changes_up_to_a_key() 
                     );
                     map == rows
                 });
-                assert!(is_part, "what is there of a merge is not what it has up to a key");
+                let part = part.expect("what is there of a merge is what it has up to a key");
+                let begun = assert_begun(&tree, &batches[found], &rows);
+                // Of keys that have gone none says that they have.
+                if found + 1 < batches.len() {
+                    (merged, said) = (merged + part, said + begun);
+                }
+            } else {
+                let next = batches.get(found).unwrap_or(&batches[0]);
+                assert_eq!(assert_begun(&tree, next, &rows), 0, "none has begun");
             }
             // What has been merged is merged once more, and says the same.
             assert_eq!(merge_from(&tree, &batches, found), batches.len());
@@ -229,6 +238,7 @@ fn c4_c9_a_crash_between_the_ranges_of_a_merge_leaves_the_changes_up_to_a_key() 
         step += 3;
     }
     assert!(parts_count > 20, "{parts_count} states between two ranges");
+    assert!(said > merged / 10 * 8, "of {merged} changes that were merged {said} are said to be");
 }
 
 #[test]

@@ -264,7 +264,8 @@ fn refused_file(what: &str, change: impl FnOnce(&mut File)) {
 
 #[test]
 fn c9_a_root_that_cannot_be_is_damaged() {
-    let damages: [fn(&mut Root); 11] = [
+    let damages: [fn(&mut Root); 12] = [
+        |root| root.begun.entries = root.node.entries + 1,
         |root| root.height = HEIGHT_MAX + 1,
         |root| root.height = 0,
         |root| root.node.blocks = 0,

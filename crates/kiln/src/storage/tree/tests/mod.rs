@@ -99,6 +99,16 @@ fn apply(batch: &Batch, map: &mut Map) {
     }
 }
 
+/// How many of a batch's changes the tree says it has of a merge that has not come to its end: it has them all.
+fn assert_begun(tree: &Tree, batch: &Batch, rows: &Map) -> usize {
+    let Some(begun) = tree.begun().unwrap() else { return 0 };
+    let to = tree.root().begun_to();
+    assert!(batch.keys().all(|key| !begun.has(key, to)), "what lies behind the end was not to be merged");
+    let said: Vec<_> = batch.iter().filter(|(key, _)| begun.has(key, to - 1)).collect();
+    assert!(said.iter().all(|(key, value)| rows.get(*key) == value.as_ref()), "it has not what it says");
+    said.len()
+}
+
 /// Everything that a walk in one direction finds.
 fn walk(tree: &Arc<Tree>, direction: Direction) -> crate::error::Result<Vec<(Vec<u8>, Vec<u8>)>> {
     walk_at(tree, tree.root(), direction)

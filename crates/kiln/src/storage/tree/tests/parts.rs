@@ -36,7 +36,7 @@ fn c4_c9_a_crash_at_any_step_of_a_merge_on_three_threads_leaves_an_old_root_or_t
     let maps = maps(&batches);
     for (opened, pace) in [(open as fn(&SimulatedDevice, usize) -> _, 1), (|disk, _| open_dividing(disk), 3)]
     {
-        let (mut step, mut parts_count) = (1, 0);
+        let (mut step, mut parts_count, mut said) = (1, 0, 0);
         loop {
             let device = SimulatedDevice::new(step);
             let tree = opened(&device, CACHE_BYTES);
@@ -55,6 +55,7 @@ fn c4_c9_a_crash_at_any_step_of_a_merge_on_three_threads_leaves_an_old_root_or_t
                 if rows != maps[found] {
                     assert_between(&tree, &maps[found], &maps[found + 1]);
                     parts_count += 1;
+                    said += assert_begun(&tree, &batches[found], &rows);
                 }
                 // What has been merged is merged once more, and says the same.
                 assert_eq!(merge_from(&tree, &batches, found), batches.len());
@@ -65,6 +66,7 @@ fn c4_c9_a_crash_at_any_step_of_a_merge_on_three_threads_leaves_an_old_root_or_t
         }
         // Only between ranges there are parts of a merge.
         assert_eq!(parts_count > 0, pace > 1, "{parts_count} of {step} steps");
+        assert!(said >= parts_count, "{said} changes in {parts_count} parts");
         assert!(step > 50, "{step} steps");
     }
 }
