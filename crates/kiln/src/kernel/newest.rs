@@ -20,7 +20,7 @@ use std::sync::Arc;
 use crate::device::{BLOCK_BYTES, Device};
 use crate::error::Result;
 use crate::planted::{Bug, planted};
-use crate::storage::prefix::head_of;
+use crate::storage::prefix::{common_bytes, head_of};
 use crate::storage::record::{Address, DiskRecord, Shape, split_expiry};
 use crate::storage::runs::{Run, RunEntry, Runs};
 use crate::storage::tree::{OBJECT_BYTES, write_tree_key};
@@ -44,6 +44,8 @@ pub(super) struct Part {
     arena: Vec<u8>,
     /// Those in the arena, in the order of the keys once they are sorted.
     sorted: Vec<Sorted>,
+    /// What all keys begin with; `None` if there are none.
+    prefix: Option<Vec<u8>>,
     runs: Vec<Run>,
     /// Of what is in the runs, and sorted in memory.
     count: u64,
@@ -61,6 +63,8 @@ pub(super) struct Collector<'n> {
 /// An entry in the arena.
 #[derive(Clone, Copy)]
 struct Sorted {
+    /// Of its key behind what all begin with, once they are sorted: else those of a table would hardly ever differ, and for each comparison two entries would be looked at
+    /// that are somewhere in memory.
     head: u128,
     start: usize,
 }
@@ -162,6 +166,13 @@ impl Newest {
         self.runs.bytes()
     }
 
+    /// How many bytes all keys begin with.
+    fn prefix_bytes(&self) -> usize {
+        let mut prefixes = self.parts.iter().filter_map(|part| part.prefix.as_deref());
+        let first = prefixes.next().unwrap_or_default();
+        prefixes.fold(first.len(), |bytes, prefix| bytes.min(common_bytes(first, prefix)))
+    }
+
     /// Keys in the tree, in ascending order, that divide what there is into so many intervals of about as many bytes each, one for each thread at the most; fewer if it is little,
     /// or if keys are long.
     pub(super) fn separators(&self, intervals: usize) -> Vec<Vec<u8>> {
@@ -207,9 +218,26 @@ impl Part {
         self.runs.iter().flat_map(Run::entrances).chain(in_memory.map(|sorted| self.key_of(sorted)))
     }
 
+    /// How many bytes all keys begin with.
+    fn prefix_bytes(&self) -> usize {
+        self.prefix.as_ref().map_or(0, Vec::len)
+    }
+
+    /// Takes note of a key.
+    fn note_key(&mut self, key: &[u8]) {
+        match &mut self.prefix {
+            Some(prefix) => prefix.truncate(common_bytes(prefix, key)),
+            None => self.prefix = Some(key.to_vec()),
+        }
+    }
+
     /// Brings what is in memory in the order of the keys, and leaves only the newest of each.
     fn sort(&mut self) {
         let mut sorted = std::mem::take(&mut self.sorted);
+        let prefix_bytes = self.prefix_bytes();
+        sorted.iter_mut().for_each(|sorted| {
+            sorted.head = head_of(self.key_of(sorted).get(prefix_bytes..).unwrap_or_default())
+        });
         sorted.sort_unstable_by(|one, other| {
             let newest_first = || other.start.cmp(&one.start);
             self.order_of(one, other).then_with(newest_first)
@@ -245,7 +273,8 @@ impl Collector<'_> {
             part.arena.extend_from_slice(&expiry[..record.shape.expiry_bytes()]);
             part.arena.extend_from_slice(record.value);
         }
-        part.sorted.push(Sorted { head: head_of(&self.key), start });
+        part.note_key(&self.key);
+        part.sorted.push(Sorted { head: 0, start });
         if part.arena.len() + part.sorted.len() * size_of::<Sorted>() > self.bytes_max {
             self.write_run()?;
         }
@@ -379,17 +408,15 @@ mod tests {
         newest.parts.iter().map(|part| part.runs.len()).sum()
     }
 
-    #[test]
-    fn c4_the_newest_record_of_each_key_is_told_once_and_in_order() {
-        let rows = rows();
-        let addressed = (8..).step_by(8).zip(&rows);
+    fn assert_newest_told(rows: &[Row]) {
+        let addressed = (8..).step_by(8).zip(rows);
         let expected: Told =
             addressed.map(|(address, (key, value))| (tree_key(key), (address, value.clone()))).collect();
         // Each record is a run; many runs; all in memory.
-        for (bytes_max, runs) in [(1, 3_000..=3_000), (20_000, 5..=50), (1 << 20, 0..=0)] {
+        for (bytes_max, runs) in [(1, 3_000..=3_000), (20_000, 5..=80), (1 << 20, 0..=0)] {
             for threads in [1, 2, 5] {
                 let device = Arc::new(SimulatedDevice::new(1));
-                let newest = collected(&device, &rows, bytes_max, threads);
+                let newest = collected(&device, rows, bytes_max, threads);
                 let count = run_count(&newest);
                 assert!(runs.contains(&count), "{count} runs with {bytes_max}");
                 assert!(told(&newest) == expected, "with {bytes_max} bytes, {threads} threads");
@@ -397,6 +424,26 @@ mod tests {
                 assert!(device.list().unwrap().is_empty(), "the file has no name");
             }
         }
+    }
+
+    #[test]
+    fn c4_the_newest_record_of_each_key_is_told_once_and_in_order() {
+        assert_newest_told(&rows());
+    }
+
+    /// What one part's keys begin with another's need not; and a key may be no more than that.
+    #[test]
+    fn c4_so_is_that_of_keys_that_all_begin_with_the_same() {
+        const PREFIX: &[u8] = b"so much is the same of all of them";
+        let with_prefix = |prefix: &[u8], (key, value): Row| ([prefix, &key].concat(), value);
+        let mut rows: Vec<Row> = rows().into_iter().map(|row| with_prefix(PREFIX, row)).collect();
+        (rows[7].0, rows[2_000].0) = (PREFIX.to_vec(), [PREFIX, b"\0"].concat());
+        assert_newest_told(&rows);
+        rows[1_500..].iter_mut().for_each(|row| *row = with_prefix(b"so much", std::mem::take(row)));
+        assert_newest_told(&rows);
+        rows.truncate(1);
+        let newest = collected(&Arc::new(SimulatedDevice::new(1)), &rows, 1 << 20, 1);
+        assert_eq!((told(&newest).len(), newest.prefix_bytes()), (1, tree_key(&rows[0].0).len()));
     }
 
     #[test]

@@ -22,9 +22,10 @@ impl Newest {
     ) -> Result<NewestWalk<'n>> {
         let mut readers = self.runs.readers(self.parts.iter().flat_map(|part| &part.runs), low);
         let run_count = self.parts.iter().map(|part| part.runs.len()).sum();
-        let on_disk = |run| Source::new(Entries::OnDisk { run, start: 0, end: 0 });
+        let prefix_bytes = self.prefix_bytes();
+        let on_disk = |run| Source::new(Entries::OnDisk { run, start: 0, end: 0 }, prefix_bytes);
         let mut sources: Vec<_> = (0..run_count).map(on_disk).collect();
-        sources.extend(self.parts.iter().map(|part| Source::new(part.entries_from(low))));
+        sources.extend(self.parts.iter().map(|part| Source::new(part.entries_from(low), prefix_bytes)));
         let mut order = Vec::new();
         for (index, source) in sources.iter_mut().enumerate() {
             if source.advance_to(low, &mut readers)? {
@@ -49,7 +50,9 @@ impl Part {
 /// The entries of a run, or of what is in memory, one after the other.
 struct Source<'n> {
     entries: Entries<'n>,
-    /// Of the current entry.
+    /// All keys of all sources begin with so many bytes that are the same.
+    prefix_bytes: usize,
+    /// Of the current entry: what its key begins with behind these, and where its record is.
     head: u128,
     address: Address,
 }
@@ -69,8 +72,8 @@ enum Entries<'n> {
 }
 
 impl<'n> Source<'n> {
-    fn new(entries: Entries<'n>) -> Source<'n> {
-        Source { entries, head: 0, address: 0 }
+    fn new(entries: Entries<'n>, prefix_bytes: usize) -> Source<'n> {
+        Source { entries, prefix_bytes, head: 0, address: 0 }
     }
 
     /// Goes on to the next entry, the first one at first; false at the end.
@@ -91,7 +94,8 @@ impl<'n> Source<'n> {
             }
         }
         let (entry, bytes) = Entry::decode(self.bytes(readers)).ok_or_else(damaged)?;
-        (self.head, self.address) = (head_of(entry.tree_key), entry.address);
+        let rest = entry.tree_key.get(self.prefix_bytes..).ok_or_else(damaged)?;
+        (self.head, self.address) = (head_of(rest), entry.address);
         if let Entries::OnDisk { start, end, .. } = &mut self.entries {
             *end = *start + bytes;
         }
